@@ -11,7 +11,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// BenchmarkBlobs stores and reads 100,000 contents of 4 KiB and reports what an operation, an entry and opening cost.
+// BenchmarkBlobs stores and reads 100,000 contents of 4 KiB, and reports the cost of an operation, of an entry and of opening.
 func BenchmarkBlobs(b *testing.B) {
 	const count, size = 100_000, 4 << 10
 	ids := make([]object.ID, count)
@@ -34,7 +34,7 @@ func BenchmarkBlobs(b *testing.B) {
 		read := func(id object.ID) {
 			got, ok := c.Get(id)
 			if !ok {
-				b.Fatal("missing")
+				b.Fatal("stored contents are missing")
 			}
 			if _, err := got.ReadAt(buf, 0); err != nil {
 				b.Fatal(err)
@@ -65,7 +65,7 @@ func BenchmarkBlobs(b *testing.B) {
 			c = openBlobs(b, dir, plenty)
 			b.ReportMetric(float64(time.Since(start).Microseconds())/1000, "ms/"+what)
 			if got := c.Usage().Blobs; got != count {
-				b.Fatalf("%d contents after opening, want %d", got, count)
+				b.Fatalf("contents after opening: got %d, want %d", got, count)
 			}
 		}
 		heap = heapInUse()
@@ -81,7 +81,7 @@ func BenchmarkBlobs(b *testing.B) {
 	}
 }
 
-// TestHeapOfAnEntry keeps to the memory that the package promises: hundreds of thousands of contents are usual.
+// TestHeapOfAnEntry checks the heap memory per entry, because caches with hundreds of thousands of entries are usual.
 func TestHeapOfAnEntry(t *testing.T) {
 	const count = 100_000
 	ids := make([]object.ID, count)
@@ -98,7 +98,7 @@ func TestHeapOfAnEntry(t *testing.T) {
 	}
 	after := heapInUse()
 	if each := float64(after-start) / count; each > 60 {
-		t.Errorf("a content takes %.1f bytes of heap", each)
+		t.Errorf("heap per contents entry: got %.1f bytes", each)
 	}
 	start = after
 	for _, id := range ids {
@@ -108,7 +108,7 @@ func TestHeapOfAnEntry(t *testing.T) {
 		t.Fatal(err)
 	}
 	if each := float64(heapInUse()-start) / count; each > 40 {
-		t.Errorf("a size takes %.1f bytes of heap", each)
+		t.Errorf("heap per size: got %.1f bytes", each)
 	}
 }
 

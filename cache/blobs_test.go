@@ -17,8 +17,8 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// numbered makes an id and a content of size bytes that both follow from n: what a reader must see is known
-// without keeping it. Ids do not name their contents' hashes here; the cache never looks.
+// numbered returns an id and contents of size bytes that are both derived from n, so that tests need not store the expected
+// contents. The ids are not the hashes of the contents, which the cache does not check.
 func numbered(n uint64, size int) (object.ID, []byte) {
 	sum := make([]byte, 20)
 	rng := rand.NewPCG(n, 1)
@@ -63,7 +63,7 @@ func put(t testing.TB, b *Blobs, n uint64, size int) {
 	}
 }
 
-// check reads content n whole and says whether it is there; wrong bytes end the test.
+// check reads content n completely and reports whether it exists. Wrong bytes end the test.
 func check(t testing.TB, b *Blobs, n uint64, size int) bool {
 	t.Helper()
 	id, want := numbered(n, size)
@@ -74,7 +74,7 @@ func check(t testing.TB, b *Blobs, n uint64, size int) bool {
 	defer c.Release()
 	checkContent(t, c, n, want)
 	if got, ok := b.Size(id); ok && got != int64(size) {
-		t.Fatalf("content %d: Size is %d, want %d", n, got, size)
+		t.Fatalf("content %d: got size %d, want %d", n, got, size)
 	}
 	return true
 }
@@ -83,7 +83,7 @@ func checkContent(t testing.TB, c *Content, n uint64, want []byte) {
 	t.Helper()
 	got, err := io.ReadAll(io.NewSectionReader(c, 0, c.Size()))
 	if err != nil || !bytes.Equal(got, want) {
-		t.Fatalf("content %d: %d bytes, want %d; equal %v, error %v", n, len(got), len(want), bytes.Equal(got, want), err)
+		t.Fatalf("content %d: got %d bytes, want %d; equal %v, error %v", n, len(got), len(want), bytes.Equal(got, want), err)
 	}
 }
 
@@ -109,23 +109,23 @@ func TestContentsComeBack(t *testing.T) {
 			mustHave(t, b, uint64(n), size)
 		}
 		if u := b.Usage(); u.Blobs != len(sizes) || u.Bytes < 8<<20 || u.Damaged != 0 {
-			t.Fatalf("usage %+v", u)
+			t.Fatalf("usage: got %+v", u)
 		}
 		before := b.Usage()
 		b.Close()
 		if round == 0 {
 			b = openBlobs(t, dir, plenty)
 			if after := b.Usage(); after != before {
-				t.Fatalf("usage after reopening %+v, before %+v", after, before)
+				t.Fatalf("usage after reopening: got %+v, want %+v", after, before)
 			}
 		}
 	}
 	if _, ok := b.Get(object.ID{}); ok {
-		t.Error("a closed cache has the null id")
+		t.Error("a closed cache returned contents for the null id")
 	}
 	id, data := numbered(99, 10)
 	if err := b.Put(id, data); !errors.Is(err, ErrClosed) {
-		t.Errorf("put into a closed cache: %v", err)
+		t.Errorf("Put into a closed cache: got %v", err)
 	}
 }
 
@@ -143,13 +143,13 @@ func TestSHA256AndSHA1IdsWithEqualBytesDiffer(t *testing.T) {
 	for i, id := range []object.ID{id256, id1} {
 		c, ok := b.Get(id)
 		if !ok {
-			t.Fatalf("no content of %s", id)
+			t.Fatalf("no contents of %s", id)
 		}
 		checkContent(t, c, uint64(i), []byte{byte(i)})
 		c.Release()
 	}
 	if err := b.Put(object.ID{}, nil); err == nil {
-		t.Error("put of the null id succeeds")
+		t.Error("Put of the null id succeeded")
 	}
 }
 
@@ -169,11 +169,11 @@ func TestReadAtKeepsToTheContent(t *testing.T) {
 	}{{0, 60, nil}, {40, 60, nil}, {41, 59, io.EOF}, {99, 1, io.EOF}, {100, 0, io.EOF}, {1 << 40, 0, io.EOF}} {
 		n, err := c.ReadAt(p, tc.off)
 		if n != tc.n || err != tc.err || tc.n > 0 && !bytes.Equal(p[:n], want[tc.off:int(tc.off)+n]) {
-			t.Errorf("read at %d: %d, %v", tc.off, n, err)
+			t.Errorf("read at offset %d: got %d, %v", tc.off, n, err)
 		}
 	}
 	if _, err := c.ReadAt(p, -1); err == nil {
-		t.Error("read before the content succeeds")
+		t.Error("read at a negative offset succeeded")
 	}
 	c.Release()
 	c.Release()
@@ -185,7 +185,7 @@ func TestSpoolFilesAreAdoptedOrVanish(t *testing.T) {
 			dir := t.TempDir()
 			b := openBlobs(t, dir, plenty)
 			if unnamed && !b.folder.unnamed {
-				t.Skip("the file system has no files without a name")
+				t.Skip("the file system does not support O_TMPFILE")
 			}
 			b.folder.unnamed = unnamed
 			id, data := numbered(1, 3<<20)
@@ -200,7 +200,7 @@ func TestSpoolFilesAreAdoptedOrVanish(t *testing.T) {
 				t.Fatal(err)
 			}
 			if _, err := f.Write([]byte{1}); !errors.Is(err, fs.ErrClosed) {
-				t.Errorf("PutFile left the file open: %v", err)
+				t.Errorf("PutFile did not close the file: %v", err)
 			}
 			mustHave(t, b, 1, len(data))
 
@@ -210,18 +210,18 @@ func TestSpoolFilesAreAdoptedOrVanish(t *testing.T) {
 			}
 			other, _ := numbered(2, 0)
 			if err := b.PutFile(other, short, 10); err == nil {
-				t.Error("an empty file passed for 10 bytes")
+				t.Error("PutFile of an empty file with size 10 succeeded")
 			}
 			left, err := b.Spool(10)
 			if err != nil {
 				t.Fatal(err)
 			}
-			left.Close() // given up without a word
+			left.Close() // closed without Put
 			if _, err := b.Collect(plenty); err != nil {
 				t.Fatal(err)
 			}
 			if names, _ := os.ReadDir(b.folder.tmpDir()); len(names) != 0 {
-				t.Errorf("left behind: %v", names)
+				t.Errorf("files in the directory: got %v", names)
 			}
 		})
 	}
@@ -231,9 +231,9 @@ func TestSpoolRefusesWhatCannotFit(t *testing.T) {
 	b := openBlobs(t, t.TempDir(), plenty)
 	put(t, b, 1, 1000)
 	if _, err := b.Spool(1 << 60); !isFull(err) {
-		t.Errorf("an exbibyte: %v", err)
+		t.Errorf("Put of an exbibyte: got %v", err)
 	}
-	mustHave(t, b, 1, 1000) // a lie about a size evicts nothing
+	mustHave(t, b, 1, 1000) // a wrong size evicts nothing
 }
 
 func TestOthersBigFilesAreFoundAtOnce(t *testing.T) {
@@ -242,13 +242,13 @@ func TestOthersBigFilesAreFoundAtOnce(t *testing.T) {
 	put(t, a, 1, 2<<20)
 	mustHave(t, b, 1, 2<<20)
 	if x, y := a.Usage(), b.Usage(); x != y {
-		t.Errorf("usage %+v and %+v", x, y)
+		t.Errorf("usage of both caches: got %+v and %+v", x, y)
 	}
 	if _, err := a.Collect(0); err != nil {
 		t.Fatal(err)
 	}
 	if check(t, b, 1, 2<<20) || b.Usage().Bytes != 0 {
-		t.Errorf("evicted by another, but still here: %+v", b.Usage())
+		t.Errorf("contents that another process evicted are still counted: %+v", b.Usage())
 	}
 }
 
@@ -264,7 +264,7 @@ func TestTheDirectoryMayBeDeletedAtAnyMoment(t *testing.T) {
 		t.Fatal(err)
 	}
 	checkContent(t, held, 1, want)
-	await.Until(t, "the loss to be noticed", func() bool { return !check(t, b, 1, 1000) && !check(t, b, 2, 2<<20) })
+	await.Until(t, "the cache notices that its files were removed", func() bool { return !check(t, b, 1, 1000) && !check(t, b, 2, 2<<20) })
 	put(t, b, 3, 2<<20)
 	put(t, b, 1, 1000)
 	mustHave(t, b, 3, 2<<20)
@@ -275,7 +275,7 @@ func TestTheDirectoryMayBeDeletedAtAnyMoment(t *testing.T) {
 }
 
 func TestManyGoroutines(t *testing.T) {
-	b := openBlobs(t, t.TempDir(), 24<<20) // some eviction goes on
+	b := openBlobs(t, t.TempDir(), 24<<20) // small, so that contents are evicted
 	const workers, each = 8, 1500
 	var wg sync.WaitGroup
 	for w := range workers {
@@ -294,7 +294,7 @@ func TestManyGoroutines(t *testing.T) {
 				if c, ok := b.Get(id); ok {
 					got := make([]byte, len(want))
 					if _, err := c.ReadAt(got, 0); err != nil && err != io.EOF || !bytes.Equal(got, want) || c.Size() != int64(len(want)) {
-						t.Errorf("content %d is wrong: %v", n, err)
+						t.Errorf("content %d has wrong bytes: %v", n, err)
 					}
 					c.Release()
 				}

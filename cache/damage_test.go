@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// filledDir makes a closed cache of count small contents of size bytes and gives its one segment.
+// filledDir creates a closed cache of count small contents of size bytes and returns its only segment.
 func filledDir(t *testing.T, count uint64, size int) (dir, segment string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -45,7 +45,7 @@ func read(t *testing.T, path string) []byte {
 	return content
 }
 
-// TestEveryFlippedByteIsNoticed damages each byte of a segment in turn, with its sidecar and without.
+// TestEveryFlippedByteIsNoticed flips each byte of a segment, one at a time, with its sidecar and without.
 func TestEveryFlippedByteIsNoticed(t *testing.T) {
 	const count, size = 4, 33
 	for _, sidecar := range []bool{true, false} {
@@ -63,7 +63,7 @@ func TestEveryFlippedByteIsNoticed(t *testing.T) {
 			b := openBlobs(t, dir, plenty)
 			good := countGood(t, b, count, size)
 			if good == count || sidecar && good != count-1 {
-				t.Fatalf("byte %d flipped, sidecar %v: %d of %d contents are there", i, sidecar, good, count)
+				t.Fatalf("byte %d flipped, sidecar %v: found %d of %d contents", i, sidecar, good, count)
 			}
 			b.catalog.releaseAll() // without writing a sidecar
 		}
@@ -82,15 +82,15 @@ func TestADamagedSidecarIsIgnored(t *testing.T) {
 			write(t, path, content)
 			b := openBlobs(t, dir, plenty)
 			if good := countGood(t, b, count, size); good != count {
-				t.Fatalf("sidecar damaged or cut at byte %d: %d of %d contents are there", i, good, count)
+				t.Fatalf("sidecar damaged or cut at byte %d: found %d of %d contents", i, good, count)
 			}
 			b.catalog.releaseAll()
 		}
 	}
 }
 
-// TestASidecarOfAnotherSegmentShowsNothingWrong gives a segment the sidecar of one with other contents of the
-// same sizes, as a crash or a copy might.
+// TestASidecarOfAnotherSegmentShowsNothingWrong: a segment has the sidecar of another segment with other contents of the same sizes, as
+// may happen after a crash or a copy. No wrong contents are returned.
 func TestASidecarOfAnotherSegmentShowsNothingWrong(t *testing.T) {
 	dir, seg := filledDir(t, 3, 33)
 	other := t.TempDir()
@@ -104,7 +104,7 @@ func TestASidecarOfAnotherSegmentShowsNothingWrong(t *testing.T) {
 	b = openBlobs(t, dir, plenty)
 	for n := range uint64(3) {
 		if check(t, b, 10+n, 33) {
-			t.Errorf("content %d comes out of a segment that does not hold it", 10+n)
+			t.Errorf("content %d was read from a segment that does not contain it", 10+n)
 		}
 	}
 	for n := range uint64(3) {
@@ -113,7 +113,7 @@ func TestASidecarOfAnotherSegmentShowsNothingWrong(t *testing.T) {
 	}
 }
 
-// TestEveryCutIsMended cuts a segment at each length: what is left whole is there, and storing goes on in it.
+// TestEveryCutIsMended cuts a segment at each length: complete records can be read, and new contents are stored in the segment.
 func TestEveryCutIsMended(t *testing.T) {
 	const count, size = 3, 33
 	dir, seg := filledDir(t, count, size)
@@ -125,18 +125,18 @@ func TestEveryCutIsMended(t *testing.T) {
 		write(t, sidecar, index)
 		b := openBlobs(t, dir, plenty)
 		if good, want := countGood(t, b, count, size), cut/(headerSize+size); good != want {
-			t.Fatalf("cut at %d: %d contents are there, want %d", cut, good, want)
+			t.Fatalf("cut at %d: found %d contents, want %d", cut, good, want)
 		}
 		for n := range uint64(count) {
 			put(t, b, n, size)
 		}
 		b.Close()
 		if got := segmentFiles(t, dir); len(got) != 1 {
-			t.Fatalf("cut at %d: storing did not go on in the segment: %v", cut, got)
+			t.Fatalf("cut at %d: new contents were not stored in the segment: %v", cut, got)
 		}
 		b = openBlobs(t, dir, plenty)
 		if good := countGood(t, b, count, size); good != count {
-			t.Fatalf("cut at %d and mended: %d of %d contents are there", cut, good, count)
+			t.Fatalf("cut at %d and repaired: found %d of %d contents", cut, good, count)
 		}
 		b.catalog.releaseAll()
 	}
@@ -181,7 +181,7 @@ func TestADamagedContentHeals(t *testing.T) {
 		}
 	}
 	if u := b.Usage(); lost < 2 || u.Damaged != int64(lost) || u.Blobs != count {
-		t.Errorf("%d contents lost, usage %+v", lost, u)
+		t.Errorf("lost %d contents, usage %+v", lost, u)
 	}
 	b.Close()
 	b = openBlobs(t, dir, plenty)
@@ -190,14 +190,14 @@ func TestADamagedContentHeals(t *testing.T) {
 	}
 }
 
-// TestNothingIsWrittenBehindDamage: one cache knows records behind a damaged header, another opens the same
-// segment and stores. If it went on where its scan ended, the first would read the new bytes for the old.
+// TestNothingIsWrittenBehindDamage: one cache knows records behind a damaged header, and another opens the same
+// segment and stores contents. If it appended where its scan ended, the first would read the new bytes in place of the old ones.
 func TestNothingIsWrittenBehindDamage(t *testing.T) {
 	const count, size = 10, 500
 	dir, seg := filledDir(t, count, size)
 	first := openBlobs(t, dir, plenty)
 	if good := countGood(t, first, count, size); good != count {
-		t.Fatal(good)
+		t.Fatalf("contents after the damage: got %d", good)
 	}
 	f, err := os.OpenFile(seg, os.O_RDWR, 0)
 	if err != nil {
@@ -215,9 +215,9 @@ func TestNothingIsWrittenBehindDamage(t *testing.T) {
 		put(t, second, 100+n, size)
 	}
 	for n := range uint64(count) {
-		mustHave(t, first, n, size) // the damage hit a header that it had verified
+		mustHave(t, first, n, size) // this cache had verified the damaged header before
 	}
 	if got := len(segmentFiles(t, dir)); got != 2 {
-		t.Errorf("%d segments, want a new one beside the damaged", got)
+		t.Errorf("got %d segments, want a new one beside the damaged one", got)
 	}
 }

@@ -16,24 +16,24 @@ func TestEvictionKeepsTheQuotaAndWhatIsUsed(t *testing.T) {
 	held := map[uint64]*Content{}
 	for n := uint64(1); n < 10_000; n++ {
 		put(t, b, n, size)
-		if n%50 == 0 { // used again and again
+		if n%50 == 0 { // used repeatedly
 			mustHave(t, b, 0, size)
 		}
 		if n <= 3 || n%1000 == 0 {
 			id, _ := numbered(n, 0)
 			c, ok := b.Get(id)
 			if !ok {
-				t.Fatalf("content %d is gone as soon as it was put", n)
+				t.Fatalf("content %d was evicted immediately after Put", n)
 			}
 			held[n] = c
 		}
 		if u := b.Usage(); u.Bytes > quota+size+headerSize {
-			t.Fatalf("%d bytes used, quota is %d", u.Bytes, quota)
+			t.Fatalf("usage is %d bytes, but the quota is %d", u.Bytes, quota)
 		}
 	}
 	mustHave(t, b, 9_999, size)
-	if check(t, b, 500, size) { // 1 lies in a segment with 0
-		t.Error("a content unused for longer than the quota reaches was not evicted")
+	if check(t, b, 500, size) { // 1 is in the same segment as 0
+		t.Error("the least recently used contents were not evicted")
 	}
 	for n, c := range held {
 		_, want := numbered(n, size)
@@ -41,7 +41,7 @@ func TestEvictionKeepsTheQuotaAndWhatIsUsed(t *testing.T) {
 		c.Release()
 	}
 	if u := b.Usage(); u.Bytes < quota/2 || u.Blobs < quota/2/size {
-		t.Errorf("eviction took too much: %+v", u)
+		t.Errorf("eviction removed too much: usage %+v", u)
 	}
 }
 
@@ -63,7 +63,7 @@ func TestEvictedFilesAreClosed(t *testing.T) {
 		}
 	}
 	if deleted > 0 {
-		t.Errorf("%d evicted segments are still open", deleted)
+		t.Errorf("descriptors of evicted segments: got %d, want 0", deleted)
 	}
 }
 
@@ -76,12 +76,12 @@ func TestBigFilesAreEvictedToo(t *testing.T) {
 		mustHave(t, b, 0, size)
 	}
 	if u := b.Usage(); u.Bytes > 12<<20 || u.Blobs != 5 {
-		t.Errorf("usage %+v", u)
+		t.Errorf("usage: got %+v", u)
 	}
 	if check(t, b, 1, size) {
-		t.Error("the oldest is still there")
+		t.Error("the oldest contents were not evicted")
 	}
-	put(t, b, 100, 30<<20) // larger than the quota: whoever waits for it must get it
+	put(t, b, 100, 30<<20) // larger than the quota: the reader that waits for the contents must get them
 	mustHave(t, b, 100, 30<<20)
 }
 
@@ -92,7 +92,7 @@ func TestUseByOthersAndBeforeARestartCounts(t *testing.T) {
 		put(t, b, n, 2<<20)
 	}
 	b.Close()
-	for n := range uint64(6) { // as stamped by whoever used them: 3 lately, the others in this order
+	for n := range uint64(6) { // set the times of the last uses: 3 lately, the others in this order
 		id, _ := numbered(n, 0)
 		used := time.Now().Add(time.Duration(n)*time.Minute - time.Hour)
 		if n == 3 {
@@ -105,12 +105,12 @@ func TestUseByOthersAndBeforeARestartCounts(t *testing.T) {
 	b = openBlobs(t, dir, 7<<20)
 	for n, want := range []bool{false, false, false, true, true, true} {
 		if got := check(t, b, uint64(n), 2<<20); got != want {
-			t.Errorf("content %d is there: %v, want %v", n, got, want)
+			t.Errorf("content %d exists: got %v, want %v", n, got, want)
 		}
 	}
 	id, _ := numbered(4, 0)
 	if info, err := os.Stat(b.folder.bigPath(id)); err != nil || time.Since(info.ModTime()) > stampEvery {
-		t.Errorf("the last use of content 4 was not stamped: %v, %v", info.ModTime(), err)
+		t.Errorf("the time of the last use of content 4 was not updated: %v, %v", info.ModTime(), err)
 	}
 }
 
@@ -121,12 +121,12 @@ func TestSetQuotaAndCollect(t *testing.T) {
 	}
 	b.SetQuota(10 << 20)
 	if u := b.Usage(); u.Bytes > 10<<20 || u.Quota != 10<<20 || u.Bytes < 4<<20 {
-		t.Errorf("after SetQuota: %+v", u)
+		t.Errorf("usage after SetQuota: got %+v", u)
 	}
 	before := b.Usage().Bytes
 	freed, err := b.Collect(0)
 	if u := b.Usage(); err != nil || freed != before || u.Bytes != 0 || u.Blobs != 0 {
-		t.Errorf("Collect(0) freed %d of %d bytes, left %+v, %v", freed, before, u, err)
+		t.Errorf("Collect(0) freed %d of %d bytes, usage %+v, %v", freed, before, u, err)
 	}
 	put(t, b, 1, 10)
 	mustHave(t, b, 1, 10)
@@ -150,7 +150,7 @@ func smallDisk(t *testing.T, size string) string {
 func TestAFullDisk(t *testing.T) {
 	dir := smallDisk(t, "12m")
 	b := openBlobs(t, filepath.Join(dir, "blobs"), plenty)
-	// The quota knows nothing of the disk's size: it is eviction on ENOSPC that makes room.
+	// The quota is larger than the disk, so only eviction on ENOSPC frees space.
 	for n := range uint64(4000) {
 		put(t, b, n, 10_000)
 		mustHave(t, b, n, 10_000)
@@ -162,7 +162,7 @@ func TestAFullDisk(t *testing.T) {
 	put(t, b, 6000, 10_000)
 	mustHave(t, b, 6000, 10_000)
 
-	// Somebody else takes the rest, and nothing of ours can go.
+	// Another program fills the disk, and no contents can be evicted.
 	if _, err := b.Collect(0); err != nil {
 		t.Fatal(err)
 	}
@@ -182,10 +182,10 @@ func TestAFullDisk(t *testing.T) {
 	for _, size := range []int{10_000, maxSmall, 3 << 20} {
 		id, data := numbered(7000, size)
 		if err := b.Put(id, data); !isFull(err) {
-			t.Fatalf("put of %d bytes on a full disk: %v", size, err)
+			t.Fatalf("Put of %d bytes on a full disk: got %v", size, err)
 		}
 		if check(t, b, 7000, size) {
-			t.Fatalf("a content of %d bytes is there though it was refused", size)
+			t.Fatalf("contents of %d bytes exist although Put failed", size)
 		}
 	}
 	if err := os.Truncate(filler, 5<<20); err != nil {
@@ -204,7 +204,7 @@ func TestAFullDisk(t *testing.T) {
 	}
 }
 
-// TestARecordCutByAFullDisk lets the disk fill up within records of all sizes.
+// TestARecordCutByAFullDisk: the disk becomes full in the middle of records of all sizes.
 func TestARecordCutByAFullDisk(t *testing.T) {
 	dir := smallDisk(t, "3m")
 	b := openBlobs(t, dir, plenty)
@@ -219,6 +219,6 @@ func TestARecordCutByAFullDisk(t *testing.T) {
 		check(t, b, n, size(n))
 	}
 	if d := b.Usage().Damaged; d != 0 {
-		t.Errorf("%d damaged contents", d)
+		t.Errorf("damaged contents: got %d", d)
 	}
 }

@@ -18,28 +18,28 @@ func TestMemory(t *testing.T) {
 	tree, _ := numbered(1, 0)
 	blob, _ := numbered(2, 0)
 	twin := append([]byte(nil), tree.Bytes()...)
-	twin[19] ^= 1 // the same key as tree, another id
+	twin[19] ^= 1 // another id with the same hash key as tree
 	other, _ := object.FromBytes(twin)
 	if _, ok := m.Tree(tree); ok {
-		t.Fatal("an empty cache has a tree")
+		t.Fatal("an empty cache returned a tree")
 	}
 	m.PutTree(tree, []object.TreeEntry{{Name: "a", Mode: object.ModeFile, ID: blob}})
 	m.PutContent(blob, []byte("text"))
 	m.cache.Wait()
 	if got, ok := m.Tree(tree); !ok || len(got) != 1 || got[0].Name != "a" {
-		t.Errorf("tree: %v, %v", got, ok)
+		t.Errorf("Tree: got %v, %v", got, ok)
 	}
 	if got, ok := m.Content(blob); !ok || string(got) != "text" {
-		t.Errorf("content: %q, %v", got, ok)
+		t.Errorf("Content: got %q, %v", got, ok)
 	}
 	if _, ok := m.Tree(blob); ok {
-		t.Error("a content is a tree")
+		t.Error("Tree returned contents of a file")
 	}
 	if _, ok := m.Content(tree); ok {
-		t.Error("a tree is a content")
+		t.Error("Content returned a tree")
 	}
 	if _, ok := m.Tree(other); ok {
-		t.Error("another id with the same key finds the tree")
+		t.Error("another id with the same hash key returned the tree")
 	}
 	empty, _ := numbered(3, 0)
 	none, _ := numbered(4, 0)
@@ -47,13 +47,13 @@ func TestMemory(t *testing.T) {
 	m.PutTree(none, nil)
 	m.cache.Wait()
 	if got, ok := m.Content(empty); !ok || len(got) != 0 {
-		t.Errorf("empty content: %q, %v", got, ok)
+		t.Errorf("empty contents: got %q, %v", got, ok)
 	}
 	if got, ok := m.Tree(none); !ok || len(got) != 0 {
-		t.Errorf("empty tree: %v, %v", got, ok)
+		t.Errorf("empty tree: got %v, %v", got, ok)
 	}
 	if _, err := NewMemory(0); err == nil {
-		t.Error("a cache of no bytes was made")
+		t.Error("a cache with a limit of 0 bytes was created")
 	}
 }
 
@@ -77,7 +77,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 	m.cache.Wait()
 	if grown := heapInUse() - start; grown > limit*5/4 {
-		t.Errorf("%d bytes of heap for a limit of %d", grown, limit)
+		t.Errorf("heap grew by %d bytes, with a limit of %d", grown, limit)
 	}
 	kept := 0
 	for n := range uint64(5000) {
@@ -87,13 +87,13 @@ func TestMemoryIsBounded(t *testing.T) {
 		}
 	}
 	if kept == 0 {
-		t.Error("nothing was kept")
+		t.Error("the cache kept nothing")
 	}
 	id, data := numbered(9999, limit/2)
 	m.PutContent(id, data)
 	m.cache.Wait()
 	if _, ok := m.Content(id); ok {
-		t.Error("one content takes half of the cache")
+		t.Error("contents of half the size of the cache were kept")
 	}
 	runtime.KeepAlive(m)
 }
@@ -125,6 +125,6 @@ func TestMemoryMayBeClosedWhileItIsUsed(t *testing.T) {
 	wg.Wait()
 	id, _ := numbered(1, 0)
 	if _, ok := m.Content(id); ok {
-		t.Error("a closed cache has a content")
+		t.Error("a closed cache returned contents")
 	}
 }

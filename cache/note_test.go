@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// A process that is killed has left a sidecar that covers most of what it wrote, and the rest is found as well.
+// A killed process leaves a sidecar for most of its contents, and a scan finds the rest.
 func TestActiveSegmentIsNoted(t *testing.T) {
 	dir := t.TempDir()
 	b := openBlobs(t, dir, plenty)
@@ -28,7 +28,7 @@ func TestActiveSegmentIsNoted(t *testing.T) {
 			}
 			_, entries, ok := parseSidecar(text, maxSegment)
 			if !ok {
-				t.Errorf("%s is damaged", path)
+				t.Errorf("sidecar %s is damaged", path)
 			}
 			n += len(entries)
 		}
@@ -40,18 +40,18 @@ func TestActiveSegmentIsNoted(t *testing.T) {
 	} {
 		put(uint64(b.Usage().Blobs), step.until)
 		if got := covered(); got != int(step.noted) {
-			t.Errorf("%d of %d contents are in the sidecar, want %d", got, step.until, step.noted)
+			t.Errorf("sidecar: got %d of %d contents, want %d", got, step.until, step.noted)
 		}
 	}
-	b.append.file.Close() // as a kill does: the lock is given up, and nothing more is written
+	b.append.file.Close() // as after a kill: the lock is released, and nothing more is written
 	b.catalog.releaseAll()
 	b = openBlobs(t, dir, plenty)
 	if got := b.Usage().Blobs; got != 22*leastNoted {
-		t.Errorf("%d contents after a kill, want %d", got, 22*leastNoted)
+		t.Errorf("contents after a kill: got %d, want %d", got, 22*leastNoted)
 	}
-	put(22*leastNoted, 23*leastNoted) // appended to the same segment, which is noted anew
+	put(22*leastNoted, 23*leastNoted) // appended to the same segment, whose sidecar is written again
 	if got := covered(); got != 23*leastNoted {
-		t.Errorf("%d contents in the sidecar, want %d", got, 23*leastNoted)
+		t.Errorf("contents in the sidecar: got %d, want %d", got, 23*leastNoted)
 	}
 	b.Close()
 }

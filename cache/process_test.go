@@ -53,11 +53,11 @@ func child(spec string) error {
 		if err := childCheck(b, first+rng.Uint64N(n-first+1)); err != nil {
 			return err
 		}
-		fmt.Print(".") // tells the parent how far this is
+		fmt.Print(".") // reports the progress to the parent
 	}
 }
 
-// childObey does what it reads: "put n" answers "ok", "get n" answers "yes" or "no".
+// childObey executes the commands on its stdin: it answers "ok" to "put n", and "yes" or "no" to "get n".
 func childObey(b *Blobs) error {
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		word, arg, _ := strings.Cut(lines.Text(), " ")
@@ -106,7 +106,7 @@ func startChild(t *testing.T, job, dir string, quota int64, first uint64) *exec.
 	return cmd
 }
 
-// obedient is a second process that puts and gets as it is told.
+// obedient is a second process that executes commands of the test.
 type obedient struct {
 	t       *testing.T
 	in      io.WriteCloser
@@ -136,7 +136,7 @@ func (o *obedient) do(word string, n uint64) string {
 	o.t.Helper()
 	fmt.Fprintf(o.in, "%s %d\n", word, n)
 	if !o.answers.Scan() {
-		o.t.Fatalf("the other process ended at %s %d: %v", word, n, o.cmd.Wait())
+		o.t.Fatalf("the other process ended during %s %d: %v", word, n, o.cmd.Wait())
 	}
 	return o.answers.Text()
 }
@@ -167,13 +167,13 @@ func TestTwoProcessesShareADirectory(t *testing.T) {
 		if got := o.do("put", n); got != "ok" {
 			t.Fatal(got)
 		}
-		await.Until(t, "what the other process put", func() bool { return check(t, b, n, sizeOf(n)) })
+		await.Until(t, "this process finds the contents of the other one", func() bool { return check(t, b, n, sizeOf(n)) })
 		put(t, b, 1000+n, sizeOf(1000+n))
-		await.Until(t, "the other process to see it", func() bool { return o.do("get", 1000+n) == "yes" })
+		await.Until(t, "the other process finds the contents of this one", func() bool { return o.do("get", 1000+n) == "yes" })
 	}
-	o.do("put", 2000+61) // a segment is shared by nobody
+	o.do("put", 2000+61) // each process has its own segment
 	if got := segmentFiles(t, dir); len(got) != 2 {
-		t.Fatalf("two processes append to %d segments: %v", len(got), got)
+		t.Fatalf("segments of two processes: got %d, %v", len(got), got)
 	}
 	if _, err := b.Collect(0); err != nil {
 		t.Fatal(err)
@@ -182,23 +182,23 @@ func TestTwoProcessesShareADirectory(t *testing.T) {
 		t.Error("the segment that the other process appends to was evicted")
 	}
 	if got := o.do("get", 1000); got != "no" {
-		await.Until(t, "the other process to notice the eviction", func() bool { return o.do("get", 1000) == "no" })
+		await.Until(t, "the other process notices the eviction", func() bool { return o.do("get", 1000) == "no" })
 	}
 	o.end()
-	put(t, b, 3000, 100) // goes on with what the other left
+	put(t, b, 3000, 100) // appends to the segment that the other process left
 	if got := segmentFiles(t, dir); len(got) != 1 {
-		t.Errorf("%d segments, want the other's to be taken over: %v", len(got), got)
+		t.Errorf("got %d segments, want the other's to be reused: %v", len(got), got)
 	}
 	mustHave(t, b, 7, sizeOf(7))
 	if _, err := b.Collect(0); err != nil {
 		t.Fatal(err)
 	}
 	if u := b.Usage(); u.Bytes != 0 || u.Blobs != 0 || len(segmentFiles(t, dir)) != 0 {
-		t.Errorf("after collecting everything: %+v, %v", u, segmentFiles(t, dir))
+		t.Errorf("usage after Collect of everything: got %+v, segments %v", u, segmentFiles(t, dir))
 	}
 }
 
-// TestKilledWritersLeaveNothingWrong kills processes that store and evict, at random moments, and reads all.
+// TestKilledWritersLeaveNothingWrong kills processes that store and evict at random moments, and checks all contents.
 func TestKilledWritersLeaveNothingWrong(t *testing.T) {
 	rounds := 15
 	if testing.Short() {
@@ -207,7 +207,7 @@ func TestKilledWritersLeaveNothingWrong(t *testing.T) {
 	rng := rand.New(rand.NewPCG(4, 4))
 	for _, quota := range []int64{plenty, 24 << 20} {
 		dir := t.TempDir()
-		watcher := openBlobs(t, dir, quota) // lives through all of it
+		watcher := openBlobs(t, dir, quota) // is open during the whole test
 		const apart = 100_000
 		found := 0
 		for round := range rounds {
@@ -228,7 +228,7 @@ func TestKilledWritersLeaveNothingWrong(t *testing.T) {
 			for _, cmd := range []*exec.Cmd{a, z} {
 				cmd.Process.Kill()
 				if err := cmd.Wait(); cmd.ProcessState.ExitCode() != -1 {
-					t.Fatalf("a writer ended by itself: %v", err)
+					t.Fatalf("a writer ended before it was killed: %v", err)
 				}
 			}
 			fresh := openBlobs(t, dir, quota)
@@ -242,15 +242,15 @@ func TestKilledWritersLeaveNothingWrong(t *testing.T) {
 				}
 			}
 			if d := fresh.Usage().Damaged; d != 0 {
-				t.Errorf("round %d: %d damaged contents though only processes died", round, d)
+				t.Errorf("round %d: got %d damaged contents, although only processes were killed", round, d)
 			}
 			fresh.Close()
 		}
 		if found < rounds*100 {
-			t.Errorf("only %d contents found in %d rounds", found, rounds)
+			t.Errorf("found only %d contents in %d rounds", found, rounds)
 		}
 		if n := len(segmentFiles(t, dir)); quota == plenty && n > 4 {
-			t.Errorf("%d segments after %d rounds: they were not taken over", n, rounds)
+			t.Errorf("got %d segments after %d rounds: segments were not reused", n, rounds)
 		}
 	}
 }

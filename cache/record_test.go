@@ -8,7 +8,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// segmentOf is a segment's bytes with contents of the given sizes.
+// segmentOf returns the bytes of a segment with contents of the given sizes.
 func segmentOf(sizes ...int) []byte {
 	var b []byte
 	for n, size := range sizes {
@@ -35,23 +35,23 @@ func FuzzScanRecords(f *testing.F) {
 		buf := make([]byte, 4096)
 		end, how, _ := scanRecords(bytes.NewReader(b), start, limit, func(h header, off int64) bool {
 			if off != last || h.size < 0 || h.size > maxSmall || h.id.IsZero() || off+headerSize+h.size > limit {
-				t.Fatalf("record of %d bytes at %d, expected one at %d below %d", h.size, off, last, limit)
+				t.Fatalf("got a record of %d bytes at %d, want one at %d below %d", h.size, off, last, limit)
 			}
 			last = off + headerSize + h.size
 			if last > int64(len(b)) {
-				return true // size was a lie
+				return true // the size in the header is wrong
 			}
 			want := crc32.Checksum(b[off+headerSize:last], castagnoli) == h.crc
 			if ok, err := checkRecord(bytes.NewReader(b), off, h.id, h.size, buf); ok != want || err != nil {
-				t.Fatalf("record at %d: whole %v, %v, want %v", off, ok, err, want)
+				t.Fatalf("record at %d: got whole %v, %v, want %v", off, ok, err, want)
 			}
 			if again, ok := parseHeader(h.encode()); !ok || again != h {
-				t.Fatalf("header %+v reads back as %+v", h, again)
+				t.Fatalf("header %+v was read back as %+v", h, again)
 			}
 			return true
 		})
 		if end != last || how == whole && end != limit {
-			t.Fatalf("ends at %d (%d), last record at %d, limit %d", end, how, last, limit)
+			t.Fatalf("scan ended at %d (%d), but the last record is at %d, limit %d", end, how, last, limit)
 		}
 	})
 }
@@ -73,18 +73,18 @@ func FuzzSidecar(f *testing.F) {
 		if size < 0 {
 			return
 		}
-		for range 2 { // as it is, and with a right checksum
+		for range 2 { // as it is, and with a corrected checksum
 			covered, entries, ok := parseSidecar(b, size)
 			if ok {
 				last := int64(0)
 				for i := range entries {
 					if e := &entries[i]; int64(e.off) < last || e.end() > covered {
-						t.Fatalf("entry %d at %d ends at %d of %d", i, e.off, e.end(), covered)
+						t.Fatalf("entry %d at %d ends at %d, beyond the covered %d", i, e.off, e.end(), covered)
 					}
 					last = entries[i].end()
 				}
 				if covered > size || !bytes.Equal(encodeSidecar(covered, entries), b) {
-					t.Fatal("does not read back as it was written")
+					t.Fatal("the sidecar differs after it was written and read back")
 				}
 			}
 			if len(b) < 4 {

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestRefsAgainstAMap does random operations on the table and on a map. Keys are hashed badly on purpose, so
-// that long runs wrap around the end and removal has to close gaps in all positions.
+// TestRefsAgainstAMap runs random operations on the table and on a map. The hash function is bad on purpose, so
+// that long runs wrap around the end and removals have to close gaps in all positions.
 func TestRefsAgainstAMap(t *testing.T) {
 	for seed := range uint64(30) {
 		rng := rand.New(rand.NewPCG(seed, 6))
@@ -29,7 +29,7 @@ func TestRefsAgainstAMap(t *testing.T) {
 				delete(want, ref)
 			}
 			if table.n != len(want) {
-				t.Fatalf("seed %d: %d references, want %d", seed, table.n, len(want))
+				t.Fatalf("seed %d: got %d references, want %d", seed, table.n, len(want))
 			}
 		}
 		for ref := uint32(1); ref <= limit; ref++ {

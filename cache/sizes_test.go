@@ -21,7 +21,7 @@ func openSizes(t testing.TB, path string, f object.Format) *Sizes {
 	return s
 }
 
-// numberedID is an id of either format that follows from n.
+// numberedID returns an id of the format that is derived from n.
 func numberedID(f object.Format, n uint64) object.ID {
 	short, _ := numbered(n, 0)
 	sum := make([]byte, f.Size())
@@ -47,22 +47,22 @@ func TestSizesComeBack(t *testing.T) {
 		for range 2 {
 			for n := range uint64(count) {
 				if got, ok := s.Get(numberedID(f, n)); !ok || got != int64(n*n*n) {
-					t.Fatalf("%s: size %d is %d, %v", f, n, got, ok)
+					t.Fatalf("%s: size of %d: got %d, %v", f, n, got, ok)
 				}
 			}
 			if got, ok := s.Get(numberedID(f, count)); !ok || got != maxSize {
-				t.Errorf("%s: the largest size is %d, %v", f, got, ok)
+				t.Errorf("%s: the largest size: got %d, %v", f, got, ok)
 			}
 			for _, id := range []object.ID{numberedID(f, count+1), numberedID(f, count+2), {}} {
 				if got, ok := s.Get(id); ok {
-					t.Errorf("%s: %s has size %d", f, id, got)
+					t.Errorf("%s: size of the unknown id %s: got %d", f, id, got)
 				}
 			}
 			if err := s.Close(); err != nil {
 				t.Fatal(err)
 			}
 			if info, err := os.Stat(path); err != nil || info.Size() != sizesHead+int64(s.recordSize())*(count+1) {
-				t.Errorf("%s: the file is %d bytes, %v", f, info.Size(), err)
+				t.Errorf("%s: size of the file: got %d bytes, %v", f, info.Size(), err)
 			}
 			s = openSizes(t, path, f)
 		}
@@ -77,7 +77,7 @@ func TestSizesReachTheFileAndOtherProcesses(t *testing.T) {
 		b.Put(numberedID(object.SHA1, 100+n), int64(100+n))
 	}
 	for n := range uint64(200) {
-		await.Until(t, "sizes to be shared", func() bool {
+		await.Until(t, "the second process reads the sizes of the first", func() bool {
 			x, okA := a.Get(numberedID(object.SHA1, n))
 			y, okB := b.Get(numberedID(object.SHA1, n))
 			return okA && okB && x == int64(n) && y == int64(n)
@@ -102,18 +102,18 @@ func TestSizesSurviveDamageAndTornTails(t *testing.T) {
 			if got, ok := s.Get(numberedID(object.SHA1, n)); ok {
 				there++
 				if got != int64(1000+n) {
-					t.Fatalf("%s: size %d is %d", what, n, got)
+					t.Fatalf("%s: size of %d: got %d", what, n, got)
 				}
 			}
 		}
-		// What is added behind it must come back, whatever stands before.
+		// A size that is added now must be read back, whatever the file contained before.
 		s.Put(numberedID(object.SHA1, 99), 99)
 		if err := s.Close(); err != nil {
 			t.Fatalf("close the size cache, case %s: %v", what, err)
 		}
 		s = openSizes(t, path, object.SHA1)
 		if got, ok := s.Get(numberedID(object.SHA1, 99)); !ok || got != 99 {
-			t.Fatalf("%s: a size added later is %d, %v", what, got, ok)
+			t.Fatalf("%s: a size that was added later: got %d, %v", what, got, ok)
 		}
 		return there
 	}
@@ -125,11 +125,11 @@ func TestSizesSurviveDamageAndTornTails(t *testing.T) {
 			want = 0
 		}
 		if got := good(bad, fmt.Sprintf("byte %d flipped", i)); got != want {
-			t.Errorf("byte %d flipped: %d sizes, want %d", i, got, want)
+			t.Errorf("byte %d flipped: got %d sizes, want %d", i, got, want)
 		}
 		want = max(0, i-sizesHead) / s.recordSize()
 		if got := good(whole[:i], fmt.Sprintf("cut at %d", i)); got != want {
-			t.Errorf("cut at %d: %d sizes, want %d", i, got, want)
+			t.Errorf("cut at byte %d: got %d sizes, want %d", i, got, want)
 		}
 	}
 }
@@ -156,12 +156,12 @@ func TestSizesOnAFullDisk(t *testing.T) {
 		s.Put(numberedID(object.SHA1, n), int64(n))
 	}
 	if err := s.Close(); !isFull(err) {
-		t.Fatalf("close: %v", err)
+		t.Fatalf("close failed: %v", err)
 	}
 	s = openSizes(t, filepath.Join(dir, "sizes"), object.SHA1)
 	for n := range uint64(count) {
 		if got, ok := s.Get(numberedID(object.SHA1, n)); ok && got != int64(n) {
-			t.Fatalf("size %d is %d", n, got)
+			t.Fatalf("size of %d: got %d", n, got)
 		}
 	}
 }
@@ -186,19 +186,19 @@ func FuzzSizes(f *testing.F) {
 		write(t, path, content)
 		s := openSizes(t, path, object.SHA1)
 		if s.n > len(content)/s.recordSize() {
-			t.Fatalf("%d sizes out of %d bytes", s.n, len(content))
+			t.Fatalf("got %d sizes from %d bytes", s.n, len(content))
 		}
 		s.Put(numberedID(object.SHA1, 1), 12345)
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
 		if got, ok := openSizes(t, path, object.SHA1).Get(numberedID(object.SHA1, 1)); !ok || got != 12345 {
-			t.Fatalf("a size put reads back as %d, %v", got, ok)
+			t.Fatalf("size after Put: got %d, %v", got, ok)
 		}
 	})
 }
 
-// BenchmarkSizes reports what 100,000 sizes cost.
+// BenchmarkSizes measures 100,000 sizes.
 func BenchmarkSizes(b *testing.B) {
 	const count = 100_000
 	for _, f := range []object.Format{object.SHA1, object.SHA256} {
@@ -219,7 +219,7 @@ func BenchmarkSizes(b *testing.B) {
 				b.ReportMetric(float64(heapInUse()-heap)/count, "heap-B/entry")
 				for _, id := range ids {
 					if _, ok := s.Get(id); !ok {
-						b.Fatal("missing")
+						b.Fatal("a stored size is missing")
 					}
 				}
 				s.Close()

@@ -7,11 +7,11 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// What Excess tells is what Collect does, also beside a process that appends.
+// Excess returns the amount that Collect then frees, also while another process appends.
 func TestExcessIsWhatIsCollected(t *testing.T) {
 	dir := t.TempDir()
 	const quota = 1 << 40
-	writer := openBlobs(t, dir, 16<<20) // whose segments are small
+	writer := openBlobs(t, dir, 16<<20) // a cache with small segments
 	for n := range uint64(1200) {
 		put(t, writer, n, 10_000)
 	}
@@ -22,7 +22,7 @@ func TestExcessIsWhatIsCollected(t *testing.T) {
 		before := beside.Usage()
 		freed, blobs := beside.Excess(keep)
 		if now := beside.Usage(); now != before {
-			t.Fatalf("only to look changed %+v to %+v", before, now)
+			t.Fatalf("Excess changed the usage from %+v to %+v", before, now)
 		}
 		did, err := beside.Collect(keep)
 		if err != nil {
@@ -30,11 +30,11 @@ func TestExcessIsWhatIsCollected(t *testing.T) {
 		}
 		after := beside.Usage()
 		if did != freed || after.Bytes != before.Bytes-freed || int64(before.Blobs-after.Blobs) != blobs {
-			t.Errorf("down to %d: %d bytes and %d blobs were told, %d bytes went: %+v, %+v", keep, freed, blobs, did, before, after)
+			t.Errorf("limit %d: Excess returned %d bytes and %d blobs, but Collect freed %d bytes: usage before %+v, after %+v", keep, freed, blobs, did, before, after)
 		}
 	}
 	if left := beside.Usage(); left.Bytes == 0 || left.Bytes > 2<<20 {
-		t.Errorf("%+v is left of what somebody appends to", left)
+		t.Errorf("usage of the segment that another process appends to: got %+v", left)
 	}
 	put(t, writer, 6000, 100)
 	mustHave(t, writer, 6000, 100)

@@ -20,7 +20,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// asGittest gives this process the environment under which gittest runs git.
+// asGittest sets the environment of this process to the one in which gittest runs git.
 func asGittest(t *testing.T) {
 	t.Helper()
 	for _, v := range gittest.Env() {
@@ -40,7 +40,7 @@ func installed(t *testing.T) Version {
 	return v
 }
 
-// A git directory of ours has what one that clone makes has; the package comment explains the rest.
+// A created git directory has the same files as one that git clone creates. The package comment explains the differences.
 func TestLikeClone(t *testing.T) {
 	asGittest(t)
 	forFormats(t, func(t *testing.T, f object.Format) {
@@ -67,14 +67,14 @@ func TestLikeClone(t *testing.T) {
 		compareFiles(t, theirs, ours)
 		for _, command := range []string{"for-each-ref", "symbolic-ref HEAD", "symbolic-ref refs/remotes/origin/HEAD", "rev-parse HEAD origin main@{upstream}", "log -g --format=%H%gs%gn%ge"} {
 			if got, want := git(t, ours, strings.Fields(command)...), git(t, theirs, strings.Fields(command)...); got != want {
-				t.Errorf("git %s: %q, clone has %q", command, got, want)
+				t.Errorf("git %s printed %q, in the clone %q", command, got, want)
 			}
 		}
 		compareConfig(t, ours, theirs)
 	})
 }
 
-// compareFiles finds what only one of two git directories has, and what differs.
+// compareFiles reports files that only one of two git directories has, and files that differ.
 func compareFiles(t *testing.T, theirs, ours string) {
 	t.Helper()
 	files := func(dir string) map[string]string {
@@ -105,13 +105,13 @@ func compareFiles(t *testing.T, theirs, ours string) {
 		case "index", "refs/heads/main", "packed-refs", "config": // see the package comment
 		default:
 			if got, ok := b[name]; !ok {
-				t.Errorf("clone has %s", name)
+				t.Errorf("only the clone has %s", name)
 			} else if strings.HasPrefix(name, "logs/") { // the time may differ
 				if fields(got) != fields(content) {
-					t.Errorf("%s is %q, clone has %q", name, got, content)
+					t.Errorf("file %s: got %q, the clone has %q", name, got, content)
 				}
 			} else if got != content {
-				t.Errorf("%s is %.200q, clone has %.200q", name, got, content)
+				t.Errorf("file %s: got %.200q, the clone has %.200q", name, got, content)
 			}
 		}
 	}
@@ -120,13 +120,13 @@ func compareFiles(t *testing.T, theirs, ours string) {
 		case "packed-refs", monitorConfig, loginsConfig, query.HookName, query.CarefulName, "logs/refs/heads/", "logs/refs/heads/main":
 		default:
 			if _, ok := a[name]; !ok {
-				t.Errorf("clone has no %s", name)
+				t.Errorf("the clone does not have %s", name)
 			}
 		}
 	}
 }
 
-// fields is a line of a reflog without its time.
+// fields returns a line of a reflog without its time.
 func fields(line string) string {
 	who, what, _ := strings.Cut(line, "> ")
 	_, what, _ = strings.Cut(what, "\t")
@@ -141,19 +141,19 @@ func compareConfig(t *testing.T, ours, theirs string) {
 	a, b := list(theirs), list(ours)
 	for _, line := range a {
 		if !slices.Contains(b, line) {
-			t.Errorf("clone has set %s", line)
+			t.Errorf("only the clone has the setting %s", line)
 		}
 	}
 	for _, line := range b {
 		key, _, _ := strings.Cut(line, "=")
 		if !slices.Contains(a, line) && !strings.HasPrefix(key, "includeif.") && key != "include.path" && !strings.HasPrefix(key, "remote."+helperRemote+".") &&
 			!slices.Contains([]string{"core.worktree", "gc.auto", "maintenance.auto", "extensions.objectformat"}, key) {
-			t.Errorf("clone has not set %s", line)
+			t.Errorf("the clone does not have the setting %s", line)
 		}
 	}
 }
 
-// The promisor remote of ours is asked before origin, and no other command takes it for a remote to fetch from.
+// Git asks the promisor remote of the mount before origin, and no other command uses it as a remote to fetch from.
 func TestHelperIsAskedFirst(t *testing.T) {
 	asGittest(t)
 	repo, commits := source(t, object.SHA1)
@@ -172,10 +172,10 @@ func TestHelperIsAskedFirst(t *testing.T) {
 	if _, err := Create(path, o); err != nil {
 		t.Fatal(err)
 	}
-	git(t, path, "cat-file", "-e", commits[4].String()) // from origin in the end
+	git(t, path, "cat-file", "-e", commits[4].String()) // fetched from origin in the end
 	said, err := os.ReadFile(asked)
 	if err != nil {
-		t.Fatalf("the helper is not asked: %v", err)
+		t.Fatalf("git did not run the helper: %v", err)
 	}
 	if want := "upload-pack-helper " + path + "\n"; string(said) != want {
 		t.Errorf("the helper was started with %q, want %q", said, want)
@@ -191,7 +191,7 @@ func TestHelperIsAskedFirst(t *testing.T) {
 	}
 }
 
-// The monitor's settings are for the mount's working tree and no other of the repository.
+// The file system monitor is configured only for the mount's working tree, not for other working trees of the repository.
 func TestMonitorSettings(t *testing.T) {
 	asGittest(t)
 	repo, commits := source(t, object.SHA1)
@@ -214,7 +214,7 @@ func TestMonitorSettings(t *testing.T) {
 		if _, err := Create(path, o); err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := Open(path, o); err != nil { // which sets them anew
+		if _, _, err := Open(path, o); err != nil { // which writes the settings again
 			t.Fatal(err)
 		}
 		want := c.want
@@ -224,32 +224,32 @@ func TestMonitorSettings(t *testing.T) {
 				link = filepath.Join(path, query.CarefulName)
 			}
 			if to, err := os.Readlink(link); err != nil || to != c.hook {
-				t.Errorf("the hook is %q, %v", to, err)
+				t.Errorf("target of the hook: got %q, %v", to, err)
 			}
 			want = shellQuote(link)
 		}
 		if got := git(t, path, "config", "--default", "", "core.fsmonitor"); got != want {
-			t.Errorf("git %v is told %q, want %q", c.git, got, want)
+			t.Errorf("core.fsmonitor for git %v: got %q, want %q", c.git, got, want)
 		}
 		other := filepath.Join(dir, "other")
 		git(t, path, "worktree", "add", "--quiet", "--no-checkout", other)
 		if got, err := gittest.Git(context.Background(), other, "config", "--default", "", "core.fsmonitor"); got != "" || err != nil {
-			t.Errorf("another working tree is told %q, %v", got, err)
+			t.Errorf("core.fsmonitor in another working tree: got %q, %v", got, err)
 		}
 		git(t, path, "config", "core.fsmonitor", "false")
 		if got := git(t, path, "config", "core.fsmonitor"); got != "false" {
-			t.Errorf("what the user sets does not count: %q", got)
+			t.Errorf("the user's setting is ignored: got %q", got)
 		}
 	}
 }
 
 func TestInstalledGit(t *testing.T) {
 	if v := installed(t); !v.AtLeast(Version{2, 20}) || v.AtLeast(Version{v.Major, v.Minor + 1}) || !v.AtLeast(Version{v.Major - 1, 99}) {
-		t.Errorf("version %v", v)
+		t.Errorf("version of git: got %v", v)
 	}
 	t.Setenv("PATH", t.TempDir())
 	if v, err := InstalledGit(context.Background()); err == nil {
-		t.Errorf("without git it is %v", v)
+		t.Errorf("version without git: got %v", v)
 	}
 }
 
@@ -275,7 +275,7 @@ func walkOf(t *testing.T, dir string, tree object.ID) Walk {
 	}
 }
 
-// The index is written once, whole or not at all, and git believes it whatever the user's settings of ignored files are.
+// The index is written once and atomically, and git accepts it for all of the user's settings of ignored files.
 func TestWriteIndex(t *testing.T) {
 	asGittest(t)
 	ignore := filepath.Join(t.TempDir(), "ignore")
@@ -312,16 +312,16 @@ func TestWriteIndex(t *testing.T) {
 			o := IndexOptions{Token: "t:1"}
 			failed := func(ctx context.Context, emit func(index.Entry) error) error { return context.Canceled }
 			if err := d.WriteIndex(context.Background(), o, failed); err == nil {
-				t.Error("a walk that fails makes an index")
+				t.Error("a failed walk created an index")
 			}
 			if err := d.WriteIndex(context.Background(), o, walkOf(t, path, tree)); err != nil {
 				t.Fatal(err)
 			}
 			if left, err := filepath.Glob(filepath.Join(path, "index.*")); len(left) > 0 || err != nil {
-				t.Errorf("left: %q, %v", left, err)
+				t.Errorf("temporary files: got %q, %v", left, err)
 			}
 			if err := d.WriteIndex(context.Background(), o, failed); err != nil {
-				t.Errorf("an index that is there: %v", err)
+				t.Errorf("writing an index that exists: got %v", err)
 			}
 			before, err := os.ReadFile(filepath.Join(path, "index"))
 			if err != nil {
@@ -329,23 +329,23 @@ func TestWriteIndex(t *testing.T) {
 			}
 			t.Setenv("GIT_DIR", path)
 			cmd := gitcmd.New(context.Background(), "-C", work, "--git-dir", path, "status", "--porcelain")
-			out, err := cmd.CombinedOutput() // of a working tree in which there is nothing
+			out, err := cmd.CombinedOutput() // in an empty working tree
 			if err != nil || (name != "all") != (len(out) == 0) && len(out) > 0 {
-				t.Errorf("status says %q, %v", out, err)
+				t.Errorf("git status printed %q, %v", out, err)
 			}
 			x, err := index.Read(object.SHA1, before)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if excluded := !x.Untracked.ExcludesFile.ID.IsZero(); excluded != (name == "excludes") {
-				t.Errorf("excludes file noted: %v", excluded)
+				t.Errorf("the index has the excludes file: got %v", excluded)
 			}
 			if x.Untracked.InfoExclude.ID.IsZero() {
-				t.Error("info/exclude is not noted")
+				t.Error("the index does not have info/exclude")
 			}
 			after, err := os.ReadFile(filepath.Join(path, "index"))
 			if err != nil || !bytes.Equal(after, before) && name != "all" {
-				t.Errorf("status wrote the index anew, %v", err)
+				t.Errorf("git status rewrote the index, %v", err)
 			}
 		})
 	}
@@ -374,6 +374,6 @@ func TestGoGitReadsIndex(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := strings.Count(git(t, path, "ls-files"), "\n") + 1; len(x.Entries) != want {
-		t.Errorf("%d entries, want %d", len(x.Entries), want)
+		t.Errorf("entries of the index: got %d, want %d", len(x.Entries), want)
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Commands that do not refresh the index believe sizes that were filled in, git knows the ignore files that were, and nothing
-// else of it changes.
+// Commands that do not refresh the index use the sizes that were filled in, git uses the ignore files that were filled in, and nothing
+// else in the index changes.
 func TestFillIndex(t *testing.T) {
 	asGittest(t)
 	repo, err := gittest.New(filepath.Join(t.TempDir(), "r.git"), gittest.RepoOptions{})
@@ -79,7 +79,7 @@ func TestFillIndex(t *testing.T) {
 		return text, err == nil
 	}, Bar: func() (func(), bool) { return nil, false }}
 	if done, err := d.FillIndex(o, sizes); done || err != nil {
-		t.Errorf("while git is at work: %v, %v", done, err)
+		t.Errorf("fill while git runs: got %v, %v", done, err)
 	}
 	barred := 0
 	o.Bar = func() (func(), bool) { barred++; return func() { barred-- }, true }
@@ -88,12 +88,12 @@ func TestFillIndex(t *testing.T) {
 		t.Fatal(err)
 	}
 	if done, err := d.FillIndex(o, sizes); done || err != nil {
-		t.Errorf("while git has the lock: %v, %v", done, err)
+		t.Errorf("fill while git has the lock: got %v, %v", done, err)
 	}
 	if err := os.Remove(lock); err != nil {
 		t.Fatal(err)
 	}
-	changed := func(e index.Entry) (int64, bool) { // by somebody, meanwhile
+	changed := func(e index.Entry) (int64, bool) { // another process rewrites the index at the same time
 		run("-c", "core.fsmonitor=false", "update-index", "--force-write-index")
 		return 1, true
 	}
@@ -103,27 +103,27 @@ func TestFillIndex(t *testing.T) {
 		t.Fatal(err)
 	}
 	if done, err := d.FillIndex(o, changed); done || err != nil {
-		t.Errorf("while git writes: %v, %v", done, err)
+		t.Errorf("fill while git writes the index: got %v, %v", done, err)
 	}
 	if err := os.WriteFile(filepath.Join(path, "index"), text, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
 		if done, err := d.FillIndex(o, sizes); !done || err != nil {
-			t.Errorf("not filled: %v, %v", done, err)
+			t.Errorf("fill: got %v, %v", done, err)
 		}
 	}
 	if barred != 0 {
-		t.Error("git is barred for ever")
+		t.Error("git is still kept from writing the index")
 	}
 	if left, err := filepath.Glob(filepath.Join(path, "index?*")); len(left) > 0 || err != nil {
-		t.Errorf("left: %q, %v", left, err)
+		t.Errorf("temporary files: got %q, %v", left, err)
 	}
 	if got := run("-c", "core.fsmonitor=false", "ls-files", "-s", "-f"); got != before {
-		t.Errorf("entries were %s, are %s", before, got)
+		t.Errorf("entries of the index: want %s, got %s", before, got)
 	}
 	if got := run("-c", "core.fsmonitor=false", "ls-files", "--debug", "b/g"); !strings.Contains(got, "size: 4\t") {
-		t.Errorf("git reads %s", got)
+		t.Errorf("git ls-files printed %s", got)
 	}
 	if text, err = os.ReadFile(filepath.Join(path, "index")); err != nil {
 		t.Fatal(err)
@@ -133,7 +133,7 @@ func TestFillIndex(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, want := x.Untracked.Root.Sub[1].Ignore.String(), run("rev-parse", "HEAD:b/.gitignore"); got != want {
-		t.Errorf("the ignore file is %q, want %q", got, want)
+		t.Errorf("ignore file in the index: got %q, want %q", got, want)
 	}
-	run("-c", "core.fsmonitor=false", "diff-files", "--exit-code", "--raw") // compares stat data, and no contents
+	run("-c", "core.fsmonitor=false", "diff-files", "--exit-code", "--raw") // compares only stat data
 }

@@ -23,7 +23,7 @@ func git(t *testing.T, gitDir string, args ...string) string {
 	t.Helper()
 	out, err := gittest.Git(context.Background(), t.TempDir(), append([]string{"--git-dir", gitDir}, args...)...)
 	if err != nil {
-		t.Fatalf("git %s: %v", strings.Join(args, " "), err)
+		t.Fatalf("git %s failed: %v", strings.Join(args, " "), err)
 	}
 	return out
 }
@@ -67,7 +67,7 @@ func TestStockGitReadsIt(t *testing.T) {
 			{f.String(), "rev-parse --show-object-format"},
 		} {
 			if got := git(t, path, strings.Fields(c.command)...); got != c.want {
-				t.Errorf("git %s: %q, want %q", c.command, got, c.want)
+				t.Errorf("git %s printed %q, want %q", c.command, got, c.want)
 			}
 		}
 		remote := []packedrefs.Ref{{Name: "refs/heads/main", ID: tip}, {Name: "refs/heads/old", ID: commits[0]}, {Name: "refs/tags/v1", ID: commits[1]}, {Name: "refs/pull/1/head", ID: tip}}
@@ -78,10 +78,10 @@ func TestStockGitReadsIt(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := git(t, path, "for-each-ref", "--format=%(refname)"); got != "refs/heads/main\nrefs/remotes/origin/main\nrefs/remotes/origin/old\nrefs/tags/v1" {
-			t.Errorf("refs are %q", got)
+			t.Errorf("refs: got %q", got)
 		}
 		if got := git(t, path, "rev-list", "--count", "HEAD"); got != "5" {
-			t.Errorf("%s commits without shallow mark", got)
+			t.Errorf("got %s commits without a shallow mark", got)
 		}
 		git(t, path, "fsck", "--strict")
 	})
@@ -96,10 +96,10 @@ func TestDetachedHead(t *testing.T) {
 			t.Fatal(err)
 		}
 		if head, err := os.ReadFile(filepath.Join(path, "HEAD")); err != nil || string(head) != commits[2].String()+"\n" {
-			t.Errorf("%s: HEAD is %q, %v", name, head, err)
+			t.Errorf("case %s: got HEAD %q, %v", name, head, err)
 		}
 		if got := git(t, path, "rev-parse", "HEAD"); got != commits[2].String() {
-			t.Errorf("%s: HEAD is %s", name, got)
+			t.Errorf("case %s: got HEAD commit %s", name, got)
 		}
 	}
 }
@@ -110,17 +110,17 @@ func TestUnbornBranch(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := git(t, path, "symbolic-ref", "HEAD"); got != "refs/heads/trunk" {
-		t.Errorf("HEAD is %s", got)
+		t.Errorf("HEAD: got %s", got)
 	}
 	if config, err := os.ReadFile(filepath.Join(path, "config")); err != nil || strings.Contains(string(config), "partial") || strings.Contains(string(config), "promisor") {
-		t.Errorf("marked as partial without being so: %s", config)
+		t.Errorf("the git directory is marked as a partial clone, but is complete: %s", config)
 	}
 	if got := git(t, path, "for-each-ref"); got != "" {
-		t.Errorf("an empty repository has refs %q", got)
+		t.Errorf("refs of an empty repository: got %q", got)
 	}
 }
 
-// A git directory that is opened again keeps what was done in it.
+// A git directory that is opened again keeps all changes.
 func TestOpenGoesOn(t *testing.T) {
 	forFormats(t, func(t *testing.T, f object.Format) {
 		repo, commits := source(t, f)
@@ -128,13 +128,13 @@ func TestOpenGoesOn(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "git [1]")
 		o := Options{Format: f, WorkTree: t.TempDir(), Remote: "/r", Objects: filepath.Join(repo.Path, "objects"), Ref: "refs/heads/main", Commit: tip}
 		if _, ok, err := Open(path, o); ok || err != nil {
-			t.Fatalf("there is none: %v, %v", ok, err)
+			t.Fatalf("open without a git directory: got %v, %v", ok, err)
 		}
 		if _, err := Create(path, o); err != nil {
 			t.Fatal(err)
 		}
 		if own, err := HasOwnObjects(path); own || err != nil {
-			t.Errorf("a new one has own objects: %v, %v", own, err)
+			t.Errorf("owned objects of a new git directory: got %v, %v", own, err)
 		}
 		git(t, path, "config", "user.name", "N")
 		git(t, path, "branch", "mine", commits[0].String())
@@ -144,7 +144,7 @@ func TestOpenGoesOn(t *testing.T) {
 		o.WorkTree = t.TempDir()
 		d, ok, err := Open(path, o)
 		if !ok || err != nil {
-			t.Fatalf("it is there: %v, %v", ok, err)
+			t.Fatalf("open the existing git directory: got %v, %v", ok, err)
 		}
 		if err := d.SetRefs([]packedrefs.Ref{{Name: "refs/heads/main", ID: tip}, {Name: "refs/tags/v1", ID: tip}, {Name: "refs/tags/v2", ID: tip}}); err != nil {
 			t.Fatal(err)
@@ -155,17 +155,17 @@ func TestOpenGoesOn(t *testing.T) {
 			{commits[0].String(), "rev-parse v1"}, {tip.String(), "rev-parse v2"},
 		} {
 			if got := git(t, path, strings.Fields(c.command)...); got != c.want {
-				t.Errorf("git %s: %q, want %q", c.command, got, c.want)
+				t.Errorf("git %s printed %q, want %q", c.command, got, c.want)
 			}
 		}
 		git(t, path, "commit-tree", "-m", "own", tip.String()+"^{tree}")
 		if own, err := HasOwnObjects(path); !own || err != nil {
-			t.Errorf("a commit is no own object: %v, %v", own, err)
+			t.Errorf("owned objects after a commit: got %v, %v", own, err)
 		}
 	})
 }
 
-// Packs that a remote gave carry a mark; others are the user's.
+// Packs from a remote have a promisor mark. Other packs contain owned objects.
 func TestOwnPacks(t *testing.T) {
 	path := t.TempDir()
 	pack := filepath.Join(path, "objects", "pack")
@@ -180,7 +180,7 @@ func TestOwnPacks(t *testing.T) {
 			t.Fatal(err)
 		}
 		if own, err := HasOwnObjects(path); own != c.own || err != nil {
-			t.Errorf("with %s: %v, %v", c.name, own, err)
+			t.Errorf("owned objects with %s: got %v, %v", c.name, own, err)
 		}
 	}
 }
@@ -190,12 +190,12 @@ func TestCheckoutSettings(t *testing.T) {
 	t.Setenv("GIT_CONFIG_GLOBAL", config)
 	t.Setenv("GIT_CONFIG_SYSTEM", os.DevNull)
 	if s := ReadCheckout(context.Background(), t.TempDir()).Settings(); s.AutoCRLF != "" || s.EOL != "" {
-		t.Errorf("settings without configuration: %+v", s)
+		t.Errorf("settings without a configuration: got %+v", s)
 	}
 	if err := os.WriteFile(config, []byte("[core]\n\tautocrlf = Input\n\teol = crlf\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if s := ReadCheckout(context.Background(), t.TempDir()).Settings(); s.AutoCRLF != "input" || s.EOL != "crlf" {
-		t.Errorf("settings are %+v", s)
+		t.Errorf("settings: got %+v", s)
 	}
 }

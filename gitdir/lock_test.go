@@ -22,7 +22,7 @@ func there(path string) bool {
 	return err == nil
 }
 
-// A lock that git holds for a moment is waited for; one that stays is told of.
+// Lock waits for a lock file that git holds for a moment. If the lock file stays, Lock returns an error that names it.
 func TestLockIndexWaits(t *testing.T) {
 	d, lock := locks(t)
 	write(t, lock, "")
@@ -32,14 +32,14 @@ func TestLockIndexWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	if other, err := d.LockIndex(t.Context()); !errors.Is(err, ErrLocked) {
-		t.Errorf("a second lock: %v, %v", other, err)
+		t.Errorf("second Lock: got %v, %v", other, err)
 	}
 	if err := l.Release(); err != nil || there(lock) {
-		t.Errorf("after the release: %v", err)
+		t.Errorf("release the lock: %v, or the lock file still exists", err)
 	}
 }
 
-// A lock that was given up may be somebody else's at once.
+// After a release, another process may create the lock file at once, and it must not be removed.
 func TestReleaseSparesTheNextLock(t *testing.T) {
 	d, lock := locks(t)
 	for _, replaced := range []bool{true, false} {
@@ -57,18 +57,18 @@ func TestReleaseSparesTheNextLock(t *testing.T) {
 		}
 		write(t, lock, "git's")
 		if err := l.Release(); err != nil || !there(lock) {
-			t.Errorf("replaced %t: git's lock is gone: %v", replaced, err)
+			t.Errorf("replaced %t: git's lock file was removed: %v", replaced, err)
 		}
 		if err := os.Remove(lock); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if left, _ := filepath.Glob(filepath.Join(d.path, lockPrefix+"*")); len(left) > 0 || !there(filepath.Join(d.path, "index")) {
-		t.Errorf("left: %q", left)
+		t.Errorf("files after the release: got %q", left)
 	}
 }
 
-// What a process left that was killed goes; what git has locked stays, with a whole index in it.
+// A lock file of a killed artifactfs process is removed. A lock file of git, which contains a complete index, stays.
 func TestBreakLock(t *testing.T) {
 	d, lock := locks(t)
 	made := filepath.Join(d.path, lockPrefix+"1")
@@ -80,13 +80,13 @@ func TestBreakLock(t *testing.T) {
 		t.Fatal(err)
 	}
 	if there(lock) || there(made) {
-		t.Error("what a dead process of ours left stays")
+		t.Error("the lock file of a killed artifactfs process still exists")
 	}
 	write(t, lock, "an index")
 	if err := d.BreakLocks(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if !there(lock) {
-		t.Error("git's lock is gone")
+		t.Error("git's lock file was removed")
 	}
 }

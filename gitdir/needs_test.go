@@ -12,7 +12,7 @@ func TestNeedsHistory(t *testing.T) {
 	}{
 		{"git status --porcelain=v2 --branch", false},
 		{"/usr/bin/git -C /somewhere -c a.b=c --no-pager status", false},
-		{"git commit -m fix~it", true}, // a message that looks like a commit costs a wait, nothing else
+		{"git commit -m fix~it", true}, // a message that looks like a revision causes an unneeded wait, which is harmless
 		{"git commit -am fix", false},
 		{"git diff", false},
 		{"git diff --stat -- a~b", true},

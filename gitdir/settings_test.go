@@ -55,7 +55,7 @@ func TestDriversFromConfiguration(t *testing.T) {
 		"quiet": {Name: "quiet", Clean: true, Required: true}, "again": {Name: "again", Process: "p"}, "other": {Name: "other"},
 	}
 	if !maps.Equal(s.Drivers, want) || s.AutoCRLF != "true" || !s.IgnoreCase {
-		t.Errorf("settings are %+v", s)
+		t.Errorf("settings: got %+v", s)
 	}
 }
 
@@ -72,15 +72,15 @@ func TestAttributesOutside(t *testing.T) {
 		return convert.Decide(ReadCheckout(context.Background(), gitDir).Settings(), nil, "a.txt") != convert.Rule{}
 	}
 	if crlf() {
-		t.Error("attributes from nowhere")
+		t.Error("got attributes without an attributes file")
 	}
 	write(t, filepath.Join(dir, ".config", "git", "attributes"), "*.txt eol=crlf\n")
 	if !crlf() {
-		t.Error("the user's attributes are not read where they are looked for first")
+		t.Error("the attributes file at the first default path is not read")
 	}
 	write(t, config, "[core]\n\tattributesFile = ~/mine\n")
 	if crlf() {
-		t.Error("another file than core.attributesFile counts")
+		t.Error("a default attributes file is read although core.attributesFile is set")
 	}
 	write(t, filepath.Join(dir, "mine"), "*.txt eol=crlf\n")
 	if !crlf() {
@@ -88,6 +88,6 @@ func TestAttributesOutside(t *testing.T) {
 	}
 	write(t, filepath.Join(gitDir, "info", "attributes"), "*.txt -text\n")
 	if crlf() {
-		t.Error("info/attributes does not count")
+		t.Error("info/attributes is not read")
 	}
 }

@@ -29,7 +29,7 @@ func TestCarries(t *testing.T) {
 	}
 }
 
-// A name that a State tells is refused where git refuses it.
+// A ref name of a State is refused if git check-ref-format refuses it.
 func TestRefsOfAStateAreGits(t *testing.T) {
 	for _, name := range []string{
 		"refs/heads/main", "refs/heads/a/b", "refs/tags/v1.0", "refs/notes/commits", "refs/remotes/origin/main", "refs/stash",
@@ -42,12 +42,12 @@ func TestRefsOfAStateAreGits(t *testing.T) {
 	}
 	for _, name := range []string{"refs/afs/meta/x", "HEAD", "refs/bisect/bad", "refs/stash/x", "refs/heads/../../config"} {
 		if validRef(name) {
-			t.Errorf("%q is taken", name)
+			t.Errorf("invalid name %q is accepted", name)
 		}
 	}
 }
 
-// A git directory is as the State says: branches, tags, stashes, upstreams, what git was in the middle of.
+// A git directory is created from a State: branches, tags, stashes, upstreams, and the operation in progress.
 func TestAGitDirectoryLikeAState(t *testing.T) {
 	root := t.TempDir()
 	git := func(dir string, args ...string) string {
@@ -57,7 +57,7 @@ func TestAGitDirectoryLikeAState(t *testing.T) {
 		cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@b", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@b")
 		out, err := cmd.CombinedOutput()
 		if err != nil {
-			t.Fatalf("git %q: %v: %s", args, err, out)
+			t.Fatalf("git %q failed: %v: %s", args, err, out)
 		}
 		return strings.TrimSpace(string(out))
 	}
@@ -122,23 +122,23 @@ func TestAGitDirectoryLikeAState(t *testing.T) {
 			got, want = strings.Join(lines, "\n"), strings.Join(wanted, "\n")
 		}
 		if got != want {
-			t.Errorf("git %s: %q, want %q", args, got, want)
+			t.Errorf("git %s printed %q, want %q", args, got, want)
 		}
 	}
 	if text, err := os.ReadFile(filepath.Join(path, "MERGE_MSG")); err != nil || string(text) != "half done\n" {
-		t.Errorf("MERGE_MSG: %q, %v", text, err)
+		t.Errorf("MERGE_MSG: got %q, %v", text, err)
 	}
 	if st, err := os.Stat(filepath.Join(path, "rebase-merge", "exec")); err != nil || st.Mode()&0o111 == 0 {
-		t.Errorf("rebase-merge/exec: %v, %v", st, err)
+		t.Errorf("rebase-merge/exec: got %v, %v", st, err)
 	}
 	if _, err := os.Stat(filepath.Join(path, "hooks", "post-checkout")); err == nil {
 		t.Error("a hook was taken over")
 	}
 	if text, err := os.ReadFile(filepath.Join(path, "objects", "info", "alternates")); err != nil || string(text) != o.Objects+"\n"+o.Session+"\n" {
-		t.Errorf("alternates: %q, %v", text, err)
+		t.Errorf("alternates: got %q, %v", text, err)
 	}
 
-	// What history brings later leaves the branches as they are.
+	// When history is fetched later, the branches stay unchanged.
 	if err := d.SetRefs([]packedrefs.Ref{{Name: "refs/heads/main", ID: head}, {Name: "refs/heads/other", ID: head}}); err != nil {
 		t.Fatal(err)
 	}
@@ -152,11 +152,11 @@ func TestAGitDirectoryLikeAState(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := git(root, gitDir, "for-each-ref", "--format=%(refname)", "refs/heads"); got != "refs/heads/work" {
-		t.Errorf("branches came back: %q", got)
+		t.Errorf("removed branches exist again: %q", got)
 	}
 }
 
-// What was staged is the index's, beside a working tree that is otherwise.
+// The index has the staged entries, independent of the working tree.
 func TestStagedIsApplied(t *testing.T) {
 	id := func(n byte) object.ID { return object.MustID(strings.Repeat(string('0'+rune(n)), 40)) }
 	b := index.NewBuilder(index.Options{Format: object.SHA1, Version: index.Version, Token: "t"})
@@ -186,14 +186,14 @@ func TestStagedIsApplied(t *testing.T) {
 		got = append(got, e.Path+" "+e.ID.String()[:1]+string('0'+rune(e.Stage))+map[bool]string{true: " valid", false: ""}[e.Valid])
 	}
 	if want := "a 30, conflict 51, conflict 62, conflict 73, same 20 valid, staged 40"; strings.Join(got, ", ") != want {
-		t.Errorf("index: %s, want %s", strings.Join(got, ", "), want)
+		t.Errorf("entries of the index: got %s, want %s", strings.Join(got, ", "), want)
 	}
 	if x.Tree != nil && x.Tree.Count >= 0 {
-		t.Error("an index with a conflict has a tree")
+		t.Error("an index with a conflict has a cached tree")
 	}
 }
 
-// Settings of a State are foreign: whatever they say, only what is meant to be carried is.
+// The settings of a State are untrusted input: for all inputs, only the permitted settings are used.
 func FuzzCarriedSettings(f *testing.F) {
 	f.Add([]byte("[user]\n\tname = a\n[branch \"x\"]\n\tremote = origin\n\tmerge = refs/heads/x\n"))
 	f.Add([]byte("[core]\n\tfsmonitor = evil\n[branch \"a\\nb\"]\n\tremote = \"x\\ny\"\n[include]\n\tpath = x\n"))
@@ -205,7 +205,7 @@ func FuzzCarriedSettings(f *testing.F) {
 		}
 		for _, s := range c.Sections {
 			if s.Name != "branch" && s.Name != "user" {
-				t.Errorf("section %q", s.Name)
+				t.Errorf("section %q was accepted", s.Name)
 			}
 		}
 		var out bytes.Buffer
@@ -214,11 +214,11 @@ func FuzzCarriedSettings(f *testing.F) {
 		}
 		again := config.New()
 		if err := config.NewDecoder(&out).Decode(again); err != nil {
-			t.Fatalf("%q is written as what cannot be read: %v", text, err)
+			t.Fatalf("settings %q were written in an invalid form: %v", text, err)
 		}
 		for _, s := range again.Sections {
 			if s.Name != "branch" && s.Name != "user" {
-				t.Errorf("section %q after all", s.Name)
+				t.Errorf("section %q exists in the written settings", s.Name)
 			}
 		}
 	})

@@ -11,7 +11,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 )
 
-// TestResolveURLLikeGit asks git what it makes of each pair.
+// TestResolveURLLikeGit compares ResolveURL with git for each pair.
 func TestResolveURLLikeGit(t *testing.T) {
 	remotes := []string{
 		"https://git.example/a/b/c/", "https://user@git.example:8443/c", "git@git.example:a/b.git", "git.example:b", "/srv/a/b.git",
@@ -45,7 +45,7 @@ func TestResolveURLLikeGit(t *testing.T) {
 		}
 		parsed, refused, err := ParseModules([]byte(modules.String()))
 		if err != nil || len(refused) > 0 || len(parsed) != len(urls) {
-			t.Fatalf("%d modules, refused %q, %v", len(parsed), refused, err)
+			t.Fatalf("got %d modules, refused %q, %v", len(parsed), refused, err)
 		}
 		for i, m := range parsed {
 			_, gitErr := git("submodule", "--quiet", "init", m.Path)
@@ -83,10 +83,10 @@ func TestModulesThatGitRefuses(t *testing.T) {
 `
 	modules, refused, err := ParseModules([]byte(text))
 	if err != nil || len(refused) != 5 {
-		t.Errorf("refused %q, %v", refused, err)
+		t.Errorf("refused submodules: got %q, %v", refused, err)
 	}
 	if want := []Submodule{{"good", "dir/good", "../good.git"}}; !slices.Equal(modules, want) {
-		t.Errorf("got %+v", modules)
+		t.Errorf("submodules: got %+v", modules)
 	}
 }
 
@@ -107,7 +107,7 @@ func TestAddSubmodulesKeepsWhatIsThere(t *testing.T) {
 	}
 	for key, want := range map[string]string{"submodule.mine.url": "/own", "submodule.lib/x.url": "https://git.example/x", "submodule.lib/x.active": "true", "core.bare": "false"} {
 		if out, err := gittest.Git(t.Context(), "", "config", "-f", name, "--get-all", key); err != nil || out != want {
-			t.Errorf("%s is %q, %v", key, out, err)
+			t.Errorf("setting %s: got %q, %v", key, out, err)
 		}
 	}
 }
@@ -119,7 +119,7 @@ func FuzzParseModules(f *testing.F) {
 		modules, _, _ := ParseModules(text)
 		for _, m := range modules {
 			if !filepath.IsLocal(m.Path) || m.URL[0] == '-' {
-				t.Errorf("allowed %+v", m)
+				t.Errorf("invalid submodule was accepted: %+v", m)
 			}
 			ResolveURL("https://git.example/a", m.URL)
 		}

@@ -13,7 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 )
 
-// A git that is killed while it changes refs leaves its locks; those of others stay theirs.
+// Lock files of a git command that was killed while it changed refs are removed. Lock files of other processes stay.
 func TestLocksOfDeadGits(t *testing.T) {
 	asGittest(t)
 	work := t.TempDir()
@@ -44,17 +44,17 @@ func TestLocksOfDeadGits(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := branch(); err == nil {
-		t.Fatal("the hook killed nothing")
+		t.Fatal("the hook did not kill git")
 	}
 	if locked() {
-		t.Error("git was killed and its lock stays")
+		t.Error("the lock file of the killed git still exists")
 	}
 
-	// The same, and we die as well.
+	// The same, but this process is killed as well.
 	cmd := exec.Command("git", "-C", work, "branch", "new", "main")
 	_ = cmd.Run()
 	if !locked() {
-		t.Fatal("git has left no lock")
+		t.Fatal("the killed git left no lock file")
 	}
 	if err := os.Remove(lock); err != nil {
 		t.Fatal(err)
@@ -68,16 +68,16 @@ func TestLocksOfDeadGits(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := d.BreakLocks(t.Context()); err != nil || locked() {
-		t.Errorf("the lock of a dead git stays: %v", err)
+		t.Errorf("the lock file of a killed git still exists: %v", err)
 	}
 	if left, _ := filepath.Glob(filepath.Join(d.path, updatePrefix+"*")); len(left) > 0 {
-		t.Errorf("left: %q", left)
+		t.Errorf("files after the repair: got %q", left)
 	}
 	if err := branch(); err != nil || git("rev-parse", "new") != git("rev-parse", "main") {
-		t.Errorf("afterwards: %v", err)
+		t.Errorf("update after the repair: %v", err)
 	}
 
-	// One that is older than what we began is not of ours.
+	// A lock file that is older than the recorded update belongs to another process.
 	if err := os.WriteFile(lock, nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -86,6 +86,6 @@ func TestLocksOfDeadGits(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := d.BreakLocks(t.Context()); err != nil || !locked() {
-		t.Errorf("somebody else's lock is gone: %v", err)
+		t.Errorf("the lock file of another process was removed: %v", err)
 	}
 }

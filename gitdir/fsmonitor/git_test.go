@@ -22,7 +22,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// journal is a monitor that is told by the test what has changed.
+// journal is a monitor whose changed paths are set by the test.
 type journal struct {
 	mu    sync.Mutex
 	paths []string
@@ -49,7 +49,7 @@ func (j *journal) since(_ context.Context, token string) (string, []string, bool
 	return now, slices.Compact(paths), false, nil
 }
 
-// monitored is a clone whose index was born clean and whose changes are told to git by a journal.
+// monitored is a clone with a new, clean index, whose changes a journal reports to git.
 type monitored struct {
 	t      *testing.T
 	dir    string
@@ -75,7 +75,7 @@ func version(t *testing.T) (major, minor int) {
 	return major, minor
 }
 
-// asksSocket says whether the installed git asks the socket itself.
+// asksSocket reports whether the installed git connects to the socket itself.
 func asksSocket(t *testing.T) bool {
 	t.Helper()
 	major, minor := version(t)
@@ -122,7 +122,7 @@ func newMonitored(t *testing.T, socket bool, files map[string]gittest.File) *mon
 	return m
 }
 
-// bear writes the index of HEAD's tree, with no ignore file known.
+// bear writes the index of HEAD's tree, without data about ignore files.
 func (m *monitored) bear() {
 	m.t.Helper()
 	exclude, err := os.ReadFile(filepath.Join(m.dir, ".git", "info", "exclude"))
@@ -169,7 +169,7 @@ func (m *monitored) bear() {
 	}
 }
 
-// truth is what git status says with an index that vouches for nothing.
+// truth returns the output of git status with an index without cached data.
 func (m *monitored) truth() string {
 	m.t.Helper()
 	return m.truthOf("status", "--porcelain=v2")
@@ -202,10 +202,10 @@ func (m *monitored) truthOf(args ...string) string {
 	return m.git(append([]string{"-c", alias, "truth"}, args...)...)
 }
 
-// effort is how many files git has looked at, and how many directories it has read.
+// effort is the number of files that git has examined, and the number of directories that it has read.
 type effort struct{ lstat, opendir int }
 
-// status runs git status and tells what it took, as git's own trace has it.
+// status runs git status and returns its effort from git's own trace.
 func (m *monitored) status(args ...string) (string, effort) {
 	m.t.Helper()
 	trace := filepath.Join(m.t.TempDir(), "trace")
@@ -263,37 +263,37 @@ func someFiles() map[string]gittest.File {
 	return files
 }
 
-// git looks at what the monitor names, and at nothing else.
+// git examines only the paths that the monitor returns.
 func TestGitLooksAtWhatChanged(t *testing.T) {
 	forClients(t, func(t *testing.T, socket bool) {
 		m := newMonitored(t, socket, someFiles())
 		if out, e := m.status(); out != "" || e != (effort{}) {
-			t.Errorf("at first: %q, %+v", out, e)
+			t.Errorf("first git status: got %q, effort %+v", out, e)
 		}
 		if m.asked == 0 {
-			t.Fatal("the monitor is not asked")
+			t.Fatal("git did not query the monitor")
 		}
 		m.write("sub/f", "changed\n")
-		// No ignore file was known, so all below the root's is read once.
+		// The index has no data about ignore files, so all directories are read once.
 		if out, e := m.status(); out != m.truth() || e.lstat != 1 || e.opendir != 7 {
-			t.Errorf("one file changed: %q, %+v", out, e)
+			t.Errorf("git status after a file changed: got %q, effort %+v", out, e)
 		}
-		for range 2 { // what is known now takes only the changed file again
+		for range 2 { // now git has to examine only the changed file
 			if out, e := m.status(); out != m.truth() || e.lstat > 1 || e.opendir > 0 {
-				t.Errorf("again: %q, %+v", out, e)
+				t.Errorf("git status again: got %q, effort %+v", out, e)
 			}
 		}
 		m.git("commit", "-qam", "changed")
-		if out, e := m.status(); out != "" || e.lstat > 1 || e.opendir > 2 { // git forgets what is untracked beside what it adds
-			t.Errorf("after a commit: %q, %+v", out, e)
+		if out, e := m.status(); out != "" || e.lstat > 1 || e.opendir > 2 { // git invalidates its untracked cache of the directories of added files
+			t.Errorf("git status after a commit: got %q, effort %+v", out, e)
 		}
 		if out, e := m.status(); out != "" || e != (effort{}) {
-			t.Errorf("and again: %q, %+v", out, e)
+			t.Errorf("second git status after a commit: got %q, effort %+v", out, e)
 		}
 	})
 }
 
-// Whatever happens, status with the monitor and what git has kept says what a look at everything says.
+// After random changes, git status with the monitor and its caches has the same output as a full scan.
 func TestStatusIsTheTruth(t *testing.T) {
 	forClients(t, func(t *testing.T, socket bool) {
 		for seed := range uint64(3) {
@@ -308,20 +308,20 @@ func TestStatusIsTheTruth(t *testing.T) {
 					}
 					got, _ := m.status()
 					if want := m.truth(); got != want {
-						t.Fatalf("step %d: status says\n%s\nthe truth is\n%s\njournal: %q", step, got, want, m.paths)
+						t.Fatalf("step %d: git status printed\n%s\nwant\n%s\njournal: %q", step, got, want, m.paths)
 					} else if want != "" {
 						dirty++
 					}
 				}
 				if dirty < 10 {
-					t.Errorf("there was something to tell only %d times", dirty)
+					t.Errorf("git status had changes only %d times", dirty)
 				}
 			})
 		}
 	})
 }
 
-// disturb does one thing of those that happen in working trees.
+// disturb makes a random change of the kinds that are usual in working trees.
 func (m *monitored) disturb(random *rand.Rand, dir, name string) {
 	m.t.Helper()
 	path := dir + name
@@ -369,9 +369,8 @@ func (m *monitored) removeAll(dir string) {
 	m.note(slices.Sorted(maps.Keys(gone))...)
 }
 
-// What git makes of a directory with a slash behind: entries below it are looked at, but what is untracked in it and in
-// the directories below is believed as it was. Of a directory that was moved to a name, a path inside of each directory
-// has to be told, too.
+// If the monitor returns a directory with a trailing slash, git examines the index entries below it, but keeps its untracked cache of
+// that directory and the directories below. So for a moved directory, the monitor must also return a path inside of each directory.
 func TestMovedDirectories(t *testing.T) {
 	forClients(t, func(t *testing.T, socket bool) {
 		for _, inside := range []bool{false, true} {
@@ -392,7 +391,7 @@ func TestMovedDirectories(t *testing.T) {
 			}
 			got, _ := m.status()
 			if want := m.truth(); inside && got != want {
-				t.Errorf("status says\n%s\nthe truth is\n%s", got, want)
+				t.Errorf("git status printed\n%s\nwant\n%s", got, want)
 			} else if !inside && got == want {
 				t.Log("this git needs no path inside")
 			}
@@ -400,7 +399,7 @@ func TestMovedDirectories(t *testing.T) {
 	})
 }
 
-// Without an answer git looks itself, and starts no monitor of its own.
+// Without an answer git scans the working tree, and does not start its own monitor.
 func TestGitWithoutMonitor(t *testing.T) {
 	forClients(t, func(t *testing.T, socket bool) {
 		m := newMonitored(t, socket, someFiles())
@@ -411,30 +410,30 @@ func TestGitWithoutMonitor(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got, want := m.git("status", "--porcelain=v2"), m.truth(); got != want {
-			t.Errorf("status says\n%s\nthe truth is\n%s", got, want)
+			t.Errorf("git status printed\n%s\nwant\n%s", got, want)
 		}
 		if socket {
 			if out, err := gittest.Git(context.Background(), m.dir, "fsmonitor--daemon", "status"); err == nil {
-				t.Errorf("git has a monitor of its own: %s", out)
+				t.Errorf("git has its own monitor: %s", out)
 			}
 			if out, err := gittest.Git(context.Background(), m.dir, "fsmonitor--daemon", "start"); err == nil {
-				t.Errorf("git starts a monitor of its own: %s", out)
+				t.Errorf("git started its own monitor: %s", out)
 			}
 		}
 		m.server = serve(t, filepath.Join(m.dir, ".git"), m.since)
 		m.write("sub/g", "changed\n")
 		for range 3 {
 			if got, want := m.git("status", "--porcelain=v2"), m.truth(); got != want {
-				t.Errorf("with the next monitor status says\n%s\nthe truth is\n%s", got, want)
+				t.Errorf("with the next monitor, git status printed\n%s\nwant\n%s", got, want)
 			}
 		}
 		if _, e := m.status(); e.lstat > 5 || e.opendir > 0 {
-			t.Errorf("with the next monitor git still looks at everything: %+v", e)
+			t.Errorf("with the next monitor, git still scans everything: effort %+v", e)
 		}
 	})
 }
 
-// git diff with a commit is right with every git.
+// git diff with a commit is right with every version of git.
 func TestDiffWithCommit(t *testing.T) {
 	forClients(t, func(t *testing.T, socket bool) {
 		files := someFiles()
@@ -448,29 +447,29 @@ func TestDiffWithCommit(t *testing.T) {
 		}
 		for _, command := range []string{"diff HEAD", "diff HEAD -- sub", "diff --raw HEAD", "diff --name-status HEAD -- other sub", "diff --cached HEAD", "diff", "diff -- sub"} {
 			if got, want := m.git(strings.Fields(command)...), m.truthOf(strings.Fields(command)...); got != want {
-				t.Errorf("git %s says\n%s\nthe truth is\n%s", command, got, want)
+				t.Errorf("git %s printed\n%s\nwant\n%s", command, got, want)
 			}
 		}
 		if got, want := m.git("diff-index", "--name-status", "HEAD"), "M\tg\nD\th\nM\tsub/deep/f"; got != want {
-			t.Errorf("git diff-index says\n%s\nthe truth is\n%s", got, want)
+			t.Errorf("git diff-index printed\n%s\nwant\n%s", got, want)
 		}
 	})
 }
 
-// git's commands to its monitor.
+// The commands of git fsmonitor--daemon work with this server.
 func TestGitCommandsMonitor(t *testing.T) {
 	if !asksSocket(t) {
-		t.Skip("git has no monitor here")
+		t.Skip("git has no fsmonitor--daemon on this system")
 	}
 	m := newMonitored(t, true, someFiles())
 	if got := m.git("fsmonitor--daemon", "status"); got != "fsmonitor-daemon is watching '"+m.dir+"'" {
-		t.Errorf("status: %q", got)
+		t.Errorf("git fsmonitor--daemon status: got %q", got)
 	}
 	m.git("fsmonitor--daemon", "stop")
 	if got, want := m.git("status", "--porcelain=v2"), m.truth(); got != want {
-		t.Errorf("status says %q, the truth is %q", got, want)
+		t.Errorf("git status printed %q, want %q", got, want)
 	}
 	if got := m.git("fsmonitor--daemon", "status"); !strings.Contains(got, "is watching") {
-		t.Errorf("after stop: %q", got)
+		t.Errorf("git fsmonitor--daemon status after stop: got %q", got)
 	}
 }

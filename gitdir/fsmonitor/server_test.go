@@ -18,7 +18,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/pktline"
 )
 
-// The test program is the hook, too.
+// The test program also runs as the hook.
 func TestMain(m *testing.M) {
 	if query.IsHook(os.Args[0]) {
 		os.Exit(query.Hook(os.Args, os.Stdout))
@@ -54,7 +54,7 @@ func TestAnswers(t *testing.T) {
 	for i := range many {
 		many[i] = fmt.Sprintf("a directory/and a file %d", i)
 	}
-	dir := filepath.Join(t.TempDir(), strings.Repeat("long/", 40)) // no address of a socket is that long
+	dir := filepath.Join(t.TempDir(), strings.Repeat("long/", 40)) // longer than the address of a socket may be
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func TestAnswers(t *testing.T) {
 		strings.Repeat("x", maxToken): "n:4\x00/\x00",
 	} {
 		if got := ask(t, dir, token); got != want {
-			t.Errorf("%.20q: %.60q, want %.60q", token, got, want)
+			t.Errorf("answer to token %.20q: got %.60q, want %.60q", token, got, want)
 		}
 	}
 }
@@ -93,7 +93,7 @@ func dial(t *testing.T, dir string) net.Conn {
 	return c
 }
 
-// Whoever speaks nonsense, or nothing, disturbs nobody, and the server closes all the same.
+// Clients that send invalid data or nothing do not affect other clients, and do not delay Close.
 func TestBadClients(t *testing.T) {
 	dir := t.TempDir()
 	s := serve(t, dir, func(context.Context, string) (string, []string, bool, error) {
@@ -107,16 +107,16 @@ func TestBadClients(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := c.(*net.UnixConn).CloseWrite(); err != nil {
-			continue // the server has had enough of it already
+			continue // the server has closed the connection already
 		}
 		if said == "" {
 			if rest, err := io.ReadAll(c); err != nil || len(rest) > 0 {
-				t.Errorf("who says nothing is told %q, %v", rest, err)
+				t.Errorf("answer to a silent client: got %q, %v", rest, err)
 			}
 		}
 	}
 	for range 20 {
-		dial(t, dir) // and says nothing
+		dial(t, dir) // and sends nothing
 		if err := query.Write(dial(t, dir), []byte("t")); err != nil {
 			t.Fatal(err) // and does not read the answer
 		}
@@ -125,7 +125,7 @@ func TestBadClients(t *testing.T) {
 	for range 50 {
 		all.Go(func() {
 			if got := ask(t, dir, "t"); !strings.HasPrefix(got, "n:1\x00ppp") {
-				t.Errorf("answer is %.20q", got)
+				t.Errorf("answer: got %.20q", got)
 			}
 		})
 	}
@@ -138,21 +138,21 @@ func TestBadClients(t *testing.T) {
 			t.Error(err)
 		}
 	case <-time.After(patience / 2):
-		t.Error("close waits for silent clients")
+		t.Error("Close waits for silent clients")
 	}
 	if err := query.Changes(dir, "t", io.Discard); err == nil {
 		t.Error("a closed server answers")
 	}
 	if _, err := os.Lstat(filepath.Join(dir, query.Socket)); err != nil {
-		t.Errorf("nothing is left for git to wait at: %v", err)
+		t.Errorf("the socket does not exist after Close, so git cannot wait for the next server: %v", err)
 	}
 	serve(t, dir, func(context.Context, string) (string, []string, bool, error) { return "n:2", nil, false, nil })
 	if got := ask(t, dir, "t"); got != "n:2\x00" {
-		t.Errorf("the next server answers %q", got)
+		t.Errorf("answer of the next server: got %q", got)
 	}
 }
 
-// A question under way ends with the server.
+// A query in progress ends when the server is closed.
 func TestCloseEndsQuestions(t *testing.T) {
 	dir := t.TempDir()
 	asked := make(chan bool)
@@ -170,11 +170,11 @@ func TestCloseEndsQuestions(t *testing.T) {
 		t.Error(err)
 	}
 	if got, err := query.Read(pktline.NewReader(c, 100), 100); err != nil || string(got) != "0\x00/\x00" {
-		t.Errorf("answer is %q, %v", got, err)
+		t.Errorf("answer of a closed server: got %q, %v", got, err)
 	}
 }
 
-// git's client asks its monitor to quit and waits until nobody listens.
+// git fsmonitor--daemon stop asks the server to quit and waits until no process listens.
 func TestQuit(t *testing.T) {
 	dir := t.TempDir()
 	serve(t, dir, func(context.Context, string) (string, []string, bool, error) { return "n:1", nil, false, nil })
@@ -183,14 +183,14 @@ func TestQuit(t *testing.T) {
 		t.Fatal(err)
 	}
 	if rest, err := io.ReadAll(c); err != nil || string(rest) != "0000" {
-		t.Errorf("told %q, %v", rest, err)
+		t.Errorf("answer to quit: got %q, %v", rest, err)
 	}
 	if _, err := net.Dial("unix", query.Socket); err == nil {
-		t.Error("somebody listens still")
+		t.Error("a process still listens after quit")
 	}
 	for deadline := time.Now().Add(10 * time.Second); query.Changes(dir, "t", io.Discard) != nil; {
 		if time.Now().After(deadline) {
-			t.Fatal("it does not come back")
+			t.Fatal("the server did not listen again")
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
@@ -229,14 +229,14 @@ func FuzzRead(f *testing.F) {
 			return
 		}
 		if len(text) > limit {
-			t.Fatalf("%d bytes", len(text))
+			t.Fatalf("encoded answer has %d bytes", len(text))
 		}
 		var out bytes.Buffer
 		if err := query.Write(&out, text); err != nil {
 			t.Fatal(err)
 		}
 		if again, err := query.Read(pktline.NewReader(&out, 100), limit); err != nil || !bytes.Equal(again, text) {
-			t.Fatalf("%q came back as %q, %v", text, again, err)
+			t.Fatalf("answer %q was parsed as %q, %v", text, again, err)
 		}
 	})
 }

@@ -21,7 +21,7 @@ func TestMisread(t *testing.T) {
 		"git diff-files": false, "": false,
 	} {
 		if got := misread(strings.Fields(command)); got != want {
-			t.Errorf("%q: %v, want %v", command, got, want)
+			t.Errorf("command %q: got %v, want %v", command, got, want)
 		}
 	}
 }
@@ -29,7 +29,7 @@ func TestMisread(t *testing.T) {
 func TestIsHook(t *testing.T) {
 	for name, want := range map[string]bool{"/a/b/" + HookName: true, CarefulName: true, "artifactfs": false, "/x/" + HookName + "/y": false} {
 		if IsHook(name) != want {
-			t.Errorf("%q: not %v", name, want)
+			t.Errorf("program name %q: want %v", name, want)
 		}
 	}
 }
