@@ -1,8 +1,6 @@
 package promisor
 
 import (
-	"path"
-	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -99,86 +97,4 @@ func (a arguments) value(names ...string) (value string, ok bool) {
 		}
 	}
 	return "", false
-}
-
-// resolve divides the arguments that are not options into revisions and paths, by git's rules: the revisions come first,
-// and if there is no "--", the first word that is not a revision is the first path. revs are object ids; an id to exclude
-// begins with ^. paths are relative to the top directory.
-func (q *question) resolve(a arguments) (revs, paths []string) {
-	paths = a.paths
-	for i, word := range a.plain {
-		ids := q.expand(word)
-		// Without "--", the first word that does not name a revision is a path, and so are all words after it.
-		if len(ids) == 0 && !a.split {
-			paths = a.plain[i:]
-			break
-		}
-		revs = append(revs, ids...)
-	}
-	return revs, q.topPaths(paths)
-}
-
-// expand returns the ids that a revision or a range stands for, or nil if word is neither.
-func (q *question) expand(word string) []string {
-	// git rev-parse would take an argument that starts with a dash for an option.
-	if word == "" || word[0] == '-' {
-		return nil
-	}
-	out, err := q.quarantine.output(q.ctx, "rev-parse", "--revs-only", "--end-of-options", word)
-	if err != nil {
-		return nil
-	}
-	return slices.DeleteFunc(strings.Fields(out), func(s string) bool { return s[0] == '-' })
-}
-
-// topPaths converts pathspecs to pathspecs relative to the top directory. If one of them cannot be converted, it returns
-// nil, which stands for all paths.
-func (q *question) topPaths(paths []string) []string {
-	var tops []string
-	for _, p := range paths {
-		// ":/" stands for the top directory. Other pathspecs with magic are passed on unchanged, but only if the command
-		// was started in the top directory.
-		if rest, ok := strings.CutPrefix(p, ":/"); ok {
-			p = rest
-		} else if strings.HasPrefix(p, ":") {
-			if q.command.Prefix == "" {
-				tops = append(tops, p)
-				continue
-			}
-			return nil
-		} else if filepath.IsAbs(p) {
-			rel, err := filepath.Rel(q.command.Dir, p)
-			if err != nil {
-				return nil
-			}
-			p = rel
-		} else {
-			slash := strings.HasSuffix(p, "/")
-			if p = path.Join(q.command.Prefix, p); slash {
-				p += "/"
-			}
-		}
-		// A path outside the working tree, or the top directory itself, does not restrict anything.
-		if p == "" || p == "." || strings.HasPrefix(p, "..") {
-			return nil
-		}
-		tops = append(tops, p)
-	}
-	return tops
-}
-
-// alias replaces a command that is an alias in the user's configuration by the command that the alias stands for, with
-// its arguments. It returns other commands unchanged.
-func (q *question) alias(name string, args []string) (string, []string) {
-	// A name that is empty or contains one of these characters cannot be a key of the configuration.
-	if name == "" || strings.ContainsAny(name, "\n\x00.") {
-		return name, args
-	}
-	value, err := q.quarantine.userConfig(q.ctx, "alias."+name)
-	words := strings.Fields(value)
-	// An alias that starts with "!" is a shell command.
-	if err != nil || len(words) == 0 || strings.HasPrefix(value, "!") {
-		return name, args
-	}
-	return Subcommand(append(append([]string{"git"}, words...), args...))
 }

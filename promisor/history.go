@@ -62,7 +62,7 @@ func (q *question) versions(v versions, revs []string, path string) (born string
 	}
 	args = append(append(args, revs...), "--", path)
 	commit := ""
-	err = q.quarantine.stream(q.ctx, "", args, func(r *bufio.Reader) error {
+	err = q.repo.quarantine.stream(q.repo.ctx, "", args, func(r *bufio.Reader) error {
 		return readChanges(r, func(id string) error { commit = id; return nil }, func(c change) error {
 			if c.path == path && c.status == "A" {
 				born = commit // git log prints the oldest commit last
@@ -81,7 +81,7 @@ func (q *question) versions(v versions, revs []string, path string) (born string
 func (q *question) renamed(commit, path string) (from string, err error) {
 	var come side
 	var gone []change
-	err = q.compare(commit+"^", commit, nil, func(c change) error {
+	err = q.repo.compare(commit+"^", commit, nil, func(c change) error {
 		switch {
 		case c.path == path:
 			come = c.after
@@ -112,7 +112,7 @@ func (q *question) renamed(commit, path string) (from string, err error) {
 	for _, c := range gone[:min(len(gone), maxGone)] {
 		args = append(args, c.path)
 	}
-	err = q.quarantine.stream(q.ctx, "", args, func(r *bufio.Reader) error {
+	err = q.repo.quarantine.stream(q.repo.ctx, "", args, func(r *bufio.Reader) error {
 		return readRenames(r, func(old, new string) error {
 			if new == path {
 				from = old
@@ -172,10 +172,4 @@ func readStages(r *bufio.Reader, each func(path string, s side) error) error {
 			}
 		}
 	}
-}
-
-// emptyTree returns the id of the tree without entries. git knows this tree even if the object is not stored.
-func (q *question) emptyTree() (string, error) {
-	id, err := object.Hash(q.provider.Format(), object.Tree, nil)
-	return id.String(), err
 }

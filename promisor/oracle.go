@@ -3,7 +3,6 @@ package promisor
 import (
 	"context"
 	"errors"
-	"fmt"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -112,7 +111,8 @@ func (o *oracle) predict(ctx context.Context, h Hint, wants []object.ID) []objec
 		o.log.Warn("predict objects that git wants", zap.Error(err))
 		return nil
 	}
-	q := &question{oracle: o, ctx: ctx, wants: wants, seen: map[object.ID]bool{}, limit: maxPredicted}
+	q := o.question(ctx, maxPredicted)
+	q.wants = wants
 	if len(wants) > 0 {
 		q.round = o.round(h.Commands[0].Process)
 	}
@@ -125,17 +125,25 @@ func (o *oracle) predict(ctx context.Context, h Hint, wants []object.ID) []objec
 	return q.found
 }
 
-// question is the state of one prediction.
+// question returns the state of a new prediction that finds at most limit blobs.
+func (o *oracle) question(ctx context.Context, limit int) *question {
+	return &question{
+		oracle: o, limit: limit, seen: map[object.ID]bool{},
+		repo: repository{ctx: ctx, quarantine: o.quarantine, format: o.provider.Format()},
+	}
+}
+
+// question is the state of one prediction. Its methods select the blobs that a command will need, and add those that
+// are missing to found. One goroutine uses it, so it needs no lock.
 type question struct {
 	*oracle
-	ctx   context.Context
+	repo  repository
 	wants []object.ID
 	round int // number of earlier requests of the same process
 
-	command Command
-	limit   int                // maximum length of found
-	seen    map[object.ID]bool // objects that the prediction has considered
-	found   []object.ID        // missing blobs to fetch, in the order in which they were found
+	limit int                // maximum length of found
+	seen  map[object.ID]bool // objects that the prediction has considered
+	found []object.ID        // missing blobs to fetch, in the order in which they were found
 }
 
 // predict adds the objects that the nearest command with a plan will need. If the plan has found nothing after
@@ -144,13 +152,13 @@ func (q *question) predict(h Hint) error {
 	for i, c := range h.Commands {
 		name, args := Subcommand(c.Args)
 		if _, known := plans[name]; !known {
-			name, args = q.alias(name, args)
+			name, args = q.repo.alias(name, args)
 		}
 		plan, known := plans[name]
 		if !known {
 			continue
 		}
-		q.command = c
+		q.repo.command = c
 		if plan == nil && i+1 < len(h.Commands) {
 			continue // the command may have been started by another git command, which continues after it
 		}
@@ -212,12 +220,4 @@ func (q *question) addSides(c change) error {
 		}
 	}
 	return nil
-}
-
-// rev returns the id of the commit or other object that name refers to. It returns an error if there is none.
-func (q *question) rev(name string) (string, error) {
-	if id := q.quarantine.rev(q.ctx, name); id != "" {
-		return id, nil
-	}
-	return "", fmt.Errorf("find revision %q: no such revision", name)
 }

@@ -67,10 +67,10 @@ var showsContents = []string{
 // they are only those that rename detection reads.
 func (q *question) log(args []string) error {
 	a := walkOptions.parse(args)
-	revs, paths := q.resolve(a)
+	revs, paths := q.repo.resolve(a)
 	// With -L git reads every version of the file, including those on branches from which a merge did not take the file.
 	if lines := lineRanges(a); len(lines) > 0 {
-		return q.histories(versions{contents: true, sides: true}, revs, q.topPaths(lines))
+		return q.histories(versions{contents: true, sides: true}, revs, q.repo.topPaths(lines))
 	}
 	contents := a.has(showsContents...)
 	if a.has("--follow") && len(paths) == 1 {
@@ -110,7 +110,7 @@ func lineRanges(a arguments) []string {
 // show adds the versions of files that `git show` compares.
 func (q *question) show(args []string) error {
 	a := walkOptions.parse(args)
-	revs, paths := q.resolve(a)
+	revs, paths := q.repo.resolve(a)
 	flags := a.flags
 	if !a.has("-m", "-c", "--cc", "--diff-merges", "--first-parent") {
 		flags = append(flags, "-c") // for a merge, show the files that differ from all parents
@@ -126,7 +126,7 @@ func (q *question) show(args []string) error {
 // revision.
 func (q *question) formatPatch(args []string) error {
 	a := walkOptions.parse(args)
-	revs, paths := q.resolve(a)
+	revs, paths := q.repo.resolve(a)
 	_, counted := a.value("-n", "--max-count")
 	if len(revs) == 1 && !counted && !slices.ContainsFunc(a.flags, isCount) && !a.has("--root") {
 		revs = []string{"^" + revs[0], "HEAD"}
@@ -157,7 +157,7 @@ func (q *question) walk(flags, revs, paths []string, what int) error {
 		gone, come = gone[:0], come[:0]
 		return err
 	}
-	err := q.quarantine.stream(q.ctx, "", args, func(r *bufio.Reader) error {
+	err := q.repo.quarantine.stream(q.repo.ctx, "", args, func(r *bufio.Reader) error {
 		return readChanges(r, func(string) error { return flush() }, func(c change) error {
 			switch {
 			case what == everything:
@@ -199,14 +199,14 @@ func (q *question) blame(args []string) error {
 	}
 	var revs []string
 	file := words[len(words)-1]
-	if len(words) == 2 && !a.split && len(q.expand(words[0])) == 0 && len(q.expand(words[1])) > 0 {
+	if len(words) == 2 && !a.split && len(q.repo.expand(words[0])) == 0 && len(q.repo.expand(words[1])) > 0 {
 		words[0], words[1] = words[1], words[0] // the old order of the arguments: the file first
 		file = words[1]
 	}
 	for _, word := range words[:len(words)-1] {
-		revs = append(revs, q.expand(word)...)
+		revs = append(revs, q.repo.expand(word)...)
 	}
-	return q.histories(versions{contents: true, beside: a.has("-C")}, revs, q.topPaths([]string{file}))
+	return q.histories(versions{contents: true, beside: a.has("-C")}, revs, q.repo.topPaths([]string{file}))
 }
 
 // grepOptions lists the options of `git grep` that determine what is searched, and those that have a value.
@@ -223,7 +223,7 @@ func (q *question) grep(args []string) error {
 	if !a.has("-e", "-f") && len(a.plain) > 0 {
 		a.plain = a.plain[1:] // the pattern
 	}
-	revs, paths := q.resolve(a)
+	revs, paths := q.repo.resolve(a)
 	if len(revs) == 0 && a.has("--cached") {
 		return q.index(paths)
 	}
@@ -236,14 +236,14 @@ var archiveOptions = options{dropValue: []string{"--format", "--prefix", "-o", "
 
 // archive adds all files of the tree that `git archive` writes.
 func (q *question) archive(args []string) error {
-	revs, paths := q.resolve(archiveOptions.parse(args))
+	revs, paths := q.repo.resolve(archiveOptions.parse(args))
 	return q.trees(revs[:min(1, len(revs))], paths)
 }
 
 // listTree adds the files of the tree if `git ls-tree` prints their sizes, for which git has to read them.
 func (q *question) listTree(args []string) error {
 	a := options{}.parse(args)
-	revs, paths := q.resolve(a)
+	revs, paths := q.repo.resolve(a)
 	if !a.has("-l", "--long", "--format") {
 		return nil
 	}
@@ -253,12 +253,12 @@ func (q *question) listTree(args []string) error {
 // trees adds all files of the trees revs that match paths.
 func (q *question) trees(revs, paths []string) error {
 	// A comparison with the empty tree lists every file as added.
-	empty, err := q.emptyTree()
+	empty, err := q.repo.emptyTree()
 	if err != nil {
 		return err
 	}
 	for _, rev := range revs {
-		err := q.compare(empty, rev, paths, q.addSides)
+		err := q.repo.compare(empty, rev, paths, q.addSides)
 		if err != nil {
 			return err
 		}
@@ -266,18 +266,10 @@ func (q *question) trees(revs, paths []string) error {
 	return nil
 }
 
-// compare calls each for every difference between two trees, in paths. a and b are trees or commits.
-func (q *question) compare(a, b string, paths []string, each func(change) error) error {
-	args := append([]string{"diff-tree", "-r", "--raw", "-z", "--no-renames", "--no-abbrev", a, b, "--"}, paths...)
-	return q.quarantine.stream(q.ctx, "", args, func(r *bufio.Reader) error {
-		return readChanges(r, func(string) error { return nil }, each)
-	})
-}
-
 // index adds all files of the index that match paths.
 func (q *question) index(paths []string) error {
 	args := append([]string{"ls-files", "--stage", "-z", "--"}, paths...)
-	return q.quarantine.stream(q.ctx, "", args, func(r *bufio.Reader) error {
+	return q.repo.quarantine.stream(q.repo.ctx, "", args, func(r *bufio.Reader) error {
 		return readStages(r, func(_ string, s side) error { return q.add(s) })
 	})
 }

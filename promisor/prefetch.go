@@ -4,11 +4,8 @@ import (
 	"bufio"
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"strings"
-
-	"github.com/artifactfs/artifactfs/object"
 )
 
 // prefetchBatch is the number of objects that are fetched between two calls of progress.
@@ -34,7 +31,7 @@ func (s *Server) Prefetch(ctx context.Context, commits []string, match func(path
 	if err := errors.Join(s.oracle.quarantine.update(ctx), s.oracle.own.Refresh(), s.provider.Refresh()); err != nil {
 		return done, err
 	}
-	q := &question{oracle: s.oracle, ctx: ctx, seen: map[object.ID]bool{}, limit: math.MaxInt}
+	q := s.oracle.question(ctx, math.MaxInt)
 	for _, c := range commits {
 		if err := q.files(c, match); err != nil {
 			return done, err
@@ -68,40 +65,28 @@ func (q *question) files(commits string, match func(path string) bool) error {
 	// begin with a dot.
 	from, to, isRange := strings.Cut(commits, "..")
 	if !isRange {
-		commit, err := q.commit(commits)
+		commit, err := q.repo.commit(commits)
 		if err != nil {
 			return err
 		}
-		empty, err := q.emptyTree()
+		empty, err := q.repo.emptyTree()
 		if err != nil {
 			return err
 		}
-		return q.compare(empty, commit, nil, add)
+		return q.repo.compare(empty, commit, nil, add)
 	}
-	first, err := q.commit(from)
+	first, err := q.repo.commit(from)
 	if err != nil {
 		return err
 	}
-	last, err := q.commit(to)
+	last, err := q.repo.commit(to)
 	if err != nil {
 		return err
 	}
 	// With -m, git log prints the changes of a merge against each of its parents.
 	args := []string{"log", "-m", "--raw", "-z", "--no-renames", "--no-abbrev", "--no-notes",
 		"--no-show-signature", logFormat, "^" + first, last, "--"}
-	return q.quarantine.stream(q.ctx, "", args, func(r *bufio.Reader) error {
+	return q.repo.quarantine.stream(q.repo.ctx, "", args, func(r *bufio.Reader) error {
 		return readChanges(r, func(string) error { return nil }, add)
 	})
-}
-
-// commit returns the id of the commit that name refers to. An empty name stands for HEAD.
-func (q *question) commit(name string) (string, error) {
-	if name == "" {
-		name = "HEAD"
-	}
-	id := q.quarantine.rev(q.ctx, name+"^{commit}")
-	if id == "" {
-		return "", fmt.Errorf("find revision %q: %w", name, ErrRevision)
-	}
-	return id, nil
 }

@@ -2,8 +2,6 @@ package promisor
 
 import (
 	"bufio"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -15,7 +13,7 @@ var checkoutOptions = options{dropValue: []string{"-b", "-B", "-c", "-C", "--orp
 // checkout adds the files that differ between HEAD and the commit that the command changes to.
 func (q *question) checkout(args []string) error {
 	a := checkoutOptions.parse(args)
-	revs, paths := q.resolve(a)
+	revs, paths := q.repo.resolve(a)
 	if len(revs) == 0 {
 		return nil
 	}
@@ -27,17 +25,17 @@ func (q *question) checkout(args []string) error {
 func (q *question) restore(args []string) error {
 	a := options{dropValue: []string{"-s", "--source", "--conflict", "--pathspec-from-file"}}.parse(args)
 	source, ok := a.value("-s", "--source")
-	revs := q.expand(source)
+	revs := q.repo.expand(source)
 	if !ok || len(revs) == 0 {
 		return nil
 	}
-	return q.overwritten("HEAD", revs[0], q.topPaths(append(a.plain, a.paths...)))
+	return q.overwritten("HEAD", revs[0], q.repo.topPaths(append(a.plain, a.paths...)))
 }
 
 // bisect adds the blobs of the commit that `git bisect` checks out next. The arguments do not name this commit, but git
 // has stored its id in a file.
 func (q *question) bisect([]string) error {
-	expected := q.note("", "BISECT_EXPECTED_REV")
+	expected := q.repo.note("", "BISECT_EXPECTED_REV")
 	if expected == "" {
 		return nil
 	}
@@ -47,7 +45,7 @@ func (q *question) bisect([]string) error {
 // overwritten adds the blobs that a checkout of to writes, and those that it overwrites. git calls lstat on the
 // overwritten files first, and the mount must fetch a file of unknown size to answer lstat.
 func (q *question) overwritten(from, to string, paths []string) error {
-	if err := q.compare(from, to, paths, q.addSides); err != nil {
+	if err := q.repo.compare(from, to, paths, q.addSides); err != nil {
 		return err
 	}
 	return q.attributes(to)
@@ -56,21 +54,11 @@ func (q *question) overwritten(from, to string, paths []string) error {
 // attributes adds the .gitattributes, .gitignore and .gitmodules files of a commit. git reads them one by one, from the
 // index and from the working tree.
 func (q *question) attributes(rev string) error {
-	empty, err := q.emptyTree()
+	empty, err := q.repo.emptyTree()
 	if err != nil {
 		return err
 	}
-	return q.compare(empty, rev, []string{":(glob)**/.gitattributes", ":(glob)**/.gitignore", ".gitmodules"}, q.addSides)
-}
-
-// changes returns the differences between two trees, by path.
-func (q *question) changes(a, b string) (map[string]change, error) {
-	all := map[string]change{}
-	err := q.compare(a, b, nil, func(c change) error {
-		all[c.path] = c
-		return nil
-	})
-	return all, err
+	return q.repo.compare(empty, rev, []string{":(glob)**/.gitattributes", ":(glob)**/.gitignore", ".gitmodules"}, q.addSides)
 }
 
 // mergeOptions lists the options of merge and pull whose value is the next argument.
@@ -84,13 +72,13 @@ func (q *question) merge(args []string) error {
 	if len(words) == 0 {
 		words = []string{"@{upstream}"}
 	}
-	theirs, err := q.rev(words[0] + "^0")
+	theirs, err := q.repo.rev(words[0] + "^0")
 	if err != nil { // the words of a pull are a remote and a branch, so the fetched commit is merged
-		if theirs, err = q.rev("FETCH_HEAD^0"); err != nil {
+		if theirs, err = q.repo.rev("FETCH_HEAD^0"); err != nil {
 			return err
 		}
 	}
-	base, err := q.quarantine.output(q.ctx, "merge-base", "HEAD", theirs)
+	base, err := q.repo.quarantine.output(q.repo.ctx, "merge-base", "HEAD", theirs)
 	if err != nil {
 		return err
 	}
@@ -103,11 +91,11 @@ func (q *question) join(base, ours, theirs string) error {
 	if err := q.attributes(theirs); err != nil {
 		return err
 	}
-	their, err := q.changes(base, theirs)
+	their, err := q.repo.changes(base, theirs)
 	if err != nil {
 		return err
 	}
-	our, err := q.changes(base, ours)
+	our, err := q.repo.changes(base, ours)
 	if err != nil {
 		return err
 	}
@@ -163,14 +151,14 @@ func (q *question) pick(args []string) error {
 	a := pickOptions.parse(args)
 	var revs []string
 	for _, word := range a.plain {
-		revs = append(revs, q.expand(word)...)
+		revs = append(revs, q.repo.expand(word)...)
 	}
 	if len(revs) == 0 { // as with --continue
-		revs = q.todo("sequencer")
+		revs = q.repo.todo("sequencer")
 	}
 	commits := revs
 	if slices.ContainsFunc(revs, isLeftOut) {
-		out, err := q.quarantine.output(q.ctx, append([]string{"rev-list", "--no-merges"}, revs...)...)
+		out, err := q.repo.quarantine.output(q.repo.ctx, append([]string{"rev-list", "--no-merges"}, revs...)...)
 		if err != nil {
 			return err
 		}
@@ -187,7 +175,7 @@ func (q *question) replay(commits []string, onto string) error {
 	}
 	touched := map[string]bool{}
 	args := []string{"diff-tree", "--stdin", "-r", "-c", "--root", "--raw", "-z", "--no-renames", "--no-abbrev"}
-	err := q.quarantine.stream(q.ctx, strings.Join(commits, "\n")+"\n", args, func(r *bufio.Reader) error {
+	err := q.repo.quarantine.stream(q.repo.ctx, strings.Join(commits, "\n")+"\n", args, func(r *bufio.Reader) error {
 		return readChanges(r, func(string) error { return nil }, func(c change) error {
 			touched[c.path] = true
 			return q.addSides(c)
@@ -197,7 +185,7 @@ func (q *question) replay(commits []string, onto string) error {
 		return err
 	}
 	// The parent of the newest commit stands for the base of the commits, because HEAD may be any commit.
-	return q.compare(commits[len(commits)-1]+"^", onto, nil, func(c change) error {
+	return q.repo.compare(commits[len(commits)-1]+"^", onto, nil, func(c change) error {
 		if touched[c.path] {
 			return q.addSides(c)
 		}
@@ -214,12 +202,12 @@ var rebaseOptions = options{dropValue: []string{"--onto", "-x", "--exec", "-s", 
 func (q *question) rebase(args []string) error {
 	a := rebaseOptions.parse(args)
 	// The remaining commits of an interrupted rebase are known, whatever the arguments are.
-	if commits := q.todo("rebase-merge"); len(commits) > 0 {
-		onto := q.note("rebase-merge", "onto")
+	if commits := q.repo.todo("rebase-merge"); len(commits) > 0 {
+		onto := q.repo.note("rebase-merge", "onto")
 		if onto == "" {
 			onto = "HEAD"
 		}
-		return q.onto(commits, onto, q.note("rebase-merge", "orig-head"))
+		return q.onto(commits, onto, q.repo.note("rebase-merge", "orig-head"))
 	}
 	upstream, head := "@{upstream}", "HEAD"
 	if len(a.plain) > 0 {
@@ -228,22 +216,22 @@ func (q *question) rebase(args []string) error {
 	if len(a.plain) > 1 {
 		head = a.plain[1]
 	}
-	from, err := q.rev(upstream + "^0")
+	from, err := q.repo.rev(upstream + "^0")
 	if err != nil {
 		return err
 	}
-	tip, err := q.rev(head + "^0")
+	tip, err := q.repo.rev(head + "^0")
 	if err != nil {
 		return err
 	}
 	target := from
 	if name, ok := a.value("--onto"); ok {
-		if target, err = q.rev(name + "^0"); err != nil {
+		if target, err = q.repo.rev(name + "^0"); err != nil {
 			return err
 		}
 	}
 	// Merges are left out, as git rebase does without --rebase-merges.
-	out, err := q.quarantine.output(q.ctx, "rev-list", "--no-merges", tip, "^"+from)
+	out, err := q.repo.quarantine.output(q.repo.ctx, "rev-list", "--no-merges", tip, "^"+from)
 	if err != nil {
 		return err
 	}
@@ -258,58 +246,4 @@ func (q *question) onto(commits []string, onto, tip string) error {
 		}
 	}
 	return q.replay(commits, onto)
-}
-
-// note reads an object id from a state file that a command has stored in the git directory. It returns "" if the file
-// does not exist or contains something other than an id.
-func (q *question) note(dir, name string) string {
-	text, err := os.ReadFile(filepath.Join(q.quarantine.gitDir, dir, name))
-	// git writes an id and a newline into the file. A larger file was written by another program.
-	if err != nil || len(text) > 1<<20 {
-		return ""
-	}
-	id := strings.TrimSpace(string(text))
-	if strings.Trim(id, "0123456789abcdef") != "" {
-		return ""
-	}
-	return id
-}
-
-// todo returns the commits that a rebase, or a sequence of picks, still has to apply, the newest first.
-func (q *question) todo(dir string) []string {
-	name := "git-rebase-todo"
-	if dir == "sequencer" {
-		name = "todo"
-	}
-	text, err := os.ReadFile(filepath.Join(q.quarantine.gitDir, dir, name))
-	if err != nil || len(text) > 1<<20 {
-		return nil
-	}
-	var short []string
-	for line := range strings.Lines(string(text)) {
-		fields := strings.Fields(line)
-		if len(fields) < 2 || !slices.Contains([]string{"pick", "p", "reword", "r", "edit", "e", "squash", "s", "fixup", "f", "revert"},
-			fields[0]) {
-			continue
-		}
-		// An option may precede the id: "fixup -C <id>".
-		id := fields[1]
-		if strings.HasPrefix(id, "-") && len(fields) > 2 {
-			id = fields[2]
-		}
-		if strings.Trim(id, "0123456789abcdef") == "" {
-			short = append(short, id)
-		}
-	}
-	if len(short) == 0 {
-		return nil
-	}
-	// The file contains abbreviated ids.
-	out, err := q.quarantine.output(q.ctx, append([]string{"rev-parse"}, short...)...)
-	if err != nil {
-		return nil
-	}
-	commits := strings.Fields(out)
-	slices.Reverse(commits)
-	return commits
 }
