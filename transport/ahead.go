@@ -103,7 +103,7 @@ func (r *Remote) sendAhead(ctx context.Context, e *early) {
 	base, _ := h.at()
 	// Servers differ by host, so a refusal is recorded for the host and not for each repository.
 	e.place += " " + base.Scheme + "://" + base.Host
-	if !r.opts.Ahead.mayTry(e.place) || r.startTask() != nil {
+	if !r.opts.Ahead.mayTry(e.place) || r.tasks.begin() != nil {
 		return
 	}
 	ctx, e.cancel = context.WithCancel(context.WithoutCancel(ctx)) // the answer may be read after the caller's context has ended
@@ -118,11 +118,11 @@ func (r *Remote) sendAhead(ctx context.Context, e *early) {
 	r.mu.Unlock()
 	if busy {
 		e.cancel()
-		r.tasks.Done()
+		r.tasks.done()
 		return
 	}
 	go func() {
-		defer r.tasks.Done()
+		defer r.tasks.done()
 		defer close(e.done)
 		var err error
 		if e.answer, e.judged, err = h.ahead(ctx, []byte(e.message)); err != nil {

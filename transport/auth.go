@@ -198,11 +198,11 @@ func (a *authenticator) accepted(l *login) {
 	news := a.current == l && !a.approved
 	a.approved = a.approved || news
 	a.mu.Unlock()
-	if !news || a.remote.startTask() != nil {
+	if !news || a.remote.tasks.begin() != nil {
 		return
 	}
 	go func() {
-		defer a.remote.tasks.Done()
+		defer a.remote.tasks.done()
 		ctx, cancel := context.WithTimeout(context.Background(), defaultConnect)
 		defer cancel()
 		a.report(ctx, "approve", l)

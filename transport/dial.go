@@ -29,11 +29,19 @@ const (
 // path returns the URL path of the service in smart HTTP, below the repository's URL.
 func (s service) path() string { return "/" + string(s) }
 
+// connector opens connections to a server: over TCP, and through child processes, which are ssh or upload-pack. The
+// carriers of a Remote use it. Its fields do not change, so it needs no lock.
+type connector struct {
+	opts  *Options
+	stats *counters
+	tasks *tasks // each child process is a task until it has exited
+}
+
 // program returns the command that starts a service: Options.UploadPack if it is set and the service is upload-pack,
 // otherwise git's name after prefix, such as "git " or "git-".
-func (r *Remote) program(s service, prefix string) string {
-	if s == uploadPack && r.opts.UploadPack != "" {
-		return r.opts.UploadPack
+func (n *connector) program(s service, prefix string) string {
+	if s == uploadPack && n.opts.UploadPack != "" {
+		return n.opts.UploadPack
 	}
 	return prefix + strings.TrimPrefix(string(s), "git-")
 }
@@ -42,23 +50,23 @@ func (r *Remote) program(s service, prefix string) string {
 // child of this one and serves no other client, so it may allow what only a server's administrator could allow: filters,
 // object-info, and a repository that another user owns. (git's safe.directory protects users who enter such a repository
 // by accident; this repository was named.)
-func (r *Remote) dialLocal(path string, s service) dial {
+func (n *connector) dialLocal(path string, s service) dial {
 	verdict := func(_ context.Context, p *process, err error) error { return localVerdict(path, s, p, err) }
-	program := r.program(s, "git ")
+	program := n.program(s, "git ")
 	return func(context.Context) (duplex, error) {
 		cmd := exec.Command("sh", "-c", program+` "$1"`, "sh", path)
-		cmd.Env = append(r.opts.Env.ForRepository(),
+		cmd.Env = append(n.opts.Env.ForRepository(),
 			"GIT_PROTOCOL=version=2", "GIT_CONFIG_COUNT=3",
 			"GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*",
 			"GIT_CONFIG_KEY_1=uploadpack.allowFilter", "GIT_CONFIG_VALUE_1=true",
 			"GIT_CONFIG_KEY_2=transfer.advertiseObjectInfo", "GIT_CONFIG_VALUE_2=true")
-		return r.startProcess(cmd, verdict)
+		return n.startProcess(cmd, verdict)
 	}
 }
 
 // newLocal returns the carrier for the repository at path on this host.
 func (r *Remote) newLocal(path string) *lanes {
-	s := r.newLanes(func(s service) dial { return r.dialLocal(path, s) })
+	s := r.newLanes(func(s service) dial { return r.connector.dialLocal(path, s) })
 	s.local = path
 	return s
 }
@@ -91,13 +99,13 @@ func localVerdict(path string, s service, p *process, err error) error {
 
 // dialSSH returns a dial function that runs upload-pack or receive-pack on another host. The login shell of that host
 // parses the command, so the path is quoted.
-func (r *Remote) dialSSH(ep *endpoint.URL, ssh sshProgram, s service) dial {
+func (n *connector) dialSSH(ep *endpoint.URL, ssh sshProgram, s service) dial {
 	host := ep.Host
 	if ep.User != "" {
 		host = ep.User + "@" + host
 	}
-	program := r.program(s, "git-")
-	argv := ssh.argv(append(ssh.options(ep.Port, r.opts.Connect), host, program+" '"+strings.ReplaceAll(ep.Path, "'", `'\''`)+"'"))
+	program := n.program(s, "git-")
+	argv := ssh.argv(append(ssh.options(ep.Port, n.opts.Connect), host, program+" '"+strings.ReplaceAll(ep.Path, "'", `'\''`)+"'"))
 	verdict := func(ctx context.Context, p *process, err error) error {
 		var said remoteError
 		switch {
@@ -107,7 +115,7 @@ func (r *Remote) dialSSH(ep *endpoint.URL, ssh sshProgram, s service) dial {
 			return fmt.Errorf("%w: %w", ErrNotFound, err)
 		case p.cmd.ProcessState.ExitCode() != 255: // ssh fails with 255; any other status is of the remote shell
 			return fmt.Errorf("%w%s", ErrNotFound, p.lastOutput())
-		case ssh.reaches(ctx, ep.Port, host, r.opts.Connect):
+		case ssh.reaches(ctx, ep.Port, host, n.opts.Connect):
 			return fmt.Errorf("%w%s", ErrAuth, p.lastOutput())
 		}
 		return transient{error: fmt.Errorf("%w%s", ErrUnreachable, p.lastOutput())}
@@ -115,12 +123,12 @@ func (r *Remote) dialSSH(ep *endpoint.URL, ssh sshProgram, s service) dial {
 	return func(context.Context) (duplex, error) {
 		cmd := exec.Command(argv[0], argv[1:]...)
 		cmd.Env = append(ssh.env.ForRepository(), "GIT_PROTOCOL=version=2")
-		return r.startProcess(cmd, verdict)
+		return n.startProcess(cmd, verdict)
 	}
 }
 
 // dialGit returns a dial function that connects to a git daemon.
-func (r *Remote) dialGit(ep *endpoint.URL, service service) dial {
+func (n *connector) dialGit(ep *endpoint.URL, service service) dial {
 	port := ep.Port
 	if port == "" {
 		port = "9418"
@@ -137,12 +145,12 @@ func (r *Remote) dialGit(ep *endpoint.URL, service service) dial {
 		if len(request) > pktline.MaxData {
 			return nil, errors.New("repository path is too long for a git:// request")
 		}
-		d := net.Dialer{Timeout: r.opts.Connect, Control: r.sendAgainSoon}
+		d := net.Dialer{Timeout: n.opts.Connect, Control: n.sendAgainSoon}
 		c, err := d.DialContext(ctx, "tcp", net.JoinHostPort(ep.Host, port))
 		if err != nil {
 			return nil, unreachable(err)
 		}
-		s := &socket{Conn: c, stats: &r.stats}
+		s := &socket{Conn: c, stats: n.stats}
 		if _, err := s.Write(pktline.Append(nil, request)); err != nil {
 			c.Close()
 			return nil, fault(err)
@@ -154,11 +162,11 @@ func (r *Remote) dialGit(ep *endpoint.URL, service service) dial {
 // sendAgainSoon makes the kernel retransmit lost segments every second, where the pauses would otherwise double up to two
 // minutes. So a connection continues as soon as the network does. The kernel drops the connection after Options.Stall
 // without an acknowledgement. The option exists since Linux 6.15 (TCP_RTO_MAX_MS in include/uapi/linux/tcp.h).
-func (r *Remote) sendAgainSoon(_, _ string, c syscall.RawConn) error {
+func (n *connector) sendAgainSoon(_, _ string, c syscall.RawConn) error {
 	const rtoMax, most = 44, 1000 // milliseconds
 	return c.Control(func(fd uintptr) {
 		if unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, rtoMax, most) == nil {
-			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(r.opts.Stall.Milliseconds()))
+			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(n.opts.Stall.Milliseconds()))
 		}
 	})
 }

@@ -26,7 +26,7 @@ const (
 
 // newTransport returns the HTTP client of a remote and the dialer that it uses. The dialer replaces the one of net/http
 // so that a connection can be opened before it is needed.
-func (r *Remote) newTransport(set endpoint.HTTPSettings) (*http.Transport, *webDialer, error) {
+func (n *connector) newTransport(set endpoint.HTTPSettings) (*http.Transport, *webDialer, error) {
 	proxy, err := proxyFunc(set)
 	if err != nil {
 		return nil, nil, err
@@ -36,8 +36,8 @@ func (r *Remote) newTransport(set endpoint.HTTPSettings) (*http.Transport, *webD
 		return nil, nil, err
 	}
 	d := &webDialer{
-		tcp: net.Dialer{Timeout: r.opts.Connect, KeepAlive: 15 * time.Second, Control: r.sendAgainSoon},
-		tls: conf, stats: &r.stats, age: spareAge,
+		tcp: net.Dialer{Timeout: n.opts.Connect, KeepAlive: 15 * time.Second, Control: n.sendAgainSoon},
+		tls: conf, stats: n.stats, age: spareAge,
 	}
 	return &http.Transport{
 		Proxy: proxy,
@@ -49,7 +49,7 @@ func (r *Remote) newTransport(set endpoint.HTTPSettings) (*http.Transport, *webD
 			return d.dial(ctx, place{addr: addr, secure: true})
 		},
 		TLSClientConfig:     conf, // for a server behind a proxy
-		TLSHandshakeTimeout: r.opts.Connect,
+		TLSHandshakeTimeout: n.opts.Connect,
 		DisableCompression:  true, // packs are compressed already
 		MaxIdleConns:        maxIdleConns,
 		MaxIdleConnsPerHost: maxIdleConns,

@@ -32,7 +32,7 @@ type process struct {
 
 // startProcess starts cmd in the directory "/": the daemon must not have a working directory below its own mounts, and
 // the configuration of a repository there must not take effect. verdict is stored in the process.
-func (r *Remote) startProcess(cmd *exec.Cmd, verdict func(context.Context, *process, error) error) (duplex, error) {
+func (n *connector) startProcess(cmd *exec.Cmd, verdict func(context.Context, *process, error) error) (duplex, error) {
 	childIn, in, err := os.Pipe()
 	if err != nil {
 		return nil, fmt.Errorf("create pipe: %w", err)
@@ -48,15 +48,15 @@ func (r *Remote) startProcess(cmd *exec.Cmd, verdict func(context.Context, *proc
 	if c, err := out.SyscallConn(); err == nil {
 		c.Control(func(fd uintptr) { unix.FcntlInt(fd, unix.F_SETPIPE_SZ, pipeSize) })
 	}
-	p := &process{in: in, out: out, stats: &r.stats, cmd: cmd, exited: make(chan struct{}), verdict: verdict}
+	p := &process{in: in, out: out, stats: n.stats, cmd: cmd, exited: make(chan struct{}), verdict: verdict}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = childIn, childOut, &p.stderr
 	cmd.Dir = "/"
 	cmd.WaitDelay = exitGrace // a grandchild may keep stderr open
-	// startTask fails if the Remote is closed; otherwise Remote.Close waits for the child.
-	if err = r.startTask(); err == nil {
+	// begin fails if the Remote is closed; otherwise Remote.Close waits for the child.
+	if err = n.tasks.begin(); err == nil {
 		if err = cmd.Start(); err != nil {
 			err = fmt.Errorf("start %s: %w", filepath.Base(cmd.Path), err)
-			r.tasks.Done()
+			n.tasks.done()
 		}
 	}
 	// The child has its own copies of these ends. With ours open a read would not see the end of the stream when the
@@ -69,7 +69,7 @@ func (r *Remote) startProcess(cmd *exec.Cmd, verdict func(context.Context, *proc
 		return nil, err
 	}
 	go func() {
-		defer r.tasks.Done()
+		defer n.tasks.done()
 		cmd.Wait() // the exit status is stored in cmd.ProcessState
 		close(p.exited)
 	}()

@@ -78,7 +78,9 @@ type Remote struct {
 	log      *zap.Logger
 	stats    counters
 	watches  watches
-	tasks    sync.WaitGroup // background goroutines and child processes, for which Close waits
+	tasks    tasks
+	// connector opens connections with the options, counters and tasks of this Remote.
+	connector connector
 	// discoveryToken contains one element, a token, while a goroutine requests the capabilities or creates the carrier.
 	discoveryToken chan struct{}
 
@@ -101,7 +103,9 @@ func newRemote(ep *endpoint.URL, o Options) *Remote {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
 	}
-	return &Remote{endpoint: ep, opts: o, log: o.Log, discoveryToken: make(chan struct{}, 1)}
+	r := &Remote{endpoint: ep, opts: o, log: o.Log, discoveryToken: make(chan struct{}, 1)}
+	r.connector = connector{opts: &r.opts, stats: &r.stats, tasks: &r.tasks}
+	return r
 }
 
 // Stats returns the counters since Open.
@@ -113,6 +117,7 @@ func (r *Remote) Stats() Stats {
 
 // Close ends the exchanges in progress, drops idle connections and waits for child processes and background goroutines.
 func (r *Remote) Close() error {
+	r.tasks.close()
 	r.mu.Lock()
 	c, e := r.carrier, r.early
 	r.closed = true
@@ -123,18 +128,7 @@ func (r *Remote) Close() error {
 	if c != nil {
 		c.close()
 	}
-	r.tasks.Wait()
-	return nil
-}
-
-// startTask registers a task for which Close waits. The task must call tasks.Done. It returns errClosed after Close.
-func (r *Remote) startTask() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed {
-		return errClosed
-	}
-	r.tasks.Add(1)
+	r.tasks.wait()
 	return nil
 }
 
@@ -159,9 +153,9 @@ func (r *Remote) newCarrier(ctx context.Context) (carrier, error) {
 		return r.newWeb(ep, set)
 	case endpoint.SSH:
 		ssh := newSSHProgram(set, r.opts.Env)
-		return r.newLanes(func(s service) dial { return r.dialSSH(ep, ssh, s) }), nil
+		return r.newLanes(func(s service) dial { return r.connector.dialSSH(ep, ssh, s) }), nil
 	case endpoint.Git:
-		return r.newLanes(func(s service) dial { return r.dialGit(ep, s) }), nil
+		return r.newLanes(func(s service) dial { return r.connector.dialGit(ep, s) }), nil
 	case endpoint.Local:
 		return r.newLocal(ep.Path), nil
 	}

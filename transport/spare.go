@@ -25,16 +25,16 @@ const spareAge = 10 * time.Second
 // other carriers the spare is a connection to upload-pack, which is kept as long as other idle ones.
 func (r *Remote) OpenSpare() {
 	c, caps, err := r.known()
-	if err != nil || caps == nil || r.startTask() != nil {
+	if err != nil || caps == nil || r.tasks.begin() != nil {
 		return
 	}
 	open := c.spare()
 	if open == nil {
-		r.tasks.Done()
+		r.tasks.done()
 		return
 	}
 	go func() {
-		defer r.tasks.Done()
+		defer r.tasks.done()
 		ctx, cancel := context.WithTimeout(context.Background(), r.opts.Connect+r.opts.Stall)
 		defer cancel()
 		w := r.watches.add(ctx, 0, cancel) // so that Remote.Close ends the attempt

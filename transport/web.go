@@ -57,7 +57,7 @@ func (r *Remote) newWeb(ep *endpoint.URL, set endpoint.Settings) (*web, error) {
 	if err != nil {
 		return nil, err
 	}
-	t, d, err := r.newTransport(ws)
+	t, d, err := r.connector.newTransport(ws)
 	if err != nil {
 		return nil, err
 	}

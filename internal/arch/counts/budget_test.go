@@ -26,7 +26,6 @@ var (
 		"mount.Mount":         145,
 		"overlay.Layer":       60,
 		"overlay/state.Table": 67,
-		"transport.Remote":    46,
 	}
 	commentShareToday = 12.9
 )
