@@ -86,7 +86,7 @@ func (l *LockedIndex) take() (bool, error) {
 // BreakLocks removes the lock files that were left by a killed process of this program, and by the git commands that it
 // had started.
 func (d *Dir) BreakLocks(ctx context.Context) error {
-	return errors.Join(d.breakIndex(), d.breakUpdates(ctx))
+	return errors.Join(d.breakIndex(), d.git.breakUpdates(ctx))
 }
 
 // breakIndex removes an index.lock that this program has created, and temporary files that were to become a lock or the
@@ -182,7 +182,7 @@ func (d *Dir) Differences(ctx context.Context, from, to object.ID) ([]Difference
 		}
 	}
 	// With --ignore-submodules git need not read .gitmodules to determine which changes of submodules to report.
-	out, err := d.git(ctx, nil, "diff-tree", "-r", "-z", "--raw", "--no-renames", "--full-index",
+	out, err := d.git.output(ctx, nil, "diff-tree", "-r", "-z", "--raw", "--no-renames", "--full-index",
 		"--ignore-submodules=none", from.String(), to.String())
 	if err != nil {
 		return nil, err
@@ -232,7 +232,7 @@ func (d *Dir) Modified(ctx context.Context, paths []string) ([]string, error) {
 			// Without the word literal git would treat * and some other characters of the path as wildcards.
 			args = append(args, ":(top,literal)"+path)
 		}
-		out, err := d.git(ctx, nil, args...)
+		out, err := d.git.output(ctx, nil, args...)
 		if err != nil {
 			return nil, err
 		}
@@ -247,7 +247,7 @@ func (d *Dir) Ignored(ctx context.Context, paths []string) ([]string, error) {
 	if len(paths) == 0 {
 		return nil, nil
 	}
-	out, err := d.git(ctx, []byte(strings.Join(paths, "\x00")+"\x00"), "check-ignore", "-z", "--stdin", "--no-index")
+	out, err := d.git.output(ctx, []byte(strings.Join(paths, "\x00")+"\x00"), "check-ignore", "-z", "--stdin", "--no-index")
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.ExitCode() == 1 { // git ignores none of the paths
 		return nil, nil
@@ -267,6 +267,7 @@ func split(out []byte) []string {
 
 // Staged returns the paths in which the index differs from tree.
 func (d *Dir) Staged(ctx context.Context, tree object.ID) ([]string, error) {
-	out, err := d.git(ctx, nil, "diff-index", "--cached", "--name-only", "-z", "--no-renames", "--ignore-submodules=none", tree.String())
+	out, err := d.git.output(ctx, nil, "diff-index", "--cached", "--name-only", "-z", "--no-renames", "--ignore-submodules=none",
+		tree.String())
 	return split(out), err
 }

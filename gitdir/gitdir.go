@@ -71,9 +71,10 @@ type Options struct {
 
 // Dir is a git directory on disk. git commands may change the directory at any time.
 type Dir struct {
-	path, workTree string // path of the git directory; root of the mount
-	format         object.Format
-	head           packedrefs.Ref // the requested branch; its name is "" if HEAD was detached
+	path   string // of the git directory
+	git    commands
+	format object.Format
+	head   packedrefs.Ref // the requested branch; its name is "" if HEAD was detached
 }
 
 // Create creates the git directory at path. The directory must not exist, or must be the incomplete result of a Create
@@ -131,7 +132,7 @@ func (o Options) writeRefs(d *Dir, path string) error {
 
 // dir returns a Dir for path. It does not access the disk.
 func (o Options) dir(path string) *Dir {
-	d := &Dir{path: path, workTree: o.WorkTree, format: o.Format}
+	d := &Dir{path: path, git: commands{path: path, workTree: o.WorkTree}, format: o.Format}
 	if strings.HasPrefix(o.Ref, "refs/heads/") {
 		d.head = packedrefs.Ref{Name: o.Ref, ID: o.Commit}
 	}

@@ -1,17 +1,14 @@
 package gitdir
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 
-	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -72,7 +69,7 @@ func (d *Dir) Head(ctx context.Context) (Head, error) {
 	if ref, ok := strings.CutPrefix(strings.TrimSpace(string(text)), "ref: "); ok {
 		h.Branch = strings.TrimPrefix(ref, "refs/heads/")
 	}
-	ids, err := d.objects(ctx, "HEAD^{commit}", "HEAD^{tree}")
+	ids, err := d.git.objects(ctx, "HEAD^{commit}", "HEAD^{tree}")
 	if err != nil {
 		return Head{}, fmt.Errorf("read HEAD: %w", err)
 	}
@@ -88,7 +85,7 @@ func (d *Dir) Resolve(ctx context.Context, w Wish) (Destination, error) {
 	case "":
 		name = "HEAD"
 	case "-":
-		out, err := d.git(ctx, nil, "check-ref-format", "--branch", "@{-1}")
+		out, err := d.git.output(ctx, nil, "check-ref-format", "--branch", "@{-1}")
 		if err != nil {
 			return Destination{}, ErrNoCommit
 		}
@@ -99,7 +96,7 @@ func (d *Dir) Resolve(ctx context.Context, w Wish) (Destination, error) {
 		return Destination{}, ErrNoCommit
 	}
 	// One git cat-file resolves all names, because each start of git takes milliseconds.
-	ids, err := d.objects(ctx, "refs/heads/"+name+"^{commit}", "refs/heads/"+name+"^{tree}", name+"^{commit}",
+	ids, err := d.git.objects(ctx, "refs/heads/"+name+"^{commit}", "refs/heads/"+name+"^{tree}", name+"^{commit}",
 		name+"^{tree}", "refs/heads/"+w.Create)
 	if err != nil {
 		return Destination{}, err
@@ -110,7 +107,7 @@ func (d *Dir) Resolve(ctx context.Context, w Wish) (Destination, error) {
 		if !ids[4].IsZero() {
 			return Destination{}, ErrBranchExists
 		}
-		if _, err := d.git(ctx, nil, "check-ref-format", "--branch", w.Create); err != nil {
+		if _, err := d.git.output(ctx, nil, "check-ref-format", "--branch", w.Create); err != nil {
 			return Destination{}, fmt.Errorf("invalid branch name %q", w.Create)
 		}
 		if any.Commit.IsZero() {
@@ -135,7 +132,7 @@ func (d *Dir) Resolve(ctx context.Context, w Wish) (Destination, error) {
 // guess returns the destination for a new branch that starts at the remote-tracking branch of the same name, as git
 // switch creates it. It returns ErrAmbiguous if several remotes have such a branch, and ErrNoCommit if none has.
 func (d *Dir) guess(ctx context.Context, name string) (Destination, error) {
-	out, err := d.git(ctx, nil, "for-each-ref", "--format=%(refname) %(objectname) %(tree)", "refs/remotes/*/"+name)
+	out, err := d.git.output(ctx, nil, "for-each-ref", "--format=%(refname) %(objectname) %(tree)", "refs/remotes/*/"+name)
 	if err != nil {
 		return Destination{}, err
 	}
@@ -162,7 +159,7 @@ func (d *Dir) unused(ctx context.Context, branch string) error {
 	if _, err := os.Stat(filepath.Join(d.path, "worktrees")); err != nil {
 		return nil
 	}
-	out, err := d.git(ctx, nil, "worktree", "list", "--porcelain", "-z")
+	out, err := d.git.output(ctx, nil, "worktree", "list", "--porcelain", "-z")
 	if err != nil {
 		return err
 	}
@@ -171,7 +168,7 @@ func (d *Dir) unused(ctx context.Context, branch string) error {
 		if path, ok := strings.CutPrefix(line, "worktree "); ok {
 			at = path
 		}
-		if line == "branch refs/heads/"+branch && at != d.workTree && at != realPath(d.workTree) {
+		if line == "branch refs/heads/"+branch && at != d.git.workTree && at != realPath(d.git.workTree) {
 			return fmt.Errorf("%w: %s", ErrInUse, at)
 		}
 	}
@@ -185,15 +182,15 @@ func (d *Dir) Move(ctx context.Context, from Head, to Destination) error {
 		if to.Upstream != "" {
 			args = []string{"branch", "--track", to.Branch, to.start}
 		}
-		if err := d.update(ctx, []string{"HEAD", "refs/heads/" + to.Branch, "config"}, args...); err != nil {
+		if err := d.git.update(ctx, []string{"HEAD", "refs/heads/" + to.Branch, "config"}, args...); err != nil {
 			return err
 		}
 	}
 	reason := "checkout: moving from " + from.name() + " to " + to.Name
 	if to.Branch != "" {
-		return d.update(ctx, []string{"HEAD"}, "symbolic-ref", "-m", reason, "HEAD", "refs/heads/"+to.Branch)
+		return d.git.update(ctx, []string{"HEAD"}, "symbolic-ref", "-m", reason, "HEAD", "refs/heads/"+to.Branch)
 	}
-	return d.update(ctx, []string{"HEAD"}, "update-ref", "--no-deref", "-m", reason, "HEAD", to.Commit.String())
+	return d.git.update(ctx, []string{"HEAD"}, "update-ref", "--no-deref", "-m", reason, "HEAD", to.Commit.String())
 }
 
 // Track sets the ref of a branch or tag that was fetched without the rest of the history. The ref of a branch is its
@@ -205,19 +202,19 @@ func (d *Dir) Track(ctx context.Context, ref string, commit object.ID) error {
 	if ref == "" {
 		return nil
 	}
-	return d.update(ctx, []string{ref}, "update-ref", ref, commit.String())
+	return d.git.update(ctx, []string{ref}, "update-ref", ref, commit.String())
 }
 
 // Forward moves the branch that HEAD is on from one commit to another, as git pull does for a fast-forward. reason is the
 // message for the reflog. git refuses the change if the branch is not at from.
 func (d *Dir) Forward(ctx context.Context, branch string, from, to object.ID, reason string) error {
 	ref := "refs/heads/" + branch
-	return d.update(ctx, []string{"HEAD", ref}, "update-ref", "-m", reason, ref, to.String(), from.String())
+	return d.git.update(ctx, []string{"HEAD", ref}, "update-ref", "-m", reason, ref, to.String(), from.String())
 }
 
 // Commit returns the commit and the tree that name resolves to. Both are zero if there is no such commit.
 func (d *Dir) Commit(ctx context.Context, name string) (Head, error) {
-	ids, err := d.objects(ctx, name+"^{commit}", name+"^{tree}")
+	ids, err := d.git.objects(ctx, name+"^{commit}", name+"^{tree}")
 	if err != nil {
 		return Head{}, err
 	}
@@ -226,13 +223,13 @@ func (d *Dir) Commit(ctx context.Context, name string) (Head, error) {
 
 // Reaches reports whether ancestor is commit itself or one of its ancestors, as far as the history was fetched.
 func (d *Dir) Reaches(ctx context.Context, ancestor, commit object.ID) bool {
-	_, err := d.git(ctx, nil, "merge-base", "--is-ancestor", ancestor.String(), commit.String())
+	_, err := d.git.output(ctx, nil, "merge-base", "--is-ancestor", ancestor.String(), commit.String())
 	return err == nil
 }
 
 // Behind returns the number of commits that HEAD lacks: commit and its ancestors that are not reachable from HEAD.
 func (d *Dir) Behind(ctx context.Context, commit object.ID) (int64, error) {
-	out, err := d.git(ctx, nil, "rev-list", "--count", "HEAD.."+commit.String())
+	out, err := d.git.output(ctx, nil, "rev-list", "--count", "HEAD.."+commit.String())
 	if err != nil {
 		return 0, err
 	}
@@ -246,7 +243,7 @@ func (d *Dir) Changes(ctx context.Context, ignored bool) (paths []string, err er
 	if ignored {
 		args = append(args, "--ignored")
 	}
-	out, err := d.git(ctx, nil, args...)
+	out, err := d.git.output(ctx, nil, args...)
 	for _, line := range split(out) {
 		if len(line) > 3 {
 			paths = append(paths, line[3:])
@@ -257,7 +254,7 @@ func (d *Dir) Changes(ctx context.Context, ignored bool) (paths []string, err er
 
 // OtherWork reports whether the git directory has a local branch other than branch, or a stash.
 func (d *Dir) OtherWork(ctx context.Context, branch string) (bool, error) {
-	out, err := d.git(ctx, nil, "for-each-ref", "--format=%(refname)", "refs/heads", "refs/stash")
+	out, err := d.git.output(ctx, nil, "for-each-ref", "--format=%(refname)", "refs/heads", "refs/stash")
 	for line := range strings.Lines(string(out)) {
 		if strings.TrimSpace(line) != "refs/heads/"+branch {
 			return true, err
@@ -278,40 +275,6 @@ func (d *Dir) Busy() string {
 		}
 	}
 	return ""
-}
-
-// objects resolves names to object ids. The id of a name that cannot be resolved is zero.
-func (d *Dir) objects(ctx context.Context, names ...string) ([]object.ID, error) {
-	out, err := d.git(ctx, []byte(strings.Join(names, "\n")+"\n"), "cat-file", "--batch-check=%(objectname)")
-	if err != nil {
-		return nil, err
-	}
-	ids := make([]object.ID, len(names))
-	lines := strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
-	if len(lines) != len(names) {
-		return nil, fmt.Errorf("look up %d objects: git listed %d", len(names), len(lines))
-	}
-	for i, line := range lines {
-		if id, err := object.ParseID(line); err == nil { // otherwise git printed "missing" or "ambiguous"
-			ids[i] = id
-		}
-	}
-	return ids, nil
-}
-
-// git runs a git command on this directory and its working tree and returns the output. The command does not take
-// optional locks, so it cannot disturb a git command of the user.
-func (d *Dir) git(ctx context.Context, stdin []byte, args ...string) ([]byte, error) {
-	cmd := d.command(ctx, args...)
-	cmd.Stdin = bytes.NewReader(stdin)
-	return gitcmd.Output(cmd)
-}
-
-// command returns a git command that neither prompts the user nor fetches objects.
-func (d *Dir) command(ctx context.Context, args ...string) *exec.Cmd {
-	cmd := gitcmd.New(ctx, append([]string{"--git-dir", d.path, "--work-tree", d.workTree, "--no-optional-locks"}, args...)...)
-	cmd.Env = append(append(cmd.Env, gitcmd.PlainText, gitcmd.NoPrompt, gitcmd.NoFetch), Borrowing(d.path)...)
-	return cmd
 }
 
 // HeadName returns the short name of the branch that HEAD points to, or the commit id if HEAD is detached. It returns ""

@@ -120,7 +120,7 @@ func (o IndexOptions) ignoreID(f object.Format, e index.Entry) (object.ID, bool)
 // untracked returns an untracked cache that contains no directories. The other fields must be those that git expects,
 // because git discards a cache that was written with other settings or for another working tree.
 func (d *Dir) untracked(ctx context.Context) (*index.Untracked, error) {
-	u := &index.Untracked{Ident: index.Ident(realPath(d.workTree)), Flags: index.ShowNormal, PerDirectory: ".gitignore"}
+	u := &index.Untracked{Ident: index.Ident(realPath(d.git.workTree)), Flags: index.ShowNormal, PerDirectory: ".gitignore"}
 	settings, err := d.settings(ctx)
 	if err != nil {
 		return nil, err

@@ -13,7 +13,8 @@ import (
 
 func locks(t *testing.T) (d *Dir, lock string) {
 	t.Helper()
-	d = &Dir{path: t.TempDir(), format: object.SHA1}
+	dir := t.TempDir()
+	d = &Dir{path: dir, git: commands{path: dir}, format: object.SHA1}
 	return d, filepath.Join(d.path, "index.lock")
 }
 

@@ -99,7 +99,7 @@ func TestAddSubmodulesKeepsWhatIsThere(t *testing.T) {
 	if err := os.WriteFile(name, []byte("[core]\n\tbare = false\n[submodule \"mine\"]\n\turl = /own\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	d := &Dir{path: path}
+	d := &Dir{path: path, git: commands{path: path}}
 	for range 2 {
 		if err := d.AddSubmodules([]Submodule{{"mine", "mine", "https://git.example/mine"}, {"lib/x", "x", "https://git.example/x"}}); err != nil {
 			t.Fatal(err)

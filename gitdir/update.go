@@ -34,8 +34,8 @@ var patient = []string{"-c", "core.filesRefLockTimeout=5000", "-c", "core.packed
 
 // update runs a git command that changes some files of the git directory. files lists these files; a ref such as
 // refs/heads/x stands for its file. update does not stop git when ctx ends, because git would leave lock files.
-func (d *Dir) update(ctx context.Context, files []string, args ...string) error {
-	note, err := os.CreateTemp(d.path, updatePrefix)
+func (c *commands) update(ctx context.Context, files []string, args ...string) error {
+	note, err := os.CreateTemp(c.path, updatePrefix)
 	if err != nil {
 		return fmt.Errorf("run git %s: %w", args[0], err)
 	}
@@ -47,29 +47,29 @@ func (d *Dir) update(ctx context.Context, files []string, args ...string) error 
 		return fmt.Errorf("run git %s: record lock files: %w", args[0], errors.Join(err, note.Close(), os.Remove(note.Name())))
 	}
 	ctx = context.WithoutCancel(ctx)
-	cmd := d.command(ctx, append(patient, args...)...)
+	cmd := c.command(ctx, append(patient, args...)...)
 	cmd.ExtraFiles = []*os.File{note}
 	err = gitcmd.Run(cmd)
 	note.Close()
 	// git was killed by a signal, so its lock files are stale.
 	if state := cmd.ProcessState; state != nil && !state.Exited() {
-		return errors.Join(err, d.breakUpdate(ctx, note.Name()))
+		return errors.Join(err, c.breakUpdate(ctx, note.Name()))
 	}
 	return errors.Join(err, os.Remove(note.Name()))
 }
 
 // breakUpdates removes the lock files that were left by git commands of a process that was killed.
-func (d *Dir) breakUpdates(ctx context.Context) error {
-	notes, err := filepath.Glob(filepath.Join(quoteGlob.Replace(d.path), updatePrefix+"*"))
+func (c *commands) breakUpdates(ctx context.Context) error {
+	notes, err := filepath.Glob(filepath.Join(quoteGlob.Replace(c.path), updatePrefix+"*"))
 	for _, note := range notes {
-		err = errors.Join(err, d.breakUpdate(ctx, note))
+		err = errors.Join(err, c.breakUpdate(ctx, note))
 	}
 	return err
 }
 
 // breakUpdate waits until the git process of one note has ended, and removes the lock files that it has left, and the
 // note.
-func (d *Dir) breakUpdate(ctx context.Context, name string) error {
+func (c *commands) breakUpdate(ctx context.Context, name string) error {
 	note, err := os.Open(name)
 	if err != nil {
 		return err
@@ -100,7 +100,7 @@ func (d *Dir) breakUpdate(ctx context.Context, name string) error {
 		if !whole || !filepath.IsLocal(file) { // the process died while it wrote the note, before it started git
 			continue
 		}
-		if err := breakStale(ctx, filepath.Join(d.path, file+".lock"), st.ModTime()); err != nil {
+		if err := breakStale(ctx, filepath.Join(c.path, file+".lock"), st.ModTime()); err != nil {
 			return err
 		}
 	}

@@ -17,7 +17,8 @@ import (
 func TestLocksOfDeadGits(t *testing.T) {
 	asGittest(t)
 	work := t.TempDir()
-	d := &Dir{path: filepath.Join(work, ".git"), workTree: work}
+	path := filepath.Join(work, ".git")
+	d := &Dir{path: path, git: commands{path: path, workTree: work}}
 	git := func(args ...string) string {
 		t.Helper()
 		out, err := gittest.Git(t.Context(), work, args...)
@@ -34,7 +35,9 @@ func TestLocksOfDeadGits(t *testing.T) {
 		_, err := os.Lstat(lock)
 		return !errors.Is(err, fs.ErrNotExist)
 	}
-	branch := func() error { return d.update(t.Context(), []string{"refs/heads/new"}, "branch", "new", "main") }
+	branch := func() error {
+		return d.git.update(t.Context(), []string{"refs/heads/new"}, "branch", "new", "main")
+	}
 
 	hook := filepath.Join(d.path, "hooks", "reference-transaction")
 	if err := os.MkdirAll(filepath.Dir(hook), 0o755); err != nil {

@@ -22,7 +22,6 @@ var (
 	}
 	overMethods = map[string]int{
 		"daemon.Daemon":       58,
-		"gitdir.Dir":          41,
 		"mount.Mount":         145,
 		"overlay.Layer":       60,
 		"overlay/state.Table": 67,

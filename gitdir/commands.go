@@ -1,0 +1,53 @@
+package gitdir
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os/exec"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// commands runs git commands on the git directory of a mount and its working tree, and removes the lock files of those
+// that were killed. Dir uses it for everything that git itself must read or change. It needs no lock, because its fields
+// do not change.
+type commands struct {
+	path, workTree string // path of the git directory; root of the mount
+}
+
+// objects resolves names to object ids. The id of a name that cannot be resolved is zero.
+func (c *commands) objects(ctx context.Context, names ...string) ([]object.ID, error) {
+	out, err := c.output(ctx, []byte(strings.Join(names, "\n")+"\n"), "cat-file", "--batch-check=%(objectname)")
+	if err != nil {
+		return nil, err
+	}
+	ids := make([]object.ID, len(names))
+	lines := strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
+	if len(lines) != len(names) {
+		return nil, fmt.Errorf("look up %d objects: git listed %d", len(names), len(lines))
+	}
+	for i, line := range lines {
+		if id, err := object.ParseID(line); err == nil { // otherwise git printed "missing" or "ambiguous"
+			ids[i] = id
+		}
+	}
+	return ids, nil
+}
+
+// output runs a git command on this directory and its working tree and returns the output. The command does not take
+// optional locks, so it cannot disturb a git command of the user.
+func (c *commands) output(ctx context.Context, stdin []byte, args ...string) ([]byte, error) {
+	cmd := c.command(ctx, args...)
+	cmd.Stdin = bytes.NewReader(stdin)
+	return gitcmd.Output(cmd)
+}
+
+// command returns a git command that neither prompts the user nor fetches objects.
+func (c *commands) command(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := gitcmd.New(ctx, append([]string{"--git-dir", c.path, "--work-tree", c.workTree, "--no-optional-locks"}, args...)...)
+	cmd.Env = append(append(cmd.Env, gitcmd.PlainText, gitcmd.NoPrompt, gitcmd.NoFetch), Borrowing(c.path)...)
+	return cmd
+}
