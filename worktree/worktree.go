@@ -84,7 +84,7 @@
 //
 //	overlay's cut -> overlay.File -> overlay.Layer
 //	overlay.Layer -> journal.Journal
-//	overlay.Layer -> removed.Set
+//	overlay.Layer -> removed.Set -> overlay.Pin
 //	overlay.Layer -> nameSearch.mu
 //	table.syncing -> table.append
 //	writers.Set is a leaf

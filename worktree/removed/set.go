@@ -7,8 +7,8 @@
 // checkpoint, and Take returns the kept files. Each kept file is stored in the overlay's log, in the same record as the
 // removal: if the process is killed before the checkpoint is complete, its successor makes the checkpoint (Open).
 //
-// The mutex of a Set is a leaf of the lock order: it is taken within updates of the overlay, and the overlay is never called
-// to make an update while it is held.
+// The mutex of a Set is taken within updates of the overlay. While it is held, the Set pins contents and releases pins, which takes
+// the locks of overlay.Pin, but it makes no update of its own.
 package removed
 
 import (
