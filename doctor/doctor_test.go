@@ -50,15 +50,15 @@ func TestExamine(t *testing.T) {
 			"newer": {true, false, "newer"}, "empty": {true, repair, "without any changes"}, "_left": {true, repair, "leftover of a process that was killed while it mounted"},
 		} {
 			if f := all[name]; f.Wrong != want.wrong || f.Mended != want.mended || !strings.Contains(f.What, want.what) {
-				t.Errorf("repair %v: %s: %+v", repair, name, f)
+				t.Errorf("repair %v: finding %s: got %+v", repair, name, f)
 			}
 		}
 		if names := statedirtest.Names(t, h); !repair && names != before {
-			t.Errorf("looking left %q", names)
+			t.Errorf("doctor without repair left the files %q", names)
 		}
 	}
 	if names := statedirtest.Names(t, h); names != "killed mounted newer sound" {
-		t.Errorf("repaired, and left %q", names)
+		t.Errorf("files after the repair: got %q", names)
 	}
 }
 
@@ -97,13 +97,13 @@ func TestExamineMendsAnOverlay(t *testing.T) {
 		return open, mended
 	}
 	if open, _ := wrong(false); open == 0 {
-		t.Error("the damage is not told")
+		t.Error("the damage is not reported")
 	}
 	if _, mended := wrong(true); mended == 0 {
-		t.Error("nothing is mended")
+		t.Error("the damage was not repaired")
 	}
 	if open, _ := wrong(false); open > 0 {
-		t.Error("it is still wrong")
+		t.Error("the overlay is still damaged after the repair")
 	}
 }
 

@@ -28,17 +28,17 @@ func TestParseCommit(t *testing.T) {
 			tag := r.id(nil, "rev-parse", "v1")
 			got, gotType, err := ParseTagTarget(f, []byte(r.git(nil, "cat-file", "tag", tag.String())))
 			if err != nil || got != target || gotType != typ {
-				t.Errorf("tag of %s %s: %s %s, %v", typ, target, gotType, got, err)
+				t.Errorf("tag of %s %s: got %s %s, %v", typ, target, gotType, got, err)
 			}
 			r.git(nil, "tag", "-f", "-m", "t", "v2", tag.String())
 			if got, gotType, err := ParseTagTarget(f, []byte(r.git(nil, "cat-file", "tag", "v2"))); err != nil || got != tag || gotType != Tag {
-				t.Errorf("tag of tag: %s %s, %v", gotType, got, err)
+				t.Errorf("tag of a tag: got %s %s, %v", gotType, got, err)
 			}
 		}
 	}
 }
 
-// commit spells a commit with the given last headers.
+// commit encodes a commit with the given last headers.
 func commit(lines ...string) []byte {
 	return []byte("tree " + strings.Repeat("1", 40) + "\n" + strings.Join(lines, "\n") + "\n\nmessage\n")
 }
@@ -59,7 +59,7 @@ func TestParseCommitDates(t *testing.T) {
 	} {
 		c, err := ParseCommit(SHA1, commit("author A <a@example.org> 1 +0000", "committer "+ident))
 		if err != nil || c.Committed.Unix() != want {
-			t.Errorf("%q: %v, %v, want %d", ident, c.Committed, err, want)
+			t.Errorf("committer %q: got %v, %v, want %d", ident, c.Committed, err, want)
 		}
 	}
 }
@@ -86,7 +86,7 @@ func TestParseCommitRefuses(t *testing.T) {
 	}
 	c, err := ParseCommit(SHA1, commit("parent "+id, "author "+who, "committer "+who, "gpgsig x", " tree "+id, " parent "+id, "mergetag object "+id))
 	if err != nil || len(c.Parents) != 1 {
-		t.Errorf("a signed commit: %+v, %v", c, err)
+		t.Errorf("a signed commit: got %+v, %v", c, err)
 	}
 	for name, content := range map[string]string{
 		"nothing":      "",
@@ -97,7 +97,7 @@ func TestParseCommitRefuses(t *testing.T) {
 		"other format": "object " + long + "\ntype commit\n",
 	} {
 		if id, typ, err := ParseTagTarget(SHA1, []byte(content)); err == nil {
-			t.Errorf("tag, %s: %s %s", name, typ, id)
+			t.Errorf("invalid tag (%s): got %s %s, want an error", name, typ, id)
 		}
 	}
 }
@@ -115,7 +115,7 @@ func FuzzParseCommit(f *testing.F) {
 			want := fmt.Sprintf("tree %s", c.Tree)
 			for _, p := range c.Parents {
 				if !bytes.Contains(head, fmt.Appendf(nil, "\nparent %s", p)) {
-					t.Fatalf("parent %s from nowhere", p)
+					t.Fatalf("parent %s is not in the text of the commit", p)
 				}
 			}
 			if !bytes.HasPrefix(content, []byte(want)) || c.Tree.Format() != format || c.Committed.Unix() < 0 {
@@ -132,7 +132,7 @@ func FuzzParseTagTarget(f *testing.F) {
 		for _, format := range formats {
 			id, typ, err := ParseTagTarget(format, content)
 			if err == nil && !bytes.HasPrefix(content, fmt.Appendf(nil, "object %s\ntype %s", id, typ)) {
-				t.Fatalf("%s %s from %q", typ, id, content)
+				t.Fatalf("got the invalid target %s %s of tag %q", typ, id, content)
 			}
 		}
 	})

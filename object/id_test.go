@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestHash gives contents of all types the ids that git gives them.
+// TestHash compares the ids of contents of all types with git's.
 func TestHash(t *testing.T) {
 	for _, f := range formats {
 		r := newRepo(t, f)
@@ -16,7 +16,7 @@ func TestHash(t *testing.T) {
 				want := r.id(data, "hash-object", "-t", typ.String(), "--literally", "--stdin")
 				got, err := Hash(f, typ, data)
 				if err != nil || got != want || got.Format() != f || len(got.Bytes()) != f.Size() {
-					t.Errorf("%s %s of %d bytes: %s, %v, want %s", f, typ, len(data), got, err, want)
+					t.Errorf("id of %s %s of %d bytes: got %s, %v, want %s", f, typ, len(data), got, err, want)
 				}
 				h := NewHasher(f, Blob, 5)
 				h.Write([]byte("other"))
@@ -25,7 +25,7 @@ func TestHash(t *testing.T) {
 					h.Write([]byte{b})
 				}
 				if got, err := h.Sum(); err != nil || got != want {
-					t.Errorf("%s %s byte by byte: %s, %v, want %s", f, typ, got, err, want)
+					t.Errorf("id of %s %s, written byte by byte: got %s, %v, want %s", f, typ, got, err, want)
 				}
 			}
 		}
@@ -60,7 +60,7 @@ func TestParseID(t *testing.T) {
 	}
 	var zero ID
 	if !zero.IsZero() || zero.String() != "" || len(zero.Bytes()) != 0 {
-		t.Errorf("the zero ID is %q", zero)
+		t.Errorf("string of the zero ID: got %q", zero)
 	}
 }
 
@@ -75,7 +75,7 @@ func TestCompare(t *testing.T) {
 	slices.Reverse(shuffled)
 	slices.SortFunc(shuffled, ID.Compare)
 	if !slices.Equal(shuffled, ids) {
-		t.Errorf("sorted: %v", shuffled)
+		t.Errorf("sorted ids: got %v", shuffled)
 	}
 	for _, id := range ids {
 		if id.Compare(id) != 0 {
@@ -91,7 +91,7 @@ func TestParseFormat(t *testing.T) {
 		}
 	}
 	if _, err := ParseFormat("sha512"); err == nil {
-		t.Error("sha512 is a format")
+		t.Error("format sha512 was accepted")
 	}
 }
 
@@ -101,7 +101,7 @@ func FuzzParseID(f *testing.F) {
 	f.Add("HEAD")
 	f.Fuzz(func(t *testing.T, s string) {
 		if id, err := ParseID(s); err == nil && id.String() != s {
-			t.Fatalf("%q became %s", s, id)
+			t.Fatalf("invalid id %q was parsed as %s", s, id)
 		}
 	})
 }

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// raw spells a tree as given, however wrong.
+// raw encodes a tree from the given texts, which may be invalid.
 func raw(f Format, entries ...string) []byte {
 	var b bytes.Buffer
 	for i, e := range entries {
@@ -20,13 +20,13 @@ func raw(f Format, entries ...string) []byte {
 	return b.Bytes()
 }
 
-// TestParseTree reads trees that git wrote of random entries in random order, names of any byte among them.
+// TestParseTree reads trees that git wrote, with random entries in random order and names with arbitrary bytes.
 func TestParseTree(t *testing.T) {
 	for _, f := range formats {
 		r := newRepo(t, f)
 		rnd := rand.New(rand.NewPCG(5, 6))
 		modes := map[Mode]string{ModeDir: "tree", ModeFile: "blob", ModeExec: "blob", ModeSymlink: "blob", ModeGitlink: "commit"}
-		alphabet := "aab.-/\x01\x7f\xc3\xa9\xff 0~:\\\n\t\"" // '/' is taken out below: it keeps names short
+		alphabet := "aab.-/\x01\x7f\xc3\xa9\xff 0~:\\\n\t\"" // '/' is removed below, which makes names shorter
 		for range 20 {
 			want := map[string]TreeEntry{}
 			for range rnd.IntN(60) {
@@ -55,18 +55,18 @@ func TestParseTree(t *testing.T) {
 			var list strings.Builder
 			for _, e := range entries {
 				if want[e.Name] != e {
-					t.Errorf("%q is %v, want %v", e.Name, e, want[e.Name])
+					t.Errorf("entry %q: got %v, want %v", e.Name, e, want[e.Name])
 				}
 				fmt.Fprintf(&list, "%06o %s %s\t%s\x00", uint32(e.Mode), modes[e.Mode], e.ID, e.Name)
 			}
 			if got := r.git(nil, "ls-tree", "-z", id.String()); got != list.String() || len(entries) != len(want) {
-				t.Errorf("%d entries\n%q\nwant\n%q", len(entries), list.String(), got)
+				t.Errorf("got %d entries\n%q\nwant\n%q", len(entries), list.String(), got)
 			}
 		}
 	}
 }
 
-// judged are trees, each of which ParseTree and `git fsck` must both take or both refuse.
+// judged are trees that ParseTree and `git fsck` must both accept or both refuse.
 var judged = map[string]struct {
 	entries []string
 	bad     bool
@@ -141,34 +141,34 @@ func TestParseTreeAgainstFsck(t *testing.T) {
 			ids[r.id(content, "hash-object", "-t", "tree", "--literally", "-w", "--stdin").String()] = name
 			entries, err := ParseTree(f, content)
 			if (err != nil) != j.bad || err == nil && len(entries) != len(j.entries) {
-				t.Errorf("%s: %v, want refusal %v", name, err, j.bad)
+				t.Errorf("tree %s: got %v, want refusal %v", name, err, j.bad)
 			}
 		}
 		out, errs, _ := r.try(nil, "-c", "fsck.zeroPaddedFilemode=ignore", "fsck", "--strict", "--no-dangling")
 		refused := map[string]bool{}
 		for _, line := range strings.Split(out+errs, "\n") {
 			for id, name := range ids {
-				if strings.Contains(line, " in tree "+id) && !strings.Contains(line, "broken links") { // the entries name nothing
+				if strings.Contains(line, " in tree "+id) && !strings.Contains(line, "broken links") { // the objects of the entries do not exist
 					refused[name] = true
 				}
 			}
 		}
 		for name, j := range judged {
 			if refused[name] != j.bad {
-				t.Errorf("git fsck, %s: refused %v, want %v", name, refused[name], j.bad)
+				t.Errorf("git fsck of tree %s: got refused %v, want %v", name, refused[name], j.bad)
 			}
 		}
 	}
 }
 
-// TestParseTreeRefuses what git cannot be asked about, or takes.
+// TestParseTreeRefuses: ParseTree refuses trees that git accepts, or that cannot be passed to git.
 func TestParseTreeRefuses(t *testing.T) {
 	for _, f := range formats {
 		good := raw(f, "100644 a", "40000 b")
 		for i := range good {
 			whole := i == 0 || i == len(raw(f, "100644 a"))
 			if entries, err := ParseTree(f, good[:i]); (err == nil) != whole {
-				t.Errorf("cut at %d: %v, %v", i, entries, err)
+				t.Errorf("tree cut at byte %d: got %v, %v", i, entries, err)
 			}
 		}
 		for name, content := range map[string][]byte{
@@ -190,18 +190,18 @@ func TestParseTreeRefuses(t *testing.T) {
 		old := raw(f, "100600 a", "100664 b", "100700 c")
 		entries, err := ParseTree(f, old)
 		if err != nil || len(entries) != 3 || entries[0].Mode != ModeFile || entries[1].Mode != ModeFile || entries[2].Mode != ModeExec {
-			t.Errorf("permissions of old histories: %v, %v", entries, err)
+			t.Errorf("modes of old repositories: got %v, %v", entries, err)
 		}
 		if e, err := ParseTree(f, raw(f, "100644 "+strings.Repeat("a", MaxNameLen))); err != nil || len(e) != 1 {
-			t.Errorf("the longest name: %v", err)
+			t.Errorf("entry with the longest name: got %v", err)
 		}
 	}
 	if _, err := ParseTree(SHA1, make([]byte, MaxTreeSize+1)); err == nil {
-		t.Error("a tree over the limit")
+		t.Error("a tree over the limit was accepted")
 	}
 }
 
-// encode spells entries as git does.
+// encode encodes entries as git does.
 func encode(entries []TreeEntry) []byte {
 	var b bytes.Buffer
 	for _, e := range entries {
@@ -227,16 +227,16 @@ func FuzzParseTree(f *testing.F) {
 		names := map[string]bool{}
 		for _, e := range entries {
 			if e.Name == "" || e.Name == "." || e.Name == ".." || strings.EqualFold(e.Name, ".git") || strings.ContainsAny(e.Name, "/\x00") {
-				t.Fatalf("accepts name %q", e.Name)
+				t.Fatalf("accepted the invalid name %q", e.Name)
 			}
 			if names[e.Name] {
-				t.Fatalf("accepts %q twice", e.Name)
+				t.Fatalf("accepted the duplicate name %q", e.Name)
 			}
 			names[e.Name] = true
 		}
 		again, err := ParseTree(format, encode(entries))
 		if err != nil || !slices.Equal(again, entries) {
-			t.Fatalf("spelled anew: %v", err)
+			t.Fatalf("parse the tree that was encoded again: %v", err)
 		}
 	})
 }

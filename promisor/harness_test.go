@@ -46,7 +46,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// clone is a git directory with a working tree that lacks all blobs, and the store it borrows from.
+// clone is a git directory with a working tree, which lacks all blobs, and the store that is its alternate.
 type clone struct {
 	testing.TB
 	dir     string // the working tree
@@ -57,7 +57,7 @@ type clone struct {
 	remote  *gittest.Server
 }
 
-// counting counts questions.
+// counting counts queries of git.
 type counting struct {
 	*fetch.Store
 	questions int
@@ -140,7 +140,7 @@ func newCloneWithin(t testing.TB, remote *gittest.Server, repo string, deadline 
 	return c
 }
 
-// result is what became of a git command.
+// result is the result of a git command.
 type result struct {
 	out, errs string
 	err       error
@@ -154,7 +154,7 @@ func (r result) String() string {
 	return fmt.Sprintf("%d questions, %d requests, %d blobs, %s, %v %s", r.questions, r.requests, r.blobs, r.took.Round(time.Millisecond), r.err, r.errs)
 }
 
-// try runs git and counts what it asked for.
+// try runs git and counts its queries and requests.
 func (c *clone) try(in string, args ...string) result {
 	c.Helper()
 	c.remote.Log().Reset()
@@ -173,7 +173,7 @@ func (c *clone) try(in string, args ...string) result {
 	return r
 }
 
-// run is try for what must succeed.
+// run is try for a command that must succeed.
 func (c *clone) run(dir string, args ...string) string {
 	c.Helper()
 	cmd := exec.Command("git", args...)

@@ -19,7 +19,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// served makes a repository with a history and serves it.
+// served creates a repository with a history and serves it.
 func served(t testing.TB, f object.Format) (*gittest.Repo, *gittest.Server) {
 	t.Helper()
 	root := t.TempDir()
@@ -41,11 +41,11 @@ func served(t testing.TB, f object.Format) (*gittest.Repo, *gittest.Server) {
 	return r, s
 }
 
-// want fails the test if a command did not do what it should in so many questions and requests.
+// want checks the output of a command, and the numbers of its queries and requests.
 func (r result) want(t testing.TB, questions, requests int, out string) {
 	t.Helper()
 	if r.err != nil || r.questions != questions || r.requests != requests || r.out != out {
-		t.Errorf("%s, want %d questions and %d requests; output is as wanted: %v", r, questions, requests, r.out == out)
+		t.Errorf("%s, want %d queries and %d requests; output is as expected: %v", r, questions, requests, r.out == out)
 	}
 }
 
@@ -65,7 +65,7 @@ func TestGitGetsWhatItLacks(t *testing.T) {
 			first := c.try("", one...)
 			first.want(t, 1, 1, truth(one...))
 			if first.blobs < 2 {
-				t.Error("nothing came along")
+				t.Error("no neighbours were fetched")
 			}
 			c.try("", one...).want(t, 0, 0, first.out)
 			c.try("", "cat-file", "-p", "main:d0001/f0004.txt").want(t, 0, 0, truth("cat-file", "-p", "main:d0001/f0004.txt"))
@@ -74,7 +74,7 @@ func TestGitGetsWhatItLacks(t *testing.T) {
 			blame := []string{"blame", "main", "--", "log.txt"}
 			c.try("", blame...).want(t, 1, 1, truth(blame...))
 			if found := packs(t, c.gitDir); len(found) > 1 {
-				t.Errorf("answers left packs: %q", found)
+				t.Errorf("answers left the packs %q", found)
 			}
 			if out := c.run(c.dir, "fsck"); strings.Contains(out, "error") || strings.Contains(out, "missing") {
 				t.Error(out)
@@ -83,7 +83,7 @@ func TestGitGetsWhatItLacks(t *testing.T) {
 	}
 }
 
-// TestRenamedFileIsFollowed has a file under three names, each time moved beside others that appear and vanish.
+// TestRenamedFileIsFollowed follows a file with three names, which was renamed in commits that also add and remove other files.
 func TestRenamedFileIsFollowed(t *testing.T) {
 	r, s := served(t, object.SHA1)
 	var lines []byte
@@ -109,7 +109,7 @@ func TestRenamedFileIsFollowed(t *testing.T) {
 		got := c.try("", args...)
 		want, err := exec.Command("git", append([]string{"-C", r.Path}, args...)...).Output()
 		if err != nil || got.err != nil || got.out != string(want) || got.questions > 5 || got.requests > 5 {
-			t.Errorf("git %s: %s; right output: %v, %v", args[0], got, got.out == string(want), err)
+			t.Errorf("git %s: got %s; output is right: %v, %v", args[0], got, got.out == string(want), err)
 		}
 		t.Logf("%q: %d questions, %d blobs", args, got.questions, got.blobs)
 	}
@@ -125,13 +125,13 @@ func TestGitAsksTheOriginWhenNobodyAnswers(t *testing.T) {
 	want, _ := exec.Command("git", "-C", r.Path, "cat-file", "-p", "main:log.txt").Output()
 	got.want(t, 0, 1, string(want))
 	if !strings.Contains(got.errs, "remote error: artifactfs: no daemon serves this mount") {
-		t.Errorf("git said %q", got.errs)
+		t.Errorf("stderr of git: got %q", got.errs)
 	}
 }
 
 func TestRemoteThatIsAwayIsAskedOnce(t *testing.T) {
 	_, s := served(t, object.SHA1)
-	c := newCloneWithin(t, s, "r.git", 2*time.Second) // the command waits for it more than once
+	c := newCloneWithin(t, s, "r.git", 2*time.Second) // the command waits for the remote more than once
 	s.Down()
 	got := c.try("", "cat-file", "-p", "main:log.txt")
 	if got.err == nil || got.questions != 1 || strings.Count(got.errs, "artifactfs: ") != 1 {
@@ -154,7 +154,7 @@ func TestUnknownObjectIsAnErrorOfGit(t *testing.T) {
 	}
 }
 
-// A git that listed its loose objects before its child made one asks for it with others.
+// A git process that has listed its loose objects before its child created one requests that object together with others.
 func TestWhatGitHasItselfIsNotAskedFor(t *testing.T) {
 	r, s := served(t, object.SHA1)
 	c := newClone(t, s, "r.git")
@@ -188,10 +188,10 @@ func TestCommitThatNobodyHasBroughtComesWithItsHistory(t *testing.T) {
 	}
 	got := c.try("", "log", "--oneline", id.String())
 	if n := strings.Count(got.out, "\n"); got.err != nil || n != 64 {
-		t.Errorf("%d commits: %s", n, got)
+		t.Errorf("got %d commits: %s", n, got)
 	}
 	if got.blobs > 0 {
-		t.Errorf("%d blobs came with a commit", got.blobs)
+		t.Errorf("a commit fetched %d blobs", got.blobs)
 	}
 }
 
@@ -217,11 +217,11 @@ func TestInterruptedGitEndsItsQuestion(t *testing.T) {
 	select {
 	case <-ended:
 	case <-time.After(20 * time.Second):
-		t.Fatal("the question goes on")
+		t.Fatal("the query did not end")
 	}
 }
 
-// TestLensNeverAsks has the commands of predictions meet missing objects.
+// TestLensNeverAsks: git commands that make predictions find missing objects, and do not fetch them.
 func TestLensNeverAsks(t *testing.T) {
 	_, s := served(t, object.SHA1)
 	c := newClone(t, s, "r.git")
@@ -236,7 +236,7 @@ func TestLensNeverAsks(t *testing.T) {
 	} {
 		cmd := l.command(ctx, args...)
 		var without []string
-		for _, e := range cmd.Env { // gits before 2.45 do not know it either
+		for _, e := range cmd.Env { // git before 2.45 does not know the variable
 			if !strings.HasPrefix(e, "GIT_NO_LAZY_FETCH=") {
 				without = append(without, e)
 			}
@@ -248,7 +248,7 @@ func TestLensNeverAsks(t *testing.T) {
 		}
 	}
 	if n := len(s.Log().Requests()); n > 0 || c.counted.questions > 0 {
-		t.Errorf("%d requests, %d questions", n, c.counted.questions)
+		t.Errorf("got %d requests and %d queries", n, c.counted.questions)
 	}
 }
 
@@ -264,7 +264,7 @@ func TestHostileHintsDoNothing(t *testing.T) {
 	} {
 		c.server.oracle.predict(context.Background(), Hint{Commands: []Command{{Process: "1", Args: args, Dir: "/", Prefix: "../.."}}}, nil)
 		if _, err := os.Lstat(victim); err == nil {
-			t.Fatalf("%q wrote a file", args)
+			t.Fatalf("git %q wrote a file", args)
 		}
 	}
 }
@@ -279,13 +279,13 @@ func TestOldProtocolIsRefused(t *testing.T) {
 func TestOptionsLetOnlyHarmlessOnesThrough(t *testing.T) {
 	a := walkOptions.parse([]string{"-p", "-20", "-n", "3", "--since", "1.week", "-Sx", "-S", "y", "--output=f", "main", "-U", "5", "--author=me", "--", "a", "-b"})
 	if got := strings.Join(a.flags, " "); got != "-20 -n3 --since=1.week --author=me" {
-		t.Errorf("flags %q", got)
+		t.Errorf("parsed flags: got %q", got)
 	}
 	if got := strings.Join(a.plain, " ") + "|" + strings.Join(a.paths, " "); got != "main|a -b" {
-		t.Errorf("words %q", got)
+		t.Errorf("parsed words: got %q", got)
 	}
 	if v, ok := a.value("-S"); v != "y" || !ok || !a.has("-p") || a.has("--stat") {
-		t.Errorf("value %q, %v", v, ok)
+		t.Errorf("parsed value: got %q, %v", v, ok)
 	}
 }
 
@@ -297,7 +297,7 @@ func FuzzReadRequest(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		q, err := readRequest(pktline.NewReader(bytes.NewReader(data), bufSize), object.SHA1)
 		if err == nil && len(q.wants)*40 > len(data) {
-			t.Errorf("%d wants in %d bytes", len(q.wants), len(data))
+			t.Errorf("parsed %d wants from %d bytes", len(q.wants), len(data))
 		}
 	})
 }
@@ -314,7 +314,7 @@ func FuzzReadHint(f *testing.F) {
 		}
 		var again bytes.Buffer
 		if writeHint(&again, h); again.Len() == 0 {
-			t.Error("nothing written")
+			t.Error("no answer was written")
 		}
 	})
 }
@@ -326,7 +326,7 @@ func FuzzReadChanges(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		err := readChanges(bufio.NewReader(bytes.NewReader(data)), func(string) error { return nil }, func(c change) error {
 			if len(c.before) == 0 || c.status == "" {
-				t.Errorf("change %+v", c)
+				t.Errorf("parsed change: got %+v", c)
 			}
 			return nil
 		})

@@ -19,18 +19,18 @@ func TestHomeIsTakenOnce(t *testing.T) {
 	}
 	var used statedir.InUseError
 	if _, err := h.Lock(t.Context(), "work", "/srv/other"); !errors.As(err, &used) || used.Dir != "/srv/a b" || used.Session != "work" {
-		t.Errorf("taken twice: %v", err)
+		t.Errorf("lock a locked directory: got %v", err)
 	}
 	first.Unlock()
 	second, err := h.Lock(t.Context(), "work", "/srv/other")
 	if err != nil || second.Created {
-		t.Fatalf("given up and not taken: %+v, %v", second, err)
+		t.Fatalf("lock a released directory: got %+v, %v", second, err)
 	}
 	if err := second.Remove(); err != nil {
 		t.Fatal(err)
 	}
 	if names := statedirtest.Names(t, h); names != "" {
-		t.Errorf("left %q", names)
+		t.Errorf("directories after the end: got %q", names)
 	}
 }
 
@@ -45,7 +45,7 @@ func TestLookingIsWaitedFor(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*statedir.LookPause)
 	defer cancel()
 	if _, err := h.Lock(ctx, "work", "/srv/a"); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("while somebody looks: %v", err)
+		t.Errorf("lock while another process reads: got %v", err)
 	}
 	taken := make(chan error, 1)
 	go func() {
@@ -62,7 +62,7 @@ func TestLookingIsWaitedFor(t *testing.T) {
 			t.Error(err)
 		}
 	case <-time.After(20 * time.Second):
-		t.Fatal("still waiting")
+		t.Fatal("the lock is still waiting after the reader has ended")
 	}
 }
 
@@ -75,16 +75,16 @@ func TestDiscard(t *testing.T) {
 	}
 	var used statedir.InUseError
 	if err := h.Discard("work", true); !errors.As(err, &used) {
-		t.Errorf("while it is mounted: %v", err)
+		t.Errorf("discard of a mounted session: got %v", err)
 	}
 	m.Unlock()
 	if err := h.Discard("work", true); err != nil {
 		t.Error(err)
 	}
 	if err := h.Discard("work", true); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("twice: %v", err)
+		t.Errorf("second discard: got %v", err)
 	}
 	if names := statedirtest.Names(t, h); names != "" {
-		t.Errorf("left %q", names)
+		t.Errorf("directories after the end: got %q", names)
 	}
 }

@@ -17,7 +17,7 @@ import (
 func TestRecordIsReadAsItWasWritten(t *testing.T) {
 	home := t.TempDir()
 	if _, err := statedir.ReadRecord(home); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("without a record: %v", err)
+		t.Errorf("read a missing record: got %v", err)
 	}
 	want := statedirtest.Record()
 	want.Made = []string{"/srv", "/srv/app"}
@@ -30,10 +30,10 @@ func TestRecordIsReadAsItWasWritten(t *testing.T) {
 		}
 	}
 	if got, err := statedir.ReadRecord(home); err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("got %+v, %v", got, err)
+		t.Errorf("read the record: got %+v, %v", got, err)
 	}
 	if names, err := os.ReadDir(home); err != nil || len(names) != 1 {
-		t.Errorf("saving left %v, %v", names, err)
+		t.Errorf("files after saving: got %v, %v", names, err)
 	}
 	if err := statedir.SyncRecord(home); err != nil {
 		t.Error(err)
@@ -81,7 +81,7 @@ func TestBaseOfARecord(t *testing.T) {
 	}
 	r.Commit, r.Tree, r.Format, r.Checkpoint = "", "", "sha256", nil
 	if b, err := r.Base(); err != nil || !b.Commit.IsZero() || b.Format.String() != "sha256" {
-		t.Errorf("of an unborn branch %+v, %v", b, err)
+		t.Errorf("base of an unborn branch: got %+v, %v", b, err)
 	}
 }
 
@@ -96,15 +96,15 @@ func TestSessionNames(t *testing.T) {
 			t.Errorf("session name for %q: %v", c, err)
 		}
 		if other, ok := seen[name]; ok {
-			t.Errorf("%q and %q are both %s", c, other, name)
+			t.Errorf("%q and %q have the same name %s", c, other, name)
 		}
 		seen[name] = c[0] + c[1]
 		if name != statedir.SessionName(c[0], c[1]) {
-			t.Error("it changes")
+			t.Error("the name of the same directory changed")
 		}
 	}
 	if name := statedir.SessionName("https://127.0.0.1/app", "/srv/app"); !strings.HasPrefix(name, "app-") || len(name) != 12 {
-		t.Errorf("named %s", name)
+		t.Errorf("session name: got %s", name)
 	}
 }
 
@@ -116,13 +116,13 @@ func FuzzRecord(f *testing.F) {
 		r, err := statedir.DecodeRecord(text)
 		if err != nil {
 			if !errors.Is(err, statedir.ErrRecord) && !errors.Is(err, statedir.ErrNewer) {
-				t.Errorf("refused with %v", err)
+				t.Errorf("invalid record: got error %v", err)
 			}
 			return
 		}
-		for _, d := range r.Redirects { // what is removed and mounted stays below the home and the mount
+		for _, d := range r.Redirects { // paths that are removed and mounted must stay below the mount's state directory and the mount
 			if filepath.Dir(filepath.Join("/h/redirect", d.Backing)) != "/h/redirect" || !filepath.IsLocal(d.Path) {
-				t.Errorf("%+v came through", d)
+				t.Errorf("unsafe redirect %+v was accepted", d)
 			}
 		}
 		home := t.TempDir()
@@ -130,7 +130,7 @@ func FuzzRecord(f *testing.F) {
 			t.Fatal(err)
 		}
 		if again, err := statedir.ReadRecord(home); err != nil || !reflect.DeepEqual(again, r) {
-			t.Errorf("read as %+v, then as %+v (%v)", r, again, err)
+			t.Errorf("record was read as %+v, then as %+v (%v)", r, again, err)
 		}
 	})
 }

@@ -22,21 +22,21 @@ func TestAStoreIsRemovedWhenNobodyHasIt(t *testing.T) {
 	}
 	one()
 	if err := statedir.RemoveStore(dir); !errors.Is(err, statedir.ErrStoreUsed) {
-		t.Errorf("in use: %v", err)
+		t.Errorf("remove a store in use: got %v", err)
 	}
 	two()
 	if err := statedir.RemoveStore(dir); err != nil {
 		t.Error(err)
 	}
 	if left, _ := os.ReadDir(filepath.Dir(dir)); len(left) > 0 {
-		t.Errorf("left: %v", left)
+		t.Errorf("stores after the removal: got %v", left)
 	}
 	if err := statedir.RemoveStore(dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("twice: %v", err)
+		t.Errorf("second removal: got %v", err)
 	}
 }
 
-// A process that locked a store finds it under its name, however often another process removes it meanwhile.
+// A process that has locked a store finds it under its name, even if another process repeatedly removes it at the same time.
 func TestAStoreThatIsHeldIsThere(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "stores", "s")
 	var all sync.WaitGroup

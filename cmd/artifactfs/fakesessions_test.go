@@ -12,7 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// sessionsOf answers with what a test says, and remembers what it was asked.
+// sessionsOf answers with the replies that a test has set, and records the requests.
 type sessionsOf struct {
 	mu    sync.Mutex
 	asked []any
@@ -34,14 +34,14 @@ func (s *sessionsOf) ask(r any) {
 	s.asked = append(s.asked, r)
 }
 
-// set changes what is answered from now on.
+// set changes the replies.
 func (s *sessionsOf) set(change func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change()
 }
 
-// answer returns a copy that has nothing in common with v: it is sent while a test may change v.
+// answer returns a deep copy of v, because the test may change v while the copy is being sent.
 func answer[T any](s *sessionsOf, v *T) (sent T) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -55,17 +55,17 @@ func answer[T any](s *sessionsOf, v *T) (sent T) {
 	return sent
 }
 
-// last gives what was asked last.
+// last returns the last request.
 func last[T any](t *testing.T, s *sessionsOf) (r T) {
 	t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.asked) == 0 {
-		t.Fatal("nothing was asked")
+		t.Fatal("no request was received")
 	}
 	r, ok := s.asked[len(s.asked)-1].(T)
 	if !ok {
-		t.Fatalf("asked was %+v", s.asked[len(s.asked)-1])
+		t.Fatalf("last request: got %+v", s.asked[len(s.asked)-1])
 	}
 	return r
 }

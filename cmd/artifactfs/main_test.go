@@ -45,13 +45,13 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// result is what a run of the command left.
+// result is the output and exit code of a run of the command.
 type result struct {
 	code           int
 	stdout, stderr string
 }
 
-// afs runs the command with a state directory and a working directory of the test's.
+// afs runs the command with a state directory and a working directory of the test.
 type afs struct {
 	t          *testing.T
 	state, dir string
@@ -94,7 +94,7 @@ func (a *afs) run(args ...string) result {
 	return result{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
 }
 
-// ok runs the command and wants it to succeed silently on stderr.
+// ok runs the command, which must succeed and print nothing on stderr.
 func (a *afs) ok(args ...string) string {
 	a.t.Helper()
 	r := a.run(args...)
@@ -104,10 +104,10 @@ func (a *afs) ok(args ...string) string {
 	return r.stdout
 }
 
-// fakeSessions are those of a daemon that is not asked for any, if they are nil.
+// fakeSessions answers session requests. It is nil for a daemon that must receive none.
 type fakeSessions interface{ control.Sessions }
 
-// fakeDaemon keeps a list of mounts and nothing behind it.
+// fakeDaemon keeps a list of mounts without mounting anything.
 type fakeDaemon struct {
 	fakeSessions
 	control.CredentialHolder
@@ -116,8 +116,8 @@ type fakeDaemon struct {
 	prefetch func(ctx context.Context, r control.PrefetchRequest, progress func(control.Progress)) (control.PrefetchReply, error)
 	switchTo func(r control.SwitchRequest) (control.SwitchReply, error)
 	trace    func(ctx context.Context, r control.TraceRequest, emit func(control.Trace) error) error
-	busy     string                          // a directory that does not unmount
-	kept     map[string]control.UnmountReply // by directory, what its unmount says
+	busy     string                          // a directory whose unmount fails
+	kept     map[string]control.UnmountReply // replies of unmount by directory
 
 	mu       sync.Mutex
 	mounts   []control.MountStatus
@@ -141,7 +141,7 @@ func (f *fakeDaemon) set(change func()) {
 	change()
 }
 
-// get returns a field that tests set.
+// get returns a field that the test has set.
 func get[T any](f *fakeDaemon, field *T) T {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -169,7 +169,7 @@ func (f *fakeDaemon) Mount(ctx context.Context, r control.MountRequest, progress
 func (f *fakeDaemon) Unmount(ctx context.Context, r control.UnmountRequest) (control.UnmountReply, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if r.Dir == f.busy { // the kernel says so
+	if r.Dir == f.busy { // as if the kernel reported that the mount is busy
 		return control.UnmountReply{}, &control.Error{Code: control.ExitFailed, Verb: "unmount", Object: r.Dir, Cause: "busy", Hint: "fuser"}
 	}
 	for i, m := range f.mounts {
@@ -235,7 +235,7 @@ func (f *fakeDaemon) Close(ctx context.Context) error {
 	return nil
 }
 
-// serve answers as the shared daemon, or as whoever has the socket; ended is closed when it no longer does.
+// serve answers at the shared daemon's socket, or at the given one. ended is closed when it stops.
 func serve(t *testing.T, socket string, f *fakeDaemon) (ended chan struct{}) {
 	t.Helper()
 	server, err := control.Listen(t.Context(), socket, f, zap.NewNop())
@@ -254,7 +254,7 @@ func await[T any](t *testing.T, c <-chan T) (v T) {
 	select {
 	case v = <-c:
 	case <-time.After(30 * time.Second):
-		t.Fatal("nothing happened for 30 s")
+		t.Fatal("no event within 30 s")
 	}
 	return v
 }
@@ -279,7 +279,7 @@ func TestHelpTeaches(t *testing.T) {
 	}
 	for _, name := range []string{"mount", "unmount", "status", "list", "prefetch", "daemon", "version", "completion", "checkpoint", "sync", "session", "session log", "session gc"} {
 		if pages[name] == nil {
-			t.Errorf("there is no command %s", name)
+			t.Errorf("command %s does not exist", name)
 		}
 	}
 	for name, args := range pages {
@@ -296,10 +296,10 @@ func TestHelpTeaches(t *testing.T) {
 		}
 	}
 	if got := a.ok(); got != a.ok("--help") {
-		t.Errorf("without arguments:\n%s", got)
+		t.Errorf("artifactfs without arguments printed\n%s", got)
 	}
 	if _, err := os.Stat(a.state); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("help made the state directory: %v", err)
+		t.Errorf("help created the state directory: %v", err)
 	}
 }
 
@@ -360,7 +360,7 @@ func TestUsageErrors(t *testing.T) {
 	} {
 		r := a.run(strings.Fields(line)...)
 		if r.code != control.ExitUsage || r.stdout != "" || r.stderr != want {
-			t.Errorf("%s: exit %d, stdout %q, stderr:\n%swant:\n%s", line, r.code, r.stdout, r.stderr, want)
+			t.Errorf("artifactfs %s: got exit %d, stdout %q, stderr:\n%swant:\n%s", line, r.code, r.stdout, r.stderr, want)
 		}
 	}
 }
@@ -386,7 +386,7 @@ func TestUsageErrorAsJSON(t *testing.T) {
 func TestVersion(t *testing.T) {
 	a := newAfs(t)
 	if got := a.ok("version"); !strings.HasPrefix(got, "artifactfs ") || !strings.Contains(got, "protocol 6)") {
-		t.Errorf("version: %q", got)
+		t.Errorf("version printed %q", got)
 	}
 	if got := a.ok("--version"); got != a.ok("version") {
 		t.Errorf("--version: got %q, want what version prints", got)
@@ -413,7 +413,7 @@ func TestCompletionScripts(t *testing.T) {
 	}
 	if bash, err := exec.LookPath("bash"); err == nil {
 		if out, err := exec.Command(bash, "-n", script).CombinedOutput(); err != nil {
-			t.Errorf("bash does not read it: %v\n%s", err, out)
+			t.Errorf("bash cannot read the completion script: %v\n%s", err, out)
 		}
 	}
 }

@@ -35,7 +35,7 @@ func TestMountPrintsTheContract(t *testing.T) {
 	}
 	got = a.ok("mount", "host:x.git", "sub/../y")
 	if line := regexp.MustCompile(`^mounted host:x\.git at /.*/work/y \(main, 14,103 files, \d+\.\d\d s\)\n$`); !line.MatchString(got) {
-		t.Errorf("got %q", got)
+		t.Errorf("mount printed %q", got)
 	}
 }
 
@@ -71,13 +71,13 @@ func TestMountAsksForWhatTheFlagsSay(t *testing.T) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for i, r := range f.requests {
-		r.Nonce = "" // another in each
+		r.Nonce = "" // the nonce differs in each request
 		if !reflect.DeepEqual(r, want[i]) || r.Token != want[i].Token {
 			t.Errorf("request %d\n got %+v\nwant %+v", i, r, want[i])
 		}
 	}
 	if len(f.requests) != len(want) {
-		t.Errorf("%d requests", len(f.requests))
+		t.Errorf("got %d mount requests", len(f.requests))
 	}
 }
 
@@ -100,7 +100,7 @@ func TestMountFailureHasCodeAndHint(t *testing.T) {
 		}
 		f.mu.Unlock()
 		if r := a.run("mount", "https://127.0.0.1/x", "d"); r.code != c.code || r.stdout != "" || r.stderr != c.stderr {
-			t.Errorf("%v: got %+v", c.err, r)
+			t.Errorf("mount that fails with %v: got %+v", c.err, r)
 		}
 	}
 }
@@ -130,18 +130,18 @@ func TestInterruptedMountIsUndoneBeforeThePromptReturns(t *testing.T) {
 	}
 	cmd.Wait()
 	if got := stderr.String(); cmd.ProcessState.ExitCode() != 1 || got != "artifactfs: mount "+a.dir+"/repo: interrupted\n" {
-		t.Errorf("%v, stderr %q", cmd.ProcessState, got)
+		t.Errorf("interrupted mount: got %v, stderr %q", cmd.ProcessState, got)
 	}
 	select {
 	case <-undone:
 	default:
-		t.Error("the command ended first")
+		t.Error("the command ended before the daemon answered")
 	}
 }
 
 func steps(ctx context.Context, r control.MountRequest, progress func(control.Progress)) (control.MountReply, error) {
 	progress(control.Progress{Phase: "connect", Message: "the server knows no filters: fetching contents, too"})
-	for i := range int64(6) { // long enough to be seen: a person's time, not the machine's
+	for i := range int64(6) { // long enough for a user to see it
 		progress(control.Progress{Phase: "trees", Done: (i + 1) << 20, Total: 6 << 20, Unit: "bytes"})
 		select {
 		case <-time.After(80 * time.Millisecond):
@@ -168,20 +168,20 @@ func TestProgressOnATerminalIsOneLineThatGoesAway(t *testing.T) {
 	}
 	slave.Close()
 	var drawn bytes.Buffer
-	drawn.ReadFrom(terminal) // ends with EIO when the command has
+	drawn.ReadFrom(terminal) // ends with EIO when the command has ended
 	if err := cmd.Wait(); err != nil {
 		t.Fatal(err)
 	}
 	text := drawn.String()
 	if !strings.Contains(text, "artifactfs: the server knows no filters: fetching contents, too\r\n") ||
 		!strings.Contains(text, "\r\x1b[Ktrees  ") || !strings.Contains(text, " of 6.0 MiB (") {
-		t.Errorf("drawn: %q", text)
+		t.Errorf("progress on the terminal: got %q", text)
 	}
 	if strings.Count(text, "\n") != 1 || !strings.HasSuffix(text, "\r\x1b[K") {
-		t.Errorf("the terminal is not clean: %q", text)
+		t.Errorf("the progress line was not erased: %q", text)
 	}
 	if !json.Valid(stdout.Bytes()) {
-		t.Errorf("stdout %q", stdout.String())
+		t.Errorf("stdout of mount: got %q", stdout.String())
 	}
 }
 
@@ -194,11 +194,11 @@ func TestProgressElsewhereIsForTheVerbose(t *testing.T) {
 	serve(t, control.DaemonSocket(a.state), f)
 	const message = "artifactfs: the server knows no filters: fetching contents, too\n"
 	if r := a.run("mount", "repo"); r.stderr != message {
-		t.Errorf("stderr %q", r.stderr)
+		t.Errorf("stderr of mount: got %q", r.stderr)
 	}
 	r := a.run("mount", "repo", "-v")
 	if !strings.HasPrefix(r.stderr, message) || !strings.Contains(r.stderr, "trees  ") || strings.Contains(r.stderr, "\x1b") {
-		t.Errorf("stderr -v %q", r.stderr)
+		t.Errorf("stderr of mount -v: got %q", r.stderr)
 	}
 }
 
@@ -230,7 +230,7 @@ func TestRepositoryName(t *testing.T) {
 		"file:///srv/app.git": "app", "./a:b": "a:b", "https://127.0.0.1/..": "", "ssh://h/.git": "",
 	} {
 		if got := mounts.RepositoryName(remote); got != want {
-			t.Errorf("%s: %q, want %q", remote, got, want)
+			t.Errorf("directory for remote %s: got %q, want %q", remote, got, want)
 		}
 	}
 }
@@ -241,19 +241,19 @@ func TestSizes(t *testing.T) {
 		"": 0, "0": 0, "-1": 0, "M": 0, "1e9": 0, "0x10": 0, "nan": 0, "inf": 0, "1P": 0, "9999999999T": 0, "1_0": 0, "0.2": 0, "1KK": 0,
 	} {
 		if got, err := cli.ParseSize(text); got != want || (err == nil) != (want > 0) {
-			t.Errorf("%q: %d, %v; want %d", text, got, err, want)
+			t.Errorf("size %q: got %d, %v; want %d", text, got, err, want)
 		}
 	}
 	for n, want := range map[int64]string{
 		0: "0 B", 999: "999 B", 1000: "1.0 KiB", 1 << 20: "1.0 MiB", 1023 << 10: "1.0 MiB", 150 << 20: "150 MiB", 20 << 30: "20.0 GiB", 3 << 50: "3072 TiB",
 	} {
 		if got := cli.BytesOf(n); got != want {
-			t.Errorf("%d: %s, want %s", n, got, want)
+			t.Errorf("format of %d: got %s, want %s", n, got, want)
 		}
 	}
 	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1,000", -1234567: "-1,234,567"} {
 		if got := cli.Count(n); got != want {
-			t.Errorf("%d: %s, want %s", n, got, want)
+			t.Errorf("format of %d: got %s, want %s", n, got, want)
 		}
 	}
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// newServing is an app whose own mounts are f's.
+// newServing returns an app whose mounts are those of f.
 func newServing(t *testing.T, f *fakeDaemon) (*cli.App, *os.File) {
 	t.Helper()
 	dir := t.TempDir()
@@ -40,7 +40,7 @@ func foregroundRequest() control.MountRequest {
 		MountFetch: control.MountFetch{History: control.HistoryNone, Prefetch: control.PrefetchNone, Wait: control.WaitTree}}
 }
 
-// awaitMount waits until the daemon at socket tells of a mount.
+// awaitMount waits until the daemon at socket reports a mount.
 func awaitMount(t *testing.T, socket string) *control.Client {
 	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
@@ -69,17 +69,17 @@ func TestForegroundEndsWithItsMount(t *testing.T) {
 			if how == "signal" {
 				cancel()
 			} else if _, err := client.Unmount(t.Context(), control.UnmountRequest{Dir: "/m"}); err != nil {
-				t.Errorf("the answer to the unmount was lost: %v", err)
+				t.Errorf("unmount got no reply: %v", err)
 			}
 			if err := await(t, ended); err != nil {
 				t.Error(err)
 			}
 			printed, _ := os.ReadFile(out.Name())
 			if !f.closed || !strings.HasPrefix(string(printed), "mounted /r at /m (main, ") {
-				t.Errorf("closed %v, printed %q", f.closed, printed)
+				t.Errorf("foreground mount after unmount: got closed %v, printed %q", f.closed, printed)
 			}
 			if left, _ := filepath.Glob(filepath.Join(a.State, "run", "*")); len(left) > 0 {
-				t.Errorf("left %v", left)
+				t.Errorf("files after the end: got %v", left)
 			}
 		})
 	}
@@ -95,14 +95,14 @@ func TestForegroundMountThatFailsLeavesNothing(t *testing.T) {
 	a, _ := newServing(t, f)
 	err := serving.ServeMount(t.Context(), a, foregroundRequest())
 	if e := control.AsError(err); e.Error() != "mount /m: no luck" || !f.closed {
-		t.Errorf("%v, closed %v", err, f.closed)
+		t.Errorf("end of the worker: got %v, closed %v", err, f.closed)
 	}
 }
 
-// attend is the supervisor of a worker that runs in this process: it says Start and collects what the worker says.
+// attend acts as the supervisor of a worker that runs in this process: it sends Start and collects the worker's messages.
 type attend struct {
 	conn  *keeper.Conn
-	ended chan error // of the worker
+	ended chan error // error of the worker
 	heard chan keeper.Message
 }
 
@@ -144,7 +144,7 @@ func startWorker(t *testing.T, a *cli.App, f serving.DaemonFlags, start keeper.S
 	return w
 }
 
-// hears waits for a message that has a key.
+// hears waits for a message that contains a key.
 func (w *attend) hears(t *testing.T, key string) keeper.Message {
 	t.Helper()
 	for {
@@ -155,7 +155,7 @@ func (w *attend) hears(t *testing.T, key string) keeper.Message {
 }
 
 func TestWorkerEndsWhenIdle(t *testing.T) {
-	f := newFakeDaemon(control.MountStatus{ID: "m0", Dir: "/before"}) // else it may end before anything is mounted
+	f := newFakeDaemon(control.MountStatus{ID: "m0", Dir: "/before"}) // otherwise it may end before the first mount
 	a, _ := newServing(t, f)
 	w := startWorker(t, a, serving.DaemonFlags{Idle: 200 * time.Millisecond}, keeper.Start{})
 	var client *control.Client
@@ -171,19 +171,19 @@ func TestWorkerEndsWhenIdle(t *testing.T) {
 	w.hears(t, keeper.Ready)
 	select {
 	case <-w.ended:
-		t.Fatal("ended with a mount")
-	case <-time.After(600 * time.Millisecond): // thrice its patience
+		t.Fatal("the worker ended although it has a mount")
+	case <-time.After(600 * time.Millisecond): // three times its idle time
 	}
 	w.hears(t, keeper.Watchdog)
 	if _, err := client.Unmount(t.Context(), control.UnmountRequest{Dir: "/m"}); err != nil {
 		t.Fatal(err)
 	}
 	if err := await(t, w.ended); err != nil || !f.closed {
-		t.Errorf("%v, closed %v", err, f.closed)
+		t.Errorf("end of the worker: got %v, closed %v", err, f.closed)
 	}
-	for _, want := range []string{serving.SocketDescriptor, serving.LockDescriptor} { // in this order: who waits at the socket must not wait for us
+	for _, want := range []string{serving.SocketDescriptor, serving.LockDescriptor} { // in this order: clients that wait at the socket must not wait for this process
 		if m := w.hears(t, keeper.Remove); m[keeper.Name] != want {
-			t.Errorf("let go of %s before %s", m[keeper.Name], want)
+			t.Errorf("released %s before %s", m[keeper.Name], want)
 		}
 	}
 	w.hears(t, keeper.Stopping)
@@ -205,7 +205,7 @@ func TestWorkerEndsWhenToldTo(t *testing.T) {
 	w.conn.Tell(keeper.Stop, "1")
 	w.hears(t, keeper.Stopping)
 	if err := await(t, w.ended); err != nil || !f.closed {
-		t.Errorf("%v, closed %v", err, f.closed)
+		t.Errorf("end of the worker: got %v, closed %v", err, f.closed)
 	}
 }
 
@@ -220,11 +220,11 @@ func TestUpgradeThatFailsIsTold(t *testing.T) {
 	answer := make(chan error, 1)
 	go func() { answer <- client.Upgrade(t.Context(), control.UpgradeRequest{Executable: "/proc/self/exe"}) }()
 	if m := w.hears(t, keeper.Upgrade); m[keeper.Upgrade] != "/proc/self/exe" {
-		t.Errorf("asked for %v", m)
+		t.Errorf("upgrade request: got %v", m)
 	}
 	w.conn.Tell(keeper.UpgradeFailed, "it is too new")
 	if err := await(t, answer); err == nil || err.Error() != "upgrade daemon: it is too new" {
-		t.Errorf("answer %v", err)
+		t.Errorf("reply to upgrade: got %v", err)
 	}
 	if s, err := client.Status(t.Context()); err != nil || s.Daemon.UpgradeFailed != "it is too new" {
 		t.Errorf("status after the failed upgrade: got %+v, %v", s.Daemon, err)
@@ -239,7 +239,7 @@ func TestSecondWorkerIsRefused(t *testing.T) {
 	serve(t, a.DaemonSocket(), newFakeDaemon())
 	w := startWorker(t, a, serving.DaemonFlags{}, keeper.Start{})
 	if err := await(t, w.ended); !errors.Is(err, control.ErrInUse) || !f.closed {
-		t.Errorf("%v, closed %v", err, f.closed)
+		t.Errorf("end of the worker: got %v, closed %v", err, f.closed)
 	}
 	w.hears(t, keeper.Stopping)
 }
@@ -265,7 +265,7 @@ func TestSpareWorkerThatIsNotNeededEnds(t *testing.T) {
 		t.Errorf("run the worker without a supervisor: %v", err)
 	}
 	if _, err := os.Lstat(a.State); err == nil {
-		t.Error("it has touched the state directory")
+		t.Error("the worker changed the state directory")
 	}
 }
 
@@ -289,12 +289,12 @@ func TestServiceIsFound(t *testing.T) {
 			unit += " user"
 		}
 		if unit != want {
-			t.Errorf("%q: %q, want %q", table, unit, want)
+			t.Errorf("unit in %q: got %q, want %q", table, unit, want)
 		}
 	}
 	jobs := "  12 other.service       restart waiting\n 345 artifactfs.service  restart running\n"
 	if !serving.HasRestart(jobs, "artifactfs.service") || serving.HasRestart(jobs, "a.service") || serving.HasRestart("1 a.service stop running\n", "a.service") || serving.HasRestart("No jobs running.\n", "a.service") {
-		t.Error("jobs are misread")
+		t.Error("the list of jobs was parsed wrongly")
 	}
 }
 
@@ -303,7 +303,7 @@ func TestRepositoryOfTheCallerIsForgotten(t *testing.T) {
 	t.Setenv("GIT_SSH_COMMAND", "ssh -v")
 	serving.ForgetRepository()
 	if _, set := os.LookupEnv("GIT_DIR"); set || os.Getenv("GIT_SSH_COMMAND") == "" {
-		t.Error("wrong variables are forgotten")
+		t.Error("the wrong variables were removed")
 	}
 }
 
@@ -313,5 +313,5 @@ func TestSignalsOurParentIgnoresStayIgnored(t *testing.T) {
 			return
 		}
 	}
-	t.Error("SIGTERM does not end us")
+	t.Error("SIGTERM did not end the process")
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// keep puts a session that is not mounted into the state directory.
+// keep creates an unmounted session in the state directory.
 func (a *afs) keep(t *testing.T, session, dir string, changed int) (home string) {
 	t.Helper()
 	home = filepath.Join(a.state, "mounts", session)
@@ -42,7 +42,7 @@ func TestKeptSessionsAreShown(t *testing.T) {
 	if got := a.ok("list"); !strings.HasPrefix(got, want) || strings.Contains(got, "none") ||
 		!strings.Contains(got, "  main  unmounted  -       -                 3        fix      -        https://127.0.0.1/app\n") ||
 		!strings.Contains(got, "  main  mounted    14,103  13,899 of 13,900  2        work     -        https://127.0.0.1/app\n") {
-		t.Errorf("list:\n%s", got)
+		t.Errorf("list printed\n%s", got)
 	}
 	want = a.dir + `/it's
   state     unmounted
@@ -52,10 +52,10 @@ func TestKeptSessionsAreShown(t *testing.T) {
   session   fix
 `
 	if got := a.ok("status", "it's"); got != want {
-		t.Errorf("status:\n%s", got)
+		t.Errorf("status printed\n%s", got)
 	}
 	if got := a.ok("status", "it's", "--json"); !strings.Contains(got, `"state":"unmounted"`) || !strings.Contains(got, `"overlay":{"changed":3,"bytes":2048}`) {
-		t.Errorf("status --json: %s", got)
+		t.Errorf("status --json printed %s", got)
 	}
 	hint := `hint: run artifactfs mount https://127.0.0.1/app '` + a.dir + `/it'\''s' --session fix to resume session fix`
 	for _, verb := range []string{"unmount", "prefetch"} {
@@ -65,7 +65,7 @@ func TestKeptSessionsAreShown(t *testing.T) {
 	}
 }
 
-// The kernel lets others connect to a daemon that was killed until it has closed its socket.
+// After a kill, the kernel accepts connections to the daemon's socket until it has closed the socket.
 func TestSessionListWhileADaemonDies(t *testing.T) {
 	a := newAfs(t)
 	socket := control.DaemonSocket(a.state)
@@ -83,7 +83,7 @@ func TestSessionListWhileADaemonDies(t *testing.T) {
 			if err != nil {
 				return
 			}
-			if first { // the command has listed sockets
+			if first { // the command has listed the sockets
 				f := newFakeDaemon()
 				f.fakeSessions = &sessionsOf{list: []control.SessionInfo{{SessionStatus: control.SessionStatus{Name: "work"}}}}
 				serve(t, control.MountSocket(a.state, os.Getpid()), f)
@@ -110,14 +110,14 @@ func TestUnmountOfSessions(t *testing.T) {
 
 	for args, code := range map[string]int{"--session fix": control.ExitNotMounted, "--session none --discard": control.ExitNotMounted, "/gone/none --discard": control.ExitNotMounted} {
 		if r := a.run(append([]string{"unmount"}, strings.Fields(args)...)...); r.code != code || r.stdout != "" {
-			t.Errorf("unmount %s: %+v", args, r)
+			t.Errorf("unmount %s: got %+v", args, r)
 		}
 	}
 	if r := a.run("unmount", "--session", "fix", "--discard", "--yes"); r.code != 0 || r.stdout != "discarded session fix\n" || !strings.Contains(r.stderr, "session undelete fix restores it until") {
 		t.Errorf("unmount --discard: got %+v", r)
 	}
 	if _, err := os.Stat(fix); err == nil {
-		t.Error("it is still there")
+		t.Error("the directory still exists")
 	}
 	r := a.run("unmount", "--session", "work")
 	if want := "artifactfs: kept 1 changed path in session work (artifactfs mount https://127.0.0.1/app /m --session work resumes it)\n"; r.code != 0 || r.stdout != "unmounted /m\n" || r.stderr != want {
@@ -127,7 +127,7 @@ func TestUnmountOfSessions(t *testing.T) {
 		t.Errorf("unmount --all --json: got %+v", r)
 	}
 	if _, err := os.Stat(other); err != nil {
-		t.Errorf("unmount --all took what was not mounted: %v", err)
+		t.Errorf("unmount --all changed an unmounted session: %v", err)
 	}
 	if r := a.run("unmount", "/gone/other", "--discard"); r.code != control.ExitUsage || !strings.Contains(r.stderr, "hint: add --yes to confirm") {
 		t.Errorf("unmount --discard without --yes and a terminal: got %+v, want exit code %d and a hint", r, control.ExitUsage)
@@ -168,21 +168,21 @@ func TestRedirectsOfTheUser(t *testing.T) {
 	}
 	f.mu.Unlock()
 	if strings.Join(got, " ") != "node_modules target! " {
-		t.Errorf("asked for %q", got)
+		t.Errorf("redirects of the mount requests: got %q", got)
 	}
 	write("\nredirect = 3")
 	if r := a.run("mount", "repo", "m4"); r.code != control.ExitUsage || !strings.Contains(r.stderr, name) || !strings.Contains(r.stderr, "hint: the file may contain") {
-		t.Errorf("bad file: %+v", r)
+		t.Errorf("mount with an invalid configuration file: got %+v", r)
 	}
 }
 
 func TestDoctorTellsWhatIsWrong(t *testing.T) {
 	a := newAfs(t)
 	if r := a.run("doctor"); strings.Contains(r.stdout, a.state) {
-		t.Errorf("without a state directory: %+v", r)
+		t.Errorf("doctor without a state directory: got %+v", r)
 	}
 	if _, err := os.Stat(a.state); err == nil {
-		t.Error("asking made a state directory")
+		t.Error("the command created a state directory")
 	}
 	a.keep(t, "fix", "/gone/fix", 3)
 	left := filepath.Join(a.state, "mounts", "_11223344")
@@ -198,7 +198,7 @@ func TestDoctorTellsWhatIsWrong(t *testing.T) {
 		t.Errorf("doctor --fix: got %+v", r)
 	}
 	if _, err := os.Stat(left); err == nil {
-		t.Error("it is still there")
+		t.Error("the directory still exists")
 	}
 	var answer struct {
 		Findings []struct {

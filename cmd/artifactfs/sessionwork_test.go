@@ -26,7 +26,7 @@ func TestCheckpointPrintsItsID(t *testing.T) {
 		t.Errorf("checkpoint with a message and a pin: got %+v", r)
 	}
 	if q := last[control.CheckpointRequest](t, s); q != (control.CheckpointRequest{Dir: a.dir + "/app", Message: "before it", Pin: "good", Sync: true}) {
-		t.Errorf("asked for %+v", q)
+		t.Errorf("request of the command: got %+v", q)
 	}
 	s.set(func() {
 		s.checkpoint.Synced = false
@@ -56,7 +56,7 @@ func TestSyncTellsWhatIsMissing(t *testing.T) {
 		t.Errorf("sync with pending refs: got %+v", r)
 	}
 	if q := last[control.SyncRequest](t, s); q.Timeout != 2*time.Second {
-		t.Errorf("asked for %+v", q)
+		t.Errorf("request of the command: got %+v", q)
 	}
 	if r := a.run("sync", "app", "--json"); r.code != control.ExitUnsynced || !strings.Contains(r.stdout, `"pending":3`) {
 		t.Errorf("sync --json with pending refs: got %+v", r)
@@ -71,11 +71,11 @@ func TestSessionsAreNamedByDirectoryOrName(t *testing.T) {
 	} {
 		a.ok(append([]string{"session"}, strings.Fields(args)...)...)
 		if q := last[control.SessionLogRequest](t, s); q.Of != want {
-			t.Errorf("%s asks for %s, want %s", args, q.Of, want)
+			t.Errorf("session named by %s: got request for %s, want %s", args, q.Of, want)
 		}
 	}
 	cmd := a.command("session", "log", "old")
-	cmd.Dir = filepath.Join(a.dir, "app") // where it could be a path
+	cmd.Dir = filepath.Join(a.dir, "app") // where the name could also be a path
 	if out, err := cmd.CombinedOutput(); err != nil || last[control.SessionLogRequest](t, s).Of != "old" {
 		t.Errorf("session log old: %v\n%s", err, out)
 	}
@@ -113,7 +113,7 @@ old      paused (interrupted)  0            -          0        /o   https://127
 work     active                12           5 min ago  2        /w   https://127.0.0.1/app
 `
 	if got := a.ok("session", "list"); got != want {
-		t.Errorf("list:\n%s", got)
+		t.Errorf("session list printed\n%s", got)
 	}
 	s.set(func() {
 		s.checkpoints = []control.Checkpoint{
@@ -126,13 +126,13 @@ work     active                12           5 min ago  2        /w   https://127
 01J9ZK3V9Q2M4N6P8R0T1V3X5Z   3 h ago    idle    1        10 B     abababababab
 `
 	if got := a.ok("session", "log", "app", "-n", "2"); got != want {
-		t.Errorf("log:\n%s", got)
+		t.Errorf("session log printed\n%s", got)
 	}
 	if q := last[control.SessionLogRequest](t, s); q.Limit != 2 {
-		t.Errorf("asked for %+v", q)
+		t.Errorf("request of the command: got %+v", q)
 	}
 	if r := a.run("__complete", "session", "show", "-C", "app", ""); !strings.HasPrefix(r.stdout, "good\t3 min ago, two [31m\n"+checkpointB+"\t3 min ago, two [31m\n"+checkpointA+"\t3 h ago, idle\n:36\n") {
-		t.Errorf("completion: %q", r.stdout)
+		t.Errorf("completion printed %q", r.stdout)
 	}
 	s.set(func() {
 		s.show = control.SessionShowReply{Checkpoint: s.checkpoints[0], Changes: []control.PathChange{{Path: "a b", Status: "M"}}, LeftOut: []control.LeftOut{{Path: ".env", Why: "secret"}}}
@@ -144,7 +144,7 @@ work     active                12           5 min ago  2        /w   https://127
 	for _, want := range []string{checkpointB + "\n  message   two [31m\n", " (3 min ago), manual\n", "  session   work, lane main\n  pins      good\n  head      main at 343434343434\n",
 		"  pushed    not yet\n", "changed since the session started (1)\n  M  a b\n", "left out (3)\n  .env (looks like a secret)\n  ... and 2 more\n"} {
 		if !strings.Contains(got, want) {
-			t.Errorf("show has no %q:\n%s", want, got)
+			t.Errorf("session show does not print %q:\n%s", want, got)
 		}
 	}
 }
@@ -167,7 +167,7 @@ func TestSessionDiff(t *testing.T) {
 		got := a.ok(append([]string{"session", "diff", "-C", "app"}, strings.Fields(args)...)...)
 		want.ask.Of = a.dir + "/app"
 		if q := last[control.SessionDiffRequest](t, s); got != want.out || q != want.ask {
-			t.Errorf("%s: %q, asked for %+v", args, got, q)
+			t.Errorf("%s printed %q and sent the request %+v", args, got, q)
 		}
 	}
 }
@@ -184,12 +184,12 @@ func TestSessionRestore(t *testing.T) {
 		t.Errorf("session restore: got %+v", r)
 	}
 	if q := last[control.RestoreRequest](t, s); !slices.Equal(q.Paths, []string{"sub/x", "y"}) || q.Staged || q.DryRun {
-		t.Errorf("asked for %+v", q)
+		t.Errorf("request of the command: got %+v", q)
 	}
 	for paths, want := range map[string]string{"": "", ".": "", a.dir + "/app/z": "z", "app": "app"} {
 		a.run(append([]string{"session", "restore", checkpointA, "-C", "work", "--staged"}, strings.Fields(paths)...)...)
 		if q := last[control.RestoreRequest](t, s); strings.Join(q.Paths, ",") != want || !q.Staged {
-			t.Errorf("%q asked for %+v", paths, q)
+			t.Errorf("restore of %q sent the request %+v", paths, q)
 		}
 	}
 	if r := a.run("session", "restore", checkpointA, "../../x", "-C", "app/sub"); r.code != control.ExitUsage || !strings.Contains(r.stderr, "path is not in the mount") {
@@ -211,7 +211,7 @@ func TestSessionForkAndResume(t *testing.T) {
 	}
 	q := last[control.ForkRequest](t, s)
 	if q.Of != a.dir+"/app" || q.ID != "@~1" || q.Mount.Dir != a.dir+"/copy" || q.Mount.Session != "copy" || q.Mount.Remote != "https://127.0.0.1/app" || q.Mount.SessionOptions.Policy != "interval=1m" {
-		t.Errorf("asked for %+v", q)
+		t.Errorf("request of the command: got %+v", q)
 	}
 	s.set(func() {
 		s.list = []control.SessionInfo{{SessionStatus: control.SessionStatus{Name: "old"}, Remote: "https://127.0.0.1/other", Dir: a.dir + "/there"},
@@ -230,7 +230,7 @@ func TestSessionForkAndResume(t *testing.T) {
 		}
 		f.mu.Unlock()
 		if got := fmt.Sprintf("%s %s %s", r.Remote, r.Dir, r.SessionOptions.Remote); got != want || r.Session != strings.Fields(args)[0] {
-			t.Errorf("%s asked for %+v", args, r)
+			t.Errorf("%s sent the request %+v", args, r)
 		}
 	}
 	if r := a.run("session", "resume", "work"); r.code != control.ExitFailed || !strings.Contains(r.stderr, "resume session work: session is mounted at /w") {
@@ -252,7 +252,7 @@ func TestSessionNoteAndRecord(t *testing.T) {
 		out, err := cmd.CombinedOutput()
 		q := last[control.SessionNoteRequest](t, s)
 		if got := q.Commit + " " + q.Ref + " " + string(q.JSON); err != nil || got != want || !strings.Contains(string(out), "noted on 121212121212 in refs/notes/agent\n") || !strings.Contains(string(out), "2 texts looked like a secret") {
-			t.Errorf("%s: asked for %s, %v\n%s", args, got, err, out)
+			t.Errorf("%s: got a request for %s, %v\n%s", args, got, err, out)
 		}
 	}
 	record := func(text string, args ...string) string {
@@ -265,7 +265,7 @@ func TestSessionNoteAndRecord(t *testing.T) {
 		t.Errorf("record of two lines printed %q", got)
 	}
 	if q := last[control.SessionRecordRequest](t, s); !slices.Equal(q.Lines, []string{`{"a":1}`, `{"b":2}`}) {
-		t.Errorf("asked for %+v", q)
+		t.Errorf("request of the command: got %+v", q)
 	}
 	if got := record("{\"a\":1}\n[2]\n"); !strings.Contains(got, "recorded 1 line before that\nartifactfs: record line 2: line is not a JSON object\n") {
 		t.Errorf("record of a line that is not an object printed %q", got)
@@ -278,7 +278,7 @@ func TestSessionNoteAndRecord(t *testing.T) {
 	}
 }
 
-// A program that goes on talking is recorded while it does.
+// Lines are recorded while the program that writes them still runs.
 func TestRecordDoesNotWaitForTheEnd(t *testing.T) {
 	read, write, err := os.Pipe()
 	if err != nil {
@@ -305,7 +305,7 @@ func TestRecordDoesNotWaitForTheEnd(t *testing.T) {
 		n += len(lines)
 	}
 	if n != 2 {
-		t.Errorf("%d lines more", n)
+		t.Errorf("further recorded lines: got %d", n)
 	}
 }
 
@@ -325,7 +325,7 @@ func TestSessionStates(t *testing.T) {
 		got := a.ok(append([]string{"session", words[0], "-C", "app"}, words[1:]...)...)
 		want.Of, want.Actor = a.dir+"/app", "robot"
 		if q := last[control.SessionSetRequest](t, s); q != want || !strings.HasSuffix(got, " work\n") {
-			t.Errorf("%s: %q, asked for %+v", args, got, q)
+			t.Errorf("%s printed %q and sent the request %+v", args, got, q)
 		}
 	}
 }
@@ -339,13 +339,13 @@ func TestSessionGC(t *testing.T) {
 		t.Errorf("session gc printed %q", got)
 	}
 	if q := last[control.SessionGCRequest](t, s); q.All != 36*time.Hour || q.Daily != 1 || q.DryRun {
-		t.Errorf("asked for %+v", q)
+		t.Errorf("request of the command: got %+v", q)
 	}
 	if got := a.ok("session", "gc", "app", "-n"); !strings.Contains(got, checkpointA) || !strings.HasSuffix(got, "would drop 1 checkpoint and keep 4\n") {
 		t.Errorf("session gc -n printed %q", got)
 	}
 	if q := last[control.SessionGCRequest](t, s); q.All != 0 || q.Daily != 0 || !q.DryRun {
-		t.Errorf("asked for %+v", q)
+		t.Errorf("request of the command: got %+v", q)
 	}
 	for _, bad := range []string{"x", "-1d", "1e9d", "NaNd"} {
 		if r := a.run("session", "gc", "app", "--keep-all", bad); r.code != control.ExitUsage || !strings.Contains(r.stderr, "invalid duration; examples are 7d and 12h") {
@@ -413,7 +413,7 @@ func TestStatusOfASession(t *testing.T) {
 		"  diverged  refs/heads/afs/work/main was changed by another session; the session remote has this session's commits as refs/afs/diverged/work/heads/main; to merge both, run in the mount: git fetch https://127.0.0.1/w refs/heads/afs/work/main && git merge FETCH_HEAD\n",
 	} {
 		if !strings.Contains(got, want) {
-			t.Errorf("no %q in\n%s", want, got)
+			t.Errorf("status does not print %q:\n%s", want, got)
 		}
 	}
 }
@@ -422,7 +422,7 @@ func TestSessionDelete(t *testing.T) {
 	a, s, _ := newWork(t)
 	none := a.run("session", "delete", "app")
 	if none.code != control.ExitUsage || !strings.Contains(none.stderr, "must be confirmed") || !strings.Contains(none.stderr, "--yes") {
-		t.Errorf("without --yes: %+v", none)
+		t.Errorf("session delete without --yes: got %+v", none)
 	}
 	r := a.run("session", "delete", "elsewhere", "--session-remote", "r.git", "--yes", "--take-over")
 	if r.code != 0 || r.stdout != "deleted session work\n" || !strings.Contains(r.stderr, "refs/heads/main stays unchanged") || !strings.Contains(r.stderr, "session undelete work restores it until") {

@@ -35,12 +35,12 @@ func TestStatusPrintsTheContract(t *testing.T) {
 		`"overlay":{"changed":0,"bytes":0},"session":{"name":"","session_remote":"","mode":"","pending":0,"last_sync":null,"checkpoints":0,"last_checkpoint_at":null,"dirty":false,"sent":0,"received":0}}`
 	for _, args := range [][]string{{"status", "m", "--json"}, {"status", "m/deep/below", "--json"}, {"status", m.Dir, "--json"}} {
 		if got := a.ok(args...); got != one+"\n" {
-			t.Errorf("%v\n got %swant %s", args, got, one)
+			t.Errorf("%v printed\n got %swant %s", args, got, one)
 		}
 	}
 	for _, command := range []string{"status", "list"} {
 		if got := a.ok(command, "--json"); got != `{"mounts":[`+one+"]}\n" {
-			t.Errorf("%s --json: %s", command, got)
+			t.Errorf("%s --json printed %s", command, got)
 		}
 	}
 }
@@ -69,7 +69,7 @@ func TestStatusForPeople(t *testing.T) {
 		b.Reset()
 		printStatus(&b, m, m.Since)
 		if got := b.String(); want == "" && strings.Contains(got, "head") || !strings.Contains(got, want) {
-			t.Errorf("HEAD %s: got\n%s", head, got)
+			t.Errorf("status with HEAD %s printed\n%s", head, got)
 		}
 	}
 	m.State, m.Error, m.GitReady, m.Tree.Complete, m.Ref, m.Commit = control.StateDegraded, "connect:\nrefused", false, false, "", ""
@@ -77,7 +77,7 @@ func TestStatusForPeople(t *testing.T) {
 	printStatus(&b, m, m.Since)
 	for _, want := range []string{"state     degraded, read-only, for 0 s", "error     connect: refused\n", "ref       empty", "14,103 files so far", "git is not ready yet"} {
 		if !strings.Contains(b.String(), want) {
-			t.Errorf("no %q in\n%s", want, b.String())
+			t.Errorf("status does not print %q:\n%s", want, b.String())
 		}
 	}
 }
@@ -86,10 +86,10 @@ func TestPreparingMountTellsWhatIsKnown(t *testing.T) {
 	a := newAfs(t)
 	serve(t, control.DaemonSocket(a.state), newFakeDaemon(control.MountStatus{ID: "m2", Dir: "/p", State: control.StatePreparing, PID: 7}))
 	if got := a.ok("status"); got != "/p\n  state     preparing (pid 7)\n" {
-		t.Errorf("status:\n%s", got)
+		t.Errorf("status printed\n%s", got)
 	}
 	if got := a.ok("list"); !strings.HasSuffix(got, "/p   -    preparing  0      0 of 0   0        -        -        \n") {
-		t.Errorf("list:\n%q", got)
+		t.Errorf("list printed\n%q", got)
 	}
 }
 
@@ -118,11 +118,11 @@ func TestNothingIsMounted(t *testing.T) {
 		t.Errorf("session log of an unknown session: got %+v", r)
 	}
 	if _, err := os.Stat(a.state); err == nil {
-		t.Error("asking made a state directory")
+		t.Error("the command created a state directory")
 	}
 	r := a.run("status", "--socket", a.dir+"/none.sock")
 	if r.code != control.ExitFailed || !strings.Contains(r.stderr, "none.sock: no daemon is running") {
-		t.Errorf("a socket nobody serves: %+v", r)
+		t.Errorf("status with a socket without a server: got %+v", r)
 	}
 }
 
@@ -139,7 +139,7 @@ func TestListShowsEveryDaemon(t *testing.T) {
 		t.Errorf("got\n%s", got)
 	}
 	if got := a.ok("list", "--socket", control.MountSocket(a.state, 7)); strings.Contains(got, "/b") || !strings.Contains(got, "/c ") {
-		t.Errorf("one socket:\n%s", got)
+		t.Errorf("list of one socket printed\n%s", got)
 	}
 	for args, want := range map[string]string{
 		"__complete unmount ":        "/a/long/name\thttps://127.0.0.1/app\n/b\thttps://127.0.0.1/app\n/c\thttps://127.0.0.1/app\n:4\n",
@@ -169,21 +169,21 @@ func TestUnmount(t *testing.T) {
 		"artifactfs: unmount /busy: busy\nhint: fuser\n" +
 		"artifactfs: unmount /none: no artifactfs mount at this directory\nhint: run artifactfs list to see the mounted directories\n"
 	if r.code != control.ExitNotMounted || r.stdout != "unmounted /a\n" || r.stderr != want {
-		t.Errorf("got %+v", r)
+		t.Errorf("unmount of several directories: got %+v", r)
 	}
 	if r := a.run("unmount", "--all"); r.code != control.ExitFailed || r.stdout != "unmounted /b\nunmounted /c\n" {
-		t.Errorf("--all: %+v", r)
+		t.Errorf("unmount --all: got %+v", r)
 	}
 	select {
 	case <-ended:
-		t.Error("the daemon was ended with a mount that is busy")
+		t.Error("the daemon was stopped although a mount is busy")
 	default:
 	}
 	f.mu.Lock()
 	f.busy = ""
 	f.mu.Unlock()
 	if got := a.ok("unmount", "--all", "--json"); got != `{"unmounted":[{"id":"m1","dir":"/busy","session":"","pending":0,"kept":0}]}`+"\n" {
-		t.Errorf("--json: %s", got)
+		t.Errorf("unmount --all --json printed %s", got)
 	}
 	await(t, ended)
 }
@@ -202,10 +202,10 @@ func TestPrefetch(t *testing.T) {
 	})
 	serve(t, control.DaemonSocket(a.state), f)
 	if got := a.ok("prefetch", "m"); !strings.HasPrefix(got, "34 of 1,200 blobs fetched, 5.0 MiB (") {
-		t.Errorf("got %q", got)
+		t.Errorf("prefetch printed %q", got)
 	}
 	if got := a.ok("prefetch", "m/src", "--json", "--wait"); got != `{"matched":1200,"fetched":34,"bytes":5242880}`+"\n" {
-		t.Errorf("got %q", got)
+		t.Errorf("prefetch printed %q", got)
 	}
 	a.ok("prefetch", "m/src", "*.go", "../doc/")
 	a.ok("prefetch", "m", "a", ".")
@@ -219,12 +219,12 @@ func TestPrefetch(t *testing.T) {
 	var paths []string
 	for _, r := range asked {
 		if r.Dir != a.dir+"/m" {
-			t.Errorf("asked for %s", r.Dir)
+			t.Errorf("directory of the prefetch request: got %s", r.Dir)
 		}
 		paths = append(paths, strings.Join(r.Paths, " "))
 	}
 	if want := []string{"", "src", "src/*.go doc", ""}; !slices.Equal(paths, want) || !asked[1].Wait || asked[0].Wait {
-		t.Errorf("asked %q", paths)
+		t.Errorf("paths of the prefetch request: got %q", paths)
 	}
 }
 
@@ -246,7 +246,7 @@ func TestDaemonThatDoesNotAnswerHidesNoOther(t *testing.T) {
 	serve(t, control.DaemonSocket(a.state), newFakeDaemon(mountStatus("/a")))
 	f := newFakeDaemon()
 	serve(t, control.MountSocket(a.state, 9), f)
-	f.mu.Lock() // its Status hangs
+	f.mu.Lock() // the daemon's Status hangs
 	defer f.mu.Unlock()
 	r := a.run("list")
 	if r.code != control.ExitFailed || !strings.Contains(r.stdout, "/a ") || !strings.Contains(r.stderr, "mount-9.sock: timed out\n") {
@@ -254,7 +254,7 @@ func TestDaemonThatDoesNotAnswerHidesNoOther(t *testing.T) {
 	}
 }
 
-// A mount that failed is told of once, whoever knows of it, and with the work that is kept of it.
+// A failed mount is listed once, with its kept changes, although daemon and state directory both report it.
 func TestFailuresAreToldOnce(t *testing.T) {
 	status := func(dir, session string, state control.State, why string) control.MountStatus {
 		return control.MountStatus{Dir: dir, State: state, Error: why, Session: control.SessionStatus{Name: session}}
@@ -281,7 +281,7 @@ func TestFailuresAreToldOnce(t *testing.T) {
 			got = append(got, strings.Join([]string{m.Dir, m.Session.Name, string(m.State), m.Error}, " "))
 		}
 		if strings.Join(got, ",") != c.want {
-			t.Errorf("%s: %q, want %q", name, got, c.want)
+			t.Errorf("case %s: got %q, want %q", name, got, c.want)
 		}
 	}
 }

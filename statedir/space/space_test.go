@@ -39,7 +39,7 @@ func TestNeededStores(t *testing.T) {
 	}
 	of := statedir.StoreName(statedirtest.Record().Remote)
 	if got := needed(); !slices.Equal(got, []string{of}) {
-		t.Errorf("%q, want %q", got, of)
+		t.Errorf("needed stores: got %q, want %q", got, of)
 	}
 	write("mounts/_12345678/git/objects/info/alternates", filepath.Join(h.State, "stores", "other-1")+"/git/objects\n/elsewhere\n")
 	write("registry/0123.json", `{"version":1,"request":{"remote":"https://127.0.0.1/registered.git"}}`)
@@ -49,23 +49,23 @@ func TestNeededStores(t *testing.T) {
 	want := []string{of, "other-1", statedir.StoreName("https://127.0.0.1/registered.git")}
 	slices.Sort(want)
 	if got := needed(); !slices.Equal(got, want) {
-		t.Errorf("%q, want %q", got, want)
+		t.Errorf("needed stores: got %q, want %q", got, want)
 	}
 	mounting, err := h.Lock(t.Context(), "_mounting", "/srv/m")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got := needed(); got[0] != "error" {
-		t.Errorf("of a mount that is being made: %q", got)
+		t.Errorf("needed stores while a mount is being made: got %q", got)
 	}
 	if err := mounting.Remove(); err != nil {
 		t.Fatal(err)
 	}
 	write("mounts/odd/session.json", "nonsense")
 	if got := needed(); got[0] != "error" {
-		t.Errorf("of a session that cannot be read: %q", got)
+		t.Errorf("needed stores with an unreadable session: got %q", got)
 	}
-	// Then nothing is removed.
+	// In that case no store is removed.
 	write("stores/unneeded/git/HEAD", "ref: refs/heads/main\n")
 	freed, err := Collect(t.Context(), h.State, Goal{Quota: 1})
 	if err != nil || len(freed.Removed) > 0 || len(freed.Notes) != 1 || !strings.HasPrefix(freed.Notes[0], "kept all stores") {

@@ -41,19 +41,19 @@ func TestJournalGetsPriorities(t *testing.T) {
 	}
 	want := "<6>one {\"dir\": \"/d\", \"n\": 1}\n<7>two\n<7>lines\n<4>three\n<3>four\n"
 	if string(text) != want {
-		t.Errorf("the journal got\n%swant\n%s", text, want)
+		t.Errorf("lines in the journal:\n%swant\n%s", text, want)
 	}
 }
 
 func TestJournalIsTheOneOfThisStream(t *testing.T) {
 	for _, variable := range []string{"", "1:2", "x"} {
 		if isJournal(os.Stderr, variable) {
-			t.Errorf("JOURNAL_STREAM=%s is taken for ours", variable)
+			t.Errorf("JOURNAL_STREAM=%s is taken for the stream of this process", variable)
 		}
 	}
 }
 
-// Two of them stand for two processes: neither loses a line, and neither goes on writing to what was put aside.
+// Two logs act as two processes: neither loses a line, and neither continues to write to a file that was rotated.
 func TestLogFilesArePutAside(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log", "daemon.log")
 	const writers, lines = 2, 500
@@ -81,14 +81,14 @@ func TestLogFilesArePutAside(t *testing.T) {
 			t.Fatal(err)
 		}
 		if len(text) > 30_000+2*100 {
-			t.Errorf("%s has %d bytes", name, len(text))
+			t.Errorf("file %s has %d bytes", name, len(text))
 		}
 		all = append(all, text...)
 	}
 	if n := bytes.Count(all, []byte("\n")); n != writers*lines {
-		t.Errorf("%d lines are left of %d", n, writers*lines)
+		t.Errorf("got %d of %d lines", n, writers*lines)
 	}
 	if left, _ := filepath.Glob(path + ".4"); len(left) > 0 {
-		t.Errorf("more is kept than is meant: %v", left)
+		t.Errorf("too many rotated files are kept: %v", left)
 	}
 }
