@@ -152,7 +152,7 @@ func (r *rig) end(state string) error {
 	return nil
 }
 
-// tell shows what the daemon of a benchmark that failed had to say.
+// tell prints the log of the daemon of a failed benchmark.
 func (r *rig) tell() {
 	text, _ := os.ReadFile(filepath.Join(r.state, "log", "daemon.log"))
 	text = regexp.MustCompile(`(?m)^\S+\sinfo\s.*\n`).ReplaceAll(text, nil)

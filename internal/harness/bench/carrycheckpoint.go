@@ -141,7 +141,7 @@ func (r *rig) follow(dir string) (seen map[string]int, end func(), err error) {
 		}
 	}
 	return seen, func() {
-		time.Sleep(20 * time.Millisecond) // what was asked is told a moment later
+		time.Sleep(20 * time.Millisecond) // the log has the request a moment later
 		cmd.Process.Signal(os.Interrupt)
 		reading.Wait()
 		cmd.Wait()

@@ -142,7 +142,7 @@ func realDistance(git func(...string) (string, error), main string) (string, err
 	return git("rev-parse", fmt.Sprintf("%s~%d", main, high))
 }
 
-// synthetic makes a branch of one commit on top of main that gives n files all over the tree other contents.
+// synthetic makes a branch of one commit on top of main that changes the contents of n files all over the tree.
 func synthetic(repo string, git func(...string) (string, error), branch string, n int) error {
 	list, err := git("-c", "core.quotePath=false", "ls-tree", "-r", "main")
 	if err != nil {

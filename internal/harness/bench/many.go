@@ -82,7 +82,7 @@ func (b *bench) host(files int, names []string, flags ...string) (*host, error) 
 	return h, nil
 }
 
-// answers says whether the daemon does.
+// answers reports whether the daemon answers.
 func (h *host) answers() bool {
 	var st struct{ Daemon struct{ PID int } }
 	out, err := h.command("status", "--json").Output()

@@ -166,7 +166,7 @@ func timed(name string, args ...string) (time.Duration, error) {
 	return timedIn("", append([]string{name}, args...)...)
 }
 
-// timedIn runs a command in a directory. grep's exit status 1 says that nothing was found.
+// timedIn runs a command in a directory. grep's exit status 1 means that nothing was found.
 func timedIn(dir string, args ...string) (time.Duration, error) {
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Dir = dir

@@ -183,7 +183,7 @@ func (x *takeoverBench) under(table *tabwriter.Writer, name string, jobs []strin
 		if err == nil && len(blows) > 0 {
 			_, err = x.victim.Await(time.Minute, blows[len(blows)-1].PID)
 		}
-		time.Sleep(time.Second) // the last one's gaps are told when they are over
+		time.Sleep(time.Second) // the gaps of the last takeover are reported when they are over
 		row(s.what, blows)
 		if err != nil {
 			return err

@@ -32,7 +32,7 @@ type Options struct {
 	Rest     time.Duration // of each between two commits
 }
 
-// Report says what was done, and what is not as it must be.
+// Report has the operations that were done, and the errors that were found.
 type Report struct {
 	Commits, Notes, Checkpoints, Kills int
 	Diverged                           []string // refs below refs/afs/diverged/
@@ -75,7 +75,7 @@ type worker struct {
 	kill, killed     bool
 }
 
-// Run has the crowd work. An error says that it could not.
+// Run runs the sessions of the crowd. It returns an error if they could not be run.
 func Run(ctx context.Context, o Options) (Report, error) {
 	var r Report
 	before, err := git(ctx, o.Repo, "for-each-ref", "--format=%(refname) %(objectname)", "refs/heads", "refs/tags")

@@ -35,7 +35,7 @@ func newDialogue(s *Server, conn int, timed bool) *dialogue {
 	return d
 }
 
-// start says what the client connected for.
+// start records the service that the client connected for.
 func (d *dialogue) start(service, repo, protocol string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -76,7 +76,7 @@ func (d *dialogue) asks(p []byte) {
 	}
 }
 
-// says hears the next bytes of the server.
+// says receives the next bytes of the server.
 func (d *dialogue) says(p []byte) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -165,7 +165,7 @@ func packetSize(kind packetKind, payload []byte) int {
 	return 4 + len(payload)
 }
 
-// end says that nothing follows, even if something is owed.
+// end records that no more bytes follow, even if a message is incomplete.
 func (d *dialogue) end() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Kind says how a server misbehaves.
+// Kind is a way in which a server misbehaves.
 type Kind string
 
 const (
@@ -32,7 +32,7 @@ const (
 	Garbage Kind = "garbage"
 	// NoFilter takes `filter` from the capabilities and refuses requests that use it nevertheless.
 	NoFilter Kind = "no-filter"
-	// NoObjectInfo takes `object-info` from the capabilities: git 2.39 offers it whatever its configuration says, public
+	// NoObjectInfo takes `object-info` from the capabilities: git 2.39 offers it independent of its configuration, public
 	// forges do not.
 	NoObjectInfo Kind = "no-object-info"
 	// NoV2 makes the server deaf for protocol v2: it answers in v0.
@@ -59,7 +59,7 @@ type Fault struct {
 	After       int64
 	Every       time.Duration // of Drip; 0: 10 ms
 	Status      int
-	RetryAfter  time.Duration // told in whole seconds
+	RetryAfter  time.Duration // sent in whole seconds
 	User, Pass  string
 	GoodTrailer bool
 }
@@ -183,7 +183,7 @@ type gates struct {
 	closed <-chan struct{} // the client is gone
 }
 
-// allow waits until bytes may pass and says how many of the next n.
+// allow waits until bytes may pass, and returns how many of the next n may.
 func (g *gates) allow(n int) (int, error) {
 	for _, i := range g.faults {
 		switch i.fault.Kind {

@@ -23,7 +23,7 @@ func (sv *served) blobOf(t testing.TB) object.ID {
 
 func fetchOf(id object.ID) io.Reader { return bytes.NewReader(fetchBody(id.Format(), id)) }
 
-// clone lets stock git clone, and says whether it could.
+// clone runs git clone and returns the directory of the clone.
 func (sv *served) clone(t testing.TB, args ...string) (dir string, err error) {
 	t.Helper()
 	dir = filepath.Join(t.TempDir(), "c")
@@ -31,7 +31,7 @@ func (sv *served) clone(t testing.TB, args ...string) (dir string, err error) {
 	return dir, err
 }
 
-// packOf takes the pack out of an answer.
+// packOf returns the pack in a response.
 func packOf(answer []byte) []byte {
 	var pack []byte
 	p := packets{each: func(kind packetKind, payload []byte) {
@@ -50,30 +50,30 @@ func TestCut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// How git cuts a pack into packets is not the same at every run: answers differ by a few bytes.
+	// Git divides a pack into packets differently in each run, so responses differ by a few bytes.
 	for _, after := range []int64{0, 1, 100, int64(len(whole)) - 64} {
 		sv.Log().Reset()
 		i := sv.Inject(Fault{Kind: Cut, On: Fetch, After: after})
 		_, got, err := read(t, sv.url(), fetchOf(id))
 		i.Remove()
 		if err == nil || int64(len(got)) != after {
-			t.Errorf("after %d bytes: %d came, error %v", after, len(got), err)
+			t.Errorf("cut after %d bytes: got %d bytes, error %v", after, len(got), err)
 		}
 		r := sv.Log().Requests()[0]
 		if i.Hits() != 1 || r.BytesOut != after || r.Fault != "cut" {
-			t.Errorf("after %d: %d hits, logged as %v", after, i.Hits(), r)
+			t.Errorf("cut after %d bytes: got %d hits and log entry %v", after, i.Hits(), r)
 		}
 		if after == 100 && (r.PackErr == "" || r.Blobs != 0) {
-			t.Errorf("the log does not say that the pack was cut short: %v", r)
+			t.Errorf("the log does not report that the pack was truncated: %v", r)
 		}
 	}
 	i := sv.Inject(Fault{Kind: Cut, On: Fetch, After: 2000})
 	if _, err := sv.clone(t); err == nil || i.Hits() == 0 {
-		t.Errorf("git cloned all the same, %d hits", i.Hits())
+		t.Errorf("git clone succeeded, %d hits", i.Hits())
 	}
 	i.Remove()
 	if _, err := sv.clone(t); err != nil {
-		t.Errorf("after Remove: %v", err)
+		t.Errorf("clone after Remove: %v", err)
 	}
 }
 
@@ -101,12 +101,12 @@ func TestStallEndsWhenRemoved(t *testing.T) {
 	}()
 	select {
 	case b := <-more:
-		t.Fatalf("%d bytes came through a stall", len(b))
+		t.Fatalf("got %d bytes in spite of a stall", len(b))
 	case <-time.After(200 * time.Millisecond):
 	}
 	i.Remove()
 	if rest := <-more; !bytes.Equal(packOf(append(got, rest...)), packOf(whole)) {
-		t.Errorf("%d bytes came in all, and not the pack; without a stall %d", 50+len(rest), len(whole))
+		t.Errorf("got %d bytes in all without the complete pack, want about %d", 50+len(rest), len(whole))
 	}
 }
 
@@ -122,7 +122,7 @@ func TestDripIsSlowAndWhole(t *testing.T) {
 	begin := time.Now()
 	_, got, err := read(t, sv.url(), fetchOf(id))
 	if took := time.Since(begin); err != nil || !bytes.Equal(packOf(got), packOf(whole)) || took < rest/2*5*time.Millisecond {
-		t.Errorf("%d of %d bytes in %v, %v", len(got), len(whole), took, err)
+		t.Errorf("got %d of %d bytes in %v, %v", len(got), len(whole), took, err)
 	}
 }
 
@@ -149,14 +149,14 @@ func TestStatus(t *testing.T) {
 		}
 		resp.Body.Close()
 		if resp.StatusCode != c.status || resp.Header.Get("Retry-After") != c.retry {
-			t.Errorf("%d, Retry-After %q, want %d, %q", resp.StatusCode, resp.Header.Get("Retry-After"), c.status, c.retry)
+			t.Errorf("got status %d, Retry-After %q, want %d, %q", resp.StatusCode, resp.Header.Get("Retry-After"), c.status, c.retry)
 		}
 		if _, err := sv.clone(t); err == nil {
-			t.Errorf("git cloned in spite of %d", c.status)
+			t.Errorf("git clone succeeded in spite of status %d", c.status)
 		}
 		i.Remove()
 		if r := sv.Log().Requests()[0]; r.Status != c.status || r.Fault != "status" || len(r.Wants) != 1 {
-			t.Errorf("logged as %v", r)
+			t.Errorf("log entry: got %v", r)
 		}
 	}
 }
@@ -172,7 +172,7 @@ func TestRequireAuth(t *testing.T) {
 		}
 	}
 	if _, err := sv.clone(t); err == nil {
-		t.Error("cloned without a password")
+		t.Error("git clone without a password succeeded")
 	}
 	i.Remove()
 	bearer := sv.Inject(Fault{Kind: RequireAuth, Pass: "token"})
@@ -185,10 +185,10 @@ func TestRequireAuth(t *testing.T) {
 		t.Errorf("answer without a login: got status %d and challenge %q, want 401 and \"Bearer\"", resp.StatusCode, resp.Header.Get("WWW-Authenticate"))
 	}
 	if status, _, err := read(t, sv.url(), fetchOf(sv.blobOf(t)), "Authorization", "Bearer token"); status != 200 || err != nil {
-		t.Errorf("with the token: %d, %v", status, err)
+		t.Errorf("request with the token: got status %d, %v", status, err)
 	}
 	if bearer.Hits() != 1 {
-		t.Errorf("%d hits, want 1: right credentials are none", bearer.Hits())
+		t.Errorf("got %d hits, want 1, because right credentials are not a hit", bearer.Hits())
 	}
 }
 
@@ -197,10 +197,10 @@ func TestGarbage(t *testing.T) {
 	i := sv.Inject(Fault{Kind: Garbage, After: 10_000})
 	status, got, err := read(t, sv.url(), fetchOf(sv.blobOf(t)))
 	if status != 200 || err != nil || len(got) != 10_000 || packOf(got) != nil {
-		t.Errorf("%d, %d bytes, %v", status, len(got), err)
+		t.Errorf("garbage: got status %d, %d bytes, %v", status, len(got), err)
 	}
 	if _, err := sv.clone(t); err == nil || i.Hits() < 2 {
-		t.Errorf("git cloned garbage; %d hits", i.Hits())
+		t.Errorf("git clone of garbage succeeded; %d hits", i.Hits())
 	}
 }
 
@@ -212,7 +212,7 @@ func TestNoFilter(t *testing.T) {
 		t.Fatal(err)
 	}
 	if have, all := len(blobsIn(t, dir)), len(blobsIn(t, sv.dir)); have != all {
-		t.Errorf("stock git got %d of %d blobs, a server without filters sends all", have, all)
+		t.Errorf("stock git fetched %d of %d blobs, but a server without filters sends all", have, all)
 	}
 	_, got, err := read(t, sv.url(), bytes.NewReader(body(object.SHA1, "fetch", "want "+sv.head.String(), "filter blob:none", "done")))
 	if packOf(got) != nil {
@@ -237,7 +237,7 @@ func TestNoV2(t *testing.T) {
 	}
 	defer resp.Body.Close()
 	if b, _ := io.ReadAll(resp.Body); strings.Contains(string(b), "version 2") || !strings.Contains(string(b), sv.head.String()+" HEAD") {
-		t.Errorf("not v0: %.100q", b)
+		t.Errorf("response is not of protocol version 0: %.100q", b)
 	}
 }
 
@@ -249,15 +249,15 @@ func TestDumb(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := gitIn(t, dir, "rev-parse", "HEAD"); got != sv.head.String() {
-		t.Errorf("cloned %s", got)
+		t.Errorf("commit of the clone: got %s", got)
 	}
 	for _, r := range sv.Log().Requests() {
 		if r.Method != http.MethodGet {
-			t.Errorf("a dumb server answered %v", r)
+			t.Errorf("requests to a dumb server: got %v", r)
 		}
 	}
 	if status, _, err := read(t, sv.url(), fetchOf(sv.blobOf(t))); status != 404 || err != nil {
-		t.Errorf("git-upload-pack gave %d, %v", status, err)
+		t.Errorf("git-upload-pack: got status %d, %v", status, err)
 	}
 }
 
@@ -277,7 +277,7 @@ func TestPacksThatAreNotWhatTheySeem(t *testing.T) {
 			return bytes.Equal(h.Sum(nil), pack[n:])
 		}
 		if !goodTrailer(whole) {
-			t.Fatal("this test cannot tell a good trailer")
+			t.Fatal("the test does not recognize a valid trailer")
 		}
 		for _, c := range []struct {
 			name  string
@@ -302,24 +302,24 @@ func TestPacksThatAreNotWhatTheySeem(t *testing.T) {
 				defer i.Remove()
 				status, got, err := read(t, sv.url(), fetchOf(id))
 				if status != 200 || err != nil || !bytes.HasSuffix(got, []byte("0000")) {
-					t.Errorf("the answer itself must be in order: %d, %v, %q", status, err, got[max(0, len(got)-10):])
+					t.Errorf("response: got status %d, %v, end %q, want a complete response", status, err, got[max(0, len(got)-10):])
 				}
 				if !c.check(packOf(got)) {
-					t.Errorf("the pack of %d bytes is not as the fault says, whole it has %d", len(packOf(got)), len(whole))
+					t.Errorf("pack of %d bytes does not have the fault; the complete one has %d bytes", len(packOf(got)), len(whole))
 				}
 				if i.Hits() != 1 {
-					t.Errorf("%d hits", i.Hits())
+					t.Errorf("got %d hits", i.Hits())
 				}
-				// Stock git is in no doubt either.
+				// Stock git detects the fault as well.
 				if _, err := sv.clone(t); err == nil {
-					t.Error("git cloned from it")
+					t.Error("git clone of the faulty pack succeeded")
 				}
 			})
 		}
 	})
 }
 
-// Of several wanted blobs the first is exchanged and the others are right, and the log says which were sent.
+// Of several wanted blobs the first is replaced and the others are right, and the log lists those that were sent.
 func TestWrongObjectAmongRightOnes(t *testing.T) {
 	sv := start(t, ServerOptions{})
 	a, b := sv.blobOf(t), object.MustID(gitIn(t, sv.dir, "rev-parse", "main:dir2/file2"))
@@ -329,7 +329,7 @@ func TestWrongObjectAmongRightOnes(t *testing.T) {
 	}
 	sent, total := sv.Log().Blobs()
 	if total != 2 || sent[a] != 0 || sent[b] != 1 {
-		t.Errorf("sent %v", sent)
+		t.Errorf("sent blobs: got %v", sent)
 	}
 }
 
@@ -363,7 +363,7 @@ func TestWhichRequestsAFaultIsDoneTo(t *testing.T) {
 		c.fault.Kind = Status
 		i := sv.Inject(c.fault)
 		if got := failed(); got != c.want || i.Hits() != strings.Count(c.want, "x") {
-			t.Errorf("%+v: %s with %d hits, want %s", c.fault, got, i.Hits(), c.want)
+			t.Errorf("%+v: got %s with %d hits, want %s", c.fault, got, i.Hits(), c.want)
 		}
 		i.Remove()
 	}
@@ -375,7 +375,7 @@ func TestSeveralFaultsAtOnce(t *testing.T) {
 	sv.Inject(Fault{Kind: RequireAuth, Pass: "p"})
 	sv.Inject(Fault{Kind: Cut, After: 30, On: Fetch})
 	if _, got, err := read(t, sv.url(), fetchOf(id), "Authorization", "Bearer p"); err == nil || len(got) != 30 {
-		t.Errorf("%d bytes, %v: want 30 and a cut", len(got), err)
+		t.Errorf("got %d bytes, %v, want 30 bytes and a closed connection", len(got), err)
 	}
 }
 
@@ -401,7 +401,7 @@ func TestInjectPanicsAtWhatCannotBeDone(t *testing.T) {
 	sv := start(t, ServerOptions{})
 	defer func() {
 		if recover() == nil {
-			t.Error("no panic at an unknown fault")
+			t.Error("an unknown fault caused no panic")
 		}
 	}()
 	sv.Inject(Fault{Kind: "nonsense"})

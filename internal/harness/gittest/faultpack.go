@@ -14,7 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// errTruncated says that all of a TruncatedPack was sent.
+// errTruncated is returned when all of a TruncatedPack was sent.
 var errTruncated = errors.New("pack truncated on purpose")
 
 // packFault rewrites the pack inside an answer: TruncatedPack and CorruptPack.

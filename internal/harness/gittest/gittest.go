@@ -4,7 +4,7 @@
 // Every server stands behind a link that delays and narrows like a real line, may be told to misbehave
 // (Server.Inject, Server.Down), and keeps an exact log of what was asked and what was sent (Server.Log).
 //
-// What a log says is true as soon as the client has the bytes: every byte is accounted for before it is passed on,
+// A log is complete as soon as the client has the bytes: every byte is accounted for before it is passed on,
 // and readers of the log wait for packs that are still being counted.
 //
 // Terms: an answer is the body of a response. A pack's objects are counted from its header, its blobs by reading the

@@ -69,7 +69,7 @@ func (g *group) wait(cmd *exec.Cmd) error {
 	return err
 }
 
-// alive says whether a process group has a member that runs. The dead stay members until a process reaps them, which
+// alive reports whether a process group has a running member. Dead processes stay members until a process reaps them, which
 // the first process of a container may be slow at; that their group has one is the cheap half of the question.
 func alive(group int) bool {
 	if syscall.Kill(-group, 0) == syscall.ESRCH {

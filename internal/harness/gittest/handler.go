@@ -89,7 +89,7 @@ func (a *arriving) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// answer does the faults that change what git gets or says; those that only hold up the flow are in reply.
+// answer applies the faults that change git's input or output; those that only delay bytes are applied in reply.
 func (h *handler) answer(a *reply, r *http.Request, body io.Reader, faults []*Injection, asked Request) error {
 	var env []string
 	var out io.Writer = a

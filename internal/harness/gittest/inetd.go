@@ -53,13 +53,13 @@ func socketPair() (net.Conn, *os.File, error) {
 	return conn, theirs, nil
 }
 
-// childConn is the link's end of a connection to a server program. Faults gate what it says.
+// childConn is the link's end of a connection to a server program. Faults control the bytes that it sends.
 type childConn struct {
 	net.Conn
 	gates gates
 	leave func()         // lets the gates know that the client is gone
-	asks  func(p []byte) // hears what the client says before the program does; nil: it is not recorded
-	says  func(p []byte) // hears what the program says before the client does; nil: it is not recorded
+	asks  func(p []byte) // receives the client's bytes before the program does; nil: they are not recorded
+	says  func(p []byte) // receives the program's bytes before the client does; nil: they are not recorded
 	ends  func()         // is called at the end; nil: nothing is
 }
 

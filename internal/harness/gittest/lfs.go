@@ -64,7 +64,7 @@ func (s *LFS) Add(content []byte) (pointer []byte) {
 	return fmt.Appendf(nil, "version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize %d\n", oid, len(content))
 }
 
-// Has says whether a content is stored.
+// Has reports whether an object is stored.
 func (s *LFS) Has(content []byte) bool {
 	sum := sha256.Sum256(content)
 	s.mu.Lock()

@@ -300,7 +300,7 @@ func (l *link) way(dst io.Writer, src net.Conn, free *time.Time, start time.Time
 
 func (l *link) half() time.Duration { return time.Duration(l.rtt.Load()) / 2 }
 
-// occupy takes the line for a time, behind those who took it before, and says when that ends.
+// occupy reserves the line for a duration, after earlier reservations, and returns when the reservation ends.
 func (l *link) occupy(free *time.Time, d time.Duration) time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -311,7 +311,7 @@ func (l *link) occupy(free *time.Time, d time.Duration) time.Time {
 	return *free
 }
 
-// sleepUntil says whether it slept that long; false means the connection is gone.
+// sleepUntil reports whether it slept until then; false means that the connection was closed.
 func sleepUntil(t time.Time, gone <-chan struct{}) bool {
 	d := time.Until(t)
 	if d <= 0 {

@@ -11,11 +11,11 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Command says what a request was for.
+// Command is the purpose of a request.
 type Command string
 
 const (
-	Capabilities Command = "caps" // info/refs of git-upload-pack, or what a server says first on git:// and ssh
+	Capabilities Command = "caps" // info/refs of git-upload-pack, or the first message of a server on git:// and ssh
 	LsRefs       Command = "ls-refs"
 	Fetch        Command = "fetch"
 	ObjectInfo   Command = "object-info"
@@ -41,7 +41,7 @@ type Request struct {
 	WantRefs []string
 	Prefixes []string // of ls-refs
 	Haves    int
-	Shallow  int // commits the client says are its boundary
+	Shallow  int // number of commits that the client reports as its shallow boundary
 	Depth    int
 	Filter   string
 
@@ -62,7 +62,7 @@ type Request struct {
 
 // Log holds the requests of a server since its start or the last Reset.
 type Log struct {
-	each  func(Request) // told of each request that is over, or nil
+	each  func(Request) // called for each finished request, or nil
 	renew func()        // brings the log up to date before it is read, or nil
 
 	mu       sync.Mutex
@@ -124,7 +124,7 @@ func (l *Log) count() (done func(e *entry, c packCount)) {
 	}
 }
 
-// over says that nothing of e changes any more.
+// over records that e does not change any more.
 func (l *Log) over(e *entry) {
 	if l.each == nil {
 		return
@@ -187,7 +187,7 @@ func (l *Log) Connections() int {
 }
 
 // RoundTrips counts connections opened and requests: what a client that waits for each has waited for.
-// The handshakes inside an ssh connection are not in it; nor is the first thing a server says on git:// and ssh.
+// The handshakes inside an ssh connection are not in it; nor is the first message of a server on git:// and ssh.
 func (l *Log) RoundTrips() int {
 	var n int
 	l.view(func() {

@@ -45,7 +45,7 @@ func (q *queue) push(p []byte, at time.Time) bool {
 	return true
 }
 
-// end says that nothing follows; the end itself arrives at a time as well.
+// end records that nothing follows; the end itself also arrives after the delay.
 func (q *queue) end(at time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

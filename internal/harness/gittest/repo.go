@@ -14,7 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// RepoOptions says what kind of repository is made.
+// RepoOptions are the options of a new repository.
 type RepoOptions struct {
 	Format object.Format
 }

@@ -29,7 +29,7 @@ type ServerOptions struct {
 	Cheap     bool          // leaves packs unread: requests, wants and objects are counted, blobs are Uncounted
 	Config    []string      // "key=value" of git's configuration, over what the repositories say. Without any of theirs,
 	// filters and wants of any object are allowed, and sizes are not told (transfer.advertiseObjectInfo)
-	Each   func(Request) // told of each request when it is over; called from several goroutines
+	Each   func(Request) // called for each finished request, from several goroutines
 	Stderr io.Writer     // what git's processes complain about; nil: it is dropped
 	// FinishPushes lets a push over HTTP go on when its client has gone, as most servers do. Else its processes are killed, and
 	// one that was about to move a ref leaves the ref's lock behind.

@@ -21,11 +21,11 @@ import (
 func sameBlobs(t *testing.T, what string, got, want map[object.ID]int) {
 	t.Helper()
 	if !maps.Equal(got, want) {
-		t.Errorf("%s: the log has %d blobs, the client %d, and they are not the same once each", what, len(got), len(want))
+		t.Errorf("%s: the log has %d blobs and the client %d, want the same blobs once each", what, len(got), len(want))
 	}
 }
 
-// What the log says of stock git's clones must be what stock git then has.
+// The log of a clone by stock git must list the objects that the clone has.
 func TestLogIsTheTruthOfClones(t *testing.T) {
 	forFormats(t, func(t *testing.T, format object.Format) {
 		sv := startFormat(t, format, ServerOptions{})
@@ -33,7 +33,7 @@ func TestLogIsTheTruthOfClones(t *testing.T) {
 		for _, c := range []struct {
 			name    string
 			args    []string
-			blobs   int // -1: whatever the clone has
+			blobs   int // -1: the number that the clone has
 			depth   int
 			filter  string
 			version int
@@ -54,19 +54,19 @@ func TestLogIsTheTruthOfClones(t *testing.T) {
 				sent, total := sv.Log().Blobs()
 				sameBlobs(t, c.name, sent, have)
 				if c.blobs >= 0 && total != c.blobs {
-					t.Errorf("%d blobs sent, want %d", total, c.blobs)
+					t.Errorf("sent blobs: got %d, want %d", total, c.blobs)
 				}
 				fetches := sv.Log().Fetches()
 				last := fetches[len(fetches)-1]
 				objects := strings.Count(gitIn(t, dir, "cat-file", "--batch-all-objects", "--batch-check"), "\n") + 1
 				if last.Objects != objects || last.Blobs != total || last.PackErr != "" {
-					t.Errorf("%d objects, %d blobs, %q: the client has %d and %d", last.Objects, last.Blobs, last.PackErr, objects, total)
+					t.Errorf("log: got %d objects, %d blobs, error %q; the client has %d and %d", last.Objects, last.Blobs, last.PackErr, objects, total)
 				}
 				if last.Depth != c.depth || last.Filter != c.filter || last.Version != c.version || last.Status != 200 || !slices.Contains(last.Wants, sv.head) {
-					t.Errorf("logged as %v (version %d, depth %d, filter %q, wants %v)", last, last.Version, last.Depth, last.Filter, last.Wants)
+					t.Errorf("log entry: got %v (version %d, depth %d, filter %q, wants %v)", last, last.Version, last.Depth, last.Filter, last.Wants)
 				}
 				if last.At.IsZero() || last.FirstByte <= 0 || last.Duration < last.FirstByte || last.BytesIn == 0 || last.BytesOut == 0 || last.Repo != "a.git" {
-					t.Errorf("implausible: %+v", last)
+					t.Errorf("log entry is implausible: %+v", last)
 				}
 			})
 		}
@@ -98,10 +98,10 @@ func TestLogOfSingleBlobs(t *testing.T) {
 				sameBlobs(t, "sent", sent, want)
 				sameBlobs(t, "wanted", asked, want)
 				if total != n {
-					t.Errorf("%d blobs in all, want %d", total, n)
+					t.Errorf("all sent blobs: got %d, want %d", total, n)
 				}
 			} else if total == 0 || len(sent) != total {
-				t.Errorf("%d blobs, %d different, of the rest", total, len(sent))
+				t.Errorf("blobs of the other requests: got %d, %d different", total, len(sent))
 			}
 		}
 	})
@@ -135,7 +135,7 @@ func TestLogOfAThinPack(t *testing.T) {
 	sameBlobs(t, "thin", sent, after)
 	r := sv.Log().Fetches()
 	if last := r[len(r)-1]; len(sent) != 1 || last.Haves == 0 || last.Objects != 3 || last.BytesOut > 10_000 {
-		t.Errorf("not the thin pack this test is about: %v", last)
+		t.Errorf("the response has no thin pack: %v", last)
 	}
 }
 
@@ -168,22 +168,22 @@ func TestLogOfRawRequests(t *testing.T) {
 			}
 			status, got, err := read(t, sv.url(), c.body, c.header...)
 			if err != nil || status != 200 || !strings.Contains(string(got), c.answer) {
-				t.Fatalf("%s: %d, %v, answer %.80q lacks %q", c.name, status, err, got, c.answer)
+				t.Fatalf("%s: got status %d, %v, answer %.80q without %q", c.name, status, err, got, c.answer)
 			}
 			all := sv.Log().Requests()
 			if len(all) != 1 {
-				t.Fatalf("%s: %d requests", c.name, len(all))
+				t.Fatalf("%s: got %d requests", c.name, len(all))
 			}
 			r := all[0]
 			if r.Command != c.want.Command || r.Objects != c.want.Objects || r.Blobs != c.want.Blobs || r.BytesOut != int64(len(got)) || sent > 0 && r.BytesIn != int64(sent) {
-				t.Errorf("%s: logged as %v, %d bytes came", c.name, r, len(got))
+				t.Errorf("%s: got log entry %v and %d bytes", c.name, r, len(got))
 			}
 			if n := len(r.Wants); r.Command != LsRefs && (n != 1 || r.Wants[0] != id) || r.Command == LsRefs && len(r.Prefixes) != 2 {
-				t.Errorf("%s: wants %v, prefixes %v", c.name, r.Wants, r.Prefixes)
+				t.Errorf("%s: got wants %v, prefixes %v", c.name, r.Wants, r.Prefixes)
 			}
 		}
 		if status, _, err := read(t, sv.url(), strings.NewReader("no gzip"), "Content-Encoding", "gzip"); status != 400 || err != nil {
-			t.Errorf("a body that is no gzip gave %d, %v", status, err)
+			t.Errorf("a body that is not gzip: got status %d, %v", status, err)
 		}
 	})
 }
@@ -213,10 +213,10 @@ func TestRoundTripsAreConnectionsAndRequests(t *testing.T) {
 		ask()
 	}
 	if l := sv.Log(); l.Connections() != 1 || l.RoundTrips() != 5 || len(l.Requests()) != 4 {
-		t.Errorf("%d connections, %d round trips, want 1 and 5\n%s", l.Connections(), l.RoundTrips(), l)
+		t.Errorf("got %d connections and %d round trips, want 1 and 5\n%s", l.Connections(), l.RoundTrips(), l)
 	}
 	if table := sv.Log().String(); !strings.Contains(table, "4 requests on 1 connections, 5 round trips: 4 wants, 4 objects, 4 blobs") {
-		t.Errorf("the table lacks its sums:\n%s", table)
+		t.Errorf("the table has no sums:\n%s", table)
 	}
 	sv.SetRTT(0)
 	takes(t, "a request without delay", 0, rtt-time.Millisecond, ask)
@@ -231,5 +231,5 @@ func TestEachHearsOfEveryRequestOnce(t *testing.T) {
 	gitIn(t, "", "clone", "-q", sv.url(), filepath.Join(t.TempDir(), "c"))
 	_, total := sv.Log().Blobs()
 	n := int64(len(sv.Log().Requests()))
-	await.Until(t, "all requests were told of", func() bool { return heard.Load() == n && blobs.Load() == int64(total) })
+	await.Until(t, "Each was called for all requests", func() bool { return heard.Load() == n && blobs.Load() == int64(total) })
 }

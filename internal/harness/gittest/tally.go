@@ -93,7 +93,7 @@ func (t *tally) pack(b []byte) {
 	}
 }
 
-// end says that no more of a pack comes; what there is of it gets counted.
+// end records that no more bytes of a pack follow, so that the received part is counted.
 func (t *tally) end() {
 	if t.ended || t.packed == 0 || t.s.cheap {
 		return
@@ -114,7 +114,7 @@ func (t *tally) end() {
 	})
 }
 
-// over says that the request is: nothing of it changes any more but what is still being counted.
+// over records that the request is finished: only counts that are still in progress may change.
 func (t *tally) over() {
 	// Of a packet that was cut off, what came of it was sent nevertheless.
 	if h := t.packets.held; !t.idle && len(h) > 5 && h[4] == packBand {

@@ -97,7 +97,7 @@ func (j *job) fault(format string, args ...any) {
 	j.say("error at %d ms: "+format, append([]any{Now().Milliseconds()}, args...)...)
 }
 
-// over says whether it is time to end; n operations were done since it was asked last.
+// over reports whether it is time to end; n operations were done since the last call.
 func (j *job) over(n int) bool {
 	j.done.Add(int64(n))
 	j.ready.Do(func() { j.say("ready") })
@@ -135,7 +135,7 @@ func fill(b []byte, file uint64, block, sequence uint64) {
 	}
 }
 
-// differs says how a block is not as it must be; "" if it is.
+// differs returns how a block differs from its expected contents, or "".
 func differs(got []byte, file uint64, block, sequence uint64) string {
 	want := make([]byte, blockSize)
 	fill(want, file, block, sequence)

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tellGap is from where on an operation of the meter is told.
+// tellGap is the duration from which on an operation of the meter is reported.
 const tellGap = time.Millisecond
 
 // meter does operations that only the server can answer, one after the other, each kind in a thread of its own, and

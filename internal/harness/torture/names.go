@@ -32,8 +32,8 @@ type namespace struct {
 	root *inode
 }
 
-// names does random operations on names. Each is applied once, or its answer gives it away: a second mkdir of a name
-// says EEXIST, a second unlink ENOENT.
+// names runs random operations on names. If one is applied twice, its result shows that: a second mkdir of a name
+// returns EEXIST, a second unlink ENOENT.
 func (j *job) names() error {
 	n := &namespace{j, newInode(unix.S_IFDIR, 0o755)}
 	for i := 0; !j.over(1); i++ {
@@ -263,7 +263,7 @@ func removed(p place) unix.Errno {
 	return 0
 }
 
-// attributed says what an operation on user attributes answers before it looks at them.
+// attributed returns the error of an operation on user attributes that is checked before the attributes are read.
 func attributed(p place) unix.Errno {
 	switch {
 	case !p.has():

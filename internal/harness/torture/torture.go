@@ -1,4 +1,4 @@
-// Package torture loads a mount with programs that know what they must see, and says what they saw that was not so. It
+// Package torture loads a mount with programs that know their expected results, and reports the results that differ. It
 // judges a file system whose server is killed beneath it: no program may notice.
 //
 // Terms: a job is a kind of program (Jobs lists them), run as a process of its own, so that the process that starts and kills
@@ -240,7 +240,7 @@ func (l *Load) Kill() {
 	}
 }
 
-// where says what the job's threads and those of its children wait for.
+// where returns what the threads of the job and of its children wait for.
 func (r *running) where() string {
 	var waits []string
 	threads, _ := filepath.Glob("/proc/[0-9]*/task/[0-9]*")

@@ -16,7 +16,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// plain makes a checkout and a clone of it, which stands in for a mount.
+// plain creates a checkout and a clone of it, which takes the place of a mount.
 func plain(t *testing.T) Options {
 	t.Helper()
 	root := t.TempDir()
@@ -43,7 +43,7 @@ func plain(t *testing.T) Options {
 	return o
 }
 
-// On a file system that is not killed nothing is wrong.
+// On a file system whose server is not killed, the load reports no error.
 func TestLoadItself(t *testing.T) {
 	o := plain(t)
 	o.Jobs = append(Jobs(), "reader", "names")
@@ -64,13 +64,13 @@ func TestLoadItself(t *testing.T) {
 	}
 	for _, kind := range Jobs() {
 		if r.Done[kind] == 0 {
-			t.Errorf("%s has done nothing", kind)
+			t.Errorf("job %s has done no operation", kind)
 		}
 	}
 	t.Logf("%v", r.Done)
 }
 
-// Each job finds out what another process does to its files.
+// Each job detects changes that another process makes to its files.
 func TestLoadFindsFaults(t *testing.T) {
 	for kind, sabotage := range map[string]string{
 		"names":   `rm -rf "$DIR"/n*`,
@@ -100,14 +100,14 @@ func TestLoadFindsFaults(t *testing.T) {
 			for deadline := time.Now().Add(20 * time.Second); len(l.Errors()) == 0 && time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
 				cmd := exec.Command("sh", "-c", sabotage)
 				cmd.Env = append(os.Environ(), "MOUNT="+o.Mount, "DIR="+filepath.Join(o.Mount, loadDir, l.jobs[0].name))
-				cmd.Run() // what it is about may be away just now
+				cmd.Run() // the file may be missing at the moment
 				if kind == "deleted" || kind == "locks" {
-					break // found at the end
+					break // detected at the end
 				}
 			}
 			r := l.Stop(time.Minute)
 			if len(r.Errors) == 0 {
-				t.Errorf("nothing was found wrong in %v", r.Done)
+				t.Errorf("the jobs detected no error in %v", r.Done)
 			} else {
 				t.Log(r.Errors[0])
 			}
@@ -120,6 +120,6 @@ func TestStalls(t *testing.T) {
 	gaps := []Gap{{"read", ms(0), ms(5)}, {"read", ms(90), ms(150)}, {"create", ms(95), ms(130)}, {"read", ms(205), ms(300)}}
 	got := Stalls(gaps, []time.Duration{ms(100), ms(200), ms(400)})
 	if want := fmt.Sprint([]time.Duration{ms(50), ms(95), 0}); fmt.Sprint(got) != want {
-		t.Errorf("%v, want %v", got, want)
+		t.Errorf("kinds of jobs: got %v, want %v", got, want)
 	}
 }

@@ -63,7 +63,7 @@ func (v Victim) Processes() []Process {
 	return all
 }
 
-// holdsDevice says whether a process has a mount's device open; one that waits to serve has not.
+// holdsDevice reports whether a process has a mount's device open. A spare worker that waits has not.
 func holdsDevice(pid int) bool {
 	links, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
 	for _, l := range links {

@@ -21,7 +21,7 @@ var temporary = regexp.MustCompile(`(^|/)(sed|\.merge_file_)[A-Za-z0-9]{6}$`)
 // settled is a path that is the same whenever the step is made.
 func settled(path string) string { return temporary.ReplaceAllString(path, "$1$2") }
 
-// digest is the id that git gives a blob.
+// digest returns the id of a blob as git computes it.
 func digest(content []byte) string {
 	return fmt.Sprintf("%x", sha1.Sum(append(fmt.Appendf(nil, "blob %d\x00", len(content)), content...)))
 }
@@ -160,7 +160,7 @@ func (f *film) traced(ctx context.Context, e Entry) error {
 	}
 }
 
-// call is told of the beginning and of the end of a system call.
+// call is called at the beginning and at the end of a system call.
 func (f *film) call(pid int, changing map[int]bool) error {
 	var info callInfo
 	if _, _, e := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_GET_SYSCALL_INFO, uintptr(pid), unsafe.Sizeof(info), uintptr(unsafe.Pointer(&info)), 0, 0); e != 0 {

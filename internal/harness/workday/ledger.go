@@ -14,7 +14,7 @@ type Entry struct {
 	Step   string    `json:"step"`
 	Begins bool      `json:"begins,omitempty"` // the step does, at that time; State is not told
 	Script string    `json:"script,omitempty"` // of a step that begins
-	Moment int64     `json:"moment,omitempty"` // seconds since 1970 that git is told for the commits of it
+	Moment int64     `json:"moment,omitempty"` // date of the step's commits, in seconds since 1970
 	State  State     `json:"state,omitzero"`   // after the step
 
 	// Of a promise: since when the State was as it is, the checkpoint that holds it if it is known, and whether it is on the

@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// Finding is what the plain tree says of a State that came back.
+// Finding is the result of comparing a restored State with the plain tree.
 type Finding int
 
 const (
-	Undecided Finding = iota // nobody could tell
+	Undecided Finding = iota // the comparison has no result
 	Between                  // it was so between two steps
 	Moment                   // it was so at one moment of a step
 	Blend                    // all of it was so in a step, but not all at one moment
@@ -26,7 +26,7 @@ func (f Finding) String() string {
 	return [...]string{"undecided", "between steps", "at a moment of a step", "of several moments of a step", "never"}[f]
 }
 
-// oracle makes the steps of a ledger again on a plain file system, and says what a State that came back is of.
+// oracle repeats the steps of a ledger on a plain file system, and finds the moment that a restored State is of.
 type oracle struct {
 	scratch   string   // a directory that is there for it
 	beginning string   // see keepBeginning
@@ -163,7 +163,7 @@ func (o *oracle) compare(ctx context.Context, f *film, s State) (Finding, string
 	return Blend, fmt.Sprintf("%d moments; of several: %s", len(f.views), strings.Join(parts, ", ")), nil
 }
 
-// isIndex says whether git lists an index as wanted.
+// isIndex reports whether git lists an index as expected.
 func (f *film) isIndex(ctx context.Context, content []byte, want []string) (bool, error) {
 	if len(content) == 0 {
 		return len(want) == 0, nil

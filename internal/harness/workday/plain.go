@@ -258,7 +258,7 @@ func refsIn(gitDir string) (string, error) {
 	return s.refsKey(), nil
 }
 
-// refsKey is all that s says of refs.
+// refsKey returns all data of s about refs as text.
 func (s State) refsKey() string {
 	refs := slices.Clone(s.Refs)
 	slices.Sort(refs)

@@ -123,7 +123,7 @@ func recorded(ctx context.Context, repo, session string) (id string, s State, er
 	return id, s, failed
 }
 
-// asRecorded says how a State that came back is not what its checkpoint recorded; "": it is.
+// asRecorded returns how a restored State differs from the one that its checkpoint recorded, or "".
 func (s State) asRecorded(is State) string {
 	is.Status, s.Status = nil, nil
 	for _, list := range []*[]string{&s.Refs, &is.Refs, &s.Operation, &is.Operation} {

@@ -145,7 +145,7 @@ func operation(gitDir string) ([]string, error) {
 	return found, nil
 }
 
-// Differs says how other is not like s; "": it is.
+// Differs returns how other differs from s, or "" if they are equal.
 func (s State) Differs(other State) string {
 	var all []string
 	for _, c := range []struct{ what, a, b string }{{"tree", s.Tree, other.Tree}, {"HEAD", s.Head, other.Head}, {"branch", s.Branch, other.Branch}} {

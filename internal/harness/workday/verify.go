@@ -23,7 +23,7 @@ type Limits struct {
 	Local    bool          // promises bind that did not say that it is on the session remote, too
 }
 
-// Verdict says what came back.
+// Verdict is the result of verifying a restored state.
 type Verdict struct {
 	Faults []string
 	Exact  bool          // the State is one of the ledger's, in all; else the checkpoint is of the middle of a step

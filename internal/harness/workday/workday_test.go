@@ -46,7 +46,7 @@ func look(t *testing.T, dir string) State {
 	return s
 }
 
-// A day on a plain file system has no faults, and what is copied is the same.
+// A journey on a plain file system has no faults, and a copy of the tree is equal.
 func TestWorkOnAPlainClone(t *testing.T) {
 	dir, ledger := cloned(t), filepath.Join(t.TempDir(), "ledger")
 	w, err := Start(Options{Dir: dir, Ledger: ledger, Seed: 3, Steps: 60})
@@ -63,12 +63,12 @@ func TestWorkOnAPlainClone(t *testing.T) {
 	trees := map[string]bool{}
 	for _, e := range all {
 		if e.Fault != "" {
-			t.Errorf("step %s reports a fault: %s", e.Step, e.Fault)
+			t.Errorf("step %s reports the fault %s", e.Step, e.Fault)
 		}
 		trees[e.State.Tree] = true
 	}
 	if len(all) != 121 || len(trees) < 20 {
-		t.Errorf("%d lines, %d trees", len(all), len(trees))
+		t.Errorf("got %d lines and %d trees", len(all), len(trees))
 	}
 	last := all[len(all)-1].State
 	copied := filepath.Join(t.TempDir(), "copy")
@@ -108,12 +108,12 @@ func TestLookSeesEverything(t *testing.T) {
 			}
 		}
 		if strings.Join(got, " ") != want {
-			t.Errorf("%s: sees %q, want %s: %s", script, got, want, differs)
+			t.Errorf("script %s: got difference %q, want %s: %s", script, got, want, differs)
 		}
 	}
 }
 
-// Whether a worker has ended by itself is known before it is killed.
+// The test detects that a worker has ended before it was killed.
 func TestWorkerThatEnds(t *testing.T) {
 	for name, want := range map[string]bool{"no directory": true, "at work": false} {
 		dir := cloned(t)
@@ -130,7 +130,7 @@ func TestWorkerThatEnds(t *testing.T) {
 		got := w.ended()
 		w.Kill()
 		if got != want || want != (w.stderr.String() != "") {
-			t.Errorf("%s: worker has ended: got %t, want %t; it said %q", name, got, want, w.stderr.String())
+			t.Errorf("%s: worker has ended: got %t, want %t; its stderr is %q", name, got, want, w.stderr.String())
 		}
 	}
 }
@@ -154,7 +154,7 @@ func TestFilesOfATreeLeaveOutEmptyDirectories(t *testing.T) {
 	}
 }
 
-// The judge lets pass what may be, and nothing else.
+// The verification accepts permitted differences, and no others.
 func TestJudge(t *testing.T) {
 	zero := time.Unix(1_700_000_000, 0)
 	at := func(seconds float64) time.Time { return zero.Add(time.Duration(seconds * float64(time.Second))) }
@@ -180,7 +180,7 @@ func TestJudge(t *testing.T) {
 		local  bool
 		limit  float64
 		exact  bool
-		faults string // a word of each
+		faults string // a word of each expected fault
 	}{
 		{name: "the last state", saved: saved(18, "4", "P4"), exact: true},
 		{name: "in the middle of a step", saved: saved(11, "half", "P3"), limit: 12},
@@ -204,7 +204,7 @@ func TestJudge(t *testing.T) {
 			ok = ok && strings.Contains(v.Faults[i], want[i])
 		}
 		if !ok {
-			t.Errorf("%s: %+v, want exact %v and %q", c.name, v, c.exact, want)
+			t.Errorf("case %s: got %+v, want exact %v and %q", c.name, v, c.exact, want)
 		}
 	}
 }
@@ -226,7 +226,7 @@ func TestMoment(t *testing.T) {
 	}
 }
 
-// What is done again on a plain file system tells of every moment whether it was one.
+// The oracle decides for each State whether the tree had it at some moment.
 func TestOracle(t *testing.T) {
 	dir, base := cloned(t), t.TempDir()
 	kept := filepath.Join(base, "kept")
@@ -243,7 +243,7 @@ func TestOracle(t *testing.T) {
 	}
 	step("echo new >new && git add -A && git commit -qm new")
 	between := look(t, dir)
-	for i := range ledger { // so long ago that the checkpoint cannot be of it
+	for i := range ledger { // so long ago that the checkpoint cannot be of that time
 		ledger[i].At = ledger[i].At.Add(-time.Minute)
 	}
 	step("echo one >one; rm d0000/f0000.txt; sed -i s/new/old/ new; git switch -q -c other; git add one")
@@ -275,13 +275,13 @@ func TestOracle(t *testing.T) {
 	} {
 		o := oracle{scratch: filepath.Join(base, "o"+string(rune('0'+i))), beginning: kept, ledger: ledger, objects: objects}
 		if got, why, err := o.ask(t.Context(), Saved{Time: ledger[3].At.Add(50 * time.Millisecond), State: c.state}, c.exact); got != c.want || err != nil {
-			t.Errorf("%s: %s (%s), %v; want %s", c.name, got, why, err, c.want)
+			t.Errorf("case %s: got %s (%s), %v; want %s", c.name, got, why, err, c.want)
 		}
 	}
 	lying := slices.Clone(ledger)
 	lying[2].State.Head = "0"
 	o := oracle{scratch: filepath.Join(base, "lying"), beginning: kept, ledger: lying, objects: []string{filepath.Join(dir, ".git", "objects")}}
 	if got, why, err := o.ask(t.Context(), Saved{Time: time.Now(), State: between}, 2); got != Never || err != nil {
-		t.Errorf("a ledger that lies: %s (%s), %v", got, why, err)
+		t.Errorf("a wrong ledger: got %s (%s), %v", got, why, err)
 	}
 }
