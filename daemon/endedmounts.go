@@ -1,9 +1,10 @@
 package daemon
 
 import (
-	"github.com/artifactfs/artifactfs/mount"
 	"sync"
 	"time"
+
+	"github.com/artifactfs/artifactfs/mount"
 )
 
 // endedMounts holds mounts that ended while no process could answer the unmount request, for example during a takeover. The

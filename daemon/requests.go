@@ -155,7 +155,7 @@ func (d *Daemon) Prefetch(ctx context.Context, r control.PrefetchRequest, progre
 	if err != nil {
 		return control.PrefetchReply{}, err
 	}
-	return m.Prefetch(ctx, r, progress)
+	return m.Git().Prefetch(ctx, r, progress)
 }
 
 // servedMount returns the mount that contains the directory dir. It returns an error that names verb if dir is in no mount, or if the

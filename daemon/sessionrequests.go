@@ -9,6 +9,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/mount"
+	"github.com/artifactfs/artifactfs/mount/origin"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/agent"
 	"github.com/artifactfs/artifactfs/session/capture"
@@ -111,7 +112,7 @@ func (d *Daemon) Sync(ctx context.Context, r control.SyncRequest, progress func(
 		defer cancel()
 	}
 	// Branches and tags are pushed too, so the git directory must be complete.
-	if !m.TriedGit(ctx) {
+	if !m.Events.AwaitGit(ctx) {
 		return reply, fault.Unsynced("sync", c.Dir, agent.ErrEnded)
 	}
 	if err := c.Agent.KeepAll(ctx, session.Manual); err != nil {
@@ -146,7 +147,7 @@ func (d *Daemon) SessionNote(ctx context.Context, r control.SessionNoteRequest) 
 	if !c.Writable {
 		return control.SessionNoteReply{}, fault.NotMounted("write note", r.Dir)
 	}
-	if !m.TriedGit(ctx) {
+	if !m.Events.AwaitGit(ctx) {
 		return control.SessionNoteReply{}, fault.Explain("write note", r.Dir, agent.ErrEnded)
 	}
 	note := transcript.NoteRequest{GitDir: c.GitDir, Commit: r.Commit, Ref: r.Ref, JSON: r.JSON}
@@ -160,7 +161,7 @@ func (d *Daemon) SessionNote(ctx context.Context, r control.SessionNoteRequest) 
 		if err != nil {
 			return control.SessionNoteReply{}, fault.ExplainSession("write note", "checkpoint "+r.Commit, err)
 		}
-		note.Commit, note.Also = p.Commit.String(), m.SessionObjects()
+		note.Commit, note.Also = p.Commit.String(), origin.SessionObjects(c.Home)
 	}
 	n, err := transcript.Note(ctx, note)
 	if err != nil {

@@ -42,11 +42,11 @@ func (m *Mount) goBehind(before takeover.State) bool {
 	m.work.Go("finish mounting in the background", func() {
 		var git *gitdir.Dir
 		m.afterOthers(ctx)
-		m.work.Repeat(ctx, "make git directory", m.gitTried, func() (err error) {
+		m.work.Repeat(ctx, "make git directory", m.Events.GitTried, func() (err error) {
 			if before.GitReady {
-				git, err = m.reopenGitDir(ctx)
+				git, err = m.side.Reopen(ctx)
 			} else {
-				git, err = m.makeGitDir(ctx)
+				git, err = m.side.Make(ctx)
 			}
 			return err
 		})
@@ -66,10 +66,10 @@ func (m *Mount) goBehind(before takeover.State) bool {
 		}
 		// The predecessor has fetched the history, or there is none to fetch.
 		if before.History || git == nil || m.Request.History == control.HistoryNone || m.snapshot().Commit.IsZero() {
-			close(m.historyTried)
+			close(m.Events.HistoryTried)
 			return
 		}
-		m.work.Repeat(ctx, "complete history", m.historyTried, func() error { return m.deepen(ctx, git) })
+		m.work.Repeat(ctx, "complete history", m.Events.HistoryTried, func() error { return m.deepen(ctx, git) })
 		if ctx.Err() == nil {
 			m.handover.Update(func(h *takeover.State) { h.History = true })
 		}
@@ -85,13 +85,13 @@ func (m *Mount) goBehind(before takeover.State) bool {
 		}
 		hydrate := func() error { return m.view.Prefetch(ctx, fetch.PrefetchPolicy(m.Request.Prefetch), budget) }
 		if before.Hydrated {
-			close(m.hydrateTried)
+			close(m.Events.HydrateTried)
 		} else {
 			// If all contents are already on this host, the prefetch just walks the tree, and no caller waits for that.
 			if m.snapshot().Local && m.Request.Wait != control.WaitAll {
 				m.host.Turns.Calm(ctx, nil, nil)
 			}
-			m.work.Repeat(ctx, "prefetch", m.hydrateTried, hydrate)
+			m.work.Repeat(ctx, "prefetch", m.Events.HydrateTried, hydrate)
 		}
 		for {
 			if ctx.Err() == nil {
@@ -115,20 +115,20 @@ func (m *Mount) goBehind(before takeover.State) bool {
 	}
 	if m.Request.Follow {
 		m.work.Go("follow the remote", func() {
-			if m.TriedGit(ctx) && m.tried(ctx, m.historyTried) {
+			if m.Events.AwaitGit(ctx) && m.Events.Await(ctx, m.Events.HistoryTried) {
 				m.Following().Run(ctx)
 			}
 		})
 	}
 	m.work.Go("tend packs", func() {
-		if m.tried(ctx, m.gitTried) { // the directories of packs exist from then on
+		if m.Events.Await(ctx, m.Events.GitTried) { // the directories of packs exist from then on
 			t := packs.Tender{Dir: m.Dir, Log: m.host.Log, Watch: m.host.Watch, Busy: m.store.Busy}
 			t.Run(ctx, packs.NewDirectory(filepath.Join(m.gitPath(), "objects"), m.local.Join),
 				packs.NewDirectory(filepath.Join(m.store.GitDir(), "objects"), m.store.Join))
 		}
 	})
 	m.work.Go("learn what only the session remote has", func() { m.expect(ctx) })
-	m.work.Go("fill the index", func() { m.fillIndex(ctx, before.Filled) })
+	m.work.Go("fill the index", func() { m.side.Index.Fill(ctx, before.Filled) })
 	go func() { // umount(8) ends the mount without a request to this process
 		m.server.Wait()
 		m.unregisterUnmounted()
@@ -183,7 +183,7 @@ func (m *Mount) snapshot() *fetch.Snapshot {
 // deepen fetches the history of the mounted commit. Then it updates the refs, the default branch and the shallow boundary in the
 // git directory, so that they match the fetched history.
 func (m *Mount) deepen(ctx context.Context, git *gitdir.Dir) error {
-	if err := m.store.Deepen(ctx, m.hurried); err != nil {
+	if err := m.store.Deepen(ctx, m.side.Hurried); err != nil {
 		return err
 	}
 	return errors.Join(git.SetRefs(m.store.Refs()), git.SetDefault(m.store.DefaultBranch()), git.SetShallow(m.store.Boundary()))

@@ -13,7 +13,9 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/mount/bind"
+	"github.com/artifactfs/artifactfs/mount/gitside"
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
+	"github.com/artifactfs/artifactfs/mount/origin"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/worktree"
 )
@@ -34,9 +36,11 @@ func (m *Mount) gitSources() (bind.Sources, error) {
 	if err != nil {
 		return bind.Sources{}, fmt.Errorf("find own program: %w", err)
 	}
-	s := bind.Sources{Git: m.gitPath(), Objects: filepath.Join(m.store.GitDir(), "objects"), Program: program, Monitor: hookProgram(program)}
+	s := bind.Sources{
+		Git: m.gitPath(), Objects: filepath.Join(m.store.GitDir(), "objects"), Program: program, Monitor: gitside.HookProgram(program),
+	}
 	if m.record.Checkpoint != nil {
-		s.Session = m.SessionObjects()
+		s.Session = origin.SessionObjects(m.home.Dir)
 	}
 	return s, nil
 }

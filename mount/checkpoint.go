@@ -34,17 +34,20 @@ import (
 // All other objects are on the mounted remote, and are fetched as for any mount. Contents that the session created and
 // that are missing are fetched from the session remote when they are read (fetch.Local.From).
 
+// gitPath returns the path of the mount's git directory. The mount has a file .git in its root that refers to this path.
+func (m *Mount) gitPath() string { return filepath.Join(m.home.Dir, "git") }
+
+// gitFile returns the content of the file .git in the root of the mount (gitrepository-layout(5)).
+func (m *Mount) gitFile() string { return "gitdir: " + m.gitPath() + "\n" }
+
 // sessionRepoDir returns the directory of the session's repository in the home.
 func (m *Mount) sessionRepoDir() string { return filepath.Join(m.home.Dir, statedir.SessionRepoName) }
-
-// SessionObjects returns the directory of the objects that the session owns.
-func (m *Mount) SessionObjects() string { return filepath.Join(m.sessionRepoDir(), "objects") }
 
 // lend registers the objects of the mount's git directory and of its session with the store, which can then read them on this
 // host and fetch missing ones from the session remote. It opens the session remotes; takeBack closes them.
 func (m *Mount) lend() error {
 	m.local = m.store.OpenLocal(filepath.Join(m.gitPath(), "objects"))
-	m.owned = m.store.OpenLocal(m.SessionObjects())
+	m.owned = m.store.OpenLocal(origin.SessionObjects(m.home.Dir))
 	if m.Session == "" && m.Request.At == "" {
 		return nil
 	}
@@ -96,7 +99,7 @@ func (m *Mount) addForkRemote(at string) error {
 	if err != nil || remote == nil {
 		return err
 	}
-	m.forkRemote, m.forkObjects = remote, m.store.OpenLocal(m.SessionObjects())
+	m.forkRemote, m.forkObjects = remote, m.store.OpenLocal(origin.SessionObjects(m.home.Dir))
 	m.forkObjects.SetSessionRemote(remote)
 	return nil
 }

@@ -182,7 +182,7 @@ func (m *Mount) finish() {
 	m.work.Wait()
 	m.inherited.Close()
 	m.endAgent()
-	if err := m.git.close(); err != nil {
+	if err := m.side.Close(); err != nil {
 		m.host.Log.Warn("stop answering git", zap.String("dir", m.Dir), zap.Error(err))
 	}
 	o := m.leave()

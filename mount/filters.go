@@ -33,12 +33,10 @@ func (m *Mount) newFilters() *filter.Programs {
 // awaitGitDir waits until filter programs can use the mount's git directory. It returns an error if the git directory could not
 // be created, or if ctx or the mount ends.
 func (m *Mount) awaitGitDir(ctx context.Context) error {
-	if !m.TriedGit(ctx) {
+	if !m.Events.AwaitGit(ctx) {
 		return cmp.Or(ctx.Err(), context.Canceled)
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if !m.gitReady {
+	if m.git().Dir() == nil {
 		return errors.New("there is none yet")
 	}
 	return nil

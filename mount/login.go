@@ -2,15 +2,12 @@ package mount
 
 import (
 	"context"
-	"os"
 
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/mount/remotes"
 	"github.com/artifactfs/artifactfs/mount/takeover"
-	"github.com/artifactfs/artifactfs/transport"
 )
 
 // requestNow returns the mount request with the current credentials, which SetCredential may have replaced. If the token was
@@ -66,83 +63,9 @@ func (m *Mount) UseNewLogin(ctx context.Context) {
 		h.Request.SessionOptions.Remote, h.Request.SessionToken, h.Request.SessionTokenFile =
 			now.SessionOptions.Remote, now.SessionToken, now.SessionTokenFile
 	})
-	if err := m.writeLogins(ctx); err != nil {
+	if err := m.git().WriteLogins(ctx); err != nil {
 		m.host.Log.Warn("set up logins of git", zap.String("dir", m.Dir), zap.Error(err))
 	}
 	m.work.Retry() // work that failed with the old token
 	m.agent.Retry()
-}
-
-// writeLogins rewrites the part of the git configuration that lists the URLs for which git commands request a login from this
-// daemon. It does nothing if the git directory does not exist yet.
-func (m *Mount) writeLogins(ctx context.Context) error {
-	m.mu.Lock()
-	ready := m.gitReady
-	m.mu.Unlock()
-	if !ready {
-		return nil
-	}
-	program, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	return gitdir.Options{Helper: program, Inside: m.inside.Wanted(), Logins: logins{m}.helped(ctx)}.SetLogins(m.gitPath())
-}
-
-// logins answers git commands in a mount that request a login. It implements credential.Source.
-type logins struct{ mount *Mount }
-
-// remotes returns the remotes that git commands may log in to: the mounted remote and the session remote.
-func (l logins) remotes() []*transport.Remote {
-	all := []*transport.Remote{l.mount.store.Remote()}
-	if l.mount.sessionRemote != nil {
-		all = append(all, l.mount.sessionRemote.Remote)
-	}
-	return all
-}
-
-// Credential returns the login of the first remote that is on the server of the question q. If no remote has a login for that
-// server, it returns false and the first error.
-func (l logins) Credential(ctx context.Context, q transport.Question) (transport.Credential, bool, error) {
-	var first error
-	for _, r := range l.remotes() {
-		c, ok, err := r.Credential(ctx, q)
-		if ok {
-			return c, true, nil
-		}
-		if first == nil {
-			first = err
-		}
-	}
-	return transport.Credential{}, false, first
-}
-
-// Refused records that a server refused a secret which Credential had returned.
-func (l logins) Refused(ctx context.Context, q transport.Question, secret string) {
-	for _, r := range l.remotes() {
-		r.Refused(ctx, q, secret)
-	}
-}
-
-// Accepted records that a server accepted a secret which Credential had returned.
-func (l logins) Accepted(ctx context.Context, q transport.Question, secret string) {
-	for _, r := range l.remotes() {
-		r.Accepted(ctx, q, secret)
-	}
-}
-
-// helped returns the URLs for which git commands in the mount request a login from this daemon. The caller writes them to the
-// configuration of the git directory. Errors are logged.
-func (l logins) helped(ctx context.Context) []gitdir.Login {
-	var list []gitdir.Login
-	for _, r := range l.remotes() {
-		urls, first, err := r.Logins(ctx)
-		if err != nil {
-			l.mount.host.Log.Warn("read git's settings for logins", zap.String("dir", l.mount.Dir), zap.Error(err))
-		}
-		for _, u := range urls {
-			list = append(list, gitdir.Login{URL: u, First: first})
-		}
-	}
-	return list
 }

@@ -16,7 +16,6 @@ import (
 	"encoding/hex"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/artifactfs/artifactfs/control"
@@ -27,6 +26,7 @@ import (
 	"github.com/artifactfs/artifactfs/mount/background"
 	"github.com/artifactfs/artifactfs/mount/bind"
 	"github.com/artifactfs/artifactfs/mount/follow"
+	"github.com/artifactfs/artifactfs/mount/gitside"
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/mount/moves"
 	"github.com/artifactfs/artifactfs/mount/origin"
@@ -40,7 +40,7 @@ import (
 )
 
 // Mount is one working tree at one directory. Its fields are grouped into structs by the phase of the mount in which they are
-// set: the request, the start, the acquired resources, the serving, the git directory, and the end.
+// set: the request, the start, the acquired resources, the serving, and the end.
 //
 // New creates a mount in the state preparing. Start acquires its resources and mounts it, and goBehind sets the state mounted.
 // finish sets the state unmounted, removes the mount from the registry and closes gone. In a takeover, Inherit replaces New, and
@@ -55,7 +55,6 @@ type Mount struct {
 	starting
 	acquired
 	serving
-	gitSide
 	ending
 
 	mu sync.Mutex // guards the fields of all phases that name it; see package daemon for the lock order
@@ -125,27 +124,13 @@ type serving struct {
 	agent      *agent.Agent      // makes and pushes the checkpoints of the session
 	handover   takeover.Handover // state and descriptors for a successor
 
+	Events   *gitside.Events    // events in the background work that requests wait for
+	side     *gitside.Side      // serves git commands; nil: the tree is not open yet; guarded by mu until the mount is served
 	moves    *moves.Mover       // switches, restores and merges; set when the mount is served
 	work     *background.Work   // background work, and its failures
 	follower *follow.Follower   // follows the branch; nil: the mount is not served yet; guarded by mu
 	state    control.State      // phase of the mount; guarded by mu
 	cancel   context.CancelFunc // ends the background work; nil: the mount is not served yet; guarded by mu
-}
-
-// gitSide holds the resources that git commands in a mount use, and the events that git commands wait for.
-type gitSide struct {
-	git      stockGit // guarded by mu
-	gitReady bool     // git commands work in the mount; guarded by mu
-
-	// These channels are closed after the first attempt to create the git directory, to fetch the history, or to prefetch
-	// contents, even if that attempt failed.
-	gitTried, historyTried, hydrateTried chan struct{}
-
-	passes        gitPass       // running git commands
-	historyWanted atomic.Bool   // a git command waits for history
-	indexed       int64         // contents that the store had fetched when this process wrote git's index; negative: it did not
-	gitWanted     chan struct{} // closed when a process waits for the git directory
-	wantGit       func()        // closes gitWanted; may be called several times
 }
 
 // ending holds the options of the unmount, and its result.
@@ -196,13 +181,9 @@ func newMount(host *Host, r control.MountRequest, id, dir string, since time.Tim
 		serving: serving{
 			state: control.StatePreparing, work: background.New(dir, host.State, host.Log),
 		},
-		gitSide: gitSide{
-			gitTried: make(chan struct{}), historyTried: make(chan struct{}), hydrateTried: make(chan struct{}),
-			gitWanted: make(chan struct{}), indexed: -1,
-		},
 		ending: ending{gone: make(chan struct{})},
 	}
-	m.wantGit = sync.OnceFunc(func() { close(m.gitWanted) })
+	m.Events = gitside.NewEvents(m.gone)
 	m.submodules.mount = m
 	m.inside = m.gitDirInside()
 	return m

@@ -16,7 +16,7 @@ import (
 // omitted.
 func (m *Mount) Status(ctx context.Context, then time.Time) control.MountStatus {
 	m.mu.Lock()
-	state, snap, served, gitReady, git := m.state, m.snap, m.cancel != nil, m.gitReady, m.git.dir
+	state, snap, served := m.state, m.snap, m.cancel != nil
 	m.mu.Unlock()
 	s := control.MountStatus{
 		ID: m.ID, Dir: m.Dir, State: state, ReadOnly: m.Request.ReadOnly, Since: m.since, PID: os.Getpid(), History: control.HistoryShallow,
@@ -28,7 +28,8 @@ func (m *Mount) Status(ctx context.Context, then time.Time) control.MountStatus 
 	if !served {
 		return s // start or a takeover still writes the other fields
 	}
-	if s.GitReady = gitReady; gitReady {
+	if git := m.side.Dir(); git != nil {
+		s.GitReady = true
 		s.Head = git.HeadName()
 	}
 	if err := m.work.Failure(); err != nil {
@@ -66,7 +67,7 @@ func (m *Mount) Status(ctx context.Context, then time.Time) control.MountStatus 
 	if stats.History != "" {
 		s.History = control.HistoryState(stats.History)
 		select {
-		case <-m.historyTried:
+		case <-m.Events.HistoryTried:
 		default: // the store has the whole history, but the mount's own refs do not refer to it yet
 			if s.History == control.HistoryComplete {
 				s.History = control.HistoryDeepening

@@ -2,28 +2,48 @@ package mount
 
 import (
 	"context"
-	"errors"
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/gitdir"
-	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/mount/follow"
+	"github.com/artifactfs/artifactfs/mount/gitside"
 	"github.com/artifactfs/artifactfs/mount/moves"
 	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/transport"
+	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// readyGit returns the git directory of the mount. It waits until the mount has tried to create it, and returns
-// fault.ErrNoGitDir if that failed.
-func (m *Mount) readyGit(ctx context.Context) (*gitdir.Dir, error) {
-	if !m.TriedGit(ctx) {
-		return nil, errors.Join(ctx.Err(), fault.ErrNoGitDir)
-	}
+// git returns the part of the mount that serves git commands; nil if the working tree is not open yet.
+func (m *Mount) git() *gitside.Side {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !m.gitReady {
-		return nil, fault.ErrNoGitDir
+	return m.side
+}
+
+// Git returns the part of a served mount that serves git commands.
+func (m *Mount) Git() *gitside.Side { return m.side }
+
+// openSide sets the part of the mount that serves git commands. The tree is open, and the kernel does not have the mount yet.
+func (m *Mount) openSide() {
+	c := m.Listed()
+	logins := gitside.Logins{Dir: m.Dir, Remotes: []*transport.Remote{m.store.Remote()}, Log: m.host.Log}
+	if m.sessionRemote != nil {
+		logins.Remotes = append(logins.Remotes, m.sessionRemote.Remote)
 	}
-	return m.git.dir, nil
+	side := gitside.New(&gitside.Side{
+		Mount: c, Request: m.Request, Resumed: m.resumed, Events: m.Events, Inside: m.inside, Handover: &m.handover,
+		Inherited: &m.inherited, Handler: m.host.Handler, Logins: logins, Log: m.host.Log,
+		Index: &gitside.Index{
+			Mount: c, Events: m.Events, Tree: m.tree, View: m.view, Reads: m.Request.Prefetch != control.PrefetchNone,
+			Before: m.before.Blobs, Handover: &m.handover, Turns: m.host.Turns, Log: m.host.Log, Snapshot: m.snapshot,
+		},
+		Snapshot: m.snapshot, Whole: m.wholeSnapshot, Modules: m.wholeModules, Changed: m.changed, Redirects: m.redirects.Paths,
+		Refresh: func(open []worktree.Node) { m.server.Refresh(open) },
+		Finish:  func(ctx context.Context, dir *gitdir.Dir) { m.moves.Finish(ctx, dir) },
+	})
+	m.mu.Lock()
+	m.side = side
+	m.mu.Unlock()
 }
 
 // Moves returns the part of a served mount that switches, restores and merges.
@@ -36,7 +56,7 @@ func (m *Mount) newMover() *moves.Mover {
 		Mount: m.Listed(), Tree: m.tree, Server: m.server, View: m.view, Local: m.local, SessionRemote: m.sessionRemote,
 		Follow: m.Request.Follow, Reads: m.Request.Prefetch != control.PrefetchNone, Handover: &m.handover,
 		State: m.host.State, Log: m.host.Log, Catalog: m.host.Catalog, Remotes: m.host.Remotes, HomeOf: m.host.Registry.HomeOf,
-		Ready: m.readyGit, Base: func() object.ID { return m.snapshot().Tree }, Redirects: m.redirects.Paths, Show: m.shown.show,
+		Ready: m.side.Ready, Base: func() object.ID { return m.snapshot().Tree }, Redirects: m.redirects.Paths, Show: m.shown.show,
 	}
 }
 
@@ -45,14 +65,7 @@ func (m *Mount) newFollower() *follow.Follower {
 	return follow.New(follow.Follower{
 		Mount: m.moves.Mount, Moves: m.moves, On: m.Request.Follow, Interval: m.Request.FollowInterval, Log: m.host.Log,
 		Snapshot: m.snapshot, Note: m.work.Note,
-		Git: func() *gitdir.Dir {
-			m.mu.Lock()
-			defer m.mu.Unlock()
-			if !m.gitReady {
-				return nil
-			}
-			return m.git.dir
-		},
+		Git: m.side.Dir,
 	})
 }
 

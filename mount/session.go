@@ -193,7 +193,9 @@ func (m *Mount) open() error {
 		}
 	}
 	var err error
-	m.tree, err = worktree.Open(filepath.Join(m.home.Dir, "inodes"), source{m.view}, o)
+	if m.tree, err = worktree.Open(filepath.Join(m.home.Dir, "inodes"), source{m.view}, o); err == nil {
+		m.openSide()
+	}
 	return err
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/mount/gitside"
 	"github.com/artifactfs/artifactfs/mount/remotes"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
@@ -80,10 +81,10 @@ func (a agentMount) MassRemoval() <-chan struct{} { return a.m.tree.Removals().M
 func (a agentMount) MassRemoved() (time.Time, bool, bool) { return a.m.tree.Removals().Requested() }
 
 // Await waits until the mount has tried to create the git directory. It returns false if ctx or the mount ends first.
-func (a agentMount) Await(ctx context.Context) bool { return a.m.TriedGit(ctx) }
+func (a agentMount) Await(ctx context.Context) bool { return a.m.Events.AwaitGit(ctx) }
 
 // Exists reports whether the git directory exists, or an attempt to create it was made.
-func (a agentMount) Exists() bool { return a.m.gitWasTried() || a.m.hasIndex() }
+func (a agentMount) Exists() bool { return a.m.Events.GitWasTried() || gitside.HasIndex(a.m.gitPath()) }
 
 // Untouched reports whether git's refs and index are unchanged since the base commit was mounted.
 func (a agentMount) Untouched() (bool, error) {
@@ -177,7 +178,7 @@ func (m *Mount) letsGo() bool {
 
 // rawBlob returns the contents of a small blob of the base tree, unconverted by filters and line-ending rules.
 func (m *Mount) rawBlob(ctx context.Context, path string, id object.ID) ([]byte, error) {
-	return m.readIgnoreFile(ctx, fetch.Blob{ID: id, Path: path, Link: true}) // the target of a symbolic link is never converted
+	return m.side.Index.ReadSmall(ctx, fetch.Blob{ID: id, Path: path, Link: true}) // the target of a symbolic link is never converted
 }
 
 // Open opens the session's repository for writing, and creates it if necessary.

@@ -136,7 +136,7 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 	if err = m.redirect(ctx); err != nil {
 		return reply, err
 	}
-	if err = m.likeCheckpointDirs(ctx); err != nil {
+	if err = m.side.SetDirModes(ctx); err != nil {
 		return reply, err
 	}
 	// The claim precedes the mount, so that no process writes to a session that another machine holds.
@@ -238,7 +238,7 @@ func (m *Mount) attach() error {
 func (m *Mount) fuseOptions() fuse.Options {
 	o := fuse.Options{
 		FsName: m.store.URL(), AllowOther: m.Request.AllowOther, StatFS: m.host.State, Log: m.host.Sampled.With(zap.String("mount", m.Dir)),
-		ReadOnly: m.Request.ReadOnly, ACL: m.Request.ACL, Through: m.Request.Through, Await: m.awaitGit, Latencies: &m.host.Times,
+		ReadOnly: m.Request.ReadOnly, ACL: m.Request.ACL, Through: m.Request.Through, Await: m.side.Await, Latencies: &m.host.Times,
 	}
 	if m.Writable() && mountpoint.MayBind() && m.redirects.Any() {
 		o.Redirect = m.redirects.Hook
@@ -264,16 +264,16 @@ func (m *Mount) readRoot(ctx context.Context) <-chan error {
 func (m *Mount) await(ctx context.Context, progress func(control.Progress)) error {
 	var waitFor []<-chan struct{}
 	if m.Request.Wait != control.WaitTree {
-		waitFor = append(waitFor, m.gitTried)
+		waitFor = append(waitFor, m.Events.GitTried)
 	}
 	if m.Request.History == control.HistoryFull {
-		waitFor = append(waitFor, m.historyTried)
+		waitFor = append(waitFor, m.Events.HistoryTried)
 	}
 	if m.Request.Wait == control.WaitAll {
-		waitFor = append(waitFor, m.historyTried, m.hydrateTried)
+		waitFor = append(waitFor, m.Events.HistoryTried, m.Events.HydrateTried)
 	}
 	if len(waitFor) > 0 {
-		m.wantGit() // git's directory is written before anything else is fetched
+		m.Events.WantGit() // git's directory is written before anything else is fetched
 	}
 	for _, ch := range waitFor {
 		if err := m.awaitOne(ctx, ch, progress); err != nil {
@@ -312,7 +312,7 @@ func (m *Mount) step(ctx context.Context) control.Progress {
 		return control.Progress{Phase: "trees", Done: n, Unit: "objects"}
 	}
 	select {
-	case <-m.hydrateTried:
+	case <-m.Events.HydrateTried:
 		st := m.store.Stats()
 		return control.Progress{Phase: "history", Done: st.BytesIn - m.before.BytesIn, Unit: "bytes"}
 	default:

@@ -46,7 +46,7 @@ var floors = [][]string{
 	{"session/resume", "session/treediff"},
 	{"session/catalog"},
 	{"mount/origin", "mount/packs", "mount/staging"},
-	{"mount/moves"},
+	{"mount/moves", "mount/gitside"},
 	{"mount/follow"},
 	{"mount", "mcp"},
 	{"daemon"},

@@ -12,6 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/internal/fault"
+	"github.com/artifactfs/artifactfs/mount/origin"
 	"github.com/artifactfs/artifactfs/mount/remotes"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
@@ -88,7 +89,7 @@ func (m *Mover) adoptHere(ctx context.Context, repo *session.Repo, of, id string
 		return a, err
 	}
 	for try := 1; ; try++ { // a repack may remove a pack while it is linked; its objects are then in a new pack
-		err = resume.LinkOnce(filepath.Join(h.Dir, statedir.SessionRepoName, "objects"), m.sessionObjects())
+		err = resume.LinkOnce(filepath.Join(h.Dir, statedir.SessionRepoName, "objects"), origin.SessionObjects(m.Mount.Home))
 		if !errors.Is(err, fs.ErrNotExist) || try == 10 {
 			break
 		}

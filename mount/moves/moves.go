@@ -5,7 +5,6 @@ package moves
 
 import (
 	"context"
-	"path/filepath"
 	"sync"
 
 	"go.uber.org/zap"
@@ -20,7 +19,6 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session/catalog"
 	"github.com/artifactfs/artifactfs/session/thin"
-	"github.com/artifactfs/artifactfs/statedir"
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
@@ -53,9 +51,4 @@ type Mover struct {
 
 	mu       sync.Mutex
 	restored *restored // finished restore whose reply no caller has received yet; nil: none; guarded by mu
-}
-
-// sessionObjects returns the directory of the objects that the session of the mount owns.
-func (m *Mover) sessionObjects() string {
-	return filepath.Join(m.Mount.Home, statedir.SessionRepoName, "objects")
 }

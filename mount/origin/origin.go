@@ -53,6 +53,11 @@ func (o Local) Resume(remote *thin.Remote) resume.Local {
 	return l
 }
 
+// SessionObjects returns the directory of the objects that the session in a home owns.
+func SessionObjects(home string) string {
+	return filepath.Join(home, statedir.SessionRepoName, "objects")
+}
+
 // Origin returns checkpoint p of the session as the start of a mount.
 func (h Home) Origin(p session.Checkpoint) *Local {
 	return &Local{Home: h.Dir, Session: h.Session, Record: h.Record, checkpoint: p, Carried: h.Carried}

@@ -10,8 +10,9 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/artifactfs/artifactfs/mount/takeover"
 	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/mount/takeover"
 )
 
 // Watcher watches directories. All watched directories of a daemon share one inotify descriptor (see inotify(7)).

@@ -22,7 +22,7 @@ var (
 	}
 	overMethods = map[string]int{
 		"daemon.Daemon":       58,
-		"mount.Mount":         145,
+		"mount.Mount":         100,
 		"overlay.Layer":       60,
 		"overlay/state.Table": 67,
 	}

@@ -1,4 +1,4 @@
-package mount
+package gitside
 
 import (
 	"path/filepath"
@@ -10,7 +10,7 @@ import (
 )
 
 // Git writes its index under a lock. A git command that finds the index locked fails, or, like git status, does not store its
-// results. The daemon locks the index too (fillIndex). To avoid conflicts, it does so only while no git command runs, and delays
+// results. The daemon locks the index too (Index.Fill). To avoid conflicts, it does so only while no git command runs, and delays
 // new git commands until it has released the lock.
 
 // passes is how long after its start a git command is assumed to use the index. A command that runs longer is probably waiting

@@ -1,50 +1,49 @@
-package mount
+package gitside
 
 import (
 	"context"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/artifactfs/artifactfs/gitdir"
-	"github.com/artifactfs/artifactfs/mount/staging"
+	"github.com/artifactfs/artifactfs/mount/origin"
 	"github.com/artifactfs/artifactfs/object"
-	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/promisor"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/statedir"
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
 // provider returns the source of the objects that git requests. A mount that starts from a checkpoint also supplies the objects
 // of its session.
-func (m *Mount) provider() promisor.Provider {
-	if m.record.Checkpoint != nil {
-		return m.owned
+func (s *Side) provider() promisor.Provider {
+	if s.Mount.Record.Checkpoint != nil {
+		return s.Mount.Owned
 	}
-	return m.store
+	return s.Mount.Store
 }
 
 // likeCheckpoint fills o so that a new git directory gets the branches, stashes and files that the mount's start checkpoint
 // recorded. It returns the index of that checkpoint. It returns nil if the mount starts from a commit, or if git's index exists
 // already. o.Session is set for every mount that starts from a checkpoint, so that git finds the objects of the session.
-func (m *Mount) likeCheckpoint(o *gitdir.Options) (*session.Index, error) {
-	if m.record.Checkpoint == nil {
+func (s *Side) likeCheckpoint(o *gitdir.Options) (*session.Index, error) {
+	if s.Mount.Record.Checkpoint == nil {
 		return nil, nil
 	}
-	o.Session = m.SessionObjects()
+	o.Session = origin.SessionObjects(s.Mount.Home)
 	// An existing index shows that an earlier mount has written the git directory.
-	if m.hasIndex() {
+	if HasIndex(s.Mount.GitDir) {
 		o.Ref = "" // keep the branches of the existing git directory
 		return nil, nil
 	}
-	repo, err := session.OpenRepo(m.sessionRepoDir(),
-		session.RepoOptions{Format: o.Format, Session: m.Session, ReadOnly: true, Borrow: []string{o.Objects}})
+	repo, err := session.OpenRepo(filepath.Join(s.Mount.Home, statedir.SessionRepoName),
+		session.RepoOptions{Format: o.Format, Session: s.Mount.Session, ReadOnly: true, Borrow: []string{o.Objects}})
 	if err != nil {
 		return nil, err
 	}
 	defer repo.Close()
-	commit, err := object.ParseID(m.record.Checkpoint.Commit)
+	commit, err := object.ParseID(s.Mount.Record.Checkpoint.Commit)
 	if err != nil {
 		return nil, err
 	}
@@ -78,30 +77,32 @@ func gitState(s session.State) *gitdir.State {
 	return g
 }
 
-// likeCheckpointDirs sets the permissions of directories in a new mount to those recorded in its start checkpoint, because git's
+// SetDirModes sets the permissions of directories in a new mount to those recorded in its start checkpoint, because git's
 // tree objects do not store permissions of directories. It is called before the kernel knows any inode of the mount.
-func (m *Mount) likeCheckpointDirs(ctx context.Context) error {
-	if m.record.Checkpoint == nil || m.resumed || !m.Writable() {
+func (s *Side) SetDirModes(ctx context.Context) error {
+	if s.Mount.Record.Checkpoint == nil || s.Resumed || !s.Mount.Writable {
 		return nil
 	}
-	state, err := object.ParseID(m.record.Checkpoint.State)
+	state, err := object.ParseID(s.Mount.Record.Checkpoint.State)
 	if err != nil {
 		return err
 	}
-	repo, err := session.OpenRepo(m.sessionRepoDir(), session.RepoOptions{Format: m.store.Format(), Session: m.Session, ReadOnly: true,
-		Borrow: []string{filepath.Join(m.store.GitDir(), "objects")}})
+	repo, err := session.OpenRepo(filepath.Join(s.Mount.Home, statedir.SessionRepoName), session.RepoOptions{
+		Format: s.Mount.Store.Format(), Session: s.Mount.Session, ReadOnly: true,
+		Borrow: []string{filepath.Join(s.Mount.Store.GitDir(), "objects")},
+	})
 	if err != nil {
 		return err
 	}
 	defer repo.Close()
-	s, err := repo.State(session.Checkpoint{State: state})
+	then, err := repo.State(session.Checkpoint{State: state})
 	if err != nil {
 		return err
 	}
-	for dir, perm := range s.Dirs {
-		n, err := m.tree.Resolve(ctx, dir)
+	for dir, perm := range then.Dirs {
+		n, err := s.Index.Tree.Resolve(ctx, dir)
 		if err == nil {
-			_, err = m.tree.SetAttr(ctx, n, worktree.Change{Set: worktree.SetMode, Mode: perm})
+			_, err = s.Index.Tree.SetAttr(ctx, n, worktree.Change{Set: worktree.SetMode, Mode: perm})
 		}
 		if err != nil {
 			return fmt.Errorf("set the mode of %s: %w", dir, err)
@@ -126,23 +127,4 @@ func committerOf(repo *session.Repo, id object.ID) string {
 		}
 	}
 	return ""
-}
-
-// staged returns the differences between an index and the mounted tree. If the index has entries of git add -N, staged also
-// stores the empty blob, because git expects to find it.
-func (m *Mount) staged(ctx context.Context, x *session.Index) (*gitdir.Staged, error) {
-	if slices.ContainsFunc(x.Special, func(e session.IndexEntry) bool { return e.IntentToAdd }) {
-		empty, err := staging.EmptyBlob(m.store.Format())
-		if err == nil {
-			err = m.owned.Keep(ctx, []odb.Outgoing{empty})
-		}
-		if err != nil {
-			return nil, fmt.Errorf("keep what was staged: %w", err)
-		}
-	}
-	read := func(ctx context.Context, id object.ID) ([]object.TreeEntry, error) { return m.view.Tree(ctx, id) }
-	return staging.Against(ctx, read, m.snapshot().Tree, x, m.store.Format(), func(id object.ID) (int64, bool) {
-		_, n, err := m.owned.Size(id)
-		return n, err == nil
-	})
 }

@@ -1,4 +1,4 @@
-package mount
+package gitside
 
 import (
 	"context"
@@ -14,13 +14,13 @@ import (
 )
 
 // Prefetch fetches the contents of the paths that match r.Paths, with priority over the background prefetch.
-func (m *Mount) Prefetch(ctx context.Context, r control.PrefetchRequest, progress func(control.Progress)) (control.PrefetchReply, error) {
+func (s *Side) Prefetch(ctx context.Context, r control.PrefetchRequest, progress func(control.Progress)) (control.PrefetchReply, error) {
 	var reply control.PrefetchReply
 	// Commits are prefetched into git's object store, and paths into the cache of contents.
 	if len(r.Commits) > 0 {
-		return m.prefetchCommits(ctx, r, progress)
+		return s.prefetchCommits(ctx, r, progress)
 	}
-	h, err := m.view.Want(ctx, matcher(r.Paths), r.Wait, func(h fetch.Counts) {
+	h, err := s.Index.View.Want(ctx, matcher(r.Paths), r.Wait, func(h fetch.Counts) {
 		progress(control.Progress{Phase: "prefetch", Done: int64(h.Fetched), Total: int64(h.Blobs), Unit: "blobs"})
 	})
 	if err != nil {
@@ -56,17 +56,17 @@ func matcher(specs []string) func(string) bool {
 // prefetchCommits fetches the objects of the commits in r.Commits, so that they are in git's object store when it returns. It
 // waits for the git directory. If r.Commits names other commits than HEAD, it also waits for the history, in which these are
 // found.
-func (m *Mount) prefetchCommits(ctx context.Context, r control.PrefetchRequest,
+func (s *Side) prefetchCommits(ctx context.Context, r control.PrefetchRequest,
 	progress func(control.Progress)) (control.PrefetchReply, error) {
-	ready := m.TriedGit(ctx)
+	ready := s.Events.AwaitGit(ctx)
 	if ready && slices.ContainsFunc(r.Commits, func(c string) bool { return c != "HEAD" }) {
 		// The history, which is otherwise fetched in the background, becomes urgent.
-		m.historyWanted.Store(true)
-		ready = m.tried(ctx, m.historyTried)
+		s.Events.historyWanted.Store(true)
+		ready = s.Events.Await(ctx, s.Events.HistoryTried)
 	}
-	m.mu.Lock()
-	objects, made := m.git.objects, m.gitReady
-	m.mu.Unlock()
+	s.mu.Lock()
+	objects, made := s.servers.objects, s.ready
+	s.mu.Unlock()
 	if !ready || !made {
 		return control.PrefetchReply{}, &control.Error{Code: control.ExitFailed, Kind: control.CodeBusy, Verb: "prefetch", Object: r.Dir,
 			Cause: "its git directory is not ready", Hint: "artifactfs status " + r.Dir + " says why"}
