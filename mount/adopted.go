@@ -24,6 +24,6 @@ func (m *Mount) leaveForeign(force bool) error {
 		return &control.Error{Code: control.ExitFailed, Verb: "unmount", Object: m.Dir, Cause: "only the program that mounted it may unmount it",
 			Hint: fmt.Sprintf("kill %d ends the process that serves it, after its work is settled", os.Getpid())}
 	}
-	m.flush()
+	mountpoint.Flush(m.Dir, m.host.Log)
 	return nil
 }

@@ -123,11 +123,11 @@ func (m *Mount) goBehind(before takeover.State) bool {
 	m.work.Go("tend packs", func() {
 		if m.Events.Await(ctx, m.Events.GitTried) { // the directories of packs exist from then on
 			t := packs.Tender{Dir: m.Dir, Log: m.host.Log, Watch: m.host.Watch, Busy: m.store.Busy}
-			t.Run(ctx, packs.NewDirectory(filepath.Join(m.gitPath(), "objects"), m.local.Join),
+			t.Run(ctx, packs.NewDirectory(filepath.Join(gitPath(m.home), "objects"), m.objects.local.Join),
 				packs.NewDirectory(filepath.Join(m.store.GitDir(), "objects"), m.store.Join))
 		}
 	})
-	m.work.Go("learn what only the session remote has", func() { m.expect(ctx) })
+	m.work.Go("learn what only the session remote has", func() { m.objects.expect(ctx, m.store, m.record, m.host.Log) })
 	m.work.Go("fill the index", func() { m.side.Index.Fill(ctx, before.Filled) })
 	go func() { // umount(8) ends the mount without a request to this process
 		m.server.Wait()

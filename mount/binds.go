@@ -37,7 +37,7 @@ func (m *Mount) gitSources() (bind.Sources, error) {
 		return bind.Sources{}, fmt.Errorf("find own program: %w", err)
 	}
 	s := bind.Sources{
-		Git: m.gitPath(), Objects: filepath.Join(m.store.GitDir(), "objects"), Program: program, Monitor: gitside.HookProgram(program),
+		Git: gitPath(m.home), Objects: filepath.Join(m.store.GitDir(), "objects"), Program: program, Monitor: gitside.HookProgram(program),
 	}
 	if m.record.Checkpoint != nil {
 		s.Session = origin.SessionObjects(m.home.Dir)
@@ -47,16 +47,16 @@ func (m *Mount) gitSources() (bind.Sources, error) {
 
 // checkGitDir returns an error with an exit code and a hint if the request asks for the git directory inside the mount and this
 // mount does not support that. It is called before anything is created on disk.
-func (m *Mount) checkGitDir() error {
+func checkGitDir(r control.MountRequest, dir, session string) error {
 	refuse := func(exit int, cause, hint string) error {
-		return &control.Error{Code: exit, Verb: "mount", Object: m.Dir, Cause: cause, Hint: hint}
+		return &control.Error{Code: exit, Verb: "mount", Object: dir, Cause: cause, Hint: hint}
 	}
 	switch {
-	case !m.inside.Wanted():
+	case r.GitDir != control.GitDirInside:
 		return nil
-	case m.Request.ReadOnly && m.Session != "":
+	case r.ReadOnly && session != "":
 		return refuse(control.ExitUsage, "--git-dir inside needs a mount that can be changed, or one without a session", "")
-	case m.Request.Through != "":
+	case r.Through != "":
 		return refuse(control.ExitUsage, "--git-dir inside does not go with an automount", "")
 	case !mountpoint.MayBind():
 		return refuse(control.ExitFailed, "--git-dir inside takes bind mounts, which only root may make",

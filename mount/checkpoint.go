@@ -3,7 +3,6 @@ package mount
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"time"
@@ -11,7 +10,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/mount/origin"
 	"github.com/artifactfs/artifactfs/mount/remotes"
 	"github.com/artifactfs/artifactfs/object"
@@ -19,7 +17,6 @@ import (
 	"github.com/artifactfs/artifactfs/session/catalog"
 	"github.com/artifactfs/artifactfs/session/resume"
 	"github.com/artifactfs/artifactfs/session/thin"
-	"github.com/artifactfs/artifactfs/session/treediff"
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
@@ -34,20 +31,23 @@ import (
 // All other objects are on the mounted remote, and are fetched as for any mount. Contents that the session created and
 // that are missing are fetched from the session remote when they are read (fetch.Local.From).
 
-// gitPath returns the path of the mount's git directory. The mount has a file .git in its root that refers to this path.
-func (m *Mount) gitPath() string { return filepath.Join(m.home.Dir, "git") }
+// gitPath returns the path of the git directory of the mount with the given home. The mount has a file .git in its root that refers to
+// this path.
+func gitPath(home *statedir.Home) string { return filepath.Join(home.Dir, "git") }
 
 // gitFile returns the content of the file .git in the root of the mount (gitrepository-layout(5)).
-func (m *Mount) gitFile() string { return "gitdir: " + m.gitPath() + "\n" }
+func gitFile(home *statedir.Home) string { return "gitdir: " + gitPath(home) + "\n" }
 
-// sessionRepoDir returns the directory of the session's repository in the home.
-func (m *Mount) sessionRepoDir() string { return filepath.Join(m.home.Dir, statedir.SessionRepoName) }
+// sessionRepoDir returns the directory of the session's repository in a home.
+func sessionRepoDir(home *statedir.Home) string {
+	return filepath.Join(home.Dir, statedir.SessionRepoName)
+}
 
 // lend registers the objects of the mount's git directory and of its session with the store, which can then read them on this
-// host and fetch missing ones from the session remote. It opens the session remotes; takeBack closes them.
+// host and fetch missing ones from the session remote. It opens the session remotes; objects.close closes them.
 func (m *Mount) lend() error {
-	m.local = m.store.OpenLocal(filepath.Join(m.gitPath(), "objects"))
-	m.owned = m.store.OpenLocal(origin.SessionObjects(m.home.Dir))
+	m.objects.local = m.store.OpenLocal(filepath.Join(gitPath(m.home), "objects"))
+	m.objects.owned = m.store.OpenLocal(origin.SessionObjects(m.home.Dir))
 	if m.Session == "" && m.Request.At == "" {
 		return nil
 	}
@@ -76,9 +76,9 @@ func (m *Mount) lend() error {
 		}
 	}
 	if remote != nil {
-		remote.Keep(catalog.ThinDir(m.sessionRepoDir()))
-		m.sessionRemote = remote
-		m.owned.SetSessionRemote(remote)
+		remote.Keep(catalog.ThinDir(sessionRepoDir(m.home)))
+		m.objects.sessionRemote = remote
+		m.objects.owned.SetSessionRemote(remote)
 	}
 	if p := m.record.Checkpoint; p != nil && p.From != "" {
 		return m.addForkRemote(p.From)
@@ -99,25 +99,8 @@ func (m *Mount) addForkRemote(at string) error {
 	if err != nil || remote == nil {
 		return err
 	}
-	m.forkRemote, m.forkObjects = remote, m.store.OpenLocal(origin.SessionObjects(m.home.Dir))
-	m.forkObjects.SetSessionRemote(remote)
+	m.objects.addFork(remote, m.store.OpenLocal(origin.SessionObjects(m.home.Dir)))
 	return nil
-}
-
-// takeBack closes everything that lend opened. It returns all errors joined.
-func (m *Mount) takeBack() (err error) {
-	for _, l := range []*fetch.Local{m.local, m.owned, m.forkObjects} {
-		if l != nil {
-			err = errors.Join(err, l.Close())
-		}
-	}
-	for _, r := range []*thin.Remote{m.sessionRemote, m.forkRemote} {
-		if r != nil {
-			err = errors.Join(err, r.Close())
-		}
-	}
-	m.local, m.owned, m.forkObjects, m.sessionRemote, m.forkRemote = nil, nil, nil, nil, nil
-	return err
 }
 
 // acquireCheckpoint fetches or links the checkpoint that the mount starts from, and calls startAt with it. It returns false if
@@ -132,7 +115,7 @@ func (m *Mount) acquireCheckpoint(ctx context.Context, progress func(control.Pro
 		return false, nil
 	// The session is on this host.
 	case m.from != nil:
-		s, err = m.target().Link(ctx, m.from.Resume(m.sessionRemote))
+		s, err = m.target().Link(ctx, m.from.Resume(m.objects.sessionRemote))
 	// The parent session is on a session remote.
 	case m.far != nil:
 		reportStart()
@@ -161,9 +144,9 @@ func (m *Mount) acquireCheckpoint(ctx context.Context, progress func(control.Pro
 // below the state directory, and has called lend.
 func (m *Mount) target() *resume.Target {
 	return &resume.Target{
-		Session: m.Session, Mounted: m.store.URL(), RepoDir: m.sessionRepoDir(), Remote: m.sessionRemote,
+		Session: m.Session, Mounted: m.store.URL(), RepoDir: sessionRepoDir(m.home), Remote: m.objects.sessionRemote,
 		Since: m.since, RepoOptions: m.repoOptions,
-		Objects: m.owned, Store: m.store, Claims: m.agent,
+		Objects: m.objects.owned, Store: m.store, Claims: m.agent,
 	}
 }
 
@@ -206,8 +189,8 @@ func (m *Mount) startAt(ctx context.Context, a *resume.Start) error {
 		p.Parent, p.ParentRemote = m.from.Session, m.from.Record.Checkpoint.ParentRemote
 	case m.from != nil:
 		p.Parent, p.ParentRemote = m.from.Session, statedir.ShownRemote(m.from.Carried.Remote, m.from.Home, m.from.Record)
-	case m.Request.At != "" && m.sessionRemote != nil:
-		p.Parent, p.ParentRemote = m.Request.Session, m.sessionRemote.URL()
+	case m.Request.At != "" && m.objects.sessionRemote != nil:
+		p.Parent, p.ParentRemote = m.Request.Session, m.objects.sessionRemote.URL()
 	}
 	if a.ContentsFrom != "" {
 		m.record.Checkpoint.From = statedir.WithoutSecrets(a.ContentsFrom)
@@ -256,7 +239,7 @@ func checkpointTime(p session.Checkpoint, since time.Time) time.Time {
 // cameFromElsewhere reports whether this mount is the first one of its session on this host, resumed from the session
 // remote.
 func (m *Mount) cameFromElsewhere() bool {
-	return !m.resumed && m.Session != "" && m.from == nil && m.far == nil && m.record.Checkpoint != nil && m.sessionRemote != nil
+	return !m.resumed && m.Session != "" && m.from == nil && m.far == nil && m.record.Checkpoint != nil && m.objects.sessionRemote != nil
 }
 
 // shownCheckpoint returns a note for status if the mount shows one checkpoint of a session.
@@ -265,29 +248,4 @@ func (m *Mount) shownCheckpoint() []string {
 		return nil
 	}
 	return []string{fmt.Sprintf("shows checkpoint %s of session %s", m.record.Checkpoint.ID, m.Request.Session)}
-}
-
-// expect registers the blobs that the mounted checkpoint has and the base commit lacks, so that the store does not request them
-// from the mounted remote. It waits until the trees are fetched.
-func (m *Mount) expect(ctx context.Context) {
-	base, err := m.record.Base()
-	if err != nil || base.Shown.IsZero() || m.sessionRemote == nil && m.forkRemote == nil {
-		return
-	}
-	var ids []object.ID
-	err = treediff.Trees(ctx, m.store.Tree, base.Tree, base.Shown, func(_ string, _, to object.TreeEntry) error {
-		if to.Mode.IsBlob() {
-			ids = append(ids, to.ID)
-		}
-		return nil
-	})
-	if err != nil {
-		m.host.Log.Debug("look for contents of the session", zap.String("dir", m.Dir), zap.Error(err))
-	}
-	// Only missing blobs matter; those on this host are never requested.
-	ids = m.owned.Missing(ids)
-	m.owned.Expect(ids)
-	if m.forkObjects != nil {
-		m.forkObjects.Expect(ids)
-	}
 }

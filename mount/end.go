@@ -2,19 +2,12 @@ package mount
 
 import (
 	"context"
-	"time"
 
 	"go.uber.org/zap"
-	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/fuse"
-	"github.com/artifactfs/artifactfs/internal/mountinfo"
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
 )
-
-// flushTime is how long flush waits for the kernel to write its cached changes of a mount to this process.
-const flushTime = 10 * time.Second
 
 // Stop unmounts the mount. If the mount is busy, stop detaches it if force is set; otherwise it returns an error, and the mount is
 // served as before. If the mount is still being prepared, stop cancels the preparation and waits until the starting goroutine has
@@ -70,7 +63,7 @@ func (m *Mount) unserve(ctx context.Context, force bool) error {
 	if m.foreign() {
 		return m.leaveForeign(force)
 	}
-	if busy := m.awaitCopies(ctx, force); busy != nil && !force {
+	if busy := mountpoint.AwaitCopies(ctx, m.Dir, force); busy != nil && !force {
 		return busy
 	} else if busy != nil {
 		return m.detach(busy)
@@ -99,7 +92,7 @@ func (m *Mount) unserve(ctx context.Context, force bool) error {
 // parameter busy is the reason, which is logged.
 func (m *Mount) detach(busy error) error {
 	m.host.Log.Warn("detaching busy mount", zap.String("dir", m.Dir), zap.Error(busy))
-	m.flush()
+	mountpoint.Flush(m.Dir, m.host.Log)
 	if err := m.inside.Unbind(true); err != nil {
 		m.host.Log.Warn("detach git directory", zap.String("dir", m.Dir), zap.Error(err))
 	}
@@ -107,61 +100,6 @@ func (m *Mount) detach(busy error) error {
 		m.host.Log.Warn("detach redirected directories", zap.String("dir", m.Dir), zap.Error(err))
 	}
 	return m.server.Detach()
-}
-
-// copiesFor is how long an unmount waits until other mount namespaces have dropped their copies of the mount. For example, a
-// command that runs in a mount namespace may be about to exit.
-const copiesFor = 5 * time.Second
-
-// awaitCopies waits until no other mount namespace, for example that of a container, has a copy of the mount, but no longer than
-// copiesFor. Such a copy remains mounted after an unmount in this namespace, and its file system calls need a process that
-// serves them. awaitCopies returns an error that names the remaining copies. If force is set, it does not wait.
-func (m *Mount) awaitCopies(ctx context.Context, force bool) error {
-	for until := time.Now().Add(copiesFor); ; {
-		copies, err := mountinfo.Copies(m.Dir)
-		if err != nil || len(copies) == 0 { // without /proc copies cannot be found
-			return nil
-		}
-		if force || time.Now().After(until) {
-			return mountpoint.BusyByCopies(copies)
-		}
-		select {
-		case <-time.After(50 * time.Millisecond):
-		case <-ctx.Done():
-			return mountpoint.BusyByCopies(copies)
-		}
-	}
-}
-
-// mounted reports whether the file system is mounted at m.dir.
-func (m *Mount) mounted() bool {
-	_, err := mountpoint.DeviceOf(m.Dir)
-	return err == nil
-}
-
-// flush calls syncfs(2), which makes the kernel send its cached changes of the mount to this process. It waits no longer than
-// flushTime, and logs errors.
-func (m *Mount) flush() {
-	done := make(chan error, 1)
-	go func() {
-		done <- fuse.WithoutDevice(func() error {
-			fd, err := unix.Open(m.Dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-			if err != nil {
-				return err
-			}
-			defer unix.Close(fd)
-			return unix.Syncfs(fd)
-		})
-	}()
-	var err error
-	select {
-	case err = <-done:
-	case <-time.After(flushTime):
-		err = context.DeadlineExceeded
-	}
-	if err != nil {
-		m.host.Log.Warn("flush mount", zap.String("dir", m.Dir), zap.Error(err))
-	}
 }
 
 // finish stops the background work of a mount that the kernel has unmounted, ends its session, and releases all its resources.
@@ -190,7 +128,7 @@ func (m *Mount) finish() {
 		m.filters.Close()
 		m.view.Close()
 	}
-	if err := m.takeBack(); err != nil {
+	if err := m.objects.close(); err != nil {
 		m.host.Log.Warn("close objects of git directory and session", zap.String("dir", m.Dir), zap.Error(err))
 	}
 	if m.release != nil {

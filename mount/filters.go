@@ -20,7 +20,7 @@ const filterDeadline = 15 * time.Minute
 // newFilters returns the filter programs that convert the contents of files in the mount (see gitattributes(5)). Like under git,
 // they run with GIT_DIR and GIT_WORK_TREE set. The rest of their environment is that of the mount request.
 func (m *Mount) newFilters() *filter.Programs {
-	env := []string{"GIT_DIR=" + m.gitPath(), "GIT_WORK_TREE=" + m.Dir}
+	env := []string{"GIT_DIR=" + gitPath(m.home), "GIT_WORK_TREE=" + m.Dir}
 	if m.inside.Wanted() {
 		env = append(env, gitcmd.Alternates(filepath.Join(m.store.GitDir(), "objects")))
 	}
@@ -36,7 +36,7 @@ func (m *Mount) awaitGitDir(ctx context.Context) error {
 	if !m.Events.AwaitGit(ctx) {
 		return cmp.Or(ctx.Err(), context.Canceled)
 	}
-	if m.git().Dir() == nil {
+	if m.Git().Dir() == nil {
 		return errors.New("there is none yet")
 	}
 	return nil

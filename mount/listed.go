@@ -18,8 +18,8 @@ func (m *Mount) Listed() *catalog.Mounted {
 	if m == nil {
 		return nil
 	}
-	c := &catalog.Mounted{Session: m.Session, Record: m.record, Dir: m.Dir, GitDir: m.gitPath(), Writable: m.Writable(), Agent: m.agent,
-		Store: m.store, Owned: m.owned, Request: m.requestNow}
+	c := &catalog.Mounted{Session: m.Session, Record: m.record, Dir: m.Dir, GitDir: gitPath(m.home), Writable: m.Writable(), Agent: m.agent,
+		Store: m.store, Owned: m.objects.owned, Request: m.requestNow}
 	if m.home != nil {
 		c.Home = m.home.Dir
 	}

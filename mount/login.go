@@ -47,10 +47,10 @@ func (m *Mount) LoginOf(session bool) (at string, l *remotes.Login) {
 	m.mu.Lock()
 	l = m.sessionLogin
 	m.mu.Unlock()
-	if l == nil || m.sessionRemote == nil {
+	if l == nil || m.objects.sessionRemote == nil {
 		return "", nil
 	}
-	return m.sessionRemote.URL(), l
+	return m.objects.sessionRemote.URL(), l
 }
 
 // UseNewLogin makes the mount use the new credentials of its logins: it stores them in the takeover state, updates the git directory
@@ -63,7 +63,7 @@ func (m *Mount) UseNewLogin(ctx context.Context) {
 		h.Request.SessionOptions.Remote, h.Request.SessionToken, h.Request.SessionTokenFile =
 			now.SessionOptions.Remote, now.SessionToken, now.SessionTokenFile
 	})
-	if err := m.git().WriteLogins(ctx); err != nil {
+	if err := m.Git().WriteLogins(ctx); err != nil {
 		m.host.Log.Warn("set up logins of git", zap.String("dir", m.Dir), zap.Error(err))
 	}
 	m.work.Retry() // work that failed with the old token

@@ -34,7 +34,6 @@ import (
 	"github.com/artifactfs/artifactfs/mount/takeover"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session/agent"
-	"github.com/artifactfs/artifactfs/session/thin"
 	"github.com/artifactfs/artifactfs/statedir"
 	"github.com/artifactfs/artifactfs/worktree"
 )
@@ -99,19 +98,15 @@ type starting struct {
 
 // acquired holds the resources of a mount that exist without the kernel: its home, the store, and data that is read from both.
 type acquired struct {
-	home          *statedir.Home   // directory of the mount below the state directory; locked
-	record        statedir.Record  // record of the session, as stored in the home
-	store         *fetch.Store     // shared with other mounts of the remote
-	release       func()           // releases the store
-	local         *fetch.Local     // objects in the git directory of the mount
-	owned         *fetch.Local     // objects in the repository of the session
-	sessionRemote *thin.Remote     // session remote; nil: none
-	forkObjects   *fetch.Local     // objects fetched from forkRemote; nil: none
-	forkRemote    *thin.Remote     // session remote of the parent session; nil: none
-	snap          *fetch.Snapshot  // mounted commit; guarded by mu once the mount is served
-	view          *fetch.View      // converted contents of the trees
-	filters       *filter.Programs // programs that convert contents
-	shown         *shownTree       // tree that prefetch uses
+	home    *statedir.Home   // directory of the mount below the state directory; locked
+	record  statedir.Record  // record of the session, as stored in the home
+	store   *fetch.Store     // shared with other mounts of the remote
+	release func()           // releases the store
+	objects objects          // objects of the mount that the store reads, and session remotes
+	snap    *fetch.Snapshot  // mounted commit; guarded by mu once the mount is served
+	view    *fetch.View      // converted contents of the trees
+	filters *filter.Programs // programs that convert contents
+	shown   *shownTree       // tree that prefetch uses
 }
 
 // serving holds the parts of a mount that work while the kernel has it mounted.
@@ -135,12 +130,10 @@ type serving struct {
 
 // ending holds the options of the unmount, and its result.
 type ending struct {
-	stopping bool          // finish has been called; guarded by mu
-	discard  bool          // delete the session; guarded by mu
-	trash    bool          // with discard: move the session to the trash; guarded by mu
-	keepFor  time.Duration // how long to keep the session; 0: until it is deleted; guarded by mu
-	outcome  outcome       // what was kept of the work; guarded by mu, constant once gone is closed
-	gone     chan struct{} // closed when all parts of the mount have ended
+	stopping bool           // finish has been called; guarded by mu
+	options  unmountOptions // what the unmount does with the session
+	outcome  outcome        // what was kept of the work; guarded by mu, constant once gone is closed
+	gone     chan struct{}  // closed when all parts of the mount have ended
 }
 
 // StartPoint is the start of a mount, if the request alone does not name it.
@@ -231,7 +224,7 @@ func (m *Mount) isEnding(served bool) bool {
 	m.mu.Lock()
 	stopping := m.stopping
 	m.mu.Unlock()
-	return stopping || served && !m.mounted()
+	return stopping || served && !mountpoint.HasFUSE(m.Dir)
 }
 
 // AwaitTakeover waits until the takeover of the mount has ended, whether it succeeded or not. It returns at once if the mount
@@ -259,12 +252,12 @@ func (m *Mount) Unmount(ctx context.Context, r control.UnmountRequest) (control.
 	// lost: the session is deleted and does not appear in the trash.
 	followed := !r.Discard && m.Request.SessionOptions.Remote == "" && m.Following().Unchanged(ctx, true) &&
 		m.Listed().Status().Checkpoints == 0
-	m.setEnd(r.Discard || followed, r.Trash && !followed, r.Keep)
+	m.options.set(r.Discard || followed, r.Trash && !followed, r.Keep, &m.handover)
 	if m.agent.SetPatience(r.Timeout); r.Discard {
 		m.agent.SetPatience(-1) // no wait for a push: the session is about to be deleted on the session remote
 	}
 	if err := m.Stop(ctx, r.Detach); err != nil {
-		m.setEnd(false, false, 0) // the mount stays, and so does its session
+		m.options.set(false, false, 0, &m.handover) // the mount stays, and so does its session
 		return control.UnmountReply{}, fault.Explain("unmount", m.Dir, err)
 	}
 	m.host.Registry.Unregister(m)
@@ -287,13 +280,4 @@ func (m *Mount) Unmount(ctx context.Context, r control.UnmountRequest) (control.
 		m.reportLeft(&reply)
 	}
 	return reply, nil
-}
-
-// setEnd sets whether the unmount discards the session, whether a discarded session is moved to the trash, and for how long a
-// session is kept. It also stores these options for a successor, which may have to finish the unmount.
-func (m *Mount) setEnd(discard, trash bool, keep time.Duration) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.discard, m.trash, m.keepFor = discard, discard && trash, keep
-	m.handover.Update(func(h *takeover.State) { h.Discard, h.Trash, h.Keep = m.discard, m.trash, m.keepFor })
 }

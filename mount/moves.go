@@ -13,22 +13,19 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// git returns the part of the mount that serves git commands; nil if the working tree is not open yet.
-func (m *Mount) git() *gitside.Side {
+// Git returns the part of the mount that serves git commands; nil if the working tree is not open yet.
+func (m *Mount) Git() *gitside.Side {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.side
 }
 
-// Git returns the part of a served mount that serves git commands.
-func (m *Mount) Git() *gitside.Side { return m.side }
-
 // openSide sets the part of the mount that serves git commands. The tree is open, and the kernel does not have the mount yet.
 func (m *Mount) openSide() {
 	c := m.Listed()
 	logins := gitside.Logins{Dir: m.Dir, Remotes: []*transport.Remote{m.store.Remote()}, Log: m.host.Log}
-	if m.sessionRemote != nil {
-		logins.Remotes = append(logins.Remotes, m.sessionRemote.Remote)
+	if m.objects.sessionRemote != nil {
+		logins.Remotes = append(logins.Remotes, m.objects.sessionRemote.Remote)
 	}
 	side := gitside.New(&gitside.Side{
 		Mount: c, Request: m.Request, Resumed: m.resumed, Events: m.Events, Inside: m.inside, Handover: &m.handover,
@@ -53,7 +50,7 @@ func (m *Mount) Moves() *moves.Mover { return m.moves }
 // holds m.mu.
 func (m *Mount) newMover() *moves.Mover {
 	return &moves.Mover{
-		Mount: m.Listed(), Tree: m.tree, Server: m.server, View: m.view, Local: m.local, SessionRemote: m.sessionRemote,
+		Mount: m.Listed(), Tree: m.tree, Server: m.server, View: m.view, Local: m.objects.local, SessionRemote: m.objects.sessionRemote,
 		Follow: m.Request.Follow, Reads: m.Request.Prefetch != control.PrefetchNone, Handover: &m.handover,
 		State: m.host.State, Log: m.host.Log, Catalog: m.host.Catalog, Remotes: m.host.Remotes, HomeOf: m.host.Registry.HomeOf,
 		Ready: m.side.Ready, Base: func() object.ID { return m.snapshot().Tree }, Redirects: m.redirects.Paths, Show: m.shown.show,

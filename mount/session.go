@@ -175,11 +175,11 @@ func (m *Mount) open() error {
 	o.Overlay, o.Journal = filepath.Join(m.home.Dir, "overlay"), filepath.Join(m.home.Dir, "journal")
 	switch {
 	case m.Writable():
-		o.GitFile, o.GitDir, o.KeepRemoved = m.gitFile(), m.inside.Wanted(), m.agent.Automatic()
+		o.GitFile, o.GitDir, o.KeepRemoved = gitFile(m.home), m.inside.Wanted(), m.agent.Automatic()
 	case m.Session != "":
 		o.OverlayReadOnly = true
 	default: // the overlay holds nothing but .git
-		o.GitFile, o.GitDir, o.ReadOnly = m.gitFile(), m.inside.Wanted(), true
+		o.GitFile, o.GitDir, o.ReadOnly = gitFile(m.home), m.inside.Wanted(), true
 	}
 	if m.Writable() && m.takeoverDone == nil {
 		// A killed mount left the directories that it had created; this mount removes them when it ends.
@@ -209,7 +209,7 @@ func (m *Mount) announce(progress func(control.Progress)) {
 	}
 	if m.cameFromElsewhere() {
 		progress(control.Progress{Message: fmt.Sprintf("resuming session %s of %s at its checkpoint %s of %s",
-			m.Session, m.sessionRemote.URL(), m.record.Checkpoint.ID, m.record.Checkpoint.Time.Local().Format(time.DateTime))})
+			m.Session, m.objects.sessionRemote.URL(), m.record.Checkpoint.ID, m.record.Checkpoint.Time.Local().Format(time.DateTime))})
 		// Commits on the session remote that the checkpoint lacks are not in the mount; the user may want to merge them.
 		for _, ref := range slices.Sorted(maps.Keys(m.newer)) {
 			text := agent.AheadText(ref, m.newer[ref].String())
@@ -273,7 +273,7 @@ func (m *Mount) leave() (o outcome) {
 	w.Checkpoints = statedir.HasSessionRepo(m.home.Dir) && !m.agent.Empty() && (m.wasServed() || !m.home.Created)
 	switch {
 	// The mount has no session, or the session is deleted without the trash, or it is discarded and has nothing to keep.
-	case m.Session == "" || m.Writable() && m.removes(), m.Writable() && m.discards() && o.err == nil && !w.Any():
+	case m.Session == "" || m.Writable() && m.options.removes(), m.Writable() && m.options.discards() && o.err == nil && !w.Any():
 		m.removeHome()
 		return outcome{}
 	// The home existed before, and this mount could not have changed it.
@@ -288,7 +288,7 @@ func (m *Mount) leave() (o outcome) {
 	o.unsaved = w
 	m.record.Made = nil // the caller of leave removes these directories
 	m.record.Counted, m.record.Changed, m.record.Bytes = o.err == nil, w.Paths, w.Bytes
-	m.record.Until = m.expiry(time.Now())
+	m.record.Until = m.options.expiry(time.Now())
 	o.until = m.record.Until
 	if err := m.record.Save(m.home.Dir); err != nil { // without the counts, they are computed when a caller lists the session
 		m.host.Log.Warn("count a session's changes", zap.String("home", m.home.Dir), zap.Error(err))
@@ -296,7 +296,7 @@ func (m *Mount) leave() (o outcome) {
 	if o.err != nil {
 		m.host.Log.Error("settle session", zap.String("home", m.home.Dir), zap.Error(o.err))
 	}
-	if m.discards() && o.err == nil {
+	if m.options.discards() && o.err == nil {
 		now := time.Now()
 		// The home in the trash must not name a mount in its lock file.
 		m.home.Sign("")
@@ -310,34 +310,9 @@ func (m *Mount) leave() (o outcome) {
 	return o
 }
 
-// expiry returns the time at which the session is moved to the trash automatically, or the zero time if it is kept until it is
-// deleted.
-func (m *Mount) expiry(now time.Time) time.Time {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.keepFor <= 0 {
-		return time.Time{}
-	}
-	return now.Add(m.keepFor).UTC()
-}
-
 // removeHome removes the home and logs a failure.
 func (m *Mount) removeHome() {
 	if err := m.home.Remove(); err != nil {
 		m.host.Log.Warn("remove mount's directory", zap.Error(err))
 	}
-}
-
-// discards reports whether the unmount discards the session.
-func (m *Mount) discards() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.discard
-}
-
-// removes reports whether the unmount deletes the session without moving it to the trash.
-func (m *Mount) removes() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.discard && !m.trash
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/mount/gitside"
+	"github.com/artifactfs/artifactfs/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/mount/remotes"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
@@ -55,7 +56,7 @@ func (m *Mount) newAgent() *agent.Agent {
 // locked the home and read its record.
 func (m *Mount) configureAgent() error {
 	err := m.agent.Configure(agent.Settings{
-		Home: m.home.Dir, GitDir: m.gitPath(), Store: m.store, BaseURL: remotes.Readable(m.record.Remote),
+		Home: m.home.Dir, GitDir: gitPath(m.home), Store: m.store, BaseURL: remotes.Readable(m.record.Remote),
 		Asked: m.Request.SessionOptions, Recorded: m.record.Carried,
 	})
 	if err == nil && m.Writable() {
@@ -84,25 +85,27 @@ func (a agentMount) MassRemoved() (time.Time, bool, bool) { return a.m.tree.Remo
 func (a agentMount) Await(ctx context.Context) bool { return a.m.Events.AwaitGit(ctx) }
 
 // Exists reports whether the git directory exists, or an attempt to create it was made.
-func (a agentMount) Exists() bool { return a.m.Events.GitWasTried() || gitside.HasIndex(a.m.gitPath()) }
+func (a agentMount) Exists() bool {
+	return a.m.Events.GitWasTried() || gitside.HasIndex(gitPath(a.m.home))
+}
 
 // Untouched reports whether git's refs and index are unchanged since the base commit was mounted.
 func (a agentMount) Untouched() (bool, error) {
-	b := a.m.mountedGitState()
+	b := a.mountedGitState()
 	if b == nil {
 		return true, nil // the mount started from a checkpoint, and differences from that are found elsewhere
 	}
-	return b.Untouched(a.m.gitPath(), a.m.snapshot().Format)
+	return b.Untouched(gitPath(a.m.home), a.m.snapshot().Format)
 }
 
 // mountedGitState returns the state that git had when the base commit was mounted, or nil if the mount started from a
 // checkpoint.
-func (m *Mount) mountedGitState() *capture.InitialState {
-	base, err := m.record.Base()
+func (a agentMount) mountedGitState() *capture.InitialState {
+	base, err := a.m.record.Base()
 	if err != nil || !base.Shown.IsZero() {
 		return nil
 	}
-	b := &capture.InitialState{Commit: base.Commit, Tree: base.Tree, Refs: m.store.Refs}
+	b := &capture.InitialState{Commit: base.Commit, Tree: base.Tree, Refs: a.m.store.Refs}
 	if strings.HasPrefix(base.Ref, "refs/heads/") {
 		b.Branch = base.Ref
 	}
@@ -132,10 +135,10 @@ func (a agentMount) NewCapturer(r agent.CaptureRequest) (agent.Capturer, error) 
 		return nil, err
 	}
 	c, err := capture.New(capture.Options{
-		Tree: a.m.tree, WriteBack: a.m.writeBack, GitDir: a.m.gitPath(), Repo: r.Repo, Memory: filepath.Join(a.m.home.Dir, captureMemory),
+		Tree: a.m.tree, WriteBack: a.writeBack, GitDir: gitPath(a.m.home), Repo: r.Repo, Memory: filepath.Join(a.m.home.Dir, captureMemory),
 		Lane: r.Lane.Name, Segment: r.Lane.Segment, Base: base.Commit, BaseTree: a.m.snapshot().Tree,
-		InitialState: a.m.mountedGitState(), Rules: r.Rules,
-		Converts: a.m.view.Returns, Blob: a.m.rawBlob, Trees: a.m.view.Tree, OthersNotes: r.MergedNotes,
+		InitialState: a.mountedGitState(), Rules: r.Rules,
+		Converts: a.m.view.Returns, Blob: a.rawBlob, Trees: a.m.view.Tree, OthersNotes: r.MergedNotes,
 		Log: a.m.host.Log.With(zap.String("session", a.m.Session)),
 	})
 	if err != nil {
@@ -153,32 +156,28 @@ const writeBackTime = 5 * time.Second
 
 // writeBack waits until the kernel has written its dirty pages to the tree. After writeBackTime it logs that writes are missing
 // and returns nil. It does nothing if the mount is not served or is being unmounted.
-func (m *Mount) writeBack(ctx context.Context) error {
+func (a agentMount) writeBack(ctx context.Context) error {
+	a.m.mu.Lock()
+	ending := a.m.stopping
+	a.m.mu.Unlock()
 	// There is nothing to write back if the kernel has no mount.
-	if m.server == nil || m.letsGo() {
+	if a.m.server == nil || ending {
 		return nil
 	}
 	limited, cancel := context.WithTimeout(ctx, writeBackTime)
 	defer cancel()
-	err := m.server.WriteBack(limited)
+	err := a.m.server.WriteBack(limited)
 	// If limited has ended and ctx has not, writeBackTime has passed.
 	if err != nil && ctx.Err() == nil && limited.Err() != nil {
-		m.host.Log.Warn("a checkpoint is made without writes that are still in flight", zap.String("dir", m.Dir), zap.Error(err))
+		a.m.host.Log.Warn("a checkpoint is made without writes that are still in flight", zap.String("dir", a.m.Dir), zap.Error(err))
 		return nil
 	}
 	return err
 }
 
-// letsGo reports whether the mount is being unmounted, so that the kernel may have detached it already.
-func (m *Mount) letsGo() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.stopping
-}
-
 // rawBlob returns the contents of a small blob of the base tree, unconverted by filters and line-ending rules.
-func (m *Mount) rawBlob(ctx context.Context, path string, id object.ID) ([]byte, error) {
-	return m.side.Index.ReadSmall(ctx, fetch.Blob{ID: id, Path: path, Link: true}) // the target of a symbolic link is never converted
+func (a agentMount) rawBlob(ctx context.Context, path string, id object.ID) ([]byte, error) {
+	return a.m.side.Index.ReadSmall(ctx, fetch.Blob{ID: id, Path: path, Link: true}) // the target of a symbolic link is never converted
 }
 
 // Open opens the session's repository for writing, and creates it if necessary.
@@ -188,8 +187,8 @@ func (a agentMount) Open() (*session.Repo, error) {
 		return nil, err
 	}
 	o := a.m.repoOptions(base.Format, a.m.Session)
-	o.Fresh = []string{filepath.Join(a.m.gitPath(), "objects")}
-	repo, err := session.OpenRepo(a.m.sessionRepoDir(), o)
+	o.Fresh = []string{filepath.Join(gitPath(a.m.home), "objects")}
+	repo, err := session.OpenRepo(sessionRepoDir(a.m.home), o)
 	if err != nil {
 		return nil, err
 	}
@@ -212,7 +211,7 @@ func (a agentMount) OpenMeta() (*session.Repo, error) {
 	if base, err := a.m.record.Base(); err == nil {
 		format = base.Format
 	}
-	return session.OpenRepo(a.m.sessionRepoDir(), a.m.repoOptions(format, a.m.Session))
+	return session.OpenRepo(sessionRepoDir(a.m.home), a.m.repoOptions(format, a.m.Session))
 }
 
 // Meta returns the metadata that is stored for a new session.
@@ -226,7 +225,7 @@ func (a agentMount) Meta() session.Meta {
 }
 
 // Session returns the session remote, or nil if the session has no session remote or the embedded one.
-func (a agentMount) Session() *thin.Remote { return a.m.sessionRemote }
+func (a agentMount) Session() *thin.Remote { return a.m.objects.sessionRemote }
 
 // Parent returns the name of the parent session and the remote that stores it. It returns nil if the session has no parent, or
 // if this mount has no connection to that remote.
@@ -236,10 +235,10 @@ func (a agentMount) Parent() (name string, remote *transport.Remote) {
 		return "", nil
 	}
 	switch {
-	case a.m.sessionRemote != nil && a.m.sessionRemote.URL() == p.ParentRemote:
-		return p.Parent, a.m.sessionRemote.Remote
-	case a.m.forkRemote != nil && a.m.forkRemote.URL() == p.ParentRemote:
-		return p.Parent, a.m.forkRemote.Remote
+	case a.m.objects.sessionRemote != nil && a.m.objects.sessionRemote.URL() == p.ParentRemote:
+		return p.Parent, a.m.objects.sessionRemote.Remote
+	case a.m.objects.forkRemote != nil && a.m.objects.forkRemote.URL() == p.ParentRemote:
+		return p.Parent, a.m.objects.forkRemote.Remote
 	}
 	return "", nil
 }
@@ -259,8 +258,8 @@ func (a agentMount) OpenOrigin() (*transport.Remote, error) {
 
 // FetchMeta fetches the version want of the session's metadata. The parameter have is the version on this host.
 func (a agentMount) FetchMeta(ctx context.Context, want, have object.ID) error {
-	r := fetch.FetchRequest{From: a.m.sessionRemote, Wants: []object.ID{want}, Haves: []object.ID{have}, Contents: true}
-	_, err := a.m.owned.Fetch(ctx, r)
+	r := fetch.FetchRequest{From: a.m.objects.sessionRemote, Wants: []object.ID{want}, Haves: []object.ID{have}, Contents: true}
+	_, err := a.m.objects.owned.Fetch(ctx, r)
 	return err
 }
 
@@ -283,7 +282,7 @@ func (m *Mount) wasServed() bool {
 
 // endReason returns the reason that is recorded in the mount's last checkpoint.
 func (m *Mount) endReason() session.Reason {
-	if m.discards() {
+	if m.options.discards() {
 		return session.Discard
 	}
 	if m.host.Registry.Ending() {
@@ -297,7 +296,7 @@ const lastCheckpointTime = 30 * time.Second
 
 // pushBeforeUnmount creates the last checkpoint and pushes it. It is called while the kernel still has the mount.
 func (m *Mount) pushBeforeUnmount(ctx context.Context) {
-	if !m.agent.Active() || m.removes() || !m.wasServed() || m.foreign() || !m.mounted() {
+	if !m.agent.Active() || m.options.removes() || !m.wasServed() || m.foreign() || !mountpoint.HasFUSE(m.Dir) {
 		return
 	}
 	// While trees are being fetched, the git directory may not exist yet.
@@ -309,7 +308,7 @@ func (m *Mount) endAgent() {
 	if m.home == nil {
 		return
 	}
-	r := agent.EndRequest{Served: m.wasServed(), Opened: m.tree != nil, Keep: !m.removes(), Reason: m.endReason()}
+	r := agent.EndRequest{Served: m.wasServed(), Opened: m.tree != nil, Keep: !m.options.removes(), Reason: m.endReason()}
 	if r.Served && r.Opened && r.Keep && m.agent.Active() {
 		ctx, cancel := context.WithTimeout(context.Background(), lastCheckpointTime)
 		// endRedirects removes the directories that redirects created, so that the last checkpoint does not contain them.

@@ -81,7 +81,7 @@ func (m *Mount) startOnce(ctx context.Context, start time.Time, progress func(co
 // undo its steps.
 func (m *Mount) start(ctx context.Context, start time.Time, progress func(control.Progress)) (control.MountReply, error) {
 	var reply control.MountReply
-	err := m.checkGitDir()
+	err := checkGitDir(m.Request, m.Dir, m.Session)
 	if err != nil {
 		return reply, err
 	}
@@ -118,7 +118,7 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 		return reply, err
 	}
 	read := make(chan gitdir.Checkout, 1)
-	go func() { read <- gitdir.ReadCheckout(ctx, m.gitPath()) }() // concurrently with the requests to the remote
+	go func() { read <- gitdir.ReadCheckout(ctx, gitPath(m.home)) }() // concurrently with the requests to the remote
 	err = m.acquire(ctx, progress)
 	checkout := <-read
 	if err != nil {

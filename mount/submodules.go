@@ -23,6 +23,7 @@ import (
 	"github.com/artifactfs/artifactfs/mount/remotes"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/statedir"
+	"github.com/artifactfs/artifactfs/worktree"
 )
 
 const (
@@ -131,7 +132,7 @@ func (s *submodules) note(w submodule, err error) {
 // find returns the submodules in the tree of the mount m, with their commits. It skips entries of .gitmodules for which the tree
 // has no gitlink.
 func (s *submodules) find(ctx context.Context, m *Mount) []submodule {
-	modules, refused, err := m.modules(ctx)
+	modules, refused, err := readModules(ctx, m.view, m.snapshot().Tree)
 	if err != nil {
 		refused = append(refused, err.Error())
 	}
@@ -152,9 +153,9 @@ func (s *submodules) find(ctx context.Context, m *Mount) []submodule {
 	return found
 }
 
-// modules reads .gitmodules of the base tree, because the gitlinks are in the base tree too.
-func (m *Mount) modules(ctx context.Context) (modules []gitdir.Submodule, refused []string, err error) {
-	text, err := readRootFile(ctx, m.view, m.snapshot().Tree, gitdir.ModulesFile, maxModulesFile)
+// readModules reads .gitmodules of a base tree, because the gitlinks are in the base tree too.
+func readModules(ctx context.Context, v *fetch.View, tree object.ID) (modules []gitdir.Submodule, refused []string, err error) {
+	text, err := readRootFile(ctx, v, tree, gitdir.ModulesFile, maxModulesFile)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s cannot be read: %w", gitdir.ModulesFile, err)
 	}
@@ -167,7 +168,7 @@ func (m *Mount) wholeModules(ctx context.Context) []gitdir.Submodule {
 	if !m.Request.Submodules && m.Parent == nil {
 		return nil
 	}
-	modules, _, err := m.modules(ctx)
+	modules, _, err := readModules(ctx, m.view, m.snapshot().Tree)
 	if err != nil {
 		return nil // find has added a note
 	}
@@ -192,7 +193,7 @@ func (s *submodules) mountOne(ctx context.Context, w submodule) (*Mount, error) 
 	if remotes.IsLocal(remote) && !remotes.IsLocal(parent.Request.Remote) {
 		return nil, errors.New("a remote repository names a directory of this host")
 	}
-	if err := parent.plain(ctx, w.Path); err != nil {
+	if err := plain(ctx, parent.tree, parent.Dir, w.Path); err != nil {
 		return nil, err
 	}
 	// The submodule uses the request of its parent, without the options that apply to the parent alone.
@@ -219,15 +220,15 @@ func (s *submodules) mountOne(ctx context.Context, w submodule) (*Mount, error) 
 // maxSessionName is the longest session name in bytes that control.ValidSession allows.
 const maxSessionName = 128
 
-// plain checks that a path is a directory of the mount and is not below a symbolic link, which could lead the submodule out of
+// plain checks that p is a directory of the tree that is mounted at dir, and is not below a symbolic link, which could lead the submodule out of
 // the mount. It also makes the kernel look the path up, so that mount(2) needs no request to this process.
-func (m *Mount) plain(ctx context.Context, p string) error {
+func plain(ctx context.Context, tree *worktree.Tree, dir, p string) error {
 	for at := p; at != "."; at = path.Dir(at) {
-		n, err := m.tree.Resolve(ctx, at)
+		n, err := tree.Resolve(ctx, at)
 		if err != nil {
 			return err
 		}
-		attr, err := m.tree.Attr(ctx, n)
+		attr, err := tree.Attr(ctx, n)
 		if err != nil {
 			return err
 		}
@@ -238,7 +239,7 @@ func (m *Mount) plain(ctx context.Context, p string) error {
 	// This process has to answer the lookup, so it runs on a thread without the FUSE device.
 	return fuse.WithoutDevice(func() error {
 		var st unix.Stat_t
-		return os.NewSyscallError("lstat", unix.Lstat(filepath.Join(m.Dir, p), &st))
+		return os.NewSyscallError("lstat", unix.Lstat(filepath.Join(dir, p), &st))
 	})
 }
 

@@ -206,7 +206,7 @@ func (m *Mount) takeOver() (err error) {
 	m.redirects.TakeOver(m.bindOptions(), m.record.Redirects)
 	// The predecessor was completing an unmount request, whose options apply to the rest of the unmount.
 	if gone {
-		m.discard, m.trash, m.keepFor = h.Discard, h.Trash, h.Keep
+		m.options.takeOver(h)
 		return nil
 	}
 	d, err := fuse.Inherit(m.inherited.Take(takeover.PartDevice), h.Hello)
@@ -250,7 +250,7 @@ func (m *Mount) checkout(ctx context.Context, h takeover.State) gitdir.Checkout 
 	if h.Checkout != nil {
 		return *h.Checkout
 	}
-	return gitdir.ReadCheckout(ctx, m.gitPath())
+	return gitdir.ReadCheckout(ctx, gitPath(m.home))
 }
 
 // undoTakeOver releases everything that a failed takeOver has opened, so that takeOver can be called again.
@@ -259,7 +259,7 @@ func (m *Mount) undoTakeOver() {
 		m.filters.Close()
 		m.view.Close()
 	}
-	_ = m.takeBack()
+	_ = m.objects.close()
 	if m.home != nil { // the inherited descriptor keeps it locked
 		m.inherited.Put(takeover.PartLock, m.home.LockFile)
 	}

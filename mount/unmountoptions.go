@@ -1,0 +1,57 @@
+package mount
+
+import (
+	"sync"
+	"time"
+
+	"github.com/artifactfs/artifactfs/mount/takeover"
+)
+
+// unmountOptions states what an unmount does with the session. The methods are safe for concurrent use.
+type unmountOptions struct {
+	mu      sync.Mutex
+	discard bool          // delete the session; guarded by mu
+	trash   bool          // with discard: move the session to the trash; guarded by mu
+	keepFor time.Duration // how long to keep the session; 0: until it is deleted; guarded by mu
+}
+
+// set sets whether the unmount discards the session, whether a discarded session is moved to the trash, and for how long a session is
+// kept. It also stores these options in h for a successor, which may have to finish the unmount.
+func (o *unmountOptions) set(discard, trash bool, keep time.Duration, h *takeover.Handover) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.discard, o.trash, o.keepFor = discard, discard && trash, keep
+	h.Update(func(h *takeover.State) { h.Discard, h.Trash, h.Keep = o.discard, o.trash, o.keepFor })
+}
+
+// takeOver sets the options that the predecessor stored in h.
+func (o *unmountOptions) takeOver(h takeover.State) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.discard, o.trash, o.keepFor = h.Discard, h.Trash, h.Keep
+}
+
+// expiry returns the time at which the session is moved to the trash automatically, or the zero time if it is kept until it is
+// deleted.
+func (o *unmountOptions) expiry(now time.Time) time.Time {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.keepFor <= 0 {
+		return time.Time{}
+	}
+	return now.Add(o.keepFor).UTC()
+}
+
+// discards reports whether the unmount discards the session.
+func (o *unmountOptions) discards() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.discard
+}
+
+// removes reports whether the unmount deletes the session without moving it to the trash.
+func (o *unmountOptions) removes() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.discard && !o.trash
+}
