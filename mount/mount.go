@@ -56,7 +56,7 @@ type Mount struct {
 	serving
 	ending
 
-	mu sync.Mutex // guards the fields of all phases that name it; see package daemon for the lock order
+	mu sync.Mutex // guards the fields of all phases that name it; see the package comment for the lock order
 }
 
 // requested holds the identity of a mount and its request.
