@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/gitdir"
@@ -127,7 +129,7 @@ func (m *Mount) goBehind(before takeover.State) bool {
 				packs.NewDirectory(filepath.Join(m.store.GitDir(), "objects"), m.store.Join))
 		}
 	})
-	m.work.Go("learn what only the session remote has", func() { m.objects.expect(ctx, m.store, m.record, m.host.Log) })
+	m.work.Go("learn what only the session remote has", func() { m.objects.expect(ctx, m.store, m.record, m.host.Log.With(zap.String("dir", m.Dir))) })
 	m.work.Go("fill the index", func() { m.side.Index.Fill(ctx, before.Filled) })
 	go func() { // umount(8) ends the mount without a request to this process
 		m.server.Wait()

@@ -44,7 +44,7 @@ func (o *objects) expect(ctx context.Context, store *fetch.Store, r statedir.Rec
 		return nil
 	})
 	if err != nil {
-		log.Debug("look for contents of the session", zap.String("dir", r.Dir), zap.Error(err))
+		log.Debug("look for contents of the session", zap.Error(err))
 	}
 	// Only missing blobs matter; those on this host are never requested.
 	ids = o.owned.Missing(ids)
