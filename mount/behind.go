@@ -129,7 +129,9 @@ func (m *Mount) goBehind(before takeover.State) bool {
 				packs.NewDirectory(filepath.Join(m.store.GitDir(), "objects"), m.store.Join))
 		}
 	})
-	m.work.Go("learn what only the session remote has", func() { m.objects.expect(ctx, m.store, m.record, m.host.Log.With(zap.String("dir", m.Dir))) })
+	m.work.Go("learn what only the session remote has", func() {
+		m.objects.expect(ctx, m.store, m.record, m.host.Log.With(zap.String("dir", m.Dir)))
+	})
 	m.work.Go("fill the index", func() { m.side.Index.Fill(ctx, before.Filled) })
 	go func() { // umount(8) ends the mount without a request to this process
 		m.server.Wait()

@@ -220,8 +220,8 @@ func (s *submodules) mountOne(ctx context.Context, w submodule) (*Mount, error) 
 // maxSessionName is the longest session name in bytes that control.ValidSession allows.
 const maxSessionName = 128
 
-// plain checks that p is a directory of the tree that is mounted at dir, and is not below a symbolic link, which could lead the submodule out of
-// the mount. It also makes the kernel look the path up, so that mount(2) needs no request to this process.
+// plain checks that p is a directory of the tree that is mounted at dir, and is not below a symbolic link, which could lead the
+// submodule out of the mount. It also makes the kernel look the path up, so that mount(2) needs no request to this process.
 func plain(ctx context.Context, tree *worktree.Tree, dir, p string) error {
 	for at := p; at != "."; at = path.Dir(at) {
 		n, err := tree.Resolve(ctx, at)
