@@ -24,7 +24,7 @@ func intents(j *Journal) (list []Intent) {
 	return list
 }
 
-// Intents outlive the process, in their order, until each has ended; the file exists as long as there is one.
+// Intents are stored in order until they end, also after a kill. The file exists as long as it has an intent.
 func TestJournalOutlivesItsProcess(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
@@ -57,7 +57,7 @@ func TestJournalOutlivesItsProcess(t *testing.T) {
 	}
 }
 
-// The files of earlier builds are read as they wrote them, before and beside the journal, and each ends for itself.
+// The files of earlier builds are read, without a journal and beside one, and each intent ends separately.
 func TestJournalReadsTheFilesOfEarlierBuilds(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
@@ -120,7 +120,7 @@ func TestJournalReportsWhatItCannotRead(t *testing.T) {
 	}
 }
 
-// FuzzJournal: whatever is in the file, every intent that is read without an error is one that can be written and read again.
+// FuzzJournal: every intent that is read without an error from an arbitrary file can be written and read again.
 func FuzzJournal(f *testing.F) {
 	for _, seed := range []string{`{"version":1,"intents":[{"switch":{"ref":"main","forward":"0123"}}]}`,
 		`{"version":1,"intents":[{"restore":{"checkpoint":"a","before":"b","paths":["x"]}},{"switch":{"ref":""}}]}`, `{"version":1,"intents":null}`, `{`, ``} {

@@ -19,12 +19,12 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// kills collects what kills at every step of a checkout leave: at each step the world is copied as it is on the disk.
+// kills collects the states that kills at every step of a checkout leave: at each step the files of the world are copied.
 type kills struct {
 	w      *world
 	left   []*world
 	at     []string
-	silent bool // the steps are only passed
+	silent bool // steps are not collected
 }
 
 func (k *kills) step(name string) {
@@ -46,7 +46,7 @@ func (k *kills) on(c *Checkout) *Checkout {
 	return c
 }
 
-// stepTree makes a graft in pieces: in the order in which a graft works, first all removals, then what comes.
+// stepTree makes a graft in pieces, in the order in which a graft works: first all removals, then the additions.
 type stepTree struct {
 	Tree
 	*kills
@@ -142,7 +142,7 @@ func (w *world) age() {
 	w.must(os.Remove(name))
 }
 
-// successor does what a process does that comes after a kill: it breaks locks, and does every intent again.
+// successor acts as the process after a kill: it breaks lock files, and performs every intent again.
 func (w *world) successor(k *kills) (pending int) {
 	w.Helper()
 	w.must(w.git.BreakLocks(w.Context()))
@@ -160,8 +160,8 @@ func (w *world) successor(k *kills) (pending int) {
 	return pending
 }
 
-// A switch that is killed after any of its steps, also by the build before the journal, and once more in the successor, is
-// finished by the last one, or has not begun.
+// A switch that is killed after any of its steps, also one of a build from before the journal, and killed again in the successor, is
+// finished by the last process, or has not begun.
 func TestSwitchKilledAtEveryStep(t *testing.T) {
 	t.Parallel()
 	for i, want := range []SwitchIntent{{Ref: "tree1"}, {Ref: "tree1", Create: "new"}, {Ref: "tree1", Detach: true}, {Ref: "tree0", Forward: "tree1"}} {
@@ -179,12 +179,12 @@ func TestSwitchKilledAtEveryStep(t *testing.T) {
 			w.must(w.toIntent(k.on(w.checkout(OpenJournal(w.home()))), want, nil))
 			goal, head, entries := w.shown(), w.at(), w.entries()
 			if goal.String() != b.String() {
-				t.Fatalf("the switch left%s\nwant%s", goal, b)
+				t.Fatalf("working tree after the switch%s\nwant%s", goal, b)
 			}
 			check := func(w *world, when string, pending int) {
 				t.Helper()
 				wantFiles, wantEntries, wantHead := goal, entries, head
-				if pending == 0 && w.at() != head { // it had not begun
+				if pending == 0 && w.at() != head { // the switch had not begun
 					wantFiles, wantEntries, wantHead = a, before, w.at()
 				}
 				if got := w.shown(); got.String() != wantFiles.String() {
@@ -226,7 +226,7 @@ func TestSwitchKilledAtEveryStep(t *testing.T) {
 	}
 }
 
-// at returns what HEAD names, the commit that it is, and how often it was moved.
+// at returns the target of HEAD, its commit, and how often it was moved.
 func (w *world) at() string {
 	w.Helper()
 	head, err := w.git.Head(w.Context())

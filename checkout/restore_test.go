@@ -20,7 +20,7 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
 
-// checkpoints is a session in memory. It stores what is not named "x", with directories that are empty.
+// checkpoints is a session in memory. Its checkpoints contain all files that are not named "x", and empty directories.
 type checkpoints struct {
 	w           *world
 	checkpoints map[session.CheckpointID]session.Checkpoint
@@ -31,7 +31,7 @@ func newCheckpoints(w *world) *checkpoints {
 	return &checkpoints{w, map[session.CheckpointID]session.Checkpoint{}, map[object.ID]files{}}
 }
 
-// on returns the same session as seen from another process.
+// on returns the same session for another process.
 func (c *checkpoints) on(w *world) *checkpoints { return &checkpoints{w, c.checkpoints, c.trees} }
 
 func (c *checkpoints) add(f files) session.Checkpoint {
@@ -108,7 +108,7 @@ func split(f files) (stored, ignored files) {
 	return stored, ignored
 }
 
-// withoutIgnored renames what a checkpoint cannot have, and adds an empty directory now and then.
+// withoutIgnored renames the ignored files, and adds an empty directory now and then.
 func withoutIgnored(r *rand.Rand, f files) files {
 	stored, _ := split(f)
 	if at := "d/" + randomPath(r); r.IntN(3) == 0 && !strings.Contains(at, "x") {
@@ -117,8 +117,8 @@ func withoutIgnored(r *rand.Rand, f files) files {
 	return stored
 }
 
-// restored is what a restore of paths from a checkpoint has to leave of a working tree, and the paths that it cannot restore
-// because something is in their way.
+// restored returns the expected working tree after a restore of paths from a checkpoint, and the paths that cannot be restored because
+// other files are in their way.
 func restored(now, target files, wants func(string) bool) (after files, kept []string) {
 	stored, ignored := split(now)
 	after = maps.Clone(ignored)
@@ -180,8 +180,8 @@ func start(t *testing.T, r *rand.Rand) (w *world, s *checkpoints, now files, tar
 	return w, s, w.withDirs(), s.add(b)
 }
 
-// A restore of random paths does what a plain model says: it changes the paths that were asked for, keeps ignored files
-// and what is in their place, and its checkpoint of before has all that it has changed.
+// A restore of random paths has the result of a simple model: it changes the given paths, and keeps ignored files and the files that are
+// in the way. Its checkpoint of the previous state has all files that it changed.
 func TestRestoreDoesWhatAModelSays(t *testing.T) {
 	t.Parallel()
 	blocked := 0
@@ -200,7 +200,7 @@ func TestRestoreDoesWhatAModelSays(t *testing.T) {
 			stored, _ := split(now)
 			has := union(stored, s.trees[target.Tree])
 			if _, ok := has[none.Path]; ok || has.below(none.Path) != "" {
-				t.Errorf("%s\nrestore: %v", context, err)
+				t.Errorf("%s\nrestore failed: %v", context, err)
 			}
 			continue
 		}
@@ -208,11 +208,11 @@ func TestRestoreDoesWhatAModelSays(t *testing.T) {
 		want, kept := restored(now, s.trees[target.Tree], wants)
 		blocked += len(kept)
 		if got := w.withDirs(); got.String() != want.String() {
-			t.Fatalf("%s\nleft%s\nwant%s", context, got, want)
+			t.Fatalf("%s\nworking tree after the restore%s\nwant%s", context, got, want)
 		}
 		slices.Sort(done.Kept)
 		if !slices.Equal(slices.Compact(done.Kept), kept) {
-			t.Errorf("%s\nkept %q, want %q", context, done.Kept, kept)
+			t.Errorf("%s\nkept paths: got %q, want %q", context, done.Kept, kept)
 		}
 		if got := w.entries(); got != entries {
 			t.Errorf("%s\na restore of files changed the index to\n%s", context, got)
@@ -226,12 +226,12 @@ func TestRestoreDoesWhatAModelSays(t *testing.T) {
 		}
 	}
 	if blocked == 0 {
-		t.Error("nothing was in the way of any restore: the test shows too little")
+		t.Error("no restore had a path in its way: the test covers too little")
 	}
 }
 
-// A restore that is killed after any of its steps, also by the build before the journal, and once more in the successor, is
-// finished by the last one, or has not begun.
+// A restore that is killed after any of its steps, also one of a build from before the journal, and killed again in the successor, is
+// finished by the last process, or has not begun.
 func TestRestoreKilledAtEveryStep(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(2) {

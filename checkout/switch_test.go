@@ -65,8 +65,8 @@ func (w *world) toIntent(c *Checkout, want SwitchIntent, pending *Pending) error
 	return err
 }
 
-// A switch between random trees, with random changes of the user's, does what git switch does in a plain directory: it
-// refuses the same ones, and leaves the same files, the same index and the same HEAD.
+// A switch between random trees, with random changes of the user, behaves like git switch in a plain directory: the same switches are
+// refused, and files, index and HEAD are the same afterwards.
 func TestSwitchDoesWhatGitDoes(t *testing.T) {
 	t.Parallel()
 	all, refused := rounds(25), uint64(0)
@@ -82,9 +82,9 @@ func TestSwitchDoesWhatGitDoes(t *testing.T) {
 			t.Fatalf("seed %d: working tree before the switch:%s\nwant:%s", seed, got, model)
 		}
 		w.export()
-		for _, p := range staged { // what cannot be staged, because it is ignored or gone, is not
+		for _, p := range staged { // ignored and removed paths cannot be staged
 			if a.below(p)+b.below(p)+a.above(p)+b.above(p) != "" {
-				continue // git refuses some of these although nothing is left to do
+				continue // git refuses some of these although nothing has to be changed
 			}
 			run(t, filepath.Join(w.dir, "top"), nil, "git", "add", "-A", "--", p)
 		}
@@ -109,7 +109,7 @@ func TestSwitchDoesWhatGitDoes(t *testing.T) {
 			}
 		}
 		if got, want := w.shown(), plain(t, other); got.String() != want.String() {
-			t.Errorf("%s\nleft%s\nwant%s", context, got, want)
+			t.Errorf("%s\nworking tree after the switch%s\nwant%s", context, got, want)
 		}
 		if got, want := w.entries(), must(t, other, "git", "ls-files", "--stage"); got != want {
 			t.Errorf("%s\nindex:\n%s\nwant:\n%s", context, got, want)
@@ -122,12 +122,12 @@ func TestSwitchDoesWhatGitDoes(t *testing.T) {
 		}
 	}
 	if refused == 0 || refused == all {
-		t.Errorf("of %d switches %d were refused: the test shows too little", all, refused)
+		t.Errorf("of %d switches %d were refused: the test covers too little", all, refused)
 	}
 	t.Logf("%d of %d were refused", refused, all)
 }
 
-// A plan names each path once, does not touch what is alike in both trees, and needs no clearing where nothing is in the way.
+// A plan has each path once, does not contain paths that are equal in both trees, and clears only paths that are in the way.
 func TestPlanOfACleanTreeIsItsDifference(t *testing.T) {
 	t.Parallel()
 	for seed := range rounds(10) {

@@ -38,18 +38,18 @@ func FuzzRequest(f *testing.F) {
 		a, err := decodeRequest(line)
 		if err != nil {
 			if AsError(err).Code != ExitUsage {
-				t.Errorf("refused with %#v", err)
+				t.Errorf("request was refused with %#v", err)
 			}
 			return
 		}
-		// What was accepted means the same when it is said again.
+		// An accepted request that is encoded and decoded again is the same.
 		again, err := encodeRequest(a.op, a.args)
 		if err != nil {
 			t.Skip("grew over the limit by quoting")
 		}
 		b, err := decodeRequest(again[:len(again)-1])
 		if err != nil || b.op != a.op || !reflect.DeepEqual(a.args, b.args) {
-			t.Errorf("%s\nread as %+v, then as %+v (%v)", line, a, b, err)
+			t.Errorf("%s\nwas read as %+v, then as %+v (%v)", line, a, b, err)
 		}
 	})
 }
@@ -73,12 +73,12 @@ func FuzzMessage(f *testing.F) {
 			return
 		}
 		if (m.Progress == nil) == (m.Result == nil && m.Error == nil) {
-			t.Errorf("%s: accepted with %+v", line, m)
+			t.Errorf("%s: reply was accepted as %+v", line, m)
 		}
 		if m.Error != nil {
 			for _, r := range m.Error.Error() {
 				if r < ' ' {
-					t.Errorf("%q is not one line", m.Error.Error())
+					t.Errorf("error %q is not one line", m.Error.Error())
 				}
 			}
 		}

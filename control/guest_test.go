@@ -14,14 +14,14 @@ import (
 	"github.com/artifactfs/artifactfs/internal/gitsocket"
 )
 
-// hostOf is a daemon of two mounts, of which one has guests.
+// hostOf is a daemon with two mounts, one of which has guests: clients inside of the mount.
 type hostOf struct {
 	*fake
 	unasked
 	asked chan any
 }
 
-// unasked has the operations that no test asks for.
+// unasked implements the operations that no test requests.
 type unasked interface{ Sessions }
 
 func (h hostOf) Status(context.Context) (Status, error) {
@@ -39,7 +39,7 @@ func (h hostOf) Restore(_ context.Context, r RestoreRequest, _ func(Progress)) (
 	return RestoreReply{}, &Error{Code: ExitNotMounted, Kind: CodeNotFound, Verb: "restore", Object: r.Dir, Cause: "no checkpoint in " + r.Dir + "/x"}
 }
 
-// newGuest serves a mount's guests and returns a client in the mount, and its root as the guest sees it.
+// newGuest serves the guests of a mount, and returns a client inside of the mount, and the root of the mount as the client sees it.
 func newGuest(t *testing.T) (c *Client, root string, asked chan any) {
 	t.Helper()
 	root = t.TempDir()
@@ -73,7 +73,7 @@ func TestGuestSeesItsOwnSessionAlone(t *testing.T) {
 		t.Errorf("status: got %+v, %v, want the guest's mount without anything of the host", s, err)
 	}
 	if _, err := c.SessionLog(t.Context(), SessionLogRequest{Of: "another-session"}); err != nil {
-		t.Errorf("log: %v", err)
+		t.Errorf("log by a guest: %v", err)
 	}
 	if r := await(t, asked); r != (SessionLogRequest{Of: "/srv/app"}) {
 		t.Errorf("log of another session: the daemon was asked for %+v, want the guest's own", r)
@@ -117,7 +117,7 @@ func TestGuestSeesItsOwnSessionAlone(t *testing.T) {
 	}
 }
 
-// What is not trusted cannot take all the memory and all the descriptors of the daemon.
+// An untrusted client cannot use up the memory or the descriptors of the daemon.
 func TestGuestsAreLimited(t *testing.T) {
 	c, root, _ := newGuest(t)
 	dial := func() net.Conn {
@@ -129,12 +129,12 @@ func TestGuestsAreLimited(t *testing.T) {
 		t.Cleanup(func() { conn.Close() })
 		return conn
 	}
-	fmt.Fprintf(dial(), `{"version":5,"op":"session-log","args":{"of":"%s`, strings.Repeat("x", maxRequest)) // what comes after is not read
+	fmt.Fprintf(dial(), `{"version":5,"op":"session-log","args":{"of":"%s`, strings.Repeat("x", maxRequest)) // further bytes are not read
 	var idle []net.Conn
 	for range maxGuests {
 		idle = append(idle, dial())
 	}
-	for { // those before are accepted in their order
+	for { // earlier connections are accepted in order
 		if _, err := c.Status(t.Context()); err != nil {
 			if AsError(err).ErrorCode() != CodeBusy {
 				t.Errorf("one connection too many: got %v, want code %q", err, CodeBusy)
@@ -145,13 +145,13 @@ func TestGuestsAreLimited(t *testing.T) {
 	for _, conn := range idle {
 		conn.Close()
 	}
-	for { // they end behind our back
+	for { // the closed connections end asynchronously
 		_, err := c.Status(t.Context())
 		if err == nil {
 			break
 		}
 		if AsError(err).ErrorCode() != CodeBusy {
-			t.Fatalf("status when there is room again: %v", err)
+			t.Fatalf("status when connections are free again: %v", err)
 		}
 	}
 }

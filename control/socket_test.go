@@ -25,7 +25,7 @@ func TestSocketIsPrivate(t *testing.T) {
 	for path, want := range map[string]os.FileMode{socket: 0o600, filepath.Dir(socket): 0o700} {
 		info, err := os.Stat(path)
 		if err != nil || info.Mode().Perm() != want {
-			t.Errorf("%s: mode %v, %v", path, info.Mode(), err)
+			t.Errorf("socket %s: got mode %v, %v", path, info.Mode(), err)
 		}
 	}
 	open := filepath.Join(t.TempDir(), "open")
@@ -33,13 +33,13 @@ func TestSocketIsPrivate(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Listen(t.Context(), filepath.Join(open, "d.sock"), newFake(), zap.NewNop()); !errors.Is(err, os.ErrPermission) {
-		t.Errorf("listening where everybody may write: %v", err)
+		t.Errorf("listen in a directory that all users may write to: got %v", err)
 	}
 }
 
 func TestOneServerPerSocket(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "d.sock")
-	// A dead server's socket is in the way, and the left-over of one that died before it was born.
+	// The socket of a killed server exists, and the temporary file of one that was killed before it listened.
 	for _, name := range []string{socket, socket + ".new"} {
 		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: name, Net: "unix"})
 		if err != nil {
@@ -65,7 +65,7 @@ func TestOneServerPerSocket(t *testing.T) {
 	}
 	wg.Wait()
 	if len(won) != 1 {
-		t.Fatalf("%d servers on one socket", len(won))
+		t.Fatalf("got %d servers on one socket", len(won))
 	}
 	ended := make(chan struct{})
 	go func() { won[0].Serve(t.Context()); close(ended) }()
@@ -75,10 +75,10 @@ func TestOneServerPerSocket(t *testing.T) {
 	won[0].Close()
 	await(t, ended)
 	if left, _ := os.ReadDir(filepath.Dir(socket)); len(left) != 0 {
-		t.Errorf("left behind: %v", left)
+		t.Errorf("files after the end: got %v", left)
 	}
 	if _, err := (&Client{socket: socket}).Status(t.Context()); !errors.Is(err, ErrNoServer) {
-		t.Errorf("after the end: %v", err)
+		t.Errorf("status after the end: got %v", err)
 	}
 }
 
@@ -95,13 +95,13 @@ func TestSocketsListsTheLivingAndRemovesTheDead(t *testing.T) {
 	l.Close()
 	got, err := Sockets(t.Context(), state)
 	if err != nil || !slices.Equal(got, []string{daemon, mount}) {
-		t.Errorf("sockets %v, %v", got, err)
+		t.Errorf("sockets: got %v, %v", got, err)
 	}
 	if _, err := os.Stat(dead); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the dead one is still there: %v", err)
+		t.Errorf("the socket of the killed server still exists: %v", err)
 	}
 	if got, err := Sockets(t.Context(), filepath.Join(state, "none")); err != nil || len(got) != 0 {
-		t.Errorf("without a state directory: %v, %v", got, err)
+		t.Errorf("sockets without a state directory: got %v, %v", got, err)
 	}
 }
 
@@ -124,15 +124,15 @@ func TestStateDir(t *testing.T) {
 		want = "/var/lib/artifactfs"
 	}
 	if got, err := StateDir(""); got != want || err != nil {
-		t.Errorf("default: %q, %v", got, err)
+		t.Errorf("default state directory: got %q, %v", got, err)
 	}
 	t.Setenv("ARTIFACTFS_STATE", "/env")
 	if got, _ := StateDir(""); got != "/env" {
-		t.Errorf("environment: %q", got)
+		t.Errorf("state directory from the environment: got %q", got)
 	}
 	wd, _ := os.Getwd()
 	if got, _ := StateDir("flag"); got != filepath.Join(wd, "flag") {
-		t.Errorf("flag: %q", got)
+		t.Errorf("state directory from the flag: got %q", got)
 	}
 }
 
@@ -160,29 +160,29 @@ func TestMountDuringShutdownIsNeverHalfMade(t *testing.T) {
 			go func() { answers <- (&Client{socket: socket}).Shutdown(t.Context()) }()
 			await(t, arrived)
 			conn := rawRequest(t, socket, mountLine(t))
-			if _, err := (&Client{socket: socket}).Status(t.Context()); err != nil { // others go on
+			if _, err := (&Client{socket: socket}).Status(t.Context()); err != nil { // other requests are served
 				t.Error(err)
 			}
 			f.mu.Lock()
 			if len(f.mounted) > 0 {
-				t.Error("mounted while everything is being unmounted")
+				t.Error("mount succeeded during a shutdown")
 			}
 			f.mu.Unlock()
 			decide <- end
 			if err := await(t, answers); (err == nil) != (end == nil) {
-				t.Errorf("shutdown: %v", err)
+				t.Errorf("shutdown failed: %v", err)
 			}
 			line, err := readLine(bufio.NewReader(conn), maxMessage)
 			if end == nil && !errors.Is(err, io.EOF) || end != nil && err != nil {
-				t.Errorf("the mount got %s, %v", line, err)
+				t.Errorf("reply to the mount during a shutdown: got %s, %v", line, err)
 			}
 			if (len(f.mounted) == 1) != (end != nil) {
-				t.Errorf("%d mounts", len(f.mounted))
+				t.Errorf("mounts: got %d", len(f.mounted))
 			}
 			if end != nil {
 				return
 			}
-			// The path is free for the next one at once, though the first may not have ended yet.
+			// The path can be used by the next server at once, even if the first has not ended yet.
 			next, err := Listen(t.Context(), socket, f, zap.NewNop())
 			if err != nil {
 				t.Fatal(err)
@@ -211,7 +211,7 @@ func TestListenWaitsForOneThatIsEnding(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if _, err := Listen(ctx, socket, f, zap.NewNop()); !errors.Is(err, ErrInUse) {
-		t.Errorf("two servers at once: %v", err)
+		t.Errorf("second server while the first ends: %v", err)
 	}
 	close(goOn)
 	second, err := Listen(t.Context(), socket, f, zap.NewNop())
@@ -241,15 +241,15 @@ func TestCloseAnswersWhatHasArrived(t *testing.T) {
 	}()
 	await(t, arrived)
 	if s.CloseIdle(func() bool { return true }) {
-		t.Error("closed as idle with a request being worked on")
+		t.Error("the server was closed as idle while a request was in progress")
 	}
 	s.Close()
 	if _, err := (&Client{socket: socket}).Status(t.Context()); !errors.Is(err, ErrNoServer) {
-		t.Errorf("a closed server took a request: %v", err)
+		t.Errorf("request to a closed server: got %v", err)
 	}
 	close(goOn)
 	if got := await(t, answer); got != "late<nil>" {
-		t.Errorf("answer %q", got)
+		t.Errorf("reply: got %q", got)
 	}
 	await(t, ended)
 }
@@ -259,7 +259,7 @@ func TestCloseIdleLosesNoRequest(t *testing.T) {
 	f := newFake()
 	s, ended := serve(t, socket, f)
 	if s.CloseIdle(func() bool { return false }) {
-		t.Fatal("closed against the will of idle")
+		t.Fatal("the server was closed although idle returned false")
 	}
 	var wg sync.WaitGroup
 	var mounted, refused int
@@ -287,13 +287,13 @@ func TestCloseIdleLosesNoRequest(t *testing.T) {
 	closed := s.CloseIdle(idle)
 	wg.Wait()
 	if closed != (mounted == 0) || mounted+refused != 50 {
-		t.Errorf("closed %v, %d mounted, %d refused", closed, mounted, refused)
+		t.Errorf("got closed %v, %d mounted, %d refused", closed, mounted, refused)
 	}
 	s.Close()
 	await(t, ended)
 }
 
-// die leaves a server's socket and lock to whoever has copies, as the death of its process does.
+// die closes a server's descriptors without further actions, as a kill of its process does. Copies of the descriptors stay open.
 func die(t *testing.T, s *Server) (listener, lock *os.File) {
 	t.Helper()
 	listener, lock, err := s.Files()
@@ -322,13 +322,13 @@ func TestAnotherServerGoesOn(t *testing.T) {
 		answer <- err
 	}()
 	if _, err := Dial(t.Context(), socket); err != nil {
-		t.Errorf("askers are refused meanwhile: %v", err)
+		t.Errorf("connect before the successor listens: got %v", err)
 	}
 	if live, err := Sockets(t.Context(), filepath.Dir(filepath.Dir(socket))); err != nil || len(live) > 0 {
-		t.Errorf("sockets %v, %v", live, err)
+		t.Errorf("sockets: got %v, %v", live, err)
 	}
 	if _, err := takeLock(socket); !errors.Is(err, ErrInUse) {
-		t.Errorf("the lock was free meanwhile: %v", err)
+		t.Errorf("the lock was free before the successor started: %v", err)
 	}
 	second, err := Inherit(t.Context(), socket, listener, lock, newFake(), zap.NewNop())
 	if err != nil {
@@ -345,7 +345,7 @@ func TestAnotherServerGoesOn(t *testing.T) {
 	ended := make(chan struct{})
 	go func() { second.Serve(ctx); close(ended) }()
 	if err := await(t, answer); err != nil {
-		t.Errorf("who had asked the dead got %v", err)
+		t.Errorf("client of the killed server: got %v", err)
 	}
 	cancel()
 	await(t, closed)
@@ -357,11 +357,11 @@ func TestAnotherServerGoesOn(t *testing.T) {
 		l.release()
 	}
 	if left, _ := filepath.Glob(socket + "*"); len(left) > 0 {
-		t.Errorf("left %v", left)
+		t.Errorf("files after the end: got %v", left)
 	}
 }
 
-// A server that died while it was ending had removed its socket already.
+// A server that was killed during its shutdown had already removed its socket.
 func TestAnotherServerMakesTheSocketThatIsGone(t *testing.T) {
 	for _, with := range []string{"listener", "none"} {
 		socket := filepath.Join(t.TempDir(), "d.sock")
@@ -383,7 +383,7 @@ func TestAnotherServerMakesTheSocketThatIsGone(t *testing.T) {
 		ended := make(chan struct{})
 		go func() { second.Serve(ctx); close(ended) }()
 		if _, err := (&Client{socket: socket}).Status(t.Context()); err != nil {
-			t.Errorf("with %s: %v", with, err)
+			t.Errorf("listen with %s: %v", with, err)
 		}
 		cancel()
 		await(t, ended)

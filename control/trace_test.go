@@ -51,7 +51,7 @@ func TestTraceIsAStream(t *testing.T) {
 	if err := c.Trace(t.Context(), TraceRequest{Dir: "m"}, each); !errors.As(err, &e) || e.Code != ExitUsage {
 		t.Error(err)
 	}
-	// Who leaves takes the stream along.
+	// A client that disconnects ends its stream.
 	ctx, cancel := context.WithCancel(t.Context())
 	if err := c.Trace(ctx, TraceRequest{Dir: "/m", All: true}, func(x Trace) error {
 		if x.Lost > 0 {

@@ -12,7 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// fixed is a source with one answer that notes what it is told.
+// fixed is a source with one answer, which records the calls.
 type fixed struct {
 	answer transport.Credential
 	heard  []string

@@ -60,7 +60,7 @@ func TestClassify(t *testing.T) {
 	} {
 		for _, p := range paths {
 			if got := Classify(p, strings.Count(p, "/")); got != want {
-				t.Errorf("%q is %s, want %s", p, got, want)
+				t.Errorf("class of %q: got %s, want %s", p, got, want)
 			}
 		}
 	}
@@ -71,13 +71,13 @@ func TestClassNames(t *testing.T) {
 	for c := range 256 {
 		name := Class(c).String()
 		if seen[name] || name == "" || (c < classes) == strings.HasPrefix(name, "class ") {
-			t.Errorf("class %d is called %q", c, name)
+			t.Errorf("name of class %d: got %q", c, name)
 		}
 		seen[name] = true
 	}
 }
 
-// FuzzClassify: any bytes have a class, the same each time, and never one that only what somebody does can give.
+// FuzzClassify: all paths have a class, always the same, and never one that is reserved for the actions of users.
 func FuzzClassify(f *testing.F) {
 	for _, p := range []string{"", "/", "a/", "//x", "a.b.c", ".", "..", "\xff/\xfe.go", "go.mod/go.mod", strings.Repeat("d/", 300) + "x.c", "İ/İ.GO"} {
 		f.Add(p)
@@ -86,10 +86,10 @@ func FuzzClassify(f *testing.F) {
 		depth := strings.Count(path, "/")
 		c := Classify(path, depth)
 		if c < Manifest || c > Last || c != Classify(path, depth) {
-			t.Fatalf("%q is %s", path, c)
+			t.Fatalf("class of %q: got %s, which is reserved", path, c)
 		}
 		if r := rank(c, path); depth < 127 && int(r)/2 != depth {
-			t.Fatalf("%q of depth %d has rank %d", path, depth, r)
+			t.Fatalf("rank of %q at depth %d: got %d", path, depth, r)
 		}
 	})
 }

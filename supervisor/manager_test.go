@@ -143,7 +143,7 @@ func TestServiceManagerHasWhatIsKept(t *testing.T) {
 	m.start(y)
 	first := y.awaitEvent("serving", 1)
 	if !first.Start.Managed {
-		t.Error("the worker was not told that there is a service manager")
+		t.Error("the start message does not report the service manager")
 	}
 	both := []string{fakeMount, "control"}
 	y.until("the service manager has received READY=1", func() bool { return m.times(keeper.Ready) == 1 })

@@ -21,7 +21,7 @@ func awaitHealth(t *testing.T, p *Pipeline, failing bool) {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("failing is not %v", failing)
+			t.Fatalf("health: failing is not %v", failing)
 		}
 	}
 }
@@ -35,13 +35,13 @@ func TestFailureMendsItself(t *testing.T) {
 		return transport.ErrForbidden
 	})
 	if _, err := p.Wait(context.Background(), want(1), Neighbours{Patience: HedgeAfter}); !errors.Is(err, transport.ErrForbidden) {
-		t.Fatalf("got %v", err)
+		t.Fatalf("wait: got %v", err)
 	}
 	awaitHealth(t, p, true)
 	up.Store(true)
-	awaitHealth(t, p, false) // nobody reads
+	awaitHealth(t, p, false) // no reader waits
 	if n := len(r.sent()); n < 2 {
-		t.Errorf("%d requests", n)
+		t.Errorf("requests: got %d", n)
 	}
 }
 
@@ -53,11 +53,11 @@ func TestServerThatWantsToBeLeftAloneIs(t *testing.T) {
 	timer := p.health.timer
 	p.shared.mu.Unlock()
 	if timer == nil || !timer.Stop() {
-		t.Error("it is not asked again at all, or was at once")
+		t.Error("the probe was not sent, or was sent without a pause")
 	}
-	p.health.ReportSuccess() // a request that was sent before
+	p.health.ReportSuccess() // the response to a request that was sent before the failure
 	if _, err := p.health.Failure(); err == nil {
-		t.Error("the answer to an earlier request ended the pause that the server asked for")
+		t.Error("the response to an earlier request ended the pause that the server requested")
 	}
 	p.shared.mu.Lock()
 	p.health.probing = true
@@ -92,7 +92,7 @@ func TestServerThatWantsToBeLeftAloneIsByLanesThatLinger(t *testing.T) {
 		}
 		var first sync.WaitGroup
 		first.Go(func() { read(1) })
-		time.Sleep(gatherTime + gatherTime/4) // the first request is under way
+		time.Sleep(gatherTime + gatherTime/4) // the first request is in flight
 		read(2)
 		first.Wait()
 		if len(asked) < 2 || asked[1].Sub(refused) < time.Second {
@@ -101,7 +101,7 @@ func TestServerThatWantsToBeLeftAloneIsByLanesThatLinger(t *testing.T) {
 	})
 }
 
-// Of requests under way together, each of which the server refuses, the one that asks for the longest pause counts.
+// If the server refuses several concurrent requests, the longest requested pause applies.
 func TestLongestPauseAskedForCounts(t *testing.T) {
 	p, _ := testPipeline(t, func(context.Context, int, *Batch, func(object.ID, []byte)) error { return nil })
 	start := time.Now()
@@ -111,23 +111,23 @@ func TestLongestPauseAskedForCounts(t *testing.T) {
 	p.shared.mu.Lock()
 	defer p.shared.mu.Unlock()
 	if pause := p.health.next.Sub(start); pause < time.Hour {
-		t.Errorf("the server is asked again after %v, want an hour", pause)
+		t.Errorf("pause before the next request: got %v, want an hour", pause)
 	}
 }
 
-// What left the answer out is lost, and counted for who wanted it all.
+// Objects that a response lacks count as lost for the prefetch that wanted them.
 func TestLossesAreCounted(t *testing.T) {
 	p, _ := testPipeline(t, func(context.Context, int, *Batch, func(object.ID, []byte)) error { return nil })
 	p.Queue(wants(0, 3, 0))
 	for deadline := time.Now().Add(20 * time.Second); p.Lost() < 3; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("%d losses", p.Lost())
+			t.Fatalf("lost objects: got %d", p.Lost())
 		}
 	}
 	if n := p.Prefetching(); n > 0 {
-		t.Errorf("%d still under way", n)
+		t.Errorf("wants in flight: got %d", n)
 	}
 	if _, err := p.health.Failure(); !errors.Is(err, ErrNotFound) {
-		t.Errorf("health is %v", err)
+		t.Errorf("health: got %v", err)
 	}
 }

@@ -99,11 +99,11 @@ func TestWaitersShareOneFlight(t *testing.T) {
 	close(hold)
 	for range readers {
 		if s := <-got; s != "dir/1<nil>" {
-			t.Fatalf("reader got %q", s)
+			t.Fatalf("contents that a reader got: %q", s)
 		}
 	}
 	if n := len(r.sent()); n != 1 {
-		t.Errorf("%d requests for one blob", n)
+		t.Errorf("got %d requests for one blob", n)
 	}
 }
 
@@ -113,11 +113,11 @@ func TestNeighboursTravelAlong(t *testing.T) {
 		t.Fatal(err)
 	}
 	if b := r.sent(); len(b) != 1 || len(b[0]) != 33 || b[0][0].ID != blobID(0) {
-		t.Errorf("sent %d requests, the first of %d wants", len(b), len(b[0]))
+		t.Errorf("got %d requests, the first with %d wants", len(b), len(b[0]))
 	}
 }
 
-// A reader that gives up takes nobody else down, and its want is not sent if nobody else needs it.
+// Cancelling a reader does not affect others, and its want is not sent if no other reader needs it.
 func TestInterruptedWaiterLeavesAlone(t *testing.T) {
 	hold := make(chan struct{})
 	p, _ := testPipeline(t, func(ctx context.Context, n int, b *Batch, arrived func(object.ID, []byte)) error {
@@ -139,11 +139,11 @@ func TestInterruptedWaiterLeavesAlone(t *testing.T) {
 	})
 	cancel()
 	if err := <-left; !errors.Is(err, context.Canceled) {
-		t.Errorf("interrupted waiter got %v", err)
+		t.Errorf("cancelled waiter: got %v", err)
 	}
 	close(hold)
 	if err := <-stayed; err != nil {
-		t.Errorf("the other waiter got %v", err)
+		t.Errorf("the other waiter: got %v", err)
 	}
 }
 
@@ -157,17 +157,17 @@ func TestForegroundOvertakesBackground(t *testing.T) {
 	})
 	p.Queue(wants(0, 5000, prioritize.Source))
 	await.Until(t, "every background sender has sent a request", func() bool { return len(r.sent()) == backgroundSenders })
-	last := want(4999) // queued behind thousands
+	last := want(4999) // queued after thousands of others
 	if _, err := p.Wait(context.Background(), last, Neighbours{Patience: HedgeAfter}); err != nil {
 		t.Fatal(err)
 	}
 	if n := len(r.sent()); n != backgroundSenders+1 {
-		t.Errorf("the waiting want went out as request %d", n)
+		t.Errorf("the want that a reader waits for was sent as request %d", n)
 	}
 	close(hold)
 }
 
-// A blob that a background answer is slow to bring is asked for once more, alone.
+// A blob that is late in a background response is requested again, alone.
 func TestSlowBackgroundIsHedged(t *testing.T) {
 	hold := make(chan struct{})
 	p, r := testPipeline(t, func(ctx context.Context, n int, b *Batch, arrived func(object.ID, []byte)) error {
@@ -182,7 +182,7 @@ func TestSlowBackgroundIsHedged(t *testing.T) {
 		t.Fatal(err)
 	}
 	if b := r.sent(); len(b) != 2 || len(b[1]) != 1 {
-		t.Errorf("%d requests, the last for %d blobs", len(b), len(b[len(b)-1]))
+		t.Errorf("got %d requests, the last for %d blobs", len(b), len(b[len(b)-1]))
 	}
 	close(hold)
 }
@@ -198,10 +198,10 @@ func TestOneBadIDDoesNotFailTheOthers(t *testing.T) {
 		return deliver(ctx, n, b, arrived)
 	})
 	if _, err := p.Wait(context.Background(), want(1), Neighbours{wants(2, 10, prioritize.Sibling), HedgeAfter}); err != nil {
-		t.Errorf("good blob: %v", err)
+		t.Errorf("wait for the valid blob: %v", err)
 	}
 	if _, err := p.Wait(context.Background(), want(3), Neighbours{Patience: HedgeAfter}); !errors.Is(err, ErrNotFound) {
-		t.Errorf("bad blob: %v", err)
+		t.Errorf("wait for the unknown blob: got %v", err)
 	}
 }
 
@@ -224,7 +224,7 @@ func TestBrokenAnswersAreAskedForAgain(t *testing.T) {
 	}
 	for _, w := range r.sent()[1] {
 		if w.ID == blobID(1) {
-			t.Error("a blob that had arrived was asked for again")
+			t.Error("a fetched blob was requested again")
 		}
 	}
 }
@@ -233,13 +233,13 @@ func TestFailureIsFinalAfterSomeAttempts(t *testing.T) {
 	down := errors.New("down")
 	p, r := testPipeline(t, func(context.Context, int, *Batch, func(object.ID, []byte)) error { return down })
 	if _, err := p.Wait(context.Background(), want(1), Neighbours{Patience: HedgeAfter}); !errors.Is(err, down) {
-		t.Errorf("got %v", err)
+		t.Errorf("wait: got %v", err)
 	}
 	if n := len(r.sent()); n != maxAttempts {
-		t.Errorf("%d attempts, want %d", n, maxAttempts)
+		t.Errorf("attempts: got %d, want %d", n, maxAttempts)
 	}
 	if _, err := p.health.Failure(); !errors.Is(err, down) {
-		t.Errorf("health is %v", err)
+		t.Errorf("health: got %v", err)
 	}
 }
 
@@ -248,10 +248,10 @@ func TestRefusalIsNotRepeated(t *testing.T) {
 		return fmt.Errorf("fetch: %w", transport.ErrAuth)
 	})
 	if _, err := p.Wait(context.Background(), want(1), Neighbours{Patience: HedgeAfter}); !errors.Is(err, transport.ErrAuth) {
-		t.Errorf("got %v", err)
+		t.Errorf("wait: got %v", err)
 	}
 	if n := len(r.sent()); n != 1 {
-		t.Errorf("%d attempts", n)
+		t.Errorf("attempts: got %d", n)
 	}
 }
 
@@ -263,18 +263,18 @@ func TestWaitEndsAtDeadline(t *testing.T) {
 	p := New(Config{Send: r.send, Cached: nothingCached, Deadline: 20 * time.Millisecond, Log: zaptest.NewLogger(t)})
 	t.Cleanup(p.Close)
 	if _, err := p.Wait(context.Background(), want(1), Neighbours{Patience: HedgeAfter}); !errors.Is(err, ErrDeadline) {
-		t.Errorf("got %v", err)
+		t.Errorf("wait: got %v", err)
 	}
 }
 
 func TestAnswerThatLeavesOutAWant(t *testing.T) {
 	p, _ := testPipeline(t, func(context.Context, int, *Batch, func(object.ID, []byte)) error { return nil })
 	if _, err := p.Wait(context.Background(), want(1), Neighbours{Patience: HedgeAfter}); !errors.Is(err, ErrNotFound) {
-		t.Errorf("got %v", err)
+		t.Errorf("wait: got %v", err)
 	}
 }
 
-// A reader of one store keeps what nobody waits for in another back, for a moment.
+// While a store has readers, prefetches of other stores are delayed for a moment.
 func TestHydrationStaysBackForReadersOfOtherStores(t *testing.T) {
 	shared := new(Readers)
 	a := New(Config{Send: (&fakeRemote{answer: deliver}).send, Cached: nothingCached, Deadline: time.Minute, Readers: shared, Log: zaptest.NewLogger(t)})
@@ -288,14 +288,14 @@ func TestHydrationStaysBackForReadersOfOtherStores(t *testing.T) {
 		return b.pacer.mayPrefetch()
 	}
 	if !may() {
-		t.Error("nobody reads, and it stays back")
+		t.Error("a prefetch is delayed although no store has readers")
 	}
 	a.NoteReader()
 	if may() {
-		t.Error("it does not stay back")
+		t.Error("a prefetch is not delayed although another store has readers")
 	}
 	shared.last.Store(time.Now().Add(-2 * activeTime).UnixNano())
 	if !may() {
-		t.Error("it stays back for one who waits for long")
+		t.Error("a prefetch is delayed although the last reader was long ago")
 	}
 }

@@ -138,7 +138,7 @@ func TestPrimitivesHaveOneOwner(t *testing.T) {
 	}
 }
 
-// pkg is what `go list -json` tells of a package.
+// pkg has the fields of a package in the output of `go list -json`.
 type pkg struct {
 	ImportPath, Name, Doc string
 	Imports               []string

@@ -33,7 +33,7 @@ func TestSocketGoesOn(t *testing.T) {
 	first.UnixListener.Close() // as if the process had died: the name and the queue stay
 	asked, err := Dial(t.Context(), dir, "s")
 	if err != nil {
-		t.Fatalf("connect while nobody accepts: %v", err)
+		t.Fatalf("connect while no process accepts: %v", err)
 	}
 	defer asked.Close()
 	second, err := Listen(dir, "s", Options{Inherited: kept})
@@ -50,6 +50,6 @@ func TestSocketGoesOn(t *testing.T) {
 	}
 	if c, err := Dial(t.Context(), dir, "s"); err == nil {
 		c.Close()
-		t.Error("a closed socket takes connections")
+		t.Error("a closed socket accepts connections")
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// world is a clone with a checkout that a born-clean index can stand for.
+// world is a clone with a checkout for which a clean index can be written.
 type world struct {
 	t      testing.TB
 	dir    string // the working tree, by its real path
@@ -59,7 +59,7 @@ func clone(t testing.TB, f object.Format, fill func(r *gittest.Repo, f object.Fo
 	return w
 }
 
-// hook makes a monitor that answers the same to everybody.
+// hook creates a monitor with a constant answer.
 func (w *world) hook(answer ...string) string {
 	w.t.Helper()
 	path := filepath.Join(w.t.TempDir(), "hook")
@@ -82,7 +82,7 @@ func (w *world) stat(path string) index.Stat {
 	return index.Stat{Ctime: st.Ctim.Nano(), Mtime: st.Mtim.Nano(), Dev: uint32(st.Dev), Ino: uint32(st.Ino), UID: st.Uid, GID: st.Gid, Size: uint32(st.Size)}
 }
 
-// build makes the index of HEAD's tree.
+// build writes the index of HEAD's tree.
 func (w *world) build(o index.Options) *index.Index {
 	w.t.Helper()
 	o.Format = w.format
@@ -138,7 +138,7 @@ func (w *world) install(x *index.Index) {
 	}
 }
 
-// older makes the files older than any index, so that git believes stat data.
+// older sets old mtimes, so that git trusts the stat data.
 func (w *world) older() {
 	w.t.Helper()
 	for _, name := range strings.Split(w.git("ls-files", "-z", "--", ":!"+gittest.TrickyGitlink, ":!module"), "\x00") {
@@ -164,11 +164,11 @@ func tricky(r *gittest.Repo, _ object.Format) error {
 	return err
 }
 
-// What git reads from our index is what it reads from its own.
+// Git reads the same from an index of this package as from its own.
 func TestStockGitReadsIt(t *testing.T) {
 	forAll(t, func(t *testing.T, f object.Format, version uint32) {
 		fill := small
-		if f == object.SHA1 && version == index.Version { // it takes long
+		if f == object.SHA1 && version == index.Version { // the test takes long
 			fill = tricky
 		}
 		w := clone(t, f, fill)
@@ -182,21 +182,21 @@ func TestStockGitReadsIt(t *testing.T) {
 			t.Errorf("git %s differs:\n%s", list, firstDifference(got, want))
 		}
 		if got := w.git("-c", "index.threads=true", "ls-files", "-s"); got != w.git("-c", "index.threads=1", "ls-files", "-s") {
-			t.Error("git reads something else with threads")
+			t.Error("git lists other entries with several threads")
 		}
 		if got := w.git("write-tree"); got != w.tree.String() {
-			t.Errorf("write-tree gives %s, want %s", got, w.tree)
+			t.Errorf("git write-tree printed %s, want %s", got, w.tree)
 		}
 		w.git("fsck", "--cache", "--strict", "--no-dangling")
 		w.git("update-index", "--refresh")
 		w.git("diff-files", "--exit-code")
 		if got := w.git("status", "--porcelain=v2"); got != "" {
-			t.Errorf("status says %.300q", got)
+			t.Errorf("git status printed %.300q", got)
 		}
-		// And nothing is wrong in it where the monitor does not vouch for it.
+		// The index is also right without the monitor.
 		w.install(x)
 		if got := w.git("-c", "core.fsmonitor=false", "-c", "core.untrackedCache=keep", "status", "--porcelain=v2"); got != "" {
-			t.Errorf("status without monitor says %.300q", got)
+			t.Errorf("git status without the monitor printed %.300q", got)
 		}
 	})
 }
@@ -211,7 +211,7 @@ func firstDifference(a, b string) string {
 	return fmt.Sprintf("%d and %d lines", len(x), len(y))
 }
 
-// The first status looks at nothing in the working tree: there is nothing in it.
+// The first git status reads no file of the working tree, which is empty.
 func TestFirstStatusLooksAtNothing(t *testing.T) {
 	forAll(t, func(t *testing.T, f object.Format, version uint32) {
 		w := clone(t, f, func(r *gittest.Repo, _ object.Format) error {
@@ -221,7 +221,7 @@ func TestFirstStatusLooksAtNothing(t *testing.T) {
 			}, "ignore files")
 			return err
 		})
-		w.older() // else git writes the index anew, of files as young as itself
+		w.older() // otherwise git rewrites the index, because files are as young as the index
 		w.install(w.build(index.Options{Version: version, Token: "token:1", Untracked: &index.Untracked{Flags: index.ShowNormal}}))
 		before, err := os.ReadFile(w.indexFile())
 		if err != nil {
@@ -240,10 +240,10 @@ func TestFirstStatusLooksAtNothing(t *testing.T) {
 			}
 		}
 		if got := w.git("status", "--porcelain=v2"); got != "" {
-			t.Errorf("status says %.300q", got)
+			t.Errorf("git status printed %.300q", got)
 		}
 		if after, err := os.ReadFile(w.indexFile()); err != nil || !bytes.Equal(before, after) {
-			t.Errorf("status wrote the index anew, %v", err)
+			t.Errorf("git status rewrote the index, %v", err)
 		}
 	})
 }
@@ -261,14 +261,14 @@ func TestEmpty(t *testing.T) {
 		}
 		w.install(x)
 		if got := w.git("status", "--porcelain"); got != "" {
-			t.Errorf("status says %q", got)
+			t.Errorf("git status printed %q", got)
 		}
 		if err := os.WriteFile(filepath.Join(w.dir, "f"), nil, 0o644); err != nil {
 			t.Fatal(err)
 		}
 		w.git("add", "f")
 		if got := w.git("status", "--porcelain"); got != "A  f" {
-			t.Errorf("status says %q", got)
+			t.Errorf("git status printed %q", got)
 		}
 	})
 }
@@ -292,7 +292,7 @@ func TestBuilderRefusesWhatIsNoWalk(t *testing.T) {
 		b := index.NewBuilder(index.Options{})
 		walk(b)
 		if _, err := b.WriteTo(&bytes.Buffer{}); err == nil {
-			t.Errorf("%s: written", name)
+			t.Errorf("index with %s was written, want an error", name)
 		}
 	}
 }

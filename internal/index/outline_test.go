@@ -16,7 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// checkOutline compares the outline of an index with what Read makes of it.
+// checkOutline compares the outline of an index with the result of Read.
 func checkOutline(t *testing.T, f object.Format, data []byte, x *index.Index) {
 	t.Helper()
 	special := slices.ContainsFunc(x.Entries, func(e index.Entry) bool {
@@ -25,29 +25,29 @@ func checkOutline(t *testing.T, f object.Format, data []byte, x *index.Index) {
 	o, err := index.ReadOutline(f, data)
 	if errors.Is(err, index.ErrNoOutline) {
 		if !special {
-			// An extended entry may say nothing.
+			// The extended flags of an entry may be zero.
 			if !bytes.Equal(data[4:8], []byte{0, 0, 0, 2}) {
 				return
 			}
-			t.Fatal("there is no outline of a plain index")
+			t.Fatal("no outline of an ordinary index")
 		}
 		return
 	}
 	if err != nil || special {
-		t.Fatalf("special %v: %v", special, err)
+		t.Fatalf("outline of an ordinary index: got special %v, error %v", special, err)
 	}
 	if o.Len() != len(x.Entries) || !reflect.DeepEqual(o.Tree, x.Tree) {
-		t.Fatalf("%d entries, want %d; tree %+v, want %+v", o.Len(), len(x.Entries), o.Tree, x.Tree)
+		t.Fatalf("got %d entries, want %d; tree %+v, want %+v", o.Len(), len(x.Entries), o.Tree, x.Tree)
 	}
 	for i, want := range x.Entries {
 		want.Valid = false
 		if got, err := o.Entry(i); err != nil || got != want {
-			t.Fatalf("entry %d is %+v, %v, want %+v", i, got, err, want)
+			t.Fatalf("entry %d: got %+v, %v, want %+v", i, got, err, want)
 		}
 		for _, path := range []string{want.Path, want.Path + "0", want.Path[:len(want.Path)/2]} {
 			first, _ := slices.BinarySearchFunc(x.Entries, path, func(e index.Entry, p string) int { return strings.Compare(e.Path, p) })
 			if got := o.Search(0, o.Len(), path); got != first {
-				t.Fatalf("%q is at %d, want %d", path, got, first)
+				t.Fatalf("position of %q: got %d, want %d", path, got, first)
 			}
 		}
 	}
@@ -92,7 +92,7 @@ func TestOutline(t *testing.T) {
 			if _, err := index.ReadOutline(f, read()); !errors.Is(err, index.ErrNoOutline) {
 				t.Errorf("version %s, with a flag: %v", version, err)
 			}
-			for i := range min(len(data), 3000) { // nothing that is cut off, or is something else, is more than an error
+			for i := range min(len(data), 3000) { // truncated or changed data must cause an error, and no panic
 				_, _ = index.ReadOutline(f, data[:i])
 				bad := bytes.Clone(data)
 				bad[i] ^= 0xff

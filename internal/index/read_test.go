@@ -16,7 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// small commits a little of everything.
+// small commits a few files of all kinds.
 func small(r *gittest.Repo, f object.Format) error {
 	_, err := r.Commit("main", map[string]gittest.File{
 		".gitignore": {Data: []byte("*.o\n")}, "a/b/c": {Data: []byte("c\n")}, "a/d": {Data: []byte("d\n")}, "a.x": {Data: []byte("x\n")},
@@ -33,7 +33,7 @@ var conflict = []string{
 	"update-index --chmod=+x a/d", "commit -q -m changed", "reset -q --hard", "! merge -q main",
 }
 
-// States in which git leaves an index behind.
+// States of the index after git commands.
 var states = []struct {
 	name  string
 	steps []string
@@ -53,7 +53,7 @@ var states = []struct {
 	{"sparse", []string{"config core.sparseCheckout true", "sparse-checkout set --cone --sparse-index a"}},
 }
 
-// An index of git's own, read and written again, says the same to git.
+// An index of git that is read and written again has the same contents for git.
 func TestRoundTrip(t *testing.T) {
 	for _, s := range states {
 		t.Run(s.name, func(t *testing.T) {
@@ -64,7 +64,7 @@ func TestRoundTrip(t *testing.T) {
 			for _, step := range s.steps {
 				if step, fails := strings.CutPrefix(step, "! "); fails {
 					if _, err := gittest.Git(context.Background(), w.dir, strings.Fields(step)...); err == nil {
-						t.Fatalf("git %s goes well", step)
+						t.Fatalf("git %s succeeded, want a conflict", step)
 					}
 					continue
 				}
@@ -86,7 +86,7 @@ func TestRoundTrip(t *testing.T) {
 			checkOutline(t, w.format, theirs, x)
 			w.install(x)
 			if got := ask(); got != want {
-				t.Errorf("git reads something else:\n%s", firstDifference(got, want))
+				t.Errorf("git lists other entries:\n%s", firstDifference(got, want))
 			}
 			w.install(x)
 			got, err := index.Read(w.format, encode(t, x))
@@ -94,11 +94,11 @@ func TestRoundTrip(t *testing.T) {
 				t.Fatal(err)
 			}
 			if again := encode(t, got); !bytes.Equal(again, encode(t, x)) {
-				t.Error("a second round gives other bytes")
+				t.Error("writing the index a second time has other bytes")
 			}
 			if s.name == "clean" || s.name == "status" || s.name == "version 4" {
 				if !bytes.Equal(encode(t, x), theirs) {
-					t.Error("other bytes than git's own")
+					t.Error("the written index differs from git's")
 				}
 			}
 		})
@@ -113,7 +113,7 @@ func TestSplitIndexIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := index.Read(w.format, data); !errors.Is(err, index.ErrSplit) {
-		t.Errorf("read as %v", err)
+		t.Errorf("read of invalid data: got %v", err)
 	}
 }
 
@@ -124,15 +124,15 @@ func TestDamageIsFound(t *testing.T) {
 		bad := bytes.Clone(data)
 		bad[i] ^= 0x10
 		if _, err := index.Read(w.format, bad); err == nil {
-			t.Fatalf("byte %d: not found", i)
+			t.Fatalf("changed byte %d: the damage was not detected", i)
 		}
 		if _, err := index.Read(w.format, data[:i]); err == nil {
-			t.Fatalf("cut at %d: not found", i)
+			t.Fatalf("index cut at byte %d: the damage was not detected", i)
 		}
 	}
 }
 
-// Changed entries are what git makes of the same changes, and the trees that are still told are right.
+// Changes of entries have the same result as in git, and the cached trees that are kept are right.
 func TestApply(t *testing.T) {
 	w := clone(t, object.SHA1, small)
 	blob := object.MustID(w.git("rev-parse", "HEAD:a/d"))
@@ -203,12 +203,12 @@ func TestApply(t *testing.T) {
 		}
 	}
 	if !slices.IsSortedFunc(x.Entries, func(a, b index.Entry) int { return strings.Compare(a.Path, b.Path) }) {
-		t.Error("entries are out of order")
+		t.Error("unordered entries were accepted")
 	}
 }
 
 func FuzzRead(f *testing.F) {
-	// Indexes of git's own are in testdata.
+	// Indexes that git wrote are in testdata.
 	id := object.MustID(strings.Repeat("1", 40))
 	for _, version := range []uint32{2, 4} {
 		b := index.NewBuilder(index.Options{Version: version, Token: "t", Untracked: &index.Untracked{Ident: "i", PerDirectory: ".gitignore"}})
@@ -237,14 +237,14 @@ func FuzzRead(f *testing.F) {
 		checkOutline(t, object.SHA1, data, x)
 		var b bytes.Buffer
 		if _, err := x.WriteTo(&b); err != nil {
-			return // an id of zeros, which git writes for nothing
+			return // a zero id, which git never writes
 		}
 		again, err := index.Read(object.SHA1, b.Bytes())
 		if err != nil {
-			t.Fatalf("what was read and written is not read: %v", err)
+			t.Fatalf("an index that was read and written cannot be read: %v", err)
 		}
 		if len(again.Entries) != len(x.Entries) || again.Token != x.Token {
-			t.Fatal("another index came back")
+			t.Fatal("the index changed when it was written and read")
 		}
 	})
 }

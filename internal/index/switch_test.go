@@ -8,7 +8,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// switched is an index of a few paths and what is known of untracked files beside them.
+// switched is an index of a few paths and the untracked cache for their directories.
 func switched() *index.Index {
 	x := &index.Index{Format: object.SHA1, Version: 2, Token: "before"}
 	for _, path := range []string{".gitignore", "a/b/one", "a/b/two", "a/three", "c/.gitignore", "c/d/four", "top"} {
@@ -42,31 +42,31 @@ func TestSwitch(t *testing.T) {
 	x.Switch([]index.Change{change("a/b/five"), gone("c/d/four"), change("c/.gitignore"), change("top")}, none, true)
 	u := x.Untracked.Root
 	if !u.Valid || !u.Sub[0].Valid || !u.Sub[0].Sub[0].Valid || !u.Sub[1].Valid {
-		t.Errorf("there was nothing untracked and still is not, but git is to look: %+v", u)
+		t.Errorf("directories without untracked files were invalidated: %+v", u)
 	}
 	if len(u.Sub[1].Sub) != 0 {
-		t.Error("a directory without entries is still known")
+		t.Error("a directory without entries is still in the untracked cache")
 	}
 	if u.Sub[1].Ignore != id("new c/.gitignore") {
-		t.Errorf("ignore rules are those of %s", u.Sub[1].Ignore)
+		t.Errorf("blob of the ignore rules: got %s", u.Sub[1].Ignore)
 	}
 
 	x = switched()
 	x.Switch([]index.Change{change("c/.gitignore")}, none, false)
 	if c := x.Untracked.Root.Sub[1]; !c.Valid || !c.Ignore.IsZero() {
-		t.Errorf("git is to read rules that matter to nothing: %+v", c)
+		t.Errorf("git has to read ignore rules without an effect: %+v", c)
 	}
 	x = switched()
 	x.Switch([]index.Change{change("c/.gitignore")}, func(dir string) bool { return dir == "c" }, true)
 	if c := x.Untracked.Root.Sub[1]; c.Valid || c.Sub[0].Valid || !x.Untracked.Root.Valid {
-		t.Errorf("other rules do not count: %+v", c)
+		t.Errorf("changed ignore rules do not invalidate the cache: %+v", c)
 	}
 
 	x = switched()
 	x.Untracked.Root.Sub[0].Files = []string{"mine"}
 	x.Switch([]index.Change{gone("a/three")}, none, true)
 	if u := x.Untracked.Root; u.Valid || u.Sub[0].Valid || !u.Sub[1].Valid {
-		t.Errorf("whether a/ or a/mine is shown was not asked again: %+v", u)
+		t.Errorf("the directory of a/mine was not invalidated: %+v", u)
 	}
 }
 
@@ -80,12 +80,12 @@ func TestHeard(t *testing.T) {
 		}
 	}
 	if want := []string{"a/b/one", "a/b/two", "a/three", "top"}; !slices.Equal(invalid, want) || x.Token != "after" {
-		t.Errorf("token %q, to be looked at: %q, want %q", x.Token, invalid, want)
+		t.Errorf("fsmonitor token %q, invalid paths: got %q, want %q", x.Token, invalid, want)
 	}
 	x = switched()
 	x.Token = ""
 	x.Heard("after", []string{"top"}, func(string) bool { return false })
 	if x.Token != "" {
-		t.Error("an index without a monitor has one")
+		t.Error("an index without a monitor got an fsmonitor extension")
 	}
 }

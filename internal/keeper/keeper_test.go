@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pair gives both ends.
+// pair returns both ends of a conversation.
 func pair(t *testing.T) (supervisor, worker *Conn) {
 	t.Helper()
 	supervisor, peer, err := Pair()
@@ -69,22 +69,22 @@ func TestWhatTheDeadHaveSentArrives(t *testing.T) {
 	for _, want := range []string{"one", "two"} {
 		m, fds, err := s.Receive()
 		if err != nil || m[Store] != "1" || m[Name] != "a.state" || len(fds) != 1 || contents(t, fds[0]) != want {
-			t.Fatalf("got %v, %v, %v", m, fds, err)
+			t.Fatalf("received message: got %v, %v, %v", m, fds, err)
 		}
 	}
 	if m, fds, err := s.Receive(); err != nil || m[Remove] != "1" || m[Name] != "b" || len(fds) != 0 {
-		t.Errorf("got %v, %v", m, err)
+		t.Errorf("received message: got %v, %v", m, err)
 	}
 	if _, _, err := s.Receive(); !errors.Is(err, io.EOF) {
-		t.Errorf("at the end: %v", err)
+		t.Errorf("receive at the end: got %v", err)
 	}
 	s.Close()
 	if err := w.Keep("c", memory(t, "")); err == nil {
-		t.Error("a closed conversation takes descriptors")
+		t.Error("send on a closed conversation succeeded")
 	}
 }
 
-// More than one message and than the socket holds.
+// More descriptors than fit into one message or the socket's buffer.
 func TestStartBringsEverything(t *testing.T) {
 	const many = 600
 	s, w := pair(t)
@@ -107,17 +107,17 @@ func TestStartBringsEverything(t *testing.T) {
 	}
 	want.Reason = "it fell"
 	if start != want || len(got) != many {
-		t.Errorf("start %+v with %d", start, len(got))
+		t.Errorf("start message: got %+v with %d descriptors", start, len(got))
 	}
 	for i, k := range got {
 		b, err := os.ReadFile(fmt.Sprintf("/proc/self/fd/%d", k.File.Fd()))
 		if err != nil || k.Name != fmt.Sprintf("%08x.state", i) || string(b) != fmt.Sprint(i) {
-			t.Fatalf("%s holds %q, %v", k.Name, b, err)
+			t.Fatalf("descriptor %s: got contents %q, %v", k.Name, b, err)
 		}
 		k.File.Close()
 	}
 	if m, _, err := s.Receive(); err != nil || m[Waiting] == "" || m[Version] != "v1" {
-		t.Errorf("the worker said %v, %v", m, err)
+		t.Errorf("message of the worker: got %v, %v", m, err)
 	}
 }
 
@@ -127,10 +127,10 @@ func TestKeeperThatIsGoneIsFollowedByAnother(t *testing.T) {
 	w.Keep("b", memory(t, "B"))
 	s.Close()
 	if err := errors.Join(w.Keep("c", memory(t, "C")), w.Drop("b")); err != nil {
-		t.Errorf("without a keeper: %v", err)
+		t.Errorf("Keep and Drop after the supervisor has ended: got %v", err)
 	}
 	if _, _, err := w.Receive(); !errors.Is(err, io.EOF) {
-		t.Errorf("nobody is there: %v", err)
+		t.Errorf("Receive after the supervisor has ended: got %v, want EOF", err)
 	}
 	for _, takes := range []bool{false, true} {
 		next, to := pair(t)
@@ -156,10 +156,10 @@ func TestKeeperThatIsGoneIsFollowedByAnother(t *testing.T) {
 			got <- all
 		}()
 		if err := w.HandOver(to, Start{Count: 2}); (err == nil) != takes {
-			t.Errorf("takes: %v, handed over: %v", takes, err)
+			t.Errorf("worker takes over: %v, descriptors handed over: %v", takes, err)
 		}
 		if all := <-got; !maps.Equal(all, map[string]string{"a": "A", "c": "C"}) {
-			t.Errorf("handed over %v", all)
+			t.Errorf("descriptors handed over: got %v", all)
 		}
 	}
 }
@@ -177,7 +177,7 @@ func TestFlagsOfFilesStay(t *testing.T) {
 		t.Fatal(err)
 	}
 	if flags, err := unix.FcntlInt(uintptr(p[0]), unix.F_GETFL, 0); err != nil || flags&unix.O_NONBLOCK == 0 {
-		t.Errorf("flags %#x, %v", flags, err)
+		t.Errorf("flags of the descriptor: got %#x, %v", flags, err)
 	}
 }
 
@@ -185,7 +185,7 @@ func TestNames(t *testing.T) {
 	s, w := pair(t)
 	for _, bad := range []string{"", "a:b", "a b", "a\nb", "ä", strings.Repeat("x", 256)} {
 		if err := w.Keep(bad, memory(t, "")); err == nil {
-			t.Errorf("%q is kept", bad)
+			t.Errorf("invalid name %q was accepted", bad)
 		}
 	}
 	if err := w.Keep(strings.Repeat("x", 255), memory(t, "")); err != nil {
@@ -197,7 +197,7 @@ func TestNames(t *testing.T) {
 		closeAll(fds)
 	}
 	if err := s.Send(Message{Status: strings.Repeat("x", maxMessage)}); err == nil {
-		t.Error("a message of any length is sent")
+		t.Error("a message that is too long was sent")
 	}
 }
 
@@ -225,7 +225,7 @@ func FuzzParse(f *testing.F) {
 			t.Skip("grew over the limit")
 		}
 		if n, err := Parse(again); err != nil || !maps.Equal(m, n) {
-			t.Errorf("%q read as %v, then as %v (%v)", b, m, n, err)
+			t.Errorf("message %q was read as %v, then as %v (%v)", b, m, n, err)
 		}
 	})
 }

@@ -106,7 +106,7 @@ func BenchmarkObserve(b *testing.B) {
 }
 
 func TestCostIsChargedToItsRequest(t *testing.T) {
-	metrics.Charge(t.Context(), metrics.Fetched, 1, 1) // nobody's
+	metrics.Charge(t.Context(), metrics.Fetched, 1, 1) // without a counter in the context
 	var c metrics.Cost
 	ctx, cancel := context.WithCancel(context.WithValue(t.Context(), metrics.CostKey{}, &c))
 	defer cancel()
@@ -129,7 +129,7 @@ func TestOnlyThisHostIsServed(t *testing.T) {
 	}
 	for _, text := range []string{"", "unix:", ":9090", "0.0.0.0:9090", "[::]:9090", "192.0.2.1:80", "example.org:80", "9090", "127.0.0.1", "127.0.0.1:0", "127.0.0.1:http", "127.0.0.1:99999"} {
 		if a, err := metrics.ParseAddress(text); err == nil {
-			t.Errorf("%q is taken for %s", text, a)
+			t.Errorf("address %q was accepted as %s", text, a)
 		}
 	}
 }
@@ -192,7 +192,7 @@ func TestASocketIsItsOwners(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := os.Stat(path); err == nil {
-		t.Error("the socket is left")
+		t.Error("the socket still exists")
 	}
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -202,7 +202,7 @@ func TestASocketIsItsOwners(t *testing.T) {
 	}
 }
 
-// A page from elsewhere can make a browser ask this host, by a name of its own.
+// A web page can make a browser send requests to this host with another host name, which must be refused.
 func TestABrowserGetsNothingForOthers(t *testing.T) {
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -12,21 +12,21 @@ func TestEncode(t *testing.T) {
 	got := string(Encode(nil, []Ref{{Name: "refs/tags/v1", ID: a, Peeled: b}, {Name: "refs/heads/main", ID: b}}))
 	want := ours + b.String() + " refs/heads/main\n" + a.String() + " refs/tags/v1\n^" + b.String() + "\n"
 	if got != want {
-		t.Errorf("got %q", got)
+		t.Errorf("written file: got %q", got)
 	}
 	refs, err := Decode([]byte(want))
 	if err != nil || !slices.Equal(refs, []Ref{{Name: "refs/heads/main", ID: b}, {Name: "refs/tags/v1", ID: a, Peeled: b}}) {
-		t.Errorf("read as %+v, %v", refs, err)
+		t.Errorf("parsed refs: got %+v, %v", refs, err)
 	}
 }
 
-// A file that git wrote can be told from ours, and stays so.
+// A file that git wrote can be distinguished from one of this package.
 func TestWhose(t *testing.T) {
 	if text := Encode(nil, nil); !Ours(text) || !Ours(Encode(text, nil)) {
-		t.Error("ours is not known again")
+		t.Error("a file of this package was not recognized")
 	}
 	if text := Encode([]byte("# pack-refs with: peeled fully-peeled sorted \n"), nil); Ours(text) {
-		t.Error("git's is taken for ours")
+		t.Error("a file of git was taken for one of this package")
 	}
 }
 
@@ -40,10 +40,10 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			return
 		}
-		// What was read means the same when it is written again; names keep no order among themselves here.
+		// Refs that were read, written and read again are the same. The order of names does not matter.
 		again, err := Decode(Encode(nil, refs))
 		if err != nil || len(again) != len(refs) {
-			t.Errorf("%q read as %+v, then as %+v (%v)", text, refs, again, err)
+			t.Errorf("file %q was read as %+v, then as %+v (%v)", text, refs, again, err)
 		}
 	})
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// told is what of the requests is the same however they came.
+// told returns the fields of the requests that do not depend on the transport.
 func told(s *Server) (list []string) {
 	for _, r := range s.Log().Requests() {
 		wants := slices.SortedFunc(slices.Values(r.Wants), object.ID.Compare)
@@ -24,7 +24,7 @@ func told(s *Server) (list []string) {
 	return list
 }
 
-// What HTTP logs is tested against git itself; the other servers must tell the same of the same commands.
+// Other tests compare the log of HTTP with git. The other servers must log the same for the same commands.
 func TestDialoguesTellWhatHTTPDoes(t *testing.T) {
 	for _, version := range []string{"2", "0"} {
 		t.Run("v"+version, func(t *testing.T) { testDialogues(t, version) })

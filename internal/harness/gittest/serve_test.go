@@ -142,7 +142,7 @@ func TestServesRepositoriesFromElsewhere(t *testing.T) {
 	sent, _ := sv.Log().Blobs()
 	sameBlobs(t, "elsewhere", sent, blobsIn(t, elsewhere))
 	if _, err := Git(t.Context(), dir, "push", "-q", "origin", "HEAD:refs/heads/new"); err == nil {
-		t.Error("pushing is allowed where nobody allowed it")
+		t.Error("a push to a server without Push succeeded")
 	}
 }
 
