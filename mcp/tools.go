@@ -23,38 +23,38 @@ const (
 // The arguments of the tools. The SDK derives the schema that agents see from the tags of the fields.
 type (
 	checkpointInput struct {
-		Message string `json:"message,omitempty" jsonschema:"why this checkpoint is made"`
-		Pin     string `json:"pin,omitempty" jsonschema:"name to keep the checkpoint by; letters, digits, dots, dashes and underscores"`
+		Message string `json:"message,omitempty" jsonschema:"text that describes the checkpoint"`
+		Pin     string `json:"pin,omitempty" jsonschema:"name of a pin, so that gc keeps the checkpoint; letters, digits, dots, dashes and underscores"`
 		Sync    bool   `json:"sync,omitempty" jsonschema:"return when the checkpoint is on the session remote"`
 	}
 	logInput struct {
-		Limit int `json:"limit,omitempty" jsonschema:"most checkpoints to list, newest first; default 20"`
+		Limit int `json:"limit,omitempty" jsonschema:"maximum number of checkpoints to list, newest first; default 20"`
 	}
 	diffInput struct {
-		From  string `json:"from,omitempty" jsonschema:"checkpoint to compare from; default: what the session began with"`
+		From  string `json:"from,omitempty" jsonschema:"checkpoint to compare from; default: the commit from which the session was started"`
 		To    string `json:"to,omitempty" jsonschema:"checkpoint to compare with; default: the working tree as it is now"`
-		Patch bool   `json:"patch,omitempty" jsonschema:"return the text of the differences too, as git diff prints it"`
+		Patch bool   `json:"patch,omitempty" jsonschema:"also return the text of the differences, as git diff prints it"`
 	}
 	restoreInput struct {
-		Checkpoint string   `json:"checkpoint" jsonschema:"checkpoint to go back to"`
+		Checkpoint string   `json:"checkpoint" jsonschema:"checkpoint to restore"`
 		Paths      []string `json:"paths,omitempty" jsonschema:"files and directories to restore, relative to the mount; default: everything"`
 		Staged     bool     `json:"staged,omitempty" jsonschema:"also restore git's index"`
 		DryRun     bool     `json:"dry_run,omitempty" jsonschema:"change nothing, return what would change"`
 	}
 	forkInput struct {
-		Dir        string `json:"dir" jsonschema:"absolute path of the directory to mount the new session at; it is made if it is missing"`
-		Checkpoint string `json:"checkpoint,omitempty" jsonschema:"checkpoint to begin at; default: the working tree as it is now"`
+		Dir        string `json:"dir" jsonschema:"absolute path of the directory to mount the new session at; it is created if it does not exist"`
+		Checkpoint string `json:"checkpoint,omitempty" jsonschema:"checkpoint to start from; default: the working tree as it is now"`
 		Session    string `json:"session,omitempty" jsonschema:"name of the new session"`
 	}
 	noteInput struct {
-		Note   map[string]any `json:"note" jsonschema:"JSON object to write; its members are merged into a note that is there already"`
+		Note   map[string]any `json:"note" jsonschema:"JSON object to write; its members are merged into an existing note"`
 		Commit string         `json:"commit,omitempty" jsonschema:"commit to annotate, as git names it; default HEAD"`
 		Ref    string         `json:"ref,omitempty" jsonschema:"name below refs/notes; default agent"`
 	}
 	transcriptInput struct {
 		Records []map[string]any `json:"records,omitempty" jsonschema:"objects to append, such as a turn; default: read the transcript"`
-		Turn    int              `json:"turn,omitempty" jsonschema:"read this turn alone, counted from 1; default: all turns"`
-		Limit   int              `json:"limit,omitempty" jsonschema:"read at most so many records, the newest; default 50"`
+		Turn    int              `json:"turn,omitempty" jsonschema:"read only this turn, counted from 1; default: all turns"`
+		Limit   int              `json:"limit,omitempty" jsonschema:"maximum number of records to read, the newest; default 50"`
 	}
 	compareInput struct {
 		With []string `json:"with" jsonschema:"sessions: SESSION, SESSION@CHECKPOINT, URL#session=SESSION@CHECKPOINT, or @~1 of this one"`
@@ -84,10 +84,10 @@ type diffOutput struct {
 type transcriptOutput struct {
 	Ref        string             `json:"ref,omitempty"`
 	Checkpoint string             `json:"checkpoint,omitempty" jsonschema:"checkpoint that the appended records belong to"`
-	Lines      int64              `json:"lines" jsonschema:"records that were appended"`
-	Redacted   int64              `json:"redacted" jsonschema:"secrets that were taken out of them"`
+	Lines      int64              `json:"lines" jsonschema:"number of records that were appended"`
+	Redacted   int64              `json:"redacted" jsonschema:"number of secrets that were removed from them"`
 	Turns      int                `json:"turns,omitempty" jsonschema:"number of the last turn"`
-	Records    []transcriptRecord `json:"records,omitempty" jsonschema:"that were read, oldest first"`
+	Records    []transcriptRecord `json:"records,omitempty" jsonschema:"records that were read, oldest first"`
 	More       bool               `json:"more,omitempty" jsonschema:"there are older records"`
 }
 
@@ -95,7 +95,7 @@ type transcriptOutput struct {
 type transcriptRecord struct {
 	ID         string `json:"id"`
 	Time       string `json:"time"`
-	Checkpoint string `json:"checkpoint" jsonschema:"the newest checkpoint then"`
+	Checkpoint string `json:"checkpoint" jsonschema:"newest checkpoint when the record was appended"`
 	Actor      string `json:"actor"`
 	Turn       int    `json:"turn"`
 	Record     any    `json:"record,omitempty"`
@@ -241,7 +241,7 @@ func addTools(s *sdk.Server, find Find) {
 		})
 	add(s, find, &sdk.Tool{Name: "status", Annotations: looks,
 		Description: "Describe the mount and its session: commit, changed paths, contents that are on this host, newest checkpoint, " +
-			"what is not pushed to the session remote yet."},
+			"number of refs that are not on the session remote yet."},
 		// The mount was looked up for this call, so its status is current.
 		func(_ context.Context, w Session, _ statusInput) (control.MountStatus, error) { return w.Mount, nil })
 	add(s, find, &sdk.Tool{Name: "prefetch", Annotations: &sdk.ToolAnnotations{DestructiveHint: no, IdempotentHint: true, OpenWorldHint: yes},

@@ -17,7 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// stoppedFor is how long CMD must stay stopped before this process stops, too.
+// stoppedFor is how long CMD must stay stopped before this process stops itself too.
 const stoppedFor = 50 * time.Millisecond
 
 // forwarded lists the signals that this process passes on to CMD. Like a child of a shell script, CMD is in the process group of

@@ -25,8 +25,8 @@ import (
 // Version is the version of this build. Command main sets it before it runs a command.
 var Version string
 
-// App is one run of the command line. The flags are valid after Begin has returned; commands run one at a time, so App
-// has no lock.
+// App is one run of the command line. The flags are valid after Init has returned. App has no lock, because a process runs only
+// one command.
 type App struct {
 	Stdout, Stderr *os.File
 	Token          control.Secret // token for the remote, from the environment
@@ -44,8 +44,8 @@ type App struct {
 	Passing bool   // do not mount the mount again after a restart of the machine
 	Through string // path by which this process reaches the mount's directory: /proc/self/fd/N if a caller passed a descriptor
 
-	Running bool // the arguments were valid and a command runs
-	Serving bool // this process serves mounts: a second signal must not kill it
+	Running bool // whether the arguments were valid and a command runs
+	Serving bool // whether this process serves mounts; a second signal then must not kill it
 }
 
 // Init completes the global flags from the environment and finds the state directory. Cobra calls it after it has checked the

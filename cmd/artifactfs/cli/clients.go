@@ -74,8 +74,8 @@ func (a *App) Mounts(ctx context.Context) ([]Served, error) {
 	return s.Mounts, err
 }
 
-// Add adds sessions that are not mounted and failed mounts. A failed mount that left changes has one entry: that of its
-// session, with the error of the mount.
+// Add adds failed mounts, and sessions that are not mounted. A failed mount that left changes gets only the entry of its session,
+// with the error of the mount.
 func (s *Survey) Add(unmounted, failed []control.MountStatus) {
 	sameWork := func(a, b control.MountStatus) bool { return a.Dir == b.Dir && a.Session.Name == b.Session.Name }
 	for _, m := range s.Mounts { // daemons report failed mounts, too
@@ -107,7 +107,7 @@ func (a *App) Survey(ctx context.Context) (Survey, error) {
 	return a.surveyBy(ctx, (*control.Client).Status)
 }
 
-// surveyBy does the work of Survey with the request question.
+// surveyBy is Survey with another request: question sends the request to one daemon and returns its reply.
 func (a *App) surveyBy(ctx context.Context, question func(*control.Client, context.Context) (control.Status, error)) (Survey, error) {
 	var s Survey
 	sockets, err := a.Sockets(ctx)
@@ -167,7 +167,7 @@ func (a *App) guest(ctx context.Context, seen []Served,
 	return Served{status.Mounts[0], client, ""}, true
 }
 
-// ask connects to a daemon and sends it the request question.
+// ask connects to the daemon at socket and calls question, which sends the request.
 func ask(ctx context.Context, socket string,
 	question func(*control.Client, context.Context) (control.Status, error)) (control.Status, *control.Client, error) {
 	client, err := control.Dial(ctx, socket)
@@ -206,7 +206,8 @@ func Find(all []Served, asked error, verb, dir string) (Served, error) {
 	return Served{}, e
 }
 
-// FindUnmounted returns the kept session that was last mounted at dir, unless another one is mounted there now.
+// FindUnmounted returns the unmounted session that was last mounted at dir, or false if there is none or if another session is
+// mounted at dir now.
 func FindUnmounted(all []Served, dir string) (Served, bool) {
 	for _, spelling := range Spellings(dir) {
 		if slices.ContainsFunc(all, func(m Served) bool { return m.Mounted() && m.Dir == spelling }) {
@@ -297,7 +298,7 @@ func HasMount(table mountinfo.Table, dir string) bool {
 	return m.Type == "fuse.artifactfs"
 }
 
-// CompleteMounts completes the directories of mounts, for a command with no more arguments than most.
+// CompleteMounts completes the directories of mounts, for a command with at most most arguments.
 func (a *App) CompleteMounts(most int) cobra.CompletionFunc {
 	return a.CompleteListed(most, func(m Served) (choice, about string) {
 		if m.Mounted() {
@@ -307,8 +308,9 @@ func (a *App) CompleteMounts(most int) cobra.CompletionFunc {
 	}, cobra.ShellCompDirectiveNoFileComp)
 }
 
-// CompleteListed completes arguments from the list of mounts and sessions: of returns an argument and its description,
-// or "" to skip the mount. besides is the directive to the shell, for example to complete file names, too.
+// CompleteListed completes arguments from the list of mounts and sessions, for a command with at most most arguments. The
+// function of returns the argument for a mount and its description, or "" to skip the mount. The directive besides tells the
+// shell, for example, whether to complete file names too.
 func (a *App) CompleteListed(most int, of func(m Served) (choice, about string), besides cobra.ShellCompDirective) cobra.CompletionFunc {
 	return func(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		state, err := control.StateDir(a.State)

@@ -62,8 +62,8 @@ func (l *logFile) Write(p []byte) (int, error) {
 	return l.file.Write(p)
 }
 
-// reopenLocked opens the file that has the log's name now, and rotates it if it is too large. Errors are not fatal while a
-// file is open: a log that is too long is better than none. l.mu is held.
+// reopenLocked opens the file that now has the log's name, if it is another one, and rotates the log if it is too large. Errors
+// are not fatal while a file is open, because a log that is too long is better than none. The caller holds l.mu.
 func (l *logFile) reopenLocked() error {
 	if here, full := l.lookLocked(); here && !full {
 		return nil
@@ -100,7 +100,8 @@ func (l *logFile) reopenLocked() error {
 	return nil
 }
 
-// lookLocked reports whether the log's name still refers to the open file, and whether that is too large. l.mu is held.
+// lookLocked reports whether the log's name still refers to the open file, and whether the open file is too large. The caller
+// holds l.mu.
 func (l *logFile) lookLocked() (here, full bool) {
 	if l.file == nil {
 		return false, false

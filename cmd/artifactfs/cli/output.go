@@ -97,7 +97,7 @@ func Confirm(a *App, verb, what string) error {
 	return &control.Error{Code: control.ExitFailed, Verb: verb, Object: what, Cause: "not confirmed: nothing was deleted"}
 }
 
-// SayStays prints the refs that stay on the session remote.
+// SayStays prints the refs that the deletion of a session has left unchanged on the session remote.
 func SayStays(a *App, r control.SessionDeleteReply) {
 	for _, ref := range r.Kept {
 		fmt.Fprintf(a.Stderr, "artifactfs: %s stays unchanged on the session remote\n", ref)
@@ -155,7 +155,7 @@ func SessionRemoteText(s control.SessionStatus) string {
 	return s.SessionRemote
 }
 
-// ReportAll prints all but the first error and returns that.
+// ReportAll prints all errors except the first, and returns the first one.
 func ReportAll(a *App, errs []error) error {
 	var first error
 	for _, err := range errs {
@@ -179,7 +179,7 @@ func IsPath(remote string) bool {
 	return colon < 0 || slash >= 0 && slash < colon
 }
 
-// PrintMount prints the result of a mount, as JSON with --json, and nothing with --quiet.
+// PrintMount prints the result of a mount, as JSON with --json. It prints nothing if a.Quiet is set, as for mount(8).
 func PrintMount(a *App, m control.MountReply, took time.Duration) error {
 	if a.Quiet {
 		return nil

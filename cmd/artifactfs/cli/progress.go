@@ -86,7 +86,7 @@ func (p *Progress) Stop() {
 	p.clearLocked()
 }
 
-// drawLocked redraws the line on the terminal. p.mu is held.
+// drawLocked redraws the line on the terminal. The caller holds p.mu.
 func (p *Progress) drawLocked() {
 	if p.current.Phase == "" {
 		return
@@ -99,7 +99,7 @@ func (p *Progress) drawLocked() {
 	fmt.Fprintf(p.out, "\r\x1b[K%s", line)
 }
 
-// clearLocked clears the line on the terminal. p.mu is held.
+// clearLocked clears the line on the terminal. The caller holds p.mu.
 func (p *Progress) clearLocked() {
 	if p.drawn {
 		fmt.Fprint(p.out, "\r\x1b[K")
@@ -107,12 +107,12 @@ func (p *Progress) clearLocked() {
 	}
 }
 
-// lineLocked returns the current step and the elapsed time. p.mu is held.
+// lineLocked returns the current step and the elapsed time. The caller holds p.mu.
 func (p *Progress) lineLocked() string {
 	return describe(p.current) + "  " + Seconds(time.Since(p.start))
 }
 
-// describe formats a step: "trees  12,345 objects", "hydrate  3.0 MiB of 9.1 MiB (33 %)".
+// describe formats a step: "trees  12,345 objects", "prefetch  3.0 MiB of 9.1 MiB (33 %)".
 func describe(s control.Progress) string {
 	number, unit := Count, " "+s.Unit
 	if s.Unit == "bytes" {

@@ -125,9 +125,9 @@ func setCredential(ctx context.Context, a *cli.App, dir string, r control.Creden
 func credentialHelperCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:    "helper GITDIR OPERATION",
-		Short:  "Answer git's questions for logins",
+		Short:  "Answer git's requests for logins",
 		Hidden: true,
-		Args:   cli.Arguments(2, 2, "a git directory and what git wants done"),
+		Args:   cli.Arguments(2, 2, "GITDIR OPERATION"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := KeepMemory(); err != nil {
 				return fmt.Errorf("run credential helper: %w", err)

@@ -14,9 +14,9 @@ import (
 func PromisorCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:    "upload-pack-helper GITDIR",
-		Short:  "Answer git's questions for missing objects",
+		Short:  "Answer git's requests for missing objects",
 		Hidden: true,
-		Args:   cli.Arguments(1, 1, "a git directory"),
+		Args:   cli.Arguments(1, 1, "GITDIR"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			promisor.Ask(cmd.Context(), args[0], os.Getenv("GIT_PROTOCOL"), os.Stdin, a.Stdout) // git reports a failure
 			return nil

@@ -73,7 +73,7 @@ type worker struct {
 	since time.Time
 	log   *zap.Logger
 
-	ending atomic.Bool // stopped by a signal or idle: a failure of the supervisor no longer matters
+	ending atomic.Bool // the worker was stopped by a signal or is idle, so it ignores a failure of the supervisor
 
 	mu     sync.Mutex    // guards failed, news and start.Reason
 	failed string        // reason why the last upgrade failed
@@ -82,7 +82,7 @@ type worker struct {
 
 // RunWorker waits until the supervisor starts this worker, and serves. A spare worker that is never started returns nil.
 //
-// If the successor cannot take over the mounts, it ends without unmounting anything, because another worker may succeed.
+// A successor that cannot take over the mounts ends without unmounting them, because another worker may succeed.
 func RunWorker(ctx context.Context, a *cli.App, conn *keeper.Conn, f DaemonFlags) (err error) {
 	prepareToServe(a)
 	// A new process has a small heap, for which garbage collections are frequent: they would take a third of the processor time
@@ -205,8 +205,8 @@ func keepServer(conn *keeper.Conn, server *control.Server) error {
 	return errors.Join(conn.Keep(SocketDescriptor, listener), conn.Keep(LockDescriptor, lock))
 }
 
-// beat sends the supervisor signs of life while all mounts respond. patience is the timeout for their response. The
-// supervisor replaces a worker that sends none for the duration of --watchdog.
+// beat sends the supervisor a sign of life at each beatPause if all mounts respond within the duration patience. The supervisor
+// replaces a worker that sends no sign of life for the duration of --watchdog. beat returns when done is closed.
 func (w *worker) beat(ctx context.Context, alive *atomic.Pointer[cli.Host], patience time.Duration, done <-chan struct{}) {
 	reported := false
 	for {
