@@ -24,7 +24,7 @@ const (
 type (
 	checkpointInput struct {
 		Message string `json:"message,omitempty" jsonschema:"text that describes the checkpoint"`
-		Pin     string `json:"pin,omitempty" jsonschema:"name of a pin, so that gc keeps the checkpoint; letters, digits, dots, dashes and underscores"`
+		Pin     string `json:"pin,omitempty" jsonschema:"name of a pin for the checkpoint; letters, digits, dots, dashes and underscores"`
 		Sync    bool   `json:"sync,omitempty" jsonschema:"return when the checkpoint is on the session remote"`
 	}
 	logInput struct {
