@@ -55,48 +55,59 @@ func (e *dentry) name() string {
 // place is the position of an existing or new entry: the index of its leaf, and its index in the leaf.
 type place struct{ leaf, at int }
 
+// directories changes and searches the directories of a Table, whose blocks are in the table's arena. It has no lock: the
+// rules of Table apply. A record refers to its directory, so the methods take the record or the directory.
+type directories struct {
+	arena *arena
+	// hash is the seeded hash function, which determines the order of the names in directories.
+	hash            func(name string) uint32
+	present, hidden int64 // numbers of entries in all directories
+}
+
 // leaves returns the used leaves of a directory.
-func (t *Table) leaves(d *directory) []leaf { return array[leaf](&t.arena, d.leaves, int(d.count)) }
+func (s *directories) leaves(d *directory) []leaf {
+	return array[leaf](s.arena, d.leaves, int(d.count))
+}
 
 // refs returns the used refs of a leaf.
-func (t *Table) refs(l *leaf) []ref { return array[ref](&t.arena, l.refs, int(l.count)) }
+func (s *directories) refs(l *leaf) []ref { return array[ref](s.arena, l.refs, int(l.count)) }
 
 // dentry returns the entry at a ref.
-func (t *Table) dentry(r ref) *dentry { return view[dentry](&t.arena, r) }
+func (s *directories) dentry(r ref) *dentry { return view[dentry](s.arena, r) }
 
 // seek returns the place of the first entry whose key is at least key. The place may lie behind the last entry of its leaf.
-func (t *Table) seek(d *directory, key uint64) place {
-	leaves := t.leaves(d)
+func (s *directories) seek(d *directory, key uint64) place {
+	leaves := s.leaves(d)
 	i := max(0, sort.Search(len(leaves), func(i int) bool { return leaves[i].first > key })-1)
 	if i == len(leaves) {
 		return place{}
 	}
-	refs := t.refs(&leaves[i])
-	return place{i, sort.Search(len(refs), func(j int) bool { return t.dentry(refs[j]).key() >= key })}
+	refs := s.refs(&leaves[i])
+	return place{i, sort.Search(len(refs), func(j int) bool { return s.dentry(refs[j]).key() >= key })}
 }
 
 // entry returns the entry at p with its place or, if p lies behind the last entry of its leaf, the first entry of the next
 // leaf. It returns nil at the end of the directory.
-func (t *Table) entry(d *directory, p place) (*dentry, place) {
-	leaves := t.leaves(d)
+func (s *directories) entry(d *directory, p place) (*dentry, place) {
+	leaves := s.leaves(d)
 	if p.leaf < len(leaves) && p.at == int(leaves[p.leaf].count) {
 		p = place{p.leaf + 1, 0}
 	}
 	if p.leaf >= len(leaves) {
 		return nil, p
 	}
-	return t.dentry(t.refs(&leaves[p.leaf])[p.at]), p
+	return s.dentry(s.refs(&leaves[p.leaf])[p.at]), p
 }
 
 // search returns the entry of a name with its place and key. If there is no such entry, it returns nil, and the place and the
 // key for a new entry with this name.
-func (t *Table) search(d *directory, name string) (e *dentry, p place, key uint64) {
-	hash := t.hash(name)
+func (s *directories) search(d *directory, name string) (e *dentry, p place, key uint64) {
+	hash := s.hash(name)
 	key = uint64(hash) << nthBits
-	free := t.seek(d, key)
+	free := s.seek(d, key)
 	for p := free; ; p.at++ {
 		var e *dentry
-		e, p = t.entry(d, p)
+		e, p = s.entry(d, p)
 		if e == nil || e.hash != hash {
 			return nil, free, key
 		}
@@ -112,117 +123,117 @@ func (t *Table) search(d *directory, name string) (e *dentry, p place, key uint6
 }
 
 // setEntry makes a name present (n != 0) or hidden (n == 0) in a record's directory.
-func (t *Table) setEntry(r *record, name string, n Node) {
+func (s *directories) setEntry(r *record, name string, n Node) {
 	if r.dir == 0 {
-		t.beginDir(r)
+		s.beginDir(r)
 	}
-	d := view[directory](&t.arena, r.dir)
-	e, p, key := t.search(d, name)
+	d := view[directory](s.arena, r.dir)
+	e, p, key := s.search(d, name)
 	if e == nil {
-		t.addEntry(d, name, n, p, key)
+		s.addEntry(d, name, n, p, key)
 		return
 	}
-	t.count(d, e.node, -1)
+	s.count(d, e.node, -1)
 	e.node = n
-	t.count(d, n, +1)
+	s.count(d, n, +1)
 }
 
 // setEntryAt does the same as setEntry for an entry that must have the number nth among those with the same hash. If another
 // entry has this number, it is moved to a free one. The dump that is being applied contains that other entry later, and then
 // gives it its own number again.
-func (t *Table) setEntryAt(r *record, name string, n Node, nth uint16) {
+func (s *directories) setEntryAt(r *record, name string, n Node, nth uint16) {
 	if r.dir == 0 {
-		t.beginDir(r)
+		s.beginDir(r)
 	}
-	d := view[directory](&t.arena, r.dir)
-	e, p, key := t.search(d, name)
+	d := view[directory](s.arena, r.dir)
+	e, p, key := s.search(d, name)
 	switch {
 	case e == nil && uint16(key) == nth:
-		t.addEntry(d, name, n, p, key)
+		s.addEntry(d, name, n, p, key)
 		return
 	case e == nil:
 	case e.nth == nth:
-		t.count(d, e.node, -1)
+		s.count(d, e.node, -1)
 		e.node = n
-		t.count(d, n, +1)
+		s.count(d, n, +1)
 		return
 	default:
-		t.count(d, e.node, -1)
-		t.remove(d, p)
+		s.count(d, e.node, -1)
+		s.remove(d, p)
 	}
 	key = key&^(1<<nthBits-1) | uint64(nth)
-	e, p = t.entry(d, t.seek(d, key))
+	e, p = s.entry(d, s.seek(d, key))
 	if e == nil || e.key() != key {
-		t.addEntry(d, name, n, t.seek(d, key), key)
+		s.addEntry(d, name, n, s.seek(d, key), key)
 		return
 	}
 	other, at := strings.Clone(e.name()), e.node
-	t.count(d, at, -1)
-	t.remove(d, p)
-	t.addEntry(d, name, n, t.seek(d, key), key)
-	t.setEntry(r, other, at)
+	s.count(d, at, -1)
+	s.remove(d, p)
+	s.addEntry(d, name, n, s.seek(d, key), key)
+	s.setEntry(r, other, at)
 }
 
 // beginDir creates an empty directory for a record.
-func (t *Table) beginDir(r *record) {
-	r.dir = t.arena.alloc(directorySize)
-	*view[directory](&t.arena, r.dir) = directory{}
+func (s *directories) beginDir(r *record) {
+	r.dir = s.arena.alloc(directorySize)
+	*view[directory](s.arena, r.dir) = directory{}
 }
 
 // addEntry adds an entry with the given key at place p. The directory must not have an entry with this name.
-func (t *Table) addEntry(d *directory, name string, n Node, p place, key uint64) {
-	ref := t.arena.alloc(dentrySize + len(name))
-	*t.dentry(ref) = dentry{node: n, hash: uint32(key >> nthBits), nth: uint16(key), len: uint8(len(name))}
-	copy(t.arena.bytes(ref, dentrySize+len(name))[dentrySize:], name)
-	t.insert(d, p, ref, key)
-	t.count(d, n, +1)
+func (s *directories) addEntry(d *directory, name string, n Node, p place, key uint64) {
+	ref := s.arena.alloc(dentrySize + len(name))
+	*s.dentry(ref) = dentry{node: n, hash: uint32(key >> nthBits), nth: uint16(key), len: uint8(len(name))}
+	copy(s.arena.bytes(ref, dentrySize+len(name))[dentrySize:], name)
+	s.insert(d, p, ref, key)
+	s.count(d, n, +1)
 }
 
 // count adds the difference by to the number of hidden entries if n is 0, and of present entries otherwise.
-func (t *Table) count(d *directory, n Node, by int) {
+func (s *directories) count(d *directory, n Node, by int) {
 	if n == 0 {
 		d.hidden += uint32(by)
-		t.totals.Hidden += int64(by)
+		s.hidden += int64(by)
 	} else {
 		d.present += uint32(by)
-		t.totals.Entries += int64(by)
+		s.present += int64(by)
 	}
 }
 
 // clearEntry removes the entry of a name. With the last entry it also removes the directory.
-func (t *Table) clearEntry(r *record, name string) {
+func (s *directories) clearEntry(r *record, name string) {
 	if r.dir == 0 {
 		return
 	}
-	d := view[directory](&t.arena, r.dir)
-	e, p, _ := t.search(d, name)
+	d := view[directory](s.arena, r.dir)
+	e, p, _ := s.search(d, name)
 	if e == nil {
 		return
 	}
-	t.count(d, e.node, -1)
-	t.remove(d, p)
+	s.count(d, e.node, -1)
+	s.remove(d, p)
 	if d.count == 0 {
-		t.arena.release(r.dir, directorySize)
+		s.arena.release(r.dir, directorySize)
 		r.dir = 0
 	}
 }
 
 // dropEntries removes all entries of a record's directory, and the directory.
-func (t *Table) dropEntries(r *record) {
+func (s *directories) dropEntries(r *record) {
 	if r.dir == 0 {
 		return
 	}
-	d := view[directory](&t.arena, r.dir)
-	for i := range t.leaves(d) {
-		l := &t.leaves(d)[i]
-		for _, ref := range t.refs(l) {
-			e := t.dentry(ref)
-			t.count(d, e.node, -1)
-			t.arena.release(ref, dentrySize+int(e.len))
+	d := view[directory](s.arena, r.dir)
+	for i := range s.leaves(d) {
+		l := &s.leaves(d)[i]
+		for _, ref := range s.refs(l) {
+			e := s.dentry(ref)
+			s.count(d, e.node, -1)
+			s.arena.release(ref, dentrySize+int(e.len))
 		}
-		t.arena.release(l.refs, int(l.room)*4)
+		s.arena.release(l.refs, int(l.room)*4)
 	}
-	t.arena.release(d.leaves, int(d.room)*leafSize)
-	t.arena.release(r.dir, directorySize)
+	s.arena.release(d.leaves, int(d.room)*leafSize)
+	s.arena.release(r.dir, directorySize)
 	r.dir = 0
 }

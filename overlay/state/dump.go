@@ -85,10 +85,10 @@ func (t *Table) dumpRecord(n Node, r *record, b *Batch) {
 		b.PutInode(&in, nil)
 	}
 	if r.target != 0 {
-		b.SetTarget(n, string(t.target(r)))
+		b.SetTarget(n, string(t.attrs.target(r)))
 	}
 	for at := r.xattrs; at != 0; {
-		x, name, value := t.xattr(at)
+		x, name, value := t.attrs.xattr(at)
 		b.SetXattr(n, name, value)
 		at = x.next
 	}

@@ -77,20 +77,23 @@ func (t *Table) Kept() []Kept {
 	return slices.SortedFunc(maps.Values(t.kept), func(a, b Kept) int { return cmp.Compare(a.ID, b.ID) })
 }
 
-// keep stores a Kept record in the table.
-func (t *Table) keep(k Kept) {
+// keptRecords holds the Kept records of a Table by their IDs. It has no lock: the rules of Table apply.
+type keptRecords map[uint64]Kept
+
+// add stores a Kept record, and replaces the record with the same ID.
+func (m *keptRecords) add(k Kept) {
 	k.Path, k.Target = strings.Clone(k.Path), strings.Clone(k.Target) // the strings point into the batch, which is reused
-	if t.kept == nil {
-		t.kept = map[uint64]Kept{}
+	if *m == nil {
+		*m = keptRecords{}
 	}
-	t.kept[k.ID] = k
+	(*m)[k.ID] = k
 }
 
-// unkeep removes the Kept records with IDs from first to last, inclusive.
-func (t *Table) unkeep(first, last uint64) {
+// remove removes the Kept records with IDs from first to last, inclusive.
+func (m *keptRecords) remove(first, last uint64) {
 	if first == last {
-		delete(t.kept, first)
+		delete(*m, first)
 		return
 	}
-	maps.DeleteFunc(t.kept, func(id uint64, _ Kept) bool { return first <= id && id <= last })
+	maps.DeleteFunc(*m, func(id uint64, _ Kept) bool { return first <= id && id <= last })
 }

@@ -20,11 +20,12 @@ type Table struct {
 	arena    arena
 	// dead has the numbers of the contents files that must be removed.
 	dead     numbers
-	kept     map[uint64]Kept // by ID
+	kept     keptRecords
 	counters [maxCounter]uint64
-	totals   Totals
-	// hash is the seeded hash function, which determines the order of the names in directories.
-	hash func(name string) uint32
+	inodes   int64 // number of inodes
+	// dirs and attrs keep the entries of directories, link targets and extended attributes in arena.
+	dirs  directories
+	attrs attributes
 }
 
 // New returns an empty table.
@@ -37,7 +38,10 @@ func New() *Table {
 // NewSeeded returns an empty table. Its cookies are valid in every other table with the same seed that applied the same
 // changes or was built from this table's dump.
 func NewSeeded(s Seed) *Table {
-	return &Table{hash: func(name string) uint32 { return s.hash(name) }}
+	t := &Table{}
+	t.dirs.hash = func(name string) uint32 { return s.hash(name) }
+	t.dirs.arena, t.attrs.arena = &t.arena, &t.arena
+	return t
 }
 
 // Close releases the memory. Values that point into that memory, such as names passed to emit functions, must not be used
@@ -49,7 +53,7 @@ func (t *Table) Close() {
 	t.index.close()
 	t.counts.close()
 	t.dead.close()
-	*t = Table{hash: t.hash}
+	*t = Table{dirs: directories{arena: &t.arena, hash: t.dirs.hash}, attrs: attributes{arena: &t.arena}}
 }
 
 // Apply makes all changes of a batch. If the batch is invalid, Apply changes nothing and returns ErrBatch.
@@ -76,21 +80,21 @@ func (t *Table) apply(p *put) {
 	case putInode:
 		t.putInode(t.need(p.node), p)
 	case putEntry:
-		t.setEntry(t.need(p.node), p.name, p.child)
+		t.dirs.setEntry(t.need(p.node), p.name, p.child)
 	case putHidden:
-		t.setEntry(t.need(p.node), p.name, 0)
+		t.dirs.setEntry(t.need(p.node), p.name, 0)
 	case putClear:
 		if r := t.find(p.node); r != nil {
-			t.clearEntry(r, p.name)
+			t.dirs.clearEntry(r, p.name)
 			t.vacate(p.node, r)
 		}
 	case putTarget:
-		t.setTarget(t.need(p.node), string(p.value))
+		t.attrs.setTarget(t.need(p.node), string(p.value))
 	case putXattr:
-		t.setXattr(t.need(p.node), p.name, p.value)
+		t.attrs.setXattr(t.need(p.node), p.name, p.value)
 	case putNoXattr:
 		if r := t.find(p.node); r != nil {
-			t.removeXattr(r, p.name)
+			t.attrs.removeXattr(r, p.name)
 			t.vacate(p.node, r)
 		}
 	case putDrop:
@@ -106,11 +110,11 @@ func (t *Table) apply(p *put) {
 	case putForgotten:
 		t.requests = requests{}
 	case putEntryAt, putHiddenAt:
-		t.setEntryAt(t.need(p.node), p.name, p.child, p.nth)
+		t.dirs.setEntryAt(t.need(p.node), p.name, p.child, p.nth)
 	case putPreserved:
-		t.keep(p.kept)
+		t.kept.add(p.kept)
 	case putReleased:
-		t.unkeep(p.number, p.last)
+		t.kept.remove(p.number, p.last)
 	}
 }
 
@@ -118,7 +122,7 @@ func (t *Table) apply(p *put) {
 func (t *Table) putInode(r *record, p *put) {
 	if !r.is(recordInode) {
 		r.state |= recordInode
-		t.totals.Inodes++
+		t.inodes++
 	}
 	in := &p.inode
 	for i, f := range [...]struct{ to, from *uint32 }{
@@ -162,11 +166,11 @@ func (t *Table) vacate(n Node, r *record) {
 
 // wipe clears a record, except its key and its position in the list of free records.
 func (t *Table) wipe(r *record) {
-	t.dropEntries(r)
-	t.dropTarget(r)
-	t.dropXattrs(r)
+	t.dirs.dropEntries(r)
+	t.attrs.dropTarget(r)
+	t.attrs.dropXattrs(r)
 	if r.is(recordInode) {
-		t.totals.Inodes--
+		t.inodes--
 	}
 	*r = record{key: r.key, state: r.state &^ (recordUsed | recordInode | recordReserved)}
 }
@@ -184,7 +188,7 @@ func (t *Table) Inode(n Node) (Inode, bool) {
 // takes is logarithmic in the number of entries.
 func (t *Table) Entry(dir Node, name string) (Node, Presence) {
 	if r := t.find(dir); r != nil && r.dir != 0 {
-		if e, _, _ := t.search(view[directory](&t.arena, r.dir), name); e != nil {
+		if e, _, _ := t.dirs.search(view[directory](&t.arena, r.dir), name); e != nil {
 			if e.node == 0 {
 				return 0, Hidden
 			}
@@ -203,9 +207,9 @@ func (t *Table) ReadDir(dir Node, after uint64, emit func(name string, n Node, c
 		return
 	}
 	d := view[directory](&t.arena, r.dir)
-	for p := t.seek(d, after); ; p.at++ { // a cookie is the key of its entry plus one
+	for p := t.dirs.seek(d, after); ; p.at++ { // a cookie is the key of its entry plus one
 		var e *dentry
-		if e, p = t.entry(d, p); e == nil || !emit(e.name(), e.node, e.key()+1) {
+		if e, p = t.dirs.entry(d, p); e == nil || !emit(e.name(), e.node, e.key()+1) {
 			return
 		}
 	}
@@ -223,7 +227,7 @@ func (t *Table) EntryCount(dir Node) (present, hidden int) {
 // Target returns the target of a symbolic link, and false if the table has none.
 func (t *Table) Target(n Node) (string, bool) {
 	if r := t.find(n); r != nil && r.target != 0 {
-		return string(t.target(r)), true
+		return string(t.attrs.target(r)), true
 	}
 	return "", false
 }
@@ -238,7 +242,7 @@ func (t *Table) HasXattrs(n Node) bool {
 func (t *Table) Xattr(n Node, name string) (value []byte, ok bool) {
 	if r := t.find(n); r != nil {
 		for at := r.xattrs; at != 0; {
-			x, have, value := t.xattr(at)
+			x, have, value := t.attrs.xattr(at)
 			if have == name {
 				return slices.Clone(value), true
 			}
@@ -252,7 +256,7 @@ func (t *Table) Xattr(n Node, name string) (value []byte, ok bool) {
 func (t *Table) Xattrs(n Node) (names []string) {
 	if r := t.find(n); r != nil {
 		for at := r.xattrs; at != 0; {
-			x, name, _ := t.xattr(at)
+			x, name, _ := t.attrs.xattr(at)
 			names = append(names, strings.Clone(name))
 			at = x.next
 		}
@@ -272,7 +276,7 @@ func (t *Table) Counter(c Counter) uint64 {
 // Totals returns the numbers of stored objects and the memory that they use, without the memory of Kept records and lookup
 // counts.
 func (t *Table) Totals() Totals {
-	all := t.totals
+	all := Totals{Inodes: t.inodes, Entries: t.dirs.present, Hidden: t.dirs.hidden}
 	all.Dead, all.Kept = int64(t.dead.count), int64(len(t.kept))
 	all.Bytes = t.own.bytes() + t.base.bytes() + int64(len(t.arena.chunks)*chunkSize+len(t.index.memory)+len(t.dead.memory))
 	return all

@@ -176,9 +176,9 @@ func TestTableIsAMap(t *testing.T) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		table, copied, want, pool := newTable(t), newTable(t), newShadow(), testPool()
 		if seed == 1 {
-			table.hash = func(name string) uint32 { return uint32(len(name)) } // hundreds of names with one hash
+			table.dirs.hash = func(name string) uint32 { return uint32(len(name)) } // hundreds of names with one hash
 		}
-		copied.hash = table.hash
+		copied.dirs.hash = table.dirs.hash
 		apply := func(b *Batch, tables ...*Table) {
 			if b.Err() != nil {
 				t.Fatal(b.Err())
@@ -230,7 +230,7 @@ func TestReadDirBetweenChanges(t *testing.T) {
 	for _, hash := range []func(string) uint32{nil, func(name string) uint32 { return uint32(name[1] & 3) }} {
 		table := newTable(t)
 		if hash != nil {
-			table.hash = hash
+			table.dirs.hash = hash
 		}
 		var b Batch
 		for i := range 1000 {

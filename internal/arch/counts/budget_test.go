@@ -21,10 +21,9 @@ var (
 		"overlay.Layer": 26,
 	}
 	overMethods = map[string]int{
-		"daemon.Daemon":       58,
-		"mount.Mount":         100,
-		"overlay.Layer":       60,
-		"overlay/state.Table": 67,
+		"daemon.Daemon": 58,
+		"mount.Mount":   100,
+		"overlay.Layer": 60,
 	}
 	commentShareToday = 12.9
 )
