@@ -66,7 +66,7 @@ func TestHalfAMillionFiles(t *testing.T) {
 		}
 	}
 	begin = time.Now()
-	w.must(w.l.compact())
+	w.must(w.l.janitor.compact())
 	t.Logf("compacted from %d to %d MB in %v", size>>20, w.l.wal.Size()>>20, time.Since(begin))
 	w.mustClose()
 }

@@ -17,46 +17,46 @@ const (
 )
 
 // long reports whether the log is so much longer than the state that compacting is worth its cost.
-func (l *Layer) long(closing bool) bool {
+func (j *janitor) long(closing bool) bool {
 	limit := int64(longLog)
 	if closing {
 		limit = longAtClose
 	}
-	size := l.wal.Size()
+	size := j.l.wal.Size()
 	if size <= limit {
 		return false
 	}
-	l.mu.RLock()
-	t := l.state.Totals()
-	l.mu.RUnlock()
+	j.l.mu.RLock()
+	t := j.l.state.Totals()
+	j.l.mu.RUnlock()
 	return size > longFactor*(64*t.Inodes+48*t.Entries+32*t.Hidden+128*t.Kept)
 }
 
 // compact replaces the log by a new one that contains only the current state. Changes continue during the compaction and are
 // appended to both logs. Each slice of the state is read and appended under one lock, so that no change can be appended
 // between the two and then be undone by the older slice. If compact fails, the old log stays in use and no change is lost.
-func (l *Layer) compact() error {
-	l.rotating.Lock()
-	defer l.rotating.Unlock()
-	r, err := l.wal.Begin()
+func (j *janitor) compact() error {
+	j.l.rotating.Lock()
+	defer j.l.rotating.Unlock()
+	r, err := j.l.wal.Begin()
 	if err != nil {
 		return err
 	}
 	var at state.Cursor
 	var b state.Batch
 	for done := false; !done; {
-		l.mu.RLock()
+		j.l.mu.RLock()
 		b.Reset()
-		at, done = l.state.Dump(at, slice, &b)
+		at, done = j.l.state.Dump(at, slice, &b)
 		if b.Puts() > 0 {
 			err = r.Append(b.Bytes(), time.Now().UnixNano())
 		}
-		l.mu.RUnlock()
+		j.l.mu.RUnlock()
 		if err != nil {
 			return errors.Join(err, r.Abort())
 		}
 	}
-	if err := l.beforeSync(); err != nil {
+	if err := j.l.beforeSync(); err != nil {
 		return errors.Join(err, r.Abort())
 	}
 	return r.Commit()

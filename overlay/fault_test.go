@@ -53,8 +53,8 @@ func faultRun(t *testing.T, dir string, f *disktest.Faults, errno error) {
 		for i := range 14 {
 			attempt(fmt.Sprint("step ", i), func() error { return w.step(r) })
 		}
-		attempt("tidy", func() error { return w.l.tidy(true) })
-		attempt("compact", w.l.compact)
+		attempt("tidy", func() error { return w.l.janitor.tidy(true) })
+		attempt("compact", w.l.janitor.compact)
 		attempt("step", func() error { return w.step(r) })
 		w.kill()
 	}

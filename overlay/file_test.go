@@ -309,7 +309,7 @@ func TestConcurrentUse(t *testing.T) {
 	}
 	wg.Go(func() {
 		for range 5 {
-			if err := w.l.compact(); err != nil {
+			if err := w.l.janitor.compact(); err != nil {
 				t.Error(err)
 			}
 		}

@@ -110,7 +110,7 @@ func (p *Pin) Release() {
 		s.byNumber[number] = others
 	} else {
 		delete(s.byNumber, number)
-		p.l.poke() // the janitor may be waiting to remove the contents file
+		p.l.janitor.poke() // the janitor may be waiting to remove the contents file
 	}
 	if s.count.Add(-1) == 0 {
 		if s.before != nil {

@@ -111,7 +111,7 @@ func TestPinnedContentsStay(t *testing.T) {
 			w.must(w.write("base4", 0, []byte("again")))
 			w.must(change2(w))
 			w.compare()
-			w.must(w.l.tidy(true))
+			w.must(w.l.janitor.tidy(true))
 			w.compare()
 			for i := range 50 { // parts at odd offsets
 				p := w.pinned[rand.IntN(len(w.pinned))]
@@ -123,7 +123,7 @@ func TestPinnedContentsStay(t *testing.T) {
 				}
 			}
 			w.release()
-			w.must(w.l.tidy(true))
+			w.must(w.l.janitor.tidy(true))
 			w.compare()
 			if n := w.contents(); n > before+1 {
 				t.Errorf("contents files: got %d, want %d", n, before)
@@ -150,8 +150,8 @@ func TestPinnedContentOfTheRemoved(t *testing.T) {
 	w.must(w.write("f", 0, []byte("data")))
 	w.freeze()
 	w.must(w.remove("f"))
-	w.must(w.l.tidy(true))
-	w.must(w.l.compact())
+	w.must(w.l.janitor.tidy(true))
+	w.must(w.l.janitor.compact())
 	if w.contents() != 1 {
 		t.Error("a pinned contents file was removed")
 	}
@@ -171,7 +171,7 @@ func TestDeathWithPins(t *testing.T) {
 		w.freeze()
 		w.must(w.write("f", 5, []byte("changed")))
 		w.must(w.remove("gone"))
-		w.must(w.l.tidy(true))
+		w.must(w.l.janitor.tidy(true))
 		w.comparePins()
 		w.kill()
 		w.o.TakeOver = takeOver

@@ -2,6 +2,7 @@ package overlay
 
 import (
 	"errors"
+	"sync"
 	"syscall"
 	"time"
 
@@ -11,53 +12,62 @@ import (
 // slice is the maximum number of inodes or puts that one operation handles while it holds the layer's lock.
 const slice = 1000
 
+// janitor does the work of a Layer that no caller waits for, in a goroutine of its own, and compacts the log. It has no
+// lock: the channels wake and stop it, and its work takes the locks of the Layer.
+type janitor struct {
+	l    *Layer
+	wake chan struct{}  // has an element if there may be work
+	stop chan struct{}  // closed by Layer.Close
+	busy sync.WaitGroup // counts the goroutines run and findOrphans
+}
+
 // poke wakes the janitor. It does not block.
-func (l *Layer) poke() {
+func (j *janitor) poke() {
 	select {
-	case l.wake <- struct{}{}:
+	case j.wake <- struct{}{}:
 	default:
 	}
 }
 
-// janitor does the work that no caller waits for: it drops nodes that could not be dropped at once, removes dead contents
+// run does the work that no caller waits for: it drops nodes that could not be dropped at once, removes dead contents
 // files, syncs dirty files and marks them clean, and compacts the log. It sleeps while there is no work.
 //
 // After a failed round it waits for a minute. Close stops the janitor and then does a last round of the work.
-func (l *Layer) janitor() {
-	defer l.busy.Done()
-	pause := l.o.pause
+func (j *janitor) run() {
+	defer j.busy.Done()
+	pause := j.l.o.pause
 	for {
 		select {
-		case <-l.stop:
+		case <-j.stop:
 			return
-		case <-l.wake:
+		case <-j.wake:
 		}
 		select {
-		case <-l.stop:
+		case <-j.stop:
 			return
 		case <-time.After(pause): // tasks that arrive during the pause are done in the same round and share one sync
 		}
-		pause = l.o.pause
-		if err := l.tidy(false); err != nil {
+		pause = j.l.o.pause
+		if err := j.tidy(false); err != nil {
 			pause = max(pause, time.Minute) // a full disk rarely has space again within a second
-			l.log.Warn("tidy overlay", zap.Error(err))
+			j.l.log.Warn("tidy overlay", zap.Error(err))
 		}
-		l.mu.RLock()
-		more := len(l.dead)+len(l.forsaken)+len(l.due) > 0
-		l.mu.RUnlock()
+		j.l.mu.RLock()
+		more := len(j.l.dead)+len(j.l.forsaken)+len(j.l.due) > 0
+		j.l.mu.RUnlock()
 		if more {
-			l.poke()
+			j.poke()
 		}
 	}
 }
 
 // tidy does one round of the janitor's work. With all it includes the files that were written recently.
-func (l *Layer) tidy(all bool) error {
-	err := l.dropForsaken()
-	err = errors.Join(err, l.settleDue(all))
-	err = errors.Join(err, l.removeDead())
-	if l.long(all) {
-		err = errors.Join(err, l.compact())
+func (j *janitor) tidy(all bool) error {
+	err := j.l.dropForsaken()
+	err = errors.Join(err, j.l.settleDue(all))
+	err = errors.Join(err, j.l.removeDead())
+	if j.long(all) {
+		err = errors.Join(err, j.compact())
 	}
 	return err
 }
@@ -98,7 +108,7 @@ func (l *Layer) discard(number uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.dead = append(l.dead, number)
-	l.poke()
+	l.janitor.poke()
 }
 
 // removeContents removes contents files and logs their removal. It returns the numbers for which one of the two failed.

@@ -62,14 +62,14 @@ func (l *Layer) Keeps() bool {
 }
 
 // keptNow returns the Kept records whose contents can be read, and removes all other Kept records from the log.
-func (l *Layer) keptNow(start Start) (found []KeptFile, err error) {
+func (s *opening) keptNow(start Start) (found []KeptFile, err error) {
 	var gone []uint64
-	for _, k := range l.state.Kept() {
+	for _, k := range s.l.state.Kept() {
 		if k.Content == 0 {
 			found = append(found, KeptFile{Kept: k})
 			continue
 		}
-		info, ok, err := l.contents.stat(k.Content)
+		info, ok, err := s.l.contents.stat(k.Content)
 		if err != nil {
 			return nil, err
 		}
@@ -80,13 +80,13 @@ func (l *Layer) keptNow(start Start) (found []KeptFile, err error) {
 			gone = append(gone, k.ID)
 			continue
 		}
-		found = append(found, KeptFile{k, l.PinKept(Inode{Content: k.Content, Size: k.Size}, k.ID)})
+		found = append(found, KeptFile{k, s.l.PinKept(Inode{Content: k.Content, Size: k.Size}, k.ID)})
 	}
 	if len(gone) == 0 {
 		return found, nil
 	}
-	l.log.Warn("drop removed files that are in no checkpoint", zap.Int("files", len(gone)))
-	return found, l.update(func(tx *Tx) error {
+	s.l.log.Warn("drop removed files that are in no checkpoint", zap.Int("files", len(gone)))
+	return found, s.l.update(func(tx *Tx) error {
 		for _, id := range gone {
 			tx.Unkeep(id, id)
 		}

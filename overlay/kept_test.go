@@ -71,7 +71,7 @@ func TestKeptIsFoundAfterAKill(t *testing.T) {
 	w.must(w.l.removeDead())
 	for _, compacted := range []bool{false, true} {
 		if compacted {
-			w.must(w.l.compact())
+			w.must(w.l.janitor.compact())
 		}
 		w.kill()
 		rec := w.mustOpen()

@@ -107,9 +107,7 @@ type Layer struct {
 
 	searching atomic.Bool // whether the search for orphaned contents files has yet to complete
 
-	wake chan struct{}  // wakes the janitor
-	stop chan struct{}  // closed by Close
-	busy sync.WaitGroup // counts the goroutines janitor and findOrphans
+	janitor janitor
 }
 
 // View calls f with a consistent state. f must not block and must not call the layer. Updates wait until f returns;
@@ -147,7 +145,7 @@ func (l *Layer) Sync() error {
 	if errors.Is(err, wal.ErrUnsynced) {
 		// The kernel reports a write error only once and may have dropped the pages that it could not write, so syncing the
 		// same file again proves nothing. compact writes the whole state to a new log.
-		return l.compact()
+		return l.janitor.compact()
 	}
 	return err
 }

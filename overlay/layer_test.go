@@ -34,7 +34,7 @@ func TestChanceAgainstModel(t *testing.T) {
 					t.Fatalf("recovery after a kill: got %+v", rec)
 				}
 			case 4:
-				if err := w.l.compact(); err != nil {
+				if err := w.l.janitor.compact(); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -128,17 +128,17 @@ const lockWait = 5 * time.Second
 
 // takeLock locks the overlay. It returns ErrInUse if another process holds the lock: at once, or with Options.TakeOver after
 // lockWait.
-func (l *Layer) takeLock() error {
-	path := filepath.Join(l.dir, "lock")
+func (s *opening) takeLock() error {
+	path := filepath.Join(s.l.dir, "lock")
 	for start := time.Now(); ; time.Sleep(time.Millisecond) {
 		unlock, err := disk.TryLock(path)
 		switch {
 		case err == nil:
-			l.lock = unlock
+			s.l.lock = unlock
 			return nil
 		case !errors.Is(err, disk.ErrLocked):
 			return err
-		case !l.o.TakeOver || time.Since(start) > lockWait:
+		case !s.l.o.TakeOver || time.Since(start) > lockWait:
 			return fmt.Errorf("lock overlay: %w", ErrInUse)
 		}
 	}

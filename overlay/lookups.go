@@ -41,7 +41,7 @@ func (l *Layer) forsake(n Node) {
 	err := l.update(func(tx *Tx) error { l.dropUnused(tx, n); return nil })
 	if err != nil {
 		l.forsaken = append(l.forsaken, n)
-		l.poke()
+		l.janitor.poke()
 	}
 	l.mu.Unlock()
 	if err != nil {

@@ -65,10 +65,9 @@ func Open(dir string, o Options) (*Layer, Recovery, error) {
 		due:    map[Node]struct{}{},
 		faults: map[Node]error{},
 		lock:   func() {},
-		wake:   make(chan struct{}, 1),
-		stop:   make(chan struct{}),
 	}
-	rec, err := l.open()
+	l.janitor = janitor{l: l, wake: make(chan struct{}, 1), stop: make(chan struct{})}
+	rec, err := (&opening{l: l}).open()
 	if err != nil {
 		l.abandon()
 		return nil, rec, fmt.Errorf("open overlay %s: %w", dir, err)
@@ -101,81 +100,88 @@ func (o *Options) defaults() {
 	}
 }
 
+// opening is the state of one Open: it brings a Layer from the files on disk into use, and corrects what a killed process
+// or a power loss has left. No other goroutine has the Layer then, so it needs no lock.
+type opening struct {
+	l   *Layer
+	rec Recovery // what Open returns
+}
+
 // open locks the directory, replays the log, recovers the contents and starts the janitor. After an error the caller must
 // call abandon.
 //
 // The order matters. The lock is taken before any file is read. The lookup counts of the previous process are opened before
 // the log is replayed, because replay treats a takeover differently. The contents are recovered before markInUse records the
 // current boot in the log: if the process dies in between, the next Open repeats the recovery.
-func (l *Layer) open() (Recovery, error) {
+func (s *opening) open() (Recovery, error) {
 	continued := false
 	var err error
-	if !l.o.ReadOnly {
-		if err = l.makeDirectories(); err == nil && l.o.TakeOver {
-			l.counts, continued, err = openLookupCounts(l.o.FS, l.lookupCountsPath(), l.o.boot)
+	if !s.l.o.ReadOnly {
+		if err = s.makeDirectories(); err == nil && s.l.o.TakeOver {
+			s.l.counts, continued, err = openLookupCounts(s.l.o.FS, s.lookupCountsPath(), s.l.o.boot)
 		}
 		if err != nil {
 			return Recovery{}, err
 		}
 	}
 	var found wal.Recovery
-	l.wal, found, err = wal.Open(filepath.Join(l.dir, "log"), wal.Options{
-		FS: l.o.FS, BootID: l.o.boot, Salvage: l.o.ReadOnly, LostFound: l.contents.lost, Replay: l.replay,
+	s.l.wal, found, err = wal.Open(filepath.Join(s.l.dir, "log"), wal.Options{
+		FS: s.l.o.FS, BootID: s.l.o.boot, Salvage: s.l.o.ReadOnly, LostFound: s.l.contents.lost, Replay: s.replay,
 	})
-	rec := Recovery{Records: found.Records, Cut: found.Cut, SavedTo: found.SavedTo}
+	s.rec = Recovery{Records: found.Records, Cut: found.Cut, SavedTo: found.SavedTo}
 	if err != nil {
-		return rec, blame(err)
+		return s.rec, blame(err)
 	}
 	if found.Damage != nil {
-		rec.Problems = append(rec.Problems, found.Damage.Error())
+		s.rec.Problems = append(s.rec.Problems, found.Damage.Error())
 	}
-	rec.Start = l.started(found)
-	if rec.Start == Rebooted && continued { // another process on this boot had opened the layer and completed its recovery
-		rec.Start = Killed
+	s.rec.Start = s.started(found)
+	if s.rec.Start == Rebooted && continued { // another process on this boot had opened the layer and completed its recovery
+		s.rec.Start = Killed
 	}
-	rec.TookOver = continued && rec.Start != PowerLoss
-	if l.o.TakeOver && !rec.TookOver && !l.o.ReadOnly {
-		rec.Problems = append(rec.Problems, "kernel's lookup counts of the previous process are unknown")
+	s.rec.TookOver = continued && s.rec.Start != PowerLoss
+	if s.l.o.TakeOver && !s.rec.TookOver && !s.l.o.ReadOnly {
+		s.rec.Problems = append(s.rec.Problems, "kernel's lookup counts of the previous process are unknown")
 	}
-	if err := l.countLookups(rec.TookOver); err != nil {
-		return rec, err
+	if err := s.countLookups(s.rec.TookOver); err != nil {
+		return s.rec, err
 	}
-	l.next = max(1, l.state.Counter(counterContents)) // number 0 means that an inode has no contents file
-	orphans, err := l.recover(&rec)
-	if err != nil || l.o.ReadOnly {
-		return rec, err
+	s.l.next = max(1, s.l.state.Counter(counterContents)) // number 0 means that an inode has no contents file
+	orphans, err := s.recover()
+	if err != nil || s.l.o.ReadOnly {
+		return s.rec, err
 	}
-	if err := l.markInUse(rec.TookOver); err != nil {
-		return rec, err
+	if err := s.markInUse(s.rec.TookOver); err != nil {
+		return s.rec, err
 	}
-	if rec.Kept, err = l.keptNow(rec.Start); err != nil {
-		return rec, err
+	if s.rec.Kept, err = s.keptNow(s.rec.Start); err != nil {
+		return s.rec, err
 	}
-	l.state.EachDead(func(number uint64) bool { l.dead = append(l.dead, number); return true })
-	if l.o.still {
-		return rec, nil
+	s.l.state.EachDead(func(number uint64) bool { s.l.dead = append(s.l.dead, number); return true })
+	if s.l.o.still {
+		return s.rec, nil
 	}
-	if len(l.dead)+len(l.due)+len(l.forsaken) > 0 {
-		l.poke()
+	if len(s.l.dead)+len(s.l.due)+len(s.l.forsaken) > 0 {
+		s.l.janitor.poke()
 	}
-	l.busy.Add(1)
-	go l.janitor()
+	s.l.janitor.busy.Add(1)
+	go s.l.janitor.run()
 	if orphans != nil {
-		l.busy.Add(1)
-		l.searching.Store(true)
-		go l.findOrphans(orphans, l.next, rec.TookOver)
+		s.l.janitor.busy.Add(1)
+		s.l.searching.Store(true)
+		go s.l.findOrphans(orphans, s.l.next, s.rec.TookOver)
 	}
-	return rec, nil
+	return s.rec, nil
 }
 
 // markInUse records in the log that the layer is in use. After a takeover the log already contains that record, so markInUse appends
 // nothing: a takeover must succeed even if the disk is full.
-func (l *Layer) markInUse(tookOver bool) error {
-	return l.update(func(tx *Tx) error {
-		if l.state.Counter(counterBoot) != l.bootMark() {
-			tx.batch.SetCounter(counterBoot, l.bootMark())
+func (s *opening) markInUse(tookOver bool) error {
+	return s.l.update(func(tx *Tx) error {
+		if s.l.state.Counter(counterBoot) != s.bootMark() {
+			tx.batch.SetCounter(counterBoot, s.bootMark())
 		}
-		if !tookOver && l.state.Requests() > 0 {
+		if !tookOver && s.l.state.Requests() > 0 {
 			tx.batch.ForgetRequests() // another kernel may use the same request numbers again
 		}
 		return nil
@@ -185,21 +191,21 @@ func (l *Layer) markInUse(tookOver bool) error {
 // replay applies one record of the log. If the previous process died on this boot (takeover), the log is complete and every
 // node in it was valid, so the nodes are not checked. Otherwise replay refuses a record that names a node missing from the
 // base tree. For a refused record, Open cuts the log after power loss and otherwise reports damage.
-func (l *Layer) replay(record []byte, _ int64) error {
-	if l.counts != nil {
-		if err := l.state.Replay(record); err != nil {
+func (s *opening) replay(record []byte, _ int64) error {
+	if s.l.counts != nil {
+		if err := s.l.state.Replay(record); err != nil {
 			return fmt.Errorf("%w: %w", wal.ErrRefused, err)
 		}
 		return nil
 	}
-	if l.o.ValidBase != nil {
+	if s.l.o.ValidBase != nil {
 		valid := true
-		err := state.Nodes(record, func(n Node) bool { valid = n.Own() || l.o.ValidBase(n); return valid })
+		err := state.Nodes(record, func(n Node) bool { valid = n.Own() || s.l.o.ValidBase(n); return valid })
 		if err != nil || !valid {
 			return errors.Join(wal.ErrRefused, err)
 		}
 	}
-	if err := l.state.Apply(record); err != nil {
+	if err := s.l.state.Apply(record); err != nil {
 		return fmt.Errorf("%w: %w", wal.ErrRefused, err)
 	}
 	return nil
@@ -207,12 +213,12 @@ func (l *Layer) replay(record []byte, _ int64) error {
 
 // started determines how the last use ended, from the log's header and counterBoot. The counter is set only after recovery,
 // so if a process dies during recovery, the next Open gets the same result.
-func (l *Layer) started(found wal.Recovery) Start {
-	mark := l.state.Counter(counterBoot)
+func (s *opening) started(found wal.Recovery) Start {
+	mark := s.l.state.Counter(counterBoot)
 	switch {
 	case found.Fresh, found.Clean && mark == 0 && !found.Rebooted:
 		return Clean
-	case !found.PowerLost && mark == l.bootMark():
+	case !found.PowerLost && mark == s.bootMark():
 		return Killed
 	// The counter is 0, so the last process closed the layer, or died at the very end of Close, or died in Open before markInUse.
 	case !found.PowerLost && mark == 0:
@@ -222,18 +228,18 @@ func (l *Layer) started(found wal.Recovery) Start {
 }
 
 // bootMark returns a hash of the host's boot ID. It is never 0.
-func (l *Layer) bootMark() uint64 {
+func (s *opening) bootMark() uint64 {
 	h := fnv.New64a()
-	h.Write([]byte(l.o.boot))
+	h.Write([]byte(s.l.o.boot))
 	return h.Sum64() | 1
 }
 
 // makeDirectories creates the missing directories, syncs their names, and takes the lock.
-func (l *Layer) makeDirectories() error {
-	_, logErr := l.o.FS.Stat(filepath.Join(l.dir, "log"))
+func (s *opening) makeDirectories() error {
+	_, logErr := s.l.o.FS.Stat(filepath.Join(s.l.dir, "log"))
 	made := logErr != nil // without a log, an earlier Open may have created the directories without syncing them
-	for _, dir := range []string{l.dir, l.contents.dir} {
-		switch err := l.o.FS.Mkdir(dir, 0o700); {
+	for _, dir := range []string{s.l.dir, s.l.contents.dir} {
+		switch err := s.l.o.FS.Mkdir(dir, 0o700); {
 		case err == nil:
 			made = true
 		case !errors.Is(err, fs.ErrExist):
@@ -243,13 +249,13 @@ func (l *Layer) makeDirectories() error {
 	if made {
 		// After an fsync of a file, the file must be found after a power cut. So the directories that lead to it must survive
 		// one as well.
-		for _, dir := range []string{l.dir, filepath.Dir(l.dir)} {
-			if err := l.o.FS.SyncDir(dir); err != nil {
+		for _, dir := range []string{s.l.dir, filepath.Dir(s.l.dir)} {
+			if err := s.l.o.FS.SyncDir(dir); err != nil {
 				return err
 			}
 		}
 	}
-	return l.takeLock()
+	return s.takeLock()
 }
 
 // blame wraps err in ErrDamaged if it reports that the log is damaged, and returns every other error unchanged.
@@ -264,13 +270,13 @@ func blame(err error) error {
 // Close writes and syncs all changes and releases the lock. If a part of that fails, Close returns the error, but no change
 // is lost: the next Open completes the work.
 func (l *Layer) Close() error {
-	close(l.stop)
-	l.busy.Wait()
+	close(l.janitor.stop)
+	l.janitor.busy.Wait()
 	if l.o.ReadOnly {
 		l.abandon()
 		return nil
 	}
-	err := l.tidy(true)
+	err := l.janitor.tidy(true)
 	l.mu.Lock()
 	if err == nil && len(l.due)+len(l.faults)+len(l.forsaken) == 0 && !l.searching.Load() {
 		err = l.update(func(tx *Tx) error { tx.batch.SetCounter(counterBoot, 0); return nil })

@@ -11,7 +11,7 @@ import (
 // complete, and the kernel sends unanswered requests again, so no change depends on them. Files whose number is bound or more
 // belong to this process and are skipped. Close waits for findOrphans.
 func (l *Layer) findOrphans(owned map[uint64]struct{}, bound uint64, tookOver bool) {
-	defer l.busy.Done()
+	defer l.janitor.busy.Done()
 	found, end := 0, l.contents.lose
 	if tookOver {
 		end = l.contents.remove

@@ -106,9 +106,9 @@ func powerRun(t *testing.T, seed uint64) {
 		moments = append(moments, w.namespace())
 		switch r.IntN(16) {
 		case 0:
-			w.must(w.l.compact())
+			w.must(w.l.janitor.compact())
 		case 1, 2:
-			w.must(w.l.tidy(true))
+			w.must(w.l.janitor.tidy(true))
 			for _, m := range w.files {
 				trusted[m.node] = !m.base
 			}

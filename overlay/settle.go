@@ -9,7 +9,7 @@ import (
 // settleLater adds a node to the dirty files that the janitor syncs. The caller holds l.mu.
 func (l *Layer) settleLater(n Node) {
 	l.due[n] = struct{}{}
-	l.poke()
+	l.janitor.poke()
 }
 
 // settleDue syncs the dirty files that were not written recently, or with all every dirty file, and marks their inodes clean.

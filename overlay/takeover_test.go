@@ -42,7 +42,7 @@ func TestRequestsAreRemembered(t *testing.T) {
 		id := 2*i + 2
 		want[id] = w.createFor(id, fmt.Sprint("file", i))
 		if i%30 == 29 {
-			w.must(w.l.compact())
+			w.must(w.l.janitor.compact())
 		}
 	}
 	w.must(w.l.Update(func(tx *Tx) error { tx.Request(1000, 0); return nil }))
@@ -65,7 +65,7 @@ func TestRequestsAreRemembered(t *testing.T) {
 			t.Fatalf("recovery with a takeover: got %+v, want killed, without problems", rec)
 		}
 		check(true)
-		w.must(w.l.compact())
+		w.must(w.l.janitor.compact())
 	}
 	w.mustClose() // the process may be killed during Close, too
 	if rec := w.mustOpen(); !rec.TookOver || rec.Start != Clean {
@@ -115,7 +115,7 @@ func TestListingAcrossTakeover(t *testing.T) {
 			w.createFor(0, fmt.Sprint("comes", i*40+k))
 		}
 		if i%2 == 0 {
-			w.must(w.l.compact())
+			w.must(w.l.janitor.compact())
 		}
 		w.kill()
 		w.o.TakeOver = true
@@ -147,7 +147,7 @@ func TestTakeOverGoesOnWithDirtyFiles(t *testing.T) {
 	if !ok || after.Mtime != before.Mtime || after.Flags != before.Flags {
 		t.Errorf("inode after the takeover: got %+v, want %+v", after, before)
 	}
-	w.must(w.l.tidy(true))
+	w.must(w.l.janitor.tidy(true))
 	for _, name := range []string{"own", baseName(3)} {
 		if in, ok := w.l.Inode(w.files[name].node); !ok || in.Flags != 0 {
 			t.Errorf("the size of %s was not written to the log: %+v", name, in)
@@ -257,7 +257,7 @@ func TestKilledInClose(t *testing.T) {
 		tx.ClearEntry(root, "open")
 		return nil
 	}))
-	w.must(w.l.tidy(true))
+	w.must(w.l.janitor.tidy(true))
 	w.must(w.l.Update(func(tx *Tx) error { tx.batch.SetCounter(counterBoot, 0); return nil }))
 	w.kill()
 	w.o.TakeOver = true

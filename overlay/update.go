@@ -163,7 +163,7 @@ func (tx *Tx) commit() error {
 		return l.broken
 	}
 	if l.wal.Size() > longLog {
-		l.poke() // the janitor decides whether the log is compacted
+		l.janitor.poke() // the janitor decides whether the log is compacted
 	}
 	for _, p := range tx.puts {
 		if p.settled {
@@ -173,12 +173,12 @@ func (tx *Tx) commit() error {
 		// if it existed before this update.
 		if p.existed && p.in.Nlink == 0 && p.in.Node.Own() && l.state.Lookups(p.in.Node) == 0 {
 			l.forsaken = append(l.forsaken, p.in.Node)
-			l.poke()
+			l.janitor.poke()
 		}
 	}
 	if len(tx.dead) > 0 {
 		l.dead = append(l.dead, tx.dead...)
-		l.poke()
+		l.janitor.poke()
 	}
 	return nil
 }

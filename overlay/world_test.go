@@ -86,8 +86,8 @@ func (w *world) mustOpen() Recovery {
 
 // kill closes the files of the layer without further writes, as the kill of its process does.
 func (w *world) kill() {
-	close(w.l.stop)
-	w.l.busy.Wait()
+	close(w.l.janitor.stop)
+	w.l.janitor.busy.Wait()
 	w.l.abandon()
 	w.l, w.pinned = nil, nil
 }

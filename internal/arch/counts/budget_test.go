@@ -16,14 +16,11 @@ const (
 // What is over a budget today, with its figure. A figure falls with the code; only doc comments may let it rise. It goes when its budget
 // is met.
 var (
-	overLines  = map[string]int{}
-	overFields = map[string]int{
-		"overlay.Layer": 26,
-	}
+	overLines   = map[string]int{}
+	overFields  = map[string]int{}
 	overMethods = map[string]int{
 		"daemon.Daemon": 58,
 		"mount.Mount":   100,
-		"overlay.Layer": 60,
 	}
 	commentShareToday = 12.9
 )
