@@ -188,10 +188,10 @@ func TestOtherSessionsGoOnElsewhere(t *testing.T) {
 // the next commit replaces them on the branch.
 func TestCommitsAfterTheCheckpointAreKept(t *testing.T) {
 	t.Parallel()
+	remote, sessions := served(t) // first, so that it is removed after the daemons, which push to it, have ended
 	k := newKeep(t)
 	k.start()
 	k.await()
-	remote, sessions := served(t)
 	dir := k.dir("m")
 	r := k.request(remote, dir)
 	r.Session, r.SessionOptions.Policy, r.SessionOptions.Remote = "hour", control.PolicyOff, sessions
