@@ -19,8 +19,8 @@ var (
 	overLines   = map[string]int{}
 	overFields  = map[string]int{}
 	overMethods = map[string]int{
-		"daemon.Daemon": 58,
 		"mount.Mount":   100,
+		"daemon.Daemon": 58,
 	}
 	commentShareToday = 12.9
 )
