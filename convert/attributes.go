@@ -5,13 +5,14 @@ import (
 	"strings"
 )
 
-// git ignores lines and files of these lengths or more, with a warning.
+// git ignores a line or a file that has this length or more, and prints a warning.
 const (
 	maxLine = 2048      // length of a line in bytes, without the line end
 	maxFile = 100 << 20 // length of a file in bytes
 )
 
-// attr identifies an attribute. Numbers from macroBase on are macros that the file in the root directory defines.
+// attr identifies an attribute. The numbers from macroBase on stand for the macros that the file in the root directory
+// defines.
 type attr int32
 
 const (
@@ -25,7 +26,7 @@ const (
 	attrBinary = numValues // git's built-in macro; files may redefine it
 	macroBase  = attrBinary + 1
 
-	attrNamed attr = -1 // none of the above: the name may be the name of a macro of the root's file
+	attrNamed attr = -1 // any other attribute; it may be a macro that the file in the root directory defines
 )
 
 // attrOf returns the attribute with the given name, or attrNamed if it is not one of the constants.
@@ -65,29 +66,29 @@ type state uint8
 
 const (
 	undecided   state = iota // no line has mentioned the attribute
-	unspecified              // written "!text": as if no line had mentioned the attribute
-	set                      // written "text"
-	unset                    // written "-text"
-	valued                   // written "text=auto": the attribute has a value
+	unspecified              // the line has "!text"; treated as if no line had mentioned the attribute
+	set                      // the line has "text"
+	unset                    // the line has "-text"
+	valued                   // the line has "text=auto", that is, a value
 )
 
 // value is an attribute's state and, if it is valued, its text.
 type value struct {
 	state state  // state of the attribute
-	text  string // the part after "="; only if state is valued
+	text  string // the value of the attribute, which is the part after "="; set only if state is valued
 }
 
 // assignment is one attribute in a line, after the pattern or the name of a macro.
 type assignment struct {
 	attr  attr
-	name  string // the name; only if attr is attrNamed
+	name  string // the name of the attribute; set only if attr is attrNamed
 	value value
 }
 
 // rule is one line of an attributes file: a pattern, and the attributes of the paths that match.
 type rule struct {
 	pattern pattern
-	assigns []assignment // in the order of the line; for each attribute the last assignment counts
+	assigns []assignment // in the order of the line; if an attribute occurs several times, the last assignment counts
 }
 
 // File is a parsed attributes file.
@@ -97,10 +98,10 @@ type rule struct {
 // different root files.
 type File struct {
 	rules []rule
-	// macros has the attributes that each macro sets, indexed by attr, and nothing for an attribute that is not a
-	// macro. It is set only in the file of the root directory.
+	// macros holds, for each macro, the attributes that the macro sets. Its index is an attr; the element is nil for an
+	// attribute that is not a macro. macros is set only in the file of the root directory.
 	macros [][]assignment
-	names  map[string]attr // the macros from macroBase on, by name; only in the file of the root directory
+	names  map[string]attr // numbers of the macros that files define, by name; set only in the file of the root directory
 }
 
 // builtin contains only the macros that git itself defines. It stands for a missing file in the root directory.
@@ -169,8 +170,8 @@ func (f *File) define(defs map[string][]assignment) {
 	}
 }
 
-// resolve replaces the names of macros in as by their numbers. It removes, in place, the attributes that neither
-// affect a conversion nor are macros of f, the file of the root directory.
+// resolve replaces, in the list as, each macro name by the number of the macro. It removes, in place, the attributes that
+// neither affect a conversion nor are macros of f, the file of the root directory.
 func (f *File) resolve(as []assignment) []assignment {
 	keep := as[:0]
 	for _, a := range as {
@@ -186,13 +187,13 @@ func (f *File) resolve(as []assignment) []assignment {
 	return keep
 }
 
-// Matters reports whether the file can affect a conversion. If not, Decide returns the same rules without the file.
-// Matters assumes that no root file defines a macro with the name of an attribute that inert knows.
+// Matters reports whether the file can affect a conversion. If Matters returns false, Decide returns the same rules with and
+// without the file. Matters assumes that no root file defines a macro with the name of an attribute that inert knows.
 func (f *File) Matters() bool {
 	if f == nil {
 		return false
 	}
-	if f.macros != nil { // the root's file: Parse kept only rules that affect a conversion
+	if f.macros != nil { // f is the file of the root directory, and Parse has kept only rules that affect a conversion
 		return len(f.rules) > 0 || len(f.names) > 0 || f.redefines()
 	}
 	for _, r := range f.rules {
@@ -221,14 +222,14 @@ func (f *File) redefines() bool {
 // allocation only if the root's file defines more than about 250 macros.
 type walk struct {
 	values [numValues]value
-	open   uint8     // bit set of the sought attributes that are not decided yet
-	few    [4]uint64 // bit set of the decided attributes with numbers below 256
-	more   []uint64  // bit set of the decided attributes from 256 on
+	open   uint8     // bit set of the attributes that are sought and not decided yet
+	few    [4]uint64 // bit set of the decided attributes whose numbers are below 256
+	more   []uint64  // bit set of the decided attributes whose numbers are 256 or more
 	// root is the file that defines the macros.
 	root *File
 }
 
-// decide marks an attribute as decided, and reports whether it was undecided before the call.
+// decide marks an attribute as decided. It returns false if the attribute was decided before the call.
 func (w *walk) decide(id attr) bool {
 	word, bit := int(id/64), uint64(1)<<(id%64)
 	p := &w.few[word%len(w.few)]
@@ -303,9 +304,9 @@ func (w *walk) file(f *File, path, base string) bool {
 	return false
 }
 
-// fill decides those attributes of as that are undecided. It uses a stack on the heap instead of recursion, because a
-// file may define millions of macros, each of which sets the next. It reads as from its end, because within a line the
-// last assignment of an attribute counts.
+// fill decides those attributes of the list as that are still undecided. It uses a stack on the heap instead of recursion,
+// because a file may define millions of macros, each of which sets the next one. It reads the list from its end, because
+// within a line the last assignment of an attribute counts.
 func (w *walk) fill(as []assignment) {
 	var few [8][]assignment
 	stack := append(few[:0], as)

@@ -27,13 +27,13 @@ type Settings struct {
 	EOL        string // core.eol: "" (not configured), "lf", "crlf", or "native", which means lf here
 	IgnoreCase bool   // the value of core.ignoreCase
 
-	Drivers map[string]Driver // filter drivers by name
-	Outside *Outside          // attributes from files outside the tree; nil: none
+	Drivers map[string]Driver // filter drivers, by name
+	Outside *Outside          // attributes from files outside the tree; nil if there are none
 }
 
 // Driver is a filter driver of the user's configuration. The zero Driver converts nothing.
 type Driver struct {
-	Name     string // <name> in "filter=<name>"
+	Name     string // the part NAME of "filter=NAME"
 	Smudge   string // command run for each file; "%f" stands for the path
 	Process  string // command of a long-running process, used instead of Smudge
 	Clean    bool   // a clean command is configured
@@ -97,10 +97,10 @@ const (
 	actAutoCRLF
 )
 
-// Decide returns the rule for the regular file at path, which is relative to the root of the tree and uses '/'. files
-// has one element for each directory from the root down to the directory of the file: its .gitattributes, or nil if
-// it has none. Missing elements at the end count as nil. git never converts symbolic links, so callers must not pass
-// the path of one.
+// Decide returns the rule for the regular file at path, which is relative to the root of the tree and uses '/'. The slice
+// files has one element for each directory from the root down to the directory of the file: the .gitattributes of the
+// directory, or nil if the directory has none. Missing elements at the end count as nil. git never converts symbolic links,
+// so callers must not pass the path of a symbolic link.
 func Decide(s Settings, files []*File, path string) Rule {
 	w := s.collect(files, path, 1<<numValues-1)
 	act := s.action(&w)
@@ -129,15 +129,16 @@ func Decide(s Settings, files []*File, path string) Rule {
 			r.driver = d
 		}
 	}
-	// For files in memory git uses other code to expand $Id$ (see identMode).
+	// git expands $Id$ with different code in files that it converts in memory (see identMode).
 	if r.ident != identNone && whole {
 		r.ident = identWhole
 	}
 	return r
 }
 
-// Returns reports whether git would convert the file at path when it is added to the repository, for any contents, like
-// git's would_convert_to_git. It has the same parameters as Decide.
+// Returns reports whether git would convert the file at path when the file is added to the repository, as git's function
+// would_convert_to_git does. The result does not depend on the contents of the file. The parameters are the same as those of
+// Decide.
 func Returns(s Settings, files []*File, path string) bool {
 	w := s.collect(files, path, 1<<numValues-1)
 	_, driver := s.Drivers[w[attrFilter].text]
@@ -181,8 +182,8 @@ func (s Settings) action(w *[numValues]value) action {
 	return act
 }
 
-// encoding returns the encoding that git derives from a value of working-tree-encoding; "" means UTF-8, and
-// badEncoding that the attribute has no value.
+// encoding returns the encoding that git derives from a value of working-tree-encoding. It returns "" for UTF-8, and
+// badEncoding if the attribute has no value.
 func (v value) encoding() string {
 	switch {
 	case v.state == set:

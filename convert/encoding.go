@@ -34,9 +34,9 @@ func IconvNames(encoding string) []string {
 	return []string{encoding}
 }
 
-// encoderOf returns the encoder for an encoding that needs no tables, and nil for any other name. Encoders return the
-// same bytes as glibc: with the names UTF-16 and UTF-32 the output starts with a byte order mark and has the byte
-// order of the machine, with other names it has no mark. For names that end in "-BOM" git itself adds the mark.
+// encoderOf returns the encoder for an encoding that needs no tables, and nil for any other name. Encoders return the same
+// bytes as glibc: for the names UTF-16 and UTF-32, the output starts with a byte order mark and has the byte order of the
+// machine; for other names, the output has no mark. For names that end in "-BOM" git itself adds the mark.
 func encoderOf(name string) encoder {
 	if name == "" || name == badEncoding {
 		return nil
@@ -144,7 +144,7 @@ func utf32Encoder(order byteOrder, mark bool) encoder {
 func belowEncoder(limit rune) encoder {
 	return func(content []byte) ([]byte, bool) {
 		if bytes.IndexFunc(content, func(r rune) bool { return r >= utf8.RuneSelf }) < 0 {
-			return content, true // ASCII only; IndexFunc takes an invalid byte for U+FFFD, so it would have found an invalid byte
+			return content, true // content has only ASCII characters: IndexFunc would have found an invalid byte, which it decodes as U+FFFD
 		}
 		out := make([]byte, 0, len(content))
 		for len(content) > 0 {

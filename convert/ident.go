@@ -9,7 +9,8 @@ import (
 // keyword is the start of a "$Id$" or "$Id: ...$", which the attribute ident expands.
 const keyword = "$Id"
 
-// mayExpand reports whether content may contain a keyword that is to be expanded. If not, content need not be copied.
+// mayExpand reports whether content may contain a keyword that has to be expanded. If it returns false, the caller need not
+// copy content.
 func mayExpand(content []byte) bool {
 	for {
 		i := bytes.Index(content, []byte(keyword))
@@ -83,8 +84,8 @@ func expandStream(id object.ID, content []byte) []byte {
 	const head = keyword + "\x00" // as in git, the keyword includes the NUL of the C string
 	expansion := ": " + id.String() + " $"
 	out, changed := make([]byte, 0, len(content)+256), false
-	held := 0    // offset in out: git's filter still buffers the output from here on
-	matched := 0 // number of bytes of head that have matched and are not in out yet
+	held := 0    // offset in out; the output from this offset on is what git's filter would still have in its buffer
+	matched := 0 // number of bytes at the start of head that have matched; they are not in out yet
 	for i := 0; i < len(content); {
 		if matched == 0 && held == len(out) {
 			n := bytes.IndexByte(content[i:], '$')
@@ -123,7 +124,7 @@ func expandStream(id object.ID, content []byte) []byte {
 			}
 		case atEnd:
 			out = append(out, c)
-			continue // the filter keeps this output buffered
+			continue // held stays the same, because git's filter keeps this output in its buffer
 		default:
 			out = append(out, c)
 		}
@@ -135,8 +136,8 @@ func expandStream(id object.ID, content []byte) []byte {
 	return append(out, head[:matched]...)
 }
 
-// foreign reports whether a "$Id: ...$" was written by another version control system: it has white space elsewhere
-// than at the end of its text.
+// foreign reports whether another version control system wrote the "$Id: ...$" in held, which is the case if its text has
+// white space elsewhere than at the end.
 func foreign(held []byte) bool {
 	text, ok := bytes.CutPrefix(held, []byte(keyword+": "))
 	if !ok {

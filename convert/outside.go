@@ -6,9 +6,9 @@ import "maps"
 type Outside struct {
 	above *File   // rules of the git directory's file, which take precedence over the tree's files
 	below []*File // rules of the user's file, then of the machine's; the tree's files take precedence over both
-	// macros has the macros of the files in below, at index 0, and those of above, at index 1.
+	// macros[0] holds the macros of the files in below, and macros[1] holds the macros of the file above.
 	macros [2]map[string][]assignment
-	root   *File // the macros to use if the tree has no file in its root directory
+	root   *File // the file of the root directory that is used if the tree has none; it holds the macros above
 }
 
 // NewOutside parses the contents of three files: /etc/gitattributes (machine), the file of core.attributesFile
@@ -36,9 +36,9 @@ func NewOutside(machine, user, gitDir []byte, ignoreCase bool) *Outside {
 	return o
 }
 
-// mergeMacros returns the macros of the root's file together with those outside the tree. If a macro has several
-// definitions, the git directory's file takes precedence over the root's file, and that over the user's and the
-// machine's files.
+// mergeMacros returns the macros of the file in the root directory, which are in the parameter root, together with the macros
+// from outside the tree. If a macro has several definitions, the definition in the git directory's file takes precedence over
+// the one in the root directory, and the latter over those in the user's and the machine's files.
 func (o *Outside) mergeMacros(root map[string][]assignment) map[string][]assignment {
 	if o == nil || len(o.macros[0])+len(o.macros[1]) == 0 {
 		return root
@@ -47,7 +47,7 @@ func (o *Outside) mergeMacros(root map[string][]assignment) map[string][]assignm
 	maps.Copy(all, o.macros[0])
 	maps.Copy(all, root)
 	maps.Copy(all, o.macros[1])
-	for name, body := range all { // copied, because File.define modifies the slices in place
+	for name, body := range all { // each slice is copied, because File.define modifies it in place
 		all[name] = append([]assignment(nil), body...)
 	}
 	return all

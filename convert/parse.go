@@ -16,7 +16,7 @@ type parser struct {
 	macrosMay bool // the file may define macros
 	fold      bool // patterns do not distinguish upper and lower case
 	rules     []rule
-	macros    map[string][]assignment // of several definitions of a name, the last one counts
+	macros    map[string][]assignment // macros by name; if a name has several definitions, the last one counts
 }
 
 // read parses a whole file. As in git, a NUL byte ends the file, and a file of maxFile bytes or more is ignored.

@@ -9,8 +9,8 @@ const (
 	kindBase   kind = iota // the base name equals literal
 	kindSuffix             // the base name ends in literal: "*.ext", and "*" itself
 	kindGlob               // the base name matches program
-	kindPath               // the path, relative to the directory of the attributes file, equals literal
-	kindDeep               // the same path starts with literal, and the rest of it matches program
+	kindPath               // literal equals the path, relative to the directory of the attributes file
+	kindDeep               // literal is the start of that path, and program matches the rest of the path
 )
 
 // pattern is a compiled pattern. The kind determines which of literal and program are used. Both match bytes, not
@@ -186,7 +186,7 @@ func run(prog []token, s string) bool {
 			}
 		} else {
 			t := &prog[at]
-			n := -1 // number of matched bytes
+			n := -1 // number of bytes of s that t matches; -1 if t does not match
 			switch t.op {
 			case opLiteral:
 				if strings.HasPrefix(s[i:], t.literal) {
