@@ -38,10 +38,10 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// ErrEnded is returned because the mount is being unmounted.
+// ErrEnded is the error of an operation that fails because the mount is being unmounted.
 var ErrEnded = errors.New("mount is being unmounted")
 
-// A failed operation is retried after retryFirst. Each further wait is twice as long as the previous one, up to retryMost.
+// A failed operation is retried after retryFirst. Each further wait is twice as long as the previous wait, up to retryMost.
 const (
 	retryFirst = time.Second
 	retryMost  = 30 * time.Second
@@ -54,7 +54,7 @@ type Agent struct {
 
 	// checkpointLock is held while checkpoints are made or removed.
 	checkpointLock
-	opening  sync.Mutex  // held while the repository is opened
+	opening  sync.Mutex  // held while Open opens the repository
 	git      gitSigns    // changes of the git directory since the last checkpoint
 	claim    laneClaim   // claim of this process on a lane
 	problems problems    // operations that failed at their last attempt
@@ -65,18 +65,18 @@ type Agent struct {
 	// mu guards the fields below.
 	mu          sync.Mutex
 	options     control.SessionOptions // options in force; the URL of the session remote may contain a secret
-	schedule    schedule               // the policy in options, which decides when checkpoints are made
-	work        work                   // the repository and connections that Open has opened; empty before Open
-	meta        session.Meta           // metadata of the session, as of the last claim or take-over
+	schedule    schedule               // policy of the field options, which decides when checkpoints are made
+	work        work                   // repository and connections that Open has opened; empty before Open
+	meta        session.Meta           // metadata of the session after this process last claimed a lane or lost its lane to another writer
 	lane        session.Lane           // lane in which this mount makes checkpoints
 	closed      bool                   // End was called, so Open fails
-	followed    chan struct{}          // closed, and replaced by a new channel, after a change by another writer was processed
+	followed    chan struct{}          // closed and replaced by a new channel each time a change by another writer was processed
 	checkpoints checkpoints
-	notes       []string // texts that Notices returns; see AddNote
+	notes       []string // lines for the user, which Notices returns
 	ending      ending   // progress of ending the mount
 }
 
-// place contains the directories and the store that the mount's session uses.
+// place contains the directories of the mount's session, and the store of the mounted remote.
 type place struct {
 	home    string // directory of the session below the state directory; "" before Configure
 	gitDir  string // git directory of the mount
@@ -98,11 +98,11 @@ type work struct {
 // checkpoints describes the checkpoints of the session, as far as this process knows them.
 type checkpoints struct {
 	newest  session.Checkpoint // newest checkpoint that this process has made or found
-	leftOut []capture.LeftOut  // files that newest does not contain, with the reasons
-	unread  []string           // ignore files that could not be read when newest was made
+	leftOut []capture.LeftOut  // files that the checkpoint newest does not contain, with the reasons
+	unread  []string           // ignore files that could not be read when the checkpoint newest was made
 	count   int64              // number of checkpoints in all lanes
-	old     int                // number of checkpoints that gc would drop, at the last count
-	seen    time.Time          // start of the latest capture: newest contains all changes before it
+	old     int                // number of checkpoints that gc would have dropped when they were last counted
+	seen    time.Time          // start of the latest capture; the checkpoint newest contains all changes before this time
 	made    Figures
 }
 
@@ -129,7 +129,7 @@ type Settings struct {
 	Store   Store
 	BaseURL string // URL of the mounted remote without secrets; "" if other machines cannot use that URL
 
-	Asked    control.SessionOptions // options in the request for the mount
+	Asked    control.SessionOptions // options that the mount request contains
 	Recorded control.SessionOptions // options of the previous mount of the session
 }
 
@@ -151,7 +151,8 @@ func (a *Agent) Configure(s Settings) error {
 	return nil
 }
 
-// combine returns the options o of a request, in which unset options are replaced by the recorded ones or by the defaults.
+// combine returns the options o of a mount request. It replaces unset options by the recorded ones or, if none is recorded,
+// by the defaults.
 func combine(o, recorded control.SessionOptions) control.SessionOptions {
 	if o.Remote == "" {
 		o.Remote = recorded.Remote
@@ -256,7 +257,7 @@ type problems struct {
 	log *zap.Logger
 
 	mu     sync.Mutex
-	failed map[string]error // by operation: the error of its last attempt; guarded by mu
+	failed map[string]error // error of the last attempt, by operation; guarded by mu
 }
 
 // note records the result of an operation. A nil error removes the recorded failure of the operation. The result of a canceled
@@ -276,7 +277,7 @@ func (p *problems) note(operation string, err error) {
 	}
 }
 
-// drain removes the token from c, a channel of capacity 1, and reports whether there was one.
+// drain removes the token from c, a channel of capacity 1. It returns false if the channel was empty.
 func drain(c <-chan struct{}) bool {
 	select {
 	case <-c:

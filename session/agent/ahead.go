@@ -27,11 +27,11 @@ type AheadClaim struct {
 	old    object.ID          // commit of ref on the session remote
 	cancel context.CancelFunc // cancels the push
 	opened chan *thin.Push    // holds one value; nil if the push could not be opened
-	done   chan struct{}      // closed when the goroutine of Begin has returned; nil if Begin was not called
+	done   chan struct{}      // closed when the goroutine that Begin starts has returned; nil if Begin was not called
 
-	// The fields below are valid after done was closed.
-	now   object.ID // new commit of ref that was sent to the session remote; zero if nothing was sent
-	acked bool      // the session remote has acknowledged the commit in the field now
+	// The caller may read the fields below after the channel done was closed.
+	now   object.ID // commit that was sent as the new commit of ref; zero if nothing was sent
+	acked bool      // the session remote has acknowledged the commit that was sent
 	err   error     // error of the push or of the claim
 }
 
@@ -100,8 +100,8 @@ func (c *AheadClaim) claim(ctx context.Context, repo *session.Repo) error {
 	return nil
 }
 
-// Wait waits until the push that Begin started has finished. It returns an error if another writer has the lane. It returns nil
-// if c is nil.
+// Wait waits until the push that Begin started has finished. It returns an error if another writer has the lane or the
+// session is closed. After any other error it returns nil, because Agent.Claim repeats the claim. It returns nil if c is nil.
 func (c *AheadClaim) Wait() error {
 	if c == nil {
 		return nil
@@ -112,11 +112,12 @@ func (c *AheadClaim) Wait() error {
 	if IsRefusal(c.err) {
 		return c.err
 	}
-	return nil // after any other error, Agent.Claim repeats the claim
+	return nil // Agent.Claim repeats a claim that failed for another reason
 }
 
-// AddTo sets the commit of the metadata ref in acknowledged. If the session remote did not answer, AddTo also adds to
-// asked the commit that was sent. It must be called after Wait. It does nothing if c is nil.
+// AddTo adds the metadata ref with its commit on the session remote to the map acknowledged. If the session remote did not
+// acknowledge the commit that was sent, AddTo adds the old commit there, and the sent one to the map asked. The caller must
+// have called Wait. AddTo does nothing if c is nil or if no commit was sent.
 func (c *AheadClaim) AddTo(acknowledged, asked map[string]object.ID) {
 	if c == nil || c.now.IsZero() {
 		return
@@ -142,11 +143,11 @@ func (c *AheadClaim) End() {
 	}
 }
 
-// notMade is the reason that is recorded when the lane of a failed mount is released.
+// notMade is the reason that is recorded in the metadata when the lane of a failed mount is released.
 const notMade = "session could not be mounted"
 
-// withdraw releases the lane of a mount that has claimed the lane and then failed to start. Otherwise other machines could not
-// use the lane without taking it over.
+// withdraw releases the lane of a mount that has claimed the lane and then failed to start. Without the release, other
+// machines would have to take the lane over. Errors are logged.
 func (l *laneClaim) withdraw() {
 	a := l.agent
 	l.mu.Lock()
@@ -172,7 +173,8 @@ func (l *laneClaim) withdraw() {
 	}
 }
 
-// withdrawAhead releases a lane that only an AheadClaim has claimed, so that there is no queue that could push the release.
+// withdrawAhead releases a lane that was claimed by an AheadClaim alone, so no queue exists that could push the release. The
+// parameter before is the commit of the metadata before the claim.
 func (l *laneClaim) withdrawAhead(ctx context.Context, writer session.Writer, before object.ID) error {
 	c := l.agent.config
 	repo, err := c.Repository.OpenMeta()

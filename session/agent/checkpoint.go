@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	fewSegments = 4 // with at most this many segments, checkpoints are counted before Open returns
+	fewSegments = 4 // up to this number of segments, Open counts the checkpoints itself; otherwise a goroutine counts them
 	// manyOld is the number of droppable checkpoints from which Notices suggests gc. Each checkpoint has to be read when
 	// checkpoints are counted or listed.
 	manyOld = 1000
@@ -51,8 +51,8 @@ func (a *Agent) CaptureNow(ctx context.Context, reason session.Reason, message s
 	if _, err = a.Open(ctx); err != nil {
 		return p, report, err
 	}
-	// The token is removed even if the policy ignores changes of the git directory, because in that case no other code
-	// would remove it.
+	// The token is removed even if the policy ignores changes of the git directory, because in that case no goroutine waits
+	// for tokens and removes them.
 	signed := drain(a.git.moved)
 	if signed {
 		a.git.heard()
@@ -81,7 +81,7 @@ func (a *Agent) CaptureNow(ctx context.Context, reason session.Reason, message s
 	return p, report, nil
 }
 
-// CheckpointHead makes a checkpoint if HEAD is not the same commit as in the newest checkpoint of repo.
+// CheckpointHead makes a checkpoint if the commit of HEAD is not the commit of HEAD in the newest checkpoint of repo.
 func (a *Agent) CheckpointHead(ctx context.Context, repo *session.Repo) error {
 	last := object.ID{}
 	if newest, err := repo.Checkpoints(1); err != nil {
@@ -113,7 +113,7 @@ func (t checkpointLock) Lock(ctx context.Context) error {
 // Unlock releases the lock.
 func (t checkpointLock) Unlock() { <-t }
 
-// Newest returns the newest checkpoint that this process has made or found, and the lane of the next one.
+// Newest returns the newest checkpoint that this process has made or found, and the name of the lane of the next checkpoint.
 func (a *Agent) Newest() (p session.Checkpoint, lane string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -155,7 +155,7 @@ func oldCheckpoints(checkpoints []session.Checkpoint, now time.Time) int {
 	return len(checkpoints) - i
 }
 
-// massRemoved reports whether many files were removed or overwritten since the last checkpoint.
+// massRemoved reports whether many files were removed or overwritten at once since the last checkpoint.
 func (c *Config) massRemoved() bool {
 	_, _, many := c.Removals.MassRemoved()
 	return many
@@ -169,7 +169,7 @@ func (a *Agent) unsaved() bool {
 		return true
 	}
 	untouched, err := a.config.Git.Untouched()
-	if err != nil && !errors.Is(err, fs.ErrNotExist) { // if there is no git directory, git was not used
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // without a git directory, git has changed nothing
 		a.log.Debug("check git directory for changes", zap.String("dir", a.config.Dir), zap.Error(err))
 	}
 	return err == nil && !untouched
@@ -181,8 +181,9 @@ func isEmpty(repo *session.Repo) bool {
 	return err == nil && !slices.ContainsFunc(refs, func(r packedrefs.Ref) bool { return r.Name != session.MetaRef(repo.Session()) })
 }
 
-// KeepAll stores all changes in the repository: the refs of the git directory and, unless the policy is off, a checkpoint. It
-// returns an UnsavedError if some changes could not be stored.
+// KeepAll stores all changes in the repository: the refs of the git directory and, unless the policy is off, a checkpoint. If
+// the policy is off, it makes a checkpoint only for the reason session.Manual. KeepAll returns an UnsavedError if some
+// changes could not be stored.
 func (a *Agent) KeepAll(ctx context.Context, reason session.Reason) error {
 	if !a.config.Git.Exists() && a.config.Tree.Changed() == 0 && !a.config.massRemoved() { // no program has changed anything
 		return nil
@@ -195,8 +196,8 @@ func (a *Agent) KeepAll(ctx context.Context, reason session.Reason) error {
 	if _, _, captureErr := a.CaptureNow(ctx, reason, ""); captureErr != nil {
 		return errors.Join(err, unsavedError(captureErr))
 	}
-	// The checkpoint contains the commits. If copying refs failed, only contents that clones of the repository need can
-	// be missing.
+	// The checkpoint contains the commits of all refs. If copying the refs failed, a user who clones the embedded session
+	// remote may lack contents, but no change is lost.
 	if a.Options().Remote == control.RemoteEmbedded {
 		return err
 	}
@@ -212,7 +213,7 @@ func (a *Agent) Flush(ctx context.Context) error {
 	return copier.Flush(ctx)
 }
 
-// UnsavedError means that the latest changes were stored neither in a checkpoint nor as refs in the session's repository.
+// UnsavedError means that some of the latest changes are not stored in the session's repository.
 type UnsavedError struct{ cause error }
 
 // unsavedError wraps err in an UnsavedError. It returns nil if err is nil.

@@ -31,10 +31,10 @@ type laneClaim struct {
 	// mu guards the fields below.
 	mu      sync.Mutex
 	writer  session.Writer     // identity with which the lane is claimed; zero before the first claim
-	pending bool               // the mount is starting, and the session remote has not answered yet
+	pending bool               // the mount is starting, and the session remote has not answered the claim yet
 	held    *session.HeldError // claim of another writer on the lane; nil if there is none
-	claimed bool               // a starting mount has claimed the lane, and the session remote may have the claim
-	before  object.ID          // metadata of the session before the first claim of this process
+	claimed bool               // a starting mount has claimed the lane, so withdraw must release the lane if the mount fails
+	before  object.ID          // commit of the session's metadata before the first claim of this process
 	waited  time.Duration      // time for which AheadClaim.Wait has waited for the session remote
 }
 
@@ -54,7 +54,7 @@ func (a *Agent) Claim(ctx context.Context, o ClaimOptions) error {
 	l := &a.claim
 	l.setPending(true)
 	defer l.setPending(false)
-	if o.Resumed && a.Options().TakeOver { // another writer than the one recorded on this host may have the lane now
+	if o.Resumed && a.Options().TakeOver { // the lane may have got another writer since this host last read the metadata
 		l.update(ctx)
 	}
 	_, err := a.Open(ctx)
@@ -74,7 +74,8 @@ func (a *Agent) Claim(ctx context.Context, o ClaimOptions) error {
 	return nil
 }
 
-// IsRefusal reports whether a claim failed because another writer has the lane or because the session is closed.
+// IsRefusal reports whether err is the error of a claim that failed because another writer has the lane or the session is
+// closed.
 func IsRefusal(err error) bool {
 	var held *session.HeldError
 	return errors.As(err, &held) || errors.Is(err, session.ErrClosed)
@@ -95,7 +96,7 @@ func (a *Agent) Refused(meta session.Meta) error {
 	return nil
 }
 
-// setPending records whether the mount is starting and waits for an answer of the session remote.
+// setPending records whether the mount is starting and still waits for the session remote to answer the claim.
 func (l *laneClaim) setPending(pending bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -109,7 +110,7 @@ func (l *laneClaim) setClaimed(claimed bool) {
 	l.claimed = claimed
 }
 
-// setWaited records for how long the mount has already waited for the session remote.
+// setWaited records the duration for which the mount has already waited for the session remote to answer the claim.
 func (l *laneClaim) setWaited(d time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -130,8 +131,8 @@ func (l *laneClaim) owner() session.Writer {
 	return l.writer
 }
 
-// claimLane claims a lane in the session's repository, without pushing the claim. With takeOver, it claims a lane that another
-// writer has.
+// claimLane claims a lane in the session's repository, without pushing the claim. If takeOver is set, it claims the lane even
+// if another writer has claimed the lane.
 func (l *laneClaim) claimLane(ctx context.Context, repo *session.Repo, takeOver bool) (session.Claimed, error) {
 	c := l.agent.config
 	writer, err := c.Writer()
@@ -157,7 +158,8 @@ func (l *laneClaim) claimLane(ctx context.Context, repo *session.Repo, takeOver 
 	})
 }
 
-// laneOf returns the lane that writer w used last; "" if w has used none, which stands for the main lane.
+// laneOf returns the name of the lane that writer w claimed last. It returns "", which stands for the main lane, if w has
+// claimed none.
 func laneOf(meta session.Meta, w session.Writer) string {
 	var newest session.Lane
 	for _, l := range meta.Lanes {
@@ -213,8 +215,8 @@ func (l *laneClaim) update(ctx context.Context) bool {
 	return newer
 }
 
-// fetchMeta sets the metadata on this host to the metadata of the session remote, if the latter is a descendant of the
-// former.
+// fetchMeta fetches the metadata of the session remote, and stores it on this host if it is a descendant of the metadata that
+// this host has. newer reports whether it was stored.
 func (l *laneClaim) fetchMeta(ctx context.Context) (newer bool, err error) {
 	c := l.agent.config
 	ref, remote := session.MetaRef(c.Session), c.Remotes.Session()
@@ -248,7 +250,8 @@ func (l *laneClaim) fetchMeta(ctx context.Context) (newer bool, err error) {
 	return false, nil
 }
 
-// giveUp undoes the claim of a starting mount if another writer has the lane. It returns false if it has not undone the claim.
+// giveUp undoes the claim of a starting mount if another writer has the lane, and reports whether it has done so. The claim
+// stands if the mount has started already, or if the mount takes over the lane.
 func (l *laneClaim) giveUp(ctx context.Context, t writeback.Taken) (bool, error) {
 	a := l.agent
 	a.mu.Lock()

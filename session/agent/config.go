@@ -33,10 +33,11 @@ type Config struct {
 
 	// Writer returns the identity under which this state directory and this process write to sessions.
 	Writer func() (session.Writer, error)
-	// Watch sends to wake, without blocking, when an entry is created in dir, until stop is called. If wake watches dir
-	// already, fresh is false and stop is nil.
+	// Watch starts to send to the channel wake, without blocking, when an entry is created in dir. The function stop ends
+	// this. If the channel wake watches dir already, fresh is false and stop is nil.
 	Watch func(dir string, wake chan<- struct{}) (stop func(), fresh bool, err error)
-	// Background runs work in a goroutine, and reports a panic of work. The unmount waits until work has returned.
+	// Background runs the function work in a goroutine, and reports a panic of work. The unmount waits until work has
+	// returned.
 	Background func(name string, work func())
 	// Followed reports whether every change of the working tree was made by following the branch on the remote, so that no
 	// checkpoint is needed.
@@ -57,8 +58,8 @@ type Tree interface {
 type Removals interface {
 	// MassRemoval returns a channel that holds one token after many files were removed.
 	MassRemoval() <-chan struct{}
-	// MassRemoved returns the time of the latest removal, whether there is little room to keep more contents, and whether
-	// many files were removed since the last checkpoint.
+	// MassRemoved returns the time of the latest removal of many files. full reports whether there is little room to keep
+	// more removed contents, and many whether many files were removed since the last checkpoint.
 	MassRemoved() (latest time.Time, full, many bool)
 }
 
@@ -67,10 +68,10 @@ type GitDir interface {
 	// Await waits until the git directory was created or its creation has failed. It returns false if ctx or the mount ended
 	// before that.
 	Await(ctx context.Context) bool
-	// Exists reports whether git may have been used: this process or a predecessor has created the git directory.
+	// Exists reports whether this process or a predecessor has created the git directory, so that git may have been used.
 	Exists() bool
-	// Untouched reports whether refs, HEAD and index are the same as when the mount was created. It also returns false if
-	// finding that out would take long.
+	// Untouched reports whether refs, HEAD and index are the same as when the mount was created. It also returns false if the
+	// comparison would take long.
 	Untouched() (bool, error)
 }
 
@@ -85,7 +86,8 @@ type CaptureRequest struct {
 	Repo  *session.Repo
 	Lane  session.Lane // lane of the checkpoints that the Capturer makes
 	Rules capture.Rules
-	// MergedNotes returns the value that a notes ref got when notes of other sessions were merged into it; zero: no merge.
+	// MergedNotes returns the commit that a notes ref was set to when notes of other sessions were merged into it; zero if no
+	// notes were merged.
 	MergedNotes func(ref string) object.ID
 }
 
@@ -118,7 +120,7 @@ type Remotes interface {
 
 // Objects fetches objects from session remotes.
 type Objects interface {
-	// FetchMeta fetches commit want of the session's metadata into the session's repository, which has commit have.
+	// FetchMeta fetches the commit want of the session's metadata into the session's repository, which has the commit have.
 	FetchMeta(ctx context.Context, want, have object.ID) error
 	// ReadMeta reads commit id of another session's metadata from its session remote, without storing it.
 	ReadMeta(ctx context.Context, remote *transport.Remote, id object.ID) (session.Meta, error)

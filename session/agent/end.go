@@ -29,15 +29,15 @@ const (
 type ending struct {
 	patience time.Duration         // timeout for waiting for the session remote; 0: SyncTime; negative: do not wait
 	tried    bool                  // BeforeUnmount has run
-	why      error                 // reason why refs are missing on the session remote; nil: unknown, or none is missing
-	unsaved  error                 // reason why the latest changes are in no checkpoint; nil: they are in a checkpoint
+	why      error                 // reason why refs are missing on the session remote; nil if the reason is unknown or no ref is missing
+	unsaved  error                 // reason why the latest changes are in no checkpoint; nil if a checkpoint contains them
 	pending  int64                 // number of refs that are not pushed
 	diverged []control.DivergedRef // refs that were pushed under another name
 	empty    bool                  // the repository contains nothing except metadata
 }
 
-// BeforeUnmount makes a checkpoint and pushes it while the mount is still attached to the kernel. If wait is set, it
-// waits until the git directory was created before it makes the checkpoint.
+// BeforeUnmount makes a checkpoint and pushes it while the mount is still attached to the kernel. If wait is set and files
+// have changed, it waits until the git directory was created before it makes the checkpoint.
 func (a *Agent) BeforeUnmount(ctx context.Context, reason session.Reason, wait bool) {
 	if !a.Active() {
 		return
@@ -64,8 +64,8 @@ func (a *Agent) BeforeUnmount(ctx context.Context, reason session.Reason, wait b
 	a.ending.tried, a.ending.why = true, err
 }
 
-// patience returns how long BeforeUnmount waits for the session remote: wait, or SyncTime if wait is 0. The result is at most half
-// of the time until the deadline of ctx, so that there is time for the unmount itself.
+// patience returns the timeout for the push in BeforeUnmount: the duration wait, or SyncTime if wait is 0. The result is at
+// most half of the time until the deadline of ctx, so that there is time for the unmount itself.
 func patience(ctx context.Context, wait time.Duration) time.Duration {
 	if wait == 0 {
 		wait = SyncTime
@@ -76,8 +76,8 @@ func patience(ctx context.Context, wait time.Duration) time.Duration {
 	return wait
 }
 
-// SetPatience sets for how long ending the mount waits for the session remote. 0 means SyncTime; a negative d means that nothing
-// waits.
+// SetPatience sets the timeout for pushing when the mount ends. 0 means SyncTime. If d is negative, the mount ends without
+// waiting for the session remote.
 func (a *Agent) SetPatience(d time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -172,7 +172,7 @@ func (a *Agent) endWork(reason session.Reason) {
 	a.ending.why = err
 }
 
-// count records the refs that are not pushed, and the reason if none is recorded yet.
+// count records the number of refs that are not pushed and, if no reason is recorded yet, the reason.
 func (e *ending) count(st writeback.Status) {
 	e.pending, e.diverged = int64(st.Pending), divergedRefs(st)
 	if e.why == nil {
@@ -189,7 +189,7 @@ func (a *Agent) Empty() bool {
 
 // Left describes the refs that are missing on the session remote after End.
 type Left struct {
-	Pending  int64                 // number of refs that are not pushed; 0 if everything was pushed
+	Pending  int64                 // number of refs that are not pushed; 0 if all refs were pushed
 	Why      string                // reason why refs are not pushed; "" if Pending is 0
 	Diverged []control.DivergedRef // refs that were pushed under another name
 }
@@ -200,7 +200,7 @@ func (a *Agent) Left() Left {
 	defer a.mu.Unlock()
 	l := Left{Diverged: a.ending.diverged}
 	switch {
-	case a.ending.unsaved != nil: // count at least 1 ref: the one that the missing checkpoint would have updated
+	case a.ending.unsaved != nil: // count at least the ref that the missing checkpoint would have updated
 		l.Pending, l.Why = max(1, a.ending.pending), "last changes are in no checkpoint: "+control.AsError(a.ending.unsaved).Error()
 	case a.ending.pending == 0:
 	case a.ending.why == nil:
@@ -211,7 +211,7 @@ func (a *Agent) Left() Left {
 	return l
 }
 
-// answered reports whether err means that the session remote has answered but has not accepted everything.
+// answered reports whether err means that the session remote has answered, although it has not accepted everything.
 func answered(err error) bool {
 	return errors.Is(err, writeback.ErrMoved) || errors.Is(err, writeback.ErrRefused)
 }

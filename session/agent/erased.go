@@ -13,11 +13,11 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// A fork contains the transcript of its parent up to the checkpoint that the fork started from. If records are erased from the
-// parent, that is recorded in session.json of the parent (session.Erasure). If the fork is on the same host, the command that
-// erases the records also erases them from the fork. A fork on another host reads session.json from the parent's session remote,
-// when it is mounted and then every eraseEvery, and erases the same records. Then it records the erasure in its own session.json,
-// for forks of the fork.
+// A fork contains the transcript of its parent up to the checkpoint that the fork started from. If records are erased from
+// the parent, session.json of the parent records the erasure (session.Erasure). If the fork is on the same host, the command
+// that erases the records also erases them from the fork. A fork on another host reads session.json from the parent's session
+// remote when the fork is mounted, and again at the interval eraseEvery, and erases the same records. Then the fork records
+// the erasure in its own session.json, where forks of the fork find it.
 
 // eraseEvery is the interval at which a mounted fork reads the erasures of its parent.
 const eraseEvery = 30 * time.Second
@@ -44,8 +44,8 @@ func (e parentErasures) follow(ctx context.Context) {
 	}
 }
 
-// look repeats all erasures that the parent's metadata lists, unless the metadata is still commit seen. It returns the commit of
-// the metadata whose erasures were repeated.
+// look reads the parent's metadata, and repeats all erasures that it lists. It does nothing if the metadata is still the
+// commit seen, whose erasures were repeated before. It returns the commit whose erasures have been repeated.
 func (e parentErasures) look(ctx context.Context, parent string, remote *transport.Remote, seen object.ID) (object.ID, error) {
 	ref := session.MetaRef(parent)
 	refs, err := remote.Refs(ctx, []string{ref})

@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// gitSigns records that refs, HEAD or the index in the git directory have changed. An update of a branch, HEAD or a
-// stash always makes a checkpoint necessary. Whether any other change does is known only after a capture, and often it
-// does not. The commits of an update are pushed at once, so the checkpoint that belongs to them must be made soon.
+// gitSigns records that refs, HEAD or the index in the git directory have changed. An update of a branch, HEAD or a stash
+// always requires a checkpoint. For any other change, only a capture shows whether a checkpoint is needed; often it is not.
+// The commits of an updated branch are pushed immediately, so the checkpoint that belongs to these commits must follow soon.
 type gitSigns struct {
 	moved chan struct{} // holds one token after any change
 	refs  chan struct{} // holds one token after a ref was updated
 
 	// mu guards the fields below.
 	mu            sync.Mutex
-	at            time.Time // time at which the latest token was taken from moved
+	at            time.Time // time at which a token was last taken from moved
 	first, latest time.Time // first and latest update of a ref since the last checkpoint; zero if there was none
 }
 
@@ -37,7 +37,7 @@ func (g *gitSigns) refMoved() {
 	}
 }
 
-// clear removes the recorded updates of refs, and reports whether there were any.
+// clear forgets the recorded updates of refs. It returns false if there were none.
 func (g *gitSigns) clear() bool {
 	drain(g.refs)
 	g.mu.Lock()
@@ -66,7 +66,7 @@ func (g *gitSigns) due(tried time.Time, took time.Duration) time.Time {
 	return at
 }
 
-// sign puts a token back into moved, because a token was taken and the change was not processed.
+// sign puts a token back into moved. It is called if a token was taken, but the change was not processed.
 func (g *gitSigns) sign() {
 	select {
 	case g.moved <- struct{}{}:
@@ -81,7 +81,7 @@ func (g *gitSigns) heard() {
 	g.at = time.Now()
 }
 
-// last returns the time of the latest change that was noticed. If moved holds a token, that is the current time.
+// last returns the time at which a change was last noticed. If moved still holds a token, that is the current time.
 func (g *gitSigns) last() time.Time {
 	if len(g.moved) > 0 {
 		return time.Now()
@@ -91,10 +91,10 @@ func (g *gitSigns) last() time.Time {
 	return g.at
 }
 
-// watchFunc is the type of Config.Watch, which documents it.
+// watchFunc is the type of the field Config.Watch, which documents the function.
 type watchFunc = func(dir string, wake chan<- struct{}) (stop func(), fresh bool, err error)
 
-// watch returns a function that calls the function watch, and makes it send to g.moved too.
+// watch returns a function that calls the function watch twice, so that a change of the directory is also sent to g.moved.
 func (g *gitSigns) watch(watch watchFunc) watchFunc {
 	return func(dir string, wake chan<- struct{}) (func(), bool, error) {
 		theirs, fresh, err := watch(dir, wake)

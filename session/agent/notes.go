@@ -25,7 +25,7 @@ const looseMost = 100
 // mergedNotes records which notes refs in the git directory were updated to merge notes of other sessions.
 type mergedNotes struct {
 	mu      sync.Mutex
-	commits map[string]object.ID // newest merge commit, by ref, including one that is about to be set; guarded by mu
+	commits map[string]object.ID // newest merge commit of each notes ref, even if the ref is not set to it yet; guarded by mu
 }
 
 // move updates a notes ref in the mount's git directory from old to merged, unless the user has changed the ref at the same time.
@@ -41,7 +41,7 @@ func (n *mergedNotes) move(ctx context.Context, p place, ref string, old, merged
 	if n.commits == nil {
 		n.commits = map[string]object.ID{}
 	}
-	n.commits[ref] = merged // recorded before the update, because a capture that reads the new ref must find its value here
+	n.commits[ref] = merged // recorded before the update, so that a capture that reads the new value of the ref finds its commit here
 	n.mu.Unlock()
 	// The user's hooks must not run, because the user did not start this command.
 	move := gitAt(ctx, git, "-c", "core.hooksPath="+os.DevNull, "update-ref",
@@ -52,7 +52,8 @@ func (n *mergedNotes) move(ctx context.Context, p place, ref string, old, merged
 	return nil
 }
 
-// commit returns the commit that move has set the notes ref to, or is about to set it to; zero if there is none.
+// commit returns the last commit that move has set the notes ref to, or is about to set it to. It returns the zero ID if
+// there is none.
 func (n *mergedNotes) commit(ref string) object.ID {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -15,8 +15,9 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// Open returns the session's repository. The first call creates the repository if it is missing, claims a lane, and starts the
-// queue that pushes. The error is fault.ErrNoSessionRemote, ErrEnded, or an error of the claim (see IsRefusal).
+// Open returns the session's repository. The first call creates the repository if it is missing, claims a lane, and starts
+// the queue that pushes. The error is fault.ErrNoSessionRemote if the mount makes no checkpoints, ErrEnded after End, or an
+// error of the claim (see IsRefusal).
 func (a *Agent) Open(ctx context.Context) (*session.Repo, error) {
 	a.opening.Lock()
 	defer a.opening.Unlock()
@@ -86,7 +87,7 @@ func (a *Agent) join(ctx context.Context, repo *session.Repo) error {
 	a.checkpoints.newest, _ = w.capturer.Last()
 	a.mu.Unlock()
 	if segments, err := repo.Refs(session.LanePrefix(a.config.Session)); err == nil && len(segments) > fewSegments {
-		a.config.Background("count checkpoints", a.Recount) // in the background, because each checkpoint is read
+		a.config.Background("count checkpoints", a.Recount) // in the background, because counting reads every checkpoint
 	} else {
 		a.Recount()
 	}
@@ -96,7 +97,7 @@ func (a *Agent) join(ctx context.Context, repo *session.Repo) error {
 	return nil
 }
 
-// BaseMode returns the queue's mode for the option --session-base.
+// BaseMode returns the queue's mode for a value of the option --session-base.
 func BaseMode(base control.BaseMode) writeback.Mode {
 	if base == control.BaseAuto || base == "" {
 		return writeback.ModeUnknown

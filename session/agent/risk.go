@@ -17,12 +17,12 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// riskTime is the timeout for the checkpoint that a git command has to wait for.
+// riskTime is the maximum time for which BeforeGit delays a git command.
 const riskTime = 10 * time.Second
 
-// harmless lists git commands that cannot discard uncommitted changes, whatever their arguments are: such a command
-// does not change files, index and stashes, or only adds to them, or refuses to overwrite uncommitted changes. A
-// command that is not listed may be an alias. It counts as risky unless the function risky has a rule for it.
+// harmless lists git commands that cannot discard uncommitted changes, whatever their arguments are: such a command either
+// does not change files, index and stashes, or only adds to them, or refuses to overwrite uncommitted changes. A command that
+// is not listed may be an alias, so it counts as risky unless the function risky has a rule for it.
 var harmless = []string{
 	"add", "annotate", "apply", "archive", "blame", "branch", "bundle", "cat-file", "check-attr", "check-ignore", "check-mailmap",
 	"check-ref-format", "cherry", "commit", "commit-graph", "commit-tree", "config", "count-objects", "credential", "describe", "diff",
@@ -36,8 +36,8 @@ var harmless = []string{
 	"upload-archive", "upload-pack", "var", "verify-commit", "verify-pack", "verify-tag", "version", "whatchanged", "write-tree",
 }
 
-// risky reports whether a process with the arguments argv may discard changes that exist only in the working tree, the index, or
-// the stashes. In doubt it returns true, because an unnecessary checkpoint does no harm.
+// risky reports whether a process with the arguments argv may discard changes that exist only in the working tree, the index,
+// or the stashes. For an unknown command it returns true, because an unnecessary checkpoint does no harm.
 func risky(argv []string) bool {
 	if len(argv) == 0 {
 		return false
@@ -100,7 +100,7 @@ func option(options ...string) func(arg string) bool {
 	}
 }
 
-// errPatience is the cause by which the context of BeforeGit ends after riskTime.
+// errPatience is the cause that ends the context of a checkpoint in BeforeGit after riskTime.
 var errPatience = errors.New("limit for delaying git was reached")
 
 // Guards reports whether a checkpoint is made before git commands that may discard changes.
@@ -113,9 +113,9 @@ func (a *Agent) Guards() bool {
 	return (a.schedule.kind == control.PolicyIdle || a.schedule.kind == control.PolicyBeforeRisk) && !a.closed
 }
 
-// BeforeGit makes a checkpoint if there are changes that the git command argv of process pid may discard. The command waits until
-// BeforeGit returns. A git command looks for its repository several times and so causes several calls; only the first call for a
-// process makes a checkpoint.
+// BeforeGit makes a checkpoint if there are changes that the git command argv of process pid may discard. The command waits
+// until BeforeGit returns. A git command looks for its repository several times, and BeforeGit is called each time; only the
+// first call for a process makes a checkpoint.
 func (a *Agent) BeforeGit(ctx context.Context, pid uint32, argv []string) {
 	if !a.Guards() || !risky(argv) || !a.looked.isFirst(pid) {
 		return
@@ -130,14 +130,14 @@ func (a *Agent) BeforeGit(ctx context.Context, pid uint32, argv []string) {
 		zap.Error(err))
 }
 
-// lastLook identifies the git process that looked for its repository last.
+// lastLook identifies the git process that last looked for its repository.
 type lastLook struct {
 	mu sync.Mutex
 	// process is the identity of the process (proc.Identity); guarded by mu.
 	process string
 }
 
-// isFirst reports whether pid is a different process than in the previous call.
+// isFirst returns false if it was called for the same process immediately before.
 func (l *lastLook) isFirst(pid uint32) bool {
 	process := proc.Identity(int(pid))
 	l.mu.Lock()

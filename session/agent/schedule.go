@@ -11,7 +11,7 @@ import (
 
 // These times determine when checkpoints are made automatically.
 const (
-	idleRest = 2 * time.Second // a checkpoint is made when no file has changed for this time
+	idleRest = 2 * time.Second // if no file changes for this time after a change, a checkpoint is made
 	// idleMost is the maximum time until a change is in a checkpoint, and the minimum time between two checkpoints while a
 	// program keeps writing.
 	idleMost = 10 * time.Second
@@ -46,11 +46,11 @@ func (s schedule) due(first, last, made time.Time) time.Time {
 	return at
 }
 
-// waiting is the state of makeCheckpoints: the changes since the last checkpoint, and the times of past checkpoints.
+// waiting is the state of makeCheckpoints: the channels that report changes, and the times of past changes and checkpoints.
 type waiting struct {
 	agent          *Agent
-	noticed, signs <-chan struct{} // changes of files and of the git directory; nil if these cause no checkpoints
-	removed        <-chan struct{} // removals of many files
+	noticed, signs <-chan struct{} // report changes of files and of the git directory; nil if such changes cause no checkpoints
+	removed        <-chan struct{} // reports removals of many files
 	first          time.Time       // time of the first change since the last checkpoint; zero if there is none
 	made           time.Time       // time of the last checkpoint
 	tried          time.Time       // time of the last decision whether to make a checkpoint
@@ -64,7 +64,7 @@ func (w *waiting) makeCheckpoints(ctx context.Context) {
 	w.removed = a.config.Removals.MassRemoval()
 	if a.policy() != control.PolicyBeforeRisk {
 		w.noticed, w.signs = a.config.Tree.Noticed(), a.git.moved
-		if a.unsaved() { // there are changes from before a takeover or a resume
+		if a.unsaved() { // files changed before a takeover or a resume
 			w.first = time.Now()
 		}
 	}
@@ -74,7 +74,7 @@ func (w *waiting) makeCheckpoints(ctx context.Context) {
 		if !ok {
 			return
 		}
-		// The checkpoint will contain all changes that were reported before this line.
+		// Changes that were reported before this line will be in the checkpoint, so they are forgotten.
 		moved := a.git.clear()
 		drain(w.noticed)
 		drain(w.signs)
@@ -108,7 +108,7 @@ func (w *waiting) makeCheckpoints(ctx context.Context) {
 	}
 }
 
-// await waits until a checkpoint is due, and returns its reason. It returns false if ctx has ended.
+// await waits until a checkpoint is due, and returns the reason for the checkpoint. It returns false if ctx has ended.
 func (w *waiting) await(ctx context.Context) (session.Reason, bool) {
 	git := &w.agent.git
 	for {
@@ -147,8 +147,8 @@ func (w *waiting) await(ctx context.Context) (session.Reason, bool) {
 	}
 }
 
-// next returns the time at which the next checkpoint is due according to the known changes, and its reason; the zero time if none
-// is due.
+// next returns the time at which the next checkpoint is due according to the known changes, and the reason for the
+// checkpoint. The time is zero if no checkpoint is due.
 func (w *waiting) next() (time.Time, session.Reason) {
 	a := w.agent
 	at, reason := a.git.due(w.tried, w.took), session.Git
@@ -169,10 +169,10 @@ func (w *waiting) next() (time.Time, session.Reason) {
 	}
 	if latest, full, many := a.config.Removals.MassRemoved(); many {
 		drain(w.removed)
-		// Before the time soon no checkpoint is made because of a removal; the contents of the removed files are kept
-		// for it.
+		// A removal causes no checkpoint before the time soon. Until then the contents of the removed files are kept, so that
+		// the checkpoint can still contain them.
 		soon := w.tried.Add(min(max(removalRest, 5*w.took), idleMost))
-		// Wait until the removal has paused, because hashing the files would slow it down.
+		// Wait until no file has been removed for a while, because hashing the files would slow the removal down.
 		if rested := latest.Add(removalRest / 4); !full && rested.After(soon) {
 			soon = rested
 		}

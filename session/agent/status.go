@@ -40,7 +40,7 @@ func (a *Agent) Status() control.SessionStatus {
 	}
 	ShowNewest(&s, a.checkpoints.newest)
 	s.Dirty = last.After(a.checkpoints.seen)
-	// Without a checkpoint, the latest change in the git directory is one that this process has made itself.
+	// Without a checkpoint, the latest change of the git directory is its creation by this process, so it is not counted.
 	if a.checkpoints.newest.ID == "" {
 		s.Dirty = changed
 	}
@@ -57,7 +57,7 @@ func (a *Agent) Status() control.SessionStatus {
 	return s
 }
 
-// Notices returns notes for the user. They are shown in the status of the mount.
+// Notices returns the notes for the user that the status of the mount shows.
 func (a *Agent) Notices() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -88,8 +88,8 @@ func (a *Agent) Notices() []string {
 	return append(notes, st.Notices...)
 }
 
-// AheadText returns the note for a ref that has commits on the session remote that this host does not have. id is the ref's commit
-// on the session remote.
+// AheadText returns the note for a ref that has commits on the session remote that this host does not have. id is the commit
+// of the ref on the session remote.
 func AheadText(ref, id string) string {
 	return fmt.Sprintf("%s on the session remote has commits that are not in the newest checkpoint; run git merge %.12s to merge them",
 		statedir.ShortRef(ref), id)
@@ -103,7 +103,7 @@ func seedText(st writeback.Status) string {
 	return fmt.Sprintf("%d of %d MiB", st.Seeded>>20, st.SeedSize>>20)
 }
 
-// ShowNewest adds checkpoint p, the newest one, to a status. It does nothing if p has no id.
+// ShowNewest adds the newest checkpoint p to a status. It does nothing if p has no id, that is, if there is no checkpoint.
 func ShowNewest(s *control.SessionStatus, p session.Checkpoint) {
 	if p.ID == "" {
 		return

@@ -53,14 +53,14 @@ func (a *Agent) Push(ctx context.Context, progress func(writeback.Status)) error
 // checkpoints in the same segment. After each change it closes Agent.followed.
 type otherWriters struct{ agent *Agent }
 
-// follow is called by the queue when another writer has changed a ref of the session, because that writer has taken over the lane,
-// changed the metadata or made a checkpoint. The queue has fetched the objects of the new value before. This mount continues to
-// write under other refs, so that neither writer's checkpoints are lost.
+// follow is called by the queue when another writer has changed a ref of the session: that writer has taken over the lane,
+// changed the metadata or made a checkpoint. Before the call, the queue has fetched the objects of the ref's new value. This
+// mount continues to write under other refs, so that neither writer's checkpoints are lost.
 func (o otherWriters) follow(t writeback.Taken) {
 	a := o.agent
 	a.log.Warn("ref of session was changed by another mount", zap.String("session", a.config.Session), zap.String("ref", t.Ref))
 	ctx := context.Background()
-	a.opening.Lock() // the queue may call follow before join has returned
+	a.opening.Lock() // the queue may call follow before join, which runs with this lock held, has returned
 	//lint:ignore SA2001 taking the lock waits for its holder
 	a.opening.Unlock()
 	if a.opened().queue == nil || a.Lock(ctx) != nil {
@@ -86,8 +86,8 @@ func (o otherWriters) follow(t writeback.Taken) {
 	}
 }
 
-// yield accepts the metadata that another writer has pushed. If that writer has taken over the lane of this mount, yield moves this
-// mount to a new lane.
+// yield accepts the metadata that another writer has pushed. If that writer has taken over the lane of this mount, yield
+// moves this mount to a new lane and adds a note for the user.
 func (o otherWriters) yield(ctx context.Context, t writeback.Taken) error {
 	a := o.agent
 	a.mu.Lock()
@@ -111,7 +111,8 @@ func (o otherWriters) yield(ctx context.Context, t writeback.Taken) error {
 	return nil
 }
 
-// takenText returns the note that another host has taken over lane theirs, and that this mount continues in lane ours.
+// takenText returns the note that another host has taken over the lane theirs, and that this mount continues in the lane
+// ours.
 func takenText(meta session.Meta, theirs, ours string) string {
 	for _, l := range meta.Lanes {
 		if l.Name == theirs {
@@ -136,9 +137,9 @@ func (a *Agent) takenBy() string {
 	return ""
 }
 
-// leaveSegment processes a change of a segment by another writer that has made checkpoints in it. It sets the segment
-// to the other writer's commit. If that commit does not contain this mount's checkpoints, it moves them to another
-// segment.
+// leaveSegment processes a change by another writer who has made checkpoints in a segment of this mount. It sets the ref of
+// the segment to the other writer's commit. If that commit does not contain this mount's checkpoints, leaveSegment moves this
+// mount's checkpoints to a new segment.
 func (o otherWriters) leaveSegment(ctx context.Context, t writeback.Taken) error {
 	a := o.agent
 	lane, _, ok := strings.Cut(strings.TrimPrefix(t.Ref, session.LanePrefix(a.config.Session)), "/")
@@ -195,16 +196,16 @@ func isOnTop(repo *session.Repo, checkpoint, other object.ID) (bool, error) {
 	return false, nil
 }
 
-// A mount that pushes learns from the reply if its lane was taken over. A mount that has nothing to push requests the metadata ref:
-// every lookEvery while its files change, and every lookIdle after idleAfter without a change. A mount whose session was never pushed
-// requests nothing, because other machines cannot take over such a session.
+// A mount that pushes learns from the reply whether its lane was taken over. A mount that has nothing to push requests the
+// metadata ref at the interval lookEvery while its files change, and at the interval lookIdle if they have not changed for
+// idleAfter. A mount whose session was never pushed requests nothing, because other machines cannot take over such a session.
 const (
 	lookEvery = 4 * time.Second
 	lookIdle  = 30 * time.Second
 	idleAfter = 10 * time.Minute
 )
 
-// look asks for changes of the session by other writers until ctx ends.
+// look requests the changes of the session by other writers at regular intervals until ctx ends.
 func (o otherWriters) look(ctx context.Context) {
 	a := o.agent
 	if a.config.Remotes.Session() == nil {
