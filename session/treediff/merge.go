@@ -15,12 +15,12 @@ import (
 )
 
 // mostRenames is the maximum number of files added by one side whose contents are fetched for git's rename detection. To
-// detect renames, git compares the added files with the files that the same side removed and the other side changed.
+// detect renames, git compares these files with the files that the same side removed and the other side changed.
 const mostRenames = 200
 
-// ContentsToMerge returns the IDs of the contents that git merge-tree reads when it merges the trees ours and theirs:
-// the contents of paths that both sides changed since the tree base, and the contents that git compares to detect
-// renames. complete is false if a side has more than mostRenames such files, of which some are left out.
+// ContentsToMerge returns the IDs of the contents that git merge-tree reads when it merges the trees ours and theirs: the
+// contents of paths that both sides changed since the tree base, and the contents that git compares to detect renames.
+// complete is false if a side has added more than mostRenames files that may be renamed ones; the rest is left out.
 func ContentsToMerge(ctx context.Context, read Reader, base, ours, theirs object.ID) (ids []object.ID, complete bool, err error) {
 	type side struct{ from, to object.TreeEntry }
 	changes := [2]map[string]side{{}, {}}
@@ -48,13 +48,13 @@ func ContentsToMerge(ctx context.Context, read Reader, base, ours, theirs object
 		for path, c := range changes[i] {
 			if o, both := changes[1-i][path]; both && (c.to != o.to) {
 				add(c.from, c.to, o.to)
-				// A path that one side removed and the other changed may have been renamed.
+				// The other side changed a path that this side removed, so this side may have renamed it.
 				renamed = renamed || c.to.Mode == 0
 			}
 		}
 		added := 0
 		for _, c := range changes[i] {
-			// Git compares added files only if a removed file may have been renamed to one of them.
+			// Git compares added files for renames only if this side has removed a file that the other side changed.
 			if !renamed || c.from.Mode != 0 {
 				continue
 			}
@@ -69,9 +69,9 @@ func ContentsToMerge(ctx context.Context, read Reader, base, ours, theirs object
 	return ids, complete, nil
 }
 
-// CommitsToMerge returns the objects that git merge-tree needs to merge the trees ours and theirs, because git finds the
-// base of a merge through commits: a root commit of the tree base, two commits of the trees ours and theirs with the root
-// commit as parent, and the empty tree. us and them are the IDs of the two commits.
+// CommitsToMerge returns the objects that git merge-tree needs to merge the trees ours and theirs. Git finds the base of a
+// merge through commits, so the objects are a root commit with the tree base, two commits with the trees ours and theirs and
+// the root commit as parent, and the empty tree. us and them are the IDs of the commits with the trees ours and theirs.
 func CommitsToMerge(f object.Format, base, ours, theirs object.ID) (objects []odb.Outgoing, us, them object.ID, err error) {
 	commit := func(tree, parent object.ID) (object.ID, error) {
 		id, err := object.ParseID(Name(f, tree))
@@ -96,13 +96,13 @@ func CommitsToMerge(f object.Format, base, ours, theirs object.ID) (objects []od
 // Merged is the result of git merge-tree for two trees.
 type Merged struct {
 	Result    object.ID            // the merged tree; files with conflicts contain conflict markers
-	Conflicts []session.IndexEntry // index entries of the paths with conflicts, of stages 1 to 3
+	Conflicts []session.IndexEntry // index entries of the paths with conflicts, with stages 1 to 3
 	Messages  []string             // git's messages about the conflicts; none if there are no conflicts
 }
 
-// ParseMerged parses the output of `git merge-tree --write-tree -z`. The output is a list of strings that end with NUL:
-// the ID of the merged tree, "MODE ID STAGE\tPATH" for each entry of a conflict, an empty string, and messages. A message
-// consists of the number of its paths, the paths, a kind and a text.
+// ParseMerged parses the output of `git merge-tree --write-tree -z`. The output is a list of strings that end with NUL: the
+// ID of the merged tree, "MODE ID STAGE\tPATH" for each index entry of a path with a conflict, an empty string, and messages.
+// A message consists of the number of its paths, the paths, a kind and a text.
 func ParseMerged(out []byte) (m Merged, err error) {
 	fields := strings.Split(string(out), "\x00")
 	if m.Result, err = object.ParseID(fields[0]); err != nil {

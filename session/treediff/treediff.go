@@ -12,16 +12,16 @@ import (
 // Reader returns the entries of a tree. A zero ID stands for the empty tree.
 type Reader func(ctx context.Context, id object.ID) ([]object.TreeEntry, error)
 
-// Trees calls the function each for every path in which the trees from and to differ, with the entries of both trees. The
-// entry has mode 0 if its tree does not contain the path. Trees reads only directories that differ. A directory that
-// replaces a file is reported as a removed file and added files. An error of read or each ends the comparison and is
+// Trees calls the function each for every path in which the trees from and to differ, with the entries of the path in both
+// trees. An entry has mode 0 if its tree does not contain the path. Trees reads only directories that differ. A directory
+// that replaces a file is reported as a removed file and added files. An error of read or each ends the comparison and is
 // returned.
 func Trees(ctx context.Context, read Reader, from, to object.ID, each func(path string, from, to object.TreeEntry) error) error {
 	return comparison{read, each, false}.below(ctx, "", from, to)
 }
 
-// WithDirs compares two trees like Trees and also reports empty directories, as entries with object.ModeDir. It reports
-// an empty directory that is new or replaces another entry, and one that was removed.
+// WithDirs compares two trees like Trees, and also reports empty directories, as entries with object.ModeDir: each empty
+// directory that is new or replaces another entry, and each one that was removed.
 func WithDirs(ctx context.Context, read Reader, from, to object.ID, each func(path string, from, to object.TreeEntry) error) error {
 	return comparison{read, each, true}.below(ctx, "", from, to)
 }
@@ -38,8 +38,8 @@ func isEmptyDir(e object.TreeEntry) bool {
 	return e.Mode == object.ModeDir && e.ID == object.EmptyTree(e.ID.Format())
 }
 
-// below compares the entries of one directory in both trees. at is the path of the directory; from and to are its IDs in
-// the two trees, zero if a tree does not have the directory.
+// below compares the entries of one directory in both trees. The parameter at is the path of the directory; from and to are
+// the IDs of the directory in the two trees, zero if a tree does not have the directory.
 func (d comparison) below(ctx context.Context, at string, from, to object.ID) error {
 	if from == to {
 		return nil
@@ -55,7 +55,7 @@ func (d comparison) below(ctx context.Context, at string, from, to object.ID) er
 	if err != nil {
 		return err
 	}
-	// Entries that remain in this map after the loop over the new tree were removed.
+	// Entries of the old tree that remain in this map after the loop over the new tree were removed.
 	was := make(map[string]object.TreeEntry, len(before))
 	for _, e := range before {
 		was[e.Name] = e
@@ -77,12 +77,12 @@ func (d comparison) below(ctx context.Context, at string, from, to object.ID) er
 	return nil
 }
 
-// entry compares one entry of both trees, and everything below it. at is the path of the entry.
+// entry compares the entries from and to of the path at in the two trees, and everything below that path.
 func (d comparison) entry(ctx context.Context, at string, from, to object.TreeEntry) error {
 	if from.Mode == to.Mode && from.ID == to.ID {
 		return nil
 	}
-	// Report an empty directory here, because it has no entries that could be reported.
+	// An empty directory has no entries that could be reported below, so it is reported here.
 	if d.dirs && (isEmptyDir(to) || isEmptyDir(from) && to.Mode == 0) {
 		was, is := object.TreeEntry{}, object.TreeEntry{}
 		if isEmptyDir(from) {
@@ -95,8 +95,8 @@ func (d comparison) entry(ctx context.Context, at string, from, to object.TreeEn
 			return err
 		}
 	}
-	// A directory is not reported itself; its entries are compared. If it has replaced a file or link, or was replaced by
-	// one, that file or link is reported.
+	// A directory is not reported itself; its entries are compared below. If a directory has replaced a file or link, or was
+	// replaced by one, that file or link is reported.
 	var fromDir, toDir object.ID
 	if from.Mode == object.ModeDir {
 		fromDir, from = from.ID, object.TreeEntry{}
