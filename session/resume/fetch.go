@@ -17,16 +17,16 @@ import (
 	"github.com/artifactfs/artifactfs/session/writeback"
 )
 
-// Resume fetches session name from the session remote of the mount: its metadata, its checkpoints with their trees, and
-// the files of one checkpoint, whose name is at ("" stands for the newest one). At the same time it claims the lane.
-// known contains what was already read of the session; it may be nil. Resume calls reportStart once it knows that the
-// session remote has the session. The result is nil if the session remote does not have the session, or if the session
-// has no checkpoint.
+// Resume fetches the session name from the session remote of the mount: the metadata, the checkpoints with their trees, and
+// the files of the checkpoint whose name is in the parameter at ("" stands for the newest one). At the same time it claims
+// the lane. known contains the data of the session that were read before; it may be nil. Resume calls reportStart once it
+// knows that the session remote has the session. The result is nil if the session remote does not have the session, or if the
+// session has no checkpoint.
 func (t *Target) Resume(ctx context.Context, name, at string, known *Known, reportStart func()) (*Start, error) {
 	if t.Remote == nil {
 		return nil, nil
 	}
-	t.Store.Connect() // this runs concurrently with the requests to the session remote
+	t.Store.Connect() // connects concurrently with the requests to the session remote
 	k := known
 	if k == nil {
 		var err error
@@ -66,7 +66,8 @@ func (t *Target) Resume(ctx context.Context, name, at string, known *Known, repo
 		based, stop = t.acquireBeside(ctx, s)
 		defer stop()
 	}
-	// If the session is stored in a container, Refs fetches the container while the claim is being pushed.
+	// If the session is stored in a container, which is one commit that holds its objects, Refs fetches the container. The
+	// claim is pushed at the same time.
 	refs, err := k.Listing.Refs(ctx)
 	if err != nil {
 		return nil, fault.SessionRemote(t.Remote, err)
@@ -79,7 +80,7 @@ func (t *Target) Resume(ctx context.Context, name, at string, known *Known, repo
 	if err != nil {
 		return nil, err
 	}
-	if len(checkpointsOf(name, all)) == 0 { // a session without a checkpoint starts like a new session, but is claimed
+	if len(checkpointsOf(name, all)) == 0 { // a session without a checkpoint starts like a new session, but its lane is claimed
 		if err := claim.Wait(); err != nil {
 			return nil, err
 		}
@@ -94,8 +95,8 @@ func (t *Target) Resume(ctx context.Context, name, at string, known *Known, repo
 	return s, adopt(repo, t.Remote, layout, all, claim)
 }
 
-// putMeta stores the metadata commit id of the session in the repository, and returns the metadata. It returns an error if the
-// session is of another mounted remote, or if this host may not claim it.
+// putMeta stores the metadata of the session, the commit id, in the repository, and returns the metadata. It returns an error
+// if the session belongs to another mounted remote, or if this host may not claim the session.
 func (t *Target) putMeta(ctx context.Context, repo *session.Repo, k *Known, id object.ID) (session.Meta, error) {
 	if err := k.keepMeta(ctx, t.Objects, t.Remote); err != nil {
 		return session.Meta{}, err
@@ -113,14 +114,15 @@ func (t *Target) putMeta(ctx context.Context, repo *session.Repo, k *Known, id o
 	return meta, t.Claims.Refused(meta)
 }
 
-// fetchCheckpoint fetches the checkpoints of the session, and everything that belongs to the checkpoint named at, from
-// which the mount starts. all are the refs of the session remote. based waits until the base commit was fetched.
+// fetchCheckpoint fetches the checkpoints of the session. It also fetches the files and refs of the checkpoint that the mount
+// starts from, whose name is in the parameter at. all contains the refs of the session remote. The function based waits until
+// the base commit was fetched.
 func (t *Target) fetchCheckpoint(ctx context.Context, repo *session.Repo, s *Start, at string, layout session.Layout,
 	all map[string]object.ID, based func() error) error {
 	name := repo.Session()
-	// The keys of there are the names that branches and tags have in the mount. Notes are shared by all sessions: in
-	// the mount, they start with the value in the checkpoint, and they are merged with the notes on the session remote
-	// when they are pushed.
+	// The keys of the map there are the names that branches and tags have in the mount. Notes are shared by all sessions: in
+	// the mount, a notes ref starts with its value in the checkpoint, and it is merged with the notes on the session remote
+	// when it is pushed.
 	there := layout.Mapped(all)
 	for ref, id := range all {
 		if strings.HasPrefix(ref, session.Prefix) {
@@ -141,7 +143,7 @@ func (t *Target) fetchCheckpoint(ctx context.Context, repo *session.Repo, s *Sta
 	if err != nil {
 		return fault.SessionRemote(t.Remote, err)
 	}
-	// fetchNewer sends commits of the mounted remote as haves, so wait until the base commit was fetched.
+	// fetchNewer sends commits of the mounted remote as haves, so the base commit must have been fetched before.
 	if err := based(); err != nil {
 		return err
 	}
@@ -166,8 +168,8 @@ func checkpointsOf(name string, refs map[string]object.ID) (ids []object.ID) {
 	return ids
 }
 
-// adopt records for the push queue which refs the session remote has, by their names there. It must be called before any of
-// these refs is changed on this host.
+// adopt records for the push queue which refs the session remote has. The map there contains these refs by the names that
+// they have in the mount. adopt must be called before any of these refs is changed on this host.
 func adopt(repo *session.Repo, remote *thin.Remote, layout session.Layout, there map[string]object.ID, claim *agent.AheadClaim) error {
 	refs, err := repo.Refs("refs/")
 	if err != nil {
@@ -188,8 +190,8 @@ func adopt(repo *session.Repo, remote *thin.Remote, layout session.Layout, there
 	return writeback.Adopt(repo, remote.URL(), layout, same, asked)
 }
 
-// fetchCheckpoints fetches the checkpoints whose commits are tips, including their trees, checkpoint states and
-// history. base is sent as a have, so that the history of the mounted remote is left out.
+// fetchCheckpoints fetches the checkpoints whose commits are in tips, including their trees, checkpoint states and history.
+// The commit base is sent as a have, so that the history of the mounted remote is left out.
 func (t *Target) fetchCheckpoints(ctx context.Context, repo *session.Repo, remote *thin.Remote, base object.ID, tips []object.ID) error {
 	var haves []object.ID
 	if !base.IsZero() {
@@ -259,8 +261,8 @@ func StateBlobs(repo *session.Repo, p session.Checkpoint) ([]object.ID, error) {
 	return blobs, walk(c.Tree, "")
 }
 
-// fetchNewer fetches the commits that the branches, tags and notes of the session have on the session remote, if they
-// differ from the commits in the checkpoint. Otherwise commits that were made after the checkpoint would be lost.
+// fetchNewer fetches the commits of those branches, tags and notes of the session that have another commit on the session
+// remote than in the checkpoint. Otherwise commits that were made after the checkpoint would be lost.
 func (t *Target) fetchNewer(ctx context.Context, repo *session.Repo, remote *thin.Remote, s *Start,
 	state session.State, there map[string]object.ID) error {
 	var newer []object.ID
@@ -268,8 +270,8 @@ func (t *Target) fetchNewer(ctx context.Context, repo *session.Repo, remote *thi
 	for _, r := range state.Refs {
 		named[r.Name] = true
 	}
-	// Do not request commits of the mounted remote, which a branch may refer to. A container does not have these
-	// commits, and repo finds them only after the store has fetched all of their trees.
+	// Do not request commits of the mounted remote, to which a branch may refer. A container does not have these commits, and
+	// repo.Size finds them only after the store has fetched all of their trees.
 	bases := append(remote.Base().Commits, s.Base)
 	for ref, id := range there {
 		if !named[ref] && !strings.HasPrefix(ref, session.KeptPrefix(repo.Session())) {
@@ -297,15 +299,17 @@ func (t *Target) fetchNewer(ctx context.Context, repo *session.Repo, remote *thi
 	})
 }
 
-// keepNewer protects the commits that branches, tags and notes have on the session remote, if they are newer than those in the
-// checkpoint, because in the mount these refs start with the values in the checkpoint. The next push replaces commits that the
-// session itself pushed after its last checkpoint. It does not replace commits of other sessions.
+// keepNewer creates refs for the commits that branches, tags and notes have on the session remote, if these commits are newer
+// than those in the checkpoint. In the mount, the branches, tags and notes start with the commits in the checkpoint, so
+// without these refs the newer commits would be unreachable. The next push replaces commits that the session itself pushed
+// after its last checkpoint. It does not replace commits of other sessions.
 func keepNewer(ctx context.Context, repo *session.Repo, s *Start, state session.State, there map[string]object.ID) error {
 	s.Newer, s.Own = map[string]object.ID{}, map[string]bool{}
 	var changes []session.RefChange
 	for _, r := range state.Refs {
 		id := there[r.Name]
-		// Skip a ref that is not on the session remote, or whose commit there is an ancestor of the checkpoint's.
+		// Skip a ref that the session remote does not have, or whose commit on the session remote is an ancestor of its
+		// commit in the checkpoint.
 		if id.IsZero() || writeback.Within(repo, r.ID, id) {
 			continue
 		}
@@ -325,12 +329,12 @@ func keepNewer(ctx context.Context, repo *session.Repo, s *Start, state session.
 	return repo.Update(ctx, changes)
 }
 
-// mostHaves is the maximum number of commits that one request sends as haves. Each of them takes one line in the request.
+// mostHaves is the maximum number of commits that one request sends as haves. Each have is one line of the request.
 const mostHaves = 256
 
-// haves returns commits that this host has, or can fetch from the mounted remote, together with everything that they
-// reach. The base commit is one of them, because fetching the checkpoint has fetched only objects that were created in
-// the session.
+// haves returns commits that can be sent as haves, because this host has them or can fetch them from the mounted remote,
+// together with everything that they reach. The base commit is one of them, because the request for the checkpoint has
+// fetched only objects that were created in the session.
 func (t *Target) haves(s *Start, state session.State) []object.ID {
 	known := []object.ID{s.Checkpoint.Commit}
 	if !s.Base.IsZero() {

@@ -14,9 +14,10 @@ import (
 	"github.com/artifactfs/artifactfs/session/transcript"
 )
 
-// A fork of a session that exists only on a session remote starts like a session that is resumed from there, with three
-// differences. The lane is not claimed, because the parent's writer continues to use it. The branches have the values in the
-// checkpoint, even if they have changed since. No ref of the parent is kept, because the fork has its own refs.
+// A fork of a session that exists only on a session remote starts like a session that is resumed from a session remote, with
+// three differences. The lane is not claimed, because the parent's writer continues to use it. Each branch starts with its
+// commit in the checkpoint, even if the branch has changed since. The refs of the parent are removed, because the fork has
+// its own refs.
 
 // Parent is a session on a session remote that is about to be forked.
 type Parent struct {
@@ -36,11 +37,12 @@ func forkPrefixes(name string) []string {
 		session.FactsRef(name)}
 }
 
-// Look reads the metadata of session name from its session remote, in three requests. ok is false if there is no such session.
-// checkpoint names the checkpoint to fork; "" stands for the newest one. Temporary files are created in dir.
+// Look reads the metadata of the session name from its session remote, in three requests. ok is false if the session remote
+// does not have the session. checkpoint names the checkpoint to fork; "" stands for the newest one. Temporary files are
+// created in dir.
 func Look(ctx context.Context, dir string, remote *thin.Remote, name, checkpoint string) (p *Parent, ok bool, err error) {
 	p = &Parent{Remote: remote, Session: name, checkpoint: checkpoint}
-	// A link without a checkpoint forks the newest one.
+	// A link that names no checkpoint forks the newest one.
 	if p.checkpoint == "" {
 		p.checkpoint = "@"
 	}
@@ -66,8 +68,8 @@ func Look(ctx context.Context, dir string, remote *thin.Remote, name, checkpoint
 	return p, true, nil
 }
 
-// Free reports, after Fork, whether the session remote has no session with the name of the fork. If so, no other machine uses
-// the session, and the claim can be pushed after the mount has started.
+// Free reports, after Fork, whether the session remote of the fork has no session with the name of the fork. If so, no other
+// machine uses the session, and the claim can be pushed after the mount has started.
 func (p *Parent) Free() bool { return p.free }
 
 // read reads the refs of the parent. If the parent is stored in a container, which is one commit with the objects of a
@@ -87,8 +89,8 @@ func (p *Parent) read(ctx context.Context) error {
 	return nil
 }
 
-// Fork fetches the parent's checkpoint that the mount starts from, and everything that belongs to this checkpoint. at is the URL
-// of the parent's session remote, which may contain a secret.
+// Fork fetches the parent's checkpoint that the mount starts from, and everything that belongs to this checkpoint. The
+// parameter at is the URL of the parent's session remote, which may contain a secret.
 func (t *Target) Fork(ctx context.Context, p *Parent, at string) (_ *Start, err error) {
 	repo, err := session.OpenRepo(t.RepoDir, t.RepoOptions(p.format, p.Session))
 	if err != nil {
@@ -101,7 +103,8 @@ func (t *Target) Fork(ctx context.Context, p *Parent, at string) (_ *Start, err 
 	}
 	based, stop := t.acquireBeside(ctx, s)
 	defer stop()
-	// Ask the session remote of the fork for the fork's name while the parent is being fetched.
+	// While the parent is being fetched, check whether the session remote of the fork has a session with the name of the
+	// fork.
 	free := make(chan bool, 1)
 	go func() { free <- t.isFree(ctx, p) }()
 	err = t.fetchParent(ctx, repo, p, s)
@@ -113,7 +116,8 @@ func (t *Target) Fork(ctx context.Context, p *Parent, at string) (_ *Start, err 
 	case baseErr != nil:
 		return nil, baseErr
 	}
-	// The contents that the parent owns are not on the fork's session remote, so they are fetched from the parent's.
+	// Contents that the parent owns are missing on another session remote, so they are fetched from the parent's session
+	// remote.
 	if t.Remote == nil || t.Remote.URL() != p.Remote.URL() {
 		s.ContentsFrom = at
 	}
@@ -121,14 +125,15 @@ func (t *Target) Fork(ctx context.Context, p *Parent, at string) (_ *Start, err 
 	return s, t.forkRefs(ctx, repo, p.Session, tips, s.Checkpoint)
 }
 
-// isFree reports whether the fork's session remote has no session with the name of the fork; false if that is not known.
+// isFree reports whether the fork's session remote has no session with the name of the fork. It returns false if the session
+// remote does not answer.
 func (t *Target) isFree(ctx context.Context, p *Parent) bool {
 	if t.Remote == nil {
 		return false
 	}
 	to := t.Remote
 	if to.URL() == p.Remote.URL() {
-		to = p.Remote // this connection to the same session remote is already open
+		to = p.Remote // the fork is pushed to the same session remote, to which this connection is already open
 	}
 	refs, err := to.Remote.Refs(ctx, []string{session.MetaRef(t.Session), thin.Ref(t.Session)})
 	return err == nil && len(refs.List) == 0
@@ -182,11 +187,12 @@ func (t *Target) findForked(ctx context.Context, repo *session.Repo, p *Parent, 
 	return nil
 }
 
-// parentTips are the parent's commits with which the fork's transcript and facts start; zero if the parent has none.
+// parentTips are the commits of the parent's transcript and facts, from which those of the fork start. A commit that the
+// parent lacks is zero.
 type parentTips struct{ transcript, facts object.ID }
 
-// forkRefs turns the repository of the parent into the repository of the fork. It creates refs for the checkpoint p
-// that the fork starts from, for the parent's transcript up to p, and for the parent's facts. Then it removes all refs
+// forkRefs turns the repository of the parent into the repository of the fork. It creates refs for the checkpoint p that the
+// fork starts from, for the parent's transcript up to the checkpoint p, and for the parent's facts. Then it removes all refs
 // of the parent.
 func (t *Target) forkRefs(ctx context.Context, repo *session.Repo, parent string, tips parentTips, p session.Checkpoint) error {
 	changes := []session.RefChange{{Name: session.BaseRef(t.Session), New: p.Commit, Force: true}}

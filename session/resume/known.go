@@ -15,16 +15,16 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// Known contains the data of a session that were read from a session remote. A command that only knows the name of a
-// session reads these data to find out which remote to mount. The mount then reuses them, because a new connection with
-// the same requests would take five round trips.
+// Known contains the data of a session that were read from a session remote. A command that only knows the name of a session
+// reads these data to find out which remote to mount. The mount then reuses the data, because reading them again would take
+// five round trips.
 type Known struct {
-	Remote  *thin.Remote  // session remote that was asked
+	Remote  *thin.Remote  // session remote that the data were read from
 	Format  object.Format // object format of the session remote
 	Listing *thin.Listing // refs of the session, as the session remote lists them
 	MetaID  object.ID     // commit of the session's metadata; zero if the session remote has no such session
 	Meta    session.Meta  // metadata of the session; valid after ReadMeta
-	// objects are the objects of the metadata; nil if one of them was too large to be kept in memory.
+	// objects are the objects of the metadata. The slice is nil if one of them was too large to be kept in memory.
 	objects []odb.Outgoing
 }
 
@@ -50,7 +50,7 @@ func List(ctx context.Context, remote *thin.Remote, name string) (*Known, error)
 	return k, nil
 }
 
-// ReadMeta reads the metadata of the session and its previous versions. Temporary files are created in dir.
+// ReadMeta reads the metadata of the session with its history. Temporary files are created in dir.
 func (k *Known) ReadMeta(ctx context.Context, dir string) (err error) {
 	if k.Meta, k.objects, err = readMeta(ctx, dir, k.Remote, k.MetaID, 0); err != nil {
 		return fault.SessionRemote(k.Remote, err)
@@ -83,8 +83,8 @@ func ReadMeta(ctx context.Context, dir string, remote Fetcher, id object.ID) (se
 	return meta, err
 }
 
-// readMeta reads the metadata commit id and its history up to depth commits; 0 means the whole history. It returns the metadata
-// and all fetched objects. The objects are nil if one of them was too large to be kept in memory.
+// readMeta reads the metadata commit id and its history up to depth commits; 0 stands for the whole history. It returns the
+// metadata and all fetched objects. The slice of objects is nil if one of them was too large to be kept in memory.
 func readMeta(ctx context.Context, dir string, remote Fetcher, id object.ID, depth int) (session.Meta, []odb.Outgoing, error) {
 	tmp, err := os.MkdirTemp(dir, "meta-*.tmp")
 	if err != nil {

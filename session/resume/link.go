@@ -19,14 +19,14 @@ type Local struct {
 	Session    string // name of the session
 	Checkpoint session.Checkpoint
 	Ref        string // full name of the ref that the session started from; "" if the session started from a commit
-	// ContentsFrom is the URL of the session remote from which missing contents of the session can be fetched; "": there is
+	// ContentsFrom is the URL of the session remote from which missing contents of the session can be fetched; "" if there is
 	// none. The URL may contain a secret.
 	ContentsFrom string
 }
 
-// Link adds all objects that another session owns to the repository of the mount, by hard links, without copying
-// contents. from identifies a checkpoint of the other session. If the mount has a session, the session of the mount
-// becomes a fork of the other one.
+// Link adds all objects that another session owns to the repository of the mount, by hard links, without copying contents.
+// The parameter from identifies a checkpoint of the other session. If the mount has a session, the session of the mount
+// becomes a fork of the other session.
 func (t *Target) Link(ctx context.Context, from Local) (*Start, error) {
 	format := from.Checkpoint.Tree.Format()
 	var tips parentTips
@@ -67,9 +67,9 @@ func (t *Target) Link(ctx context.Context, from Local) (*Start, error) {
 	return &Start{Checkpoint: from.Checkpoint, ContentsFrom: from.ContentsFrom, Ref: from.Ref, Base: from.Checkpoint.Base, Format: format}, nil
 }
 
-// LinkObjects creates hard links to all packs and loose objects of one object directory, from, in another one, to. If
-// another process repacks from at the same time, packs disappear, because their objects were moved into another pack.
-// LinkObjects then removes the directory to and starts again.
+// LinkObjects creates hard links to all packs and loose objects of the object directory from in the object directory to. If
+// another process repacks the directory from at the same time, packs disappear, because their objects were moved into another
+// pack. LinkObjects then removes the directory to and starts again. It gives up after 10 attempts.
 func LinkObjects(from, to string) error {
 	const tries = 10
 	for try := 1; ; try++ {
@@ -86,8 +86,8 @@ func LinkObjects(from, to string) error {
 // packFiles are the suffixes of a pack's files, in the order in which they must appear for concurrent readers.
 var packFiles = []string{".pack", ".promisor", ".rev", ".idx"}
 
-// LinkOnce creates the links of LinkObjects in a single attempt. It returns fs.ErrNotExist if a pack disappears during
-// the call. It does not remove the links that it has created until then.
+// LinkOnce creates the links of LinkObjects in a single attempt. It returns fs.ErrNotExist if a pack disappears during the
+// call. After an error, the links that it has created remain.
 func LinkOnce(from, to string) error {
 	entries, err := os.ReadDir(from)
 	if err != nil {
@@ -122,7 +122,8 @@ func LinkOnce(from, to string) error {
 			return err
 		}
 		for _, l := range loose {
-			// Git writes a loose object to a temporary file of such a name first, and renames it when it is complete.
+			// Git first writes a loose object to a temporary file with a name of this form, and renames the file when it is
+			// complete.
 			if strings.HasPrefix(l.Name(), "tmp_") {
 				continue
 			}
@@ -134,7 +135,7 @@ func LinkOnce(from, to string) error {
 	return nil
 }
 
-// linkFile creates the hard link to, unless a file of that name exists already.
+// linkFile creates the hard link to for the file from. It does nothing if the file to exists already.
 func linkFile(from, to string) error {
 	err := os.Link(from, to)
 	if errors.Is(err, fs.ErrExist) {
@@ -143,7 +144,7 @@ func linkFile(from, to string) error {
 	return err
 }
 
-// readIDs returns the object ids in a file, one on each line; none if the file does not exist.
+// readIDs returns the object ids in a file, which has one id on each line. It returns no ids if the file does not exist.
 func readIDs(path string) (ids []object.ID, err error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -32,14 +32,15 @@ import (
 type Start struct {
 	Checkpoint session.Checkpoint // checkpoint that the mount shows at its start
 	Ref        string             // full name of the ref that the session started from; "" if the session started from a commit
-	Base       object.ID          // base commit of the session; zero for an unborn branch
+	Base       object.ID          // base commit of the session; zero if the session started on an unborn branch
 	Format     object.Format
 	Snapshot   *fetch.Snapshot // snapshot of Base; nil if it was not fetched yet
-	// ContentsFrom is the URL of another session's session remote from which missing contents can be fetched; "": there is
+	// ContentsFrom is the URL of another session's session remote from which missing contents can be fetched; "" if there is
 	// none. The URL may contain a secret.
 	ContentsFrom string
-	Newer        map[string]object.ID // values on the session remote of the refs whose values differ from those in Checkpoint
-	Own          map[string]bool      // refs in Newer that this session itself has pushed
+	// Newer maps each ref that has another value on the session remote than in Checkpoint to its value on the session remote.
+	Newer map[string]object.ID
+	Own   map[string]bool // refs in Newer that this session itself has pushed
 }
 
 // Target describes the mount that starts from a checkpoint.
@@ -47,10 +48,10 @@ type Target struct {
 	Session string       // session of the mount; "" if it has none
 	Mounted string       // URL of the mounted remote
 	RepoDir string       // directory of the mount's session repository
-	Remote  *thin.Remote // session remote; nil if there is none besides RepoDir
+	Remote  *thin.Remote // session remote; nil if the session has only the embedded one
 	Since   time.Time    // time of the mount
 
-	// RepoOptions returns the options for opening RepoDir.
+	// RepoOptions returns the options for opening RepoDir as the repository of the session name with the object format f.
 	RepoOptions func(f object.Format, name string) session.RepoOptions
 	Objects     Objects
 	Store       Store
@@ -77,7 +78,8 @@ type Store interface {
 
 // Claims claims the lane of a session that is being resumed. It is implemented by *agent.Agent.
 type Claims interface {
-	// ClaimAhead starts to push the claim in the background. ref is the session's metadata ref, and old its current commit.
+	// ClaimAhead starts to push the claim in the background. ref is the session's metadata ref, and old its commit on the
+	// session remote.
 	ClaimAhead(ctx context.Context, remote *thin.Remote, ref string, old object.ID) *agent.AheadClaim
 	// Refused returns an error if this host may not claim the session that meta describes.
 	Refused(meta session.Meta) error
@@ -93,7 +95,8 @@ func (t *Target) Acquire(ctx context.Context, s *Start) error {
 	return nil
 }
 
-// acquireBeside starts Acquire in the background. wait waits for it and returns its error; stop cancels it and waits for its end.
+// acquireBeside starts Acquire in the background. The function wait waits for the result of Acquire and returns its error.
+// The function stop cancels Acquire and waits until it has returned.
 func (t *Target) acquireBeside(ctx context.Context, s *Start) (wait func() error, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var err error
@@ -112,8 +115,9 @@ func (t *Target) acquireBeside(ctx context.Context, s *Start) (wait func() error
 	}
 }
 
-// Find returns the checkpoint that name stands for; "" stands for the newest one. contents fetches missing contents of the
-// transcript, which Find reads if name is a turn; nil: none are missing.
+// Find returns the checkpoint that name stands for; "" stands for the newest one. If name is a turn, Find reads the
+// transcript and calls the function contents to fetch missing contents of the transcript. contents is nil if no contents are
+// missing.
 func Find(repo *session.Repo, name string, contents func(ids []object.ID) error) (session.Checkpoint, error) {
 	if name == "" {
 		name = "@"
@@ -129,8 +133,8 @@ func keepBase(ctx context.Context, repo *session.Repo, p session.Checkpoint) err
 	return repo.Update(ctx, []session.RefChange{{Name: session.BaseRef(repo.Session()), New: p.Commit, Force: true}})
 }
 
-// setRefs sets refs to their values in there, which are their values on the session remote. It skips a ref if which
-// returns false for it.
+// setRefs sets refs to their values on the session remote, which are in the map there. It skips each ref for which the
+// function which returns false.
 func setRefs(ctx context.Context, repo *session.Repo, there map[string]object.ID, which func(ref string) bool) error {
 	var changes []session.RefChange
 	for ref, id := range there {
@@ -144,7 +148,7 @@ func setRefs(ctx context.Context, repo *session.Repo, there map[string]object.ID
 	return repo.Update(ctx, changes)
 }
 
-// baseCommit returns the id of a session's base commit; zero if the session started on an unborn branch.
+// baseCommit returns the id of a session's base commit. It returns zero if the session started on an unborn branch.
 func baseCommit(meta session.Meta) (object.ID, error) {
 	if meta.Base == "" {
 		return object.ID{}, nil
