@@ -31,8 +31,9 @@ type Catalog struct {
 
 // Mounts finds the mounts of this process. Its methods are safe for concurrent use.
 type Mounts interface {
-	// Mounted returns the served mount of a session, found by name or directory; nil if there is none. It waits for a takeover
-	// of the mount. It returns statedir.ErrNoSession if the mount has no session.
+	// Mounted returns the served mount of a session; nil if there is none. The parameter of is the name of the session or a
+	// directory in the mount. If the mount is being taken over by another worker, Mounted waits for it. It returns
+	// statedir.ErrNoSession if the mount has no session.
 	Mounted(ctx context.Context, of string) (*Mounted, error)
 	// Writable returns all served mounts that can be written to.
 	Writable() []*Mounted
@@ -76,7 +77,7 @@ func (m *Mounted) Contents(ctx context.Context) func(ids []object.ID) error {
 func (all *Catalog) OpenMount(m *Mounted) (*opened, error) {
 	o := &opened{Session: m.Session, record: m.Record, home: m.Home, mount: m}
 	o.Repo, o.queue = m.Agent.Repo()
-	if o.Repo == nil { // the mount is read-only, or the agent could not open the repository for writing
+	if o.Repo == nil { // the mount is read-only, or the agent has not opened the repository
 		// A session without a checkpoint has no repository.
 		if !statedir.HasSessionRepo(o.home) {
 			return o, nil

@@ -18,9 +18,10 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// A comparison reads each side from the session's repository on this host, or through a mirror of its session remote. Git
-// compares and merges the sides in a scratch repository that uses the objects of all sides as alternates. Before that, the
-// contents of the changed files are fetched with one request for each side, because git would fetch them one by one.
+// A comparison reads each side (a checkpoint that is compared) from the session's repository on this host, or through a
+// mirror of its session remote. Git compares and merges the sides in a scratch repository that uses the objects of all sides
+// as alternates. Before that, the contents of the changed files are fetched with one request for each side, because git would
+// fetch them one by one.
 
 // compareSide is one of the checkpoints that are compared.
 type compareSide struct {
@@ -28,7 +29,7 @@ type compareSide struct {
 	meta       session.Meta         // metadata of that session
 	checkpoint session.Checkpoint   // the checkpoint itself
 	base       object.ID            // tree to which the changes of this side are relative
-	ids        []object.ID          // contents of the changed files, before and after
+	ids        []object.ID          // contents of the changed files, both before and after the changes
 	reply      control.ComparedSide // the part of the reply that describes this side
 }
 
@@ -75,8 +76,9 @@ func (c *comparing) close() {
 	}
 }
 
-// open finds the checkpoint of side r and appends it to c.sides. If several checkpoints of a session are compared, the session
-// is opened once. If this host does not have the session, open looks for it on the session remote of the mount at dir.
+// open finds the checkpoint of side r and appends it to c.sides. If several checkpoints of a session are compared, the
+// session is opened once. If this host does not have the session, open searches the session remote of the mount at dir for
+// the session.
 func (c *comparing) open(ctx context.Context, r control.CompareSide, dir string) (err error) {
 	key := control.CompareSide{Of: r.Of, SessionRemote: r.SessionRemote}
 	o := c.opened[key]
@@ -120,8 +122,8 @@ func (c *comparing) open(ctx context.Context, r control.CompareSide, dir string)
 	return nil
 }
 
-// openBeside opens the session name on the session remote of the mount m. If m has no session remote, it returns the error
-// missing.
+// openBeside opens the session name on the session remote of the mount m. If m has no session remote, it returns missing,
+// which is the error of the search on this host.
 func (all *Catalog) openBeside(ctx context.Context, m *Mounted, name string, missing error) (*opened, error) {
 	r := m.Request()
 	r.Session, r.SessionOptions = name, m.Agent.Options()
@@ -224,9 +226,9 @@ func (c *comparing) tree(ctx context.Context, id object.ID) ([]object.TreeEntry,
 	return nil, last
 }
 
-// forkCheckpoint returns the checkpoint from which all sessions of the sides were forked, and true. One side may belong
-// to the parent session itself; then the checkpoint is the one from which the other sessions were forked. It returns
-// false if there is no such checkpoint, or if gc has dropped it.
+// forkCheckpoint returns the checkpoint from which the sessions of all sides were forked, and true. One side may belong to
+// the parent session itself; then the result is the checkpoint from which the sessions of the other sides were forked. ok is
+// false if there is no such checkpoint, or if gc has dropped the checkpoint.
 func (c *comparing) forkCheckpoint(ctx context.Context, sides []*compareSide) (p session.Checkpoint, ok bool, err error) {
 	from := ""
 	var parent *compareSide
@@ -246,7 +248,8 @@ func (c *comparing) forkCheckpoint(ctx context.Context, sides []*compareSide) (p
 			return p, false, nil
 		}
 	}
-	// A forked session keeps the checkpoint that it started from. Its parent may lose that checkpoint to gc.
+	// A forked session keeps the checkpoint that it started from, whereas gc may have dropped that checkpoint from the parent
+	// session. So search all sides.
 	for _, s := range sides {
 		if base, err := s.o.Repo.Ref(session.BaseRef(s.o.Session)); err == nil && !base.IsZero() && s != parent {
 			if p, err := s.o.Repo.CheckpointAt(base); err == nil && string(p.ID) == id {
@@ -272,9 +275,9 @@ func (c *comparing) forkCheckpoint(ctx context.Context, sides []*compareSide) (p
 	return p, err == nil, ctx.Err()
 }
 
-// commonTree returns the tree of the merge base of two sides. This is the checkpoint that both started from; if there is none,
-// it is the base commit that both sessions share, or the merge base of their two base commits. If the sides have no common
-// history, commonTree returns the zero id, which stands for the empty tree.
+// commonTree returns the tree of the merge base of two sides. The merge base is the checkpoint that both sessions were forked
+// from. If there is none, it is the base commit that both sessions share, or else the merge base of their two base commits.
+// If the sides have no common history, commonTree returns the zero id, which stands for the empty tree.
 func (c *comparing) commonTree(ctx context.Context, a, b *compareSide) (object.ID, error) {
 	p, ok, err := c.forkCheckpoint(ctx, []*compareSide{a, b})
 	if err != nil || ok {
@@ -314,15 +317,15 @@ func (c *comparing) commonTree(ctx context.Context, a, b *compareSide) (object.I
 	return tree, nil
 }
 
-// mirrorOf returns a mirror of the mounted remote of side s, from which objects can be read that no session has. If one of the
-// compared sessions is mounted, the mirror uses the credentials of its mount.
+// mirrorOf returns a mirror of the mounted remote of side s, from which objects can be read that no session has. If one of
+// the compared sessions is mounted, the mirror uses the credentials of that mount.
 func (c *comparing) mirrorOf(ctx context.Context, s *compareSide) (*mirror.Mirror, error) {
 	url := s.meta.Remote
 	if m := c.mirrors[url]; m != nil {
 		return m, nil
 	}
 	r := control.MountRequest{Remote: url, SessionOptions: control.SessionOptions{Remote: control.RemoteOrigin}}
-	// A mounted side has credentials for the mounted remote.
+	// The mount of a compared session has credentials for the mounted remote.
 	for _, s := range c.sides {
 		if s.o.mount != nil {
 			r = s.o.mount.Request()

@@ -17,7 +17,7 @@ import (
 // comparedPair is a pair of sides that git merges.
 type comparedPair struct {
 	a, b    int       // indexes in comparing.sides; a < b
-	base    object.ID // tree of the merge base; zero: the empty tree
+	base    object.ID // tree of the merge base; the zero id stands for the empty tree
 	renames bool      // the contents by which git detects renames are on this host
 }
 
@@ -52,7 +52,7 @@ func (c *comparing) provide(ctx context.Context) error {
 			return err
 		}
 	}
-	// The contents of a merge base may be stored by the session of either side, or by the mounted remote.
+	// The contents of a merge base may be stored by the session of either side, or by the mounted remote, so try all of them.
 	var last error
 	for _, s := range c.sides {
 		ids, err := c.missing(ctx, c.merged)
@@ -75,7 +75,7 @@ func (c *comparing) provideFrom(ctx context.Context, s *compareSide, ids []objec
 	case s.o.far != nil:
 		return s.o.provide(ctx, ids)
 	}
-	m, err := c.mirrorOf(ctx, s) // one request for all; git would send one for each object
+	m, err := c.mirrorOf(ctx, s) // one request for all contents; git would send one request for each object
 	if err != nil {
 		return err
 	}
@@ -85,7 +85,7 @@ func (c *comparing) provideFrom(ctx context.Context, s *compareSide, ids []objec
 	return nil
 }
 
-// missing returns, without duplicates, the elements of ids whose objects git does not find in the repositories of the
+// missing returns, without duplicates, those elements of ids whose objects git does not find in the repositories of the
 // sides.
 func (c *comparing) missing(ctx context.Context, ids []object.ID) (lacks []object.ID, err error) {
 	if len(ids) == 0 {
@@ -134,7 +134,7 @@ func (c *comparing) count(ctx context.Context) error {
 			default:
 				r.Modified++
 			}
-			if change.Added >= 0 { // negative for binary files
+			if change.Added >= 0 { // Added is negative for binary files
 				r.LinesAdded, r.LinesRemoved = r.LinesAdded+change.Added, r.LinesRemoved+change.Removed
 			}
 		}
@@ -158,8 +158,8 @@ func (c *comparing) shared(ctx context.Context, pairs []comparedPair) ([]control
 		if err != nil {
 			return nil, err
 		}
-		// set records the verdict of pair p for a path. The verdict of the path itself is the worst one of all pairs: conflict
-		// is worse than clean, and clean is worse than same.
+		// set records the verdict v of the pair p for a path. The verdict of the path itself is the worst one of all pairs:
+		// conflict is worse than clean, and clean is worse than same.
 		set := func(path string, v control.Verdict) {
 			at := paths[path]
 			if at == nil {
@@ -184,7 +184,8 @@ func (c *comparing) shared(ctx context.Context, pairs []comparedPair) ([]control
 				set(path, control.VerdictClean)
 			}
 		}
-		// A rename, or a file in the place of a directory, can cause a conflict at a path that only one side changed.
+		// A path that only one side changed can have a conflict, too, if the path was renamed or if a directory replaces a
+		// file.
 		for _, path := range conflicts {
 			set(path, control.VerdictConflict)
 		}
@@ -214,8 +215,8 @@ func (c *comparing) conflicts(ctx context.Context, p comparedPair) ([]string, er
 	if err := c.scratch.Write(ctx, objects); err != nil {
 		return nil, err
 	}
-	// Rename detection needs all contents; if some were missing, git would fetch them one by one. Exit status 1 reports
-	// conflicts.
+	// Rename detection reads the contents of all candidates. If some contents are missing, git would fetch them one by one,
+	// so the detection is turned off. Exit status 1 reports conflicts.
 	out, err := c.git(ctx, c.scratch.Dir(), "-c", "merge.renames="+strconv.FormatBool(p.renames), "merge-tree", "--write-tree", "-z",
 		"--messages", us.String(), them.String())
 	if err != nil && !gitcmd.Exited(err, 1) {
@@ -230,7 +231,7 @@ func (c *comparing) git(ctx context.Context, dir string, args ...string) ([]byte
 	return c.gitOn(ctx, dir, "", args...)
 }
 
-// gitOn runs git as the method git does, with the string in as standard input.
+// gitOn runs git like the method git, and passes the string in to git as standard input.
 func (c *comparing) gitOn(ctx context.Context, dir, in string, args ...string) ([]byte, error) {
 	var objects []string
 	add := func(dir string) {

@@ -69,7 +69,7 @@ func (all *Catalog) SessionDiff(ctx context.Context, r control.SessionDiffReques
 		}
 	}
 	b, err := o.Find(ctx, r.B)
-	if errors.Is(err, session.ErrNoCheckpoint) && r.B == "" { // the session has no change yet
+	if errors.Is(err, session.ErrNoCheckpoint) && r.B == "" { // the session has no checkpoint, because nothing has changed yet
 		return reply, nil
 	}
 	if err != nil {
@@ -87,8 +87,8 @@ func (all *Catalog) SessionDiff(ctx context.Context, r control.SessionDiffReques
 // pair holds the session of the old tree and the session of the new tree of a comparison. Both may be the same session.
 type pair struct{ a, b *opened }
 
-// tree returns the entries of a tree that one of the two sessions contains. It sends a request if neither repository on this
-// host has it.
+// tree returns the entries of a tree that one of the two sessions contains. If neither repository on this host has the tree,
+// the method sends a request.
 func (p pair) tree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
 	for _, o := range []*opened{p.a, p.b} {
 		if entries, err := o.Repo.Tree(id); err == nil {
@@ -204,8 +204,8 @@ func (p pair) git(ctx context.Context, args ...string) ([]byte, error) {
 	return out, nil
 }
 
-// addLines adds the output of `git diff-tree --numstat -z` to changes. Its records are "ADDED\tREMOVED\tPATH\0", with
-// dashes instead of numbers for binary files.
+// addLines adds the numbers of lines in out, the output of `git diff-tree --numstat -z`, to changes. The records of out are
+// "ADDED\tREMOVED\tPATH\0", with dashes instead of numbers for binary files.
 func addLines(changes []control.PathChange, out []byte) {
 	at := map[string]int{}
 	for i, c := range changes {
@@ -223,7 +223,7 @@ func addLines(changes []control.PathChange, out []byte) {
 	}
 }
 
-// lines returns a number of lines, or -1 for a binary file.
+// lines returns the number of lines that is written in text, or -1 for a dash, which stands for a binary file.
 func lines(text string) int64 {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {

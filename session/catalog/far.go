@@ -22,9 +22,9 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// A session that exists only on a session remote is read through a mirror, which is a temporary repository for objects fetched
-// from the session remote. It is represented by the type opened, so that the code that reads sessions of this host can read it
-// too.
+// A session that exists only on a session remote is read through a mirror, which is a temporary repository for objects
+// fetched from the session remote. The type opened represents such a session, so that the code that reads the sessions of
+// this host can also read it.
 
 // MirrorOf opens a mirror of a session remote, in order to read the session name. The parameter at is the URL of the session
 // remote. An empty name opens a mirror for listing all sessions.
@@ -106,8 +106,8 @@ func OpenFar(ctx context.Context, m *mirror.Mirror, name string, withTrees bool)
 	return farOpened(m, name)
 }
 
-// farOpened returns a session of a mirror in the form of a session of this host. All of its checkpoints count as pushed. The
-// session is closed together with the mirror.
+// farOpened returns the session name of the mirror m in the form of a session of this host. All of its checkpoints count as
+// pushed. The session and the mirror are closed together.
 func farOpened(m *mirror.Mirror, name string) (*opened, error) {
 	meta, _ := m.Meta(name)
 	repo, err := m.Repo(name)
@@ -122,7 +122,8 @@ func farOpened(m *mirror.Mirror, name string) (*opened, error) {
 	return o, err
 }
 
-// farTree reads a tree of a mirror. A tree that the mirror lacks belongs to the base commit, which farTree fetches in that case.
+// farTree reads a tree through the mirror. If the mirror lacks the tree, the tree belongs to the base commit, which farTree
+// then fetches.
 func (o *opened) farTree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
 	entries, err := o.Repo.Tree(id)
 	if !errors.Is(err, odb.ErrNotFound) {
@@ -192,8 +193,8 @@ func (all *Catalog) SessionsOn(ctx context.Context, r control.SessionsOnRequest)
 	return reply, nil
 }
 
-// farInfo returns the description of a session that is read from its session remote. If the mount of the session died, the state
-// is paused.
+// farInfo returns the description of a session that is read from its session remote. If the mount of the session died, the
+// session's state is reported as paused.
 func (o *opened) farInfo() control.SessionInfo {
 	meta, _ := o.far.Meta(o.Session)
 	i := control.SessionInfo{Remote: meta.Remote, Base: meta.Base, Parent: meta.From, ParentRemote: meta.FromRemote}
@@ -201,7 +202,7 @@ func (o *opened) farInfo() control.SessionInfo {
 	if meta.Interrupted() {
 		i.State = string(session.Paused)
 	}
-	// The current lane (the chain of checkpoints of one writer) is the lane that its writer has not left.
+	// The current lane (the chain of checkpoints of one writer) is the lane whose writer still uses it.
 	for _, l := range meta.Lanes {
 		if l.Left == nil {
 			i.Lane = l.Name

@@ -20,7 +20,7 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// info returns the description of a session, mounted or not. Parts that cannot be read are left out.
+// info returns the description of a session, which may be mounted. Parts that cannot be read are left out.
 func (o *opened) info() control.SessionInfo {
 	r := o.record
 	i := control.SessionInfo{Remote: r.Remote, Dir: r.Dir, Base: r.Commit, Mounted: o.mount != nil}
@@ -70,7 +70,7 @@ func (o *opened) stale(meta session.Meta, now time.Time) bool {
 	return o.mount == nil && now.Sub(last) > staleAfter
 }
 
-// carriedStatus returns the push status of the session that is stored in the home t. The caller has locked t.
+// carriedStatus returns the push status of the session that is stored in the home t. The caller must have locked t.
 func carriedStatus(t *statedir.Home, r statedir.Record) control.SessionStatus {
 	o := &opened{Session: r.Session, record: r, home: t.Dir}
 	if !statedir.HasSessionRepo(t.Dir) { // the session has no checkpoint
@@ -121,8 +121,8 @@ func (o *opened) unmountedStatus() control.SessionStatus {
 	return s
 }
 
-// ListUnmounted returns the sessions that are not mounted, except for those whose names are in but. It skips homes that
-// stay locked for statedir.ListTime.
+// ListUnmounted returns the sessions that are not mounted, without those whose names are in the map but. It skips homes that
+// are still locked after statedir.ListTime.
 func ListUnmounted(ctx context.Context, h statedir.Homes, but map[string]bool) ([]control.SessionInfo, error) {
 	ids, _, err := h.IDs()
 	if err != nil {
@@ -146,7 +146,7 @@ func ListUnmounted(ctx context.Context, h statedir.Homes, but map[string]bool) (
 		}
 		o, err := openHome(t, false)
 		if err != nil {
-			if !errors.Is(err, fs.ErrNotExist) { // fs.ErrNotExist means that the home belongs to a mount without a session
+			if !errors.Is(err, fs.ErrNotExist) { // a home without a record belongs to a mount that has no session
 				h.Log.Warn("read session", zap.String("home", filepath.Join(h.Dir(), id)), zap.Error(err))
 			}
 			t.Unlock()
@@ -158,8 +158,9 @@ func ListUnmounted(ctx context.Context, h statedir.Homes, but map[string]bool) (
 	return all, nil
 }
 
-// sendLater pushes a change of a session that is not mounted. If its session remote cannot be reached within pushTime, the next
-// mount pushes the change. For a mounted session sendLater does nothing, because the agent pushes the change.
+// sendLater pushes a change of a session that is not mounted. If the session remote does not answer within pushTime, the
+// change is pushed when the session is mounted again. For a mounted session sendLater does nothing, because the agent pushes
+// the change.
 func (o *opened) sendLater(ctx context.Context, all *Catalog) {
 	remote := o.record.Carried.Remote
 	if o.mount != nil || o.Repo == nil || remote == control.RemoteEmbedded || remote == "" {
@@ -184,5 +185,5 @@ func (o *opened) sendLater(ctx context.Context, all *Catalog) {
 	}
 }
 
-// pushTime limits the push of a session that is not mounted.
+// pushTime is the timeout for the push of a session that is not mounted.
 const pushTime = 5 * time.Second

@@ -12,7 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// opened is a session that a request reads or changes, mounted or not. The caller closes it.
+// opened is a session that a request reads or changes; it may be mounted. The caller must close it.
 type opened struct {
 	Session string          // name of the session
 	record  statedir.Record // record of the session
@@ -21,14 +21,14 @@ type opened struct {
 	Repo    *session.Repo   // nil if the session has no checkpoint yet
 	// queue pushes the session of a mount that can be written to; nil for all others.
 	queue *writeback.Queue
-	far   *mirror.Mirror // session remote that repo was fetched from; nil if repo belongs to this host
+	far   *mirror.Mirror // mirror of the session remote that Repo belongs to; nil if Repo is on this host
 
-	// pins holds the names that the user pinned each checkpoint under.
+	// pins holds the names under which the user pinned each checkpoint.
 	pins map[session.CheckpointID][]string
 	// release closes what was opened for this request and unlocks the directory of the session; nil if nothing was opened.
 	release func()
 
-	// acknowledged reports whether a checkpoint is known to be pushed; nil if that is not known.
+	// acknowledged reports whether a checkpoint is known to be pushed. It is nil if this host does not know what was pushed.
 	acknowledged func(session.Checkpoint) bool
 }
 
@@ -129,7 +129,7 @@ func (o *opened) read() (err error) {
 		return nil
 	}
 	o.pins, err = o.Repo.Pins()
-	// The embedded session remote is the same repository as the session's own, so every checkpoint in it counts as pushed.
+	// The embedded session remote and the session's repository are the same repository, so every checkpoint counts as pushed.
 	embedded := o.record.Carried.Remote == control.RemoteEmbedded || o.record.Carried.Remote == ""
 	switch {
 	case embedded:

@@ -61,7 +61,7 @@ func (all *Catalog) SessionLog(ctx context.Context, r control.SessionLogRequest)
 	// If gc has copied a checkpoint to another segment (a part of the chain of checkpoints), the list contains the
 	// checkpoint twice.
 	checkpoints = slices.CompactFunc(checkpoints, func(a, b session.Checkpoint) bool { return a.ID == b.ID })
-	// A record is stored with the checkpoint that precedes it.
+	// A record is stored with the checkpoint that was the newest one when the record was made.
 	recorded, err := o.recordsBefore(ctx)
 	if err != nil { // without the transcript, the checkpoints are still listed
 		all.Log.Warn("read transcript", zap.String("session", o.Session), zap.Error(err))
@@ -202,7 +202,7 @@ func (all *Catalog) SessionGC(ctx context.Context, r control.SessionGCRequest,
 	for _, p := range n.Dropped {
 		reply.Dropped = append(reply.Dropped, o.Shown(p))
 	}
-	// The number of checkpoints in the status, and the session remote, are brought up to date.
+	// The status must show the new number of checkpoints, and the session remote must drop the same checkpoints.
 	if !r.DryRun {
 		if o.mount != nil {
 			o.mount.Agent.Recount()

@@ -35,7 +35,7 @@ func (all *Catalog) SessionShow(ctx context.Context, r control.SessionShowReques
 	if layout, ok := o.layout(); ok && p.Branch != "" {
 		reply.RemoteBranch = layout.There(p.Branch)
 	}
-	// The changes of a checkpoint are its differences from the previous checkpoint.
+	// The changes of a checkpoint are the differences between its tree and the tree of the previous checkpoint.
 	before, err := o.treeBefore(ctx, p)
 	if err == nil {
 		reply.Changes, err = o.changes(ctx, before, p.Tree)
@@ -59,7 +59,7 @@ func (all *Catalog) SessionShow(ctx context.Context, r control.SessionShowReques
 		}
 	}
 	reply.LeftOut = LeftOut(state.Left)
-	// The agent may know excluded files that changed since the checkpoint was made.
+	// The agent may know files that were excluded after the checkpoint was made.
 	if o.mount != nil {
 		if now, ok := o.mount.Agent.LeftOut(p.ID); ok {
 			reply.LeftOut = LeftOut(now)

@@ -23,8 +23,8 @@ func (o *opened) contents(ctx context.Context) func(ids []object.ID) error {
 	return func(ids []object.ID) error { return o.far.Contents(ctx, o.Session, ids) }
 }
 
-// SessionTranscript returns the transcript of a session, or one turn of it. If the newest commit of the transcript is still
-// r.Head, it returns no records, because the caller has them.
+// SessionTranscript returns the transcript of a session, or one turn of it. If r.Head is still the newest commit of the
+// transcript, it returns no records, because the caller has all of them.
 func (all *Catalog) SessionTranscript(ctx context.Context, r control.SessionTranscriptRequest) (control.SessionTranscriptReply, error) {
 	reply := control.SessionTranscriptReply{Records: []control.TranscriptRecord{}}
 	o, err := all.openSession(ctx, r.Of, false)
@@ -37,7 +37,7 @@ func (all *Catalog) SessionTranscript(ctx context.Context, r control.SessionTran
 		return reply, nil
 	}
 	head, err := transcript.Head(o.Repo, o.Session)
-	// The caller has this version of the transcript already.
+	// The caller has this version of the transcript already, so no records are returned.
 	if err == nil && !head.IsZero() && head.String() == r.Head {
 		reply.Head = r.Head
 		return reply, nil

@@ -42,7 +42,7 @@ func (all *Catalog) Expire(ctx context.Context, now time.Time) {
 		if err != nil || r.Until.IsZero() || now.Before(r.Until) || ctx.Err() != nil {
 			continue
 		}
-		// A mounted session does not expire.
+		// A session does not expire while it is mounted.
 		if m, err := all.Mounts.Mounted(ctx, r.Session); err != nil || m != nil {
 			continue
 		}
@@ -63,7 +63,7 @@ func (all *Catalog) SessionDelete(ctx context.Context, r control.SessionDeleteRe
 	return reply, nil
 }
 
-// sessionDelete implements SessionDelete, which adds hints to the errors. now is the current time. sessionDelete
+// sessionDelete does the work of SessionDelete, which only adds hints to the errors. now is the current time. sessionDelete
 // returns an error if the session is mounted for writing.
 func (all *Catalog) sessionDelete(ctx context.Context, r control.SessionDeleteRequest,
 	now time.Time) (reply control.SessionDeleteReply, err error) {
@@ -79,7 +79,8 @@ func (all *Catalog) sessionDelete(ctx context.Context, r control.SessionDeleteRe
 		return reply, err
 	}
 	reply.Session, reply.Until = name, now.Add(trash.Keep)
-	// The home stays locked until the end of the deletion, so that no mount can resume the session before.
+	// The home stays locked until the end of the deletion, so that no mount can resume the session before the deletion is
+	// complete.
 	t, err := all.Homes.WaitExisting(ctx, name)
 	var rec statedir.Record
 	switch {
@@ -99,12 +100,12 @@ func (all *Catalog) sessionDelete(ctx context.Context, r control.SessionDeleteRe
 		t = nil
 	}
 	if r.Remote != "" && t != nil && statedir.WithoutSecrets(r.Remote) != statedir.ShownRemote(rec.Carried.Remote, t.Dir, rec) {
-		t.Unlock() // the session on this host has another session remote, and therefore is not the one to delete
+		t.Unlock() // the session on this host has another session remote, so it is not the one to delete
 		t, rec = nil, statedir.Record{}
 	}
 	req := control.MountRequest{Remote: rec.Remote, Session: name, SessionOptions: rec.Carried}
 	req.SessionOptions.Remote = cmp.Or(r.Remote, rec.Carried.Remote)
-	// The session is deleted on the session remote first: if that fails, the home still exists, and the deletion can be
+	// The session is deleted on the session remote first. If that fails, the home still exists, so the deletion can be
 	// repeated.
 	if reply.Refs, reply.Kept, err = all.DeleteOnRemote(ctx, req, r.TakeOver, now); err != nil {
 		return reply, err
@@ -189,8 +190,8 @@ func (all *Catalog) SessionUndelete(ctx context.Context, r control.SessionUndele
 	return reply, nil
 }
 
-// sessionUndelete implements SessionUndelete, which adds hints to the errors. It restores the session on the session
-// remote first.
+// sessionUndelete does the work of SessionUndelete, which only adds hints to the errors. It restores the session on the
+// session remote first.
 func (all *Catalog) sessionUndelete(ctx context.Context, r control.SessionUndeleteRequest, reply *control.SessionDeleteReply) error {
 	deleted, err := all.Homes.Trash()
 	if err != nil {

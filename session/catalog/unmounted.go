@@ -33,7 +33,7 @@ func Unmounted(state string) ([]control.MountStatus, error) {
 			}
 			// On a read-only file system, the home cannot be locked, but the record may contain the counts.
 			if r, readErr := statedir.ReadRecord(filepath.Join(h.Dir(), id)); errors.Is(err, unix.EROFS) && readErr == nil && r.Counted {
-				// On a read-only file system no process can have the session mounted.
+				// No process can have mounted the session, because a mount must write to its home.
 				kept = append(kept, unmountedStatus(id, r, statedir.Unsaved{Paths: r.Changed, Bytes: r.Bytes}))
 				continue
 			}
