@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// BootUUID returns the boot ID of the host in binary form, in which headers of files store it. It reads the ID through
-// the parameter on. The host has another boot ID after each restart.
+// BootUUID returns the boot ID of the host in binary form, in which headers of files store it. It reads the ID through the
+// file system in the parameter on. The host gets a new boot ID at each start.
 func BootUUID(on FS) (id [16]byte, err error) {
 	text, err := on.BootID()
 	if err != nil {

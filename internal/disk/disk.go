@@ -60,7 +60,7 @@ func Unlock(f *os.File) {
 	f.Close()
 }
 
-// lock opens the file at path, creating it if needed, and locks it. how is the operation of flock(2).
+// lock opens the file at path, creating the file if needed, and locks it. how is the operation of flock(2).
 func lock(path string, how int) (func(), error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -73,7 +73,7 @@ func lock(path string, how int) (func(), error) {
 	return func() { Unlock(f) }, nil
 }
 
-// flock calls flock(2), and calls it again whenever a signal has interrupted it.
+// flock calls flock(2), and repeats the call if a signal interrupts it.
 func flock(f *os.File, how int) error {
 	for {
 		err := syscall.Flock(int(f.Fd()), how)
@@ -86,7 +86,7 @@ func flock(f *os.File, how int) error {
 	}
 }
 
-// Free returns how many bytes an unprivileged user may still write to the file system that contains path.
+// Free returns the number of bytes that an unprivileged user can still write to the file system that contains path.
 func Free(path string) (int64, error) {
 	var st syscall.Statfs_t
 	if err := syscall.Statfs(path, &st); err != nil {

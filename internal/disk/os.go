@@ -52,7 +52,7 @@ func (f osFile) Seek(off int64, whence int) (int64, error) {
 
 func (f osFile) Allocate(mode uint32, off, n int64) error {
 	err := again(func() error { return unix.Fallocate(int(f.Fd()), mode, off, n) })
-	if mode == 0 && errors.Is(err, unix.EOPNOTSUPP) { // as on NFS: write zeros after the end of the file
+	if mode == 0 && errors.Is(err, unix.EOPNOTSUPP) { // the file system, for example NFS, cannot reserve space, so write zeros after the end of the file
 		var st os.FileInfo
 		if st, err = f.Stat(); err == nil {
 			at := max(off, st.Size())
@@ -76,15 +76,15 @@ func (f osFile) Map(off int64, n int, mode MapMode) ([]byte, error) {
 		return nil, f.fail("map", err)
 	}
 	if mode&MapPopulate != 0 {
-		_ = unix.Madvise(m, unix.MADV_POPULATE_WRITE) // Linux before 5.14 cannot do this, and allocates each page on its first use
+		_ = unix.Madvise(m, unix.MADV_POPULATE_WRITE) // Linux before 5.14 does not support this option, and allocates each page on its first use
 	}
 	return m, nil
 }
 
 func (f osFile) Unmap(m []byte) error { return f.fail("unmap", unix.Munmap(m)) }
 
-// CopyFrom first tries to share the blocks of the source, then to copy in the kernel. If both fail, it reads and
-// writes.
+// CopyFrom first tries to share the blocks of the source, and then to copy in the kernel. If both fail, it reads and writes
+// the bytes.
 func (f osFile) CopyFrom(off int64, from *os.File, fromOff, n int64) (int64, error) {
 	clone := unix.FileCloneRange{Src_fd: int64(from.Fd()), Src_offset: uint64(fromOff), Src_length: uint64(n), Dest_offset: uint64(off)}
 	if n > 0 && unix.IoctlFileCloneRange(int(f.Fd()), &clone) == nil {
@@ -110,7 +110,7 @@ func (f osFile) CopyFrom(off int64, from *os.File, fromOff, n int64) (int64, err
 	return done, nil
 }
 
-// fail adds the operation and the file's path to an error. It returns nil for nil.
+// fail adds the operation and the file's path to an error. It returns nil if err is nil.
 func (f osFile) fail(verb string, err error) error {
 	if err == nil {
 		return nil
@@ -118,7 +118,7 @@ func (f osFile) fail(verb string, err error) error {
 	return fmt.Errorf("%s %s: %w", verb, f.Name(), err)
 }
 
-// again repeats call as long as a signal interrupts it (EINTR).
+// again repeats the function call as long as a signal interrupts it (EINTR).
 func again(call func() error) error {
 	for {
 		if err := call(); !errors.Is(err, unix.EINTR) {

@@ -20,12 +20,12 @@ func WriteFileOn(fs FS, path string, data []byte, perm os.FileMode) error {
 }
 
 // WriteFileUnsynced replaces a file like WriteFile, but without the sync: after a power cut the file may be empty or
-// incomplete. It serves files that the caller syncs later, or that can be computed again.
+// incomplete. It is meant for files that the caller syncs later, or that can be computed again.
 func WriteFileUnsynced(path string, data []byte, perm os.FileMode) error {
 	return replace(OS, path, data, perm, func(File) error { return nil })
 }
 
-// replace writes data to a new file beside path, calls sync with it, and renames it to path.
+// replace writes data to a new file beside path, calls the function sync with the new file, and renames the new file to path.
 func replace(fs FS, path string, data []byte, perm os.FileMode, sync func(File) error) error {
 	temp := path + "." + rand.Text() + ".tmp" // a random name, because another process may replace the same file
 	f, err := fs.OpenFile(temp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)

@@ -18,15 +18,15 @@ type FS interface {
 	ReadDir(path string) ([]os.DirEntry, error)
 	// Stat returns the attributes of a file like os.Lstat: it does not follow a symbolic link.
 	Stat(path string) (os.FileInfo, error)
-	// Rename renames a file like os.Rename. The rename survives a power cut only after SyncDir of both directories;
-	// until then either name may be found.
+	// Rename renames a file like os.Rename. The rename survives a power cut only after SyncDir of both directories; before
+	// that, a power cut may leave either name.
 	Rename(old, new string) error
 	// Remove removes a file or an empty directory like os.Remove.
 	Remove(path string) error
 	// SyncDir makes the entries of a directory survive a power cut. It does not sync the files themselves.
 	SyncDir(path string) error
-	// BootID returns the UUID of the present run of the host's kernel, as text. Pages that were written in an earlier
-	// run and not synced may be lost.
+	// BootID returns a UUID, as text, that changes when the host's kernel is started again. Pages that were written before
+	// the restart and not synced may be lost.
 	BootID() (string, error)
 }
 
@@ -34,10 +34,10 @@ type FS interface {
 type MapMode uint8
 
 const (
-	// MapPopulate allocates all pages at once, writable, so that the first store to a page does not wait for the file
-	// system. All pages are dirty afterwards.
+	// MapPopulate allocates all pages immediately and makes them writable, so that the first store to a page does not wait
+	// for the file system. All pages are dirty afterwards.
 	MapPopulate MapMode = 1 << iota
-	// MapReadOnly maps for reading. A store is a fault.
+	// MapReadOnly maps the range for reading. A store into the mapping raises SIGSEGV.
 	MapReadOnly
 )
 
@@ -52,13 +52,13 @@ type File interface {
 	Truncate(size int64) error
 	// Allocate reserves or releases disk space like fallocate(2); mode 0 grows the file and reserves the disk space.
 	Allocate(mode uint32, off, n int64) error
-	// Seek returns the next offset of data or of a hole (unix.SEEK_DATA, unix.SEEK_HOLE). As with lseek(2), the error
-	// is ENXIO if there is none. Seek does not set a position, since a File has none.
+	// Seek returns the offset of the next data or of the next hole (unix.SEEK_DATA, unix.SEEK_HOLE). As with lseek(2), the
+	// error is ENXIO if there is none. Seek does not set a position, since a File has none.
 	Seek(off int64, whence int) (int64, error)
 	// CopyFrom copies up to n bytes of another open file, sharing the blocks where the file system can. It returns the
 	// number of bytes that were copied, which is less than n only at the end of the source or with an error.
 	CopyFrom(off int64, from *os.File, fromOff, n int64) (int64, error)
-	// Own returns the underlying file of the host, which is the argument of CopyFrom of another File.
+	// Own returns the underlying file of the host, which can be passed to CopyFrom of another File.
 	Own() *os.File
 	// Map maps a range of the file, shared with other mappings of the file; off and n are multiples of the page size. A
 	// store changes the file at once and survives the process; DataSync makes it survive a power cut. Memory behind the

@@ -20,8 +20,8 @@ import (
 // the tree.
 type tree struct{ arch, dir string }
 
-// Media types of the OCI image specification, version 1.1 (opencontainers/image-spec: descriptor.md, manifest.md,
-// config.md, image-index.md). These are the ones that an image with one layer needs.
+// Media types of the OCI image specification, version 1.1 (opencontainers/image-spec: descriptor.md, manifest.md, config.md,
+// image-index.md). An image with one layer needs only these types.
 const (
 	typeIndex    = "application/vnd.oci.image.index.v1+json"
 	typeManifest = "application/vnd.oci.image.manifest.v1+json"
@@ -98,9 +98,9 @@ func (l *layout) json(mediaType string, v any) (descriptor, error) {
 	return l.blob(mediaType, data), err
 }
 
-// writeImage writes an archive with an OCI image layout. The layout contains an image for each of trees. `podman load`,
-// `docker load` and `skopeo copy oci-archive:FILE` can read it. tag is the name of the image, and when the time of all
-// files.
+// writeImage writes an archive with an OCI image layout, which contains one image for each element of trees. `podman load`,
+// `docker load` and `skopeo copy oci-archive:FILE` can read the archive. tag is the name of the image, and when is the
+// modification time of all files.
 func writeImage(w io.Writer, tag string, trees []tree, when time.Time) error {
 	l := &layout{files: make(map[string][]byte)}
 	all := index{SchemaVersion: 2, MediaType: typeIndex}
@@ -111,8 +111,8 @@ func writeImage(w io.Writer, tag string, trees []tree, when time.Time) error {
 		}
 		all.Manifests = append(all.Manifests, d)
 	}
-	// The image index, which lists the platforms, is a blob. index.json refers to it and states the tag as an annotation.
-	// The image is loaded under this tag.
+	// The image index, which lists the platforms, is stored as a blob. index.json refers to this blob, and states the tag as
+	// an annotation, under which the image is loaded.
 	inner, err := l.json(typeIndex, all)
 	if err != nil {
 		return err
@@ -129,8 +129,8 @@ func writeImage(w io.Writer, tag string, trees []tree, when time.Time) error {
 
 // add adds an image with the files of t to the layout and returns a descriptor of its manifest.
 func (l *layout) add(t tree, when time.Time) (descriptor, error) {
-	// Two digests of the layer are needed: the configuration contains the one before compression, and the manifest the
-	// one of the compressed layer.
+	// Two digests of the layer are needed: the configuration contains the digest before compression, and the manifest
+	// contains the digest of the compressed layer.
 	var plain bytes.Buffer
 	if err := writeTree(&plain, t.dir, when); err != nil {
 		return descriptor{}, err
@@ -159,7 +159,7 @@ func (l *layout) add(t tree, when time.Time) (descriptor, error) {
 	return d, err
 }
 
-// write writes the layout as a tar archive. All files have the time when.
+// write writes the layout as a tar archive. The modification time of all files is when.
 func (l *layout) write(w io.Writer, when time.Time) error {
 	var names []string
 	for name := range l.files {

@@ -61,9 +61,9 @@ type spdxRelationship struct {
 	Related string `json:"relatedSpdxElement"`
 }
 
-// writeSBOM writes an SPDX document that lists the modules in a program, as the go command has recorded them, and the
-// standard library. The checksum in it is that of the program. The modules have no checksums, because go.sum contains
-// hashes of an algorithm that SPDX does not support.
+// writeSBOM writes an SPDX document that lists the standard library and the modules that the go command has recorded in a
+// program. It contains the checksum of the program. It contains no checksums of the modules, because go.sum contains hashes
+// of an algorithm that SPDX does not support.
 func writeSBOM(w io.Writer, program string, when time.Time) error {
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {

@@ -1,11 +1,12 @@
-// Counts measures how readable a tree of this program is: sizes of packages and types, comments, and the words in them.
+// Counts measures how readable a tree of this program is: the sizes of packages and types, the share of comments, and the
+// words in the comments.
 //
 //	go run ./internal/arch/counts [-dir DIR] [-worst N]
 //	go run ./internal/arch/counts -sample SEED [-dir DIR]
 //
-// The first form prints one figure a line, so that two trees can be compared by diff. The second prints 100 comments, 30 errors and
-// 30 of the last 100 commit subjects, picked at random by SEED, for a reader who rates them without the code. A comment is printed with
-// the line of code that it belongs to, as readers see it.
+// The first form prints one figure on each line, so that two trees can be compared with diff. The second form prints 100
+// comments, 30 errors and 30 of the last 100 commit subjects, selected at random with SEED, for a reader who rates them
+// without the code. Each comment is printed with the line of code that it belongs to.
 package main
 
 import (
@@ -21,13 +22,13 @@ import (
 	"strings"
 )
 
-// harness lists the directories that only serve tests and benchmarks. They are not counted as product.
+// harness lists the directories that only serve tests and benchmarks. They do not count as parts of the product.
 var harness = []string{"integration", "internal/arch", "internal/harness", "internal/disk/disktest",
 	"internal/metrics/metricstest", "worktree/worktreetest"}
 
 // source is one parsed Go file of the product.
 type source struct {
-	path string // relative to the tree's root
+	path string // path relative to the root of the tree
 	dir  string
 	ast  *ast.File
 	text []byte

@@ -9,13 +9,13 @@ import (
 
 const longLine = 140 // columns; a tab counts as one
 
-// sizes are the figures of the product's text.
+// sizes holds the figures of the product's source text.
 type sizes struct {
-	lines    int            // of all files
-	packages map[string]int // lines of each
+	lines    int            // number of lines of all files
+	packages map[string]int // number of lines by package
 	long     []string       // positions of lines over longLine columns
-	comments float64        // share of the lines that are not blank, in per cent
-	exported int            // names of a package, median
+	comments float64        // share of comment lines in the lines that are not blank, in per cent
+	exported int            // median of the number of exported names of a package
 }
 
 func sizesOf(sources []*source, packages map[string][]*source) sizes {
@@ -59,7 +59,7 @@ func printSizes(sources []*source, packages map[string][]*source, worst int) {
 	printWorst("lines of package", n.packages, worst)
 }
 
-// commentLines returns the number of lines of a file that are not blank, and of those the lines that hold nothing but a comment.
+// commentLines returns the number of lines of a file that are not blank, and the number of those that contain only a comment.
 func commentLines(s *source) (written, commented int) {
 	inside := false
 	for line := range strings.Lines(string(s.text)) {
@@ -108,7 +108,7 @@ func exportedNames(p []*source) int {
 	return n
 }
 
-// receiver returns the name of the type that a method belongs to, and "" for a function.
+// receiver returns the name of the type that a method belongs to. It returns "" for a function.
 func receiver(d *ast.FuncDecl) string {
 	if d.Recv == nil {
 		return ""

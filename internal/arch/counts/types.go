@@ -9,10 +9,10 @@ import (
 	"slices"
 )
 
-// shapes are the figures of the product's types. A type is named by its package's directory and its name.
+// shapes holds the figures of the product's types. A type is named by its package's directory and its name.
 type shapes struct {
 	structs, interfaces    int
-	fields, methods, files map[string]int // files: that hold its methods
+	fields, methods, files map[string]int // by type: number of its fields, of its methods, and of the files that contain its methods
 }
 
 func shapesOf(packages map[string][]*source) shapes {
@@ -64,7 +64,7 @@ func printTypes(packages map[string][]*source, worst int) {
 	printWorst("files that hold methods of type", n.files, worst)
 }
 
-// fieldsOf counts the fields of a struct; one that is embedded counts as one.
+// fieldsOf counts the fields of a struct. An embedded field counts as one.
 func fieldsOf(t *ast.TypeSpec) int {
 	n := 0
 	for _, f := range t.Type.(*ast.StructType).Fields.List {
@@ -73,8 +73,9 @@ func fieldsOf(t *ast.TypeSpec) int {
 	return n
 }
 
-// printCalls prints, for each package of at least 2,000 lines, how many calls between its files run back up: against the order of the
-// files in which the fewest calls do. Calls are resolved inside the package only, so no other package has to be compiled.
+// printCalls prints, for each package of at least 2,000 lines, how many calls between its files run against the order of the
+// files. The order is the one against which the fewest calls run. Calls to other packages are ignored, so no other package
+// has to be compiled.
 func printCalls(files *token.FileSet, packages map[string][]*source) {
 	dirs := make([]string, 0, len(packages))
 	for dir := range packages {
@@ -102,7 +103,7 @@ func callsUp(files *token.FileSet, p []*source) (up, all int) {
 	}
 	info := types.Info{Uses: map[*ast.Ident]types.Object{}, Selections: map[*ast.SelectorExpr]*types.Selection{}}
 	config := types.Config{Error: func(error) {}, Importer: noImports{}}
-	own, _ := config.Check(p[0].dir, files, parsed, &info) // errors: names of other packages are unknown here
+	own, _ := config.Check(p[0].dir, files, parsed, &info) // errors are expected, because names of other packages are unknown here
 	fileOf := func(pos token.Pos) string { return filepath.Base(files.Position(pos).Filename) }
 	calls := map[[2]string]int{}
 	for _, f := range parsed {
@@ -133,8 +134,8 @@ func callsUp(files *token.FileSet, p []*source) (up, all int) {
 	return callsAgainst(bestOrder(calls), calls), all
 }
 
-// bestOrder returns the files in an order against which few calls run: it moves one file at a time while that helps. The order that
-// is best of all would take exponential time to find.
+// bestOrder returns the files in an order against which few calls run. It moves one file at a time as long as that reduces
+// the number of such calls. To find the best order would take exponential time.
 func bestOrder(calls map[[2]string]int) []string {
 	var order []string
 	for way := range calls {
@@ -169,7 +170,7 @@ func callsAgainst(order []string, calls map[[2]string]int) (n int) {
 	return n
 }
 
-// noImports answers every import with an empty package.
+// noImports is a types.Importer that returns an empty package for every import.
 type noImports struct{}
 
 func (noImports) Import(path string) (*types.Package, error) {

@@ -13,7 +13,8 @@ import (
 	"strings"
 )
 
-// marks are words by which a private dialect shows. In peers they occur 0 to 5 times in 10,000 words of comment, "returns" 59 to 136.
+// marks are words and phrases that are frequent in unclear comments. The comments of comparable projects contain each of them
+// 0 to 5 times in 10,000 words, and "returns" 59 to 136 times.
 var marks = []struct {
 	name string
 	form *regexp.Regexp
@@ -44,7 +45,8 @@ func printWords(sources []*source) {
 	}
 }
 
-// printSample prints comments, errors and commit subjects for rating, each picked with the same chance.
+// printSample prints comments, errors and commit subjects for rating. All comments have the same probability of being
+// selected, as have all errors and all subjects.
 func printSample(dir string, sources []*source, seed int64) error {
 	random := rand.New(rand.NewSource(seed))
 	var comments, failures []string
@@ -72,8 +74,8 @@ func printSample(dir string, sources []*source, seed int64) error {
 	return nil
 }
 
-// annotated returns the code that a reader of a comment sees with it: the line that the comment stands behind, or else the line
-// below it. If the comment is inside a declaration, the first line of the declaration comes before.
+// annotated returns the code that is printed with a comment: the line before a trailing comment, or else the line below the
+// comment. If the comment is inside a declaration, the first line of the declaration precedes it.
 func (s *source) annotated(group *ast.CommentGroup) string {
 	start, end := int(group.Pos()-s.ast.FileStart), int(group.End()-s.ast.FileStart)
 	line := s.text[bytes.LastIndexByte(s.text[:start], '\n')+1 : start]
@@ -90,11 +92,11 @@ func (s *source) annotated(group *ast.CommentGroup) string {
 	return code
 }
 
-// formatVerb matches a verb of package fmt, wordForm a word.
+// formatVerb matches a formatting verb of package fmt, and wordForm matches a word.
 var formatVerb, wordForm = regexp.MustCompile(`%[-+# 0-9.*]*[a-zA-Z]`), regexp.MustCompile(`[a-zA-Z]+`)
 
-// errorText returns the text of a call of errors.New or fmt.Errorf. It returns false for other nodes, and for texts that have fewer
-// than two words beside the verbs of fmt.
+// errorText returns the text of a call of errors.New or fmt.Errorf. It returns false for other nodes, and for texts that have
+// fewer than two words beside the verbs of package fmt.
 func errorText(n ast.Node) (string, bool) {
 	call, ok := n.(*ast.CallExpr)
 	if !ok || len(call.Args) == 0 {

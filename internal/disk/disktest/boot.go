@@ -6,7 +6,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// Booted returns fs with another boot ID, as a host sees fs after a power cut and a restart. id is a UUID as text.
+// Booted returns fs with the boot ID id, which is a UUID as text, so that fs looks as it does after a power cut and a restart
+// of the host.
 func Booted(fs disk.FS, id string) disk.FS { return booted{fs, id} }
 
 // booted is the FS that Booted returns.
@@ -18,7 +19,7 @@ type booted struct {
 // BootID returns the boot ID that was passed to Booted.
 func (b booted) BootID() (string, error) { return b.id, nil }
 
-// Unsynced returns fs with syncs that return at once without effect, for tests in which no power is cut.
+// Unsynced returns fs with syncs that have no effect, which makes tests without a power cut faster.
 func Unsynced(fs disk.FS) disk.FS { return unsynced{fs} }
 
 // unsynced is the FS that Unsynced returns.

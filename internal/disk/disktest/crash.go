@@ -18,10 +18,14 @@ import (
 // page is the number of bytes that a simulated power cut keeps or loses together.
 const page = 4096
 
-// CrashFS is a directory of the host that records what was synced, so that Crash can write the state that a power cut
-// would leave. Of a file, a power cut leaves the synced bytes and any of the pages that were written since. Of the
-// names in a directory, it leaves those that SyncDir has covered and any of the changes that were made since; a rename
-// is kept or lost as a whole. CrashFS loses more than journaling file systems do.
+// CrashFS is a directory of the host that records what was synced, so that Crash can write the state that a power cut would
+// leave. A power cut keeps the synced bytes of a file and a random selection of the pages that were written since the sync.
+// It keeps the names in a directory that SyncDir has written and a random selection of the changes since then; a rename is
+// kept or lost as a whole. CrashFS loses more than journaling file systems do.
+//
+// Syncs are not passed on to the host, because the power cut is only simulated. If Faulty makes a sync fail, the pages that
+// the sync should have written are given up, as on Linux: later syncs do not write such a page until a store changes its
+// bytes or WriteAt writes to it.
 //
 // Syncs are not passed on to the host, because the power cut is only simulated. If Faulty makes a sync fail, the pages
 // that the sync should have written are given up, as on Linux: later syncs do not write such a page until a store
@@ -36,10 +40,10 @@ type CrashFS struct {
 
 // node is a file or a directory. It is independent of its names, and remains in use after it was removed.
 type node struct {
-	file         *os.File         // nil for a directory; held open, so that a removed file can be restored by a power cut
+	file         *os.File         // the open file; nil for a directory; open, so that a simulated power cut can restore a removed file
 	synced       []byte           // contents of a file at its last sync
-	givenUp      map[int64][]byte // by offset: pages that a failed sync has given up, which are not written again before they change
-	names, saved map[string]*node // nil for a file; the entries of a directory now, and at its last SyncDir
+	givenUp      map[int64][]byte // pages that a failed sync has given up, by offset; a page is not written again before it changes
+	names, saved map[string]*node // entries of a directory now, and at its last SyncDir; nil for a file
 }
 
 // location is a name in a directory.
@@ -48,7 +52,7 @@ type location struct {
 	name string
 }
 
-// change is a change of names: a node has got the name to, has lost the name from, or both.
+// change is a change of names: the node has got the name in the field to, has lost the name in the field from, or both.
 type change struct {
 	what     *node
 	from, to location
@@ -56,8 +60,8 @@ type change struct {
 
 var _ disk.FS = (*CrashFS)(nil)
 
-// NewCrashFS returns a CrashFS for the directory root, whose present contents count as synced. Every path that is
-// passed to its methods must be below root; any other path makes them panic.
+// NewCrashFS returns a CrashFS for the directory root, whose current contents count as synced. Every path that is passed to
+// its methods must be below root; the methods panic for any other path.
 func NewCrashFS(root string) (*CrashFS, error) {
 	c := &CrashFS{root: filepath.Clean(root)}
 	var err error
@@ -67,7 +71,8 @@ func NewCrashFS(root string) (*CrashFS, error) {
 	return c, nil
 }
 
-// load returns the node of a directory of the host and of everything below it, as if it had just been synced.
+// load returns the node of a directory of the host, with the nodes of everything below it, as if all of them had just been
+// synced.
 func load(dir string) (*node, error) {
 	n := &node{names: map[string]*node{}}
 	entries, err := os.ReadDir(dir)
@@ -88,7 +93,7 @@ func load(dir string) (*node, error) {
 	return n, err
 }
 
-// hold returns the node of a file of the host and opens the file, with nothing synced.
+// hold opens a file of the host, and returns its node, in which nothing counts as synced.
 func hold(path string) (*node, error) {
 	f, err := os.Open(path)
 	return &node{file: f}, err
@@ -127,7 +132,8 @@ func (c *CrashFS) Close() error {
 	return nil
 }
 
-// at returns the location of a path, which must be below root. Its dir is nil if a directory above does not exist.
+// at returns the location of a path, which must be below root. The field dir is nil if a directory above the path does not
+// exist.
 func (c *CrashFS) at(path string) location {
 	rel, err := filepath.Rel(c.root, path)
 	if err != nil || strings.HasPrefix(rel, "..") {
@@ -239,7 +245,7 @@ func (c *CrashFS) SyncDir(path string) error {
 			rest = append(rest, ch)
 			continue
 		}
-		if ch.from.dir != d && ch.from.dir != nil { // moved here from another directory, in which the old name is gone too
+		if ch.from.dir != d && ch.from.dir != nil { // the entry was moved here from another directory, whose old name is then removed on disk, too
 			if ch.from.dir.saved[ch.from.name] == ch.what {
 				delete(ch.from.dir.saved, ch.from.name)
 			}
@@ -254,20 +260,20 @@ func (c *CrashFS) SyncDir(path string) error {
 	return nil
 }
 
-// Crash writes a state that a power cut at this moment may leave to dst, which must not exist. The same calls and the
-// same seed result in the same state.
+// Crash writes a state that a power cut at this moment may leave to the directory dst, which must not exist. The same calls
+// and the same seed result in the same state.
 func (c *CrashFS) Crash(dst string, seed uint64) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	rnd := rand.New(rand.NewPCG(seed, 0))
-	left := map[*node]map[string]*node{} // directories as they are after the cut
+	left := map[*node]map[string]*node{} // names in each directory after the power cut
 	names := func(d *node) map[string]*node {
 		if left[d] == nil {
 			left[d] = maps.Clone(d.saved)
 		}
 		return left[d]
 	}
-	odds := rnd.Float64() // the share that is lost: sometimes nearly everything, sometimes nearly nothing
+	odds := rnd.Float64() // probability that a change is lost; it differs between calls, so that some lose nearly everything and some nearly nothing
 	for _, ch := range c.changes {
 		if rnd.Float64() < odds {
 			continue
@@ -349,7 +355,7 @@ func (f crashFile) Sync() (err error) {
 	return nil
 }
 
-// WriteAt writes to the file. The pages that it touches are not given up any more.
+// WriteAt writes to the file. The pages that it changes do not count as given up any more.
 func (f crashFile) WriteAt(p []byte, off int64) (int, error) {
 	f.fs.mu.Lock()
 	for at := off / page * page; at < off+int64(len(p)); at += page {
@@ -359,8 +365,8 @@ func (f crashFile) WriteAt(p []byte, off int64) (int, error) {
 	return f.File.WriteAt(p, off)
 }
 
-// giveUp marks the pages that differ from the synced contents as given up, as a failed sync does: they count as clean
-// from now on.
+// giveUp marks the pages that differ from the synced contents as given up. From now on, such pages count as clean, as after a
+// failed sync on Linux.
 func (f crashFile) giveUp() error {
 	f.fs.mu.Lock()
 	defer f.fs.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Faults fails a range of the disk operations that happen during calls of During. Fail is the argument of Faulty. Operations
-// outside During succeed and are not counted. The methods may be called concurrently.
+// Faults makes a range of the disk operations fail that happen during calls of During. Its method Fail is the argument of
+// Faulty. Operations outside During succeed and are not counted. The methods may be called concurrently.
 type Faults struct {
 	first, last int // numbers of the operations that fail, counted from 1
 	err         syscall.Errno
@@ -22,7 +22,7 @@ type Faults struct {
 	struck []string // operations that failed
 }
 
-// Fail returns the error of an operation that is to fail, and nil for any other operation.
+// Fail returns an error if the operation op must fail, and nil otherwise.
 func (f *Faults) Fail(op Op) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -37,7 +37,7 @@ func (f *Faults) Fail(op Op) error {
 	return f.err
 }
 
-// During calls do and returns its error. Operations during the call are counted and may fail.
+// During calls the function do and returns its error. Operations during the call are counted and may fail.
 func (f *Faults) During(do func() error) error {
 	f.arm(true)
 	defer f.arm(false)
@@ -58,10 +58,10 @@ func (f *Faults) Struck() int {
 	return len(f.struck)
 }
 
-// EveryFault calls run for n = 1, 2, ... with Faults that fail the n-th disk operation, until a run has no operation that
-// fails. It does so four times, each in a subtest that runs in parallel: with ENOSPC and with EIO, and with one failing
-// operation and with more further ones behind it. With more failing operations, n grows by half of their number; in short
-// mode it grows by short.
+// EveryFault calls run for n = 1, 2, ... with Faults that fail the n-th disk operation, until no operation fails in a run. It
+// does so in four subtests, which run in parallel: with ENOSPC and with EIO, and each with one failing operation and with
+// 1+more consecutive failing operations. With several failing operations, n grows by half of their number; in short mode, n
+// grows by the number short.
 func EveryFault(t *testing.T, more, short int, run func(t *testing.T, f *Faults, errno error)) {
 	for _, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EIO} {
 		for _, more := range []int{0, more} {

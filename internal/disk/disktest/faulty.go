@@ -17,8 +17,8 @@ type Op struct {
 	Path string // path of the file or directory
 }
 
-// Faulty returns fs with faults: it calls fail before each operation, and the operation returns the error if fail
-// returns one. A write that fails has written half of its bytes. A sync that fails has given up its pages (see
+// Faulty returns fs with faults. Before each operation it calls the function fail; if fail returns an error, the operation
+// returns that error. A write that fails has written half of its bytes. A sync that fails has given up its pages (see
 // CrashFS). Close and Unmap are always carried out, even if they return an error. fail may be called concurrently.
 func Faulty(fs disk.FS, fail func(Op) error) disk.FS { return &faulty{fs: fs, fail: fail} }
 
@@ -36,10 +36,10 @@ func Nth(n int, err error) func(Op) error {
 type faulty struct {
 	fs   disk.FS
 	fail func(Op) error
-	n    atomic.Int64 // number of operations so far
+	n    atomic.Int64 // number of operations until now
 }
 
-// op counts an operation and returns its error, or nil if the operation must be carried out.
+// op counts an operation. It returns an error if the operation must fail.
 func (f *faulty) op(name, path string) error {
 	if err := f.fail(Op{int(f.n.Add(1)), name, path}); err != nil {
 		return &os.PathError{Op: name, Path: path, Err: err}

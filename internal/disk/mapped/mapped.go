@@ -23,13 +23,13 @@ import (
 // File is a mapped file.
 type File struct {
 	file   disk.File
-	bits   uint                     // a chunk has 1<<bits bytes
+	bits   uint                     // the size of a chunk is 1<<bits bytes
 	taken  int64                    // bytes of the file whose disk space is known to be reserved
-	chunks atomic.Pointer[[][]byte] // the mapped chunks; replaced as a whole when the file grows, so that readers need no lock
+	chunks atomic.Pointer[[][]byte] // the mapped chunks; the slice is replaced as a whole when the file grows, so that readers need no lock
 }
 
-// Open opens the file at path, or creates it. A chunk has 1<<bits bytes, at least a page. Nothing is mapped before Load
-// or Grow.
+// Open opens the file at path, or creates it. The size of a chunk is 1<<bits bytes, which must be at least a page. Nothing is
+// mapped until Load or Grow is called.
 func Open(on disk.FS, path string, bits uint) (*File, error) {
 	f, err := on.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -52,8 +52,8 @@ func Create(on disk.FS, path string, bits uint) (*File, error) {
 // Name returns the path that the file was opened with.
 func (m *File) Name() string { return m.file.Name() }
 
-// Load maps the contents of the file. grown states that Grow has grown the file in the present run of the host's
-// kernel. Then the disk space of its complete chunks is known to be reserved, so that Load succeeds on a full disk.
+// Load maps the contents of the file. grown states that Grow has grown the file since the host was last started. In this case
+// the disk space of the complete chunks is known to be reserved, so Load succeeds on a full disk.
 func (m *File) Load(grown bool) error {
 	st, err := m.file.Stat()
 	if err != nil {
@@ -68,7 +68,8 @@ func (m *File) Load(grown bool) error {
 // Len returns the number of mapped bytes, a multiple of the chunk size.
 func (m *File) Len() int64 { return int64(len(*m.chunks.Load())) << m.bits }
 
-// At returns the n bytes of memory that begin at offset off of the file. It panics unless they lie in one mapped chunk.
+// At returns the n bytes of memory that begin at the offset off of the file. It panics unless these bytes lie in one mapped
+// chunk.
 func (m *File) At(off, n uint64) []byte {
 	in := off & (1<<(m.bits&63) - 1)
 	return (*m.chunks.Load())[off>>(m.bits&63)][in : in+n : in+n]
@@ -88,7 +89,7 @@ func (m *File) Grow(size int64) error {
 				return err
 			}
 		}
-		chunk, err := m.file.Map(off, int(chunkSize), 0) // without MapPopulate: a page that is only read stays clean
+		chunk, err := m.file.Map(off, int(chunkSize), 0) // without MapPopulate, because it would make pages dirty that are only read
 		if err != nil {
 			return err
 		}
@@ -97,9 +98,9 @@ func (m *File) Grow(size int64) error {
 	return nil
 }
 
-// Sync writes all stores into the memory to disk, so that they survive a power cut. The kernel counts a page that was
-// stored to through a shared mapping as dirty, so fdatasync(2) finds it; msync(2) would have to be called for each
-// chunk. The effect of an error is described at disk.File.DataSync.
+// Sync writes all stores into the memory to disk, so that they survive a power cut. It uses fdatasync(2), which also writes
+// pages that were changed through a shared mapping; msync(2) would have to be called for each chunk. The effect of an error
+// is described at disk.File.DataSync.
 func (m *File) Sync() error { return m.file.DataSync() }
 
 // Rewrite writes the first size bytes to the file again, so that the next Sync writes them to disk even if an earlier
