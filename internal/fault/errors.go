@@ -55,7 +55,7 @@ type SessionMountedError struct{ Dir string }
 // Error returns a message with the directory.
 func (e SessionMountedError) Error() string { return "session is mounted at " + e.Dir }
 
-// NoSuchSessionError means that the session remote does not contain the session. errors.Is reports it to be
+// NoSuchSessionError means that the session remote does not contain the session. errors.Is treats it as
 // statedir.ErrNoSession.
 type NoSuchSessionError struct{ Remote string }
 
@@ -80,7 +80,7 @@ type GitBusyError string
 // Error returns a message with the operation.
 func (e GitBusyError) Error() string { return "git is " + string(e) }
 
-// RefusalError is the error if a working tree cannot be changed because of some of its paths.
+// RefusalError means that a working tree was not changed because of some of its paths.
 type RefusalError struct {
 	Why, Hint string
 	Paths     []string
@@ -98,7 +98,7 @@ func (r RefusalError) Error() string {
 
 // SessionRemoteError is a failure of the session remote at URL.
 type SessionRemoteError struct {
-	URL string // without secrets
+	URL string // URL of the session remote, without secrets
 	Err error
 }
 
@@ -117,8 +117,8 @@ func SessionRemote(remote interface{ URL() string }, err error) error {
 	return SessionRemoteError{remote.URL(), Remote(err)}
 }
 
-// Remote marks err as a failure of a remote. The mark determines the exit status, whatever the cause is, for example a
-// damaged pack. Remote returns err unchanged if it is an error of a file or disk of this host.
+// Remote marks err as a failure of a remote. The mark determines the exit status, even if the cause is found on this host,
+// for example a damaged pack. Remote returns err unchanged if err is an error of a file or disk of this host.
 func Remote(err error) error {
 	var path *fs.PathError
 	if errors.As(err, &path) || errors.Is(err, syscall.ENOSPC) {
@@ -127,7 +127,7 @@ func Remote(err error) error {
 	return remoteError{err}
 }
 
-// remoteError is an error for which errors.Is also reports errRemote.
+// remoteError is an error that errors.Is treats as errRemote.
 type remoteError struct{ error }
 
 // Unwrap returns the cause.
@@ -136,8 +136,8 @@ func (e remoteError) Unwrap() error { return e.error }
 // Is reports whether target is errRemote.
 func (e remoteError) Is(target error) bool { return target == errRemote }
 
-// IsGit reports whether err is the failure of a git command. The daemon reports such failures only for commands that
-// reach remotes.
+// IsGit reports whether err is the failure of a git command. The daemon returns such failures only for git commands that
+// connect to remotes.
 func IsGit(err error) bool {
 	var exit *exec.ExitError
 	return errors.As(err, &exit)

@@ -15,20 +15,20 @@ import (
 	"github.com/artifactfs/artifactfs/session/writeback"
 )
 
-// Area is the part of the program that reports a failure. For some causes, the hint depends on the area.
+// Area is the part of the program that reports a failure. The hint for the same cause may differ between areas.
 type Area uint16
 
-// A Subject has one area. A row of a table may apply to several areas.
+// A Subject has exactly one area. A row of a table may apply to several areas.
 const (
 	General   Area = 1 << iota
 	Session        // checkpoints and sessions on this host
 	SessionAt      // checkpoints and sessions on this host or on a session remote
 	List           // lists of the sessions on a session remote
 	Mount
-	Resume // the session or checkpoint to be mounted
+	Resume // requests to mount a session or a checkpoint
 	Switch
 	Restore
-	Delete // deletion of a session, and restoring a deleted one
+	Delete // requests to delete a session, or to restore a deleted session
 )
 
 // Subject is the operation that has failed, with the values that hints refer to.
@@ -36,8 +36,8 @@ type Subject struct {
 	Area         Area
 	Verb, Object string // printed as "verb object: cause"
 
-	Checkpoint string // replaces Object if this checkpoint does not exist; "": Object is not replaced
-	Remote     string // the mounted remote, without secrets; replaces Object if the remote has failed
+	Checkpoint string // checkpoint that is printed instead of Object if it does not exist; "": Object is printed
+	Remote     string // the mounted remote, without secrets; printed instead of Object if the remote has failed
 	Session    string
 	Ref        string // the requested branch or commit
 	ID         string // the requested checkpoint
@@ -61,8 +61,8 @@ func ExplainSessionAt(verb, object string, err error) *control.Error {
 }
 
 // Explain converts err into an error with an error code, an exit status and a hint. If err already is a *control.Error,
-// Explain returns it, but replaces its object in two cases: after a failed switch, and after a failure of the mounted
-// remote. The object is then the name that the user has typed.
+// Explain returns that error, but replaces its object in two cases: after a failed switch, and after a failure of the mounted
+// remote. The new object is the name that the user has typed.
 func (s Subject) Explain(err error) *control.Error {
 	var e *control.Error
 	if !errors.As(err, &e) {
@@ -170,12 +170,12 @@ func Unsynced(verb, dir string, err error) *control.Error {
 	return e
 }
 
-// OneLine joins the causes of a failed push, one on each line, with semicolons.
+// OneLine replaces the line ends in the causes of a failed push, which are one on each line, by semicolons.
 func OneLine(causes string) string {
 	return strings.ReplaceAll(strings.TrimPrefix(strings.TrimSpace(causes), "sync: "), "\n", "; ")
 }
 
-// findText returns the cause to print if a checkpoint was not found. object is the name that the user has typed.
+// findText returns the text of the cause if a checkpoint was not found. object is the name that the user has typed.
 func findText(object string, e *session.FindError) string {
 	cause, tail, _ := strings.Cut(e.Err.Error(), ": ")
 	switch {

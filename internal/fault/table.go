@@ -25,17 +25,17 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/inode"
 )
 
-// row states how the errors with a certain cause are reported. A field that is empty is taken from a later row that
-// matches.
+// row states how the errors with a certain cause are reported. If a field is empty, its value is taken from a later row that
+// matches the error.
 type row struct {
 	in Area // areas that the row applies to; 0 for all
 	// match reports whether the row applies to an error.
 	match func(error) bool
 	code  control.ErrorCode
 	exit  int
-	cause func(s Subject, err error) string // returns the text that replaces the error's own
-	hint  func(s Subject, err error) string // returns "" for no hint
-	last  bool                              // whether the rows after this one are ignored
+	cause func(s Subject, err error) string // returns the text that replaces the text of the error
+	hint  func(s Subject, err error) string // returns the hint; "": there is none
+	last  bool                              // whether the rows after this row are ignored
 }
 
 // namesSessionRemote are the areas in which the session remote is printed as the object if it has failed.
@@ -61,7 +61,7 @@ func a[E error]() func(error) bool {
 	}
 }
 
-// of returns a function that calls text with the error of type E that it is given.
+// of returns a function that finds the error of type E in the chain of its argument, and calls text with that error.
 func of[E error](text func(s Subject, e E) string) func(Subject, error) string {
 	return func(s Subject, err error) string {
 		var e E
@@ -70,8 +70,8 @@ func of[E error](text func(s Subject, e E) string) func(Subject, error) string {
 	}
 }
 
-// text returns a function that returns t. In t, the words {object}, {remote}, {session}, {ref}, {id} and {gitdir} are
-// replaced by the values of the subject.
+// text returns a function that returns the string t. The function replaces the words {object}, {remote}, {session}, {ref},
+// {id} and {gitdir} in t by the values of the subject.
 func text(t string) func(Subject, error) string {
 	return func(s Subject, _ error) string {
 		return strings.NewReplacer("{object}", s.Object, "{remote}", s.Remote, "{session}", s.Session,
@@ -82,8 +82,8 @@ func text(t string) func(Subject, error) string {
 // lockedIndex is the hint for a locked index.
 const lockedIndex = "if no git command is running in the mount, remove {gitdir}/index.lock"
 
-// specific lists the causes of single areas or operations. For each field, the first row that matches and has the field
-// is used. Therefore rows for fewer areas precede those for more areas.
+// specific lists the causes of single areas or operations. The value of each field is taken from the first row that matches
+// and has a value for the field. Therefore rows for fewer areas precede those for more areas.
 var specific = []row{
 	{match: is(context.Canceled), code: control.CodeInterrupted, exit: control.ExitFailed, cause: text("interrupted"), last: true},
 
@@ -189,9 +189,9 @@ var specific = []row{
 		hint: text("unmount the session first, or send the request to the daemon that serves it")},
 }
 
-// common lists the causes that every operation can have. It is used for the fields that no row of specific has set. The
-// first row that matches and has an exit status or a hint determines both, because the rows after it only describe causes
-// of that cause.
+// common lists the causes that every operation can have. It determines the fields for which no row of specific has a value.
+// The first row that matches and has an exit status or a hint determines both, because the rows after it only match causes
+// that this error wraps.
 var common = []row{
 	// Failures of remotes.
 	{match: a[*fetch.RefError](), code: control.CodeNotFound, exit: control.ExitRemote, hint: of(func(_ Subject, e *fetch.RefError) string {

@@ -1,5 +1,5 @@
-// Package gitcmd runs git. No other package of the product runs it, so this package decides what a git command inherits
-// from this process, and all errors have the same form: "git VERB: CAUSE: output of git".
+// Package gitcmd runs git. Because no other package of the product runs git, this package determines which variables a git
+// command inherits from this process, and all errors have the same form: "git VERB: CAUSE: output of git".
 //
 // New runs git in a repository that the caller names by arguments or variables. Isolated does the same without the user's
 // settings. AsUser runs git in the same way as the user would in a shell.
@@ -24,9 +24,9 @@ const (
 	PlainText = "LC_ALL=C"              // messages and sort order do not depend on the user's language
 )
 
-// LocalVariables are the variables of git that select a repository, a part of it, or its index. They are those that `git
-// rev-parse --local-env-vars` prints, without its variables for configuration except GIT_CONFIG, and with
-// GIT_CEILING_DIRECTORIES. git sets such variables for hooks and aliases.
+// LocalVariables are the variables of git that select a repository, a part of it, or its index. git sets such variables for
+// hooks and aliases. The list consists of the variables that `git rev-parse --local-env-vars` prints, without those for
+// configuration except GIT_CONFIG, and of GIT_CEILING_DIRECTORIES.
 var LocalVariables = []string{
 	"GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_CEILING_DIRECTORIES", "GIT_COMMON_DIR", "GIT_CONFIG", "GIT_DIR", "GIT_GRAFT_FILE",
 	"GIT_IMPLICIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_INTERNAL_SUPER_PREFIX", "GIT_NAMESPACE", "GIT_NO_REPLACE_OBJECTS",
@@ -36,7 +36,7 @@ var LocalVariables = []string{
 // IsLocal reports whether name is one of LocalVariables.
 func IsLocal(name string) bool { return slices.Contains(LocalVariables, name) }
 
-// Environ returns base without LocalVariables. If base is nil, it uses the environment of this process.
+// Environ returns the variables in base without LocalVariables. If base is nil, Environ uses the environment of this process.
 func Environ(base []string) []string {
 	if base == nil {
 		base = os.Environ()
@@ -49,7 +49,7 @@ func Clear(keep ...string) []string {
 	return without(os.Environ(), func(name string) bool { return strings.HasPrefix(name, "GIT_") && !slices.Contains(keep, name) })
 }
 
-// without returns the variables in env for whose names drop returns false.
+// without returns the variables in env, except those for whose names the function drop returns true.
 func without(env []string, drop func(name string) bool) []string {
 	kept := make([]string, 0, len(env)+8)
 	for _, v := range env {
@@ -103,8 +103,8 @@ func Isolated(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// AsUser returns a git command with the environment and the working directory of this process, which is a command that
-// the user has started. So git finds the repository that it would find for the user.
+// AsUser returns a git command with the environment and the working directory of this process, which must be a command that
+// the user has started. So git finds the same repository as if the user had started git.
 func AsUser(ctx context.Context, args ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, "git", args...)
 }
@@ -127,7 +127,7 @@ func (e *Error) Error() string {
 // Unwrap returns the error of the process.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Failed returns an *Error for cmd if err is not nil. err is the result of Run, Start or Wait.
+// Failed returns an *Error for cmd, or nil if err is nil. err is the result of Run, Start or Wait.
 func Failed(cmd *exec.Cmd, err error, stderr []byte) error {
 	if err == nil {
 		return nil
@@ -164,19 +164,19 @@ func Output(cmd *exec.Cmd) ([]byte, error) {
 	return stdout.Bytes(), err
 }
 
-// Exited reports whether err means that git has exited with this status.
+// Exited reports whether err means that git has exited with the given status.
 func Exited(err error, status int) bool {
 	var exit *exec.ExitError
 	return errors.As(err, &exit) && exit.ExitCode() == status
 }
 
-// Tail is a writer for the error output of a command. It stores the last 16 KiB.
+// Tail is a writer for the error output of a command. It stores the last tailMost bytes.
 type Tail struct{ kept []byte }
 
-// tailMost is the number of bytes that a Tail stores.
+// tailMost is the maximum number of bytes that a Tail stores.
 const tailMost = 16 << 10
 
-// Write stores the end of b. It never fails.
+// Write stores b, and drops old bytes if there are more than tailMost. It never fails.
 func (t *Tail) Write(b []byte) (int, error) {
 	t.kept = append(t.kept, b[max(0, len(b)-tailMost):]...)
 	if extra := len(t.kept) - tailMost; extra > 0 {

@@ -20,7 +20,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// Options connect a listener to the predecessor and to the successor of this process.
+// Options holds the descriptor that the predecessor has left, and the function that passes the descriptor to the successor.
 type Options struct {
 	// Inherited is the listening socket of the predecessor, or nil if there is none. Listen closes this file.
 	Inherited *os.File
@@ -35,8 +35,8 @@ type Listener struct {
 	gitDir, name string
 }
 
-// Listen continues with the inherited socket. If there is none, it creates the socket called name in gitDir and removes an
-// earlier file of that name. If this process runs as root, the socket is given to the owner of gitDir.
+// Listen continues to listen at the inherited socket. If there is none, it creates the socket called name in gitDir,
+// replacing an earlier file with this name. If this process runs as root, the socket is given to the owner of gitDir.
 func Listen(gitDir, name string, o Options) (*Listener, error) {
 	if o.Inherited != nil {
 		return inherit(gitDir, name, o.Inherited)
@@ -60,7 +60,7 @@ func Listen(gitDir, name string, o Options) (*Listener, error) {
 		return nil, err
 	}
 	l := any.(*net.UnixListener)
-	l.SetUnlinkOnClose(false) // the path used by Listen may be invalid by then
+	l.SetUnlinkOnClose(false) // the path that was passed to config.Listen may be invalid when the listener is closed
 	if owner, ownerErr := Owner(gitDir); ownerErr == nil && os.Geteuid() == 0 {
 		err = os.Lchown(path, int(owner.Uid), int(owner.Gid))
 	}
@@ -121,8 +121,8 @@ func Owner(gitDir string) (*syscall.Stat_t, error) {
 	return info.Sys().(*syscall.Stat_t), nil
 }
 
-// address returns a path of the socket that fits into the 108 bytes of sockaddr_un (unix(7)). The path is valid until done is
-// called, which the caller must do.
+// address returns a path of the socket that fits into the 108 bytes of sockaddr_un (unix(7)). The caller must call done;
+// after that, the path is not valid any more.
 func address(gitDir, name string) (short string, done func(), err error) {
 	if path := filepath.Join(gitDir, name); len(path) <= 100 {
 		return path, func() {}, nil

@@ -118,8 +118,8 @@ func ValidName(name string) error {
 	return nil
 }
 
-// Conn is one end of a connection between a worker and the supervisor. Its methods may be called concurrently, except Receive
-// and the methods that call Receive: AwaitStart, and HandOver for its argument.
+// Conn is one end of a connection between a worker and the supervisor. Its methods may be called concurrently, except
+// Receive, AwaitStart, and HandOver for the Conn that is its argument, because the latter two call Receive.
 type Conn struct {
 	c           *net.UnixConn
 	buf, rights []byte // buffers of Receive for the message and its control messages
@@ -165,7 +165,8 @@ func Open(fd int) (*Conn, error) {
 	}, nil
 }
 
-// Send sends a message with copies of descriptors. If the other end does not read, Send returns an error after sendTime.
+// Send sends a message with copies of descriptors. If the process at the other end does not read, Send returns an error after
+// sendTime.
 func (c *Conn) Send(m Message, fds ...int) error {
 	b, err := m.Encode()
 	if err != nil {
@@ -175,7 +176,7 @@ func (c *Conn) Send(m Message, fds ...int) error {
 	if len(fds) > 0 {
 		rights = unix.UnixRights(fds...)
 	}
-	c.c.SetWriteDeadline(time.Now().Add(sendTime)) // a process that does not read hangs
+	c.c.SetWriteDeadline(time.Now().Add(sendTime)) // a process that does not read must not block this one
 	if _, _, err := c.c.WriteMsgUnix(b, rights, nil); err != nil {
 		return fmt.Errorf("send message: %w", err)
 	}

@@ -14,17 +14,17 @@ import (
 
 // Start holds the information that the supervisor sends to a worker together with the order to serve.
 type Start struct {
-	Reason string // how the previous worker ended; "": this is the first worker
+	Reason string // how the previous worker ended; "" for the first worker
 	Count  int    // number of workers that have taken over, including this one
 	// Managed states that a service manager holds the descriptors too, so that the worker ends if the supervisor is lost.
 	Managed       bool
 	Supervisor    int    // process ID of the supervisor
-	UpgradeFailed string // reason why the last upgrade was reverted; "": it was not reverted
+	UpgradeFailed string // reason why the last upgrade was reverted; "" if it was not reverted
 }
 
-// Keep passes a copy of a descriptor to the supervisor, which holds the copy in place of an earlier one with the same name.
-// The caller still owns f. Keep returns nil if the supervisor has died, because HandOver passes the descriptor to the next
-// supervisor.
+// Keep passes a copy of a descriptor to the supervisor, which holds the copy instead of an earlier one with the same name.
+// The caller still owns f. If the supervisor has died, Keep returns nil nevertheless, because HandOver passes the descriptor
+// to the next supervisor.
 func (c *Conn) Keep(name string, f *os.File) error {
 	if err := ValidName(name); err != nil {
 		return err
@@ -104,8 +104,8 @@ func dup(raw syscall.RawConn) (int, error) {
 }
 
 // AwaitStart reports to the supervisor that the worker is waiting, and blocks until the order to serve arrives. It returns
-// the Start and all held descriptors, which then belong to the caller. It returns io.EOF if the supervisor has closed the
-// connection, because the worker is not needed.
+// the Start and all held descriptors, which then belong to the caller. If the worker is not needed, the supervisor closes the
+// connection, and AwaitStart returns io.EOF.
 func (c *Conn) AwaitStart(version string) (Start, []Descriptor, error) {
 	if err := c.Send(Message{Waiting: "1", Version: version}); err != nil {
 		if isGone(err) {
@@ -154,14 +154,14 @@ func (s Start) Message() Message {
 	return m
 }
 
-// StartOf returns the Start in a message that Start.Message has made.
+// StartOf returns the Start that a message of Start.Message contains.
 func StartOf(m Message) Start {
-	count, _ := strconv.Atoi(m[Count]) // the message was sent by the supervisor, so the numbers are valid
+	count, _ := strconv.Atoi(m[Count]) // the supervisor has written the numbers, so they are valid
 	supervisor, _ := strconv.Atoi(m[Supervisor])
 	return Start{Reason: m[Reason], Count: count, Managed: m[Managed] != "", Supervisor: supervisor, UpgradeFailed: m[UpgradeFailed]}
 }
 
-// Tell sends a message with one line, KEY=VALUE. The key is one of the constants of this package, such as Ready.
+// Tell sends a message with the single line KEY=VALUE. The key is one of the constants of this package, such as Ready.
 func (c *Conn) Tell(key, value string) error { return c.Send(Message{key: value}) }
 
 // HandOver sends all held descriptors and s to another supervisor through the connection to, and waits until that supervisor

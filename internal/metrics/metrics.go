@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// bounds are the upper bounds of a histogram's buckets, except the last bucket, which has none. They range from the
+// bounds are the upper bounds of a histogram's buckets, except the last bucket, which has no bound. The bounds range from the
 // time that an answer from memory takes to the time that a slow answer from the network takes.
 var bounds = [...]time.Duration{
 	20 * time.Microsecond, 50 * time.Microsecond, 100 * time.Microsecond, 200 * time.Microsecond, 500 * time.Microsecond,
@@ -91,10 +91,10 @@ func (c *Cost) Total() (source Source, blobs, bytes int64) {
 	return Source(c.source.Load()), c.blobs.Load(), c.bytes.Load()
 }
 
-// CostKey is the key under which a context has its *Cost.
+// CostKey is the key under which a context contains its *Cost.
 type CostKey struct{}
 
-// Charge calls Add of the Cost that ctx has under CostKey. It does nothing if ctx has no Cost.
+// Charge calls Add of the Cost that ctx contains under CostKey. It does nothing if ctx contains no Cost.
 func Charge(ctx context.Context, s Source, blobs, bytes int64) {
 	if c, ok := ctx.Value(CostKey{}).(*Cost); ok {
 		c.Add(s, blobs, bytes)

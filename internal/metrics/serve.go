@@ -19,14 +19,14 @@ import (
 
 const (
 	unixPrefix = "unix:"
-	headerTime = 10 * time.Second // time limit for the header of a request to arrive
-	probeTime  = time.Second      // time limit for a process that has the socket to accept a connection
+	headerTime = 10 * time.Second // timeout for the header of a request to arrive
+	probeTime  = time.Second      // timeout for checking whether a process accepts connections at the socket
 )
 
 // Address is the address at which metrics are served: a unix socket, which only its owner can use, or a loopback
 // address.
 type Address struct {
-	path string // path of the socket; "" if host and port are the address
+	path string // path of the socket; "" if the address consists of host and port
 	host string // "localhost", or an IP address of the loopback
 	port string // port of a loopback address
 }
@@ -86,8 +86,8 @@ func (a Address) Listen() (net.Listener, error) {
 // listenUnix creates the socket under a temporary name and renames it after its mode is set, so that other users can
 // never connect. It replaces a socket that a dead process has left.
 func listenUnix(path string) (net.Listener, error) {
-	// A socket that accepts a connection belongs to a live process. One that refuses connections was left by a dead
-	// process.
+	// A socket that accepts a connection belongs to a live process. A socket that refuses connections was left by a dead
+	// process, so it can be replaced.
 	if info, err := os.Lstat(path); err == nil {
 		if info.Mode()&os.ModeSocket == 0 {
 			return nil, errors.New("another file that is not a socket exists")
@@ -102,12 +102,12 @@ func listenUnix(path string) (net.Listener, error) {
 		}
 	}
 	fresh := fmt.Sprintf("%s.%d", path, os.Getpid())
-	os.Remove(fresh) // left by an earlier process with the same id
+	os.Remove(fresh) // an earlier process with the same process ID may have left this file
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: fresh, Net: "unix"})
 	if err != nil {
 		return nil, err
 	}
-	// Serve removes the socket, which then has its final name.
+	// Serve removes the socket, because it is renamed below and the listener does not know its final name.
 	l.SetUnlinkOnClose(false)
 	if err = os.Chmod(fresh, 0o600); err == nil {
 		err = os.Rename(fresh, path)
@@ -127,7 +127,7 @@ func (a Address) Serve(ctx context.Context, l net.Listener, write func(ctx conte
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", ContentType)
 		if err := write(r.Context(), w); err != nil {
-			panic(http.ErrAbortHandler) // abort the reply, so that the client does not take a part for the whole
+			panic(http.ErrAbortHandler) // abort the reply, so that the client does not mistake an incomplete reply for a complete one
 		}
 	})
 	// /debug/pprof/cmdline is not served, because a command line may contain a secret.

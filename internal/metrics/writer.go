@@ -28,7 +28,7 @@ type Label struct{ Name, Value string }
 // samples of a family with the same labels.
 type Writer struct {
 	out    *bufio.Writer
-	family string // name of the present family
+	family string // name of the family that is being written
 }
 
 // NewWriter returns a Writer to out. The caller must call Flush at the end.
@@ -53,14 +53,15 @@ func (w *Writer) Family(name string, kind Kind, help string) {
 	fmt.Fprintf(w.out, "# HELP %s %s\n# TYPE %s %s\n", name, helpEscapes.Replace(help), name, kind)
 }
 
-// Sample writes a sample of the present family.
+// Sample writes a sample of the family that Family has begun.
 func (w *Writer) Sample(value float64, labels ...Label) { w.sample("", value, labels) }
 
-// Histogram writes a histogram as samples of the present family, in seconds.
+// Histogram writes a histogram as samples of the family that Family has begun, in seconds.
 func (w *Writer) Histogram(h *Histogram, labels ...Label) {
 	labels = append(labels[:len(labels):len(labels)], Label{Name: "le"})
 	le := &labels[len(labels)-1].Value
-	// The count is the sum of the buckets as read here, so that both agree even if other goroutines call Observe.
+	// The count is computed from the buckets that were read here, so that it agrees with them even if other goroutines call
+	// Observe.
 	var count uint64
 	for i := range h.buckets {
 		count += h.buckets[i].Load()
@@ -102,7 +103,7 @@ func (w *Writer) sample(suffix string, value float64, labels []Label) {
 	w.out.WriteByte('\n')
 }
 
-// number returns a value in the text format: a whole number without exponent where that is exact.
+// number returns a value in the text format. It returns a whole number without exponent if that is exact.
 func number(v float64) string {
 	switch {
 	case math.IsInf(v, 1):
