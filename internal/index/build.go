@@ -38,7 +38,7 @@ type level struct {
 	path  string     // path of the directory with a slash at its end; "" for the root
 	tree  *Tree      // entry of the directory in the cache tree
 	dir   *Directory // entry of the directory in the untracked cache
-	start int        // number of index entries that precede the directory's first one
+	start int        // number of the index entries before the first entry of the directory
 }
 
 // NewBuilder returns a Builder without entries.
@@ -82,11 +82,11 @@ func (b *Builder) Add(e Entry) {
 	b.x.Entries = append(b.x.Entries, e)
 }
 
-// ignoreFile records that a directory contains an ignore file. If the id of the file is not known, the directory is
-// recorded as having no ignore file. git then reads the file only after a change in or below the directory: it finds
-// the file and searches everything below the directory again. If git has no monitor, the empty stat data have the same
-// effect. With ShowAll, git would not search the directories above the change again, and so would not read their ignore
-// files. So with ShowAll the directory is invalid from the beginning.
+// ignoreFile records that a directory contains an ignore file. If the id of the file is not known, the directory is recorded
+// as having no ignore file. After a change in or below the directory, git then finds the file, reads it, and searches
+// everything below the directory again. The empty stat data make git do the same if it has no file system monitor. With
+// ShowAll, git would not search the directories above the change again, so it would not read their ignore files. Therefore,
+// with ShowAll the directory is invalid from the beginning.
 func (b *Builder) ignoreFile(d *Directory, e Entry) {
 	if b.o.Ignore != nil {
 		if id, ok := b.o.Ignore(e); ok {
@@ -98,8 +98,8 @@ func (b *Builder) ignoreFile(d *Directory, e Entry) {
 	d.Valid = b.o.Untracked.Flags == ShowNormal
 }
 
-// FillIgnored sets the ids of ignore files that were unknown when the index was built (see Options.Ignore). id returns
-// the id of a file, or false if it is still unknown. FillIgnored returns the number of ids that it has set.
+// FillIgnored sets the ids of ignore files that were unknown when the index was built (see Options.Ignore). The function id
+// returns the id of a file, or false if the id is still unknown. FillIgnored returns the number of ids that it has set.
 func (x *Index) FillIgnored(id func(e Entry) (object.ID, bool)) int {
 	if x.Untracked == nil || x.Untracked.Root == nil || x.Untracked.PerDirectory == "" {
 		return 0
@@ -122,7 +122,7 @@ func (x *Index) FillIgnored(id func(e Entry) (object.ID, bool)) int {
 				}
 			}
 		}
-		// git searches an invalid directory in any case, so the id is not needed.
+		// git searches an invalid directory in any case, so the id of its ignore file is not needed.
 		if d == nil || !d.Valid || !d.Ignore.IsZero() {
 			continue
 		}
@@ -133,13 +133,14 @@ func (x *Index) FillIgnored(id func(e Entry) (object.ID, bool)) int {
 	return filled
 }
 
-// leave closes the directories that do not contain path, and returns the directory that does. It returns nil if there is
-// none.
+// leave closes the directories that do not contain path, and returns the innermost directory that does. It returns nil if the
+// walk did not add the directory of path.
 func (b *Builder) leave(path string) *level {
 	for i := len(b.stack) - 1; i >= 0; i-- {
 		l := b.stack[i]
 		if name, ok := strings.CutPrefix(path, l.path); ok {
-			// Either the directory of path was not added before path, or path is the directory itself.
+			// The directory of path was not added before path, or path is the directory itself, so there is no level to
+			// return.
 			if name == "" || strings.IndexByte(name, '/') >= 0 {
 				break
 			}
@@ -152,7 +153,7 @@ func (b *Builder) leave(path string) *level {
 	return nil
 }
 
-// fail records the first error.
+// fail records the error, unless an earlier error was recorded.
 func (b *Builder) fail(what string) {
 	if b.err == nil {
 		b.err = fmt.Errorf("build index: %s", what)
@@ -189,12 +190,12 @@ func (b *Builder) Index() (*Index, error) {
 	if b.err != nil {
 		return nil, b.err
 	}
-	for _, l := range slices.Backward(b.stack) { // the innermost first, because a directory depends on its subdirectories
+	for _, l := range slices.Backward(b.stack) { // the innermost directory first, because a directory is finished after its subdirectories
 		b.close(l)
 	}
 	root := b.stack[0]
 	b.stack = nil
-	// If the walk has no ids of trees, the index has no cache tree.
+	// If the caller passed no ids of trees, the index has no cache tree.
 	if !root.tree.ID.IsZero() {
 		b.x.Tree = root.tree
 	}

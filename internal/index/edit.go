@@ -13,11 +13,11 @@ type Change struct {
 	Gone  bool  // whether the path is removed
 }
 
-// Apply makes changes, at most one for each path. A change replaces all stages of its path. It invalidates the
-// directories of the changed paths in the cache tree and in the untracked cache. If a directory is replaced by a file, or
-// a file by a directory, the caller also passes the changes of the paths below it.
+// Apply makes the changes, of which at most one may have the same path. A change replaces all stages of its path. It
+// invalidates the directories of the changed paths in the cache tree and in the untracked cache. If a directory is replaced
+// by a file, or a file by a directory, the caller must also pass the changes of the paths below the directory.
 func (x *Index) Apply(changes []Change) {
-	// The order of the caller's slice is not modified.
+	// Clone the slice, so that sorting does not change the order of the caller's slice.
 	changes = slices.Clone(changes)
 	slices.SortFunc(changes, func(a, b Change) int { return strings.Compare(a.Entry.Path, b.Entry.Path) })
 	merged := make([]Entry, 0, len(x.Entries)+len(changes))
@@ -49,7 +49,7 @@ func (x *Index) Apply(changes []Change) {
 	x.Entries = append(merged, rest...)
 }
 
-// invalidate marks the directories that contain path as changed, and removes the tree at path itself.
+// invalidate marks the trees of all directories that contain path as changed, and removes the tree at path itself.
 func (t *Tree) invalidate(path string) {
 	for t != nil {
 		t.Count = -1
@@ -68,7 +68,7 @@ func (t *Tree) invalidate(path string) {
 }
 
 // invalidate makes git search the directory of path again. If git lists a directory without tracked files as one name
-// (ShowNormal), the change may affect all directories above, so they are invalidated too.
+// (ShowNormal), the change may affect the lists of all directories above, so these are invalidated too.
 func (u *Untracked) invalidate(path string) {
 	if u == nil {
 		return
@@ -86,8 +86,8 @@ func (u *Untracked) invalidate(path string) {
 	}
 }
 
-// SetTrees sets the unknown ids in the cache tree. id returns the id of a directory's tree, or false if it is not known.
-// The path of the root is "".
+// SetTrees sets the unknown ids in the cache tree. The function id returns the id of a directory's tree, or false if the id
+// is not known. The path of the root is "".
 func (x *Index) SetTrees(id func(dir string) (object.ID, bool)) {
 	if x.Tree == nil {
 		x.Tree = &Tree{Count: -1}
@@ -95,8 +95,8 @@ func (x *Index) SetTrees(id func(dir string) (object.ID, bool)) {
 	x.fill(x.Tree, "", x.Entries, id)
 }
 
-// fill sets the ids of a directory and of the directories below it. entries are the index entries in the directory. dir
-// is its path, with a slash at the end, or "" for the root.
+// fill sets the ids of the tree of a directory and of the trees below it. entries are the index entries in the directory. dir
+// is the path of the directory, with a slash at the end, or "" for the root.
 func (x *Index) fill(t *Tree, dir string, entries []Entry, id func(string) (object.ID, bool)) {
 	if t.Count == len(entries) { // the id is already known
 		return

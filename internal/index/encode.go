@@ -47,9 +47,9 @@ func (x *Index) WriteTo(w io.Writer) (int64, error) {
 	}
 	version := x.version()
 	e := encoder{format: x.Format, heads: checksum(x.Format)}
-	path := 64 // estimate for an entry: a path of average length, flags and padding
+	path := 64 // estimated size of an entry in bytes: a path of average length, flags and padding
 	if version == 4 {
-		path = 32 // only the difference from the previous path is stored
+		path = 32 // in version 4, an entry contains only the difference from the previous path
 	}
 	e.out = make([]byte, 0, headerSize+len(x.Entries)*(fixedSize+x.Format.Size()+path))
 	e.out = append(e.out, "DIRC"...)
@@ -76,7 +76,7 @@ func (x *Index) WriteTo(w io.Writer) (int64, error) {
 	if x.Sparse {
 		e.extension("sdir", func(out []byte) []byte { return out })
 	}
-	if len(blocks) > 1 { // the last extension, because git looks for it at a fixed distance from the end of the file
+	if len(blocks) > 1 { // EOIE is the last extension, because git looks for it at a fixed distance from the end of the file
 		heads := e.heads.Sum(nil)
 		e.extension("EOIE", func(out []byte) []byte {
 			return append(binary.BigEndian.AppendUint32(out, uint32(end)), heads...)
@@ -104,7 +104,7 @@ func (x *Index) version() uint32 {
 	return 2
 }
 
-// extended returns the extended flags of an entry, or 0 if it has none.
+// extended returns the extended flags of an entry, or 0 if no extended flag is set.
 func (e *Entry) extended() uint16 {
 	var f uint16
 	if e.SkipWorktree {
@@ -144,7 +144,7 @@ func compare(a, b *Entry) int {
 	return int(a.Stage) - int(b.Stage)
 }
 
-// encoder appends the parts of an index file to out.
+// encoder appends the parts of an index file to the slice out.
 type encoder struct {
 	format object.Format
 	out    []byte
@@ -162,7 +162,7 @@ func (e *encoder) extension(name string, body func([]byte) []byte) {
 }
 
 // block is a range of entries that a thread can read without reading the entries before it (IEOT).
-type block struct{ offset, count uint32 } // offset of the first entry in bytes, and number of entries
+type block struct{ offset, count uint32 } // offset is that of the first entry in bytes; count is the number of entries
 
 // blocks is the contents of the IEOT extension.
 type blocks []block
@@ -182,7 +182,7 @@ func (e *encoder) entries(entries []Entry, version uint32) blocks {
 	var all blocks
 	before := ""
 	for i := range entries {
-		alone := i%blockSize == 0 // a thread that starts here does not know the path of the previous entry
+		alone := i%blockSize == 0 // a thread that starts at this entry does not know the path of the previous entry
 		if alone {
 			all = append(all, block{offset: uint32(len(e.out))})
 		}
@@ -193,14 +193,14 @@ func (e *encoder) entries(entries []Entry, version uint32) blocks {
 	return all
 }
 
-// entry appends one entry. before is the path of the previous entry. If alone is true, the path must be stored as a
-// whole, because a thread may start to read here.
+// entry appends one entry. before is the path of the previous entry. If alone is true, the path must be stored as a whole,
+// because a thread may start to read at this entry.
 func (e *encoder) entry(n *Entry, version uint32, before string, alone bool) {
 	start := len(e.out)
 	e.out = n.Stat.appendTo(e.out, uint32(n.Mode))
 	e.out = append(e.out, n.ID.Bytes()...)
-	// A path that does not fit into the length field gets the highest value. The reader then searches for the NUL at its
-	// end.
+	// For a path that is too long for the length field, the field contains its highest value. Readers then search for the NUL
+	// at the end of the path.
 	flags := uint16(min(len(n.Path), maxNameInFlags)) | uint16(n.Stage)<<stageShift
 	if n.AssumeValid {
 		flags |= flagAssumeValid
@@ -228,7 +228,7 @@ func (e *encoder) entry(n *Entry, version uint32, before string, alone bool) {
 	}
 }
 
-// appendTo appends stat data. If mode is not 0, it is inserted after the inode number, as the format of an entry
+// appendTo appends stat data. If mode is not 0, appendTo inserts the mode after the inode number, as the format of an entry
 // requires.
 func (s *Stat) appendTo(out []byte, mode uint32) []byte {
 	for _, t := range []int64{s.Ctime, s.Mtime} {

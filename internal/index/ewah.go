@@ -38,7 +38,7 @@ func (b *bitmap) appendTo(out []byte) []byte {
 	out = binary.BigEndian.AppendUint32(out, uint32(b.n))
 	out = append(out, 0, 0, 0, 0) // number of words, set below
 	last, count := 0, 0
-	// An empty bitmap also has one run-length word.
+	// Even an empty bitmap has one run-length word.
 	for rest, first := b.words, true; first || len(rest) > 0; first = false {
 		var word uint64
 		run := 0
@@ -79,7 +79,7 @@ func readBitmap(in []byte, limit int) (bitmap, int, error) {
 		return b, 0, fmt.Errorf("bitmap of %d words is truncated", count)
 	}
 	words, size := in[8:8+8*count], int(12+8*count)
-	most := (n + 63) / 64 // number of words for n bits; git may omit words of zeros at the end
+	most := (n + 63) / 64 // maximum number of words for n bits; git may omit words of zeros at the end
 	for len(words) > 0 {
 		head := binary.BigEndian.Uint64(words)
 		words = words[8:]

@@ -15,7 +15,7 @@ type Entry struct {
 	Path string      // relative to the root of the working tree, without a leading slash
 	Mode object.Mode // type and permissions of the file
 	ID   object.ID   // a blob, the commit of a submodule, or a tree in a sparse index
-	// Stat is the stat data of the file. If its size is 0 and the file is not empty, git compares the contents of the
+	// Stat is the stat data of the file. If the size in Stat is 0 and the file is not empty, git compares the contents of the
 	// file whenever it checks the file.
 	Stat Stat
 	// Valid means that, according to the file system monitor, the file has not changed since the index's Token. It is
@@ -31,13 +31,13 @@ type Entry struct {
 // Index is the contents of an index file.
 type Index struct {
 	Format  object.Format // object format of the IDs
-	Version uint32        // version of the file; unless it is 4, WriteTo chooses 2 or 3 by the flags of the entries
+	Version uint32        // version of the file: 4, or any other value to let WriteTo choose 2 or 3 by the flags of the entries
 	Entries []Entry       // in git's order: by the bytes of the path, and then by stage
-	Tree    *Tree         // cache tree (TREE): ids of the trees that the entries form; nil: none
+	Tree    *Tree         // cache tree (TREE), with the ids of the trees that the entries form; nil if there is none
 	// Token is the token for the next query to the file system monitor. If it is "", there is no monitor, and no entry is
 	// Valid.
 	Token     string
-	Untracked *Untracked // untracked cache (UNTR); nil: none
+	Untracked *Untracked // untracked cache (UNTR); nil if there is none
 	Sparse    bool       // sparse index (sdir): a directory outside the sparse checkout may be one entry of mode ModeDir
 	Undo      []byte     // resolve-undo extension (REUC), not parsed
 }
@@ -46,8 +46,8 @@ type Index struct {
 // directory.
 type Tree struct {
 	Name  string    // name of the directory; "" for the root
-	ID    object.ID // without meaning if Count is negative
-	Count int       // number of entries below the directory; negative: an entry has changed, so the id is not known
+	ID    object.ID // id of the tree; not valid if Count is negative
+	Count int       // number of entries below the directory; negative if the id is not known because an entry has changed
 	Sub   []*Tree   // in the order of compareTrees
 }
 
@@ -62,7 +62,7 @@ type Untracked struct {
 	Root         *Directory // root of the working tree; nil if the cache is empty
 }
 
-// Exclude is a file with ignore rules: its stat data and its ExcludeID. If ID is zero, the file does not exist.
+// Exclude describes a file with ignore rules by its stat data and its ExcludeID. If ID is zero, the file does not exist.
 type Exclude struct {
 	Stat Stat
 	ID   object.ID

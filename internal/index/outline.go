@@ -41,7 +41,7 @@ func ReadOutline(f object.Format, data []byte) (*Outline, error) {
 	return o, nil
 }
 
-// readOutline implements ReadOutline, which adds to the errors that reading the index has failed.
+// readOutline does the work of ReadOutline. ReadOutline adds to its errors that the index could not be read.
 func readOutline(f object.Format, data []byte) (*Outline, error) {
 	body := len(data) - f.Size()
 	if body < headerSize || string(data[:4]) != "DIRC" {
@@ -59,7 +59,7 @@ func readOutline(f object.Format, data []byte) (*Outline, error) {
 	c := cursor{at: headerSize}
 	for i := range o.count {
 		if i%markEvery == 0 {
-			// next overwrites the path of the cursor, so the mark gets a copy of it.
+			// The next call of next overwrites the path of the cursor c, so the mark contains a copy of the path.
 			o.marks = append(o.marks, cursor{c.at, bytes.Clone(c.path)})
 		}
 		special, more, err := o.next(&c)
@@ -80,12 +80,12 @@ func readOutline(f object.Format, data []byte) (*Outline, error) {
 // cursor is a position in the index file, at the start of an entry or behind the last one.
 type cursor struct {
 	at   int    // offset of the entry in bytes
-	path []byte // path of the previous entry; version 4 stores only the difference from it
+	path []byte // path of the previous entry, because an entry of version 4 contains only the difference from that path
 }
 
-// next moves the cursor behind the next entry and sets the cursor's path to the path of this entry. special reports
-// that an Outline cannot represent the entry. more reports that the path of the entry is greater than the previous
-// path, which is required.
+// next moves the cursor behind the next entry and sets the cursor's path to the path of this entry. special reports that an
+// Outline cannot represent the entry. more reports that the path of the entry is greater than the previous path, as the order
+// of entries requires.
 func (o *Outline) next(c *cursor) (special, more bool, err error) {
 	at := c.at
 	name := at + fixedSize + o.format.Size() + 2
@@ -107,8 +107,8 @@ func (o *Outline) next(c *cursor) (special, more bool, err error) {
 		}
 		same, name = len(c.path)-gone, name+n
 	}
-	// A long path does not fit into the length field, and version 4 stores only the end of a path. In both cases the path
-	// ends at a NUL.
+	// A long path does not fit into the length field, and an entry of version 4 contains only the end of the path. Such a
+	// path ends at a NUL.
 	if o.version == 4 || length == maxNameInFlags {
 		if length = bytes.IndexByte(o.data[name:], 0); length < 0 {
 			return false, false, errShort
@@ -127,8 +127,8 @@ func (o *Outline) next(c *cursor) (special, more bool, err error) {
 	return false, more, nil
 }
 
-// extensions parses the extensions, which follow the entries. It stores only TREE. at is the offset of the first
-// extension in bytes.
+// extensions parses the extensions, which follow the entries, and stores TREE. It ignores the others. The parameter at is the
+// offset of the first extension in bytes.
 func (o *Outline) extensions(at int) error {
 	r := reader{x: &Index{Format: o.format}}
 	for at < len(o.data) {
@@ -154,8 +154,8 @@ func (o *Outline) extensions(at int) error {
 			}
 		case string(name) == "link":
 			return ErrSplit
-		// The name of an extension that a reader must support begins with a lower-case letter. sdir has no effect here,
-		// because next refuses entries that stand for directories.
+		// A name that begins with a lower-case letter marks an extension that every reader must support. sdir needs no
+		// support here, because next refuses the entries that stand for directories.
 		case string(name) != "sdir" && (name[0] < 'A' || name[0] > 'Z'):
 			return fmt.Errorf("index extension %.4q is required but unknown", name)
 		}

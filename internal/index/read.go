@@ -16,7 +16,7 @@ import (
 // it.
 var ErrSplit = errors.New("index is split (core.splitIndex)")
 
-// errShort means that the data end before a length that they state.
+// errShort means that the index file ends earlier than a length in it states.
 var errShort = errors.New("index is truncated")
 
 // Read parses an index file of version 2 to 4. It drops the extensions that only speed up reading (EOIE, IEOT), which
@@ -29,7 +29,7 @@ func Read(f object.Format, data []byte) (*Index, error) {
 	return x, nil
 }
 
-// read implements Read, which adds to the errors that reading the index has failed.
+// read does the work of Read. Read adds to its errors that the index could not be read.
 func read(f object.Format, data []byte) (*Index, error) {
 	body := len(data) - f.Size()
 	if body < headerSize || string(data[:4]) != "DIRC" {
@@ -65,7 +65,8 @@ func read(f object.Format, data []byte) (*Index, error) {
 	return x, nil
 }
 
-// verify compares the checksum of body with sum. It accepts a sum of zeros, which git writes if index.skipHash is set.
+// verify compares the checksum of body with sum. It accepts a sum that consists of zeros, which git writes if index.skipHash
+// is set.
 func verify(f object.Format, body, sum []byte) error {
 	if bytes.Equal(sum, make([]byte, len(sum))) {
 		return nil
@@ -85,7 +86,7 @@ type reader struct {
 	at   int    // offset of the next byte
 }
 
-// take returns the next n bytes and skips them.
+// take returns the next n bytes and moves the offset behind them.
 func (r *reader) take(n int) (string, error) {
 	if n < 0 || n > len(r.text)-r.at {
 		return "", errShort
@@ -94,7 +95,7 @@ func (r *reader) take(n int) (string, error) {
 	return r.text[r.at-n : r.at], nil
 }
 
-// name returns the bytes up to the next NUL, and skips them and the NUL.
+// name returns the bytes up to the next NUL, and moves the offset behind that NUL.
 func (r *reader) name() (string, error) {
 	n := strings.IndexByte(r.text[r.at:], 0)
 	if n < 0 {
@@ -124,19 +125,19 @@ func (r *reader) varint() (int, error) {
 	return int(v), nil
 }
 
-// number decodes the big-endian number at offset at of b.
+// number decodes the big-endian number at the offset at of b.
 func number(b string, at int) uint32 {
 	return uint32(b[at])<<24 | uint32(b[at+1])<<16 | uint32(b[at+2])<<8 | uint32(b[at+3])
 }
 
-// readStat decodes stat data. b begins with the times, device and inode number. rest is the part that follows: in an
-// entry, the mode is between them.
+// readStat decodes stat data, of which an entry has the mode in the middle. The string b begins with the times, the device
+// and the inode number, and the string rest with the user, the group and the size.
 func readStat(b, rest string) Stat {
 	at := func(i int) int64 { return int64(number(b, i))*1e9 + int64(number(b, i+4)) }
 	return Stat{at(0), at(8), number(b, 16), number(b, 20), number(rest, 0), number(rest, 4), number(rest, 8)}
 }
 
-// entry parses one entry into e. before is the previous entry, or nil.
+// entry parses one entry into e. before is the previous entry, or nil for the first entry.
 func (r *reader) entry(e, before *Entry) error {
 	start := r.at
 	b, err := r.take(fixedSize)
@@ -234,7 +235,8 @@ func (r *reader) shortPath(e, before *Entry) error {
 	if gone > len(before.Path) {
 		return fmt.Errorf("entry removes %d bytes from the previous path %q, which is shorter", gone, before.Path)
 	}
-	// Without a limit a file of n bytes could contain paths with a total length of n*n bytes.
+	// Each path may contain most of the previous one, so without a limit the paths in a file of n bytes could have n*n bytes
+	// in total.
 	if len(before.Path)-gone+len(come) > maxPath {
 		return errShort
 	}
@@ -283,7 +285,7 @@ func (r *reader) extension() error {
 	return nil
 }
 
-// maxDepth bounds the depth of directories. A path of maxPath bytes cannot have more.
+// maxDepth is the maximum depth of directories. A path of maxPath bytes cannot have more directories.
 const maxDepth = maxPath / 2
 
 // tree parses the cache tree of a directory and of the directories below it. depth is the depth of the directory, and
@@ -326,7 +328,7 @@ func (r *reader) tree(depth, entries int) (*Tree, error) {
 	return t, nil
 }
 
-// monitor parses FSMN. Version 1 contains a time in place of a token; like git, monitor uses the time as the token.
+// monitor parses FSMN. Version 1 contains a time instead of a token; like git, monitor uses that time as the token.
 func (r *reader) monitor() error {
 	head, err := r.take(4)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// stat parses stat data in the form without a mode.
+// stat parses stat data as UNTR contains them, without a mode.
 func (r *reader) stat() (Stat, error) {
 	b, err := r.take(statSize)
 	if err != nil {
@@ -16,7 +16,7 @@ func (r *reader) stat() (Stat, error) {
 	return readStat(b, b[24:]), nil
 }
 
-// orNone parses an id. An id of zeros means that there is none, and is returned as the zero object.ID.
+// orNone parses an id. An id of zeros stands for no id, and is returned as the zero object.ID.
 func (r *reader) orNone() (object.ID, error) {
 	id, err := r.id()
 	if err == nil && strings.Trim(string(id.Bytes()), "\x00") == "" {
@@ -36,7 +36,7 @@ func (r *reader) untracked() (*Untracked, error) {
 	if err != nil {
 		return nil, err
 	}
-	u.Ident, _, _ = strings.Cut(ident, "\x00") // old versions of git wrote several strings, of which the first is used
+	u.Ident, _, _ = strings.Cut(ident, "\x00") // old versions of git wrote several strings; only the first one is used
 	for _, x := range []*Exclude{&u.InfoExclude, &u.ExcludesFile} {
 		if x.Stat, err = r.stat(); err != nil {
 			return nil, err
@@ -73,7 +73,7 @@ func (r *reader) directories(u *Untracked, n int) error {
 	if len(all) != n {
 		return errors.New("number of directories differs from the stated number")
 	}
-	var maps [3]bitmap // valid, check-only, and has an id
+	var maps [3]bitmap // valid directories, check-only directories, and directories whose ignore file has an id
 	for i := range maps {
 		var size int
 		if maps[i], size, err = readBitmap([]byte(r.text[r.at:]), n); err != nil {

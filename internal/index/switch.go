@@ -11,8 +11,9 @@ import (
 // of the untracked cache that remain valid: a checkout does not create untracked files, so a directory that had none
 // still has none. However, changed ignore rules may turn ignored files into untracked ones.
 //
-// other reports whether a directory contains a file that is not tracked, be it ignored or not. Only then do changed
-// ignore files matter. read reports whether git may read changed ignore files; their ids are then recorded.
+// The function other reports whether a directory contains a file that is not tracked, whether the file is ignored or not.
+// Changed ignore files matter only for such a directory. read states that git may read changed ignore files, so that their
+// ids are recorded.
 func (x *Index) Switch(changes []Change, other func(dir string) bool, read bool) {
 	// Apply would invalidate the directories of all changed paths in the untracked cache.
 	known := x.Untracked
@@ -22,8 +23,7 @@ func (x *Index) Switch(changes []Change, other func(dir string) bool, read bool)
 	if known == nil || known.Root == nil {
 		return
 	}
-	// A changed ignore file applies to its directory and to all directories below, but only to files that are not
-	// tracked.
+	// A changed ignore file applies to its directory and to all directories below it, but only to files that are not tracked.
 	for _, c := range changes {
 		d := known.switched(c.Entry.Path)
 		switch dir, name := split(c.Entry.Path); {
@@ -84,8 +84,8 @@ func (d *Directory) forget() {
 	}
 }
 
-// prune removes a directory from the untracked cache if the index no longer contains an entry in it. It checks the
-// directories that contain path, beginning at the root, and removes the first such one.
+// prune removes directories from the untracked cache of which the index no longer contains an entry. It checks the
+// directories that contain path, beginning at the root, and removes the first such directory, with all directories below it.
 func (x *Index) prune(path string) {
 	d := x.Untracked.Root
 	for at := 0; ; {
@@ -109,8 +109,8 @@ func (x *Index) prune(path string) {
 }
 
 // Heard applies an answer of the file system monitor to the index. paths are the paths that may have changed since the
-// previous token; a path that ends with a slash includes everything below it. Heard records the new token. spare reports
-// that a path is unchanged even though the answer contains it.
+// previous token; a path that ends with a slash stands for everything below it. Heard records the new token. The function
+// spare reports that a path is unchanged although the answer contains it.
 func (x *Index) Heard(token string, paths []string, spare func(path string) bool) {
 	if x.Token == "" {
 		return
@@ -123,7 +123,7 @@ func (x *Index) Heard(token string, paths []string, spare func(path string) bool
 		}
 		x.Untracked.invalidate(dir)
 		first, _ := slices.BinarySearchFunc(x.Entries, dir, func(e Entry, path string) int { return strings.Compare(e.Path, path) })
-		// Paths that begin with "dir", such as "dir-x" and "dir.x", are sorted between "dir" and "dir/x".
+		// Paths such as "dir-x" and "dir.x" also begin with "dir", and are sorted between "dir" and "dir/x".
 		for i := first; i < len(x.Entries) && strings.HasPrefix(x.Entries[i].Path, dir); i++ {
 			e := &x.Entries[i]
 			if (e.Path == dir || isDir && strings.HasPrefix(e.Path, p)) && !spare(e.Path) {

@@ -22,11 +22,11 @@ func Ident(workTree string) string { return "Location " + workTree + ", system L
 // file, followed by a line feed unless the file is empty.
 func ExcludeID(f object.Format, content []byte) object.ID {
 	if len(content) > 0 {
-		// The slice has no spare capacity, so append copies the contents and does not modify the caller's array.
+		// The slice is limited to its length, so that append copies the contents instead of writing into the caller's array.
 		content = append(content[:len(content):len(content)], '\n')
 	}
 	id, err := object.Hash(f, object.Blob, content)
-	if err != nil { // a zero id is safe: git finds a different id and reads the file
+	if err != nil { // with a zero id, git finds a different id and reads the file
 		return object.ID{}
 	}
 	return id
@@ -75,7 +75,7 @@ type directoryWriter struct {
 // directory adds a directory and the directories below it, depth first.
 func (w *directoryWriter) directory(d *Directory) {
 	files := d.Files
-	// git expects names of files only in valid directories.
+	// git expects names of untracked files only in valid directories.
 	if !d.Valid {
 		files = nil
 	}

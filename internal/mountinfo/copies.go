@@ -12,7 +12,8 @@ import (
 type Copy struct {
 	// Point is the mount point, relative to the root directory of the process.
 	Point string
-	// PID is the ID of a process in whose mount namespace the copy is; 0: it is in the namespace of this process.
+	// PID is the ID of a process in whose mount namespace the copy is. It is 0 if the copy is in the namespace of this
+	// process.
 	PID int
 }
 
@@ -98,7 +99,7 @@ func reach(group int, tables map[int]Table) map[int]bool {
 	return reached
 }
 
-// place returns the directory over which the mount on is mounted, as a path in the file system of m.
+// place returns the directory at which the parameter on is mounted, as a path in the file system of m.
 func (m Mount) place(on Mount) string {
 	rest, err := filepath.Rel(m.Point, on.Point)
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package mountinfo reads the kernel's mount tables, whose format is described in proc_pid_mountinfo(5). The table describes
-// a mount without an access to it. That matters for a daemon, which would wait for itself if it opened a file of a mount that
-// it serves.
+// Package mountinfo reads the kernel's mount tables, whose format is described in proc_pid_mountinfo(5). A program can read
+// the table without opening a file of the mounts in it. That matters for a daemon, which would wait for itself if it opened a
+// file of a mount that it serves.
 package mountinfo
 
 import (
@@ -24,9 +24,9 @@ type Mount struct {
 	Point      string // mount point, relative to the root directory of the process whose table this is
 	// Options are the options of this mount.
 	Options []string
-	// Shared is the peer group with which this mount shares mounts and unmounts; 0: none.
+	// Shared is the peer group with which this mount shares mounts and unmounts; 0 if there is none.
 	Shared int
-	// Master is the peer group from which this mount receives mounts and unmounts; 0: none.
+	// Master is the peer group from which this mount receives mounts and unmounts; 0 if there is none.
 	Master int
 	// Type is the file system type, and Source its source, such as a device.
 	Type   string
@@ -84,7 +84,7 @@ func parseLine(line string) (m Mount, ok bool) {
 			m.Master = n
 		}
 	}
-	b = append(b, "", "") // a source may be empty
+	b = append(b, "", "") // append empty strings, because a source may be empty
 	m.Type, m.Source, m.Super = b[0], unquote.Replace(b[1]), strings.Split(b[2], ",")
 	return m, true
 }
@@ -98,7 +98,8 @@ func number(s string) (int, bool) {
 // unquote decodes the octal escapes in the paths of a mount table. The kernel writes them in mangle_path (fs/seq_file.c).
 var unquote = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 
-// At returns the mount whose mount point is dir. If there are several, it returns the uppermost one, which hides the others.
+// At returns the mount whose mount point is dir. If several mounts have this mount point, it returns the uppermost one, which
+// hides the others.
 func (t Table) At(dir string) (Mount, bool) {
 	for _, m := range slices.Backward(t) {
 		if m.Point == dir {
@@ -124,7 +125,7 @@ func Within(dir, path string) bool {
 	return ok && (rest == "" || rest[0] == '/' || dir == "/")
 }
 
-// byID returns the mount with this ID, and false if the table does not have it.
+// byID returns the mount with this ID. It returns false if the table does not contain the mount.
 func (t Table) byID(id int) (Mount, bool) {
 	i := slices.IndexFunc(t, func(m Mount) bool { return m.ID == id })
 	if i < 0 {

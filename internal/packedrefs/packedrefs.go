@@ -27,11 +27,11 @@ const ours = "# pack-refs with: peeled fully-peeled sorted artifactfs \n"
 // Ours reports whether the file was last written by Encode, and not by git.
 func Ours(text []byte) bool { return bytes.HasPrefix(text, []byte(ours)) }
 
-// gits is the first line of the files that git writes.
+// gits is the first line of the files that git itself writes.
 const gits = "# pack-refs with: peeled fully-peeled sorted \n"
 
 // Encode returns the contents of the file with the given refs, which it sorts by name. before is the contents of the file
-// that is replaced: if git wrote that file, the header stays git's header, so that Ours remains false.
+// that is replaced. If git wrote that file, the new file gets git's header too, so that Ours remains false.
 func Encode(before []byte, refs []Ref) []byte {
 	refs = slices.Clone(refs)
 	slices.SortFunc(refs, func(a, b Ref) int { return strings.Compare(a.Name, b.Name) })

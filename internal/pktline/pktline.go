@@ -49,7 +49,7 @@ func (k Kind) String() string {
 // ErrLength means that a packet does not begin with a valid length, so the stream does not consist of packets.
 var ErrLength = errors.New("invalid packet length")
 
-// lengthError is an ErrLength that contains the bytes that were read in place of a length.
+// lengthError is an error that matches ErrLength and contains the bytes that were read in place of a length.
 type lengthError [headerSize]byte
 
 // Error returns a message with these bytes.
@@ -58,8 +58,8 @@ func (e lengthError) Error() string { return "packet length " + strconv.Quote(st
 // Is reports whether target is ErrLength.
 func (e lengthError) Is(target error) bool { return target == ErrLength }
 
-// length returns the value of the four digits at the start of b, and whether it is a valid length. Like git, it accepts
-// digits in both cases.
+// length returns the value of the four hexadecimal digits at the start of b. It returns false if they are not a valid length.
+// Like git, it accepts letters of both cases.
 func length(b []byte) (int, bool) {
 	n := 0
 	for _, c := range b[:headerSize] {
@@ -91,10 +91,10 @@ func NewReader(r io.Reader, size int) *Reader {
 	return &Reader{r: r, buf: make([]byte, max(size, headerSize))}
 }
 
-// SetSource replaces the stream by r. Buffered bytes are consumed first.
+// SetSource replaces the stream by r. Bytes of the old stream that are still buffered are consumed first.
 func (p *Reader) SetSource(r io.Reader) { p.r = r }
 
-// Err returns the error with which the stream has ended, or nil. There may still be buffered bytes.
+// Err returns the error with which the stream has ended, or nil if it has not ended. There may still be buffered bytes.
 func (p *Reader) Err() error { return p.err }
 
 // Buffered returns the bytes that were read from the stream but not consumed. They are valid until the next call of a
@@ -163,9 +163,9 @@ func (p *Reader) Ready() bool {
 	return ok && n > headerSize && n <= p.end-p.start
 }
 
-// Next reads one packet and returns its kind and its data. The data are valid until the next call of a method that reads.
-// For a data packet without bytes they are empty but not nil. Next returns the errors of Header, and io.ErrUnexpectedEOF
-// if the stream ends within the packet.
+// Next reads one packet and returns its kind and its data. The data are valid until the next call of a method that reads. For
+// a data packet without bytes, the data are empty but not nil. Next returns the errors of Header, and io.ErrUnexpectedEOF if
+// the stream ends within the packet.
 func (p *Reader) Next() (Kind, []byte, error) {
 	kind, n, err := p.Header()
 	if err != nil || kind != Data {

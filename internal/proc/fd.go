@@ -31,10 +31,10 @@ func (p Process) FDInfo(fd int) ([]byte, error) {
 	return os.ReadFile(p.file("fdinfo/" + strconv.Itoa(fd)))
 }
 
-// FDPath returns the path of f by its descriptor, as Self.FDPath does. The caller must keep f open. A path through a
-// directory's descriptor is always short, which the path of a socket must be: unix(7) allows 107 bytes.
+// FDPath returns a path of the file f through its descriptor, like the method Process.FDPath of Self. The caller must keep f
+// open. Such a path is always short, so it can be the start of a socket's path, for which unix(7) allows 107 bytes.
 func FDPath(f *os.File) string { return Self.FDPath(int(f.Fd())) }
 
-// Thread is the calling thread, which may have other descriptors than the rest of the process. The caller must have locked
-// the goroutine to the thread with runtime.LockOSThread.
+// Thread is the calling thread, which may have other descriptors than the rest of the process. The caller must have called
+// runtime.LockOSThread.
 const Thread Process = Root + "thread-self"

@@ -5,8 +5,7 @@ import (
 	"strings"
 )
 
-// BootID returns the UUID of the host's present boot. It changes when the host is booted again, and no two hosts have the
-// same (random(4)).
+// BootID returns the UUID of the current boot of the host (random(4)). Every boot of every host has a different UUID.
 func BootID() (string, error) {
 	text, err := os.ReadFile(Root + "sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(text)), err
@@ -18,5 +17,5 @@ func BootID() (string, error) {
 func MachineID() (id string, ok bool) {
 	text, err := os.ReadFile("/etc/machine-id")
 	id = strings.TrimSpace(string(text))
-	return id, err == nil && len(id) == 32 // the file may also contain the word "uninitialized"
+	return id, err == nil && len(id) == 32 // the file contains the word "uninitialized" until the first boot has set the ID
 }

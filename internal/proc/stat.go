@@ -22,8 +22,8 @@ type Stat struct {
 	State  byte
 	Parent int    // process ID of the parent
 	Start  uint64 // start time, in ticks since the boot of the host
-	// ArgStart and EnvEnd are the addresses between which the kernel put the arguments and the environment, one after
-	// the other. They are 0 if they are unknown, for example for processes that this process may not trace.
+	// ArgStart and EnvEnd are the start and the end of the memory in which the kernel put the arguments and, after them, the
+	// environment. They are 0 if they are unknown, for example for processes that this process may not trace.
 	ArgStart, EnvEnd int64
 }
 
@@ -62,7 +62,7 @@ func ParseStat(text []byte) (s Stat, err error) {
 	if s.Start, err = strconv.ParseUint(fields[22-first], 10, 64); err != nil || s.Start > uint64(1<<62/Tick) {
 		return Stat{}, ErrStat
 	}
-	if len(fields) > 51-first { // emulations of /proc may have fewer fields
+	if len(fields) > 51-first { // emulations of /proc may have fewer fields than Linux
 		s.ArgStart, _ = strconv.ParseInt(fields[48-first], 10, 64)
 		s.EnvEnd, _ = strconv.ParseInt(fields[51-first], 10, 64)
 	}

@@ -3,9 +3,9 @@ package refname
 
 import "strings"
 
-// Valid reports whether git accepts name as the full name of a ref: "HEAD", or a name below "refs/" that follows the
-// rules of git-check-ref-format(1). Names that are read from remotes and repositories are not trusted. Because a file
-// with such a name may be written, only valid names may be used.
+// Valid reports whether git accepts name as the full name of a ref: "HEAD", or a name below "refs/" that follows the rules of
+// git-check-ref-format(1). Names that come from remotes and repositories must be checked, because a program may create a file
+// with the name of the ref.
 func Valid(name string) bool {
 	if name == "HEAD" {
 		return true

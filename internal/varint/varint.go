@@ -27,7 +27,7 @@ func Append(b []byte, v uint64) []byte {
 }
 
 // Decode decodes the number at the beginning of b, and returns the number and the length n of its encoding in bytes. n is 0
-// if b ends before the number does, or if the number has more than 63 bits.
+// if b ends within the number, or if the number has more than 63 bits.
 func Decode(b []byte) (v uint64, n int) {
 	for n < len(b) && v < 1<<56 {
 		v = v<<7 | uint64(b[n]&0x7f)
