@@ -52,7 +52,7 @@ func (f osFile) Seek(off int64, whence int) (int64, error) {
 
 func (f osFile) Allocate(mode uint32, off, n int64) error {
 	err := again(func() error { return unix.Fallocate(int(f.Fd()), mode, off, n) })
-	if mode == 0 && errors.Is(err, unix.EOPNOTSUPP) { // the file system, for example NFS, cannot reserve space, so write zeros after the end of the file
+	if mode == 0 && errors.Is(err, unix.EOPNOTSUPP) { // for example on NFS: write zeros after the end of the file
 		var st os.FileInfo
 		if st, err = f.Stat(); err == nil {
 			at := max(off, st.Size())
