@@ -11,8 +11,9 @@ import (
 )
 
 // A mount that a container holds in its mount namespace stays mounted: unmount names the container, instead of waiting for its end.
+//
+// The test is not parallel: the mount namespaces that it makes have copies of every mount, so the mounts of other tests would be busy.
 func TestAMountThatIsMountedElsewhereIsBusy(t *testing.T) {
-	t.Parallel()
 	k := newKeep(t)
 	k.start()
 	k.await()
