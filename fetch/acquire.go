@@ -15,37 +15,38 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// acquireDepth is the depth of the first fetch, in commits. A depth of one suffices to read the tree, but then `git show HEAD` would
-// have no parent to compare with, and would read every blob. The second commit costs no measurable bytes.
+// acquireDepth is the depth of the first fetch, in commits. A depth of one would suffice to read the tree, but then `git show
+// HEAD` would have no parent to compare with, and would read every blob. The second commit adds hardly any bytes to the fetch.
 const acquireDepth = 2
 
-// Snapshot is one fetched commit. It exists as soon as the commit has been read; its trees may
-// still be in flight.
+// Snapshot is one fetched commit. Acquire returns it as soon as the commit has been read, while its trees may still be in flight.
 type Snapshot struct {
-	Ref     string    // full name of the branch or tag; "" for a commit given by id
+	Ref     string    // full name of the branch or tag; "" if the caller named a commit by its id
 	Commit  object.ID // zero for an unborn branch
 	Tree    object.ID // zero for an unborn branch: the tree is empty
-	Time    time.Time // commit time; for an unborn branch the time of the call
+	Time    time.Time // time of the commit; for an unborn branch, the time of the call of Acquire
 	Format  object.Format
-	Connect time.Duration // from the call to the id of the ref
-	Local   bool          // nothing had to be fetched
-	Partial bool          // fetched without blobs
+	Connect time.Duration // time from the call of Acquire until the commit's id was known
+	Local   bool          // the commit was on this host, so nothing was fetched
+	Partial bool          // the remote supports filters, so the commit was fetched without blobs
 
 	start time.Time
-	took  time.Duration // until all trees were fetched; constant once done is closed
+	// took is the time until all trees were fetched. It does not change after done is closed.
+	took time.Duration
 	// shallow lists the commits whose parents the remote did not send.
 	shallow []object.ID
-	objects atomic.Int64 // that have arrived
+	objects atomic.Int64 // number of objects that have arrived
 	bytes   atomic.Int64
 
-	ready chan struct{} // closed when Commit and Tree are known or err is set
-	done  chan struct{} // closed when the stream has ended
-	once  sync.Once     // closes ready
-	err   error         // constant once done is closed; set without Tree, there is no snapshot
+	ready chan struct{} // closed when Commit and Tree are known, or when err is set
+	done  chan struct{} // closed when the fetch has ended
+	once  sync.Once     // closes the channel ready
+	// err is the error that ended the fetch. It does not change after done is closed. If Tree is zero too, the acquisition failed
+	// as a whole.
+	err error
 }
 
-// Wait blocks until all trees are on this host. It returns the error that ended the fetch, or that
-// of ctx.
+// Wait blocks until all trees are on this host. It returns the error that ended the fetch, or the error of ctx.
 func (s *Snapshot) Wait(ctx context.Context) error {
 	select {
 	case <-s.done:
@@ -55,17 +56,17 @@ func (s *Snapshot) Wait(ctx context.Context) error {
 	}
 }
 
-// Arrived returns how many objects and bytes of packs have arrived so far.
+// Arrived returns the numbers of objects and of pack bytes that have arrived so far.
 func (s *Snapshot) Arrived() (objects, bytes int64) { return s.objects.Load(), s.bytes.Load() }
 
-// Took returns the time from the call to the arrival of the last tree. Wait must have returned.
+// Took returns the time from the call of Acquire to the arrival of the last tree. It may be called only after Wait has returned.
 func (s *Snapshot) Took() time.Duration { return s.took }
 
-// Shallow returns the commits without their parents on this host. Wait must have returned.
+// Shallow returns the commits whose parents are not on this host. It may be called only after Wait has returned.
 func (s *Snapshot) Shallow() []object.ID { return s.shallow }
 
-// acquirer finds the commits that refs name, and fetches commits with their trees: for new mounts, for mounts that follow a branch,
-// and for mounts that are resumed. It has no state of its own.
+// acquirer resolves refs, and fetches commits with their trees: for new mounts, for mounts that follow a branch, and for mounts
+// that are resumed. All of its fields are parts of the Store; it keeps no further state.
 type acquirer struct {
 	repo    *bare.Repo
 	storage *storage
@@ -77,9 +78,9 @@ type acquirer struct {
 	log     *zap.Logger
 }
 
-// acquire resolves ref ("" is the remote's HEAD) and fetches its commit and trees, without blobs if
-// the remote supports filters. It returns as soon as the commit has been read; the trees follow in
-// the background. If ctx ends before that, nothing of the commit is kept.
+// acquire resolves ref ("" is the remote's HEAD) and fetches its commit and trees; it leaves out blobs if the remote supports
+// filters. It returns as soon as the commit has been read, and the trees continue to arrive in the background. If ctx ends before
+// the commit has been read, nothing is stored.
 func (a *acquirer) acquire(ctx context.Context, ref string) (*Snapshot, error) {
 	start := time.Now()
 	caps, err := a.fetcher.remote.Capabilities(ctx)
@@ -114,8 +115,8 @@ func (a *acquirer) acquire(ctx context.Context, ref string) (*Snapshot, error) {
 	return snap, nil
 }
 
-// newSnapshot returns the snapshot of a target whose commit and trees have not been read. Connect
-// is the time since start.
+// newSnapshot returns the snapshot of a target whose commit and trees have not been read yet. start is the time at which Acquire
+// was called.
 func newSnapshot(t target, f object.Format, start time.Time) *Snapshot {
 	return &Snapshot{
 		Ref: t.name, Commit: t.commit, Format: f, Connect: time.Since(start), Time: time.Now(), start: start,
@@ -123,22 +124,22 @@ func newSnapshot(t target, f object.Format, start time.Time) *Snapshot {
 	}
 }
 
-// finish ends the fetch of a snapshot. err is nil, or the error that ended the fetch. It must be
-// called once.
+// finish records that the fetch of a snapshot has ended, and wakes all that wait for it. err is nil, or the error that ended the
+// fetch. finish must be called exactly once.
 func (s *Snapshot) finish(err error) {
 	s.err, s.took = err, time.Since(s.start)
 	s.once.Do(func() { close(s.ready) })
 	close(s.done)
 }
 
-// haveSnapshot reads a commit that is on this host. Packs are stored whole, so a commit is never
-// without its trees.
+// haveSnapshot reads the commit of snap and sets its tree and time. It returns false if the store lacks the commit. Packs are
+// stored as a whole, so the trees of a stored commit are stored too.
 func (a *acquirer) haveSnapshot(snap *Snapshot) bool {
 	return readSnapshot(snap, a.storage.objects.Get)
 }
 
-// readSnapshot reads the commit and the root tree of a snapshot with get. It returns false if get
-// does not find them.
+// readSnapshot reads the commit and the root tree of snap with the function get, and sets snap.Tree and snap.Time. It returns
+// false if get does not find both.
 func readSnapshot(snap *Snapshot, get func(object.ID, int64) (object.Type, []byte, error)) bool {
 	t, content, err := get(snap.Commit, object.MaxCommitSize)
 	if err != nil || t != object.Commit {
@@ -155,20 +156,21 @@ func readSnapshot(snap *Snapshot, get func(object.ID, int64) (object.Type, []byt
 	return true
 }
 
-// stream starts the fetch and returns when the commit has been read.
+// stream starts the fetch of t and returns when the commit has been read. The trees continue to arrive after that. If the fetch
+// fails before the commit has been read, it returns the error.
 func (a *acquirer) stream(ctx context.Context, caps transport.Capabilities, t target, snap *Snapshot) error {
 	req := transport.FetchRequest{Wants: []object.ID{t.want}, Haves: a.repo.CompleteTips()}
-	if caps.Shallow { // beside haves too: the remote may know none of them
+	if caps.Shallow { // a depth is set although there are haves, because the remote may know none of them
 		req.Depth = acquireDepth
 	}
 	if caps.Filter {
 		req.Filter = "blob:none"
 	} else {
 		a.notices.add("the remote cannot leave out file contents (no filter): the files of this commit are downloaded at once")
-		req.Depth = min(req.Depth, 1) // without a filter, the contents of the parent commit would be sent too
+		req.Depth = min(req.Depth, 1) // without a filter, the remote would also send the contents of the parent commit
 	}
-	// Until the commit is readable, the end of ctx cancels the fetch. After that the fetch must continue when ctx ends, so it has a
-	// separate context.
+	// Until the commit can be read, the end of ctx must cancel the fetch. After that the fetch must continue when ctx ends.
+	// Therefore the fetch has a separate context.
 	streamCtx, cancel := context.WithCancel(context.Background())
 	stopWatching := context.AfterFunc(ctx, cancel)
 	a.trees.streamBegins()
@@ -187,9 +189,9 @@ func (a *acquirer) stream(ctx context.Context, caps transport.Capabilities, t ta
 		cancel()
 		return ErrClosed
 	}
-	// receive or finish closes ready: a pack may end without the commit.
+	// receive closes ready when the commit arrives, and finish closes it if the pack ends without the commit.
 	<-snap.ready
-	stopWatching() // the store owns the fetch from now on
+	stopWatching() // from now on the end of ctx no longer cancels the fetch; only Store.Close does
 	if snap.Tree.IsZero() {
 		<-snap.done
 		if snap.err == nil {
@@ -200,9 +202,10 @@ func (a *acquirer) stream(ctx context.Context, caps transport.Capabilities, t ta
 	return nil
 }
 
-// receive reads the pack of an acquisition. Each object is readable as soon as it has arrived.
+// receive sends the request for a commit and stores the pack of the answer. Each object can be read as soon as it has arrived.
 func (a *acquirer) receive(ctx context.Context, req transport.FetchRequest, snap *Snapshot) error {
-	a.fetcher.remote.OpenSpare() // this fetch occupies the open connection: the first reader must not have to open another
+	// This fetch occupies the open connection, so a second connection is opened for the first reader.
+	a.fetcher.remote.OpenSpare()
 	resp, err := a.fetcher.request(ctx, req)
 	if err != nil {
 		return err
@@ -226,8 +229,8 @@ func (a *acquirer) receive(ctx context.Context, req transport.FetchRequest, snap
 				refused = fmt.Errorf("read commit %s: %w", id, err)
 				return
 			}
-			// The commit is the first object of a pack from git, so the mount can be created while
-			// the trees are in flight.
+			// git sends the commit as the first object of a pack, so the mount can be created while the trees are still in
+			// flight.
 			snap.Tree, snap.Time = info.Tree, info.Committed
 			snap.once.Do(func() { close(snap.ready) })
 		}
@@ -241,7 +244,7 @@ func (a *acquirer) receive(ctx context.Context, req transport.FetchRequest, snap
 	return err
 }
 
-// Whole reports whether all trees have been fetched.
+// Whole reports whether all trees have been fetched. It does not wait.
 func (s *Snapshot) Whole() bool {
 	select {
 	case <-s.done:

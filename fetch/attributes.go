@@ -14,21 +14,22 @@ import (
 
 const (
 	attributesName = ".gitattributes"
-	// maxAttributes is the size, in bytes, above which git ignores a .gitattributes.
+	// maxAttributes is the size, in bytes, above which git ignores a .gitattributes file.
 	maxAttributes = 100 << 20
 )
 
-// rules holds the .gitattributes that apply in each directory of one tree that was looked up so
-// far. Directories without a file of their own share the list of their parent. conversions.mu
-// guards it.
+// rules holds the .gitattributes files that apply in each directory of one tree. Directories are added when they are looked up. A
+// directory without a .gitattributes file uses the list of its parent. conversions.mu guards rules.
 type rules struct {
 	settings convert.Settings
-	files    map[string][]*convert.File // by directory, the root's first; nil where there is none, shortened at the end
-	refused  map[object.ID]bool         // converted contents that an optional driver refused to filter
+	// files contains, by directory, the .gitattributes files that apply there, the root's at index 0 and that of the directory
+	// last. An entry is nil if the directory at that depth has no such file; missing entries at the end are left out.
+	files   map[string][]*convert.File
+	refused map[object.ID]bool // keys of converted contents (see convertedID) that an optional filter driver refused to convert
 }
 
-// rule returns how checkout would convert the file at path. Missing attributes are fetched in the
-// same request as the file itself.
+// rule returns the rule by which checkout would convert the file at path. Missing .gitattributes files are fetched in the same
+// request as the file.
 func (v *View) rule(ctx context.Context, id object.ID, path string) (convert.Rule, error) {
 	files, err := v.attributes(ctx, dirOf(path), func() pipeline.Neighbours { return v.wantsForRead(ctx, id, path) })
 	if err != nil {
@@ -37,11 +38,11 @@ func (v *View) rule(ctx context.Context, id object.ID, path string) (convert.Rul
 	return v.decide(files, id, path), nil
 }
 
-// decide returns the rule for the blob at path. It leaves out a driver that has refused this blob,
-// so that contents and size stay the same while the tree is mounted.
+// decide returns the conversion rule for the blob at path, given the .gitattributes files of its directory. If a filter driver
+// has refused this blob, the rule does not contain the driver, so that contents and size stay the same while the tree is mounted.
 func (v *View) decide(files []*convert.File, id object.ID, path string) convert.Rule {
 	r := convert.Decide(v.rules.settings, files, path)
-	// Only a driver can refuse a blob.
+	// The map of refused contents has to be searched only if the rule has a driver.
 	if _, ok := r.Driver(); !ok {
 		return r
 	}
@@ -54,11 +55,11 @@ func (v *View) decide(files []*convert.File, id object.ID, path string) convert.
 	return r
 }
 
-// wantsForRead returns the wants for reading the file at path: its attributes, itself, and its
-// neighbours.
+// wantsForRead returns the wants for reading the file at path: the file itself, the .gitattributes files that apply to it, and
+// its neighbours. Blobs on this host are left out.
 func (v *View) wantsForRead(ctx context.Context, id object.ID, path string) pipeline.Neighbours {
 	c := pipeline.Neighbours{Patience: pipeline.HedgeAfter}
-	// A file that is on this host needs no neighbours: only its attributes are missing.
+	// If the file is on this host, only its .gitattributes files have to be fetched.
 	if v.missing(id) {
 		c = v.neighbours(ctx, id, path)
 		c.Wants = append(c.Wants, prioritize.Want{ID: id, Class: prioritize.Sibling, Path: path})
@@ -73,7 +74,8 @@ func (v *View) wantsForRead(ctx context.Context, id object.ID, path string) pipe
 	}
 }
 
-// knownRule returns the same as rule, but does not wait. It returns false if the attributes are not known yet.
+// knownRule returns the same as rule, but does not wait. It returns false if the .gitattributes files for path have not been
+// looked up yet.
 func (v *View) knownRule(id object.ID, path string) (convert.Rule, bool) {
 	v.conversions.mu.Lock()
 	files, ok := v.rules.files[dirOf(path)]
@@ -84,16 +86,15 @@ func (v *View) knownRule(id object.ID, path string) (convert.Rule, bool) {
 	return v.decide(files, id, path), true
 }
 
-// Exact reports whether the file at path can be read as checkout would write it. It never waits: it
-// returns true if the attributes are not known yet, since the file will be converted when it is
-// read.
+// Exact reports whether the file at path can be read with the contents that checkout would write. It never waits. It returns true
+// if the attributes are not known yet, because the file will be converted when it is read.
 func (v *View) Exact(path string) bool {
 	r, ok := v.knownRule(object.ID{}, path)
 	return !ok || r.Check() == nil
 }
 
-// Converts reports whether git would convert the file at path when it is added to the repository,
-// by the attributes that are known. It never waits.
+// Converts reports whether git would convert the file at path when the file is added to the repository. It considers only
+// attributes that have been looked up already, and never waits.
 func (v *View) Converts(path string) bool {
 	v.conversions.mu.Lock()
 	files := v.rules.files[dirOf(path)]
@@ -101,7 +102,7 @@ func (v *View) Converts(path string) bool {
 	return convert.Returns(v.rules.settings, files, path)
 }
 
-// Returns returns the same as Converts, but first waits until the attributes are known.
+// Returns returns the same as Converts, but first waits until the attributes for path have been looked up.
 func (v *View) Returns(ctx context.Context, path string) (bool, error) {
 	if _, err := v.attributes(ctx, dirOf(path), func() pipeline.Neighbours { return pipeline.Neighbours{} }); err != nil {
 		return v.Converts(path), fmt.Errorf("read attributes of %s: %w", path, err)
@@ -109,8 +110,8 @@ func (v *View) Returns(ctx context.Context, path string) (bool, error) {
 	return v.Converts(path), nil
 }
 
-// attributes returns the .gitattributes that apply in a directory. A request for one of these files also contains the wants
-// that along returns.
+// attributes returns the .gitattributes files that apply in the directory dir. If one of them has to be fetched, the request also
+// contains the wants that the function along returns.
 func (v *View) attributes(ctx context.Context, dir string, along func() pipeline.Neighbours) ([]*convert.File, error) {
 	v.conversions.mu.Lock()
 	files, ok := v.rules.files[dir]
@@ -118,8 +119,8 @@ func (v *View) attributes(ctx context.Context, dir string, along func() pipeline
 	if ok {
 		return files, nil
 	}
-	// The attributes of the parent apply too, and are read first, so that those of dir override
-	// them.
+	// The files of the parent directories apply too. They precede the file of dir in the list, because dir's attributes override
+	// theirs.
 	if dir != "" {
 		var err error
 		if files, err = v.attributes(ctx, dirOf(dir), along); err != nil {
@@ -144,13 +145,14 @@ func (v *View) attributes(ctx context.Context, dir string, along func() pipeline
 	if v.rules.files == nil {
 		v.rules.files = map[string][]*convert.File{}
 	}
-	// The caller's string may be a part of a larger buffer, such as a request of the kernel, which
-	// the map would keep alive.
+	// The map would keep the caller's string alive, and that string may be a part of a larger buffer such as a request of the
+	// kernel. Therefore the string is copied.
 	v.rules.files[strings.Clone(dir)] = files
 	return files, nil
 }
 
-// padded returns files with length n: the attributes of a directory are at the index of its depth.
+// padded returns a copy of files with length n, filled up with nil. The .gitattributes file of a directory is at the index that
+// equals the depth of the directory.
 func padded(files []*convert.File, n int) []*convert.File {
 	longer := make([]*convert.File, n, n+1)
 	copy(longer, files)
@@ -165,7 +167,7 @@ func depth(dir string) int {
 	return 1 + strings.Count(dir, "/")
 }
 
-// attributesEntry returns the entry of a directory's .gitattributes.
+// attributesEntry returns the tree entry of the .gitattributes file in directory dir, and false if there is none.
 func (v *View) attributesEntry(ctx context.Context, dir string) (object.TreeEntry, bool) {
 	entries, err := v.store.trees.directory(ctx, v.root, dir)
 	if err != nil {
@@ -174,17 +176,19 @@ func (v *View) attributesEntry(ctx context.Context, dir string) (object.TreeEntr
 	return findAttributes(entries)
 }
 
-// findAttributes returns the entry of the .gitattributes among the entries of a directory.
+// findAttributes returns the entry of .gitattributes among the entries of a directory, and false if there is none.
 func findAttributes(entries []object.TreeEntry) (object.TreeEntry, bool) {
 	for _, e := range entries {
-		if e.Name == attributesName && e.Mode.IsBlob() { // git reads the target of a symlink as attributes too
+		// A symlink is accepted as well: git then reads the text of its target as attributes.
+		if e.Name == attributesName && e.Mode.IsBlob() {
 			return e, true
 		}
 	}
 	return object.TreeEntry{}, false
 }
 
-// attributesFile reads one .gitattributes. It returns nil if nothing in it converts contents.
+// attributesFile reads one .gitattributes file of directory dir. It returns nil if no line of the file has an effect on contents,
+// or if the file is larger than maxAttributes.
 func (v *View) attributesFile(ctx context.Context, id object.ID, dir string, along func() pipeline.Neighbours) (*convert.File, error) {
 	c, err := v.openStored(ctx, id, join(dir, attributesName), along)
 	if err != nil {

@@ -4,20 +4,20 @@ import (
 	"io"
 )
 
-// Content is the verified contents of one blob. It stays readable until Release, even if the cache
-// evicts the blob.
+// Content is the verified contents of one blob. It can be read until Release is called, even if the cache evicts the blob.
 type Content interface {
 	io.ReaderAt
 	// Size returns the length of the contents in bytes.
 	Size() int64
-	// Release allows the cache to remove the file below. ReadAt must not be called after it.
+	// Release allows the cache to remove the file that stores the contents. ReadAt must not be called afterwards.
 	Release()
 }
 
-// memoryContent is small contents in memory.
+// memoryContent is a Content in memory. It is used for small contents.
 type memoryContent []byte
 
-// ReadAt copies from off. Like every io.ReaderAt, it returns io.EOF for a read beyond the end.
+// ReadAt copies contents, beginning at offset off, into p. Like every io.ReaderAt, it returns io.EOF if fewer than len(p) bytes
+// are left.
 func (c memoryContent) ReadAt(p []byte, off int64) (int, error) {
 	if off >= int64(len(c)) {
 		return 0, io.EOF
@@ -31,12 +31,12 @@ func (c memoryContent) ReadAt(p []byte, off int64) (int, error) {
 
 func (c memoryContent) Size() int64 { return int64(len(c)) }
 
-// Release does nothing: the garbage collector owns the memory.
+// Release does nothing, because the garbage collector frees the memory.
 func (c memoryContent) Release() {}
 
 var _ Content = memoryContent(nil)
 
-// contentReader reads contents from the start and releases them on Close.
+// contentReader reads a Content from its start and releases it on Close.
 type contentReader struct {
 	io.Reader
 	c Content

@@ -20,23 +20,24 @@ import (
 	"github.com/artifactfs/artifactfs/odb"
 )
 
-// maxConverted is the size, in bytes, up to which contents are converted. Git converts larger ones
-// too, but text of that size is not found in repositories. Contents that only a driver converts may
-// be of any size.
+// maxConverted is the size, in bytes, up to which contents are converted in memory. Git converts larger contents as well, but
+// text of that size is hardly ever found in repositories. Contents that only a filter driver converts are streamed and may be of
+// any size.
 const maxConverted = 512 << 20
 
-// convertedID returns the key in the cache of the converted form of the blob at path.
+// convertedID returns the cache key of the contents into which rule r converts the blob at path. The key has the type of an
+// object id.
 func convertedID(id object.ID, r convert.Rule, path string) object.ID {
-	// r.Key describes the conversion. The prefix keeps the key apart from the ids of objects.
+	// r.Key describes the conversion. The prefix makes sure that the key differs from the id of every object.
 	sum := sha256.Sum256([]byte("converted\x00" + id.String() + "\x00" + r.Key(path)))
 	key, err := object.FromBytes(sum[:])
 	if err != nil {
-		panic(err) // a SHA-256 sum has the length of an id
+		panic(err) // cannot happen: a SHA-256 sum has the length of an id
 	}
 	return key
 }
 
-// converted returns contents as git checkout would write them.
+// converted returns the contents of b as git checkout would write them, by rule r.
 func (v *View) converted(ctx context.Context, b Blob, r convert.Rule) (Content, error) {
 	key := convertedID(b.ID, r, b.Path)
 	if c, ok := v.store.storage.content(key); ok {
@@ -62,7 +63,7 @@ func (v *View) converted(ctx context.Context, b Blob, r convert.Rule) (Content, 
 	return memoryContent(content), err
 }
 
-// wholeOf returns all bytes of contents in memory.
+// wholeOf reads all bytes of contents into memory.
 func wholeOf(c Content) ([]byte, error) {
 	content := make([]byte, c.Size())
 	if _, err := c.ReadAt(content, 0); err != nil && err != io.EOF {
@@ -71,24 +72,26 @@ func wholeOf(c Content) ([]byte, error) {
 	return content, nil
 }
 
-// smudge is the conversion of one blob by programs, shared by all readers that wait for its result. It continues when these
-// readers leave, because most of the work may be done. err and data do not change after done is closed.
+// smudge is the conversion of one blob by external programs, such as git-lfs. All readers that wait for its result share it. It
+// continues when these readers stop waiting, because most of the conversion may be done by then. err and data do not change after
+// done is closed.
 type smudge struct {
 	done    chan struct{}
 	waiters atomic.Int32
 	err     error
-	refused bool   // an optional driver refused to filter it
-	data    []byte // set for small contents
+	refused bool   // an optional filter driver refused to convert the blob
+	data    []byte // converted contents if they are small; nil if they are only in the cache
 }
 
-// smudges knows the conversions in progress, so that a blob is converted once for all mounts that show it.
+// smudges contains the conversions in progress, so that a blob is converted once for all mounts that show it.
 type smudges struct {
 	mu      sync.Mutex
-	running map[object.ID]*smudge // by the key of the result in the cache
+	running map[object.ID]*smudge // conversions in progress, by the cache key of their results
 }
 
-// join returns the conversion with the key. begun is true if there was none, so that the caller must run the conversion and then
-// call end. The caller counts as a waiter unless it only converts ahead of readers.
+// join returns the conversion with the given key. If there is none, it creates one and returns begun as true; the caller must
+// then run the conversion and call end. The caller counts as a reader that waits, unless ahead is true, which means that no
+// reader needs the result yet.
 func (s *smudges) join(key object.ID, ahead bool) (m *smudge, begun bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,7 +106,7 @@ func (s *smudges) join(key object.ID, ahead bool) (m *smudge, begun bool) {
 	return m, !ok
 }
 
-// end removes a conversion from those in progress and wakes its waiters.
+// end removes a conversion from those in progress and wakes the readers that wait for it.
 func (s *smudges) end(key object.ID, m *smudge) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,8 +114,7 @@ func (s *smudges) end(key object.ID, m *smudge) {
 	close(m.done)
 }
 
-// smudged returns contents that programs convert. It runs the programs unless the result is in the
-// cache.
+// smudged returns contents that external programs convert. It runs the programs unless the result is in the cache.
 func (v *View) smudged(ctx context.Context, b Blob, r convert.Rule, key object.ID) (Content, error) {
 	ctx, cancel := v.untilClosed(ctx)
 	defer cancel()
@@ -122,7 +124,7 @@ func (v *View) smudged(ctx context.Context, b Blob, r convert.Rule, key object.I
 			v.smudgeAhead(b.Path, r)
 		}
 		metrics.Charge(ctx, metrics.Converted, 0, 0)
-		// A reader that leaves is no longer counted. If no reader waits, the driver may stop the conversion.
+		// A reader that stops waiting is no longer counted. If no reader waits, the driver may stop the conversion.
 		select {
 		case <-m.done:
 			m.waiters.Add(-1)
@@ -131,13 +133,13 @@ func (v *View) smudged(ctx context.Context, b Blob, r convert.Rule, key object.I
 			return nil, ctx.Err()
 		}
 		switch {
-		// The contents are opened again without the driver, as checkout does for a filter that is
-		// not required.
+		// The contents are opened again, now without the driver. Checkout too writes unfiltered contents if a filter fails that
+		// is not required.
 		case m.refused:
 			v.refuse(key)
 			return v.Open(ctx, b)
 		case errors.Is(m.err, filter.ErrStopped) && ctx.Err() == nil:
-			continue // the other mount that ran it was unmounted, or its last reader left
+			continue // another mount ran the conversion, and was unmounted or lost its last reader, so this reader starts a new one
 		case m.err != nil:
 			return nil, fmt.Errorf("read %s: %w", b.Path, m.err)
 		case m.data != nil:
@@ -150,7 +152,7 @@ func (v *View) smudged(ctx context.Context, b Blob, r convert.Rule, key object.I
 	}
 }
 
-// refuse records that an optional driver refused to filter a blob.
+// refuse records that an optional filter driver refused to convert the contents with this cache key.
 func (v *View) refuse(key object.ID) {
 	v.conversions.mu.Lock()
 	defer v.conversions.mu.Unlock()
@@ -160,8 +162,8 @@ func (v *View) refuse(key object.ID) {
 	v.rules.refused[key] = true
 }
 
-// smudge joins the conversion in progress or starts one. The caller counts as a waiter unless it
-// only converts ahead.
+// smudge returns the conversion of b that is in progress, or starts one and returns begun as true. The caller counts as a reader
+// that waits, unless ahead is true.
 func (v *View) smudge(b Blob, r convert.Rule, key object.ID, ahead bool) (m *smudge, begun bool) {
 	s := v.store
 	m, begun = s.smudges.join(key, ahead)
@@ -170,7 +172,7 @@ func (v *View) smudge(b Blob, r convert.Rule, key object.ID, ahead bool) (m *smu
 	}
 	started := s.tasks.start(func(ctx context.Context) {
 		m.data, m.err = v.runPrograms(ctx, b, r, key, m, ahead)
-		// A driver that is not `required` may fail, and git then keeps the contents as they are.
+		// If a driver is not marked `required` and fails, git uses the unfiltered contents.
 		if d, ok := r.Driver(); ok && !d.Required && errors.Is(m.err, filter.ErrUnfiltered) {
 			s.log.Warn("content stays unfiltered", zap.String("path", b.Path), zap.String("filter", d.Name), zap.Error(m.err))
 			m.refused = true
@@ -184,9 +186,10 @@ func (v *View) smudge(b Blob, r convert.Rule, key object.ID, ahead bool) (m *smu
 	return m, true
 }
 
-// runPrograms converts contents and stores them under key. It returns them too if they are small.
+// runPrograms converts contents with external programs and stores the result in the cache under key. If the result is small, it
+// also returns the bytes; otherwise it returns nil. m is the conversion.
 func (v *View) runPrograms(ctx context.Context, b Blob, r convert.Rule, key object.ID, m *smudge, ahead bool) ([]byte, error) {
-	if c, ok := v.store.storage.content(key); ok { // another conversion has finished since the caller looked
+	if c, ok := v.store.storage.content(key); ok { // another conversion has stored the result since the caller looked
 		c.Release()
 		return nil, nil
 	}
@@ -198,8 +201,8 @@ func (v *View) runPrograms(ctx context.Context, b Blob, r convert.Rule, key obje
 		return nil, err
 	}
 	defer c.Release()
-	// A driver that alone converts the contents reads them as a stream, of any size. The other
-	// conversions need all of them in memory.
+	// If only a filter driver converts the contents, it reads them as a stream, so they may be of any size. Other conversions
+	// read all of the contents into memory first.
 	in := c
 	if !r.Streams() && c.Size() <= maxConverted {
 		content, err := wholeOf(c)
@@ -218,8 +221,7 @@ func (v *View) runPrograms(ctx context.Context, b Blob, r convert.Rule, key obje
 		}
 		in = memoryContent(content)
 	}
-	// The result is stored in the cache only as a whole: a driver may fail after half of its
-	// output.
+	// The result is stored in the cache only when it is complete, because a driver may fail after it has written a part.
 	out := &spool{storage: v.store.storage}
 	defer out.discard()
 	d, ok := r.Driver()
@@ -241,7 +243,7 @@ func (v *View) runPrograms(ctx context.Context, b Blob, r convert.Rule, key obje
 	return out.keep(key)
 }
 
-// hexOf returns an id in hexadecimal, "" for the zero id.
+// hexOf returns an id in hexadecimal. It returns "" for the zero id.
 func hexOf(id object.ID) string {
 	if id.IsZero() {
 		return ""
@@ -249,12 +251,13 @@ func hexOf(id object.ID) string {
 	return id.String()
 }
 
-// spool receives contents of unknown size: in memory first, in a file when they exceed spoolOver.
+// spool receives contents whose size is not known in advance. It keeps them in memory, and writes them to a file when they exceed
+// spoolOver.
 type spool struct {
 	storage *storage
 	// data holds the contents while they are at most spoolOver bytes.
 	data []byte
-	// file receives the contents after that; nil before.
+	// file receives the contents when they exceed spoolOver; until then it is nil.
 	file *os.File
 	// size is the number of bytes written so far.
 	size int64
@@ -262,7 +265,7 @@ type spool struct {
 
 var _ filter.Output = (*spool)(nil)
 
-// Write appends p. The first write beyond spoolOver moves the contents to a file.
+// Write appends p to the contents. The first write that makes them exceed spoolOver moves them to a file.
 func (o *spool) Write(p []byte) (int, error) {
 	o.size += int64(len(p))
 	if o.file == nil && o.size <= spoolOver {
@@ -283,34 +286,34 @@ func (o *spool) Write(p []byte) (int, error) {
 	return o.file.Write(p)
 }
 
-// Reset empties the spool.
+// Reset discards all contents written so far.
 func (o *spool) Reset() error {
 	o.discard()
 	*o = spool{storage: o.storage}
 	return nil
 }
 
-// discard removes the file of contents that were not kept.
+// discard closes and removes the file, if there is one.
 func (o *spool) discard() {
 	if o.file != nil {
 		o.file.Close()
-		os.Remove(o.file.Name()) // an unnamed file has no name: this fails then
+		os.Remove(o.file.Name()) // fails without harm if the file was created without a name
 		o.file = nil
 	}
 }
 
-// keep stores the contents in the cache. It returns them too if they are small.
+// keep stores the contents in the cache. If they are small, it also returns them; otherwise it returns nil.
 func (o *spool) keep(key object.ID) ([]byte, error) {
 	if o.file == nil {
 		data := o.data
-		// Nil means to the caller that the contents are in the cache only; empty contents need a
-		// slice.
+		// The caller takes nil to mean that the contents are only in the cache, so empty contents must be a slice that is not
+		// nil.
 		if data == nil {
 			data = []byte{}
 		}
 		return data, o.storage.keep(odb.Object{ID: key, Type: object.Blob, Size: o.size, Data: data})
 	}
 	f := o.file
-	o.file = nil // PutFile closes it
+	o.file = nil // keep in storage closes the file
 	return nil, o.storage.keep(odb.Object{ID: key, Type: object.Blob, Size: o.size, File: f})
 }

@@ -8,17 +8,17 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// counts keeps the results of walks through whole trees, which all mounts of a tree share: the numbers of files and the files that
-// configure git. mu guards the maps, and is not held during a walk.
+// counts caches the results of walks through whole trees, which all mounts of a tree share: the numbers of files and the files
+// that configure git. mu guards the maps and is not held during a walk.
 type counts struct {
 	trees   *trees
 	storage *storage
 	tasks   *tasks
 
 	mu          sync.Mutex
-	known       map[object.ID]treeCount     // the last count of each tree
-	counting    map[object.ID]chan struct{} // trees that are being counted; closed when the count has ended
-	configFiles map[object.ID]configFiles   // of each tree
+	known       map[object.ID]treeCount     // last finished count of each tree
+	counting    map[object.ID]chan struct{} // trees that are being counted; each channel is closed when the count of its tree has ended
+	configFiles map[object.ID]configFiles   // configuration files, by tree
 }
 
 func newCounts(t *trees, s *storage, work *tasks) *counts {
@@ -28,17 +28,18 @@ func newCounts(t *trees, s *storage, work *tasks) *counts {
 	}
 }
 
-// Counts counts the files of a tree, their blobs, and the blobs on this host.
+// Counts is the number of files of a tree, the number of their different blobs, and the number of these blobs that are on this
+// host.
 type Counts struct {
 	Files, Blobs, Fetched int
-	Bytes                 int64 // of the blobs on this host
+	Bytes                 int64 // total size, in bytes, of the blobs on this host
 }
 
-// Counts counts the whole tree, or, while its trees are being fetched, those that have arrived. It
-// never waits.
+// Counts counts the files of the tree that the mount shows. While trees of it are being fetched, it counts only files whose trees
+// have arrived. It never waits.
 func (v *RawView) Counts(ctx context.Context) Counts { return v.store.counts.count(v.shown()) }
 
-// count counts the files of a tree as far as its trees are on this host.
+// count counts the files of a tree. It skips subtrees that are not on this host.
 func (cs *counts) count(tree object.ID) Counts {
 	c := counter{storage: cs.storage, seen: map[object.ID]struct{}{}, missing: func(file) {}}
 	cs.trees.walkLocal(tree, "", func(f file) { c.add(f) })
@@ -48,21 +49,21 @@ func (cs *counts) count(tree object.ID) Counts {
 // treeCount is the result of counting a tree.
 type treeCount struct {
 	Counts
-	// began is the time at which the count began: contents that arrived later may be missing in it.
+	// began is the time at which the count began. Contents that arrived later may not be included.
 	began time.Time
 }
 
-// maxCounts bounds counts.known.
+// maxCounts is the maximum number of trees in counts.known.
 const maxCounts = 256
 
-// CountsSince returns a count that began after then, shared by all mounts of the tree: counting a
-// large tree takes a tenth of a second. If ctx ends first it returns the previous count, and the
-// new one continues for later callers.
+// CountsSince returns a count of the shown tree that began at the time then or later. All mounts of the tree share it, because
+// counting a large tree takes about 100 ms. If ctx ends first, CountsSince returns the previous count, and the new count
+// continues for later callers.
 func (v *RawView) CountsSince(ctx context.Context, then time.Time) Counts {
 	return v.store.counts.since(ctx, v.shown(), then)
 }
 
-// since returns a count of a tree that began after then, as RawView.CountsSince does.
+// since returns a count of a tree that began at the time then or later, as RawView.CountsSince does.
 func (cs *counts) since(ctx context.Context, tree object.ID, then time.Time) Counts {
 	for {
 		cs.mu.Lock()
@@ -87,15 +88,14 @@ func (cs *counts) since(ctx context.Context, tree object.ID, then time.Time) Cou
 	}
 }
 
-// recount counts a tree and closes done. After Close of the store it only closes done.
+// recount counts a tree, stores the result and closes done. If the store is closed, it counts nothing and only closes done.
 func (cs *counts) recount(tree object.ID, done chan struct{}) {
 	began := time.Now()
-	// end stores the count and wakes all that wait for it.
+	// end stores the count if counted is true, and wakes all callers that wait for the count.
 	end := func(h Counts, counted bool) {
 		cs.mu.Lock()
 		defer cs.mu.Unlock()
-		// Clearing the map is simpler than recording the order of use, and a new count takes about a tenth of
-		// a second.
+		// Clearing the map is simpler than recording the order of use, and a new count takes only about 100 ms.
 		if len(cs.known) >= maxCounts {
 			clear(cs.known)
 		}
@@ -110,7 +110,7 @@ func (cs *counts) recount(tree object.ID, done chan struct{}) {
 	}
 }
 
-// counter counts files and blobs. A blob that several files have is counted once.
+// counter counts files and blobs. A blob that is the contents of several files is counted once.
 type counter struct {
 	Counts
 	storage *storage
@@ -118,7 +118,7 @@ type counter struct {
 	missing func(file) // called for each blob that is not on this host
 }
 
-// add counts one file, and its blob if no other file had the same.
+// add counts the file f, and counts its blob unless an earlier file had the same blob.
 func (c *counter) add(f file) {
 	c.Files++
 	if _, again := c.seen[f.id]; again {

@@ -4,9 +4,9 @@ import (
 	"github.com/artifactfs/artifactfs/fetch/pipeline"
 )
 
-// Errors of a Store, and the types in which it reports faults of its remote.
+// The errors of a Store, and the types in which it reports failures of its remote, are those of package pipeline.
 var (
-	// ErrNotFound is returned if the remote does not have an object that a tree names.
+	// ErrNotFound is returned if the remote does not have an object to which a tree refers.
 	ErrNotFound = pipeline.ErrNotFound
 	// ErrDeadline is returned if contents did not arrive within Config.Deadline.
 	ErrDeadline = pipeline.ErrDeadline
@@ -15,11 +15,11 @@ var (
 )
 
 type (
-	// Readers is shared by the stores of a process; see pipeline.Readers.
+	// Readers records when readers last began to wait, for all stores of a process; see pipeline.Readers.
 	Readers = pipeline.Readers
 	// Refusal is an object whose answers were invalid; see pipeline.Refusal.
 	Refusal = pipeline.Refusal
 )
 
-// IsUnreachable reports whether err means that the remote cannot be reached. A later request may then succeed.
+// IsUnreachable reports whether err means that the remote cannot be reached, so that a later request may succeed.
 func IsUnreachable(err error) bool { return pipeline.IsUnreachable(err) }

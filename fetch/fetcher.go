@@ -14,9 +14,9 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// fetcher sends requests to the remote, and stores the blobs of the answers where reads find them. The pipeline decides which blobs
-// are requested and when; it calls sendBlobs for each batch. A fetcher has no lock, because its counters are atomic and the pipeline
-// has its own lock.
+// fetcher sends requests to the remote, and stores the blobs of the answers where readers find them. The pipeline decides which
+// blobs are requested and when, and calls sendBlobs for each batch. A fetcher needs no lock, because its counters are atomic and
+// the pipeline has its own lock.
 type fetcher struct {
 	remote  *transport.Remote
 	pipe    *pipeline.Pipeline
@@ -24,7 +24,7 @@ type fetcher struct {
 	tasks   *tasks
 	log     *zap.Logger
 
-	// blobsIn counts the blobs that arrived, bytesIn their bytes after unpacking.
+	// blobsIn counts the blobs that have arrived. bytesIn counts their bytes after decompression.
 	blobsIn, bytesIn atomic.Int64
 }
 
@@ -37,7 +37,8 @@ func newFetcher(cfg Config, s *storage, t *tasks) *fetcher {
 	return f
 }
 
-// count records that a blob of a pack has arrived. content is nil if the blob is large.
+// count adds one blob to the statistics and its size to the table of sizes. content is nil if the blob is large; its size is then
+// not recorded.
 func (f *fetcher) count(id object.ID, content []byte) {
 	if content != nil {
 		f.storage.sizes.Put(id, int64(len(content)))
@@ -46,8 +47,8 @@ func (f *fetcher) count(id object.ID, content []byte) {
 	f.blobsIn.Add(1)
 }
 
-// request sends a request for a pack. An answer shows that the remote is reachable, whether or not
-// the answer is valid.
+// request sends a request for a pack. If an answer begins, it records that the remote is reachable, even if the pack turns out to
+// be invalid.
 func (f *fetcher) request(ctx context.Context, r transport.FetchRequest) (*transport.FetchResponse, error) {
 	resp, err := f.remote.Fetch(ctx, r)
 	if err == nil {
@@ -56,7 +57,8 @@ func (f *fetcher) request(ctx context.Context, r transport.FetchRequest) (*trans
 	return resp, err
 }
 
-// ingest stores the objects of a pack. An error is returned as an AnswerError, because the answer has begun.
+// ingest stores the objects of a pack and calls each for every object. An error is returned as a pipeline.AnswerError, because
+// the remote had already begun to answer.
 func (f *fetcher) ingest(ctx context.Context, pack io.Reader, each func(object.ID, object.Type, []byte)) error {
 	if _, err := f.storage.objects.Ingest(ctx, pack, f.storage.ingestOptions(), each); err != nil {
 		return pipeline.AnswerError{Err: err}
@@ -64,12 +66,13 @@ func (f *fetcher) ingest(ctx context.Context, pack io.Reader, each func(object.I
 	return nil
 }
 
-// unpackBlobs verifies and stores the blobs of a pack as they arrive.
+// unpackBlobs verifies the blobs of a pack and stores each when it arrives. It calls arrived for each stored blob, and returns
+// their number.
 func (f *fetcher) unpackBlobs(ctx context.Context, r io.Reader, arrived func(object.ID, []byte)) (int, error) {
 	return odb.Unpack(ctx, r, odb.UnpackOptions{
 		Format: f.storage.objects.Format(), SpoolOver: spoolOver, MaxObjectSize: maxBlobSize, Spool: f.storage.blobs.Spool,
 		Base: func(id object.ID) (io.ReaderAt, int64, func(), error) {
-			// A delta may refer to a blob that arrived earlier and is in the cache.
+			// The remote may send a blob as a delta against another blob of the same pack, which has been moved to the cache.
 			c, ok := f.storage.blobs.Get(id)
 			if !ok {
 				return nil, 0, nil, fmt.Errorf("read delta base %s: evicted", id)
@@ -79,8 +82,8 @@ func (f *fetcher) unpackBlobs(ctx context.Context, r io.Reader, arrived func(obj
 	}, func(o odb.Object) error { return f.publish(o, arrived) })
 }
 
-// publish stores one verified blob where reads find it, and then reports the blob to arrived. It drops objects that are not
-// blobs, because they were not requested.
+// publish stores one verified blob where readers find it, and then calls arrived. It drops objects that are not blobs, because
+// only blobs were requested.
 func (f *fetcher) publish(o odb.Object, arrived func(object.ID, []byte)) error {
 	if o.Type != object.Blob {
 		if o.File != nil {
@@ -98,7 +101,7 @@ func (f *fetcher) publish(o odb.Object, arrived func(object.ID, []byte)) error {
 	return nil
 }
 
-// probe requests the remote's HEAD in the background. This request is small, and its result shows whether the remote
+// probe requests the remote's HEAD in the background. The request is small, and its result shows whether an unreachable remote
 // answers again.
 func (f *fetcher) probe() {
 	f.tasks.start(func(ctx context.Context) {
@@ -109,14 +112,14 @@ func (f *fetcher) probe() {
 	})
 }
 
-// retry runs work, which sends requests to the remote, and repeats it while the remote is
-// unreachable, at most for Config.Deadline.
+// retry calls work, a function that sends requests to the remote, and repeats the call while the remote is unreachable, for at
+// most Config.Deadline.
 func (f *fetcher) retry(ctx context.Context, work func() error) error {
 	return f.pipe.Health().Retry(ctx, nil, work)
 }
 
-// requestFailure returns why something was not fetched: the last failure of the remote, else a
-// refusal, else ErrNotFound.
+// requestFailure returns the probable reason why an object was not fetched: the last failure of the remote, else the refusal of
+// an object, else ErrNotFound.
 func (f *fetcher) requestFailure() error {
 	if _, err := f.pipe.Health().Failure(); err != nil {
 		return err
@@ -127,7 +130,8 @@ func (f *fetcher) requestFailure() error {
 	return ErrNotFound
 }
 
-// contentsFailure returns why the contents of blob id were not fetched.
+// contentsFailure returns the reason why the contents of blob id were not fetched: its refusal, else the result of
+// requestFailure.
 func (f *fetcher) contentsFailure(id object.ID) error {
 	if err := f.pipe.Refusals().Refused(id); err != nil {
 		return err
@@ -135,7 +139,7 @@ func (f *fetcher) contentsFailure(id object.ID) error {
 	return f.requestFailure()
 }
 
-// readerFunc is an io.Reader made of its Read method.
+// readerFunc is a function that implements io.Reader.
 type readerFunc func(p []byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }

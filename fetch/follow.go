@@ -10,8 +10,8 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// tip returns the commit of a branch of the remote, in one request; the zero id if the branch has no commit. While the remote
-// is unreachable, it waits, for at most Config.Deadline.
+// tip returns the commit of a branch of the remote, with one request. It returns the zero id if the branch has no commit. While
+// the remote is unreachable, it waits for at most Config.Deadline.
 func (a *acquirer) tip(ctx context.Context, ref string) (tip object.ID, err error) {
 	err = a.fetcher.retry(ctx, func() (err error) {
 		tip, err = a.resolveCommit(ctx, ref)
@@ -20,9 +20,9 @@ func (a *acquirer) tip(ctx context.Context, ref string) (tip object.ID, err erro
 	return tip, err
 }
 
-// advance fetches tip, the new commit of a branch of the remote, with its trees and without
-// contents. A complete history stays complete: the commits since have, a commit on this host, are
-// fetched in one request. Otherwise only the newest commits are fetched, as for a mount.
+// advance fetches tip, the new commit of a branch of the remote, with its trees and without contents. If the store has the
+// complete history, it stays complete: one request fetches all commits that tip reaches and have, a commit on this host, does
+// not. Otherwise advance fetches only the newest commits, as for a new mount.
 func (a *acquirer) advance(ctx context.Context, ref string, tip, have object.ID) error {
 	if !a.repo.Complete() {
 		return a.acquireWhole(ctx, tip.String())
@@ -48,8 +48,8 @@ func (a *acquirer) advance(ctx context.Context, ref string, tip, have object.ID)
 	return a.moveRef(ref, tip)
 }
 
-// acquireWhole acquires ref and waits for all of its trees. It repeats the acquisition while the
-// remote is unreachable.
+// acquireWhole acquires ref and waits until all of its trees are on this host. It repeats the acquisition while the remote is
+// unreachable.
 func (a *acquirer) acquireWhole(ctx context.Context, ref string) error {
 	return a.fetcher.retry(ctx, func() error {
 		snap, err := a.acquire(ctx, ref)
@@ -60,7 +60,8 @@ func (a *acquirer) acquireWhole(ctx context.Context, ref string) error {
 	})
 }
 
-// requestSince fetches, in one request, the commits that can be reached from tip but not from have.
+// requestSince fetches, with one request, the commits that can be reached from tip but not from have. A zero have stands for no
+// commit.
 func (a *acquirer) requestSince(ctx context.Context, caps transport.Capabilities, tip, have object.ID) error {
 	req := transport.FetchRequest{Wants: []object.ID{tip}, Haves: a.repo.CompleteTips()}
 	if !have.IsZero() && !slices.Contains(req.Haves, have) {
@@ -77,16 +78,16 @@ func (a *acquirer) requestSince(ctx context.Context, caps transport.Capabilities
 	if err := a.fetcher.ingest(ctx, resp.Pack, nil); err != nil {
 		return err
 	}
-	if len(resp.Shallow) > 0 { // the remote is a shallow repository
+	if len(resp.Shallow) > 0 { // the remote is itself a shallow repository
 		return a.repo.AddBoundary(resp.Shallow, a.storage.hasParents)
 	}
 	return nil
 }
 
-// moveRef sets the store's copy of a ref of the remote to a commit whose history is on this host.
-// The caller holds the lock of bare.Repo.LockHistory.
+// moveRef sets one ref of the store's repository to tip, a commit whose history is on this host. The caller holds the lock of
+// bare.Repo.LockHistory.
 func (a *acquirer) moveRef(ref string, tip object.ID) error {
-	// The other refs are kept as they are: only the followed branch is known to have moved.
+	// The other refs are not changed, because only the branch that the mount follows is known to have moved.
 	list, err := a.repo.MoveRef(ref, tip)
 	if err != nil {
 		return err
@@ -95,7 +96,7 @@ func (a *acquirer) moveRef(ref string, tip object.ID) error {
 	return nil
 }
 
-// hasCommit reports whether a commit and its trees are on this host.
+// hasCommit reports whether the store has a commit and its trees.
 func (a *acquirer) hasCommit(id object.ID) bool {
 	return a.haveSnapshot(&Snapshot{Commit: id, Format: id.Format()})
 }

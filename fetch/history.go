@@ -20,14 +20,14 @@ import (
 type History string
 
 const (
-	Shallow   History = "shallow"   // the newest commits only
-	Deepening History = "deepening" // the rest is being fetched
-	Complete  History = "complete"  // every commit that the refs of the remote reach
+	Shallow   History = "shallow"   // only the newest commits are on this host
+	Deepening History = "deepening" // the other commits are being fetched
+	Complete  History = "complete"  // every commit that the refs of the remote reach is on this host
 )
 
-// history fetches the commits of the remote's branches and tags, and knows the refs of the last time that it did. The refs and the
-// boundary on disk are those of the repository; mu guards what is kept in memory. While history is fetched, the lock of
-// bare.Repo.LockHistory excludes other processes.
+// history fetches all commits of the remote's branches and tags, and keeps the refs that the remote had when it last did so. The
+// refs and the boundary (the commits whose parents are missing) on disk are those of the repository; mu guards the fields below
+// mu. A process that fetches history holds the lock of bare.Repo.LockHistory, which excludes other processes.
 type history struct {
 	repo    *bare.Repo
 	storage *storage
@@ -36,15 +36,16 @@ type history struct {
 
 	mu    sync.Mutex
 	state History
-	refs  []packedrefs.Ref // the remote's, when history was completed; the slice is replaced, never changed
+	// refs are the refs that the remote had when the history was last completed. The slice is replaced, never changed.
+	refs []packedrefs.Ref
 }
 
-// maxHistoryWait bounds how long busy readers delay the fetch of history.
+// maxHistoryWait is the maximum time for which the fetch of history is delayed because readers wait for the remote.
 const maxHistoryWait = 30 * time.Second
 
-// fetch fetches the whole history of all branches and tags, without blobs. One process at a time does so for a store; others
-// wait for it. While readers wait for the remote, of which there are many just after a mount, fetch waits for at most
-// maxHistoryWait, or until urgent returns true.
+// fetch fetches the whole history of all branches and tags, without blobs. One process at a time does so for a store; other
+// processes wait for it. Just after a mount, many readers wait for the remote. While they do, fetch delays its request, for at
+// most maxHistoryWait or until urgent returns true.
 func (h *history) fetch(ctx context.Context, urgent func() bool) error {
 	h.setState(Deepening)
 	busy := func() bool { return !urgent() && h.fetcher.pipe.Busy() }
@@ -62,22 +63,22 @@ func (h *history) fetch(ctx context.Context, urgent func() bool) error {
 	return nil
 }
 
-// setState records the state that Store.Stats returns.
+// setState sets the state that Store.Stats reports.
 func (h *history) setState(state History) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.state = state
 }
 
-// fetchExclusively acquires the lock that excludes other processes, and fetches the history. While busy returns true, because readers
-// wait, the pack of the history is not read.
+// fetchExclusively waits for the lock that excludes other processes, and then fetches the history. While busy returns true,
+// because readers wait for the remote, it pauses the reading of the pack.
 func (h *history) fetchExclusively(ctx context.Context, busy func() bool) error {
 	unlock, err := h.repo.LockHistory(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	// Another process may have fetched the history while this one waited for the lock.
+	// Another process may have fetched the history while this process waited for the lock.
 	if err := h.storage.objects.Refresh(); err != nil {
 		return err
 	}
@@ -96,8 +97,8 @@ func (h *history) fetchExclusively(ctx context.Context, busy func() bool) error 
 	if err != nil {
 		return err
 	}
-	// Nothing is missing if all tips exist and no commit lacks its parents: the whole history was
-	// fetched at once.
+	// No commit is missing if all tips are in the store and the boundary is empty, which means that no commit lacks its parents.
+	// The first fetch then has contained the whole history.
 	missing := h.missingTips(refs)
 	switch {
 	case len(missing) == 0 && len(h.repo.Boundary()) == 0:
@@ -109,7 +110,7 @@ func (h *history) fetchExclusively(ctx context.Context, busy func() bool) error 
 	if err != nil {
 		return err
 	}
-	// The refs are written last: their file marks the history as complete.
+	// The file of refs is written last, because its existence marks the history as complete.
 	if err := h.writeRefs(refs); err != nil {
 		return err
 	}
@@ -120,14 +121,15 @@ func (h *history) fetchExclusively(ctx context.Context, busy func() bool) error 
 	return nil
 }
 
-// writeCommitGraph makes git log faster in the store. A failure is only logged.
+// writeCommitGraph writes git's commit-graph file, which makes git log faster in the store. A failure is logged and has no other
+// effect.
 func (h *history) writeCommitGraph(ctx context.Context) {
 	if err := h.repo.WriteCommitGraph(ctx); err != nil {
 		h.log.Warn("commit-graph not written: git log will be slower", zap.Error(err))
 	}
 }
 
-// missingTips returns the commits of refs that are not in the store.
+// missingTips returns the ids of refs whose objects are not in the store.
 func (h *history) missingTips(refs transport.Refs) []object.ID {
 	var ids []object.ID
 	for _, r := range refs.List {
@@ -138,8 +140,8 @@ func (h *history) missingTips(refs transport.Refs) []object.ID {
 	return ids
 }
 
-// fetchAll fetches everything that the refs reach in one pack, as a clone would. It sends no haves, because they would
-// increase the remote's work about tenfold.
+// fetchAll fetches all objects that the refs reach in one pack, as a clone does. It sends no haves, because with haves the remote
+// would need about ten times as long to create the pack.
 func (h *history) fetchAll(ctx context.Context, caps transport.Capabilities, refs transport.Refs, busy func() bool) error {
 	seen := map[object.ID]bool{}
 	req := transport.FetchRequest{}
@@ -160,7 +162,7 @@ func (h *history) fetchAll(ctx context.Context, caps transport.Capabilities, ref
 		return err
 	}
 	defer resp.Pack.Close()
-	// The pack may be large. While readers wait it is not read, so that TCP slows the remote down.
+	// The pack may be large. Its reading is paused while readers wait for other requests, so that TCP slows the remote down.
 	paused := readerFunc(func(p []byte) (int, error) {
 		if err := pipeline.WaitWhile(ctx, pipeline.MaxPause, busy); err != nil {
 			return 0, err
@@ -170,10 +172,11 @@ func (h *history) fetchAll(ctx context.Context, caps transport.Capabilities, ref
 	if err := h.fetcher.ingest(ctx, paused, nil); err != nil {
 		return err
 	}
-	return h.repo.AddBoundary(resp.Shallow, h.storage.hasParents) // the remote is a shallow repository
+	// The answer lists shallow commits if the remote is itself a shallow repository.
+	return h.repo.AddBoundary(resp.Shallow, h.storage.hasParents)
 }
 
-// writeRefs sets the store's refs to those of the remote.
+// writeRefs sets the store's refs to those of the remote, in memory and on disk.
 func (h *history) writeRefs(refs transport.Refs) error {
 	head := ""
 	var list []packedrefs.Ref
@@ -184,35 +187,36 @@ func (h *history) writeRefs(refs transport.Refs) error {
 		}
 		list = append(list, packedrefs.Ref{Name: r.Name, ID: r.ID, Peeled: r.Peeled})
 	}
-	// The refs in memory are set first, so that they are right even if the disk is full.
+	// The refs in memory are set first, so that they are correct even if the disk is full.
 	h.setRefs(list)
 	return h.repo.WriteRefs(head, list)
 }
 
-// setRefs replaces the refs that Store.Refs returns. The caller must not change list afterwards.
+// setRefs sets the refs that Store.Refs returns. The caller must not change list afterwards.
 func (h *history) setRefs(list []packedrefs.Ref) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.refs = list
 }
 
-// list returns the remote's branches and tags as of the last time that history was completed.
+// list returns the remote's branches and tags at the time when the history was last completed.
 func (h *history) list() []packedrefs.Ref {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.refs
 }
 
-// defaultBranch returns the full name of the remote's HEAD branch as of the last time that history
-// was completed; "" if it is not known.
+// defaultBranch returns the full name of the remote's HEAD branch at the time when the history was last completed; "" if it is
+// not known.
 func (h *history) defaultBranch() string {
-	if len(h.list()) == 0 { // until then HEAD is as git init wrote it
+	if len(h.list()) == 0 { // before the history is complete, HEAD is the default of git init
 		return ""
 	}
 	return h.repo.Head()
 }
 
-// setComplete records that the history is complete, which a previous process has found.
+// setComplete sets the state to Complete if no state was set before. It is for a process that takes over from one in which the
+// history was complete.
 func (h *history) setComplete() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -228,8 +232,8 @@ func (h *history) current() History {
 	return h.state
 }
 
-// fetchWithGit fetches the missing history with stock git, which sends the commits on this host as haves. With filter it fetches no
-// contents of files. The caller holds the lock of bare.Repo.LockHistory.
+// fetchWithGit fetches the missing history with stock git, which sends the commits on this host as haves. If filter is true, the
+// remote leaves out the contents of files. The caller holds the lock of bare.Repo.LockHistory.
 func (h *history) fetchWithGit(ctx context.Context, filter bool) error {
 	if err := h.repo.FetchHistory(ctx, filter); err != nil {
 		return err

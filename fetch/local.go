@@ -10,32 +10,31 @@ import (
 	"github.com/artifactfs/artifactfs/odb"
 )
 
-// Local is the object directory of one mount's git directory: commits, trees and blobs that were
-// created there, or that git fetched there without the Store. While the Local is open, the Store reads them for all of
-// its mounts. They do not become a part of the Store: the Store's history, and the packs that it provides to
-// git, do not include them.
+// Local is the object directory of one mount's git directory. It contains commits, trees and blobs that were created there, or
+// that git fetched there without the Store. While the Local is open, the Store reads these objects for all of its mounts. They do
+// not become a part of the Store: the Store's history, and the packs that the Store provides to git, do not include them.
 type Local struct {
 	store *Store
-	dir   string // the `objects` directory
+	dir   string // path of the git directory's `objects` directory
 
 	mu            sync.Mutex
 	closed        bool
-	own           *odb.Dir           // nil until there is a directory of packs
-	sessionRemote SessionRemote      // has what the store's remote does not have; nil: none
+	own           *odb.Dir           // packs and loose objects of dir; nil until dir contains a directory of packs
+	sessionRemote SessionRemote      // supplies objects of the session that the store's remote does not have; nil: none
 	expected      map[object.ID]bool // blobs that are requested from sessionRemote first
 }
 
-// OpenLocal makes the Store also read the `objects` directory dir, until the Local is closed. dir need not exist yet.
+// OpenLocal makes the Store search the `objects` directory dir too, until the Local is closed. dir need not exist yet.
 func (s *Store) OpenLocal(dir string) *Local {
 	l := &Local{store: s, dir: dir}
 	s.storage.attach(l)
 	return l
 }
 
-// Objects returns the object directories of the Local and of its store.
+// Objects returns the paths of the object directories of the Local and of its Store.
 func (l *Local) Objects() []string { return append([]string{l.dir}, l.store.Objects()...) }
 
-// Close detaches the directory from the Store. Reads in progress continue.
+// Close ends the use of the directory by the Store. Reads in progress continue.
 func (l *Local) Close() error {
 	l.store.storage.detach(l)
 	l.mu.Lock()
@@ -47,8 +46,8 @@ func (l *Local) Close() error {
 	return l.own.Packs.Close()
 }
 
-// open opens the directory of packs unless it is open, and returns it. It returns false if the directory does not exist, if the Local
-// is closed, or if the Store does not know its object format yet.
+// open returns the objects of the directory, which it opens at the first call. It returns false if the directory contains no
+// directory of packs, if the Local is closed, or if the Store does not know its object format yet.
 func (l *Local) open() (own *odb.Dir, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -67,7 +66,7 @@ func (l *Local) open() (own *odb.Dir, ok bool) {
 	return l.own, true
 }
 
-// Join joins packs that git has fetched, as odb.Store.Join does.
+// Join joins the packs that git has fetched into the Local, as odb.Store.Join does.
 func (l *Local) Join(ctx context.Context, o odb.JoinOptions) (odb.JoinResult, error) {
 	own, ok := l.open()
 	if !ok {

@@ -12,21 +12,21 @@ import (
 )
 
 const (
-	// alongside bounds how many blobs of a window share the request of the blob that is read.
+	// alongside is the maximum number of blobs of a readahead window that are sent in the same request as the blob that is read.
 	alongside = 512
-	// crawlAhead bounds the queued wants of a crawler, and so their memory.
+	// crawlAhead is the maximum number of wants that a crawl (see RawView.crawl) has queued at a time. It bounds their memory.
 	crawlAhead = 2 * pipeline.MaxCrawlBatch
-	// slack is how many missing blobs a crawler may skip between two waits.
+	// slack is the maximum number of missing blobs between two files that the same reader waits for, one after the other.
 	slack = 8
-	// maxLook bounds the number of files between two waits of one reader.
+	// maxLook is the maximum number of files between two files that the same reader waits for, one after the other.
 	maxLook = 2048
-	// neighbourTime bounds how long a want is delayed by the search for its neighbours.
+	// neighbourTime is the maximum time by which the search for its neighbours may delay the request for a blob.
 	neighbourTime = 5 * time.Millisecond
 )
 
-// neighbours returns the wants that share the request of the blob at path, most useful first. It returns none
-// if the blob is in flight already. The walk for them ends after neighbourTime, so trees that have to be fetched make the window
-// smaller.
+// neighbours returns wants that are sent in the same request as the blob at path, the most useful first. They are for files that
+// follow path in the tree. It returns none if the blob is in flight already. The search ends after neighbourTime, so there are
+// fewer wants if trees on the way have to be fetched.
 func (v *RawView) neighbours(ctx context.Context, id object.ID, path string) pipeline.Neighbours {
 	ctx, cancel := context.WithTimeout(ctx, neighbourTime)
 	defer cancel()
@@ -63,7 +63,8 @@ func (v *RawView) neighbours(ctx context.Context, id object.ID, path string) pip
 	return c
 }
 
-// walkDir visits the blobs of path's own directory that follow path.
+// walkDir calls visit for the blobs that follow path in the directory of path, until visit returns false. It visits no
+// subdirectories.
 func (v *RawView) walkDir(ctx context.Context, path string, visit func(file) bool) {
 	dir := dirOf(path)
 	entries, err := v.store.trees.directory(ctx, v.shown(), dir)
@@ -79,8 +80,8 @@ func (v *RawView) walkDir(ctx context.Context, path string, visit func(file) boo
 	}
 }
 
-// readerBefore returns the reader that probably waits for path: at most slack missing blobs, and at most maxLook files, lie between
-// the file that it last waited for and path. It returns nil if there is no such reader.
+// readerBefore returns the position of the reader that probably waits for path: between the file for which this reader waited
+// last and path, there are at most slack missing blobs and at most maxLook files. It returns nil if there is no such reader.
 func (v *RawView) readerBefore(ctx context.Context, path string) *readahead.Position {
 	for _, p := range v.ahead.Positions() {
 		if p.Path == path {

@@ -12,14 +12,17 @@ import (
 	"github.com/artifactfs/artifactfs/odb"
 )
 
-// awaitRoom waits while the store has at least manyPacks packs, for at most roomTime. It counts the packs every roomLook.
+// While packs are being joined and the store has at least manyPacks packs, awaitRoom waits for at most roomTime. It counts the
+// packs at intervals of roomLook.
 const (
-	manyPacks = 40 // packs in the store; a join takes about a second, in which a script wants some twenty objects
+	// manyPacks is a number of packs in the store. A join takes about one second, in which a script requests about twenty
+	// objects.
+	manyPacks = 40
 	roomTime  = 2 * time.Second
 	roomLook  = 10 * time.Millisecond
 )
 
-// ingestOptions returns the options for every pack from the remote.
+// ingestOptions returns the options with which every pack from the remote is stored.
 func (s *storage) ingestOptions() odb.IngestOptions {
 	return odb.IngestOptions{Promisor: true, MaxObjectSize: maxBlobSize}
 }
@@ -35,11 +38,11 @@ func (s *storage) missing(ids []object.ID) []object.ID {
 	return missing
 }
 
-// refresh finds packs that other processes, such as git, have added to the store.
+// refresh makes packs visible that other processes, such as git, have added to the store.
 func (s *storage) refresh() error { return s.objects.Refresh() }
 
-// find returns a source of an object, with its type and its size in bytes. An object that cannot be
-// read from a Local counts as missing in it, since the remote may have the object too.
+// find returns a source of an object on this host, with the object's type and its size in bytes. If the object cannot be read
+// from a Local, find searches the next source, because the remote may have the object too.
 func (s *storage) find(id object.ID) (from odb.Source, t object.Type, size int64, err error) {
 	if t, size, err = s.objects.Size(id); !errors.Is(err, odb.ErrNotFound) {
 		return s.objects, t, size, err
@@ -52,7 +55,7 @@ func (s *storage) find(id object.ID) (from odb.Source, t object.Type, size int64
 	return nil, 0, 0, err
 }
 
-// get returns an object's contents, as odb.Store.Get does, from any source on this host.
+// get returns an object's contents from any source on this host, as odb.Store.Get does. limit is the maximum size in bytes.
 func (s *storage) get(id object.ID, limit int64) (object.Type, []byte, error) {
 	t, content, err := s.objects.Get(id, limit)
 	if !errors.Is(err, odb.ErrNotFound) {
@@ -66,7 +69,7 @@ func (s *storage) get(id object.ID, limit int64) (object.Type, []byte, error) {
 	return 0, nil, err
 }
 
-// localSources returns the sources of all open Locals.
+// localSources returns the objects of all open Locals, for reading.
 func (s *storage) localSources() []odb.Source {
 	s.mu.Lock()
 	lent := s.locals
@@ -80,7 +83,8 @@ func (s *storage) localSources() []odb.Source {
 	return all
 }
 
-// localSize returns the size, in bytes, of a blob that only a Local has.
+// localSize returns the size, in bytes, of a blob in the object directory of a mount (type Local). It returns false if no Local
+// has the blob.
 func (s *storage) localSize(id object.ID) (int64, bool) {
 	for _, from := range s.localSources() {
 		if t, n, err := from.Size(id); err == nil && t == object.Blob {
@@ -90,7 +94,7 @@ func (s *storage) localSize(id object.ID) (int64, bool) {
 	return 0, false
 }
 
-// join joins packs of the store. Until it returns, awaitRoom waits a little if there are too many packs.
+// join joins packs of the store. While it runs, awaitRoom waits for a short time if there are too many packs.
 func (s *storage) join(ctx context.Context, o odb.JoinOptions) (odb.JoinResult, error) {
 	s.mu.Lock()
 	own := s.objects
@@ -103,9 +107,9 @@ func (s *storage) join(ctx context.Context, o odb.JoinOptions) (odb.JoinResult, 
 	return own.Join(ctx, o)
 }
 
-// awaitRoom waits while packs are being joined and there are too many, so that a script that requests
-// one object after the other does not create packs faster than they are joined. It waits for at most roomTime, because git
-// works with many packs too, only more slowly.
+// awaitRoom waits while packs are being joined and there are too many of them, so that a script that requests one object after
+// the other does not create packs faster than they are joined. It waits for at most roomTime, because git is slower with many
+// packs but works.
 func (s *storage) awaitRoom(ctx context.Context) {
 	for end := time.Now().Add(roomTime); s.joining.Load() > 0 && time.Now().Before(end); {
 		files, err := os.ReadDir(filepath.Join(s.repo.Objects(), "pack"))
@@ -126,7 +130,7 @@ func (s *storage) awaitRoom(ctx context.Context) {
 	}
 }
 
-// sessionLocals returns the Locals that have a session remote.
+// sessionLocals returns the open Locals that have a session remote.
 func (s *storage) sessionLocals() []*Local {
 	s.mu.Lock()
 	lent := s.locals
@@ -140,7 +144,7 @@ func (s *storage) sessionLocals() []*Local {
 	return with
 }
 
-// onSessionRemote reports whether a blob is probably on a session remote and not on the Store's.
+// onSessionRemote reports whether a blob is probably on a session remote and not on the Store's remote.
 func (s *storage) onSessionRemote(id object.ID) bool {
 	return slices.ContainsFunc(s.sessionLocals(), func(l *Local) bool { return l.expects(id) })
 }

@@ -7,15 +7,15 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Info describes a store that is not open.
+// Info describes a store without opening it.
 type Info struct {
 	URL     string // URL of the store's remote, without secrets
 	Format  object.Format
-	Objects string // directory
-	Sizes   string // file of the table of sizes
+	Objects string // path of the object directory
+	Sizes   string // path of the file with the table of sizes
 }
 
-// Peek reads the description of the store in dir. It returns false if dir contains no store.
+// Peek reads the description of the store in the directory dir. It returns false if dir contains no store.
 func Peek(dir string) (Info, bool) {
 	f, url, ok := bare.Peek(dir)
 	if !ok {

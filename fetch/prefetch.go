@@ -14,41 +14,44 @@ import (
 	"github.com/artifactfs/artifactfs/prioritize"
 )
 
-// PrefetchPolicy is a policy of prefetching.
+// PrefetchPolicy determines which contents of a mount are prefetched.
 type PrefetchPolicy string
 
 const (
-	PrefetchAuto PrefetchPolicy = "auto" // in the order of likely need, within a byte budget, without large media
-	PrefetchAll  PrefetchPolicy = "all"  // all contents, in the order of likely need
+	// PrefetchAuto prefetches contents, those that are most likely needed first, within a budget of bytes. It leaves out large
+	// media files.
+	PrefetchAuto PrefetchPolicy = "auto"
+	// PrefetchAll prefetches all contents, those that are most likely needed first.
+	PrefetchAll  PrefetchPolicy = "all"
 	PrefetchNone PrefetchPolicy = "none"
 )
 
 const (
-	// queueAhead bounds the prefetch wants in the queue, and so their memory.
+	// queueAhead is the maximum number of prefetch wants in the queue. It bounds their memory.
 	queueAhead = 2 * pipeline.MaxPrefetchBatch
-	// prefetchPoll is how often the queue is checked for room.
+	// prefetchPoll is the interval at which a prefetch checks whether the queue has room.
 	prefetchPoll = 20 * time.Millisecond
-	// offlineWait is the pause after a failure of the remote.
+	// offlineWait is the interval at which a prefetch tries again while the remote fails.
 	offlineWait = 3 * time.Second
-	// wantPoll is how often a waiting Want counts. Each count walks the whole tree.
+	// wantPoll is the interval at which a waiting call of Want counts the missing blobs. Each count walks through the whole tree.
 	wantPoll = 200 * time.Millisecond
 )
 
-// prefetchKey identifies a prefetch that mounts of the same tree share.
+// prefetchKey identifies a prefetch. Mounts with the same key run it one after the other.
 type prefetchKey struct {
 	tree   object.ID
 	policy PrefetchPolicy
 	budget int64
 }
 
-// prefetches knows which prefetches are in progress, so that mounts of the same tree do not walk it at the same time.
+// prefetches contains the prefetches in progress, so that mounts of the same tree do not walk through it at the same time.
 type prefetches struct {
 	mu      sync.Mutex
-	running map[prefetchKey]chan struct{} // the channel is closed when the prefetch ends
+	running map[prefetchKey]chan struct{} // each channel is closed when its prefetch ends
 }
 
-// begin waits until no other mount runs the prefetch key. Other callers wait until done is called. If ctx ends first, begin returns
-// its error.
+// begin waits until no other mount runs the prefetch with this key, and then returns. From then on, other callers with the same
+// key wait until done is called. If ctx ends first, begin returns the error of ctx.
 func (p *prefetches) begin(ctx context.Context, key prefetchKey) (done func(), err error) {
 	for {
 		p.mu.Lock()
@@ -73,10 +76,10 @@ func (p *prefetches) begin(ctx context.Context, key prefetchKey) (done func(), e
 	}
 }
 
-// Prefetch prefetches the blobs of the tree until all are on this host, budget bytes have arrived (0: no limit), or ctx ends.
-// It returns an error if some could not be fetched. Blobs are fetched class by class, most likely needed first, with one walk
-// of the tree for each class; only the queue is kept in memory. If another mount is prefetching the same tree, Prefetch waits
-// until that prefetch ends, and then fetches the blobs that are still missing.
+// Prefetch prefetches the blobs of the tree until all are on this host, budget bytes have arrived (0 means no limit), or ctx
+// ends. It returns an error if a blob could not be fetched. Blobs are fetched class by class, the class that is most likely
+// needed first. Each class takes one walk through the tree, so only the queue is kept in memory. If another mount is prefetching
+// the same tree, Prefetch waits until that prefetch ends, and then fetches the blobs that are still missing.
 func (v *RawView) Prefetch(ctx context.Context, policy PrefetchPolicy, budget int64) error {
 	if policy == PrefetchNone || v.shown().IsZero() {
 		return nil
@@ -89,7 +92,7 @@ func (v *RawView) Prefetch(ctx context.Context, policy PrefetchPolicy, budget in
 	defer done()
 	lost := v.store.fetcher.pipe.Lost()
 	spent := func() bool { return budget > 0 && v.store.fetcher.bytesIn.Load()-start >= budget }
-	// The walk for one class counts the files of the others, so that no walk is made for a class without files.
+	// The walk for one class counts the missing files of the other classes in left, so classes without missing files are skipped.
 	left := map[prioritize.Class]int{}
 	for class := prioritize.Readahead + 1; class <= prioritize.Last; class++ {
 		if policy == PrefetchAuto && class == prioritize.Media || class > prioritize.Readahead+1 && left[class] == 0 {
@@ -98,7 +101,7 @@ func (v *RawView) Prefetch(ctx context.Context, policy PrefetchPolicy, budget in
 		if err := v.prefetchClass(ctx, class, left, spent); err != nil {
 			return err
 		}
-		// While the remote fails, the wants of the next classes would be given up as well.
+		// While the remote fails, the pipeline would give up the wants of the next classes too.
 		if _, err := v.store.fetcher.pipe.Health().Failure(); err != nil && v.store.fetcher.pipe.Lost() > lost {
 			return v.lostSince(lost)
 		}
@@ -113,7 +116,7 @@ func (v *RawView) Prefetch(ctx context.Context, policy PrefetchPolicy, budget in
 	return v.lostSince(lost)
 }
 
-// lostSince returns an error if contents were given up after the pipeline's method Lost had returned before.
+// lostSince returns an error if the pipeline has given up wants since its method Lost returned before.
 func (v *RawView) lostSince(before int) error {
 	if n := v.store.fetcher.pipe.Lost() - before; n > 0 {
 		return fmt.Errorf("fetch %d blobs: %w", n, v.store.fetcher.requestFailure())
@@ -121,7 +124,8 @@ func (v *RawView) lostSince(before int) error {
 	return nil
 }
 
-// prefetchClass queues the missing blobs of a class, and counts those of the others.
+// prefetchClass queues the missing blobs of one class, and adds the numbers of missing files of the other classes to left. It
+// stops when spent returns true.
 func (v *RawView) prefetchClass(ctx context.Context, class prioritize.Class, left map[prioritize.Class]int, spent func() bool) error {
 	var wants []prioritize.Want
 	var err error
@@ -136,8 +140,7 @@ func (v *RawView) prefetchClass(ctx context.Context, class prioritize.Class, lef
 			return true
 		}
 		if c := classOf(f); c != class {
-			// Files of other classes are only counted, so that the queue holds the class that is
-			// most likely needed.
+			// Files of other classes are only counted, so that the queue has room for the class that is most likely needed.
 			left[c]++
 			return true
 		}
@@ -153,8 +156,8 @@ func (v *RawView) prefetchClass(ctx context.Context, class prioritize.Class, lef
 	return err
 }
 
-// classOf returns the class of a file. Symlinks have the class that is prefetched first, because they are few and small, and every path
-// through a symlink waits for its target.
+// classOf returns the prefetch class of a file. Symlinks are in the class that is prefetched first: they are few and small, and
+// every access to a path through a symlink waits for its target.
 func classOf(f file) prioritize.Class {
 	if f.mode == object.ModeSymlink {
 		return prioritize.Manifest
@@ -162,8 +165,8 @@ func classOf(f file) prioritize.Class {
 	return prioritize.Classify(f.path, strings.Count(f.path, "/"))
 }
 
-// awaitQueue waits until at most room background wants are queued. While the remote fails it waits
-// longer.
+// awaitQueue waits until at most room background wants are queued. While the remote fails, it waits at least until the remote
+// answers again or offlineWait has passed.
 func (v *RawView) awaitQueue(ctx context.Context, room int) error {
 	for {
 		_, queued := v.store.fetcher.pipe.Queued()
@@ -180,12 +183,12 @@ func (v *RawView) awaitQueue(ctx context.Context, room int) error {
 			return ctx.Err()
 		}
 		if wait == offlineWait && queued <= room {
-			return nil // the next wants show whether the remote answers again
+			return nil // sending the next wants will show whether the remote answers again
 		}
 	}
 }
 
-// awaitPrefetched waits until no blob that a prefetch wants is queued or in flight.
+// awaitPrefetched waits until no want of a prefetch is pending (queued or in flight).
 func (v *RawView) awaitPrefetched(ctx context.Context) error {
 	for v.store.fetcher.pipe.Prefetching() > 0 {
 		select {
@@ -197,13 +200,13 @@ func (v *RawView) awaitPrefetched(ctx context.Context) error {
 	return nil
 }
 
-// Want queues the files for whose path match returns true, and counts them. If wait is true, it blocks until all are on this host
-// or the remote fails, and calls progress with each new count.
+// Want queues the missing blobs of the files for whose path match returns true, and returns counts of these files. If wait is
+// true, it blocks until all blobs are on this host or the remote fails, and calls progress with each new count.
 func (v *RawView) Want(ctx context.Context, match func(path string) bool, wait bool, progress func(Counts)) (Counts, error) {
-	// The user asks for these files, so objects that were refused before are requested again.
+	// The user has asked for these files, so objects that were refused before are requested again.
 	v.store.Forgive()
 	p := v.store.fetcher.pipe
-	reached := time.Now() // when the remote last answered
+	reached := time.Now() // time at which the remote was last known to be reachable
 	for asked := false; ; asked = true {
 		if p.Health().Reachable() {
 			reached = time.Now()
@@ -215,14 +218,14 @@ func (v *RawView) Want(ctx context.Context, match func(path string) bool, wait b
 		if err != nil {
 			return h, err
 		}
-		// The first round only queues the wants. Later rounds look at the results.
+		// The first iteration queues the wants. Later iterations check the results.
 		if asked {
 			progress(h)
-			// The want was removed from the queue without an arrival, so it was given up.
+			// If a blob is neither pending nor on this host, the pipeline has given up its want.
 			if len(wants) > 0 && !p.IsPending(wants[0].ID) && v.missing(wants[0].ID) {
 				return h, fmt.Errorf("read %s: %w", wants[0].Path, v.store.fetcher.contentsFailure(wants[0].ID))
 			}
-			if len(wants) > 0 && wait && time.Since(reached) > p.Health().Deadline() { // as long as a read would wait
+			if len(wants) > 0 && wait && time.Since(reached) > p.Health().Deadline() { // the remote is unreachable for as long as a read would wait
 				_, cause := p.Health().Failure()
 				return h, fmt.Errorf("read %s: %w", wants[0].Path, p.Health().DeadlineError(cause))
 			}
@@ -240,8 +243,8 @@ func (v *RawView) Want(ctx context.Context, match func(path string) bool, wait b
 	}
 }
 
-// count counts the files that match and calls missing for each blob that is not on this host. It
-// waits for trees.
+// count counts the files for whose path match returns true, and calls missing for each of their blobs that is not on this host.
+// It waits for missing trees.
 func (v *RawView) count(ctx context.Context, match func(string) bool, missing func(file)) (Counts, error) {
 	c := counter{storage: v.store.storage, seen: map[object.ID]struct{}{}, missing: missing}
 	_, err := v.store.trees.walk(ctx, v.shown(), "", func(f file) bool {

@@ -18,22 +18,23 @@ import (
 )
 
 const (
-	// provideBatch bounds the objects of one request for git, and provideRequests the requests in
-	// flight: a remote needs long to collect a large pack, and uses several processors.
+	// provideBatch is the maximum number of objects in one request that Provide sends on behalf of git. provideRequests is the
+	// maximum number of such requests in flight: a remote needs a long time to assemble a large pack, and can assemble several
+	// packs at the same time on different processors.
 	provideBatch    = 6000
 	provideRequests = 3
-	// provideTries bounds how often objects are requested after a truncated answer, or after one
-	// unknown id failed the request.
+	// provideTries is the maximum number of rounds in which Provide requests objects. Further rounds follow a truncated answer,
+	// or a request that failed as a whole because the remote did not know one of the ids.
 	provideTries = 3
-	// fewUnknown is the number of wanted objects up to which some of them may be commits. Commits are first fetched without their
-	// history and files.
+	// fewUnknown is the number of wanted objects up to which Provide assumes that some of them may be commits. It then first
+	// requests them with depth 1, so that a commit arrives without its history.
 	fewUnknown = 16
 )
 
-// Provide returns when the objects are in the store's packs, where git reads them. It writes the cached objects into a pack,
-// waits for the objects that are in flight, and requests the rest. wanted are objects of any type: a commit is fetched with
-// its trees and its history. along lists blobs that are requested as well; it is no error if they are still missing
-// afterwards. If ctx ends, requests in flight continue.
+// Provide returns when the objects are in the store's packs, where git reads them. It writes objects that are in the cache of
+// contents into a pack, waits for the objects that are in flight, and requests the others from the remote. wanted may contain
+// objects of any type: a commit is fetched with its trees and its history. along lists blobs that are requested as well; no error
+// is returned if blobs of along are still missing afterwards. If ctx ends, requests in flight continue.
 func (s *Store) Provide(ctx context.Context, wanted, along []object.ID) error {
 	p := &provision{s: s, refused: map[object.ID]bool{}, wanted: wanted, along: along}
 	p.unknown = len(wanted) <= fewUnknown && slices.ContainsFunc(wanted, func(id object.ID) bool { return !slices.Contains(along, id) })
@@ -49,24 +50,22 @@ func (s *Store) Provide(ctx context.Context, wanted, along []object.ID) error {
 	}
 }
 
-// provision is one call of Provide.
+// provision is the state of one call of Provide.
 type provision struct {
 	s             *Store
 	wanted, along []object.ID
-	unknown       bool // some of wanted may not be blobs
+	unknown       bool // wanted may contain objects other than blobs
 
 	// mu guards the fields below: the batches of one provision are requested concurrently.
 	mu sync.Mutex
-	// refused holds objects that the remote refused as unknown; they are not requested again by
-	// this provision.
+	// refused holds objects that the remote does not know. This provision does not request them again.
 	refused map[object.ID]bool
-	commits []object.ID // wanted, and fetched without their history
-	err     error       // the last one
+	commits []object.ID // wanted commits that were fetched without their history
+	err     error       // last error of the current round; nil if there was none
 }
 
-// run provides the objects in rounds: each writes the cached ones into a pack and requests the
-// rest. It returns ErrNotFound, or the last error, if a wanted object is still missing after the
-// last round.
+// run provides the objects in rounds. Each round writes the objects that are in the cache into a pack and requests the others.
+// run returns ErrNotFound, or the last error, if a wanted object is still missing after the last round.
 func (p *provision) run(ctx context.Context) error {
 	s := p.s
 	s.fetcher.pipe.NoteReader()
@@ -74,7 +73,7 @@ func (p *provision) run(ctx context.Context) error {
 		return err
 	}
 	s.storage.awaitRoom(ctx)
-	defer s.fetcher.pipe.BeginForeground()() // the pipeline delays prefetches until run returns
+	defer s.fetcher.pipe.BeginForeground()() // until run returns, the pipeline delays prefetches
 	for range provideTries {
 		if err := p.fromCache(ctx, p.missing()); err != nil {
 			return err
@@ -88,11 +87,11 @@ func (p *provision) run(ctx context.Context) error {
 			return ctx.Err()
 		}
 		if err := p.failure(); !joined && (err == nil || pipeline.IsFinal(err)) {
-			break // the answer was complete: the remote does not have the rest
+			break // every request of this round got a complete answer, so the remote does not have the objects that are still missing
 		}
 	}
-	// The last round may have joined requests of readers, whose contents are in the cache and not
-	// yet in a pack.
+	// In the last round, objects may have arrived through requests of readers. Those requests store contents in the cache, not in
+	// a pack.
 	if err := p.fromCache(ctx, p.missing()); err != nil {
 		return err
 	}
@@ -111,7 +110,8 @@ func (p *provision) run(ctx context.Context) error {
 	return nil
 }
 
-// missing returns the objects that are still missing, the wanted ones first.
+// missing returns those of p.wanted and p.along that are not in the store's packs yet, the wanted ones first. It leaves out
+// objects that the remote has refused.
 func (p *provision) missing() []object.ID {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -128,7 +128,8 @@ func (p *provision) missing() []object.ID {
 	return p.s.Missing(ids)
 }
 
-// fromCache writes a pack of the contents that were read through a mount before.
+// fromCache writes those of ids that are in the cache of contents into a pack of the store. The cache holds contents that were
+// read through a mount before.
 func (p *provision) fromCache(ctx context.Context, ids []object.ID) error {
 	var out []odb.Outgoing
 	for _, id := range ids {
@@ -140,19 +141,19 @@ func (p *provision) fromCache(ctx context.Context, ids []object.ID) error {
 	if len(out) == 0 {
 		return nil
 	}
-	// Promisor marks the pack as fetched from the remote, so that git does not expect everything
-	// that its objects refer to.
+	// The option Promisor marks the pack as fetched from the remote, so git accepts that objects to which the pack refers are
+	// missing.
 	_, err := p.s.storage.objects.Write(ctx, out, odb.WriteOptions{Promisor: true})
 	if errors.Is(err, errEvicted) || errors.Is(err, odb.ErrCorrupt) {
-		return nil // the remote is asked for them
+		return nil // the objects are still missing, so the next step requests them from the remote
 	}
 	return err
 }
 
-// fetch requests the objects that are not in flight, and waits for all objects. It returns true if some of them were in flight
-// already.
+// fetch requests those of ids that are not in flight, and waits until all of them have arrived or failed. It returns true if some
+// of them were in flight already, through a request of another caller.
 func (p *provision) fetch(ctx context.Context, ids []object.ID) (joined bool) {
-	// The error of an earlier round says nothing about the objects that are still missing.
+	// An error of an earlier round does not describe the objects that are still missing, so it is reset.
 	p.mu.Lock()
 	p.err = nil
 	p.mu.Unlock()
@@ -180,7 +181,8 @@ func (p *provision) failure() error {
 	return p.err
 }
 
-// recordError records why objects were not fetched.
+// recordError records err as the reason why objects were not fetched. If err names an id that the remote does not know, the
+// object with that id is not requested again. It does nothing if err is nil.
 func (p *provision) recordError(err error) {
 	if err == nil {
 		return
@@ -188,11 +190,13 @@ func (p *provision) recordError(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var refused transport.NotOurRef
-	// The remote fails a request as a whole if it does not know one of the ids. Without that id the
-	// next round succeeds.
+	// The remote fails a request as a whole if it does not know one of the ids. The next round succeeds because it leaves that id
+	// out.
 	if errors.As(err, &refused) {
 		p.refused[refused.ID] = true
-		if len(p.refused) > 1 { // each request finds only one unknown id, so the blobs that are only predicted are given up
+		// The remote names only one unknown id per failed request, so finding all unknown ids could take many requests. Therefore
+		// blobs that are only predicted (along) are not requested again.
+		if len(p.refused) > 1 {
 			for _, id := range p.along {
 				p.refused[id] = true
 			}
@@ -205,8 +209,8 @@ func (p *provision) recordError(err error) {
 	p.err = err
 }
 
-// join waits for objects that other requests fetch. Such objects are stored in the cache, and the next round writes them to a
-// pack. Objects that do not arrive in time are requested again.
+// join waits for objects that requests of other callers fetch. Those requests store the objects in the cache, and the next round
+// of run writes them into a pack. Objects that do not arrive within pipeline.HedgeCrawl are requested again in the next round.
 func (p *provision) join(ctx context.Context, others []*pipeline.Pending) {
 	patience := time.NewTimer(pipeline.HedgeCrawl)
 	defer patience.Stop()
@@ -217,15 +221,16 @@ func (p *provision) join(ctx context.Context, others []*pipeline.Pending) {
 			continue
 		case <-ctx.Done():
 		case <-patience.C:
-			// The next round can claim these objects although the request for them is still in flight.
+			// After Release, the next round can request these objects although another request for them is still in flight.
 			p.s.fetcher.pipe.Release(others[i:])
 		}
 		return
 	}
 }
 
-// withRetry runs a request for git. If objects are wanted, and not only predicted, it waits for the
-// remote as a reader does.
+// withRetry runs request on behalf of git. If git wants at least one object, it repeats request while the remote is unreachable,
+// as for a reader. If all objects are only predicted, it runs request once, and returns an error at once if the remote is
+// unreachable.
 func (p *provision) withRetry(ctx context.Context, request func() error) error {
 	if len(p.wanted) > 0 {
 		return p.s.fetcher.pipe.Health().Retry(ctx, nil, request)
@@ -236,7 +241,7 @@ func (p *provision) withRetry(ctx context.Context, request func() error) error {
 	return request()
 }
 
-// send requests a batch and stores its objects in a pack of the store.
+// send requests the objects of batch b and stores the answer as a pack of the store.
 func (p *provision) send(ctx context.Context, b *pipeline.Batch) error {
 	s, start := p.s, time.Now()
 	caps, err := s.fetcher.remote.Capabilities(ctx)
@@ -248,7 +253,7 @@ func (p *provision) send(ctx context.Context, b *pipeline.Batch) error {
 		ids[i] = w.ID
 	}
 	req := transport.FetchRequest{Wants: ids}
-	if caps.Filter { // a filter does not apply to objects that are wanted by id
+	if caps.Filter { // remotes apply the filter only to objects that a wanted object refers to, not to the wanted blobs themselves
 		req.Filter = "blob:none"
 	}
 	if caps.Shallow && p.unknown {
@@ -271,7 +276,8 @@ func (p *provision) send(ctx context.Context, b *pipeline.Batch) error {
 			p.mu.Unlock()
 		}
 	})
-	// Readers that wait for the same blobs are woken after the whole pack has been stored.
+	// Readers that wait for blobs of this pack are woken only now, because the pack is readable only after it has been stored as
+	// a whole.
 	if err == nil {
 		for _, id := range blobs {
 			s.fetcher.pipe.Arrived(id, nil)
@@ -282,7 +288,7 @@ func (p *provision) send(ctx context.Context, b *pipeline.Batch) error {
 	return err
 }
 
-// fetchHistory fetches the history of commits that were fetched without it, because git expects the parents of a
+// fetchHistory fetches the history of the commits in p.commits, which were fetched without it. git expects the parents of a
 // commit to exist.
 func (p *provision) fetchHistory(ctx context.Context) error {
 	if len(p.commits) == 0 {
@@ -293,7 +299,7 @@ func (p *provision) fetchHistory(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Depth is not set: without it the remote sends the whole history that the haves do not reach.
+	// The request has no depth, so the remote sends all commits that the haves do not reach.
 	req := transport.FetchRequest{Wants: p.commits, Haves: s.repo.CompleteTips()}
 	if caps.Filter {
 		req.Filter = "blob:none"

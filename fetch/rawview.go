@@ -14,8 +14,8 @@ import (
 	"github.com/artifactfs/artifactfs/prioritize"
 )
 
-// RawView reads the blobs of one mount as they are stored, with readahead, and prefetches them. Its
-// methods may be called from any goroutine.
+// RawView reads the blobs of one mount as they are stored in the repository. It also does readahead for them, and prefetches
+// them. Its methods may be called from any goroutine.
 type RawView struct {
 	store *Store
 	tree  atomic.Pointer[object.ID] // the tree that the mount shows
@@ -25,11 +25,13 @@ type RawView struct {
 
 	mu       sync.Mutex
 	closed   bool
-	crawling bool         // the rest of the tree is being requested
-	sizing   *sizeRequest // in flight; nil: none. One at a time, since each requests thousands of sizes
+	crawling bool // a goroutine is requesting the rest of the tree (see crawl)
+	// sizing is the request for sizes that is in flight, or nil. There is at most one, because each requests thousands of sizes.
+	sizing *sizeRequest
 }
 
-// rawView returns the RawView of a mount that shows tree.
+// rawView returns the RawView of a mount that shows tree. The call counts as the beginning of a read, so that prefetches are
+// delayed for a moment.
 func (s *Store) rawView(tree object.ID) *RawView {
 	s.fetcher.pipe.NoteReader()
 	v := &RawView{store: s, gone: make(chan struct{})}
@@ -37,8 +39,8 @@ func (s *Store) rawView(tree object.ID) *RawView {
 	return v
 }
 
-// size returns the size in bytes of a blob that is not known yet: from a mount's git directory, or
-// from the remote's object-info. ok is false if only the contents can show it.
+// size returns the size, in bytes, of the blob at path. It searches the sizes known on this host, then the object directories of
+// mounts (type Local), and then sends an object-info request. ok is false if the size can be found only by fetching the contents.
 func (v *RawView) size(ctx context.Context, id object.ID, path string) (n int64, ok bool, err error) {
 	if n, ok := v.store.storage.knownSize(id); ok {
 		return n, true, nil
@@ -46,20 +48,20 @@ func (v *RawView) size(ctx context.Context, id object.ID, path string) (n int64,
 	if n, ok := v.store.storage.localSize(id); ok {
 		return n, true, nil
 	}
-	// The Store's remote would answer that it does not know the blob, after a round trip.
+	// The blob is not on the Store's remote, so an object-info request to it would only cost a round trip.
 	if v.store.storage.onSessionRemote(id) {
 		return 0, false, nil
 	}
 	return v.askSizes(ctx, id, path)
 }
 
-// Show sets the tree that the mount shows from now on.
+// Show sets the tree that the mount shows from now on, which readahead and prefetching use.
 func (v *RawView) Show(tree object.ID) { v.tree.Store(&tree) }
 
 // shown returns the tree that the mount shows.
 func (v *RawView) shown() object.ID { return *v.tree.Load() }
 
-// Close ends all waits for objects of this view with context.Canceled.
+// Close ends all waits for objects of this view. They return context.Canceled.
 func (v *RawView) Close() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -69,7 +71,7 @@ func (v *RawView) Close() {
 	}
 }
 
-// untilClosed returns a context that also ends with the view.
+// untilClosed returns a context that ends with ctx or when the view is closed. The caller must call the returned function.
 func (v *RawView) untilClosed(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	go func() {
@@ -82,8 +84,8 @@ func (v *RawView) untilClosed(ctx context.Context) (context.Context, context.Can
 	return ctx, cancel
 }
 
-// Tree returns the entries of a tree. It waits while the tree is being fetched. The zero id is the
-// empty tree.
+// Tree returns the entries of a tree. It waits until the tree has been fetched, or returns an error that wraps ErrDeadline after
+// the read deadline. The zero id stands for the empty tree.
 func (v *RawView) Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
 	if id.IsZero() {
 		return nil, nil
@@ -96,7 +98,8 @@ func (v *RawView) Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, e
 	closing, cancel := v.untilClosed(ctx)
 	defer cancel()
 	entries, err := v.store.Tree(closing, id)
-	// The wait returns the context's error, which does not show that the read deadline ended it.
+	// The error of the wait is context.DeadlineExceeded or context.Canceled, which does not show that the read deadline was the
+	// cause.
 	if err != nil && errors.Is(context.Cause(ctx), ErrDeadline) && !errors.Is(err, ErrDeadline) {
 		err = fmt.Errorf("read tree %s: %w", id, ErrDeadline)
 		v.store.fetcher.pipe.Health().ReportFailure(err, func() { v.store.trees.fetchLater(id) })
@@ -104,12 +107,12 @@ func (v *RawView) Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, e
 	return entries, err
 }
 
-// NoteLookup records that a reader looked at a file. Readers that look at what was read ahead are
-// crawlers.
+// NoteLookup records that a process looked at the attributes of a file. A reader that looks at files which were fetched by
+// readahead is treated as a crawler, a process that reads the whole tree.
 func (v *RawView) NoteLookup(b Blob) { v.ahead.Looked(b.ID) }
 
-// openStored returns a blob's contents as they are stored. If they have to be fetched, the wants of
-// along are sent in the same request.
+// openStored returns a blob's contents as they are stored in the repository. If they have to be fetched, the wants that the
+// function along returns are sent in the same request.
 func (v *RawView) openStored(ctx context.Context, id object.ID, path string, along func() pipeline.Neighbours) (Content, error) {
 	if c, ok := v.store.storage.content(id); ok {
 		return c, nil
@@ -130,12 +133,12 @@ func (v *RawView) openStored(ctx context.Context, id object.ID, path string, alo
 		}
 	}
 	if c, here := v.store.storage.content(id); here {
-		if !ok { // large contents were stored on disk, and are counted here
+		if !ok { // large contents were stored on disk and not returned by Wait, so their bytes are added to the metrics here
 			metrics.Charge(ctx, metrics.Fetched, 0, c.Size())
 		}
 		return c, nil
 	}
-	if _, err := v.store.storage.materialize(id); err != nil { // a request for git stored them in a pack
+	if _, err := v.store.storage.materialize(id); err != nil { // a request on behalf of git has stored the blob in a pack
 		return nil, err
 	}
 	if c, ok := v.store.storage.content(id); ok {
@@ -144,7 +147,8 @@ func (v *RawView) openStored(ctx context.Context, id object.ID, path string, alo
 	return nil, fmt.Errorf("read %s: blob %s was evicted on arrival: the cache is too small", path, id)
 }
 
-// crawl requests everything after path, then everything before it: a reader reads the whole tree.
+// crawl requests, in the background, all missing blobs after path and then those before path, because a reader reads the whole
+// tree. It does nothing if such a goroutine is running for this view.
 func (v *RawView) crawl(path string) {
 	v.store.fetcher.pipe.StartCrawl()
 	v.mu.Lock()

@@ -12,30 +12,29 @@ import (
 // RefError means that the remote has no such branch, tag or commit.
 type RefError struct {
 	Ref string
-	// Similar lists at most five names of refs on the remote that the user may have meant.
+	// Similar lists the names of at most five refs of the remote that the user may have meant instead of Ref.
 	Similar []string
 }
 
-// Error returns a message that names the ref as the user typed it. The similar names are left to
-// the caller.
+// Error returns a message that contains Ref as the user typed it. It does not mention the refs in Similar, which the caller
+// prints.
 func (e *RefError) Error() string {
 	return fmt.Sprintf("find %q: the remote has no such branch, tag or commit", e.Ref)
 }
 
-// target is the object that a ref names.
+// target is the result of resolving a ref: the commit, and the object to request from the remote.
 type target struct {
-	name   string    // full ref name, "" for a commit id
-	want   object.ID // the object to request: an annotated tag, or the commit itself
+	name   string    // full name of the ref; "" if the user gave a commit id
+	want   object.ID // object to request: the annotated tag if the ref names one, otherwise the commit
 	commit object.ID
 }
 
-// unborn reports whether the ref names a branch without a commit, such as HEAD of an empty
-// repository.
+// unborn reports whether the ref names a branch that has no commit yet, such as HEAD of an empty repository.
 func (t target) unborn() bool { return t.want.IsZero() }
 
-// resolve returns the commit that ref names; "" and "HEAD" are the remote's HEAD. A full commit id
-// costs no request. It returns RefError if the remote has no such ref, and an error if a commit id
-// belongs to the other object format.
+// resolve returns the commit that ref names on the remote; "" and "HEAD" are the remote's HEAD. It sends no request if ref is a
+// full commit id. It returns a RefError if the remote has no such ref, and another error if ref is a commit id of another object
+// format than the store's.
 func (a *acquirer) resolve(ctx context.Context, ref string) (target, error) {
 	if id, err := object.ParseID(ref); err == nil {
 		if id.Format() != a.storage.objects.Format() {
@@ -46,8 +45,8 @@ func (a *acquirer) resolve(ctx context.Context, ref string) (target, error) {
 	if ref == "" || ref == "HEAD" {
 		return a.resolveHead(ctx)
 	}
-	// The first candidate that exists is used, so a branch has precedence over a tag of the same name. In git rev-parse the tag has
-	// precedence.
+	// The first candidate that exists is used, so a branch has precedence over a tag of the same name. This differs from git
+	// rev-parse, where the tag has precedence.
 	candidates := []string{"refs/heads/" + ref, "refs/tags/" + ref, "refs/" + ref}
 	if strings.HasPrefix(ref, "refs/") {
 		candidates = []string{ref}
@@ -66,8 +65,8 @@ func (a *acquirer) resolve(ctx context.Context, ref string) (target, error) {
 	return target{}, &RefError{ref, similar(refs.List)}
 }
 
-// resolveHead returns the commit of the remote's HEAD. For an empty repository it returns an unborn
-// target with the name of the branch that HEAD points to.
+// resolveHead returns the commit of the remote's HEAD. For an empty repository it returns an unborn target (see target.unborn)
+// with the name of the branch to which HEAD points.
 func (a *acquirer) resolveHead(ctx context.Context) (target, error) {
 	refs, err := a.fetcher.remote.Refs(ctx, []string{"HEAD"})
 	if err != nil {
@@ -76,19 +75,19 @@ func (a *acquirer) resolveHead(ctx context.Context) (target, error) {
 	for _, r := range refs.List {
 		if r.Name == "HEAD" {
 			t := targetOf(r)
-			t.name = r.Target // "" when the remote's HEAD is detached
+			t.name = r.Target // Target is "" if the remote's HEAD is detached
 			return t, nil
 		}
 	}
 	name := refs.Unborn
 	if name == "" {
-		name = "refs/heads/main" // git's default, because the server did not name the branch
+		name = "refs/heads/main" // git's default, used because the remote did not send the name
 	}
 	return target{name: name}, nil
 }
 
-// targetOf returns the target of an advertised ref. An annotated tag is requested itself, and
-// peeled to its commit.
+// targetOf returns the target of a ref that the remote advertised. If the ref is an annotated tag, want is the tag itself and
+// commit is the commit to which it points.
 func targetOf(r transport.Ref) target {
 	t := target{name: r.Name, want: r.ID, commit: r.ID}
 	if !r.Peeled.IsZero() {
@@ -97,7 +96,7 @@ func targetOf(r transport.Ref) target {
 	return t
 }
 
-// similar returns the names of the first five refs of list.
+// similar returns the names of the first five refs of list, or of all of them if there are fewer.
 func similar(list []transport.Ref) []string {
 	var names []string
 	for _, r := range list {

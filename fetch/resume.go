@@ -11,18 +11,19 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// Base describes a snapshot that is to be acquired again.
+// Base describes the snapshot of an earlier mount, which is to be opened again.
 type Base struct {
-	Ref    string // full name; "" for a commit given by id
+	Ref    string // full name of the branch or tag; "" if the user named a commit by its id
 	Commit object.ID
-	Tree   object.ID // both zero for an unborn branch
+	Tree   object.ID // Commit and Tree are zero for an unborn branch
 	Time   time.Time
 	Format object.Format
-	// Shown is the tree that is mounted, if it is not the commit's but one of a session.
+	// Shown is the tree that the mount showed if that is the tree of a session; zero if the mount showed the tree of Commit.
 	Shown object.ID
 }
 
-// shows replaces the commit's tree in a snapshot by the tree that is mounted (b.Shown).
+// shows sets the ref of snapshot s. If the earlier mount showed the tree of a session (b.Shown), it also sets the tree and the
+// time of s to those of the earlier mount. It returns s.
 func (b Base) shows(s *Snapshot) *Snapshot {
 	s.Ref = b.Ref
 	if !b.Shown.IsZero() {
@@ -31,18 +32,17 @@ func (b Base) shows(s *Snapshot) *Snapshot {
 	return s
 }
 
-// resume returns the snapshot of an earlier mount. It sends no request if the commit is in the
-// store. An unborn branch stays unborn, even if the remote has the branch by now.
+// resume returns the snapshot of an earlier mount. It sends no request if the commit is on this host. An unborn branch stays
+// unborn, even if the branch exists on the remote by now.
 func (a *acquirer) resume(ctx context.Context, b Base) (*Snapshot, error) {
 	if b.Commit.IsZero() {
-		// The store may have been deleted. Only the history, which is fetched later, needs its git
-		// directory.
+		// The store may have been deleted since. An unborn branch needs its git directory only for the history, which is fetched
+		// later.
 		if err := a.storage.prepare(ctx, b.Format, a.repo.Partial()); err != nil {
 			return nil, err
 		}
 		snap := newSnapshot(target{name: b.Ref}, b.Format, time.Now())
-		// The branch counts as unborn with the time of the earlier mount, so that files keep their
-		// timestamps.
+		// The snapshot has the time of the earlier mount, so that files keep their timestamps.
 		snap.Time, snap.Local = b.Time, true
 		snap.finish(nil)
 		return b.shows(snap), nil
@@ -57,37 +57,39 @@ func (a *acquirer) resume(ctx context.Context, b Base) (*Snapshot, error) {
 	return b.shows(snap), nil
 }
 
-// connect opens a connection to the remote in the background, before a request. The first request
-// then does not wait for the name lookup, TCP and TLS.
+// connect opens a connection to the remote in the background, so that the next request does not have to wait for the name lookup,
+// TCP and TLS.
 func (a *acquirer) connect() {
 	a.tasks.start(func(ctx context.Context) {
 		if _, err := a.fetcher.remote.Capabilities(ctx); err != nil {
-			a.log.Debug("approach remote", zap.Error(err)) // the request itself will return the error
+			a.log.Debug("approach remote", zap.Error(err)) // the next request will return the error to its caller
 		}
 	})
 }
 
-// connectFor connects as connect does, before a commit is acquired. If the store is empty, it also sends the request for the
-// commit.
+// connectFor connects as connect does. It is called before commit is acquired or resumed. If the store is empty, it also sends
+// the request for the commit.
 func (a *acquirer) connectFor(commit object.ID) {
-	if _, ok := a.repo.Format(); ok || commit.IsZero() { // the store may have the commit, or other commits to send as haves
+	// If there is a store, it may have the commit already, or other commits that a request must send as haves.
+	if _, ok := a.repo.Format(); ok || commit.IsZero() {
 		a.connect()
 		return
 	}
 	a.tasks.start(func(ctx context.Context) {
-		// The filter is set although the remote's capabilities are not known yet.
+		// The filter is set before it is known whether the remote supports filters, because asking would take one more round
+		// trip.
 		a.fetcher.remote.FetchAhead(ctx, transport.FetchRequest{Wants: []object.ID{commit}, Depth: acquireDepth, Filter: "blob:none"})
 		if _, err := a.fetcher.remote.Capabilities(ctx); err != nil {
-			a.log.Debug("approach remote", zap.Error(err)) // the request itself will return the error
+			a.log.Debug("approach remote", zap.Error(err)) // the next request will return the error to its caller
 		}
 	})
 }
 
-// errIncomplete means that trees were being fetched when the previous process ended.
+// errIncomplete means that trees of a commit are missing because the previous process ended while it fetched them.
 var errIncomplete = errors.New("some trees were not fetched")
 
-// reopen returns the snapshot of a mount that this process takes over. It sends no request: if
-// trees are missing, Wait returns errIncomplete, and acquiring the commit again fetches them.
+// reopen returns the snapshot of a mount that this process takes over from another process. It sends no request: if trees are
+// missing, Wait returns errIncomplete, and acquire with the same commit fetches them.
 func (a *acquirer) reopen(ctx context.Context, b Base) (*Snapshot, error) {
 	if b.Commit.IsZero() {
 		return a.resume(ctx, b)
@@ -98,7 +100,7 @@ func (a *acquirer) reopen(ctx context.Context, b Base) (*Snapshot, error) {
 	snap, ok := a.localSnapshot(b.Commit, time.Now())
 	if !ok {
 		snap = newSnapshot(target{want: b.Commit, commit: b.Commit}, b.Format, time.Now())
-		// The id of the tree is known from the earlier mount, even if trees below it are missing.
+		// The id of the root tree is known from the earlier mount, even if trees below it are missing.
 		snap.Tree, snap.Partial = b.Tree, a.repo.Partial()
 		snap.finish(errIncomplete)
 	}
@@ -106,9 +108,10 @@ func (a *acquirer) reopen(ctx context.Context, b Base) (*Snapshot, error) {
 	return b.shows(snap), nil
 }
 
-// localSnapshot returns the snapshot of a commit in the store or in a Local.
+// localSnapshot returns the snapshot of a commit in the store or in the object directory of a mount (type Local). It returns
+// false if the commit or its root tree is in neither.
 func (a *acquirer) localSnapshot(commit object.ID, start time.Time) (*Snapshot, bool) {
-	// An id of another object format than the store's cannot name a commit in it.
+	// The store cannot contain an id of another object format than its own.
 	if f, ok := a.repo.Format(); !ok || f != commit.Format() || a.storage.openObjects(f) != nil {
 		return nil, false
 	}
@@ -122,8 +125,8 @@ func (a *acquirer) localSnapshot(commit object.ID, start time.Time) (*Snapshot, 
 	return snap, true
 }
 
-// resolveCommit returns the commit that ref names on the remote ("" is its HEAD); the zero id is an
-// unborn branch.
+// resolveCommit returns the commit that ref names on the remote ("" is the remote's HEAD). It returns the zero id for a branch
+// without a commit.
 func (a *acquirer) resolveCommit(ctx context.Context, ref string) (object.ID, error) {
 	caps, err := a.fetcher.remote.Capabilities(ctx)
 	if errors.Is(err, transport.ErrNoV2) {

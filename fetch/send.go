@@ -16,8 +16,8 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// sendBlobs fetches the blobs of one batch and stores each as it arrives. It is the Send function
-// of the pipeline.
+// sendBlobs fetches the blobs of one batch and stores each when it arrives. The pipeline calls it for each batch, as its function
+// Config.Send.
 func (f *fetcher) sendBlobs(ctx context.Context, b *pipeline.Batch, arrived func(object.ID, []byte)) error {
 	start := time.Now()
 	wants := f.withoutLocal(b.Wants, arrived)
@@ -30,8 +30,9 @@ func (f *fetcher) sendBlobs(ctx context.Context, b *pipeline.Batch, arrived func
 	return err
 }
 
-// pausing returns an io.Reader of the answer r that stops reading a background answer while readers wait. The TCP window then
-// fills and the remote stops sending, which leaves the remote's processors and the network to the requests of the readers.
+// pausing returns an io.Reader of r, the answer to batch b. If b is a background batch, Read waits while readers wait for other
+// batches. The TCP window then fills and the remote stops sending, which leaves the processors of the remote and the network to
+// the requests of the readers.
 func (f *fetcher) pausing(ctx context.Context, b *pipeline.Batch, r io.Reader) io.Reader {
 	return readerFunc(func(p []byte) (int, error) {
 		if err := f.pipe.Pause(ctx, b); err != nil {
@@ -41,28 +42,29 @@ func (f *fetcher) pausing(ctx context.Context, b *pipeline.Batch, r io.Reader) i
 	})
 }
 
-// fetchBlobs requests blobs from the session remotes and from the Store's remote, and stores each
-// as it arrives.
+// fetchBlobs requests blobs from the session remotes and from the Store's remote. It stores each blob when it arrives, and calls
+// arrived for it. n is the number of blobs that have arrived.
 func (f *fetcher) fetchBlobs(ctx context.Context, b *pipeline.Batch, wants []object.ID,
 	arrived func(object.ID, []byte)) (n int, err error) {
-	// Blobs that a session remote probably has are requested there first. Those that it does not have are requested from the
-	// Store's remote, like all other blobs.
+	// Blobs that a session remote probably has are requested there first. If the session remote lacks them, they are requested
+	// from the Store's remote, like all other blobs.
 	seconds := f.storage.sessionLocals()
 	own, theirs := splitByRemote(wants, seconds)
 	var secondErr error
-	came := map[object.ID]bool{} // blobs of theirs that have arrived, from any remote
+	came := map[object.ID]bool{} // blobs that have arrived, from any remote
 	if len(theirs) > 0 {
 		n, secondErr = f.fetchFromSessions(ctx, seconds, theirs, func(id object.ID, content []byte) {
 			came[id] = true
 			arrived(id, content)
 		})
-		// A file that was renamed in the session is expected on the session remote, but is on the
-		// mounted one.
+		// A file that was renamed in the session is expected on the session remote, although its blob may exist only on the
+		// mounted remote.
 		if secondErr != nil && ctx.Err() == nil {
 			own = append(slices.Clone(own), slices.DeleteFunc(theirs, func(id object.ID) bool { return came[id] })...)
 		}
 	}
-	var refusedBoth []object.ID // blobs of theirs that the Store's remote refused too
+	// refusedBoth has the blobs that neither the session remotes nor the Store's remote could supply.
+	var refusedBoth []object.ID
 	for len(own) > 0 {
 		var resp *transport.FetchResponse
 		resp, err = f.request(ctx, transport.FetchRequest{Wants: own, Once: true})
@@ -82,8 +84,8 @@ func (f *fetcher) fetchBlobs(ctx context.Context, b *pipeline.Batch, wants []obj
 		if !errors.As(err, &refused) || len(seconds) == 0 {
 			break
 		}
-		// The Store's remote refuses one unknown id per request. The object with that id is requested from the session remotes,
-		// and the other objects are requested again.
+		// The Store's remote fails a request because of one unknown id. That blob is requested from the session remotes, and the
+		// other blobs are requested from the Store's remote again.
 		own = slices.DeleteFunc(own, func(id object.ID) bool { return id == refused.ID })
 		if secondErr != nil && slices.Contains(theirs, refused.ID) {
 			refusedBoth, err = append(refusedBoth, refused.ID), nil
@@ -98,9 +100,9 @@ func (f *fetcher) fetchBlobs(ctx context.Context, b *pipeline.Batch, wants []obj
 	}
 	switch {
 	case err == nil && len(refusedBoth) > 0 && slices.ContainsFunc(theirs, func(id object.ID) bool { return came[id] }):
-		// A session remote that is a partial clone ends without any object if it lacks one of those
-		// requested. So it was reachable, and the objects that the other remote did not have are
-		// requested again, without the rest.
+		// If a session remote is a partial clone and lacks one of the requested objects, it ends the answer without any object.
+		// Then the failed request does not prove that it lacks all of them. The blobs that the Store's remote lacks as well are
+		// therefore requested from it again, without the others.
 		var got int
 		got, err = f.fetchFromSessions(ctx, seconds, refusedBoth, arrived)
 		n += got
@@ -110,7 +112,8 @@ func (f *fetcher) fetchBlobs(ctx context.Context, b *pipeline.Batch, wants []obj
 	return n, err
 }
 
-// withoutLocal returns the wants that have to be requested. Blobs that a Local has are reported to arrived at once.
+// withoutLocal returns the ids of the wants that have to be requested from a remote. For a blob that the object directory of a
+// mount (type Local) has, it calls arrived instead.
 func (f *fetcher) withoutLocal(wants []prioritize.Want, arrived func(object.ID, []byte)) []object.ID {
 	ids := make([]object.ID, 0, len(wants))
 	locals := f.storage.localSources()
@@ -126,7 +129,7 @@ func (f *fetcher) withoutLocal(wants []prioritize.Want, arrived func(object.ID, 
 	return ids
 }
 
-// hasBlob reports whether one of the sources has the blob.
+// hasBlob reports whether one of the sources has the blob with this id.
 func hasBlob(locals []odb.Source, id object.ID) bool {
 	for _, from := range locals {
 		if t, _, err := from.Size(id); err == nil && t == object.Blob {

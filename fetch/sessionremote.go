@@ -15,28 +15,30 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// Objects that were created in a session on another host are not on the Store's remote. A Local for such a session has a
-// session remote, from which these objects are fetched into the Local's packs. A tree of a session names blobs of both remotes
-// and does not show which remote has a blob. Therefore blobs that are not in the session's base tree are requested from the
-// session remote first (Expect), all others after the Store's remote has refused them.
+// Objects that were created in a session on another host are not on the Store's remote. A Local for such a session has a session
+// remote, from which these objects are fetched into the Local's packs. A tree of a session refers to blobs of both remotes, and
+// the tree does not show which remote has a blob. Therefore blobs that are not in the session's base tree (see Expect) are
+// requested from the session remote first. All other blobs are requested from the Store's remote first, and from the session
+// remote if the Store's remote does not know them.
 
-// SessionRemote is a remote that has the objects of a session.
+// SessionRemote is the interface to a session remote, a git repository that has the objects which were created in a session.
 type SessionRemote interface {
-	// Capabilities returns the protocol features of the remote. It may send a request the first
-	// time.
+	// Capabilities returns the protocol features of the remote. The first call may send a request.
 	Capabilities(ctx context.Context) (transport.Capabilities, error)
 	// Fetch sends one request. The caller must close the pack of the response.
 	Fetch(ctx context.Context, req transport.FetchRequest) (*transport.FetchResponse, error)
 }
 
-// SetSessionRemote sets the session remote; nil removes it. The Local does not close it.
+// SetSessionRemote sets the session remote of the Local; nil removes it. The caller has to close the remote; Local.Close does
+// not.
 func (l *Local) SetSessionRemote(second SessionRemote) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.sessionRemote = second
 }
 
-// Expect records blobs that the session remote probably has, and the Store's remote does not.
+// Expect records that the session remote probably has these blobs and that the Store's remote does not, so that they are
+// requested from the session remote first.
 func (l *Local) Expect(ids []object.ID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -48,21 +50,21 @@ func (l *Local) Expect(ids []object.ID) {
 	}
 }
 
-// unexpect forgets a blob that the session remote has refused.
+// unexpect reverses Expect for a blob that the session remote does not have.
 func (l *Local) unexpect(id object.ID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.expected, id)
 }
 
-// expects reports whether the blob is to be requested from the session remote first.
+// expects reports whether Expect was called for a blob, which is therefore requested from the session remote first.
 func (l *Local) expects(id object.ID) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.expected[id]
 }
 
-// remote returns the session remote; nil if there is none or the Local is closed.
+// remote returns the session remote. It returns nil if no session remote is set or the Local is closed.
 func (l *Local) remote() SessionRemote {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -72,23 +74,24 @@ func (l *Local) remote() SessionRemote {
 	return l.sessionRemote
 }
 
-// FetchRequest describes objects of a session that are to be fetched.
+// FetchRequest describes which objects of a session Local.Fetch is to fetch.
 type FetchRequest struct {
 	From  SessionRemote
 	Wants []object.ID // commits, trees or blobs
-	Haves []object.ID // commits that are on this host with everything that they reach
-	// Contents requests blobs too. Without it, only blobs in Wants are fetched.
+	Haves []object.ID // commits that are on this host together with all objects that they reach
+	// Contents requests the blobs of all trees. If it is false, only the blobs in Wants are fetched.
 	Contents bool
 }
 
-// Fetched describes fetched objects of a session.
+// Fetched is the result of Local.Fetch.
 type Fetched struct {
 	Objects int
 	Bytes   int64
-	Shallow []object.ID // commits without their parents, which the session remote does not have either
+	Shallow []object.ID // commits whose parents the session remote does not have
 }
 
-// Fetch fetches objects, commits with their trees, into the packs of the Local.
+// Fetch fetches objects from a session remote into the packs of the Local. A commit is fetched with its trees, and with its
+// history as far as the haves do not reach it.
 func (l *Local) Fetch(ctx context.Context, r FetchRequest) (Fetched, error) {
 	caps, err := r.From.Capabilities(ctx)
 	if err != nil {
@@ -99,7 +102,7 @@ func (l *Local) Fetch(ctx context.Context, r FetchRequest) (Fetched, error) {
 		return Fetched{}, err
 	}
 	req := transport.FetchRequest{Wants: r.Wants, Haves: r.Haves}
-	// Without the filter, the contents of all files would be fetched before they are read.
+	// Without the filter, the remote would send the contents of all files, although they may never be read.
 	if caps.Filter && !r.Contents {
 		req.Filter = "blob:none"
 	}
@@ -112,7 +115,8 @@ func (l *Local) Fetch(ctx context.Context, r FetchRequest) (Fetched, error) {
 	return Fetched{Objects: in.Objects, Bytes: in.Bytes, Shallow: resp.Shallow}, err
 }
 
-// make opens the Local's directory of packs, and creates it if it does not exist.
+// make returns the packs of the Local, and creates their directory if it does not exist. f is the object format. It returns an
+// error if the Local is closed or has another object format.
 func (l *Local) make(f object.Format) (*odb.Store, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -132,8 +136,8 @@ func (l *Local) make(f object.Format) (*odb.Store, error) {
 	return packs, nil
 }
 
-// splitByRemote splits ids into those to request from the Store's remote and those to request from
-// a session remote.
+// splitByRemote divides ids into own, which are requested from the Store's remote, and theirs, which are requested from a session
+// remote because one of the Locals in seconds expects them there.
 func splitByRemote(ids []object.ID, seconds []*Local) (own, theirs []object.ID) {
 	if len(seconds) == 0 {
 		return ids, nil
@@ -148,13 +152,14 @@ func splitByRemote(ids []object.ID, seconds []*Local) (own, theirs []object.ID) 
 	return own, theirs
 }
 
-// fetchFromSessions requests blobs from the session remotes of the Locals in seconds, one after the other. It returns the number of
-// blobs that have arrived. The error is a pipeline.SessionRemoteError, or that of ctx.
+// fetchFromSessions requests blobs from the session remotes of the Locals in seconds, one remote after the other, and calls
+// arrived for each blob. It returns the number of blobs that have arrived. The error is a pipeline.SessionRemoteError, or the
+// error of ctx.
 func (f *fetcher) fetchFromSessions(ctx context.Context, seconds []*Local, ids []object.ID,
 	arrived func(object.ID, []byte)) (n int, err error) {
 	defer func() {
-		// The type of the error keeps the pipeline from counting a failure of the session remote as one of the Store's
-		// remote, which would delay the requests of mounts that have no session.
+		// A SessionRemoteError keeps the pipeline from treating a failure of the session remote as one of the Store's remote,
+		// which would delay the requests of mounts without a session.
 		if err != nil && ctx.Err() == nil {
 			err = pipeline.SessionRemoteError{Err: err}
 		}
@@ -168,8 +173,8 @@ func (f *fetcher) fetchFromSessions(ctx context.Context, seconds []*Local, ids [
 			f.log.Debug("fetch blobs of session", zap.Int("wants", len(ids)), zap.Int("got", got),
 				zap.Duration("took", time.Since(start)), zap.Error(bringErr))
 			var refused transport.NotOurRef
-			// One unknown id fails the whole request. The object with that id is left to the next Local, and the other objects
-			// are requested again at once.
+			// A remote fails the whole request if it does not know one id. That id is requested from the next Local's session
+			// remote, and the other ids are requested again from this one.
 			if errors.As(bringErr, &refused) && slices.Contains(ids, refused.ID) {
 				ids = slices.DeleteFunc(slices.Clone(ids), func(id object.ID) bool { return id == refused.ID })
 				lacks = append(lacks, refused.ID)
@@ -192,7 +197,8 @@ func (f *fetcher) fetchFromSessions(ctx context.Context, seconds []*Local, ids [
 	return n, err
 }
 
-// fetchBlobs fetches blobs from the session remote into the Local's packs.
+// fetchBlobs fetches blobs from the session remote into the Local's packs, and calls arrived for each. It returns the number of
+// blobs that have arrived.
 func (l *Local) fetchBlobs(ctx context.Context, ids []object.ID, arrived func(object.ID, []byte)) (n int, err error) {
 	s, second := l.store, l.remote()
 	if second == nil {
@@ -218,8 +224,8 @@ func (l *Local) fetchBlobs(ctx context.Context, ids []object.ID, arrived func(ob
 	if err != nil {
 		return 0, err
 	}
-	// Readers read contents at any offset, which a pack does not support, so each blob is copied to the
-	// cache before its readers are woken.
+	// Readers read contents at any offset, which a pack does not support. Therefore each blob is copied to the cache before the
+	// readers that wait for it are woken.
 	for _, id := range came {
 		if ok, err := s.storage.materialize(id); !ok || err != nil {
 			return n, errors.Join(err, fmt.Errorf("keep blob %s: %w", id, ErrNotFound))
@@ -230,12 +236,13 @@ func (l *Local) fetchBlobs(ctx context.Context, ids []object.ID, arrived func(ob
 	return n, nil
 }
 
-// The methods below are those of the Store for a git directory that uses the Local's objects too.
+// The methods below correspond to those of Store. They are used for a git directory that reads the objects of the Store and of
+// the Local.
 
-// Format returns the object format of the Store, which is that of the Local too.
+// Format returns the object format of the Store, which the Local has too.
 func (l *Local) Format() object.Format { return l.store.Format() }
 
-// Refresh finds packs that other processes have added to the Store or the Local.
+// Refresh makes packs visible that other processes have added to the Store or to the Local.
 func (l *Local) Refresh() error {
 	own, ok := l.open()
 	if !ok {
@@ -244,22 +251,23 @@ func (l *Local) Refresh() error {
 	return errors.Join(l.store.Refresh(), own.Packs.Refresh())
 }
 
-// Size returns an object's type and its size in bytes, if the Store or the Local has it.
+// Size returns an object's type and its size in bytes. It finds objects of the Store and of the Local, and missing blobs whose
+// size is known.
 func (l *Local) Size(id object.ID) (object.Type, int64, error) {
 	if own, ok := l.open(); ok {
 		if t, n, err := own.Size(id); err == nil {
 			return t, n, nil
 		}
 	}
-	// The table of sizes includes blobs that are missing. It is used because git often asks for the size alone, for instance to
-	// detect renames.
+	// git often asks for the size alone, for instance to detect renames. The table of sizes contains many blobs whose contents
+	// are missing, so the answer needs no request.
 	if n, ok := l.store.storage.sizes.Get(id); ok {
 		return object.Blob, n, nil
 	}
 	return l.store.storage.objects.Size(id)
 }
 
-// Missing returns those of ids that neither the Store nor the Local has.
+// Missing returns those of ids that are neither in the Store's packs nor in the Local.
 func (l *Local) Missing(ids []object.ID) []object.ID {
 	missing := l.store.Missing(ids)
 	own, ok := l.open()
@@ -269,7 +277,7 @@ func (l *Local) Missing(ids []object.ID) []object.ID {
 	return slices.DeleteFunc(missing, own.Has)
 }
 
-// Provide does what Store.Provide does, and also fetches objects that only the session remote has.
+// Provide does what Store.Provide does. In addition it fetches objects that only the session remote has.
 func (l *Local) Provide(ctx context.Context, wanted, along []object.ID) error {
 	wanted, along = l.Missing(wanted), l.Missing(along)
 	if l.remote() == nil {
@@ -281,13 +289,14 @@ func (l *Local) Provide(ctx context.Context, wanted, along []object.ID) error {
 		if ctx.Err() != nil {
 			return err
 		}
-		own = append(slices.Clone(own), l.Missing(theirs)...) // as in fetchBlobs
+		own = append(slices.Clone(own), l.Missing(theirs)...) // the session remote may lack an object that is expected there
 	}
 	err := l.provideRest(ctx, own, ownAlong)
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
-	// An object that was not expected on the session remote may still exist only there.
+	// The Store's remote does not have these objects. Objects that are not recorded by Expect may exist only on the session
+	// remote.
 	lacking := l.Missing(own)
 	if len(lacking) == 0 {
 		return nil
@@ -302,7 +311,7 @@ func (l *Local) Provide(ctx context.Context, wanted, along []object.ID) error {
 	return nil
 }
 
-// provideRest provides objects of the Store's remote. It sends nothing if there are none.
+// provideRest provides objects of the Store's remote. It sends no request if wanted and along are empty.
 func (l *Local) provideRest(ctx context.Context, wanted, along []object.ID) error {
 	if len(wanted)+len(along) == 0 {
 		return nil
@@ -310,8 +319,8 @@ func (l *Local) provideRest(ctx context.Context, wanted, along []object.ID) erro
 	return l.store.Provide(ctx, wanted, along)
 }
 
-// provideFromSession fetches objects into the Local's packs. If the session remote lacks one of them, it fetches the others
-// and then returns an error.
+// provideFromSession fetches objects from the session remote into the Local's packs. If the session remote lacks one of them, it
+// fetches the others and then returns an error.
 func (l *Local) provideFromSession(ctx context.Context, ids []object.ID) error {
 	if len(ids) == 0 {
 		return nil

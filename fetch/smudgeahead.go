@@ -9,36 +9,38 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Without the following, a filter such as git-lfs would download the files of a directory one by one, each when it is read.
-// After smudgeAfter waits of a reader that skips hardly any file, the next files of the directory are smudged (converted by
-// the filter) ahead of the reader: twice as many each time, at most smudgeFiles, and at most smudgeBytes as far as git-lfs
-// pointers show their sizes. The limits are lower than for blobs, because filtered contents are large.
+// Smudging is the conversion of contents by a filter such as git-lfs when a file is read. Without the following limits and the
+// code below, git-lfs would download the files of a directory one by one, each when it is read. If a reader has waited
+// smudgeAfter times for filtered contents and has skipped hardly any file, the next files of the directory are smudged before
+// they are read. Their number doubles each time, up to smudgeFiles files and smudgeBytes bytes; the bytes are known only for
+// git-lfs pointers, which contain the size. The limits are lower than those for blobs, because filtered contents are large.
 const (
 	smudgeAfter = 3
 	smudgeFirst = 4
 	smudgeFiles = 64
 	smudgeBytes = 64 << 20
-	smudgeSlack = 3 // files skipped between two waits
+	smudgeSlack = 3 // number of files that a reader may skip between two waits
 )
 
-// smudging follows one reader that waits for filtered contents.
+// smudging records the waits of one reader for filtered contents.
 type smudging struct {
-	last string // the edge: the last path that the reader waited for, or that was smudged ahead
-	// waits counts the waits in this directory without a gap.
+	last string // the edge: the path that the reader last waited for, or the last path that was smudged ahead
+	// waits is the number of waits in this directory in which the reader skipped at most smudgeSlack files.
 	waits int
-	// window is the number of files that the last wait smudged ahead.
+	// window is the number of files that were smudged ahead after the last wait.
 	window int
 }
 
-// waited records a wait for the file at path. gap is the number of files between the edge (s.last) and path; it is negative if
-// path precedes the edge. waited returns the number of files to smudge ahead.
+// waited records that a reader waited for the file at path. gap is the number of files between the edge (s.last) and path; it is
+// negative if path precedes the edge. waited returns the number of files to smudge ahead.
 func (s *smudging) waited(path string, gap int) int {
 	switch {
-	// Another directory, or a gap, is a new reader: it must show its pattern again.
+	// A wait in another directory, or after a gap, is treated as the first wait of a new reader, for which nothing is smudged
+	// ahead yet.
 	case dirOf(path) != dirOf(s.last), gap > smudgeSlack, s.waits == 0:
 		*s = smudging{last: path, waits: 1}
 		return 0
-	case gap < 0: // one of several concurrent readers
+	case gap < 0: // path precedes the edge, so one of several concurrent readers waits for it
 		return 0
 	}
 	s.last = path
@@ -49,8 +51,8 @@ func (s *smudging) waited(path string, gap int) int {
 	return s.window
 }
 
-// smudgeAhead starts the conversion of files that follow path in the same directory and that the same filter process converts.
-// Only filter processes convert several files together.
+// smudgeAhead starts to convert files that follow path in the same directory and are converted by the same filter as path. It
+// applies only to filter processes, because other filters convert one file per program start.
 func (v *View) smudgeAhead(path string, r convert.Rule) {
 	d, _ := r.Driver()
 	if d.Process == "" {
@@ -60,7 +62,7 @@ func (v *View) smudgeAhead(path string, r convert.Rule) {
 		v.conversions.mu.Lock()
 		edge := v.conversions.smudging.last
 		v.conversions.mu.Unlock()
-		// filesBetween waits for missing trees, so conversions.mu is not held while it runs.
+		// The mutex is released because filesBetween waits for missing trees.
 		gap := v.filesBetween(ctx, edge, path)
 		v.conversions.mu.Lock()
 		files := v.conversions.smudging.waited(path, gap)
@@ -78,8 +80,7 @@ func (v *View) smudgeAhead(path string, r convert.Rule) {
 				return false
 			}
 			files--
-			// The edge moves with each file, so that a wait at a file of this window counts as the
-			// same reader.
+			// The edge moves with each file, so that a later wait for a file of this window counts as a wait of the same reader.
 			v.conversions.mu.Lock()
 			v.conversions.smudging.last = f.path
 			v.conversions.mu.Unlock()
@@ -92,8 +93,8 @@ func (v *View) smudgeAhead(path string, r convert.Rule) {
 	})
 }
 
-// filesBetween returns the number of files between the paths from and to, which are in one directory. It returns -1 if to does
-// not follow from.
+// filesBetween returns the number of files between the paths from and to, which are in the same directory. It returns -1 if to
+// does not follow from, or is in another directory.
 func (v *View) filesBetween(ctx context.Context, from, to string) int {
 	n, found := 0, false
 	if dirOf(from) == dirOf(to) {
@@ -110,9 +111,9 @@ func (v *View) filesBetween(ctx context.Context, from, to string) int {
 	return n
 }
 
-// filteredSize estimates the size, in bytes, of a blob after filtering: the size in a git-lfs
-// pointer, else its own. A blob that is not on this host counts as small, since it is probably a
-// pointer.
+// filteredSize estimates the size, in bytes, that a blob has after filtering. For a git-lfs pointer this is the size that the
+// pointer contains, otherwise the size of the blob. For a blob that is not on this host it returns 0, because such a blob is
+// probably a small pointer.
 func (v *View) filteredSize(id object.ID) int64 {
 	c, ok := v.store.storage.content(id)
 	if !ok {

@@ -16,36 +16,36 @@ import (
 	"github.com/artifactfs/artifactfs/odb"
 )
 
-// storage knows where the objects of a store are on this host: in packs and loose objects of the store's repository, in the object
-// directories of mounts (Local), in the cache of contents, and in memory. It also has the table of sizes, which includes blobs that
-// are missing. It sends no request. mu guards the fields below it; objects and sizes do not change after openObjects has set them,
-// and are then read without mu.
+// storage finds the objects of a store that are on this host: in the packs of the store's repository, in the object
+// directories of mounts (type Local), in the cache of contents on disk, and in memory. It also has the table of sizes, which
+// includes blobs that are missing. It sends no requests. mu guards the fields below mu; objects and sizes do not change after
+// openObjects has set them, and are read without mu from then on.
 type storage struct {
 	dir     string // the store's directory
 	repo    *bare.Repo
 	blobs   *cache.Blobs
 	memory  *cache.Memory
 	notices *notices
-	joining atomic.Int32 // joins of packs in progress
+	joining atomic.Int32 // number of joins of packs in progress
 
 	mu      sync.Mutex
 	objects *odb.Store // nil until the object format is known
 	sizes   *cache.Sizes
-	locals  []*Local // open Locals; the slice is replaced, never changed
+	locals  []*Local // open Locals; attach and detach replace the slice and do not change the old one
 }
 
-// attach makes reads search the directory of a Local too, until detach is called.
+// attach makes reads find objects in the directory of l as well, until detach is called.
 func (s *storage) attach(l *Local) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.locals = append(s.locals, l)
 }
 
-// detach ends the effect of attach. Reads in progress continue.
+// detach makes reads no longer search the directory of l. Reads in progress continue.
 func (s *storage) detach(l *Local) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// The slice is copied, since readers use it without the lock.
+	// The remaining Locals are copied to a new slice, because readers use the old slice without the lock.
 	kept := s.locals[:0:0]
 	for _, other := range s.locals {
 		if other != l {
@@ -55,7 +55,7 @@ func (s *storage) detach(l *Local) {
 	s.locals = kept
 }
 
-// packs returns the packs of the store's repository; nil until the object format is known.
+// packs returns the packs of the store's repository. It returns nil until the object format is known.
 func (s *storage) packs() *odb.Store {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -70,8 +70,8 @@ func (s *storage) close() error {
 	return errors.Join(s.sizes.Close(), s.objects.Close())
 }
 
-// prepare opens the store's repository and its packs, and creates the repository if it does not exist. partial is true if
-// the remote can supply missing objects on demand.
+// prepare opens the store's repository and its packs, and creates the repository if it does not exist. f is the object format of
+// the remote. partial is true if the remote can supply missing objects on demand.
 func (s *storage) prepare(ctx context.Context, f object.Format, partial bool) error {
 	if err := s.repo.Prepare(ctx, f, partial); err != nil {
 		return err
@@ -79,7 +79,7 @@ func (s *storage) prepare(ctx context.Context, f object.Format, partial bool) er
 	return s.openObjects(f)
 }
 
-// openObjects opens the packs and the table of sizes, which depend on the object format. Later calls do nothing.
+// openObjects opens the packs and the table of sizes, whose file formats depend on the object format. Later calls do nothing.
 func (s *storage) openObjects(f object.Format) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,7 +99,7 @@ func (s *storage) openObjects(f object.Format) error {
 	return nil
 }
 
-// content returns a blob's contents from the cache on disk or from memory, and false if neither has them.
+// content returns a blob's contents from the cache on disk or from memory. It returns false if neither has them.
 func (s *storage) content(id object.ID) (Content, bool) {
 	if c, ok := s.blobs.Get(id); ok {
 		return c, true
@@ -110,7 +110,8 @@ func (s *storage) content(id object.ID) (Content, bool) {
 	return nil, false
 }
 
-// cached reports whether contents can be read at once. It looks into memory only.
+// cached reports whether the contents of a blob can be read at once, from the cache on disk or from memory. It uses the cache's
+// index and reads no file.
 func (s *storage) cached(id object.ID) bool {
 	if _, ok := s.blobs.Size(id); ok {
 		return true
@@ -119,7 +120,8 @@ func (s *storage) cached(id object.ID) bool {
 	return ok
 }
 
-// contentSize returns the size, in bytes, of a blob on this host.
+// contentSize returns the size, in bytes, of a blob whose contents are in the cache on disk or in a pack of the store. It returns
+// false if they are in neither.
 func (s *storage) contentSize(id object.ID) (int64, bool) {
 	if n, ok := s.blobs.Size(id); ok {
 		return n, true
@@ -130,8 +132,8 @@ func (s *storage) contentSize(id object.ID) (int64, bool) {
 	return 0, false
 }
 
-// knownSize returns the size, in bytes, of a blob that may be missing: from the table of sizes,
-// else from its contents.
+// knownSize returns the size, in bytes, of a blob that may be missing. It searches the table of sizes, then the contents on this
+// host.
 func (s *storage) knownSize(id object.ID) (int64, bool) {
 	if n, ok := s.sizes.Get(id); ok {
 		return n, true
@@ -139,7 +141,8 @@ func (s *storage) knownSize(id object.ID) (int64, bool) {
 	return s.contentSize(id)
 }
 
-// cachedSize returns the size, in bytes, of contents in the cache on disk or in memory.
+// cachedSize returns the size, in bytes, of contents in the cache on disk or in memory. It returns false if the contents are in
+// neither.
 func (s *storage) cachedSize(id object.ID) (int64, bool) {
 	if n, ok := s.blobs.Size(id); ok {
 		return n, true
@@ -148,7 +151,7 @@ func (s *storage) cachedSize(id object.ID) (int64, bool) {
 	return int64(len(data)), ok
 }
 
-// openCached returns a reader of cached contents, or errEvicted.
+// openCached returns a reader of contents in the cache on disk or in memory. It returns errEvicted if they are in neither.
 func (s *storage) openCached(id object.ID) (io.ReadCloser, error) {
 	c, ok := s.content(id)
 	if !ok {
@@ -157,11 +160,11 @@ func (s *storage) openCached(id object.ID) (io.ReadCloser, error) {
 	return contentReader{io.NewSectionReader(c, 0, c.Size()), c}, nil
 }
 
-// errEvicted means that a blob left the cache after its size was looked up.
+// errEvicted means that the cache evicted a blob between the look-up of its size and the reading of its contents.
 var errEvicted = errors.New("evicted during the copy")
 
-// keep stores contents in the cache. If the disk is full it keeps small contents in memory, so that
-// readers continue.
+// keep stores contents in the cache on disk. If the disk cannot be written, it keeps small contents in memory, and returns an
+// error for large ones.
 func (s *storage) keep(o odb.Object) error {
 	if o.File != nil {
 		if err := s.blobs.PutFile(o.ID, o.File, o.Size); err != nil {
@@ -169,7 +172,7 @@ func (s *storage) keep(o odb.Object) error {
 		}
 		return nil
 	}
-	// The disk may be full or read-only: contents in memory still serve the readers that wait.
+	// The disk may be full or read-only. Contents in memory suffice for the readers that wait.
 	if err := s.blobs.Put(o.ID, o.Data); err != nil {
 		s.memory.PutContent(o.ID, o.Data)
 		s.notices.add(fmt.Sprintf("contents cannot be written to disk: %v", err))
@@ -177,8 +180,8 @@ func (s *storage) keep(o odb.Object) error {
 	return nil
 }
 
-// materialize copies a blob from a local pack into the cache, where it can be read at any offset.
-// It returns false if no pack has it.
+// materialize copies a blob from a pack or loose object on this host into the cache, where it can be read at any offset. It
+// returns false if the blob is in none.
 func (s *storage) materialize(id object.ID) (bool, error) {
 	from, t, size, err := s.find(id)
 	if errors.Is(err, odb.ErrNotFound) {
@@ -187,8 +190,8 @@ func (s *storage) materialize(id object.ID) (bool, error) {
 	if err != nil || t != object.Blob {
 		return false, fmt.Errorf("read blob %s from local pack: it is a %s: %w", id, t, err)
 	}
-	// Small contents are unpacked in memory and written at once. Large ones are streamed, so that
-	// memory stays bounded.
+	// Small contents are unpacked in memory and written at once. Large contents are streamed to a file, so that the use of memory
+	// is bounded.
 	if size <= spoolOver {
 		_, data, err := from.Get(id, spoolOver)
 		if err == nil {
@@ -208,8 +211,7 @@ func (s *storage) materialize(id object.ID) (bool, error) {
 	return true, s.blobs.PutFile(id, f, size)
 }
 
-// copyVerified copies a blob into f and compares the hash: a pack may have been damaged since it
-// was indexed.
+// copyVerified copies a blob to f and verifies its hash, because the pack may have been damaged after it was written.
 func copyVerified(from odb.Source, id object.ID, size int64, f *os.File) error {
 	h := object.NewHasher(id.Format(), object.Blob, size)
 	if err := from.WriteTo(id, io.MultiWriter(f, h)); err != nil {
@@ -222,8 +224,8 @@ func copyVerified(from odb.Source, id object.ID, size int64, f *os.File) error {
 	return err
 }
 
-// hasParents reports whether a commit is in the store with all of its parents. Such a
-// commit does not belong in the boundary.
+// hasParents reports whether the store has a commit and all of its parents. Such a commit is not part of the boundary, which
+// lists the commits whose parents are missing.
 func (s *storage) hasParents(commit object.ID) bool {
 	_, content, err := s.objects.Get(commit, object.MaxCommitSize)
 	if err != nil {

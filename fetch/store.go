@@ -1,18 +1,17 @@
-// Package fetch fetches objects from a remote and stores them on this host. Commits and trees are fetched when a mount begins,
-// blobs when they are read.
+// Package fetch fetches objects from a remote and stores them on this host. Commits and trees are fetched when a mount is
+// created, blobs when they are read.
 //
-// Terms. A Store is shared by all mounts of one remote: its trees and history in git's own layout, the sizes and contents of
+// Terms. A Store is shared by all mounts of one remote: it holds trees and history in git's own layout, the sizes and contents of
 // fetched blobs, and the pipeline that requests further blobs. A Snapshot is one fetched commit; its trees may still be in
-// flight. A RawView reads the blobs of one mount and knows the neighbours of a path, so that one request fetches what will
-// probably be read next. A View wraps a RawView and converts contents as git checkout would.
+// flight. A RawView reads the blobs of one mount and finds the neighbours of a path, so that one request fetches the files that
+// will probably be read next. A View wraps a RawView and converts contents as git checkout would.
 //
-// A read calls, from top to bottom: View.Open, RawView.openStored (cache, then local packs),
-// pipeline.Wait, fetcher.sendBlobs, transport.Fetch, odb.Unpack. The hash of every object is verified
-// before its first byte is returned.
+// A read calls, from top to bottom: View.Open, RawView.openStored (cache, then local packs), pipeline.Wait, fetcher.sendBlobs,
+// transport.Fetch, odb.Unpack. The hash of every object is verified before its first byte is returned.
 //
-// Lock order: conversions.mu and RawView.mu, then Local.mu, then the mutex of one part of the Store (such as storage or trees; two of
-// them are never held together), then the pipeline's mutex. None of these locks is held while a goroutine waits for the network or
-// the disk.
+// Lock order: conversions.mu and RawView.mu, then Local.mu, then the mutex of one part of the Store (such as storage or trees; no
+// goroutine holds two of these), then the pipeline's mutex. No goroutine holds any of these locks while it waits for the network
+// or the disk.
 package fetch
 
 import (
@@ -34,25 +33,26 @@ import (
 )
 
 const (
-	// maxBlobSize bounds the size of one blob, in bytes. Larger sizes in headers are refused before
-	// anything is allocated.
+	// maxBlobSize is the maximum size of one blob, in bytes. A pack entry whose header declares a larger size is rejected before
+	// memory is allocated for it.
 	maxBlobSize = 1 << 40
-	// spoolOver is the size, in bytes, above which blobs are written to a file instead of memory.
+	// spoolOver is the size, in bytes, above which a blob is written to a file while it arrives; smaller blobs are kept in
+	// memory.
 	spoolOver = 1 << 20
-	// quietMost is how long a request may wait for a byte before the remote counts as failing.
-	// Servers report progress while they work on an answer, git's every five seconds.
+	// quietMost is how long a request may receive no byte before Store.Stats reports the remote as stalled. While a server works
+	// on an answer it sends progress messages; git sends one every five seconds.
 	quietMost = 3 * time.Second
 )
 
-// Config configures a Store. Blobs and Memory are shared by all stores of a process.
+// Config configures a Store. All stores of a process share the same Blobs and Memory.
 type Config struct {
-	Dir        string // the store's directory, created if it does not exist
+	Dir        string // the store's directory; Open creates it if it does not exist
 	Remote     *transport.Remote
 	Blobs      *cache.Blobs
 	Memory     *cache.Memory
-	Readers    *Readers              // shared by all stores of the process; nil: of this one only
-	Deadline   time.Duration         // how long a read waits for contents before it fails
-	Credential func() Credential     // for stock git, which is used if package transport cannot talk to the remote; nil: none
+	Readers    *Readers              // shared by all stores of the process; nil: this store has its own
+	Deadline   time.Duration         // how long a read waits for contents before it returns ErrDeadline
+	Credential func() Credential     // login for stock git, which is used for remotes that package transport does not support; nil: none
 	Env        transport.Environment // environment of stock git when it contacts the remote
 	Log        *zap.Logger
 }
@@ -60,8 +60,8 @@ type Config struct {
 // Credential is a user name and secret for stock git; see bare.Credential.
 type Credential = bare.Credential
 
-// Store is the part that all mounts of one remote share: it composes the parts below, each of which has one task and its own lock.
-// Its methods may be called from any goroutine.
+// Store is the part of the program that all mounts of one remote share. Each of its fields has one task and its own lock. The
+// methods of Store may be called from any goroutine.
 type Store struct {
 	repo       *bare.Repo
 	log        *zap.Logger
@@ -99,8 +99,8 @@ func Open(cfg Config) (*Store, error) {
 		log: cfg.Log,
 	}
 	s.counts = newCounts(s.trees, s.storage, s.tasks)
-	// The format of an existing store is on disk, so that a mount can be resumed while the remote
-	// is unreachable.
+	// The object format of an existing store is recorded on disk, so its packs can be opened although the remote may be
+	// unreachable.
 	if f, ok := s.repo.Format(); ok {
 		if err := s.storage.openObjects(f); err != nil {
 			s.fetcher.pipe.Close()
@@ -110,7 +110,7 @@ func Open(cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// Close ends all requests and waits for every goroutine of the store.
+// Close cancels all requests, waits for every goroutine of the store, and closes the remote and the packs.
 func (s *Store) Close() error {
 	if !s.tasks.close() {
 		return nil
@@ -123,20 +123,20 @@ func (s *Store) Close() error {
 // URL returns the remote's URL, without secrets.
 func (s *Store) URL() string { return s.fetcher.remote.URL() }
 
-// Remote returns the remote, which Close closes.
+// Remote returns the store's remote. Close closes it, so the caller must not.
 func (s *Store) Remote() *transport.Remote { return s.fetcher.remote }
 
-// GitDir returns the path of the bare git repository with commits, trees and refs.
+// GitDir returns the path of the store's bare git repository, which contains commits, trees and refs.
 func (s *Store) GitDir() string { return s.repo.Path() }
 
-// Stats counts traffic and queued wants.
+// Stats describes the state and the traffic of a store.
 type Stats struct {
 	Requests, RoundTrips   int64
 	Blobs                  int64 // blobs that arrived
 	BytesIn                int64 // bytes read from the network
-	Foreground, Background int   // queued wants
+	Foreground, Background int   // number of queued wants: readers wait for those in the foreground
 	Notices                []string
-	Failure                error // of the last request, nil after a success
+	Failure                error // error of the last request; nil after a success
 	FailedAt               time.Time
 	History                History
 	Refused                []Refusal
@@ -154,8 +154,7 @@ func (s *Store) Stats() Stats {
 	st := Stats{Requests: t.Requests, RoundTrips: t.RoundTrips, BytesIn: t.BytesIn, Blobs: s.fetcher.blobsIn.Load()}
 	st.Foreground, st.Background = s.fetcher.pipe.Queued()
 	st.FailedAt, st.Failure = s.fetcher.pipe.Health().Failure()
-	// The request has not failed yet, but a user who looks at the status must learn why reads
-	// block.
+	// The request has not failed yet, but the status that users see must show why their reads block.
 	if st.Failure == nil && t.Quiet >= quietMost {
 		st.Failure = fmt.Errorf("%w: no byte for %s", transport.ErrStalled, t.Quiet.Truncate(time.Second))
 		st.FailedAt = time.Now().Add(-t.Quiet)
@@ -166,118 +165,119 @@ func (s *Store) Stats() Stats {
 	return st
 }
 
-// The methods below are those of the parts that callers of a Store use.
+// The methods below forward to the parts of the Store. They are the methods that other packages use.
 
-// Format returns the store's object format. It must not be called before a commit was acquired, because the format is unknown
+// Format returns the store's object format. It may be called only after a commit was acquired, because the format is unknown
 // until then.
 func (s *Store) Format() object.Format { return s.storage.objects.Format() }
 
-// Objects returns the store's object directory.
+// Objects returns the path of the store's object directory, as a slice with one element.
 func (s *Store) Objects() []string { return []string{s.repo.Objects()} }
 
 // Missing returns those of ids that are not in the store's packs.
 func (s *Store) Missing(ids []object.ID) []object.ID { return s.storage.missing(ids) }
 
-// Refresh finds packs that other processes, such as git, have added to the store.
+// Refresh makes packs visible that other processes, such as git, have added to the store.
 func (s *Store) Refresh() error { return s.storage.refresh() }
 
-// Join joins packs of the store. Until it returns, Provide waits a little if there are too many packs.
+// Join joins small packs of the store into larger ones. While Join runs, Provide waits for a short time if there are too many
+// packs.
 func (s *Store) Join(ctx context.Context, o odb.JoinOptions) (odb.JoinResult, error) {
 	return s.storage.join(ctx, o)
 }
 
-// Tree returns the entries of a tree. While an acquisition is in progress it waits for the tree to arrive; otherwise it
-// requests the tree if it is missing. The zero id stands for the empty tree.
+// Tree returns the entries of a tree. While a commit is being acquired, it waits for the tree to arrive with that commit;
+// otherwise it requests the tree if it is missing. The zero id stands for the empty tree.
 func (s *Store) Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
 	return s.trees.entries(ctx, id)
 }
 
-// Acquire resolves ref ("" is the remote's HEAD) and fetches its commit and trees, without blobs if
-// the remote supports filters. It returns as soon as the commit has been read; the trees follow in
-// the background. If ctx ends before that, nothing of the commit is kept.
+// Acquire resolves ref ("" is the remote's HEAD) and fetches its commit and trees; it leaves out blobs if the remote supports
+// filters. It returns as soon as the commit has been read, and the trees continue to arrive in the background. If ctx ends before
+// the commit has been read, nothing is stored.
 func (s *Store) Acquire(ctx context.Context, ref string) (*Snapshot, error) {
 	return s.acquirer.acquire(ctx, ref)
 }
 
-// Resume returns the snapshot of an earlier mount. It sends no request if the commit is in the
-// store. An unborn branch stays unborn, even if the remote has the branch by now.
+// Resume returns the snapshot that an earlier mount had. It sends no request if the commit is in the store. An unborn branch
+// stays unborn, even if the branch exists on the remote by now.
 func (s *Store) Resume(ctx context.Context, b Base) (*Snapshot, error) {
 	return s.acquirer.resume(ctx, b)
 }
 
-// Reopen returns the snapshot of a mount that this process takes over. It sends no request: if
-// trees are missing, Snapshot.Wait returns an error, and acquiring the commit again fetches them.
+// Reopen returns the snapshot of a mount that this process takes over from another process. It sends no request: if trees are
+// missing, Snapshot.Wait returns an error, and Acquire with the same commit fetches them.
 func (s *Store) Reopen(ctx context.Context, b Base) (*Snapshot, error) {
 	return s.acquirer.reopen(ctx, b)
 }
 
-// Resolve returns the commit that ref names on the remote ("" is its HEAD); the zero id is an
-// unborn branch.
+// Resolve returns the commit that ref names on the remote ("" is the remote's HEAD). It returns the zero id for a branch without
+// a commit.
 func (s *Store) Resolve(ctx context.Context, ref string) (object.ID, error) {
 	return s.acquirer.resolveCommit(ctx, ref)
 }
 
-// Connect opens a connection to the remote in the background, before a request. The first request
-// then does not wait for the name lookup, TCP and TLS.
+// Connect opens a connection to the remote in the background, so that the next request does not have to wait for the name lookup,
+// TCP and TLS.
 func (s *Store) Connect() { s.acquirer.connect() }
 
-// ConnectFor connects as Connect does, before a commit is acquired. If the store is empty, it also sends the request for the
-// commit.
+// ConnectFor connects as Connect does, and is called before a commit is acquired or resumed. If the store is empty, it also sends
+// the request for the commit.
 func (s *Store) ConnectFor(commit object.ID) { s.acquirer.connectFor(commit) }
 
 // HasCommit reports whether a commit and its trees are on this host.
 func (s *Store) HasCommit(id object.ID) bool { return s.acquirer.hasCommit(id) }
 
-// Tip returns the commit of a branch of the remote, in one request; the zero id if the branch has no commit. While the remote
-// is unreachable, it waits, for at most Config.Deadline.
+// Tip returns the commit of a branch of the remote, with one request; it returns the zero id if the branch has no commit. While
+// the remote is unreachable, it waits for at most Config.Deadline.
 func (s *Store) Tip(ctx context.Context, ref string) (object.ID, error) {
 	return s.acquirer.tip(ctx, ref)
 }
 
-// Advance fetches tip, the new commit of a branch of the remote, with its trees and without contents. A complete history stays
-// complete: the commits since have, a commit on this host, are fetched in one request. Otherwise only the newest commits are
-// fetched, as for a mount.
+// Advance fetches tip, the new commit of a branch of the remote, with its trees and without contents. If the store has the
+// complete history, it stays complete: one request fetches all commits that tip reaches and have, a commit on this host, does
+// not. Otherwise Advance fetches only the newest commits, as for a new mount.
 func (s *Store) Advance(ctx context.Context, ref string, tip, have object.ID) error {
 	return s.acquirer.advance(ctx, ref, tip, have)
 }
 
-// Deepen fetches the whole history of all branches and tags, without blobs. While readers wait for the remote, it waits for at
-// most 30 seconds, or until urgent returns true.
+// Deepen fetches the whole history of all branches and tags, without blobs. While Busy returns true, it delays the request, for at
+// most 30 seconds or until urgent returns true.
 func (s *Store) Deepen(ctx context.Context, urgent func() bool) error {
 	return s.history.fetch(ctx, urgent)
 }
 
-// SetHistoryComplete records that the history is complete, which a previous process has found.
+// SetHistoryComplete records that the history is complete, for a process that takes over from one in which it was.
 func (s *Store) SetHistoryComplete() { s.history.setComplete() }
 
 // Boundary returns the commits whose parents are not in the store. git calls such commits shallow.
 func (s *Store) Boundary() []object.ID { return s.repo.Boundary() }
 
-// Refs returns the remote's branches and tags as of the last time that history was completed.
+// Refs returns the remote's branches and tags at the time when the history was last completed.
 func (s *Store) Refs() []packedrefs.Ref { return s.history.list() }
 
-// DefaultBranch returns the full name of the remote's HEAD branch as of the last time that history
-// was completed; "" if it is not known.
+// DefaultBranch returns the full name of the remote's HEAD branch at the time when the history was last completed; "" if it is
+// not known.
 func (s *Store) DefaultBranch() string { return s.history.defaultBranch() }
 
-// Retry runs work, which sends requests to the remote, and repeats it while the remote is
-// unreachable, at most for Config.Deadline.
+// Retry calls work, a function that sends requests to the remote, and repeats the call while the remote is unreachable, for at
+// most Config.Deadline.
 func (s *Store) Retry(ctx context.Context, work func() error) error {
 	return s.fetcher.retry(ctx, work)
 }
 
-// Forgive makes refused objects eligible for requests again.
+// Forgive allows objects that were refused, because their answers were invalid, to be requested again.
 func (s *Store) Forgive() { s.fetcher.pipe.Refusals().Forgive() }
 
-// Refusals returns the refused objects in the order of their paths.
+// Refusals returns the refused objects, sorted by path.
 func (s *Store) Refusals() []Refusal { return s.fetcher.pipe.Refusals().List() }
 
 // Recovered returns a channel that is closed when the remote next answers after a failure.
 func (s *Store) Recovered() <-chan struct{} { return s.fetcher.pipe.Health().Recovered() }
 
-// Reachable reports whether the remote answered the last request.
+// Reachable reports whether the remote is not known to be unreachable. A new store counts its remote as reachable.
 func (s *Store) Reachable() bool { return s.fetcher.pipe.Health().Reachable() }
 
-// Busy reports whether readers wait for the remote, so that work in the background should hold
-// back.
+// Busy reports whether requests of readers are in flight, a reader has begun to wait within the last second, or a process reads the
+// whole tree. Background requests should be delayed while Busy returns true.
 func (s *Store) Busy() bool { return s.fetcher.pipe.Busy() }

@@ -8,7 +8,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// tasks runs the background work of a store: the fetches of snapshots and of history, conversions and counts.
+// tasks runs the goroutines of a store: the fetches of snapshots and of history, the conversions of contents, and the counts of
+// trees.
 type tasks struct {
 	stop chan struct{} // closed by close
 	wg   sync.WaitGroup
@@ -17,15 +18,16 @@ type tasks struct {
 	closed bool
 }
 
-// start runs work in a goroutine, which may outlive the caller. close cancels the context of work, and wait returns after work has
-// returned. start returns false if the store is closed.
+// start runs work in a goroutine, which may outlive the caller. close cancels the context of work, and wait returns only after
+// work has returned. start returns false, and does not run work, if the store is closed.
 func (t *tasks) start(work func(ctx context.Context)) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
 		return false
 	}
-	// wg.Go is called with mu held, so that a call of close, which sets closed under mu, precedes it or sees the goroutine.
+	// wg.Go is called with mu held. Therefore a concurrent call of close either precedes it, so that start returns false, or
+	// follows it, so that wait waits for the goroutine.
 	t.wg.Go(func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
@@ -41,8 +43,8 @@ func (t *tasks) start(work func(ctx context.Context)) bool {
 	return true
 }
 
-// close makes start return false from now on and cancels the work in progress, without waiting for it. It returns false if close
-// was called before.
+// close cancels all work in progress, without waiting for it, and makes later calls of start return false. It returns false if
+// close was called before.
 func (t *tasks) close() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -57,12 +59,12 @@ func (t *tasks) close() bool {
 // wait returns when all work has ended. close must have been called before.
 func (t *tasks) wait() { t.wg.Wait() }
 
-// notices are messages about reduced service, which the status of a mount shows to the user.
+// notices are messages about reduced service, such as a remote without filters. The status of a mount shows them to the user.
 type notices struct {
 	log *zap.Logger
 
 	mu   sync.Mutex
-	list []string // each message once
+	list []string // messages, each contained once
 }
 
 // add records a message and logs it, unless the same message was recorded before.

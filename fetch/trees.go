@@ -14,18 +14,21 @@ import (
 )
 
 // trees reads the trees of the remote's commits, and fetches those that are missing. While a commit is being acquired, a reader
-// waits for its tree to arrive with that commit; otherwise the tree is requested alone, once for all readers that wait for it. mu
-// guards the fields below it, and is not held while a goroutine waits for the network or the disk.
+// that needs a missing tree waits for it to arrive with that commit. Otherwise the tree is requested by itself, with one request
+// for all readers that wait for it. mu guards the fields below mu. No goroutine holds mu while it waits for the network or the
+// disk.
 type trees struct {
 	storage *storage
 	fetcher *fetcher
 	tasks   *tasks
-	slots   chan struct{} // one token for each tree that is requested alone
+	slots   chan struct{} // holds one value for each request for a single tree that is in flight; its capacity bounds their number
 
-	mu       sync.Mutex
-	streams  int                         // acquisitions in progress
-	arrivals map[object.ID]chan struct{} // trees that readers wait for while streams > 0
-	fetches  map[object.ID]chan struct{} // trees that readers fetch; closed when the fetch has ended
+	mu      sync.Mutex
+	streams int // number of acquisitions of commits in progress
+	// arrivals has the missing trees that readers wait for while streams > 0. A channel is closed when its tree arrives or
+	// streams becomes 0.
+	arrivals map[object.ID]chan struct{}
+	fetches  map[object.ID]chan struct{} // trees that a reader is fetching; a channel is closed when the fetch has ended
 }
 
 func newTrees(s *storage, f *fetcher, t *tasks) *trees {
@@ -35,8 +38,8 @@ func newTrees(s *storage, f *fetcher, t *tasks) *trees {
 	}
 }
 
-// entries returns the entries of a tree. While an acquisition is in progress it waits for the tree to arrive; otherwise it
-// requests the tree if it is missing. The zero id stands for the empty tree.
+// entries returns the entries of a tree. If the tree is missing while a commit is being acquired, it waits for the tree to arrive
+// with that commit; otherwise it requests the tree. The zero id stands for the empty tree.
 func (t *trees) entries(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
 	if id.IsZero() || id == object.EmptyTree(id.Format()) {
 		return nil, nil
@@ -44,8 +47,8 @@ func (t *trees) entries(ctx context.Context, id object.ID) ([]object.TreeEntry, 
 	if entries, ok := t.storage.memory.Tree(id); ok {
 		return entries, nil
 	}
-	// The second attempt follows the arrival or a fetch of the tree. A tree that is still missing then is neither on this host
-	// nor on the remote.
+	// The second iteration follows the arrival of the tree or a request for it. If the tree is still missing after a request, the
+	// remote does not have it.
 	for try := 0; ; try++ {
 		entries, err := t.parse(id)
 		if err == nil || !errors.Is(err, odb.ErrNotFound) {
@@ -68,7 +71,7 @@ func (t *trees) entries(ctx context.Context, id object.ID) ([]object.TreeEntry, 
 	}
 }
 
-// fetchOnce fetches a tree, once for all readers that wait for it.
+// fetchOnce fetches a tree, with one request for all readers that call it for the same tree at the same time.
 func (t *trees) fetchOnce(ctx context.Context, id object.ID) error {
 	for {
 		t.mu.Lock()
@@ -85,8 +88,8 @@ func (t *trees) fetchOnce(ctx context.Context, id object.ID) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		// The fetch by the other reader has ended. If it failed, this reader fetches the tree itself, because the other reader
-		// may have been canceled.
+		// The request of the other reader has ended. If it failed, this reader requests the tree itself, because the other reader
+		// may only have been canceled.
 		if t.storage.objects.Has(id) {
 			return nil
 		}
@@ -97,7 +100,7 @@ func (t *trees) fetchOnce(ctx context.Context, id object.ID) error {
 		close(t.fetches[id])
 		delete(t.fetches, id)
 	}()
-	// A slot is acquired after the entry in fetches was made, so that all readers of one tree use one slot.
+	// The slot is acquired only after the entry in t.fetches exists, so that the readers of one tree use one slot together.
 	select {
 	case t.slots <- struct{}{}:
 		defer func() { <-t.slots }()
@@ -106,15 +109,16 @@ func (t *trees) fetchOnce(ctx context.Context, id object.ID) error {
 	}
 	again := func() { t.fetchLater(id) }
 	err := t.fetcher.pipe.Health().Retry(ctx, again, func() error { return t.fetch(ctx, id) })
-	// That a reader was interrupted shows nothing about the state of the remote. That a reader waited until its deadline shows
-	// that the remote is slow or fails.
+	// A reader that was interrupted proves nothing about the remote, so its error is not reported. A reader that waited until its
+	// deadline shows that the remote is slow or fails, so that error is reported.
 	if err != nil && !IsUnreachable(err) && !pipeline.IsRefused(err) && (ctx.Err() == nil || errors.Is(context.Cause(ctx), ErrDeadline)) {
 		t.fetcher.pipe.Health().ReportFailure(err, again)
 	}
 	return err
 }
 
-// parse reads a tree on this host. It returns odb.ErrNotFound if the tree is missing.
+// parse reads a tree that is on this host and keeps its entries in memory. It returns an error that wraps odb.ErrNotFound if the
+// tree is missing.
 func (t *trees) parse(id object.ID) ([]object.TreeEntry, error) {
 	typ, content, err := t.storage.get(id, object.MaxTreeSize)
 	if err != nil {
@@ -131,7 +135,7 @@ func (t *trees) parse(id object.ID) ([]object.TreeEntry, error) {
 	return entries, nil
 }
 
-// local returns a tree on this host. It does not wait.
+// local returns the entries of a tree that is on this host, and false if the tree is missing or cannot be read. It does not wait.
 func (t *trees) local(id object.ID) ([]object.TreeEntry, bool) {
 	if entries, ok := t.storage.memory.Tree(id); ok {
 		return entries, true
@@ -140,12 +144,13 @@ func (t *trees) local(id object.ID) ([]object.TreeEntry, bool) {
 	return entries, err == nil
 }
 
-// fetchLater requests a tree in the background, to find out whether the remote answers again, and reports the result to the pipeline.
+// fetchLater requests a tree in the background and reports to the pipeline whether the remote has answered. It is used to find
+// out whether an unreachable remote answers again.
 func (t *trees) fetchLater(id object.ID) {
 	t.tasks.start(func(ctx context.Context) {
 		if err := t.fetch(ctx, id); err != nil {
 			if pipeline.IsRefused(err) {
-				err = nil // the next reader requests it again
+				err = nil // the remote answered, and the next reader of the tree requests it again
 			} else {
 				t.fetcher.pipe.Health().ReportFailure(err, func() { t.fetchLater(id) })
 				return
@@ -155,9 +160,9 @@ func (t *trees) fetchLater(id object.ID) {
 	})
 }
 
-// awaitArrival waits until the tree has arrived, or until the last acquisition in progress has ended, and returns true; the tree may
-// still be missing then. If no acquisition is in progress, it returns at once whether the tree is on this host. The error is that
-// of ctx.
+// awaitArrival waits until the tree has arrived, or until the last acquisition in progress has ended. It then returns true,
+// although the tree may still be missing. If no acquisition is in progress, it returns at once, with true if the tree is on this
+// host. The only error is that of ctx.
 func (t *trees) awaitArrival(ctx context.Context, id object.ID) (bool, error) {
 	t.mu.Lock()
 	if t.streams == 0 {
@@ -170,7 +175,7 @@ func (t *trees) awaitArrival(ctx context.Context, id object.ID) (bool, error) {
 		t.arrivals[id] = ch
 	}
 	t.mu.Unlock()
-	if t.storage.objects.Has(id) { // it arrived before the channel was registered
+	if t.storage.objects.Has(id) { // the tree arrived before its channel was in t.arrivals
 		return true, nil
 	}
 	select {
@@ -182,7 +187,7 @@ func (t *trees) awaitArrival(ctx context.Context, id object.ID) (bool, error) {
 	}
 }
 
-// announce wakes the readers of a tree that has arrived.
+// announce wakes the readers that wait for a tree, because it has arrived.
 func (t *trees) announce(id object.ID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -192,14 +197,16 @@ func (t *trees) announce(id object.ID) {
 	}
 }
 
-// streamBegins records that an acquisition may deliver trees. Each call must be followed by one call of streamEnds.
+// streamBegins records that the acquisition of a commit has started, which may deliver trees. Each call must be followed by one
+// call of streamEnds.
 func (t *trees) streamBegins() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.streams++
 }
 
-// streamEnds wakes the readers of trees that have not arrived.
+// streamEnds records that the acquisition of a commit has ended. After the last one, it wakes the readers of trees that have not
+// arrived.
 func (t *trees) streamEnds() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -212,15 +219,17 @@ func (t *trees) streamEnds() {
 	}
 }
 
-// fetch requests one tree and everything below it, without blobs.
+// fetch requests one tree and all trees below it, without blobs. If an earlier answer for the tree was invalid, it may return the
+// refusal of the tree without a request.
 func (t *trees) fetch(ctx context.Context, id object.ID) error {
 	return t.fetcher.pipe.Refusals().Request(ctx, id, func() error { return t.request(ctx, id) })
 }
 
-// request sends the request for one tree. A remote without support for filters sends the blobs of the tree as well.
+// request sends the request for one tree and stores the answer. A remote without support for filters sends the blobs of the tree
+// as well.
 func (t *trees) request(ctx context.Context, id object.ID) error {
 	if err := t.storage.objects.Refresh(); err == nil && t.storage.objects.Has(id) {
-		return nil // another process has fetched it
+		return nil // another process has fetched the tree since the caller looked
 	}
 	caps, err := t.fetcher.remote.Capabilities(ctx)
 	if err != nil {

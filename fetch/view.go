@@ -10,39 +10,40 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// View returns the contents of one tree's files as git checkout would write them. It wraps a RawView, which returns the
-// contents as they are stored; the rules for conversion come from the .gitattributes of the tree.
+// View returns the contents of the files of one tree as git checkout would write them. It wraps a RawView, which returns the
+// contents as they are stored in the repository. Whether and how contents are converted depends on the .gitattributes files of
+// the tree.
 //
-// A mount may show another tree than the one that it started with. Readahead and prefetching follow
-// the tree that is shown (RawView.Show). A file that is the same in both trees keeps its contents,
-// so it is converted by the attributes of the tree that it came from: each tree has its View (Of),
-// and all Views of a mount share one RawView.
+// A mount may later show another tree than the one that it started with. Readahead and prefetching then follow the new tree
+// (RawView.Show). A file that is the same in both trees keeps its contents, so it is still converted by the attributes of the
+// tree that it came from. Therefore each tree has its own View (see Of), and all Views of a mount share one RawView.
 type View struct {
 	*RawView
 	conversions *conversions
-	root        object.ID // the tree whose attributes apply
+	root        object.ID // tree whose .gitattributes files apply
 	checkout    checkout
 	rules       rules // guarded by conversions.mu
 }
 
-// checkout describes the checkout to filters. A tree that the mount shows later does not change it.
+// checkout names the ref and the commit that filter drivers receive as the source of a checkout. It stays the same when the mount
+// later shows another tree.
 type checkout struct {
 	ref    string
 	commit object.ID
 }
 
-// conversions is shared by the Views of one mount.
+// conversions is the state that the Views of one mount share.
 type conversions struct {
-	programs *filter.Programs // nil: contents that drivers convert cannot be read
+	programs *filter.Programs // runs filter drivers; if it is nil, reading contents that a driver converts fails
 
 	mu       sync.Mutex
 	smudging smudging
 	views    map[object.ID]*View
 }
 
-// View returns the view of a snapshot's tree for a user with these git settings; programs runs the
-// filter drivers. It counts as a reader, since reads are expected at once: prefetches hold back a
-// little.
+// View returns the view of a snapshot's tree for a user whose git configuration has these settings. programs runs the filter
+// drivers. The call counts as a read, because the first reads of a new view are expected at once; prefetches are therefore
+// delayed for a moment.
 func (s *Store) View(snap *Snapshot, settings convert.Settings, programs *filter.Programs) *View {
 	v := &View{
 		RawView: s.rawView(snap.Tree), conversions: &conversions{programs: programs}, root: snap.Tree, checkout: checkout{snap.Ref, snap.Commit},
@@ -52,7 +53,7 @@ func (s *Store) View(snap *Snapshot, settings convert.Settings, programs *filter
 	return v
 }
 
-// Of returns the view for files that come from another tree.
+// Of returns the View of this mount for files that come from another tree.
 func (v *View) Of(tree object.ID) *View {
 	if tree == v.root {
 		return v
@@ -68,15 +69,15 @@ func (v *View) Of(tree object.ID) *View {
 	return of
 }
 
-// Blob is a blob at a path of the tree.
+// Blob identifies the contents of one file: the blob, and the path of the file in the tree.
 type Blob struct {
 	ID   object.ID
 	Path string
-	Link bool // a symlink's target, which checkout never converts
+	Link bool // the blob is the target of a symlink, which checkout never converts
 }
 
-// KnownSize returns the size, in bytes, of a file as checkout would write it, if it is known on
-// this host. It never waits.
+// KnownSize returns the size, in bytes, that a file has as checkout would write it. It never waits, and returns false if the size
+// is not known on this host.
 func (v *View) KnownSize(b Blob) (int64, bool) {
 	r, ok := v.knownRule(b.ID, b.Path)
 	switch {
@@ -90,8 +91,9 @@ func (v *View) KnownSize(b Blob) (int64, bool) {
 	return v.store.storage.blobs.Size(convertedID(b.ID, r, b.Path))
 }
 
-// Size returns the size, in bytes, of a file as checkout would write it. It waits, and sends an
-// object-info request where the remote supports that, else it fetches the contents.
+// Size returns the size, in bytes, that a file has as checkout would write it. If the size is not known on this host, it waits
+// for an object-info request; if the remote does not support object-info, or if checkout would convert the file, it waits for the
+// contents.
 func (v *View) Size(ctx context.Context, b Blob) (int64, error) {
 	if n, ok := v.KnownSize(b); ok {
 		return n, nil
@@ -113,7 +115,8 @@ func (v *View) Size(ctx context.Context, b Blob) (int64, error) {
 	return c.Size(), nil
 }
 
-// asStored reports whether checkout would write a blob as it is stored. It may wait for attributes.
+// asStored reports whether checkout would write a blob unconverted, exactly as it is stored. It may wait until .gitattributes
+// files are fetched.
 func (v *View) asStored(ctx context.Context, b Blob) (bool, error) {
 	if b.Link {
 		return true, nil
@@ -122,19 +125,21 @@ func (v *View) asStored(ctx context.Context, b Blob) (bool, error) {
 	return r.IsZero(), err
 }
 
-// Open returns a file's contents as checkout would write them. It fetches them, and their
-// neighbours, if they are not on this host.
+// Open returns a file's contents as checkout would write them. If the contents are not on this host, it fetches them, and with
+// them the files that will probably be read next.
 func (v *View) Open(ctx context.Context, b Blob) (Content, error) {
 	v.ahead.Looked(b.ID)
 	return v.open(ctx, b, func() pipeline.Neighbours { return v.neighbours(ctx, b.ID, b.Path) })
 }
 
-// OpenAlone returns contents as Open does, but without readahead, for callers that do not read the tree in its order.
+// OpenAlone returns contents as Open does, but fetches no other files with them (no readahead). It is for callers that do not
+// read files in the order of the tree.
 func (v *View) OpenAlone(ctx context.Context, b Blob) (Content, error) {
 	return v.open(ctx, b, func() pipeline.Neighbours { return pipeline.Neighbours{Patience: pipeline.HedgeAfter} })
 }
 
-// open returns contents as Open does. A request for them also contains the wants that along returns.
+// open returns a file's contents as Open does. along returns further wants, which are sent in the same request if the contents
+// have to be fetched.
 func (v *View) open(ctx context.Context, b Blob, along func() pipeline.Neighbours) (Content, error) {
 	if b.Link {
 		return v.openStored(ctx, b.ID, b.Path, along)

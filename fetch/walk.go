@@ -7,15 +7,16 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// file is a blob of a tree: a regular file or a symlink.
+// file is a blob of a tree: a regular file or a symlink. path is relative to the root of the tree.
 type file struct {
 	id   object.ID
 	path string
 	mode object.Mode
 }
 
-// walk visits every blob of the tree at dir, depth first and in the order of the entries, until visit returns false. It waits for
-// missing trees. It returns false if visit returned false.
+// walk calls visit for every blob below the tree root, depth first and in the order of the entries, until visit returns false.
+// dir is the path of the tree, which precedes the paths of its files. walk waits for missing trees. It returns false if visit
+// returned false.
 func (t *trees) walk(ctx context.Context, root object.ID, dir string, visit func(file) bool) (bool, error) {
 	if root.IsZero() {
 		return true, nil
@@ -27,7 +28,7 @@ func (t *trees) walk(ctx context.Context, root object.ID, dir string, visit func
 	return t.walkEntries(ctx, entries, dir, visit)
 }
 
-// walkEntries visits the blobs below the entries of one directory, as walk does.
+// walkEntries calls visit for the blobs below the entries of directory dir, as walk does.
 func (t *trees) walkEntries(ctx context.Context, entries []object.TreeEntry, dir string, visit func(file) bool) (bool, error) {
 	for _, e := range entries {
 		path := join(dir, e.Name)
@@ -45,12 +46,12 @@ func (t *trees) walkEntries(ctx context.Context, entries []object.TreeEntry, dir
 	return true, nil
 }
 
-// walkLocal visits blobs as walk does, but only in trees that are on this host. It does not wait.
+// walkLocal calls visit for blobs as walk does, but does not wait, because it skips trees that are not on this host.
 func (t *trees) walkLocal(root object.ID, dir string, visit func(file)) {
 	if root.IsZero() {
 		return
 	}
-	// A missing tree is skipped, with all files below it.
+	// If the tree is missing, all files below it are skipped.
 	entries, ok := t.local(root)
 	if !ok {
 		return
@@ -66,14 +67,15 @@ func (t *trees) walkLocal(root object.ID, dir string, visit func(file)) {
 	}
 }
 
-// walkFrom visits the blobs after path in the order of walk, to the end of the tree.
+// walkFrom calls visit for the blobs that follow path in the order of walk, until visit returns false or the whole tree has been
+// visited.
 func (t *trees) walkFrom(ctx context.Context, root object.ID, path string, visit func(file) bool) error {
 	_, err := t.walkRest(ctx, root, "", path, visit)
 	return err
 }
 
-// walkRest visits the blobs after rest in a tree. rest is relative to the tree, and dir is the path
-// of the tree. It visits nothing if the tree has no entry with the first name of rest.
+// walkRest calls visit for the blobs that follow rest in a tree. dir is the path of the tree, and rest is a path relative to dir.
+// It visits nothing if the tree has no entry with the first component of rest. It returns false if visit returned false.
 func (t *trees) walkRest(ctx context.Context, tree object.ID, dir, rest string, visit func(file) bool) (bool, error) {
 	name, below, deeper := strings.Cut(rest, "/")
 	entries, err := t.entries(ctx, tree)
@@ -84,7 +86,7 @@ func (t *trees) walkRest(ctx context.Context, tree object.ID, dir, rest string, 
 		if e.Name != name {
 			continue
 		}
-		// The rest of the subdirectory precedes its siblings.
+		// The files after rest in the subdirectory come before the entries that follow the subdirectory.
 		if deeper && e.Mode == object.ModeDir {
 			if on, err := t.walkRest(ctx, e.ID, join(dir, name), below, visit); !on || err != nil {
 				return false, err
@@ -95,8 +97,8 @@ func (t *trees) walkRest(ctx context.Context, tree object.ID, dir, rest string, 
 	return true, nil
 }
 
-// directory returns the entries of the directory at path; "" is the root. It returns nil if there
-// is no such directory, and waits for missing trees.
+// directory returns the entries of the directory at path; "" is the root. It returns nil if there is no directory at path. It
+// waits for missing trees.
 func (t *trees) directory(ctx context.Context, root object.ID, path string) ([]object.TreeEntry, error) {
 	entries, err := t.entries(ctx, root)
 	for err == nil && path != "" {
@@ -116,7 +118,7 @@ func (t *trees) directory(ctx context.Context, root object.ID, path string) ([]o
 	return entries, err
 }
 
-// join returns the path of name in dir; "" is the root.
+// join returns the path of name in the directory dir; "" is the root.
 func join(dir, name string) string {
 	if dir == "" {
 		return name
