@@ -14,19 +14,19 @@ import (
 )
 
 // boundaryFile returns the path of the file that lists the commits whose parents are not in the repository. Before history is
-// fetched, git's `shallow` file has the same contents, so that git's own commands work in the repository. After history was
-// fetched, `shallow` is removed for good, because each later fetch sends the commits on this host as haves and so also fetches the
-// commits between them and the new ones.
+// fetched, git's file `shallow` has the same contents, so that git's own commands work in the repository. After history was
+// fetched, `shallow` is removed and not written again: each later fetch sends the commits on this host as haves, so it also
+// fetches all commits between them and the new ones.
 func (r *Repo) boundaryFile() string { return filepath.Join(r.dir, "boundary") }
 
-// shallowFile returns the path of the file in which git looks for commits without parents.
+// shallowFile returns the path of git's file `shallow`, which lists the commits that git treats as commits without parents.
 func (r *Repo) shallowFile() string { return filepath.Join(r.Path(), "shallow") }
 
 // Boundary returns the commits whose parents are not in the repository. git calls such commits shallow.
 func (r *Repo) Boundary() []object.ID { return readIDs(r.boundaryFile()) }
 
-// readIDs returns the ids in a file with one id per line. Lines that are not ids are skipped, and a
-// missing file has none.
+// readIDs returns the ids in a file that contains one id per line. It skips lines that are not ids, and returns none if the file
+// cannot be read.
 func readIDs(path string) []object.ID {
 	content, err := os.ReadFile(path)
 	if err != nil {
@@ -41,7 +41,7 @@ func readIDs(path string) []object.ID {
 	return ids
 }
 
-// idLines returns ids with one per line, as readIDs and git's shallow file expect.
+// idLines returns a text with one id per line, the format of readIDs and of git's file `shallow`.
 func idLines(ids []object.ID) []byte {
 	var text strings.Builder
 	for _, id := range ids {
@@ -51,11 +51,11 @@ func idLines(ids []object.ID) []byte {
 	return []byte(text.String())
 }
 
-// AddBoundary adds to the boundary the commits whose parents a fetch has left out. It leaves out those for which hasParents returns
-// true, because all of their parents are in the repository.
+// AddBoundary adds ids to the boundary file. ids are commits that a fetch has delivered without their parents. It also removes
+// the commits for which hasParents returns true, because all of their parents are in the repository.
 func (r *Repo) AddBoundary(ids []object.ID, hasParents func(object.ID) bool) error {
-	// Several processes may acquire commits of the same remote, so a lock makes reading, changing
-	// and writing the file one step.
+	// Several processes may fetch commits of the same remote at the same time. The lock lets one process at a time read, change
+	// and write the file.
 	unlock, err := disk.Lock(r.boundaryFile() + ".lock")
 	if err != nil {
 		return fmt.Errorf("record boundary: %w", err)
@@ -64,8 +64,8 @@ func (r *Repo) AddBoundary(ids []object.ID, hasParents func(object.ID) bool) err
 	ids = append(r.Boundary(), ids...)
 	slices.SortFunc(ids, object.ID.Compare)
 	ids = slices.DeleteFunc(slices.Compact(ids), hasParents)
-	// The boundary is written before git's shallow file. If the process crashes between the two, the next
-	// change writes both.
+	// The boundary file is written before git's file `shallow`. If the process crashes between the two, the next change writes
+	// both files again.
 	if err := disk.WriteFile(r.boundaryFile(), idLines(ids), 0o600); err != nil {
 		return fmt.Errorf("record boundary: %w", err)
 	}
@@ -80,13 +80,14 @@ func (r *Repo) AddBoundary(ids []object.ID, hasParents func(object.ID) bool) err
 	return nil
 }
 
-// TrimBoundary removes from the boundary the commits for which hasParents returns true, because all of their parents have been
-// fetched since.
+// TrimBoundary removes from the boundary file the commits for which hasParents returns true. Their parents have been fetched
+// since.
 func (r *Repo) TrimBoundary(hasParents func(object.ID) bool) error {
 	return r.AddBoundary(nil, hasParents)
 }
 
-// AddShallow adds the commits that git has recorded as shallow to the boundary, as AddBoundary does.
+// AddShallow adds the commits in git's file `shallow` to the boundary file. It is called after stock git has fetched. hasParents
+// has the same meaning as in AddBoundary.
 func (r *Repo) AddShallow(hasParents func(object.ID) bool) error {
 	return r.AddBoundary(readIDs(r.shallowFile()), hasParents)
 }

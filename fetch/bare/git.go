@@ -18,18 +18,18 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// gitDelay is how long a process that git has started may hold git's output open after git has ended.
+// gitDelay is how long Run waits, after git has ended, for processes that git has started and that still hold git's output open.
 const gitDelay = 5 * time.Second
 
-// Credential is a user name and secret for stock git. With the zero value, git uses the credential helpers that the user has
+// Credential is a user name and secret for stock git. If it is the zero value, git uses the credential helpers that the user has
 // configured.
 type Credential struct{ User, Secret string }
 
-// credentialHelper prints the login in descriptor 3, a file in memory. Arguments and environment
-// could be read by other processes.
+// credentialHelper is a git credential helper that prints the login from descriptor 3, a file in memory. Arguments and
+// environment variables could be read by other processes.
 const credentialHelper = `!f() { if test "$1" = get; then cat /proc/self/fd/3; fi; }; f`
 
-// contact runs stock git, with the login for the remote, in the git directory gitDir.
+// contact runs stock git in the git directory gitDir, with the login for the remote, and returns its output.
 func (r *Repo) contact(ctx context.Context, gitDir string, args ...string) ([]byte, error) {
 	var c Credential
 	if r.credential != nil {
@@ -45,11 +45,13 @@ func (r *Repo) contact(ctx context.Context, gitDir string, args ...string) ([]by
 		return nil, err
 	}
 	defer f.Close()
-	key := "credential." + place + ".helper=" // the login is used for this host only, even if a server redirects git to another host
+	// The helper is set only for this scheme and host, so git does not send the login to another host to which a server redirects
+	// it.
+	key := "credential." + place + ".helper="
 	return run(ctx, gitDir, remoteAccess{r.env, f}, append([]string{"-c", key, "-c", key + credentialHelper}, args...)...)
 }
 
-// originOf returns the scheme and host of a URL, and false if it has none.
+// originOf returns the scheme and the host of a URL, and false if the URL has no host.
 func originOf(remote string) (string, bool) {
 	u, err := url.Parse(remote)
 	if err != nil || u.Host == "" {
@@ -58,7 +60,7 @@ func originOf(remote string) (string, bool) {
 	return u.Scheme + "://" + u.Host, true
 }
 
-// memoryFile returns an unnamed file in memory that contains text.
+// memoryFile returns an unnamed file in memory with the contents text.
 func memoryFile(text string) (*os.File, error) {
 	fd, err := unix.MemfdCreate("artifactfs-login", unix.MFD_CLOEXEC)
 	if err != nil {
@@ -71,21 +73,21 @@ func memoryFile(text string) (*os.File, error) {
 	return f, nil
 }
 
-// Run runs stock git in a git directory and returns its output. The command must not contact a remote. An error contains the last
-// line that git wrote to standard error.
+// Run runs stock git in the git directory gitDir and returns its output. The command must not contact a remote. An error contains
+// the last line that git has written to standard error.
 func Run(ctx context.Context, gitDir string, args ...string) ([]byte, error) {
 	return run(ctx, gitDir, remoteAccess{}, args...)
 }
 
-// remoteAccess is the environment and the login with which stock git reaches a remote. The zero value is for commands that
+// remoteAccess is the environment and the login with which stock git contacts a remote. The zero value is used for commands that
 // contact no remote.
 type remoteAccess struct {
 	env   transport.Environment
-	login *os.File // git's descriptor 3; nil: none
+	login *os.File // file with the login, which becomes git's descriptor 3; nil: none
 }
 
-// run runs stock git in a git directory and returns its output. An error contains the last line that git wrote to standard
-// error. The parameter with is the zero value for commands that contact no remote.
+// run runs stock git in the git directory gitDir and returns its output. with is the zero value for commands that contact no
+// remote. An error contains the last line that git has written to standard error.
 func run(ctx context.Context, gitDir string, with remoteAccess, args ...string) ([]byte, error) {
 	cmd := gitcmd.New(ctx, args...)
 	cmd.Dir = gitDir
@@ -93,8 +95,8 @@ func run(ctx context.Context, gitDir string, with remoteAccess, args ...string) 
 	if with.login != nil {
 		cmd.ExtraFiles = []*os.File{with.login}
 	}
-	// git runs in a new process session, so that all processes that it starts can be killed together with it, and no helper
-	// waits for input at a terminal.
+	// git becomes the leader of a new process session, so that it can be killed together with all processes that it has started,
+	// and so that no credential helper waits for input at a terminal.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = gitDelay
@@ -108,7 +110,7 @@ func run(ctx context.Context, gitDir string, with remoteAccess, args ...string) 
 	return nil, err
 }
 
-// lastLine returns the last line of s, because git prints its fatal error after progress and hints.
+// lastLine returns the last line of s, the output of git. git prints its fatal error last, after progress and hints.
 func lastLine(s string) string {
 	s = strings.TrimSpace(s)
 	return s[strings.LastIndexByte(s, '\n')+1:]
@@ -116,14 +118,15 @@ func lastLine(s string) string {
 
 // RemoteRefs are the refs of a remote as `git ls-remote` prints them.
 type RemoteRefs struct {
-	// ByName holds the id of each ref. The id of the commit to which an annotated tag points has the suffix "^{}" at its name.
+	// ByName maps the full name of each ref to its id. For an annotated tag, the name with the suffix "^{}" has the id of the
+	// commit to which the tag points.
 	ByName map[string]object.ID
-	Head   string        // full name of the branch to which HEAD points; "" if it is not known
-	Format object.Format // of the ids
+	Head   string        // full name of the branch to which the remote's HEAD points; "" if it is not known
+	Format object.Format // object format of the ids
 }
 
-// ListRemote lists the refs of the remote with `git ls-remote`, which supports every protocol of git. It does not need the
-// repository.
+// ListRemote lists the refs of the remote with `git ls-remote`, which supports every protocol of git. The repository need not
+// exist.
 func (r *Repo) ListRemote(ctx context.Context) (RemoteRefs, error) {
 	out, err := r.contact(ctx, r.dir, "ls-remote", "--symref", r.url)
 	if err != nil {
@@ -132,7 +135,7 @@ func (r *Repo) ListRemote(ctx context.Context) (RemoteRefs, error) {
 	refs := RemoteRefs{ByName: map[string]object.ID{}}
 	for line := range strings.Lines(string(out)) {
 		value, name, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
-		// With --symref, the line "ref: refs/heads/main\tHEAD" precedes HEAD itself.
+		// With --symref, git prints a line such as "ref: refs/heads/main\tHEAD" before the line with the id of HEAD.
 		if t, ok := strings.CutPrefix(value, "ref: "); ok {
 			if name == "HEAD" {
 				refs.Head = t
@@ -147,19 +150,19 @@ func (r *Repo) ListRemote(ctx context.Context) (RemoteRefs, error) {
 	return refs, nil
 }
 
-// FetchCommit fetches the commit that want, a ref or an id, names, with its files. It fetches no history, except from plain file
-// servers.
+// FetchCommit fetches a commit and its files, without history. want is a ref or the id of the commit. Plain file servers do not
+// support this, so from them it fetches the whole history.
 func (r *Repo) FetchCommit(ctx context.Context, want string) error {
 	_, err := r.contact(ctx, r.Path(), "fetch", "-q", "--no-tags", "--no-filter", "--depth=1", r.url, want)
-	// The protocols of plain file servers do not support a depth, so the whole history is fetched.
+	// The protocols of plain file servers do not support --depth, so the fetch is repeated without it.
 	if err != nil && ctx.Err() == nil {
 		_, err = r.contact(ctx, r.Path(), "fetch", "-q", "--no-tags", "--no-filter", r.url, want)
 	}
 	return err
 }
 
-// FetchHistory fetches the missing history of all branches and tags, and sets the refs of the repository. It tells the remote which
-// commits are on this host. With filter it fetches no contents of files.
+// FetchHistory fetches the missing history of all branches and tags with stock git, and sets the refs of the repository. git
+// sends the commits on this host as haves. If filter is true, the remote leaves out the contents of files.
 func (r *Repo) FetchHistory(ctx context.Context, filter bool) error {
 	args := []string{"fetch", "-q", "--prune", "--force"}
 	if filter {
@@ -172,18 +175,19 @@ func (r *Repo) FetchHistory(ctx context.Context, filter bool) error {
 	if err != nil {
 		return err
 	}
-	// CompleteTips reads the file packed-refs only, and the existence of that file marks the history as complete.
+	// All refs are moved to the file packed-refs, because CompleteTips reads no other refs. The existence of this file also marks
+	// the history as complete.
 	_, err = Run(ctx, r.Path(), "pack-refs", "--all")
 	return err
 }
 
-// WriteCommitGraph runs git commit-graph. Without the file that this command writes, git log parses every commit.
+// WriteCommitGraph writes git's commit-graph file. Without this file, git log parses every commit.
 func (r *Repo) WriteCommitGraph(ctx context.Context) error {
 	_, err := Run(ctx, r.Path(), "commit-graph", "write", "--reachable")
 	return err
 }
 
-// ReadRefs returns the refs that stock git has written to the repository.
+// ReadRefs returns the branches and tags that stock git has written to the repository.
 func (r *Repo) ReadRefs(ctx context.Context) ([]packedrefs.Ref, error) {
 	out, err := Run(ctx, r.Path(), "for-each-ref",
 		"--format=%(refname) %(objectname) %(*objectname)", "refs/heads", "refs/tags")
@@ -192,7 +196,7 @@ func (r *Repo) ReadRefs(ctx context.Context) ([]packedrefs.Ref, error) {
 	}
 	var refs []packedrefs.Ref
 	for line := range strings.Lines(string(out)) {
-		f := strings.Fields(line) // names of refs contain no spaces
+		f := strings.Fields(line) // refs have no spaces in their names
 		ref := packedrefs.Ref{Name: f[0]}
 		if ref.ID, err = object.ParseID(f[1]); err == nil && len(f) > 2 {
 			ref.Peeled, err = object.ParseID(f[2])

@@ -15,22 +15,24 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// lockPoll is how often a process checks whether another has released a lock of the store.
+// lockPoll is the interval at which LockHistory checks whether another process has released the lock.
 const lockPoll = 200 * time.Millisecond
 
-// refsFile returns the path of the packed refs. The existence of this file shows that history was completed.
+// refsFile returns the path of git's file packed-refs. The file exists only after the history was completed.
 func (r *Repo) refsFile() string { return filepath.Join(r.Path(), "packed-refs") }
 
-// Complete reports whether the whole history was fetched once. The file of refs shows this, because it is written last.
+// Complete reports whether the whole history has been fetched at least once. It checks whether the file packed-refs exists, which
+// is written last.
 func (r *Repo) Complete() bool {
 	_, err := os.Stat(r.refsFile())
 	return err == nil
 }
 
-// maxHaves bounds the haves (commits that the remote need not send) of one request.
+// maxHaves is the maximum number of haves (ids of commits that the remote need not send) in one request.
 const maxHaves = 64
 
-// CompleteTips returns commits whose whole history is in the repository: the branches of the remote when history was last completed.
+// CompleteTips returns at most maxHaves commits whose whole history is in the repository: the branches that the remote had when
+// the history was last completed.
 func (r *Repo) CompleteTips() []object.ID {
 	content, err := os.ReadFile(r.refsFile())
 	if err != nil {
@@ -46,8 +48,8 @@ func (r *Repo) CompleteTips() []object.ID {
 	return ids
 }
 
-// LockHistory acquires the lock under which history is fetched and refs are written. Another process may hold this lock for long;
-// LockHistory waits for it until ctx ends.
+// LockHistory acquires the lock under which history is fetched and refs are written. Another process may hold this lock for a
+// long time, for which LockHistory waits. If ctx ends first, it returns the error of ctx.
 func (r *Repo) LockHistory(ctx context.Context) (unlock func(), err error) {
 	for {
 		unlock, err := disk.TryLock(filepath.Join(r.dir, "history.lock"))
@@ -62,8 +64,8 @@ func (r *Repo) LockHistory(ctx context.Context) (unlock func(), err error) {
 	}
 }
 
-// WriteRefs replaces the refs of the repository by list, and makes HEAD name the branch head unless head is "". From then on the
-// history counts as complete. The caller holds the lock of LockHistory.
+// WriteRefs replaces the refs of the repository by list. If head is not "", it also sets HEAD to the branch head. From then on,
+// Complete returns true. The caller holds the lock of LockHistory.
 func (r *Repo) WriteRefs(head string, list []packedrefs.Ref) error {
 	if err := disk.WriteFile(r.refsFile(), packedrefs.Encode(nil, list), 0o644); err != nil {
 		return fmt.Errorf("write refs: %w", err)
@@ -77,8 +79,8 @@ func (r *Repo) WriteRefs(head string, list []packedrefs.Ref) error {
 	return nil
 }
 
-// MoveRef sets one ref to a commit whose history is in the repository, keeps the others as they are, and returns all refs. The
-// caller holds the lock of LockHistory.
+// MoveRef sets one ref to the commit tip, whose history is in the repository, and does not change the other refs. It returns all
+// refs. The caller holds the lock of LockHistory.
 func (r *Repo) MoveRef(ref string, tip object.ID) ([]packedrefs.Ref, error) {
 	text, err := os.ReadFile(r.refsFile())
 	if err != nil {
@@ -93,8 +95,8 @@ func (r *Repo) MoveRef(ref string, tip object.ID) ([]packedrefs.Ref, error) {
 	return list, r.WriteRefs("", list)
 }
 
-// Head returns the full name of the branch that HEAD names; "" if there is none. Until WriteRefs was called, the name is the default
-// of git init.
+// Head returns the full name of the branch that HEAD names; "" if HEAD names none. Until WriteRefs was called, this is the
+// default branch of git init.
 func (r *Repo) Head() string {
 	text, err := os.ReadFile(filepath.Join(r.Path(), "HEAD"))
 	name, ok := strings.CutPrefix(strings.TrimSpace(string(text)), "ref: ")

@@ -1,12 +1,12 @@
-// Package bare keeps the bare git repository in which a store has its commits, trees and refs.
+// Package bare maintains the bare git repository in which a store keeps its commits, trees and refs.
 //
-// A store's directory contains the repository itself (the directory git) and the file boundary, which lists the commits whose
-// parents were not fetched. Stock git reads the repository, and also fetches into it if package transport cannot speak to the
-// remote or a complete history has to be updated. Repo creates the repository, maintains those of its files that are not
+// A store's directory contains the repository (in the subdirectory git) and the file boundary, which lists the commits whose
+// parents were not fetched. Stock git reads the repository. It also fetches into the repository if package transport does not
+// support the remote, or if a complete history has to be updated. A Repo creates the repository, maintains its files other than
 // objects, and runs git in it. Package odb reads and writes the objects.
 //
-// Several processes may use one repository: each change of the boundary holds a file lock, and Repo.LockHistory is held while
-// history is fetched or refs are written.
+// Several processes may use one repository. A process that changes the boundary holds a file lock, and a process that fetches
+// history or writes refs holds the lock of Repo.LockHistory.
 package bare
 
 import (
@@ -26,21 +26,21 @@ import (
 // Config configures a Repo.
 type Config struct {
 	Dir        string                // the store's directory
-	URL        string                // of the remote, without secrets
-	Credential func() Credential     // for stock git when it contacts the remote; nil: none
-	Env        transport.Environment // of stock git when it contacts the remote
+	URL        string                // URL of the remote, without secrets
+	Credential func() Credential     // login for stock git when it contacts the remote; nil: none
+	Env        transport.Environment // environment of stock git when it contacts the remote
 }
 
 // Repo is the bare git repository of one store. All of its state is in files, and its methods may be called from any goroutine.
-// The repository does not exist before Prepare was called; until then the methods that read it return that there is nothing.
+// The repository does not exist until Prepare was called; until then, the methods that read from it return empty results.
 type Repo struct {
 	dir        string // the store's directory
 	url        string
-	credential func() Credential // nil: none
+	credential func() Credential // login for stock git; nil: none
 	env        transport.Environment
 }
 
-// New returns the repository in the store's directory c.Dir. It neither reads nor writes anything.
+// New returns a Repo for the store's directory c.Dir. It neither reads nor writes files.
 func New(c Config) *Repo {
 	return &Repo{dir: c.Dir, url: c.URL, credential: c.Credential, env: c.Env}
 }
@@ -54,8 +54,8 @@ func (r *Repo) Objects() string { return filepath.Join(r.Path(), "objects") }
 // Format returns the object format of the repository, and false if the repository does not exist.
 func (r *Repo) Format() (object.Format, bool) { return formatOf(r.Path()) }
 
-// Prepare creates the repository if it does not exist. It returns an error if the repository exists with another object format
-// than f. partial is true if the remote can supply missing objects on demand.
+// Prepare creates the repository if it does not exist. If it exists, Prepare returns an error if its object format is not f.
+// partial is true if the remote can supply missing objects on demand.
 func (r *Repo) Prepare(ctx context.Context, f object.Format, partial bool) error {
 	if have, ok := r.Format(); ok {
 		if have != f {
@@ -72,21 +72,21 @@ func (r *Repo) Prepare(ctx context.Context, f object.Format, partial bool) error
 	return nil
 }
 
-// Partial reports whether the remote can supply missing objects on demand, as the last call of Prepare has recorded.
+// Partial reports whether the remote can supply missing objects on demand, according to the last call of Prepare.
 func (r *Repo) Partial() bool {
 	config, err := os.ReadFile(filepath.Join(r.Path(), "config"))
 	return err == nil && strings.Contains(string(config), partialConfig)
 }
 
-// create lets git create the repository in a temporary directory, which it then renames, because two processes may create the
-// repository at the same time.
+// create runs git init in a temporary directory and then renames the directory, because two processes may create the repository
+// at the same time.
 func (r *Repo) create(ctx context.Context, f object.Format, partial bool) error {
 	tmp, err := os.MkdirTemp(r.dir, "git-*.tmp")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(tmp)
-	// The empty template keeps the hooks and exclude files of this host out of the store.
+	// With an empty template, git does not copy this host's template of hooks and exclude files to the repository.
 	if _, err := Run(ctx, tmp, "init", "-q", "--bare", "--template=", "--object-format="+f.String(), "."); err != nil {
 		return err
 	}
@@ -102,14 +102,14 @@ func (r *Repo) create(ctx context.Context, f object.Format, partial bool) error 
 		return err
 	}
 	err = os.Rename(tmp, r.Path())
-	// If another process has created an equivalent repository since, that one is used.
+	// Another process has created an equivalent repository in the meantime, so this one is dropped.
 	if errors.Is(err, fs.ErrExist) {
 		return nil
 	}
 	return err
 }
 
-// markPartial sets or removes partialConfig in the store's configuration.
+// markPartial adds partialConfig to the repository's configuration, or removes it if partial is false.
 func (r *Repo) markPartial(partial bool) error {
 	path := filepath.Join(r.Path(), "config")
 	config, err := os.ReadFile(path)
@@ -123,7 +123,7 @@ func (r *Repo) markPartial(partial bool) error {
 	return disk.WriteFile(path, []byte(changed), 0o644)
 }
 
-// storeConfig names the remote and turns git's automatic maintenance off.
+// storeConfig is the configuration of a new repository. It names the remote and turns git's automatic maintenance off.
 const storeConfig = `[remote "origin"]
 	url = %s
 	fetch = +refs/heads/*:refs/heads/*
@@ -135,10 +135,9 @@ const storeConfig = `[remote "origin"]
 	unpackLimit = 1
 `
 
-// partialConfig marks the store as a partial clone, so that git's own commands know that blobs are
-// missing on purpose. It must not be set where stock git fetches: over the protocols of plain file
-// servers, git would request every missing object through another git that does the same, without
-// end.
+// partialConfig marks the repository as a partial clone, so that git's own commands expect blobs to be missing. It must not be
+// set for remotes from which stock git fetches: over the protocols of plain file servers, git would start another git for every
+// missing object, which would do the same, without end.
 const partialConfig = `[remote "origin"]
 	promisor = true
 	partialclonefilter = blob:none
@@ -149,7 +148,7 @@ func quoteConfig(value string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(value) + `"`
 }
 
-// formatOf returns the object format of a git directory, and false if there is none.
+// formatOf returns the object format of a git directory, and false if there is no git directory.
 func formatOf(gitDir string) (object.Format, bool) {
 	if _, err := os.Stat(filepath.Join(gitDir, "HEAD")); err != nil {
 		return 0, false
@@ -158,15 +157,15 @@ func formatOf(gitDir string) (object.Format, bool) {
 	if err != nil {
 		return 0, false
 	}
-	// SHA-1 repositories have no extensions.objectFormat, or one that names sha1.
+	// In a SHA-1 repository, extensions.objectFormat is missing or names sha1.
 	if strings.Contains(strings.ToLower(string(config)), "objectformat = sha256") {
 		return object.SHA256, true
 	}
 	return object.SHA1, true
 }
 
-// Peek returns the object format of the repository below a store's directory dir, and the URL of its remote, "" if the URL cannot
-// be read. It returns false if there is no repository.
+// Peek returns the object format of the repository below dir, the directory of a store, and the URL of its remote; url is "" if
+// it cannot be read. ok is false if there is no repository.
 func Peek(dir string) (f object.Format, url string, ok bool) {
 	git := filepath.Join(dir, "git")
 	if f, ok = formatOf(git); !ok {
@@ -176,7 +175,7 @@ func Peek(dir string) (f object.Format, url string, ok bool) {
 	if err != nil {
 		return f, "", true
 	}
-	for line := range strings.Lines(string(config)) { // create has written one line with the URL
+	for line := range strings.Lines(string(config)) { // the configuration contains one line with the URL, which create has written
 		if value, ok := strings.CutPrefix(strings.TrimSpace(line), "url = "); ok {
 			return f, unquoteConfig(value), true
 		}

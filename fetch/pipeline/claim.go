@@ -8,16 +8,17 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// Claim lets the caller send requests for blobs itself. It returns batches of at most size wants for those of ids
-// that are not in flight; the caller must send each batch and call Complete. others are the blobs that other requests
-// fetch, or that are refused; the caller waits for them.
+// Claim assigns blobs to the caller, which then sends the requests for them itself. It returns the blobs of ids that are not in
+// flight as batches of at most size wants. The caller must send each batch and then call Complete. others are the blobs that
+// other requests are fetching, and those that are refused; the caller waits for their channels Done.
 func (p *Pipeline) Claim(ids []object.ID, size int) (mine []*Batch, others []*Pending) {
 	p.shared.mu.Lock()
 	defer p.shared.mu.Unlock()
 	var b *Batch
 	for _, id := range ids {
 		f := p.table.pending[id]
-		// git waits for this in-flight request now, so its answer must not be paused in favor of readers.
+		// git now waits for the answer of this in-flight request, so the reading of the answer must not be paused for the benefit
+		// of readers.
 		if f != nil && f.inBatch != nil {
 			f.inBatch.urgent.Add(1)
 			others = append(others, f)
@@ -43,21 +44,20 @@ func (p *Pipeline) Claim(ids []object.ID, size int) (mine []*Batch, others []*Pe
 	return mine, others
 }
 
-// Release makes the wants in late available for another Claim, because the requests that contain them take too long.
+// Release makes the blobs of late available for another Claim, because the requests that contain them take too long.
 func (p *Pipeline) Release(late []*Pending) {
 	p.shared.mu.Lock()
 	defer p.shared.mu.Unlock()
 	for _, f := range late {
-		if f.inBatch != nil && !f.inBatch.suspect { // only examine requests suspects
+		if f.inBatch != nil && !f.inBatch.suspect { // suspect batches are sent only by examiner.examine, which keeps its blobs
 			f.inBatch = nil
 		}
 	}
 }
 
-// Complete ends a batch that Claim returned; err is the result of its request. Wants that did not arrive are queued
-// if a reader or prefetch needs them too. After an invalid answer, the blobs are requested again in smaller parts.
-// mixed is true if the batch may contain objects other than blobs, which cannot be requested in parts and are
-// refused.
+// Complete ends a batch that Claim returned; err is the result of the request for it. A blob that did not arrive is queued if a
+// reader or a prefetch needs it too. After an invalid answer, the blobs are requested again in smaller parts. mixed is true if
+// the batch may contain objects other than blobs; these cannot be requested in parts, so they are refused.
 func (p *Pipeline) Complete(b *Batch, err error, mixed bool) {
 	p.shared.mu.Lock()
 	defer p.shared.mu.Unlock()
@@ -67,7 +67,7 @@ func (p *Pipeline) Complete(b *Batch, err error, mixed bool) {
 		err = ErrNotFound
 	}
 	var suspects []prioritize.Want
-	// The want may be finished already, or after Release belong to another batch.
+	// A want of the batch may be finished already, or, after a call of Release, belong to another batch.
 	for _, w := range b.Wants {
 		f := p.table.pending[w.ID]
 		if f == nil || f.inBatch != b {
@@ -92,7 +92,7 @@ func (p *Pipeline) Complete(b *Batch, err error, mixed bool) {
 	p.shared.wake.Broadcast()
 }
 
-// closedChannel is the done channel of a want that is refused at once.
+// closedChannel is a closed channel. It is the channel done of a want that is refused without a request.
 var closedChannel = func() chan struct{} {
 	c := make(chan struct{})
 	close(c)

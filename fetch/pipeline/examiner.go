@@ -12,40 +12,40 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// An invalid answer (a broken pack, an object over the size limit, or one for which the disk has no room) is the
-// fault of one of the objects that were requested. To find this object, halves of the batch are requested one after
-// the other, then halves of an invalid half, and so on until the object is alone. Then the object is refused: reads
-// of it fail at once with the cause. It is requested again after refusedFirst, then after twice as long each time, up
-// to refusedTries times.
+// An answer is invalid if it contains a broken pack, an object over the size limit, or an object for which the disk has no room.
+// The cause is one of the objects that were requested. To find this object, the batch is divided: its halves are requested one
+// after the other, then the halves of an invalid half, and so on, until the object is alone. Then the object is refused, which
+// means that reads of it fail at once with the cause. The object is requested again after refusedFirst, then after twice as long
+// each time, up to refusedTries times.
 const (
-	singleTries  = 2 // requests for a single object before it is refused
+	singleTries  = 2 // number of requests for a single object before it is refused
 	refusedFirst = time.Second
 	refusedTries = 6
 )
 
-// part is a half, quarter and so on of the objects of an invalid answer.
+// part is a half, quarter and so on of the objects of a batch whose answer was invalid.
 type part struct {
 	wants []prioritize.Want
-	tries int // number of requests so far, if the part is a single object
+	tries int // number of requests so far; counted only if the part is a single object
 }
 
-// examiner searches the objects that made answers invalid, and requests refused blobs again when they are due. shared.mu guards parts
-// and examining.
+// examiner searches for the objects that made answers invalid, and requests refused blobs again when their time has come.
+// shared.mu guards parts and examining.
 type examiner struct {
 	shared   *shared
 	table    *table
 	health   *Health
 	refusals *Refusals
-	send     func(ctx context.Context, b *Batch) error // sends a batch and reports the blobs that arrive to the pipeline
-	retryOf  func(w prioritize.Want) func()            // Pipeline.RetryOf
+	send     func(ctx context.Context, b *Batch) error // sends a batch and reports each blob that arrives to the pipeline
+	retryOf  func(w prioritize.Want) func()            // returns the function that requests a want again; it is Pipeline.RetryOf
 	log      *zap.Logger
 
-	parts     []part // parts that are to be requested, one after the other
-	examining bool   // the goroutine examine is running
+	parts     []part // parts that examine requests, one after the other
+	examining bool   // true while the goroutine examine runs
 }
 
-// bisect schedules the wants of an invalid answer for requests in smaller parts, and starts examine if needed. The
-// caller holds shared.mu.
+// bisect schedules wants, whose answer was invalid with the error err, for requests in smaller parts. It starts the goroutine
+// examine unless it is running. The caller holds shared.mu.
 func (e *examiner) bisect(wants []prioritize.Want, err error) {
 	if len(wants) == 0 {
 		return
@@ -57,8 +57,9 @@ func (e *examiner) bisect(wants []prioritize.Want, err error) {
 	}
 }
 
-// split appends the halves of a part to the list of parts. Objects that readers wait for become the first half. A
-// single object is requested alone, or refused after singleTries. The caller holds shared.mu.
+// split divides a part, whose answer was invalid with the error err, and adds the halves to the list of parts. Objects for which
+// readers wait form the first half. A part that is a single object is requested again; after singleTries requests it is refused.
+// The caller holds shared.mu.
 func (e *examiner) split(of part, err error) {
 	if len(of.wants) == 1 {
 		w := of.wants[0]
@@ -71,8 +72,8 @@ func (e *examiner) split(of part, err error) {
 	}
 	var waited, rest []prioritize.Want
 	for _, w := range of.wants {
-		// Wants that readers wait for are separated from the rest, so that an invalid object in the rest does not
-		// delay them.
+		// Wants for which readers wait are separated from the others, so that an invalid object among the others does not delay
+		// the readers.
 		if f := e.table.pending[w.ID]; f != nil && f.waiters > 0 {
 			waited = append(waited, w)
 		} else {
@@ -86,7 +87,8 @@ func (e *examiner) split(of part, err error) {
 	e.parts = append([]part{{wants: e.table.hold(waited)}}, append(e.parts, part{wants: e.table.hold(rest)})...)
 }
 
-// refuse records that an object is refused, and finishes its want with the refusal. The caller holds shared.mu.
+// refuse records that the object of want w is refused because of err, and ends the wait of its readers with the refusal. The
+// caller holds shared.mu.
 func (e *examiner) refuse(w prioritize.Want, err error) {
 	r := e.refusals.byID[w.ID]
 	if r == nil {
@@ -102,8 +104,8 @@ func (e *examiner) refuse(w prioritize.Want, err error) {
 	}
 }
 
-// examine requests the parts one after the other, and refused objects when they are due, until none of either is
-// left. It runs in a goroutine of its own.
+// examine requests the parts one after the other, and refused objects when their time has come, until there are no more of them.
+// It runs in a separate goroutine.
 func (e *examiner) examine() {
 	ctx, cancel := e.shared.context()
 	defer cancel()
@@ -141,8 +143,8 @@ func (e *examiner) examine() {
 	}
 }
 
-// nextSuspect returns the next batch to request. tries is the number of requests for the part so far. If b is nil, no
-// batch is due before until, or, if until is zero, none is left and examine must end.
+// nextSuspect returns the next batch that examine is to request. tries is the number of earlier requests for that part. If b is
+// nil and until is not zero, examine must wait until that time. If both are zero, there is nothing left, and examine must end.
 func (e *examiner) nextSuspect() (b *Batch, tries int, until time.Time) {
 	e.shared.mu.Lock()
 	defer e.shared.mu.Unlock()
@@ -178,7 +180,7 @@ func (e *examiner) nextSuspect() (b *Batch, tries int, until time.Time) {
 	case time.Now().Before(due.Next):
 		return nil, 0, due.Next
 	case e.table.cached(due.Object):
-		// The object arrived with another request.
+		// The object has arrived with another request in the meantime.
 		e.refusals.forgive(due.Object)
 		return nil, 0, due.Next
 	}
@@ -186,7 +188,7 @@ func (e *examiner) nextSuspect() (b *Batch, tries int, until time.Time) {
 	return &Batch{suspect: true, background: true, Wants: []prioritize.Want{w}}, singleTries, time.Time{}
 }
 
-// examined records the result of a batch of suspects. It returns false if the answer was invalid.
+// examined records the result of a batch that examine has sent. It returns false if the answer was invalid.
 func (e *examiner) examined(b *Batch, tries int, err error) bool {
 	e.shared.mu.Lock()
 	defer e.shared.mu.Unlock()
@@ -204,19 +206,21 @@ func (e *examiner) examined(b *Batch, tries int, err error) bool {
 	for _, w := range b.Wants {
 		r, f := e.refusals.byID[w.ID], e.table.pending[w.ID]
 		switch {
-		case f != nil && f.inBatch == b: // one of a part
+		case f != nil && f.inBatch == b: // the want belongs to a part, not to a refused object
 			f.inBatch = nil
 			if invalid {
 				left = append(left, w)
 			} else {
-				e.table.queue.Push(w) // senders handle any other failure
+				e.table.queue.Push(w) // senders request the want again, and handle failures other than invalid answers
 			}
 		case r == nil:
 		case invalid:
 			e.refuse(w, err)
 		case IsUnreachable(err):
 			r.Next = time.Now().Add(refusedFirst)
-		default: // the remote was repaired: the object arrived, or was removed there; so all others are tried again
+		// The remote was repaired: it has sent the object, or no longer has it. Therefore all other refused objects are tried
+		// again.
+		default:
 			e.refusals.forgive(object.ID{})
 		}
 	}

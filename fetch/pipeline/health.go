@@ -10,8 +10,8 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// While requests to the remote fail, one is repeated at intervals, so that the end of the failure is noticed even if
-// no process reads. The interval doubles each time, up to maxRetry, or up to maxReaderProbe while a reader waits.
+// While requests to the remote fail, one request is repeated at intervals, so that the end of the failure is noticed even if no
+// process reads. The interval doubles each time. Its maximum is maxRetry, or maxReaderProbe while a reader waits.
 const (
 	firstProbe     = 100 * time.Millisecond
 	maxReaderProbe = time.Second
@@ -19,53 +19,53 @@ const (
 	maxRetry       = 8 * time.Second
 )
 
-// Health is the state of the remote as the requests of a pipeline find it: whether it answers, and when to try again if it does not.
-// Callers report the results of requests that they send themselves. shared.mu guards its fields.
+// Health is the state of the remote according to the requests of a pipeline: whether the remote is reachable, and when to try
+// again if it is not. Callers that send requests themselves report the results here. shared.mu guards the fields.
 //
-// While the remote is unreachable, requests wait, and only one at a time is sent as a probe. When a probe is
-// answered, all waiting requests are sent.
+// While the remote is unreachable, requests wait, and only one at a time is sent, as a probe. When a probe is answered, all
+// waiting requests are sent.
 type Health struct {
 	shared    *shared
 	table     *table
 	deadline  time.Duration // how long a reader waits for contents
-	sendProbe func()        // sends a small request, to find out whether the remote answers again; may be nil
+	sendProbe func()        // sends a small request that shows whether the remote answers again; may be nil
 
 	outage
-	recovered      chan struct{} // closed and replaced when a failure ends
-	readersWaiting int           // readers that wait for the remote
+	recovered      chan struct{} // closed and replaced by a new channel when a failure ends
+	readersWaiting int           // number of readers that wait for the remote
 	admitting      int           // number of calls of admit that wait because the remote is unreachable
 }
 
-// outage is the last failure since the last success, and when to try again. A success resets it to the zero value.
+// outage describes the last failure since the last successful request, and when to try again. A success resets it to the zero
+// value.
 type outage struct {
 	err   error
 	at    time.Time
 	retry func()      // repeats the request that failed
-	timer *time.Timer // calls retryNow at next; nil while nothing fails
+	timer *time.Timer // calls retryNow at the time next; nil if no call is scheduled
 	pause time.Duration
 
 	unreachable bool
-	probing     bool          // a probe is in flight
-	next        time.Time     // when the next request may be sent
-	notBefore   time.Time     // the remote has asked for no request until then (Retry-After)
-	changed     chan struct{} // closed when a waiting request should check again; nil if none waits
+	probing     bool          // a probe (see Health) is in flight
+	next        time.Time     // time before which no request may be sent
+	notBefore   time.Time     // time until which the remote has asked for no requests (HTTP Retry-After)
+	changed     chan struct{} // closed when the waiting requests should check again; nil if none waits
 }
 
-// AnswerError is an error that occurred after an answer had begun: while reading, verifying or storing it.
+// AnswerError is an error that occurred after the remote had begun to answer: while the answer was read, verified or stored.
 type AnswerError struct{ Err error }
 
 func (e AnswerError) Error() string { return e.Err.Error() }
 func (e AnswerError) Unwrap() error { return e.Err }
 
-// SessionRemoteError is an error of a request to a session remote. It is not recorded as unreachability of the
-// store's own remote.
+// SessionRemoteError is an error of a request to a session remote. It does not mean that the store's own remote is unreachable.
 type SessionRemoteError struct{ Err error }
 
 func (e SessionRemoteError) Error() string { return e.Err.Error() }
 func (e SessionRemoteError) Unwrap() error { return e.Err }
 
-// IsUnreachable reports whether err means that the remote cannot be reached, so that a later request may succeed:
-// refused, reset and lost connections, stalls, HTTP status 5xx and 429.
+// IsUnreachable reports whether err means that the remote cannot be reached, so that a later request may succeed. Such errors are
+// connections that are refused, reset or lost, requests that stall, and the HTTP status codes 5xx and 429.
 func IsUnreachable(err error) bool {
 	var limited transport.RateLimited
 	var certificate *tls.CertificateVerificationError
@@ -74,22 +74,22 @@ func IsUnreachable(err error) bool {
 		(errors.Is(err, transport.ErrUnreachable) || errors.Is(err, transport.ErrStalled) || errors.As(err, &limited))
 }
 
-// Failure returns the last failure since the last success, and its time; a nil err means that there
-// is none.
+// Failure returns the last failure since the last successful request, and its time. err is nil if there is none.
 func (h *Health) Failure() (at time.Time, err error) {
 	h.shared.mu.Lock()
 	defer h.shared.mu.Unlock()
 	return h.at, h.err
 }
 
-// ReportFailure records a failure of the remote. retry repeats the request in the background.
+// ReportFailure records that a request to the remote has failed with err. retry repeats the request; it is called in the
+// background.
 func (h *Health) ReportFailure(err error, retry func()) {
 	h.shared.mu.Lock()
 	defer h.shared.mu.Unlock()
 	h.failed(err, retry, false)
 }
 
-// failed is ReportFailure for a caller that holds shared.mu. probe is true if the failed request was the probe.
+// failed does the same as ReportFailure. probe is true if the failed request was the probe. The caller holds shared.mu.
 func (h *Health) failed(err error, retry func(), probe bool) {
 	if probe {
 		h.probing = false
@@ -106,7 +106,8 @@ func (h *Health) failed(err error, retry func(), probe bool) {
 			h.schedule()
 		}
 	}
-	if h.unreachable && !probe { // the failure of an older request, or a reader's deadline, changes nothing
+	// An older request has failed, or the deadline of a reader has passed. This shows nothing new about an unreachable remote.
+	if h.unreachable && !probe {
 		return
 	}
 	h.err, h.at, h.retry = err, now, retry
@@ -130,7 +131,8 @@ func (h *Health) schedule() {
 	}
 	h.next = h.at.Add(pause)
 	if h.notBefore.After(h.next) && (h.readersWaiting == 0 || time.Until(h.notBefore) <= h.deadline) {
-		h.next = h.notBefore // not if a reader waits whose deadline is earlier: then a request is sent anyway
+		// If the deadline of a waiting reader ends earlier than notBefore, a request is sent nevertheless.
+		h.next = h.notBefore
 	}
 	if h.timer != nil {
 		h.timer.Stop()
@@ -138,7 +140,7 @@ func (h *Health) schedule() {
 	h.timer = time.AfterFunc(time.Until(h.next), h.retryNow)
 }
 
-// retryNow wakes the requests that wait for the remote, one of which becomes the probe. If none waits, it repeats the
+// retryNow wakes the requests that wait for the remote, one of which becomes the probe. If no request waits, it repeats the
 // request that has failed.
 func (h *Health) retryNow() {
 	h.shared.mu.Lock()
@@ -147,7 +149,7 @@ func (h *Health) retryNow() {
 		retry = h.sendProbe
 	}
 	h.timer = nil
-	if failing && unreachable { // in case no waiting request becomes the probe
+	if failing && unreachable { // for the case that no waiting request becomes the probe
 		h.timer = time.AfterFunc(maxRetry, h.retryNow)
 	}
 	idle := h.admitting == 0 && h.table.queue.Len() == 0 && !h.probing
@@ -167,8 +169,8 @@ func (h *Health) wakeAll() {
 	h.shared.wake.Broadcast()
 }
 
-// addReader counts a reader that begins to wait for the remote, and shortens the pause before the next probe. The
-// caller must call removeReader afterwards, and holds shared.mu.
+// addReader records that a reader begins to wait for the remote, and shortens the pause before the next probe. The caller holds
+// shared.mu, and must call removeReader when the reader stops waiting.
 func (h *Health) addReader() {
 	h.readersWaiting++
 	if h.unreachable && !h.probing {
@@ -176,12 +178,12 @@ func (h *Health) addReader() {
 	}
 }
 
-// removeReader records that a reader has stopped waiting. The caller holds shared.mu.
+// removeReader records that a reader has stopped waiting for the remote. The caller holds shared.mu.
 func (h *Health) removeReader() { h.readersWaiting-- }
 
-// mayRequest reports whether a request may be sent now. While the remote is unreachable, only one request at a time
-// may be sent, the probe. If probe is true, the caller must report the result of the request by failed or
-// answered. The caller holds shared.mu.
+// mayRequest reports whether a request may be sent now. While the remote is unreachable, only one request at a time may be sent,
+// the probe. If probe is true, the request is the probe, and the caller must report its result with succeeded, answered or
+// failed. The caller holds shared.mu.
 func (h *Health) mayRequest() (may, probe bool) {
 	switch {
 	case !h.unreachable:
@@ -193,7 +195,7 @@ func (h *Health) mayRequest() (may, probe bool) {
 	return true, true
 }
 
-// answered is ReportAnswer for a caller that holds shared.mu.
+// answered does the same as ReportAnswer. The caller holds shared.mu.
 func (h *Health) answered() {
 	if h.unreachable && !h.mustWait() {
 		h.unreachable, h.probing = false, false
@@ -201,28 +203,28 @@ func (h *Health) answered() {
 	}
 }
 
-// mustWait reports whether the remote has asked for a pause (Retry-After) that has not ended, and no probe is in
-// flight. An answer that arrives in this time belongs to an older request.
+// mustWait reports whether the remote has asked for a pause (HTTP Retry-After) that has not ended, and no probe is in flight. An
+// answer that arrives during the pause belongs to a request that was sent before it. The caller holds shared.mu.
 func (h *Health) mustWait() bool {
 	return h.unreachable && !h.probing && time.Now().Before(h.notBefore)
 }
 
-// ReportAnswer records that an answer has begun, so the remote is reachable, even if the answer turns out to be
-// invalid. The recorded failure ends only when an object arrives.
+// ReportAnswer records that the remote has begun to answer a request. The remote is therefore reachable, even if the answer turns
+// out to be invalid. The recorded failure remains until ReportSuccess is called.
 func (h *Health) ReportAnswer() {
 	h.shared.mu.Lock()
 	defer h.shared.mu.Unlock()
 	h.answered()
 }
 
-// ReportSuccess records that the remote has answered a request, which ends a failure.
+// ReportSuccess records that a request has succeeded, which ends a failure.
 func (h *Health) ReportSuccess() {
 	h.shared.mu.Lock()
 	defer h.shared.mu.Unlock()
 	h.succeeded()
 }
 
-// succeeded is ReportSuccess for a caller that holds shared.mu.
+// succeeded does the same as ReportSuccess. The caller holds shared.mu.
 func (h *Health) succeeded() {
 	if h.err == nil && !h.unreachable || h.mustWait() {
 		return
@@ -236,9 +238,9 @@ func (h *Health) succeeded() {
 	h.recovered = make(chan struct{})
 }
 
-// Retry calls request for a reader, and calls it again as long as the remote is unreachable, until ctx ends or the
-// deadline passes. While the remote is unreachable, only one request of the pipeline is sent at a time. retry, which
-// may be nil, repeats the request in the background after Retry has returned.
+// Retry calls request on behalf of a reader. It calls request again as long as the remote is unreachable, until ctx ends or the
+// read deadline passes. While the remote is unreachable, the pipeline sends only one request at a time. retry, which may be nil,
+// is recorded with a failure and repeats the request in the background.
 func (h *Health) Retry(ctx context.Context, retry func(), request func() error) error {
 	h.shared.mu.Lock()
 	h.addReader()
@@ -272,7 +274,8 @@ func (h *Health) Retry(ctx context.Context, retry func(), request func() error) 
 	}
 }
 
-// admit waits until a request may be sent (mayRequest). probe is true if that request is the probe.
+// admit waits until a request may be sent. probe is true if the request is the probe, whose result the caller must report (see
+// mayRequest). The error is ErrClosed, the error of ctx, or that of DeadlineError.
 func (h *Health) admit(ctx context.Context) (probe bool, err error) {
 	for {
 		h.shared.mu.Lock()
@@ -313,8 +316,8 @@ func (h *Health) admit(ctx context.Context) (probe bool, err error) {
 // Deadline returns how long a reader waits for contents.
 func (h *Health) Deadline() time.Duration { return h.deadline }
 
-// DeadlineError returns the error for a reader whose deadline has passed. cause is the reason why the remote is
-// unreachable, or nil if it is reachable.
+// DeadlineError returns an error that wraps ErrDeadline, for a reader whose deadline has passed. cause is the reason why the
+// remote is unreachable, or nil if the remote is reachable.
 func (h *Health) DeadlineError(cause error) error {
 	if cause == nil {
 		return fmt.Errorf("%w after %s", ErrDeadline, h.deadline)
@@ -322,7 +325,7 @@ func (h *Health) DeadlineError(cause error) error {
 	return fmt.Errorf("%w after %s: %w", ErrDeadline, h.deadline, cause)
 }
 
-// Reachable reports whether the remote counts as reachable.
+// Reachable reports whether the remote is not known to be unreachable.
 func (h *Health) Reachable() bool {
 	h.shared.mu.Lock()
 	defer h.shared.mu.Unlock()
@@ -336,8 +339,8 @@ func (h *Health) Recovered() <-chan struct{} {
 	return h.recovered
 }
 
-// Probe calls request as soon as a request may be sent, and records the result as the state of the remote. If ctx
-// ends first, it does nothing.
+// Probe calls request as soon as a request may be sent, and records its result as the state of the remote. If ctx ends first,
+// request is not called.
 func (h *Health) Probe(ctx context.Context, request func() error) {
 	probe, err := h.admit(ctx)
 	if err != nil {

@@ -8,37 +8,37 @@ import (
 	"github.com/artifactfs/artifactfs/prioritize"
 )
 
-// pacer decides how large background batches are and when they give way to readers. shared.mu guards the fields below readers;
-// the others are read without a lock.
+// pacer determines how large background batches are and when they are delayed because readers wait. shared.mu guards the fields
+// below readers; the other fields are read without a lock.
 type pacer struct {
 	shared     *shared
-	foreground atomic.Int32 // in-flight foreground batches
+	foreground atomic.Int32 // number of in-flight foreground batches
 	lastReader atomic.Int64 // time when a reader last began to wait, in nanoseconds since 1970
-	readers    *Readers     // of all stores of the process
+	readers    *Readers     // readers of all stores of the process
 
-	crawlingUntil time.Time // background batches are large until then
-	crawlSize     int       // size of the next large batch, in wants
-	prefetchSize  int       // size of the next prefetch batch, in wants
-	lastPrefetch  time.Time // when the last prefetch batch was taken
+	crawlingUntil time.Time // until this time, readahead batches have the size crawlSize
+	crawlSize     int       // size, in wants, of the next batch for a process that reads the whole tree
+	prefetchSize  int       // size, in wants, of the next prefetch batch
+	lastPrefetch  time.Time // time at which the last prefetch batch was sent
 }
 
-// Readers records when a reader of any store of the process last began to wait. All stores share the host's
-// connection to the network, so prefetches of any store are delayed for readers of every store. Only the beginning of
-// a wait counts: otherwise a reader that waits for a hanging remote would delay the prefetches of all other stores.
-type Readers struct{ last atomic.Int64 } // nanoseconds since 1970
+// Readers records when a reader of any store of the process last began to wait. All stores share the network connection of this
+// host, so prefetches of each store are delayed for the readers of all stores. Only the beginning of a wait counts, because a
+// reader that waits for a hanging remote must not delay the prefetches of all other stores.
+type Readers struct{ last atomic.Int64 } // time in nanoseconds since 1970
 
-// active reports whether a reader of any store has begun to wait within activeTime.
+// active reports whether a reader of any store has begun to wait within the time activeTime before now.
 func (r *Readers) active(now time.Time) bool {
 	return now.Sub(time.Unix(0, r.last.Load())) < activeTime
 }
 
-// beginForeground counts a foreground request that the caller sends, until end is called.
+// beginForeground counts a foreground request that the caller sends, until the caller calls end.
 func (c *pacer) beginForeground() (end func()) {
 	c.foreground.Add(1)
 	return func() { c.foreground.Add(-1) }
 }
 
-// startCrawl makes background batches large for crawlTime, because a process reads the whole tree.
+// startCrawl makes readahead batches large for the time crawlTime, because a process reads the whole tree.
 func (c *pacer) startCrawl() {
 	c.shared.mu.Lock()
 	defer c.shared.mu.Unlock()
@@ -49,14 +49,14 @@ func (c *pacer) startCrawl() {
 	c.crawlingUntil = now.Add(crawlTime)
 }
 
-// noteReader records that a reader begins to wait, or is about to.
+// noteReader records that a reader begins to wait now, or probably will at once.
 func (c *pacer) noteReader() {
 	now := time.Now().UnixNano()
 	c.lastReader.Store(now)
 	c.readers.last.Store(now)
 }
 
-// mayPrefetch reports whether a prefetch batch may be sent now. If not, it wakes the senders after activeTime, so
+// mayPrefetch reports whether a prefetch batch may be sent now. If it returns false, it wakes the senders after activeTime, so
 // that they check again. The caller holds shared.mu.
 func (c *pacer) mayPrefetch() bool {
 	now := time.Now()
@@ -68,14 +68,14 @@ func (c *pacer) mayPrefetch() bool {
 	return false
 }
 
-// pause blocks while the reading of the answer to batch b must be paused: b is a background batch, foreground batches
-// are in flight, and no reader waits for a part of b. It blocks for at most MaxPause. The error is that of ctx.
+// pause blocks while the reading of the answer to batch b must be paused, but for at most MaxPause. The reading must be paused if
+// b is a background batch, foreground batches are in flight, and no reader waits for a blob of b. The error is that of ctx.
 func (c *pacer) pause(ctx context.Context, b *Batch) error {
 	return WaitWhile(ctx, MaxPause, func() bool { return b.background && c.foreground.Load() > 0 && b.urgent.Load() == 0 })
 }
 
-// busy reports whether foreground requests are in flight, a reader has begun to wait within idleTime, or a process
-// reads the whole tree.
+// busy reports whether foreground requests are in flight, a reader has begun to wait within the last idleTime, or a process reads
+// the whole tree.
 func (c *pacer) busy() bool {
 	if c.foreground.Load() > 0 || time.Since(time.Unix(0, c.lastReader.Load())) < idleTime {
 		return true
@@ -85,8 +85,8 @@ func (c *pacer) busy() bool {
 	return time.Now().Before(c.crawlingUntil)
 }
 
-// batchSize returns the size of the next background batch, in wants. best is the most urgent class in the queue. The caller holds
-// shared.mu.
+// batchSize returns the maximum size, in wants, of the next background batch. best is the most urgent class in the queue. The
+// caller holds shared.mu.
 func (c *pacer) batchSize(best prioritize.Class, now time.Time) int {
 	if best == prioritize.Readahead && now.Before(c.crawlingUntil) {
 		size := c.crawlSize
@@ -97,9 +97,9 @@ func (c *pacer) batchSize(best prioritize.Class, now time.Time) int {
 	return c.prefetchSize
 }
 
-// noteBatch records that a background batch was taken from the queue at the time now. best is the argument of batchSize, and full is
-// true if the batch has the size that batchSize returned. A full prefetch batch doubles the size of the next one. The caller holds
-// shared.mu.
+// noteBatch records that a background batch was taken from the queue at the time now. best is the class that was passed to
+// batchSize. full is true if the batch has the size that batchSize returned. A full prefetch batch doubles the size of the next
+// one. The caller holds shared.mu.
 func (c *pacer) noteBatch(best prioritize.Class, full bool, now time.Time) {
 	if best <= prioritize.Readahead {
 		return
@@ -110,7 +110,8 @@ func (c *pacer) noteBatch(best prioritize.Class, full bool, now time.Time) {
 	}
 }
 
-// WaitWhile blocks while cond returns true, but for at most limit. It returns the error of ctx.
+// WaitWhile blocks while cond returns true, but for at most the duration limit. It returns the error of ctx if ctx has ended,
+// else nil.
 func WaitWhile(ctx context.Context, limit time.Duration, cond func() bool) error {
 	for start := time.Now(); cond() && time.Since(start) < limit; {
 		select {

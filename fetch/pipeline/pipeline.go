@@ -1,15 +1,15 @@
 // Package pipeline requests blobs from a remote on behalf of many readers and prefetches.
 //
-// A want is one blob that is to be requested. Wants that are queued at the same time share a request (a batch). At
-// most one want per blob is pending, and blobs that readers wait for are requested before those that only a prefetch
-// wants. The pipeline keeps track of whether the remote is reachable and how long to back off (health), and of
-// objects whose answers were invalid (refusals). It does not store blobs; Config.Send does.
+// A want is one blob that is to be requested. Wants that are queued at the same time are sent in one request (a batch). At most
+// one want per blob is pending. Blobs for which readers wait are requested before those that only a prefetch needs. The pipeline
+// records whether the remote is reachable and how long to back off (health), and which objects had invalid answers (refusals). It
+// does not store blobs; Config.Send does.
 //
-// Files: pipeline.go (waiting and queueing), table.go (the pending wants), sender.go (choosing and sending batches), pacer.go (how
-// much is requested in the background), health.go (failures of the remote), refusal.go and examiner.go (invalid answers),
+// Files: pipeline.go (waiting and queueing), table.go (the pending wants), sender.go (choosing and sending batches), pacer.go
+// (how much is requested in the background), health.go (failures of the remote), refusal.go and examiner.go (invalid answers),
 // claim.go (batches that the caller sends), shared.go (the mutex).
 //
-// Lock order: shared.mu is a leaf, except for the locks that Config.Cached acquires.
+// Lock order: a goroutine that holds shared.mu acquires no other locks, except those that Config.Cached acquires.
 package pipeline
 
 import (
@@ -25,15 +25,15 @@ import (
 )
 
 const (
-	// HedgeAfter is how long a reader waits for a blob that is part of an in-flight background request. Then the blob
-	// is requested once more, in a request of its own. HedgeCrawl is the same time for a crawler, a process that
-	// reads the whole tree, for which large answers are faster.
+	// HedgeAfter is how long a reader waits for a blob that is part of an in-flight background request. After that time, the blob
+	// is requested once more, in a foreground request. HedgeCrawl is used instead for a crawler, a process that reads the whole
+	// tree, because a crawler is faster with large answers.
 	HedgeAfter = 150 * time.Millisecond
 	HedgeCrawl = 3 * time.Second
 	// roomPoll is the interval at which AwaitRoom checks the length of the queue.
 	roomPoll = 20 * time.Millisecond
-	// maxSharedSize is the maximum size, in bytes, of contents that are returned to readers directly. Readers read
-	// larger contents from the cache.
+	// maxSharedSize is the maximum size, in bytes, of contents that Wait returns in memory. Readers read larger contents from the
+	// cache.
 	maxSharedSize = 1 << 20
 )
 
@@ -46,19 +46,20 @@ var (
 	ErrClosed = errors.New("closed")
 )
 
-// Neighbours are wants that are queued together with a want that a reader waits for, so that one request fetches all.
+// Neighbours are wants that are queued together with the want of a reader, so that one request fetches all of them.
 type Neighbours struct {
 	Wants []prioritize.Want
-	// Patience is how long the reader waits for a background answer before its blob is requested once more:
-	// HedgeAfter or HedgeCrawl.
+	// Patience is how long the reader waits for its blob to arrive with a background request before the blob is requested once
+	// more. It is HedgeAfter or HedgeCrawl.
 	Patience time.Duration
 }
 
-// Pipeline merges, orders, sends and retries wants for blobs. At most one want per object is
-// pending at any time. It composes the parts below, which share one mutex. Its methods may be called from any goroutine.
+// Pipeline merges wants for the same blob, orders them by urgency, sends them in batches, and repeats failed requests. At most
+// one want per object is pending at any time. A Pipeline consists of the parts below, which share one mutex. Its methods may be
+// called from any goroutine.
 //
-// Config.Cached is called with shared.mu held, so shared.mu is acquired before any lock that this function acquires. shared.mu is
-// never held across network or disk waits.
+// Config.Cached is called with shared.mu held, so shared.mu must be acquired before any lock that this function acquires. No
+// goroutine holds shared.mu while it waits for the network or the disk.
 type Pipeline struct {
 	send     func(ctx context.Context, b *Batch, arrived func(object.ID, []byte)) error
 	shared   *shared
@@ -68,14 +69,16 @@ type Pipeline struct {
 	refusals *Refusals
 	examiner *examiner
 
-	waits    metrics.Histogram    // how long readers waited for contents
-	requests [2]metrics.Histogram // how long a batch took, from the request to its last object; [1] counts background batches
+	waits metrics.Histogram // how long readers waited for contents
+	// requests measures how long batches took, from the request to the last object. Index 0 is for foreground batches, index 1
+	// for background batches.
+	requests [2]metrics.Histogram
 }
 
 // Config configures a Pipeline.
 type Config struct {
-	// Send requests the wants of a batch, stores each blob where reads find it, and then calls
-	// arrived with its contents (nil if they are large).
+	// Send requests the wants of a batch, stores each blob where readers find it, and then calls arrived with the blob's
+	// contents, or with nil if the contents are large.
 	Send func(ctx context.Context, b *Batch, arrived func(object.ID, []byte)) error
 	// Cached reports whether contents are on this host, so that they need not be requested. It is called with the
 	// pipeline's mutex held and must not wait for network or disk.
@@ -83,11 +86,11 @@ type Config struct {
 	// Probe sends a small request that shows whether the remote answers again. It may be nil.
 	Probe    func()
 	Deadline time.Duration // how long a reader waits for contents
-	Readers  *Readers      // of all stores of the process; nil: of this pipeline alone
+	Readers  *Readers      // shared by all stores of the process; nil: this pipeline has its own
 	Log      *zap.Logger
 }
 
-// New returns a running Pipeline. The caller must call Close.
+// New returns a Pipeline and starts its goroutines. The caller must call Close.
 func New(c Config) *Pipeline {
 	if c.Readers == nil {
 		c.Readers = new(Readers)
@@ -115,10 +118,10 @@ func New(c Config) *Pipeline {
 	return p
 }
 
-// Health returns the state of the remote.
+// Health returns the part of the pipeline that records whether the remote is reachable.
 func (p *Pipeline) Health() *Health { return p.health }
 
-// Refusals returns the objects whose answers were invalid.
+// Refusals returns the part of the pipeline that records the objects whose answers were invalid.
 func (p *Pipeline) Refusals() *Refusals { return p.refusals }
 
 // Latencies returns histograms of how long readers waited for contents, and of how long foreground and background
@@ -127,24 +130,24 @@ func (p *Pipeline) Latencies() (waits, foreground, background *metrics.Histogram
 	return &p.waits, &p.requests[0], &p.requests[1]
 }
 
-// BeginForeground counts a foreground request that the caller sends, until end is called.
+// BeginForeground counts a foreground request that the caller sends itself, until the caller calls end.
 func (p *Pipeline) BeginForeground() (end func()) { return p.pacer.beginForeground() }
 
-// NoteReader records that a reader begins to wait, or is about to.
+// NoteReader records that a reader begins to wait now, or probably will at once.
 func (p *Pipeline) NoteReader() { p.pacer.noteReader() }
 
-// StartCrawl makes background batches large for crawlTime, because a process reads the whole tree.
+// StartCrawl makes readahead batches large for the time crawlTime, because a process reads the whole tree.
 func (p *Pipeline) StartCrawl() { p.pacer.startCrawl() }
 
-// Pause blocks while the reading of the answer to batch b must be paused: b is a background batch, foreground batches
-// are in flight, and no reader waits for a part of b. It blocks for at most MaxPause. The error is that of ctx.
+// Pause blocks while the reading of the answer to batch b must be paused, but for at most MaxPause. The reading must be paused if
+// b is a background batch, foreground batches are in flight, and no reader waits for a blob of b. The error is that of ctx.
 func (p *Pipeline) Pause(ctx context.Context, b *Batch) error { return p.pacer.pause(ctx, b) }
 
-// Busy reports whether foreground requests are in flight, a reader has begun to wait within idleTime, or a process
-// reads the whole tree.
+// Busy reports whether foreground requests are in flight, a reader has begun to wait within the last idleTime, or a process reads
+// the whole tree.
 func (p *Pipeline) Busy() bool { return p.pacer.busy() }
 
-// Close cancels all requests, ends every wait with ErrClosed, and returns when all goroutines of the pipeline have
+// Close cancels all requests, makes all waiting calls return ErrClosed, and returns when all goroutines of the pipeline have
 // ended.
 func (p *Pipeline) Close() {
 	p.shared.mu.Lock()
@@ -155,7 +158,7 @@ func (p *Pipeline) Close() {
 	p.shared.closed = true
 	close(p.shared.stop)
 	p.shared.wake.Broadcast()
-	p.health.succeeded() // stops the timer
+	p.health.succeeded() // this call stops the timer of a failure
 	p.health.wakeAll()
 	p.shared.mu.Unlock()
 	p.shared.wg.Wait()
@@ -166,10 +169,10 @@ func (p *Pipeline) Close() {
 	}
 }
 
-// Wait waits until the contents of one blob are on this host and returns them. It queues the blob, unless it is
-// pending already, and its neighbours. Contents over 1 MiB are returned as nil: the caller reads them from the cache.
-// The error is or wraps ErrNotFound, ErrDeadline, ErrClosed, the error of ctx, a refusal, or the failure of the
-// remote. If Wait returns early, an in-flight request continues.
+// Wait waits until the contents of one blob are on this host and returns them. It queues the want w, unless w is pending already,
+// and the wants of neighbours. Contents larger than 1 MiB are returned as nil, and the caller has to read them from the cache.
+// The error is or wraps ErrNotFound, ErrDeadline, ErrClosed, the error of ctx, a Refusal, or the failure of the remote. If Wait
+// returns before the blob has arrived, an in-flight request continues.
 func (p *Pipeline) Wait(ctx context.Context, w prioritize.Want, neighbours Neighbours) ([]byte, error) {
 	w.Class = prioritize.Waiting
 	p.NoteReader()
@@ -221,8 +224,8 @@ func (p *Pipeline) Wait(ctx context.Context, w prioritize.Want, neighbours Neigh
 	return nil, err
 }
 
-// await blocks until the want is finished, ctx ends or the deadline passes. Whenever patience has passed, it calls
-// hedge.
+// await blocks until the want is finished, ctx ends, or the read deadline passes. Each time the duration patience has passed, it
+// calls hedge.
 func (p *Pipeline) await(ctx context.Context, f *Pending, w prioritize.Want, patience time.Duration) error {
 	deadline := time.NewTimer(p.health.deadline)
 	defer deadline.Stop()
@@ -249,7 +252,7 @@ func (p *Pipeline) await(ctx context.Context, f *Pending, w prioritize.Want, pat
 	}
 }
 
-// hedge queues a want again if it is part of an in-flight background batch, so that a foreground request fetches it
+// hedge queues a want again if the want is part of an in-flight background batch, so that a foreground request fetches the blob
 // sooner.
 func (p *Pipeline) hedge(f *Pending, w prioritize.Want) {
 	p.shared.mu.Lock()
@@ -262,7 +265,7 @@ func (p *Pipeline) hedge(f *Pending, w prioritize.Want) {
 	p.shared.wake.Broadcast()
 }
 
-// Queue queues wants of a prefetch or readahead. It does not wait. Wants that are pending already stay pending.
+// Queue queues wants of a prefetch or readahead. It does not wait. A want that is pending already is not queued twice.
 func (p *Pipeline) Queue(wants []prioritize.Want) {
 	p.shared.mu.Lock()
 	defer p.shared.mu.Unlock()
@@ -294,7 +297,7 @@ func (p *Pipeline) AwaitRoom(ctx context.Context, n int) bool {
 	return ctx.Err() == nil
 }
 
-// Prefetching returns the number of pending blobs that a prefetch wants.
+// Prefetching returns the number of pending wants that a prefetch or readahead has queued.
 func (p *Pipeline) Prefetching() (n int) {
 	p.shared.mu.Lock()
 	defer p.shared.mu.Unlock()
@@ -306,21 +309,21 @@ func (p *Pipeline) Prefetching() (n int) {
 	return n
 }
 
-// Lost returns the number of blobs that a prefetch wanted and that could not be fetched.
+// Lost returns how many wants of a prefetch or readahead have failed since the pipeline was created.
 func (p *Pipeline) Lost() int {
 	p.shared.mu.Lock()
 	defer p.shared.mu.Unlock()
 	return p.table.lost
 }
 
-// IsPending reports whether a blob is queued or in flight.
+// IsPending reports whether the want for a blob is queued or in flight.
 func (p *Pipeline) IsPending(id object.ID) bool {
 	p.shared.mu.Lock()
 	defer p.shared.mu.Unlock()
 	return p.table.pending[id] != nil
 }
 
-// IsInFlight reports whether a blob is part of a batch that is being sent and answered.
+// IsInFlight reports whether the want for a blob is part of a batch, which is being sent or answered.
 func (p *Pipeline) IsInFlight(id object.ID) bool {
 	p.shared.mu.Lock()
 	defer p.shared.mu.Unlock()
@@ -328,8 +331,8 @@ func (p *Pipeline) IsInFlight(id object.ID) bool {
 	return f != nil && f.inBatch != nil
 }
 
-// Queued returns the numbers of queued wants: foreground counts those that readers wait for and their neighbours,
-// background all others.
+// Queued returns the numbers of queued wants. foreground counts the wants for which readers wait, and their neighbours;
+// background counts all others.
 func (p *Pipeline) Queued() (foreground, background int) {
 	p.shared.mu.Lock()
 	defer p.shared.mu.Unlock()
@@ -343,8 +346,8 @@ func (p *Pipeline) Queued() (foreground, background int) {
 	return foreground, background
 }
 
-// RetryOf returns a function that queues w for a background request, or reports success if its contents are on this
-// host.
+// RetryOf returns a function for ReportFailure. The function queues w for a background request; if the contents are on this host
+// already, it calls ReportSuccess instead.
 func (p *Pipeline) RetryOf(w prioritize.Want) func() {
 	w.Class = prioritize.Readahead
 	return func() {

@@ -15,23 +15,23 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// Refusal is an object whose answers were invalid, and the error that its readers see.
+// Refusal describes an object whose answers were invalid. It is also the error that readers of the object get.
 type Refusal struct {
-	Object object.ID // zero: history
-	Path   string    // "" if it is not known
+	Object object.ID // zero: the Refusal is for the history, not for one object
+	Path   string    // path of a file with these contents; "" if it is not known
 	Err    error
-	Next   time.Time // when the object is requested again; zero: not automatically
+	Next   time.Time // time at which the object is requested again; zero: not automatically
 }
 
-// refusal is a Refusal with the state of its retries.
+// refusal is a Refusal together with the state of its automatic retries.
 type refusal struct {
 	Refusal
 	class prioritize.Class
 	tries int
-	blob  bool // the object is a blob, which examine requests again automatically
+	blob  bool // the object is a blob; examine requests blobs again automatically
 }
 
-// Error names the object, its path if it is known, and the cause.
+// Error returns a message with the object, its path if it is known, and the cause.
 func (r *refusal) Error() string {
 	switch {
 	case r.Object.IsZero():
@@ -45,16 +45,17 @@ func (r *refusal) Error() string {
 // Unwrap returns the cause of the refusal.
 func (r *refusal) Unwrap() error { return r.Err }
 
-// Refusals are the objects whose answers were invalid. shared.mu guards byID.
+// Refusals records the objects whose answers were invalid. shared.mu guards byID.
 type Refusals struct {
-	shared     *shared
-	table      *table
-	byID       map[object.ID]*refusal
-	token      chan struct{} // capacity 1: requests whose answers may be invalid are sent one at a time
-	firstRetry time.Duration // refusedFirst; shorter in tests
+	shared *shared
+	table  *table
+	byID   map[object.ID]*refusal
+	// token limits requests whose answers may be invalid to one at a time. Its capacity is 1.
+	token      chan struct{}
+	firstRetry time.Duration // refusedFirst, or a shorter time in tests
 }
 
-// isInvalidAnswer reports whether err means that an answer arrived but was invalid.
+// isInvalidAnswer reports whether err means that the remote has answered, but with an invalid answer.
 func isInvalidAnswer(err error) bool {
 	if err == nil || IsUnreachable(err) || IsFinal(err) || errors.Is(err, ErrClosed) || errors.Is(err, context.DeadlineExceeded) {
 		return false
@@ -63,20 +64,21 @@ func isInvalidAnswer(err error) bool {
 	return errors.As(err, &cut) || transport.IsServerFault(err)
 }
 
-// isTruncated reports whether an answer ended early because the connection failed.
+// isTruncated reports whether err means that an answer ended early because the connection failed.
 func isTruncated(err error) bool {
 	var cut AnswerError
 	return errors.As(err, &cut) && IsUnreachable(err)
 }
 
-// isLocal reports whether this host, not the remote, is the cause of err.
+// isLocal reports whether the cause of err is on this host, not on the remote.
 func isLocal(err error) bool {
 	var path *fs.PathError
 	return errors.As(err, &path) || errors.Is(err, syscall.ENOSPC)
 }
 
-// recordFailure counts one more invalid answer and sets the time of the next request. Errors of this host, such as a
-// full disk, never stop the automatic requests.
+// recordFailure counts one more invalid answer, and sets the time of the next automatic request. first is the pause after the
+// first failure. After refusedTries failures there are no more automatic requests, unless the cause is on this host, such as a
+// full disk.
 func (r *refusal) recordFailure(err error, first time.Duration) {
 	r.Err = err
 	r.tries++
@@ -86,7 +88,8 @@ func (r *refusal) recordFailure(err error, first time.Duration) {
 	}
 }
 
-// inTurn waits until no other request whose answer may be invalid is in flight, and then calls request.
+// inTurn calls request when no other request whose answer may be invalid is in flight. It waits for that, and returns the error
+// of ctx if ctx ends first.
 func (rs *Refusals) inTurn(ctx context.Context, request func() error) error {
 	select {
 	case rs.token <- struct{}{}:
@@ -97,14 +100,14 @@ func (rs *Refusals) inTurn(ctx context.Context, request func() error) error {
 	return request()
 }
 
-// Forgive makes refused objects eligible for requests again.
+// Forgive allows all refused objects to be requested again.
 func (rs *Refusals) Forgive() {
 	rs.shared.mu.Lock()
 	defer rs.shared.mu.Unlock()
 	rs.forgive(object.ID{})
 }
 
-// List returns the refused objects in the order of their paths.
+// List returns the refused objects, sorted by path.
 func (rs *Refusals) List() []Refusal {
 	rs.shared.mu.Lock()
 	defer rs.shared.mu.Unlock()
@@ -121,14 +124,13 @@ func (rs *Refusals) List() []Refusal {
 	return all
 }
 
-// IsRefused reports whether err is the refusal of an object. Such an error does not mean that the remote as a whole
-// fails.
+// IsRefused reports whether err is the refusal of an object. Such an error does not mean that the remote fails for other objects.
 func IsRefused(err error) bool {
 	var r *refusal
 	return errors.As(err, &r)
 }
 
-// Refused returns the refusal of an object, or nil if the object may be requested.
+// Refused returns the refusal of an object. It returns nil if the object is not refused, or may be requested again now.
 func (rs *Refusals) Refused(id object.ID) error {
 	rs.shared.mu.Lock()
 	defer rs.shared.mu.Unlock()
@@ -138,9 +140,8 @@ func (rs *Refusals) Refused(id object.ID) error {
 	return nil
 }
 
-// Request runs request, which fetches something other than contents: a tree, a commit with its trees, or, with
-// the zero id, history. After an invalid answer it returns the refusal without a request until the time of the next
-// attempt.
+// Request calls request, which fetches a tree, a commit with its trees, or, if id is zero, the history. If the answer is invalid,
+// the object is refused: until the time of the next attempt, Request returns the refusal without calling request.
 func (rs *Refusals) Request(ctx context.Context, id object.ID, request func() error) error {
 	rs.shared.mu.Lock()
 	r, others := rs.refused(id), len(rs.byID) > 0
@@ -149,7 +150,7 @@ func (rs *Refusals) Request(ctx context.Context, id object.ID, request func() er
 		return r
 	}
 	var err error
-	if others { // this answer may be invalid too
+	if others { // other answers were invalid, so this one may be invalid too
 		err = rs.inTurn(ctx, request)
 	} else {
 		err = request()
@@ -159,13 +160,14 @@ func (rs *Refusals) Request(ctx context.Context, id object.ID, request func() er
 	switch {
 	case err == nil:
 		delete(rs.byID, id)
-	case isInvalidAnswer(err) && !(id.IsZero() && isLocal(err)): // history waits until the disk has room again
+	// A full disk does not make the history refused. The history is fetched when the disk has room again.
+	case isInvalidAnswer(err) && !(id.IsZero() && isLocal(err)):
 		return rs.record(id, "", err)
 	}
 	return err
 }
 
-// forgive removes the refusal of an object, or of all objects if id is zero. The caller holds shared.mu.
+// forgive removes the refusal of an object. If id is zero, it removes all refusals. The caller holds shared.mu.
 func (rs *Refusals) forgive(id object.ID) {
 	if id.IsZero() {
 		clear(rs.byID)
@@ -174,11 +176,11 @@ func (rs *Refusals) forgive(id object.ID) {
 	delete(rs.byID, id)
 }
 
-// Error returns the text of the error that readers of the object get.
+// Error returns the message that readers of the object get.
 func (r Refusal) Error() string { return (&refusal{Refusal: r}).Error() }
 
-// record counts one more invalid answer for an object that may not be a blob, and returns its refusal. The
-// caller holds shared.mu.
+// record counts one more invalid answer for an object that may not be a blob, and returns the object's refusal. The caller holds
+// shared.mu.
 func (rs *Refusals) record(id object.ID, path string, err error) *refusal {
 	r := rs.byID[id]
 	if r == nil {
@@ -189,7 +191,8 @@ func (rs *Refusals) record(id object.ID, path string, err error) *refusal {
 	return r
 }
 
-// refused returns the refusal of an object, or nil if the object may be requested now. The caller holds shared.mu.
+// refused returns the refusal of an object. It returns nil if the object is not refused, if its contents are on this host, or if
+// it may be requested again now. The caller holds shared.mu.
 func (rs *Refusals) refused(id object.ID) *refusal {
 	r := rs.byID[id]
 	if r == nil || rs.table.cached(id) || !r.blob && !r.Next.IsZero() && !time.Now().Before(r.Next) {

@@ -11,42 +11,41 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// A sender is a goroutine that sends one batch at a time, on a connection of its own. The foreground senders serve
-// only readers, so that background requests never occupy all connections. Background batches grow from request to
-// request: just after a mount the time to the first byte counts, later the number of requests, and hedges bound how
-// long a reader waits for a large answer. Batches of a crawler, which reads everything, are the largest.
+// A sender is a goroutine that sends one batch at a time. The foreground senders serve only readers, so that background requests
+// never occupy all connections. The sizes of background batches grow from request to request: just after a mount, the time until
+// the first contents arrive is more important, later the number of requests. A reader waits for a large background answer only
+// for a limited time (see HedgeAfter). The largest batches are those for a crawler, a process that reads the whole tree.
 const (
 	ForegroundSenders = 3
 	backgroundSenders = 2
-	foregroundBatch   = 640 // a readahead window and the wants of other readers
+	foregroundBatch   = 640 // the wants of one readahead window, and those of other readers
 
 	FirstPrefetchBatch = 400
 	MaxPrefetchBatch   = 3200
 	firstCrawlBatch    = 1000
 	MaxCrawlBatch      = 8000
 
-	// crawlTime is how long StartCrawl has effect.
+	// crawlTime is how long a call of StartCrawl has an effect.
 	crawlTime = 5 * time.Second
 
-	// A reader counts as active for activeTime after it has begun to wait. While a reader is active, at most one
-	// prefetch batch per prefetchInterval is sent.
+	// A reader counts as active for the time activeTime after it has begun to wait. While a reader is active, at most one
+	// prefetch batch is sent per prefetchInterval.
 	activeTime       = 100 * time.Millisecond
 	prefetchInterval = 2 * time.Second
 
-	// gatherTime is how long a foreground batch waits for more wants, so that wants that are queued at almost the
-	// same time share a request.
+	// gatherTime is how long a sender delays a foreground batch, so that wants which are queued at almost the same time share a
+	// request.
 	gatherTime = time.Millisecond
-	// MaxPause is the maximum time for which the reading of a background answer is paused because of foreground
-	// requests.
+	// MaxPause is the maximum time for which the reading of a background answer is paused for the benefit of foreground requests.
 	MaxPause = 2 * time.Second
-	// idleTime is the time after which the pipeline counts as idle if no reader has begun to wait.
+	// idleTime is how long no reader must have begun to wait before the pipeline counts as idle.
 	idleTime = time.Second
-	// maxAttempts is the maximum number of times that a want is sent if requests for it fail.
+	// maxAttempts is the maximum number of requests for a want whose requests fail, while the remote is reachable.
 	maxAttempts = 4
 )
 
-// runSender sends batches until the pipeline closes. Every sender sends foreground wants (those
-// that readers wait for, and their neighbours) first. Only background senders send the rest.
+// runSender sends batches until the pipeline is closed. Every sender prefers foreground wants: the wants of readers, and their
+// neighbours. Only background senders send the other wants.
 func (p *Pipeline) runSender(background bool) {
 	ctx, cancel := p.shared.context()
 	defer cancel()
@@ -65,8 +64,8 @@ func (p *Pipeline) runSender(background bool) {
 	}
 }
 
-// nextBatch waits for wants that a sender may send, and returns them as a batch. background states whether it is a
-// background sender. nextBatch returns nil when the pipeline is closed.
+// nextBatch waits until there are wants that the sender may send, and returns them as a batch. background states whether the
+// sender is a background sender. nextBatch returns nil when the pipeline is closed.
 func (p *Pipeline) nextBatch(background bool) *Batch {
 	p.shared.mu.Lock()
 	defer p.shared.mu.Unlock()
@@ -87,7 +86,7 @@ func (p *Pipeline) nextBatch(background bool) *Batch {
 			p.shared.mu.Unlock()
 			time.Sleep(gatherTime)
 			p.shared.mu.Lock()
-			if p.health.unreachable { // a request has failed during the sleep
+			if p.health.unreachable { // a request has failed while the mutex was released
 				continue
 			}
 			if b := p.table.take(prioritize.Sibling, foregroundBatch); b != nil {
@@ -103,8 +102,8 @@ func (p *Pipeline) nextBatch(background bool) *Batch {
 	}
 }
 
-// takeBackground returns the next batch for a background sender, or nil if there are no wants. best is the most
-// urgent class in the queue. The caller holds shared.mu.
+// takeBackground returns the next batch for a background sender, or nil if no want has to be requested. best is the most urgent
+// class in the queue. The caller holds shared.mu.
 func (p *Pipeline) takeBackground(best prioritize.Class) *Batch {
 	now := time.Now()
 	size := p.pacer.batchSize(best, now)
@@ -117,8 +116,9 @@ func (p *Pipeline) takeBackground(best prioritize.Class) *Batch {
 	return b
 }
 
-// takeProbe returns a batch with only the most urgent want, whose result shows whether the remote answers again. It
-// returns nil if no probe may be sent now. The caller holds shared.mu.
+// takeProbe returns a batch that contains only the most urgent want. Its result shows whether the unreachable remote answers
+// again. best is the most urgent class in the queue; ok is false if the queue is empty; background states whether the sender is a
+// background sender. takeProbe returns nil if no probe may be sent now. The caller holds shared.mu.
 func (p *Pipeline) takeProbe(best prioritize.Class, ok, background bool) *Batch {
 	if !ok || !background && best > prioritize.Sibling {
 		return nil
@@ -127,7 +127,7 @@ func (p *Pipeline) takeProbe(best prioritize.Class, ok, background bool) *Batch 
 		return nil
 	}
 	b := p.table.take(prioritize.Last, 1)
-	if b == nil { // the contents are on this host already
+	if b == nil { // the contents are on this host already, so there is nothing to send as a probe
 		p.health.probing = false
 		p.health.wakeAll()
 		return nil
@@ -136,7 +136,8 @@ func (p *Pipeline) takeProbe(best prioritize.Class, ok, background bool) *Batch 
 	return b
 }
 
-// sendBatch sends one batch. Afterwards each of its wants is finished or queued again.
+// sendBatch sends a batch and waits for its result. Afterwards each of its wants is finished, queued again, or passed to the
+// examiner.
 func (p *Pipeline) sendBatch(ctx context.Context, b *Batch) {
 	start, kind := time.Now(), 0
 	if b.background {
@@ -163,7 +164,7 @@ func (p *Pipeline) sendBatch(ctx context.Context, b *Batch) {
 	for _, w := range b.Wants {
 		f := p.table.pending[w.ID]
 		if f == nil || f.inBatch != b {
-			continue // finished by Arrived
+			continue // the want is finished, or belongs to another batch
 		}
 		f.inBatch = nil
 		switch {
@@ -174,7 +175,7 @@ func (p *Pipeline) sendBatch(ctx context.Context, b *Batch) {
 		case f.waiters == 0 && !f.prefetch:
 			p.table.finish(w.ID, f, nil, context.Canceled)
 		case isRefused:
-			f.attempts-- // one unknown id makes its whole batch fail, so this attempt does not count for the others
+			f.attempts-- // one unknown id makes the whole batch fail, so this attempt does not count for the other wants
 			p.table.queue.Push(w)
 		case err == nil && f.attempts >= 2:
 			lost := fmt.Errorf("fetch blob %s: %w: left out of the answer", w.ID, ErrNotFound)
@@ -202,8 +203,9 @@ func (p *Pipeline) sendBatch(ctx context.Context, b *Batch) {
 	p.shared.mu.Unlock()
 }
 
-// givesUp reports whether the pipeline gives a want up after maxAttempts, given the last error. It does not while the
-// remote is unreachable. The caller holds shared.mu.
+// givesUp reports whether a want that has failed maxAttempts times, the last time with err, is given up. A want is not given up
+// while the remote is unreachable. For an unreachable session remote, a want is given up only if no reader waits for it. The
+// caller holds shared.mu.
 func givesUp(f *Pending, err error) bool {
 	var second SessionRemoteError
 	if errors.As(err, &second) && IsUnreachable(second.Err) {
@@ -212,15 +214,15 @@ func givesUp(f *Pending, err error) bool {
 	return !IsUnreachable(err)
 }
 
-// IsFinal reports whether err is an answer that a repeated request would not change: no access, no
-// such repository, or a cancelled request.
+// IsFinal reports whether err would not change if the request was repeated: the remote denies access, the repository does not
+// exist, or the request was cancelled.
 func IsFinal(err error) bool {
 	return errors.Is(err, transport.ErrAuth) || errors.Is(err, transport.ErrForbidden) || errors.Is(err, transport.ErrNotFound) ||
 		errors.Is(err, context.Canceled)
 }
 
-// Arrived finishes the want for a verified blob. The caller has stored its contents where later
-// reads find them; data is nil if they are large.
+// Arrived finishes the want for a blob that was verified. The caller must have stored the contents where readers find them. data
+// is nil if the contents are large.
 func (p *Pipeline) Arrived(id object.ID, data []byte) {
 	p.shared.mu.Lock()
 	defer p.shared.mu.Unlock()

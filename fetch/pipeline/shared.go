@@ -5,15 +5,16 @@ import (
 	"sync"
 )
 
-// shared is what all parts of a Pipeline have in common: the mutex that guards the state of each of them, and the end of the
-// pipeline. One mutex is enough, because no part holds it while it waits for the network or the disk, and with one mutex a change of
-// two parts, such as the arrival of a blob and the end of a failure, is one step.
+// shared contains the fields that all parts of a Pipeline use: the mutex that guards the state of all parts, and the channel that
+// ends the pipeline. One mutex is enough, because no part holds it while it waits for the network or the disk. It also makes a
+// change of two parts atomic, such as the arrival of a blob and the end of a failure.
 type shared struct {
 	stop chan struct{} // closed by Close
 	wg   sync.WaitGroup
 
-	mu     sync.Mutex
-	wake   *sync.Cond // signals that a want was queued, that the remote may be tried again, or Close
+	mu sync.Mutex
+	// wake signals that a want was queued, that the remote may be tried again, or that the pipeline was closed.
+	wake   *sync.Cond
 	closed bool
 }
 

@@ -9,26 +9,28 @@ import (
 	"github.com/artifactfs/artifactfs/prioritize"
 )
 
-// Pending is the state of one want, from the first call that wants the blob until its contents are on this host or
-// the pipeline gives up. shared.mu guards all fields except done. err and data do not change after done is closed.
+// Pending is the state of one want, from the first call that needs the blob until the contents are on this host or the pipeline
+// gives up. shared.mu guards all fields except done. err and data do not change after done is closed.
 type Pending struct {
-	done     chan struct{}
-	err      error
-	data     []byte // the contents, if a reader waits for them and they are not larger than maxSharedSize
-	waiters  int    // number of readers that wait
-	prefetch bool   // a prefetch wants the blob too, so the want stays queued when the last reader leaves
-	inBatch  *Batch // the batch that contains the want; nil while the want is queued or waits to be retried
+	done    chan struct{}
+	err     error
+	data    []byte // contents, if a reader waits for them and they are not larger than maxSharedSize
+	waiters int    // number of readers that wait for the blob
+	// prefetch is true if a prefetch or readahead needs the blob too. Then the want stays queued when the last reader stops
+	// waiting.
+	prefetch bool
+	inBatch  *Batch // batch that contains the want; nil while the want is queued or waits for a retry
 	attempts int    // number of batches that contained the want so far
 }
 
 // Done returns a channel that is closed when the contents are on this host or the pipeline has given up.
 func (f *Pending) Done() <-chan struct{} { return f.done }
 
-// Err returns nil if the contents are on this host, otherwise the reason why the pipeline has given up. It must be
-// called only after the channel of Done is closed.
+// Err returns nil if the contents are on this host, otherwise the reason why the pipeline has given up. It may be called only
+// after the channel of Done was closed.
 func (f *Pending) Err() error { return f.err }
 
-// charge adds the cost of a finished want to the request that waited for it, which ctx belongs to. The caller holds
+// charge adds the costs of a finished want to the metrics of the file-system request to which ctx belongs. The caller holds
 // shared.mu.
 func (f *Pending) charge(ctx context.Context) {
 	blobs := int64(1)
@@ -42,23 +44,25 @@ func (f *Pending) charge(ctx context.Context) {
 type Batch struct {
 	Wants      []prioritize.Want
 	background bool
-	probe      bool         // sent to find out whether the remote answers again
-	suspect    bool         // one of its objects may be the cause of an invalid answer
-	urgent     atomic.Int32 // number of readers that wait for a part of the answer; unless it is 0, the answer is not paused
+	probe      bool // the batch was sent to find out whether the remote answers again
+	suspect    bool // one of its objects may be the cause of an invalid answer
+	// urgent is the number of readers that wait for a blob of this batch. While it is not 0, the reading of the answer is not
+	// paused.
+	urgent atomic.Int32
 }
 
-// table holds the pending wants, at most one for each blob, and the queue of those that no batch contains. shared.mu guards its
-// fields, and the callers of its methods hold it.
+// table contains the pending wants, at most one for each blob, and the queue of those wants that are not part of a batch.
+// shared.mu guards the fields, and callers of the methods hold it.
 type table struct {
 	shared  *shared
 	cached  func(id object.ID) bool // reports whether contents are on this host already
 	queue   *prioritize.Queue
 	pending map[object.ID]*Pending
-	lost    int // number of blobs that a prefetch wanted and that could not be fetched
+	lost    int // number of wants of a prefetch or readahead that have failed
 }
 
-// enqueue returns the state of the want for a blob, and queues the want unless a batch contains it. It returns nil if
-// the pipeline is closed. The caller holds shared.mu.
+// enqueue returns the state of the want for a blob. It queues the want, unless a batch contains it. It returns nil if the
+// pipeline is closed. The caller holds shared.mu.
 func (t *table) enqueue(w prioritize.Want) *Pending {
 	if t.shared.closed {
 		return nil
@@ -74,7 +78,8 @@ func (t *table) enqueue(w prioritize.Want) *Pending {
 	return f
 }
 
-// finish ends a want with its contents or an error, and wakes the readers that wait for it. The caller holds shared.mu.
+// finish ends a want with the blob's contents or an error, and wakes the readers that wait for the blob. The caller holds
+// shared.mu.
 func (t *table) finish(id object.ID, f *Pending, data []byte, err error) {
 	if f.waiters > 0 && len(data) <= maxSharedSize {
 		f.data = data
@@ -87,8 +92,9 @@ func (t *table) finish(id object.ID, f *Pending, data []byte, err error) {
 	close(f.done)
 }
 
-// take returns a batch of up to n of the most urgent wants, none less urgent than worst; nil if there are none.
-// Wants whose contents are on this host are finished instead. The caller holds shared.mu.
+// take returns a batch of at most n of the most urgent wants in the queue. It takes no wants that are less urgent than the class
+// worst. It finishes wants whose contents are on this host already. It returns nil if no want has to be requested. The caller
+// holds shared.mu.
 func (t *table) take(worst prioritize.Class, n int) *Batch {
 	b := &Batch{}
 	for _, w := range t.queue.Take(worst, n) {
@@ -110,7 +116,7 @@ func (t *table) take(worst prioritize.Class, n int) *Batch {
 	return b
 }
 
-// requeue queues those of wants again that are still pending and not in a batch. The caller holds shared.mu.
+// requeue queues wants again. It leaves out those that are finished or part of a batch. The caller holds shared.mu.
 func (t *table) requeue(wants []prioritize.Want) {
 	for _, w := range wants {
 		if f := t.pending[w.ID]; f != nil && f.inBatch == nil && !t.shared.closed {
@@ -120,7 +126,7 @@ func (t *table) requeue(wants []prioritize.Want) {
 	t.shared.wake.Broadcast()
 }
 
-// hold removes wants from the queue and marks them as part of a batch, so that no sender sends them. It
+// hold removes wants from the queue and marks them as part of a batch, so that no sender sends them before examine does. It
 // returns wants. The caller holds shared.mu.
 func (t *table) hold(wants []prioritize.Want) []prioritize.Want {
 	held := &Batch{suspect: true, background: true}

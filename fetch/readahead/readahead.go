@@ -1,10 +1,11 @@
-// Package readahead decides how many neighbours of a file are fetched together with it. A Tracker follows the readers of one mount:
-// each time that one has to wait for contents, the Tracker returns its window, which is the number of blobs to fetch. The package
+// Package readahead decides how many neighbours of a file are fetched together with it. A Tracker follows the readers of one
+// mount. Each time a reader has to wait for contents, the Tracker returns a window: the number of blobs to fetch. The package
 // reads no trees and sends no requests; its caller finds the neighbours.
 //
-// The first read in a directory fetches a few of its files. A reader that waits in the order of the tree, skips nothing and looks at
-// what the last window fetched is a crawler (grep, tar, find -size): its windows grow until the rest of the tree is requested at once.
-// Builds jump, and scripts that read one file in each directory do not look at the others.
+// The first read in a directory fetches a few of its files. A crawler is a reader that waits in the order of the tree, skips
+// nothing, and looks at the files that the last window fetched (grep, tar, find -size). Its windows grow until the rest of the
+// tree is requested at once. Other readers do not get growing windows: builds jump between directories, and scripts that read one
+// file in each directory do not look at the other files.
 package readahead
 
 import (
@@ -18,38 +19,41 @@ import (
 )
 
 const (
-	// FirstWindow is the window of a reader of which nothing is known, in blobs.
+	// FirstWindow is the window, in blobs, of a reader whose pattern is not known yet.
 	FirstWindow = 32
 	growth      = 4
-	// WholeTree is the window above which the rest of the tree is requested at once. It is reached
-	// soon, because requests of medium size cost a server most: few of its stored deltas can be
-	// sent as they are.
+	// WholeTree is the window, in blobs, from which on the rest of the tree is requested at once. Windows reach it after two
+	// steps, because requests of medium size are the most expensive for a server: it can send few of its stored deltas unchanged.
 	WholeTree = FirstWindow * growth * growth
-	// maxWindow bounds the window of a reader that stays in one large directory.
+	// maxWindow is the maximum window, in blobs, of a reader that stays in one large directory.
 	maxWindow = 8192
-	// recent is how long a directory counts as being read.
+	// recent is the maximum time between two misses in a series of misses (see Tracker.dirs). After a longer pause, a new series
+	// begins.
 	recent = time.Second
-	// sampled is how many blobs of a window are watched to see whether the reader looks at them.
+	// sampled is the maximum number of blobs of a window that are watched, to find out whether the reader looks at them.
 	sampled = 32
-	// readers bounds how many readers of one mount are followed at a time.
+	// readers is the maximum number of readers of one mount that are followed at the same time.
 	readers = 4
 )
 
-// Tracker follows the readers of one mount. Its zero value follows none, and its methods may be called from any goroutine.
+// Tracker follows the readers of one mount. The zero value is a Tracker that follows no reader yet. The methods may be called
+// from any goroutine.
 type Tracker struct {
-	mu      sync.Mutex
-	at      []*Position // the last miss of each reader, the latest first; a miss is a read that had to wait for contents
+	mu sync.Mutex
+	// at contains the position of the last miss of each reader, the latest first. A miss is a read that had to wait for contents.
+	at      []*Position
 	watched map[object.ID]*Position
-	last    time.Time       // time of the last miss
-	dirs    map[string]bool // directories with a miss, each less than recent after the one before
+	last    time.Time // time of the last miss
+	// dirs contains the directories of the current series of misses. A series ends when no miss follows within the time recent.
+	dirs map[string]bool
 }
 
-// Position is the position of one reader. Path and Window do not change; Tracker.mu guards the other fields.
+// Position is the position of one reader in the tree. Path and Window do not change; Tracker.mu guards the other fields.
 type Position struct {
 	Path    string
-	Window  int // size of the window that begins at Path, in blobs
+	Window  int // number of blobs to fetch from Path on
 	watched int // number of blobs of that window that are watched
-	looked  int // number of the watched blobs that a reader has looked at
+	looked  int // number of the watched blobs at which a reader has looked
 }
 
 // Positions returns the positions of all readers.
@@ -59,7 +63,7 @@ func (r *Tracker) Positions() []*Position {
 	return slices.Clone(r.at)
 }
 
-// Looked records that a reader looked at a blob.
+// Looked records that a reader has looked at a blob.
 func (r *Tracker) Looked(id object.ID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -69,9 +73,9 @@ func (r *Tracker) Looked(id object.ID) {
 	}
 }
 
-// Next returns the new position, with its window, of a reader that had to wait for path at the time now. before is the last position of
-// this reader, or nil if path follows no known reader. dirOnly reports that the window ends with the directory, because it is not
-// known yet whether the reader continues behind it.
+// Next records that a reader had to wait for path at the time now, and returns the reader's new position with its window. before
+// is the last position of this reader, or nil if path follows no known reader. If dirOnly is true, the window ends with the
+// directory of path, because it is not known yet whether the reader will continue in the next directory.
 func (r *Tracker) Next(path string, before *Position, now time.Time) (p *Position, dirOnly bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -87,7 +91,7 @@ func (r *Tracker) Next(path string, before *Position, now time.Time) (p *Positio
 	switch {
 	case crawls:
 		p.Window = min(before.Window*growth, maxWindow)
-	case known: // the reader jumps, but has read in this directory before
+	case known: // the reader jumps, but has waited in this directory before
 		p.Window = FirstWindow * growth
 	default:
 		p.Window = FirstWindow
@@ -101,10 +105,10 @@ func (r *Tracker) Next(path string, before *Position, now time.Time) (p *Positio
 	return p, len(r.dirs) == 1 || !crawls
 }
 
-// drop removes a position. The caller holds r.mu.
+// drop removes the position with index i in r.at. It does nothing if i is negative. The caller holds r.mu.
 func (r *Tracker) drop(i int) {
 	if i < 0 {
-		return // another reader has followed the same position since
+		return // another reader has continued from the same position in the meantime
 	}
 	for id, p := range r.watched {
 		if p == r.at[i] {
@@ -114,7 +118,8 @@ func (r *Tracker) drop(i int) {
 	r.at = slices.Delete(r.at, i, i+1)
 }
 
-// Watch records which blobs of a window a crawler would look at.
+// Watch selects blobs of the window at position p for watching: the first of wants, at most sampled. A crawler would look at
+// these blobs.
 func (r *Tracker) Watch(p *Position, wants []prioritize.Want) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
