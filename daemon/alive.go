@@ -6,17 +6,17 @@ import (
 	"fmt"
 )
 
-// errLocked reports that a lock was held until the deadline of Alive.
+// errLocked means that a lock was not released before the deadline of Alive.
 var errLocked = errors.New("a lock is held for too long")
 
-// Alive checks that no lock is held forever. It acquires and releases the lock of the mount table and the locks of every mount,
-// and returns nil when it has done so. If ctx ends first, it returns an error that wraps errLocked and names the lock that it
-// was waiting for. The supervisor replaces a worker that fails this check.
+// Alive checks that no goroutine holds a lock forever. It acquires and releases the lock of the mount table and the locks of
+// every mount, and returns nil when it has done so. If ctx ends first, it returns an error that wraps errLocked and names the
+// lock that it was waiting for. The supervisor replaces a worker that fails this check.
 func (d *Daemon) Alive(ctx context.Context) error {
 	done := make(chan struct{})
-	at := make(chan string, 1) // name of what is being locked
-	// ask announces the lock that is about to be acquired. It replaces the previous name in the channel, whether or not that was
-	// read.
+	at := make(chan string, 1) // name of the lock that is being acquired
+	// ask stores in the channel the name of the lock that is acquired next. It removes the previous name, whether or not that
+	// name was read.
 	ask := func(what string) {
 		select {
 		case <-at:
@@ -24,7 +24,7 @@ func (d *Daemon) Alive(ctx context.Context) error {
 		}
 		at <- what
 	}
-	// The goroutine leaks if a lock is never released, but then the supervisor kills this process.
+	// If a lock is never released, this goroutine does not end, but then the supervisor kills the process.
 	go func() {
 		defer close(done)
 		ask("the registry")

@@ -31,14 +31,14 @@ func (d *Daemon) SetCredential(ctx context.Context, r control.CredentialRequest)
 	}
 	at, l := m.LoginOf(r.Session)
 	reply.Dir = m.Dir
-	// ssh and local remotes take no token.
+	// Only remotes with an http or https URL accept a token.
 	if l == nil || !l.IsWeb() {
 		return reply, &control.Error{Code: control.ExitUsage, Verb: "credential", Object: m.Dir,
 			Cause: "there is no remote that takes a token: only http and https ones do", Hint: "ssh uses keys: see ssh-add(1)"}
 	}
 	reply.Remote = statedir.WithoutSecrets(at)
 	err := d.host.Remotes.TryToken(ctx, remotes.WithUser(at, l.User()), remotes.Environment(m.Request), string(r.Token), r.TokenFile)
-	// Only a definite refusal is an error. If the remote cannot be reached, the token may still be valid.
+	// Only a definite refusal is an error, because the token may be valid if the remote cannot be reached.
 	refused := errors.Is(err, transport.ErrAuth) || errors.Is(err, transport.ErrForbidden) || errors.Is(err, transport.ErrNotFound)
 	if refused || ctx.Err() != nil {
 		e := fault.Explain("log in to", reply.Remote, err)

@@ -1,11 +1,11 @@
-// Package daemon keeps the registry of the mounts of a process, starts, stops and takes over all mounts, and answers the requests
+// Package daemon keeps the registry of all mounts of a process. It starts, stops and takes over mounts, and answers the requests
 // of clients.
 //
-// One process holds any number of mounts. Mounts of one remote share a store. All stores share the cache of contents on disk
-// and the memory budget.
+// One process serves any number of mounts. Mounts of one remote share a store. All stores share the cache of contents on disk and
+// the memory budget.
 //
-// The mounts themselves are in package mount. Lock order: Daemon.mu, then the lock of a mount. Neither is held across waits for the
-// network, the disk or the kernel.
+// The mounts themselves are implemented in package mount. Lock order: Daemon.mu, then the lock of a mount. No goroutine holds one
+// of these locks while it waits for the network, the disk or the kernel.
 package daemon
 
 import (
@@ -37,26 +37,26 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// DefaultCacheSize is the default size of the cache on disk: bytes of contents of all mounts together.
+// DefaultCacheSize is the default size of the cache on disk, in bytes. The cache holds contents of all mounts together.
 const DefaultCacheSize = 20 << 30
 
-// Limits that no option changes.
+// These limits cannot be changed by options.
 const (
-	memoryBudget = 24 << 20 // bytes of parsed trees and small contents in memory
+	memoryBudget = 24 << 20 // bytes of parsed trees and small contents that are kept in memory
 )
 
 // Config is the configuration of a daemon.
 type Config struct {
-	State string      // state directory: stores/, mounts/, blobs/ (see DESIGN)
+	State string      // path of the state directory; it contains stores/, mounts/ and blobs/ (see DESIGN)
 	Log   *zap.Logger // log of the whole daemon; must be set
 
-	Keeper      takeover.Keeper     // holds descriptors for a successor; nil: the mounts end with this process
-	Descriptors []keeper.Descriptor // descriptors that the predecessor left with the keeper
-	Reason      string              // why the predecessor ended; "": there was no predecessor
-	Takeovers   int                 // number of predecessors since the first mount
+	Keeper      takeover.Keeper     // holds descriptors for a successor; nil: there is no supervisor, and the mounts end with this process
+	Descriptors []keeper.Descriptor // descriptors that the predecessor left with the supervisor
+	Reason      string              // why the predecessor ended; "" if there was no predecessor
+	Takeovers   int                 // number of workers that have served the mounts before this one
 }
 
-// take removes the descriptor with that name from c.Descriptors and returns its file. It returns nil if there is no such
+// take removes the descriptor with the given name from c.Descriptors and returns its file. It returns nil if there is no such
 // descriptor.
 func (c *Config) take(name string) *os.File {
 	at := slices.IndexFunc(c.Descriptors, func(k keeper.Descriptor) bool { return k.Name == name })
@@ -68,37 +68,37 @@ func (c *Config) take(name string) *os.File {
 	return f
 }
 
-// Daemon holds the mounts of one process and everything that they share. It implements control.Handler. Its methods are safe for
-// concurrent use.
+// Daemon contains the mounts of one process and everything that they share. It implements control.Handler. Its methods may be
+// called from any goroutine.
 type Daemon struct {
-	host        *mount.Host // what all mounts share
-	endedMounts endedMounts // mounts that ended lately, for repeated unmount requests
+	host        *mount.Host // state and services that all mounts share
+	endedMounts endedMounts // mounts that ended recently, for unmount requests that are repeated
 
-	ctx      context.Context    // context of the background work of the daemon itself; ends with Close
+	ctx      context.Context    // context of the daemon's own background goroutines; Close cancels it
 	end      context.CancelFunc // cancels ctx
-	behind   sync.WaitGroup     // background work of the daemon itself
-	resuming sync.WaitGroup     // work that takes over the mounts of the predecessor
+	behind   sync.WaitGroup     // background goroutines of the daemon itself
+	resuming sync.WaitGroup     // goroutines that take over the mounts of the predecessor
 
 	memory *cache.Memory // cache of trees and small contents in memory, of all stores
 	blobs  *cache.Blobs  // cache of contents on disk, of all stores
 
-	*catalog.Catalog       // answers requests on sessions, mounted or not
-	taken            int   // number of predecessors whose mounts were taken over; see Config.Takeovers
-	memoryLimit      int64 // soft memory limit of the Go runtime without any mount, in bytes
+	*catalog.Catalog       // answers requests about sessions, whether or not they are mounted
+	taken            int   // number of workers that have served the mounts before this one; see Config.Takeovers
+	memoryLimit      int64 // soft memory limit, in bytes, that the Go runtime has without any mount
 
 	// The fields below are guarded by mu.
 	mu     sync.Mutex
-	closed bool                    // Close was called; no mount may be added
-	unfit  error                   // why this version cannot serve a mount that exists; nil: it can serve all
+	closed bool                    // Close was called, so no mount may be added
+	unfit  error                   // why this version of the program cannot serve one of the inherited mounts; nil if it can serve all of them
 	mounts map[string]*mount.Mount // all mounts, by directory
-	idle   chan struct{}           // closed while mounts is empty; replaced by the next mount
+	idle   chan struct{}           // closed while mounts is empty; replaced when the next mount is added
 }
 
 var _ control.Handler = (*Daemon)(nil)
 
-// New opens the state directory and creates it if it is missing. If c.Descriptors has descriptors of a predecessor, New starts
-// to take over the predecessor's mounts in the background; Resumed waits for that. Otherwise New removes temporary files of
-// killed processes from the state directory. The caller calls Close.
+// New opens the state directory and creates it if it is missing. If c.Descriptors contains descriptors of a predecessor, New
+// starts to take over the predecessor's mounts in the background, and Resumed waits for that. Otherwise New removes temporary
+// files that killed processes have left in the state directory. The caller must call Close.
 func New(c Config) (*Daemon, error) {
 	for _, dir := range []string{c.State, filepath.Join(c.State, "stores"), filepath.Join(c.State, "mounts")} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -125,13 +125,14 @@ func New(c Config) (*Daemon, error) {
 	}
 	h.Catalog = &catalog.Catalog{State: c.State, Log: c.Log, Homes: h.Homes, Remotes: h.Remotes, Mounts: d, Writer: h.Writer}
 	d.host, d.Catalog = h, h.Catalog
-	d.memoryLimit = debug.SetMemoryLimit(-1) // a negative argument returns the limit without changing it
+	d.memoryLimit = debug.SetMemoryLimit(-1) // a negative argument only returns the current limit
 	d.ctx, d.end = context.WithCancel(context.Background())
 	if len(c.Descriptors) > 0 {
 		d.host.Log.Info("took over the mounts", zap.String("reason", c.Reason), zap.Int("takeovers", c.Takeovers),
 			zap.Int("kept", len(c.Descriptors)))
 		d.takeOverAll(c.Descriptors)
-		d.behind.Go(func() { // only after the takeover: file system calls block until their mount is served again
+		// The files are removed after the takeover, because file-system calls in a mount block until the mount is served again.
+		d.behind.Go(func() {
 			d.resuming.Wait()
 			if err := d.host.Homes.RemoveLeftovers(); err != nil {
 				d.host.Log.Warn("look for what killed processes left", zap.Error(err))
@@ -146,8 +147,8 @@ func New(c Config) (*Daemon, error) {
 	return d, nil
 }
 
-// Close unmounts all mounts, waits for all background work and releases the caches. A busy mount is detached, because no process
-// will serve it after Close.
+// Close unmounts all mounts, waits for all background goroutines and closes the caches. A busy mount is detached, because no
+// process will serve it after Close.
 func (d *Daemon) Close(ctx context.Context) error {
 	d.mu.Lock()
 	d.closed = true
@@ -161,7 +162,7 @@ func (d *Daemon) Close(ctx context.Context) error {
 	errs = append(errs, d.Resumed(ctx))
 	var all sync.WaitGroup
 	for i, m := range mounts {
-		if m.Parent == nil { // the mount of a submodule ends with the mount that contains it
+		if m.Parent == nil { // the mount of a submodule is stopped by the mount that contains it
 			all.Go(func() { errs[i] = m.Stop(ctx, true) })
 		}
 	}
@@ -174,7 +175,8 @@ func (d *Daemon) Close(ctx context.Context) error {
 }
 
 // Shutdown unmounts all mounts, one after the other. Unlike Close, it does not detach busy mounts: it returns the error of the
-// first mount that cannot be unmounted, and does not unmount the rest. Mounts that it has already unmounted stay unmounted.
+// first mount that cannot be unmounted, and leaves the remaining mounts as they are. Mounts that were unmounted before the error
+// stay unmounted.
 func (d *Daemon) Shutdown(ctx context.Context) error {
 	if err := d.Resumed(ctx); err != nil {
 		return fault.Explain("shut down", "daemon", err)
@@ -188,22 +190,23 @@ func (d *Daemon) Shutdown(ctx context.Context) error {
 	return nil
 }
 
-// Ending reports whether the daemon is shutting down.
+// Ending reports whether Close was called.
 func (d *Daemon) Ending() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.closed
 }
 
-// Idle returns a channel that is closed while the daemon has no mount. A mount that is being prepared counts as a mount. When a
-// mount is added after that, Idle returns a new channel.
+// Idle returns a channel that is closed while the daemon has no mounts. A mount that is being prepared counts as a mount. After a
+// mount was added, Idle returns a new channel.
 func (d *Daemon) Idle() <-chan struct{} {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.idle
 }
 
-// add adds m to d.mounts and sets its login. It returns false if another mount has the same directory. The caller holds d.mu.
+// add adds m to d.mounts and registers m as a user of its login. It returns false if another mount has the same directory. The
+// caller holds d.mu.
 func (d *Daemon) add(m *mount.Mount) bool {
 	if _, taken := d.mounts[m.Dir]; taken {
 		return false
@@ -217,19 +220,19 @@ func (d *Daemon) add(m *mount.Mount) bool {
 	return true
 }
 
-// mountMemory is the memory in bytes that an idle mount takes. Most of it is buffers that are rarely used.
+// mountMemory is the memory, in bytes, that an idle mount uses. Most of it is buffers that are rarely used.
 const mountMemory = 1 << 20
 
-// limitMemory adapts the memory limit of the Go runtime to the number of mounts, if a limit is set. If the limit were below the
-// size of the live heap, the garbage collector would run continuously. The caller holds d.mu.
+// limitMemory adapts the memory limit of the Go runtime to the number of mounts. It does nothing if the user has set no limit. If
+// the limit were smaller than the live heap, the garbage collector would run continuously. The caller holds d.mu.
 func (d *Daemon) limitMemory() {
-	if d.memoryLimit < math.MaxInt64/2 { // the runtime reports math.MaxInt64 if no limit is set
+	if d.memoryLimit < math.MaxInt64/2 { // math.MaxInt64 means that no limit is set
 		debug.SetMemoryLimit(d.memoryLimit + int64(len(d.mounts))*mountMemory)
 	}
 }
 
-// Remove removes m from d.mounts. If m was the last mount, it closes the channel that Idle returns. The caller must not hold
-// d.mu.
+// Remove removes m from the table of mounts. If m was the last mount, it closes the channel that Idle has returned. The caller
+// must not hold d.mu.
 func (d *Daemon) Remove(m *mount.Mount) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -253,8 +256,8 @@ func (d *Daemon) list() []*mount.Mount {
 	return mounts
 }
 
-// find returns the mount that contains dir: the mount at dir itself, or at its nearest ancestor that is the root of a mount. dir
-// is an absolute path. It returns false if dir is not in a mount.
+// find returns the mount that contains the path dir: the mount whose directory is dir, or otherwise the nearest directory above
+// it. dir must be absolute. It returns false if dir is not in a mount.
 func (d *Daemon) find(dir string) (*mount.Mount, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

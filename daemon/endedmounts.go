@@ -7,18 +7,17 @@ import (
 	"github.com/artifactfs/artifactfs/mount"
 )
 
-// endedMounts holds mounts that ended while no process could answer the unmount request, for example during a takeover. The
-// caller sends its request again, and the daemon answers the repeated request from endedMounts. The methods are safe for
-// concurrent use.
+// endedMounts contains mounts that ended while no process could answer the unmount request, for example during a takeover. When
+// the client repeats its request, the daemon takes the answer from endedMounts. The methods may be called from any goroutine.
 type endedMounts struct {
 	mu     sync.Mutex
-	mounts map[string]*mount.Mount // by directory; guarded by mu
+	mounts map[string]*mount.Mount // ended mounts, by directory; guarded by mu
 }
 
-// endedMountTime is how long endedMounts holds a mount.
+// endedMountTime is how long an ended mount is kept in endedMounts.
 const endedMountTime = time.Minute
 
-// add holds m for endedMountTime.
+// add adds m, and removes it again after endedMountTime.
 func (d *endedMounts) add(m *mount.Mount) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -35,7 +34,7 @@ func (d *endedMounts) add(m *mount.Mount) {
 	})
 }
 
-// remove removes and returns the mount at the directory dir. It returns false if endedMounts does not hold such a mount.
+// remove removes and returns the ended mount of the directory dir. It returns false if there is none.
 func (d *endedMounts) remove(dir string) (*mount.Mount, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

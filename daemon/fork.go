@@ -14,7 +14,8 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// Fork creates a session from a checkpoint of another session and mounts it.
+// Fork creates a session from a checkpoint of another session, its parent, and mounts the new session. A read-only fork creates
+// no session, and shows the checkpoint of the parent instead.
 func (d *Daemon) Fork(ctx context.Context, r control.ForkRequest, progress func(control.Progress)) (control.MountReply, error) {
 	if r.SessionRemote != "" {
 		return d.forkFar(ctx, r, progress)
@@ -23,10 +24,10 @@ func (d *Daemon) Fork(ctx context.Context, r control.ForkRequest, progress func(
 	if err != nil {
 		return control.MountReply{}, fault.ExplainSession("fork", r.Of, err)
 	}
-	// Remote and tokens of the parent's mount are the defaults of the fork.
+	// If the request leaves out the remote or tokens, those of the parent's mount are used.
 	to := h.Complete(r.Mount)
 	if to.ReadOnly {
-		to.Session = "" // it shows the existing checkpoint and creates no session
+		to.Session = "" // a read-only mount shows the existing checkpoint and creates no session
 	} else if err := d.nameFork(&to, r.Of); err != nil {
 		return control.MountReply{}, err
 	}
@@ -35,7 +36,7 @@ func (d *Daemon) Fork(ctx context.Context, r control.ForkRequest, progress func(
 	switch {
 	case err != nil:
 		return control.MountReply{}, fault.ExplainSession("fork", r.Of, err)
-	case p.ID == "": // the parent has no changes yet
+	case p.ID == "": // the parent has no changes yet, so it has no checkpoint
 		b.Base = &h.Record
 	default:
 		b.From = h.Origin(p)
@@ -47,8 +48,9 @@ func (d *Daemon) Fork(ctx context.Context, r control.ForkRequest, progress func(
 	return reply, err
 }
 
-// HomeOf finds a session on this host. The parameter of is the name of the session, or an absolute path in its mount. HomeOf
-// returns statedir.ErrNoSession if this host has no such session.
+// HomeOf returns the home of a session on this host: the session's directory below the state directory. The parameter of is the
+// name of the session, or an absolute path in its mount. HomeOf returns statedir.ErrNoSession if this host has no session with
+// that name.
 func (d *Daemon) HomeOf(of string) (h origin.Home, err error) {
 	m, ok := d.mountOf(of)
 	switch {
@@ -69,8 +71,8 @@ func (d *Daemon) HomeOf(of string) (h origin.Home, err error) {
 	return h, err
 }
 
-// mountOf returns the mount that contains the directory of, if of is an absolute path, and otherwise the mount of the session
-// named of.
+// mountOf returns a mount. If the parameter of is an absolute path, this is the mount that contains the path; otherwise it is the
+// mount of the session with the name of. mountOf returns false if there is no such mount.
 func (d *Daemon) mountOf(of string) (*mount.Mount, bool) {
 	if filepath.IsAbs(of) {
 		return d.find(of)
@@ -78,7 +80,7 @@ func (d *Daemon) mountOf(of string) (*mount.Mount, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, m := range d.mounts {
-		// The ID of a mount differs from the session's name if the mount only shows a checkpoint.
+		// A mount that only shows a checkpoint of a session has the same Session but another ID, so it does not match.
 		if m.ID == of && m.Session == of {
 			return m, true
 		}
@@ -86,10 +88,12 @@ func (d *Daemon) mountOf(of string) (*mount.Mount, bool) {
 	return nil, false
 }
 
-// checkpointToFork returns the checkpoint that a fork starts from, and the home in which that checkpoint is stored. If id is empty
-// and h is a writable mount, it creates a checkpoint of the current state. If id is empty and h is a mount that shows one
-// checkpoint, it returns that checkpoint. If id is not empty and h shows one checkpoint, it looks the id up in the session's own
-// home, if this host has one, because the home of the mount has a single checkpoint.
+// checkpointToFork returns the checkpoint from which a fork starts, and the home (directory below the state directory) in which
+// the checkpoint is stored. h is the home of the parent.
+//
+// If id is empty and h belongs to a writable mount, it creates a checkpoint of the current state. If id is empty and h belongs to
+// a mount that shows one checkpoint, it returns that checkpoint. If id is not empty and h shows one checkpoint, it looks id up in
+// the session's own home, if this host has it, because the home of such a mount contains only one checkpoint.
 func (d *Daemon) checkpointToFork(ctx context.Context, h origin.Home, id string) (origin.Home, session.Checkpoint, error) {
 	shows := h.Mounted != nil && h.Mounted.Session == ""
 	switch {
@@ -99,7 +103,7 @@ func (d *Daemon) checkpointToFork(ctx context.Context, h origin.Home, id string)
 	case id == "" && shows:
 		p, err := h.Shown()
 		return h, p, err
-	// The session's own home has all of its checkpoints, the home of the mount only one.
+	// h is the home of a mount that shows one checkpoint. The session's own home contains all checkpoints of the session.
 	case shows:
 		if of, err := d.HomeOf(h.Session); err == nil {
 			h = of
@@ -109,12 +113,12 @@ func (d *Daemon) checkpointToFork(ctx context.Context, h origin.Home, id string)
 	return h, p, err
 }
 
-// show completes the request r to show one checkpoint of a session, and returns that checkpoint, if the session is on this host.
-// It returns nil if the session has to be looked up on a session remote.
+// show returns the checkpoint that request r is to show, and completes r from the session of that checkpoint. It returns nil,
+// without an error, if this host does not have the session and the caller has to look it up on a session remote.
 func (d *Daemon) show(ctx context.Context, r *control.MountRequest) (*origin.Local, error) {
 	h, err := d.HomeOf(r.Session)
 	if errors.Is(err, statedir.ErrNoSession) && r.SessionOptions.Remote != "" {
-		return nil, nil // it is looked up on the session remote
+		return nil, nil // the caller looks the session up on the session remote
 	}
 	if err != nil {
 		return nil, err
@@ -127,10 +131,10 @@ func (d *Daemon) show(ctx context.Context, r *control.MountRequest) (*origin.Loc
 	return h.Origin(p), nil
 }
 
-// complete fills in what a mount request leaves open: the remote to mount, and the checkpoint that is shown. It reads them from
-// the session on this host, or from the session remote.
+// complete sets the fields that a mount request leaves out: the remote to mount, and the checkpoint that is shown. It reads them
+// from the session on this host, or from the session remote if this host does not have the session.
 func (d *Daemon) complete(ctx context.Context, r *control.MountRequest, b *mount.StartPoint) (err error) {
-	// A mount that shows one checkpoint cannot be changed.
+	// A mount that shows one checkpoint must be read-only.
 	if r.At != "" && b.From == nil {
 		r.ReadOnly = true
 		if b.From, err = d.show(ctx, r); err != nil {
@@ -140,12 +144,12 @@ func (d *Daemon) complete(ctx context.Context, r *control.MountRequest, b *mount
 	if r.Remote != "" {
 		return nil
 	}
-	// This host knows the remote of its own sessions.
+	// If the session is on this host, its record contains the remote.
 	if h, err := d.HomeOf(r.Session); err == nil {
 		*r = h.Complete(*r)
 		return nil
 	}
-	// Otherwise the metadata on the session remote names the mounted remote.
+	// Otherwise the remote is named by the session's metadata on the session remote.
 	if b.Known, err = d.knowSession(ctx, *r); err != nil {
 		return origin.Explain(*r, err)
 	}

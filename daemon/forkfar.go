@@ -15,11 +15,11 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// forkFar forks a session that is stored on a session remote, starting from one of its checkpoints, and mounts the fork. If the
-// mount is read-only, forkFar mounts the checkpoint itself and creates no session.
+// forkFar creates a session from a checkpoint of a session that is stored on a session remote, and mounts the new session. If the
+// requested mount is read-only, forkFar mounts the checkpoint itself and creates no session.
 func (d *Daemon) forkFar(ctx context.Context, r control.ForkRequest, progress func(control.Progress)) (control.MountReply, error) {
 	to := r.Mount
-	// A read-only mount needs no new session: it shows the checkpoint of the parent session.
+	// A read-only mount needs no new session, because it shows the checkpoint of the parent session.
 	if to.ReadOnly {
 		to.Remote, to.Ref, to.Session, to.At, to.SessionOptions.Remote = "", "", r.Of, r.ID, r.SessionRemote
 		if to.At == "" {
@@ -36,7 +36,7 @@ func (d *Daemon) forkFar(ctx context.Context, r control.ForkRequest, progress fu
 	if to.Remote == "" {
 		to.Remote = from.Meta.Remote
 	}
-	// By default the fork is pushed to the session remote of its parent.
+	// If the request names no session remote, the fork is pushed to that of its parent.
 	if to.SessionOptions.Remote == "" {
 		to.SessionOptions.Remote = r.SessionRemote
 	}
@@ -48,7 +48,7 @@ func (d *Daemon) forkFar(ctx context.Context, r control.ForkRequest, progress fu
 }
 
 // lookFar reads the metadata of a fork's parent session from the parent's session remote. If the session does not exist, it
-// returns statedir.ErrNoSession or fault.NoSuchSessionError. The caller closes the Remote of the result.
+// returns statedir.ErrNoSession or fault.NoSuchSessionError. The caller must close the Remote of the result.
 func (d *Daemon) lookFar(ctx context.Context, r control.ForkRequest) (*origin.Far, error) {
 	at := r.Mount
 	at.Session, at.SessionOptions.Remote = r.Of, r.SessionRemote
@@ -70,8 +70,8 @@ func (d *Daemon) lookFar(ctx context.Context, r control.ForkRequest) (*origin.Fa
 	return &origin.Far{Parent: parent, At: r.SessionRemote}, nil
 }
 
-// nameFork sets the session name of a fork if the request names none. It returns an error with a hint if this host already has a
-// session with that name.
+// nameFork sets the session name of a fork if the request does not contain one. It returns an error with a hint if this host
+// already has a session with that name.
 func (d *Daemon) nameFork(to *control.MountRequest, of string) error {
 	if to.Session == "" {
 		to.Session = statedir.SessionName(statedir.WithoutSecrets(to.Remote), filepath.Clean(to.Dir))

@@ -17,15 +17,15 @@ import (
 	"github.com/artifactfs/artifactfs/mount"
 )
 
-// metricsAge is the largest age of the counts of fetched contents in a scrape. New counts need a walk of the tree, which is
-// expensive.
+// metricsAge is the maximum age of the counts of fetched contents in the metrics. A new count takes a walk through the whole
+// tree, which is expensive.
 const metricsAge = 15 * time.Second
 
 // WriteMetrics writes the metrics of the daemon and its mounts in the text format of Prometheus.
 //
-// Metrics of a mount have the label mount, which is its directory. Metrics of a remote have the label remote, which is its URL.
-// Labels contain no credentials, because URLs are written as in the status. Counters start at zero when the process starts; the
-// counters of a mount start at zero when the mount starts.
+// Metrics of a mount have the label "mount", whose value is the directory of the mount. Metrics of a remote have the label
+// "remote", whose value is the URL of the remote. URLs are written without credentials, as in the status. Counters start at zero
+// when the process starts; counters of a mount start at zero when the mount is served.
 func (d *Daemon) WriteMetrics(ctx context.Context, out io.Writer) error {
 	w := metrics.NewWriter(out)
 	d.writeProcess(w)
@@ -34,7 +34,7 @@ func (d *Daemon) WriteMetrics(ctx context.Context, out io.Writer) error {
 	writeMounts(w, mounts)
 	writeRemotes(w, mounts)
 	usage := d.blobs.Usage()
-	// one writes a metric family with a single sample without labels.
+	// one writes a metric family that has one sample without labels.
 	one := func(name string, kind metrics.Kind, help string, v float64) {
 		w.Family(name, kind, help)
 		w.Sample(v)
@@ -50,9 +50,9 @@ func (d *Daemon) WriteMetrics(ctx context.Context, out io.Writer) error {
 	return w.Flush()
 }
 
-// writeProcess writes the metrics of this process, under the names that the client libraries of Prometheus use.
+// writeProcess writes the metrics of this process, with the names that the client libraries of Prometheus use.
 func (d *Daemon) writeProcess(w *metrics.Writer) {
-	// one writes a metric family with a single sample without labels.
+	// one writes a metric family that has one sample without labels.
 	one := func(name string, kind metrics.Kind, help string, v float64) {
 		w.Family(name, kind, help)
 		w.Sample(v)
@@ -78,10 +78,11 @@ func (d *Daemon) writeProcess(w *metrics.Writer) {
 	one("go_gc_cycles_total", metrics.Counter, "Garbage collections.", float64(mem.NumGC))
 }
 
-// processStart is the approximate start of the process: packages are initialized in its first milliseconds.
+// processStart is approximately the time at which the process started, because packages are initialized within its first
+// milliseconds.
 var processStart = time.Now()
 
-// writeOperations writes the durations of the kernel requests of all mounts, by operation.
+// writeOperations writes histograms of the durations of kernel requests, by operation. They cover all mounts.
 func (d *Daemon) writeOperations(w *metrics.Writer) {
 	w.Family("artifactfs_operation_duration_seconds", metrics.Histograms, "Duration of the requests of the kernel, of all mounts.")
 	d.host.Times.Each(func(op string, h *metrics.Histogram) {
@@ -89,13 +90,13 @@ func (d *Daemon) writeOperations(w *metrics.Writer) {
 	})
 }
 
-// scraped holds the values of one mount at a scrape.
+// scraped contains the values of one mount at the time of a request for metrics.
 type scraped struct {
 	mount.Figures
-	label metrics.Label // directory of the mount
+	label metrics.Label // label with the directory of the mount
 }
 
-// scrape returns the values of all mounts, sorted by directory.
+// scrape returns the current values of all mounts, sorted by directory.
 func (d *Daemon) scrape(ctx context.Context) (all []scraped) {
 	for _, m := range d.list() {
 		f := m.Figures(ctx, time.Now().Add(-metricsAge))
@@ -107,7 +108,7 @@ func (d *Daemon) scrape(ctx context.Context) (all []scraped) {
 // writeMounts writes the metrics that have the label of a mount.
 func writeMounts(w *metrics.Writer, mounts []scraped) {
 	w.Family("artifactfs_mounts", metrics.Gauge, "Mounts by state.")
-	// Every state has a sample, even if no mount is in that state, so that the time series does not disappear.
+	// A sample is written for every state, even if no mount is in that state, so that the time series has no gaps.
 	for _, state := range []control.State{control.StatePreparing, control.StateMounted, control.StateDegraded, control.StateFailed} {
 		n := 0
 		for _, m := range mounts {
@@ -119,7 +120,7 @@ func writeMounts(w *metrics.Writer, mounts []scraped) {
 	}
 	w.Family("artifactfs_mount_info", metrics.Gauge, "What is mounted where; always 1.")
 	for _, m := range mounts {
-		// The labels have the information; the value is constant, as is usual for info metrics.
+		// The labels contain the information, and the value is always 1, as is usual for info metrics.
 		w.Sample(1, m.label, metrics.Label{Name: "remote", Value: m.Remote}, metrics.Label{Name: "ref", Value: m.Ref},
 			metrics.Label{Name: "commit", Value: m.Commit}, metrics.Label{Name: "session", Value: m.Session.Name})
 	}
@@ -164,7 +165,7 @@ func writeMounts(w *metrics.Writer, mounts []scraped) {
 		for op := range m.Ops {
 			kinds = append(kinds, op)
 		}
-		// Maps have no order: sort for stable output.
+		// The order of a map is random, so the keys are sorted for a stable output.
 		slices.Sort(kinds)
 		for _, op := range kinds {
 			w.Sample(float64(m.Ops[op]), m.label, metrics.Label{Name: "op", Value: strings.ToLower(op)})
@@ -172,7 +173,7 @@ func writeMounts(w *metrics.Writer, mounts []scraped) {
 	}
 }
 
-// writePushes writes the metrics of pushes to session remotes. For a mount with an embedded session remote they are zero.
+// writePushes writes the metrics of pushes to session remotes. They are zero for a mount with an embedded session remote.
 func writePushes(w *metrics.Writer, mounts []scraped,
 	each func(name string, kind metrics.Kind, help string, value func(m *scraped) float64)) {
 	const prefix = "artifactfs_session_"
@@ -190,23 +191,24 @@ func writePushes(w *metrics.Writer, mounts []scraped,
 		func(m *scraped) float64 { return float64(m.Agent.Pushed.Refused) })
 	w.Family(prefix+"last_sync_seconds", metrics.Gauge, "Last time at which everything was on the session remote, in seconds since the epoch.")
 	for _, m := range mounts {
-		// Without a finished push there is no sample.
+		// If no push has finished yet, the metric has no sample.
 		if m.Session.LastSync != nil {
 			w.Sample(float64(m.Session.LastSync.UnixMilli())/1e3, m.label)
 		}
 	}
 }
 
-// remoteFigures holds the sums over all stores of one URL. A URL has several stores if its mounts use different credentials or
-// options.
+// remoteFigures contains the sums over all stores with the same URL. There are several stores with one URL if its mounts use
+// different credentials or options.
 type remoteFigures struct {
 	url                           string
 	stats                         fetch.Stats
-	up                            bool // no store of the URL has failed in its last request
+	up                            bool // the last request of every store with this URL succeeded
 	waits, foreground, background metrics.Histogram
 }
 
-// remotesOf returns the sums of the stores of all mounts, one for each URL. A store that several mounts share counts once.
+// remotesOf returns the sums over the stores of all mounts, one element for each URL. A store that several mounts share is
+// counted once.
 func remotesOf(mounts []scraped) (all []*remoteFigures) {
 	seen, byURL := map[*fetch.Store]bool{}, map[string]*remoteFigures{}
 	for _, m := range mounts {

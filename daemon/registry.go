@@ -19,25 +19,26 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// Each mount is registered in a file below registry/, without credentials, so that Remount can restore it after a restart of the
-// machine. The file is removed when the mount is unmounted, and remains when the daemon exits.
+// Each mount is registered in a file below registry/, without credentials, so that Remount can restore the mount after a restart
+// of the machine. The file is removed when the mount is unmounted. It is kept when the daemon exits.
 
 const (
-	// restoresAtOnce is the number of mounts that Remount restores concurrently.
+	// restoresAtOnce is the maximum number of mounts that Remount restores at the same time.
 	restoresAtOnce = 4
-	restoreFirst   = 5 * time.Second // first pause before a failed mount is tried again; it doubles
-	// restoreMost is the longest pause.
+	// restoreFirst is the pause before a failed mount is tried again for the first time. The pause doubles after each attempt.
+	restoreFirst = 5 * time.Second
+	// restoreMost is the maximum pause between two attempts.
 	restoreMost = 5 * time.Minute
 )
 
-// registryPath returns the registry file of the mount at dir.
+// registryPath returns the path of the registry file for the mount at dir.
 func (d *Daemon) registryPath(dir string) string {
 	return filepath.Join(d.host.State, "registry", statedir.FileName(dir))
 }
 
-// register writes the registry file of a mount, and logs failures. A mount of a submodule is not registered, because it is restored
-// with its parent. Without a keeper (the interface to the supervisor) no mount is registered, because all mounts end with this
-// process.
+// register writes the registry file of a mount. It logs failures and does not return them. The mount of a submodule is not
+// registered, because it is restored with its parent. Without a keeper (the interface to the supervisor) no mount is registered,
+// because then all mounts end with this process.
 func (d *Daemon) register(m *mount.Mount) {
 	r, ok := m.Registration()
 	if !ok {
@@ -55,7 +56,7 @@ func (d *Daemon) register(m *mount.Mount) {
 	}
 }
 
-// Unregister removes the registry file of a mount.
+// Unregister removes the registry file of a mount. It logs failures.
 func (d *Daemon) Unregister(m *mount.Mount) {
 	if !m.HasRegistration() {
 		return
@@ -66,8 +67,8 @@ func (d *Daemon) Unregister(m *mount.Mount) {
 }
 
 // Remount restores the registered mounts. It returns nil after it has tried each mount once, or the error of ctx. It repeats
-// failed mounts in the background until they succeed, until they are replaced by another mount or unregistered by an unmount, or
-// until the daemon exits.
+// failed attempts in the background. The attempts for a mount end when one succeeds, when another mount uses the directory, when
+// the mount is unregistered, or when the daemon exits.
 func (d *Daemon) Remount(ctx context.Context) error {
 	files, err := filepath.Glob(filepath.Join(statedir.QuoteGlob(filepath.Join(d.host.State, "registry")), "*.json"))
 	if err != nil {
@@ -100,18 +101,18 @@ func (d *Daemon) Remount(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// remount restores the mount that is registered in the file path. It returns false if the mount failed and another attempt may
+// remount restores the mount that is registered in the file at path. It returns false if the mount failed and another attempt may
 // succeed.
 func (d *Daemon) remount(ctx context.Context, path string) bool {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return true // it was unregistered
+		return true // the mount was unregistered in the meantime
 	}
 	var r statedir.Registered
 	if err == nil {
 		err = json.Unmarshal(text, &r)
 	}
-	// A file of a later version may have other fields. It is kept for a daemon of that version.
+	// A file that a later version has written may have other fields. The file is kept for a daemon of that version.
 	if err == nil && (r.Version != statedir.RegistryVersion || !filepath.IsAbs(r.Request.Dir)) {
 		err = fmt.Errorf("%w: version %d", statedir.ErrRecord, r.Version)
 	}
@@ -122,11 +123,11 @@ func (d *Daemon) remount(ctx context.Context, path string) bool {
 	if _, there := d.find(r.Request.Dir); there {
 		return true
 	}
-	// Remount waits until the files can be read, and not for git or the history.
+	// It is sufficient to wait until the files can be read, without git and the history.
 	r.Request.Wait = control.WaitTree
 	if r.Request.Session != "" {
 		if _, err := os.Lstat(filepath.Join(d.host.Homes.Dir(), r.Request.Session)); err == nil {
-			r.Request.Ref = "" // the session resumes at its own base commit, without a request to the remote
+			r.Request.Ref = "" // the session resumes at its own base commit, which takes no request to the remote
 		}
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -137,7 +138,7 @@ func (d *Daemon) remount(ctx context.Context, path string) bool {
 		return true
 	}
 	d.host.Log.Error("restore mount", zap.String("dir", r.Request.Dir), zap.Error(err))
-	// The failure is shown by status until the mount succeeds or is unmounted.
+	// The status shows the failure until the mount succeeds or is unmounted.
 	d.host.Failures.Add(statedir.Failure{
 		Dir: r.Request.Dir, ID: r.Request.Session, Remote: statedir.WithoutSecrets(r.Request.Remote), Session: r.Record.Session,
 		Ref: r.Record.Ref, Commit: r.Record.Commit, When: time.Now(), Cause: "it was not mounted again: " + err.Error(),

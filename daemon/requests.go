@@ -14,22 +14,23 @@ import (
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
 )
 
-// Mount creates the mount that r requests. It returns when the root of the working tree is readable and when everything that
-// r.Wait names has been fetched. If it returns an error, or if ctx ends, the mount has been undone. If a request with the same
-// r.Nonce is running or has succeeded, Mount waits for it and returns its reply. Mount is safe for concurrent use.
+// Mount creates the mount that r requests. It returns when the root of the working tree can be read and everything that r.Wait
+// names has been fetched. If it returns an error, or if ctx ends, the mount has been removed again. If a request with the same
+// r.Nonce is running or has succeeded, Mount waits for that request and returns its reply. Mount may be called from any
+// goroutine.
 func (d *Daemon) Mount(ctx context.Context, r control.MountRequest, progress func(control.Progress)) (control.MountReply, error) {
 	_, reply, err := d.mount(ctx, r, mount.StartPoint{}, progress)
 	return reply, err
 }
 
-// mount implements Mount. The additional input b is the parent mount of a submodule, or the checkpoint or the earlier record
-// that the mount starts from. The result also includes the mount.
+// mount implements Mount. Its additional parameter b says from what the mount starts: the parent mount of a submodule, a
+// checkpoint, or the record of an earlier mount. It also returns the mount.
 func (d *Daemon) mount(ctx context.Context, r control.MountRequest, b mount.StartPoint,
 	progress func(control.Progress)) (*mount.Mount, control.MountReply, error) {
 	start := time.Now()
 	ctx, abort := context.WithCancel(ctx)
 	defer abort()
-	ended := d.host.Turns.StartMount() // background work of other mounts waits until ended is called
+	ended := d.host.Turns.StartMount() // background goroutines of other mounts are paused until ended is called
 	defer ended()
 	defer func() { b.Known.Close() }()
 	m, err := d.awaitEarlier(ctx, r)
@@ -51,14 +52,15 @@ func (d *Daemon) mount(ctx context.Context, r control.MountRequest, b mount.Star
 	return m, reply, nil
 }
 
-// MountInside creates the mount that r requests for a submodule of the mount parent.
+// MountInside creates a mount for a submodule of the mount parent, as r requests.
 func (d *Daemon) MountInside(ctx context.Context, r control.MountRequest, parent *mount.Mount) (*mount.Mount, error) {
 	m, _, err := d.mount(ctx, r, mount.StartPoint{Parent: parent}, func(control.Progress) {})
 	return m, err
 }
 
 // reserve adds a new mount in the state preparing to the daemon, so that no other request can mount on the same directory. It
-// returns mountpoint.ErrAlreadyMounted if the directory has a mount. The mount calls abort to cancel its start.
+// returns mountpoint.ErrAlreadyMounted if another mount has the directory. abort is a function that cancels the start of the
+// mount; the mount calls it if it is unmounted before the start has finished.
 func (d *Daemon) reserve(r control.MountRequest, b mount.StartPoint, abort context.CancelFunc) (*mount.Mount, error) {
 	m := mount.New(d.host, r, b, abort)
 	d.mu.Lock()
@@ -72,9 +74,10 @@ func (d *Daemon) reserve(r control.MountRequest, b mount.StartPoint, abort conte
 	return m, nil
 }
 
-// awaitEarlier checks whether an earlier mount uses the directory of r. If that mount is ending, awaitEarlier waits until it has
-// ended, and returns nil. If that mount was created by a request with the same nonce, the caller repeats a request whose reply
-// was lost, and awaitEarlier returns the mount. Otherwise, and after LeaveWait, it returns mountpoint.ErrAlreadyMounted.
+// awaitEarlier checks whether an earlier mount uses the directory of r. If it finds none, it returns nil. If that mount is
+// ending, it waits until the mount has ended. If that mount was created by a request with the same nonce, the client has repeated
+// a request whose reply was lost, and awaitEarlier returns the mount. Otherwise, or if the mount has not ended after
+// mount.LeaveWait, it returns mountpoint.ErrAlreadyMounted.
 func (d *Daemon) awaitEarlier(ctx context.Context, r control.MountRequest) (*mount.Mount, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, mount.LeaveWait, mountpoint.ErrAlreadyMounted)
 	defer cancel()
@@ -96,12 +99,12 @@ func (d *Daemon) awaitEarlier(ctx context.Context, r control.MountRequest) (*mou
 }
 
 // Unmount unmounts the mount at r.Dir. If the mount is busy and r.Detach is not set, Unmount returns an error and changes
-// nothing. If some changes could not be written to the state directory, the mount is unmounted, and the error reports that. The
-// reply names the session that was kept and its pending refs. Unmount is safe for concurrent use.
+// nothing. If some changes could not be written to the state directory, the mount is unmounted, and the error says so. The reply
+// names the session that was kept and its pending refs. Unmount may be called from any goroutine.
 func (d *Daemon) Unmount(ctx context.Context, r control.UnmountRequest) (control.UnmountReply, error) {
 	m, ok := d.find(r.Dir)
 	if !ok || m.Dir != filepath.Clean(r.Dir) {
-		if m, ok = d.endedMounts.remove(filepath.Clean(r.Dir)); !ok { // a mount that ended during a takeover
+		if m, ok = d.endedMounts.remove(filepath.Clean(r.Dir)); !ok { // for example, the mount ended during a takeover
 			if d.host.Failures.Forget(filepath.Clean(r.Dir), nil) {
 				return control.UnmountReply{Dir: filepath.Clean(r.Dir)}, nil
 			}
@@ -111,7 +114,7 @@ func (d *Daemon) Unmount(ctx context.Context, r control.UnmountRequest) (control
 	return m.Unmount(ctx, r)
 }
 
-// Switch changes a mounted working tree, its index and HEAD to another commit.
+// Switch changes the working tree, the index and HEAD of a mount to another commit.
 func (d *Daemon) Switch(ctx context.Context, r control.SwitchRequest, progress func(control.Progress)) (control.SwitchReply, error) {
 	m, err := d.servedMount("switch", r.Dir)
 	if err != nil {
@@ -120,7 +123,7 @@ func (d *Daemon) Switch(ctx context.Context, r control.SwitchRequest, progress f
 	return m.Moves().Switch(ctx, r, progress)
 }
 
-// Restore changes files of a mount back to their state at a checkpoint. A dry run only lists the changes.
+// Restore changes files of a mount back to their state at a checkpoint. If r is a dry run, Restore only lists the changes.
 func (d *Daemon) Restore(ctx context.Context, r control.RestoreRequest, _ func(control.Progress)) (control.RestoreReply, error) {
 	m, err := d.servedMount("restore", r.Dir)
 	if err != nil {
@@ -139,8 +142,8 @@ func (d *Daemon) Merge(ctx context.Context, r control.MergeRequest, _ func(contr
 	return m.Moves().Merge(ctx, r)
 }
 
-// Refresh fetches the current commit of the mounted branch from the remote, and switches the mount to it if the mount follows
-// the branch. The reply contains the old and the new commit, whether the mount was switched, and if not, the reason.
+// Refresh fetches the current commit of the mounted branch from the remote. If the mount follows the branch, Refresh switches it
+// to that commit. The reply contains the old and the new commit, and the reason if the mount was not switched.
 func (d *Daemon) Refresh(ctx context.Context, r control.RefreshRequest, progress func(control.Progress)) (control.RefreshReply, error) {
 	m, err := d.servedMount("refresh", r.Dir)
 	if err != nil {
@@ -149,7 +152,7 @@ func (d *Daemon) Refresh(ctx context.Context, r control.RefreshRequest, progress
 	return m.Following().Refresh(ctx, progress)
 }
 
-// Prefetch fetches the contents of the paths that match r.Paths, with priority over the background prefetch.
+// Prefetch fetches the contents of the files whose paths match r.Paths, before those of the background prefetch.
 func (d *Daemon) Prefetch(ctx context.Context, r control.PrefetchRequest, progress func(control.Progress)) (control.PrefetchReply, error) {
 	m, err := d.servedMount("prefetch", r.Dir)
 	if err != nil {
@@ -158,8 +161,8 @@ func (d *Daemon) Prefetch(ctx context.Context, r control.PrefetchRequest, progre
 	return m.Git().Prefetch(ctx, r, progress)
 }
 
-// servedMount returns the mount that contains the directory dir. It returns an error that names verb if dir is in no mount, or if the
-// mount is not served yet.
+// servedMount returns the mount that contains the path dir. It returns an error with the action verb if dir is in no mount, or if
+// the mount is not served yet.
 func (d *Daemon) servedMount(verb, dir string) (*mount.Mount, error) {
 	m, ok := d.find(dir)
 	if !ok || !m.Served() {

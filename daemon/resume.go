@@ -12,12 +12,13 @@ import (
 	"github.com/artifactfs/artifactfs/mount/takeover"
 )
 
-// A mount during whose takeover at least suspect processes died is taken over after all other mounts, so that the others are
-// served before this process may die too.
+// suspect is a number of processes. If at least that many processes died while they took over a mount, the mount is taken over
+// after all others, so that the others are served even if this process dies too.
 const suspect = 2
 
-// takeOverAll registers the mounts of the predecessor and takes them over in the background. It takes over the mounts during
-// whose takeover processes died last, one at a time. It closes d.host.Served when it has tried all others.
+// takeOverAll adds the mounts of the predecessor to the daemon and takes them over in the background. Mounts with at least
+// suspect deaths are taken over at the end, one after the other. takeOverAll closes d.host.Served when it has tried all other
+// mounts.
 func (d *Daemon) takeOverAll(descriptors []keeper.Descriptor) {
 	if d.host.Keeper == nil {
 		return
@@ -25,7 +26,7 @@ func (d *Daemon) takeOverAll(descriptors []keeper.Descriptor) {
 	var mounts, later []*mount.Mount
 	for _, in := range takeover.Inherit(descriptors) {
 		m, err := mount.Inherit(d.host, in)
-		// Without a readable state the mount cannot be taken over.
+		// A mount whose state cannot be read cannot be taken over.
 		if err != nil {
 			d.host.Log.Warn("take over mount", zap.String("key", in.Key), zap.Error(err))
 			continue
@@ -33,7 +34,7 @@ func (d *Daemon) takeOverAll(descriptors []keeper.Descriptor) {
 		d.mu.Lock()
 		added := d.add(m)
 		d.mu.Unlock()
-		// If the state is damaged, two mounts may have the same directory. The first one is served.
+		// If the saved state is damaged, two mounts may have the same directory. Only the first one is served.
 		if !added {
 			d.host.Log.Warn("two mounts were kept of one directory", zap.String("dir", m.Dir))
 			m.LeaveTakeover()
@@ -41,16 +42,16 @@ func (d *Daemon) takeOverAll(descriptors []keeper.Descriptor) {
 		}
 		mounts = append(mounts, m)
 	}
-	// The keeper returns the mounts in no particular order. Therefore submodules are linked to their parents after all mounts
-	// are known.
+	// The supervisor returns the descriptors in no particular order. Therefore the mounts of submodules are linked to their
+	// parents after all mounts are known.
 	for _, m := range mounts {
 		if m.JoinParent(d.mountAt); m.Deaths() >= suspect {
 			later = append(later, m)
 		}
 	}
-	// The mounts with the fewest deaths are tried first, because they are the most likely to succeed.
+	// The mounts with the fewest deaths are tried first, because their takeovers are the most likely to succeed.
 	slices.SortStableFunc(later, func(a, b *mount.Mount) int { return a.Deaths() - b.Deaths() })
-	// succeed keeps the result of a takeover for Resumed and for a repeated unmount request.
+	// succeed takes over m, and records the result for Resumed and for repeated unmount requests.
 	succeed := func(m *mount.Mount) {
 		ended, err := m.Succeed()
 		if ended {
@@ -71,15 +72,15 @@ func (d *Daemon) takeOverAll(descriptors []keeper.Descriptor) {
 		}
 		all.Wait()
 		close(d.host.Served)
-		// These takeovers may kill the process, so all other mounts are served before.
+		// Each of these takeovers may kill the process, so they start after all other mounts are served.
 		for _, m := range later {
 			succeed(m)
 		}
 	})
 }
 
-// mountAt returns the mount whose directory is dir. Unlike find, it does not look at parent directories. The caller must not
-// hold d.mu.
+// mountAt returns the mount whose directory is dir. Unlike find, it does not search the directories above dir. The caller must
+// not hold d.mu.
 func (d *Daemon) mountAt(dir string) (*mount.Mount, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -88,7 +89,7 @@ func (d *Daemon) mountAt(dir string) (*mount.Mount, bool) {
 }
 
 // Resumed waits until each mount of the predecessor is served again or was abandoned, or until ctx ends. It returns an error if
-// this version of the program cannot serve one of the mounts and another version may be able to; such a mount stays attached.
+// this version of the program cannot serve one of the mounts but another version may be able to; such a mount stays attached.
 func (d *Daemon) Resumed(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() {

@@ -21,8 +21,8 @@ import (
 
 var _ control.Sessions = (*Daemon)(nil)
 
-// carried returns the mount that contains dir, and its session, if the session creates checkpoints. Otherwise it returns an error
-// that contains verb.
+// carried returns the mount that contains the path dir, and the session of that mount. It returns an error with the action verb
+// if the session creates no checkpoints.
 func (d *Daemon) carried(verb, dir string) (*mount.Mount, *catalog.Mounted, error) {
 	m, err := d.servedMount(verb, dir)
 	if err != nil {
@@ -35,7 +35,8 @@ func (d *Daemon) carried(verb, dir string) (*mount.Mount, *catalog.Mounted, erro
 	return m, c, nil
 }
 
-// Checkpoint creates a checkpoint of a working tree. If the request says so, it also pins and pushes the checkpoint.
+// Checkpoint creates a checkpoint of a working tree. If the request demands it, Checkpoint also pins the checkpoint (names it, so
+// that it is kept) and pushes it.
 func (d *Daemon) Checkpoint(ctx context.Context, r control.CheckpointRequest,
 	progress func(control.Progress)) (control.CheckpointReply, error) {
 	var reply control.CheckpointReply
@@ -43,7 +44,7 @@ func (d *Daemon) Checkpoint(ctx context.Context, r control.CheckpointRequest,
 	if err != nil {
 		return reply, err
 	}
-	// The name is checked before the checkpoint is made.
+	// The name of the pin is checked before the checkpoint is created.
 	if r.Pin != "" {
 		if err := session.ValidPin(r.Pin); err != nil {
 			return reply, &control.Error{Code: control.ExitUsage, Verb: "pin", Object: r.Pin, Cause: err.Error()}
@@ -57,17 +58,17 @@ func (d *Daemon) Checkpoint(ctx context.Context, r control.CheckpointRequest,
 	if err != nil {
 		return reply, fault.ExplainSession("checkpoint", c.Dir, err)
 	}
-	// The pin is set before the push, so that it is pushed with the checkpoint.
+	// The pin is set before the push, so that the push includes it.
 	if r.Pin != "" {
 		if err := session.SetPin(ctx, o.Repo, o.Session, r.Pin, p); err != nil {
 			return reply, fault.ExplainSession("pin", r.Pin, err)
 		}
 	}
-	// Refs that git has moved are first copied to the session's repository, so that they are pushed too.
+	// Refs that git has changed are first copied to the session's repository, so that the push includes them.
 	if r.Sync {
 		ctx, cancel := context.WithTimeoutCause(ctx, agent.SyncTime, fault.ErrSlow)
 		defer cancel()
-		if err := c.Agent.Flush(ctx); err != nil { // git's object directory may be the only one that has the latest commit
+		if err := c.Agent.Flush(ctx); err != nil { // the latest commit may exist only in git's object directory
 			return reply, fault.Unsynced("sync", c.Dir, err)
 		}
 		if err := c.Agent.Push(ctx, progressOf(progress)); err != nil {
@@ -83,7 +84,7 @@ func (d *Daemon) Checkpoint(ctx context.Context, r control.CheckpointRequest,
 	}, nil
 }
 
-// shownSteps converts the timings of a checkpoint into the form of a reply.
+// shownSteps converts the timings of a checkpoint to the type that a reply contains.
 func shownSteps(all []capture.Step) []control.Step {
 	steps := []control.Step{}
 	for _, s := range all {
@@ -95,10 +96,11 @@ func shownSteps(all []capture.Step) []control.Step {
 // milliseconds returns d in milliseconds, with a resolution of one microsecond.
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// syncTries limits how many times Sync pushes. Each push may find changes that were made during the previous one.
+// syncTries is the maximum number of pushes in one call of Sync. A push may be followed by another, because refs can change
+// during it.
 const syncTries = 5
 
-// Sync creates a checkpoint and waits until all refs of the session are pushed. If files or refs change during the wait, some
+// Sync creates a checkpoint and waits until all refs of the session are pushed. If files or refs change at the same time, some
 // refs may still be pending when Sync returns.
 func (d *Daemon) Sync(ctx context.Context, r control.SyncRequest, progress func(control.Progress)) (control.SyncReply, error) {
 	var reply control.SyncReply
@@ -111,33 +113,34 @@ func (d *Daemon) Sync(ctx context.Context, r control.SyncRequest, progress func(
 		ctx, cancel = context.WithTimeoutCause(ctx, r.Timeout, fault.ErrSlow)
 		defer cancel()
 	}
-	// Branches and tags are pushed too, so the git directory must be complete.
+	// The push includes branches and tags, so the git directory must be complete.
 	if !m.Events.AwaitGit(ctx) {
 		return reply, fault.Unsynced("sync", c.Dir, agent.ErrEnded)
 	}
 	if err := c.Agent.KeepAll(ctx, session.Manual); err != nil {
 		return reply, fault.ExplainSession("sync", c.Dir, err)
 	}
-	// Refs may move while they are pushed, so the push is repeated a few times.
+	// Refs may change while they are pushed, so the push is repeated a few times.
 	for range syncTries {
 		if err := c.Agent.Push(ctx, progressOf(progress)); err != nil {
 			return reply, fault.Unsynced("sync", c.Dir, err)
 		}
 		if reply = (control.SyncReply{Dir: c.Dir, Session: c.Status()}); reply.Session.Pending == 0 {
-			break // otherwise something newer is pending, such as a checkpoint of merged notes
+			// Otherwise the push has created another ref to push, such as a checkpoint of merged notes.
+			break
 		}
 	}
 	return reply, nil
 }
 
-// noteOn reports whether the argument COMMIT of session note names a checkpoint: "@", "@~N", a whole checkpoint ID or a turn.
-// Otherwise it is a revision for git. Names that begin with "@{" are revisions.
+// noteOn reports whether the argument COMMIT of the command "session note" names a checkpoint: "@", "@~N", a complete checkpoint
+// ID, or "turn:" with a turn. All other arguments, including those that begin with "@{", are revisions for git.
 func noteOn(name string) bool {
 	_, err := session.ParseCheckpointID(name)
 	return err == nil || strings.HasPrefix(name, "@") && !strings.HasPrefix(name, "@{") || strings.HasPrefix(name, "turn:")
 }
 
-// SessionNote writes a git note on a commit or a checkpoint.
+// SessionNote writes a git note for a commit or a checkpoint.
 func (d *Daemon) SessionNote(ctx context.Context, r control.SessionNoteRequest) (control.SessionNoteReply, error) {
 	m, err := d.servedMount("write note", r.Dir)
 	if err != nil {
@@ -151,7 +154,7 @@ func (d *Daemon) SessionNote(ctx context.Context, r control.SessionNoteRequest) 
 		return control.SessionNoteReply{}, fault.Explain("write note", r.Dir, agent.ErrEnded)
 	}
 	note := transcript.NoteRequest{GitDir: c.GitDir, Commit: r.Commit, Ref: r.Ref, JSON: r.JSON}
-	// The commits of checkpoints are stored in the repository of the session, and not in the mount's git directory.
+	// The commits of checkpoints are stored in the repository of the session, not in the mount's git directory.
 	if noteOn(r.Commit) {
 		repo, err := c.Agent.Open(ctx)
 		if err != nil {
@@ -170,8 +173,8 @@ func (d *Daemon) SessionNote(ctx context.Context, r control.SessionNoteRequest) 
 	return control.SessionNoteReply{Commit: n.Commit, Ref: n.Ref, Note: n.Note, Redacted: n.Redacted}, nil
 }
 
-// SessionRecord appends records to a session's transcript. Before it records a prompt of the user, it creates a checkpoint, so
-// that the files at the start of each turn can be restored.
+// SessionRecord appends records to a session's transcript. If the records contain a prompt of the user, it first creates a
+// checkpoint, so that the files at the start of each turn can be restored.
 func (d *Daemon) SessionRecord(ctx context.Context, r control.SessionRecordRequest) (control.SessionRecordReply, error) {
 	_, c, err := d.carried("record", r.Dir)
 	if err != nil {
@@ -181,8 +184,8 @@ func (d *Daemon) SessionRecord(ctx context.Context, r control.SessionRecordReque
 	if err != nil {
 		return control.SessionRecordReply{}, fault.ExplainSession("record", c.Dir, err)
 	}
-	// This checkpoint is created before the prompt is recorded, so that the user can return to the files at the time of the
-	// prompt.
+	// The checkpoint is created before the prompt is recorded, so that the user can restore the files as they were at the time of
+	// the prompt.
 	if c.Agent.Automatic() && transcript.HasPrompt(r.Lines) {
 		if _, _, err := c.Agent.Checkpoint(ctx, session.Turn, ""); err != nil {
 			return control.SessionRecordReply{}, fault.ExplainSession("record", c.Dir, err)
@@ -199,7 +202,7 @@ func (d *Daemon) SessionRecord(ctx context.Context, r control.SessionRecordReque
 	return control.SessionRecordReply{Ref: n.Ref, Checkpoint: string(last.ID), Lines: n.Lines, Redacted: n.Redacted}, nil
 }
 
-// progressOf returns a function that reports the status of a push as progress.
+// progressOf returns a function that converts the status of a push and passes it to progress.
 func progressOf(progress func(control.Progress)) func(writeback.Status) {
 	return func(st writeback.Status) {
 		p := control.Progress{Phase: "sync", Total: int64(st.Pending), Unit: "refs"}
@@ -210,8 +213,8 @@ func progressOf(progress func(control.Progress)) func(writeback.Status) {
 	}
 }
 
-// Mounted returns the mount that serves a session, for package catalog. The parameter of is the session's name or a directory in
-// its mount.
+// Mounted returns the mount that serves a session, or nil if there is none. Package catalog calls it. The parameter of is the
+// session's name, or a path in its mount.
 func (d *Daemon) Mounted(ctx context.Context, of string) (*catalog.Mounted, error) {
 	m, err := d.mounted(ctx, of)
 	if m == nil || err != nil {
@@ -220,7 +223,7 @@ func (d *Daemon) Mounted(ctx context.Context, of string) (*catalog.Mounted, erro
 	return m.Listed(), nil
 }
 
-// Writable returns all served mounts that are not read-only, for package catalog.
+// Writable returns all served mounts that are not read-only. Package catalog calls it.
 func (d *Daemon) Writable() []*catalog.Mounted {
 	var all []*catalog.Mounted
 	for _, m := range d.list() {
@@ -231,12 +234,12 @@ func (d *Daemon) Writable() []*catalog.Mounted {
 	return all
 }
 
-// mounted returns the served mount of a session, or nil if there is none. The session is named by the parameter of: its name, or a
-// directory in its mount. If the mount is being taken over, mounted waits for the takeover. It returns ErrNoSession if the mount has no
+// mounted returns the served mount of a session, or nil if there is none. The parameter of is the session's name, or a path in
+// its mount. If the mount is being taken over, mounted waits for the takeover. It returns ErrNoSession if the mount has no
 // session.
 func (d *Daemon) mounted(ctx context.Context, of string) (*mount.Mount, error) {
 	var m *mount.Mount
-	// A directory refers to the mount that contains it. A name refers to the writable mount of the session with that name.
+	// A path refers to the mount that contains it. A name refers to the writable mount of the session with that name.
 	if filepath.IsAbs(of) {
 		m, _ = d.find(of)
 	} else {

@@ -9,21 +9,23 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// statusWait limits how long a status request waits for takeovers and for the counting of large trees, for all mounts together.
+// statusWait is the maximum time for which a status request waits for takeovers and for the counting of large trees. It applies
+// to all mounts together.
 const statusWait = 2 * time.Second
 
-// Status returns the status of all mounts of this process, and of the mounts that ended by a failure.
+// Status returns the status of all mounts of this process, and of the mounts that have failed.
 func (d *Daemon) Status(ctx context.Context) (control.Status, error) {
 	return d.statusOfAll(ctx, time.Now())
 }
 
-// Mounts is like Status, without the numbers of files, because counting takes half a second in a tree of 100,000 files.
+// Mounts returns the same as Status, without the numbers of files, because counting takes half a second in a tree of 100,000
+// files.
 func (d *Daemon) Mounts(ctx context.Context) (control.Status, error) {
 	return d.statusOfAll(ctx, time.Time{})
 }
 
-// statusOfAll returns the status of all mounts. The numbers of files were counted after the time then; if then is zero, they are
-// omitted.
+// statusOfAll returns the status of all mounts. The numbers of files come from counts that began at the time then or later. If
+// then is zero, the numbers are left out.
 func (d *Daemon) statusOfAll(ctx context.Context, then time.Time) (control.Status, error) {
 	usage := d.blobs.Usage()
 	st := control.Status{
@@ -34,7 +36,7 @@ func (d *Daemon) statusOfAll(ctx context.Context, then time.Time) (control.Statu
 	defer cancel()
 	there := map[string]bool{}
 	for _, m := range d.list() {
-		m.AwaitTakeover(wait) // a takeover takes a moment only
+		m.AwaitTakeover(wait) // a takeover takes only a moment
 		if !m.IsGone() {
 			there[m.Dir] = true
 			st.Mounts = append(st.Mounts, m.Status(wait, then))
@@ -49,8 +51,8 @@ func (d *Daemon) statusOfAll(ctx context.Context, then time.Time) (control.Statu
 	return st, nil
 }
 
-// Failed returns the mounts of a state directory that ended by a failure. Status includes these mounts too. Failed works without
-// a daemon.
+// Failed returns the status of the mounts of a state directory that have failed. It works without a daemon. Status includes these
+// mounts as well.
 func Failed(state string) (all []control.MountStatus) {
 	for _, f := range (statedir.Failures{State: state}).List() {
 		all = append(all, f.Status())
@@ -58,7 +60,7 @@ func Failed(state string) (all []control.MountStatus) {
 	return all
 }
 
-// ForgetFailed removes the record of a failed mount, and keeps its session.
+// ForgetFailed removes the record of a failed mount. It keeps the mount's session.
 func ForgetFailed(state, dir string) error {
 	if f := (statedir.Failures{State: state}); f.Forget(dir, nil) {
 		return nil

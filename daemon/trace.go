@@ -18,15 +18,16 @@ import (
 )
 
 const (
-	traceRoom  = 8192    // events kept for a client that reads slowly
-	tracePaths = 4 << 20 // bytes of paths in these events
-	// One message has at most this fraction of either limit, so that it stays small whatever JSON makes of the paths.
+	traceRoom  = 8192    // maximum number of events that are buffered for a client that reads slowly
+	tracePaths = 4 << 20 // maximum length, in bytes, of all paths in these events
+	// traceParts divides both limits. One message contains at most that fraction, so that it stays small even if the JSON
+	// encoding makes the paths longer.
 	traceParts = 8
 	tracePause = 20 * time.Millisecond // time in which events are collected for one message
 )
 
-// Trace calls emit with the requests that the kernel sends to a mount, until the mount ends. The mount does not wait for emit:
-// if the buffer is full, events are dropped and counted.
+// Trace calls emit with the requests that the kernel sends to a mount, until the mount ends. The mount does not wait for emit: if
+// the buffer is full, events are dropped and counted.
 func (d *Daemon) Trace(ctx context.Context, r control.TraceRequest, emit func(control.Trace) error) error {
 	m, err := d.servedMount("trace", r.Dir)
 	if err != nil {
@@ -40,7 +41,7 @@ func (d *Daemon) Trace(ctx context.Context, r control.TraceRequest, emit func(co
 	}
 	defer stop()
 	for {
-		t, more := l.take() // the first message is empty and states that the stream has begun
+		t, more := l.take() // the first message may be empty; it shows the client that the stream has begun
 		if err := emit(t); err != nil {
 			return err
 		}
@@ -49,10 +50,10 @@ func (d *Daemon) Trace(ctx context.Context, r control.TraceRequest, emit func(co
 		}
 		select {
 		case <-l.wake:
-		case <-ctx.Done(): // the client has disconnected, or the daemon exits and the mount with it
+		case <-ctx.Done(): // the client has disconnected, or the daemon exits
 			return nil
 		case <-m.Ended():
-			// The last events are sent before the stream ends.
+			// The remaining events are sent before the stream ends.
 			for more := true; more; {
 				t, more = l.take()
 				if err := emit(t); err != nil {
@@ -69,25 +70,25 @@ func (d *Daemon) Trace(ctx context.Context, r control.TraceRequest, emit func(co
 	}
 }
 
-// listener buffers the events for one call of Trace.
+// listener buffers the events for one call of Trace. mu guards the fields below mu.
 type listener struct {
 	all  bool
-	wake chan struct{} // capacity 1
+	wake chan struct{} // signals that there are new events; has the capacity 1
 
 	mu     sync.Mutex
 	events []control.TraceEvent
-	paths  int // total length in bytes
+	paths  int // total length, in bytes, of the paths in events
 	lost   int64
 }
 
-// hear buffers an event, or counts it as lost. If l.all is not set, it ignores all events except reads and requests that had to
-// wait for data.
+// hear buffers an event, or counts it as lost if the buffer is full. If l.all is not set, hear ignores all events except reads
+// and requests that had to wait for data.
 func (l *listener) hear(e fuse.Event) {
 	if !l.all && e.Op != "READ" && e.Source == 0 {
 		return
 	}
 	l.mu.Lock()
-	// A slow client must neither block the mount nor make the buffer grow without limit.
+	// A slow client must neither block the mount nor let the buffer grow without limit.
 	if len(l.events) < traceRoom && l.paths < tracePaths {
 		l.events = append(l.events, traceEvent(e))
 		l.paths += len(e.Path) + len(e.To)
@@ -101,7 +102,8 @@ func (l *listener) hear(e fuse.Event) {
 	}
 }
 
-// take removes and returns the events that fit into one message. It also returns whether more events are buffered.
+// take removes and returns events for one message, at most the traceParts-th part of the limits. more is true if other events
+// remain in the buffer.
 func (l *listener) take() (t control.Trace, more bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -118,7 +120,7 @@ func (l *listener) take() (t control.Trace, more bool) {
 	return t, len(l.events) > 0
 }
 
-// traceEvent converts an event into the form of a message. Its wait is in microseconds.
+// traceEvent converts an event to the type of a message. The field Wait is in microseconds.
 func traceEvent(e fuse.Event) control.TraceEvent {
 	t := control.TraceEvent{
 		Time: e.Time, PID: e.PID, Command: e.Command, Op: strings.ToLower(e.Op), Path: e.Path, To: e.To, Offset: e.Offset, Size: e.Size,
@@ -130,7 +132,7 @@ func traceEvent(e fuse.Event) control.TraceEvent {
 	return t
 }
 
-// traceSource returns the slowest of the sources that a request needed.
+// traceSource returns the slowest source of data that a request needed.
 func traceSource(s metrics.Source) control.TraceSource {
 	switch {
 	case s&metrics.Fetched != 0:
