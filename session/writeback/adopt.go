@@ -5,13 +5,15 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// Adopt writes the ledger for a Repo whose refs were fetched from a session remote. It is called before the Queue of the Repo is
-// created, so that the Queue treats refs that the session moves after the fetch as changes of this session. refs are the fetched
-// values of the refs, and asked are values in pushes that were not answered; both are by the names in the Repo. remote is the URL of
+// Adopt writes the ledger, the file that records the values of the refs on the session remote, for a Repo whose refs were fetched
+// from there. It is called before the Queue of the Repo is created, so that the Queue treats refs that the session moves after
+// the fetch as changes of this session. The map refs holds the fetched values, and the map asked holds the values of pushes that
+// the server has not answered; the keys of both maps are the names of the refs in the Repo. The parameter remote is the URL of
 // the session remote without secrets.
 func Adopt(repo *session.Repo, remote string, layout session.Layout, refs, asked map[string]object.ID) error {
 	l := newLedger(remote)
-	// If the session does not own the names without a prefix, l.plain stays plainUnknown, and the first round decides.
+	// If the session does not own the branch and tag names without a prefix, l.plain stays plainUnknown, and the first round
+	// decides whether the session may use these names.
 	if layout.Own {
 		l.plain = plainOwn
 	}
@@ -24,7 +26,7 @@ func Adopt(repo *session.Repo, remote string, layout session.Layout, refs, asked
 	return l.write(repo)
 }
 
-// Within reports whether the commit id is tip or an ancestor of tip, as far as the history of tip is on this host.
+// Within reports whether the commit id is the commit tip or an ancestor of tip, as far as the history of tip is on this host.
 func Within(repo *session.Repo, tip, id object.ID) bool {
 	in, err := contains(repo, tip, id)
 	return err == nil && in

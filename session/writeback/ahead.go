@@ -11,10 +11,10 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// Ahead moves one ref on the session remote from old to new, for callers that cannot wait for a Queue. Only this session may write
-// the ref. push is a push that the caller has opened. Ahead returns ErrMoved if the ref has another value than old, or is locked.
-// After any other error it is unknown whether the ref was moved; the caller passes the value to Adopt as one that was not
-// answered.
+// Ahead moves one ref on the session remote from the value old to the value new, for callers that cannot wait for a Queue. Only
+// this session may write the ref. The caller has opened the push. Ahead returns ErrMoved if the ref has another value than old,
+// or is locked. After any other error it is unknown whether the ref was moved; the caller then passes the value new to Adopt, in
+// the map asked.
 func Ahead(ctx context.Context, repo *session.Repo, push *thin.Push, ref string, old, new object.ID) error {
 	had, err := hadOf(ctx, repo, []object.ID{old})
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// syncCalls counts the calls of Queue.Sync and those that are answered. A call is answered when a round that began after the call
-// has finished. mu is a leaf lock: no other lock is taken while mu is held.
+// syncCalls counts the calls of Queue.Sync and the answered calls. A call is answered after a round that began later than the
+// call has finished. mu is a leaf lock: no other lock is taken while mu is held.
 type syncCalls struct {
 	mu sync.Mutex
 	// asked is the number of calls so far; answered is the number of those calls that a finished round covers.
@@ -25,7 +25,7 @@ func (c *syncCalls) ask() uint64 {
 	return c.asked
 }
 
-// open returns the number of calls so far, and whether one of them is not answered.
+// open returns the number of calls so far, and reports whether at least one of these calls is not answered yet.
 func (c *syncCalls) open() (asked uint64, waiting bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -39,20 +39,20 @@ func (c *syncCalls) answeredTo(n uint64) (answered bool, outcome error) {
 	return c.answered >= n, c.outcome
 }
 
-// answer ends the first asked calls with err, the outcome of a round, if the round succeeded or a retry would fail in the same
-// way. After other errors, for example if the session remote is unreachable, the calls continue to wait for a retry, unless
-// givenUp is set, which means that the next retry is too far in the future.
+// answer answers the first calls, up to the number asked, with err, the outcome of a round, if the round succeeded or a retry
+// would fail in the same way. After other errors, for example if the session remote is unreachable, the calls continue to wait
+// for a retry, unless givenUp is set, which means that the next retry is too far in the future.
 func (c *syncCalls) answer(asked uint64, err error, givenUp bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	// asked was read before the round, so calls that began during the round wait for the next one.
+	// The number asked was read before the round, so calls that began during the round wait for the next round.
 	if err == nil || givenUp || final(err) {
 		c.answered = max(c.answered, asked)
 		c.outcome = err
 	}
 }
 
-// final reports whether a retry would end with the same err, because the cause is the configuration or the access rights.
+// final reports whether a retry would fail with the same error, because the cause is the configuration or the access rights.
 func final(err error) bool {
 	for _, is := range []error{errNoBase, transport.ErrAuth, transport.ErrForbidden, transport.ErrNotFound, transport.ErrNoPush} {
 		if errors.Is(err, is) {

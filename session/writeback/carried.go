@@ -20,7 +20,7 @@ import (
 // The list is stored in a file of the Repo, in the format of packed-refs.
 type carried map[string]object.ID
 
-// carriedFile is the name of that file in the Repo's directory.
+// carriedFile is the name of the file with the list, in the Repo's directory.
 const carriedFile = "artifactfs.carried"
 
 // readCarried reads the list. It returns an empty list if the file is missing or damaged.
@@ -34,7 +34,7 @@ func readCarried(repo *session.Repo) (carried, error) {
 	}
 	refs, err := packedrefs.Decode(text)
 	if err != nil {
-		// The list only shows which refs were removed. An empty list removes none.
+		// The list is used only to recognize removed refs. With an empty list, no ref counts as removed.
 		return carried{}, nil
 	}
 	c := carried{}
@@ -47,7 +47,7 @@ func readCarried(repo *session.Repo) (carried, error) {
 	return c, nil
 }
 
-// write stores the list. before is the stored list: if it has the same names, write does nothing.
+// write stores the list. The parameter before is the stored list: if it has the same names, write does nothing.
 func (c carried) write(repo *session.Repo, before carried) error {
 	if len(c) == len(before) {
 		same := true

@@ -15,15 +15,15 @@ import (
 )
 
 const (
-	// settle is the delay between a change and the pass that copies it, in which a git command can move its other refs and
-	// remove their locks.
+	// settle is the delay between a change and the pass that copies the change. During the delay, a git command can move its
+	// other refs and remove its lock files.
 	settle = 15 * time.Millisecond
-	// lockedFor is the delay before refs are read again while git holds a lock on one.
+	// lockedFor is the delay before the refs are read again while git holds the lock of a ref.
 	lockedFor = 20 * time.Millisecond
 	// unwatched is the polling interval for directories that cannot be watched.
 	unwatched = time.Second
-	// firstLook is the delay before the first extra pass that run makes after a change. The delay triples with each extra
-	// pass; there are no more once it has reached lastLook.
+	// firstLook is the delay before the first extra pass that run makes after a change. The delay triples with each extra pass;
+	// when it has reached lastLook, run makes no more extra passes.
 	firstLook = 100 * time.Millisecond
 	lastLook  = 10 * time.Second
 	// retryMost is the maximum delay between retries.
@@ -32,7 +32,8 @@ const (
 
 // Provider fetches objects of the mounted remote. fetch.Store and fetch.Local implement it.
 type Provider interface {
-	// Provide fetches the objects wanted into packs that git can read. It may fetch the objects along in the same requests.
+	// Provide fetches the objects in the parameter wanted into packs that git can read. It may also fetch the objects in the
+	// parameter along, in the same requests.
 	Provide(ctx context.Context, wanted, along []object.ID) error
 	// Missing returns the elements of ids that are in none of the packs that git can read.
 	Missing(ids []object.ID) []object.ID
@@ -51,9 +52,9 @@ type RefCopierOptions struct {
 	// Refs returns the known branches and tags of the mounted remote. A ref of the mount that has the same name and value as
 	// one of them is not copied.
 	Refs func() []packedrefs.Ref
-	// Watch starts a watch of the directory dir: it sends to wake, without blocking, whenever a file appears in dir or dir
-	// is removed, until stop is called. fresh is false if dir is watched already; stop has no meaning then. If Watch is
-	// nil, the refs are read at regular intervals.
+	// Watch starts a watch of the directory dir: until the function stop is called, Watch sends to the channel wake, without
+	// blocking, whenever a file appears in dir or dir is removed. The result fresh is false if dir is watched already; stop is
+	// then unused. If the field Watch is nil, the refs are read at regular intervals.
 	Watch func(dir string, wake chan<- struct{}) (stop func(), fresh bool, err error)
 	// Provide is set if the Repo itself is the session remote. It then fetches the contents that stock git needs to clone
 	// the Repo.
@@ -76,20 +77,21 @@ type RefCopier struct {
 	log    *zap.Logger
 	cancel context.CancelFunc
 	done   sync.WaitGroup
-	wake   chan struct{} // starts a pass; has room for one signal
+	// wake starts a pass. The channel has room for one signal.
+	wake chan struct{}
 
 	passing chan struct{} // semaphore, held during a pass
 	// refs reads the refs of the git directory.
 	refs   gitRefs
-	before *refsOf // refs that the last pass read; nil: no pass yet
-	// repo is the session's bare repository; nil: it was not opened, because there was no ref to copy yet.
+	before *refsOf // refs that the last pass read; nil before the first pass
+	// repo is the session's bare repository; nil while it was not opened, because there was no ref to copy yet.
 	repo    *session.Repo
 	watched map[string]func() // functions that stop the watches, by directory
 	// clone fetches the contents that stock git needs to clone the Repo; nil unless the Repo is the session remote.
 	clone *cloneable
 
 	mu sync.Mutex
-	// failure is the error of the last pass; nil: it succeeded.
+	// failure is the error of the last pass; nil if that pass succeeded.
 	failure error
 }
 
@@ -108,11 +110,11 @@ func NewRefCopier(o RefCopierOptions) *RefCopier {
 	return c
 }
 
-// Flush copies all refs with their present values, and returns when the Repo has them.
+// Flush copies all refs with their present values, and returns after the Repo has these values.
 func (c *RefCopier) Flush(ctx context.Context) error {
 	next, err := c.pass(ctx)
 	if err != nil || next > 0 {
-		select { // let the goroutine make the pass that is still needed
+		select { // let the goroutine run make the pass, if one is still needed
 		case c.wake <- struct{}{}:
 		default:
 		}
@@ -153,7 +155,7 @@ func (c *RefCopier) run(ctx context.Context) {
 			timer = time.After(retryIn(failures))
 		case next > 0:
 			timer = time.After(next)
-		// This is an extra pass for refs that no watch has reported.
+		// Make an extra pass, which finds refs that no watch has reported.
 		case again < lastLook:
 			timer = time.After(again)
 			again *= 3
@@ -171,7 +173,7 @@ func (c *RefCopier) run(ctx context.Context) {
 			return
 		case <-time.After(settle):
 		}
-		select { // drop a signal that arrived during the delay: the next pass reads these changes, too
+		select { // drop a signal that arrived during the delay, because the next pass also reads the changes that caused the signal
 		case <-c.wake:
 		default:
 		}
@@ -185,8 +187,8 @@ func retryIn(failures int) time.Duration {
 	return d/2 + rand.N(d/2)
 }
 
-// pass copies the refs that have moved since the last pass. next is the delay until a pass that must be made even if no
-// watch reports a change; 0: no such pass is needed.
+// pass copies the refs that have moved since the last pass. The result next is the delay until a pass that must be made even if
+// no watch reports a change; next is 0 if no such pass is needed.
 func (c *RefCopier) pass(ctx context.Context) (next time.Duration, err error) {
 	select {
 	case c.passing <- struct{}{}:
@@ -199,8 +201,8 @@ func (c *RefCopier) pass(ctx context.Context) (next time.Duration, err error) {
 			c.tell(err)
 		}
 	}()
-	// The refs have to be read after the watches were set. If a directory was not watched before, refs may have appeared in
-	// it after the reading and before the watch, so read again. The number of tries is limited, because a process may
+	// Read the refs after the watches were set. If a directory was not watched before, refs may have appeared in the directory
+	// after the reading and before the watch, so read the refs again. The number of tries is limited, because a process may
 	// create directories without end.
 	for tries := 0; ; tries++ {
 		now, err := c.refs.read()
@@ -234,10 +236,10 @@ func (c *RefCopier) tellMoved(moved bool) {
 	}
 }
 
-// watch starts watches of all directories in dirs, and stops those of other directories. fresh reports whether a directory
+// watch starts watches of all directories in dirs, and stops the watches of other directories. fresh reports whether a directory
 // was not watched before; ok reports whether all existing directories are watched now. watch passes each directory to
-// RefCopierOptions.Watch in every call, because a directory that was removed and created again has lost its watch, which
-// cannot be recognized by the inode number: the new directory may have the same one. The caller holds passing.
+// RefCopierOptions.Watch in every call, because a directory that was removed and created again is not watched any more. The inode
+// number does not show this, because the new directory may have the inode number of the old one. The caller holds passing.
 func (c *RefCopier) watch(dirs []string) (fresh, ok bool) {
 	// Without Watch, pass reads the refs at regular intervals.
 	if c.o.Watch == nil {
@@ -276,8 +278,8 @@ func (c *RefCopier) watch(dirs []string) (fresh, ok bool) {
 	return fresh, ok
 }
 
-// tell records err as the result of the last pass; nil: the pass succeeded. It logs a failure unless the pass before
-// failed with the same text. It calls RefCopierOptions.Failed for each failure and for the first success after one.
+// tell records err as the result of the last pass; err is nil if the pass succeeded. It logs a failure unless the pass before
+// failed with the same text. It calls RefCopierOptions.Failed for each failure and for the first success after a failure.
 func (c *RefCopier) tell(err error) {
 	c.mu.Lock()
 	before := c.failure

@@ -14,15 +14,15 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// move is a ref of the Repo that has to change from old to new, its value in the git directory.
+// move is a ref of the Repo that has to change from the value old to the value new, the ref's value in the git directory.
 type move struct {
 	// name is the full name of the ref.
 	name     string
 	old, new object.ID
 }
 
-// carry copies the refs in now whose values differ from those in the Repo. In the same update of the Repo, it adds refs that keep
-// the old values that no other ref reaches.
+// carry copies the refs in the parameter now whose values differ from those in the Repo. In the same update of the Repo, it adds
+// refs that keep those old values that no other ref reaches.
 func (c *RefCopier) carry(ctx context.Context, now refsOf) error {
 	if c.repo == nil && !c.anything(now) {
 		return nil
@@ -45,7 +45,7 @@ func (c *RefCopier) carry(ctx context.Context, now refsOf) error {
 	if err != nil {
 		return err
 	}
-	// A ref whose object is missing must not block the others: it is skipped, and reported after the others were copied.
+	// A ref whose object is missing must not block the others: the ref is skipped, and reported after the others were copied.
 	moves, lost := c.there(moves, before, after)
 	if len(moves) == 0 {
 		return errors.Join(lost, after.write(c.repo, before))
@@ -56,13 +56,13 @@ func (c *RefCopier) carry(ctx context.Context, now refsOf) error {
 			tips = append(tips, m.new)
 		}
 	}
-	// The session remote has to be cloneable at any moment, so the contents are fetched before the refs move.
+	// The Repo is the session remote and has to be cloneable at any moment, so fetch the contents before the refs move.
 	if c.clone != nil {
 		if err := c.clone.ready(ctx, tips); err != nil {
 			return err
 		}
 	}
-	// Until the refs are updated, no ref reaches the copied objects: Working keeps gc away from them.
+	// Until the refs are updated, no ref reaches the copied objects. Working prevents gc from removing these objects.
 	defer c.repo.Working()()
 	copies := session.NewCopier(c.repo)
 	if err := copies.Commits(ctx, tips); err != nil {
@@ -75,7 +75,7 @@ func (c *RefCopier) carry(ctx context.Context, now refsOf) error {
 			return err
 		}
 	}
-	// The objects are on disk before a ref names them.
+	// Write the objects to disk before a ref names them.
 	if err := c.repo.Write(ctx, objects); err != nil {
 		return err
 	}
@@ -86,8 +86,9 @@ func (c *RefCopier) carry(ctx context.Context, now refsOf) error {
 	if err != nil {
 		return err
 	}
-	// A ref is put on the list before the Repo gets it, and is taken off the list after the Repo has lost it. So after a crash
-	// between these steps, a ref of the Repo that is missing from the git directory is known to be removed by the user.
+	// Add a ref to the list of copied refs before the Repo gets the ref, and remove a ref from the list after the Repo has lost
+	// the ref. So after a crash between these steps, a ref of the Repo that is missing from the git directory is known to have
+	// been removed by the user.
 	both := maps.Clone(before)
 	maps.Copy(both, after)
 	if err := both.write(c.repo, before); err != nil {
@@ -108,8 +109,9 @@ func (c *RefCopier) carry(ctx context.Context, now refsOf) error {
 	return lost
 }
 
-// owner returns the change that claims the plain names of the Repo for the session, and adds the blob of the claim to
-// objects. Its Name is empty if the claim exists. It is used only if the Repo is the session remote.
+// owner returns the change of session.OwnerRef that claims the branch and tag names without a prefix for the session, and adds
+// the blob of the claim to objects. If the claim exists, the Name of the result is empty. owner is called only if the Repo is the
+// session remote.
 func (c *RefCopier) owner(objects *[]odb.Outgoing) (session.RefChange, error) {
 	blob, err := session.OwnerBlob(c.o.Format, c.o.Session)
 	if err != nil {
@@ -123,8 +125,8 @@ func (c *RefCopier) owner(objects *[]odb.Outgoing) (session.RefChange, error) {
 	return session.RefChange{Name: session.OwnerRef, Old: was, New: blob.ID}, nil
 }
 
-// there returns the moves without those to objects that are missing on this host. The error lists the dropped moves; the other
-// refs are copied all the same.
+// there returns the moves without those to objects that are missing on this host, which it drops. The error lists the dropped
+// moves; the caller copies the other refs despite the error.
 func (c *RefCopier) there(moves []move, before, after carried) ([]move, error) {
 	var lost []error
 	moves = slices.DeleteFunc(moves, func(m move) bool {
@@ -158,7 +160,7 @@ func (c *RefCopier) look(id object.ID) error {
 	}
 }
 
-// anything reports whether a user ref differs from the mounted remote's ref of the same name.
+// anything reports whether a branch, tag or notes ref differs from the mounted remote's ref of the same name.
 func (c *RefCopier) anything(now refsOf) bool {
 	theirs := c.theirs(now)
 	for name, id := range now.users {
@@ -219,7 +221,8 @@ func (c *RefCopier) moves(now refsOf, before carried) ([]move, carried, error) {
 			if bare, err := c.bare(id); err != nil {
 				return nil, nil, err
 			} else if bare {
-				// To copy the ref, all contents of its tree would have to be fetched for clones, and they may never be read.
+				// To copy the ref, all contents of its tree would have to be fetched for clones, although no process may ever
+				// read these contents.
 				continue
 			}
 		}
@@ -254,8 +257,8 @@ func (c *RefCopier) moves(now refsOf, before carried) ([]move, carried, error) {
 	return moves, after, nil
 }
 
-// bare reports whether id, or the target of id if id is a tag, is an object of the mounted remote and not of the session. It
-// returns false if the Repo is not the session remote, because the answer does not matter then.
+// bare reports whether the object id, or the target of id if id is a tag, is an object of the mounted remote and not of the
+// session. It returns false if the Repo is not the session remote, because the caller has no use for the answer then.
 func (c *RefCopier) bare(id object.ID) (bool, error) {
 	for c.clone != nil {
 		if c.repo.Remotes(id) && !c.repo.Owned(id) {
@@ -275,9 +278,10 @@ func (c *RefCopier) bare(id object.ID) (bool, error) {
 	return false, nil
 }
 
-// changes returns the changes of refs for moves. Before them come the refs that keep the old values that the moves abandon, because
-// a crash in the middle of an Update leaves only the first changes made. For the same reason, the carried ref of a user's ref
-// (session.CarriedRef) is changed before that ref: without it, the move would look like one of another session.
+// changes returns the changes of refs for moves. The first changes create refs that keep the old values that the moves abandon:
+// after a crash in the middle of an Update, only the first changes were made, and no old value may be lost. For the same reason,
+// the carried ref of a user's ref (session.CarriedRef) is changed before that ref: without the carried ref, the move would look
+// like a move by another session.
 func (c *RefCopier) changes(moves []move) ([]session.RefChange, error) {
 	var changes, keep []session.RefChange
 	kept := map[object.ID]bool{}
@@ -317,12 +321,12 @@ func (c *RefCopier) changes(moves []move) ([]session.RefChange, error) {
 // ancestryMost is the maximum number of commits that contains reads.
 const ancestryMost = 200_000
 
-// errTooFar is returned by contains after ancestryMost commits.
+// errTooFar is returned by contains after it has read ancestryMost commits.
 var errTooFar = errors.New("history is too long to be searched")
 
-// contains reports whether wanted is tip or an ancestor of tip, as far as the history is on this host. It does not follow the
-// parents of commits whose committer dates are more than a day before that of wanted. It returns errTooFar if it has read
-// ancestryMost commits.
+// contains reports whether the commit wanted is the commit tip or an ancestor of tip, as far as the history is on this host. It
+// does not follow the parents of commits whose committer dates are more than a day before the date of wanted. It returns
+// errTooFar if it has read ancestryMost commits.
 func contains(repo *session.Repo, tip, wanted object.ID) (bool, error) {
 	if tip == wanted {
 		return true, nil
@@ -331,7 +335,7 @@ func contains(repo *session.Repo, tip, wanted object.ID) (bool, error) {
 		return false, nil
 	}
 	goal, err := repo.Commit(wanted)
-	if err != nil { // missing, or not a commit
+	if err != nil { // tip is missing on this host, or is not a commit
 		return false, nil
 	}
 	oldest := goal.Committed.Add(-24 * time.Hour)

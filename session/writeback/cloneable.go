@@ -18,7 +18,7 @@ import (
 type cloneable struct {
 	repo    *session.Repo
 	provide Provider
-	commits map[object.ID]bool // commits and tags that can be cloned
+	commits map[object.ID]bool // commits and tags that were made cloneable
 	// trees holds the trees whose contents have been fetched.
 	trees map[object.ID]bool
 }
@@ -34,7 +34,7 @@ type survey struct {
 	blobs          map[object.ID]bool
 }
 
-// ready fetches the contents that a clone of tips needs, and marks their base commits as shallow.
+// ready fetches the contents that a clone of the commits and tags in tips needs, and marks their base commits as shallow.
 func (c *cloneable) ready(ctx context.Context, tips []object.ID) error {
 	v := survey{commits: map[object.ID]bool{}, trees: map[object.ID]bool{}, blobs: map[object.ID]bool{}}
 	for stack := slices.Clone(tips); len(stack) > 0; {
@@ -53,7 +53,7 @@ func (c *cloneable) ready(ctx context.Context, tips []object.ID) error {
 		}
 		stack = append(stack, below...)
 	}
-	// Owned contents are in the Repo, or are copied to it with the refs.
+	// Contents that were created in the session are in the Repo, or are copied to it with the refs.
 	missing := slices.DeleteFunc(c.provide.Missing(slices.Collect(maps.Keys(v.blobs))), c.ours)
 	if len(missing) > 0 {
 		if err := c.provide.Provide(ctx, missing, nil); err != nil {
@@ -69,8 +69,8 @@ func (c *cloneable) ready(ctx context.Context, tips []object.ID) error {
 	return nil
 }
 
-// ours reports whether an object was created in the session. An object that is not known to be of the mounted remote counts as
-// created in the session if it is on this host, because it may be in the git directory and not in the Repo yet.
+// ours reports whether the object id was created in the session. If id is on this host and not known to be an object of the
+// mounted remote, it counts as created in the session, because it may be in the git directory and not in the Repo yet.
 func (c *cloneable) ours(id object.ID) bool {
 	if c.repo.Owned(id) {
 		return true
@@ -82,11 +82,11 @@ func (c *cloneable) ours(id object.ID) bool {
 	return err == nil
 }
 
-// look adds the tree of the object id to v, and returns the other objects that a clone needs with that object: the parents of a
-// commit, or the target of a tag.
+// look adds the contents in the tree of the object id to the survey v, and returns the other objects that a clone needs together
+// with id: the parents of a commit, or the target of a tag.
 func (c *cloneable) look(id object.ID, v *survey) ([]object.ID, error) {
 	t, content, err := c.repo.Get(id, object.MaxCommitSize)
-	if errors.Is(err, odb.ErrTooLarge) { // a blob that a tag refers to
+	if errors.Is(err, odb.ErrTooLarge) { // the object is a blob that a tag refers to
 		return nil, nil
 	}
 	if err != nil {
@@ -119,7 +119,7 @@ func (c *cloneable) look(id object.ID, v *survey) ([]object.ID, error) {
 	return nil, nil
 }
 
-// tree adds the contents below a tree to v.blobs.
+// tree adds the contents below the tree id to v.blobs.
 func (c *cloneable) tree(id object.ID, v *survey) error {
 	if c.trees[id] || v.trees[id] {
 		return nil

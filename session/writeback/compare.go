@@ -9,35 +9,35 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// update is a change of the ref Name on the session remote. The change is made because of the value of the session's ref from.
-// Name differs from from if Name is the carried or diverged name of from (session.CarriedRef and session.DivergedRef). Both are
-// names on the session remote.
+// update is a change of the ref Name on the session remote. The field from is the name of the session's ref whose value causes
+// the change. Name differs from the field from if Name is the carried or diverged name of that ref (session.CarriedRef and
+// session.DivergedRef). Both fields are names on the session remote.
 type update struct {
 	from string
 	transport.RefUpdate
 }
 
-// comparison compares the refs of the Repo with those of the session remote, and holds the differences. It is used for one
-// comparison, by one goroutine, and has no lock. The method run fills the results.
+// comparison compares the refs of the Repo with those of the session remote, and holds the differences. Each comparison is used
+// once, by one goroutine, and so has no lock. The method run fills the results.
 type comparison struct {
 	repo   *session.Repo
 	layout session.Layout
-	// ledger is a copy of the queue's ledger. The comparison records the values of theirs in it.
+	// ledger is a copy of the queue's ledger. The comparison records the values of the field theirs in this copy.
 	ledger *ledger
 	// local and theirs hold the refs of the Repo and of the session remote, both by their names on the session remote.
 	local, theirs map[string]object.ID
 	noRewrite     bool // see refusals.noRewrite
 	outrun        bool // see Queue.outrun
 
-	// Results.
+	// The fields below are results.
 	updates []update             // updates that the session remote needs
 	notes   []notesMove          // notes refs that have to be merged
 	moved   map[string]object.ID // new values of metadata and lane refs of this session that another machine moved
-	// diverged are the refs whose values are pushed under diverged names (session.DivergedRef).
+	// diverged lists the refs whose values are pushed under diverged names (session.DivergedRef).
 	diverged []Diverged
 	// behind holds the refs whose remote value contains the local value, each with its remote value.
 	behind map[string]object.ID
-	// gone holds the refs that updates removes.
+	// gone holds the refs that the field updates removes.
 	gone map[string]bool
 	// lost is set if the session remote has lost a ref that this session had pushed.
 	lost    bool
@@ -60,7 +60,7 @@ func (c *comparison) run() {
 	if c.moved[session.MetaRef(c.layout.Session)] != (object.ID{}) {
 		c.updates = slices.DeleteFunc(c.updates, func(u update) bool { return isLane(u.Name, c.layout.Session) })
 	}
-	// Status reports the names that the user knows.
+	// Use the names in the Repo, because users know those names and Status shows them.
 	for ref, id := range c.behind {
 		delete(c.behind, ref)
 		user, _ := c.layout.Here(ref)
@@ -72,17 +72,17 @@ func (c *comparison) run() {
 func (c *comparison) compare(ref string) {
 	l, layout, name := c.ledger, c.layout, c.layout.Session
 	mine, there, known := c.local[ref], c.theirs[ref], l.refs[ref]
-	// Another ref prevents the creation of this one. Push the value to the diverged name until the other ref is removed.
+	// Another ref, by, prevents the creation of this ref. Push the value to the diverged name until the other ref is removed.
 	if by := c.inWay(ref, mine, there); by != "" {
 		c.diverge(ref, by)
 		return
 	}
-	// The session remote has applied a push whose answer was lost.
+	// If the session remote has applied a push whose answer was lost, record the value as acknowledged.
 	if known.mayBe(there) {
 		known = acquaint{acked: there}
 		l.learn(ref, there)
 	}
-	var next object.ID // value to update from
+	var next object.ID // expected value on the session remote, from which the update moves the ref
 	switch {
 	// The session remote has the local value.
 	case there == mine:
@@ -92,8 +92,8 @@ func (c *comparison) compare(ref string) {
 	// No other session has moved the ref since this session's last push.
 	case there == known.acked:
 		next = there
-		// A ref that other sessions write too must only be fast-forwarded, because they may rely on its commits. The same is true of
-		// a branch if the server forbids that branches are rewritten.
+		// A ref that other sessions also write must only be fast-forwarded, because they may rely on its commits. A branch must
+		// also only be fast-forwarded if the server forbids other updates of branches.
 		onlyForward := c.noRewrite && strings.HasPrefix(ref, "refs/heads/") || !layout.Exclusive(ref)
 		if onlyForward && !mine.IsZero() && !there.IsZero() && !Within(c.repo, mine, there) {
 			c.diverge(ref, "")
@@ -107,14 +107,14 @@ func (c *comparison) compare(ref string) {
 		}
 	// This session has pushed the ref, and the ref is missing on the session remote now.
 	case there.IsZero():
-		c.lost = true // the session remote may have lost objects as well
+		c.lost = true // the session remote may have lost objects, too
 		l.learn(ref, there)
 		if mine.IsZero() {
 			return
 		}
 		c.say("the session remote had lost " + ref + ", which was pushed again")
 	case mine.IsZero():
-		// The user has removed the ref, and another session has moved it. The value of the other session stays.
+		// The user has removed the ref, and another session has moved it. Keep the value of the other session.
 		delete(l.refs, ref)
 		c.sign(ref, mine)
 		c.say("another session has changed " + ref + " on the session remote, so the ref was not removed there")
@@ -123,7 +123,7 @@ func (c *comparison) compare(ref string) {
 	case Within(c.repo, mine, there):
 		next = there
 		l.learn(ref, there)
-	// Another machine writes to this session, too. follow passes the new value to QueueOptions.Taken.
+	// Another machine also writes to this session. The method follow passes the new value to QueueOptions.Taken.
 	case isLane(ref, name) || ref == session.MetaRef(name):
 		c.moved[ref] = there
 		return

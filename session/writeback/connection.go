@@ -28,12 +28,12 @@ type Figures struct {
 // counters holds the counters behind Figures; Took is in nanoseconds.
 type counters struct{ pushes, failures, refs, refused, bytes, took atomic.Int64 }
 
-// connection exchanges data with the session remote and counts what it exchanges. It remembers nothing else between two calls.
-// The caller of open, send and fetch holds Queue.remoteToken, except for a push of base commits, which takes long.
+// connection exchanges data with the session remote and counts the exchanged data. It keeps no other state between two calls. The
+// caller of open, send and fetch holds Queue.remoteToken, except for a push of base commits, which takes long.
 type connection struct {
 	repo   *session.Repo
-	remote *thin.Remote      // session remote; nil: the Repo is the session remote
-	origin *transport.Remote // mounted remote; nil: its history is not fetched
+	remote *thin.Remote      // session remote; nil if the Repo is the session remote
+	origin *transport.Remote // mounted remote; nil if its history is not fetched
 	// before is the number of bytes that earlier queues of the session transferred.
 	before  Traffic
 	counted counters
@@ -71,7 +71,7 @@ func (c *connection) open(ctx context.Context, prefixes []string) (*thin.Push, e
 	push, err := c.remote.OpenPush(ctx, prefixes)
 	c.counted.took.Add(int64(time.Since(start)))
 	if ctx.Err() != nil {
-		return push, err // the queue has cancelled the push, which is not a failure
+		return push, err // the queue has cancelled the push, which does not count as a failure
 	}
 	c.counted.pushes.Add(1)
 	if err != nil {
@@ -80,8 +80,8 @@ func (c *connection) open(ctx context.Context, prefixes []string) (*thin.Push, e
 	return push, err
 }
 
-// send sends a push that open started, and counts its results. It returns an error for each update of req, nil if the session
-// remote accepted the update.
+// send sends a push that open started, and counts the results. It returns an error for each update of req, in the same order; the
+// error is nil if the session remote accepted the update.
 func (c *connection) send(ctx context.Context, push *thin.Push, req transport.PushRequest, load thin.Load) ([]error, error) {
 	start := time.Now()
 	if pack := req.Pack; pack != nil {
@@ -107,14 +107,14 @@ func (c *connection) send(ctx context.Context, push *thin.Push, req transport.Pu
 	return results, err
 }
 
-// fetch fetches commit id from the session remote into the Repo, with all objects that id reaches and the commit ours does not.
-// It does nothing if the Repo has id.
+// fetch fetches the commit id from the session remote into the Repo, with all objects that id reaches and the commit ours does
+// not reach. It does nothing if the Repo has id.
 func (c *connection) fetch(ctx context.Context, id, ours object.ID) error {
 	if c.repo.Owned(id) {
 		return nil
 	}
 	req := transport.FetchRequest{Wants: []object.ID{id}}
-	// The session remote does not send objects that ours reaches.
+	// With the commit ours in the request, the session remote does not send objects that ours reaches.
 	if !ours.IsZero() {
 		req.Haves = []object.ID{ours}
 	}
@@ -131,9 +131,9 @@ func (c *connection) fetch(ctx context.Context, id, ours object.ID) error {
 	return err
 }
 
-// probe finds out which of the commits ids the session remote has, and which it lacks. It requests them by a fetch with depth 1,
-// and drops the answer; the server refuses the request if a commit is missing. known is false if the server does not support such
-// a fetch, or returns an error other than git's "not our ref".
+// probe asks the session remote which of the commits ids it has, and which it lacks. probe requests the commits by a fetch with
+// depth 1, and drops the answer; the server refuses the request if a commit is missing. The result known is false if the server
+// does not support such a fetch, or returns an error other than git's "not our ref".
 func (c *connection) probe(ctx context.Context, ids []object.ID) (has, lacks []object.ID, known bool, err error) {
 	// The probe needs protocol v2 and shallow fetches.
 	caps, err := c.remote.Capabilities(ctx)
@@ -159,7 +159,7 @@ func (c *connection) probe(ctx context.Context, ids []object.ID) (has, lacks []o
 		case errors.As(err, &refused) && slices.Contains(has, refused.ID):
 			lacks = append(lacks, refused.ID)
 			has = slices.DeleteFunc(has, func(id object.ID) bool { return id == refused.ID })
-		// These errors say nothing about the commits.
+		// After these errors, it is unknown which commits the session remote has.
 		case ctx.Err() != nil || errors.Is(err, transport.ErrUnreachable) || errors.Is(err, transport.ErrStalled) || final(err):
 			return nil, nil, false, err
 		default:

@@ -21,12 +21,12 @@ func (c *comparison) compareNotes(ref string) {
 		c.ledger.learn(ref, mine)
 		c.undiverge(ref)
 		return
-	case c.ledger.refs[ref].acked == mine: // other sessions have committed notes on top of this session's
+	case c.ledger.refs[ref].acked == mine: // other sessions have committed notes on top of this session's notes
 		c.undiverge(ref)
 	}
 	c.notes = append(c.notes, notesMove{ref: ref, mine: mine, there: there})
-	// Other sessions have won the last races, so publish this session's notes under the diverged name, where these sessions
-	// find and merge them.
+	// Other sessions have won the last races for the notes ref, so publish this session's notes under the diverged name, where
+	// the other sessions find and merge these notes.
 	if c.outrun {
 		c.diverge(ref, "")
 	}
@@ -35,8 +35,8 @@ func (c *comparison) compareNotes(ref string) {
 // say adds a message for the user.
 func (c *comparison) say(text string) { c.notices = append(c.notices, text) }
 
-// sign adds the update that records that this session moved a ref of the user to the value mine. The record is the carried ref of
-// that ref (session.CarriedRef).
+// sign adds the update that records that this session moved a ref of the user, called ref on the session remote, to the value
+// mine. The update sets the carried ref of that ref (session.CarriedRef).
 func (c *comparison) sign(ref string, mine object.ID) {
 	user, users := c.layout.Here(ref)
 	to := session.CarriedRef(c.layout.Session, user)
@@ -47,8 +47,9 @@ func (c *comparison) sign(ref string, mine object.ID) {
 }
 
 // diverge adds the update that pushes the local value of ref under the diverged name of ref (session.DivergedRef). If another
-// machine has moved that name as well, or the name cannot be created, diverge uses a name that contains the id of the value. by is
-// the ref that prevents the creation of ref; "": there is none, ref has another value on the session remote.
+// machine has also moved the ref with the diverged name, or this name cannot be created, diverge uses a name that contains the id
+// of the value. The parameter by is the ref that prevents the creation of ref; it is empty if ref exists and has another value on
+// the session remote.
 func (c *comparison) diverge(ref, by string) {
 	user, _ := c.layout.Here(ref)
 	mine, to := c.local[ref], session.DivergedRef(c.layout.Session, user)
@@ -70,8 +71,8 @@ func (c *comparison) diverge(ref, by string) {
 	c.updates = append(c.updates, update{ref, transport.RefUpdate{Name: to, Old: there, New: mine}})
 }
 
-// undiverge adds the update that removes the diverged name of ref. It is called when ref itself has the local value, or gets it
-// by the same push.
+// undiverge adds the update that removes the diverged name of ref. It is called when ref itself has the local value on the
+// session remote, or gets that value by the same push.
 func (c *comparison) undiverge(ref string) {
 	user, users := c.layout.Here(ref)
 	if !users {
@@ -83,15 +84,16 @@ func (c *comparison) undiverge(ref string) {
 		delete(c.ledger.refs, to)
 		return
 	}
-	// If another machine has moved the diverged name, the name keeps the value of that machine.
+	// If another machine has moved the ref with the diverged name, that ref keeps the value of the other machine.
 	if there == c.ledger.refs[to].acked {
 		c.updates = append(c.updates, update{ref, transport.RefUpdate{Name: to, Old: there}})
 	}
 }
 
 // inWay returns a ref of the session remote that prevents the creation of ref, because git does not allow the refs feature and
-// feature/x at the same time; "": there is none. mine and there are the values of ref in the Repo and on the session remote. inWay
-// searches only c.theirs, which includes such refs once the session remote has refused ref.
+// feature/x at the same time; it returns "" if there is no such ref. The parameters mine and there are the values of ref in the
+// Repo and on the session remote. inWay searches only c.theirs, which includes such refs after the session remote has refused to
+// create ref.
 func (c *comparison) inWay(ref string, mine, there object.ID) string {
 	if _, users := c.layout.Here(ref); !users || mine.IsZero() || !there.IsZero() {
 		return ""
@@ -124,5 +126,5 @@ func above(ref string) (names []string) {
 	return names
 }
 
-// divergedOwn returns the diverged name that is used for the value id if the diverged name ref is not free.
+// divergedOwn returns the name that is used for the value id instead of the diverged name ref, if that name is in use.
 func divergedOwn(ref string, id object.ID) string { return ref + "." + id.String()[:12] }

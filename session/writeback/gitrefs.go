@@ -34,22 +34,22 @@ type gitRefs struct {
 	stat   fs.FileInfo      // attributes of packed-refs at the last read
 }
 
-// refsOf holds the refs of a git directory. They are not read atomically: another process may move refs during the reading. users
-// holds the branches, tags and notes refs.
+// refsOf holds the refs of a git directory. They are not read atomically: another process may move refs while they are read. The
+// field users holds the branches, tags and notes refs.
 type refsOf struct {
 	users   map[string]object.ID
-	remotes map[string]object.ID // refs/remotes/
-	// head is the full name of the branch that HEAD names; "": HEAD is detached.
+	remotes map[string]object.ID // refs below refs/remotes/
+	// head is the full name of the branch that HEAD names; it is empty if HEAD is detached.
 	head string
-	// text is the contents of HEAD, which may be an id.
+	// text is the contents of the file HEAD, which may be an id.
 	text string
-	// stashes holds the sizes and times of refs/stash and its log, which differ after each change of the stashes.
+	// stashes is a text of the sizes and times of refs/stash and of its reflog, which differs after each change of the stashes.
 	stashes string
-	// dirs are the directories to watch for changed refs.
+	// dirs lists the directories to watch for changed refs.
 	dirs []string
 	// locked is set if git holds a lock on a ref.
 	locked bool
-	// broken are the refs whose files hold no valid id, as after a power failure.
+	// broken holds the refs whose files contain no valid id, for example after a power failure.
 	broken map[string]bool
 }
 
@@ -59,7 +59,7 @@ func (g *gitRefs) read() (refsOf, error) {
 	r := refsOf{users: map[string]object.ID{}, remotes: map[string]object.ID{}, broken: map[string]bool{},
 		dirs: []string{g.dir, filepath.Join(g.dir, "refs")}}
 	head, err := os.ReadFile(filepath.Join(g.dir, "HEAD"))
-	if err != nil { // otherwise, all refs of a git directory that cannot be read would seem to be removed
+	if err != nil { // without this error, all refs of an unreadable git directory would seem to be removed
 		return r, fmt.Errorf("read refs: %w", err)
 	}
 	r.text = string(head)
@@ -112,13 +112,13 @@ func (r *refsOf) readStashes(dir string) {
 	}
 }
 
-// same reports whether o has the same HEAD, stashes, branches, tags and notes.
+// same reports whether r and o have the same HEAD, stashes, branches, tags and notes.
 func (r refsOf) same(o refsOf) bool {
 	return r.text == o.text && r.stashes == o.stashes && maps.Equal(r.users, o.users)
 }
 
-// walk reads the loose refs below a prefix into loose; symbolic refs get the zero id. It adds directories, locks and
-// broken refs to r.
+// walk reads the loose refs in the directory below into the map loose; symbolic refs get the zero id. It adds the directories,
+// locks and broken refs that it finds to r.
 func (g *gitRefs) walk(below string, loose map[string]object.ID, r *refsOf) error {
 	watched := below != "refs/remotes/"
 	root := filepath.Join(g.dir, filepath.FromSlash(below))

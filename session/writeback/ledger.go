@@ -32,52 +32,53 @@ type ledger struct {
 	traffic Traffic // bytes that all queues of the session have transferred
 	// synced is the last time at which no ref was pending.
 	synced time.Time
-	// baseCommits holds the base commits that the session remote has, with all objects that they reach.
+	// baseCommits holds the base commits that the session remote has, together with all objects that these commits reach.
 	baseCommits map[object.ID]bool
 	// refs holds what is known of each ref, by its name on the session remote.
 	refs map[string]acquaint
 }
 
-// acquaint holds what is known of one ref of the session remote.
+// acquaint is the knowledge about one ref of the session remote.
 type acquaint struct {
-	// acked is the value on the session remote, as far as is known; zero: the ref does not exist there.
+	// acked is the last known value on the session remote; zero if the ref does not exist there.
 	acked object.ID
-	// sent holds the new values in pushes that were to move the ref from acked and that have not been answered, oldest
-	// first; zero: a removal. The server may still apply any one of these pushes, even after the process that sent it has
-	// ended.
+	// sent holds the new values of pushes that the server has not answered and that were to move the ref from acked, oldest
+	// first; a zero value stands for a removal. The server may still apply any one of these pushes, even after the process that
+	// sent the push has ended.
 	sent []object.ID
 }
 
-// mayBe reports whether the value called there, which the ref has on the session remote, was sent in a push without an
-// answer.
+// mayBe reports whether the ref may have the value there on the session remote because of a push without an answer: whether such
+// a push has sent that value.
 func (a acquaint) mayBe(there object.ID) bool { return slices.Contains(a.sent, there) }
 
 // sentMost is the maximum length of acquaint.sent.
 const sentMost = 64
 
-// sends returns what is known of the ref after a push that moves it from old to new was sent, and before its answer.
-// Earlier pushes without an answer stay recorded if they move the ref from the same value, because the server may still
-// apply them.
+// sends returns the knowledge about the ref after a push that moves the ref from old to new was sent, and before its answer.
+// Earlier pushes without an answer stay recorded if they move the ref from the same value, because the server may still apply
+// them.
 func (a acquaint) sends(old, new object.ID) acquaint {
 	var sent []object.ID
 	if a.acked == old {
 		sent = slices.DeleteFunc(slices.Clone(a.sent), func(id object.ID) bool { return id == new })
-		// The list is bounded: the oldest values are dropped.
+		// The length of the list is limited: the oldest values are dropped.
 		sent = sent[max(0, len(sent)-sentMost+1):]
 	}
 	return acquaint{acked: old, sent: append(sent, new)}
 }
 
 const (
-	// ledgerFile is the name of the ledger's file in the Repo's directory. The file starts with the line ledgerHead; encode
-	// writes the rest. In a line of the file, none stands for no value, and gone for a removal.
+	// ledgerFile is the name of the ledger's file in the Repo's directory. The file starts with the line ledgerHead; the method
+	// encode writes the rest. In a line of the file, the word of the constant none stands for a missing value, and that of gone
+	// for a removal.
 	ledgerFile = "artifactfs.sent"
 	ledgerHead = "artifactfs sent 1"
 	none       = "-"
 	gone       = "0"
 )
 
-// errLedger is returned for a ledger's file that does not have the format of encode.
+// errLedger is returned for a ledger's file that is not in the format of the method encode.
 var errLedger = errors.New("unexpected format")
 
 // newLedger returns an empty ledger for the session remote with the URL remote.
@@ -225,8 +226,8 @@ func (l *ledger) parseRef(f object.Format, text string) error {
 	return nil
 }
 
-// learn records that the ref called name has the value now on the session remote. If the ledger has that value already,
-// pushes without an answer stay recorded, because the server may still apply them.
+// learn records that the ref called name has the value in the parameter now on the session remote. If the ledger has that value
+// already, pushes without an answer stay recorded, because the server may still apply them.
 func (l *ledger) learn(name string, now object.ID) {
 	r := l.refs[name]
 	if r.acked != now {
@@ -235,7 +236,7 @@ func (l *ledger) learn(name string, now object.ID) {
 	l.set(name, r)
 }
 
-// set records r as what is known of the ref called name. If r is empty, set removes the ref from the ledger.
+// set records r as the knowledge about the ref called name. If r is empty, set removes the ref from the ledger.
 func (l *ledger) set(name string, r acquaint) {
 	if r.acked.IsZero() && len(r.sent) == 0 {
 		delete(l.refs, name)
@@ -244,8 +245,8 @@ func (l *ledger) set(name string, r acquaint) {
 	l.refs[name] = r
 }
 
-// known returns a function that maps a ref, by its name in the Repo, to its last known value on the session remote; zero:
-// the ref is not known to exist there.
+// known returns a function that maps a ref, by its name in the Repo, to its last known value on the session remote, or to the
+// zero id if the ref is not known to exist there.
 func (l *ledger) known(layout session.Layout) func(ref string) object.ID {
 	return func(ref string) object.ID { return l.refs[layout.There(ref)].acked }
 }

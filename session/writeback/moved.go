@@ -13,15 +13,15 @@ import (
 // QueueOptions.Taken once. mu is a leaf lock: no other lock is taken while mu is held.
 type movedRefs struct {
 	mu sync.Mutex
-	// refs holds the moved refs, each with its value on the session remote, as the last comparison found them.
+	// refs holds the moved refs, each with its value on the session remote at the last comparison.
 	refs map[string]object.ID
-	// reported holds the values that were added to news, so that each is passed to QueueOptions.Taken once.
+	// reported holds the values that were added to news. It ensures that each value is passed to QueueOptions.Taken once.
 	reported map[string]object.ID
 	// news holds the moved refs for which QueueOptions.Taken has not been called yet.
 	news []Taken
 }
 
-// set replaces the moved refs by the result of a comparison. It returns those whose values were not reported yet.
+// set replaces the moved refs by the result of a comparison. It returns those refs whose values were not reported yet.
 func (m *movedRefs) set(refs map[string]object.ID) (fresh map[string]object.ID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -31,7 +31,7 @@ func (m *movedRefs) set(refs map[string]object.ID) (fresh map[string]object.ID) 
 	return fresh
 }
 
-// report adds a moved ref to the news. The Repo has the commit theirs.
+// report adds a moved ref to the news. The Repo must have the commit theirs, the ref's value on the session remote.
 func (m *movedRefs) report(ref string, theirs object.ID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -51,7 +51,7 @@ func (m *movedRefs) takeNews() []Taken {
 	return news
 }
 
-// value returns the value of ref on the session remote, and whether another machine has moved the ref.
+// value returns the value of ref on the session remote, and reports whether another machine has moved the ref.
 func (m *movedRefs) value(ref string) (theirs object.ID, moved bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -14,8 +14,8 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// plain records whether this session owns the plain names of branches and tags on a session remote. It is decided once
-// for each pair of session and session remote: see session.OwnerRef.
+// plain records whether this session owns the names of branches and tags without a prefix ("plain names") on a session remote.
+// This is decided once for each pair of session and session remote: see session.OwnerRef.
 type plain string
 
 const (
@@ -24,7 +24,7 @@ const (
 	plainOthers  plain = "others" // another session, or people, write refs/heads/ and refs/tags/
 )
 
-// metaOf returns the metadata of a Repo's session. If there is none yet, only the name and the format are set.
+// metaOf returns the metadata of a Repo's session. If there is no metadata yet, only the name and the format are set.
 func metaOf(repo *session.Repo) (session.Meta, error) {
 	m, _, err := session.ReadMeta(repo, repo.Session())
 	if errors.Is(err, session.ErrNoMeta) || errors.Is(err, session.ErrNotMeta) {
@@ -38,8 +38,8 @@ func (l *ledger) layout(m session.Meta) session.Layout {
 	return session.Layout{Session: m.Session, Branches: m.Branches, Own: l.plain == plainOwn}
 }
 
-// decide sets l.plain, and claims the plain names if the session remote is empty. all holds the refs of the session remote. decide
-// returns false if it has sent a claim; the caller then reads the refs again.
+// decide sets l.plain, and claims the plain names if the session remote is empty. The map all holds the refs of the session
+// remote. decide returns false if it has sent a claim; the caller then reads the refs again.
 func (q *Queue) decide(ctx context.Context, push *thin.Push, all map[string]object.ID, l *ledger) (bool, error) {
 	owner, err := session.OwnerBlob(q.o.Repo.Format(), q.o.Session)
 	if err != nil {
@@ -55,7 +55,7 @@ func (q *Queue) decide(ctx context.Context, push *thin.Push, all map[string]obje
 		l.plain = plainOthers
 		return true, nil
 	}
-	// No ref of the Repo leads to the blob. Working keeps gc from removing the blob until it is pushed.
+	// No ref of the Repo reaches the blob. Working keeps gc from removing the blob until it is pushed.
 	defer q.o.Repo.Working()()
 	if err := q.o.Repo.Write(ctx, []odb.Outgoing{owner}); err != nil {
 		return false, err
@@ -89,7 +89,7 @@ func (q *Queue) local(l *ledger) (map[string]object.ID, error) {
 	return sentOf(refs, q.record.layout(l)), err
 }
 
-// sentOf returns those of refs that are to be pushed, by their names on the session remote.
+// sentOf returns those of refs that this session pushes, by their names on the session remote.
 func sentOf(refs []packedrefs.Ref, layout session.Layout) map[string]object.ID {
 	sent := map[string]object.ID{}
 	for _, r := range refs {
@@ -100,7 +100,7 @@ func sentOf(refs []packedrefs.Ref, layout session.Layout) map[string]object.ID {
 	return sent
 }
 
-// isSent reports whether there, a name on the session remote, belongs to a ref that the session pushes.
+// isSent reports whether the name there, a name on the session remote, belongs to a ref that the session pushes.
 func isSent(there string, layout session.Layout) bool {
 	name := layout.Session
 	_, users := layout.Here(there)

@@ -29,7 +29,7 @@ const (
 	notesTries = 5
 	// notesPause is the average delay before the second push of a round. The delay doubles with each further push.
 	notesPause = 40 * time.Millisecond
-	// notesRest is the average delay before the next round after a round in which other sessions won every race.
+	// notesRest is the average delay before the next round after a round in which this session has lost every race.
 	notesRest = 300 * time.Millisecond
 )
 
@@ -40,10 +40,10 @@ type notesMove struct {
 	others      []object.ID // values that other sessions have pushed to their diverged names of ref
 }
 
-// setAside returns the values that other sessions than name have pushed to the diverged names of a notes ref (see
+// setAside returns the values that sessions other than the session name have pushed to the diverged names of a notes ref (see
 // session.DivergedRef).
 func setAside(push *thin.Push, name, ref string) (others []object.ID) {
-	if push.Thin() { // only this session writes refs to its container
+	if push.Thin() { // only this session writes refs to its container, the ref that stores them
 		return nil
 	}
 	for _, r := range push.Refs {
@@ -56,8 +56,9 @@ func setAside(push *thin.Push, name, ref string) (others []object.ID) {
 	return others
 }
 
-// notes merges and pushes notes refs, after all other refs were pushed. It uses push for the first ref and opens a new push for
-// each other ref. again reports that another push is needed, which creates or removes diverged names of this session.
+// notes merges and pushes notes refs, after all other refs were pushed. It uses the open push for the first ref and opens a new
+// push for each other ref. The result again reports that another push is needed, which creates or removes diverged names of this
+// session.
 func (t *pushAttempt) notes(ctx context.Context, push *thin.Push, moves []notesMove, l *ledger,
 	local map[string]object.ID) (again bool, err error) {
 	q := t.q
@@ -66,7 +67,7 @@ func (t *pushAttempt) notes(ctx context.Context, push *thin.Push, moves []notesM
 		if q.refusals.delayed(n.ref, n.mine) {
 			continue
 		}
-		// push is set for the first ref only. For the other refs, pushNotes opens a push and reads the diverged names itself.
+		// push is non-nil for the first ref only. For the other refs, pushNotes opens a push and reads the diverged names itself.
 		if push != nil {
 			n.others = setAside(push, q.o.Session, n.ref)
 		}
@@ -77,14 +78,15 @@ func (t *pushAttempt) notes(ctx context.Context, push *thin.Push, moves []notesM
 		}
 		t.busy = t.busy || !done
 		other := l.refs[session.DivergedRef(q.o.Session, n.ref)]
-		// After a success, another push removes the diverged name. After the first lost race, another push creates it.
+		// After a success, another push removes the diverged name. After the first lost race, another push creates the diverged
+		// name.
 		again = again || done && !other.acked.IsZero() || !done && !q.outrun
 	}
 	q.outrun = t.busy
 	return again, nil
 }
 
-// pushNotes merges and pushes a notes ref until a push succeeds or is refused for another reason than a lost race. It returns
+// pushNotes merges and pushes a notes ref until a push succeeds, or is refused for a reason other than a lost race. It returns
 // false if other sessions have updated the ref before each of the pushes.
 func (t *pushAttempt) pushNotes(
 	ctx context.Context, push *thin.Push, n notesMove, l *ledger, local map[string]object.ID,
@@ -160,7 +162,8 @@ func (t *pushAttempt) pushNotes(
 func (t *pushAttempt) bringNotes(ctx context.Context, n notesMove, merged object.ID, l *ledger, local map[string]object.ID) {
 	q := t.q
 	err := q.o.Notes(ctx, n.ref, n.mine, merged)
-	// The RefCopier would copy the ref from the mount to the Repo later, which would wake the queue for one more push.
+	// Set the ref in the Repo now. Otherwise the RefCopier would copy it from the mount later, and the change of the Repo would
+	// cause another round.
 	if err == nil {
 		err = q.o.Repo.Update(ctx, []session.RefChange{{Name: n.ref, Old: n.mine, New: merged}})
 	}

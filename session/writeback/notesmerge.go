@@ -21,7 +21,8 @@ import (
 const maxNote = 16 << 20
 
 // notesMerger merges the notes of this session with those of other sessions in the Repo. A round uses it before each push of a
-// notes ref. It has no state of its own; the caller holds Queue.remoteToken, because all merges use the same directory, notesDir.
+// notes ref. It keeps no state between two merges; the caller holds Queue.remoteToken, because all merges use the same directory,
+// notesDir.
 type notesMerger struct {
 	repo    *session.Repo
 	conn    *connection
@@ -29,9 +30,9 @@ type notesMerger struct {
 	log     *zap.Logger
 }
 
-// merge returns a commit that contains the notes of this session, those of the session remote, and those that other sessions
-// pushed to diverged names (session.DivergedRef). load holds the objects of that commit that the session remote lacks; sent are
-// objects that the session remote is known to have.
+// merge returns a commit that contains the notes of this session, the notes of the session remote, and the notes that other
+// sessions pushed to diverged names (session.DivergedRef). The result load holds the objects of that commit that the session
+// remote lacks; the parameter sent holds objects that the session remote is known to have.
 func (m *notesMerger) merge(ctx context.Context, n notesMove, sent idSet) (merged object.ID, load *pushSet, err error) {
 	merged = n.mine
 	if !n.there.IsZero() {
@@ -76,11 +77,11 @@ func (m *notesMerger) merge(ctx context.Context, n notesMove, sent idSet) (merge
 }
 
 // notesDir is the name of a temporary git directory inside the Repo, in which stock git merges notes. git merges only refs below
-// refs/notes/, and the refs of that name in the Repo itself are the user's.
+// refs/notes/, and in the Repo itself those refs are the user's, so the merge cannot use the Repo's own refs.
 const notesDir = "artifactfs.notes"
 
-// union merges the notes commits ours and theirs with stock git, and returns the merged commit. Notes that both sides have changed
-// are merged by mergeNote. git writes the new objects to the Repo.
+// union merges the notes commits ours and theirs with stock git, and returns the merged commit. mergeNote merges each note that
+// both sides have changed. git writes the new objects to the Repo.
 func (m *notesMerger) union(ctx context.Context, ours, theirs object.ID) (object.ID, error) {
 	dir := filepath.Join(m.repo.Dir(), notesDir)
 	if err := os.RemoveAll(dir); err != nil { // a crash may have left the directory

@@ -23,7 +23,8 @@ type idSet map[object.ID]bool
 type pushSet struct {
 	repo *session.Repo
 	sent idSet // objects that the session remote has
-	// seen are the objects that the walk has visited; objects lists those of them to send, in the order of the walk.
+	// seen holds the objects that the walk has visited; objects lists those of them that have to be sent, in the order of the
+	// walk.
 	seen        idSet
 	objects     []object.ID
 	baseCommits idSet // base commits: objects of the mounted remote that the session's commits refer to
@@ -58,9 +59,10 @@ func newPushSet(ctx context.Context, repo *session.Repo, tips []object.ID, sent 
 	return h, nil
 }
 
-// hadOf returns owned objects that a session remote has if it has the commits tips: all owned commits in the history of tips, and
-// the trees and contents of tips and of their parents. It leaves out the trees and contents of older commits to save time. If such
-// an object is used again, it is sent again, which is rare and does no harm.
+// hadOf returns owned objects that a session remote must have if it has the commits tips: all owned commits in the history of
+// tips, and the trees and contents of tips and of their parents. To save time, it leaves out the trees and contents of older
+// commits. If a later commit uses one of the objects that were left out, the push sends this object again, which is rare and does
+// no harm.
 func hadOf(ctx context.Context, repo *session.Repo, tips []object.ID) (idSet, error) {
 	h := &pushSet{repo: repo, sent: idSet{}, seen: idSet{}, baseCommits: idSet{}}
 	level := tips
@@ -88,8 +90,8 @@ func hadOf(ctx context.Context, repo *session.Repo, tips []object.ID) (idSet, er
 	return h.seen, nil
 }
 
-// names returns the objects to which the object id refers: the parents and the tree of a commit, or the target of a tag. It
-// returns nothing for other objects.
+// names returns the objects to which the object id refers: the parents and the tree of a commit, or the target of a tag. For an
+// object of another type it returns no objects.
 func (h *pushSet) names(id object.ID) (below []object.ID, tree object.ID, err error) {
 	t, content, err := h.repo.Get(id, object.MaxCommitSize)
 	if errors.Is(err, odb.ErrTooLarge) {
@@ -109,8 +111,8 @@ func (h *pushSet) names(id object.ID) (below []object.ID, tree object.ID, err er
 	return nil, tree, nil
 }
 
-// tip adds the trees and contents of the object id. It returns the parents of a commit or the target of a tag, which it does not
-// add.
+// tip adds the trees and contents of the object id. It returns the parents of a commit or the target of a tag without adding
+// these objects.
 func (h *pushSet) tip(id object.ID) ([]object.ID, error) {
 	t, content, err := h.repo.Get(id, object.MaxTreeSize)
 	if errors.Is(err, odb.ErrTooLarge) {
@@ -149,8 +151,9 @@ func (h *pushSet) tip(id object.ID) ([]object.ID, error) {
 	return nil, nil
 }
 
-// tree adds a tree and everything below it. before is the tree at the same path in the parent commit. Entries that before has under
-// the same path are left out, because the session remote has them, or they are added with the parent commit.
+// tree adds the tree id and everything below it. The tree before is the tree at the same path in the parent commit. tree leaves
+// out objects that the tree before holds under the same path: the session remote has these objects, or they are added together
+// with the parent commit.
 func (h *pushSet) tree(id, before object.ID) error {
 	if id.IsZero() || id == before || h.sent[id] || h.seen[id] || !h.repo.Owned(id) {
 		return nil
@@ -167,7 +170,8 @@ func (h *pushSet) tree(id, before object.ID) error {
 	return h.below(content, before)
 }
 
-// below adds the entries of the tree whose encoded form is content. It leaves out the same entries as tree.
+// below adds the entries of the tree whose encoded form is content. Like the method tree, it leaves out entries that the tree
+// before holds under the same name.
 func (h *pushSet) below(content []byte, before object.ID) error {
 	entries, err := object.ParseTree(h.repo.Format(), content)
 	if err != nil {
@@ -184,7 +188,7 @@ func (h *pushSet) below(content []byte, before object.ID) error {
 	}
 	for _, e := range entries {
 		switch {
-		// Unchanged since the parent commit.
+		// The entry is unchanged since the parent commit.
 		case e.ID == old[e.Name]:
 		case e.Mode == object.ModeDir:
 			if err := h.tree(e.ID, old[e.Name]); err != nil {
@@ -198,8 +202,8 @@ func (h *pushSet) below(content []byte, before object.ID) error {
 	return nil
 }
 
-// fill adds the objects of the mounted remote that h.objects refer to and the base commits do not contain,
-// such as a file that was taken from another commit. store fetches those that are missing.
+// fill adds the objects of the mounted remote that the objects in h.objects refer to and the base commits do not contain, such as
+// a file that was taken from another commit. It fetches missing objects through store.
 func (h *pushSet) fill(ctx context.Context, baseCommits []object.ID, store Provider) error {
 	held, named := idSet{}, idSet{}
 	for _, id := range baseCommits {
@@ -217,7 +221,7 @@ func (h *pushSet) fill(ctx context.Context, baseCommits []object.ID, store Provi
 		}
 		var entries []object.TreeEntry
 		switch t {
-		case object.Commit: // the tree may be the tree of another commit of the mounted remote, for example after a cherry-pick
+		case object.Commit: // the tree may be that of another commit of the mounted remote, for example after a cherry-pick
 			var info object.CommitInfo
 			if info, err = object.ParseCommit(h.repo.Format(), content); err == nil {
 				entries = []object.TreeEntry{{Mode: object.ModeDir, ID: info.Tree}}
@@ -249,7 +253,7 @@ func (h *pushSet) fill(ctx context.Context, baseCommits []object.ID, store Provi
 	return nil
 }
 
-// spread adds a tree and everything below it to into, except objects in except.
+// spread adds the tree id and everything below it to the set into, except the objects in the set except.
 func (h *pushSet) spread(id object.ID, into, except idSet) error {
 	if into[id] || except[id] {
 		return nil
@@ -273,8 +277,9 @@ func (h *pushSet) spread(id object.ID, into, except idSet) error {
 	return nil
 }
 
-// packer returns a function that writes a pack of ids to w. The Repo holds or borrows the objects. It runs git
-// pack-objects, which finds deltas and reuses the entries of existing packs; no history is walked.
+// packer returns a function that writes a pack of the objects ids to w. These objects are in the Repo or in an object directory
+// that it borrows from. The function runs git pack-objects, which finds deltas and reuses the entries of existing packs; it walks
+// no history.
 func packer(repo *session.Repo, ids []object.ID) func(ctx context.Context, w io.Writer) error {
 	return func(ctx context.Context, w io.Writer) error {
 		cmd := gitcmd.Isolated(ctx, "--git-dir="+repo.Dir(), "-c", "core.commitGraph=false", "pack-objects", "-q", "--stdout")
@@ -293,7 +298,7 @@ func packer(repo *session.Repo, ids []object.ID) func(ctx context.Context, w io.
 			return fmt.Errorf("create pack: %w", err)
 		}
 		_, copyErr := bufio.NewReaderSize(out, 64<<10).WriteTo(w)
-		if copyErr != nil { // git blocks on the pipe otherwise
+		if copyErr != nil { // without a reader, git would block on the pipe
 			out.Close()
 		}
 		err = cmd.Wait()

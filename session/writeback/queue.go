@@ -37,25 +37,25 @@ type QueueOptions struct {
 	// Dir is the directory in which packs of history wait to be pushed in ModeSeed. It is the mount's directory below the state
 	// directory.
 	Dir string
-	// Remote is the session remote; nil: the Repo itself is the session remote, and nothing is pushed. The caller closes
-	// Remote after it has closed the Queue.
+	// Remote is the session remote; nil means that the Repo itself is the session remote, and nothing is pushed. The caller
+	// closes Remote after it has closed the Queue.
 	Remote *thin.Remote
-	// Origin is the mounted remote, from which history that the session remote lacks is fetched; nil: the queue sends no
-	// such history.
+	// Origin is the mounted remote, from which the queue fetches history that the session remote lacks; if Origin is nil, the
+	// queue does not push such history.
 	Origin *transport.Remote
 	// Store fetches objects of the mounted remote that a push has to contain; may be nil.
 	Store Provider
-	// Base is the way in which the session remote gets the base commits; ModeUnknown: chosen at the first push.
+	// Base is the way in which the session remote gets the base commits; with ModeUnknown, the queue chooses a way at the first
+	// push.
 	Base Mode
-	// BaseURL is the URL of the mounted remote, without secrets; "": other machines cannot read the mounted remote.
+	// BaseURL is the URL of the mounted remote, without secrets; it is empty if other machines cannot read the mounted remote.
 	BaseURL string
 	// Taken is called when another machine moved a ref that only this session writes, such as its metadata. The changes
 	// that Taken makes to the Repo are pushed at once. The Queue's goroutine calls it, so it must not wait for the Queue.
 	// May be nil.
 	Taken func(Taken)
-	// Notes changes a notes ref in the mount's git directory from the value old to the value merged, unless the user has
-	// moved the ref away from old. When Notes is called, the session remote and the Repo have the commit merged. May be
-	// nil.
+	// Notes changes a notes ref in the mount's git directory from the commit old to the commit merged, unless the user has moved
+	// the ref away from old. When Notes is called, the session remote and the Repo have the commit merged. May be nil.
 	Notes func(ctx context.Context, ref string, old, merged object.ID) error
 	Log   *zap.Logger // may be nil
 }
@@ -76,7 +76,7 @@ type Queue struct {
 	wake        chan struct{}
 	remoteToken chan struct{}
 
-	conn   connection  // to the session remote, with counters
+	conn   connection  // connection to the session remote, with counters
 	record record      // the ledger: what the session remote is known to have
 	report report      // results of the rounds, for Status
 	calls  syncCalls   // the calls of Sync
@@ -94,9 +94,9 @@ type Queue struct {
 	outrun bool
 }
 
-// NewQueue starts a queue for o.Repo. It reads the ledger of earlier queues, the file that records what they have pushed,
-// and continues from there. NewQueue itself does no network I/O, only the queue's goroutine does. If o.Remote is nil, the
-// queue has no goroutine and pushes nothing.
+// NewQueue starts a queue for o.Repo. It reads the ledger of earlier queues, the file that records which values they have pushed,
+// and continues from there. NewQueue does no network I/O; only the queue's goroutine does. If o.Remote is nil, the queue has no
+// goroutine and pushes nothing.
 func NewQueue(o QueueOptions) (*Queue, error) {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
@@ -140,8 +140,8 @@ func newQueue(o QueueOptions) *Queue {
 	return q
 }
 
-// Wake makes the queue start a round at once. It is called when something outside of the Repo has changed, for example
-// when there is a new credential or the network is reachable again. It does not block.
+// Wake makes the queue start a round at once. It is called after a change outside of the Repo, for example when there is a new
+// credential or the network is reachable again. It does not block.
 func (q *Queue) Wake() {
 	select {
 	case q.wake <- struct{}{}:
@@ -156,7 +156,7 @@ func (q *Queue) Close() error {
 	q.cancel()
 	q.done.Wait()
 	if first {
-		// A goroutine that holds remoteToken releases it soon, because its context was cancelled.
+		// A goroutine that holds remoteToken releases it soon, because Close has cancelled the context of that goroutine.
 		q.remoteToken <- struct{}{}
 		if q.o.Remote != nil {
 			q.record.keepTraffic()
@@ -176,7 +176,7 @@ func (q *Queue) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		if q.tellTaken() { // the changes that Taken made are pushed before Sync returns
+		if q.tellTaken() { // Taken has made changes, which are pushed before Sync returns
 			continue
 		}
 		if failures++; err == nil {
@@ -221,9 +221,9 @@ func (q *Queue) tellTaken() bool {
 	return len(news) > 0
 }
 
-// rest blocks until the next round has to start, and returns true then. It returns false if ctx is done first. failures
-// is the number of consecutive failed rounds, on which the delay of the retry depends. After a success, wait is the
-// delay until the next round; 0: no round is needed until the Repo changes.
+// rest blocks until the next round has to start, and returns true then. It returns false if ctx is done first. The parameter
+// failures is the number of consecutive failed rounds, on which the delay of the retry depends. After a success, the parameter
+// wait is the delay until the next round; with 0, the next round starts when the Repo changes.
 func (q *Queue) rest(ctx context.Context, failures int, wait time.Duration) bool {
 	var retry, forget <-chan time.Time
 	// Wake up for the first refused update that may be sent again.
@@ -232,7 +232,7 @@ func (q *Queue) rest(ctx context.Context, failures int, wait time.Duration) bool
 	}
 	if failures > 0 {
 		most := queueRetry
-		// A caller waits in Sync: retry more often.
+		// If a caller waits in Sync, retry more often.
 		if _, waiting := q.calls.open(); waiting {
 			most = syncRetry
 		}
@@ -242,7 +242,7 @@ func (q *Queue) rest(ctx context.Context, failures int, wait time.Duration) bool
 	}
 	forget = time.After(forgetIdle)
 	changed := q.o.Repo.Changed()
-	// Another change of the Repo does not make the session remote reachable: wait for the retry.
+	// A change of the Repo does not make an unreachable session remote reachable, so wait for the time of the retry.
 	if failures > 0 {
 		changed = nil
 	}
@@ -254,7 +254,7 @@ func (q *Queue) rest(ctx context.Context, failures int, wait time.Duration) bool
 			return true
 		case <-retry:
 			return true
-		// The set of pushed objects may be large. Drop it, unless a push is in progress, which needs it.
+		// The set of pushed objects may be large. Drop the set, unless a push is in progress, which needs it.
 		case <-forget:
 			select {
 			case q.remoteToken <- struct{}{}:
@@ -273,7 +273,7 @@ func (q *Queue) rest(ctx context.Context, failures int, wait time.Duration) bool
 	}
 }
 
-// refusalsEnd returns the time until the first refused update may be sent again; 0: no update is refused. The caller must
+// refusalsEnd returns the time until the first refused update may be sent again, or 0 if no update is refused. The caller must
 // not hold remoteToken.
 func (q *Queue) refusalsEnd() time.Duration {
 	q.remoteToken <- struct{}{}
@@ -296,12 +296,13 @@ func (q *Queue) Sync(ctx context.Context, progress func(Status)) error {
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		changed, closed := q.report.changed() // called before the answer is read, so that no change is missed
+		// The call of changed precedes the reading of the answer, so that no change is missed.
+		changed, closed := q.report.changed()
 		answered, outcome := q.calls.answeredTo(mine)
 		switch {
 		case answered && outcome != nil:
 			return outcome
-		// The round has succeeded as a whole, but the session remote may have refused some refs.
+		// The round as a whole has succeeded, but the session remote may have refused some refs.
 		case answered:
 			return q.unfinished()
 		case closed:
@@ -323,8 +324,8 @@ func (q *Queue) Sync(ctx context.Context, progress func(Status)) error {
 	}
 }
 
-// unfinished returns an error for each ref that a successful round could not push, because another session moved the ref
-// or the session remote refused it. It returns nil if there is none.
+// unfinished returns an error for each ref that a successful round could not push, because another session moved the ref or the
+// session remote refused it. It returns nil if all refs were pushed.
 func (q *Queue) unfinished() error {
 	st := q.Status()
 	var errs []error
@@ -337,8 +338,8 @@ func (q *Queue) unfinished() error {
 	return errors.Join(errs...)
 }
 
-// Acknowledged returns the value of a ref of the Repo that the session remote has confirmed last; zero: the ref does not
-// exist there, as far as is known.
+// Acknowledged returns the last value of a ref of the Repo that the session remote has confirmed, or the zero id if the ref is
+// not known to exist there.
 func (q *Queue) Acknowledged(ref string) object.ID {
 	if q.o.Remote == nil {
 		id, err := q.o.Repo.Ref(ref)
@@ -350,7 +351,7 @@ func (q *Queue) Acknowledged(ref string) object.ID {
 	return q.record.acked(ref)
 }
 
-// Has reports whether the session remote is known to have checkpoint p.
+// Has reports whether the session remote is known to have the checkpoint p.
 func (q *Queue) Has(p session.Checkpoint) bool {
 	id := q.Acknowledged(session.SegmentRef(p.Session, p.Lane, p.Segment))
 	// If id is zero, no checkpoint of the segment has been pushed. If id is p.Commit, p is the last checkpoint that was pushed.

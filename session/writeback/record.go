@@ -11,8 +11,8 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// record holds the queue's ledger in memory and in its file. A round works on a copy, which keep makes the current ledger. mu is a
-// leaf lock: no other lock is taken while mu is held.
+// record holds the queue's ledger in memory and in its file. A round works on a copy; the method keep makes that copy the current
+// ledger. mu is a leaf lock: no other lock is taken while mu is held.
 type record struct {
 	conn *connection
 	meta session.Meta // the session's metadata when the queue started
@@ -30,10 +30,11 @@ func (r *record) now() *ledger {
 	return r.ledger
 }
 
-// layout returns the layout for the queue's session, as far as ledger l records it.
+// layout returns the mapping of ref names for the queue's session, as far as the ledger l records it.
 func (r *record) layout(l *ledger) session.Layout { return l.layout(r.meta) }
 
-// acked returns the value of a ref of the Repo that the session remote has confirmed last; zero: the ref does not exist there.
+// acked returns the last value of a ref of the Repo that the session remote has confirmed, or the zero id if the ref does not
+// exist there.
 func (r *record) acked(ref string) object.ID {
 	l := r.now()
 	return l.refs[r.layout(l).There(ref)].acked

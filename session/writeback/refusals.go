@@ -17,8 +17,8 @@ import (
 type refusals struct {
 	// refs holds the last refusal of each refused ref, by the ref's name on the session remote.
 	refs map[string]refusal
-	// blocked holds the refs that could not be created. The session remote is asked for the refs that may prevent their
-	// creation, such as feature for feature/x.
+	// blocked holds the refs that could not be created. The next push requests the session remote's values of the refs that may
+	// prevent their creation, such as feature for feature/x.
 	blocked map[string]bool
 	// noRewrite is set if the session remote accepts only fast-forward updates of branches.
 	noRewrite bool
@@ -58,7 +58,7 @@ func (f *refusals) delayed(ref string, id object.ID) bool {
 	return ok && r.id == id && time.Now().Before(r.until)
 }
 
-// next returns the time until the first refused update may be sent again; 0: no update is refused.
+// next returns the time until the first refused update may be sent again, or 0 if no update is refused.
 func (f *refusals) next() time.Duration {
 	var first time.Duration
 	for _, r := range f.refs {

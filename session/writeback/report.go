@@ -21,12 +21,13 @@ type report struct {
 	log     *zap.Logger
 
 	mu sync.Mutex
-	// failure is the error of the last round; nil: it succeeded. since is the time of the first of the consecutive
+	// failure is the error of the last round; nil if that round succeeded. since is the time of the first of the consecutive
 	// failures.
 	failure  error
 	since    time.Time
 	diverged []Diverged // see Status.Diverged
-	// behind holds the refs whose value on the session remote contains the Repo's value, each with its value there.
+	// behind holds the refs whose value on the session remote contains the Repo's value, each with the value on the session
+	// remote.
 	behind map[string]object.ID
 	// declined holds the refused refs, those of the user first.
 	declined []refusedRef
@@ -55,7 +56,7 @@ func (r *report) tell() {
 	r.next = make(chan struct{})
 }
 
-// close records that the queue was closed, and reports whether it was not closed before.
+// close records that the queue was closed, and reports whether this is the first call of close.
 func (r *report) close() (first bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -64,8 +65,8 @@ func (r *report) close() (first bool) {
 	return first
 }
 
-// fail records err as the result of the last round; nil: the round succeeded. It logs a failure unless the round before
-// failed with the same text, and it logs the first success after a failure.
+// fail records err as the result of the last round; err is nil if the round succeeded. fail logs a failure unless the round
+// before failed with the same text, and it logs the first success after a failure.
 func (r *report) fail(err error) {
 	r.mu.Lock()
 	before := r.failure
@@ -93,7 +94,7 @@ func (r *report) compared(c *comparison) {
 	}
 }
 
-// notice adds a text for Status, unless the report has that text. If there are too many, it drops the oldest.
+// notice adds a text for Status, unless the report has that text. If the report has too many texts, notice drops the oldest.
 func (r *report) notice(text string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

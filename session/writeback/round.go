@@ -20,8 +20,8 @@ import (
 const (
 	// roundTries is the maximum number of pushes in a round. Before each push the refs are read and compared again.
 	roundTries = 10
-	// movedTries is the number of times that a round sends an update again after the session remote has refused it because
-	// the ref is locked or has just changed. After that the ref is left for another round.
+	// movedTries is the number of times that a round sends an update again after the session remote has refused it because the
+	// ref is locked or has just changed. If that does not help, the update is left for a later round.
 	movedTries = 2
 	// refusedWait is the delay before a refused update is sent again. The delay doubles with each refusal.
 	refusedWait = 10 * time.Second
@@ -31,10 +31,10 @@ const (
 	namesMost = 500
 )
 
-// round compares the refs of the Repo with those of the session remote and pushes until they agree. need holds the commits
-// of the mounted remote that the session remote lacks and that have to be pushed first. busy reports that notes were left
-// for another round, because another session moved the notes ref before each push. If verify is set, round contacts the
-// session remote even if no ref is pending, and sends refused updates again. round takes Queue.remoteToken.
+// round compares the refs of the Repo with those of the session remote and pushes until they agree. The result need holds the
+// commits of the mounted remote that the session remote lacks and that have to be pushed first. The result busy reports that
+// notes were left for another round, because another session moved the notes ref before each push. If verify is set, round
+// contacts the session remote even if no ref is pending, and sends refused updates again. round takes Queue.remoteToken.
 func (q *Queue) round(ctx context.Context, verify bool) (need []object.ID, busy bool, err error) {
 	select {
 	case q.remoteToken <- struct{}{}:
@@ -85,11 +85,11 @@ type pushAttempt struct {
 	apart bool
 	// missing is the number of pushes that failed because the session remote lacked objects.
 	missing int
-	// fill is set if the push has to contain the objects of the mounted remote that pushed objects refer to.
+	// fill is set if the push has to contain those objects of the mounted remote that pushed objects refer to.
 	fill bool
 	// failed counts, for each ref, the refusals after which the same update may be accepted in this round.
 	failed map[string]int
-	// later is the last error of a ref that was left for another round; nil: no ref was left.
+	// later is the last error of a ref that was left for another round; nil if no ref was left.
 	later error
 	// busy is set if notes were left for another round.
 	busy bool
@@ -101,8 +101,8 @@ func (t *pushAttempt) try(ctx context.Context) (again bool, err error) {
 	q := t.q
 	ledger := q.record.now().clone()
 	local, err := q.local(ledger)
-	// A power failure may leave files of refs without a value. Repair these refs from the ledger before the comparison,
-	// which would otherwise take them for removed refs.
+	// A power failure may leave files of refs without a value. Repair these refs from the ledger before the comparison, because
+	// the comparison would take them for removed refs.
 	if errors.Is(err, session.ErrBroken) {
 		if _, err = q.o.Repo.MendRefs(ctx, ledger.known(q.record.layout(ledger))); err == nil {
 			local, err = q.local(ledger)
@@ -141,7 +141,7 @@ func (t *pushAttempt) try(ctx context.Context) (again bool, err error) {
 		if err != nil || !decided {
 			return err == nil, err
 		}
-		// decide may have changed the layout, and with it the names.
+		// decide may have changed the layout, and so the names of the refs on the session remote.
 		if local, err = q.local(ledger); err != nil {
 			return false, err
 		}
@@ -165,11 +165,11 @@ func (t *pushAttempt) try(ctx context.Context) (again bool, err error) {
 		return false, nil
 	}
 	again, err = t.send(ctx, push, updates, ledger, load, local)
-	return again || err == nil && q.outrun, err // notes refs are pushed after all others, by another call
+	return again || err == nil && q.outrun, err // another call pushes the notes refs, after all other refs
 }
 
-// left reports whether update u has to wait for another round, because it was refused too often in this round, or because
-// the delay since its last refusal is not over.
+// left reports whether the update u has to wait for another round, because it was refused too often in this round, or because the
+// delay since its last refusal is not over.
 func (t *pushAttempt) left(u update) bool {
 	if t.failed[u.Name] > movedTries {
 		return true
@@ -271,8 +271,8 @@ func (t *pushAttempt) send(ctx context.Context, push *thin.Push, updates []updat
 			q.refusals.forget(u.Name)
 			continue
 		}
-		// The ref has another value than the ledger recorded. So the server can no longer apply earlier pushes without an answer,
-		// because these require the recorded value.
+		// The ref has another value than the ledger recorded. The server can no longer apply earlier pushes without an answer,
+		// because these pushes require the recorded value.
 		if before[i].acked != u.Old {
 			before[i] = acquaint{acked: u.Old}
 		}
@@ -301,15 +301,16 @@ func (t *pushAttempt) send(ctx context.Context, push *thin.Push, updates []updat
 	return refused != nil || l.pending(local, q.record.layout(l)) > 0, nil
 }
 
-// rejected handles the refusal r of update u: it records the refusal, or prepares another push. If it returns an error,
-// the round has to end.
+// rejected handles the refusal r of the update u: it records the refusal, or prepares another push. If it returns an error, the
+// round has to end.
 func (t *pushAttempt) rejected(u update, r *transport.Rejected, l *ledger) error {
 	q := t.q
 	switch r.Kind {
 	// The server cannot store the pack. A push of the other refs would fail for the same reason, so the round ends.
 	case transport.RejectUnpack, transport.RejectShallow:
 		return r
-	// The update was refused only because the push is atomic and another update was refused. The next push is not atomic.
+	// The update was refused only because the push is atomic and another update was refused. Make the next push without
+	// atomicity.
 	case transport.RejectAtomic:
 		return nil
 	case transport.RejectFastForward:
@@ -327,8 +328,8 @@ func (t *pushAttempt) rejected(u update, r *transport.Rejected, l *ledger) error
 		if t.failed[u.Name]++; t.failed[u.Name] <= movedTries {
 			return nil
 		}
-		// The ref may be impossible to create because of another ref, as feature/x is if feature exists. Request the
-		// names of such refs before the next comparison.
+		// Another ref may prevent the creation of the ref, as feature does for feature/x. Request the names of such refs before
+		// the next comparison.
 		if _, users := q.record.layout(l).Here(u.Name); users && u.Old.IsZero() && !q.refusals.blocked[u.Name] {
 			q.refusals.blocked[u.Name], t.failed[u.Name] = true, movedTries
 			return nil
@@ -336,7 +337,7 @@ func (t *pushAttempt) rejected(u update, r *transport.Rejected, l *ledger) error
 		t.later = r
 		return nil
 	case transport.RejectOther:
-		// The reason is unknown, so send the update once more before a refusal is recorded.
+		// The reason is unknown, so send the update once more before the refusal is recorded.
 		if t.failed[u.Name]++; t.failed[u.Name] == 1 {
 			return nil
 		}
@@ -346,10 +347,10 @@ func (t *pushAttempt) rejected(u update, r *transport.Rejected, l *ledger) error
 	return nil
 }
 
-// lacking prepares the next push after the session remote has refused an update because it lacks objects. With each call
-// of the round, the next push contains more: first all objects that the refs of the session remote do not reach, then
-// also the base commits, and last every object of the mounted remote that a pushed object refers to. If that did not help
-// either, lacking returns r, and the round has to end.
+// lacking prepares the next push after the session remote has refused an update because it lacks objects. With each call in a
+// round, the next push contains more: after the first call, all objects that the refs of the session remote do not reach; after
+// the second, also the base commits; after the third, every object of the mounted remote that a pushed object refers to. If that
+// did not help either, lacking returns r, and the round has to end.
 func (t *pushAttempt) lacking(r *transport.Rejected) error {
 	t.missing++
 	switch {
@@ -363,8 +364,8 @@ func (t *pushAttempt) lacking(r *transport.Rejected) error {
 	return nil
 }
 
-// keep makes l the queue's ledger and writes it to the ledger's file. local holds the refs of the Repo; if all of them are
-// pushed, keep records the time.
+// keep makes l the queue's ledger and writes it to the ledger's file. The map local holds the refs of the Repo; if all of them
+// are pushed, keep records the time.
 func (q *Queue) keep(l *ledger, local map[string]object.ID) {
 	if l.pending(local, q.record.layout(l)) == 0 {
 		l.synced = time.Now()
@@ -372,8 +373,8 @@ func (q *Queue) keep(l *ledger, local map[string]object.ID) {
 	q.record.keep(l)
 }
 
-// compare compares the refs of the Repo with those of the session remote, and reports the result to Status. local and theirs hold
-// the refs of both, by their names on the session remote.
+// compare compares the refs of the Repo with those of the session remote, and reports the result to Status. The maps local and
+// theirs hold the refs of the Repo and of the session remote, by their names on the session remote.
 func (q *Queue) compare(local, theirs map[string]object.ID, l *ledger) *comparison {
 	c := &comparison{
 		repo: q.o.Repo, layout: q.record.layout(l), ledger: l, local: local, theirs: theirs,
@@ -387,8 +388,8 @@ func (q *Queue) compare(local, theirs map[string]object.ID, l *ledger) *comparis
 	return c
 }
 
-// follow fetches the values moved, which other machines gave to refs that only this session writes, and reports each new one to
-// QueueOptions.Taken. local holds the refs of the Repo.
+// follow fetches the values in the map moved, to which other machines have set refs that only this session writes, and reports
+// each new value to QueueOptions.Taken. The map local holds the refs of the Repo.
 func (q *Queue) follow(ctx context.Context, moved, local map[string]object.ID) {
 	for ref, theirs := range q.moved.set(moved) {
 		// Taken reads the commit, so the commit has to be in the Repo.
@@ -420,12 +421,12 @@ func (q *Queue) recordBase(ctx context.Context, ids []object.ID) error {
 	return nil
 }
 
-// names returns the names and prefixes of the refs that are requested from the session remote; nil: all refs are. local
+// names returns the names and prefixes of the refs to request from the session remote; nil stands for all refs. The map local
 // holds the refs of the Repo.
 func (q *Queue) names(local map[string]object.ID, l *ledger) []string {
 	name, layout := q.o.Session, q.record.layout(l)
-	// Only if all refs of the session remote are known can the queue decide whether the session may use branch and tag
-	// names without a prefix (session.OwnerRef).
+	// To decide whether the session may use branch and tag names without a prefix (session.OwnerRef), the queue has to know all
+	// refs of the session remote.
 	if l.plain == plainUnknown && !q.conn.isOrigin(q.record.meta.Remote) {
 		return nil
 	}

@@ -33,7 +33,7 @@ type seeder struct {
 	changed func()
 
 	mu sync.Mutex
-	// active is the push of base commits in progress; nil: there is none.
+	// active is the push of base commits in progress; nil if there is none.
 	active *seeding
 	// last is the last attempt to push base commits.
 	last baseAttempt
@@ -48,7 +48,7 @@ type seeding struct{ done, size atomic.Int64 }
 const (
 	baseFirst    = 30 * time.Second // delay after the first failure
 	baseMost     = time.Hour        // maximum delay
-	baseAgain    = 15 * time.Second // time after a failure during which a call of Sync gets that failure without another attempt
+	baseAgain    = 15 * time.Second // time after a failure during which a call of Sync returns that failure without another attempt
 	unreachFirst = time.Second      // delay after the first failure to reach a remote
 	unreachMost  = time.Minute      // maximum delay while a remote is unreachable
 )
@@ -61,10 +61,10 @@ type baseAttempt struct {
 	failures int       // number of failures in a row
 }
 
-// push pushes the base commits need. The session remote is known to have the commits have, whose history is not sent. If the
-// delay after the last failure is not over, push does nothing and returns the rest of the delay and that failure. If asked is set,
-// because a caller waits in Sync, push tries again unless the last failure is less than baseAgain ago. The caller must not hold
-// Queue.remoteToken.
+// push pushes the base commits need. The session remote is known to have the commits in the parameter have, whose history is not
+// sent. If the delay after the last failure is not over, push does nothing and returns the rest of the delay and that failure. If
+// asked is set, because a caller waits in Sync, push tries again unless the last failure is less than baseAgain ago. The caller
+// must not hold Queue.remoteToken.
 func (s *seeder) push(ctx context.Context, need, have []object.ID, asked bool) (time.Duration, error) {
 	s.mu.Lock()
 	last := s.last
@@ -100,7 +100,7 @@ func (s *seeder) succeeded() {
 	s.last = baseAttempt{}
 }
 
-// progress returns the last attempt, and the push of base commits in progress; nil: there is none.
+// progress returns the last attempt, and the push of base commits in progress, which is nil if there is none.
 func (s *seeder) progress() (baseAttempt, *seeding) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,10 +119,10 @@ func (g baseAttempt) next() time.Time {
 // errNoBase is returned if no remote can supply the base commits to the session remote.
 var errNoBase = errors.New("history of the session's base commit is missing on the session remote")
 
-// lacks returns the commits of baseCommits that the session remote does not have. theirs holds the refs of the session remote. For
-// commits that the ledger l does not list, lacks asks the session remote; if the server cannot be asked, lacks assumes that it has
-// the commits. complained is set after the session remote has reported missing objects: lacks then assumes nothing and asks again
-// for the commits that l lists. lacks updates l.baseCommits and l.mode.
+// lacks returns the commits of baseCommits that the session remote does not have. The map theirs holds the refs of the session
+// remote. For commits that the ledger l does not list, lacks asks the session remote; if the server does not support the
+// question, lacks assumes that the session remote has the commits. If complained is set, the session remote has reported missing
+// objects: lacks then assumes nothing and asks also for the commits that l lists. lacks updates l.baseCommits and l.mode.
 func (s *seeder) lacks(
 	ctx context.Context, baseCommits idSet, l *ledger, theirs map[string]object.ID, complained bool,
 ) ([]object.ID, error) {
@@ -146,7 +146,7 @@ func (s *seeder) lacks(
 	}
 	slices.SortFunc(open, object.ID.Compare)
 	var lacks []object.ID
-	// If the session remote is the mounted remote, it has all base commits, so there is no need to ask.
+	// If the session remote is the mounted remote, it has all base commits, so do not ask.
 	if len(open) > 0 && (s.conn.origin == nil || s.conn.origin.URL() != s.conn.remote.URL()) {
 		has, not, known, err := s.conn.probe(ctx, open)
 		switch {
@@ -166,14 +166,14 @@ func (s *seeder) lacks(
 	}
 	if len(lacks) > 0 {
 		l.mode = ModeSeed
-	} else if len(baseCommits) > 0 { // the session remote has all of them now, even if the last attempt seemed to fail
+	} else if len(baseCommits) > 0 { // the session remote has all base commits now, even if the last attempt seemed to fail
 		s.succeeded()
 	}
 	return lacks, nil
 }
 
-// seed pushes the commits need with all of their history, except the history of the commits have. The history is fetched from the
-// mounted remote once, as one pack, and stays in a file until the session remote has it.
+// seed pushes the commits need with all of their history, except the history of the commits in the parameter have. The history is
+// fetched from the mounted remote once, as one pack, and stays in a file until the session remote has it.
 func (s *seeder) seed(ctx context.Context, need, have []object.ID) error {
 	if s.conn.origin == nil {
 		return errNoBase
@@ -202,8 +202,8 @@ func (s *seeder) seed(ctx context.Context, need, have []object.ID) error {
 	return nil
 }
 
-// spool returns the path of a file with a pack of all objects that the commits need reach and the commits have do not. It fetches
-// the pack from the mounted remote, unless an earlier attempt has left the file.
+// spool returns the path of a file with a pack of all objects that the commits need reach and the commits in the parameter have
+// do not reach. It fetches the pack from the mounted remote, unless an earlier attempt has left the file.
 func (s *seeder) spool(ctx context.Context, need, have []object.ID, active *seeding) (string, error) {
 	name := need[0].String()
 	path := filepath.Join(s.dir, "ground-"+name+fmt.Sprintf("-%d", len(need))+".pack")
@@ -249,7 +249,7 @@ func (c *counted) Read(p []byte) (int, error) {
 }
 
 // send pushes the pack in the file path, and creates a ref below basePrefix for each of the commits need, so that gc on the
-// session remote keeps them. Then it records the commits in the ledger.
+// session remote keeps these commits. Then it records the commits in the ledger.
 func (s *seeder) send(ctx context.Context, need []object.ID, path string, active *seeding) error {
 	prefix := basePrefix(s.session)
 	push, err := s.conn.open(ctx, []string{prefix})

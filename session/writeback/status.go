@@ -46,8 +46,8 @@ func (q *Queue) Status() Status {
 	return s
 }
 
-// together returns one text for each reason, which names the first ref with that reason and the number of others. A server whose disk
-// is full, or a hook, refuses all refs for the same reason.
+// together returns one text for each reason, which names the first ref with that reason and the number of further refs. A server
+// whose disk is full, or whose hook refuses pushes, refuses all refs for the same reason.
 func together(refused []refusedRef) []string {
 	var names []string // first ref with each reason
 	more := map[string]int{}
@@ -77,8 +77,8 @@ func (q *Queue) Reach(ctx context.Context, ref string) error {
 		return nil
 	}
 	for {
-		// The channel is read first, so that no change is missed. The acknowledged value is read last: it may be newer than
-		// the failure of an earlier round, and then the failure does not matter.
+		// Get the channel first, so that no change is missed. Read the acknowledged value last: it may be newer than the failure
+		// of an earlier round, and then the failure does not matter.
 		changed, closed := q.report.changed()
 		refused, failure := q.report.refused(ref)
 		theirs, moved := q.moved.value(ref)
@@ -87,7 +87,7 @@ func (q *Queue) Reach(ctx context.Context, ref string) error {
 		switch {
 		case err != nil:
 			return err
-		// acked is set only after the server has confirmed the value.
+		// The ledger has the value as acknowledged only after the server has confirmed it.
 		case acked == id:
 			return nil
 		case failure != nil:
@@ -108,8 +108,9 @@ func (q *Queue) Reach(ctx context.Context, ref string) error {
 	}
 }
 
-// pending returns the number of refs whose local value is not on the session remote. A value that is there under the diverged name of
-// the ref does not count. pending also counts refs that were removed in the Repo and still exist on the session remote.
+// pending returns the number of refs whose local value is not on the session remote. A ref whose value was pushed under the
+// diverged name of the ref does not count. pending also counts refs that were removed in the Repo and still exist on the session
+// remote.
 func (l *ledger) pending(local map[string]object.ID, layout session.Layout) int {
 	n := 0
 	for there, id := range local {

@@ -47,8 +47,8 @@ func (q *Queue) choose(ctx context.Context, push *thin.Push, l *ledger) error {
 	return push.UseContainer()
 }
 
-// contained returns the load of a push to a thin session remote: objects of the refs that are pushed as they are, and
-// objects that go into a container.
+// contained returns the load of a push to a thin session remote: the objects of refs that are pushed directly, and the objects
+// that go into a container, the single ref that stores the other refs with their packs.
 func (q *Queue) contained(ctx context.Context, push *thin.Push, updates []update, all *pushSet) (load thin.Load, err error) {
 	repo := q.o.Repo
 	var tips []object.ID
@@ -96,8 +96,8 @@ func (q *Queue) contained(ctx context.Context, push *thin.Push, updates []update
 	return load, nil
 }
 
-// writePacks writes packs of ids into dir, using git. It skips ids that gc removed from the Repo meanwhile, because no
-// ref reaches them.
+// writePacks writes packs of the objects ids into the directory dir, using git. It skips objects that gc has removed from the
+// Repo since ids was computed, because no ref reaches them.
 func writePacks(ctx context.Context, repo *session.Repo, dir string, ids []object.ID) error {
 	var in bytes.Buffer
 	for _, id := range ids {

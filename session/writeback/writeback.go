@@ -59,7 +59,7 @@ var (
 type Status struct {
 	// Mode is the way in which the session remote gets the base commits.
 	Mode Mode
-	// Pending is the number of refs that were not pushed yet: their values in the Repo and on the session remote differ.
+	// Pending is the number of refs that are not pushed yet: their values in the Repo and on the session remote differ.
 	Pending int
 	// LastSync is the last time at which no ref was pending; zero: there was no such time.
 	LastSync time.Time
@@ -69,7 +69,7 @@ type Status struct {
 	Since time.Time
 	// Layout maps the names of refs in the Repo to their names on the session remote.
 	Layout session.Layout
-	// Diverged are the refs whose values were pushed under other names.
+	// Diverged lists the refs whose values were pushed under other names.
 	Diverged []Diverged
 	// Behind lists, as "REF: ID", the refs whose value ID on the session remote contains the value in the Repo.
 	Behind []string
@@ -81,7 +81,7 @@ type Status struct {
 	// Notices are messages for the user, such as refs that the session remote had lost.
 	Notices []string
 
-	// Traffic counts the bytes of all mounts of the session on this host.
+	// Traffic counts the bytes that all mounts of the session on this host have transferred.
 	Traffic Traffic
 
 	// Seeding reports that a push of the base commits is in progress.
@@ -96,13 +96,13 @@ type Status struct {
 type Diverged struct {
 	// Ref is the name of the ref in the mount.
 	Ref string
-	// There is the usual name of the ref on the session remote. The ref of that name has commits that Ref does not
-	// contain, or cannot be created.
+	// There is the usual name of the ref on the session remote. Either that name has commits that Ref does not contain, or a ref
+	// of that name cannot be created there.
 	There string
 	// Ours is the name on the session remote to which the value of Ref was pushed instead.
 	Ours string
-	// InWay is the ref on the session remote that prevents the creation of There, as feature prevents feature/x; "": There
-	// exists and has other commits.
+	// InWay is the ref on the session remote that prevents the creation of There, as feature prevents feature/x; it is empty if
+	// There exists and has other commits.
 	InWay string
 }
 
