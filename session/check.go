@@ -17,7 +17,7 @@ import (
 // Health is the report of Check.
 type Health struct {
 	Checkpoints int           // number of checkpoints
-	Newest      *Checkpoint   // newest checkpoint that can be read; nil: there is none
+	Newest      *Checkpoint   // newest checkpoint that can be read; nil if there is none
 	Broken      []string      // names of refs whose files hold no valid value
 	Lost        []LostRef     // refs that lead to missing or damaged objects
 	Locks       []Lock        // lock files in the repository
@@ -27,7 +27,7 @@ type Health struct {
 // LostRef is a ref that leads to a missing or damaged object.
 type LostRef struct {
 	Ref string // full name of the ref, or a common prefix of several refs
-	Err error  // which object, and what is wrong with it
+	Err error  // names the object and states the damage
 }
 
 // Lock is a lock file of git or another program. Its owner may still run.
@@ -39,9 +39,10 @@ type Lock struct {
 // Whole reports whether Check found no damage. A lock file does not count as damage.
 func (h Health) Whole() bool { return len(h.Broken)+len(h.Lost)+len(h.Packs) == 0 }
 
-// Check verifies that all refs can be read and that their objects exist, that the newest checkpoint of each segment
-// and every pinned checkpoint have their trees and their State, and that the packs are intact; with deep it reads
-// every object in them. Check changes nothing. Changes by other processes while it runs may look like damage.
+// Check verifies that all refs can be read and that their objects exist, that the newest checkpoint of each segment and every
+// pinned checkpoint have their trees and their State, and that the packs are intact. If deep is set, it also reads every object
+// in the packs. Check changes nothing. If another process changes the repository while Check runs, the report may contain damage
+// that does not exist.
 func (r *Repo) Check(ctx context.Context, deep bool) (Health, error) {
 	var h Health
 	refs, broken, err := r.AllRefs("")
@@ -77,7 +78,8 @@ func (r *Repo) Check(ctx context.Context, deep bool) (Health, error) {
 			lost(err)
 		}
 	}
-	// EachCheckpoint stops at the first damaged checkpoint. If damage is reported already, the error of EachCheckpoint adds nothing.
+	// EachCheckpoint stops at the first damaged checkpoint. If damage is reported already, drop the error of EachCheckpoint,
+	// because it describes the same damage.
 	if err := r.EachCheckpoint(func(Checkpoint) bool { h.Checkpoints++; return ctx.Err() == nil }); err != nil && len(h.Lost) == 0 {
 		h.Lost = append(h.Lost, LostRef{LanePrefix(r.session), err})
 	}
@@ -93,9 +95,9 @@ func (r *Repo) Check(ctx context.Context, deep bool) (Health, error) {
 // isLane reports whether a ref is the ref of a segment.
 func isLane(ref, session string) bool { return strings.HasPrefix(ref, LanePrefix(session)) }
 
-// wholeCheckpoint returns an error if a checkpoint lacks its State or a tree. It does not look for blobs: a missing one is on
-// the mounted remote, or in a pack that Check reports as damaged. It follows owned trees only, because the trees of a snapshot
-// are stored and removed together. seen holds trees that were checked before.
+// wholeCheckpoint returns an error if a checkpoint lacks its State or a tree. It does not look for blobs: a missing blob is on
+// the mounted remote, or in a pack that Check reports as damaged. It follows only owned trees, because the trees of a snapshot (a
+// fetched commit) are stored and removed together. The map seen holds the trees that were checked before.
 func wholeCheckpoint(r *Repo, p Checkpoint, seen map[object.ID]bool) error {
 	if _, err := r.State(p); err != nil {
 		return err
@@ -128,7 +130,8 @@ func wholeCheckpoint(r *Repo, p Checkpoint, seen map[object.ID]bool) error {
 	return nil
 }
 
-// lockFiles returns the lock files in the repository dir. Links to lockFile are left out, because the next Update takes them over.
+// lockFiles returns the lock files in the repository dir, except hard links to lockFile, because the next Update takes over such
+// a link.
 func lockFiles(dir string) ([]Lock, error) {
 	var all []Lock
 	ours := filepath.Join(dir, lockFile)

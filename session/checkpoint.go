@@ -21,13 +21,13 @@ type Checkpoint struct {
 	Session string       // session that the checkpoint was made in
 	Lane    string       // lane that the checkpoint belongs to: the checkpoints of one writer
 	Segment int          // number of the segment of the lane, from 1
-	Reason  Reason       // why it was made
+	Reason  Reason       // reason why the checkpoint was made
 	Message string       // message of the user; "" if there is none
-	Time    time.Time    // when it was made, in whole seconds, as git stores times
-	Head    object.ID    // commit of HEAD; zero: HEAD was on a branch without a commit
-	Branch  string       // full name of the ref that HEAD pointed to; "": HEAD was detached
-	Prev    CheckpointID // previous checkpoint of the lane, in this segment or an earlier one; "": first of the lane
-	Base    object.ID    // commit of the mounted remote that the session started from; zero: it started without a commit
+	Time    time.Time    // time of the checkpoint in whole seconds, as git stores times
+	Head    object.ID    // commit of HEAD; zero if HEAD was on a branch without a commit
+	Branch  string       // full name of the ref that HEAD pointed to; "" if HEAD was detached
+	Prev    CheckpointID // previous checkpoint of the lane, in this segment or an earlier one; "" for the first of the lane
+	Base    object.ID    // commit of the mounted remote that the session started from; zero if it started without a commit
 	Changed int64        // number of paths that differ from the previous checkpoint
 	Bytes   int64        // total size in bytes of the contents that are new in this checkpoint
 	Left    int64        // number of paths in the working tree that the checkpoint leaves out
@@ -36,9 +36,9 @@ type Checkpoint struct {
 // State is the state of git that belongs to a checkpoint: everything that git stores beside the files of the working
 // tree. EncodeState stores it as a commit, which is a parent of the checkpoint's commit.
 type State struct {
-	Branch  string               // full name of the ref that HEAD pointed to; "": HEAD was detached
-	Head    object.ID            // commit of HEAD; zero: HEAD was on a branch without a commit
-	Refs    []packedrefs.Ref     // refs/stash, and branches, tags and notes that differ from the mounted remote
+	Branch  string               // full name of the ref that HEAD pointed to; "" if HEAD was detached
+	Head    object.ID            // commit of HEAD; zero if HEAD was on a branch without a commit
+	Refs    []packedrefs.Ref     // refs/stash, and those branches, tags and notes that differ from the mounted remote
 	Remote  []packedrefs.Ref     // refs below refs/remotes/ with their values at that time
 	Stashes []Stash              // entries of the reflog of refs/stash, newest first
 	Tags    map[object.ID][]byte // contents of annotated tags made in the session, which no commit refers to
@@ -48,8 +48,8 @@ type State struct {
 	Left    []LeftOut            // first hundred paths that the checkpoint leaves out; ignored when two States are compared
 }
 
-// LeftOut is a path of the working tree that a checkpoint does not contain. A path that ends with a slash is a directory
-// of which the checkpoint contains nothing.
+// LeftOut is a path of the working tree that a checkpoint does not contain. If the path ends with a slash, it is a directory and
+// the checkpoint contains nothing below it.
 type LeftOut struct {
 	Path string `json:"path"`           // relative to the root of the working tree
 	Why  Why    `json:"why"`            // reason why the path was left out

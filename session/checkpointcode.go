@@ -14,8 +14,8 @@ import (
 // ErrNotCheckpoint reports a commit that is not a checkpoint.
 var ErrNotCheckpoint = errors.New("commit is not a checkpoint")
 
-// who is the author and committer of all commits that this package makes. It names artifactfs and not a person, because the file
-// system does not know which user or program made a change.
+// who is the author and committer of all commits that this package makes. It names artifactfs instead of a person, because the
+// file system does not know which user or program made a change.
 const who = "artifactfs <artifactfs@localhost>"
 
 // Trailers of a checkpoint's message. Numbers are decimal; a trailer without a value is omitted.
@@ -35,8 +35,8 @@ const (
 	trailerLeft    = "Afs-Excluded"
 )
 
-// Encode returns the contents of the checkpoint's commit. parent is the previous checkpoint of the same segment; the
-// zero ID: there is none.
+// Encode returns the contents of the checkpoint's commit. The parameter parent is the previous checkpoint of the same segment, or
+// the zero ID if there is none.
 func (p Checkpoint) Encode(parent object.ID) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "tree %s\n", p.Tree)
@@ -96,7 +96,7 @@ func ParseCheckpoint(f object.Format, id object.ID, content []byte) (Checkpoint,
 			}
 		}
 	}
-	// The State has to be a parent, so that it stays reachable as long as the checkpoint.
+	// The State has to be a parent of the checkpoint, so that the State stays reachable as long as the checkpoint.
 	if len(info.Parents) == 0 || info.Parents[len(info.Parents)-1] != p.State || len(info.Parents) > 2 {
 		return bad(trailerState, errors.New("state is not the last of at most two parents"))
 	}
@@ -117,15 +117,15 @@ func ParseCheckpoint(f object.Format, id object.ID, content []byte) (Checkpoint,
 	}
 	p.Session, p.Lane, p.Branch, p.Reason =
 		trailers[trailerSession], trailers[trailerLane], trailers[trailerBranch], Reason(trailers[trailerReason])
-	// The subject was made by Encode if the user wrote no message.
+	// If the subject is the one that Encode adds in place of a message, the user wrote no message.
 	if message != autoSubject(p.Reason) {
 		p.Message = message
 	}
 	return p, nil
 }
 
-// CheckpointParent returns the previous checkpoint of the same segment, from the contents of a checkpoint's commit; the
-// zero ID if there is none.
+// CheckpointParent returns the previous checkpoint of the same segment, from the contents of a checkpoint's commit, or the zero
+// ID if there is none.
 func CheckpointParent(f object.Format, content []byte) (object.ID, error) {
 	info, err := object.ParseCommit(f, content)
 	if err != nil {
@@ -140,7 +140,7 @@ func CheckpointParent(f object.Format, content []byte) (object.ID, error) {
 // maxSegment is the highest number that SegmentRef formats with six digits.
 const maxSegment = 999_999
 
-// parseCount parses a number that must not be negative; "" is 0.
+// parseCount parses a number that must not be negative. It returns 0 for an empty text.
 func parseCount(text string) (int64, error) {
 	if text == "" {
 		return 0, nil

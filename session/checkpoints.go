@@ -10,8 +10,8 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Lanes reads the checkpoints of one session: those in its lanes (the chains of checkpoints of one writer each), and the pinned ones.
-// It has no state of its own: each method reads refs and commits, so all methods are safe for concurrent use.
+// Lanes reads the checkpoints of one session: those in its lanes (the chains of checkpoints of one writer each), and the pinned
+// ones. Lanes keeps no state between calls: each method reads refs and commits, so all methods are safe for concurrent use.
 type Lanes struct {
 	refs    *RefDir
 	objects *sources
@@ -25,8 +25,8 @@ func (l *Lanes) CheckpointAt(commit object.ID) (Checkpoint, error) {
 	return p, err
 }
 
-// checkpointAt returns the checkpoint that a commit stores, and the commit of the previous checkpoint of the same segment; zero: there
-// is none.
+// checkpointAt returns the checkpoint that a commit stores, and the commit of the previous checkpoint of the same segment, or the
+// zero ID if there is none.
 func (l *Lanes) checkpointAt(commit object.ID) (p Checkpoint, parent object.ID, err error) {
 	content, err := l.objects.typed(commit, object.Commit, object.MaxCommitSize)
 	if err != nil {
@@ -39,7 +39,7 @@ func (l *Lanes) checkpointAt(commit object.ID) (p Checkpoint, parent object.ID, 
 	return p, parent, err
 }
 
-// Checkpoints returns the newest checkpoints of all lanes, newest first. It returns at most limit checkpoints, or all if limit is 0. It
+// Checkpoints returns the newest checkpoints of all lanes, newest first: at most limit checkpoints, or all if limit is 0. It
 // reads the commit of each checkpoint.
 func (l *Lanes) Checkpoints(limit int) ([]Checkpoint, error) {
 	var list []Checkpoint
@@ -62,7 +62,7 @@ func (l *Lanes) EachCheckpoint(emit func(Checkpoint) bool) error {
 	if err != nil {
 		return fmt.Errorf("list checkpoints: %w", err)
 	}
-	var heads []cursor // one for each segment, sorted by ID, newest last
+	var heads []cursor // one cursor for each segment, sorted by ID, newest last
 	add := func(commit object.ID) error {
 		p, parent, err := l.checkpointAt(commit)
 		if err != nil {
@@ -77,7 +77,7 @@ func (l *Lanes) EachCheckpoint(emit func(Checkpoint) bool) error {
 			return err
 		}
 	}
-	// Emit the newest checkpoint of all segments, and put the checkpoint before it, in the same segment, in its place.
+	// Emit the newest of all checkpoints, and replace it by the previous checkpoint of the same segment.
 	for len(heads) > 0 {
 		c := heads[len(heads)-1]
 		heads = heads[:len(heads)-1]
@@ -111,7 +111,7 @@ func (l *Lanes) Segments(lane string) ([]int, error) {
 	return list, nil
 }
 
-// Newest returns the newest checkpoint of a lane, and ErrNoCheckpoint if the lane has none.
+// Newest returns the newest checkpoint of a lane. It returns ErrNoCheckpoint if the lane has no checkpoint.
 func (l *Lanes) Newest(lane string) (Checkpoint, error) {
 	segments, err := l.Segments(lane)
 	if err != nil {

@@ -13,9 +13,9 @@ import (
 	"github.com/artifactfs/artifactfs/odb"
 )
 
-// Copier collects objects of the mount's git directory, to be written to a Repo. If a Repo owns an object, it also owns all objects
-// of the session that the object reaches. So the search ends at objects that the Repo owns already, and at objects of the mounted
-// remote.
+// Copier collects objects of the mount's git directory, to be written to a Repo. If a Repo owns an object, it also owns all
+// objects of the session that the object reaches. So the search ends at objects that the Repo owns already, and at objects of the
+// mounted remote.
 type Copier struct {
 	repo *Repo
 	seen map[object.ID]bool // objects that need not be visited again
@@ -33,18 +33,18 @@ func (c *Copier) Objects() []odb.Outgoing { return c.list }
 // Blob collects a blob unless the Repo owns it or the mounted remote has it.
 func (c *Copier) Blob(id object.ID) error { return c.blob(id) }
 
-// Commits collects all objects that tips reach and that the Repo does not own. Most tips are commits, but they may have any type. If
-// Commits returns an error, it has collected nothing.
+// Commits collects all objects that tips reach and that the Repo does not own. Most tips are commits, but a tip may be an object
+// of any type. If Commits returns an error, it has collected nothing.
 func (c *Copier) Commits(ctx context.Context, tips []object.ID) error {
 	seen, taken := maps.Clone(c.seen), len(c.list)
 	err := c.commits(ctx, tips)
-	if err != nil { // otherwise a later walk would end at an object whose history was collected in part only
+	if err != nil { // without this, a later walk would end at an object whose history was collected only in part
 		c.seen, c.list = seen, c.list[:taken]
 	}
 	return err
 }
 
-// commits does the work of Commits. After an error, some objects may be collected.
+// commits does the work of Commits, but after an error it may leave some objects in the list.
 func (c *Copier) commits(ctx context.Context, tips []object.ID) error {
 	stack := slices.Clone(tips)
 	for len(stack) > 0 {
@@ -85,7 +85,7 @@ func (c *Copier) tip(id object.ID) ([]object.ID, error) {
 		if err != nil {
 			return nil, fmt.Errorf("copy commit %s: %w", id, err)
 		}
-		// The parent's tree is compared with this one, so that unchanged directories are not visited.
+		// Compare this tree with the parent's tree, so that unchanged directories are not visited.
 		var before object.ID
 		if len(info.Parents) > 0 {
 			if parent, err := c.repo.Commit(info.Parents[0]); err == nil {
@@ -100,7 +100,7 @@ func (c *Copier) tip(id object.ID) ([]object.ID, error) {
 		}
 		return []object.ID{target}, nil
 	case object.Tree:
-		// The method tree collects the tree itself.
+		// Remove the entry that take has added, because the method tree adds the tree again.
 		c.list = c.list[:len(c.list)-1]
 		delete(c.seen, id)
 		return nil, c.tree(id, object.ID{})
@@ -108,8 +108,8 @@ func (c *Copier) tip(id object.ID) ([]object.ID, error) {
 	return nil, nil
 }
 
-// tree collects a tree and everything below it, except entries that are the same in before, the tree of the first parent. These
-// entries are collected when the parent is visited.
+// tree collects the tree id and everything below it, except entries that are the same in the tree before, the tree of the first
+// parent. Those entries are collected when the parent is visited.
 func (c *Copier) tree(id, before object.ID) error {
 	if id == before || c.seen[id] {
 		return nil
@@ -154,8 +154,8 @@ func (c *Copier) tree(id, before object.ID) error {
 	return nil
 }
 
-// blob collects a blob that was created on this host. A blob that is missing on this host belongs to the mounted
-// remote: git took its ID from the index, without its contents.
+// blob collects the blob id if it is on this host. A blob that is missing on this host belongs to the mounted remote: git took
+// the blob's ID from the index, without its contents.
 func (c *Copier) blob(id object.ID) error {
 	if c.seen[id] {
 		return nil
@@ -171,12 +171,12 @@ func (c *Copier) blob(id object.ID) error {
 	if err != nil {
 		return fmt.Errorf("copy blob %s: %w", id, err)
 	}
-	// The contents are read only when the object is written: a blob may be large.
+	// Read the contents only when the object is written, because a blob may be large.
 	c.list = append(c.list, odb.Outgoing{ID: id, Type: t, Size: size, Open: func() (io.ReadCloser, error) { return c.repo.Open(id) }})
 	return nil
 }
 
-// take collects an object whose contents were read already.
+// take collects the object id, whose contents have been read already.
 func (c *Copier) take(id object.ID, t object.Type, content []byte) {
 	c.list = append(c.list, odb.Outgoing{ID: id, Type: t, Size: int64(len(content)), Open: func() (io.ReadCloser, error) {
 		return io.NopCloser(bytes.NewReader(content)), nil

@@ -17,13 +17,13 @@ type FindError struct {
 	Err  error
 }
 
-// Error returns the message; a long name is cut off.
+// Error returns the message, with a long name cut off.
 func (e *FindError) Error() string { return fmt.Sprintf("find checkpoint %.80q: %v", e.Name, e.Err) }
 
 // Unwrap returns ErrNoCheckpoint or ErrAmbiguous.
 func (e *FindError) Unwrap() error { return e.Err }
 
-// headName is the name for the checkpoint that was made first with the current commit of HEAD.
+// headName is the name of the first checkpoint that was made with the current commit of HEAD.
 const headName = "HEAD"
 
 // Find returns the checkpoint that a name stands for, and FindError if there is not exactly one. The name is interpreted as the
@@ -79,8 +79,8 @@ func (l *Lanes) findBack(name, back string) (Checkpoint, error) {
 	return list[n], nil
 }
 
-// findHead returns the oldest checkpoint that has the same HEAD as the newest one: the files at the time when the
-// commit was made or first checked out.
+// findHead returns the oldest checkpoint that has the same HEAD as the newest checkpoint. It contains the files at the time when
+// the commit of HEAD was made or first checked out.
 func (l *Lanes) findHead() (found Checkpoint, err error) {
 	var head object.ID
 	err = l.EachCheckpoint(func(p Checkpoint) bool {
@@ -98,8 +98,8 @@ func (l *Lanes) findHead() (found Checkpoint, err error) {
 	return found, err
 }
 
-// findTime returns the newest checkpoint that was made at or before a time. If all are later, the error states the
-// time of the oldest.
+// findTime returns the newest checkpoint that was made at or before the time in the parameter at. If all checkpoints are later,
+// the error states the time of the oldest.
 func (l *Lanes) findTime(name string, at time.Time) (found Checkpoint, err error) {
 	var oldest Checkpoint
 	err = l.EachCheckpoint(func(p Checkpoint) bool {
@@ -130,7 +130,8 @@ func (l *Lanes) findID(name string) (Checkpoint, error) {
 		if strings.HasPrefix(string(p.ID), prefix) && (len(found) == 0 || found[0].ID != p.ID) { // a checkpoint may be in two lanes
 			found = append(found, p)
 		}
-		return len(found) < 2 && string(p.ID) >= prefix // checkpoints arrive newest first, so no later one can match
+		// Checkpoints arrive newest first, so all later ones have IDs that sort before the prefix.
+		return len(found) < 2 && string(p.ID) >= prefix
 	})
 	switch {
 	case err != nil:
@@ -143,7 +144,7 @@ func (l *Lanes) findID(name string) (Checkpoint, error) {
 	return found[0], nil
 }
 
-// parseBack parses the text after "@": "" is 0, "~N" is N.
+// parseBack parses the text after "@": it returns 0 for "", and N for "~N".
 func parseBack(text string) (int, error) {
 	if text == "" {
 		return 0, nil
@@ -155,12 +156,12 @@ func parseBack(text string) (int, error) {
 	return int(n), nil
 }
 
-// ageUnits are the units of an age, as in "2h30m".
+// ageUnits maps the units of an age, as in "2h30m", to their durations.
 var ageUnits = map[byte]time.Duration{'w': 7 * 24 * time.Hour, 'd': 24 * time.Hour, 'h': time.Hour, 'm': time.Minute, 's': time.Second}
 
-// ParseTime parses a time: an age (90s, 10m, 2h30m, 3d, 1w); a time of day (14:05, 14:05:30), today's or, if that is
-// in the future, yesterday's; a date, which means the end of that day; a date and a time; or RFC 3339. A text without
-// a time zone is in the zone of now. It returns false if text is none of these.
+// ParseTime parses a time in one of these forms: an age (90s, 10m, 2h30m, 3d, 1w); a time of day (14:05, 14:05:30), which means
+// the time today or, if that is in the future, yesterday; a date, which means the end of that day; a date and a time; or RFC
+// 3339. A text without a time zone is in the zone of now. ParseTime returns false for any other text.
 func ParseTime(text string, now time.Time) (time.Time, bool) {
 	if age, ok := parseAge(text); ok {
 		return now.Add(-age), true
@@ -203,7 +204,7 @@ func parseAge(text string) (age time.Duration, ok bool) {
 		if digits == 0 || digits > 9 || digits == len(text) || text[0] == '0' || ageUnits[text[digits]] == 0 {
 			return 0, false
 		}
-		// The limit also prevents an overflow of the multiplication.
+		// The limit also prevents an overflow of the multiplication below.
 		n, err := strconv.Atoi(text[:digits])
 		if err != nil || int64(n) > int64(maxAge/ageUnits[text[digits]]) {
 			return 0, false
@@ -219,7 +220,7 @@ func parseAge(text string) (age time.Duration, ok bool) {
 // maxAge is the longest age that a name can have: about a hundred years.
 const maxAge = 100 * 365 * 24 * time.Hour
 
-// errTaken reports a pin name that Find would take for a time, HEAD or a turn.
+// errTaken reports that a pin must not have this name, because Find would take the name for a time, HEAD or a turn.
 var errTaken = errors.New("name is a time, HEAD or a turn")
 
 // ValidPin returns an error if a pin must not have this name: Find would take it for a time or for HEAD, or ValidName

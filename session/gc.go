@@ -14,8 +14,8 @@ import (
 // Retention is the rule that decides which checkpoints GC keeps. GC always keeps the newest checkpoint of each lane
 // and the pinned ones; in an archived session it keeps no others.
 type Retention struct {
-	All   time.Duration // age below which every checkpoint is kept; 0: DefaultAll
-	Daily time.Duration // age below which the last checkpoint of each day (UTC) and lane is kept; 0: DefaultDaily
+	All   time.Duration // every checkpoint younger than this is kept; 0 means DefaultAll
+	Daily time.Duration // the last checkpoint of each day (UTC) and lane is kept if younger than this; 0 means DefaultDaily
 }
 
 const (
@@ -28,16 +28,16 @@ const (
 // GCOptions are the parameters of GC.
 type GCOptions struct {
 	Session string    // name of the session
-	Keep    Retention // which checkpoints to keep
+	Keep    Retention // rule that decides which checkpoints to keep
 	Now     time.Time // time that ages are measured from
-	Writer  Writer    // the caller; GC keeps all checkpoints of lanes that another writer holds or may hold
+	Writer  Writer    // the caller; GC keeps all checkpoints of lanes that other writers hold or may hold
 	DryRun  bool      // report what would be dropped, and change nothing
 }
 
 // GCResult is the result of GC.
 type GCResult struct {
 	Kept    int          // number of checkpoints that remain
-	Dropped []Checkpoint // dropped checkpoints, or in a dry run those that would be dropped; newest first
+	Dropped []Checkpoint // checkpoints that were dropped or, in a dry run, would be dropped; newest first
 	Bytes   int64        // disk space that was freed, in bytes; 0 in a dry run
 }
 
@@ -55,16 +55,16 @@ func GC(ctx context.Context, r *Repo, o GCOptions) (GCResult, error) {
 	if o.DryRun {
 		return result, nil
 	}
-	// The refs no longer lead to the dropped checkpoints, so their objects are unreachable now.
+	// No ref reaches the dropped checkpoints any more, so remove their objects.
 	if result.Bytes, err = r.packs.sweep(ctx); err != nil {
 		return result, fmt.Errorf("remove unreachable objects from %s: %w", r.dir, err)
 	}
 	return result, nil
 }
 
-// Sweep removes unreachable objects from the packs of the repository and returns how many bytes it freed. It blocks
-// while a caller is in Working, and calls of Working block while it checks the refs for the last time and removes the
-// packs.
+// Sweep removes unreachable objects from the packs of the repository and returns the number of bytes that it freed. It waits
+// until no caller is between Working and the function done that Working returned. While Sweep checks the refs for the last time
+// and removes the packs, calls of Working block.
 func (r *Repo) Sweep(ctx context.Context) (freed int64, err error) {
 	if freed, err = r.packs.sweep(ctx); err != nil {
 		return freed, fmt.Errorf("remove unreachable objects from %s: %w", r.dir, err)
@@ -72,10 +72,10 @@ func (r *Repo) Sweep(ctx context.Context) (freed int64, err error) {
 	return freed, nil
 }
 
-// Working blocks the removal of unreachable objects by Sweep and GC until the returned function done is called. A caller
-// that looks up which objects exist, writes the missing ones and then updates a ref must not call done before the end:
-// otherwise an existing object could be removed before the ref leads to it. A goroutine must not call Working again
-// before it has called done, because a waiting Sweep blocks the second call, and the first call blocks the Sweep.
+// Working blocks the removal of unreachable objects by Sweep and GC until the returned function done is called. A caller that
+// looks up which objects exist, writes the missing ones and then updates a ref must call done only after the update: otherwise an
+// existing object could be removed before the ref reaches it. A goroutine must not call Working again before it has called done:
+// a waiting Sweep would block the second call, while the first call blocks the Sweep.
 func (r *Repo) Working() (done func()) {
 	r.packs.sweeping.RLock()
 	return r.packs.sweeping.RUnlock
@@ -114,8 +114,7 @@ func (c collector) segments() ([]segment, error) {
 	return all, nil
 }
 
-// compareIDs returns -1, 0 or 1 if a sorts before, equal to or after b. IDs of checkpoints sort in the order of their
-// times.
+// compareIDs returns -1, 0 or 1 if a sorts before, equal to or after b. The IDs of checkpoints sort in the order of their times.
 func compareIDs(a, b CheckpointID) int {
 	switch {
 	case a < b:
@@ -126,14 +125,14 @@ func compareIDs(a, b CheckpointID) int {
 	return 0
 }
 
-// collector removes checkpoints of one session for GC. It has no state of its own: the refs of the Repo are changed by one Update.
+// collector removes checkpoints of one session for GC. It keeps no state: all refs of the Repo are changed by one Update.
 type collector struct {
 	repo *Repo
 	o    GCOptions
 }
 
-// dropCheckpoints rewrites the segments of the session without the checkpoints that o.Keep does not keep, and returns how
-// many it kept and which it dropped. It does not remove objects. In a dry run it changes nothing.
+// dropCheckpoints rewrites the segments of the session without the checkpoints that o.Keep does not keep, and returns the number
+// of kept checkpoints and the list of dropped ones. It does not remove objects. In a dry run it changes nothing.
 func (c collector) dropCheckpoints(ctx context.Context) (GCResult, error) {
 	o := c.o
 	defer c.repo.Working()()
@@ -203,7 +202,7 @@ type keepers struct {
 	held     map[string]bool    // lanes that other writers hold or may hold, of which all checkpoints are kept
 }
 
-// choose returns the set of checkpoints to keep. all holds all segments of the session, ordered by their first
+// choose returns the set of checkpoints to keep. The parameter all holds all segments of the session, ordered by their first
 // checkpoints.
 func (k keepers) choose(all []segment) map[CheckpointID]bool {
 	every, daily := k.rules.All, k.rules.Daily
@@ -217,8 +216,8 @@ func (k keepers) choose(all []segment) map[CheckpointID]bool {
 	type day struct{ lane, date string }
 	seen := map[day]bool{}
 	newest := map[string]bool{}
-	// The loop visits the newest checkpoints first, so the first checkpoint of a lane and day that it visits is the last
-	// one of that day.
+	// The loop visits the newest checkpoints first, so the first checkpoint that it visits of a lane and day is the last
+	// checkpoint of that day.
 	for _, s := range slices.Backward(all) {
 		for _, p := range slices.Backward(s.checkpoints) {
 			age := k.now.Sub(p.Time)
@@ -237,8 +236,8 @@ func (k keepers) choose(all []segment) map[CheckpointID]bool {
 	return kept
 }
 
-// shorten removes the checkpoints that are not in kept from their segments. It rewrites the kept checkpoints that follow
-// a dropped one in the same segment, and moves the refs of the segments and the pins to the new commits in one Update.
+// shorten removes the checkpoints that are not in kept from their segments. It rewrites each kept checkpoint that follows a
+// dropped one in the same segment, and moves the refs of the segments and the pins to the new commits in one Update.
 func (c collector) shorten(ctx context.Context, all []segment, pins []packedrefs.Ref, kept map[CheckpointID]bool) error {
 	var objects []odb.Outgoing
 	var changes []RefChange
@@ -246,7 +245,7 @@ func (c collector) shorten(ctx context.Context, all []segment, pins []packedrefs
 	before := map[string]CheckpointID{} // last kept checkpoint of each lane so far
 	for _, s := range all {
 		var parent object.ID
-		anew := false // whether an earlier checkpoint of the segment was dropped, so that the later ones are rewritten
+		anew := false // set if an earlier checkpoint of the segment was dropped, so that the later ones are rewritten
 		for _, p := range s.checkpoints {
 			if !kept[p.ID] {
 				anew = true
@@ -264,12 +263,12 @@ func (c collector) shorten(ctx context.Context, all []segment, pins []packedrefs
 			}
 			parent, before[s.lane] = p.Commit, p.ID
 		}
-		// parent is the last kept checkpoint of the segment. If none is kept, parent is zero, which deletes the ref.
+		// parent is the last kept checkpoint of the segment. If no checkpoint is kept, parent is zero, which deletes the ref.
 		if parent != s.tip {
 			changes = append(changes, RefChange{Name: s.ref, Old: s.tip, New: parent})
 		}
 	}
-	// A pin has to move to the rewritten commit of its checkpoint, otherwise the pin would keep the old history.
+	// Move a pin to the rewritten commit of its checkpoint. Otherwise the pin would keep the old history.
 	for _, pin := range pins {
 		if to, ok := moved[pin.ID]; ok {
 			changes = append(changes, RefChange{Name: pin.Name, Old: pin.ID, New: to})

@@ -68,17 +68,19 @@ func (m *Meta) transit(to LifeState, now time.Time, actor, reason string) {
 	}
 }
 
-// is reports whether t and o record the same event. yield compares the histories of two versions of the metadata with it.
+// is reports whether the transitions t and o record the same event. yield uses it to compare the histories of two versions of the
+// metadata.
 func (t Transition) is(o Transition) bool {
 	return t.State == o.State && t.Time.Equal(o.Time) && t.Actor == o.Actor && t.Reason == o.Reason
 }
 
-// clip returns the first maxActor bytes of text without invalid UTF-8. It is applied to texts from users and other hosts.
+// clip returns the first maxActor bytes of text without invalid UTF-8. It is applied to texts that come from users and other
+// hosts.
 func clip(text string) string {
 	return strings.ToValidUTF8(text[:min(len(text), maxActor)], "")
 }
 
-// lane returns the lane with that name; nil if there is none.
+// lane returns the lane called name, or nil if there is none.
 func (m *Meta) lane(name string) *Lane {
 	if i := slices.IndexFunc(m.Lanes, func(l Lane) bool { return l.Name == name }); i >= 0 {
 		return &m.Lanes[i]
@@ -96,10 +98,10 @@ func (m Meta) Interrupted() bool {
 // ClaimRequest holds the parameters of Claim.
 type ClaimRequest struct {
 	Session  string // name of the session
-	Lane     string // name of the lane; "": MainLane
-	Writer   Writer // writer that is to hold the lane: the caller
+	Lane     string // name of the lane; "" means MainLane
+	Writer   Writer // writer that wants to hold the lane: the caller
 	TakeOver bool   // claim the lane even if another writer holds it or may hold it
-	Branches string // new value of Meta.Branches; "": unchanged
+	Branches string // new value of Meta.Branches; "" leaves it unchanged
 	Actor    string // user that is recorded in the transition
 	Reason   string // reason that is recorded in the transition
 }
@@ -112,10 +114,10 @@ type Claimed struct {
 	TookOver    bool // the previous writer had not released the lane, and its process may still run
 }
 
-// Claim makes q.Writer the writer of a lane. It returns HeldError if another writer holds the lane, or may hold it,
-// and ErrClosed if the session is closed or archived. If q.Writer holds the lane already, Claim does not change it. If
-// two hosts claim the same lane at the same time, the host that pushes the metadata to the session remote first keeps
-// the lane, and the other host has to call Yield.
+// Claim makes q.Writer the writer of a lane. It returns HeldError if another writer holds the lane, or may hold it, and ErrClosed
+// if the session is closed or archived. If q.Writer holds the lane already, Claim leaves the lane unchanged. If two hosts claim
+// the same lane at the same time, the first host that pushes the metadata to the session remote keeps the lane, and the other
+// host has to call Yield.
 func Claim(ctx context.Context, r *Repo, q ClaimRequest) (Claimed, error) {
 	if q.Lane == "" {
 		q.Lane = MainLane
@@ -161,7 +163,8 @@ func (m *Meta) claim(q ClaimRequest, now time.Time) (c Claimed, err error) {
 			m.transit(Paused, now, q.Actor, reason)
 		}
 	}
-	// Start a new segment if the previous writer had another state directory: two of them never write to one segment.
+	// Start a new segment if the previous writer had another state directory, because two state directories must never write to
+	// the same segment.
 	if l.Writer.State != "" && !l.Writer.Same(q.Writer) {
 		l.Segment++
 	}
@@ -174,11 +177,11 @@ func (m *Meta) claim(q ClaimRequest, now time.Time) (c Claimed, err error) {
 	return c, nil
 }
 
-// leave reports in c how q.Writer may take over a lane that its writer has not released. It returns HeldError if
-// q.Writer may not. It does not change the lane.
+// leave decides whether q.Writer may take over a lane that its writer has not released, and sets c.Interrupted or c.TookOver. It
+// returns HeldError if q.Writer must not take over the lane. It does not change the lane.
 func (l *Lane) leave(session string, q ClaimRequest) (c Claimed, err error) {
 	switch life := l.Writer.Life(); {
-	// One process at a time serves a state directory, so an earlier process of the same state directory has ended.
+	// Only one process at a time serves a state directory, so an earlier process with the same state directory has ended.
 	case l.Writer.Same(q.Writer) || life == Dead:
 		c.Interrupted = true
 	case q.TakeOver:
@@ -189,8 +192,8 @@ func (l *Lane) leave(session string, q ClaimRequest) (c Claimed, err error) {
 	return c, nil
 }
 
-// Held returns an error that describes the writer of a lane if that is another writer than w and the writer holds the
-// lane or may hold it. It returns nil if the lane is free, was released, or belongs to w.
+// Held returns an error that describes the writer of a lane if a writer other than w holds the lane or may hold it. It returns
+// nil if the lane is free, was released, or belongs to w.
 func (m Meta) Held(lane string, w Writer) *HeldError {
 	l := m.lane(lane)
 	if l == nil || l.Left != nil || l.Writer.Same(w) {
@@ -226,8 +229,8 @@ func Release(ctx context.Context, r *Repo, session, lane string, w Writer, reaso
 	return m, err
 }
 
-// become maps each state that a caller of Transit can request to the states from which a session can change to it. A request for
-// Open reopens the session: the session becomes paused, or open if it was never active.
+// become maps each state that a caller of Transit can request to the states from which a session can change to the requested one.
+// A request for Open reopens the session: the session becomes paused, or open if it was never active.
 var become = map[LifeState][]LifeState{
 	Paused:   {Active},
 	Closed:   {Open, Paused, Active},
@@ -235,9 +238,9 @@ var become = map[LifeState][]LifeState{
 	Open:     {Closed, Archived},
 }
 
-// Transit changes the state of a session to t.State, and records t.Actor and t.Reason. It returns HeldError if a writer
-// holds a lane of the session, or may hold it, and TransitionError if become does not allow the change. It does not
-// change a session that has the state already. It returns the metadata after the change.
+// Transit changes the state of a session to t.State, and records t.Actor and t.Reason. It returns HeldError if a writer holds a
+// lane of the session, or may hold it, and TransitionError if the table become does not allow the change. If the session has the
+// state already, it stays unchanged. Transit returns the metadata after the change.
 func Transit(ctx context.Context, r *Repo, session string, t Transition) (Meta, error) {
 	m, err := changeMeta(ctx, r, session, func(m *Meta, now time.Time) error {
 		if m.State == t.State || t.State == Open && m.State == Paused {
@@ -254,7 +257,7 @@ func Transit(ctx context.Context, r *Repo, session string, t Transition) (Meta, 
 			if life := l.Writer.Life(); life != Dead {
 				return &HeldError{Session: session, Lane: l.Name, Writer: l.Writer, Since: l.Since, Life: life}
 			}
-			// The writer's process has ended without releasing the lane, so the lane is released here.
+			// The writer's process has ended without releasing the lane, so release the lane now.
 			l.Left = &now
 		}
 		if m.State == Active {
@@ -277,9 +280,9 @@ func Transit(ctx context.Context, r *Repo, session string, t Transition) (Meta, 
 	return m, err
 }
 
-// Withdraw undoes the claim of w on a lane in which w has written no checkpoint. It releases the lane and restores the
-// entry that the lane has in the metadata with the ID before, so that a later Claim treats the previous writer as the
-// last one. The transition records reason and actor.
+// Withdraw undoes the claim of w on a lane in which w has written no checkpoint. It releases the lane and restores the lane's
+// entry from the version of the metadata with the ID before, so that a later Claim treats the previous writer as the last one.
+// The transition records reason and actor.
 func Withdraw(ctx context.Context, r *Repo, session, lane string, w Writer, before object.ID, reason, actor string) (Meta, error) {
 	was, err := MetaAt(r, r.Format(), before)
 	if err != nil {
@@ -295,7 +298,7 @@ func Withdraw(ctx context.Context, r *Repo, session, lane string, w Writer, befo
 		}
 		left := l.Left
 		*l = *old
-		if l.Left == nil { // the previous writer did not release the lane, but the claim was allowed
+		if l.Left == nil { // the previous writer had not released the lane before the claim
 			l.Left = left
 		}
 		return nil
@@ -353,12 +356,12 @@ func (m Meta) clone() Meta {
 	return m
 }
 
-// yield merges the local metadata, ours, into m, the version on the session remote. It adds the transitions, lanes and
-// erasures that are missing in m. The local transitions after the last common one are appended behind the remote ones
-// and keep their times. yield returns the lane that the writer continues in.
+// yield merges the local metadata, ours, into m, the version on the session remote. It adds the transitions, lanes and erasures
+// that are missing in m. The local transitions after the last transition that both versions have are appended to those of m, with
+// their times unchanged. yield returns the lane that the writer continues in.
 func (m *Meta) yield(ours Meta, q YieldRequest, now time.Time) Lane {
 	common := 0
-	// Both histories begin with the transitions of the last version that both hosts had.
+	// Both histories begin with the same transitions, those of the last version that both hosts had.
 	for common < min(len(m.Transitions), len(ours.Transitions)) && m.Transitions[common].is(ours.Transitions[common]) {
 		common++
 	}
@@ -392,8 +395,8 @@ func (m *Meta) yield(ours Meta, q YieldRequest, now time.Time) Lane {
 	return lane
 }
 
-// laneName returns the name of a new lane, LANE-HOST-CHANCE. lane is the name of the old lane, and chance is a random
-// text that makes the name unique. Characters of host that are not valid in a lane's name become "-".
+// laneName returns the name of a new lane, LANE-HOST-CHANCE. The parameter lane is the name of the old lane, and chance is a
+// random text that makes the name unique. Characters of host that are not valid in a lane's name become "-".
 func laneName(lane, host, chance string) string {
 	host = strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' {
@@ -401,7 +404,7 @@ func laneName(lane, host, chance string) string {
 		}
 		return '-'
 	}, host)
-	lane, _, _ = strings.Cut(lane, "-") // drops the host and random text of a lane that was yielded before
+	lane, _, _ = strings.Cut(lane, "-") // drop the host and random text of a lane that was itself created by yield
 	return lane + "-" + host[:min(len(host), 40)] + "-" + chance
 }
 
@@ -417,11 +420,11 @@ func SetPin(ctx context.Context, r *Repo, session, name string, p Checkpoint) er
 	return nil
 }
 
-// ErrNoPin reports that no pin has that name.
+// ErrNoPin reports that the session has no pin with the given name.
 var ErrNoPin = errors.New("no such pin")
 
-// RemovePin removes the pin called name, and returns ErrNoPin if there is none. The pinned checkpoint stays until GC
-// drops it.
+// RemovePin removes the pin called name. It returns ErrNoPin if there is no such pin. The pinned checkpoint stays until GC drops
+// it.
 func RemovePin(ctx context.Context, r *Repo, session, name string) error {
 	if err := ValidName(name); err != nil {
 		return err

@@ -9,16 +9,17 @@ import (
 	"github.com/artifactfs/artifactfs/odb"
 )
 
-// OwnerRef is the ref on a session remote that points to a blob with the name of one session, the owner of the plain names. The owner
-// pushes its branches and tags under the same names as in its mount. All other sessions push them under names with a prefix.
-// OwnerRef is created once, by compare-and-swap, on a session remote that was empty. On a repository that people use there is no
-// OwnerRef, so every session uses names with a prefix there.
+// OwnerRef is the ref on a session remote that points to a blob with the name of one session, the owner of the plain names
+// (branch and tag names without a prefix). The owner pushes its branches and tags under the same names as in its mount. All other
+// sessions push their branches and tags under names with a prefix. OwnerRef is created once, by compare-and-swap, on a session
+// remote that was empty. A repository that people use has no OwnerRef, so every session uses names with a prefix there.
 const OwnerRef = Prefix + "owner"
 
 const (
 	// BranchesAsIs, as Layout.Branches, keeps the names of branches unchanged on any session remote.
 	BranchesAsIs = "as-is"
-	// DefaultBranches is the pattern of branch names on a session remote of which the session is not the owner (OwnerRef).
+	// DefaultBranches is the pattern of branch names if another session, or no session, owns the plain names of the session
+	// remote (see OwnerRef).
 	DefaultBranches = "afs/{session}/{branch}"
 
 	sessionField = "{session}"
@@ -33,7 +34,7 @@ const (
 // other refs of a session have the same name in both repositories.
 type Layout struct {
 	Session  string // name of the session
-	Branches string // BranchesAsIs, or a pattern with {branch}; "": unchanged if Own, else DefaultBranches
+	Branches string // BranchesAsIs, or a pattern with {branch}; if "": names are unchanged if Own is set, else DefaultBranches applies
 	Own      bool   // the session owns the plain names on the session remote; see OwnerRef
 }
 
@@ -42,8 +43,8 @@ func OwnerBlob(f object.Format, session string) (odb.Outgoing, error) {
 	return Outgoing(f, object.Blob, []byte(session+"\n"))
 }
 
-// TagsPrefix returns the prefix of a session's tags on a session remote of which the session is not the owner. The prefix
-// is outside of refs/tags/, because release pipelines are started by new tags in refs/tags/.
+// TagsPrefix returns the prefix of a session's tags on a session remote of which the session is not the owner. The prefix is
+// outside of refs/tags/, because new tags in refs/tags/ start release pipelines.
 func TagsPrefix(session string) string { return Prefix + "tags/" + session + "/" }
 
 // ValidBranches returns an error unless pattern is valid for Layout.Branches.
@@ -79,7 +80,7 @@ func (l Layout) Pattern() string {
 	return strings.ReplaceAll(pattern, sessionField, l.Session)
 }
 
-// There returns the name on the session remote of the ref that is called ref in the mount.
+// There returns the name on the session remote of a ref, which is called ref in the mount.
 func (l Layout) There(ref string) string {
 	if branch, ok := strings.CutPrefix(ref, headsPrefix); ok {
 		return headsPrefix + strings.Replace(l.Pattern(), branchField, branch, 1)
@@ -90,8 +91,8 @@ func (l Layout) There(ref string) string {
 	return ref
 }
 
-// Here returns the name in the mount of the branch, tag or notes ref that is called there on the session remote. ok is
-// false if the ref does not belong to this session; ref has no meaning then.
+// Here returns the name in the mount of the branch, tag or notes ref with the name there on the session remote. If the ref does
+// not belong to this session, ok is false and the other result must not be used.
 func (l Layout) Here(there string) (ref string, ok bool) {
 	switch {
 	case strings.HasPrefix(there, headsPrefix):
@@ -110,8 +111,8 @@ func (l Layout) Here(there string) (ref string, ok bool) {
 	return tagsPrefix + tag, ok && !l.Own && tag != ""
 }
 
-// Exclusive reports whether this session is the only one that writes the ref called there on the session remote. If it is
-// not, a push may change the ref only to a commit that contains the old value.
+// Exclusive reports whether only this session writes the ref with the name there on the session remote. If other sessions write
+// the ref, too, a push may change it only to a commit that contains the old value.
 func (l Layout) Exclusive(there string) bool {
 	switch {
 	case strings.HasPrefix(there, notesPrefix):
@@ -124,7 +125,8 @@ func (l Layout) Exclusive(there string) bool {
 	return true
 }
 
-// Prefixes returns the prefixes of the names on the session remote that Here can map: those of branches, tags and notes.
+// Prefixes returns the prefixes of those names on the session remote that the method Here can map: names of branches, tags and
+// notes.
 func (l Layout) Prefixes() []string {
 	before, _, _ := strings.Cut(headsPrefix+l.Pattern(), branchField)
 	tags := TagsPrefix(l.Session)
@@ -134,8 +136,8 @@ func (l Layout) Prefixes() []string {
 	return []string{before, tags, notesPrefix}
 }
 
-// LayoutOf returns the layout of a session on a session remote. The map there holds the values of the remote's refs by
-// name; it must contain OwnerRef if that ref exists.
+// LayoutOf returns the layout of a session on a session remote. The map there holds the values of the remote's refs by name; if
+// OwnerRef exists on the remote, the map must contain it.
 func LayoutOf(m Meta, there map[string]object.ID) (Layout, error) {
 	l := Layout{Session: m.Session, Branches: m.Branches}
 	f, err := object.ParseFormat(m.Format)
@@ -170,10 +172,10 @@ func (l Layout) Mapped(there map[string]object.ID) map[string]object.ID {
 	return refs
 }
 
-// Claimable reports whether a session may create OwnerRef on a session remote, because the session itself has pushed all
-// refs of that remote. The map there holds the values of these refs by name. An early version of artifactfs pushed
-// branches under their plain names, to remotes with branches of other users as well. If it has also pushed base commits
-// (basePrefix), the remote was empty before.
+// Claimable reports whether a session may create OwnerRef on a session remote, because the session itself has pushed all refs of
+// that remote. The map there holds the values of these refs by name. An early version of artifactfs also pushed branches under
+// their plain names to remotes with branches of other users. If it has pushed base commits (basePrefix), too, the remote was
+// empty before.
 func Claimable(m Meta, there map[string]object.ID) bool {
 	seeded := m.Base == ""
 	for name := range there {
@@ -189,11 +191,11 @@ func Claimable(m Meta, there map[string]object.ID) bool {
 	return true
 }
 
-// basePrefix returns the prefix of the refs to commits of the mounted remote that were pushed so that the session's
-// commits have their parents on the session remote.
+// basePrefix returns the prefix of the refs to commits of the mounted remote that were pushed because they are parents of the
+// session's commits.
 func basePrefix(session string) string { return Prefix + "ground/" + session + "/" }
 
-// isOf reports whether a ref below Prefix belongs to a session: refs/afs/KIND/SESSION, or a name below that.
+// isOf reports whether a ref below Prefix belongs to a session: its name is refs/afs/KIND/SESSION, or a name below that.
 func isOf(name, session string) bool {
 	rest, ok := strings.CutPrefix(name, Prefix)
 	_, rest, kind := strings.Cut(rest, "/")

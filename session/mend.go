@@ -13,14 +13,14 @@ import (
 // Mended is a broken ref that MendRefs has repaired or removed.
 type Mended struct {
 	Ref string    // full name
-	ID  object.ID // new value; zero: the ref was removed, because nothing is known about its value
+	ID  object.ID // new value; zero if the ref was removed, because its value is unknown
 }
 
-// MendRefs repairs refs whose files are broken, as a power failure may leave them. The ref of a segment gets the
-// newest checkpoint of that segment on this host, and MetaRef gets the newest version of the metadata on this host. Every other ref
-// gets the value that known returns, if the Repo owns the object. If known returns the zero ID, because no value is known, the ref
-// is removed. A ref stays broken if the Repo lacks the object that known returns, or if it is MetaRef and no metadata is found; the
-// error lists such refs. The other refs are repaired all the same.
+// MendRefs repairs refs whose files are broken, for example after a power failure. The ref of a segment gets the newest
+// checkpoint of that segment on this host, and MetaRef gets the newest version of the metadata on this host. Every other ref gets
+// the value that the function known returns, if the Repo owns the object. If known returns the zero ID, because it knows no
+// value, the ref is removed. A ref stays broken if the Repo lacks the object that known returns, or if the ref is MetaRef and no
+// metadata is found; the error lists such refs, after the other refs were repaired.
 func (r *Repo) MendRefs(ctx context.Context, known func(ref string) object.ID) ([]Mended, error) {
 	_, broken, err := r.AllRefs("")
 	if err != nil || len(broken) == 0 {
@@ -43,7 +43,7 @@ func (r *Repo) MendRefs(ctx context.Context, known func(ref string) object.ID) (
 			continue
 		}
 		mended = append(mended, Mended{name, id})
-		// The old value cannot be read, so it cannot be compared.
+		// The old value is unreadable, so Update cannot compare it.
 		changes = append(changes, RefChange{Name: name, New: id, Force: true})
 	}
 	if err := r.Update(ctx, changes); err != nil {
@@ -92,7 +92,8 @@ func (r *Repo) newestOf(ctx context.Context) (map[string]object.ID, error) {
 		}
 	}
 	most := -1
-	// Every version keeps the transitions of its parent. Not every version adds one, so parents are skipped.
+	// Every version has all transitions of its parent. Skip the versions that are parents, because a version need not add a
+	// transition, and parent and child would then be equal.
 	for id, transitions := range metas {
 		if !passed[id] && transitions > most {
 			most, newest[MetaRef(r.session)] = transitions, id

@@ -19,15 +19,15 @@ type Meta struct {
 	FromRemote  string       `json:"from_remote,omitempty"` // URL of the parent session's session remote, without secrets
 	Branches    string       `json:"branches,omitempty"`    // pattern of branch names on the session remote; see Layout.Branches
 	Lanes       []Lane       `json:"lanes"`                 // chains of checkpoints; see Lane
-	Erased      []Erasure    `json:"erased,omitempty"`      // erased records; forks of the session erase their copies of them
+	Erased      []Erasure    `json:"erased,omitempty"`      // records erased from the transcript; forks of the session erase their copies of these records
 	Transitions []Transition `json:"-"`                     // oldest first; stored in transitions.jsonl, one per line
 }
 
-// Erasure describes records that were erased from the transcript of a session: those with the listed IDs, or all that
-// are older than a certain time.
+// Erasure describes records that were erased from the transcript of a session: the records with the listed IDs, or all records
+// that are older than the time Before.
 type Erasure struct {
 	IDs    []string  `json:"ids,omitempty"`   // IDs of the erased records
-	Before time.Time `json:"before,omitzero"` // all records older than this were erased
+	Before time.Time `json:"before,omitzero"` // if set, all records older than this time were erased
 	Time   time.Time `json:"time"`            // time of the erasure
 	By     string    `json:"by"`              // actor who erased the records
 	Why    string    `json:"why,omitempty"`   // reason that the actor stated
@@ -39,8 +39,8 @@ type Lane struct {
 	Writer  Writer    `json:"writer"`  // writer that holds the lane, or held it last
 	Since   time.Time `json:"since"`   // time at which Writer claimed the lane
 	Segment int       `json:"segment"` // lowest segment of Writer; increased when another state directory claims the lane
-	// Left is the time at which the writer released the lane; nil: the writer still holds the lane, or its process has ended without
-	// a release.
+	// Left is the time at which the writer released the lane. If Left is nil, the writer still holds the lane, or its process has
+	// ended without a release.
 	Left *time.Time `json:"left,omitempty"`
 }
 
@@ -51,7 +51,7 @@ type Writer struct {
 	Host    string `json:"host"`    // hostname, for people
 	Boot    string `json:"boot"`    // boot ID of that machine
 	State   string `json:"state"`   // random name of the state directory (writerFile)
-	PIDs    string `json:"pids"`    // name of the PID namespace in which PID is valid
+	PIDs    string `json:"pids"`    // name of the PID namespace to which PID belongs
 	PID     int    `json:"pid"`     // ID of the process that runs until the daemon ends
 	Started uint64 `json:"started"` // start time of PID in clock ticks since boot (proc_pid_stat(5), field 22)
 }

@@ -23,34 +23,34 @@ var (
 	ErrNewerMeta = errors.New("session metadata has a newer version")
 )
 
-// Names of the files in the tree of MetaRef's commit, and limits on their size. The limits matter most for metadata that is
-// read, because others may write to the session remote that it comes from.
+// Names of the files in the tree of MetaRef's commit, and limits on their size. The limits protect readers of metadata from the
+// session remote, to which other users may write.
 const (
 	metaVersion     = 1                   // version of the format of session.json
 	metaFile        = "session.json"      // entry of the tree of MetaRef
 	transitionsFile = "transitions.jsonl" // entry of the tree of MetaRef
 
 	maxMetaFile    = 1 << 20  // bytes
-	maxTransitions = 16 << 20 // bytes; one mount and its end take about 200
+	maxTransitions = 16 << 20 // bytes; a mount and its unmount take about 200
 	maxLanes       = 1000
 	maxActor       = 200  // bytes of an actor or a reason
 	maxErased      = 200  // number of erasures; the oldest ones beyond that are dropped
 	maxErasedIDs   = 4000 // IDs in all erasures together
 )
 
-// BaseRef returns the name of the ref that points to the checkpoint of another session that the mount started from.
-// The ref keeps GC from removing the checkpoint's objects, which the mount reads.
+// BaseRef returns the name of the ref that points to the checkpoint of another session from which the mount started. The ref
+// keeps GC from removing the checkpoint's objects, which the mount reads.
 func BaseRef(session string) string { return Prefix + "base/" + session }
 
-// RestoredRef returns the name of the ref that points to the tree of a checkpoint that was restored into the working tree. The ref
-// keeps the tree even if GC drops the checkpoint, because files of the working tree that were not changed after the restore are
-// still read from that tree.
+// RestoredRef returns the name of the ref that points to the tree of a checkpoint that was restored into the working tree. The
+// ref keeps the tree even if GC drops the checkpoint, because files that were not changed after the restore are still read from
+// that tree.
 func RestoredRef(session string, id CheckpointID) string {
 	return Prefix + "restored/" + session + "/" + string(id)
 }
 
-// AdoptedRef returns the name of the ref that points to a checkpoint of another session that was restored or merged
-// in this one.
+// AdoptedRef returns the name of the ref that points to a checkpoint of another session that was restored or merged into this
+// session.
 func AdoptedRef(session string, id CheckpointID) string {
 	return Prefix + "adopted/" + session + "/" + string(id)
 }
@@ -72,8 +72,8 @@ func ValidName(name string) error {
 	return nil
 }
 
-// NewCommit returns a commit that artifactfs makes, with artifactfs as its author. parent is the previous version;
-// the zero ID: there is none.
+// NewCommit returns a commit that artifactfs makes, with artifactfs as its author. The parameter parent is the previous version,
+// or the zero ID if there is none.
 func NewCommit(f object.Format, tree, parent object.ID, at time.Time, message string) (odb.Outgoing, error) {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "tree %s\n", tree)
@@ -85,8 +85,8 @@ func NewCommit(f object.Format, tree, parent object.ID, at time.Time, message st
 	return Outgoing(f, object.Commit, b.Bytes())
 }
 
-// encode returns the ID of a commit with the metadata, and all objects to write for it. parent is the previous
-// version; the zero ID: there is none.
+// encode returns the ID of a commit with the metadata, and all objects to write for this commit. The parameter parent is the
+// previous version, or the zero ID if there is none.
 func (m Meta) encode(f object.Format, parent object.ID, at time.Time) (object.ID, []odb.Outgoing, error) {
 	text, err := json.MarshalIndent(m, "", "  ")
 	if err != nil {
@@ -236,9 +236,9 @@ func MetaAt(src Objects, f object.Format, commit object.ID) (Meta, error) {
 // changeTries is the number of attempts to change a ref that other processes change at the same time.
 const changeTries = 20
 
-// changeMeta calls change with the current metadata, writes the modified metadata as a new version, and returns it. If another
-// process has written a version since the metadata was read, changeMeta starts again. If change modifies nothing, changeMeta writes
-// nothing.
+// changeMeta calls the function change with the current metadata, writes the modified metadata as a new version, and returns that
+// version. If another process has written a version since the metadata was read, changeMeta starts again. If change modifies
+// nothing, changeMeta writes nothing.
 func changeMeta(ctx context.Context, r *Repo, session string, change func(m *Meta, now time.Time) error) (Meta, error) {
 	defer r.Working()()
 	for range changeTries {
@@ -246,7 +246,7 @@ func changeMeta(ctx context.Context, r *Repo, session string, change func(m *Met
 		if err != nil {
 			return Meta{}, err
 		}
-		// change modifies slices of m in place.
+		// Copy m first, because the function change modifies slices of m in place.
 		was := m.clone()
 		now := time.Now().UTC()
 		if err := change(&m, now); err != nil {
@@ -273,8 +273,8 @@ func same(a, b Meta) bool {
 	return errX == nil && errY == nil && bytes.Equal(x, y)
 }
 
-// NoteErased adds an erasure of transcript records to the metadata. Forks of the session read it there, and erase their copies of the
-// records.
+// NoteErased adds an erasure of transcript records to the metadata. Forks of the session read the erasure there, and erase their
+// copies of the records.
 func NoteErased(ctx context.Context, r *Repo, session string, e Erasure) error {
 	_, err := changeMeta(ctx, r, session, func(m *Meta, _ time.Time) error {
 		e.By, e.Why = e.By[:min(maxActor, len(e.By))], e.Why[:min(maxActor, len(e.Why))]
@@ -284,7 +284,7 @@ func NoteErased(ctx context.Context, r *Repo, session string, e Erasure) error {
 	return err
 }
 
-// erase adds an erasure, and drops the oldest ones beyond maxErased and maxErasedIDs.
+// erase adds the erasure e, and drops the oldest erasures beyond maxErased and maxErasedIDs.
 func (m *Meta) erase(e Erasure) {
 	// An equal or wider erasure is recorded already.
 	if slices.ContainsFunc(m.Erased, func(o Erasure) bool { return slices.Equal(o.IDs, e.IDs) && !o.Before.Before(e.Before) }) {
@@ -317,7 +317,7 @@ func writeMeta(ctx context.Context, r *Repo, m Meta, parent, old object.ID, now 
 }
 
 // CreateMeta writes the first version of a session's metadata and returns it. If the session has metadata already, CreateMeta
-// returns that instead.
+// writes nothing and returns the existing metadata.
 func CreateMeta(ctx context.Context, r *Repo, m Meta, actor string) (Meta, error) {
 	if known, _, err := ReadMeta(r, m.Session); !errors.Is(err, ErrNoMeta) {
 		return known, err
@@ -328,7 +328,7 @@ func CreateMeta(ctx context.Context, r *Repo, m Meta, actor string) (Meta, error
 	m.transit(Open, now, actor, "begun")
 	defer r.Working()()
 	_, err := writeMeta(ctx, r, m, object.ID{}, object.ID{}, now)
-	// Another process has begun the same session first.
+	// Another process has created the same session first.
 	if errors.Is(err, ErrRefMoved) {
 		m, _, err = ReadMeta(r, m.Session)
 	}

@@ -19,7 +19,7 @@ type place struct {
 	loose  *odb.Loose
 
 	mu     sync.Mutex
-	store  *odb.Store // nil: the directory of the packs was not opened yet, or does not exist
+	store  *odb.Store // nil while the directory of the packs was not opened, or does not exist
 	closed bool
 }
 
@@ -58,7 +58,7 @@ func (p *place) close() error {
 	return p.store.Close()
 }
 
-// holds reports whether the place has an object, and whether that is a loose one.
+// holds reports whether the place has the object id, and whether that is a loose object.
 func (p *place) holds(id object.ID) (held, loose bool) {
 	if s, err := p.packs(); err == nil && s.Has(id) {
 		return true, false
@@ -67,7 +67,7 @@ func (p *place) holds(id object.ID) (held, loose bool) {
 	if _, err := os.Lstat(filepath.Join(p.dir, name[:2], name[2:])); err == nil {
 		return true, true
 	}
-	if s, err := p.packs(); err == nil && s.Refresh() == nil && s.Has(id) { // git may have packed it meanwhile
+	if s, err := p.packs(); err == nil && s.Refresh() == nil && s.Has(id) { // git may have packed the object after the first look
 		return true, false
 	}
 	return false, false

@@ -41,11 +41,11 @@ func (r *RefDir) Head() (branch string, id object.ID, err error) {
 	return branch, id, err
 }
 
-// ErrBroken reports a ref whose file contains neither an object ID nor the name of another ref, as after a power
-// failure.
+// ErrBroken reports a ref whose file contains neither an object ID nor the name of another ref. A power failure may leave such a
+// file.
 var ErrBroken = errors.New("ref is broken")
 
-// packedCache is the parsed packed-refs file. stat identifies the version of the file that was read.
+// packedCache holds the parsed packed-refs file. The field stat identifies the version of the file that was read.
 type packedCache struct {
 	mu   sync.Mutex
 	stat fs.FileInfo
@@ -83,8 +83,8 @@ func (r *RefDir) packedRefs() ([]packedrefs.Ref, error) {
 	return refs, nil
 }
 
-// loose reads the file of a ref, and returns the ID that it contains, or the name of another ref (link). Both are empty if there is no
-// such file.
+// loose reads the file of a ref, and returns the ID in the file, or in link the name of another ref. Both results are empty if
+// there is no such file.
 func (r *RefDir) loose(name string) (id object.ID, link string, err error) {
 	text, err := os.ReadFile(filepath.Join(r.dir, filepath.FromSlash(name)))
 	switch {
@@ -117,7 +117,7 @@ func (r *RefDir) Ref(name string) (object.ID, error) {
 			if id, err = r.inPacked(name); err != nil || !id.IsZero() {
 				return id, err
 			}
-			// git may have packed or unpacked the ref between the two reads.
+			// The ref may have been packed or unpacked by git between the two reads, so read the file again.
 			if id, link, err = r.loose(name); err != nil || link == "" {
 				return id, err
 			}
@@ -127,7 +127,7 @@ func (r *RefDir) Ref(name string) (object.ID, error) {
 	return object.ID{}, fmt.Errorf("read ref %s: %w", name, syscall.ELOOP)
 }
 
-// inPacked returns the value of a ref in packed-refs; zero: packed-refs does not contain the ref.
+// inPacked returns the value of a ref in packed-refs, or the zero ID if packed-refs does not contain the ref.
 func (r *RefDir) inPacked(name string) (object.ID, error) {
 	packed, err := r.packedRefs()
 	if err != nil {
@@ -147,12 +147,12 @@ func (r *RefDir) Refs(prefix string) ([]packedrefs.Ref, error) {
 	return refs, err
 }
 
-// AllRefs returns the same refs as Refs, and the names of broken ones, whose files contain no valid value, as a power
-// failure may leave them. A broken ref still exists, though its value is unknown.
+// AllRefs returns the same refs as the method Refs, and the names of broken refs, whose files contain no valid value, for example
+// after a power failure. A broken ref still exists, though its value is unknown.
 func (r *RefDir) AllRefs(prefix string) (refs []packedrefs.Ref, broken []string, _ error) {
 	found := map[string]packedrefs.Ref{}
-	// Loose refs are read before packed ones: git pack-refs writes a ref to packed-refs before it removes the file,
-	// so none is missed.
+	// Read loose refs before packed refs: git pack-refs writes a ref to packed-refs before it removes the file of the loose ref,
+	// so no ref is missed.
 	var links []string
 	root := filepath.Join(r.dir, "refs")
 	start := filepath.Join(r.dir, filepath.FromSlash(path.Dir(prefix+"x"))) // directory of all names that begin with prefix
@@ -160,7 +160,7 @@ func (r *RefDir) AllRefs(prefix string) (refs []packedrefs.Ref, broken []string,
 		start = root
 	}
 	err := filepath.WalkDir(start, func(file string, d fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) { // removed since it was listed
+		if errors.Is(err, fs.ErrNotExist) { // the ref was removed since it was listed
 			return nil
 		}
 		if err != nil {
@@ -173,7 +173,7 @@ func (r *RefDir) AllRefs(prefix string) (refs []packedrefs.Ref, broken []string,
 		}
 		id, link, err := r.loose(name)
 		switch {
-		case errors.Is(err, ErrBroken): // the ref is not taken from packed-refs, where its value would be older
+		case errors.Is(err, ErrBroken): // a value in packed-refs would be older, so the ref is not taken from there
 			broken = append(broken, name)
 		case err != nil:
 			return err

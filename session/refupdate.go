@@ -22,8 +22,8 @@ import (
 // RefChange is one change of a ref for Update.
 type RefChange struct {
 	Name  string    // full name
-	Old   object.ID // value that the ref must have now; zero: it must not exist
-	New   object.ID // value to set; zero: the ref is deleted
+	Old   object.ID // value that the ref must have now; zero if the ref must not exist
+	New   object.ID // value to set; zero if the ref is to be deleted
 	Force bool      // ignore Old
 }
 
@@ -33,7 +33,7 @@ const (
 	lockLook = 5 * time.Millisecond
 )
 
-// refWriter changes the refs of a Repo. While updating is held, refs are written to disk under two more locks: the flock of lockFile
+// refWriter changes the refs of a Repo. It writes refs to disk while it holds updating and two more locks: the flock of lockFile
 // excludes other processes of artifactfs, and git's own lock files exclude git commands.
 type refWriter struct {
 	*RefDir
@@ -42,8 +42,8 @@ type refWriter struct {
 	changed  chan struct{} // receives a token after each change; has room for one token
 }
 
-// updateAfter is like Repo.Update, but calls ready before the first change becomes visible and changes nothing if ready
-// returns an error. ready may be called several times.
+// updateAfter is like Repo.Update, but calls the function ready before the first change becomes visible. If ready returns an
+// error, updateAfter changes nothing and returns that error. It may call ready several times.
 func (w *refWriter) updateAfter(ctx context.Context, changes []RefChange, ready func() error) error {
 	if w.readOnly {
 		return fmt.Errorf("update refs: %w", ErrReadOnly)
@@ -69,7 +69,7 @@ func (w *refWriter) updateAfter(ctx context.Context, changes []RefChange, ready 
 		return fmt.Errorf("update refs: %w", err)
 	}
 	select {
-	// changed has room for one token. If a token is there already, its receiver will see this update as well.
+	// The channel has room for one token. If it holds a token already, the receiver of that token will also see this update.
 	case w.changed <- struct{}{}:
 	default:
 	}
@@ -104,7 +104,7 @@ func (w *refWriter) update(ctx context.Context, changes []RefChange, ready func(
 // inWay reports whether two refs cannot exist at the same time, because one name is a directory in the other.
 func inWay(a, b string) bool { return strings.HasPrefix(a, b+"/") || strings.HasPrefix(b, a+"/") }
 
-// expect returns ErrRefMoved unless the ref has the value that the change expects.
+// expect returns ErrRefMoved unless the ref has the old value that the change c expects.
 func (w *refWriter) expect(c RefChange) error {
 	if c.Force {
 		return nil
@@ -119,7 +119,7 @@ func (w *refWriter) expect(c RefChange) error {
 	return nil
 }
 
-// shown returns the text for id in an error message.
+// shown returns the text that stands for id in an error message.
 func shown(id object.ID) string {
 	if id.IsZero() {
 		return "missing"
@@ -152,7 +152,7 @@ func (w *refWriter) apply(ctx context.Context, changes []RefChange, ready func()
 		if err := lock(c.Name); err != nil {
 			return err
 		}
-		// git may have changed the ref before the lock was taken.
+		// Check the value again, because git may have changed the ref before the lock was taken.
 		if err := w.expect(c); err != nil {
 			return err
 		}
@@ -192,8 +192,8 @@ func (w *refWriter) apply(ctx context.Context, changes []RefChange, ready func()
 	return nil
 }
 
-// writeRef writes id to the file of a ref after ready has returned. The temporary file is outside of refs/, where git
-// would list it as a ref.
+// writeRef calls ready, and then writes id to the file of a ref. The temporary file is outside of refs/, because git would list a
+// file there as a ref.
 func (w *refWriter) writeRef(file string, id object.ID, ready func() error) error {
 	temp := filepath.Join(w.dir, "artifactfs.ref")
 	f, err := os.OpenFile(temp, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o644)
@@ -226,8 +226,8 @@ func (w *refWriter) free(c RefChange) error {
 	return makeDirs(filepath.Dir(file))
 }
 
-// removeEmpty removes a directory that contains nothing but empty directories, at any depth. It ignores a path that
-// does not exist or is no directory.
+// removeEmpty removes a directory that contains nothing but empty directories, at any depth. It ignores a path that does not
+// exist or is not a directory.
 func removeEmpty(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
@@ -255,7 +255,7 @@ func makeDirs(dir string) error {
 		}
 	}
 	if errors.Is(err, fs.ErrExist) {
-		// A ref whose name is a directory of the new ref's name is a file at this path.
+		// A file at this path is a ref whose name is a directory in the name of the new ref.
 		st, err := os.Stat(dir)
 		if err == nil && !st.IsDir() {
 			err = &fs.PathError{Op: "mkdir", Path: dir, Err: syscall.ENOTDIR}
@@ -268,10 +268,10 @@ func makeDirs(dir string) error {
 	return disk.OS.SyncDir(filepath.Dir(dir))
 }
 
-// lock creates the lock file NAME.lock, which keeps git from changing the file NAME, and returns the path of the lock file. If git
-// holds the lock, it waits up to lockWait and then returns disk.ErrLocked. The lock file is a hard link to lockFile. The caller
-// holds the flock of lockFile. So if such a hard link exists already, a killed process of this program has left it, and lock takes
-// it over.
+// lock creates the lock file NAME.lock, which keeps git from changing the file NAME, and returns the path of the lock file. If
+// git holds the lock, the method lock waits up to lockWait and then returns disk.ErrLocked. The lock file is a hard link to
+// lockFile, whose flock the caller holds. So if such a hard link exists already, a killed process of this program has left it,
+// and lock takes it over.
 func (w *refWriter) lock(ctx context.Context, name string) (string, error) {
 	lock := filepath.Join(w.dir, filepath.FromSlash(name)) + ".lock"
 	ours := filepath.Join(w.dir, lockFile)
@@ -283,7 +283,7 @@ func (w *refWriter) lock(ctx context.Context, name string) (string, error) {
 		if !errors.Is(err, fs.ErrExist) {
 			return "", err
 		}
-		// A killed process has left the link. Its flock has ended, because this process holds the flock now.
+		// A killed process has left the link. That process no longer holds the flock, because this process holds it.
 		if sameFile(ours, lock) {
 			return lock, nil
 		}
@@ -305,7 +305,7 @@ func sameFile(a, b string) bool {
 	return err1 == nil && err2 == nil && os.SameFile(x, y)
 }
 
-// dropPacked deletes the refs in gone from packed-refs, under git's lock of that file, which lock takes.
+// dropPacked deletes the refs in the set gone from packed-refs. It calls the function lock to take git's lock of that file.
 func (w *refWriter) dropPacked(ctx context.Context, gone map[string]bool, lock func(name string) error) error {
 	packed, err := w.packedRefs()
 	if err != nil || !slices.ContainsFunc(packed, func(p packedrefs.Ref) bool { return gone[p.Name] }) {
@@ -314,7 +314,7 @@ func (w *refWriter) dropPacked(ctx context.Context, gone map[string]bool, lock f
 	if err := lock("packed-refs"); err != nil {
 		return err
 	}
-	// git may have changed packed-refs before the lock was taken.
+	// Read packed-refs again, because git may have changed the file before the lock was taken.
 	if packed, err = w.packedRefs(); err != nil {
 		return err
 	}

@@ -36,11 +36,11 @@ var (
 type RepoOptions struct {
 	Format   object.Format // object format of the mounted remote
 	Session  string        // name of the session
-	Remote   string        // URL of the mounted remote, without secrets; "": no remote can supply missing objects
+	Remote   string        // URL of the mounted remote, without secrets; "" if no remote can supply missing objects
 	Borrow   []string      // objects directories of the store; git reads them through objects/info/alternates
 	Fresh    []string      // objects directories of the mount's git directory; a Copier copies new objects from there
 	ReadOnly bool          // write, create and lock nothing; OpenRepo fails if the repository does not exist
-	Log      *zap.Logger   // nil: nothing is logged
+	Log      *zap.Logger   // nil disables logging
 }
 
 // Repo is the bare repository of a session. Several goroutines and several processes may use it at the same time. Each of its
@@ -123,8 +123,8 @@ func (r *Repo) prepare(o RepoOptions) error {
 	return nil
 }
 
-// quoteAlternate returns the line for path in objects/info/alternates. git reads a line that begins with a double quote
-// as a C string. So a path that begins with a double quote or contains a line feed is written as a C string.
+// quoteAlternate returns the line for path in objects/info/alternates. git interprets a line that begins with a double quote as a
+// quoted C string. So a path that begins with a double quote or contains a line feed is written as a quoted C string.
 func quoteAlternate(path string) string {
 	if !strings.HasPrefix(path, `"`) && !strings.ContainsRune(path, '\n') {
 		return path
@@ -158,7 +158,7 @@ func (r *Repo) configure(o RepoOptions) error {
 			SetOption("remote", "origin", "promisor", "true").
 			SetOption("remote", "origin", "partialclonefilter", "blob:none")
 	}
-	// Without this, git would read the commit-graph of the store, which names parents that are missing on this host, and
+	// Disable the commit-graph: git would read that of the store, which names parents that are missing on this host, and would
 	// ignore the list of SetShallow.
 	c.SetOption("core", "", "commitGraph", "false")
 	c.SetOption("uploadpack", "", "allowFilter", "true").SetOption("uploadpack", "", "allowAnySHA1InWant", "true").
@@ -170,7 +170,7 @@ func (r *Repo) configure(o RepoOptions) error {
 	return writeChanged(name, b.Bytes())
 }
 
-// writeChanged replaces the contents of a file by text atomically. It does not write if the file has these contents.
+// writeChanged replaces the contents of a file by text atomically. It does not write if the file has the contents already.
 func writeChanged(name string, text []byte) error {
 	if old, err := os.ReadFile(name); err == nil && bytes.Equal(old, text) {
 		return nil
@@ -194,12 +194,12 @@ func (r *Repo) Session() string { return r.session }
 // Format returns the object format of the repository.
 func (r *Repo) Format() object.Format { return r.format }
 
-// Changed returns a channel that receives a token when Update has changed refs. The channel has room for one token:
-// updates that follow before the token is received do not add another.
+// Changed returns a channel that receives a token when Update has changed refs. The channel has room for one token: further
+// updates before a receiver takes the token add no token.
 func (r *Repo) Changed() <-chan struct{} { return r.refs.changed }
 
-// Update makes all changes, each of a different ref, and syncs them to disk. It returns ErrRefMoved and changes
-// nothing if a ref does not have the expected value. A crash in the middle may leave some of the changes made.
+// Update makes all changes, each of a different ref, and syncs the refs to disk. It returns ErrRefMoved and changes nothing if a
+// ref does not have the expected value. A crash during Update may leave some of the changes made.
 func (r *Repo) Update(ctx context.Context, changes []RefChange) error {
 	return r.refs.updateAfter(ctx, changes, func() error { return nil })
 }
@@ -255,8 +255,8 @@ func (r *Repo) SetShallow(ids []object.ID) error {
 	return writeChanged(name, []byte(text.String()))
 }
 
-// AddShallow adds ids to the list of commits whose parents are missing on this host. It reads and writes the list without
-// a lock, so one of two concurrent calls may be lost.
+// AddShallow adds ids to the list of commits whose parents are missing on this host. It reads and writes the list without a lock,
+// so the effect of one of two concurrent calls may be lost.
 func (r *Repo) AddShallow(ids []object.ID) error {
 	had, err := r.Shallow()
 	if err != nil {
@@ -274,8 +274,8 @@ func (r *Repo) AddShallow(ids []object.ID) error {
 	return r.SetShallow(all)
 }
 
-// Write stores objects in one new pack and syncs the pack to disk. It leaves out objects that are in the repository's own
-// packs already.
+// Write stores objects in one new pack and syncs the pack to disk. It leaves out objects that are already in the repository's own
+// packs.
 func (r *Repo) Write(ctx context.Context, objects []odb.Outgoing) error {
 	settle, err := r.writeAhead(ctx, objects)
 	if err != nil {
@@ -284,8 +284,8 @@ func (r *Repo) Write(ctx context.Context, objects []odb.Outgoing) error {
 	return settle()
 }
 
-// Record writes objects and then makes the changes of refs, like Write followed by Update. It is faster, because the
-// objects are synced to disk while the refs are locked. No ref changes before all objects are on disk.
+// Record writes objects and then makes the changes of refs, like Write followed by Update. It is faster, because it syncs the
+// objects to disk while it waits for the locks of the refs. No ref changes before all objects are on disk.
 func (r *Repo) Record(ctx context.Context, objects []odb.Outgoing, changes []RefChange) error {
 	settle, err := r.writeAhead(ctx, objects)
 	if err != nil {
@@ -302,8 +302,8 @@ func (r *Repo) Record(ctx context.Context, objects []odb.Outgoing, changes []Ref
 	return err
 }
 
-// writeAhead writes objects to one new pack. The objects can be read when writeAhead returns, and are synced to disk when
-// the function settle returns nil.
+// writeAhead writes objects to one new pack. The objects can be read when writeAhead returns. The function settle waits until
+// they are synced to disk; a nil result means that they are.
 func (r *Repo) writeAhead(ctx context.Context, objects []odb.Outgoing) (settle func() error, err error) {
 	if r.readOnly {
 		return nil, ErrReadOnly

@@ -68,8 +68,8 @@ func CarriedRef(session, ref string) string {
 // CarriedPrefix returns the prefix of all refs that CarriedRef returns for a session.
 func CarriedPrefix(session string) string { return Prefix + "carried/" + session + "/" }
 
-// DivergedRef returns the name on the session remote to which ref, a branch, tag or notes ref of the user, is pushed if
-// another session has moved the ref of the usual name.
+// DivergedRef returns the name on the session remote to which ref, a branch, tag or notes ref of the user, is pushed if another
+// session has moved the ref with the usual name.
 func DivergedRef(session, ref string) string {
 	return DivergedPrefix + session + "/" + strings.TrimPrefix(ref, "refs/")
 }

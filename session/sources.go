@@ -50,8 +50,8 @@ func (s *sources) close() error {
 	return err
 }
 
-// readers returns the packs and loose objects of all places, those that are cheap to search and likely to have an object first: own
-// and borrowed packs, then the mount's git directory, then other loose objects.
+// readers returns the packs and loose objects of all places. The first readers are cheap to search and likely to have an object:
+// own and borrowed packs, then the mount's git directory, then other loose objects.
 func (s *sources) readers() []reader {
 	var list []reader
 	for _, p := range append([]*place{s.own}, s.borrow...) {
@@ -72,9 +72,10 @@ func (s *sources) readers() []reader {
 	return list
 }
 
-// look calls read with one reader after the other, until one has the object or returns odb.ErrTooLarge. It begins with packs that are
-// known to have the object, because a reader that lacks the object searches the disk for new packs, which is slow. If no reader has
-// the object, look returns the last error other than odb.ErrNotFound, or odb.ErrNotFound if there was no other error.
+// look calls the function read with one reader after the other, until a reader has the object or read returns odb.ErrTooLarge. It
+// begins with packs that are known to have the object, because a reader that lacks the object searches the disk for new packs,
+// which is slow. If no reader has the object, look returns the last error other than odb.ErrNotFound, or odb.ErrNotFound if there
+// was no other error.
 func (s *sources) look(id object.ID, read func(reader) error) error {
 	err := fmt.Errorf("read object %s: %w", id, odb.ErrNotFound)
 	list := s.readers()
@@ -98,8 +99,8 @@ func (s *sources) look(id object.ID, read func(reader) error) error {
 	return err
 }
 
-// Get returns type and contents of an object that is owned, borrowed, or in the mount's git directory. It returns
-// odb.ErrNotFound if the object is missing and odb.ErrTooLarge if its contents exceed limit bytes.
+// Get returns the type and contents of an object that is owned, borrowed, or in the mount's git directory. It returns
+// odb.ErrNotFound if the object is missing, and odb.ErrTooLarge if its contents exceed limit bytes.
 func (s *sources) Get(id object.ID, limit int64) (t object.Type, content []byte, err error) {
 	err = s.look(id, func(p reader) (err error) {
 		t, content, err = p.Get(id, limit)
@@ -117,9 +118,9 @@ func (s *sources) Size(id object.ID) (t object.Type, size int64, err error) {
 	return t, size, err
 }
 
-// Open returns a reader for the contents of an object. They are verified against the ID at the end of the stream: a
-// mismatch is the error of the last read. The caller must read to the end or close the reader, because a goroutine
-// writes to it.
+// Open returns a reader for the contents of an object. The contents are verified against the ID at the end of the stream: after a
+// mismatch the last read returns an error. The caller must read to the end or close the reader, because otherwise the goroutine
+// that writes to the reader blocks.
 func (s *sources) Open(id object.ID) (io.ReadCloser, error) {
 	if _, _, err := s.Size(id); err != nil {
 		return nil, err
@@ -127,7 +128,7 @@ func (s *sources) Open(id object.ID) (io.ReadCloser, error) {
 	in, out := io.Pipe()
 	go func() {
 		out.CloseWithError(s.look(id, func(p reader) error {
-			if _, _, err := p.Size(id); err != nil { // otherwise look could try the next reader after a part of the contents was written
+			if _, _, err := p.Size(id); err != nil { // otherwise look could try the next reader after this one has written a part of the contents
 				return err
 			}
 			return p.WriteTo(id, out)
@@ -157,12 +158,12 @@ func (s *sources) Commit(id object.ID) (object.CommitInfo, error) {
 // errType reports an object whose type differs from the type that the reference to it implies.
 var errType = errors.New("object has another type")
 
-// typed returns the contents of an object of type want.
+// typed returns the contents of an object, and errType if the object is not of type want.
 func (s *sources) typed(id object.ID, want object.Type, limit int64) ([]byte, error) {
 	return typed(s, id, want, limit)
 }
 
-// typed returns the contents of an object from src, and errType if it is not of type want.
+// typed returns the contents of an object from src, and errType if the object is not of type want.
 func typed(src Objects, id object.ID, want object.Type, limit int64) ([]byte, error) {
 	t, content, err := src.Get(id, limit)
 	if err == nil && t != want {
@@ -171,7 +172,8 @@ func typed(src Objects, id object.ID, want object.Type, limit int64) ([]byte, er
 	return content, err
 }
 
-// Owned reports whether the repository stores an object itself, as opposed to borrowing it from the store.
+// Owned reports whether the repository itself stores the object id. It returns false for objects that are borrowed from the
+// store.
 func (s *sources) Owned(id object.ID) bool {
 	held, _ := s.own.holds(id)
 	return held
@@ -186,12 +188,13 @@ func (s *sources) Remotes(id object.ID) bool {
 		}
 	}
 	for _, p := range s.fresh {
-		// Loose objects and other packs in the mount's git directory were created by local commands.
+		// Only packs from the remote count, because local commands created the loose objects and other packs in the mount's git
+		// directory.
 		packs, err := p.packs()
 		if err != nil {
 			continue
 		}
-		if packs.Promised(id) || packs.Refresh() == nil && packs.Promised(id) { // git may have fetched it since the last look
+		if packs.Promised(id) || packs.Refresh() == nil && packs.Promised(id) { // git may have fetched the object since the packs were listed
 			return true
 		}
 	}

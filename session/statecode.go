@@ -31,7 +31,7 @@ const (
 	stateFiles   = "git"      // files of the git directory, in their directories
 )
 
-// Limits on a State that is read, since it may come from a session remote.
+// Limits on a State that is read, because other users may write to the session remote that it comes from.
 const (
 	maxStateText = 64 << 20 // size of one text, in bytes
 	maxStateDeep = 32       // depth of directories below stateFiles
@@ -44,7 +44,7 @@ type Objects interface {
 
 // specialEntry is the JSON form of an IndexEntry, one line of stateSpecial.
 type specialEntry struct {
-	Path         []byte `json:"path"` // base64, since not all paths are UTF-8
+	Path         []byte `json:"path"` // base64 in JSON, because a path need not be valid UTF-8
 	Mode         uint32 `json:"mode"`
 	ID           string `json:"id,omitempty"`
 	Stage        uint8  `json:"stage,omitempty"`
@@ -53,7 +53,7 @@ type specialEntry struct {
 	IntentToAdd  bool   `json:"intent_to_add,omitempty"`
 }
 
-// Outgoing returns an object of type t with these contents, ready to be written to an odb.Store.
+// Outgoing returns an object of type t with the contents content, ready to be written to an odb.Store.
 func Outgoing(f object.Format, t object.Type, content []byte) (odb.Outgoing, error) {
 	id, err := object.Hash(f, t, content)
 	return odb.Outgoing{ID: id, Type: t, Size: int64(len(content)), Open: func() (io.ReadCloser, error) {
@@ -61,7 +61,7 @@ func Outgoing(f object.Format, t object.Type, content []byte) (odb.Outgoing, err
 	}}, err
 }
 
-// EncodeTree returns the contents of a tree object. It sorts entries in git's order.
+// EncodeTree returns the contents of a tree object. It sorts the slice entries in git's order.
 func EncodeTree(entries []object.TreeEntry) []byte {
 	slices.SortFunc(entries, object.CompareEntries)
 	b := make([]byte, 0, 48*len(entries))
@@ -90,7 +90,8 @@ func (w *stateWriter) add(t object.Type, content []byte) object.ID {
 	return o.ID
 }
 
-// text adds a blob and returns entries with an entry for it; an empty text adds nothing.
+// text adds a blob, and returns entries with one more entry, which refers to the blob. For an empty text it returns entries
+// unchanged.
 func (w *stateWriter) text(entries []object.TreeEntry, name string, text []byte) []object.TreeEntry {
 	if len(text) == 0 {
 		return entries
@@ -98,9 +99,9 @@ func (w *stateWriter) text(entries []object.TreeEntry, name string, text []byte)
 	return append(entries, object.TreeEntry{Name: name, Mode: object.ModeFile, ID: w.add(object.Blob, text)})
 }
 
-// EncodeState returns the ID of the commit that stores the State s, and all objects to write for it, the commit last. The objects to
-// which s.Index refers are not among them. parents are the owned commits that s names, which become parents of the commit so that
-// they stay reachable; EncodeState removes duplicates.
+// EncodeState returns the ID of the commit that stores the State s, and all objects to write for the commit, the commit last. The
+// list does not contain the objects to which s.Index refers. The parameter parents holds the owned commits that s names; they
+// become parents of the commit, so that they stay reachable. EncodeState removes duplicate parents.
 func EncodeState(f object.Format, s State, parents []object.ID, at time.Time) (object.ID, []odb.Outgoing, error) {
 	w := &stateWriter{format: f}
 	var head bytes.Buffer
@@ -123,7 +124,8 @@ func EncodeState(f object.Format, s State, parents []object.ID, at time.Time) (o
 			e.SkipWorktree, e.IntentToAdd}); err != nil {
 			return object.ID{}, nil, fmt.Errorf("write checkpoint state: %w", err)
 		}
-		// The tree of the index refers to the blobs of stage 0. Nothing refers to the blobs of a conflict, so stateBlobs does.
+		// The tree of the index refers to the blobs of stage 0. The blobs of a conflict have other stages, so the tree stateBlobs
+		// keeps them reachable.
 		if e.Stage != 0 && e.Mode.IsBlob() && !e.ID.IsZero() {
 			blobs = append(blobs, object.TreeEntry{Name: fmt.Sprintf("%06d", len(blobs)), Mode: object.ModeFile, ID: e.ID})
 		}
@@ -160,7 +162,7 @@ func EncodeState(f object.Format, s State, parents []object.ID, at time.Time) (o
 	}
 	var commit bytes.Buffer
 	fmt.Fprintf(&commit, "tree %s\n", w.add(object.Tree, EncodeTree(entries)))
-	// git permits a parent only once.
+	// git permits each parent only once.
 	for i, p := range parents {
 		if !slices.Contains(parents[:i], p) {
 			fmt.Fprintf(&commit, "parent %s\n", p)
@@ -227,17 +229,17 @@ func (w *stateWriter) files(files map[string]File) (object.ID, error) {
 	return w.add(object.Tree, EncodeTree(entries)), nil
 }
 
-// validFileName reports whether name can be one component of a path that git stores: .git and its variants cannot.
+// validFileName reports whether name can be one component of a path that git stores. It returns false for .git and its variants.
 func validFileName(name string) bool {
 	return name != "" && name != "." && name != ".." && len(name) <= object.MaxNameLen && !strings.ContainsAny(name, "/\x00") &&
 		!object.IsDotGit(name)
 }
 
-// errState reports objects that EncodeState did not make.
+// errState reports objects that do not have the form in which EncodeState makes them.
 var errState = errors.New("invalid checkpoint state")
 
-// ReadState reads the State that the commit id stores. It limits sizes and depths, since the commit may be from a session remote
-// that others can write to.
+// ReadState reads the State that the commit id stores. It limits sizes and depths, because the commit may be from a session
+// remote to which other users can write.
 func ReadState(src Objects, f object.Format, id object.ID) (State, error) {
 	s, err := readState(src, f, id)
 	if err != nil {
@@ -333,7 +335,7 @@ func readTags(src Objects, f object.Format, id object.ID, tags map[object.ID][]b
 		if err != nil {
 			return err
 		}
-		// The session remote is not trusted to have stored the blob under the right name.
+		// Compute the ID, because the session remote may have stored the blob under a wrong name.
 		is, err := object.Hash(f, object.Tag, content)
 		if err != nil {
 			return err
@@ -359,10 +361,10 @@ func (s State) TagObjects(f object.Format) ([]odb.Outgoing, error) {
 	return tags, nil
 }
 
-// readFiles reads the files below a directory of stateFiles into files, by path. deep is the depth of the directory below
-// stateFiles.
+// readFiles reads the files in a directory below stateFiles into the map files, by path. The parameter deep is the depth of the
+// directory below stateFiles.
 func readFiles(src Objects, f object.Format, id object.ID, dir string, files map[string]File, deep int) error {
-	// An attacker could nest trees on the session remote too deeply for this recursion.
+	// Limit the depth of the recursion, because an attacker could nest trees too deeply on the session remote.
 	if deep > maxStateDeep {
 		return fmt.Errorf("%w: directories are nested too deeply", errState)
 	}

@@ -32,7 +32,7 @@ func parseHead(f object.Format, text string) (branch string, head object.ID, err
 	return branch, head, nil
 }
 
-// parseSpecial parses stateSpecial. An entry has an ID, except with an intent to add.
+// parseSpecial parses stateSpecial. Every entry except an intent to add must have an ID.
 func parseSpecial(f object.Format, text []byte) ([]IndexEntry, error) {
 	var list []IndexEntry
 	for line := range bytes.Lines(text) {
@@ -115,8 +115,8 @@ func parseDirs(text string) (map[string]uint32, error) {
 	return dirs, nil
 }
 
-// parseLeft parses the JSON lines in the message of a State's commit. They are for display only, so it ignores lines
-// that it cannot parse.
+// parseLeft parses the JSON lines in the message of a State's commit. Because the lines are used for display only, parseLeft
+// ignores lines that are invalid.
 func parseLeft(commit []byte) []LeftOut {
 	_, message, _ := bytes.Cut(commit, []byte("\n\n"))
 	var list []LeftOut

@@ -21,8 +21,8 @@ import (
 type packTable struct {
 	path     string     // path of the pack's files without their suffixes
 	size     int64      // size of the .pack file in bytes
-	promised bool       // has a .promisor file: the session remote has all of it, and objects that it refers to may be missing
-	kept     bool       // has a .keep file: a user or program asks git not to remove it
+	promised bool       // the pack has a .promisor file: the session remote has all of its objects, and objects that they refer to may be missing
+	kept     bool       // the pack has a .keep file: a user or program asks git not to remove it
 	index    *odb.Index // the pack's IDs
 	live     []bool     // whether each object is reachable, by position in index
 }
@@ -47,7 +47,7 @@ func (t *packTable) dead() (n int) {
 
 // marking marks the objects that are reachable from refs.
 type marking struct {
-	// Only objects in packs are marked; loose objects are followed, if there are any.
+	// Objects in packs are marked. Loose objects have no mark, but the objects that they refer to are marked.
 	repo  *maintenance
 	packs []*packTable
 	loose bool        // the repository has loose objects
@@ -64,7 +64,7 @@ func (m *maintenance) readTables() ([]*packTable, error) {
 	for _, name := range names {
 		text, err := os.ReadFile(name)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // removed meanwhile by a repack
+			continue // a concurrent repack has removed the pack
 		}
 		if err != nil {
 			return nil, err
@@ -90,11 +90,11 @@ func exists(name string) bool {
 	return err == nil
 }
 
-// add marks an object as reachable, and schedules it to be followed unless it is a blob, was marked before, or is not
-// in this repository.
+// add marks the object id as reachable, and schedules it to be followed, unless it is a blob, was marked before, or is not in
+// this repository.
 func (m *marking) add(id object.ID, blob bool) {
 	here, new := false, false
-	// An object may be in several packs; all copies are marked, so none of the packs is repacked for it.
+	// An object may be in several packs. Mark all copies, so that no pack is rewritten because of an unmarked copy.
 	for _, t := range m.packs {
 		if i, ok := t.index.Position(id); ok {
 			here, new = true, new || !t.live[i]
@@ -116,7 +116,7 @@ func (m *marking) refs(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if len(broken) > 0 { // the objects that the broken ref leads to would be removed
+	if len(broken) > 0 { // without this error, sweep would remove the objects that the broken refs reach
 		return fmt.Errorf("read ref %s: %w", broken[0], ErrBroken)
 	}
 	_, head, err := m.repo.refs.Head()
@@ -189,8 +189,8 @@ func (m *marking) below(id object.ID) error {
 	return nil
 }
 
-// sweep removes packs that contain unreachable objects. Before that it copies their reachable objects to a new pack.
-// It does not remove loose objects, which only stock git writes.
+// sweep removes packs that contain unreachable objects. Before the removal it copies the reachable objects of these packs to a
+// new pack. It does not remove loose objects, which only stock git writes.
 func (m *maintenance) sweep(ctx context.Context) (freed int64, err error) {
 	m.maintaining.Lock()
 	defer m.maintaining.Unlock()
@@ -210,8 +210,8 @@ func (m *maintenance) sweep(ctx context.Context) (freed int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	// No caller is in Working from this line on, so nothing adds objects. Refs that were added since the first search
-	// may point to objects that were not copied, so all refs are searched again.
+	// From this line on, no caller is in Working, so no process of artifactfs adds objects. Refs that were added since the first
+	// search may point to objects that were not copied, so search all refs again.
 	m.sweeping.Lock()
 	defer m.sweeping.Unlock()
 	if err := live.takeUp(fresh); err != nil {
@@ -224,7 +224,7 @@ func (m *maintenance) sweep(ctx context.Context) (freed int64, err error) {
 	for _, t := range old {
 		freed += t.size
 	}
-	// The new pack uses disk space, unless it is an existing pack that git has written again.
+	// Subtract the size of the new pack from the freed space, unless git has rewritten a pack that existed before.
 	existed := slices.ContainsFunc(live.packs, func(t *packTable) bool { return t.path == fresh })
 	if st, err := os.Stat(fresh + ".pack"); err == nil && !existed {
 		freed -= st.Size()
@@ -235,7 +235,7 @@ func (m *maintenance) sweep(ctx context.Context) (freed int64, err error) {
 	return max(0, freed), nil
 }
 
-// takeUp adds the packs that were written after m.packs was read. It leaves out the pack with the path but, because that pack
+// takeUp adds the packs that were written after m.packs was read. It leaves out the pack with the path but, because this pack
 // contains only copies of objects in other packs.
 func (m *marking) takeUp(but string) error {
 	now, err := m.repo.readTables()
@@ -250,7 +250,7 @@ func (m *marking) takeUp(but string) error {
 	return nil
 }
 
-// looseDirs returns the directories that hold loose objects.
+// looseDirs returns the directories of loose objects in dir.
 func looseDirs(dir string) []string {
 	names, _ := filepath.Glob(filepath.Join(dir, "[0-9a-f][0-9a-f]"))
 	return names
@@ -303,8 +303,8 @@ func (m *marking) spare(t *packTable, old []*packTable, packed map[object.ID]boo
 	return true
 }
 
-// repack runs git pack-objects to write the wanted objects to a new pack, and returns the path of the pack without
-// suffix; "" if nothing is wanted.
+// repack runs git pack-objects to write the objects wanted to a new pack. It returns the path of the pack without a suffix, or ""
+// if the set wanted is empty.
 func (m *maintenance) repack(ctx context.Context, wanted map[object.ID]bool) (path string, err error) {
 	if len(wanted) == 0 {
 		return "", nil
@@ -329,8 +329,8 @@ func (m *maintenance) repack(ctx context.Context, wanted map[object.ID]bool) (pa
 	return path, disk.OS.SyncDir(filepath.Dir(path))
 }
 
-// removePacks removes the packs old. It removes the multi-pack-index and the .idx files first, because readers find a pack through
-// them. A process that has the files open can still read them.
+// removePacks removes the packs old. It removes the multi-pack-index and the .idx files first, because readers find a pack
+// through these files. A process that has the files open can still read them.
 func (m *maintenance) removePacks(old []*packTable) error {
 	dir := filepath.Join(m.sources.own.dir, "pack")
 	if err := os.Remove(filepath.Join(dir, "multi-pack-index")); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -40,11 +40,11 @@ type tidying struct {
 	// mu guards the fields below.
 	mu      sync.Mutex
 	written int  // packs that were written since the Repo was opened
-	busy    bool // the goroutine runs
-	closed  bool // stop was called
+	busy    bool // whether the goroutine runs
+	closed  bool // whether stop was called
 }
 
-// wrote counts a pack that was written, and starts tidy in the background after every tidyEvery-th one.
+// wrote counts a pack that was written. After every tidyEvery-th pack it starts tidy in the background.
 func (t *tidying) wrote(m *maintenance) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -73,10 +73,10 @@ func (t *tidying) stop() {
 	t.work.Wait()
 }
 
-// tidy joins small packs if there are more than manyPacks. It removes no object: the new pack contains all objects of
-// the old ones before those are removed, so a concurrent reader finds every object in one or the other.
+// tidy joins small packs if there are more than manyPacks. It removes no object: the new pack contains all objects of the old
+// packs before those are removed, so a concurrent reader finds every object in the new pack or in an old one.
 func (m *maintenance) tidy(ctx context.Context) error {
-	if !m.maintaining.TryLock() { // Sweep holds the lock, and it writes the packs again itself
+	if !m.maintaining.TryLock() { // Sweep holds the lock and rewrites the packs anyway
 		return nil
 	}
 	defer m.maintaining.Unlock()
@@ -84,8 +84,8 @@ func (m *maintenance) tidy(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Packs with a .keep file stay. A pack from a promisor may lack objects that it refers to, which only its
-	// .promisor file permits.
+	// Packs with a .keep file stay. Packs with a .promisor file stay, too: they may lack objects that they refer to, which git
+	// permits only in a pack with that file.
 	packs = slices.DeleteFunc(packs, func(t *packTable) bool { return t.kept || t.promised })
 	if len(packs) <= manyPacks {
 		return nil
@@ -109,8 +109,8 @@ func (m *maintenance) tidy(ctx context.Context) error {
 	return m.removePacks(slices.DeleteFunc(old, func(t *packTable) bool { return t.path == fresh }))
 }
 
-// small returns the packs to join, so that each pack that remains is at least twice as large as all smaller packs together. So the
-// number of times that an object is written again grows only with the logarithm of the total size.
+// small returns the packs to join, so that each pack that remains is at least twice as large as all smaller packs together. So
+// the number of times that an object is rewritten grows with the logarithm of the total size.
 func small(packs []*packTable) []*packTable {
 	slices.SortFunc(packs, func(a, b *packTable) int { return cmp.Compare(a.size, b.size) })
 	var sum int64

@@ -36,7 +36,7 @@ func NewCheckpointID(now time.Time) CheckpointID {
 	if ms > lastID.ms {
 		lastID.ms = ms
 		rand.Read(lastID.random[:])
-		lastID.random[0] &= 0x7f // leaves room to increment it in the same millisecond
+		lastID.random[0] &= 0x7f // clear the highest bit, so that the number can be incremented in the same millisecond
 	} else {
 		// In the same millisecond, or if the clock was set back, the random part is incremented as a number.
 		for i := len(lastID.random) - 1; i >= 0; i-- {
@@ -52,8 +52,8 @@ func NewCheckpointID(now time.Time) CheckpointID {
 	return encodeID(raw)
 }
 
-// NewCheckpointIDAfter returns an ID that also sorts after the ID after, which another process may have made with a clock
-// that is ahead.
+// NewCheckpointIDAfter returns an ID that also sorts after the ID in the parameter after, which another process may have made
+// with a clock that is ahead.
 func NewCheckpointIDAfter(now time.Time, after CheckpointID) CheckpointID {
 	if after != "" && !after.Time().Before(now) {
 		now = after.Time().Add(time.Millisecond)
@@ -83,7 +83,7 @@ func ParseCheckpointID(text string) (CheckpointID, error) {
 	return CheckpointID(up), nil
 }
 
-// isDigits reports whether text consists of digits of a CheckpointID.
+// isDigits reports whether text consists only of digits of a CheckpointID.
 func isDigits(text string) bool {
 	for i := range len(text) {
 		if strings.IndexByte(crockford, text[i]) < 0 {
@@ -93,7 +93,7 @@ func isDigits(text string) bool {
 	return true
 }
 
-// Time returns the time that the ID was made, in milliseconds.
+// Time returns the time at which the ID was made, in milliseconds.
 func (id CheckpointID) Time() time.Time {
 	var ms uint64
 	for i := range min(10, len(id)) {

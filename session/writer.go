@@ -22,7 +22,7 @@ type Life int
 
 // Values of Life.
 const (
-	Unknown Life = iota // not known, because the process is on another machine or in another PID namespace
+	Unknown Life = iota // unknown, because the process is on another machine or in another PID namespace
 	Lives               // the process runs
 	Dead                // the process has ended, or its machine was booted after it started
 )
@@ -47,8 +47,8 @@ func Here(stateDir string, pid int) (Writer, error) {
 	return w, nil
 }
 
-// writerID returns the ID of the state directory dir, and creates it if there is none. If several processes call writerID
-// at the same time, all of them return the same ID.
+// writerID returns the ID of the state directory dir, and creates the ID if there is none. If several processes call writerID at
+// the same time, all calls return the same ID.
 func writerID(dir string) (string, error) {
 	path := filepath.Join(dir, writerFile)
 	for range 2 {
@@ -92,7 +92,7 @@ func newWriterID(dir, path string) error {
 	return os.Link(f.Name(), path) // unlike rename(2), link(2) does not replace the file that another process has just created
 }
 
-// machine returns a keyed hash of the host's machine ID; "" if the host has none. machine-id(5) recommends to publish
+// machine returns a keyed hash of the host's machine ID, or "" if the host has no machine ID. machine-id(5) recommends to publish
 // only such a hash, not the ID itself.
 func machine() string {
 	id, ok := proc.MachineID()
@@ -104,13 +104,13 @@ func machine() string {
 	return hex.EncodeToString(sum.Sum(nil)[:16])
 }
 
-// bootID returns an ID that changes with every boot of the host; "" if it is not known.
+// bootID returns an ID that changes with every boot of the host, or "" if it is not known.
 func bootID() string {
 	id, _ := proc.BootID()
 	return id
 }
 
-// pidNamespace returns the name of this process's PID namespace; "" if it is not known.
+// pidNamespace returns the name of this process's PID namespace, or "" if it is not known.
 func pidNamespace() string {
 	name, _ := proc.Self.Namespace("pid")
 	return name
@@ -120,13 +120,13 @@ func pidNamespace() string {
 // later one with the same PID. For a zombie, a process that has ended, it returns fs.ErrNotExist.
 func startOf(pid int) (uint64, error) {
 	s, err := proc.Of(pid).Stat()
-	if err == nil && s.Ended() { // it is a zombie
+	if err == nil && s.Ended() { // the process is a zombie
 		err = fs.ErrNotExist
 	}
 	return s.Start, err
 }
 
-// Same reports whether both writers use the same state directory, so that one can continue the lane of the other.
+// Same reports whether the writers w and o use the same state directory, so that one can continue the lane of the other.
 func (w Writer) Same(o Writer) bool { return w.State != "" && w.State == o.State }
 
 // Life reports whether the writer's process runs.
@@ -134,16 +134,16 @@ func (w Writer) Life() Life {
 	host, _ := os.Hostname()
 	switch {
 	case w.Boot != "" && w.Boot == bootID():
-		// In this process's PID namespace, a PID of another namespace belongs to another process.
+		// A PID is valid only in its own PID namespace, so it cannot be looked up from another namespace.
 		if w.PIDs != pidNamespace() {
 			return Unknown
 		}
-		// If the start times differ, another process has been given the same PID since.
+		// If the start times differ, the PID now belongs to another process, and the writer's process has ended.
 		if started, err := startOf(w.PID); err != nil || started != w.Started {
 			return Dead
 		}
 		return Lives
-	// The host name is compared too, because copies of a virtual machine have the same machine ID.
+	// Also compare the host name, because copies of a virtual machine have the same machine ID.
 	case w.Machine != "" && w.Machine == machine() && w.Host == host:
 		return Dead // the machine was booted after the process started
 	}
