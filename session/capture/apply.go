@@ -11,8 +11,8 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// edit is the construction of a checkpoint's tree: the frozen entries of a view are applied to the tree that the view starts
-// from.
+// edit is the construction of a checkpoint's tree: it applies the frozen entries of a view (the paths that differ, with their
+// contents at one moment) to the tree that the view starts from.
 type edit struct {
 	c *Capturer
 	v *view
@@ -21,7 +21,7 @@ type edit struct {
 	out    *output
 	copies *session.Copier
 	trees  *trees
-	// left is the set of paths that the tree leaves out.
+	// left is the set of paths that the checkpoint's tree leaves out.
 	left *leftSet
 	// ignore holds the texts of ignore files that the tree leaves out but whose rules still apply, by directory, as in
 	// memory.Ignore.
@@ -29,14 +29,14 @@ type edit struct {
 	// plain and cleaned are files whose blobs are not made yet. The contents of plain files are stored unchanged; git converts the
 	// contents of cleaned files first.
 	plain, cleaned []source
-	// attributes is the set of directories whose .gitattributes differs from the base tree's.
+	// attributes is the set of directories whose .gitattributes file differs from the one in the base tree.
 	attributes map[string]bool
-	// dirs holds the permissions of directories, if they are not 0755; emptyDirs drops all but those of empty directories.
+	// dirs holds the permissions of directories other than 0755; emptyDirs drops the entries of directories that contain a file.
 	dirs map[string]uint32
 }
 
-// apply applies the entries of v to the tree that v starts from. It returns errUnpinned if the contents of a large file
-// were not frozen.
+// apply applies the entries of v to the tree that v starts from. It returns errUnpinned if the contents of a large file were not
+// frozen.
 func (c *Capturer) apply(ctx context.Context, v *view, out *output, copies *session.Copier) (*edit, error) {
 	e := &edit{c: c, v: v, out: out, copies: copies, trees: newTrees(c.readTree, c.format, v.from), ignore: map[string]string{},
 		attributes: map[string]bool{}, dirs: map[string]uint32{}}
@@ -92,7 +92,7 @@ func (c *Capturer) apply(ctx context.Context, v *view, out *output, copies *sess
 	return e, e.contents(ctx)
 }
 
-// entry applies one entry to the tree. passed reports that the entry and everything below it were left out.
+// entry applies one entry to the tree. The result passed reports that the entry and everything below it were left out.
 func (e *edit) entry(ctx context.Context, f *worktree.FrozenEntry) (passed bool, err error) {
 	switch f.Kind {
 	// The parent directory exists, and may be empty now: record its permissions.
@@ -133,7 +133,8 @@ func (e *edit) entry(ctx context.Context, f *worktree.FrozenEntry) (passed bool,
 		}
 		return false, e.trees.set(ctx, f.Path, f.Mode, f.ID)
 	}
-	// The file is larger than MaxPinned, so its contents were not frozen. shoot freezes again without a limit.
+	// The file is larger than FreezeOptions.MaxPinned, so its contents were not frozen. After errUnpinned, shoot freezes again
+	// without that limit.
 	if f.Content == nil {
 		return false, errUnpinned
 	}
@@ -147,8 +148,8 @@ func (e *edit) entry(ctx context.Context, f *worktree.FrozenEntry) (passed bool,
 	return false, nil
 }
 
-// movedTree adds a directory that was renamed with its contents unchanged. It leaves out files that are ignored at the
-// new path.
+// movedTree adds a directory that was renamed with its contents unchanged. It leaves out files that the ignore rules at the new
+// path exclude.
 func (e *edit) movedTree(ctx context.Context, f *worktree.FrozenEntry) error {
 	if err := e.trees.set(ctx, f.Path, object.ModeDir, f.ID); err != nil {
 		return err
@@ -170,8 +171,8 @@ func (e *edit) movedTree(ctx context.Context, f *worktree.FrozenEntry) error {
 	return nil
 }
 
-// drop removes an ignored path from the tree and adds it to the left-out paths. The rules of an ignore file that is dropped
-// still apply, so its text is stored in e.ignore.
+// drop removes an ignored path from the tree and adds it to the left-out paths. If the path is an ignore file, its rules still
+// apply, so drop stores the text of the file in e.ignore.
 func (e *edit) drop(ctx context.Context, path string, mode object.Mode, id object.ID) error {
 	e.left.add(LeftOut{Path: path, Why: session.Ignored})
 	if dir, name := split(path); name == ignoreName && (mode == object.ModeFile || mode == object.ModeExec) {
@@ -184,15 +185,15 @@ func (e *edit) drop(ctx context.Context, path string, mode object.Mode, id objec
 	return e.trees.remove(ctx, strings.TrimSuffix(path, "/"))
 }
 
-// moved handles an unchanged blob that was renamed. Git may convert the file differently at its new path, so the file is added
-// to e.cleaned, with the contents that the working tree shows. moved returns false if the blob can be used unchanged.
+// moved handles an unchanged blob that was renamed. Git may convert the file differently at its new path, so moved adds the file
+// to e.cleaned, with the contents that the working tree shows. It returns false if the blob can be used unchanged.
 func (e *edit) moved(ctx context.Context, f *worktree.FrozenEntry) (bool, error) {
-	// The file was not renamed, or git converts its contents neither at the old path nor at the new path.
+	// Either the file was not renamed, or git converts its contents neither at the old path nor at the new path.
 	if f.From == "" || f.Mode == object.ModeSymlink || !e.other(f.Path) && !e.c.converts(ctx, f.Path) && !e.c.converts(ctx, f.From) {
 		return false, nil
 	}
 	// The file was renamed within its directory and kept its extension. Most attribute patterns match a directory or an
-	// extension, so the same attributes are taken to apply.
+	// extension, so assume that the same attributes apply.
 	if ext(f.From) == ext(f.Path) && parent(f.From) == parent(f.Path) && !e.other(f.Path) {
 		return false, nil
 	}
@@ -223,7 +224,7 @@ func (e *edit) other(path string) bool {
 // ext returns the extension of path with the dot, or the base name of path if there is no extension.
 func ext(path string) string { return path[max(0, strings.LastIndexAny(path, "./")):] }
 
-// readerAt reads a file of the working tree with its current contents.
+// readerAt reads the current contents of a file in the working tree.
 type readerAt struct {
 	tree *worktree.Tree
 	ctx  context.Context
@@ -261,7 +262,7 @@ func (e *edit) module(ctx context.Context, f *worktree.FrozenEntry) error {
 	return e.leave(ctx, f, session.NoFile)
 }
 
-// judge returns the reason for which a file or link is left out; "" if the checkpoint contains it.
+// judge returns the reason for which a file or link is left out, or "" if the checkpoint contains the file or link.
 func (e *edit) judge(ctx context.Context, f *worktree.FrozenEntry) (session.Why, error) {
 	r, path := &e.c.rules, f.Path
 	// Include overrides every other rule. Exclude overrides every rule except Include.
@@ -272,7 +273,7 @@ func (e *edit) judge(ctx context.Context, f *worktree.FrozenEntry) (session.Why,
 		return session.Excluded, nil
 	}
 	if e.v.trackedFile(path) {
-		// A secret that is staged but was never committed may have been staged by mistake.
+		// Leave out a secret that is staged but was never committed, because it may have been staged by mistake.
 		if r.secret(path) && !e.committed(ctx, path) {
 			return session.Secret, nil
 		}
@@ -299,7 +300,7 @@ func (e *edit) judge(ctx context.Context, f *worktree.FrozenEntry) (session.Why,
 	return "", nil
 }
 
-// forgotten removes paths from the tree that are untracked and ignored now, but were tracked or are in the base tree.
+// forgotten removes paths from the tree that are now untracked and ignored, but were tracked before or are in the base tree.
 func (e *edit) forgotten(ctx context.Context, was, now tracking) error {
 	var list []string
 	candidate := func(path string) {
@@ -310,7 +311,7 @@ func (e *edit) forgotten(ctx context.Context, was, now tracking) error {
 			}
 		}
 		if !e.v.trackedFile(path) && !e.c.rules.include.covers(path, false) {
-			// This first call of file only records in v.needs which ignore files have to be fetched. Its result is not used.
+			// Call file only to record in v.needs which ignore files have to be fetched. Its result is not used.
 			e.v.x.file(path)
 			list = append(list, path)
 		}
@@ -361,8 +362,8 @@ func (e *edit) committed(ctx context.Context, path string) bool {
 	return false
 }
 
-// leave leaves f out of the tree and records the reason. If f is excluded and the base tree has an entry at its path, the tree
-// keeps that entry.
+// leave leaves the entry f out of the tree and records the reason. If the reason is Excluded and the base tree has an entry at
+// the path of f, the tree keeps that entry.
 func (e *edit) leave(ctx context.Context, f *worktree.FrozenEntry, reason session.Why) error {
 	l := LeftOut{Path: f.Path, Why: reason, Size: f.Size}
 	switch f.Kind {
@@ -423,8 +424,8 @@ func (e *edit) contents(ctx context.Context) error {
 	return nil
 }
 
-// known reports whether the base tree or the previous checkpoint has blob id at path. Such a blob is not written again, even
-// if the mounted remote has it and this host does not.
+// known reports whether the base tree or the previous checkpoint has the blob id at path. Such a blob need not be written again,
+// even if only the mounted remote has it and this host does not.
 func (e *edit) known(ctx context.Context, path string, id object.ID) (bool, error) {
 	for _, root := range []object.ID{e.c.o.BaseTree, e.v.from} {
 		was, err := e.c.lookup(ctx, root, path)

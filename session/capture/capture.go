@@ -58,7 +58,7 @@ type Rules struct {
 	Exclude []string
 	// NoDenyList makes checkpoints contain paths that look like secrets.
 	NoDenyList bool
-	// MaxFileSize is the maximum size in bytes of untracked files in a checkpoint; 0: DefaultMaxFileSize.
+	// MaxFileSize is the maximum size in bytes of untracked files in a checkpoint; 0 means DefaultMaxFileSize.
 	MaxFileSize int64
 }
 
@@ -66,38 +66,41 @@ type Rules struct {
 type Options struct {
 	// Tree is the working tree of which checkpoints are made.
 	Tree *worktree.Tree
-	// WriteBack writes the kernel's cached pages back to the Tree; nil: the kernel caches no writes.
+	// WriteBack writes the kernel's cached pages back to the Tree; nil if the kernel caches no writes.
 	WriteBack func(ctx context.Context) error
 	// GitDir is the git directory of the mount.
 	GitDir string
 	// Repo stores the checkpoints of the session.
 	Repo *session.Repo
-	// Memory is the name of the file that stores the state from which the next checkpoint continues; "": no file.
+	// Memory is the name of the file that stores the state from which the next checkpoint continues; if Memory is empty, the
+	// state is not stored.
 	Memory string
-	// Lane is the lane of the checkpoints; "": "main".
+	// Lane is the lane of the checkpoints, the chain to which this writer adds them; "" means "main".
 	Lane string
 	// Segment is the lowest segment number of the lane that this writer may use. Lower numbers belong to another writer.
 	Segment int
-	// Base is the base commit of the session; zero: the branch is unborn.
+	// Base is the base commit of the session; zero if the branch is unborn.
 	Base object.ID
-	// BaseTree is the base tree of Tree; zero: empty.
+	// BaseTree is the base tree of Tree; zero stands for an empty tree.
 	BaseTree object.ID
-	// InitialState is the state of git in a new mount of a commit, before the user changes anything; nil: unknown.
+	// InitialState is the state of git in a new mount of a commit, before the user changes anything; nil if that state is
+	// unknown.
 	InitialState *InitialState
 	Rules        Rules
-	// Converts reports whether the attributes in the mount may make git convert the file at path, so that the file's blob
-	// differs from its contents; nil: no file is converted.
+	// Converts reports whether the attributes in the mount may make git convert the file at path, so that the file's blob differs
+	// from the file's contents. If Converts is nil, no file is converted.
 	Converts func(ctx context.Context, path string) (bool, error)
-	// Blob returns the contents of a blob of the base tree that is not in the Repo: an ignore file or a .gitattributes file.
-	// Blob may fetch it. nil: such blobs count as missing.
+	// Blob returns the contents of a blob of the base tree that is not in the Repo: an ignore file or a .gitattributes file. Blob
+	// may fetch these contents. If Blob is nil, such blobs count as missing.
 	Blob func(ctx context.Context, path string, id object.ID) ([]byte, error)
-	// Trees returns the entries of a tree that is not in the Repo because it is still being fetched; nil: such trees count as
-	// missing.
+	// Trees returns the entries of a tree that is not in the Repo because it is still being fetched. If Trees is nil, such trees
+	// count as missing.
 	Trees func(ctx context.Context, id object.ID) ([]object.TreeEntry, error)
-	// OthersNotes returns the value that a notes ref got when notes of other sessions were merged into it; zero: no such
-	// merge. A change to that value alone is not a reason to make a checkpoint. nil: there are no other sessions.
+	// OthersNotes returns the value that a notes ref got when notes of other sessions were merged into it, or zero if no such
+	// merge was made. If nothing else has changed, a ref with that value is not a reason to make a checkpoint. OthersNotes is nil
+	// if there are no other sessions.
 	OthersNotes func(ref string) object.ID
-	Log         *zap.Logger // nil: no log
+	Log         *zap.Logger // nil disables logging
 }
 
 // LeftOut is a path that exists in the working tree but not in a checkpoint, with the reason.
@@ -105,16 +108,16 @@ type LeftOut = session.LeftOut
 
 // Report describes how a checkpoint was made.
 type Report struct {
-	// Made is false if nothing had changed, so that no checkpoint was made: Checkpoint then returns the previous one.
+	// Made is false if nothing had changed: then no checkpoint was made, and Checkpoint has returned the previous one.
 	Made bool
 	// Left holds at most 100 of the left-out paths, those with the most surprising reasons first.
 	Left []LeftOut
 	// Unread are the ignore files that could not be read. The checkpoint contains the files that they ignore, and the next
 	// checkpoint reads them again.
 	Unread []string
-	// Paused is the longest time for which a writer to the mount had to wait.
+	// Paused is the longest time for which a writer to the mount had to wait for the checkpoint.
 	Paused time.Duration
-	// Took is the total duration.
+	// Took is the total duration of the call of Checkpoint.
 	Took time.Duration
 	// Steps are the parts of Took, in order.
 	Steps []Step
@@ -128,38 +131,38 @@ type Capturer struct {
 	format object.Format
 	refs   *session.RefDir // refs of the mount's git directory
 
-	// token holds one value. The goroutine that received it makes a checkpoint and owns the fields from here to settled.
+	// token holds one value. The goroutine that received the value makes a checkpoint and owns the fields from here to settled.
 	token chan struct{}
-	// mem is the state from which the next checkpoint continues; left is the set of paths that mem's tree leaves out.
+	// mem is the state from which the next checkpoint continues; left is the set of paths that the tree in mem leaves out.
 	mem      memory
 	left     *leftSet
 	user     userIgnore
 	baseDirs map[string]uint32 // State.Dirs of the checkpoint that the mount started from
 	// steps are the durations of the checkpoint in progress.
 	steps steps
-	// headTree is the tree of HEAD during a checkpoint.
+	// headTree is the tree of the commit of HEAD. It is set for the checkpoint in progress.
 	headTree object.ID
-	// pinned is FreezeOptions.MaxPinned: larger contents are not frozen; 0: no limit.
+	// pinned is the value of FreezeOptions.MaxPinned: larger contents are not frozen; 0 means that there is no limit.
 	pinned int64
 	// treeCache holds the trees that were read for the checkpoint in progress.
 	treeCache     map[object.ID][]object.TreeEntry
 	treeCacheSize int // number of entries in treeCache
-	// pending are encoded trees that are not in the Repo yet, by id.
+	// pending holds encoded trees that are not in the Repo yet, by id.
 	pending map[object.ID][]byte
 	// tracking determines which paths are tracked.
 	tracking tracking
 	// ignoreFiles are parsed ignore files, by blob id.
 	ignoreFiles map[object.ID]globs
-	// settled is the set of objects that refs name and that need not be copied, because the mounted remote has them or
-	// because they no longer exist.
+	// settled is the set of objects that refs name and that need not be copied to the Repo, because the mounted remote has them
+	// or because they no longer exist.
 	settled map[object.ID]bool
 
 	mu sync.Mutex
 	// lane is the lane of the next checkpoint.
 	lane  string
-	least int  // lowest segment number of lane that may be used, as Options.Segment
-	fresh bool // the next checkpoint starts a new segment
-	// last is the newest checkpoint; nil: none.
+	least int  // lowest segment number of lane that may be used, as in Options.Segment
+	fresh bool // whether the next checkpoint starts a new segment
+	// last is the newest checkpoint; nil if there is none.
 	last  *session.Checkpoint
 	count int // number of checkpoints in last's segment
 }
@@ -206,7 +209,7 @@ func New(o Options) (*Capturer, error) {
 	return c, nil
 }
 
-// Last returns the newest checkpoint of the lane; false: there is none.
+// Last returns the newest checkpoint of the lane, or false if there is none.
 func (c *Capturer) Last() (session.Checkpoint, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -216,17 +219,17 @@ func (c *Capturer) Last() (session.Checkpoint, bool) {
 	return *c.last, true
 }
 
-// SetLane makes the next checkpoint start a new segment in lane. The segment's number is at least segment.
+// SetLane makes the next checkpoint start a new segment in the lane called lane. The number of the segment is at least segment.
 func (c *Capturer) SetLane(lane string, segment int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.lane, c.least, c.fresh = lane, segment, true
 }
 
-// Checkpoint makes a checkpoint of the current state and returns when it is on disk. If nothing has changed since the newest
-// checkpoint, Checkpoint returns that one, unless message differs from its message. If the lane has no checkpoint and the mount
-// is unchanged since it was mounted, Checkpoint makes a checkpoint only if the reason is Manual, Forking or Restore; otherwise it
-// returns the zero Checkpoint. Concurrent calls run one after the other; a call stops waiting when ctx is done.
+// Checkpoint makes a checkpoint of the current state and returns when the checkpoint is on disk. If nothing has changed since the
+// newest checkpoint, Checkpoint returns the newest checkpoint, unless message is a new message. If the lane has no checkpoint and
+// the mount is unchanged since it was mounted, Checkpoint makes a checkpoint only if the reason is Manual, Forking or Restore;
+// otherwise it returns the zero Checkpoint. Concurrent calls run one after the other; a call stops waiting when ctx is done.
 func (c *Capturer) Checkpoint(ctx context.Context, reason session.Reason, message string) (session.Checkpoint, Report, error) {
 	began := time.Now()
 	select {
@@ -239,7 +242,8 @@ func (c *Capturer) Checkpoint(ctx context.Context, reason session.Reason, messag
 	c.steps.done("turn")
 	c.treeCache, c.treeCacheSize, c.pending = map[object.ID][]object.TreeEntry{}, 0, map[object.ID][]byte{}
 	c.tracking = c.mem.tracking()
-	// Many files were removed at once. The checkpoint below will not contain them, so first make one that does.
+	// Many files were removed at once. The checkpoint below will not contain them, so first make a checkpoint that contains the
+	// removed files.
 	if _, _, many := c.o.Tree.Removals().Requested(); many && reason != session.Removal {
 		if _, _, err := c.checkpoint(ctx, session.Removal, ""); err != nil {
 			c.o.Log.Warn("create checkpoint of removed files", zap.Error(err))
@@ -251,7 +255,8 @@ func (c *Capturer) Checkpoint(ctx context.Context, reason session.Reason, messag
 	p, report, err := c.checkpoint(ctx, reason, message)
 	c.treeCache, c.pending, c.tracking = nil, nil, tracking{}
 	if err != nil {
-		// mem may be half updated: the next checkpoint must read everything that differs from the base tree.
+		// The failed checkpoint may have updated a part of mem. Reset mem, so that the next checkpoint reads everything that
+		// differs from the base tree.
 		c.mem, c.left = memory{}, newLeftSet(nil)
 		return session.Checkpoint{}, Report{}, fmt.Errorf("create checkpoint: %w", err)
 	}
@@ -259,7 +264,7 @@ func (c *Capturer) Checkpoint(ctx context.Context, reason session.Reason, messag
 	return p, report, nil
 }
 
-// tracking determines the tracked paths: HEAD's tree and the index.
+// tracking determines which paths are tracked: those in HEAD's tree and in the index.
 type tracking struct {
 	head  object.ID
 	index session.Index
@@ -273,8 +278,8 @@ type shot struct {
 	copies *session.Copier
 	state  gitState
 	tree   object.ID // tree of the frozen files
-	shown  object.ID // tree of the checkpoint: tree, or tree with the files that were just removed added again
-	left   []LeftOut // first of the left-out paths, as leftSet.first returns them
+	shown  object.ID // tree of the checkpoint: the field tree, or that tree with the files that were just removed
+	left   []LeftOut // the left-out paths that leftSet.first returns
 	at     time.Time // time at which the Tree was frozen
 }
 
@@ -287,7 +292,7 @@ func (c *Capturer) checkpoint(ctx context.Context, reason session.Reason, messag
 		}
 		c.steps.done("write-back")
 	}
-	// No ref reaches the new objects until the lane's ref is updated. Working keeps gc from deleting them.
+	// No ref reaches the new objects until the lane's ref is updated. Working prevents gc from deleting these objects.
 	defer c.o.Repo.Working()()
 	if err := c.follow(); err != nil {
 		return session.Checkpoint{}, Report{}, fmt.Errorf("find the newest checkpoint: %w", err)
@@ -298,8 +303,9 @@ func (c *Capturer) checkpoint(ctx context.Context, reason session.Reason, messag
 	}
 	defer s.view.frozen.Release()
 	defer s.out.close()
-	saved := false // a checkpoint contains the removed files
-	// The removed files are read after the freeze. done releases their contents after the checkpoint was written or failed.
+	saved := false // set after a checkpoint with the removed files was written
+	// The removed files are read after the freeze. The function done releases their contents after the checkpoint was written or
+	// has failed.
 	if reason == session.Removal {
 		done, said, err := c.takeRemoved(ctx, s)
 		defer func() { done(saved) }()
@@ -337,11 +343,11 @@ func (c *Capturer) checkpoint(ctx context.Context, reason session.Reason, messag
 	return p, report, nil
 }
 
-// shoot freezes the working tree and reads git's state. It repeats both until the view and the index agree on the tracked
-// paths.
+// shoot freezes the working tree and reads git's state. It repeats both steps until the view and the index agree on which paths
+// are tracked.
 func (c *Capturer) shoot(ctx context.Context) (*shot, error) {
 	whole := false
-	// If git commands keep changing the index, the two may never agree: after several tries the last reading is used.
+	// If git commands keep changing the index, the view and the index may never agree: after several tries, use the last reading.
 	for try := 0; ; try++ {
 		s := &shot{out: newOutput(c.format, c.o.Repo.Remotes), copies: session.NewCopier(c.o.Repo)}
 		var err error
@@ -376,7 +382,7 @@ const (
 	lookAgain
 )
 
-// develop reads git's state and makes the tree of s.
+// develop reads git's state and makes the tree of the shot s.
 func (c *Capturer) develop(ctx context.Context, s *shot) (verdict, error) {
 	var err error
 	if s.state, err = c.readState(ctx, s.out, s.copies); err != nil {
@@ -388,7 +394,7 @@ func (c *Capturer) develop(ctx context.Context, s *shot) (verdict, error) {
 	for id, content := range s.out.trees {
 		c.pending[id] = content
 	}
-	// HEAD or the index changed, so paths may have become tracked or untracked.
+	// If HEAD or the index has changed, paths may have become tracked or untracked.
 	anew := c.mem.Index == nil || c.mem.Index.Head != s.state.head.String() || c.mem.Index.Tree != s.state.Index.Tree.String() ||
 		!slices.Equal(c.mem.Index.Special, s.state.Index.Special)
 	c.tracking = tracking{s.state.head, s.state.Index}
@@ -398,7 +404,8 @@ func (c *Capturer) develop(ctx context.Context, s *shot) (verdict, error) {
 			return lookAgain, nil
 		}
 	}
-	// A path that was left out and is tracked now has to be read, although the file may not have changed since.
+	// A path that was left out and is tracked now has to be read, although the file may not have changed since the previous
+	// checkpoint.
 	if anew && !s.view.whole {
 		for path := range c.left.all {
 			if dir, isDir := strings.CutSuffix(path, "/"); isDir && s.view.tracked(dir) || !isDir && s.view.trackedFile(path) {
@@ -409,8 +416,8 @@ func (c *Capturer) develop(ctx context.Context, s *shot) (verdict, error) {
 	if s.edit, err = c.apply(ctx, s.view, s.out, s.copies); err != nil {
 		return agree, err
 	}
-	// A mount that was resumed from a checkpoint and has not changed since already has that checkpoint's tree. Do not fetch
-	// ignore files to check that tree again.
+	// A mount that was resumed from a checkpoint and has not changed since then already has the tree of that checkpoint. Do not
+	// fetch ignore files to check this tree again.
 	if anew || s.view.whole && len(s.view.frozen.Entries) > 0 {
 		if err := s.edit.forgotten(ctx, c.mem.tracking(), c.tracking); err != nil {
 			return agree, err
@@ -420,7 +427,7 @@ func (c *Capturer) develop(ctx context.Context, s *shot) (verdict, error) {
 		return agree, err
 	}
 	s.state.Dirs = s.edit.dirs
-	// Only trees that changed are encoded and written.
+	// Encode and write only the trees that have changed.
 	s.tree, err = s.edit.trees.write(func(id object.ID, content []byte) error {
 		s.out.raw(id, object.Tree, content)
 		return nil

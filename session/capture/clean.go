@@ -58,7 +58,7 @@ type cleaning struct {
 	dir string
 }
 
-// work returns the file name of path in the temporary working tree.
+// work returns the name in the temporary working tree of the file at path.
 func (l *cleaning) work(path string) string {
 	return filepath.Join(l.dir, "work", filepath.FromSlash(path))
 }
@@ -81,7 +81,7 @@ func (c *Capturer) clean(ctx context.Context, e *edit, list []source) error {
 		}
 	}
 	err = l.add(ctx, list)
-	// If git fails, convert the files one by one, so that one file that cannot be converted does not affect the others.
+	// If git fails, convert the files one by one, so that one file that git cannot convert does not affect the others.
 	if err != nil && ctx.Err() == nil && len(list) > 1 {
 		for i := range list {
 			if err := l.add(ctx, list[i:i+1]); err != nil {
@@ -192,7 +192,7 @@ func (l *cleaning) add(ctx context.Context, list []source) error {
 	if err := os.MkdirAll(objects, 0o700); err != nil {
 		return err
 	}
-	// New objects go to a temporary directory; the git directory's objects are only read.
+	// Let git write new objects to a temporary directory, and only read the objects of the git directory.
 	run := gitRun{dir: filepath.Join(l.dir, "work"), env: []string{
 		"GIT_WORK_TREE=" + filepath.Join(l.dir, "work"), "GIT_INDEX_FILE=" + index,
 		"GIT_OBJECT_DIRECTORY=" + objects, gitcmd.Alternates(filepath.Join(l.c.o.GitDir, "objects")),
@@ -230,8 +230,8 @@ func (l *cleaning) add(ctx context.Context, list []source) error {
 	return nil
 }
 
-// take adds the blob that git made of a file to the output. If git did not write the blob, the git directory has it already.
-// The blob is then copied from there, unless the mounted remote has it.
+// take adds to the output the blob that git made of a file. If git did not write the blob, the git directory had the blob
+// already, and take copies it from there, unless the mounted remote has it.
 func (l *cleaning) take(loose *odb.Loose, id object.ID) error {
 	_, size, err := loose.Size(id)
 	if errors.Is(err, odb.ErrNotFound) {
@@ -241,8 +241,8 @@ func (l *cleaning) take(loose *odb.Loose, id object.ID) error {
 		return err
 	}
 	l.e.out.add(odb.Outgoing{ID: id, Type: object.Blob, Size: size, Open: func() (io.ReadCloser, error) {
-		// WriteTo writes to a writer, but the pack reads from a reader. The pipe connects the two without reading a large
-		// blob into memory as a whole.
+		// WriteTo needs a writer, but the pack needs a reader. The pipe connects the two without reading a large blob into memory
+		// as a whole.
 		in, out := io.Pipe()
 		go func() { out.CloseWithError(loose.WriteTo(id, out)) }()
 		return in, nil
@@ -250,7 +250,8 @@ func (l *cleaning) take(loose *odb.Loose, id object.ID) error {
 	return nil
 }
 
-// parseStaged parses the output of `git ls-files -s -z`, "MODE ID STAGE\tPATH\0" per entry, and returns the ids by path.
+// parseStaged parses the output of `git ls-files -s -z`, in which each entry is "MODE ID STAGE\tPATH\0", and returns the ids by
+// path.
 func parseStaged(f object.Format, out []byte) (map[string]object.ID, error) {
 	ids := map[string]object.ID{}
 	for line := range strings.SplitSeq(strings.TrimSuffix(string(out), "\x00"), "\x00") {

@@ -7,10 +7,10 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// plainDir is the permissions of the directories that git creates. They are the default and not recorded.
+// plainDir holds the permissions of the directories that git creates. Permissions with this value are not recorded.
 const plainDir = 0o755
 
-// mode records the permissions of a directory. Those of the root are not recorded.
+// mode records the permissions perm of the directory dir, except for the root.
 func (e *edit) mode(dir string, perm uint32) {
 	if dir == "" {
 		return

@@ -87,7 +87,7 @@ func (c *Capturer) readRefs() (gitState, error) {
 		return s, err
 	}
 	for _, r := range all {
-		// packed-refs stores the targets of tags and loose refs do not. Drop them, so that equal states are equal.
+		// packed-refs stores the targets of tags, and loose refs do not. Drop the targets, so that equal refs compare as equal.
 		r.Peeled = object.ID{}
 		switch {
 		case strings.HasPrefix(r.Name, "refs/remotes/"):
@@ -104,15 +104,16 @@ func (c *Capturer) readRefs() (gitState, error) {
 	return s, nil
 }
 
-// readStashes reads the stashes from the reflog of refs/stash, one per line: "OLD NEW WHO\tMESSAGE" (gitrepository-layout).
-// newest is refs/stash itself.
+// readStashes reads the stashes from the reflog of refs/stash, which has one stash per line: "OLD NEW WHO\tMESSAGE"
+// (gitrepository-layout(5)). The parameter newest is the ref refs/stash.
 func (c *Capturer) readStashes(newest packedrefs.Ref) ([]session.Stash, error) {
 	text, err := os.ReadFile(filepath.Join(c.o.GitDir, "logs", "refs", "stash"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 	list := parseStashLog(c.format, text)
-	// `git stash store` and `git update-ref` can set refs/stash without a reflog entry.
+	// `git stash store` and `git update-ref` can set refs/stash without a reflog entry, so add the value of the ref if the log
+	// lacks it.
 	if len(list) == 0 || list[0].Commit != newest.ID {
 		list = append([]session.Stash{{Commit: newest.ID}}, list...)
 	}
@@ -191,7 +192,7 @@ func (c *Capturer) readFiles() (map[string]session.File, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	// The other settings may contain credentials and commands, so they are not recorded.
+	// Other settings may contain credentials and commands, so they are not recorded.
 	if kept := portableConfig(text); len(kept) > 0 {
 		files["config"] = session.File{Content: kept}
 	}
@@ -201,8 +202,8 @@ func (c *Capturer) readFiles() (map[string]session.File, error) {
 // branchKeys are the settings of a branch that checkpoints record. Other settings may name commands to run.
 var branchKeys = []string{"remote", "merge", "rebase", "pushremote", "description"}
 
-// portableConfig returns the branch settings in branchKeys and the user's name and email of a git configuration; nil if it
-// cannot be parsed.
+// portableConfig returns the branch settings in branchKeys and the user's name and email from a git configuration. It returns nil
+// if the configuration cannot be parsed.
 func portableConfig(text []byte) []byte {
 	all := config.New()
 	if err := config.NewDecoder(bytes.NewReader(text)).Decode(all); err != nil {
@@ -253,7 +254,7 @@ func (c *Capturer) readTips(ctx context.Context, s *gitState, copies *session.Co
 		add(r.ID)
 	}
 	for name, f := range s.Files {
-		// Of the recorded files, only these contain commit ids, one per line.
+		// Of the recorded files, only those tested here contain commit ids, one per line.
 		if !strings.HasSuffix(name, "_HEAD") &&
 			!slices.Contains([]string{"rebase-merge/onto", "rebase-merge/orig-head", "rebase-apply/onto", "rebase-apply/orig-head"}, name) {
 			continue
@@ -264,7 +265,7 @@ func (c *Capturer) readTips(ctx context.Context, s *gitState, copies *session.Co
 			}
 		}
 	}
-	slices.SortFunc(s.tips, object.ID.Compare) // the same state must always become the same commit
+	slices.SortFunc(s.tips, object.ID.Compare) // sort, because equal states must result in equal commits
 	made := map[object.ID]bool{}
 	for _, id := range s.tips {
 		if c.settled[id] {
@@ -280,11 +281,11 @@ func (c *Capturer) readTips(ctx context.Context, s *gitState, copies *session.Co
 		}
 		err := copies.Commits(ctx, []object.ID{id})
 		if err != nil {
-			// A checkpoint without the commit of HEAD could not be restored.
+			// Without the commit of HEAD, the checkpoint could not be restored, so return an error.
 			if id == s.Head {
 				return err
 			}
-			// Git lacks the object: it prunes unreachable ones, such as an old ORIG_HEAD, and does not fetch every tag.
+			// Git lacks the object: git prunes unreachable objects, such as an old ORIG_HEAD, and does not fetch every tag.
 			c.settled[id] = true
 			continue
 		}
@@ -304,9 +305,9 @@ func (c *Capturer) readTips(ctx context.Context, s *gitState, copies *session.Co
 // mostNested is the maximum number of tags in a chain of tags that point to tags.
 const mostNested = 16
 
-// readTip makes object id, which was created in the session, reachable from the checkpoint state. A commit becomes a parent of
-// the state. A tag object is stored in the state, because the tag's ref may be pushed later or never; then readTip continues
-// with the tag's target.
+// readTip makes the object id, which was created in the session, reachable from the checkpoint state. A commit becomes a parent
+// of the state. The contents of a tag object are stored in the state, because the tag's ref may be pushed later or never; then
+// readTip continues with the tag's target.
 func (c *Capturer) readTip(ctx context.Context, id object.ID, s *gitState, copies *session.Copier) error {
 	for range mostNested {
 		t, _, err := c.o.Repo.Size(id)

@@ -17,14 +17,14 @@ const maxIgnoreFile = 16 << 20
 type line struct {
 	pattern convert.Pattern
 	negated bool
-	dirs    bool // the rule matches directories only
+	dirs    bool // the rule matches only directories
 }
 
 // globs are the rules of one ignore file or one option. The last rule that matches a path decides.
 type globs []line
 
-// parseIgnore parses the text of an ignore file exactly as git's dir.c does (add_patterns_from_buffer, parse_path_pattern).
-// With fold, the rules match regardless of case.
+// parseIgnore parses the text of an ignore file exactly as git's dir.c does (add_patterns_from_buffer, parse_path_pattern). If
+// fold is set, the rules match regardless of case.
 func parseIgnore(text []byte, fold bool) globs {
 	// git skips a UTF-8 byte order mark.
 	text = bytes.TrimPrefix(text, []byte("\xef\xbb\xbf"))
@@ -84,8 +84,8 @@ func trimSpaces(s string) string {
 	return s
 }
 
-// match applies the rules to path, which is relative to the directory of the rules. said reports whether any rule matches;
-// ignored reports whether the deciding rule is not negated.
+// match applies the rules to path, which is relative to the directory of the rules. The result said reports whether any rule
+// matches; ignored reports whether the deciding rule, the last one that matches, is not negated.
 func (g globs) match(path string, dir bool) (said, ignored bool) {
 	base := path[strings.LastIndexByte(path, '/')+1:]
 	for i := len(g) - 1; i >= 0; i-- {
@@ -132,12 +132,12 @@ type ignores struct {
 	cached map[string]bool        // results of dir, by path
 }
 
-// dir reports whether the directory at path is ignored, by a rule for it or for a directory that contains it.
+// dir reports whether the directory at path is ignored, by a rule for the directory itself or for a directory above it.
 func (x *ignores) dir(path string) bool {
 	if path == "" {
 		return false
 	}
-	// dir is called for each file of a directory, so results are cached.
+	// dir is called for each file of a directory, so cache the results.
 	if v, ok := x.cached[path]; ok {
 		return v
 	}
@@ -188,7 +188,7 @@ func join(dir, name string) string {
 	return dir + "/" + name
 }
 
-// lower returns s in lower case as git folds it: ASCII letters only.
+// lower returns s in lower case as git folds case: it changes ASCII letters only.
 func lower(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r >= 'A' && r <= 'Z' {

@@ -23,7 +23,7 @@ type fileStat struct {
 	Mtime, Ctime int64 // nanoseconds since 1970
 }
 
-// statOf returns the attributes of a file; zero if the file does not exist.
+// statOf returns the attributes of a file, or zero attributes if the file does not exist.
 func statOf(name string) (fileStat, error) {
 	var st syscall.Stat_t
 	err := syscall.Stat(name, &st)
@@ -38,9 +38,8 @@ type staging struct {
 	c      *Capturer
 	out    *output
 	copies *session.Copier
-	// tracked is the number of leading trees in the lists named against below whose entries count as tracked: HEAD's tree
-	// and the base tree. An index entry that equals the entry at the same path in any tree of against needs no further
-	// check.
+	// tracked is the number of leading trees, in the lists named against below, whose entries count as tracked: HEAD's tree and
+	// the base tree. An index entry that equals the entry at the same path in any tree of against needs no further check.
 	tracked int
 }
 
@@ -82,7 +81,7 @@ func (s *staging) file(ctx context.Context, name string, st fileStat, against []
 		id, err := s.root(ctx, o, o.Len(), o.Tree, against)
 		return session.Index{Tree: id}, err
 	}
-	// ReadOutline does not support every valid file. Read supports the rest, and returns the error of an invalid file.
+	// ReadOutline does not support every valid file. Read supports all valid files, and returns an error for an invalid file.
 	x, err := index.Read(s.c.format, text)
 	if errors.Is(err, index.ErrSplit) {
 		x, err = s.c.joinedIndex(ctx, name)
@@ -145,7 +144,7 @@ func (s *staging) index(ctx context.Context, x *index.Index, against []object.ID
 	return made, err
 }
 
-// root makes the root tree from n entries; it is the empty tree if there are none.
+// root makes the root tree from n entries; without entries it makes the empty tree.
 func (s *staging) root(ctx context.Context, all entries, n int, cached *index.Tree, against []object.ID) (object.ID, error) {
 	id, err := s.dir(ctx, all, 0, n, "", cached, against)
 	if err == nil && id.IsZero() {
@@ -154,12 +153,12 @@ func (s *staging) root(ctx context.Context, all entries, n int, cached *index.Tr
 	return id, err
 }
 
-// dir makes the tree of the directory at path from the entries lo to hi, which are all entries below it. path ends in a slash,
-// or is "" for the root. dir returns the zero id if there are no entries. cached is the directory's cached tree in the index;
-// against are the ids of the same directory in other trees.
+// dir makes the tree of the directory at path from the entries lo to hi, which are all entries below that directory. path ends in
+// a slash, or is "" for the root. dir returns the zero id if there are no entries. The parameter cached is the directory's cached
+// tree in the index; against holds the ids of the same directory in other trees.
 func (s *staging) dir(ctx context.Context, all entries, lo, hi int, path string, cached *index.Tree,
 	against []object.ID) (object.ID, error) {
-	// If git's cached tree is valid and exists in a repository that is known here, its entries need not be examined.
+	// If git's cached tree is valid and exists on this host or on the mounted remote, its entries need not be examined.
 	if cached != nil && cached.Count >= 0 && !cached.ID.IsZero() && lo < hi &&
 		(slices.Contains(against, cached.ID) || s.c.o.Repo.Owned(cached.ID) || s.c.o.Repo.Remotes(cached.ID)) {
 		return cached.ID, nil
@@ -179,7 +178,7 @@ func (s *staging) dir(ctx context.Context, all entries, lo, hi int, path string,
 			return object.ID{}, err
 		}
 		name, _, deep := strings.Cut(e.Path[len(path):], "/")
-		if !deep || e.Mode == object.ModeDir { // a file, or a directory entry of a sparse index
+		if !deep || e.Mode == object.ModeDir { // the entry is a file, or a directory entry of a sparse index
 			lo++
 			entry := object.TreeEntry{Name: name, Mode: e.Mode, ID: e.ID}
 			keep, err := s.entry(e.Path, entry, refs)
@@ -226,7 +225,8 @@ func (s *staging) entry(path string, e object.TreeEntry, refs [][]object.TreeEnt
 	tracked := false
 	for i, r := range refs {
 		was, ok := find(r, e.Name)
-		// An equal entry is committed, or was checked for the previous checkpoint.
+		// Skip the checks for an entry that is equal in one of the trees: it is committed, or was checked for the previous
+		// checkpoint.
 		if ok && was == e {
 			return true, nil
 		}

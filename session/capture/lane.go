@@ -5,7 +5,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// segmentLength returns the number of checkpoints in p's segment from its first one to p.
+// segmentLength returns the number of checkpoints in the segment of p, from the first checkpoint of the segment to p.
 func (c *Capturer) segmentLength(p session.Checkpoint) (int, error) {
 	n := 0
 	for at := p.Commit; !at.IsZero(); n++ {
@@ -20,7 +20,7 @@ func (c *Capturer) segmentLength(p session.Checkpoint) (int, error) {
 	return n, nil
 }
 
-// follow updates c.last if gc dropped older checkpoints of its segment. Gc then rewrites the rest of the chain, so the newest
+// follow updates c.last if gc has dropped older checkpoints of the segment. gc then rewrites the rest of the chain, so the newest
 // checkpoint has the same checkpoint id but another commit.
 func (c *Capturer) follow() error {
 	last, have := c.Last()

@@ -52,7 +52,7 @@ func (s *leftSet) delete(path string) {
 func (s *leftSet) forget(path string) {
 	s.delete(path)
 	s.delete(path + "/")
-	// Usually the set has no path below this one: avoid the scan of all paths.
+	// Usually the set has no path below this path: avoid the scan of all paths.
 	if s.below[path] == 0 {
 		return
 	}
@@ -78,7 +78,7 @@ func (s *leftSet) first() []LeftOut {
 		return cmp.Or(cmp.Compare(why(a.Why), why(b.Why)), strings.Compare(a.Path, b.Path))
 	}
 	for _, l := range s.all {
-		// There may be a hundred thousand ignored paths, so the list is cut to its maximum length after each insertion.
+		// There may be a hundred thousand ignored paths, so cut the list to its maximum length after each insertion.
 		if len(list) == reported && order(l, list[reported-1]) > 0 {
 			continue
 		}

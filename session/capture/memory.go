@@ -25,16 +25,16 @@ type memory struct {
 	Token      string `json:"token"` // journal position of the Tree
 	Tree       string `json:"tree"`  // tree of the files at journal position Token
 	Rules      string `json:"rules"` // hash of the rules that decided which paths were left out
-	// Left are the paths that Tree leaves out.
+	// Left holds the paths that Tree leaves out.
 	Left map[string]LeftOut `json:"left,omitempty"`
 	// Ignore holds the texts of ignore files that Tree leaves out, by directory. Their rules still apply.
 	Ignore map[string]string `json:"ignore,omitempty"`
-	// Attributes are the directories whose .gitattributes differs from the base tree's.
+	// Attributes lists the directories whose .gitattributes file differs from the one in the base tree.
 	Attributes []string `json:"attributes,omitempty"`
-	// Dirs are the permissions of those empty directories whose permissions are not 0755.
+	// Dirs holds the permissions of those empty directories whose permissions are not 0755.
 	Dirs  map[string]uint32 `json:"dirs,omitempty"`
 	Index *indexMemory      `json:"index,omitempty"`
-	tree  object.ID         // Tree, parsed
+	tree  object.ID         // the parsed value of Tree
 }
 
 // indexMemory is the result of reading an index.
@@ -43,9 +43,9 @@ type indexMemory struct {
 	Head string   `json:"head"` // tree of HEAD when the index was read
 	// Tree is the tree of the index.
 	Tree string `json:"tree"`
-	// Special are the entries that a tree cannot describe. They are not written to the memory file.
+	// Special holds the entries that a tree cannot describe. They are not written to the memory file.
 	Special []session.IndexEntry `json:"-"`
-	Plain   bool                 `json:"plain"` // Special is empty
+	Plain   bool                 `json:"plain"` // whether Special is empty
 }
 
 // remembered returns the part of s that the next checkpoint needs in order to decide whether the index has changed.
@@ -69,8 +69,8 @@ func (m *indexMemory) index() (session.Index, error) {
 	return session.Index{Tree: id, Special: m.Special}, err
 }
 
-// startIndex returns the index of the checkpoint that the mount started from; nil if the mount started from a plain commit or the
-// checkpoint cannot be read. It also sets c.baseDirs.
+// startIndex returns the index of the checkpoint that the mount started from. It returns nil if the mount started from a plain
+// commit or the checkpoint cannot be read. It also sets c.baseDirs.
 func (c *Capturer) startIndex() *indexMemory {
 	ref, err := c.o.Repo.Ref(session.BaseRef(c.o.Repo.Session()))
 	if err != nil || ref.IsZero() {
@@ -94,18 +94,18 @@ func (c *Capturer) startIndex() *indexMemory {
 	return g.remembered()
 }
 
-// tracking returns the remembered HEAD tree and index; the zero value if no index is remembered.
+// tracking returns the remembered HEAD tree and index. It returns the zero value if no index is remembered.
 func (m *memory) tracking() tracking {
 	if m.Index == nil {
 		return tracking{}
 	}
-	head, _ := object.ParseID(m.Index.Head) // zero for an unborn branch
+	head, _ := object.ParseID(m.Index.Head) // HEAD's tree; zero for an unborn branch
 	tree, _ := object.ParseID(m.Index.Tree)
 	return tracking{head, session.Index{Tree: tree, Special: m.Index.Special}}
 }
 
-// recall reads the memory file. It returns the zero memory if the file cannot be read or belongs to another checkpoint than
-// the one with commit point.
+// recall reads the memory file called name. It returns the zero memory if the file cannot be read, or if it belongs to a commit
+// other than checkpoint.
 func recall(name string, checkpoint object.ID) memory {
 	text, err := os.ReadFile(name)
 	var m memory
@@ -115,7 +115,7 @@ func recall(name string, checkpoint object.ID) memory {
 	if err == nil {
 		m.tree, err = object.ParseID(m.Tree)
 	}
-	// The journal position of another checkpoint would hide changes.
+	// With the journal position of another checkpoint, the next checkpoint would miss changes.
 	if err != nil || m.Version != memoryVersion || m.Checkpoint != checkpoint.String() {
 		return memory{}
 	}
@@ -127,7 +127,7 @@ func (m *memory) save(name string) error {
 	if name == "" {
 		return nil
 	}
-	// Writing so large a file for each checkpoint would cost more than reading all changes once after the next start.
+	// To write so large a file for each checkpoint would cost more than to read all changes once after the next start.
 	if len(m.Left) > maxRemembered {
 		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -152,7 +152,8 @@ func (m *memory) save(name string) error {
 	return disk.WriteFileUnsynced(name, text, 0o600)
 }
 
-// remember stores the state from which the next checkpoint continues. commit is the checkpoint that was made from s.
+// remember stores the state from which the next checkpoint continues. The parameter commit is the checkpoint that was made from
+// s.
 func (c *Capturer) remember(s *shot, commit object.ID) {
 	f := s.view.frozen
 	c.left = s.edit.left
@@ -161,7 +162,8 @@ func (c *Capturer) remember(s *shot, commit object.ID) {
 		Checkpoint: commit.String(), Token: f.Token, tree: s.tree, Rules: s.view.x.print, Left: c.left.all, Ignore: s.edit.ignore,
 		Attributes: slices.Sorted(maps.Keys(s.edit.attributes)), Index: s.state.remembered(), Dirs: s.edit.dirs,
 	}
-	// An ignore file could not be read, so the checkpoint may contain ignored files: make the next one read everything again.
+	// An ignore file could not be read, so the checkpoint may contain ignored files. Make the next checkpoint read everything
+	// again.
 	if len(s.view.unread) > 0 {
 		c.mem, c.left = memory{}, newLeftSet(nil)
 	}

@@ -19,10 +19,10 @@ import (
 type output struct {
 	format object.Format
 	have   func(id object.ID) bool // reports whether a tree exists on the mounted remote, so that it need not be written
-	// list are the objects to write; listed are their ids.
+	// list holds the objects to write; listed holds their ids.
 	list   []odb.Outgoing
 	listed map[object.ID]bool
-	// trees are the contents of the collected trees, by id.
+	// trees holds the contents of the collected trees, by id.
 	trees   map[object.ID][]byte
 	bytes   int64    // total size of the blobs in list
 	temps   []string // temporary directories that hold some of the objects
@@ -34,14 +34,14 @@ func newOutput(f object.Format, have func(id object.ID) bool) *output {
 	return &output{format: f, have: have, listed: map[object.ID]bool{}, trees: map[object.ID][]byte{}}
 }
 
-// close removes the temporary directories. It ignores errors, because New removes what is left at the next start.
+// close removes the temporary directories. It ignores errors, because New removes the remaining directories at the next start.
 func (w *output) close() {
 	for _, dir := range w.temps {
 		os.RemoveAll(dir)
 	}
 }
 
-// add adds an object, unless it was added before or is a tree that exists already.
+// add adds the object o, unless it was added before or is a tree that exists already.
 func (w *output) add(o odb.Outgoing) {
 	if w.listed[o.ID] || o.Type == object.Tree && w.have(o.ID) {
 		return
@@ -96,11 +96,12 @@ type source struct {
 	size    int64
 	content io.ReaderAt
 	id      object.ID // id of the blob
-	data    []byte    // contents; nil: not kept in memory
+	data    []byte    // contents; nil if they are not kept in memory
 	mode    object.Mode
 }
 
-// hash sets the ids of list, several files at a time. It keeps the contents of small files in memory, at most keepMost bytes.
+// hash sets the ids of the sources in list, several files at a time. It keeps the contents of small files in memory, at most
+// keepMost bytes in all.
 func (w *output) hash(ctx context.Context, list []source) error {
 	var mu sync.Mutex
 	var failure error
@@ -136,7 +137,7 @@ func (w *output) hash(ctx context.Context, list []source) error {
 	return errors.Join(failure, ctx.Err())
 }
 
-// hash reads the contents and sets s.id. With keep it also sets s.data. buf is a buffer for the reading.
+// hash reads the contents and sets s.id. If keep is set, it also sets s.data. The parameter buf is a buffer for the reading.
 func (s *source) hash(f object.Format, keep bool, buf []byte) error {
 	if keep {
 		s.data = make([]byte, s.size)

@@ -10,7 +10,7 @@ import (
 )
 
 // nothingNew reports whether the files and git's state equal those of the last checkpoint. If have is false, there is no last
-// checkpoint, and they are compared with the mounted commit.
+// checkpoint, and nothingNew compares with the mounted commit.
 func (c *Capturer) nothingNew(ctx context.Context, s *shot, last session.Checkpoint, have bool, reason session.Reason) (bool, error) {
 	if !have {
 		switch reason {
@@ -90,7 +90,7 @@ func (c *Capturer) write(
 		if err != nil {
 			return session.Checkpoint{}, err
 		}
-		// If gc dropped old checkpoints of the segment, it gave the previous checkpoint another commit.
+		// If gc dropped old checkpoints of the segment, it has rewritten the previous checkpoint as another commit.
 		fresh = tip != last.Commit
 	}
 	y1, m1, d1 := last.Time.UTC().Date()

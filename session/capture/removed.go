@@ -11,11 +11,11 @@ import (
 )
 
 // takeRemoved adds the files that were just removed or overwritten to the tree of the checkpoint, and returns the message said,
-// which states their number. The tree that memory records is without these files, so the next checkpoint shows the removal.
-// The caller calls done after the checkpoint was written or has failed; done releases the contents of the files. If saved is
-// false, the Tree keeps the files for the next checkpoint.
+// which states the number of these files. The tree that memory records does not contain these files, so the next checkpoint shows
+// the removal. The caller calls done after the checkpoint was written or has failed; done releases the contents of the files. If
+// the parameter saved of done is false, the Tree keeps the files for the next checkpoint.
 func (c *Capturer) takeRemoved(ctx context.Context, s *shot) (done func(saved bool), said string, err error) {
-	// Taken after the freeze, so that every file that the freeze did not find is in files.
+	// Take the list after the freeze, so that it contains every file that was removed before the freeze.
 	files, lost, done := c.o.Tree.Removals().Take()
 	e := s.edit
 	// The frozen files have been processed already: the call of contents below must process the removed files only.
@@ -48,7 +48,7 @@ func (c *Capturer) takeRemoved(ctx context.Context, s *shot) (done func(saved bo
 			s.out.raw(id, object.Tree, content)
 			return nil
 		})
-		// The comparison with the previous checkpoint reads these trees before they are written.
+		// The comparison with the previous checkpoint reads the new trees before they are written to the Repo.
 		for id, content := range s.out.trees {
 			c.pending[id] = content
 		}
@@ -82,8 +82,8 @@ func (v *view) inSkipped(path string) bool {
 	return false
 }
 
-// saved reports to the Tree which changes the checkpoints contain now, and which directories checkpoints leave out because
-// they are ignored.
+// saved reports to the Tree which changes are now in checkpoints, and which directories checkpoints leave out because they are
+// ignored.
 func (c *Capturer) saved(s *shot) {
 	ignored := map[string]bool{}
 	for path, l := range c.left.all {

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// denied are patterns of file names that look like secrets, in the syntax of gitignore(5). They do not apply to committed
-// files.
+// denied lists patterns of file names that look like secrets, in the syntax of gitignore(5). The patterns do not apply to
+// committed files.
 const denied = `
 .env*
 !.env.example
@@ -65,7 +65,7 @@ var deny = parseIgnore([]byte(denied), false)
 // rules is the compiled form of Rules.
 type rules struct {
 	include, exclude globs
-	deny             globs // rules for secrets; nil: no path looks like a secret
+	deny             globs // rules for secrets; if nil, no path looks like a secret
 	max              int64 // maximum size in bytes of new files
 }
 
@@ -84,7 +84,7 @@ func (r Rules) compile() (rules, error) {
 	}{{r.Include, &c.include}, {r.Exclude, &c.exclude}} {
 		for _, glob := range list.from {
 			before := len(*list.to)
-			// add drops a rule that can match no path. Report that instead of ignoring the option.
+			// add drops a rule that can match no path. Report such a rule, because otherwise the option would have no effect.
 			if *list.to = list.to.add(strings.TrimPrefix(glob, "./"), false); len(*list.to) == before {
 				return rules{}, fmt.Errorf("glob %q cannot match any path", glob)
 			}
@@ -102,8 +102,8 @@ func (r Rules) Validate() error {
 // secret reports whether path looks like a secret.
 func (r *rules) secret(path string) bool { return r.deny != nil && r.deny.covers(path, false) }
 
-// secretContent reports whether the file at path, whose name does not look like a secret, contains one of the words in
-// withToken. head is the beginning of its contents.
+// secretContent reports whether the file at path, whose name does not look like a secret, contains one of the words in withToken.
+// The parameter head is the beginning of the file's contents.
 func (r *rules) secretContent(path string, head []byte) bool {
 	if r.deny == nil {
 		return false

@@ -36,7 +36,7 @@ type userIgnore struct {
 	fold  bool       // core.ignoreCase
 }
 
-// configFiles returns the names of the configuration files that may set core.excludesFile. Changes in files that these
+// configFiles returns the names of the configuration files that may set core.excludesFile. Changes of files that these files
 // include are not noticed.
 func configFiles(gitDir string) []string {
 	home, _ := os.UserHomeDir()
@@ -86,7 +86,8 @@ func (c *Capturer) ignoreSettings(ctx context.Context) (ignoreSettings, error) {
 		}
 	}
 	user, own := readRules(c.user.file), readRules(infoExclude(c.o.GitDir))
-	// The hash covers every rule from outside of the working tree. look compares it with the hash of the previous checkpoint.
+	// The hash covers every rule from outside of the working tree. The method look compares the hash with that of the previous
+	// checkpoint.
 	sum := sha256.New()
 	fmt.Fprintf(sum, "%v\x00%q\x00%q\x00%+v", c.user.fold, user, own, c.o.Rules)
 	return ignoreSettings{c.user.fold, parseIgnore(user, c.user.fold), parseIgnore(own, c.user.fold),
@@ -121,7 +122,7 @@ func readRules(name string) []byte {
 
 // gitRun configures one run of git.
 type gitRun struct {
-	dir   string   // working directory; "": that of this process
+	dir   string   // working directory; "" means the working directory of this process
 	env   []string // additional environment variables
 	in    []byte   // standard input
 	quiet bool     // treat exit status 1 as empty output: git config exits with 1 if the setting has no value

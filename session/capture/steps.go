@@ -14,7 +14,8 @@ type steps struct {
 	last time.Time
 }
 
-// done ends the current part, which is called name, and starts the next one. The durations of parts of the same name are added.
+// done ends the current part, which is called name, and starts the next part. The durations of parts with the same name are
+// added.
 func (s *steps) done(name string) {
 	now := time.Now()
 	took := now.Sub(s.last)

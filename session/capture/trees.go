@@ -13,23 +13,23 @@ import (
 // treeReader returns the entries of a tree.
 type treeReader func(ctx context.Context, id object.ID) ([]object.TreeEntry, error)
 
-// child is an entry of a directory. mode 0 means that the entry was removed.
+// child is an entry of a directory. A zero mode means that the entry was removed.
 type child struct {
 	mode object.Mode
 	id   object.ID // id of the entry; for a directory in memory, the id of the tree that it was read from, or zero
-	// dir is the directory in memory; nil if the entry is not a directory, or was not opened.
+	// dir is the directory in memory; nil if the entry is not a directory, or was not opened yet.
 	dir *directory
 }
 
 // directory is a tree object that was read into memory and may have been changed there.
 type directory struct {
 	was []object.TreeEntry // entries that were read, in git's order
-	now map[string]child   // entries that were opened or replaced, by name; mode 0: removed
-	// edited is set if an entry of the directory, or of one below it, may have changed.
+	now map[string]child   // entries that were opened or replaced, by name; mode 0 means removed
+	// edited is set if an entry of the directory, or of a directory below it, may have changed.
 	edited bool
 }
 
-// get returns the current entry of name; its mode is 0 if there is none.
+// get returns the current entry called name. Its mode is 0 if there is no such entry.
 func (d *directory) get(name string) child {
 	if c, ok := d.now[name]; ok {
 		return c
@@ -38,7 +38,7 @@ func (d *directory) get(name string) child {
 	return child{mode: e.Mode, id: e.ID}
 }
 
-// set replaces the entry of name.
+// set replaces the entry called name by c.
 func (d *directory) set(name string, c child) {
 	if d.now == nil {
 		d.now = map[string]child{}
@@ -46,8 +46,8 @@ func (d *directory) set(name string, c child) {
 	d.now[name] = c
 }
 
-// find returns the entry of name in list, and whether there is one. Git sorts a directory as if its name ended in a slash, so
-// find searches for a file first and then for a directory.
+// find returns the entry called name in list, and reports whether it exists. Git sorts a directory as if its name ended in a
+// slash, so find searches for a file first and then for a directory.
 func find(list []object.TreeEntry, name string) (object.TreeEntry, bool) {
 	for _, mode := range []object.Mode{object.ModeFile, object.ModeDir} {
 		i, ok := slices.BinarySearchFunc(list, object.TreeEntry{Name: name, Mode: mode}, object.CompareEntries)
@@ -65,7 +65,7 @@ type trees struct {
 	root   child
 }
 
-// newTrees returns a tree that starts with the contents of the tree root; zero: empty.
+// newTrees returns a tree that starts with the contents of the tree root; a zero root stands for the empty tree.
 func newTrees(read treeReader, f object.Format, root object.ID) *trees {
 	return &trees{read: read, format: f, root: child{mode: object.ModeDir, id: root}}
 }
@@ -86,8 +86,8 @@ func (t *trees) open(ctx context.Context, c *child) (*directory, error) {
 	return d, nil
 }
 
-// within returns the directory at path, and keeps it and its parents in memory. With make, it creates missing directories in
-// place of other entries. Without make, it returns nil if there is no directory at path.
+// within returns the directory at path, and keeps this directory and its parents in memory. If make is set, it creates missing
+// directories, which replace entries of other types. If make is not set, it returns nil if there is no directory at path.
 func (t *trees) within(ctx context.Context, path string, make bool) (*directory, error) {
 	d, err := t.open(ctx, &t.root)
 	if err != nil {
@@ -121,7 +121,7 @@ func split(path string) (dir, name string) {
 	return path[:max(0, i)], path[i+1:]
 }
 
-// get returns the mode and id of the entry at path; the mode is 0 if there is none.
+// get returns the mode and id of the entry at path. The mode is 0 if there is no such entry.
 func (t *trees) get(ctx context.Context, path string) (object.Mode, object.ID, error) {
 	dir, name := split(path)
 	d, err := t.within(ctx, dir, false)
@@ -152,8 +152,8 @@ func (t *trees) clear(ctx context.Context, path string) error {
 	return t.set(ctx, path, object.ModeDir, object.ID{})
 }
 
-// remove removes the entry at path. It creates the parent directory if the tree lacks it, because the parent exists in the
-// working tree: it may be a new directory whose files were all removed again.
+// remove removes the entry at path. It creates the parent directory if the tree lacks that directory: the parent exists in the
+// working tree, and may be a new directory whose files were all removed again.
 func (t *trees) remove(ctx context.Context, path string) error {
 	dir, name := split(path)
 	d, err := t.within(ctx, dir, false)
@@ -171,7 +171,7 @@ func (t *trees) write(emit func(id object.ID, content []byte) error) (object.ID,
 	return t.writeChild(t.root, emit)
 }
 
-// writeChild returns the id of the directory c, and emits its tree if that has changed. A directory without entries becomes an
+// writeChild returns the id of the directory c, and emits the tree of c if it has changed. A directory without entries becomes an
 // entry of the empty tree: git accepts such an entry, although it never writes one.
 func (t *trees) writeChild(c child, emit func(id object.ID, content []byte) error) (object.ID, error) {
 	if !c.id.IsZero() && (c.dir == nil || !c.dir.edited) {
@@ -203,7 +203,7 @@ func (t *trees) writeChild(c child, emit func(id object.ID, content []byte) erro
 	if err != nil {
 		return object.ID{}, err
 	}
-	// If the changes cancelled each other out, the tree exists already.
+	// If the changes cancel each other out, the tree exists already.
 	if id == c.id {
 		return id, nil
 	}
@@ -222,8 +222,8 @@ type difference struct {
 	from, to object.TreeEntry
 }
 
-// compare calls emit for every path that differs between two trees, in the order of git's tree entries. The zero id stands for
-// an empty tree. dir is the path of both trees.
+// compare calls emit for every path that differs between the trees from and to, in the order of git's tree entries. The zero id
+// stands for an empty tree. The parameter dir is the path of both trees.
 func compare(ctx context.Context, read treeReader, from, to object.ID, dir string, emit func(difference) error) error {
 	if from == to {
 		return nil
@@ -264,8 +264,7 @@ func compare(ctx context.Context, read treeReader, from, to object.ID, dir strin
 		switch {
 		case x.Mode != object.ModeDir && y.Mode != object.ModeDir: // CompareEntries never returns 0 for a file and a directory
 			err = emit(difference{path, x, y})
-		// A directory that is new and empty, was emptied, or was empty and removed is reported itself, after the files below
-		// it.
+		// Emit the directory itself, after the files below it, if it is new and empty, was emptied, or was empty and removed.
 		case isEmptyTree(y) || isEmptyTree(x) && y.Mode == 0:
 			if err = compare(ctx, read, x.ID, y.ID, path, emit); err == nil {
 				err = emit(difference{path, x, y})
@@ -280,14 +279,14 @@ func compare(ctx context.Context, read treeReader, from, to object.ID, dir strin
 	return nil
 }
 
-// changed returns the number of paths that differ between the checkpoint and the tree before; zero: the base tree.
+// changed returns the number of paths that differ between the checkpoint and the tree before; a zero id stands for the base tree.
 func (c *Capturer) changed(ctx context.Context, s *shot, before object.ID) (int64, error) {
 	if before.IsZero() {
 		before = c.o.BaseTree
 	}
 	var n int64
 	read := func(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
-		if content, ok := s.out.trees[id]; ok { // not in the Repo yet
+		if content, ok := s.out.trees[id]; ok { // the tree is not in the Repo yet
 			return object.ParseTree(c.format, content)
 		}
 		return c.readTree(ctx, id)

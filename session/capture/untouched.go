@@ -17,13 +17,13 @@ import (
 
 // InitialState is the state of git in a new mount of a commit, before the user changes anything.
 type InitialState struct {
-	// Branch is the full name of the ref that HEAD pointed to; "": HEAD was detached.
+	// Branch is the full name of the ref that HEAD pointed to; "" if HEAD was detached.
 	Branch string
 	// Commit is the mounted commit.
 	Commit object.ID
 	// Tree is the tree of Commit; both are zero for an unborn branch.
 	Tree object.ID
-	// Refs returns the refs of the mounted remote, whose tags exist in the git directory, too; nil: no refs.
+	// Refs returns the refs of the mounted remote, whose tags exist in the git directory, too. Refs is nil if there are no refs.
 	Refs func() []packedrefs.Ref
 }
 
@@ -49,7 +49,8 @@ func (b InitialState) Untouched(gitDir string, f object.Format) (bool, error) {
 		return false, fmt.Errorf("read index: %w", err)
 	}
 	x, err := index.Read(f, text)
-	// Git writes a split index only if its configuration was changed: assume that the user has run git commands.
+	// Git writes a split index only if the user has changed the configuration. Assume that the user has also run other git
+	// commands.
 	if errors.Is(err, index.ErrSplit) {
 		return false, nil
 	}
@@ -59,21 +60,21 @@ func (b InitialState) Untouched(gitDir string, f object.Format) (bool, error) {
 	if len(x.Entries) == 0 {
 		return b.Tree.IsZero(), nil
 	}
-	// The cached tree in the index shows that the index equals the commit, without a comparison of the entries.
+	// If the cached tree in the index is that of the commit, the index equals the commit, and the entries need no comparison.
 	known := x.Tree != nil && x.Tree.Count >= 0 && x.Tree.ID == b.Tree
 	return known && !slices.ContainsFunc(x.Entries, func(e index.Entry) bool {
 		return e.Stage != 0 || e.AssumeValid || e.SkipWorktree || e.IntentToAdd
 	}), nil
 }
 
-// like reports whether HEAD, refs, stashes and the files of operations in progress are as in the initial state.
+// like reports whether HEAD, refs, stashes and the files of operations in progress are unchanged since the initial state.
 func (b InitialState) like(s session.State) bool {
 	if s.Branch != b.Branch || s.Head != b.Commit || len(s.Stashes) > 0 {
 		return false
 	}
 	for name := range s.Files {
 		switch name {
-		case "config", "ORIG_HEAD", "info/exclude", "info/sparse-checkout": // these files do not mean that anything was changed
+		case "config", "ORIG_HEAD", "info/exclude", "info/sparse-checkout": // the presence of these files does not mean that anything was changed
 		default:
 			return false
 		}

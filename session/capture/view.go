@@ -23,7 +23,7 @@ type view struct {
 	frozen *worktree.Frozen
 	// from is the tree to which the frozen entries are applied.
 	from object.ID
-	// whole is set if from is the base tree, so that the entries are everything that differs from it.
+	// whole is set if the field from is the base tree, so that the entries are everything that differs from the base tree.
 	whole bool
 	x     ignores
 	// tracking is the tree of the index.
@@ -31,17 +31,17 @@ type view struct {
 	// special holds the paths of index entries that a tree cannot describe (value true), and the directories above them
 	// (value false).
 	special map[string]bool
-	// entries holds the paths of all entries. The value is the id of the tree for a FrozenTree, and zero for other kinds.
+	// entries holds the paths of all entries. The value of a FrozenTree is the id of its tree; the value of other kinds is zero.
 	entries map[string]object.ID
-	// changed has the texts of the ignore files among the entries, by directory.
+	// changed holds the texts of the ignore files among the entries, by directory.
 	changed map[string][]byte
 	parsed  map[string]globs // parsed ignore files, by directory
-	// needs are the ignore files that have to be fetched: their blob ids, by path.
+	// needs holds the blob ids of the ignore files that have to be fetched, by path.
 	needs   map[string]object.ID
 	skipped map[string]bool // directories for which skip returned true
-	// unread are the paths of ignore files that could not be read.
+	// unread lists the paths of ignore files that could not be read.
 	unread  []string
-	failure error // first error of a method that returns none
+	failure error // first error of a method that cannot return errors
 }
 
 // fail records the error of a method that cannot return one. Only the first error is kept.
@@ -51,8 +51,8 @@ func (v *view) fail(err error) {
 	}
 }
 
-// rulesOf returns the rules of the ignore file in dir. If that file has to be fetched, rulesOf adds it to v.needs and returns
-// nil.
+// rulesOf returns the rules of the ignore file in dir. If that file has to be fetched, rulesOf adds the file to v.needs and
+// returns nil.
 func (v *view) rulesOf(dir string) globs {
 	if g, ok := v.parsed[dir]; ok {
 		return g
@@ -130,11 +130,11 @@ func (v *view) fetchRules() {
 		v.parsed[parent(path)] = g
 	}
 	clear(v.needs)
-	// Results that were cached before the rules were fetched may be wrong.
+	// Results that were cached before the rules were fetched may be wrong, so drop them.
 	clear(v.x.cached)
 }
 
-// skip reports whether the directory is left out with everything below it: it is ignored, Include matches no path in it, and
+// skip reports whether the directory dir is left out with everything below it: dir is ignored, Include matches no path in it, and
 // no file in it is tracked.
 func (v *view) skip(dir string) bool {
 	if v.skipped[dir] {
@@ -148,8 +148,8 @@ func (v *view) skip(dir string) bool {
 	return true
 }
 
-// ignoredIn returns the paths below a directory that are ignored and untracked. The directory was renamed with its contents; id
-// is its tree, dir its new path. Paths of directories end in a slash.
+// ignoredIn returns the paths below a renamed directory that are ignored and untracked. The contents of the directory are
+// unchanged; id is its tree, and dir is its new path. In the result, the paths of directories end in a slash.
 func (v *view) ignoredIn(id object.ID, dir string) (list []string, err error) {
 	entries, err := v.c.readTree(v.ctx, id)
 	if err != nil {
@@ -193,7 +193,7 @@ func (v *view) trackedFile(path string) bool {
 	return mode != 0 && mode != object.ModeDir
 }
 
-// trackedMode returns the mode of path in the tree of the index; 0 if the tree has no such path. If a tree cannot be read,
+// trackedMode returns the mode of path in the tree of the index, or 0 if that tree has no such path. If a tree cannot be read,
 // trackedMode records the error and returns the mode of a file.
 func (v *view) trackedMode(path string) object.Mode {
 	e, err := v.c.lookup(v.ctx, v.tracking, path)
@@ -219,15 +219,15 @@ func (v *view) track(by tracking) {
 	}
 }
 
-// learn records the paths and the ignore files among entries; read returns the text of an ignore file. stale reports that
-// rules have changed for paths that have no entry, so that these paths have to be read again. differs reports that the ignore
-// files differ from those of the previous call.
+// learn records the paths and the ignore files among entries; the function read returns the text of an ignore file. The result
+// stale reports that rules have changed for paths that have no entry, so that these paths have to be read again. The result
+// differs reports that the ignore files differ from those of the previous call.
 func (v *view) learn(entries []worktree.FrozenEntry, read func(e *worktree.FrozenEntry) ([]byte, error)) (stale, differs bool, err error) {
 	v.entries = make(map[string]object.ID, len(entries))
 	for i := range entries {
 		e := &entries[i]
 		v.entries[e.Path] = object.ID{}
-		// The paths below a renamed directory have no entries: readRules finds them in the directory's tree.
+		// The paths below a renamed directory have no entries. readRules finds their ignore files in the directory's tree.
 		if e.Kind == worktree.FrozenTree {
 			v.entries[e.Path] = e.ID
 		}
@@ -260,7 +260,7 @@ func (v *view) learn(entries []worktree.FrozenEntry, read func(e *worktree.Froze
 	return stale, differs, v.failure
 }
 
-// within reports whether entries describe dir, or a directory above it, completely.
+// within reports whether an entry describes dir, or a directory above dir, completely.
 func (v *view) within(dir string) bool {
 	for at := dir; at != ""; at = parent(at) {
 		if _, ok := v.entries[at]; ok {
@@ -270,7 +270,7 @@ func (v *view) within(dir string) bool {
 	return false
 }
 
-// look freezes the working tree, except for the directories that are left out as a whole. With again, the entries are
+// look freezes the working tree, except for the directories that are left out as a whole. If again is set, the entries are
 // everything that differs from the base tree. The caller releases view.frozen.
 func (c *Capturer) look(ctx context.Context, again bool) (*view, error) {
 	token, whole := c.mem.Token, c.mem.tree.IsZero() || again
@@ -299,7 +299,8 @@ func (c *Capturer) look(ctx context.Context, again bool) (*view, error) {
 		if whole, err = v.names(token, try); err != nil {
 			return nil, err
 		}
-		// The view was built for the changes since token. Build another one, for all differences from the base tree.
+		// The view was made for the changes since the journal position token. Make another view, for all differences from the
+		// base tree.
 		if whole && token != "" {
 			continue
 		}
@@ -325,9 +326,9 @@ func (c *Capturer) look(ctx context.Context, again bool) (*view, error) {
 	}
 }
 
-// names reads the names of the changed paths without blocking writers, and fetches the ignore files that are needed to decide
-// about them. whole reports that everything that differs from the base tree has to be read, because token is empty or too old,
-// or because rules have changed for unchanged paths.
+// names reads the names of the changed paths without blocking writers, and fetches the ignore files that decide about these
+// paths. The result whole reports that everything that differs from the base tree has to be read, because the journal position
+// token is empty or too old, or because rules have changed for unchanged paths.
 func (v *view) names(token string, try int) (whole bool, err error) {
 	for range 3 {
 		dry, err := v.c.o.Tree.Freeze(v.ctx, token, worktree.FreezeOptions{Skip: v.skipping(try), DryRun: true})
@@ -346,7 +347,7 @@ func (v *view) names(token string, try int) (whole bool, err error) {
 			return true, nil
 		}
 		clear(v.skipped)
-		for i := range dry.Entries { // these calls only record in v.needs which ignore files have to be fetched
+		for i := range dry.Entries { // dir and ignoredIn record in v.needs which files to fetch
 			if e := &dry.Entries[i]; e.Kind == worktree.FrozenDir {
 				v.x.dir(e.Path)
 			} else if e.Kind == worktree.FrozenTree {
@@ -415,7 +416,7 @@ func (c *Capturer) contentOf(ctx context.Context, e *worktree.FrozenEntry) ([]by
 	return text, err
 }
 
-// lookup returns the entry of path in the tree root. The mode of the entry is 0 if there is none.
+// lookup returns the entry of path in the tree root. The mode of the entry is 0 if there is no such entry.
 func (c *Capturer) lookup(ctx context.Context, root object.ID, path string) (object.TreeEntry, error) {
 	id := root
 	for {
@@ -440,7 +441,7 @@ func (c *Capturer) lookup(ctx context.Context, root object.ID, path string) (obj
 // maxTreeCache is the maximum total number of tree entries in Capturer.treeCache.
 const maxTreeCache = 500_000
 
-// readTree returns the entries of a tree. It looks in the cache, in the trees that are to be written, in the Repo, and in
+// readTree returns the entries of the tree id. It looks in the cache, in the trees that are to be written, in the Repo, and in
 // Options.Trees. The zero id stands for the empty tree. The caller must not change the result.
 func (c *Capturer) readTree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
 	if id.IsZero() || id == object.EmptyTree(c.format) {
