@@ -3,14 +3,14 @@ package supervisor
 import "time"
 
 // failures counts the workers that failed one after the other. The counts determine the pause before the next worker is started,
-// when the supervisor gives up, and how much time a worker has.
+// the moment at which the supervisor gives up, and the time limits of a worker.
 type failures struct {
 	unserved int // number of workers in a row that ended before they served
 	hasty    int // number of workers in a row that crashed within hastyTime after they had begun to serve
 	hung     int // number of workers in a row that the watchdog has killed
 }
 
-// countHaste counts the end of worker w, which has served, if w has crashed.
+// countHaste counts the worker w, which has served and ended, if it has crashed soon after it began to serve.
 func (f *failures) countHaste(w *worker) {
 	switch {
 	case !w.crashed():
@@ -21,7 +21,8 @@ func (f *failures) countHaste(w *worker) {
 	}
 }
 
-// pause returns the pause before the next worker is started. It grows with each failure; 0: the next worker is started at once.
+// pause returns the pause before the next worker is started; 0 means that the next worker is started at once. The pause grows
+// with each failure.
 func (f *failures) pause() time.Duration {
 	// The first hastyFree crashes in a row cause no pause, because the users of the mounts wait during a pause.
 	n := max(f.unserved, f.hasty-hastyFree)
@@ -34,7 +35,7 @@ func (f *failures) pause() time.Duration {
 // tooMany reports whether so many workers have failed that the mounts must be detached.
 func (f *failures) tooMany() bool { return f.unserved >= giveUpAfter || f.hasty >= hastyLimit }
 
-// most returns the number of failures for the message to the user.
+// most returns the number of failures to be shown to the user.
 func (f *failures) most() int { return max(f.unserved, f.hasty) }
 
 // patience returns how often the time limits of a worker are doubled.

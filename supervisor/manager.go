@@ -20,17 +20,17 @@ const (
 )
 
 // manager is the connection to the service manager that started this process (see sd_notify(3) and systemd.exec(5)). A nil
-// manager means that there is none. All methods accept a nil manager.
+// manager means that no service manager started this process. All methods accept a nil manager.
 type manager struct {
 	// fd is the socket for messages to addr, the manager's address.
 	fd    int
 	addr  unix.Sockaddr
 	keep  bool          // whether the manager stores descriptors for this process
-	every time.Duration // interval of the manager's watchdog; 0: the manager has no watchdog for this process
+	every time.Duration // interval of the manager's watchdog; 0 means that it does not watch this process
 }
 
-// newManager returns the manager that the environment names, or nil. The variable FDSTORE has the size of the manager's
-// descriptor store. Service managers before systemd 254 do not set FDSTORE, so the unit file must set it.
+// newManager returns the manager that the environment names, or nil if it names none. The variable FDSTORE holds the size of the
+// manager's descriptor store. Service managers before systemd 254 do not set FDSTORE, so the unit file must set it.
 func newManager() *manager {
 	path := os.Getenv("NOTIFY_SOCKET")
 	if path == "" {
@@ -46,7 +46,8 @@ func newManager() *manager {
 		return nil
 	}
 	timeout := unix.NsecToTimeval(notifyTime.Nanoseconds())
-	// The supervisor must replace workers at any time, so a manager that does not read must not block it for long.
+	// The supervisor must be able to replace workers at any time, so a manager that does not read must not block the supervisor
+	// for long.
 	unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &timeout)
 	m := &manager{fd: fd, addr: &unix.SockaddrUnix{Name: path}}
 	size, _ := strconv.Atoi(os.Getenv("FDSTORE"))
@@ -102,16 +103,16 @@ func (m *manager) store(name string, fd int) {
 	}
 }
 
-// remove removes the descriptor name from the manager's store if s has it. Otherwise the manager would store two descriptors
-// with the same name.
+// remove removes the descriptor called name from the manager's store if s has a descriptor with this name. Otherwise the manager
+// would store two descriptors with the same name.
 func (m *manager) remove(s store, name string) {
 	if _, ok := s[name]; ok && m.keeps() {
 		m.notify(keeper.Message{keeper.Remove: "1", keeper.Name: name})
 	}
 }
 
-// barrier waits until the manager has read all messages, because it ignores the messages of processes that have died. It
-// waits at most barrierTime.
+// barrier waits until the manager has read all messages of this process, because the manager ignores the messages of a process
+// that has died. It waits at most barrierTime.
 func (m *manager) barrier() {
 	if m == nil {
 		return
@@ -120,8 +121,8 @@ func (m *manager) barrier() {
 	if err := unix.Pipe2(p, unix.O_CLOEXEC); err != nil {
 		return
 	}
-	// The manager closes its copy of the write end when it reads the message, and the poll below then reports the end of the
-	// pipe.
+	// The manager closes its copy of the write end when it reads the message. Then no write end is open, and the poll below
+	// reports the end of the pipe.
 	defer unix.Close(p[0])
 	m.notify(keeper.Message{"BARRIER": "1"}, p[1])
 	unix.Close(p[1])
@@ -153,7 +154,8 @@ func passed() store {
 			os.Unsetenv(name)
 		}
 	}()
-	// Variables with another process ID were inherited by mistake, and the descriptors do not belong to this process.
+	// If LISTEN_PID names another process, the variables were inherited by mistake, and the descriptors do not belong to this
+	// process.
 	if os.Getenv("LISTEN_PID") != strconv.Itoa(os.Getpid()) {
 		return s
 	}

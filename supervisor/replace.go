@@ -20,14 +20,15 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// handoverVariable is the environment variable that is set if this supervisor continues the work of another. Its value is
-// "self:N" if the other is this process before exec(2), with a handover in descriptor N. It is "worker:N" if a worker without
-// a supervisor hands over its descriptors through the connection in descriptor N.
+// handoverVariable is the environment variable that is set if this supervisor continues the work of another supervisor or of a
+// worker. Its value is "self:N" if the other supervisor is this process before exec(2), which has left a handover in the
+// descriptor N. Its value is "worker:N" if a worker without a supervisor hands over its descriptors through the connection in the
+// descriptor N.
 const handoverVariable = "ARTIFACTFS_HANDED"
 
 // handover is the state that a supervisor passes to the next executable through exec(2), encoded as JSON.
 type handover struct {
-	// Descriptors has the descriptors of the mounts.
+	// Descriptors holds the descriptors of the mounts.
 	Descriptors store `json:"kept"`
 	Conn        int   `json:"conn"` // descriptor of the connection to the worker
 	PID         int   `json:"pid"`  // process ID of the worker
@@ -39,11 +40,11 @@ type handover struct {
 	Reason string `json:"reason"`
 }
 
-// inherit continues the work of a previous supervisor, if there was one, and otherwise uses the descriptors that the service
-// manager has passed.
+// inherit continues the work of a previous supervisor, if there was one. Otherwise it stores the descriptors that the service
+// manager has passed to this process.
 func (s *supervisor) inherit() error {
 	how, number, _ := strings.Cut(os.Getenv(handoverVariable), ":")
-	// Processes that this one starts must not inherit the variable.
+	// Processes that this process starts must not inherit the variable.
 	os.Unsetenv(handoverVariable)
 	fd, err := strconv.Atoi(number)
 	if how != "" && err != nil {
@@ -62,7 +63,8 @@ func (s *supervisor) inherit() error {
 	return nil
 }
 
-// inheritSelf reads the handover that exec wrote to descriptor fd, and continues with the same worker.
+// inheritSelf reads the handover that the previous executable of this process (method exec) wrote to the descriptor fd, and
+// continues with the same worker.
 func (s *supervisor) inheritSelf(fd int) error {
 	f := os.NewFile(uintptr(fd), "handover")
 	defer f.Close()
@@ -93,8 +95,8 @@ func (s *supervisor) inheritSelf(fd int) error {
 	return nil
 }
 
-// inheritWorker takes over from a worker without a supervisor. The next worker is started at once, and serves when the old
-// one has ended.
+// inheritWorker takes the descriptors over from a worker without a supervisor. The next worker is started at once, and serves
+// after the old worker has ended.
 func (s *supervisor) inheritWorker(fd int) error {
 	unix.CloseOnExec(fd)
 	conn, err := keeper.Open(fd)
@@ -120,7 +122,7 @@ func (s *supervisor) inheritWorker(fd int) error {
 		break
 	}
 	if s.next, err = s.start(s.program.path, s.Executable); err != nil {
-		s.Log.Warn("start worker", zap.Error(err)) // a worker is started again when one is needed
+		s.Log.Warn("start worker", zap.Error(err)) // another worker is started when one is needed
 	}
 	// The old worker exits when it receives this message.
 	if err := conn.Tell(keeper.Adopted, "1"); err != nil {
@@ -131,28 +133,28 @@ func (s *supervisor) inheritWorker(fd int) error {
 	return nil
 }
 
-// replace continues this process with another executable and the same worker. It returns only if it fails.
+// replace continues this process with another executable and the same worker. It returns only if the replacement fails.
 func (s *supervisor) replace(file *os.File) error {
 	// The new executable starts a spare worker itself, so the present one is not needed.
 	s.dropNext()
 	w := s.worker
-	// A read deadline in the past ends the goroutine read, between two messages. No message is lost: unread messages stay in
-	// the socket for the next executable.
+	// A read deadline in the past ends the goroutine in the method read, between two messages. No message is lost: unread
+	// messages stay in the socket for the next executable.
 	w.conn.SetReadDeadline(time.Unix(1, 0))
 	for reading := true; reading; {
 		e := <-s.events
 		switch {
 		case e.from != w || e.message != nil || e.exited:
-			s.handle(e) // the results matter only for the end of this worker's connection, which is handled last
+			s.handle(e) // drop the results, which matter only for the end of this worker's connection, an event that is handled last
 		default:
 			reading = false
 			if e.gone {
-				go s.bring(e) // the event is handled again later, after the events that precede it
+				go s.bring(e) // handle this event again later, after the events that precede it
 				return errors.New("worker has exited")
 			}
 		}
 	}
-	// exec returns only after a failure and leaves this process unchanged, so the goroutine read is started again.
+	// exec returns only after a failure and leaves this process unchanged, so start the goroutine in the method read again.
 	err := s.exec(file, w)
 	w.conn.SetReadDeadline(time.Time{})
 	go s.read(w)
@@ -161,7 +163,7 @@ func (s *supervisor) replace(file *os.File) error {
 
 // exec is the last step of replace: it writes the handover to a memory file and calls exec(2). It returns only an error.
 func (s *supervisor) exec(file *os.File, w *worker) error {
-	// The duplicate is a plain descriptor, which can stay open during exec(2).
+	// Dup returns a plain descriptor, which can stay open during exec(2).
 	conn, err := w.conn.Dup()
 	if err != nil {
 		return fmt.Errorf("replace supervisor: %w", err)
@@ -184,7 +186,8 @@ func (s *supervisor) exec(file *os.File, w *worker) error {
 	for _, fd := range s.store {
 		passOn = append(passOn, fd)
 	}
-	syscall.ForkLock.Lock() // a process that is started at this time must not inherit the descriptors
+	// A process that is started at this time must not inherit the descriptors, so hold ForkLock.
+	syscall.ForkLock.Lock()
 	defer syscall.ForkLock.Unlock()
 	for _, fd := range passOn {
 		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0); err != nil {
@@ -198,8 +201,8 @@ func (s *supervisor) exec(file *os.File, w *worker) error {
 	return fmt.Errorf("replace supervisor: %w", err)
 }
 
-// Resurrect is called by a worker whose supervisor is lost. It starts another supervisor, hands the descriptors over and
-// exits this process. It returns only if it fails.
+// Resurrect is called by a worker that has lost its supervisor. It starts another supervisor, hands the descriptors over and
+// exits this process. It returns only if a step fails.
 func Resurrect(conn *keeper.Conn, executable string, args []string, s keeper.Start) error {
 	to, peer, err := keeper.Pair()
 	if err != nil {
@@ -225,7 +228,8 @@ func Resurrect(conn *keeper.Conn, executable string, args []string, s keeper.Sta
 		return err
 	}
 	os.Exit(0)
-	// The successor starts when the connection closes, so the kernel must close it at exit, and not a finalizer earlier.
+	// The next worker starts to serve when the connection closes. KeepAlive makes sure that the kernel closes the connection at
+	// exit, and not a finalizer earlier.
 	runtime.KeepAlive(to)
 	return nil
 }

@@ -6,28 +6,27 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// meter distinguishes a worker that hangs from one that the host does not let run.
+// meter distinguishes a worker that hangs from a worker that waits because the host does not let it run.
 type meter interface {
-	// starved returns for how much of the last period passed the process pid could not run although it was ready to: it
-	// waited for a processor, a memory page or a disk. The first call for a process returns an estimate.
+	// starved returns for how much of the last period, whose length is passed, the process pid could not run although it was
+	// ready to run, because it waited for a processor, a memory page or a disk. The first call for a process returns an estimate.
 	starved(pid int, passed time.Duration) time.Duration
 }
 
-// threads is the meter that reads the times of a process's threads in /proc. last has the times of process pid at the
-// previous call. A call for another process starts with no times.
+// threads is the meter that reads the times of a process's threads in /proc. The map last holds the times of the threads of the
+// process pid at the previous call. A call for another process starts without earlier times.
 type threads struct {
 	pid  int
 	last map[string]threadTimes // by thread ID
 }
 
-// threadTimes are the times of a thread, as proc.Process.Times returns them.
+// threadTimes holds the times of a thread, as proc.Process.Times returns them.
 type threadTimes struct {
-	// ran is the time on a processor, and waited the time of waiting for one. A wait is counted when it has ended.
+	// ran is the time on a processor, and waited is the time of waiting for a processor. A wait is counted when it has ended.
 	ran, waited time.Duration
 }
 
-// starved returns the waiting time of the thread that waited longest, because one thread that cannot run may hold up all
-// others.
+// starved returns the waiting time of the thread that waited longest, because one thread that cannot run may block all others.
 func (m *threads) starved(pid int, passed time.Duration) time.Duration {
 	before := m.last
 	if pid != m.pid {
@@ -46,7 +45,7 @@ func (m *threads) starved(pid int, passed time.Duration) time.Duration {
 		switch {
 		case state == 'D': // the thread reads a page or waits for a disk, where even a signal would not reach it
 			most = passed
-		case state == 'R' && known && now.ran == was.ran: // the thread was in the queue of a processor all the time
+		case state == 'R' && known && now.ran == was.ran: // the thread was in the queue of a processor for the whole period
 			most = passed
 		case known:
 			most = max(most, min(now.waited-was.waited, passed))
@@ -55,8 +54,8 @@ func (m *threads) starved(pid int, passed time.Duration) time.Duration {
 	return most
 }
 
-// readThread returns the state of a thread, in the form of proc.Stat.State, and its times. ok is false if the thread has
-// ended.
+// readThread returns the state of a thread, in the form of proc.Stat.State, and its times. The result ok is false if the thread
+// has ended.
 func readThread(thread proc.Process) (state byte, t threadTimes, ok bool) {
 	stat, err := thread.Stat()
 	if err != nil {

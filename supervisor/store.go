@@ -9,11 +9,12 @@ import (
 	"github.com/artifactfs/artifactfs/internal/keeper"
 )
 
-// store holds descriptors by name. They are stored as numbers and not as os.Files: Go's poller watches an os.File whose
+// store holds descriptors by name. They are stored as numbers instead of os.Files, because Go's poller watches an os.File whose
 // device or socket is non-blocking, and would wake this process for every request to a mount.
 type store map[string]int
 
-// mountSuffix is the suffix of the name of a descriptor that every live mount has (see package takeover).
+// mountSuffix is the suffix of a descriptor's name. Every live mount has one descriptor whose name has this suffix (see package
+// takeover).
 const mountSuffix = ".state"
 
 // put stores a descriptor, which then belongs to the store. It closes an earlier descriptor with the same name.
@@ -22,7 +23,7 @@ func (s store) put(name string, fd int) {
 	s[name] = fd
 }
 
-// remove closes and removes the descriptor with this name, if there is one.
+// remove closes and removes the descriptor called name, if the store has one.
 func (s store) remove(name string) {
 	if fd, ok := s[name]; ok {
 		unix.Close(fd)
@@ -30,7 +31,7 @@ func (s store) remove(name string) {
 	}
 }
 
-// hasMounts reports whether the store has the descriptors of a live mount, which then depends on this process.
+// hasMounts reports whether the store has the descriptors of a live mount, which would be lost if this process ended.
 func (s store) hasMounts() bool {
 	for name := range s {
 		if strings.HasSuffix(name, mountSuffix) {

@@ -57,8 +57,8 @@ const (
 	// memory as well. After starvedFactor times the watchdog's limit it is replaced nevertheless, because the measurement of
 	// its waiting time may be wrong.
 	starvedFactor = 20
-	// mostPatience limits how often the time limits are doubled. They are doubled once for each worker in a row that the
-	// watchdog has killed.
+	// mostPatience is the maximum number of times that the time limits are doubled. They are doubled once for each of the last
+	// consecutive workers that the watchdog has killed.
 	mostPatience = 4
 	calmTime     = time.Minute // time for which a worker must serve before the time limits are reset
 
@@ -82,7 +82,7 @@ type Config struct {
 	Executable string        // path of the executable, as it appears in the list of processes
 	WorkerArgs []string      // arguments of a worker
 	Args       []string      // arguments of the supervisor itself, used when it is replaced by a new executable
-	Watchdog   time.Duration // time without a sign of life after which a worker counts as hung; 0: never
+	Watchdog   time.Duration // time without a sign of life after which a worker counts as hung; 0 disables the check
 	Spare      bool          // whether a spare worker waits while there is a mount
 
 	// GiveUp detaches those of the descriptors that are mounts, and records the reason where the user can read it.
@@ -94,19 +94,19 @@ type Config struct {
 	Log *zap.Logger
 }
 
-// supervisor is the state of the method run. Only the goroutine of run accesses this state, except for events and done, which
-// other goroutines use too.
+// supervisor is the state of the method run. Only the goroutine of run accesses this state, except for the fields events and
+// done, which other goroutines use, too.
 type supervisor struct {
 	Config
 	manager *manager
 	store   store // descriptors of the mounts
 	events  chan event
 	done    chan struct{} // closed when run has returned
-	program program       // what workers are started from
+	program program       // executable and environment from which workers are started
 
 	worker *worker // worker that serves or has received the order to serve; nil during a pause
-	next   *worker // worker that waits for the order to serve; nil: none
-	last   *worker // predecessor of worker; nil: none
+	next   *worker // worker that waits for the order to serve; nil if there is none
+	last   *worker // predecessor of the current worker; nil if there was none
 	begun  bool    // whether any worker has received the order to serve
 	served bool    // whether any worker has served
 
@@ -114,11 +114,11 @@ type supervisor struct {
 	reason string // reason why the last worker ended
 	// failures counts the workers that failed one after the other.
 	failures failures
-	// upgrade is the upgrade in progress; nil: none.
+	// upgrade is the upgrade in progress; nil if there is none.
 	upgrade *upgrade
-	// upgradeFailed is the reason why the last upgrade failed; "": it did not fail.
+	// upgradeFailed is the reason why the last upgrade failed, or "" if it did not fail.
 	upgradeFailed string
-	// exit is the end of the daemon, after ctx of Run has ended.
+	// exit records how far the end of the daemon has come, after the context of Run has ended.
 	exit exit
 
 	timers   timers
@@ -142,7 +142,7 @@ type exit struct {
 	deaths  int  // number of workers that died while they unmounted everything
 }
 
-// timers are the timers that the method run waits for; nil: the timer is not set.
+// timers holds the timers that the method run waits for. A timer that is not set is nil.
 type timers struct {
 	grace <-chan time.Time // end of the wait for the exit status of a worker whose connection has ended
 	pause <-chan time.Time // start of the next worker after a failed one
@@ -150,16 +150,16 @@ type timers struct {
 	stop  <-chan time.Time // end of the wait for a worker that unmounts everything
 }
 
-// event is sent by other goroutines to run. It has exactly one of: a message, gone, overdue, exited.
+// event is sent by other goroutines to run. Exactly one of the fields message, gone, overdue and exited is set.
 type event struct {
 	// from is the worker that the event is about.
 	from    *worker
 	message keeper.Message
-	// fds are the descriptors that arrived with message. The receiver must close them.
+	// fds holds the descriptors that arrived with the message. The receiver must close them.
 	fds     []int
 	gone    bool // the connection has ended, so no more messages follow
 	overdue bool // the connection of a killed worker has not ended within goneTime
-	exited  bool // the process has ended with status; nil: the status is unknown
+	exited  bool // the process has ended; status is nil if its exit status is unknown
 	status  *os.ProcessState
 }
 
@@ -222,7 +222,7 @@ func (s *supervisor) run(ctx context.Context) int {
 	}
 }
 
-// handle handles one event. If end is true, the supervisor must end with exit code code.
+// handle handles one event. If the result end is true, the supervisor must end with the exit code code.
 func (s *supervisor) handle(e event) (code int, end bool) {
 	w := e.from
 	switch {
@@ -246,8 +246,8 @@ func (s *supervisor) handle(e event) (code int, end bool) {
 		case w == s.next:
 			s.next = nil
 			s.lostNext(w)
-		// The exit status usually arrives a moment later. A short wait for it is worthwhile, because the status shows whether
-		// the worker crashed.
+		// The exit status usually arrives a moment after the end of the connection. Wait for it shortly, because the status shows
+		// whether the worker crashed.
 		case w == s.worker && !w.exited:
 			patience := codeTime
 			if s.store.hasMounts() && !w.stopping {
@@ -320,8 +320,8 @@ func (s *supervisor) ready(w *worker) {
 
 // beat runs every tick: it checks the workers, and reports to the service manager that this process is alive.
 func (s *supervisor) beat(now time.Time, every time.Duration) {
-	// If the supervisor itself was late, because it was stopped or the machine slept, the worker must not be blamed for the
-	// time. So at most two intervals count.
+	// If the supervisor itself was late, because it was stopped or the machine slept, the delay must not count as silence of the
+	// worker. So count at most two intervals.
 	passed := min(now.Sub(s.lastTick), 2*every)
 	s.lastTick = now
 	s.manager.alive()
@@ -341,9 +341,9 @@ func (s *supervisor) beat(now time.Time, every time.Duration) {
 	s.watchdog(w, now, passed)
 }
 
-// watchdog kills a worker that sends no sign of life for the watchdog's limit, or does not become ready within readyTime.
-// Time during which the host did not let the worker run does not count. Before a worker is ready, it may have to be read from
-// disk, so it has all of readyTime.
+// watchdog kills a worker that sends no sign of life for the watchdog's limit, or does not become ready within readyTime. Time
+// during which the host did not let the worker run does not count. Until a worker is ready, only readyTime applies, because the
+// kernel may have to read the worker's executable from disk.
 func (s *supervisor) watchdog(w *worker, now time.Time, passed time.Duration) {
 	w.silence += passed
 	// A healthy worker is not measured, because the measurement costs more than it is worth.
@@ -353,8 +353,8 @@ func (s *supervisor) watchdog(w *worker, now time.Time, passed time.Duration) {
 		w.starting += passed - starved
 	}
 	patience := s.failures.patience()
-	// A worker that was killed because it was slow may have been slow because of the machine. Each successor has twice the
-	// time of its predecessor.
+	// A worker that the watchdog has killed may have been slow because of the machine. So each successor has twice the time of
+	// its predecessor.
 	if w.readyAt.IsZero() {
 		limit := readyTime << patience
 		if w.starting >= limit || now.Sub(w.orderedAt) >= starvedFactor*limit {
@@ -371,7 +371,7 @@ func (s *supervisor) watchdog(w *worker, now time.Time, passed time.Duration) {
 	}
 }
 
-// hangs kills a worker that hangs, and counts it for the time limits.
+// hangs kills a worker that hangs, and counts the worker for the time limits of its successors.
 func (s *supervisor) hangs(w *worker, why string) {
 	s.Log.Error("kill worker that does not respond", zap.Int("pid", w.pid()),
 		zap.Duration("silence", w.silence), zap.Duration("starved", w.starved))
@@ -380,8 +380,8 @@ func (s *supervisor) hangs(w *worker, why string) {
 	s.kill(w, why)
 }
 
-// shutdown begins the end of the daemon: it orders the worker to unmount everything, or leaves the mounts to the service
-// manager. If end is true, the supervisor must end at once, with exit code code.
+// shutdown begins the end of the daemon: it orders the worker to unmount everything, or leaves the mounts to the service manager.
+// If the result end is true, the supervisor must end at once, with the exit code code.
 func (s *supervisor) shutdown() (code int, end bool) {
 	// From here on, a worker that ends is replaced only if the mounts still have to be unmounted.
 	s.exit.begun = true
@@ -414,8 +414,8 @@ func (s *supervisor) tellStop(w *worker) {
 	}
 }
 
-// left waits until the service manager has received all descriptors, and returns the exit code for a supervisor that leaves
-// the mounts to it.
+// left waits until the service manager has received all descriptors, and returns the exit code for a supervisor that leaves the
+// mounts to the service manager.
 func (s *supervisor) left() (code int, end bool) {
 	s.manager.barrier()
 	return 0, true

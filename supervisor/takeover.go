@@ -25,8 +25,8 @@ type upgrade struct {
 // exe returns a path of the open executable. The path stays valid if the file was replaced or removed.
 func (u *upgrade) exe() string { return proc.FDPath(u.file) }
 
-// orderStart sends the order to serve to the worker that waits, or to a new one. If no worker can be started, it schedules another
-// attempt and returns the error.
+// orderStart sends the order to serve to the worker that waits, or to a new worker. If no worker can be started, orderStart
+// schedules another attempt and returns the error.
 func (s *supervisor) orderStart() error {
 	w, err := s.successor()
 	if err != nil {
@@ -49,7 +49,7 @@ func (s *supervisor) orderStart() error {
 	if err == nil {
 		err = w.conn.Send(start.Message())
 	}
-	// The daemon was told to stop while no worker served, so the new worker takes over only to unmount.
+	// The daemon was told to stop while no worker served, so the new worker takes over only to unmount everything.
 	if err == nil && s.exit.begun {
 		err = w.conn.Tell(keeper.Stop, "1")
 	}
@@ -59,7 +59,7 @@ func (s *supervisor) orderStart() error {
 	return nil
 }
 
-// successor returns the worker that waits, or starts one. During an upgrade it starts one from the new executable.
+// successor returns the worker that waits, or starts a worker. During an upgrade it starts the worker from the new executable.
 func (s *supervisor) successor() (*worker, error) {
 	if w := s.next; w != nil && w.killed == "" {
 		s.next = nil
@@ -74,10 +74,10 @@ func (s *supervisor) successor() (*worker, error) {
 	return s.start(s.program.path, s.Executable)
 }
 
-// ended handles the end of the worker that served: it starts the takeover. If end is true, the supervisor must end with exit
-// code code instead.
+// ended handles the end of the worker that served: it starts the takeover. If the result end is true, the supervisor must instead
+// end with the exit code code.
 func (s *supervisor) ended(w *worker) (code int, end bool) {
-	// last is set because the exit status may arrive after the connection has ended.
+	// Set last, because the exit status may arrive after the connection has ended.
 	s.worker, s.last, s.timers.spare = nil, w, nil
 	switch {
 	case w.stopping && s.store.hasMounts():
@@ -87,14 +87,14 @@ func (s *supervisor) ended(w *worker) (code int, end bool) {
 	case s.exit.leaving:
 		return s.left()
 	case !s.served && !s.store.hasMounts():
-		// The worker has never served, and has already reported why it refuses to.
+		// The worker has never served, and has already reported why it refuses to serve.
 		return w.code(), true
 	}
 	s.reason = w.end()
 	s.Log.Warn("replace worker that has exited", zap.Int("pid", w.pid()), zap.String("why", s.reason))
 	w.endedAt = time.Now()
 	switch {
-	case w.readyAt.IsZero() && w.hung: // the watchdog has killed the worker, so the next one has more time
+	case w.readyAt.IsZero() && w.hung: // the watchdog has killed the worker, so the next worker has more time
 		s.failUpgrade()
 	case w.readyAt.IsZero():
 		s.failures.unserved++
@@ -118,7 +118,7 @@ func (s *supervisor) ended(w *worker) (code int, end bool) {
 	return 0, false
 }
 
-// learn records how the previous worker ended, if its exit status arrived only after the takeover had begun.
+// learn records how the previous worker ended, if the exit status of that worker arrived only after the takeover had begun.
 func (s *supervisor) learn(w *worker) {
 	if w.killed != "" {
 		return
@@ -152,14 +152,14 @@ func (s *supervisor) wantSpare() {
 	}
 }
 
-// prepare starts a spare worker, unless a reason against it has arisen since wantSpare.
+// prepare starts a spare worker, unless the conditions that wantSpare checked are no longer met.
 func (s *supervisor) prepare() {
 	if s.next != nil || s.upgrade != nil || s.exit.begun || s.worker == nil || !s.store.hasMounts() {
 		return
 	}
 	w, err := s.start(s.program.path, s.Executable)
 	if err != nil {
-		s.Log.Warn("start spare worker", zap.Error(err)) // started again when a spare is needed next
+		s.Log.Warn("start spare worker", zap.Error(err)) // wantSpare schedules another attempt when a spare is needed next
 		return
 	}
 	s.next = w
@@ -168,7 +168,7 @@ func (s *supervisor) prepare() {
 // lostNext handles the end of the worker that waited for the order to serve.
 func (s *supervisor) lostNext(w *worker) {
 	if s.upgrade == nil {
-		return // after the next takeover another spare is started
+		return // another spare is started after the next takeover
 	}
 	why := w.killed
 	if why == "" {
@@ -177,8 +177,8 @@ func (s *supervisor) lostNext(w *worker) {
 	s.abandonUpgrade(why)
 }
 
-// beginUpgrade starts a worker of another executable, whose path and open descriptor are given. The present worker is killed
-// only when the new one is ready for the order to serve.
+// beginUpgrade starts a worker of another executable, with the given path and the open descriptor fd. The present worker is
+// killed only when the new worker is ready for the order to serve.
 func (s *supervisor) beginUpgrade(path string, fd int) {
 	file, err := outOfTheWay(fd, path)
 	// The worker passes the failure on to the caller of the upgrade.
@@ -202,8 +202,9 @@ func (s *supervisor) beginUpgrade(path string, fd int) {
 	s.next = w
 }
 
-// outOfTheWay moves a descriptor to a number of at least firstFree. When a child process is started, its own descriptors are
-// first put at low numbers, and the executable is opened afterwards by its number, which must not have been overwritten.
+// outOfTheWay moves the descriptor fd to a number of at least firstFree. When a child process is started, its descriptors are
+// moved to low numbers before the kernel opens the executable by the number of fd. A low number of fd would have been overwritten
+// by then.
 func outOfTheWay(fd int, name string) (*os.File, error) {
 	defer unix.Close(fd)
 	up, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, firstFree)
@@ -213,7 +214,7 @@ func outOfTheWay(fd int, name string) (*os.File, error) {
 	return os.NewFile(uintptr(up), name), nil
 }
 
-// firstFree is a descriptor number above all that a child process is started with.
+// firstFree is a descriptor number that is higher than all numbers with which a child process is started.
 const firstFree = 100
 
 // dropNext kills the worker that waits for the order to serve, if there is one.

@@ -20,10 +20,10 @@ const WorkerFD = 3
 
 // worker is a process that serves, has served, or waits for the order to serve.
 type worker struct {
-	// process is nil if the worker is not known to this supervisor by its process ID.
+	// process is nil if this supervisor does not know the process ID of the worker.
 	process *os.Process
 	conn    *keeper.Conn
-	// status is the exit status; nil: unknown, because the worker runs or is not a child of this process.
+	// status is the exit status; nil if it is unknown, because the worker runs or is not a child of this process.
 	status *os.ProcessState
 
 	version   string
@@ -37,13 +37,13 @@ type worker struct {
 	starting time.Duration // time since the order to serve, without the time in which the host did not let the worker run
 	hung     bool          // whether the watchdog has killed the worker
 	stopping bool          // whether the worker has unmounted everything and ends on purpose
-	killed   string        // reason why the supervisor has killed the worker; "": it has not
-	// gone states that the connection has ended, exited that the process has.
+	killed   string        // reason why the supervisor has killed the worker; "" if it has not
+	// gone is set after the connection has ended, and exited after the process has ended.
 	gone, exited bool
 }
 
-// workerEnvironment returns the environment without the variables that are meant for the supervisor only. With them, a worker
-// would behave like the process that the service manager started.
+// workerEnvironment returns the environment without the variables that are meant only for the supervisor. With these variables, a
+// worker would behave like the process that the service manager started.
 func workerEnvironment(all []string) []string {
 	var env []string
 	for _, e := range all {
@@ -57,7 +57,7 @@ func workerEnvironment(all []string) []string {
 	return env
 }
 
-// start starts a worker from the executable file exe. name is the name that the worker sees as its own, in its arguments.
+// start starts a worker from the executable file exe. The parameter name is the first argument of the worker, its own name.
 func (s *supervisor) start(exe, name string) (*worker, error) {
 	conn, peer, err := keeper.Pair()
 	if err != nil {
@@ -94,7 +94,7 @@ func (s *supervisor) watch(w *worker) {
 func (s *supervisor) read(w *worker) {
 	for {
 		m, fds, err := w.conn.Receive()
-		// The method kill has set the deadline. The worker was killed, and its connection should have ended before the deadline.
+		// The method kill has set the deadline, before which the connection of the killed worker should have ended.
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			s.bring(event{from: w, overdue: true})
 			return
@@ -140,7 +140,7 @@ func (w *worker) pid() int {
 	return w.process.Pid
 }
 
-// crashed reports whether a worker is known to have ended because of a fault of its own.
+// crashed reports whether a worker is known to have ended because of its own fault.
 func (w *worker) crashed() bool {
 	if w.killed != "" || w.status == nil {
 		return false

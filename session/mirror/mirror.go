@@ -43,7 +43,8 @@ type Remote interface {
 type Options struct {
 	Dir    string // directory in which the temporary directory is created
 	Remote Remote // session remote; the Mirror closes it
-	// Origin opens the mounted remote with the given URL. The Mirror closes it. nil: missing objects are not fetched.
+	// Origin opens the mounted remote with the URL url. The Mirror closes that remote. If Origin is nil, objects that the session
+	// remote lacks are not fetched.
 	Origin func(url string) (Remote, error)
 }
 
@@ -58,12 +59,12 @@ type Mirror struct {
 	main   *session.Repo            // the repository, through which objects are written
 	views  map[string]*session.Repo // the same repository, opened read-only once for each session, by session name
 	metas  map[string]session.Meta
-	// had records, by session, how much of the checkpoints was fetched. based records which base commits were fetched.
+	// had records, by session, which part of the checkpoints was fetched. based records which base commits were fetched.
 	had   map[string]depth
 	based map[object.ID]bool
 }
 
-// depth states how much of a session's checkpoints was fetched: nothing, the commits, or the commits and their trees.
+// depth states which part of a session's checkpoints was fetched: nothing, the commits, or the commits and their trees.
 type depth int
 
 const (
@@ -115,7 +116,7 @@ func (m *Mirror) Remote() Remote { return m.remote }
 // Refs returns the ids of the session remote's refs, by full name, as far as Find has read them.
 func (m *Mirror) Refs() map[string]object.ID { return m.refs }
 
-// Find reads the descriptions of the named sessions; without names, of all sessions. It sends two requests.
+// Find reads the descriptions of the sessions called names, or of all sessions if there are no names. It sends two requests.
 func (m *Mirror) Find(ctx context.Context, names ...string) error {
 	prefixes := []string{session.Prefix}
 	if len(names) > 0 {
@@ -165,13 +166,13 @@ func (m *Mirror) writeRefs() error {
 	return os.WriteFile(filepath.Join(m.dir, "packed-refs"), packedrefs.Encode(nil, list), 0o600)
 }
 
-// fetch fetches objects from the session remote.
+// fetch fetches the objects of the request r from the session remote.
 func (m *Mirror) fetch(ctx context.Context, r transport.FetchRequest) error {
 	return m.bringFrom(ctx, m.remote, m.caps, r)
 }
 
 // fetchAny is like fetch, but if the session remote does not have the objects, fetchAny fetches them from the mounted remote of
-// session name.
+// the session called name.
 func (m *Mirror) fetchAny(ctx context.Context, name string, r transport.FetchRequest) error {
 	err := m.fetch(ctx, r)
 	url := m.metas[name].Remote
@@ -195,8 +196,8 @@ func (m *Mirror) fetchAny(ctx context.Context, name string, r transport.FetchReq
 	return nil
 }
 
-// bringFrom fetches objects from a remote into the Mirror. If the server does not support filters or shallow fetches, the filter
-// or the depth of the request is ignored.
+// bringFrom fetches the objects of the request r from the remote into the Mirror. If the server does not support filters, the
+// filter of the request is ignored; if it does not support shallow fetches, the depth is ignored.
 func (m *Mirror) bringFrom(ctx context.Context, from Remote, caps transport.Capabilities, r transport.FetchRequest) error {
 	if !caps.Filter {
 		r.Filter = ""
@@ -245,7 +246,8 @@ func (m *Mirror) Meta(name string) (session.Meta, bool) {
 	return meta, ok
 }
 
-// Repo returns the repository, opened read-only as that of session name. The Mirror closes it.
+// Repo returns the repository, opened read-only as the repository of the session called name. The Mirror closes the returned
+// Repo.
 func (m *Mirror) Repo(name string) (*session.Repo, error) {
 	if v := m.views[name]; v != nil {
 		return v, nil
@@ -262,8 +264,8 @@ func (m *Mirror) Checkpoints(ctx context.Context, names ...string) error {
 	return m.checkpoints(ctx, commits, names)
 }
 
-// Trees fetches the commits of the named sessions' checkpoints and transcripts, and those of their trees that the base commits do
-// not have, in one request.
+// Trees fetches, in one request, the commits of the named sessions' checkpoints and transcripts, and those of their trees that
+// the base commits do not have.
 func (m *Mirror) Trees(ctx context.Context, names ...string) error {
 	return m.checkpoints(ctx, trees, names)
 }
@@ -283,7 +285,7 @@ func (m *Mirror) checkpoints(ctx context.Context, d depth, names []string) error
 				wants = append(wants, id)
 			}
 		}
-		// The base commit is sent as a have, so that the server leaves out the history of the mounted remote.
+		// Send the base commit as a have, so that the server leaves out the history of the mounted remote.
 		if base, err := object.ParseID(meta.Base); err == nil && !slices.Contains(haves, base) {
 			haves = append(haves, base)
 		}
@@ -299,7 +301,7 @@ func (m *Mirror) checkpoints(ctx context.Context, d depth, names []string) error
 	return nil
 }
 
-// Base fetches the base commit of session name, and all of its trees.
+// Base fetches the base commit of the session called name, and all trees of that commit.
 func (m *Mirror) Base(ctx context.Context, name string) error {
 	base, err := object.ParseID(m.metas[name].Base)
 	if err != nil || m.based[base] { // the session started on an unborn branch, or the commit was fetched before
@@ -312,7 +314,8 @@ func (m *Mirror) Base(ctx context.Context, name string) error {
 	return nil
 }
 
-// Contents fetches those of the blobs ids that are missing, in one request. They are contents of session name.
+// Contents fetches, in one request, those of the blobs ids that are missing in the Mirror. The blobs are contents of the session
+// called name.
 func (m *Mirror) Contents(ctx context.Context, name string, ids []object.ID) error {
 	var wants []object.ID
 	for _, id := range ids {

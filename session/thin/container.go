@@ -70,8 +70,8 @@ type Base struct {
 // packEntry describes one pack of a container.
 type packEntry struct {
 	Name string
-	Blob object.ID // blob whose contents are the pack
-	Size int64     // in bytes
+	Blob object.ID // blob that contains the pack
+	Size int64     // size of the pack in bytes
 }
 
 // manifest describes a container. It is stored as container.json.
@@ -79,7 +79,7 @@ type manifest struct {
 	Session string
 	Format  object.Format
 	Base    Base
-	Next    int         // number of the next pack
+	Next    int         // number that the next new pack gets
 	Packs   []packEntry // sorted by name, which is also the order of age
 	Refs    map[string]object.ID
 }
@@ -134,7 +134,7 @@ func decodeManifest(text []byte) (manifest, error) {
 	if len(text) > maxManifest {
 		return manifest{}, fmt.Errorf("%w: manifest has %d bytes", ErrContainer, len(text))
 	}
-	// A Decoder stops after the first value, so a call of Token checks that no other value follows.
+	// A Decoder stops after the first value, so call Token to check that no other value follows.
 	d := json.NewDecoder(bytes.NewReader(text))
 	if err := d.Decode(&j); err != nil {
 		return manifest{}, fmt.Errorf("%w: %w", ErrContainer, err)
@@ -204,7 +204,7 @@ func (j manifestJSON) manifest() (manifest, error) {
 		if p.Size < 0 || p.Size > maxPack {
 			return m, fmt.Errorf("pack %s has an invalid size: %d bytes", p.Name, p.Size)
 		}
-		// Newer packs have higher numbers, so the order of names must be the order of age.
+		// Newer packs have higher numbers, so packs in the order of their names must also be in the order of their age.
 		if len(m.Packs) > 0 && !older(m.Packs[len(m.Packs)-1].Name, p.Name) {
 			return m, fmt.Errorf("pack %s is out of order", p.Name)
 		}
@@ -215,7 +215,8 @@ func (j manifestJSON) manifest() (manifest, error) {
 		if err != nil {
 			return m, err
 		}
-		// A container never contains ordinary refs. Otherwise it could replace refs that the session remote lists itself.
+		// A container never contains a ref that is always an ordinary ref (function direct). Otherwise the container could
+		// replace refs that the session remote lists itself.
 		if !refname.Valid(name) || direct(name, j.Session) || name == session.OwnerRef {
 			return m, fmt.Errorf("invalid ref %.200q", name)
 		}
@@ -224,7 +225,7 @@ func (j manifestJSON) manifest() (manifest, error) {
 	return m, nil
 }
 
-// older reports whether pack name a has a lower number than b. A longer name has a higher number.
+// older reports whether the pack called a has a lower number than the pack called b. A longer name has a higher number.
 func older(a, b string) bool { return len(a) < len(b) || len(a) == len(b) && a < b }
 
 // plainURL returns an error if text contains a password or could not be the URL of a remote.
@@ -240,8 +241,8 @@ func plainURL(text string) error {
 	return nil
 }
 
-// direct reports whether ref is an ordinary ref even if the session name uses a container. Such a ref reaches no object of the
-// mounted repository, and can be read without the container.
+// direct reports whether ref is an ordinary ref even if the session called name uses a container. Such a ref reaches no object of
+// the mounted repository, and can be read without the container.
 func direct(ref, name string) bool {
 	return ref == session.MetaRef(name) || ref == "HEAD" || strings.HasPrefix(ref, Prefix) || strings.HasPrefix(ref, TrashPrefix)
 }

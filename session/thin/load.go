@@ -61,8 +61,8 @@ func (r *Remote) load(ctx context.Context, tip object.ID) error {
 	return nil
 }
 
-// Adopt records that this host has the contents of the container that was fetched last. The caller has copied the objects
-// before, and continues the session on this host. Without a fetched container, Adopt does nothing.
+// Adopt records that this host has the contents of the container that was fetched last. The caller has copied the objects to its
+// repository before the call, and continues the session on this host. If no container was fetched, Adopt does nothing.
 func (r *Remote) Adopt() error {
 	r.loading.Lock()
 	defer r.loading.Unlock()
@@ -75,21 +75,21 @@ func (r *Remote) Adopt() error {
 	return errors.Join(r.writeIDs(m, u.ids), r.writeState(state{Tip: tip, Manifest: m}))
 }
 
-// set records that the session remote has the container tip with the manifest m.
+// set records that the session remote has the container with the commit tip and the manifest m.
 func (r *Remote) set(tip object.ID, m manifest) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.tip, r.manifest = tip, m
 }
 
-// fetchContainer fetches the container tip, validates its manifest, and extracts its packs. It removes the container that was
-// extracted before.
+// fetchContainer fetches the container with the commit tip, validates its manifest, and extracts its packs. It removes the
+// container that was extracted before.
 func (r *Remote) fetchContainer(ctx context.Context, tip object.ID) (u *unpacked, m manifest, err error) {
 	dir, err := r.place()
 	if err != nil {
 		return nil, m, err
 	}
-	// A container that was extracted before uses the same directory.
+	// Close the container that was extracted before, because it uses the same directory.
 	r.mu.Lock()
 	before := r.unpacked
 	r.unpacked = nil
@@ -141,14 +141,15 @@ func (r *Remote) fetchContainer(ctx context.Context, tip object.ID) (u *unpacked
 	return u, m, nil
 }
 
-// fetchInto fetches the container tip into a store, without the containers before it if the session remote supports that.
+// fetchInto fetches the container with the commit tip into the store, without the container's ancestors if the session remote
+// supports that.
 func (r *Remote) fetchInto(ctx context.Context, into *odb.Store, tip object.ID) error {
 	caps, err := r.Capabilities(ctx)
 	if err != nil {
 		return err
 	}
 	req := transport.FetchRequest{Wants: []object.ID{tip}}
-	// A container does not need the containers before it.
+	// A container is complete without its ancestors, so do not fetch them.
 	if caps.Shallow {
 		req.Depth = 1
 	}
@@ -162,11 +163,11 @@ func (r *Remote) fetchInto(ctx context.Context, into *odb.Store, tip object.ID) 
 	return err
 }
 
-// readManifest reads the manifest of the container tip and checks that it lists exactly the packs in the container's tree. If
-// not, readManifest returns ErrContainer.
+// readManifest reads the manifest of the container with the commit tip, and checks that the manifest lists exactly the packs in
+// the container's tree. If it does not, readManifest returns ErrContainer.
 func readManifest(from *odb.Store, tip object.ID) (m manifest, err error) {
 	f := tip.Format()
-	// read returns the contents of object id, which must have the type want.
+	// read returns the contents of the object id, which must have the type want.
 	read := func(id object.ID, want object.Type, limit int64) ([]byte, error) {
 		t, content, err := from.Get(id, limit)
 		if err == nil && t != want {
@@ -177,7 +178,7 @@ func readManifest(from *odb.Store, tip object.ID) (m manifest, err error) {
 		}
 		return content, nil
 	}
-	// tree returns the entries of a tree, by name.
+	// tree returns the entries of the tree id, by name.
 	tree := func(id object.ID) (map[string]object.TreeEntry, error) {
 		content, err := read(id, object.Tree, object.MaxTreeSize)
 		if err != nil {

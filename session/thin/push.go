@@ -32,8 +32,8 @@ type Push struct {
 	transport.Receiver
 	remote *Remote
 	push   *transport.Push
-	// thin is set if the push goes to a container. tip is the commit of the container that the push replaces; zero: there is
-	// no container yet.
+	// thin is set if the push goes to a container. tip is the commit of the container that the push replaces; zero if there is no
+	// container yet.
 	thin bool
 	tip  object.ID
 }
@@ -44,14 +44,15 @@ type Load struct {
 	Contained []object.ID    // ids of objects that the refs in the container reach and that the container lacks
 	Base      Base           // base of these objects, which is added to the recorded base
 	// All returns the ids of all objects that refs reach. It is called if the container is to be rewritten with only these
-	// objects. ok is false if not all of the objects are known on this host.
+	// objects. The result ok is false if this host does not know all of the objects.
 	All func(ctx context.Context, refs map[string]object.ID) (ids []object.ID, ok bool, err error)
-	// Write writes the objects with the given ids as packs into a directory, none of them much larger than PackSize. It
-	// leaves out objects that no longer exist on this host.
+	// Write writes the objects ids as packs into the directory dir, none of them much larger than PackSize. It leaves out objects
+	// that no longer exist on this host.
 	Write func(ctx context.Context, dir string, ids []object.ID) error
 }
 
-// OpenPush starts a push and requests the session remote's refs that begin with one of the prefixes; no prefixes: all refs.
+// OpenPush starts a push and requests the session remote's refs that begin with one of the prefixes, or all refs if there are no
+// prefixes.
 func (r *Remote) OpenPush(ctx context.Context, prefixes []string) (*Push, error) {
 	asked := prefixes
 	if r.session != "" {
@@ -69,15 +70,16 @@ func (r *Remote) OpenPush(ctx context.Context, prefixes []string) (*Push, error)
 		push.Close()
 		return nil, err
 	}
-	// The container is replaced as a whole by one compare-and-swap of its ref, so any number of the refs in it can be changed
-	// or deleted atomically.
+	// A push replaces the container as a whole, by one compare-and-swap of its ref, so it can change or delete any number of the
+	// refs in the container atomically.
 	if p.thin {
 		p.Atomic, p.Delete = true, true
 	}
 	return p, nil
 }
 
-// OpenPushOf starts a push of ordinary refs. refs are the session remote's refs, as in transport.Remote.OpenPushOf.
+// OpenPushOf starts a push of ordinary refs. The parameter refs holds the session remote's refs, as in
+// transport.Remote.OpenPushOf.
 func (r *Remote) OpenPushOf(ctx context.Context, refs []transport.Ref) (*Push, error) {
 	push, err := r.Remote.OpenPushOf(ctx, refs)
 	if err != nil {
@@ -86,10 +88,10 @@ func (r *Remote) OpenPushOf(ctx context.Context, refs []transport.Ref) (*Push, e
 	return &Push{Receiver: push.Receiver, remote: r, push: push}, nil
 }
 
-// Thin reports whether the push goes to a container.
+// Thin reports whether the push goes to a container, the commit that stores the session's packs.
 func (p *Push) Thin() bool { return p.thin }
 
-// UseContainer makes the session use a container. This push is the first one that goes to it.
+// UseContainer makes the session use a container. This push is the first push that goes to the container.
 func (p *Push) UseContainer() error {
 	owner, err := p.remote.owner(p.Format)
 	if err != nil {
@@ -120,8 +122,8 @@ func (p *Push) Send(ctx context.Context, req transport.PushRequest, load Load) (
 	r.mu.Lock()
 	now, at, keepOld := r.manifest.clone(), r.tip, r.keepOld
 	r.mu.Unlock()
-	// moved is the result of each update if another process has replaced the container. The caller then lists the refs again
-	// and retries.
+	// moved is the result of each update if another process has replaced the container. The caller then lists the refs again and
+	// retries.
 	moved := &transport.Rejected{Ref: Ref(r.session), Kind: transport.RejectMoved, Text: "container was changed by another process"}
 	if at != p.tip {
 		return rejectAll(req.Updates, moved), nil
@@ -134,8 +136,8 @@ func (p *Push) Send(ctx context.Context, req transport.PushRequest, load Load) (
 			continue
 		}
 		contained = true
-		// The old values of refs in the container are compared here and not by the server. That is safe, because the
-		// container's ref is updated by compare-and-swap.
+		// Compare the old values of refs in the container on this host, because the server does not know these refs. The
+		// comparison is safe, because the push updates the container's ref by compare-and-swap.
 		if now.Refs[u.Name] != u.Old {
 			return rejectAll(req.Updates, moved), nil
 		}
@@ -157,7 +159,7 @@ func (p *Push) Send(ctx context.Context, req transport.PushRequest, load Load) (
 		return nil, fmt.Errorf("create container of session %s: %w", r.session, err)
 	}
 	defer os.RemoveAll(next.dir)
-	// The state is written before the push. If the server's answer is lost, load recognizes the new container as state.Next.
+	// Write the state before the push. If the server's answer is lost, load recognizes the new container as state.Next.
 	if err := r.writeState(state{Tip: at, Manifest: r.manifest, Next: next.id, NextManifest: next.manifest}); err != nil {
 		return nil, err
 	}
@@ -170,7 +172,7 @@ func (p *Push) Send(ctx context.Context, req transport.PushRequest, load Load) (
 		return nil, err
 	}
 	last := results[len(ordinary)]
-	// An error while the state is written does not fail the push, because the state can be fetched from the session remote.
+	// If the state cannot be written, the push still succeeds, because the state can be fetched from the session remote.
 	if last == nil {
 		if err := r.arrived(next); err != nil {
 			r.log.Warn("record contents of container", zap.String("session", r.session), zap.Error(err))
@@ -181,7 +183,7 @@ func (p *Push) Send(ctx context.Context, req transport.PushRequest, load Load) (
 		r.mu.Lock()
 		r.keepOld = true
 		r.mu.Unlock()
-		last = moved // the caller retries, and the next container gets a parent
+		last = moved // the caller retries, and then the new container gets a parent
 	}
 	all := make([]error, 0, len(req.Updates))
 	for _, u := range req.Updates {
@@ -194,7 +196,7 @@ func (p *Push) Send(ctx context.Context, req transport.PushRequest, load Load) (
 	return all, nil
 }
 
-// rejectAll returns the error why as the result of each update.
+// rejectAll returns a slice with the error why as the result of each update.
 func rejectAll(updates []transport.RefUpdate, why error) []error {
 	all := make([]error, len(updates))
 	for i := range all {
@@ -203,7 +205,7 @@ func rejectAll(updates []transport.RefUpdate, why error) []error {
 	return all
 }
 
-// packOf returns a function that writes a pack of the objects; nil if there are none.
+// packOf returns a function that writes a pack of the objects, or nil if there are no objects.
 func packOf(f object.Format, objects []odb.Outgoing) func(context.Context, io.Writer) error {
 	if len(objects) == 0 {
 		return nil
@@ -218,7 +220,7 @@ type nextContainer struct {
 	objects  []odb.Outgoing         // objects that the session remote lacks
 	ids      map[string][]object.ID // ids of the objects in each new pack, by the pack's name
 	dir      string                 // directory of the pack files
-	alone    bool                   // the container's commit has no parent
+	alone    bool                   // whether the container's commit has no parent
 	// anew is set if the container was rewritten, so that it contains only objects that its refs reach.
 	anew bool
 }
@@ -268,7 +270,7 @@ func (r *Remote) next(ctx context.Context, p *Push, m manifest, load Load, keepO
 		return nil, err
 	}
 	var before object.ID
-	// A rewritten container gets no parent: no ref reaches the old containers then, and the session remote can delete them.
+	// A rewritten container gets no parent: no ref then reaches the old containers, so the session remote can delete them.
 	if n.anew && !keepOld {
 		n.alone = true
 	} else {
@@ -278,8 +280,8 @@ func (r *Remote) next(ctx context.Context, p *Push, m manifest, load Load, keepO
 	return n, n.addCommit(p.Format, before)
 }
 
-// join chooses small packs that are joined with the new objects. It returns the ids of their objects, and the packs that stay
-// separate. If there are fewer than joinAt small packs, it chooses none.
+// join chooses small packs to be joined with the new objects. It returns the ids of the objects in these packs, and the packs
+// that stay separate. If there are fewer than joinAt small packs, it chooses none.
 func (r *Remote) join(packs []packEntry) (ids []object.ID, rest []packEntry) {
 	var small []packEntry
 	for _, p := range packs {
@@ -290,8 +292,8 @@ func (r *Remote) join(packs []packEntry) (ids []object.ID, rest []packEntry) {
 	if len(small) < joinAt {
 		return nil, packs
 	}
-	// Choose the newest packs, and older ones as long as these are not much larger than the chosen packs together. So each
-	// time that a byte is sent again, it becomes part of a considerably larger pack.
+	// Choose the newest packs, and older packs as long as these are not much larger than all chosen packs together. So a byte
+	// that is sent again becomes part of a considerably larger pack each time.
 	joined, size := map[string]bool{}, int64(0)
 	for i := len(small) - 1; i >= 0; i-- {
 		p := small[i]
@@ -299,7 +301,7 @@ func (r *Remote) join(packs []packEntry) (ids []object.ID, rest []packEntry) {
 			break
 		}
 		list, ok := r.readIDs(p.Name)
-		// If the pack was pushed by another machine, its objects may be unknown on this host: leave the pack unchanged.
+		// If another machine has pushed the pack, this host may not know the objects in the pack: leave the pack unchanged.
 		if !ok {
 			continue
 		}
@@ -336,7 +338,7 @@ func (n *nextContainer) addPacks(f object.Format, m *manifest) error {
 	return nil
 }
 
-// fileBlob returns the blob with the contents of a file. The file must not be removed before the blob was sent.
+// fileBlob returns the blob with the contents of the file called name. The file must not be removed before the blob was sent.
 func fileBlob(f object.Format, name string) (o odb.Outgoing, err error) {
 	file, err := os.Open(name)
 	if err != nil {
@@ -356,7 +358,8 @@ func fileBlob(f object.Format, name string) (o odb.Outgoing, err error) {
 	return o, err
 }
 
-// addCommit adds the manifest, the trees and the commit of the container. before is the commit's parent; zero: no parent.
+// addCommit adds the manifest, the trees and the commit of the container. The parameter before is the commit's parent, or zero if
+// the commit gets no parent.
 func (n *nextContainer) addCommit(f object.Format, before object.ID) error {
 	text, err := n.manifest.encode()
 	if err != nil {
@@ -398,7 +401,7 @@ func (n *nextContainer) addCommit(f object.Format, before object.ID) error {
 	return err
 }
 
-// arrived records that the session remote has accepted container n.
+// arrived records that the session remote has accepted the container n.
 func (r *Remote) arrived(n *nextContainer) error {
 	r.set(n.id, n.manifest)
 	err := r.writeIDs(n.manifest, n.ids)

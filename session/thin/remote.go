@@ -26,20 +26,20 @@ import (
 // held.
 type Remote struct {
 	*transport.Remote
-	session string // name of the session; "": all calls are passed on
+	session string // name of the session; if "", all calls are passed on
 	log     *zap.Logger
 
 	loading sync.Mutex
 
 	mu            sync.Mutex
-	dir           string    // directory of the state and of extracted containers; "": a temporary one is created when it is needed
-	own           bool      // dir is temporary, so Close removes it
-	usesContainer bool      // the session uses a container, even if none was pushed yet
-	tip           object.ID // commit of the container; zero: none is known
+	dir           string    // directory of the state and of extracted containers; if "", a temporary one is created when needed
+	own           bool      // whether dir is temporary, so that Close removes it
+	usesContainer bool      // whether the session uses a container, even if none was pushed yet
+	tip           object.ID // commit of the container; zero if none is known
 	manifest      manifest  // manifest of the container at tip
 	unpacked      *unpacked
 	metas         map[object.ID]bool // objects that the listed ordinary refs name
-	keepOld       bool               // the session remote accepts a new container only if its parent is the previous one
+	keepOld       bool               // whether the session remote accepts a new container only with the previous one as its parent
 }
 
 // New returns a Remote for the refs of session name. If name is empty, the Remote passes all calls to remote.
@@ -72,7 +72,8 @@ func (r *Remote) Thin() bool {
 	return r.usesContainer
 }
 
-// Base returns the base of the session's container; the zero Base if no container was read yet.
+// Base returns the base of the session's container (the mounted repository's URL and commits to which the container refers), or
+// the zero Base if no container was read yet.
 func (r *Remote) Base() Base {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -110,7 +111,8 @@ func (r *Remote) Refs(ctx context.Context, prefixes []string) (transport.Refs, e
 	return transport.Refs{List: refs}, err
 }
 
-// Listing holds the refs that the session remote has listed. The session's container, if any, is read only when Refs is called.
+// Listing holds the refs that the session remote has listed. If the session has a container, the container is read only when the
+// method Refs is called.
 type Listing struct {
 	remote   *Remote
 	format   object.Format
@@ -123,7 +125,7 @@ func (r *Remote) ListAhead(ctx context.Context, prefixes []string) {
 	r.RefsAhead(ctx, r.asked(prefixes))
 }
 
-// List requests those refs of the session that begin with one of the prefixes; no prefixes: all.
+// List requests those refs of the session that begin with one of the prefixes, or all if there are no prefixes.
 func (r *Remote) List(ctx context.Context, prefixes []string) (*Listing, error) {
 	caps, err := r.Capabilities(ctx)
 	if err != nil {
@@ -140,7 +142,7 @@ func (r *Remote) List(ctx context.Context, prefixes []string) (*Listing, error) 
 	return &Listing{r, caps.Format, refs.List, prefixes}, err
 }
 
-// Has returns the id that the ref ordinary has, and reports whether the session remote has a container, lanes or pins of the
+// Has returns the id of the ordinary ref, and reports in more whether the session remote has a container, lanes or pins of the
 // session.
 func (l *Listing) Has(ordinary string) (id object.ID, more bool) {
 	for _, ref := range l.list {
@@ -155,7 +157,8 @@ func (l *Listing) Has(ordinary string) (id object.ID, more bool) {
 	return id, more
 }
 
-// Refs returns the listed refs of the session. If the session uses a container, Refs reads that and returns the refs in it, too.
+// Refs returns the listed refs of the session. If the session uses a container, Refs reads the container and also returns the
+// refs in it.
 func (l *Listing) Refs(ctx context.Context) ([]transport.Ref, error) {
 	refs, _, _, err := l.remote.view(ctx, l.format, l.list, l.prefixes)
 	return refs, err
@@ -170,7 +173,7 @@ func (r *Remote) asked(prefixes []string) []string {
 }
 
 // view returns those refs of the session that begin with one of the prefixes, whether the session uses a container, and the
-// commit of the container. list are the refs that the session remote has listed.
+// commit of the container. The parameter list holds the refs that the session remote has listed.
 func (r *Remote) view(ctx context.Context, f object.Format, list []transport.Ref,
 	prefixes []string) (refs []transport.Ref, thin bool, tip object.ID, err error) {
 	for _, ref := range list {
@@ -195,7 +198,7 @@ func (r *Remote) view(ctx context.Context, f object.Format, list []transport.Ref
 			r.metas[ref.ID] = true
 		}
 	}
-	// Callers see the refs in the container like ordinary refs.
+	// Add the refs in the container to the result, in which they look like ordinary refs.
 	for name, id := range r.manifest.Refs {
 		refs = append(refs, transport.Ref{Name: name, ID: id})
 	}
@@ -215,7 +218,7 @@ func (r *Remote) owner(f object.Format) (transport.Ref, error) {
 	return transport.Ref{Name: session.OwnerRef, ID: blob.ID}, err
 }
 
-// wanted returns the refs that begin with one of the prefixes; no prefixes: all.
+// wanted returns the refs that begin with one of the prefixes, or all refs if there are no prefixes.
 func wanted(refs []transport.Ref, prefixes []string) []transport.Ref {
 	if len(prefixes) == 0 {
 		return refs
@@ -246,8 +249,9 @@ func (r *Remote) Fetch(ctx context.Context, req transport.FetchRequest) (*transp
 	u := r.unpacked
 	r.mu.Unlock()
 	if u == nil || !slices.ContainsFunc(req.Wants, u.objects.Has) {
-		// The wants are not in the container: for example, an ordinary ref was updated after it was listed. A container that
-		// was pushed from this host was never extracted, because this host has all of its objects.
+		// If the wants are not in the container, send the request to the session remote. An example is an ordinary ref that was
+		// updated after it was listed. A container that was pushed from this host was never extracted, because this host has all
+		// of its objects.
 		return r.Remote.Fetch(ctx, req)
 	}
 	for _, id := range req.Wants {
@@ -276,7 +280,7 @@ func (r *Remote) place() (string, error) {
 	return r.dir, os.MkdirAll(r.dir, 0o700)
 }
 
-// IsEmpty reports whether the session remote has no refs except those of descriptions, containers and deleted sessions.
+// IsEmpty reports whether the session remote has no refs except the refs of session metadata, containers and deleted sessions.
 func (r *Remote) IsEmpty(ctx context.Context) (bool, error) {
 	refs, err := r.Remote.Refs(ctx, nil)
 	if err != nil {
@@ -287,7 +291,7 @@ func (r *Remote) IsEmpty(ctx context.Context) (bool, error) {
 	}), nil
 }
 
-// ofNothing lists the prefixes of refs that reach no object of a mounted repository.
+// ofNothing lists the prefixes of the refs that reach no object of a mounted repository.
 var ofNothing = []string{session.Prefix + "meta/", Prefix, TrashPrefix}
 
 // stream is the output of a running command that writes a pack.

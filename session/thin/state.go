@@ -12,13 +12,13 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// state records what this host knows about the container on the session remote. It is only a cache: all of it can be fetched
-// from the session remote again.
+// state records what this host knows about the container on the session remote. It is only a cache, because all of it can be
+// fetched from the session remote again.
 type state struct {
 	// Tip is the commit of the newest container that the session remote is known to have.
 	Tip          object.ID
 	Manifest     manifest
-	Next         object.ID // commit of a container that was sent, and whose acceptance is unknown
+	Next         object.ID // commit of a container that was sent without an answer from the server
 	NextManifest manifest
 }
 
@@ -28,7 +28,8 @@ const (
 	rewriteName = "rewrite" // this file exists as long as the container has to be rewritten
 )
 
-// stateJSON is the stored form of state. Remote is the URL of the session remote: a state of another session remote is not used.
+// stateJSON is the stored form of state. The member Remote is the URL of the session remote: the state is ignored if the Remote
+// has another URL.
 type stateJSON struct {
 	Remote   string          `json:"remote"`
 	Tip      string          `json:"tip"`
@@ -67,7 +68,8 @@ func (r *Remote) writeState(st state) error {
 	return nil
 }
 
-// readState returns the stored state. ok is false if there is none, or if it cannot be read or belongs to another session remote.
+// readState returns the stored state. The result ok is false if there is no state, or if the state cannot be read or belongs to
+// another session remote.
 func (r *Remote) readState() (st state, ok bool) {
 	dir, err := r.place()
 	if err != nil {
@@ -81,7 +83,7 @@ func (r *Remote) readState() (st state, ok bool) {
 	if json.Unmarshal(text, &j) != nil || j.Remote != r.URL() {
 		return st, false
 	}
-	// decode parses one container of the state. An empty id means that the state has no such container.
+	// decode parses one container of the state. An empty id means that the state does not have this container.
 	decode := func(id string, text []byte) (at object.ID, m manifest, err error) {
 		if id == "" {
 			return at, m, nil
@@ -125,7 +127,7 @@ func (r *Remote) writeIDs(m manifest, ids map[string][]object.ID) error {
 	if err != nil {
 		return err
 	}
-	// there holds the names of the files that stay.
+	// there is the set of the names of the files that stay.
 	there := map[string]bool{}
 	for _, p := range m.Packs {
 		there[p.Name+".ids"] = true
@@ -140,7 +142,7 @@ func (r *Remote) writeIDs(m manifest, ids map[string][]object.ID) error {
 	return nil
 }
 
-// readIDs returns the ids of the objects in a pack; false if they are not recorded on this host.
+// readIDs returns the ids of the objects in the pack called name, or false if the ids are not recorded on this host.
 func (r *Remote) readIDs(name string) ([]object.ID, bool) {
 	dir, err := r.place()
 	if err != nil {
@@ -161,10 +163,10 @@ func (r *Remote) readIDs(name string) ([]object.ID, bool) {
 	return ids, true
 }
 
-// Rewrite requests that the next push of the Remote with directory dir rewrites the container, so that it contains only objects
-// that its refs reach. neverMind withdraws the request.
+// Rewrite requests that the next push of the Remote with the directory dir rewrites the container, so that the container contains
+// only objects that its refs reach. The function neverMind withdraws the request.
 func Rewrite(dir string) (neverMind func(), err error) {
-	// The request is stored as a file, so that it is still known after this process has ended.
+	// Store the request as a file, so that it outlives this process.
 	name := join(dir, rewriteName)
 	return func() { os.Remove(name) }, os.WriteFile(name, nil, 0o600)
 }

@@ -34,7 +34,7 @@ const Keep = 7 * 24 * time.Hour
 var (
 	// ErrNone means that no deleted session has the requested name.
 	ErrNone = errors.New("no such deleted session")
-	// ErrThere means that the session cannot be restored, because another session has its name now.
+	// ErrThere means that the session cannot be restored, because a new session has the same name.
 	ErrThere = errors.New("another session has this name")
 )
 
@@ -60,9 +60,9 @@ func Refs(ctx context.Context, remote *transport.Remote) (map[string]object.ID, 
 	return there, nil
 }
 
-// Of returns those refs of a session remote that belong to the session of l. These are the refs whose names contain the session's
-// name, and branches and tags that only this session pushes or that have the values that it pushed. owner is the id that
-// session.OwnerRef has if it names this session; there are all refs of the session remote.
+// Of returns those refs of a session remote that belong to the session with the layout l: the refs whose names contain the
+// session's name, and branches and tags that only this session pushes or that still have the values that it pushed. The parameter
+// owner is the id that session.OwnerRef has if it names this session; the map there holds all refs of the session remote.
 func Of(l session.Layout, owner object.ID, there map[string]object.ID) map[string]object.ID {
 	mine := map[string]object.ID{}
 	for name, id := range there {
@@ -89,13 +89,13 @@ func Of(l session.Layout, owner object.ID, there map[string]object.ID) map[strin
 	return mine
 }
 
-// prefix returns the prefix of the trash refs of session name if the session was deleted at the given time.
+// prefix returns the prefix of the trash refs of the session called name if it was deleted at the time at.
 func prefix(name string, at time.Time) string {
 	return thin.TrashPrefix + name + "/" + strconv.FormatInt(at.Unix(), 10) + "/"
 }
 
-// Delete moves the refs of session name to the trash. It returns the names of the refs that the session remote refuses to delete,
-// such as the branch that its HEAD names.
+// Delete moves the refs of the session called name to the trash. It returns the names of the refs that the session remote refuses
+// to delete, such as the branch to which the HEAD of the session remote points.
 func Delete(ctx context.Context, remote *transport.Remote, name string, refs map[string]object.ID,
 	now time.Time) (kept []string, err error) {
 	to := prefix(name, now)
@@ -117,7 +117,7 @@ func Delete(ctx context.Context, remote *transport.Remote, name string, refs map
 	return kept, nil
 }
 
-// List returns the deleted sessions among the refs there of a session remote, newest deletion first.
+// List returns the deleted sessions among the refs in the map there, the refs of a session remote. The newest deletion is first.
 func List(there map[string]object.ID) []Deleted {
 	found := map[string]*Deleted{}
 	for ref, id := range there {
@@ -147,9 +147,9 @@ func List(there map[string]object.ID) []Deleted {
 	return all
 }
 
-// Undelete restores the session of the given name. If several such sessions were deleted, it restores the one that was deleted
-// last. taken are the names of refs that were created again after the deletion with another value: Undelete leaves them
-// unchanged, and the deleted session's values stay in the trash.
+// Undelete restores the deleted session called name. If several sessions with this name were deleted, Undelete restores the
+// session that was deleted last. The result taken lists the refs that were created again with another value after the deletion:
+// Undelete leaves these refs unchanged, and the values of the deleted session stay in the trash.
 func Undelete(ctx context.Context, remote *transport.Remote, name string, there map[string]object.ID) (taken []string, err error) {
 	i := slices.IndexFunc(List(there), func(d Deleted) bool { return d.Session == name })
 	if i < 0 {
@@ -157,7 +157,7 @@ func Undelete(ctx context.Context, remote *transport.Remote, name string, there 
 	}
 	d := List(there)[i]
 	meta := session.MetaRef(name)
-	// A new session of the same name may exist. The two must not be mixed.
+	// A new session with the same name may exist. The refs of the two sessions must not be mixed.
 	if now := there[meta]; !now.IsZero() && now != d.refs[meta] {
 		return nil, fmt.Errorf("restore session %s: %w", name, ErrThere)
 	}
@@ -201,8 +201,8 @@ func Expire(ctx context.Context, remote *transport.Remote, there map[string]obje
 	return nil
 }
 
-// move updates refs of a session remote. If all is set and the server supports it, the updates are atomic: the server makes all of
-// them or none. kept are the names of the refs that the server refuses to delete. Any other refused update is an error.
+// move updates refs of a session remote. If all is set and the server supports it, the updates are atomic: the server makes all
+// of them or none. The result kept lists the refs that the server refuses to delete. Any other refused update is an error.
 func move(ctx context.Context, remote *transport.Remote, updates []transport.RefUpdate, all bool) (kept []string, err error) {
 	if len(updates) == 0 {
 		return nil, nil
