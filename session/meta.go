@@ -19,7 +19,8 @@ type Meta struct {
 	FromRemote  string       `json:"from_remote,omitempty"` // URL of the parent session's session remote, without secrets
 	Branches    string       `json:"branches,omitempty"`    // pattern of branch names on the session remote; see Layout.Branches
 	Lanes       []Lane       `json:"lanes"`                 // chains of checkpoints; see Lane
-	Erased      []Erasure    `json:"erased,omitempty"`      // records erased from the transcript; forks of the session erase their copies of these records
+	// Records erased from the transcript; forks of the session erase their copies of these records.
+	Erased      []Erasure    `json:"erased,omitempty"`
 	Transitions []Transition `json:"-"`                     // oldest first; stored in transitions.jsonl, one per line
 }
 

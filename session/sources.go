@@ -128,7 +128,8 @@ func (s *sources) Open(id object.ID) (io.ReadCloser, error) {
 	in, out := io.Pipe()
 	go func() {
 		out.CloseWithError(s.look(id, func(p reader) error {
-			if _, _, err := p.Size(id); err != nil { // otherwise look could try the next reader after this one has written a part of the contents
+			// Otherwise look could try the next reader after this one has written a part of the contents.
+			if _, _, err := p.Size(id); err != nil {
 				return err
 			}
 			return p.WriteTo(id, out)
@@ -194,7 +195,8 @@ func (s *sources) Remotes(id object.ID) bool {
 		if err != nil {
 			continue
 		}
-		if packs.Promised(id) || packs.Refresh() == nil && packs.Promised(id) { // git may have fetched the object since the packs were listed
+		// Git may have fetched the object since the packs were listed.
+		if packs.Promised(id) || packs.Refresh() == nil && packs.Promised(id) {
 			return true
 		}
 	}

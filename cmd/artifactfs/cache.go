@@ -75,8 +75,8 @@ daemon is writing. It never removes data that exists only on this host.`,
 	return cmd
 }
 
-// cacheStat prints the sizes of the state directory. Without a state directory it prints an empty report. The contents
-// quota is that of the running daemons.
+// cacheStat prints the sizes of the state directory. If the state directory does not exist, it prints an empty report. The quota
+// of contents in the report is the quota of the running daemons.
 func cacheStat(ctx context.Context, a *cli.App) error {
 	st, err := space.Examine(ctx, a.State)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -97,7 +97,7 @@ func cacheStat(ctx context.Context, a *cli.App) error {
 	return errors.Join(err, asked)
 }
 
-// printCache prints a table of the remotes and one of the mounts and sessions.
+// printCache prints a table of the remotes, and a table of the mounts and sessions.
 func printCache(a *cli.App, st space.Report, found cli.Survey) error {
 	fmt.Fprintf(a.Stdout, "contents: %s, %s, evictable", cli.Plural(st.Blobs.Blobs, "blob"), cli.BytesOf(st.Blobs.Bytes))
 	if st.Blobs.Quota > 0 {
@@ -120,7 +120,7 @@ func printCache(a *cli.App, st space.Report, found cli.Survey) error {
 			cli.Count(r.Blobs), cli.BytesOf(r.BlobBytes), needed)
 	}
 	w.Flush()
-	// The daemons count the changes; "?" means that one could not.
+	// The daemons count the changes; "?" means that a daemon could not count them.
 	changed := map[string]string{}
 	for _, m := range found.Mounts {
 		changed[m.ID] = cli.Count(m.Overlay.Changed)
@@ -148,7 +148,7 @@ func printCache(a *cli.App, st space.Report, found cli.Survey) error {
 	return nil
 }
 
-// orDash returns s on one line, or "-" if it is empty.
+// orDash returns s with all its words on one line, or "-" if s is empty.
 func orDash(s string) string {
 	if s == "" {
 		return "-"
@@ -156,11 +156,11 @@ func orDash(s string) string {
 	return (&control.Error{Cause: s}).Error()
 }
 
-// cacheGC evicts contents and removes unused stores. Without a quota it uses the largest quota of the running daemons.
-// Without a daemon the default quota applies.
+// cacheGC evicts contents and removes unused stores. Without a quota on the command line, it uses the largest quota of the
+// running daemons, or the default quota if no daemon runs.
 func cacheGC(ctx context.Context, a *cli.App, quota int64, dryRun bool) error {
 	if quota == 0 {
-		found, _ := a.Survey(ctx) // status reports daemons that do not answer
+		found, _ := a.Survey(ctx) // drop the error, because the command status reports daemons that do not answer
 		for _, d := range found.Daemons {
 			quota = max(quota, d.Cache.Quota)
 		}

@@ -120,7 +120,7 @@ func sayLeft(a *cli.App, c control.CheckpointReply) {
 		}
 		names = append(names, cli.LeftText(l))
 	}
-	// The reply lists only a part of the paths; Excluded is the number of all.
+	// The reply lists only some of the paths; Excluded is the number of all paths that the checkpoint does not contain.
 	more := int(c.Checkpoint.Excluded) - ignored - len(names)
 	if len(names) == 0 {
 		return
@@ -144,7 +144,7 @@ func milliseconds(ms float64) string {
 	return cli.Seconds(time.Duration(ms * float64(time.Millisecond)))
 }
 
-// syncCommand returns the command sync. The daemon pushes; the command waits for it.
+// syncCommand returns the command sync. The daemon pushes the session; the command waits for the end of the push.
 func syncCommand(a *cli.App) *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{
@@ -205,7 +205,7 @@ func syncSessions(ctx context.Context, a *cli.App, dir string, timeout time.Dura
 	return err
 }
 
-// printSynced prints where the session was pushed to.
+// printSynced prints the name of the session remote to which the session was pushed.
 func printSynced(w io.Writer, s control.SessionStatus) error {
 	_, err := fmt.Fprintf(w, "session %s is on %s\n", s.Name, cli.SessionRemoteText(s))
 	return err
@@ -218,7 +218,7 @@ func unsynced(verb, dir string, s control.SessionStatus) error {
 		cause += ": " + sentence(s.Error)
 	}
 	hint := "the changes are stored on this host, and the push is retried automatically"
-	if verb != "sync" { // no daemon retries the push
+	if verb != "sync" { // for other verbs, no daemon retries the push
 		hint = "the changes are stored on this host and will be pushed when session " + s.Name + " is mounted again"
 	}
 	return &control.Error{Code: control.ExitUnsynced, Verb: verb, Object: dir, Cause: cause, Hint: hint}

@@ -17,12 +17,12 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// stoppedFor is how long CMD must stay stopped before this process stops itself too.
+// stoppedFor is the time for which CMD must stay stopped before this process stops, too.
 const stoppedFor = 50 * time.Millisecond
 
 // forwarded lists the signals that this process passes on to CMD. Like a child of a shell script, CMD is in the process group of
-// this process, so that a pipeline that contains run is one job. The terminal sends its signals to the whole group, so these
-// reach CMD directly and must not be passed on a second time.
+// this process, so that a pipeline that contains the command run is one job. The terminal sends its signals to the whole group,
+// so they reach CMD directly and must not be passed on a second time.
 var forwarded = []os.Signal{
 	syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM, syscall.SIGWINCH,
 }
@@ -41,7 +41,7 @@ func runChild(a *cli.App, command []string, dir string) (int, error) {
 	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Dir = dir
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, a.Stdout, a.Stderr
-	if errors.Is(cmd.Err, exec.ErrDot) { // a relative directory in PATH is relative to CMD's working directory
+	if errors.Is(cmd.Err, exec.ErrDot) { // a relative directory in PATH is relative to the working directory of CMD
 		cmd.Err = nil
 	}
 	cmd.Env = childEnvironment(dir)
@@ -52,7 +52,7 @@ func runChild(a *cli.App, command []string, dir string) (int, error) {
 			wanted = append(wanted, s)
 		}
 	}
-	// Signals are caught before CMD starts, so that none is lost.
+	// Catch signals before CMD starts, so that no signal is lost.
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, wanted...)
 	defer signal.Stop(signals)
@@ -94,10 +94,10 @@ func childEnvironment(dir string) []string {
 	return append(env, "PWD="+filepath.Clean(dir))
 }
 
-// terminal is the controlling terminal; file is nil if there is none.
+// terminal is the controlling terminal; the field file is nil if there is none.
 type terminal struct {
 	file *os.File
-	// state has the settings when this process started.
+	// state holds the settings of the terminal at the start of this process.
 	state *unix.Termios
 }
 
@@ -134,9 +134,9 @@ func (t terminal) foreground() (group int, ok bool) {
 	return group, err == nil
 }
 
-// wait waits until CMD has ended and returns its status. If CMD stops itself, as a shell does with `suspend`, this process stops
-// too. Its parent, usually a shell with job control, then gets the terminal. When the parent continues this process, it
-// continues CMD.
+// wait waits until CMD has ended and returns its status. If CMD stops itself, as a shell does with `suspend`, this process also
+// stops. The parent of this process, usually a shell with job control, then gets the terminal. After the parent has continued
+// this process, wait continues CMD.
 func (t terminal) wait(pid int) unix.WaitStatus {
 	any := pid
 	if os.Getpid() == 1 { // process 1 of a container must reap all orphans
@@ -184,14 +184,14 @@ func isStopped(pid int) bool {
 	return err == nil && (stat.State == 'T' || stat.State == 't')
 }
 
-// give makes the process group to the foreground group of the terminal. It is needed after CMD has ended, because a shell with
-// its own process group may exit without restoring the foreground group.
+// give makes the process group to, a parameter, the foreground group of the terminal. This is needed after CMD has ended, because
+// a shell with its own process group may exit without restoring the foreground group.
 func (t terminal) give(to int) {
 	if group, ok := t.foreground(); !ok || group == to {
 		return
 	}
-	// The kernel stops a background process that sets the foreground group, unless the process ignores SIGTTOU. CMD is
-	// already running and does not inherit this.
+	// The kernel stops a background process that sets the foreground group, unless the process ignores SIGTTOU. CMD is already
+	// running, so it does not inherit the ignored signal.
 	signal.Ignore(syscall.SIGTTOU)
 	defer signal.Reset(syscall.SIGTTOU)
 	unix.IoctlSetPointerInt(int(t.file.Fd()), unix.TIOCSPGRP, to)
@@ -204,7 +204,7 @@ func (t terminal) restore(status unix.WaitStatus) {
 		return
 	}
 	if group, ok := t.foreground(); !ok || unix.Kill(-group, 0) == nil && group != unix.Getpgrp() {
-		return // another job is in the foreground: this process runs in the background
+		return // another job is in the foreground, and this process runs in the background
 	}
 	t.give(unix.Getpgrp())
 	if status.Signaled() && t.state != nil { // CMD could not restore the settings itself

@@ -14,11 +14,11 @@ import (
 
 // examination contains the arguments of the doctor command.
 type examination struct {
-	// Values of --fix, --deep and --offline.
+	// The values of the flags --fix, --deep and --offline.
 	fix, deep, offline bool
-	// Remotes on the command line, to check in addition to those of the mounts.
+	// remotes lists the remotes on the command line, which are checked in addition to those of the mounts.
 	remotes []string
-	// File with the token for these remotes.
+	// tokenFile is the path of the file with the token for the remotes on the command line.
 	tokenFile string
 }
 
@@ -103,8 +103,8 @@ func examine(ctx context.Context, a *cli.App, e examination) error {
 	return err
 }
 
-// daemonFindings returns the findings about the running daemons; asked is the error of the survey. A daemon of another
-// version is a warning.
+// daemonFindings returns the findings about the running daemons. The parameter asked is the error of the survey. For a daemon of
+// another version, the finding is a warning.
 func daemonFindings(found cli.Survey, asked error) (all []doctor.Finding) {
 	say := func(level doctor.Level, object, what, hint string) {
 		all = append(all, doctor.Finding{Object: object, What: what, Level: level, Wrong: level == doctor.LevelBad, Hint: hint})
@@ -136,8 +136,7 @@ func daemonFindings(found cli.Survey, asked error) (all []doctor.Finding) {
 	return all
 }
 
-// findingsOfMounts returns the findings about failed and degraded mounts. With fix it removes the records of failed
-// mounts.
+// findingsOfMounts returns the findings about failed and degraded mounts. If fix is set, it removes the records of failed mounts.
 func findingsOfMounts(a *cli.App, found cli.Survey, fix bool) (all []doctor.Finding) {
 	for _, m := range found.Mounts {
 		switch m.State {

@@ -95,7 +95,7 @@ func (h helperRun) openAutomount() (through string, err error) {
 	return proc.Of(os.Getpid()).FDPath(fd), nil
 }
 
-// helperCode translates an exit code of artifactfs to one of mount(8).
+// helperCode translates an exit code of artifactfs to an exit code of mount(8).
 func helperCode(code int) int {
 	switch code {
 	case control.ExitDone:
@@ -106,8 +106,8 @@ func helperCode(code int) int {
 	return helperFailed
 }
 
-// helperUnmount unmounts through the daemon. It calls umount(2) itself if no daemon serves the directory, because the mount is
-// dead or belongs to another state directory, or if flags of umount(2) are set.
+// helperUnmount unmounts through the daemon. It calls umount(2) itself if flags of umount(2) are set, or if no daemon of the
+// state directory serves the mount.
 func helperUnmount(a *cli.App, h helperRun) error {
 	ctx, stop := signal.NotifyContext(context.Background(), deadlySignals()...)
 	defer stop()
@@ -131,11 +131,11 @@ func helperUnmount(a *cli.App, h helperRun) error {
 // helperRun is one run of a helper.
 type helperRun struct {
 	unmount bool
-	// Operands of the helper: the remote and the directory.
+	// source and dir are the operands of the helper: the remote and the directory.
 	source, dir string
 	command     []string // arguments of artifactfs mount
 	flags       uintptr  // mount(2) flags to add, or umount(2) flags for a direct call
-	// Values of -f and -v.
+	// fake and verbose are the values of -f and -v.
 	fake, verbose bool
 }
 
@@ -151,7 +151,7 @@ func parseHelper(name string, args []string) (h helperRun, err error) {
 			continue
 		}
 		for j, letter := range arg[1:] {
-			if strings.ContainsRune("oNt", letter) { // the value follows directly or is the next argument
+			if strings.ContainsRune("oNt", letter) { // these letters have a value, which follows directly or is the next argument
 				value := arg[2+j:]
 				if value == "" {
 					if i++; i == len(args) {
@@ -167,7 +167,7 @@ func parseHelper(name string, args []string) (h helperRun, err error) {
 			switch letter {
 			case 's':
 				sloppy = true
-			case 'f': // force for umount, fake for mount
+			case 'f': // -f means force for umount, and fake for mount
 				if h.unmount {
 					h.flags |= unix.MNT_FORCE
 				} else {
@@ -177,7 +177,7 @@ func parseHelper(name string, args []string) (h helperRun, err error) {
 				h.verbose = true
 			case 'l':
 				h.flags |= unix.MNT_DETACH
-			case 'n', 'r', 'i', 'w': // mtab is obsolete, and -r and -w are also passed as options
+			case 'n', 'r', 'i', 'w': // -n has no effect without mtab, and -r and -w are also passed as options
 			default:
 				return h, helperError(name, fmt.Sprintf("unknown flag -%c", letter))
 			}
@@ -228,7 +228,7 @@ var mountFlags = map[string]uintptr{
 }
 
 // generic lists options that are ignored, because they are meant for mount(8) and init systems, are always in effect, or have no
-// meaning for artifactfs. A mount is nosuid and nodev, and does not record access times.
+// meaning for artifactfs. A mount of artifactfs is always nosuid and nodev, and never records access times.
 var generic = []string{
 	"defaults", "rw", "auto", "noauto", "nouser", "users", "owner", "group", "nofail", "fail", "_netdev", "nosuid", "suid", "nodev", "dev",
 	"atime", "diratime", "norelatime", "nostrictatime", "lazytime", "nolazytime", "sync", "async", "dirsync",
@@ -251,7 +251,7 @@ func (h *helperRun) translate(name string, options []string, sloppy bool) error 
 		switch {
 		case key == "" || key == "user" || slices.Contains(generic, key) || strings.HasPrefix(key, "x-") ||
 			strings.HasPrefix(key, "X-") || key == "comment":
-		case key == "exec": // cancels the noexec that user implies
+		case key == "exec": // exec cancels the noexec that user implies
 			h.flags &^= unix.MS_NOEXEC
 		case mountFlags[key] != 0:
 			h.flags |= mountFlags[key]
@@ -278,7 +278,7 @@ func (h *helperRun) translate(name string, options []string, sloppy bool) error 
 	return nil
 }
 
-// restrict adds the mount flags of the options to the mount, by a bind remount.
+// restrict adds the mount flags that the options require to the mount, by a bind remount.
 func (h *helperRun) restrict() error {
 	if h.flags == 0 {
 		return nil

@@ -11,7 +11,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// listCommand returns the command list: the status of all mounts with one line for each.
+// listCommand returns the command list, which prints the status of all mounts, one line for each mount.
 func listCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:     "list",
@@ -38,7 +38,7 @@ func listMounts(ctx context.Context, a *cli.App) error {
 		return asked
 	}
 	if len(all) == 0 {
-		return asked // scripts rely on empty output for no mounts
+		return asked // print nothing, because scripts rely on empty output if there are no mounts
 	}
 	w := tabwriter.NewWriter(a.Stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "DIR\tREF\tSTATE\tFILES\tFETCHED\tCHANGED\tSESSION\tPENDING\tREMOTE")

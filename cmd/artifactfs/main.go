@@ -25,13 +25,13 @@ import (
 // main runs the command line, the helper of mount(8), or git's fsmonitor hook, depending on the name of the program. It
 // removes secrets from the process's arguments and environment first.
 func main() {
-	if query.IsHook(os.Args[0]) { // fallback if the separate hook program is not installed
+	if query.IsHook(os.Args[0]) { // this is the fallback if the separate hook program is not installed
 		os.Exit(query.Hook(os.Args, os.Stdout))
 	}
 	serving.HideSecrets()
 	cli.CompleteEnvironment()
 	cli.Version = versionText()
-	// The tokens are removed from the environment, so that no child process inherits them.
+	// Remove the tokens from the environment, so that no child process inherits them.
 	token := control.Secret(os.Getenv(cli.TokenVariable))
 	os.Unsetenv(cli.TokenVariable)
 	sessionToken := control.Secret(os.Getenv(cli.SessionTokenVariable))
@@ -49,7 +49,7 @@ func run(a *cli.App, args []string) int {
 	defer stop()
 	context.AfterFunc(ctx, func() {
 		if !a.Serving {
-			stop() // a second Ctrl-C ends the process at once
+			stop() // restore the default action, so that a second Ctrl-C ends the process at once
 		}
 	})
 	root := rootCommand(a)
@@ -141,7 +141,7 @@ doc/protocol.md lists the codes.`,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
-		// Cobra's default distance; with 0, SuggestionsFor would return nothing.
+		// Set Cobra's default distance, because SuggestionsFor would return nothing with 0.
 		SuggestionsMinimumDistance: 2,
 	}
 	root.SetOut(a.Stdout)

@@ -36,7 +36,7 @@ message and hint that --json prints.`,
 			}
 			err := mcp.Serve(cmd.Context(), versionText(), findSession(a, cli.First(args)), os.Stdin, a.Stdout)
 			if errors.Is(err, context.Canceled) {
-				return nil // agents end the server by a signal
+				return nil // an agent ends the server by a signal, which is not an error
 			}
 			return err
 		},
@@ -44,8 +44,8 @@ message and hint that --json prints.`,
 	}
 }
 
-// findSession returns a function that looks up the mount of a session at each call. The parameter of is the name of the
-// session or a directory, in the form of the flag -C.
+// findSession returns a function that looks up the mount of a session at each call. The parameter of is the name of the session
+// or a directory in its mount, in the form of the flag -C.
 func findSession(a *cli.App, of string) mcp.Find {
 	return func(ctx context.Context, verb string) (mcp.Session, error) {
 		w, err := sessions.SessionOf(ctx, a, verb, of)
@@ -56,7 +56,7 @@ func findSession(a *cli.App, of string) mcp.Find {
 		if err != nil || verb != "status" {
 			return mcp.Session{Client: m.Client, Mount: m.MountStatus}, err
 		}
-		// SessionOf omits the numbers that take the daemon time to count, so the status is requested again.
+		// Request the status again, because SessionOf omits the numbers for which the daemon has to count files.
 		status, err := m.Client.Status(ctx)
 		for _, s := range status.Mounts {
 			if s.Dir == m.Dir {

@@ -45,8 +45,8 @@ of each file that the commits of the range have changed. The command returns whe
 	return cmd
 }
 
-// prefetchPaths asks the daemon of the mount at dir to prefetch, and prints the result. If commits are named, the daemon writes
-// their contents to git's object store.
+// prefetchPaths asks the daemon of the mount at dir to prefetch contents, and prints the result. If commits are named, the daemon
+// writes the contents of these commits to git's object store.
 func prefetchPaths(ctx context.Context, a *cli.App, dir string, specs []string, wait bool, commits []string) error {
 	all, asked := a.Mounts(ctx)
 	m, err := cli.Find(all, asked, "prefetch", dir)
@@ -80,11 +80,11 @@ func prefetchPaths(ctx context.Context, a *cli.App, dir string, specs []string, 
 	return err
 }
 
-// pathsInMount converts pathspecs relative to dir to paths relative to the mount's root; dir is the root or a directory
-// below it. It returns no paths if everything is selected.
+// pathsInMount converts pathspecs relative to dir to paths relative to the mount's root; dir is the root or a directory below it.
+// If the pathspecs select the whole mount, pathsInMount returns no paths.
 func pathsInMount(root, dir string, specs []string) ([]string, error) {
 	below := ""
-	// dir may contain symbolic links, root does not.
+	// dir may contain symbolic links, but root does not.
 	for _, spelling := range cli.Spellings(dir) {
 		if cli.Inside(root, spelling) {
 			below, _ = filepath.Rel(root, spelling)
@@ -105,7 +105,7 @@ func pathsInMount(root, dir string, specs []string) ([]string, error) {
 				Hint: "type a PATHSPEC relative to DIR"}
 		}
 		if joined == "." {
-			return nil, nil // the whole mount
+			return nil, nil // the pathspecs select the whole mount
 		}
 		paths = append(paths, joined)
 	}

@@ -26,20 +26,20 @@ const (
 )
 
 const (
-	busyTime = 2 * time.Second       // how long processes left by CMD may still use the mount
+	busyTime = 2 * time.Second       // time for which processes that CMD has left running may still use the mount
 	busyPoll = 50 * time.Millisecond // interval between attempts to unmount
 )
 
 // runOptions holds the arguments of the run command.
 type runOptions struct {
 	mounts.MountOptions
-	// Directory to mount at; "": a temporary one.
+	// dir is the directory to mount at; "" means a temporary directory.
 	dir string
-	// The session is deleted after the command, without an entry in the trash.
+	// discard makes run delete the session after the command, without an entry in the trash.
 	discard bool
-	// How long the session is kept; 0: until it is discarded.
+	// keep is the time for which the session is kept; 0 means until the session is discarded.
 	keep cli.Days
-	// CMD and its arguments.
+	// command is CMD with its arguments.
 	command []string
 }
 
@@ -104,8 +104,8 @@ func runIn(a *cli.App, cmd *cobra.Command, args []string, o runOptions) error {
 	if a.JSON {
 		return cli.Usage(cmd, errors.New("--json is not possible: the output is that of CMD"))
 	}
-	// A missing command is reported before anything is mounted. A command with a slash in its name may be a file in the mount,
-	// so it is not checked.
+	// Report a missing command before anything is mounted. A command with a slash in its name may be a file in the mount, so do
+	// not check it.
 	if !strings.Contains(o.command[0], "/") {
 		if _, err := exec.LookPath(o.command[0]); err != nil && !errors.Is(err, exec.ErrDot) {
 			return cannotRun(o.command[0], err)
@@ -116,7 +116,7 @@ func runIn(a *cli.App, cmd *cobra.Command, args []string, o runOptions) error {
 		return err
 	}
 	defer place.remove()
-	a.Passing = true // do not mount it again after a restart of the machine
+	a.Passing = true // do not mount the directory again after a restart of the machine
 	if err := o.Complete(cmd, append(remote, place.dir), a); err != nil {
 		return err
 	}
@@ -126,7 +126,7 @@ func runIn(a *cli.App, cmd *cobra.Command, args []string, o runOptions) error {
 // place is the directory at which run mounts.
 type place struct {
 	dir    string
-	parent string // temporary directory that contains dir and is removed with it; "": none
+	parent string // temporary directory that contains dir and is removed with it; "" if there is none
 }
 
 // makePlace returns the directory of --dir, or creates a temporary one. The temporary directory has the name that git
@@ -152,14 +152,14 @@ func makePlace(o runOptions, remote string) (place, error) {
 // remove removes the temporary directory.
 func (p place) remove() {
 	if p.parent != "" {
-		os.Remove(p.parent) // fails while a mount is still in it
+		os.Remove(p.parent) // this fails while a mount is still in the directory, which is then kept
 	}
 }
 
 // runMounted mounts the remote, runs the command and unmounts. It returns the exit code of the command. If the command succeeded
 // and the unmount failed, it returns the error of the unmount instead.
 func runMounted(ctx context.Context, a *cli.App, o runOptions) error {
-	if err := serving.KeepMemory(); err != nil { // CMD runs as the same user and must not read the secrets in this process
+	if err := serving.KeepMemory(); err != nil { // CMD runs as the same user, and must not read the secrets in the memory of this process
 		return cli.Failure("run", o.Request.Dir, err)
 	}
 	p := a.NewProgress()
@@ -168,20 +168,20 @@ func runMounted(ctx context.Context, a *cli.App, o runOptions) error {
 	if err != nil {
 		return cli.Failure("run", o.Request.Dir, err)
 	}
-	a.Serving = true // from here on all signals are passed on to the command
+	a.Serving = true // from now on, all signals are passed on to the command
 	code, err := control.ExitFailed, ctx.Err()
 	if err == nil && !mountedAt(reply.Dir) { // in another mount namespace, CMD would run in an empty directory
 		err = &control.Error{Verb: "run", Object: reply.Dir,
 			Cause: "directory was mounted in the daemon's mount namespace, which differs from the one of this command",
 			Hint:  "add --state DIR with another state directory to start a daemon in this mount namespace"}
 	}
-	if err == nil { // no signal arrived after the mount
+	if err == nil { // no signal arrived after the mount was made
 		code, err = runChild(a, o.command, reply.Dir)
 	}
 	if err != nil {
 		cli.PrintError(a.Stderr, control.AsError(err))
 	}
-	// The mount must be unmounted even if a signal has ended CMD.
+	// Unmount even if a signal has ended CMD, and with it ctx.
 	ctx = context.WithoutCancel(ctx)
 	if err := endRun(ctx, a, reply, o); err != nil {
 		e := control.AsError(cli.Failure("unmount", reply.Dir, err))
@@ -213,8 +213,9 @@ func cannotRun(name string, err error) error {
 	return &control.Error{Code: code, Verb: "run", Object: name, Cause: cause.Error()}
 }
 
-// endRun unmounts after the command has ended, and prints the name of the session that stores the changes. If processes still
-// use the mount after busyTime, endRun detaches it. It starts a daemon if the one that served the mount has ended.
+// endRun unmounts after the command has ended, and prints the name of the session that stores the changes. If processes still use
+// the mount after busyTime, endRun detaches the mount. If the daemon that served the mount has ended, endRun starts another
+// daemon.
 func endRun(ctx context.Context, a *cli.App, m control.MountReply, o runOptions) error {
 	client, err := a.EnsureDaemon(ctx)
 	if err != nil {
@@ -248,7 +249,8 @@ func endRun(ctx context.Context, a *cli.App, m control.MountReply, o runOptions)
 	return nil
 }
 
-// mountedAt reports whether artifactfs is mounted at dir in this mount namespace; true if that is unknown.
+// mountedAt reports whether artifactfs is mounted at dir in this mount namespace. It returns true if the mount table cannot be
+// read.
 func mountedAt(dir string) bool {
 	table, err := mountinfo.Self()
 	return err != nil || cli.HasMount(table, dir)

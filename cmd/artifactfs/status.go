@@ -98,8 +98,8 @@ func showStatus(ctx context.Context, a *cli.App, args []string) error {
 	return asked
 }
 
-// findAny returns the mount that contains dir, or else the session that was last mounted at dir. If neither exists, it returns
-// the error of cli.Find.
+// findAny returns the mount that contains dir, or else the session that was last mounted at dir. If neither exists, findAny
+// returns the error of cli.Find. The parameter asked is the error of the survey.
 func findAny(all []cli.Served, asked error, dir string) (cli.Served, error) {
 	m, err := cli.Find(all, asked, "status", dir)
 	if err != nil {
@@ -110,8 +110,8 @@ func findAny(all []cli.Served, asked error, dir string) (cli.Served, error) {
 	return m, err
 }
 
-// printAll writes the status of all mounts of all daemons as one control.Status. Its daemon and cache are those of the shared
-// daemon, if that is running.
+// printAll writes the status of all mounts of all daemons as one control.Status. Its fields for the daemon and the cache have the
+// values of the shared daemon, if that daemon is running.
 func printAll(w io.Writer, all cli.Survey) error {
 	s := control.Status{Mounts: make([]control.MountStatus, len(all.Mounts))}
 	for i, m := range all.Mounts {
@@ -185,7 +185,7 @@ func printStatus(w io.Writer, m control.MountStatus, now time.Time) {
 		line("refused", "and %s more (--json shows all)", cli.Count(int64(n)))
 	}
 	if m.State == control.StatePreparing {
-		return // the daemon does not know the rest yet
+		return // the daemon does not know the rest of the status yet
 	}
 	line("remote", "%s", m.Remote)
 	line("ref", "%s", refAndCommit(m))
@@ -299,7 +299,7 @@ func historyText(m control.MountStatus) string {
 	return string(m.History) + ", git is not ready yet"
 }
 
-// share returns the fetched part of the blobs in percent, rounded down so that 100 % means all.
+// share returns the percentage of blobs that were fetched, rounded down so that 100 % means all.
 func share(b control.BlobStatus) string {
 	if b.Total == 0 {
 		return ""

@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	// traceAgain is how long trace waits for a new worker to serve the mount after the previous one has ended.
+	// traceAgain is the time for which trace waits for a new worker to serve the mount after the previous worker has ended.
 	traceAgain = 10 * time.Second
-	// tracePoll is the interval between attempts to connect to it.
+	// tracePoll is the interval between attempts to connect to the new worker.
 	tracePoll = 50 * time.Millisecond
 )
 
@@ -66,7 +66,7 @@ func printTrace(ctx context.Context, a *cli.App, dir string, all bool) error {
 		case ctx.Err() != nil, err == nil:
 			return nil
 		case t.pid != 0 && errors.Is(err, control.ErrNoServer):
-			t.broken() // the stream broke: another worker continues the mount, or none does
+			t.broken() // the stream broke, and another worker may continue the mount
 		case t.again.IsZero():
 			return cli.Failure("trace", m.Dir, err)
 		}
@@ -84,10 +84,10 @@ func printTrace(ctx context.Context, a *cli.App, dir string, all bool) error {
 // follower prints the trace streams of successive workers.
 type follower struct {
 	app *cli.App
-	// Buffered stdout, flushed after each message.
+	// out is the buffered standard output, which is flushed after each message.
 	out   *bufio.Writer
-	pid   int       // process that serves the mount; 0: not known yet
-	again time.Time // deadline for the next worker; zero while one serves
+	pid   int       // process that serves the mount; 0 if it is not known yet
+	again time.Time // deadline for the next worker; zero while a worker serves
 }
 
 // broken starts the wait for the next worker.
@@ -124,7 +124,7 @@ func (f *follower) show(t control.Trace) error {
 	return nil
 }
 
-// printEvent writes a line for one event; the path is last, because its length varies.
+// printEvent writes a line for one event. The path is the last column, because its length varies.
 func printEvent(w io.Writer, e control.TraceEvent) error {
 	command := e.Command
 	if e.PID == 0 {

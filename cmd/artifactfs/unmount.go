@@ -18,13 +18,15 @@ import (
 
 // unmountOptions holds the arguments of the unmount command.
 type unmountOptions struct {
-	// Directories and session names on the command line.
+	// dirs and sessions are the directories and session names on the command line.
 	dirs, sessions []string
-	// --all selects every mount of the state directory, --discard deletes the sessions.
+	// all is the value of --all, which selects every mount of the state directory; discard is the value of --discard, which
+	// deletes the sessions.
 	all, discard bool
-	// --yes skips the confirmation of --discard, --detach unmounts directories in use.
+	// yes is the value of --yes, which skips the confirmation of --discard; detach is the value of --detach, which unmounts
+	// directories in use.
 	yes, detach bool
-	// Longest wait for the session remote; 0: do not wait.
+	// timeout is the longest wait for the session remote; 0 means that the command does not wait.
 	timeout time.Duration
 }
 
@@ -103,8 +105,8 @@ type unmounted struct {
 	Discarded bool `json:"discarded,omitempty"`
 }
 
-// unmountMounts unmounts the selected mounts. It continues after a failure; the first error determines the exit code,
-// and the others are printed before it. With --all it ends the shared daemon too, if every mount was unmounted.
+// unmountMounts unmounts the selected mounts. It continues after a failure; the first error determines the exit code, and the
+// other errors are printed before it. With --all it also ends the shared daemon, if every mount was unmounted.
 func unmountMounts(ctx context.Context, a *cli.App, o unmountOptions) error {
 	mounts, asked := a.Mounts(ctx)
 	targets, errs := choose(mounts, asked, o)
@@ -119,7 +121,7 @@ func unmountMounts(ctx context.Context, a *cli.App, o unmountOptions) error {
 		}
 		reply, err := unmountOne(ctx, a, m, o)
 		if err != nil && o.all && control.AsError(err).Code == control.ExitNotMounted {
-			continue // another process has unmounted it since the mounts were listed
+			continue // another process has unmounted the directory since the mounts were listed
 		}
 		if err != nil {
 			errs = append(errs, cli.Failure("unmount", m.Dir, err))
@@ -151,7 +153,7 @@ func unmountMounts(ctx context.Context, a *cli.App, o unmountOptions) error {
 		}
 		late = append(late, reply.UnmountReply)
 	}
-	// A daemon that still has a mount must not be ended.
+	// End the daemon only if no mount is left.
 	if o.all && errors.Join(errs...) == nil {
 		errs = append(errs, endDaemon(ctx, a))
 	}
@@ -167,9 +169,9 @@ func unmountMounts(ctx context.Context, a *cli.App, o unmountOptions) error {
 	return cli.ReportAll(a, errs)
 }
 
-// choose returns the mounts and sessions that the arguments select. For each argument that selects nothing, or that names a
-// directory below the root of a mount, it returns an error. With --discard, the directory where a session was last mounted
-// selects that session.
+// choose returns the mounts and sessions that the arguments select. It returns an error for each argument that selects nothing or
+// that names a directory below the root of a mount. With --discard, the directory at which a session was last mounted selects
+// that session. The parameter asked is the error of the survey.
 func choose(mounts []cli.Served, asked error, o unmountOptions) (targets []cli.Served, errs []error) {
 	for _, dir := range o.dirs {
 		m, err := cli.Find(mounts, asked, "unmount", dir)
@@ -226,7 +228,7 @@ func unmountOne(ctx context.Context, a *cli.App, m cli.Served, o unmountOptions)
 }
 
 // discardUnmounted moves a session that is not mounted to the trash, and returns the time at which the session expires there. If
-// the session has a session remote, the daemon moves it; otherwise this process does.
+// the session has a session remote, the daemon moves the session; otherwise this process moves it.
 func discardUnmounted(ctx context.Context, a *cli.App, name string) (until time.Time, err error) {
 	if !catalog.Elsewhere(a.State, name) {
 		return time.Now().Add(trash.Keep), catalog.Discard(a.State, name)
@@ -277,7 +279,7 @@ func endDaemon(ctx context.Context, a *cli.App) error {
 	return err
 }
 
-// isDir reports whether dir is a spelling of the mount's directory, and not one below it.
+// isDir reports whether dir is another spelling of the mount's directory. It returns false for a directory below the mount.
 func isDir(mounted, dir string) bool {
 	for _, spelling := range cli.Spellings(dir) {
 		if spelling == mounted {

@@ -19,7 +19,8 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// leastInterval is the shortest interval of --watch, because a daemon needs time to count the fetched files.
+// leastInterval is the shortest interval of --watch. A shorter interval would be useless, because a daemon needs time to count
+// the fetched files.
 const leastInterval = 100 * time.Millisecond
 
 // interval is the value of a flag for a number of seconds.
@@ -71,8 +72,8 @@ type watcher struct {
 	before map[string]control.MountStatus // previous status of each mount, by directory
 }
 
-// watchStatus prints the status every interval until ctx ends. If the named mount is missing at first, the command ends;
-// later errors are displayed, because a daemon may be restarting.
+// watchStatus prints the status every interval until ctx ends. If the named mount is missing at first, the command ends with an
+// error. Later errors are displayed, because a daemon may be restarting.
 func watchStatus(ctx context.Context, a *cli.App, args []string, every time.Duration) error {
 	screen := cli.IsTerminal(a.Stdout) && os.Getenv("TERM") != "dumb"
 	var w watcher
@@ -160,7 +161,7 @@ func (w *watcher) table(out io.Writer, mounts []cli.Served, now time.Time, heade
 	for _, m := range mounts {
 		last, known := w.before[m.Dir]
 		before[m.Dir] = m.MountStatus
-		// The counters of a new worker start at 0.
+		// The counters of a new worker start at 0, so compute its rates from 0.
 		if known && last.PID != m.PID {
 			last = control.MountStatus{}
 		}
@@ -195,7 +196,7 @@ func (w *watcher) table(out io.Writer, mounts []cli.Served, now time.Time, heade
 	io.WriteString(out, text)
 }
 
-// fit writes the part of text that fits the terminal. A longer or wider text would make the terminal scroll.
+// fit writes the part of text that fits the terminal. A longer or wider text would scroll the terminal.
 func fit(out io.Writer, text string, width, height int) {
 	lines := strings.SplitAfter(strings.TrimSuffix(text, "\n"), "\n")
 	for i, line := range lines {

@@ -25,8 +25,8 @@ import (
 // Version is the version of this build. Command main sets it before it runs a command.
 var Version string
 
-// App is one run of the command line. The flags are valid after Init has returned. App has no lock, because a process runs only
-// one command.
+// App is one run of the command line. The flags are valid after the method Init has returned; commands run one at a time, so App
+// has no lock.
 type App struct {
 	Stdout, Stderr *os.File
 	Token          control.Secret // token for the remote, from the environment
@@ -34,18 +34,18 @@ type App struct {
 	// NewHost creates the Host that serves mounts in this process.
 	NewHost func(daemon.Config) (Host, error)
 
-	// Global flags.
-	// State is the absolute path of the state directory; Socket is the value of --socket, "" for the default.
+	// The fields below are global flags.
+	// State is the absolute path of the state directory; Socket is the value of --socket, or "" for the default socket.
 	State, Socket                string
 	JSON, Verbose, Quiet         bool
 	LogFile, LogLevel, LogFormat string
 	Metrics                      metricsAddress // address at which a daemon serves its metrics
 
-	Passing bool   // do not mount the mount again after a restart of the machine
+	Passing bool   // whether the mount must not be mounted again after a restart of the machine
 	Through string // path by which this process reaches the mount's directory: /proc/self/fd/N if a caller passed a descriptor
 
 	Running bool // whether the arguments were valid and a command runs
-	Serving bool // whether this process serves mounts; a second signal then must not kill it
+	Serving bool // whether this process serves mounts, so that a second signal must not kill it
 }
 
 // Init completes the global flags from the environment and finds the state directory. Cobra calls it after it has checked the
@@ -64,7 +64,7 @@ func (a *App) Init(cmd *cobra.Command, args []string) error {
 
 // CompleteFlag makes the shell complete the flag with these values. It panics if the command does not have the flag.
 func CompleteFlag(cmd *cobra.Command, name string, values ...string) {
-	// An error means that the flag does not exist; then every test of the command line fails.
+	// An error means that the flag does not exist. Then every test of the command line fails.
 	if err := cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
 		panic(err)
 	}
@@ -124,8 +124,8 @@ func Reason(err error) string {
 	return err.Error()
 }
 
-// Arguments returns a check of the number of arguments: no fewer than least, and no more than most unless most is
-// negative. takes describes the arguments in the error.
+// Arguments returns a check of the number of arguments: at least the number least, and at most the number most unless it is
+// negative. The error describes the arguments by the text takes.
 func Arguments(least, most int, takes string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) < least || most >= 0 && len(args) > most {
@@ -135,7 +135,8 @@ func Arguments(least, most int, takes string) cobra.PositionalArgs {
 	}
 }
 
-// EnsureDaemon returns a client of the shared daemon, which it starts if none runs. The daemon logs as this command does.
+// EnsureDaemon returns a client of the shared daemon, which it starts if none runs. The daemon has the same log settings as this
+// command.
 func (a *App) EnsureDaemon(ctx context.Context) (*control.Client, error) {
 	executable, err := os.Executable()
 	if err != nil {
@@ -146,7 +147,8 @@ func (a *App) EnsureDaemon(ctx context.Context) (*control.Client, error) {
 	return client, a.OfState(err)
 }
 
-// OfState adds the hint to choose another state directory to an error that reports that this one is not writable.
+// OfState adds a hint to an error that reports that the state directory is not writable. The hint is to choose another state
+// directory.
 func (a *App) OfState(err error) error {
 	if !errors.Is(err, fs.ErrPermission) && !errors.Is(err, syscall.EROFS) && !errors.Is(err, syscall.ENOTDIR) {
 		return err

@@ -25,8 +25,8 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// StatusTime is the timeout for the status of a daemon. A daemon replies without waiting for anything, so a slower one
-// hangs.
+// StatusTime is the timeout for the status of a daemon. A daemon replies without waiting for anything, so a daemon that needs
+// longer hangs.
 const StatusTime = 5 * time.Second
 
 // EndPoll is the interval at which a command checks whether a daemon that does not answer has ended.
@@ -37,7 +37,8 @@ type Served struct {
 	// MountStatus is the status that the daemon or the state directory reported.
 	control.MountStatus
 	Client *control.Client
-	// socket is the path of the daemon's socket; "" for the mount around the current directory.
+	// socket is the path of the daemon's socket; it is "" for the mount around the current directory, which is reached through
+	// the mount.
 	socket string
 }
 
@@ -55,7 +56,7 @@ func (a *App) Sockets(ctx context.Context) ([]string, error) {
 
 // Survey is the status of all daemons of a state directory.
 type Survey struct {
-	Mounts  []Served // also sessions that are not mounted and failed mounts; ordered by directory
+	Mounts  []Served // mounts, also failed ones, and sessions that are not mounted; ordered by directory
 	Daemons []Serving
 }
 
@@ -67,15 +68,15 @@ type Serving struct {
 	Cache control.CacheStatus
 }
 
-// Mounts returns the mounts of all daemons without their file counts, which a daemon needs time to compute. The error is
-// that of Survey.
+// Mounts returns the mounts of all daemons without their file counts, which a daemon needs time to compute. The error is that of
+// the method Survey.
 func (a *App) Mounts(ctx context.Context) ([]Served, error) {
 	s, err := a.surveyBy(ctx, (*control.Client).Mounts)
 	return s.Mounts, err
 }
 
-// Add adds failed mounts, and sessions that are not mounted. A failed mount that left changes gets only the entry of its session,
-// with the error of the mount.
+// Add adds sessions that are not mounted and failed mounts to s. If a failed mount has left changes, s gets only the entry of its
+// session, with the error of the mount.
 func (s *Survey) Add(unmounted, failed []control.MountStatus) {
 	sameWork := func(a, b control.MountStatus) bool { return a.Dir == b.Dir && a.Session.Name == b.Session.Name }
 	for _, m := range s.Mounts { // daemons report failed mounts, too
@@ -107,7 +108,7 @@ func (a *App) Survey(ctx context.Context) (Survey, error) {
 	return a.surveyBy(ctx, (*control.Client).Status)
 }
 
-// surveyBy is Survey with another request: question sends the request to one daemon and returns its reply.
+// surveyBy does the work of Survey. It sends the request question to each daemon.
 func (a *App) surveyBy(ctx context.Context, question func(*control.Client, context.Context) (control.Status, error)) (Survey, error) {
 	var s Survey
 	sockets, err := a.Sockets(ctx)
@@ -181,8 +182,8 @@ func ask(ctx context.Context, socket string,
 	return status, client, err
 }
 
-// Find returns the mount at dir, or the nearest one above it. If there is none, it returns the error of the survey,
-// asked, or if that is nil an error with exit code 4. An inner mount wins over one around it.
+// Find returns the mount at dir, or the nearest mount above it. If dir is in no mount, Find returns the error asked, the error of
+// the survey, or, if that is nil, an error with exit code 4. If one mount is inside another, the inner mount is returned.
 func Find(all []Served, asked error, verb, dir string) (Served, error) {
 	for _, spelling := range Spellings(dir) {
 		// The innermost mount has the longest directory.
@@ -206,8 +207,7 @@ func Find(all []Served, asked error, verb, dir string) (Served, error) {
 	return Served{}, e
 }
 
-// FindUnmounted returns the unmounted session that was last mounted at dir, or false if there is none or if another session is
-// mounted at dir now.
+// FindUnmounted returns the kept session that was last mounted at dir, unless another session is mounted there now.
 func FindUnmounted(all []Served, dir string) (Served, bool) {
 	for _, spelling := range Spellings(dir) {
 		if slices.ContainsFunc(all, func(m Served) bool { return m.Mounted() && m.Dir == spelling }) {
@@ -237,8 +237,8 @@ func ResumeCommand(m control.MountStatus) string {
 // ShellWord quotes a word for a shell if necessary.
 func ShellWord(w string) string { return control.ShellWord(w) }
 
-// NotMounted returns the error for a directory without a mount of this state directory. If it finds a dead mount or one
-// of another state directory, the hint names the remedy.
+// NotMounted returns the error for a directory without a mount of this state directory. If the directory has a dead mount, or a
+// mount of another state directory, the hint names the remedy.
 func NotMounted(verb, dir string) *control.Error {
 	e := &control.Error{Code: control.ExitNotMounted, Kind: control.CodeNotMounted, Verb: verb,
 		Object: dir, Cause: "no artifactfs mount at this directory", Hint: "run artifactfs list to see the mounted directories"}
@@ -266,9 +266,9 @@ func Failure(verb, object string, err error) error {
 	return &e
 }
 
-// Spellings returns the absolute names under which a directory may be mounted: as written, with the symbolic links of
-// its parent resolved, and last with its own link resolved. Only the last one reads the directory itself, which can hang
-// in a dead mount.
+// Spellings returns the absolute names under which a directory may be mounted: as written, with the symbolic links of its parent
+// resolved, and last with its own link resolved. Only the last name requires that the directory itself is read, which can hang in
+// a dead mount.
 func Spellings(dir string) []string {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
@@ -286,7 +286,7 @@ func Spellings(dir string) []string {
 	return all
 }
 
-// Inside reports whether path is dir or lies below it.
+// Inside reports whether path is dir or is below dir.
 func Inside(dir, path string) bool {
 	rest, ok := strings.CutPrefix(path, dir)
 	return ok && (rest == "" || rest[0] == '/' || dir == "/")
@@ -298,7 +298,7 @@ func HasMount(table mountinfo.Table, dir string) bool {
 	return m.Type == "fuse.artifactfs"
 }
 
-// CompleteMounts completes the directories of mounts; most is the maximum number of arguments of the command.
+// CompleteMounts completes the directories of mounts, for a command that accepts up to most arguments.
 func (a *App) CompleteMounts(most int) cobra.CompletionFunc {
 	return a.CompleteListed(most, func(m Served) (choice, about string) {
 		if m.Mounted() {
@@ -308,9 +308,9 @@ func (a *App) CompleteMounts(most int) cobra.CompletionFunc {
 	}, cobra.ShellCompDirectiveNoFileComp)
 }
 
-// CompleteListed completes arguments from the list of mounts and sessions. The parameter most is the maximum number of
-// arguments of the command. The function of returns the argument for a mount and its description, or "" to skip the mount. The
-// parameter besides is the directive to the shell, for example to complete file names too.
+// CompleteListed completes arguments from the list of mounts and sessions, for a command that accepts up to most arguments. The
+// function of returns an argument and its description, or "" to skip the mount. The parameter besides is the directive to the
+// shell, for example to complete file names, too.
 func (a *App) CompleteListed(most int, of func(m Served) (choice, about string), besides cobra.ShellCompDirective) cobra.CompletionFunc {
 	return func(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		state, err := control.StateDir(a.State)

@@ -75,11 +75,12 @@ func EnvironmentArguments(names ...string) (args []string) {
 	return args
 }
 
-// SearchPath is the PATH for a process that was started without one: that of login(1), with root's directories.
+// SearchPath is the PATH for a process that was started without the variable PATH. It is the PATH of login(1), with root's
+// directories.
 const SearchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// CompleteEnvironment sets PATH and HOME if they are missing; git and the programs it starts need them. mount(8) removes
-// both for its helpers, and a system service has no HOME.
+// CompleteEnvironment sets PATH and HOME if they are missing, because git and the programs that git starts need both. mount(8)
+// removes both variables for its helpers, and a system service has no HOME.
 func CompleteEnvironment() {
 	if os.Getenv("PATH") == "" {
 		os.Setenv("PATH", SearchPath)

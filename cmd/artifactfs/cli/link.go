@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// AtLink fills a mount request from a link, so that the mount resumes the session that the link names, or shows a
-// checkpoint of it. It returns false if word is not a link, and an error if a flag contradicts the link.
+// AtLink fills a mount request from a link, so that the mount resumes the session in the link, or shows a checkpoint of that
+// session. It returns false if word is not a link, and an error if a flag contradicts the link.
 func AtLink(cmd *cobra.Command, r *control.MountRequest, word string) (link bool, err error) {
 	l, link, err := LinkIn(cmd.Name(), word)
 	if err != nil || !link {
@@ -46,13 +46,13 @@ func LinkIn(verb, word string) (control.Link, bool, error) {
 	return l, ok, err
 }
 
-// NamesCheckpoint reports whether a word can only be the name of a checkpoint.
+// NamesCheckpoint reports whether word can be nothing but the name of a checkpoint.
 func NamesCheckpoint(word string) bool {
 	_, err := session.ParseCheckpointID(word)
 	return err == nil || strings.HasPrefix(word, "@")
 }
 
-// FarRemote checks the session remote on which sessions are searched, and makes a path absolute; "" stays "".
+// FarRemote checks remote, the session remote on which sessions are searched. It makes a path absolute, and returns "" for "".
 func FarRemote(verb, remote string) (string, error) {
 	switch remote {
 	case "":

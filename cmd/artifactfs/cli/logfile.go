@@ -19,15 +19,15 @@ const (
 	logOld  = 3        // number of rotated files; FILE.1 is the youngest
 )
 
-// logFile is a log file that several processes append to. Each of them rotates it when it is too large, and switches to
-// the new file when another process did. Standard output and error, to which a panic is written, follow if they were the
-// same file. A lock file beside the log, FILE.lock, excludes two rotations at the same time.
+// logFile is a log file that several processes append to. Each process rotates the file when it is too large, and switches to the
+// new file when another process has rotated it. If standard output or error, to which a panic is written, was the same file, it
+// is redirected to the new file. A lock file beside the log, FILE.lock, excludes two rotations at the same time.
 type logFile struct {
 	path string
 
 	mu   sync.Mutex
-	file *os.File // nil: the last attempt to open it failed
-	size int64    // size in bytes at which it is rotated
+	file *os.File // the open log file; nil if the last attempt to open it failed
+	size int64    // size in bytes at which the file is rotated
 }
 
 // openLogFile opens the log file at path, and creates it if it is missing. On a full disk it succeeds anyway, and Write
@@ -62,8 +62,8 @@ func (l *logFile) Write(p []byte) (int, error) {
 	return l.file.Write(p)
 }
 
-// reopenLocked opens the file that now has the log's name, if it is another one, and rotates the log if it is too large. Errors
-// are not fatal while a file is open, because a log that is too long is better than none. The caller holds l.mu.
+// reopenLocked opens the file that has the log's name now, and rotates the file if it is too large. Errors are not fatal while a
+// file is open: a log that is too long is better than no log. The caller holds l.mu.
 func (l *logFile) reopenLocked() error {
 	if here, full := l.lookLocked(); here && !full {
 		return nil
@@ -73,7 +73,7 @@ func (l *logFile) reopenLocked() error {
 		return err
 	}
 	defer unlock()
-	here, full := l.lookLocked() // another process may have rotated it before the lock was acquired
+	here, full := l.lookLocked() // another process may have rotated the file before the lock was acquired
 	if here && full {
 		// FILE.2 becomes FILE.3, FILE.1 becomes FILE.2, and FILE becomes FILE.1.
 		for n := logOld; n > 0; n-- {
@@ -100,8 +100,8 @@ func (l *logFile) reopenLocked() error {
 	return nil
 }
 
-// lookLocked reports whether the log's name still refers to the open file, and whether the open file is too large. The caller
-// holds l.mu.
+// lookLocked reports whether the log's name still refers to the open file, and whether that file is too large. The caller holds
+// l.mu.
 func (l *logFile) lookLocked() (here, full bool) {
 	if l.file == nil {
 		return false, false
@@ -114,7 +114,7 @@ func (l *logFile) lookLocked() (here, full bool) {
 	return err == nil && os.SameFile(mine, there), mine.Size() >= l.size
 }
 
-// follow redirects standard output and error to the new file if they refer to the old one.
+// follow redirects standard output and error to the file now if they refer to the file old.
 func follow(old, now *os.File) {
 	was, err := old.Stat()
 	for _, std := range []*os.File{os.Stdout, os.Stderr} {

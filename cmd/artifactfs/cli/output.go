@@ -82,8 +82,8 @@ func First(args []string) string {
 	return args[0]
 }
 
-// Confirm asks the user whether to remove a session. It returns an error without a terminal on standard input, and if
-// the answer is not yes.
+// Confirm asks the user whether to remove a session. It returns an error if standard input is not a terminal, or if the answer is
+// not yes.
 func Confirm(a *App, verb, what string) error {
 	if !IsTerminal(os.Stdin) {
 		return &control.Error{Code: control.ExitUsage, Verb: verb, Object: what,
@@ -97,7 +97,7 @@ func Confirm(a *App, verb, what string) error {
 	return &control.Error{Code: control.ExitFailed, Verb: verb, Object: what, Cause: "not confirmed: nothing was deleted"}
 }
 
-// SayStays prints the refs that the deletion of a session has left unchanged on the session remote.
+// SayStays prints the refs of a deleted session that stay on the session remote.
 func SayStays(a *App, r control.SessionDeleteReply) {
 	for _, ref := range r.Kept {
 		fmt.Fprintf(a.Stderr, "artifactfs: %s stays unchanged on the session remote\n", ref)
@@ -155,7 +155,7 @@ func SessionRemoteText(s control.SessionStatus) string {
 	return s.SessionRemote
 }
 
-// ReportAll prints all errors except the first, and returns the first one.
+// ReportAll prints all errors but the first, and returns the first error.
 func ReportAll(a *App, errs []error) error {
 	var first error
 	for _, err := range errs {
@@ -179,7 +179,7 @@ func IsPath(remote string) bool {
 	return colon < 0 || slash >= 0 && slash < colon
 }
 
-// PrintMount prints the result of a mount, as JSON with --json. It prints nothing if a.Quiet is set, as for mount(8).
+// PrintMount prints the result of a mount: as JSON with --json, and nothing with --quiet.
 func PrintMount(a *App, m control.MountReply, took time.Duration) error {
 	if a.Quiet {
 		return nil
@@ -195,7 +195,7 @@ func PrintMount(a *App, m control.MountReply, took time.Duration) error {
 	return err
 }
 
-// RefName returns the mounted ref, or else the abbreviated commit; "empty" for an empty repository.
+// RefName returns the mounted ref, or else the abbreviated commit, or "empty" for an empty repository.
 func RefName(ref, commit string) string {
 	switch {
 	case ref != "":
@@ -206,7 +206,8 @@ func RefName(ref, commit string) string {
 	return "empty"
 }
 
-// ReportChanges prints on stderr which session has the changes. The result on stdout is complete without it.
+// ReportChanges prints on stderr the name of the session that has the changes. The result on stdout is complete without this
+// line.
 func ReportChanges(a *App, m control.MountStatus, changed int64) {
 	what := Plural(changed, "changed path")
 	if changed == 0 {

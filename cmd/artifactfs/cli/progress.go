@@ -17,8 +17,8 @@ const (
 	plainPause = time.Second            // shortest interval between two plain lines of the same phase
 )
 
-// Progress shows the progress of an operation on stderr: one line that changes on a terminal, plain lines elsewhere if
-// verbose. Messages always have a line of their own.
+// Progress shows the progress of an operation on stderr: as one line that is redrawn if stderr is a terminal, otherwise as plain
+// lines if verbose is set. Each message is printed on a separate line.
 type Progress struct {
 	out      *os.File
 	terminal bool
@@ -29,7 +29,7 @@ type Progress struct {
 
 	mu      sync.Mutex
 	current control.Progress
-	drawn   bool      // the terminal's line has text that must be cleared
+	drawn   bool      // whether the terminal's line has text that must be cleared
 	printed time.Time // time of the last plain line
 	phase   string    // phase of the last plain line
 }
@@ -61,7 +61,7 @@ func (p *Progress) tick() {
 	}
 }
 
-// Show displays a step. It is the callback of control.Client's methods, and safe for concurrent use.
+// Show displays the step. It is the callback of control.Client's methods, and is safe for concurrent use.
 func (p *Progress) Show(step control.Progress) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -93,7 +93,7 @@ func (p *Progress) drawLocked() {
 	}
 	line := p.lineLocked()
 	if size, err := unix.IoctlGetWinsize(int(p.out.Fd()), unix.TIOCGWINSZ); err == nil && size.Col > 1 && len(line) >= int(size.Col) {
-		line = line[:size.Col-1] // a line that wraps could not be cleared
+		line = line[:size.Col-1] // cut the line, because a line that wraps could not be cleared
 	}
 	p.drawn = true
 	fmt.Fprintf(p.out, "\r\x1b[K%s", line)

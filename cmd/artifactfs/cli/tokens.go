@@ -1,6 +1,6 @@
 package cli
 
-// TokenVariable is the environment variable with the token for the remote. It is read once and then removed, so that no
+// TokenVariable is the environment variable with the token for the remote. The variable is read once and then removed, so that no
 // child process inherits it.
 const TokenVariable = "ARTIFACTFS_TOKEN"
 

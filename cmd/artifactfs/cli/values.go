@@ -17,7 +17,7 @@ type Choice[T ~string] struct {
 	words []T
 }
 
-// NewChoice returns a flag that sets *value to one of words. *value is set to initial.
+// NewChoice returns a flag that sets *value to one of words. NewChoice itself sets *value to initial.
 func NewChoice[T ~string](value *T, initial T, words ...T) *Choice[T] {
 	*value = initial
 	return &Choice[T]{value, words}
@@ -25,13 +25,13 @@ func NewChoice[T ~string](value *T, initial T, words ...T) *Choice[T] {
 
 // String implements pflag.Value.
 func (c *Choice[T]) String() string {
-	if c.value == nil { // pflag calls String on a zero value to learn the default
+	if c.value == nil { // pflag calls String on a zero value to get the default
 		return ""
 	}
 	return string(*c.value)
 }
 
-// Type returns the placeholder that help shows after the flag's name: the words.
+// Type returns the placeholder that the help text shows after the flag's name: the words of the choice.
 func (c *Choice[T]) Type() string {
 	names := make([]string, len(c.words))
 	for i, w := range c.words {
@@ -63,7 +63,7 @@ func (s *Size) String() string {
 // Type implements pflag.Value.
 func (s *Size) Type() string { return "SIZE" }
 
-// Set implements pflag.Value; it accepts what ParseSize accepts.
+// Set implements pflag.Value. It accepts the same texts as ParseSize.
 func (s *Size) Set(text string) error {
 	n, err := ParseSize(text)
 	if err != nil {
@@ -86,7 +86,7 @@ func SizeText(n int64) string {
 	return text
 }
 
-// ParseSize parses a number of bytes with an optional K, M, G or T (powers of 1024; "KiB" and "KB" mean the same).
+// ParseSize parses a number of bytes with an optional unit K, M, G or T (powers of 1024; "KiB" and "KB" mean the same as "K").
 func ParseSize(text string) (int64, error) {
 	number := strings.ToUpper(strings.TrimSpace(text))
 	// "K", "KB" and "KiB" are the same unit.
@@ -100,7 +100,7 @@ func ParseSize(text string) (int64, error) {
 	n, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
 	n = math.Floor(n * float64(int64(1)<<shift))
 	switch {
-	case err != nil || math.IsNaN(n) || strings.ContainsAny(number, "XPE_"): // ParseFloat accepts 0x1p4, which is no size
+	case err != nil || math.IsNaN(n) || strings.ContainsAny(number, "XPE_"): // ParseFloat accepts 0x1p4, which is not a size
 		return 0, fmt.Errorf("invalid size; examples are 512M and 20G")
 	case n < 1:
 		return 0, fmt.Errorf("size must be at least one byte")
@@ -144,7 +144,7 @@ func BytesOf(n int64) string {
 	return strconv.FormatFloat(v, 'f', digits, 64) + " " + []string{"B", "KiB", "MiB", "GiB", "TiB"}[unit]
 }
 
-// Seconds formats a duration, below a minute in seconds with two decimals.
+// Seconds formats a duration: in seconds with two decimals if it is shorter than a minute, otherwise like Age.
 func Seconds(d time.Duration) string {
 	if d < time.Minute {
 		return fmt.Sprintf("%.2f s", d.Seconds())
@@ -166,7 +166,7 @@ func Age(d time.Duration) string {
 	return fmt.Sprintf("%d days", d/(24*time.Hour))
 }
 
-// metricsAddress is the flag with the address at which metrics are served.
+// metricsAddress is the value of the flag with the address at which metrics are served.
 type metricsAddress struct {
 	Text    string
 	Address metrics.Address
@@ -179,6 +179,6 @@ func (m *metricsAddress) Type() string   { return "unix:PATH|HOST:PORT" }
 // Set implements pflag.Value.
 func (m *metricsAddress) Set(text string) (err error) {
 	m.Address, err = metrics.ParseAddress(text)
-	m.Text = m.Address.String() // absolute: a worker receives it, and may run in another directory
+	m.Text = m.Address.String() // store the absolute form, because a worker receives the text and may run in another directory
 	return err
 }

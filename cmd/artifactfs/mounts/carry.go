@@ -81,7 +81,7 @@ func (c *commandWords) String() string { return strings.Join(*c, " ") }
 // Type implements pflag.Value.
 func (c *commandWords) Type() string { return "COMMAND" }
 
-// Set implements pflag.Value; it accepts what splitWords accepts.
+// Set implements pflag.Value. It accepts the same texts as splitWords.
 func (c *commandWords) Set(text string) (err error) {
 	*c, err = splitWords(text)
 	return err
@@ -168,7 +168,7 @@ func (o *MountOptions) addCarryFlags(cmd *cobra.Command) {
 	cli.CompleteFlag(cmd, "session-remote", control.RemoteEmbedded, control.RemoteOrigin, control.RemoteNone)
 }
 
-// completeCarry checks the combination of these flags, and makes paths absolute.
+// completeCarry checks the combination of the flags that addCarryFlags adds, and makes paths absolute.
 func completeCarry(cmd *cobra.Command, r *control.MountRequest) error {
 	s := &r.SessionOptions
 	// A checkpoint can only be mounted read-only.
@@ -187,7 +187,8 @@ func completeCarry(cmd *cobra.Command, r *control.MountRequest) error {
 	if err := session.ValidBranches(s.Branches); err != nil {
 		return cli.Usage(cmd, fmt.Errorf("--session-branches: %w", err))
 	}
-	if len(r.CreateRemote) > 0 && strings.Contains(r.CreateRemote[0], "/") { // the daemon runs in another directory
+	// Make a path absolute, because the daemon runs in another directory.
+	if len(r.CreateRemote) > 0 && strings.Contains(r.CreateRemote[0], "/") {
 		abs, err := filepath.Abs(r.CreateRemote[0])
 		if err != nil {
 			return fmt.Errorf("%s: %w", cmd.Name(), err)

@@ -27,12 +27,12 @@ import (
 
 // MountOptions holds the flags of commands that mount, and the request that results from them.
 type MountOptions struct {
-	// Request is complete after Complete.
+	// Request is complete after the method Complete has returned.
 	Request       control.MountRequest
 	budget, cache cli.Size
 	foreground    bool
-	follow        string // branch to follow; followMounted: the mounted branch
-	device        int    // descriptor of an open /dev/fuse; -1: none
+	follow        string // branch to follow; followMounted stands for the mounted branch
+	device        int    // descriptor of an open /dev/fuse, or -1 if there is none
 }
 
 // MountCommand returns the mount command.
@@ -219,25 +219,25 @@ func (o *MountOptions) Complete(cmd *cobra.Command, args []string, a *cli.App) e
 func InheritedDevice(fd int) (*os.File, error) {
 	var st unix.Stat_t
 	err := unix.Fstat(fd, &st)
-	if err == nil && (st.Mode&unix.S_IFMT != unix.S_IFCHR || st.Rdev != unix.Mkdev(10, 229)) { // Documentation/admin-guide/devices.txt
+	if err == nil && (st.Mode&unix.S_IFMT != unix.S_IFCHR || st.Rdev != unix.Mkdev(10, 229)) { // see Documentation/admin-guide/devices.txt
 		err = errors.New("descriptor is not an open /dev/fuse")
 	}
 	if err != nil {
 		return nil, &control.Error{Code: control.ExitUsage, Verb: "mount", Object: fmt.Sprintf("--fuse-fd %d", fd), Cause: err.Error(),
 			Hint: "the program that mounts must pass the descriptor through exec (no close-on-exec), and its number in --fuse-fd"}
 	}
-	unix.CloseOnExec(fd) // a child process that inherited it would keep the mount alive
+	unix.CloseOnExec(fd) // otherwise a child process that inherited the descriptor would keep the mount alive
 	return os.NewFile(uintptr(fd), "/dev/fuse"), nil
 }
 
-// completeRequest fills in the arguments. It makes paths absolute, because the daemon runs in another directory. It only
-// checks that the token files exist: the daemon reads them.
+// completeRequest adds the arguments to the request. It makes paths absolute, because the daemon runs in another directory. It
+// only checks that the token files exist, because the daemon reads them.
 func completeRequest(r *control.MountRequest, args []string) error {
 	fail := func(object, cause, hint string) error {
 		return &control.Error{Code: control.ExitUsage, Verb: "mount", Object: object, Cause: cause, Hint: hint}
 	}
 	r.Remote = args[0]
-	elsewhere := r.Session != "" && r.SessionOptions.Remote != "" // the session on the session remote determines the remote
+	elsewhere := r.Session != "" && r.SessionOptions.Remote != "" // the session on the session remote determines the mounted remote
 	if r.Remote == "" && !elsewhere {
 		return fail("", "REMOTE is empty", "artifactfs mount --help")
 	}
@@ -286,8 +286,8 @@ func completeRequest(r *control.MountRequest, args []string) error {
 	if err != nil {
 		return fmt.Errorf("mount: %w", err)
 	}
-	// Status must show the real path of the directory, because the mount table has it. A directory that is already
-	// mounted through the inherited device must not be accessed: no process answers requests there yet.
+	// The status must show the real path of the directory, because the mount table contains that path. A directory that is
+	// already mounted through the inherited device must not be accessed, because no process answers its requests yet.
 	real := ""
 	if r.Device == nil {
 		real, _ = filepath.EvalSymlinks(abs)
@@ -301,7 +301,7 @@ func completeRequest(r *control.MountRequest, args []string) error {
 	return nil
 }
 
-// completeRedirects checks the paths of --redirect; without the flag it reads them from the user's configuration.
+// completeRedirects checks the paths of --redirect. Without the flag, it reads the paths from the user's configuration.
 func completeRedirects(r *control.MountRequest) error {
 	if r.ReadOnly && len(r.Redirects) > 0 {
 		return &control.Error{Code: control.ExitUsage, Verb: "mount", Cause: "--redirect and --read-only exclude each other"}
@@ -323,7 +323,7 @@ func completeRedirects(r *control.MountRequest) error {
 	return nil
 }
 
-// RepositoryName returns the directory name that git clone would choose; "" if there is none.
+// RepositoryName returns the directory name that git clone would choose, or "" if the remote has no such name.
 func RepositoryName(remote string) string {
 	if _, rest, ok := strings.Cut(remote, "://"); ok {
 		_, remote, _ = strings.Cut(rest, "/") // the host is not used as a directory name
@@ -354,8 +354,8 @@ func mountRemote(ctx context.Context, a *cli.App, o MountOptions) error {
 	return cli.PrintMount(a, reply, time.Since(start))
 }
 
-// MountInBackground requests a mount from the shared daemon, which it starts if necessary. show receives the progress.
-// It tries a second time if the daemon exited between the two steps.
+// MountInBackground requests a mount from the shared daemon, which it starts if necessary. The function show receives the
+// progress. If the daemon exits between its start and the request, MountInBackground tries a second time.
 func MountInBackground(ctx context.Context, a *cli.App, r control.MountRequest, show func(control.Progress)) (control.MountReply, error) {
 	for again := true; ; again = false {
 		client, err := a.EnsureDaemon(ctx)

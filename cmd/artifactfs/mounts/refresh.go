@@ -20,7 +20,7 @@ func (o *MountOptions) completeFollow(cmd *cobra.Command) error {
 	fail := func(cause, hint string) error {
 		return &control.Error{Code: control.ExitUsage, Verb: cmd.Name(), Cause: cause, Hint: hint}
 	}
-	// The flag has a default, but without --follow the request must have no interval.
+	// The flag --follow-interval has a default, but without --follow the request must not contain an interval.
 	interval := r.FollowInterval
 	r.FollowInterval = 0
 	switch {
@@ -84,7 +84,7 @@ func refreshMounts(ctx context.Context, a *cli.App, dir string) error {
 	return nil
 }
 
-// printRefresh prints the old and new commit, and a hint if the mount was not updated.
+// printRefresh prints the old and the new commit, and a hint if the mount was not updated.
 func printRefresh(out, hints io.Writer, r control.RefreshReply) {
 	switch {
 	case r.Moved:

@@ -137,6 +137,6 @@ func credentialHelperCommand(a *cli.App) *cobra.Command {
 			}
 			return nil
 		},
-		PersistentPreRunE: func(*cobra.Command, []string) error { a.Running = true; return nil }, // it needs no state directory
+		PersistentPreRunE: func(*cobra.Command, []string) error { a.Running = true; return nil }, // the command needs no state directory
 	}
 }

@@ -31,7 +31,7 @@ const (
 	supervisorProcs = 2
 )
 
-// DaemonFlags contains the flags of the daemon command, which its workers get too.
+// DaemonFlags contains the flags of the daemon command, which its workers also get.
 type DaemonFlags struct {
 	Idle, watchdog time.Duration
 	restore        bool
@@ -174,12 +174,13 @@ func supervise(ctx context.Context, a *cli.App, f DaemonFlags) error {
 // becomeDaemon does the setup that supervisor and worker have in common. It names the process, disables core dumps and
 // changes to the root directory.
 func becomeDaemon(a *cli.App) error {
-	// A process that was started through a descriptor is named after its number. The name is that of the first thread.
+	// The name of a process that was started through a descriptor would be the descriptor's number. SetName sets the name of the
+	// first thread, which is shown as the name of the process.
 	_ = proc.SetName("artifactfs")
 	if err := KeepMemory(); err != nil {
 		return fmt.Errorf("start daemon: %w", err)
 	}
-	// The process must not keep a directory busy that a user wants to unmount, in particular one of its own mounts.
+	// The process must not use a directory that a user wants to unmount, in particular not one of its own mounts.
 	for _, path := range []*string{&a.Socket, &a.LogFile} {
 		if *path == "" {
 			continue
@@ -196,8 +197,8 @@ func becomeDaemon(a *cli.App) error {
 	return nil
 }
 
-// leadGroup moves all processes of a daemon to a process group of their own, so that they can be signalled together.
-// With a terminal the daemon stays in its caller's group: Ctrl-C must reach it, too.
+// leadGroup moves all processes of a daemon to a new process group, so that they can be signalled together. With a terminal, the
+// daemon stays in its caller's group, so that Ctrl-C also reaches the daemon.
 func leadGroup() {
 	if unix.Getpgrp() == os.Getpid() {
 		return

@@ -13,14 +13,15 @@ import (
 )
 
 const (
-	// metricsTime is how long a successor tries to get the address that a process which just died may still hold.
+	// metricsTime is the time for which a successor tries to listen at the address, which a process that just died may still
+	// hold.
 	metricsTime = 5 * time.Second
 	metricsPoll = 20 * time.Millisecond
 )
 
-// serveMetrics serves metrics in the background until end is called; end waits for its end. Without the flag it does
-// nothing. A successor starts even if the address is not free, and retries in the background until its dead predecessor
-// has released the address.
+// serveMetrics serves metrics in the background until the function end is called; end waits until the server has ended. Without
+// the flag, serveMetrics does nothing. A successor starts even if the address is not free, and retries in the background until
+// its dead predecessor has released the address.
 func serveMetrics(a *cli.App, h cli.Host, log *zap.Logger, successor bool) (end func(), _ error) {
 	if a.Metrics.Text == "" {
 		return func() {}, nil

@@ -18,9 +18,10 @@ func PromisorCommand(a *cli.App) *cobra.Command {
 		Hidden: true,
 		Args:   cli.Arguments(1, 1, "GITDIR"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			promisor.Ask(cmd.Context(), args[0], os.Getenv("GIT_PROTOCOL"), os.Stdin, a.Stdout) // git reports a failure
+			// Drop the error, because git reports the failure.
+			promisor.Ask(cmd.Context(), args[0], os.Getenv("GIT_PROTOCOL"), os.Stdin, a.Stdout)
 			return nil
 		},
-		PersistentPreRunE: func(*cobra.Command, []string) error { return nil }, // it needs no state directory
+		PersistentPreRunE: func(*cobra.Command, []string) error { return nil }, // the command needs no state directory
 	}
 }

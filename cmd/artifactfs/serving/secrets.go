@@ -25,10 +25,10 @@ func HideSecrets() {
 	}
 	args := make([]string, len(os.Args))
 	for i, arg := range os.Args {
-		args[i] = strings.Clone(arg) // os.Args points to the memory that is overwritten; os.Environ is a copy already
+		args[i] = strings.Clone(arg) // os.Args points to the memory that is overwritten; os.Environ has returned a copy
 	}
 	os.Args = args
-	if err := overwriteSecrets(); err != nil { // not fatal: the secrets only stay visible
+	if err := overwriteSecrets(); err != nil { // the error is not fatal: the secrets only stay visible
 		fmt.Fprintf(os.Stderr, "artifactfs: hide secrets from the process list: %v\n", err)
 	}
 }
@@ -61,9 +61,8 @@ func overwriteSecrets() error {
 	return nil
 }
 
-// Hidden returns the part of an argument, or of a variable with its name, that must be hidden: the value of a token
-// variable; for an http URL all of USER:PASSWORD, since a token may be in place of the user; for other URLs the
-// password.
+// Hidden returns the range of bytes that must be hidden in an argument, or in a variable with its name: the value of a token
+// variable; in an http URL all of USER:PASSWORD, because a token may be in place of the user; in other URLs the password.
 func Hidden(s string) (from, to int) {
 	for _, name := range []string{cli.TokenVariable, cli.SessionTokenVariable} {
 		if strings.HasPrefix(s, name+"=") {
@@ -98,8 +97,8 @@ func argumentArea() (start, end int64, err error) {
 	return stat.ArgStart, stat.EnvEnd, err
 }
 
-// KeepMemory makes the process undumpable: its memory, which contains secrets, then appears in no core file and is
-// unreadable for other processes of the user.
+// KeepMemory makes the process undumpable: its memory, which contains secrets, then does not appear in core files, and other
+// processes of the user cannot read it.
 func KeepMemory() error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return os.NewSyscallError("prctl", err)

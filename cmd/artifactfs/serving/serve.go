@@ -25,15 +25,15 @@ const (
 	// closeTime is the timeout for unmounting everything.
 	closeTime = 30 * time.Second
 
-	// A daemon is mostly idle, and hosts run many: its heap grows by less than Go's default of 100 % between
-	// collections, so that memory used in a burst returns to the system. The limit, in bytes, is soft: live data may
+	// A daemon is mostly idle, and a host may run many daemons. So the heap of a daemon grows by less than Go's default of 100 %
+	// between collections, and memory that was used in a burst returns to the system. The limit, in bytes, is soft: live data may
 	// exceed it.
 	gcPercent   = 40
 	memoryLimit = 64 << 20
 
-	// The threads mostly block in reads of the kernel's requests. With as few processors as a small host has, Go takes
-	// the processor from such a thread after 20 microseconds and must assign one again when the request arrives. With 4,
-	// 10,000 creates need a quarter less processor time and half the futex calls than with 2; 8 bring no further
+	// The threads of a daemon mostly block in reads of the kernel's requests. If GOMAXPROCS is as low as the number of processors
+	// of a small host, Go takes the processor from such a thread after 20 microseconds and must assign one again when the request
+	// arrives. With 4, 10,000 creates need a quarter less processor time and half the futex calls than with 2; 8 bring no further
 	// improvement.
 	leastProcs = 4
 )
@@ -98,7 +98,7 @@ func (p alone) Status(ctx context.Context) (control.Status, error) {
 	return s, err
 }
 
-// reportChanges prints which session has the changes of a mount in the foreground.
+// reportChanges prints the name of the session that has the changes of a mount in the foreground.
 func reportChanges(a *cli.App, dir string) {
 	kept, _ := catalog.Unmounted(a.State)
 	for _, k := range kept {
@@ -108,7 +108,7 @@ func reportChanges(a *cli.App, dir string) {
 	}
 }
 
-// serveUntilClosed serves in the background; the returned function closes the server and waits for its end.
+// serveUntilClosed serves in the background. The returned function closes the server and waits until it has ended.
 func serveUntilClosed(server *control.Server) (end func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -117,7 +117,7 @@ func serveUntilClosed(server *control.Server) (end func()) {
 		close(ended)
 	}()
 	return func() {
-		server.Close() // the caller whose unmount ends this process still receives its reply
+		server.Close() // the caller whose unmount ends this process still receives the reply
 		select {
 		case <-ended:
 		case <-time.After(closeTime):
@@ -127,8 +127,8 @@ func serveUntilClosed(server *control.Server) (end func()) {
 	}
 }
 
-// closeWhenIdle closes the server when no mount existed for the duration idle. It closes the server only if there is
-// still no mount then (control.Server.CloseIdle).
+// closeWhenIdle closes the server after no mount has existed for the duration idle. The server is closed only if there is still
+// no mount at that moment (control.Server.CloseIdle).
 func closeWhenIdle(ctx context.Context, server *control.Server, h cli.Host, idle time.Duration) {
 	isIdle := func() bool {
 		select {
@@ -171,8 +171,8 @@ func prepareToServe(a *cli.App) {
 		runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), leastProcs))
 	}
 	ForgetRepository()
-	// A reader of this process's output that exits must not end the mounts. SIGPIPE is caught instead of ignored,
-	// because git would inherit an ignored signal.
+	// If a reader of this process's output exits, the mounts must not end. SIGPIPE is caught instead of ignored, because git
+	// would inherit an ignored signal.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 }
 

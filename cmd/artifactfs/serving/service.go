@@ -13,9 +13,8 @@ import (
 // askTime is the timeout for systemctl.
 const askTime = 3 * time.Second
 
-// isRestarted reports whether the service manager stops this service in order to start it again; the new process then
-// receives the stored descriptors. A stop signal does not show the reason, so isRestarted queries the manager for the
-// job of this unit.
+// isRestarted reports whether the service manager stops this service in order to start it again; the new process then receives
+// the stored descriptors. A stop signal does not contain the reason, so isRestarted asks the manager for the job of this unit.
 func isRestarted() bool {
 	groups, err := proc.Self.Cgroups()
 	if err != nil {
@@ -37,8 +36,9 @@ func isRestarted() bool {
 	return err == nil && HasRestart(string(out), unit)
 }
 
-// UnitOf returns the service that a process belongs to, from its control groups: systemd creates one for each service.
-// It returns "" if there is none. user reports whether the service belongs to a user's manager.
+// UnitOf returns the service to which a process belongs, from its control groups: systemd creates a control group for each
+// service. It returns "" if the process belongs to no service. The result user reports whether the service belongs to a user's
+// manager.
 func UnitOf(groups []proc.Cgroup) (unit string, user bool) {
 	for _, g := range groups {
 		if g.Controllers != "" && g.Controllers != "name=systemd" {
@@ -54,8 +54,8 @@ func UnitOf(groups []proc.Cgroup) (unit string, user bool) {
 	return "", false
 }
 
-// HasRestart reports whether the output of systemctl list-jobs has a restart of unit. Its lines have a number, a unit, a
-// type and a state.
+// HasRestart reports whether jobs, the output of systemctl list-jobs, contains a restart of unit. Each line of the output has a
+// number, a unit, a type and a state.
 func HasRestart(jobs, unit string) bool {
 	for line := range strings.Lines(jobs) {
 		fields := strings.Fields(line)

@@ -56,7 +56,7 @@ func upgradeDaemon(ctx context.Context, a *cli.App) error {
 		return cli.Failure("upgrade", "daemon", err)
 	}
 	start := time.Now()
-	// The worker that receives the request ends during a successful upgrade, so only a failed one has a reply.
+	// The worker that receives the request ends during a successful upgrade, so there is a reply only if the upgrade fails.
 	if err := client.Upgrade(ctx, control.UpgradeRequest{Executable: executable}); !errors.Is(err, control.ErrNoServer) {
 		if err == nil {
 			err = errors.New("upgrade daemon: the daemon sent no result")
@@ -79,7 +79,7 @@ func upgradeDaemon(ctx context.Context, a *cli.App) error {
 	return err
 }
 
-// awaitUpgrade waits until another process serves or has given up every mount of the previous one.
+// awaitUpgrade waits until another process serves every mount of the previous process, or has given the mount up.
 func awaitUpgrade(ctx context.Context, client *control.Client, before control.Status) (control.Status, error) {
 	for {
 		now, err := client.Status(ctx)

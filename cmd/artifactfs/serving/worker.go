@@ -66,14 +66,14 @@ func WorkerCommand(a *cli.App) *cobra.Command {
 
 // worker serves the mounts. It is the Handler of the control socket.
 type worker struct {
-	// Host is valid once the daemon was created.
+	// Host is valid after the daemon was created.
 	cli.Host
 	conn  *keeper.Conn
 	start keeper.Start
 	since time.Time
 	log   *zap.Logger
 
-	ending atomic.Bool // the worker was stopped by a signal or is idle, so it ignores a failure of the supervisor
+	ending atomic.Bool // stopped by a signal or idle, so that a failure of the supervisor no longer matters
 
 	mu     sync.Mutex    // guards failed, news and start.Reason
 	failed string        // reason why the last upgrade failed
@@ -86,7 +86,7 @@ type worker struct {
 func RunWorker(ctx context.Context, a *cli.App, conn *keeper.Conn, f DaemonFlags) (err error) {
 	prepareToServe(a)
 	// A new process has a small heap, for which garbage collections are frequent: they would take a third of the processor time
-	// until READY. The start produces little garbage, so the collector is turned off.
+	// until READY. The start produces little garbage, so turn the collector off.
 	debug.SetGCPercent(-1)
 	log, closeLog, err := a.NewLog(zapcore.InfoLevel)
 	if err != nil {
@@ -120,10 +120,10 @@ func RunWorker(ctx context.Context, a *cli.App, conn *keeper.Conn, f DaemonFlags
 	defer func() {
 		w.ending.Store(true)
 		if err != nil && start.Count > 0 {
-			return // another worker may be able to continue the mounts
+			return // do not unmount, because another worker may be able to continue the mounts
 		}
 		err = errors.Join(err, closeHost(w.Host))
-		conn.Tell(keeper.Stopping, "1") // from now on no successor is needed
+		conn.Tell(keeper.Stopping, "1") // report that no successor is needed from now on
 	}()
 	endMetrics, err := serveMetrics(a, w.Host, log, start.Count > 0)
 	if err != nil {
@@ -159,7 +159,7 @@ func serveWorker(ctx context.Context, a *cli.App, cancel context.CancelFunc, w *
 		case err == nil || ctx.Err() != nil:
 		case errors.Is(err, context.DeadlineExceeded):
 			w.log.Warn("wait for mounts of the previous worker", zap.Error(err))
-		default: // during an upgrade the old executable then continues
+		default: // if an upgrade fails in this way, the old executable continues
 			w.log.Error("continue mounts", zap.Error(err))
 			os.Exit(control.ExitFailed)
 		}
@@ -183,7 +183,7 @@ func serveWorker(ctx context.Context, a *cli.App, cancel context.CancelFunc, w *
 	w.conn.Drop(LockDescriptor)
 }
 
-// take removes the descriptor with that name from *descriptors and returns its file, or nil if there is none.
+// take removes the descriptor called name from *descriptors and returns its file, or nil if there is no such descriptor.
 func take(descriptors *[]keeper.Descriptor, name string) *os.File {
 	for i, k := range *descriptors {
 		if k.Name == name {
@@ -205,8 +205,8 @@ func keepServer(conn *keeper.Conn, server *control.Server) error {
 	return errors.Join(conn.Keep(SocketDescriptor, listener), conn.Keep(LockDescriptor, lock))
 }
 
-// beat sends the supervisor a sign of life at each beatPause if all mounts respond within the duration patience. The supervisor
-// replaces a worker that sends no sign of life for the duration of --watchdog. beat returns when done is closed.
+// beat sends the supervisor signs of life while all mounts respond. The parameter patience is the timeout for their response. The
+// supervisor replaces a worker that sends no sign of life for the duration of --watchdog.
 func (w *worker) beat(ctx context.Context, alive *atomic.Pointer[cli.Host], patience time.Duration, done <-chan struct{}) {
 	reported := false
 	for {

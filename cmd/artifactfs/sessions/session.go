@@ -77,13 +77,13 @@ session link prints one URL that names session remote, session and checkpoint.`,
 	return cmd
 }
 
-// work is the session that a command works on.
+// work is the session to which a command applies.
 type work struct {
-	// Client of the daemon that serves the session, or of the shared one.
+	// client is a client of the daemon that serves the session, or of the shared daemon.
 	client *control.Client
 	of     string      // name of the session, or directory of its mount, for requests
-	remote string      // session remote to look it up on; "": this host
-	mount  *cli.Served // nil: the session is not mounted
+	remote string      // session remote on which the session is looked up; "" means this host
+	mount  *cli.Served // mount of the session; nil if the session is not mounted
 }
 
 // name returns the session's name for errors: the directory of the mount, if it is mounted.
@@ -94,9 +94,9 @@ func (w work) name() string {
 	return "session " + w.of
 }
 
-// SessionOf finds a session by its name, or by the directory of its mount or one inside; "": the mount around the
-// current directory. The client is that of the daemon that serves the mount, or of the shared daemon for an unmounted
-// session.
+// SessionOf finds a session by its name, by the directory of its mount, or by a directory inside the mount. The empty name
+// selects the mount around the current directory. The client of the result is connected to the daemon that serves the mount, or
+// to the shared daemon for an unmounted session.
 func SessionOf(ctx context.Context, a *cli.App, verb, name string) (work, error) {
 	all, asked := a.Mounts(ctx)
 	if name == "" {
@@ -131,8 +131,8 @@ func SessionOf(ctx context.Context, a *cli.App, verb, name string) (work, error)
 	return work{client: client, of: of}, err
 }
 
-// isDirectory reports whether a name means a directory: it has a slash, or it is an existing directory. A session's name
-// contains no slash.
+// isDirectory reports whether a word means a directory: it contains a slash, or is the name of an existing directory. A session's
+// name contains no slash.
 func isDirectory(name string) bool {
 	if name == "." || name == ".." || strings.Contains(name, "/") {
 		return true
@@ -166,11 +166,11 @@ func ofFlag(a *cli.App, cmd *cobra.Command, of *string) {
 	cmd.Flags().StringVarP(of, "of", "C", "", "use the session that is mounted at or above DIR, or that has the name SESSION\n"+
 		"(`DIR|SESSION`; default: the current directory)")
 	if err := cmd.RegisterFlagCompletionFunc("of", CompleteSessions(a, 1<<10)); err != nil {
-		panic(err) // only for a flag that does not exist, as in cli.CompleteFlag
+		panic(err) // this happens only for a flag that does not exist, as in cli.CompleteFlag
 	}
 }
 
-// CompleteSessions completes the names of sessions; most is the maximum number of arguments of the command.
+// CompleteSessions completes the names of sessions, for a command that accepts up to most arguments.
 func CompleteSessions(a *cli.App, most int) cobra.CompletionFunc {
 	return a.CompleteListed(most, func(m cli.Served) (choice, about string) { return m.Session.Name, m.Dir }, cobra.ShellCompDirectiveDefault)
 }
@@ -210,8 +210,8 @@ session undelete can restore.`,
 	return cmd
 }
 
-// sessions returns the sessions of this host. A socket of a killed daemon accepts connections until the kernel has
-// closed it: if no daemon replies, sessions lists the sockets again, for at most cli.StatusTime.
+// sessions returns the sessions of this host. The socket of a killed daemon accepts connections until the kernel has closed it.
+// So if no daemon replies, sessions lists the sockets again, for at most cli.StatusTime.
 func sessions(ctx context.Context, a *cli.App) ([]control.SessionInfo, error) {
 	for until := time.Now().Add(cli.StatusTime); ; {
 		all, err := askSessions(ctx, a)
@@ -226,8 +226,9 @@ func sessions(ctx context.Context, a *cli.App) ([]control.SessionInfo, error) {
 	}
 }
 
-// askSessions queries all daemons concurrently. Every daemon knows all sessions, but has more details of those that it
-// serves. Daemons that have ended since they were listed are ignored; if all have, it returns control.ErrNoServer.
+// askSessions queries all daemons concurrently. Every daemon knows all sessions, but knows more details of the sessions that it
+// serves. Daemons that have ended since they were listed are ignored. If all daemons have ended, askSessions returns
+// control.ErrNoServer.
 func askSessions(ctx context.Context, a *cli.App) ([]control.SessionInfo, error) {
 	sockets, err := a.Sockets(ctx)
 	if err != nil {
@@ -265,7 +266,7 @@ func askSessions(ctx context.Context, a *cli.App) ([]control.SessionInfo, error)
 	if a.Socket == "" && slices.ContainsFunc(errs, func(err error) bool { return !ended(err) }) {
 		errs = slices.DeleteFunc(errs, ended)
 	}
-	// The daemon that serves a session has its current state, so its reply wins.
+	// Prefer the reply of the daemon that serves a session, because it has the session's current state.
 	best := map[string]control.SessionInfo{}
 	for _, r := range replies {
 		for _, s := range r.Sessions {
@@ -314,7 +315,7 @@ func sessionList(ctx context.Context, a *cli.App, remote string) error {
 	return asked
 }
 
-// sessionsAt returns the sessions on a session remote; "": of this host.
+// sessionsAt returns the sessions on a session remote, or the sessions of this host if remote is "".
 func sessionsAt(ctx context.Context, a *cli.App, remote string) ([]control.SessionInfo, error) {
 	remote, err := cli.FarRemote("list", remote)
 	if err != nil {

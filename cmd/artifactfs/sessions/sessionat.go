@@ -20,8 +20,9 @@ func farFlag(cmd *cobra.Command, remote *string) {
 	cmd.Flags().StringVar(remote, "session-remote", "", "look up sessions on the git repository `URL` instead of on this host")
 }
 
-// workAt parses a word that names a checkpoint, and returns its session and its name in that session. A word without a
-// session means a checkpoint of the session of -C; on a session remote without -C, it is the name of a session.
+// workAt parses a word that names a checkpoint, and returns the session and the name of the checkpoint in that session. A word
+// without a session means a checkpoint of the session of -C. With a session remote and without -C, such a word is the name of a
+// session.
 func workAt(ctx context.Context, a *cli.App, verb, of, remote, word string) (work, string, error) {
 	twice := &control.Error{Code: control.ExitUsage, Verb: verb, Object: word, Cause: "session is named twice: here and by -C",
 		Hint: "artifactfs session " + verb + " --help"}
@@ -65,8 +66,8 @@ func farWork(ctx context.Context, a *cli.App, remote, name string) (work, error)
 	return work{client: client, of: name, remote: remote}, err
 }
 
-// otherCheckpoint parses a word that names a checkpoint for an operation on a mount. It returns the session ("": that of the
-// mount), the session remote to look it up on ("": this host), and the name of the checkpoint.
+// otherCheckpoint parses a word that names a checkpoint for an operation on a mount. It returns the session ("" means the session
+// of the mount), the session remote on which the session is looked up ("" means this host), and the name of the checkpoint.
 func otherCheckpoint(verb, remote, word string) (of, at, checkpoint string, err error) {
 	l, link, err := cli.LinkIn(verb, word)
 	if err != nil {
@@ -90,7 +91,7 @@ func otherCheckpoint(verb, remote, word string) (of, at, checkpoint string, err 
 	return of, at, checkpoint, nil
 }
 
-// namesSession reports whether a word names a session, alone or with a checkpoint.
+// namesSession reports whether a word names a session, with or without a checkpoint.
 func namesSession(word string) bool {
 	if _, link, err := cli.LinkIn("", word); link || err != nil {
 		return true

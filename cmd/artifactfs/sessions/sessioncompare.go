@@ -16,7 +16,7 @@ import (
 
 const (
 	tableWidth = 100 // maximum width of the output in columns
-	mostAlone  = 40  // maximum number of paths in the table that only one side changed
+	mostAlone  = 40  // maximum number of paths in the table that only one session changed
 )
 
 // sessionCompareCommand returns the command session compare, which only reads checkpoints.
@@ -116,7 +116,7 @@ func sessionCompare(ctx context.Context, a *cli.App, remote string, words []stri
 	return printCompared(a.Stdout, reply)
 }
 
-// printCompared prints a table of the sides and one of the paths, at most tableWidth columns wide.
+// printCompared prints a table of the compared sessions and a table of the paths, at most tableWidth columns wide.
 func printCompared(out io.Writer, r control.SessionCompareReply) error {
 	var text strings.Builder
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
@@ -176,8 +176,8 @@ func printCompared(out io.Writer, r control.SessionCompareReply) error {
 	return nil
 }
 
-// changedPaths returns the changed paths of all sides: first the shared ones, whose number it also returns, then the
-// others.
+// changedPaths returns the changed paths of all sessions. The paths that several sessions changed are first; their number is the
+// second result.
 func changedPaths(r control.SessionCompareReply) (paths []control.SharedPath, shared int) {
 	paths = append(paths, r.Shared...)
 	seen := map[string]bool{}
@@ -196,7 +196,7 @@ func changedPaths(r control.SessionCompareReply) (paths []control.SharedPath, sh
 	return paths, len(r.Shared)
 }
 
-// verdictText returns the verdict on a path; for a conflict it names the sides.
+// verdictText returns the verdict on a path. For a conflict, the text names the conflicting sessions.
 func verdictText(p control.SharedPath) string {
 	if p.Verdict != control.VerdictConflict {
 		return string(p.Verdict)
@@ -210,10 +210,11 @@ func verdictText(p control.SharedPath) string {
 	return text
 }
 
-// sideName returns the letter of side i.
+// sideName returns the letter that stands for the session number i in the table.
 func sideName(i int) string { return string(rune('A' + i)) }
 
-// firstChars returns the first characters of a text, with "..." if it was cut to width; lastChars returns the last ones.
+// firstChars returns the first characters of a text, with "..." if the text was cut to width; lastChars returns the last
+// characters.
 func firstChars(text string, width int) string {
 	if r := []rune(text); len(r) > width {
 		return string(r[:width-3]) + "..."

@@ -15,9 +15,9 @@ import (
 
 // diffOptions holds the flags of session diff.
 type diffOptions struct {
-	// Session of -C and session remote of --session-remote.
+	// of is the session of -C, and remote is the session remote of --session-remote.
 	of, remote string
-	// Output format; at most one is set.
+	// stat, nameOnly and nameStatus select the output format; at most one is set.
 	stat, nameOnly, nameStatus bool
 }
 
@@ -69,8 +69,8 @@ With --name-only or --name-status, diff fetches no contents; otherwise it fetche
 	return cmd
 }
 
-// diffEnds finds the sessions and checkpoints of both ends of a comparison. An empty name means the start of the session
-// or its working tree.
+// diffEnds finds the sessions and checkpoints of both ends of a comparison. If a name is empty, that end is the start of the
+// session or its working tree.
 func diffEnds(ctx context.Context, a *cli.App, o diffOptions, words []string) (r control.SessionDiffRequest, w work, err error) {
 	from, to := words[0], words[1]
 	x, fromCheckpoint, err := workAt(ctx, a, "diff", o.of, o.remote, from)
@@ -132,7 +132,7 @@ func sessionDiff(ctx context.Context, a *cli.App, o diffOptions, words []string)
 	return nil
 }
 
-// printStat prints the line counts of git diff --stat, without its bars.
+// printStat prints the line counts in the form of git diff --stat, without the bars.
 func printStat(out io.Writer, changes []control.PathChange) error {
 	if len(changes) == 0 {
 		return nil

@@ -99,7 +99,7 @@ func eraseForks(ctx context.Context, a *cli.App, origin string, r control.Sessio
 		return nil, err
 	}
 	from := map[string]bool{origin: true}
-	// The list has no order by ancestry: a fork of a fork may only be found in a later round.
+	// The list is not ordered by ancestry, so a fork of a fork may be found only in a later round.
 	for again := true; again; {
 		again = false
 		for _, s := range all {

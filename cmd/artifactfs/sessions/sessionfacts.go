@@ -134,7 +134,7 @@ the transcript and pushed to the session remote.`,
 	return cmd
 }
 
-// sessionFacts requests a change or the list of facts and handoff, and prints the reply with --json.
+// sessionFacts requests a change of the facts and the handoff, or their list, and prints the reply with --json.
 func sessionFacts(ctx context.Context, a *cli.App, verb, of string, r control.SessionFactsRequest) (control.SessionFactsReply, error) {
 	w, err := SessionOf(ctx, a, verb, of)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 // forkOptions contains the flags of session fork.
 type forkOptions struct {
 	mounts.MountOptions
-	// Parent session, as a name or a directory; "": that of the current directory.
+	// of is the parent session, as a name or a directory; "" means the session of the current directory.
 	of string
 }
 
@@ -97,7 +97,7 @@ func sessionFork(a *cli.App, cmd *cobra.Command, o forkOptions, args []string) e
 	if err := o.Complete(cmd, []string{origin, dir}, a); err != nil {
 		return err
 	}
-	if w.remote != "" { // the session on the session remote determines the remote
+	if w.remote != "" { // the session on the session remote determines the mounted remote
 		o.Request.Remote = ""
 	}
 	start := time.Now()
@@ -113,8 +113,8 @@ func sessionFork(a *cli.App, cmd *cobra.Command, o forkOptions, args []string) e
 	return printWork(a, "forked session "+reply.Session, reply, time.Since(start))
 }
 
-// workToFork finds the parent session of a fork, and the name of the checkpoint in it. With --session-remote, a word
-// that is not a checkpoint's is a session on that remote, unless such a session is mounted on this host.
+// workToFork finds the parent session of a fork, and the name of the checkpoint in that session. With --session-remote, a word
+// that is not the name of a checkpoint names a session on that remote, unless a session with this name is mounted on this host.
 func workToFork(ctx context.Context, a *cli.App, o forkOptions, word string) (work, string, error) {
 	_, link, err := cli.LinkIn("fork", word)
 	if err != nil {
@@ -159,7 +159,7 @@ func originOf(ctx context.Context, a *cli.App, w work) (string, error) {
 	return "", cmp.Or[error](err, noSession("fork", w.of))
 }
 
-// noSession returns the error for a name without a session.
+// noSession returns the error for a name that no session has.
 func noSession(verb, name string) *control.Error {
 	return &control.Error{Code: control.ExitNotMounted, Kind: control.CodeNotFound, Verb: verb,
 		Object: "session " + name, Cause: "no such session", Hint: "run artifactfs session list to see the sessions"}
@@ -203,8 +203,8 @@ The other flags are those of artifactfs mount. artifactfs mount REMOTE --session
 	return cmd
 }
 
-// sessionResume mounts a session of this host or of a session remote. A session that is mounted here is an error with a
-// hint to fork it.
+// sessionResume mounts a session of this host or of a session remote. If the session is mounted on this host already, it returns
+// an error with a hint to fork the session.
 func sessionResume(a *cli.App, cmd *cobra.Command, o mounts.MountOptions, args []string) error {
 	name := args[0]
 	l, link, err := cli.LinkIn("resume", name)
@@ -244,7 +244,8 @@ func sessionResume(a *cli.App, cmd *cobra.Command, o mounts.MountOptions, args [
 			Object: "session " + name, Cause: "no such session on this host",
 			Hint: "add --session-remote URL for a session elsewhere; artifactfs session list shows the sessions on this host"}))
 	}
-	// The directory is the second argument, or else the session's last directory, or else a new one with its name.
+	// The directory is the second argument, or else the session's last directory, or else a new directory with the session's
+	// name.
 	dir := cmp.Or(append(args, known.Dir)[1], name)
 	o.Request.Session = name
 	if err := o.Complete(cmd, []string{known.Remote, dir}, a); err != nil {
@@ -260,7 +261,7 @@ func sessionResume(a *cli.App, cmd *cobra.Command, o mounts.MountOptions, args [
 	return printWork(a, "resumed session "+reply.Session, reply, time.Since(start))
 }
 
-// printWork prints the result of a mount, preceded by the change to the session.
+// printWork prints the result of a mount. The text what, the change to the session, precedes it.
 func printWork(a *cli.App, what string, m control.MountReply, took time.Duration) error {
 	if !a.JSON && !a.Quiet {
 		if _, err := io.WriteString(a.Stdout, what+": "); err != nil {

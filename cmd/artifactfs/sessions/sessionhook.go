@@ -44,7 +44,7 @@ func sessionHook(ctx context.Context, a *cli.App, name string) error {
 		return err
 	}
 	if agent == agenthook.Gemini {
-		defer fmt.Fprintln(a.Stdout, "{}") // Gemini expects JSON on a hook's stdout
+		defer fmt.Fprintln(a.Stdout, "{}") // Gemini expects JSON on the stdout of a hook
 	}
 	text, err := io.ReadAll(io.LimitReader(os.Stdin, agenthook.MaxEvent+1))
 	if err != nil {
@@ -61,7 +61,7 @@ func sessionHook(ctx context.Context, a *cli.App, name string) error {
 	all, asked := a.Mounts(ctx)
 	m, err := cli.Find(all, asked, "record", dir)
 	if e := control.AsError(err); e != nil && e.Code == control.ExitNotMounted {
-		return nil // not in a mount: one configuration may apply to many directories
+		return nil // the directory is not in a mount, because one configuration may apply to many directories
 	}
 	if err != nil {
 		return err
@@ -101,7 +101,8 @@ func recordEvent(ctx context.Context, a *cli.App, m cli.Served, dir string, e ag
 
 const (
 	maxNotedPrompt = 500 // maximum length of the prompt in a note, in bytes
-	// Maximum number of commits that get a note after one event; more come from a rebase, not from the work of a turn.
+	// maxNoted is the maximum number of commits that get a note after one event. More new commits come from a rebase and not from
+	// a turn.
 	maxNoted = 100
 )
 
@@ -137,7 +138,7 @@ func noteCommits(ctx context.Context, a *cli.App, m cli.Served, dir string, e ag
 		return err
 	}
 	if e.Kind == agenthook.Prompt || e.Kind == agenthook.SessionStart {
-		made = nil // commits between two turns are the user's
+		made = nil // commits between two turns were made by the user
 	}
 	for _, commit := range made[:min(len(made), maxNoted)] {
 		note, err := json.Marshal(commitNote{e.Agent, e.Session, e.Model, turn.Prompt, checkpoint})
@@ -149,10 +150,10 @@ func noteCommits(ctx context.Context, a *cli.App, m cli.Served, dir string, e ag
 		}
 	}
 	if e.Kind == agenthook.Prompt {
-		prompt, _ := transcript.Redact(e.Text) // before it is cut, so that no part of a secret remains
+		prompt, _ := transcript.Redact(e.Text) // redact before the text is cut, so that no part of a secret remains
 		turn.Prompt = strings.ToValidUTF8(prompt[:min(len(prompt), maxNotedPrompt)], "")
 	}
-	// Most events change nothing, and then the file is not written.
+	// Most events change nothing. Then do not write the file.
 	if known && turn == before {
 		return nil
 	}

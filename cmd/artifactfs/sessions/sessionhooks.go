@@ -72,7 +72,7 @@ type hooksChange struct {
 	Agent   string `json:"agent"`
 	File    string `json:"file"`
 	Changed bool   `json:"changed"`
-	Tracked bool   `json:"tracked"` // git tracks the configuration file
+	Tracked bool   `json:"tracked"` // whether git tracks the configuration file
 }
 
 // hooksInstallCommand returns the command session hooks install. A second installation changes nothing.
@@ -115,7 +115,7 @@ func hooksInstallCommand(a *cli.App) *cobra.Command {
 	return cmd
 }
 
-// hooksUninstallCommand returns the command session hooks uninstall. It is no error if no hooks are installed.
+// hooksUninstallCommand returns the command session hooks uninstall. If no hooks are installed, the command succeeds.
 func hooksUninstallCommand(a *cli.App) *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
@@ -216,7 +216,8 @@ func hooksStatusCommand(a *cli.App) *cobra.Command {
 	return cmd
 }
 
-// anyInstalled reports whether an agent's hooks are installed in dir, or may be.
+// anyInstalled reports whether an agent's hooks are installed in dir. It returns true if it cannot read the agent's
+// configuration.
 func anyInstalled(dir string) bool {
 	for _, agent := range agenthook.Agents() {
 		if _, yes, err := agenthook.Installed(dir, agent); yes || err != nil {
@@ -255,8 +256,8 @@ func hooksDir(dir string) (string, error) {
 	return dir, nil
 }
 
-// hookProgram returns the command with which sh runs this program: its name if PATH leads to this program, so that the
-// hooks still work after an upgrade, and else its path.
+// hookProgram returns the command with which sh runs this program: the program's name if PATH leads to this program, so that the
+// hooks still work after an upgrade, and otherwise its path.
 func hookProgram() (string, error) {
 	self, err := os.Executable()
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// sessionPinCommand returns the command session pin. The name must not look like the name of a checkpoint.
+// sessionPinCommand returns the command session pin. The name of a pin must not look like the name of a checkpoint.
 func sessionPinCommand(a *cli.App) *cobra.Command {
 	var of string
 	cmd := &cobra.Command{
@@ -67,7 +67,7 @@ its age.`,
 	return cmd
 }
 
-// sessionSet requests a change of a session's state or pins, and prints done with the session's name.
+// sessionSet requests a change of a session's state or pins. Then it prints the text done with the session's name.
 func sessionSet(ctx context.Context, a *cli.App, of, verb string, r control.SessionSetRequest, done string) error {
 	w, err := SessionOf(ctx, a, verb, of)
 	if err != nil {
@@ -123,8 +123,8 @@ func sessionStateCommands(a *cli.App) (cmds []*cobra.Command) {
 	return cmds
 }
 
-// sessionGCCommand returns the command session gc. The daemon that serves the session drops the checkpoints; for a session
-// that is not mounted, the shared daemon does.
+// sessionGCCommand returns the command session gc. The daemon that serves the session drops the checkpoints; if the session is
+// not mounted, the shared daemon drops them.
 func sessionGCCommand(a *cli.App) *cobra.Command {
 	var of string
 	var all, daily cli.Days

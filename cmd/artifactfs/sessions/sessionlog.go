@@ -95,8 +95,8 @@ func sessionLog(ctx context.Context, a *cli.App, of, remote string, limit int) e
 	return printCheckpoints(a.Stdout, reply.Checkpoints, time.Now())
 }
 
-// printCheckpoints prints a table of checkpoints. An asterisk marks those that were not pushed. The column RECORDED appears
-// only if a checkpoint has records.
+// printCheckpoints prints a table of checkpoints. An asterisk marks the checkpoints that were not pushed. The column RECORDED is
+// printed only if a checkpoint has records.
 func printCheckpoints(out io.Writer, checkpoints []control.Checkpoint, now time.Time) error {
 	if len(checkpoints) == 0 {
 		return nil

@@ -10,8 +10,8 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// sessionMergeCommand returns the command session merge. The session that is merged into must be mounted, the other one
-// need not be.
+// sessionMergeCommand returns the command session merge. The session that receives the changes must be mounted; the other session
+// need not be mounted.
 func sessionMergeCommand(a *cli.App) *cobra.Command {
 	var of, remote string
 	cmd := &cobra.Command{

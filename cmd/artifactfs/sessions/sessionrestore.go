@@ -14,11 +14,11 @@ import (
 
 // restoreOptions contains the flags of session restore.
 type restoreOptions struct {
-	// Session to change, as a name or a directory; "": that of the current directory.
+	// of is the session to change, as a name or a directory; "" means the session of the current directory.
 	of string
-	// Session remote on which the other session is looked up.
+	// remote is the session remote on which the other session is looked up.
 	remote string
-	// Request with the values of the other flags.
+	// request is the request with the values of the other flags.
 	request control.RestoreRequest
 }
 
@@ -139,14 +139,14 @@ func pathsIn(mount, from string, paths []string) ([]string, error) {
 				Hint: "type PATHs relative to the current directory, or to the one of -C"}
 		}
 		if rel == "." {
-			return []string{}, nil // the whole mount
+			return []string{}, nil // an empty list selects the whole mount
 		}
 		inMount = append(inMount, rel)
 	}
 	return inMount, nil
 }
 
-// printRestore prints the changes of a restore, and how to undo it.
+// printRestore prints the changes of a restore, and the command that undoes it.
 func printRestore(a *cli.App, r control.RestoreReply, now time.Time) {
 	changes := cli.Plural(int64(len(r.Changes)), "path")
 	at := fmt.Sprintf("%s (%s)", r.Checkpoint.ID, cli.Ago(r.Checkpoint.Time, now))

@@ -17,11 +17,11 @@ import (
 
 // transcriptOptions contains the flags of session transcript.
 type transcriptOptions struct {
-	// Session, as a name or a directory; "": that of the current directory.
+	// of is the session, as a name or a directory; "" means the session of the current directory.
 	of string
-	// Turn to print; 0: all.
+	// turn is the number of the turn to print; 0 means all turns.
 	turn int
-	// Values of --follow and --markdown, which exclude each other.
+	// follow and markdown are the values of --follow and --markdown, which exclude each other.
 	follow, markdown bool
 }
 
@@ -73,14 +73,14 @@ With --follow, transcript prints new records as they are appended, until Ctrl-C.
 // followPause is the interval at which --follow requests new records.
 const followPause = 300 * time.Millisecond
 
-// sessionTranscript prints the transcript, and with --follow continues until ctx ends. With --follow, an error ends it
-// only before the first reply: later the daemon may be restarting.
+// sessionTranscript prints the transcript, and with --follow continues until ctx ends. With --follow, only an error before the
+// first reply ends the command, because later the daemon may be restarting.
 func sessionTranscript(ctx context.Context, a *cli.App, o transcriptOptions) error {
 	w, err := SessionOf(ctx, a, "transcript", o.of)
 	if err != nil {
 		return err
 	}
-	printed := map[string]bool{} // erasing rewrites the transcript, but records keep their IDs
+	printed := map[string]bool{} // IDs of the printed records, which stay the same when erasing rewrites the transcript
 	request := control.SessionTranscriptRequest{Of: w.of, Turn: o.turn}
 	for {
 		reply, err := w.client.SessionTranscript(ctx, request)
@@ -92,7 +92,7 @@ func sessionTranscript(ctx context.Context, a *cli.App, o transcriptOptions) err
 			request.Head = reply.Head
 		case !o.follow || ctx.Err() != nil || !errors.Is(err, control.ErrNoServer) && len(printed) == 0 && request.Head == "":
 			return cli.Failure("transcript", w.name(), err)
-		} // during a takeover: the next worker has the same records
+		} // during a takeover, the loop continues, because the next worker has the same records
 		if !o.follow {
 			return nil
 		}
@@ -104,7 +104,7 @@ func sessionTranscript(ctx context.Context, a *cli.App, o transcriptOptions) err
 	}
 }
 
-// printTranscript prints the records whose ID is not in printed yet, and adds them.
+// printTranscript prints the records whose IDs are not in printed yet, and adds these IDs to printed.
 func printTranscript(a *cli.App, reply control.SessionTranscriptReply, o transcriptOptions, printed map[string]bool) error {
 	if o.markdown {
 		if _, err := fmt.Fprintf(a.Stdout, "# Session %s\n", reply.Session); err != nil {
@@ -139,7 +139,7 @@ func printLineJSON(out io.Writer, r control.TranscriptRecord) error {
 	return e.Encode(r)
 }
 
-// said contains the common members of an agent's record.
+// said contains the members that the records of all agents have in common.
 type said struct {
 	Type    string          `json:"type"`
 	Role    string          `json:"role"`
@@ -217,7 +217,7 @@ func printRecord(out io.Writer, r control.TranscriptRecord) error {
 	}
 	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
 	for i, l := range lines {
-		lines[i] = (&control.Error{Cause: l}).Error() // removes control characters
+		lines[i] = (&control.Error{Cause: l}).Error() // Error removes control characters
 	}
 	_, err := fmt.Fprintf(out, "%s  %s  %s  %s\n", r.Time.Local().Format(time.DateTime), dashed(r.Actor), kind, strings.Join(lines, "\n    "))
 	return err

@@ -59,7 +59,7 @@ name the commit in which that checkpoint is stored, as in the other session comm
 	return cmd
 }
 
-// maxNote is the maximum length of a note in bytes; it fits in a request.
+// maxNote is the maximum length of a note in bytes. A note of this length fits in a request.
 const maxNote = 512 << 10
 
 // sessionNote writes a git note with the JSON in text, or in stdin if text is "-".
@@ -137,13 +137,13 @@ If the input stays open, record appends the lines that it has read at each pause
 const (
 	recordPause = 200 * time.Millisecond // pause in the input after which pending lines are sent
 	recordLines = 1000                   // maximum number of lines in a request
-	recordBytes = 256 << 10              // a request with so many bytes gets no further line; quoting at most doubles them
+	recordBytes = 256 << 10              // maximum size of a request before its last line; quoting at most doubles the size
 	// MaxRecordLine is the maximum length of a line in bytes.
 	MaxRecordLine = 256 << 10
 )
 
-// sessionRecord appends the lines of a file, or of stdin, to the transcript. If a request fails, the earlier batches
-// stay recorded, and their number is printed.
+// sessionRecord appends the lines of a file, or of stdin, to the transcript. If a request fails, the lines of the earlier
+// requests stay recorded, and their number is printed.
 func sessionRecord(ctx context.Context, a *cli.App, of, from string) error {
 	in := io.Reader(os.Stdin)
 	if from != "" && from != "-" {
@@ -189,15 +189,14 @@ func sessionRecord(ctx context.Context, a *cli.App, of, from string) error {
 	return nil
 }
 
-// Batches calls write with the lines of in. A batch contains all lines that are available, up to recordLines and
-// recordBytes; it is written at the latest after recordPause without a new line. It returns the first error of write or
-// of the input.
+// Batches calls write with the lines of in. A batch contains all lines that are available, up to recordLines and recordBytes; it
+// is written at the latest after recordPause without a new line. Batches returns the first error of write or of the input.
 func Batches(ctx context.Context, in io.Reader, write func(lines []string) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	// A separate goroutine reads the input, so that this one can notice a pause.
+	// A separate goroutine reads the input, so that this goroutine can notice a pause.
 	lines, failed := make(chan string, recordLines), make(chan error, 1)
-	go func() { // blocked in a read, the goroutine lives until the input or the process ends
+	go func() { // if the goroutine blocks in a read, it lives until the input or the process ends
 		failed <- readRecords(ctx, in, lines)
 		close(lines)
 	}()
