@@ -7,21 +7,21 @@ import (
 // Meta is the metadata of a session. It is stored as the file session.json in the tree of a commit that MetaRef points to.
 // Each version of the metadata is a commit whose parent is the previous version.
 type Meta struct {
-	Version     int          `json:"version"`               // version of the format: metaVersion
-	Session     string       `json:"session"`               // name of the session
-	Remote      string       `json:"remote"`                // URL of the mounted remote, without secrets
-	Ref         string       `json:"ref"`                   // full name of the branch or tag that was mounted; "" for a commit
-	Base        string       `json:"base"`                  // commit that the session started from; "" for a branch without a commit
-	Format      string       `json:"format"`                // object format: "sha1" or "sha256"
-	Began       time.Time    `json:"began"`                 // time of creation
-	State       LifeState    `json:"state"`                 // state of the session
-	From        string       `json:"from,omitempty"`        // "SESSION POINT" of the checkpoint that the session was forked from
-	FromRemote  string       `json:"from_remote,omitempty"` // URL of the parent session's session remote, without secrets
-	Branches    string       `json:"branches,omitempty"`    // pattern of branch names on the session remote; see Layout.Branches
-	Lanes       []Lane       `json:"lanes"`                 // chains of checkpoints; see Lane
-	// Records erased from the transcript; forks of the session erase their copies of these records.
+	Version    int       `json:"version"`               // version of the format: metaVersion
+	Session    string    `json:"session"`               // name of the session
+	Remote     string    `json:"remote"`                // URL of the mounted remote, without secrets
+	Ref        string    `json:"ref"`                   // full name of the branch or tag that was mounted; "" for a commit
+	Base       string    `json:"base"`                  // commit that the session started from; "" for a branch without a commit
+	Format     string    `json:"format"`                // object format: "sha1" or "sha256"
+	Began      time.Time `json:"began"`                 // time of creation
+	State      LifeState `json:"state"`                 // state of the session
+	From       string    `json:"from,omitempty"`        // "SESSION POINT" of the checkpoint that the session was forked from
+	FromRemote string    `json:"from_remote,omitempty"` // URL of the parent session's session remote, without secrets
+	Branches   string    `json:"branches,omitempty"`    // pattern of branch names on the session remote; see Layout.Branches
+	Lanes      []Lane    `json:"lanes"`                 // chains of checkpoints; see Lane
+	// Erased describes the records that were erased from the transcript; forks of the session erase their copies of them.
 	Erased      []Erasure    `json:"erased,omitempty"`
-	Transitions []Transition `json:"-"`                     // oldest first; stored in transitions.jsonl, one per line
+	Transitions []Transition `json:"-"` // oldest first; stored in transitions.jsonl, one per line
 }
 
 // Erasure describes records that were erased from the transcript of a session: the records with the listed IDs, or all records

@@ -19,9 +19,9 @@ import (
 
 // packTable is a pack of the repository with the marks that the search for reachable objects has set.
 type packTable struct {
-	path     string     // path of the pack's files without their suffixes
-	size     int64      // size of the .pack file in bytes
-	// The pack has a .promisor file: the session remote has all of its objects, and objects that they refer to may be missing.
+	path string // path of the pack's files without their suffixes
+	size int64  // size of the .pack file in bytes
+	// promised is set if the pack has a .promisor file: the session remote has all of its objects, and objects that they refer to may be missing.
 	promised bool
 	kept     bool       // the pack has a .keep file: a user or program asks git not to remove it
 	index    *odb.Index // the pack's IDs

@@ -74,7 +74,7 @@ func (b InitialState) like(s session.State) bool {
 	}
 	for name := range s.Files {
 		switch name {
-		case "config", "ORIG_HEAD", "info/exclude", "info/sparse-checkout": // the presence of these files does not mean that anything was changed
+		case "config", "ORIG_HEAD", "info/exclude", "info/sparse-checkout": // these files exist without changes, too
 		default:
 			return false
 		}
