@@ -21,9 +21,10 @@ import (
 type packTable struct {
 	path string // path of the pack's files without their suffixes
 	size int64  // size of the .pack file in bytes
-	// promised is set if the pack has a .promisor file: the session remote has all of its objects, and objects that they refer to may be missing.
+	// promised is set if the pack has a .promisor file: the session remote has all objects of the pack, and objects that they
+	// refer to may be missing.
 	promised bool
-	kept     bool       // the pack has a .keep file: a user or program asks git not to remove it
+	kept     bool       // set if the pack has a .keep file: a user or program asks git not to remove it
 	index    *odb.Index // the pack's IDs
 	live     []bool     // whether each object is reachable, by position in index
 }
