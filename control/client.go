@@ -26,10 +26,10 @@ const undoPatience = 10 * time.Second
 // the last case the request was undone, unless the server did not react within undoPatience.
 type Client struct {
 	socket string
-	root   string // root of the mount in which this process is a guest (see Guests); "": it is not a guest
+	root   string // root of the mount, if this process is a guest in it (see Guests); otherwise ""
 }
 
-// Dial checks that a server answers at the socket. It returns ErrNoServer if none does.
+// Dial checks that a server answers at the socket. It returns ErrNoServer if no server answers.
 func Dial(ctx context.Context, socket string) (*Client, error) {
 	conn, err := dial(ctx, socket)
 	if err != nil {
@@ -49,7 +49,7 @@ func (c *Client) connect(ctx context.Context) (*net.UnixConn, error) {
 // name returns the name by which errors refer to the server.
 func (c *Client) name() string { return cmp.Or(c.socket, c.root) }
 
-// Mount requests a mount. It calls progress from the calling goroutine.
+// Mount requests a mount. It calls progress in the goroutine of the caller.
 func (c *Client) Mount(ctx context.Context, r MountRequest, progress func(Progress)) (MountReply, error) {
 	if r.Nonce == "" {
 		r.Nonce = rand.Text()
@@ -68,12 +68,13 @@ func (c *Client) Status(ctx context.Context) (Status, error) {
 	return call[Status](ctx, c, opStatus, empty{}, nil)
 }
 
-// Mounts returns the same as Status, but without the numbers that take long to count. It serves callers that look for a mount.
+// Mounts returns the same as Status, but without the numbers that take long to count. It is meant for callers that search for
+// a mount.
 func (c *Client) Mounts(ctx context.Context) (Status, error) {
 	return call[Status](ctx, c, opMounts, empty{}, nil)
 }
 
-// Prefetch requests that contents are fetched before they are read. It calls progress from the calling goroutine.
+// Prefetch requests that contents are fetched before they are read. It calls progress in the goroutine of the caller.
 func (c *Client) Prefetch(ctx context.Context, r PrefetchRequest, progress func(Progress)) (PrefetchReply, error) {
 	return call[PrefetchReply](ctx, c, opPrefetch, r, progress)
 }
@@ -83,7 +84,7 @@ func (c *Client) Refresh(ctx context.Context, r RefreshRequest, progress func(Pr
 	return call[RefreshReply](ctx, c, opRefresh, r, progress)
 }
 
-// Switch requests that a working tree is changed to another commit. It calls progress from the calling goroutine.
+// Switch requests that a working tree is changed to another commit. It calls progress in the goroutine of the caller.
 func (c *Client) Switch(ctx context.Context, r SwitchRequest, progress func(Progress)) (SwitchReply, error) {
 	return call[SwitchReply](ctx, c, opSwitch, r, progress)
 }
@@ -102,11 +103,11 @@ func (c *Client) Shutdown(ctx context.Context) error {
 }
 
 const (
-	askAgain = 100                   // maximum number of attempts; each failed attempt is the death of a worker
+	askAgain = 100                   // maximum number of attempts; an attempt fails if the worker dies
 	askPause = 10 * time.Millisecond // pause between attempts
 )
 
-// errBroken means that a server ended after it was reached and before it answered.
+// errBroken means that a server was reached, and ended before it answered.
 var errBroken = fmt.Errorf("%w: daemon exited before the request was complete", ErrNoServer)
 
 // call sends a request and returns the reply. If the server dies before it replies, and repeating the request has no further effect,
@@ -134,7 +135,7 @@ func call[R any](ctx context.Context, c *Client, o op, args any, progress func(P
 		}
 		var e *Error
 		if try > 0 && o == opUnmount && errors.As(err, &e) && e.Code == ExitNotMounted {
-			return gone[R](args), nil // the process that died has unmounted before it could reply
+			return gone[R](args), nil // the server has unmounted everything before it died, so the request was carried out
 		}
 		if !errors.Is(err, errBroken) || !repeatable(o, args) || ctx.Err() != nil {
 			return reply, err
@@ -147,7 +148,7 @@ func call[R any](ctx context.Context, c *Client, o op, args any, progress func(P
 	return reply, err
 }
 
-// gone returns the reply to an unmount request that was carried out but not answered.
+// gone returns the reply to an unmount request that was carried out although the server could not reply.
 func gone[R any](args any) (reply R) {
 	if r, ok := any(&reply).(*UnmountReply); ok {
 		r.Dir = args.(UnmountRequest).Dir
@@ -164,9 +165,9 @@ func repeatable(o op, args any) bool {
 		r := args.(SwitchRequest)
 		// A revision that is relative to HEAD can name another commit when it is resolved again.
 		return r.Create == "" && r.Ref != "-" && (r.Ref == "HEAD" || !strings.Contains(r.Ref, "HEAD") && !strings.Contains(r.Ref, "@"))
-	case opCheckpoint: // the repeated request returns the checkpoint that the first one made, or makes it
+	case opCheckpoint: // the repeated request returns the checkpoint of the first request, or makes it if the first request has not
 		return true
-	case opRestore: // the successor finishes the restore; but the restore makes checkpoints, so names relative to the newest change
+	case opRestore: // the successor completes the restore; but a restore makes checkpoints, so names relative to the newest one change
 		r := args.(RestoreRequest)
 		return r.Nonce != "" && !strings.HasPrefix(r.ID, "@")
 	case opFork:
@@ -190,8 +191,8 @@ func (c *Client) ask(ctx context.Context, o op, line []byte, progress func(Progr
 		return message{}, err
 	}
 	defer conn.Close()
-	// To cancel, close the writing half of the connection and wait for the server's reply. So after Ctrl-C, the command returns
-	// when the request was undone.
+	// To cancel, close the writing half of the connection and wait for the server's reply. So after Ctrl-C, the command
+	// returns only after the request was undone.
 	patience := undoPatience
 	if o.timeless() {
 		patience = 0 // these requests change nothing that could be undone
@@ -214,7 +215,8 @@ func (c *Client) ask(ctx context.Context, o op, line []byte, progress func(Progr
 	return message{}, fmt.Errorf("send request %s: %w", c.name(), err)
 }
 
-// exchange sends the request and returns the message that contains the result. It passes messages of progress to progress.
+// exchange sends the request and returns the message that contains the result. It passes progress messages to the function
+// progress.
 func exchange(conn *net.UnixConn, o op, line []byte, progress func(Progress)) (message, error) {
 	conn.SetWriteDeadline(time.Now().Add(requestTime))
 	// A server that refuses a request closes the connection without reading it, so the write fails. The reply with the reason can

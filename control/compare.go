@@ -28,7 +28,7 @@ type CompareSide struct {
 type Verdict string
 
 const (
-	VerdictSame     Verdict = "same"     // both have the same contents
+	VerdictSame     Verdict = "same"     // the contents of the path are the same in both checkpoints
 	VerdictClean    Verdict = "clean"    // git can merge the changes
 	VerdictConflict Verdict = "conflict" // git cannot merge the changes, or leaves conflict markers
 )
@@ -43,8 +43,8 @@ type SessionCompareReply struct {
 // ComparedSide is one of the compared checkpoints, with its changes.
 type ComparedSide struct {
 	Checkpoint    Checkpoint `json:"checkpoint" v5:"point"`
-	SessionRemote string     `json:"session_remote"` // session remote that the checkpoint was read from, without secrets; "": this host
-	Base          string     `json:"base"`           // base commit of the session; "": unborn branch
+	SessionRemote string     `json:"session_remote"` // session remote of the checkpoint, without secrets; "": it was read on this host
+	Base          string     `json:"base"`           // base commit of the session; "": the session started on an unborn branch
 	// BaseCheckpoint is SESSION@ID of the checkpoint that all sides started from. If it is set, the changes are relative to it.
 	BaseCheckpoint string       `json:"base_checkpoint,omitempty" v5:"base_point"`
 	Users          []string     `json:"users" v5:"who"` // users that worked in the session, in order of appearance

@@ -26,18 +26,18 @@ import (
 	"errors"
 )
 
-// Protocol is the version of the messages. It changes only if a message changes its meaning, not if an operation or a field is added.
-// Oldest is the oldest supported version. A server answers a request in its own version or in that of the request, whichever is
-// older. So a client of any version from Oldest on can use everything that both sides know. In version 5, some fields of replies have
-// other names (see fromNames5). A few operations are also available to clients older than Oldest (see timeless); such clients can
-// read the error with which the server refuses all other operations.
+// Protocol is the version of the messages. It changes only if a message changes its meaning, not if an operation or a field
+// is added. Oldest is the oldest supported version. A server answers a request in its own version or in that of the request,
+// whichever is older. So a client of any version from Oldest on can use everything that both the client and the server know.
+// In version 5, some fields of replies have other names (see fromNames5). A few operations are also available to clients
+// older than Oldest (see timeless); such clients can read the error with which the server refuses all other operations.
 const (
 	Protocol = 6
 	Oldest   = 5
 )
 
-// Handler carries out requests. Its methods are called concurrently, and return soon after ctx ends. If an error is or wraps an
-// *Error, that is sent to the caller. Any other error is sent as its text, with the code ExitFailed.
+// Handler carries out requests. Its methods are called concurrently, and return soon after ctx ends. If an error is or wraps
+// an *Error, that *Error is sent to the caller. For any other error, the text of the error is sent, with the code ExitFailed.
 type Handler interface {
 	// Mount mounts a remote. It returns when the mount has reached the state that MountRequest.Wait names. It calls progress from
 	// one goroutine at a time.
@@ -51,7 +51,7 @@ type Handler interface {
 	// Switch changes a working tree to another commit. It changes either nothing, or everything except the paths that the reply
 	// lists as kept.
 	Switch(ctx context.Context, r SwitchRequest, progress func(Progress)) (SwitchReply, error)
-	// Trace calls emit with the requests that a mount answers, until the mount ends. emit blocks until the caller reads.
+	// Trace calls emit with the requests that a mount has answered, until the mount ends. emit blocks until the caller reads.
 	Trace(ctx context.Context, r TraceRequest, emit func(Trace) error) error
 	// Shutdown unmounts everything. After it has succeeded, the server ends.
 	Shutdown(ctx context.Context) error
@@ -65,7 +65,7 @@ type Lister interface {
 
 // Upgrader is a Handler that another process can replace.
 type Upgrader interface {
-	// Upgrade makes another process take over the mounts, and ends this process. It returns only if that failed.
+	// Upgrade makes another process take over the mounts, and ends this process. It returns only if the upgrade has failed.
 	Upgrade(ctx context.Context, r UpgradeRequest) error
 }
 

@@ -12,7 +12,7 @@ type CredentialRequest struct {
 	TokenFile string `json:"token_file,omitempty"` // absolute; read again each time the remote refuses the current token
 	Session   bool   `json:"session,omitempty"`    // the token is for the session remote
 
-	Token Secret `json:"-"` // sent as a field of wireCredential, because a Secret itself is never marshaled
+	Token Secret `json:"-"` // sent in the field of the same name in wireCredential, because a value of type Secret is never marshaled
 }
 
 // CredentialReply is the output of `credential set --json`.

@@ -72,7 +72,7 @@ func CallerEnvironment() Environment {
 // of its own caller.
 func launchEnvironment(env []string) []string {
 	var kept []string
-	var keys, values []string // settings that are kept of those that GIT_CONFIG_COUNT announces
+	var keys, values []string // those git settings announced by GIT_CONFIG_COUNT that are kept
 	settings := map[string]string{}
 	for _, v := range env {
 		name, value, _ := strings.Cut(v, "=")

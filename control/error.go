@@ -13,36 +13,36 @@ const (
 	ExitDone       = 0
 	ExitFailed     = 1
 	ExitUsage      = 2
-	ExitRemote     = 3 // the remote is unreachable, refuses access, or does not exist
+	ExitRemote     = 3 // the remote is unreachable, denies access, or does not exist
 	ExitNotMounted = 4 // there is no such mount or session
 	ExitUnsynced   = 5 // the command succeeded, but not everything is on the session remote yet
 )
 
-// ErrorCode classifies an Error for programs. New codes may be added, and none is ever removed. A program treats an unknown code as
-// CodeFailed.
+// ErrorCode classifies an Error for programs. New codes may be added; no code is ever removed. A program must treat an
+// unknown code as CodeFailed.
 type ErrorCode string
 
 const (
 	CodeFailed      ErrorCode = "failed"       // none of the other codes applies
 	CodeUsage       ErrorCode = "usage"        // the arguments or the request are invalid
-	CodeAuth        ErrorCode = "auth"         // the remote requires credentials, or refuses those that it received
+	CodeAuth        ErrorCode = "auth"         // the remote requires credentials, or refuses those that were sent
 	CodeRefused     ErrorCode = "refused"      // the remote denies this user access, or rejects a push
 	CodeNotFound    ErrorCode = "not-found"    // there is no such repository, ref, commit, session, checkpoint or pin
 	CodeNotMounted  ErrorCode = "not-mounted"  // nothing is mounted at the directory, or the session is not mounted
 	CodeUnreachable ErrorCode = "unreachable"  // the remote could not be reached, or the connection broke
 	CodeTimeout     ErrorCode = "timeout"      // no answer arrived in time
 	CodeRateLimited ErrorCode = "rate-limited" // the remote accepts no more requests for a while
-	CodeConflict    ErrorCode = "conflict"     // something else exists at that place, or another process uses it
-	CodeBusy        ErrorCode = "busy"         // a process of this host uses it
+	CodeConflict    ErrorCode = "conflict"     // something else exists at the place that the request names, or another process uses it
+	CodeBusy        ErrorCode = "busy"         // a process of this host uses what the request would change
 	CodeUnsynced    ErrorCode = "unsynced"     // the command succeeded, but not everything is on the session remote yet
 	CodeNoDaemon    ErrorCode = "no-daemon"    // no daemon answers
-	CodePermission  ErrorCode = "permission"   // this host does not permit it
+	CodePermission  ErrorCode = "permission"   // this host denies permission
 	CodeNoSpace     ErrorCode = "no-space"     // the disk or a quota is full
 	CodeUnsupported ErrorCode = "unsupported"  // the daemon, the kernel or the remote does not support the feature
 	CodeInterrupted ErrorCode = "interrupted"  // a signal or the caller has canceled the command
 )
 
-// Retryable reports whether the same request may succeed later although the user changes nothing.
+// Retryable reports whether the same request may succeed later without any action of the user.
 func (c ErrorCode) Retryable() bool {
 	switch c {
 	case CodeUnreachable, CodeTimeout, CodeRateLimited, CodeBusy, CodeUnsynced, CodeNoDaemon:
@@ -95,7 +95,7 @@ type ErrorReport struct {
 type ReportedError struct {
 	Code      ErrorCode `json:"code"`
 	Message   string    `json:"message"`   // one line
-	Hint      string    `json:"hint"`      // what the user can do about it; "": nothing is known
+	Hint      string    `json:"hint"`      // what the user can do to correct the failure; "": there is no suggestion
 	Retryable bool      `json:"retryable"` // the same request may succeed later
 }
 

@@ -8,7 +8,7 @@ import (
 
 // Refresher is a Handler that can move a mount to the newest commit of its branch on the remote.
 type Refresher interface {
-	// Refresh fetches the mounted branch, and moves a mount that follows it.
+	// Refresh fetches the mounted branch. If the mount follows the branch, Refresh moves the mount to the new commit.
 	Refresh(ctx context.Context, r RefreshRequest, progress func(Progress)) (RefreshReply, error)
 }
 
@@ -27,7 +27,7 @@ type RefreshReply struct {
 	Moved   bool   `json:"moved"`            // the mount has moved to To
 	Paths   int64  `json:"paths"`            // number of changed paths
 	Why     string `json:"why,omitempty"`    // reason why a mount that follows the branch was not moved
-	Behind  *int64 `json:"behind,omitempty"` // number of commits of To that HEAD lacks; missing: the history is not on this host
+	Behind  *int64 `json:"behind,omitempty"` // number of commits that To has and HEAD lacks; missing: the history is not on this host
 	Took    int64  `json:"took_ms"`          // duration in milliseconds
 }
 

@@ -18,15 +18,15 @@ import (
 	"github.com/artifactfs/artifactfs/internal/gitsocket"
 )
 
-// A guest is a program that sees one mount and nothing else of the host, such as a program in a container. Guests use a socket in the
-// git directory that is visible in the mount. It has the same protocol as the daemon's socket, but only requests for the session of
-// that mount are permitted. Whatever directory a request names, it applies to this mount. A reply contains no paths of the host.
-// Guests are not trusted: the kernel lets only root and the owner of the git directory connect, and the number of connections and the
-// size of a request are limited.
+// A guest is a program that sees one mount and nothing else of the host, such as a program in a container. Guests use a
+// socket in the git directory that is visible in the mount. The socket has the same protocol as the daemon's socket, but only
+// requests for the session of that mount are permitted. Every request applies to this mount, whatever directory it names. A
+// reply contains no paths of the host. Guests are not trusted: the kernel lets only root and the owner of the git directory
+// connect, and the number of connections and the size of a request are limited.
 const (
 	guestSocket = "artifactfs-control"
-	maxGuests   = 16          // maximum number of connections of one mount at a time
-	guestPause  = time.Second // timeout for sending the refusal of a further connection
+	maxGuests   = 16          // maximum number of simultaneous connections to one mount
+	guestPause  = time.Second // timeout for sending the error to a guest whose connection is refused
 )
 
 // guestOps are the operations that guests may request.
@@ -69,7 +69,7 @@ type guests struct {
 	close func() error  // closes the socket
 }
 
-// enter changes a request so that it applies to the mount, and returns the name that the guest uses for the mount. It returns an
+// enter changes the request a so that it applies to the mount. It returns the name by which the guest calls the mount, or an
 // error if guests may not send this request.
 func (g *guests) enter(a *asked) (called string, err error) {
 	refused := &Error{Code: ExitFailed, Kind: CodePermission, Verb: string(a.op),
@@ -77,7 +77,7 @@ func (g *guests) enter(a *asked) (called string, err error) {
 	if !slices.Contains(guestOps, a.op) {
 		return "", refused
 	}
-	// The paths in the request are checked before the guest's name of the mount is replaced by its directory on the host.
+	// Check the paths in the request before the guest's name of the mount is replaced by its directory on the host.
 	if leads(a.args) {
 		return "", refused
 	}
@@ -132,8 +132,9 @@ func (g *guests) enter(a *asked) (called string, err error) {
 	return called, nil
 }
 
-// leads reports whether the arguments of a guest's request refer to something outside of the mount: another session, a path outside
-// of the mount, or a session remote. The daemon would open a session remote with the permissions of the host.
+// leads reports whether the arguments of a guest's request refer to something outside of the mount: another session, a path
+// outside of the mount, or a session remote. A session remote is refused because the daemon would open it with the
+// permissions of the host's user.
 func leads(args any) bool {
 	outside := func(paths []string) bool {
 		return slices.ContainsFunc(paths, func(p string) bool { return filepath.IsAbs(p) || slices.Contains(strings.Split(p, "/"), "..") })
@@ -155,7 +156,7 @@ func leads(args any) bool {
 	return false
 }
 
-// leave removes information about the host from a result. called is the name that the guest uses for the mount.
+// leave removes information about the host from a result. called is the name by which the guest calls the mount.
 func (g *guests) leave(called string, result any) any {
 	switch r := result.(type) {
 	case Status:
@@ -178,7 +179,7 @@ func (g *guests) leave(called string, result any) any {
 		return SessionsReply{Sessions: sessions}
 	case SessionInfo:
 		return infoOfGuest(r)
-	case SessionShowReply: // the two commands are removed, because a guest cannot run them
+	case SessionShowReply: // remove the two commands, because a guest cannot run them
 		r.Status, r.SessionRemote, r.Link, r.ForkCommand, r.ResumeCommand = ofGuest(r.Status), notPath(r.SessionRemote), notPath(r.Link), "", ""
 		return r
 	case SessionCompareReply:
@@ -194,13 +195,15 @@ func (g *guests) leave(called string, result any) any {
 	return result
 }
 
-// ofGuest returns the status of a session for a guest: if the session remote is a path of the host, it is left out.
+// ofGuest returns the status of a session in the form that a guest may see. It leaves out a session remote that is a path of
+// the host.
 func ofGuest(s SessionStatus) SessionStatus {
 	s.SessionRemote = notPath(s.SessionRemote)
 	return s
 }
 
-// infoOfGuest returns the description of a session for a guest, without directories and paths of the host.
+// infoOfGuest returns the description of a session in the form that a guest may see, without directories and paths of the
+// host.
 func infoOfGuest(s SessionInfo) SessionInfo {
 	s.Dir, s.Remote, s.ParentRemote, s.SessionStatus = "", notPath(s.Remote), notPath(s.ParentRemote), ofGuest(s.SessionStatus)
 	s.History = slices.Clone(s.History)
@@ -218,9 +221,9 @@ func notPath(remote string) string {
 	return remote
 }
 
-// failed returns the error that is sent to a guest. called is the name that the guest uses for the mount.
+// failed returns the error that is sent to a guest. called is the name by which the guest calls the mount.
 func (g *guests) failed(called string, err error) *Error {
-	// Errors quote the mount's directory on the host. It is replaced by the guest's name of the mount.
+	// Errors contain the mount's directory on the host, which is replaced by the guest's name of the mount.
 	e := *AsError(err)
 	for _, text := range []*string{&e.Object, &e.Cause, &e.Hint} {
 		if called != "" {
@@ -239,7 +242,8 @@ func (g *guests) full(out *sender) {
 	out.conn.Close()
 }
 
-// work carries out a guest's request with do, after enter has checked and changed the request. leave filters the result.
+// work carries out a guest's request with the function do, after enter has checked and changed the request. Then leave
+// filters the result.
 func (g *guests) work(a asked, do func(asked) (any, error)) (any, error) {
 	called, err := g.enter(&a)
 	if err != nil {
@@ -252,8 +256,8 @@ func (g *guests) work(a asked, do func(asked) (any, error)) (any, error) {
 	return g.leave(called, result), nil
 }
 
-// GuestDir returns the root of the mount that contains dir, if the mount has a socket for guests; false if there is none. It only looks
-// for the socket and does not connect to it.
+// GuestDir returns the root of the mount that contains dir. ok is false if neither dir nor a directory above it contains a
+// socket for guests. GuestDir only checks whether the socket exists, and does not connect to it.
 func GuestDir(dir string) (root string, ok bool) {
 	// The loop ends at the root directory, which is its own parent.
 	for {
@@ -268,8 +272,9 @@ func GuestDir(dir string) (root string, ok bool) {
 	}
 }
 
-// DialGuest returns a Client for a program that runs inside of the mount at root and does not see the daemon's socket. Requests may
-// name root or any other directory; replies name the mount as root. DialGuest returns ErrNoServer if no server answers.
+// DialGuest returns a Client for a program that runs inside of the mount at root and does not see the daemon's socket.
+// Requests may name root or any other directory; in replies, the directory of the mount is root. DialGuest returns
+// ErrNoServer if no server answers.
 func DialGuest(ctx context.Context, root string) (*Client, error) {
 	c := &Client{root: root}
 	conn, err := c.connect(ctx)

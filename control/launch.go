@@ -17,20 +17,20 @@ import (
 
 const (
 	launchTime = 15 * time.Second     // timeout for the first answer of a new daemon
-	launchPoll = 5 * time.Millisecond // interval of the checks whether it answers
+	launchPoll = 5 * time.Millisecond // interval at which Ensure checks whether the daemon answers
 	endTime    = 5 * time.Second      // timeout for the end of a daemon that did not answer
 
 	defaultExecutable = "artifactfs"
 	defaultIdleExit   = 5 * time.Minute
 )
 
-// Launch identifies a daemon and states how to start it. The zero value stands for the daemon that the command line uses: that of the
-// default state directory, started by the artifactfs in $PATH.
+// Launch identifies a daemon and states how to start it. The zero value stands for the daemon that the command line uses: the
+// daemon of the default state directory, started by the artifactfs in $PATH.
 type Launch struct {
 	State      string        // state directory; "": the default of StateDir
 	Socket     string        // path of the socket; "": DaemonSocket of the state directory
-	Executable string        // path of the artifactfs program; "": the one in $PATH
-	IdleExit   time.Duration // the daemon ends when it had no mount for this time; 0: five minutes
+	Executable string        // path of the artifactfs program; "": the artifactfs in $PATH
+	IdleExit   time.Duration // the daemon ends when it has had no mount for this time; 0: five minutes
 	LogFile    string        // path of the log; "": log/daemon.log in the state directory
 	LogLevel   string        // "debug", "info", "warn" or "error"; "": the default of the daemon
 	LogFormat  string        // "console" or "json"; "": the default of the daemon
@@ -55,7 +55,7 @@ func Ensure(ctx context.Context, l Launch) (*Client, error) {
 	}
 	defer unlock()
 	if client, err := Dial(ctx, l.Socket); err == nil || !errors.Is(err, ErrNoServer) {
-		return client, err // another process has started the daemon before this one got the lock
+		return client, err // another process has started the daemon while this process waited for the lock
 	}
 	return l.start(ctx)
 }
@@ -90,7 +90,7 @@ func (l Launch) arguments() []string {
 	return args
 }
 
-// start starts the daemon and waits until it answers. The caller holds the lock of lockLaunch.
+// start starts the daemon and waits until it answers. The caller must hold the lock of lockLaunch.
 func (l Launch) start(ctx context.Context) (*Client, error) {
 	executable := l.Executable
 	if executable == "" {
@@ -108,7 +108,7 @@ func (l Launch) start(ctx context.Context) (*Client, error) {
 		return nil, fmt.Errorf("start daemon: %w", err)
 	}
 	defer log.Close()
-	// The log may contain lines of earlier daemons. The error below quotes only lines after this offset.
+	// The log may contain lines of earlier daemons. The error below contains only lines that follow this offset.
 	from, _ := log.Seek(0, 2)
 	cmd := exec.Command(executable, l.arguments()...)
 	cmd.Env = launchEnvironment(os.Environ())
@@ -124,7 +124,7 @@ func (l Launch) start(ctx context.Context) (*Client, error) {
 	ctx, cancel := context.WithTimeout(ctx, launchTime)
 	defer cancel()
 	for {
-		// If the daemon answers with an error, it is running: return that error.
+		// An error other than ErrNoServer means that a daemon is running, so return that error.
 		client, err := Dial(ctx, l.Socket)
 		if err == nil || !errors.Is(err, ErrNoServer) && ctx.Err() == nil {
 			return client, err
@@ -134,7 +134,7 @@ func (l Launch) start(ctx context.Context) (*Client, error) {
 			return nil, fmt.Errorf("start daemon: daemon exited at once (%v): %s", err, lastLine(l.LogFile, from))
 		case <-ctx.Done():
 			if client, err := Dial(context.WithoutCancel(ctx), l.Socket); err == nil {
-				return client, nil // it answers now, and other processes may use it already, so do not kill it
+				return client, nil // the daemon answers now; it must not be killed, because other processes may use it already
 			}
 			endChild(cmd.Process, ended)
 			return nil, fmt.Errorf("start daemon: daemon did not answer: %w", ctx.Err())

@@ -4,10 +4,11 @@ import (
 	"strings"
 )
 
-// SplitCheckpoint splits the name of a checkpoint into the session and the name within that session: "fix-login@before-rename" is
-// checkpoint before-rename of session fix-login. Session names contain no "@", so the first "@" separates the two, unless nothing
-// precedes it; then session is "". As "@" and "@~2" count back from the newest checkpoint within a session, "fix-login@",
-// "fix-login@@" and "fix-login@~2" do so in session fix-login.
+// SplitCheckpoint splits the name of a checkpoint into the session and the name within that session:
+// "fix-login@before-rename" is the checkpoint before-rename of the session fix-login. Session names contain no "@", so the
+// first "@" separates the two. If the first "@" is at the start of word, session is "" and checkpoint is the whole word. As
+// "@" and "@~2" count back from the newest checkpoint of a session, "fix-login@", "fix-login@@" and "fix-login@~2" count back
+// in the session fix-login.
 func SplitCheckpoint(word string) (session, checkpoint string) {
 	session, checkpoint, ok := strings.Cut(word, "@")
 	switch {

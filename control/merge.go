@@ -14,12 +14,12 @@ type MergeRequest struct {
 // MergeReply is the output of `session merge --json`.
 type MergeReply struct {
 	Dir       string       `json:"dir"`
-	Theirs    Checkpoint   `json:"theirs"`    // checkpoint that was merged
+	Theirs    Checkpoint   `json:"theirs"`    // checkpoint of the other session that was merged
 	Base      string       `json:"base"`      // tree that both sessions started from
 	Before    *Checkpoint  `json:"before"`    // restoring this checkpoint undoes the merge; null: there was nothing to merge
 	Changes   []PathChange `json:"changes"`   // changes of the working tree
 	Conflicts []string     `json:"conflicts"` // paths that git could not merge
-	Kept      []string     `json:"kept"`      // paths that other processes changed during the merge, and that were left unchanged
+	Kept      []string     `json:"kept"`      // paths that were left unchanged, because other processes changed them during the merge
 	Messages  []string     `json:"messages"`  // messages of git
 }
 

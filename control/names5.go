@@ -7,21 +7,24 @@ import (
 	"strings"
 )
 
-// renamed is the version of the messages in which some fields of replies got new names. Such a field has a tag `v5` with its old name.
+// renamed is the version of the messages in which some fields of replies were renamed. Such a field has a tag `v5` with its
+// old name.
 const renamed = 6
 
-// withNames5 returns raw, a reply of type t, with the field names of protocol 5. It is used for clients that support no newer version.
+// withNames5 returns raw, which is a reply of type t, with the field names of protocol 5. It is used for clients of that
+// version.
 func withNames5(raw json.RawMessage, t reflect.Type) json.RawMessage {
 	return rename(raw, t, func(name, name5 string) (from, to string) { return name, name5 })
 }
 
-// fromNames5 returns raw, a reply of type t from a daemon that uses protocol 5, with the current field names.
+// fromNames5 returns raw, which is a reply of type t from a daemon that uses protocol 5, with the current field names.
 func fromNames5(raw json.RawMessage, t reflect.Type) json.RawMessage {
 	return rename(raw, t, func(name, name5 string) (from, to string) { return name5, name })
 }
 
-// rename renames the fields of a JSON value of type t, and of all values in it. pair returns the name to replace and the new name. A
-// value that does not have the type is returned unchanged, because json.Unmarshal reports the error later.
+// rename renames the fields of a JSON value of type t, and of all values in it. The function pair returns the name to replace
+// and the new name. A value that does not have the type t is returned unchanged, because json.Unmarshal reports the error
+// later.
 func rename(raw json.RawMessage, t reflect.Type, pair func(name, name5 string) (from, to string)) json.RawMessage {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -45,7 +48,7 @@ func rename(raw json.RawMessage, t reflect.Type, pair func(name, name5 string) (
 	return raw
 }
 
-// renameMembers is rename for a JSON object. It keeps the order of the members.
+// renameMembers does the work of rename for a JSON object. It keeps the order of the members.
 func renameMembers(raw json.RawMessage, t reflect.Type, pair func(name, name5 string) (from, to string)) json.RawMessage {
 	type field struct {
 		name string

@@ -2,7 +2,7 @@ package control
 
 import "path/filepath"
 
-// PrefetchRequest requests that the matching contents are fetched before all other contents, except those that a read waits for.
+// PrefetchRequest requests that some contents are fetched before all other contents, except those that a process waits for.
 type PrefetchRequest struct {
 	Dir   string   `json:"dir"`   // absolute mount directory
 	Paths []string `json:"paths"` // pathspecs relative to Dir: a path, a directory, or a pattern of path.Match; none: everything

@@ -10,21 +10,21 @@ import (
 )
 
 const (
-	progressPause  = 40 * time.Millisecond // minimum time between progress messages; people cannot read faster changes of a line
+	progressPause  = 40 * time.Millisecond // minimum time between two progress messages; people cannot read a line that changes faster
 	maxUnsentSteps = 64                    // maximum number of steps that wait to be sent
 )
 
-// sender writes the messages of the answer to one request. Progress messages never delay the request: if the caller reads slowly, a
-// newer step replaces an older step of the same phase that was not sent yet.
+// sender writes the messages of the answer to one request. Progress messages never delay the request: if the caller reads
+// slowly, a newer step replaces an older step of the same phase that was not sent yet.
 type sender struct {
 	conn    *net.UnixConn
 	version int            // version of the messages
-	done    sync.WaitGroup // the goroutine of start
+	done    sync.WaitGroup // waits for the goroutine that start starts
 	quit    chan struct{}  // closed by stop
 	wake    chan struct{}  // holds one token if there are steps to send
 
 	mu     sync.Mutex
-	unsent []Progress // steps that were not sent yet: at most one for each phase, and those with messages
+	unsent []Progress // steps that were not sent yet: at most one step for each phase, and the steps with messages
 }
 
 // start starts the goroutine that sends the progress messages. The caller must call stop.
@@ -53,8 +53,8 @@ func (s *sender) stop() {
 	s.done.Wait()
 }
 
-// progress queues a step for sending. It never blocks: the step replaces an unsent step of the same phase, and if there are
-// maxUnsentSteps already, the last of them.
+// progress queues the step p for sending. It never blocks: p replaces an unsent step of the same phase or, if maxUnsentSteps
+// steps are queued, the last of them.
 func (s *sender) progress(p Progress) {
 	s.mu.Lock()
 	last := len(s.unsent) - 1
@@ -67,7 +67,7 @@ func (s *sender) progress(p Progress) {
 		s.unsent[last] = p
 	}
 	s.mu.Unlock()
-	// If wake holds a token already, the flush that it causes sends this step, too.
+	// If wake holds a token already, the flush for that token also sends this step.
 	select {
 	case s.wake <- struct{}{}:
 	default:

@@ -20,7 +20,7 @@ const (
 	undoTime    = 30 * time.Second      // timeout for unmounting a mount whose caller has left
 	acceptPause = 50 * time.Millisecond // pause after a failed accept
 	endingTime  = 10 * time.Second      // timeout for the end of another server that is closing the same socket
-	endingPause = 5 * time.Millisecond  // interval of the checks whether it has ended
+	endingPause = 5 * time.Millisecond  // interval at which Listen checks whether the other server has ended
 )
 
 // Server answers the requests on one socket.
@@ -30,19 +30,20 @@ type Server struct {
 	socket   string
 	listener *net.UnixListener
 	lock     *fileLock
-	guests   *guests // nil: the clients are processes of the host's user, not guests
+	guests   *guests // set if the clients are guests; nil if they are processes of the host's user
 	conns    sync.WaitGroup
 
 	mu      sync.Mutex
 	closed  bool
 	onClose func()
-	working int                        // number of requests in progress
+	working int                        // number of requests that are counted as in progress
 	waiting map[*net.UnixConn]struct{} // connections whose request is not in progress yet
-	ending  chan struct{}              // closed when the Shutdown request in progress has succeeded or failed; nil if there is none
+	ending  chan struct{}              // closed when the Shutdown request in progress has ended; nil if there is none
 }
 
-// Listen creates the server of a socket. If another server is closing the socket, Listen waits until that server has ended. If another
-// server uses the socket, Listen returns ErrInUse. Clients can connect at once, and wait until Serve is called.
+// Listen creates the server of a socket. If another server is closing the socket, Listen waits until that server has ended.
+// If another server uses the socket, Listen returns ErrInUse. Clients can connect immediately; they wait until Serve is
+// called.
 func Listen(ctx context.Context, socket string, h Handler, log *zap.Logger) (*Server, error) {
 	ctx, cancel := context.WithTimeout(ctx, endingTime)
 	defer cancel()
@@ -60,8 +61,9 @@ func Listen(ctx context.Context, socket string, h Handler, log *zap.Logger) (*Se
 	return newServer(socket, l, lock, h, log), nil
 }
 
-// listened reports whether a process listens on a socket whose lock is held. If none does, the holder of the lock is ending: a server
-// removes its socket first and releases its lock last. Another process may also hold the lock of a killed server for its successor.
+// listened reports whether a process listens on a socket whose lock is held. If no process listens, the holder of the lock is
+// ending, because a server removes its socket first and releases its lock last. The supervisor may also hold the lock of a
+// killed server for the server's successor.
 func listened(ctx context.Context, socket string) bool {
 	conn, err := dial(ctx, socket)
 	if err == nil {
@@ -70,8 +72,9 @@ func listened(ctx context.Context, socket string) bool {
 	return !errors.Is(err, ErrNoServer)
 }
 
-// Inherit returns a server that continues with the socket of a server that has died. listener and lock are what Files of that server
-// returned; the new server owns them from now on. If they are nil or belong to another socket, Inherit does the same as Listen.
+// Inherit returns a server that continues with the socket of a server that has died. listener and lock are the descriptors
+// that Files of that server has returned; the new server owns them from now on. If they are nil or belong to another socket,
+// Inherit does the same as Listen.
 func Inherit(ctx context.Context, socket string, listener, lock *os.File, h Handler, log *zap.Logger) (*Server, error) {
 	if lock == nil || !isLockOf(socket, lock) {
 		for _, f := range []*os.File{listener, lock} {
@@ -117,7 +120,7 @@ func (s *Server) Serve(ctx context.Context) {
 		if errors.Is(err, net.ErrClosed) {
 			break
 		}
-		if err != nil { // no more descriptors are available: the end of a request releases some
+		if err != nil { // the process has no free descriptors; wait, because the end of a request releases some
 			s.log.Error("accept control connection", zap.Error(err))
 			select {
 			case <-time.After(acceptPause):
@@ -149,8 +152,9 @@ func (s *Server) Serve(ctx context.Context) {
 	}
 }
 
-// OnClose sets a function that is called when the socket is closed, before the last requests are answered. The function must close all
-// copies that Files has returned. While a copy is open, the kernel lets clients wait that have connected and were not accepted.
+// OnClose sets a function that is called when the socket is closed, before the last requests are answered. The function must
+// close all copies that Files has returned. As long as a copy is open, the kernel does not disconnect clients whose
+// connections were not accepted.
 func (s *Server) OnClose(done func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -189,7 +193,7 @@ func (s *Server) closeLocked() {
 	if s.guests != nil {
 		s.guests.close()
 	} else {
-		os.Remove(s.socket) // removed before the listener is closed: a client that finds no socket starts another daemon at once
+		os.Remove(s.socket) // removed before the listener is closed, so that a client that is refused finds no socket and starts another daemon
 		s.listener.Close()
 	}
 	if s.onClose != nil {
@@ -233,7 +237,7 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) (end bool) {
 
 	ctx, cancel := context.WithCancel(ctx)
 	var watch sync.WaitGroup
-	watch.Go(func() { // the caller sends no more bytes, so if the read returns, the caller has left
+	watch.Go(func() { // the caller sends no more bytes, so the read returns only when the caller has left
 		reader.ReadByte()
 		cancel()
 	})
@@ -247,11 +251,11 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) (end bool) {
 	}
 	out.stop()
 	if o == opShutdown {
-		s.decide(err == nil) // before the reply is sent, because the caller expects that the path is free then
+		s.decide(err == nil) // called before the reply is sent, because the caller expects that the path of the socket is free after the reply
 	}
 
 	if err == nil {
-		// If the caller of a mount request has left, it cannot unmount the mount. So the server does that.
+		// The caller of a mount request that has left cannot unmount the mount, so the server unmounts it.
 		if err = ctx.Err(); err == nil || o != opMount {
 			err = out.result(result, r.ignored)
 		}
@@ -280,9 +284,9 @@ func (s *Server) admit(conn *net.UnixConn) bool {
 	return true
 }
 
-// beginRequest counts a request as in progress. While a Shutdown request is in progress, a mount request waits for its result: if
-// the shutdown fails, the mount is created; otherwise the caller gets ErrNoServer and can start another server. beginRequest returns
-// false if the server is closed.
+// beginRequest counts a request as in progress. While a Shutdown request is in progress, a mount request waits for the result
+// of that request: if the shutdown fails, the mount is created; otherwise the caller gets ErrNoServer and can start another
+// server. beginRequest returns false if the server is closed.
 func (s *Server) beginRequest(ctx context.Context, conn *net.UnixConn, o op) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -307,7 +311,8 @@ func (s *Server) beginRequest(ctx context.Context, conn *net.UnixConn, o op) boo
 	return true
 }
 
-// decide ends the wait of mount requests for a Shutdown request. With end, the shutdown has succeeded and the server is closed.
+// decide ends the wait of mount requests for a Shutdown request. If end is true, the shutdown has succeeded and the server is
+// closed.
 func (s *Server) decide(end bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -332,8 +337,8 @@ func (s *Server) readRequest(conn *net.UnixConn, r *bufio.Reader) (asked, error)
 	if err != nil {
 		return asked{}, err
 	}
-	// The mode of the socket permits only its owner and root to connect. The check is needed if the mode of the socket or of its
-	// directory was changed.
+	// The mode of the socket permits only its owner and root to connect. This check matters if the mode of the socket or of
+	// its directory was changed.
 	if s.guests == nil && peer.Uid != 0 && int(peer.Uid) != os.Geteuid() {
 		s.log.Warn("refuse control connection", zap.Uint32("uid", peer.Uid), zap.Int32("pid", peer.Pid))
 		return asked{}, &Error{Code: ExitFailed, Kind: CodePermission, Verb: "talk to", Object: "daemon",
@@ -346,14 +351,15 @@ func (s *Server) readRequest(conn *net.UnixConn, r *bufio.Reader) (asked, error)
 		return asked{}, badRequest("%v", err)
 	}
 	a, err := decodeRequest(line)
-	// More bytes after the request would never be read, so they are an error of the client.
+	// The server would never read bytes that follow the request, so they are an error of the client.
 	if err == nil && r.Buffered() > 0 {
 		err = badRequest("unexpected bytes after the request")
 	}
 	return a, err
 }
 
-// work calls the handler's method for operation o. A panic of the handler becomes an error, so that it does not end other mounts.
+// work calls the handler's method for operation o. If the handler panics, work returns an error, so that the process and its
+// other mounts continue.
 func (s *Server) work(ctx context.Context, o op, args any, out *sender) (result any, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -406,7 +412,7 @@ func (s *Server) work(ctx context.Context, o op, args any, out *sender) (result 
 
 // undo unmounts the mount at dir, because the caller that requested it has left.
 func (s *Server) undo(ctx context.Context, dir string) {
-	// The context of the request has ended because its caller left. The unmount must not be canceled by that.
+	// The context of the request has ended because its caller left, so the unmount must not use that context.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
 	_, err := s.handler.Unmount(ctx, UnmountRequest{Dir: dir})

@@ -10,7 +10,8 @@ import (
 
 // Sessions is a Handler that pushes sessions, restores checkpoints, and shows and changes the sessions of a state directory.
 type Sessions interface {
-	// Checkpoint makes a checkpoint of the working tree. If nothing has changed since the last checkpoint, it returns that one.
+	// Checkpoint makes a checkpoint of the working tree. If nothing has changed since the last checkpoint, it returns the
+	// last checkpoint.
 	Checkpoint(ctx context.Context, r CheckpointRequest, progress func(Progress)) (CheckpointReply, error)
 	// Sync returns when everything that existed at the time of the call is on the session remote.
 	Sync(ctx context.Context, r SyncRequest, progress func(Progress)) (SyncReply, error)
@@ -27,7 +28,7 @@ type Sessions interface {
 	Restore(ctx context.Context, r RestoreRequest, progress func(Progress)) (RestoreReply, error)
 	// Merge merges the changes of another session into a mount.
 	Merge(ctx context.Context, r MergeRequest, progress func(Progress)) (MergeReply, error)
-	// Fork creates a session that starts from a checkpoint of another one, and mounts it.
+	// Fork creates a session that starts from a checkpoint of another session, and mounts it.
 	Fork(ctx context.Context, r ForkRequest, progress func(Progress)) (MountReply, error)
 	// SessionSet changes the state of a session, or sets or removes pins of its checkpoints.
 	SessionSet(ctx context.Context, r SessionSetRequest) (SessionInfo, error)
@@ -37,7 +38,7 @@ type Sessions interface {
 	SessionTranscript(ctx context.Context, r SessionTranscriptRequest) (SessionTranscriptReply, error)
 	// SessionErase removes records from a transcript permanently.
 	SessionErase(ctx context.Context, r SessionEraseRequest) (SessionEraseReply, error)
-	// SessionFacts changes the facts and the handoff of a session, and returns the new ones.
+	// SessionFacts changes the facts and the handoff of a session, and returns the resulting facts and handoff.
 	SessionFacts(ctx context.Context, r SessionFactsRequest) (SessionFactsReply, error)
 	SessionGC(ctx context.Context, r SessionGCRequest, progress func(Progress)) (SessionGCReply, error)
 	// SessionDelete moves a session from this host and its session remote to the trash. SessionUndelete can restore it for 7 days.
@@ -53,9 +54,9 @@ type Policy string
 
 const (
 	PolicyOff        Policy = "off"
-	PolicyIdle       Policy = "idle"        // when no file was written for a while
-	PolicyBeforeRisk Policy = "before-risk" // before git commands that may discard changes
-	PolicyInterval   Policy = "interval="   // prefix of "interval=DURATION": at this interval, if something has changed
+	PolicyIdle       Policy = "idle"        // a checkpoint is made when no file was written for a while
+	PolicyBeforeRisk Policy = "before-risk" // a checkpoint is made before a git command that may discard changes
+	PolicyInterval   Policy = "interval="   // prefix of "interval=DURATION": a checkpoint is made at this interval if something has changed
 )
 
 // minInterval and maxInterval are the limits for the interval of PolicyInterval. Any other value is taken for a typing error.
@@ -104,10 +105,10 @@ const (
 type BaseMode string
 
 const (
-	BaseAuto   BaseMode = "auto"   // shared if it contains the history, thin if it is empty and REMOTE is a network URL, else seed
+	BaseAuto   BaseMode = "auto"   // shared if the remote has the history, thin if it is empty and REMOTE is a network URL, else seed
 	BaseThin   BaseMode = "thin"   // the history is not pushed: the session refers to it by URL and commit
 	BaseShared BaseMode = "shared" // the session remote must contain the history, otherwise pushing fails
-	BaseSeed   BaseMode = "seed"   // the history is pushed to the session remote if it is not there
+	BaseSeed   BaseMode = "seed"   // the history is pushed to the session remote if the session remote lacks it
 )
 
 // BaseModes lists all values of BaseMode.
@@ -115,7 +116,7 @@ var BaseModes = []BaseMode{BaseAuto, BaseThin, BaseShared, BaseSeed}
 
 // SessionOptions determine what is stored in the checkpoints of a mount, when they are made, and where they are pushed.
 type SessionOptions struct {
-	Remote   string   `json:"remote,omitempty"`    // URL, path or constant; may contain a secret, so it is never printed or logged
+	Remote   string   `json:"remote,omitempty"`    // URL, path, "embedded", "origin" or "none"; never printed, because it may contain a secret
 	Policy   Policy   `json:"policy,omitempty"`    // "": PolicyIdle
 	Base     BaseMode `json:"base,omitempty"`      // how the session remote gets the history of the mounted repository; "": BaseAuto
 	Branches string   `json:"branches,omitempty"`  // names of branches on the session remote, as session.Layout.Branches; "": unchanged
@@ -147,10 +148,10 @@ type CheckpointRequest struct {
 // CheckpointReply is the output of `checkpoint --json`.
 type CheckpointReply struct {
 	Checkpoint
-	Made    bool      `json:"made"`               // false: nothing had changed since this checkpoint was made earlier
+	Made    bool      `json:"made"`               // false: nothing had changed, and the checkpoint is an earlier one
 	LeftOut []LeftOut `json:"left_out" v5:"left"` // paths that the checkpoint leaves out, at most a hundred
-	Paused  float64   `json:"paused_ms"`          // longest time for which a change had to wait
-	Took    float64   `json:"took_ms"`            // total duration
+	Paused  float64   `json:"paused_ms"`          // longest time for which a write had to wait, in milliseconds
+	Took    float64   `json:"took_ms"`            // total duration in milliseconds
 	Steps   []Step    `json:"steps"`              // parts of the total duration
 }
 
@@ -163,7 +164,7 @@ type Step struct {
 // LeftOut is a path that a checkpoint leaves out. A directory is left out with everything below it.
 type LeftOut struct {
 	Path string `json:"path"`
-	Why  string `json:"why"`            // "ignored", "secret", "excluded", "size", "type"
+	Why  string `json:"why"`            // reason: "ignored", "secret", "excluded", "size" or "type"
 	Size int64  `json:"size,omitempty"` // size of a file in bytes
 }
 
@@ -179,19 +180,19 @@ type Checkpoint struct {
 	Reason   string    `json:"reason"` // a session.Reason
 	Message  string    `json:"message,omitempty"`
 	Time     time.Time `json:"time"`
-	Prev     string    `json:"prev,omitempty"` // id of the previous checkpoint
+	Prev     string    `json:"prev,omitempty"` // id of the previous checkpoint; missing: this is the first checkpoint
 	Changed  int64     `json:"changed"`        // number of paths that differ from the previous checkpoint
-	Bytes    int64     `json:"bytes"`          // total size of the contents that are new in it
-	Excluded int64     `json:"excluded"`       // number of paths that it leaves out
+	Bytes    int64     `json:"bytes"`          // total size of the contents that the checkpoint added, in bytes
+	Excluded int64     `json:"excluded"`       // number of paths that the checkpoint leaves out
 	Pins     []string  `json:"pins,omitempty"`
 	Recorded int64     `json:"recorded,omitempty"` // number of transcript records between the previous checkpoint and this one
-	Synced   bool      `json:"synced"`             // it is on the session remote
+	Synced   bool      `json:"synced"`             // the checkpoint is on the session remote
 }
 
 // SyncRequest requests that everything in the session of a mount is pushed to its session remote.
 type SyncRequest struct {
 	Dir     string        `json:"dir"`
-	Timeout time.Duration `json:"timeout_ns"` // 0: no timeout
+	Timeout time.Duration `json:"timeout_ns"` // maximum duration of the push; 0: no limit
 }
 
 // SyncReply is the output of `sync --json`.
@@ -216,14 +217,14 @@ func (r SessionsOnRequest) validate() error { return needAt("any", r.SessionRemo
 type SessionInfo struct {
 	SessionStatus
 	Remote       string       `json:"remote" v5:"origin"` // mounted remote, without secrets
-	Dir          string       `json:"dir"`                // directory at which it is mounted, or was mounted last
+	Dir          string       `json:"dir"`                // directory at which the session is mounted, or was last mounted
 	Mounted      bool         `json:"mounted"`
-	Stale        bool         `json:"stale,omitempty"`                          // it is not mounted, and nothing has happened in it for 7 days
-	Base         string       `json:"base"`                                     // base commit
-	Parent       string       `json:"parent,omitempty" v5:"from"`               // "SESSION CHECKPOINT" that it was forked from
+	Stale        bool         `json:"stale,omitempty"`                          // not mounted, and unchanged for 7 days
+	Base         string       `json:"base"`                                     // base commit of the session
+	Parent       string       `json:"parent,omitempty" v5:"from"`               // "SESSION CHECKPOINT" that the session was forked from
 	ParentRemote string       `json:"parent_remote,omitempty" v5:"from_remote"` // session remote of the parent session, without secrets
-	Last         *Checkpoint  `json:"last,omitempty"`                           // newest checkpoint
-	History      []Transition `json:"history,omitempty"`                        // changes of its state, oldest first
+	Last         *Checkpoint  `json:"last,omitempty"`                           // newest checkpoint of the session
+	History      []Transition `json:"history,omitempty"`                        // changes of the session's state, oldest first
 }
 
 // Transition is one change of a session's state.
@@ -234,9 +235,10 @@ type Transition struct {
 	Reason string    `json:"reason"`
 }
 
-// SessionLogRequest requests a list of checkpoints, newest first. Of is the absolute directory of a mount or the name of a session,
-// here and in the requests below. SessionRemote is a URL, which may contain a secret, or an absolute path. If it is set, Of is the name
-// of a session on that session remote, and nothing is read from this host.
+// SessionLogRequest requests a list of checkpoints, newest first. Of is the absolute directory of a mount or the name of a
+// session. SessionRemote is a URL, which may contain a secret, or an absolute path. If SessionRemote is set, Of is the name
+// of a session on that session remote, and nothing is read from this host. Of and SessionRemote have the same meaning in the
+// requests below.
 type SessionLogRequest struct {
 	Of            string `json:"of"`
 	SessionRemote string `json:"session_remote,omitempty"`
@@ -259,16 +261,16 @@ type SessionShowRequest struct {
 // SessionShowReply is the output of `session show --json`.
 type SessionShowReply struct {
 	Checkpoint
-	Changes      []PathChange `json:"changes"` // relative to the previous checkpoint; for the first one, relative to the base tree
+	Changes      []PathChange `json:"changes"` // changes relative to the previous checkpoint or, for the first one, to the base tree
 	LeftOut      []LeftOut    `json:"left_out"`
 	Staged       []PathChange `json:"staged"`                                    // differences between HEAD and the index
 	Records      int64        `json:"records"`                                   // number of records made while it was the newest
-	RemoteBranch string       `json:"remote_branch,omitempty" v5:"branch_there"` // full name of its branch on the session remote; "": none
+	RemoteBranch string       `json:"remote_branch,omitempty" v5:"branch_there"` // full name of Branch on the session remote; "": none
 	// Since are the transcript records between the previous checkpoint and this one.
 	Since []TranscriptRecord `json:"since"`
 
-	Status        SessionStatus `json:"session_status"` // status of its session
-	SessionRemote string        `json:"session_remote"` // URL without secrets, or a path; "": nothing is pushed
+	Status        SessionStatus `json:"session_status"` // status of the checkpoint's session
+	SessionRemote string        `json:"session_remote"` // session remote, as a URL without secrets or a path; "": nothing is pushed
 	Link          string        `json:"link"`           // text that ParseLink accepts; "": there is no session remote
 	ForkCommand   string        `json:"fork_command"`   // command that forks the session from this checkpoint
 	ResumeCommand string        `json:"resume_command"` // command that resumes the session
@@ -283,14 +285,14 @@ type SessionDiffRequest struct {
 	AOf           string `json:"a_of,omitempty"`     // session of A, in the form of Of; "": the same session
 	ARemote       string `json:"a_remote,omitempty"` // session remote that has AOf, in the form of SessionRemote
 	Patch         bool   `json:"patch"`              // the reply contains the text of the differences
-	Stat          bool   `json:"stat"`               // the reply contains the numbers of lines
+	Stat          bool   `json:"stat"`               // the reply contains the numbers of added and removed lines
 }
 
 // SessionDiffReply is the output of `session diff --json`.
 type SessionDiffReply struct {
 	A, B    Checkpoint   `json:"-"`
 	Changes []PathChange `json:"changes"`
-	Patch   string       `json:"patch,omitempty"` // in the format of git diff
+	Patch   string       `json:"patch,omitempty"` // differences in the format of git diff
 }
 
 // PathChange is one path whose entries in two trees differ.
@@ -312,9 +314,9 @@ type RestoreRequest struct {
 	Of            string   `json:"of,omitempty"`             // other session that has the checkpoint; "": the session of Dir
 	SessionRemote string   `json:"session_remote,omitempty"` // session remote that has Of; "": this host has it
 	Paths         []string `json:"paths"`                    // paths relative to the mount; none: everything that checkpoints contain
-	Staged        bool     `json:"staged"`                   // also restore the index
+	Staged        bool     `json:"staged"`                   // restore the index, too
 	DryRun        bool     `json:"dry_run"`
-	Nonce         string   `json:"nonce,omitempty"` // random text that is the same if the request is repeated; "": it is never repeated
+	Nonce         string   `json:"nonce,omitempty"` // random text that identifies a repeated request; "": it is never repeated
 }
 
 // RestoreReply is the output of `session restore --json`.
@@ -323,7 +325,7 @@ type RestoreReply struct {
 	Checkpoint Checkpoint   `json:"checkpoint" v5:"point"`
 	Before     *Checkpoint  `json:"before"` // restoring this checkpoint undoes the restore; null in a dry run
 	Changes    []PathChange `json:"changes"`
-	Kept       []string     `json:"kept"` // paths that other processes changed during the restore, and that were left unchanged
+	Kept       []string     `json:"kept"` // paths that were left unchanged, because other processes changed them during the restore
 	DryRun     bool         `json:"dry_run"`
 }
 
@@ -352,13 +354,13 @@ type SessionGCRequest struct {
 	Of     string        `json:"of"`
 	DryRun bool          `json:"dry_run"`
 	All    time.Duration `json:"all_ns"`   // all checkpoints younger than this are kept; 0: seven days
-	Daily  time.Duration `json:"daily_ns"` // the last checkpoint of each day is kept if it is younger than this; 0: thirty days
+	Daily  time.Duration `json:"daily_ns"` // of the checkpoints younger than this, the last one of each day is kept; 0: thirty days
 }
 
 // SessionDeleteRequest requests that a session which is not mounted is deleted.
 type SessionDeleteRequest struct {
 	Of       string `json:"of"`
-	Remote   string `json:"remote,omitempty"`    // URL or absolute path, may contain a secret; "": session remote of the session on this host
+	Remote   string `json:"remote,omitempty"`    // URL or absolute path, may contain a secret; "": that of the session on this host
 	TakeOver bool   `json:"take_over,omitempty"` // delete the session even if another machine holds its claim
 }
 
@@ -371,7 +373,8 @@ type SessionDeleteReply struct {
 	Until   time.Time `json:"until,omitzero"`  // time until which the session can be restored
 }
 
-// SessionUndeleteRequest requests that a deleted session is restored. If several had the name, it is the one that was deleted last.
+// SessionUndeleteRequest requests that a deleted session is restored. If several deleted sessions have the name, the one that
+// was deleted last is restored.
 type SessionUndeleteRequest struct {
 	Session string `json:"session"`
 	Remote  string `json:"remote,omitempty"` // as in SessionDeleteRequest
@@ -390,7 +393,7 @@ type SessionTrashReply struct {
 // DeletedSession is a deleted session that can be restored.
 type DeletedSession struct {
 	Name   string    `json:"name"`
-	Remote string    `json:"session_remote" v5:"remote"` // without secrets
+	Remote string    `json:"session_remote" v5:"remote"` // session remote of the session, without secrets
 	At     time.Time `json:"deleted_at"`
 	Until  time.Time `json:"until"` // time until which it can be restored
 }
@@ -408,7 +411,8 @@ type SessionGCReply struct {
 // defaultNotes is the notes ref of a SessionNoteRequest without a Ref.
 const defaultNotes = "agent"
 
-// needDir returns an error unless the directory is absolute: the daemon has another working directory than its clients.
+// needDir returns an error unless the directory is absolute. The daemon could not interpret a relative path, because it has
+// another working directory than its clients.
 func needDir(dir string) error {
 	if !filepath.IsAbs(dir) {
 		return badRequest("directory %q is not absolute", dir)
@@ -427,8 +431,8 @@ func needOf(of string) error {
 	return nil
 }
 
-// needAt returns an error unless of identifies a session. If remote is not "", of must be a name, because the session is on that session
-// remote and not mounted.
+// needAt returns an error unless of identifies a session. If remote is not "", of must be a name, because the session is on
+// that session remote and not mounted.
 func needAt(of, remote string) error {
 	if remote == "" {
 		return needOf(of)
@@ -466,7 +470,7 @@ func (r RestoreRequest) validate() error {
 }
 func (r ForkRequest) validate() error {
 	m := r.Mount
-	// If the remote is empty, the daemon uses that of the parent session. The check of m needs some value.
+	// If the remote is empty, the daemon uses the remote of the parent session. The check of m requires a value, so set one.
 	if m.Remote == "" {
 		m.Remote = "/"
 	}

@@ -6,7 +6,7 @@ import (
 	"crypto/rand"
 )
 
-// workSession calls the handler's method for operation o, which must be one of interface Sessions.
+// workSession calls the handler's method for operation o, which must be an operation of the interface Sessions.
 func (s *Server) workSession(ctx context.Context, o op, args any, out *sender) (any, error) {
 	h, ok := s.handler.(Sessions)
 	if !ok {
@@ -66,7 +66,7 @@ func (c *Client) Checkpoint(ctx context.Context, r CheckpointRequest, progress f
 	return call[CheckpointReply](ctx, c, opCheckpoint, r, progress)
 }
 
-// Sync requests that the session of a mount is pushed to its session remote, and waits for that.
+// Sync requests that the session of a mount is pushed to its session remote, and waits until the push is complete.
 func (c *Client) Sync(ctx context.Context, r SyncRequest, progress func(Progress)) (SyncReply, error) {
 	return call[SyncReply](ctx, c, opSync, r, progress)
 }

@@ -17,11 +17,12 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// probeTime is the time that a server has to accept a connection. If it takes longer, it counts as alive but busy.
+// probeTime is the time within which a server must accept a connection. A server that takes longer counts as alive but busy.
 const probeTime = 2 * time.Second
 
-// StateDir returns the absolute path of the state directory. That is dir, unless dir is empty. Otherwise it is $ARTIFACTFS_STATE if that
-// is set, or else /var/lib/artifactfs for root, and $XDG_STATE_HOME/artifactfs (by default ~/.local/state/artifactfs) for other users.
+// StateDir returns the absolute path of the state directory: dir, if dir is not empty; otherwise $ARTIFACTFS_STATE, if that
+// variable is set; otherwise /var/lib/artifactfs for root, and $XDG_STATE_HOME/artifactfs (by default
+// ~/.local/state/artifactfs) for other users.
 func StateDir(dir string) (string, error) {
 	if dir == "" {
 		dir = os.Getenv("ARTIFACTFS_STATE")
@@ -55,15 +56,15 @@ func MountSocket(state string, pid int) string {
 	return filepath.Join(state, "run", "mount-"+strconv.Itoa(pid)+".sock")
 }
 
-// Sockets returns the paths of the sockets of a state directory that have a server, the shared daemon's first. It removes sockets whose
-// servers are dead.
+// Sockets returns the paths of the sockets of a state directory that have a server. The socket of the shared daemon is the
+// first. Sockets removes sockets whose servers are dead.
 func Sockets(ctx context.Context, state string) ([]string, error) {
 	names, err := filepath.Glob(filepath.Join(quoteGlob(filepath.Join(state, "run")), "*.sock"))
 	if err != nil {
 		return nil, fmt.Errorf("list sockets: %w", err)
 	}
 	var live []string
-	for _, socket := range names { // sorted, and "daemon" is less than "mount-"
+	for _, socket := range names { // names are sorted, and "daemon" is less than "mount-"
 		if base := filepath.Base(socket); base != "daemon.sock" && !strings.HasPrefix(base, "mount-") {
 			continue
 		}
@@ -78,7 +79,7 @@ func Sockets(ctx context.Context, state string) ([]string, error) {
 			live = append(live, socket)
 		case errors.Is(err, ErrNoServer):
 			removeDead(socket)
-		default: // a server may be alive; requests to it will show the problem
+		default: // a server may be alive; requests to it will report the problem
 			live = append(live, socket)
 		}
 	}
@@ -118,7 +119,7 @@ func dial(ctx context.Context, socket string) (*net.UnixConn, error) {
 		return nil, fmt.Errorf("connect to %s: %w", socket, ErrNoServer)
 	case err != nil:
 		var op *net.OpError
-		if errors.As(err, &op) { // the text of op repeats the path, which may be the one that shortName made up
+		if errors.As(err, &op) { // the text of op repeats the path, which may be the name that shortName has created
 			err = op.Err
 		}
 		return nil, fmt.Errorf("connect to %s: %w", socket, err)
@@ -197,7 +198,7 @@ func listen(socket string) (*net.UnixListener, *fileLock, error) {
 // bindAndRename creates a listening socket under a temporary name and renames it to socket. The caller holds the lock of the socket.
 func bindAndRename(socket string) (*net.UnixListener, error) {
 	newborn := socket + ".new"
-	os.Remove(newborn) // a process that died in this function may have left it; no other process is here, because of the lock
+	os.Remove(newborn) // a process that died in this function may have left the file; because of the lock, no live process uses it
 	name, done, err := shortName(newborn)
 	if err != nil {
 		return nil, err
@@ -220,8 +221,8 @@ func bindAndRename(socket string) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// inherit returns a listener that continues with the descriptor of a dead server. If that server had already removed its socket, inherit
-// creates a new socket.
+// inherit returns a listener that continues with the descriptor of a dead server. If the dead server had already removed its
+// socket, inherit creates a new socket.
 func inherit(socket string, listener *os.File) (*net.UnixListener, error) {
 	if _, err := os.Lstat(socket); err != nil || listener == nil {
 		l, err := bindAndRename(socket)
@@ -230,12 +231,12 @@ func inherit(socket string, listener *os.File) (*net.UnixListener, error) {
 		}
 		return l, err
 	}
-	l, err := net.FileListener(listener) // uses a copy of the descriptor
+	l, err := net.FileListener(listener) // FileListener uses a copy of the descriptor
 	if err != nil {
 		return nil, err
 	}
 	u, ok := l.(*net.UnixListener)
-	// The descriptor is not a unix socket, so it is not the one of a server.
+	// The descriptor is not a unix socket, so it does not belong to a server.
 	if !ok {
 		l.Close()
 		return nil, errors.New("inherited descriptor is not a unix socket")
@@ -260,8 +261,8 @@ type fileLock struct {
 	path string // path of the lock file
 }
 
-// isLockOf reports whether an open file is the lock file of a socket. It is not if the lock file was removed by a server that ended, or
-// if it belongs to another state directory.
+// isLockOf reports whether an open file is the lock file of a socket. It returns false if the server that used the lock file
+// has removed it, or if the file belongs to another state directory.
 func isLockOf(socket string, lock *os.File) bool {
 	mine, err1 := lock.Stat()
 	there, err2 := os.Lstat(lockName(socket))
@@ -288,7 +289,8 @@ func takeLock(socket string) (*fileLock, error) {
 			}
 			return nil, err
 		}
-		// The previous holder may have removed the file after this process opened it and before it locked it. Then try again.
+		// The previous holder may have removed the file after this process opened the file and before this process locked it.
+		// Then try again.
 		mine, err1 := f.Stat()
 		there, err2 := os.Lstat(path)
 		if err1 == nil && err2 == nil && os.SameFile(mine, there) {
@@ -300,8 +302,8 @@ func takeLock(socket string) (*fileLock, error) {
 
 // release removes the lock file, and then releases the lock.
 func (l *fileLock) release() {
-	// The file is removed while it is locked. A process that opened it before notices after its flock that the path is another
-	// file, and tries again.
+	// The file is removed while it is locked. A process that has opened the file before notices, after it has got the lock,
+	// that the path leads to another file, and tries again.
 	os.Remove(l.path)
 	if raw, err := l.f.SyscallConn(); err == nil { // closing the file releases the lock only if no other process has a copy
 		raw.Control(func(fd uintptr) { unix.Flock(int(fd), unix.LOCK_UN) })

@@ -44,22 +44,23 @@ type TraceEvent struct {
 	Offset  int64       `json:"offset"`       // offset of the range that was read or written, in bytes
 	Size    int64       `json:"size"`         // size of the range that was read or written, in bytes
 	Source  TraceSource `json:"source"`
-	Blobs   int64       `json:"blobs"`           // number of blobs that were requested from the remote together with this one
+	Blobs   int64       `json:"blobs"`           // number of blobs that were requested from the remote together with the blob of this request
 	Bytes   int64       `json:"bytes"`           // number of bytes of contents that were received for this request
 	Wait    int64       `json:"wait_us"`         // time until the answer, in microseconds
-	Error   string      `json:"error,omitempty"` // name of an errno, such as ENOENT
+	Error   string      `json:"error,omitempty"` // name of the errno, such as ENOENT; "": the request succeeded
 }
 
-// Trace is a message of a stream of events. The first message may contain no events: it shows that the stream has started.
+// Trace is a message of a stream of events. The first message may contain no events: it only shows that the stream has
+// started.
 type Trace struct {
 	PID    int          `json:"pid"`  // process that serves the mount
 	Lost   int64        `json:"lost"` // number of events that were dropped because the caller read too slowly
 	Events []TraceEvent `json:"events"`
 }
 
-// Trace calls each with every message of a mount's stream of events, in the calling goroutine. It returns nil when ctx or the mount
-// ends, and the error of each if that returns one. ErrNoServer means that the serving process has ended: a successor may have taken
-// over the mount.
+// Trace calls the function each with every message of a mount's stream of events, in the goroutine of the caller. It returns
+// nil when ctx or the mount ends. If each returns an error, Trace returns that error. ErrNoServer means that the process that
+// serves the mount has ended; a successor may have taken over the mount.
 func (c *Client) Trace(ctx context.Context, r TraceRequest, each func(Trace) error) error {
 	line, err := encodeRequest(opTrace, r)
 	if err != nil {
@@ -82,7 +83,8 @@ func (c *Client) Trace(ctx context.Context, r TraceRequest, each func(Trace) err
 	return fmt.Errorf("trace %s: %w", c.name(), err)
 }
 
-// readTrace sends the request line and calls each for every message. It returns when the stream ends or when each returns an error.
+// readTrace sends the request line and calls the function each for every message. It returns when the stream ends or when
+// each returns an error.
 func readTrace(conn *net.UnixConn, line []byte, each func(Trace) error) error {
 	conn.SetWriteDeadline(time.Now().Add(requestTime))
 	// EPIPE means that the server has refused the request without reading it. The server's error is read below.

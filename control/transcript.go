@@ -10,7 +10,7 @@ import (
 type SessionTranscriptRequest struct {
 	Of   string `json:"of"`
 	Turn int    `json:"turn,omitempty"` // number of the only turn to return; 0: all turns
-	Head string `json:"head,omitempty"` // Head of the previous reply: if nothing was added since, the reply has no records; "": none
+	Head string `json:"head,omitempty"` // Head of the previous reply; if it is still current, the reply has no records; "": none
 }
 
 // SessionTranscriptReply is the output of `session transcript --json`, which prints one record per line.
@@ -25,12 +25,12 @@ type SessionTranscriptReply struct {
 type TranscriptRecord struct {
 	ID         string          `json:"id"`
 	Time       time.Time       `json:"time"`
-	Checkpoint string          `json:"checkpoint" v5:"point"` // newest checkpoint when it was recorded; "": there was none
+	Checkpoint string          `json:"checkpoint" v5:"point"` // newest checkpoint when the record was made; "": there was none
 	Session    string          `json:"session"`
 	Lane       string          `json:"lane"`
 	Actor      string          `json:"actor"`
-	Turn       int             `json:"turn"`   // number of its turn, counted from 1; 0: before the first turn
-	Begins     bool            `json:"begins"` // it is the first record of its turn
+	Turn       int             `json:"turn"`   // number of the record's turn, counted from 1; 0: before the first turn
+	Begins     bool            `json:"begins"` // the record is the first one of its turn
 	Record     json.RawMessage `json:"record,omitempty"`
 	Erased     *Erased         `json:"erased,omitempty"` // tombstone, if the record was erased
 }
@@ -58,7 +58,8 @@ type SessionEraseReply struct {
 	Bytes   int64    `json:"bytes"`  // number of bytes that became free on this host
 }
 
-// SessionFactsRequest requests the facts and the handoff of a session, after the requested changes were made.
+// SessionFactsRequest requests changes of the facts and the handoff of a session, and the facts and handoff after these
+// changes.
 type SessionFactsRequest struct {
 	Of      string   `json:"of"`
 	Add     []string `json:"add,omitempty"`     // texts of new facts
@@ -118,7 +119,7 @@ func (c *Client) SessionFacts(ctx context.Context, r SessionFactsRequest) (Sessi
 type SessionNoteRequest struct {
 	Dir    string          `json:"dir"`
 	Commit string          `json:"commit"` // name of a commit or of a checkpoint: "@", "@~N", an id or "turn:N"; "": HEAD
-	Ref    string          `json:"ref"`    // "agent" stands for refs/notes/agent, which is the default of a Client
+	Ref    string          `json:"ref"`    // notes ref; "agent" stands for refs/notes/agent, which is the default of a Client
 	JSON   json.RawMessage `json:"json"`
 }
 
@@ -139,9 +140,9 @@ type SessionRecordRequest struct {
 // SessionRecordReply is the output of `session record --json`.
 type SessionRecordReply struct {
 	Ref        string `json:"ref"`
-	Checkpoint string `json:"checkpoint" v5:"point"` // checkpoint that was the newest when they were recorded
-	Lines      int64  `json:"lines"`                 // number of records
-	Redacted   int64  `json:"redacted"`              // number of secrets that were removed from them
+	Checkpoint string `json:"checkpoint" v5:"point"` // checkpoint that was the newest one when the records were appended
+	Lines      int64  `json:"lines"`                 // number of appended records
+	Redacted   int64  `json:"redacted"`              // number of secrets that were removed from the records
 }
 
 func (r SessionNoteRequest) validate() error   { return needDir(r.Dir) }

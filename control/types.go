@@ -24,18 +24,18 @@ const (
 type Prefetch string
 
 const (
-	PrefetchAuto Prefetch = "auto" // as many as the byte budget permits, those that are most likely to be read first
-	PrefetchAll  Prefetch = "all"  // all contents, those that are most likely to be read first
-	PrefetchNone Prefetch = "none" // none: contents are fetched when they are read
+	PrefetchAuto Prefetch = "auto" // contents are fetched up to the byte budget, those that are most likely to be read first
+	PrefetchAll  Prefetch = "all"  // all contents are fetched, those that are most likely to be read first
+	PrefetchNone Prefetch = "none" // contents are only fetched when they are read
 )
 
 // Wait states when the reply to a mount request is sent.
 type Wait string
 
 const (
-	WaitTree Wait = "tree" // when the root directory is readable
-	WaitGit  Wait = "git"  // when the git directory is ready, too
-	WaitAll  Wait = "all"  // when everything that prefetch selects was fetched, too
+	WaitTree Wait = "tree" // the reply is sent when the root directory is readable
+	WaitGit  Wait = "git"  // the reply is sent when the git directory is ready, too
+	WaitAll  Wait = "all"  // the reply is sent when everything that prefetch selects was fetched, too
 )
 
 // GitDir states where the git directory of a mount is.
@@ -48,19 +48,19 @@ const (
 
 // MountRequest requests a mount of a remote at a directory.
 type MountRequest struct {
-	// Remote is any git URL or an absolute path. It may contain a secret, so it is never printed or logged. "": the remote is
-	// that of Session, which is on the session remote, a URL or path, in SessionOptions.
+	// Remote is any git URL or an absolute path. It may contain a secret, so it is never printed or logged. If it is "", the
+	// mounted remote is that of the session Session, which is read from the session remote in SessionOptions.
 	Remote string `json:"remote"`
 	Dir    string `json:"dir"` // absolute directory; it is created if it does not exist
 	Ref    string `json:"ref"` // branch, tag, full ref name or commit id; "": the remote's HEAD
 
-	// Follow makes the mount move with its branch on the remote. The branch is requested at every FollowInterval; 0: the daemon's
-	// default.
+	// Follow makes the mount move with its branch on the remote. The branch is requested at the interval FollowInterval; 0
+	// stands for the daemon's default.
 	Follow         bool          `json:"follow,omitempty"`
 	FollowInterval time.Duration `json:"follow_interval_ns,omitempty"`
 
-	// Session is the name of the session that the mount resumes or starts. "": a name derived from remote and directory; a
-	// read-only mount then has no session.
+	// Session is the name of the session that the mount resumes or starts. If it is "", the name is derived from remote and
+	// directory; a read-only mount then has no session.
 	Session  string `json:"session"`
 	ReadOnly bool   `json:"read_only"`
 
@@ -77,8 +77,8 @@ type MountRequest struct {
 	MountAccess
 	MountLogin
 
-	// Nonce is a random text that is the same if the request is repeated, and different in every other request. If a mount was
-	// already created for it, the reply describes that mount.
+	// Nonce is a random text that is the same if the request is repeated, and different in every other request. If a mount
+	// was already created for the same Nonce, the reply describes that mount.
 	Nonce string `json:"nonce,omitempty"`
 
 	// Passing means that the daemon does not mount the directory again after a restart of the machine.
@@ -95,8 +95,8 @@ type MountRequest struct {
 	// secret, so it is not stored.
 	CreateRemote []string `json:"create_remote,omitempty"`
 
-	// Device is an open /dev/fuse that a privileged process has already mounted at Dir; nil: the daemon mounts. It cannot be
-	// sent over the socket.
+	// Device is an open /dev/fuse that a privileged process has already mounted at Dir. If it is nil, the daemon mounts. It
+	// cannot be sent over the socket.
 	Device *os.File `json:"-"`
 }
 
@@ -127,16 +127,16 @@ type MountAccess struct {
 // MountLogin is the part of a MountRequest by which the daemon logs in to the remote and to the session remote. The JSON fields of
 // the files are fields of the request itself; the secrets and the environment are sent as fields of wireMount.
 type MountLogin struct {
-	TokenFile string `json:"token_file"` // absolute; read again each time the remote refuses the current token
-	Token     Secret `json:"-"`          // sent as a field of wireMount, because a Secret itself is never marshaled
+	TokenFile string `json:"token_file"` // absolute path; the file is read again each time the remote refuses the current token
+	Token     Secret `json:"-"`          // sent in the field of the same name in wireMount, because a value of type Secret is never marshaled
 
 	// SessionToken and SessionTokenFile are the Token and TokenFile for the session remote. If both are empty and the session
 	// remote is on the same host as the mounted remote, those of the mounted remote are used.
 	SessionToken     Secret `json:"-"`
 	SessionTokenFile string `json:"session_token_file,omitempty"` // like token_file, for the session remote
 
-	// Environment is the environment of the caller. Its settings for git, ssh and credential helpers apply to the remotes of this
-	// mount; nil: those in the daemon's environment apply. It is sent as a field of wireMount.
+	// Environment is the environment of the caller. Its settings for git, ssh and credential helpers apply to the remotes of
+	// this mount. If it is nil, the settings in the daemon's environment apply. It is sent as a field of wireMount.
 	Environment Environment `json:"-"`
 }
 
@@ -148,7 +148,7 @@ func (r MountRequest) withDefaults() MountRequest {
 	return r
 }
 
-// ofCaller returns the request with this process's user and group for those that are 0, unless ExactOwner is set.
+// ofCaller returns the request with this process's user and group in place of ids that are 0, unless ExactOwner is set.
 func (r MountRequest) ofCaller() MountRequest {
 	if !r.ExactOwner {
 		r.UID, r.GID = cmp.Or(r.UID, uint32(os.Getuid())), cmp.Or(r.GID, uint32(os.Getgid()))
@@ -167,9 +167,9 @@ func (Secret) MarshalText() ([]byte, error) { return []byte("(hidden)"), nil }
 type MountReply struct {
 	ID      string  `json:"id"`
 	Dir     string  `json:"dir"`
-	Remote  string  `json:"remote"`  // without secrets
+	Remote  string  `json:"remote"`  // mounted remote, without secrets
 	Ref     string  `json:"ref"`     // short name of the mounted ref; "": the commit was named by its id
-	Commit  string  `json:"commit"`  // id in hexadecimal; "": the repository is empty
+	Commit  string  `json:"commit"`  // id of the mounted commit in hexadecimal; "": the repository is empty
 	Session string  `json:"session"` // name of the session; "": the mount has none
 	Resumed bool    `json:"resumed"` // the session existed before
 	Changed int64   `json:"changed"` // number of paths in the session that differ from the commit
@@ -190,7 +190,7 @@ type Timings struct {
 type SwitchRequest struct {
 	Dir    string `json:"dir"`    // absolute mount directory
 	Ref    string `json:"ref"`    // branch, tag or commit; "-": the previous value of HEAD; "": HEAD
-	Create string `json:"create"` // name of a new branch at that commit; "": none
+	Create string `json:"create"` // name of a new branch at the commit; "": no branch is created
 	Detach bool   `json:"detach"` // accept any commit, and detach HEAD
 
 	Forward string `json:"forward,omitempty"` // commit to which the branch Ref is moved; set only by the daemon itself
@@ -206,7 +206,7 @@ type SwitchReply struct {
 	Created    bool     `json:"created"`            // the branch was created
 	Upstream   string   `json:"upstream,omitempty"` // branch of the remote from which the branch was created
 	Paths      int64    `json:"paths"`              // number of changed paths
-	Kept       []string `json:"kept,omitempty"`     // paths that other processes changed during the switch, and that were left unchanged
+	Kept       []string `json:"kept,omitempty"`     // paths that were left unchanged, because other processes changed them during the switch
 	Took       int64    `json:"took_ms"`            // duration in milliseconds
 }
 
@@ -239,7 +239,8 @@ const (
 	HistoryComplete  HistoryState = "complete"
 )
 
-// UpgradeRequest requests that the worker is replaced by one from another executable. It is the same in all versions of the protocol.
+// UpgradeRequest requests that the worker is replaced by a process of another executable. The request is the same in all
+// versions of the protocol.
 type UpgradeRequest struct {
 	Executable string `json:"executable"` // absolute path
 }
@@ -251,7 +252,7 @@ type DaemonStatus struct {
 	Version    string    `json:"version"`
 	Protocol   int       `json:"protocol,omitempty"` // newest version of the messages that the daemon supports
 	Since      time.Time `json:"since"`              // start of the worker
-	Takeovers  int       `json:"takeovers"`          // number of workers that have taken over the mounts of another
+	Takeovers  int       `json:"takeovers"`          // number of workers that have taken over the mounts of a predecessor
 	Reason     string    `json:"reason,omitempty"`   // reason why the previous worker ended
 
 	UpgradeFailed string `json:"upgrade_failed,omitempty"` // reason why the last upgrade was undone
@@ -268,7 +269,7 @@ type Status struct {
 type MountStatus struct {
 	ID       string       `json:"id"`
 	Dir      string       `json:"dir"`
-	Remote   string       `json:"remote"` // without secrets
+	Remote   string       `json:"remote"` // mounted remote, without secrets
 	Ref      string       `json:"ref"`
 	Commit   string       `json:"commit"`
 	Head     string       `json:"head,omitempty"` // git's HEAD: the short name of a branch, or a commit
@@ -301,7 +302,7 @@ type MountStatus struct {
 
 // TreeStatus describes the base tree.
 type TreeStatus struct {
-	Files    int64 `json:"files"`    // number of files and links; while Complete is false, those that are known so far
+	Files    int64 `json:"files"`    // number of files and links; while Complete is false, only those that are known so far
 	Complete bool  `json:"complete"` // every directory is on this host
 }
 
@@ -342,7 +343,7 @@ type CacheStatus struct {
 
 // OverlayStatus describes the differences from the base tree.
 type OverlayStatus struct {
-	Changed int64 `json:"changed"` // number of paths that differ; -1: unknown, because the overlay cannot be read
+	Changed int64 `json:"changed"` // number of paths that differ from the base tree; -1: unknown, because the overlay cannot be read
 	Bytes   int64 `json:"bytes"`   // size of the overlay's files
 }
 
@@ -357,7 +358,7 @@ type RedirectStatus struct {
 // name.
 type DivergedRef struct {
 	Ref       string `json:"ref"`
-	RemoteRef string `json:"remote_ref" v5:"there"` // its name on the session remote
+	RemoteRef string `json:"remote_ref" v5:"there"` // name of the ref on the session remote
 	KeptRef   string `json:"kept_ref" v5:"ours"`    // ref on the session remote that has Ref's value in the mount
 	// BlockedBy is a ref whose name prevents RemoteRef from being created; "": RemoteRef has commits that Ref lacks.
 	BlockedBy string `json:"blocked_by,omitempty" v5:"in_way"`
@@ -366,12 +367,12 @@ type DivergedRef struct {
 // SessionStatus describes the session of a mount. All fields are zero if the mount has none.
 type SessionStatus struct {
 	Name          string `json:"name"`
-	SessionRemote string `json:"session_remote" v5:"remote"` // URL without secrets, or the path of the embedded one; "": none
+	SessionRemote string `json:"session_remote" v5:"remote"` // URL without secrets, or the path of the embedded session remote; "": none
 	// Mode is how the session remote gets the history of the mounted remote: "embedded", "shared", "seed", "thin" or "none"; "":
 	// not known yet.
 	Mode         string        `json:"mode"`
 	Pending      int64         `json:"pending"`                 // number of refs that are not on the session remote yet
-	LastSync     *time.Time    `json:"last_sync"`               // time of the last complete push; null: never
+	LastSync     *time.Time    `json:"last_sync"`               // time of the last complete push; null: there was none
 	Error        string        `json:"error,omitempty"`         // reason why refs are pending, without secrets
 	Diverged     []string      `json:"diverged,omitempty"`      // diverged refs; their values were pushed below refs/afs/diverged/
 	DivergedRefs []DivergedRef `json:"diverged_refs,omitempty"` // the same refs, with their names on the session remote
@@ -384,7 +385,7 @@ type SessionStatus struct {
 	Checkpoints      int64      `json:"checkpoints" v5:"points"`                   // number of checkpoints
 	LastCheckpoint   string     `json:"last_checkpoint,omitempty" v5:"last_point"` // id of the newest checkpoint
 	LastCheckpointAt *time.Time `json:"last_checkpoint_at" v5:"last_point_at"`     // time of the newest checkpoint; null: there is none
-	Dirty            bool       `json:"dirty"`                                     // something has changed since the newest checkpoint
+	Dirty            bool       `json:"dirty"`                                     // files or git state changed since the newest checkpoint
 
 	// Number of bytes over the network, of all mounts of the session on this host.
 	Sent     int64 `json:"sent"`             // to the session remote
@@ -392,7 +393,7 @@ type SessionStatus struct {
 	Seeded   int64 `json:"seeded,omitempty"` // from the mounted remote, for history that the session remote lacked
 }
 
-// validate returns an error if no daemon could carry out the request. Both the client and the daemon call it.
+// validate returns an error if no daemon could carry out the request. Both the client and the daemon call validate.
 func (r MountRequest) validate() error {
 	if r.Session != "" {
 		if err := ValidSession(r.Session); err != nil {

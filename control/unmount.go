@@ -8,10 +8,12 @@ type UnmountRequest struct {
 	Discard bool   `json:"discard"` // delete the session with all changes
 
 	Trash bool `json:"trash,omitempty"` // with Discard: the session goes to the trash, from which it can be restored for 7 days
-	// Keep is used without Discard: after this time, the session goes to the trash. 0: it is kept until it is deleted.
+	// Keep, if set without Discard, is the time after which the session goes to the trash. 0: the session is kept until it is
+	// deleted.
 	Keep time.Duration `json:"keep_ns,omitempty"`
 
-	// Timeout is the maximum wait until the session remote has everything; 0: the daemon's default; negative: no wait.
+	// Timeout is the maximum time to wait until the session remote has everything; 0: the daemon's default; negative: do not
+	// wait.
 	Timeout time.Duration `json:"timeout_ns,omitempty"`
 
 	// Detach also unmounts a mount that is in use. It disappears from the directory tree at once, and later accesses of the
@@ -23,16 +25,16 @@ type UnmountRequest struct {
 type UnmountReply struct {
 	ID         string `json:"id"`
 	Dir        string `json:"dir"`
-	Session    string `json:"session"`                         // session that stores the changes; "" if there were none
-	Pending    int64  `json:"pending"`                         // number of its refs that are not on the session remote yet
+	Session    string `json:"session"`                         // session that stores the changes; "": there are no changes
+	Pending    int64  `json:"pending"`                         // number of the session's refs that are not on the session remote yet
 	Why        string `json:"why,omitempty"`                   // reason why refs are pending
 	Kept       int64  `json:"kept"`                            // number of changed paths in the session
-	NotRemoved string `json:"not_removed,omitempty" v5:"left"` // what remains of a discarded session on the session remote, and why
+	NotRemoved string `json:"not_removed,omitempty" v5:"left"` // error message if a discarded session remains on the session remote
 
 	Trashed string    `json:"trashed,omitempty"` // name under which `session undelete` restores the session; "": nothing was discarded
 	Until   time.Time `json:"until,omitzero"`    // end of the time for which the session is kept, or can be restored from the trash
 
-	SessionRemote string        `json:"session_remote,omitempty"` // without secrets; only set if DivergedRefs is not empty
+	SessionRemote string        `json:"session_remote,omitempty"` // session remote, without secrets; only set if DivergedRefs is not empty
 	DivergedRefs  []DivergedRef `json:"diverged_refs,omitempty"`
 
 	Submodules []UnmountReply `json:"submodules,omitempty"` // mounts of submodules that were unmounted with this one

@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	maxRequest = 1 << 20  // maximum size of a request line in bytes; it has room for thousands of pathspecs
-	maxMessage = 16 << 20 // maximum size of a message line in bytes; it has room for the status of ten thousand mounts
+	maxRequest = 1 << 20  // maximum size of a request line in bytes; large enough for thousands of pathspecs
+	maxMessage = 16 << 20 // maximum size of a message line in bytes; large enough for the status of ten thousand mounts
 )
 
 // op is the name of an operation in a request.
@@ -57,8 +57,8 @@ const (
 	opSessionCompare    op = "session-compare"
 )
 
-// timeless reports whether operation o is available to clients of all versions from firstTimeless on. These operations are necessary to
-// replace a daemon by a newer one.
+// timeless reports whether operation o is available to clients of all versions from firstTimeless on. Such operations are
+// needed to replace a daemon by a newer one.
 func (o op) timeless() bool { return o == opStatus || o == opUpgrade }
 
 // firstTimeless is the first version whose clients can read the answers of timeless operations.
@@ -90,8 +90,8 @@ type wireMount struct {
 	Environment  []byte `json:"environment,omitempty"` // variables NAME=value, each followed by a zero byte
 }
 
-// spellOut returns the form in which r is sent, with its secrets. A value of type Secret is never marshaled itself, so that no secret is
-// logged by mistake.
+// spellOut returns the form in which r is sent, with its secrets as plain text. Values of type Secret are never marshaled, so
+// that no secret is logged by mistake.
 func spellOut(r MountRequest) wireMount {
 	return wireMount{r, string(r.Token), string(r.SessionToken), r.Environment.Encode()}
 }
@@ -199,7 +199,7 @@ func decodeRequest(line []byte) (asked, error) {
 	if err := decode(line, &r); err != nil {
 		return a, err
 	}
-	// The server answers in the client's version if it supports that version.
+	// The server answers in the version of the client, if the server supports that version.
 	a.version, a.op = min(max(r.Version, firstTimeless), Protocol), r.Op
 	if r.Version < Oldest && !(r.Version >= firstTimeless && r.Op.timeless()) {
 		return a, unsupported("request uses protocol %d, but this daemon supports %d to %d", r.Version, Oldest, Protocol)
@@ -243,7 +243,7 @@ func decodeCredential(raw []byte) (any, []string, error) {
 	return w.CredentialRequest, unknownFields(raw, reflect.TypeOf(w), ""), w.CredentialRequest.validate()
 }
 
-// decodeFork decodes a fork request, which contains a mount request.
+// decodeFork decodes a fork request, whose mount request contains secrets as plain text.
 func decodeFork(raw []byte) (any, []string, error) {
 	var w wireFork
 	if err := decode(raw, &w); err != nil {
@@ -260,7 +260,7 @@ func (w wireMount) request() MountRequest {
 	return r
 }
 
-// decodeArgs decodes and validates the arguments of an operation, if they contain no secrets.
+// decodeArgs decodes and validates the arguments of an operation whose arguments contain no secrets.
 func decodeArgs[T interface{ validate() error }](raw []byte) (any, []string, error) {
 	var args T
 	if err := decode(raw, &args); err != nil {
@@ -269,7 +269,7 @@ func decodeArgs[T interface{ validate() error }](raw []byte) (any, []string, err
 	return args, unknownFields(raw, reflect.TypeOf(args), ""), args.validate()
 }
 
-// decode decodes one JSON value. Its error describes the problem without quoting values, because one of them may be a token.
+// decode decodes one JSON value. Its error describes the problem without quoting values, because a value may be a token.
 func decode(raw []byte, v any) error {
 	if !utf8.Valid(raw) {
 		return badRequest("request is not valid UTF-8")
@@ -321,7 +321,8 @@ func decodeMessage(line []byte) (message, error) {
 			n++
 		}
 	}
-	// A message of an older version may have another form. The caller reports an unsupported version.
+	// A message of an older version may have another form, so it is not checked here. The caller reports an unsupported
+	// version.
 	if m.Version >= firstTimeless && n != 1 {
 		return m, errors.New("read reply: want exactly one of progress, trace, result and error")
 	}
