@@ -245,7 +245,7 @@ func (c *CrashFS) SyncDir(path string) error {
 			rest = append(rest, ch)
 			continue
 		}
-		if ch.from.dir != d && ch.from.dir != nil { // the entry was moved here from another directory, whose old name is then removed on disk, too
+		if ch.from.dir != d && ch.from.dir != nil { // the entry was moved here from another directory, so its old name is removed there, too
 			if ch.from.dir.saved[ch.from.name] == ch.what {
 				delete(ch.from.dir.saved, ch.from.name)
 			}
@@ -273,7 +273,7 @@ func (c *CrashFS) Crash(dst string, seed uint64) error {
 		}
 		return left[d]
 	}
-	odds := rnd.Float64() // probability that a change is lost; it differs between calls, so that some lose nearly everything and some nearly nothing
+	odds := rnd.Float64() // probability that a change is lost; sometimes it is nearly 1, sometimes nearly 0
 	for _, ch := range c.changes {
 		if rnd.Float64() < odds {
 			continue
