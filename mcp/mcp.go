@@ -1,8 +1,8 @@
-// Package mcp offers the commands of one session as tools of the Model Context Protocol, so that a
-// coding agent can make checkpoints of its own work, list them and restore them.
+// Package mcp offers the commands of one session as tools of the Model Context Protocol, so that a coding agent can make
+// checkpoints of its own work, list them and restore them.
 //
-// A tool returns, as structured content, what the command of the same name prints with --json. A failure is a tool
-// error whose structured content is a control.ErrorReport. The session is looked up at every call: its mount may be
+// A tool returns, as structured content, the output that the command of the same name prints with --json. A failure is a tool
+// error whose structured content is a control.ErrorReport. The session is looked up at every call, because its mount may be
 // unmounted and mounted again while the agent runs.
 package mcp
 

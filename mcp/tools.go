@@ -13,7 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// Limits of what a tool returns unless its arguments state others.
+// Limits of the results of tools, which apply unless the arguments state other limits.
 const (
 	defaultLog     = 20        // number of checkpoints
 	defaultRecords = 50        // number of records of a transcript
@@ -126,7 +126,7 @@ func readRecords(ctx context.Context, w Session, in transcriptInput) (out transc
 	if in.Limit <= 0 {
 		in.Limit = defaultRecords
 	}
-	// The daemon returns all records; an agent usually needs the newest.
+	// The daemon returns all records. An agent usually needs the newest records, so only these are returned.
 	out.Turns, out.More = r.Turns, len(r.Records) > in.Limit
 	// Records are in order of time, so the newest are at the end.
 	for _, t := range r.Records[max(0, len(r.Records)-in.Limit):] {
@@ -152,8 +152,7 @@ func compare(ctx context.Context, w Session, in compareInput) (reply control.Ses
 		}
 		side := control.CompareSide{Of: link.Session, SessionRemote: link.Remote, ID: link.Checkpoint}
 		if !isLink {
-			// A word that is no link is SESSION, SESSION@CHECKPOINT, or a checkpoint of this session that begins with
-			// "@".
+			// A word that is not a link is SESSION, SESSION@CHECKPOINT, or a checkpoint of this session that begins with "@".
 			switch side.Of, side.ID = control.SplitCheckpoint(word); {
 			case side.Of == "" && strings.HasPrefix(word, "@"):
 				side.Of = w.Mount.Dir
@@ -170,8 +169,8 @@ func compare(ctx context.Context, w Session, in compareInput) (reply control.Ses
 func addTools(s *sdk.Server, find Find) {
 	no, yes := new(bool), new(bool)
 	*yes = true
-	// looks marks tools that change nothing, and adds marks tools that add data but do not change any. Clients use
-	// these marks to decide when to ask the user for permission.
+	// The annotations looks mark tools that change nothing, and the annotations adds mark tools that add data without
+	// changing existing data. Clients use these annotations to decide when to ask the user for permission.
 	looks := &sdk.ToolAnnotations{ReadOnlyHint: true, OpenWorldHint: no}
 	adds := &sdk.ToolAnnotations{DestructiveHint: no, OpenWorldHint: no}
 
@@ -188,7 +187,7 @@ func addTools(s *sdk.Server, find Find) {
 			if in.Limit <= 0 {
 				in.Limit = defaultLog
 			}
-			// One more checkpoint is requested than is returned, to know whether there are older ones.
+			// One more checkpoint is requested than the tool returns, to find out whether there are older ones.
 			r, err := w.Client.SessionLog(ctx, control.SessionLogRequest{Of: w.Mount.Dir, Limit: in.Limit + 1})
 			more := len(r.Checkpoints) > in.Limit
 			r.Checkpoints = r.Checkpoints[:min(len(r.Checkpoints), in.Limit)]
@@ -251,13 +250,13 @@ func addTools(s *sdk.Server, find Find) {
 		})
 }
 
-// add adds a tool that calls do with the session that find returns.
+// add adds a tool that calls the function do with the session that the function find returns.
 func add[In, Out any](s *sdk.Server, find Find, tool *sdk.Tool, do func(context.Context, Session, In) (Out, error)) {
-	// The schema has to be set before AddTool, which would otherwise derive a closed one.
+	// The schema must be set before AddTool is called, because AddTool would derive a schema that forbids further properties.
 	tool.OutputSchema = openSchema[Out]()
 	sdk.AddTool(s, tool, func(ctx context.Context, _ *sdk.CallToolRequest, in In) (*sdk.CallToolResult, Out, error) {
 		var out Out
-		// The session is looked up at each call, because it may have been mounted again since the last one.
+		// The session is looked up at each call, because it may have been mounted again since the previous call.
 		w, err := find(ctx, tool.Name)
 		if err == nil {
 			out, err = do(ctx, w, in)
@@ -274,8 +273,8 @@ func add[In, Out any](s *sdk.Server, find Find, tool *sdk.Tool, do func(context.
 	})
 }
 
-// openSchema returns the schema of T, but allows further properties at every level, because later versions add fields
-// to replies.
+// openSchema returns the schema of the type T with further properties allowed at every level, because later versions add
+// fields to replies.
 func openSchema[T any]() *jsonschema.Schema {
 	schema, err := jsonschema.For[T](nil)
 	if err != nil {
