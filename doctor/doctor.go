@@ -1,6 +1,6 @@
 // Package doctor examines everything that mounts depend on: the host, the state directory, stores, sessions and remotes. It
-// returns findings, and on request repairs problems that can be repaired without loss. It needs no daemon, and it only reads
-// the files of a mount that is in use.
+// returns findings, and on request repairs problems that can be repaired without loss. It needs no daemon. It only reads the
+// files of a mount that is in use.
 package doctor
 
 import (
@@ -72,8 +72,8 @@ func (d *doctor) wrong(object, hint, format string, args ...any) {
 	d.say(LevelBad, object, hint, format, args...)
 }
 
-// mend adds a finding of LevelBad that the function try can repair. If repairs were requested, it calls try and records the
-// result. Otherwise it adds how, a description of the repair, to the finding.
+// mend adds a finding of LevelBad about a problem that the function try can repair. If repairs were requested, mend calls try
+// and records the result in the finding. Otherwise it adds how, a description of the repair, to the finding.
 func (d *doctor) mend(object, what, how string, try func() error) {
 	f := Finding{Object: object, What: what, Wrong: true, Level: LevelBad, Mend: how}
 	if d.repair {
@@ -87,9 +87,9 @@ func (d *doctor) mend(object, what, how string, try func() error) {
 }
 
 // Examine examines dead mounts, and the homes in a state directory. A home is the directory with the overlay and the session
-// of one mount. With repair, Examine repairs what can be repaired without loss, and moves files without a parent directory to
-// lost+found. Of a mounted session it examines only the session repository. With deep, it hashes the packs of session
-// repositories. It returns an error if ctx ends or the homes cannot be listed.
+// of one mount. If repair is set, Examine repairs problems that can be repaired without loss, and moves files without a
+// parent directory to lost+found. Of a mounted session it examines only the session repository. If deep is set, it hashes the
+// packs of session repositories. It returns an error if ctx ends or the homes cannot be listed.
 func Examine(ctx context.Context, state string, repair, deep bool) ([]Finding, error) {
 	d := &doctor{homes: statedir.Homes{State: state, Log: zap.NewNop()}, repair: repair, deep: deep}
 	if err := d.deadMounts(ctx); err != nil {
@@ -100,7 +100,7 @@ func Examine(ctx context.Context, state string, repair, deep bool) ([]Finding, e
 		return d.findings, err
 	}
 	for _, dir := range removed {
-		// The killed process had already renamed the home for its removal, so nothing in it is needed.
+		// A process was killed after it had renamed the home for its removal, so nothing in the home is needed.
 		d.mend(dir, "leftover of a process that was killed while it removed this directory", "removes the directory",
 			func() error { return os.RemoveAll(dir) })
 	}
@@ -183,7 +183,7 @@ func (d *doctor) home(ctx context.Context, id string) {
 	}
 }
 
-// sound reports whether every finding of LevelBad about a session was repaired.
+// sound reports whether all findings of LevelBad about the session with this id were repaired, or there were none.
 func (d *doctor) sound(id string) bool {
 	for _, f := range d.findings {
 		if f.Object == id && f.Wrong && !f.Mended {
@@ -199,7 +199,7 @@ func (d *doctor) overlay(id string, t *statedir.Home) bool {
 	dir := filepath.Join(t.Dir, "overlay")
 	report, err := overlay.Check(dir, d.repair)
 	for _, f := range report.Findings {
-		// If Check repaired the overlay, the findings describe what was done, and no repair is left to describe.
+		// If Check has repaired the overlay, each finding describes a repair that was made, so no suggested repair is added.
 		how := "repairs the overlay; files without a directory are moved to lost+found"
 		if d.repair {
 			how = ""
@@ -215,7 +215,7 @@ func (d *doctor) overlay(id string, t *statedir.Home) bool {
 		d.wrong(id, "the changed files are in "+filepath.Join(dir, "contents"), "%v", err)
 	}
 	if d.repair && len(report.Findings) > 0 {
-		// The repair may have changed the number of changed paths, which the record contains.
+		// The repair may have changed the number of changed paths that the record contains.
 		if r, err := statedir.ReadRecord(t.Dir); err == nil && r.Counted {
 			r.Counted = false
 			if err := r.Save(t.Dir); err != nil {

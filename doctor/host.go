@@ -22,9 +22,9 @@ import (
 )
 
 const (
-	lowSpace   = 64 << 20 // bytes that must be free in a state directory; with fewer the finding is LevelBad
-	shortSpace = 1 << 30  // bytes that should be free; with fewer the finding is LevelWarn
-	lowFiles   = 1000     // inodes that must be free; with fewer the finding is LevelBad
+	lowSpace   = 64 << 20 // minimum number of free bytes in a state directory; with fewer the finding is LevelBad
+	shortSpace = 1 << 30  // number of bytes that should be free; with fewer the finding is LevelWarn
+	lowFiles   = 1000     // minimum number of free inodes; with fewer the finding is LevelBad
 	// shortFiles is the number of inodes that should be free; with fewer the finding is LevelWarn.
 	shortFiles = 50_000
 
@@ -44,13 +44,14 @@ func ExamineHost(ctx context.Context, state string, repair bool) []Finding {
 	return d.findings
 }
 
-// kernel makes a short-lived mount to find out whether this process can mount, and which FUSE features the kernel supports.
+// kernel makes a mount that exists for a moment, to find out whether this process can mount, and which FUSE features the
+// kernel supports.
 func (d *doctor) kernel() {
 	if err := mountpoint.CheckDevice(); err != nil {
 		d.wrong("/dev/fuse", "load the kernel's fuse module; for a container add --device /dev/fuse and --cap-add SYS_ADMIN", "%v", err)
 		return
 	}
-	// Root can open the device whatever its mode is, but other users need read and write permission.
+	// Root can open the device whatever its mode is, but other users need the permission to read and write it.
 	if info, err := os.Stat("/dev/fuse"); os.Geteuid() == 0 && err == nil && info.Mode().Perm()&0o006 != 0o006 {
 		d.warn("/dev/fuse", "run chmod 666 /dev/fuse, the mode on most systems",
 			"users cannot mount, because they may not open the device (mode %03o)",
@@ -67,7 +68,8 @@ func (d *doctor) kernel() {
 	case err != nil:
 		d.wrong("fuse", "a container needs --cap-add SYS_ADMIN and --device /dev/fuse, or --fuse-fd with a descriptor opened outside",
 			"test mount failed: %v", err)
-	// Without this feature, the kernel does not send requests again that a dead process has read but not answered.
+	// Without this feature, requests that a dead process has read and not answered are lost, because the kernel does not send
+	// them again.
 	case !k.Resend:
 		d.warn("kernel", "with Linux 6.9 or later, mounts outlive their process",
 			"Linux %s, fuse %s; mounts fail if the daemon is killed", release, k)
@@ -128,7 +130,7 @@ func allowsOther(conf string) bool {
 	return false
 }
 
-// gitVersions lists versions of git, each with the limitation of all versions before it.
+// gitVersions lists versions of git. Each entry describes the limitation of all versions before its version.
 var gitVersions = []struct {
 	major, minor int
 	lack         string
@@ -161,7 +163,7 @@ func (d *doctor) git(ctx context.Context) {
 	d.ok("git", "version %s", text)
 }
 
-// gitVersion parses the first two numbers of a version such as 2.39.5 or 2.55.GIT.
+// gitVersion parses the first two numbers of a version of git, such as 2.39.5 or 2.55.GIT.
 func gitVersion(text string) (major, minor int, ok bool) {
 	parts := strings.SplitN(text, ".", 3)
 	if len(parts) < 2 {
@@ -202,7 +204,8 @@ func (d *doctor) stateDir(state string) {
 		d.wrong(state, "choose another directory with --state", "state directory cannot be used: %v", err)
 		return
 	}
-	// Other users must not write to the state directory, and must not read these parts of it.
+	// The mode of the state directory must not let other users write to it, and the mode of the directories below must not
+	// let them read.
 	d.private(state, info, 0o022)
 	for _, name := range []string{"mounts", "stores", "blobs", "run"} {
 		if info, err := os.Stat(filepath.Join(state, name)); err == nil {
@@ -216,7 +219,7 @@ func (d *doctor) stateDir(state string) {
 	}
 	const hint = "run artifactfs cache gc to free some space, or choose another directory with --state"
 	free := int64(st.Bavail) * st.Bsize
-	// The level of the finding depends on the free space.
+	// The free space determines the level of the finding.
 	say := d.ok
 	if free < shortSpace {
 		say = func(object, format string, args ...any) { d.warn(object, hint, format, args...) }
@@ -239,8 +242,8 @@ func (d *doctor) stateDir(state string) {
 	}
 }
 
-// private checks that a directory belongs to this user, and that its mode contains none of the permission bits in rights.
-// With repair it removes these bits.
+// private checks that a directory belongs to this user, and that its mode contains none of the permission bits in rights. If
+// repairs were requested, it removes these bits.
 func (d *doctor) private(dir string, info fs.FileInfo, rights fs.FileMode) {
 	if owner, err := ownerOf(dir); err == nil && int(owner) != os.Geteuid() && os.Geteuid() != 0 {
 		d.wrong(dir, "", "directory belongs to user %d", owner)

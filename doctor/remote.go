@@ -30,7 +30,7 @@ const (
 // RemoteCheck selects the remotes that ExamineRemotes examines.
 type RemoteCheck struct {
 	Named []string       // remotes that the user has named; a failure is LevelBad
-	Known []string       // remotes of mounts; ExamineRemotes adds the remotes of all sessions in the state directory
+	Known []string       // remotes of mounts, whose failure is LevelWarn; the remotes of all sessions are added
 	Token control.Secret // token for the remotes in Named
 	// TokenFile is the path of a file with the token for the remotes in Named.
 	TokenFile string
@@ -63,7 +63,7 @@ func ExamineRemotes(ctx context.Context, state string, c RemoteCheck) []Finding 
 			defer func() { <-lanes }()
 			// A remote that does not answer must not delay the command for long.
 			o := transport.Options{Connect: remoteTime / 2, Stall: remoteTime}
-			bad := all[i].warn // only a warning, because a mount continues without its remote
+			bad := all[i].warn // a failure is only a warning, because a mount continues without its remote
 			if i < len(c.Named) {
 				o.Login, bad = transport.NewLogin(string(c.Token), c.TokenFile), all[i].wrong
 			}
@@ -102,7 +102,7 @@ func (d *doctor) remote(ctx context.Context, url string, o transport.Options, ba
 	start := time.Now()
 	caps, err := r.Capabilities(ctx)
 	switch {
-	// A remote without protocol version 2 can be mounted, but git must then download everything.
+	// A remote without protocol version 2 can be mounted, but git must then download the complete repository.
 	case errors.Is(err, transport.ErrNoV2):
 		d.warn(shown, "with protocol version 2, contents would be fetched when they are read",
 			"remote does not support protocol version 2: git will download everything")
@@ -153,8 +153,8 @@ func (d *doctor) remote(ctx context.Context, url string, o transport.Options, ba
 	d.ok(shown, "%s (%v%s)%s", strings.Join(has, ", "), took, agent, tail)
 }
 
-// wantsAnyID reports whether a remote serves objects by IDs that no ref names: it fetches a commit, and then the tree of that
-// commit. known is false if this cannot be determined.
+// wantsAnyID reports whether a remote serves objects by IDs that no ref names. To find out, it fetches a commit, and then the
+// tree of that commit. known is false if the result is not certain.
 func wantsAnyID(ctx context.Context, r *transport.Remote, caps transport.Capabilities) (known, any bool, err error) {
 	if !caps.Filter || !caps.Shallow { // without both, the request would fetch the whole repository
 		return false, false, nil
@@ -176,7 +176,7 @@ func wantsAnyID(ctx context.Context, r *transport.Remote, caps transport.Capabil
 	return true, err == nil, err
 }
 
-const noTrees = "tree:0" // filter of a request for the wanted objects and no others
+const noTrees = "tree:0" // filter for a request that fetches only the wanted objects
 
 // oneTree sends a request whose reply has one or two objects, and returns the tree of the commit among them. It returns the
 // zero ID if the reply has no commit.
@@ -186,7 +186,7 @@ func oneTree(ctx context.Context, r *transport.Remote, f object.Format, req tran
 		return tree, err
 	}
 	defer resp.Pack.Close()
-	// Objects that do not fit into memory are refused, because only commits and trees were requested.
+	// Only commits and trees were requested, so an object that does not fit into memory is refused.
 	none := func(int64) (*os.File, error) { return nil, errors.New("object is too large") }
 	_, err = odb.Unpack(ctx, resp.Pack, odb.UnpackOptions{
 		Format: f, SpoolOver: object.MaxTreeSize, MaxObjectSize: object.MaxTreeSize, Spool: none,

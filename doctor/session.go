@@ -17,16 +17,16 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// lockTime is the age from which a lock file of git is assumed to have been left behind by a dead process.
+// lockTime is the age from which a lock file of git is assumed to belong to a dead process.
 const lockTime = 10 * time.Minute
 
-// carried examines the session repository in a mount's home directory. If the session is mounted, it repairs nothing, because
-// the session's daemon writes to the repository.
+// carried examines the session repository in the directory home of a mount. If the session is mounted, carried repairs
+// nothing, because the session's daemon writes to the repository.
 func (d *doctor) carried(ctx context.Context, id, home string, r statedir.Record, mounted bool) {
 	if !statedir.HasSessionRepo(home) {
 		return
 	}
-	// look opens the repository again each time, so that it sees the current packs and refs.
+	// look opens the repository again for each examination, so that it sees the current packs and refs.
 	look := func() (session.Health, error) {
 		repo, err := d.homes.OpenSessionRepo(home, r, false)
 		if err != nil {
@@ -36,7 +36,8 @@ func (d *doctor) carried(ctx context.Context, id, home string, r statedir.Record
 		return repo.Check(ctx, d.deep)
 	}
 	h, err := look()
-	// If a mounted session looks damaged, look again: the daemon may have moved a ref or repacked during the first look.
+	// If a mounted session looks damaged, look again: the daemon may have changed a ref or repacked during the first
+	// examination.
 	if mounted && err == nil && !h.Whole() {
 		h, err = look()
 	}
@@ -50,7 +51,7 @@ func (d *doctor) carried(ctx context.Context, id, home string, r statedir.Record
 	}
 	if len(h.Broken) > 0 {
 		d.broken(ctx, home, r, h.Broken, mounted)
-		// The repair may have changed which objects are lost.
+		// The repair may have changed which objects are missing, so the repository is examined again.
 		if again, err := look(); d.repair && err == nil {
 			h = again
 		}
@@ -95,8 +96,8 @@ func (d *doctor) broken(ctx context.Context, home string, r statedir.Record, ref
 	})
 }
 
-// sessionLocks reports lock files of git, which prevent changes of refs. It removes those older than lockTime if repairs were
-// requested.
+// sessionLocks reports lock files of git, which prevent changes of refs. If repairs were requested, it removes the lock files
+// that are older than lockTime.
 func (d *doctor) sessionLocks(locks []session.Lock) {
 	// A younger lock may belong to a git command that is running.
 	for _, l := range locks {
@@ -131,7 +132,7 @@ func (d *doctor) sessionWhole(id, home string, r statedir.Record, h session.Heal
 	switch {
 	case err != nil:
 		d.warn(id, "", "%s; number of pushed checkpoints is unknown: %v", text, err)
-	// Pending refs exist only on this host, so they are lost if the host is.
+	// Pending refs exist only on this host, so they would be lost together with it.
 	case st.Pending > 0:
 		since := "never pushed completely"
 		if !st.LastSync.IsZero() {
@@ -164,8 +165,8 @@ func farSessions(h statedir.Homes) map[string][]statedir.Record {
 	return all
 }
 
-// sessionRemote checks whether a session remote accepts pushes, and which of its sessions were never pushed. It pushes
-// nothing.
+// sessionRemote checks whether a session remote accepts pushes, and which of the given sessions were never pushed to it. It
+// pushes nothing.
 func (d *doctor) sessionRemote(ctx context.Context, url string, sessions []statedir.Record) {
 	var names []string
 	var prefixes []string

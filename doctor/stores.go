@@ -13,13 +13,12 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// leftTime is the age from which an unfinished git directory in a store is assumed to have been left behind by a dead
-// process.
+// leftTime is the age from which an unfinished git directory in a store is assumed to belong to a dead process.
 const leftTime = time.Hour
 
-// ExamineStores examines the stores of a state directory. A store has the objects that the mounts of one remote share. With
-// deep, ExamineStores hashes the packs. With repair, it removes damaged stores that no session needs. It returns an error if
-// ctx ends or the stores cannot be listed.
+// ExamineStores examines the stores of a state directory. A store has the objects that the mounts of one remote share. If
+// deep is set, ExamineStores hashes the packs. If repair is set, it removes damaged stores that no session needs. It returns
+// an error if ctx ends or the stores cannot be listed.
 func ExamineStores(ctx context.Context, state string, repair, deep bool) ([]Finding, error) {
 	d := &doctor{homes: statedir.Homes{State: state, Log: zap.NewNop()}, repair: repair}
 	stores, removed, err := statedir.StoreDirs(state)
@@ -30,7 +29,7 @@ func ExamineStores(ctx context.Context, state string, repair, deep bool) ([]Find
 		d.mend(dir, "leftover of a process that was killed while it removed this directory", "removes the directory",
 			func() error { return os.RemoveAll(dir) })
 	}
-	// After an error, any store might be needed by a session that could not be read.
+	// If a session cannot be read, any store might be needed by it, so no store is removed.
 	needed, err := statedir.NeededStores(state)
 	if err != nil {
 		d.warn("stores", "", "some session cannot be read, so no store can be removed: %v", err)
@@ -48,13 +47,13 @@ func ExamineStores(ctx context.Context, state string, repair, deep bool) ([]Find
 func (d *doctor) store(dir string, deep, unneeded bool) {
 	info, ok := fetch.Peek(dir)
 	if !ok {
-		return // nothing was fetched yet, or the store is just being created
+		return // nothing was fetched into the store yet, or another process is creating it
 	}
 	name := info.URL
 	if name == "" {
 		name = dir
 	}
-	// While a store's git directory is being created, it has such a temporary name.
+	// A store's git directory has such a name until it is complete.
 	left, _ := filepath.Glob(filepath.Join(statedir.QuoteGlob(dir), "git-*.tmp"))
 	for _, path := range left {
 		if st, err := os.Stat(path); err == nil && time.Since(st.ModTime()) > leftTime {
