@@ -39,11 +39,11 @@ type program struct {
 	out io.Reader // output of the program
 	// limit is the deadline for the next input or output.
 	limit  time.Duration
-	timer  *time.Timer // kills the program when limit has passed
+	timer  *time.Timer // kills the program when the time limit has passed
 	late   atomic.Bool // the timer has killed the program
-	undo   func() bool // cancels the registration by which the end of the context calls stop
+	undo   func() bool // cancels the call of stop at the end of the context
 	killed sync.Once
-	over   atomic.Bool // the process was reaped, so its PID may belong to another process
+	over   atomic.Bool // the process was waited for, so its PID may belong to another process
 }
 
 // launch starts a shell command in the working tree, as git does. When ctx is canceled, the command is stopped.
@@ -76,12 +76,12 @@ func (p *Programs) start(ctx context.Context, cmd *exec.Cmd, name string) (*prog
 	return g, nil
 }
 
-// alive starts the deadline anew, because the program has shown activity. rest stops the deadline until the next
-// alive.
+// alive starts the deadline anew; it is called after the program has read or written. rest stops the deadline until the next
+// call of alive.
 func (g *program) alive() { g.timer.Reset(g.limit) }
 func (g *program) rest()  { g.timer.Stop() }
 
-// kill kills the process group of the program, unless the process was reaped. Only the first call has an effect.
+// kill kills the process group of the program, unless the process was waited for. Only the first call has an effect.
 func (g *program) kill() {
 	g.killed.Do(func() {
 		if !g.over.Load() {
@@ -90,21 +90,21 @@ func (g *program) kill() {
 	})
 }
 
-// stop closes the input of the program, at which the program should end, as git does. It kills the program if it still
-// runs after killWait.
+// stop closes the input of the program, upon which a filter program should end. If the program still runs after killWait,
+// stop kills it.
 func (g *program) stop() {
 	g.in.Close()
 	time.AfterFunc(killWait, g.kill)
 }
 
-// wait reaps the process and returns its error, which is nil if it exits with 0. Before calling wait, the caller must
-// close the input and read all output that it needs.
+// wait waits for the end of the process and returns its error, which is nil if it exits with 0. Before calling wait, the
+// caller must close the input and read all output that it needs.
 func (g *program) wait() error {
 	err := g.cmd.Wait()
 	g.over.Store(true)
 	g.timer.Stop()
 	g.undo()
-	if errors.Is(err, exec.ErrWaitDelay) { // a child still has standard error open
+	if errors.Is(err, exec.ErrWaitDelay) { // a child of the program still has standard error open
 		err = nil
 	}
 	return err
@@ -165,8 +165,8 @@ func (p *Programs) OneShot(command string, f File) error {
 	return p.pipe(g.ctx, run, f.reader(), f.Out, command)
 }
 
-// place waits for one of the maxOneShots slots for commands. The caller must release the slot by a receive from
-// p.oneShots. If ctx is cancelled first, the error is ErrStopped.
+// place waits for one of the maxOneShots slots for commands. The caller must release the slot by a receive from p.oneShots.
+// If ctx ends first, the error is ErrStopped.
 func (p *Programs) place(ctx context.Context) error {
 	select {
 	case p.oneShots <- struct{}{}:
@@ -176,12 +176,12 @@ func (p *Programs) place(ctx context.Context) error {
 	}
 }
 
-// pipe copies in to a running command and its output to out, and returns when the command has ended. It is not an
-// error if the command does not read all of its input.
+// pipe copies the reader in to a running command and the output of the command to out. It returns when the command has ended.
+// It is not an error if the command does not read all of its input.
 //
-// Input and output are copied concurrently, because a command may write output before it has read all input. If
-// several errors occur, pipe returns the first of this list: ErrStopped, ErrDeadline, errOutput, ErrUnfiltered with
-// the exit status, and read errors of in.
+// Input and output are copied concurrently, because a command may write output before it has read all input. If several
+// errors occur, pipe returns the first error of this list: ErrStopped, ErrDeadline, errOutput, ErrUnfiltered with the exit
+// status, and an error of reading in.
 func (p *Programs) pipe(ctx context.Context, run *program, in io.Reader, out io.Writer, name string) error {
 	fed := make(chan error, 1)
 	go func() {
@@ -213,12 +213,12 @@ func (p *Programs) pipe(ctx context.Context, run *program, in io.Reader, out io.
 	return nil
 }
 
-// onlyWriter and onlyReader hide all other methods, so that io.Copy uses Write and Read, which start the deadline
+// onlyWriter and onlyReader hide all methods except Write and Read, so that io.Copy uses these two, which start the deadline
 // anew.
 type onlyWriter struct{ io.Writer }
 type onlyReader struct{ io.Reader }
 
-// stoppedOr returns ErrStopped if ctx was cancelled, and err otherwise.
+// stoppedOr returns ErrStopped if ctx has ended, and err otherwise.
 func stoppedOr(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ErrStopped
@@ -226,8 +226,8 @@ func stoppedOr(ctx context.Context, err error) error {
 	return err
 }
 
-// expand replaces "%f" in command by the path, quoted for the shell, and "%%" by "%". A "%" before any other
-// character is kept.
+// expand replaces each "%f" in command by the path, quoted for the shell, and each "%%" by "%". A "%" before any other
+// character remains.
 func expand(command, path string) string {
 	var b strings.Builder
 	for {
@@ -272,7 +272,7 @@ func (p *Programs) Iconv(names []string, content []byte) ([]byte, bool, error) {
 		return nil, false, fmt.Errorf("convert encoding: %w", err)
 	}
 	for _, name := range names {
-		if !encodingName.MatchString(name) { // iconv(1) would open a file if the name looks like a path
+		if !encodingName.MatchString(name) { // skip the name, because iconv(1) opens a file if a name looks like a path
 			continue
 		}
 		run, err := p.start(g.ctx, exec.Command(path, "-f", "UTF-8", "-t", name), "iconv")
@@ -291,8 +291,8 @@ func (p *Programs) Iconv(names []string, content []byte) ([]byte, bool, error) {
 	return nil, false, nil
 }
 
-// withoutReset removes the escape sequence with which iconv(1) resets the state of a stateful encoding at the end of
-// the text. git never asks the iconv library for this sequence, so a checkout does not have it. For other stateful
+// withoutReset removes the escape sequence that iconv(1) writes at the end of the text to reset the state of a stateful
+// encoding. git does not request this sequence from the iconv library, so a checkout does not have it. For other stateful
 // encodings, such as UTF-7, the output of iconv(1) is left unchanged.
 func withoutReset(name string, content, encoded []byte) []byte {
 	name = strings.ToUpper(name)

@@ -1,17 +1,16 @@
-// Package filter runs the programs that convert files for a working tree: the filter drivers of gitattributes(5), and
-// iconv.
+// Package filter runs the programs that convert files for a working tree: the filter drivers of gitattributes(5), and iconv.
 //
-// Terms. A one-shot is a command that runs once for each file (`filter.<driver>.smudge`). A process is a long-running
-// program (`filter.<driver>.process`) that converts many files, by version 2 of the long-running filter protocol
-// (gitattributes(5)). A process that can delay accepts many files before it returns the first one, for example to
-// download them in parallel. This package only smudges, that is, converts files for the working tree; git itself runs
-// the clean commands, which convert in the other direction.
+// Terms. A one-shot is a command that runs once for each file (`filter.<driver>.smudge`). A process is a long-running program
+// (`filter.<driver>.process`) that converts many files, by version 2 of the long-running filter protocol (gitattributes(5)).
+// A process that can delay accepts many files before it returns the first one, for example to download them in parallel. This
+// package only smudges, that is, converts files for the working tree; git itself runs the clean commands, which convert in
+// the other direction.
 //
-// Promises. A process is started when it is needed. It is stopped after it was idle for idleTime, or by Release or
-// Close. If a process dies, another one is started and gets the unfinished files again. A program without input or
-// output for longer than Options.Deadline is killed. No program shares a terminal, process group or session with the
-// user's programs. Programs run in the working tree, but this package opens no file there: a program may read from
-// the mount, which is waiting for the output of the program at the same time.
+// Promises. A process is started when it is needed. It is stopped after it was idle for idleTime, or by Release or Close. If
+// a process dies, another process is started and gets the unfinished files again. A program without input or output for
+// longer than Options.Deadline is killed. No program shares a terminal, process group or session with the user's programs.
+// Programs run in the working tree, but this package opens no file in it: a program may read from the mount while the mount
+// waits for the output of the program.
 //
 // Lock order: Programs.mu before pool.mu. Neither is held while waiting for a program.
 package filter

@@ -56,8 +56,8 @@ func (p packetReader) lines(take func(line string) error) error {
 	return fmt.Errorf("%w: list is too long", errProtocol)
 }
 
-// status reads lines up to the next flush packet. It returns the last status among the lines, or the status before if
-// none of the lines is a status.
+// status reads lines up to the next flush packet. It returns the last status among the lines, or the status in the parameter
+// before if no line is a status.
 func (p packetReader) status(before string) (string, error) {
 	status := before
 	err := p.lines(func(line string) error {
@@ -69,8 +69,8 @@ func (p packetReader) status(before string) (string, error) {
 	return status, err
 }
 
-// copyTo copies packets to w up to the next flush packet. If w fails, the error wraps errOutput; copyTo still reads
-// the remaining packets, so that the program can be used for other files.
+// copyTo copies the data of packets to w up to the next flush packet. If w fails, the error wraps errOutput; copyTo still
+// reads the remaining packets, so that the program can be used for other files.
 func (p packetReader) copyTo(w io.Writer) error {
 	var failed error
 	for {
@@ -92,7 +92,8 @@ func (p packetReader) copyTo(w io.Writer) error {
 // errOutput means that the filtered contents could not be written to File.Out, which is not a fault of the program.
 var errOutput = errors.New("write filtered contents")
 
-// packetWriter writes packets to a program, through a buffer. Only flush returns errors, the first one that occurred.
+// packetWriter writes packets to a program, through a buffer. Only flush returns errors; it returns the first error of all
+// writes.
 type packetWriter struct {
 	w *bufio.Writer
 }
@@ -106,8 +107,8 @@ func (p packetWriter) packet(content []byte) {
 	p.w.Write(content)
 }
 
-// content writes everything that it reads from r as packets. It returns errors of r; write errors are returned by
-// flush.
+// content reads r to its end and writes the contents as packets. It returns errors of r; flush returns the errors of the
+// writes.
 func (p packetWriter) content(r io.Reader) error {
 	buf := make([]byte, pktline.MaxData)
 	for {

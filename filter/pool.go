@@ -9,15 +9,14 @@ import (
 	"time"
 )
 
-// maxTries is the maximum number of processes to which a file is given, if each of them dies while it filters the
-// file.
+// maxTries is the maximum number of processes that a file is sent to, if each of them dies while it filters the file.
 const maxTries = 3
 
-// job is one file in a pool. Except for since, only the worker that has taken the job uses its fields until done is
-// closed; afterwards they do not change.
+// job is one file in a pool. Until done is closed, only the worker that has taken the job uses its fields, except since;
+// afterwards the fields do not change.
 type job struct {
 	file  File
-	since time.Time     // when it was queued; guarded by pool.mu
+	since time.Time     // time at which the job was queued; guarded by pool.mu
 	tries int           // number of processes that died while they filtered the file
 	err   error         // result of the job; valid after done is closed
 	done  chan struct{} // closed when err is the result
@@ -29,8 +28,8 @@ func (j *job) finish(err error) {
 	close(j.done)
 }
 
-// pool manages the processes of one command. Usually there is only one; another one is started when a file has waited
-// for the duration patience. Each process has a worker, the goroutine that talks to it.
+// pool manages the processes of one command. Usually there is only one process; another one is started when a file has waited
+// for the duration patience. Each process has a worker, which is the goroutine that communicates with the process.
 type pool struct {
 	programs *Programs
 	command  string
@@ -42,11 +41,11 @@ type pool struct {
 	idle     int       // number of workers that wait for a job
 	busy     []*job    // jobs that workers have taken
 	failure  error     // error of the last start of a process; nil if it succeeded
-	failedAt time.Time // time of the last start
+	failedAt time.Time // time of the last attempt to start a process
 }
 
-// push queues a job and makes sure that a worker takes it. It starts the first worker at once, and another one if the
-// job still waits after the duration patience and no worker is idle.
+// push queues a job and makes sure that a worker takes it. It starts the first worker immediately. It starts another worker
+// if the job still waits after the duration patience and no worker is idle.
 func (o *pool) push(g *generation, j *job) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -75,8 +74,8 @@ func (o *pool) hire(g *generation) {
 	}()
 }
 
-// relieve starts another worker if the oldest job has waited for the duration patience, all workers are busy, and there
-// are fewer than maxProcesses.
+// relieve starts another worker if the oldest job has waited for the duration patience, all workers are busy, and there are
+// fewer than maxProcesses workers.
 func (o *pool) relieve(g *generation) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -100,7 +99,7 @@ type worker struct {
 	c    *process        // the process; nil if none is running
 }
 
-// work takes and filters jobs until take returns nil. Then it stops the process.
+// work takes and filters jobs until the method take returns nil. Then it stops the process.
 func (w *worker) work() {
 	defer func() {
 		if w.c != nil {
@@ -123,9 +122,9 @@ func (w *worker) work() {
 	}
 }
 
-// take waits for jobs and moves them, at most maxBatch, from the queue to the busy list. It returns nil if the queue
-// was empty for idleTime or the programs are being stopped; the worker must then end. The last worker to end finishes
-// the remaining jobs with ErrStopped.
+// take waits for jobs and moves them, at most maxBatch, from the queue to the busy list. It returns nil if the queue was
+// empty for idleTime or the programs are being stopped; the worker must then end. The last worker that ends finishes the
+// remaining jobs with ErrStopped.
 func (w *worker) take() []*job {
 	o := w.pool
 	timer := time.NewTimer(idleTime)
@@ -167,7 +166,7 @@ func (w *worker) take() []*job {
 	}
 }
 
-// retry puts a job back at the front of the queue, because its process has died.
+// retry puts a job back at the front of the queue, because the process that filtered it has died.
 func (o *pool) retry(j *job) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -181,8 +180,8 @@ func (o *pool) release(jobs []*job) {
 	o.busy = slices.DeleteFunc(o.busy, func(j *job) bool { return slices.Contains(jobs, j) })
 }
 
-// connect starts a process unless the worker has one. For the duration startPause after a failed start, connect returns
-// the error of that start again without a new attempt, so that a broken command is not started for every file.
+// connect starts a process unless the worker has one. If a start has failed less than startPause ago, connect returns the
+// error of that start without a new attempt, so that a broken command is not started for every file.
 func (w *worker) connect() error {
 	if w.c != nil {
 		return nil
@@ -206,15 +205,15 @@ func (w *worker) connect() error {
 	return err
 }
 
-// round filters jobs, all at the same time if the process can delay. It finishes each job, or returns the job in again
-// if it must be tried once more.
+// round filters jobs, all at the same time if the process can delay files. It finishes each job, or returns the job in the
+// result again if another process must try the job.
 //
-// A single job is never delayed, since the program could not gain anything. Two jobs with the same path cannot be
-// delayed at the same time, because the protocol identifies a delayed file by its path; the second job is filtered
+// A single job is never delayed, since the program could not filter other files meanwhile. Two jobs with the same path cannot
+// be delayed at the same time, because the protocol identifies a delayed file by its path; the second job is filtered
 // afterwards.
 func (w *worker) round(jobs []*job) (again []*job) {
 	if w.c != nil && w.c.delay && w.c.listed && len(jobs) > 1 {
-		w.c.end(false) // some programs, such as git-lfs, accept no delayed files after they have listed some
+		w.c.end(false) // start a new process, because some programs, such as git-lfs, accept no delayed files after they have listed some
 		w.c = nil
 	}
 	waiting := map[string]*job{}
@@ -253,8 +252,8 @@ func (w *worker) round(jobs []*job) (again []*job) {
 	return again
 }
 
-// collect waits until delayed files are available, reads them and finishes their jobs. waiting has the delayed jobs
-// by path. After an error the process cannot be used any more.
+// collect waits until delayed files are available, reads them and finishes their jobs. The map waiting contains the delayed
+// jobs by path. After an error the process cannot be used any more.
 func (w *worker) collect(waiting map[string]*job) error {
 	paths, err := w.c.available()
 	if err != nil {
@@ -298,8 +297,8 @@ func (w *worker) finish(j *job, err error) {
 	j.finish(err)
 }
 
-// bury kills the process, which has failed with err, and decides about the jobs that it was filtering. If the process
-// had answered for other files before, bury returns the jobs that may be tried with another process. It finishes all
+// bury kills the process, which has failed with err, and finishes or returns the jobs that the process was filtering. If the
+// process had answered for other files before, bury returns those jobs in again that another process may try. It finishes all
 // other jobs with an error.
 func (w *worker) bury(err error, jobs []*job) (again []*job) {
 	late, served := w.c.run.late.Load(), w.c.served

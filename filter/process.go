@@ -17,8 +17,8 @@ type process struct {
 	in     packetWriter
 	out    packetReader
 	smudge bool // the program can smudge and has not answered "abort"
-	delay  bool // the program can delay files
-	listed bool // available was called; some programs accept no more delayed files after that
+	delay  bool // the program can delay files (see the package comment)
+	listed bool // available was called; after that, some programs accept no more delayed files
 	served int  // number of files for which the program has answered, including refusals
 }
 
@@ -65,7 +65,7 @@ func (c *process) handshake() error {
 	if err != nil {
 		return err
 	}
-	for _, able := range []string{"clean", "smudge", "delay"} { // all that git sends, since some programs expect all of them
+	for _, able := range []string{"clean", "smudge", "delay"} { // as git does, because some programs expect all of them
 		c.in.line("capability=" + able)
 	}
 	c.in.end()
@@ -93,9 +93,9 @@ const (
 	broken                 // the program cannot be used any more
 )
 
-// filter sends a file to the program and reads the answer. With mayDelay the program may answer delayed. If the
-// answer is refused or broken, the error is the cause. If it is answered, the error is nil, or wraps errOutput if the
-// output could not be written.
+// filter sends a file to the program and reads the answer. If mayDelay is set, the answer may be delayed. If the answer is
+// refused or broken, the error is the cause. If the answer is answered, the error is nil, or wraps errOutput if the output
+// could not be written.
 func (c *process) filter(f *File, mayDelay bool) (answer, error) {
 	switch {
 	case !c.smudge:
@@ -176,7 +176,7 @@ func (c *process) reply(f *File, mayDelay bool) (answer, error) {
 	return broken, fmt.Errorf("%w: unknown status %.100q", errProtocol, status)
 }
 
-// available waits until the program can return delayed files, and returns their paths. An empty list means that no
+// available waits until the program can return delayed files, and returns the paths of these files. If the list is empty, no
 // file is delayed any more.
 func (c *process) available() ([]string, error) {
 	c.listed = true
@@ -202,8 +202,8 @@ func (c *process) available() ([]string, error) {
 	return paths, err
 }
 
-// end stops the process by closing its input and returns when the process has ended. It kills the process at once if
-// kill is true, otherwise when the process has been silent for killWait.
+// end stops the process by closing its input and returns when the process has ended. If kill is set, end kills the process
+// first; otherwise it kills the process if there is no output for killWait.
 func (c *process) end(kill bool) {
 	if kill {
 		c.run.kill()
