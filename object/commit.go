@@ -18,8 +18,8 @@ type CommitInfo struct {
 	Committed time.Time // time in the committer header
 }
 
-// ParseCommit parses the headers of a commit: tree, parents, author and committer, in git's order. It returns an
-// error if the tree or the committer is missing, or an id is not one of format f.
+// ParseCommit parses the headers of a commit: tree, parents, author and committer, in git's order. It returns an error if the
+// tree or the committer is missing, or if an id does not have the format f.
 func ParseCommit(f Format, content []byte) (CommitInfo, error) {
 	var c CommitInfo
 	if len(content) > MaxCommitSize {
@@ -62,7 +62,7 @@ func ParseCommit(f Format, content []byte) (CommitInfo, error) {
 
 // ParseTagTarget returns the object that an annotated tag points to.
 func ParseTagTarget(f Format, content []byte) (ID, Type, error) {
-	// The two headers are at the start, and a tag may be large.
+	// The two headers are at the start of the tag. Only the start is parsed, because a tag may be large.
 	head, rest, _ := strings.Cut(string(content[:min(len(content), 256)]), "\n")
 	kind, _, _ := strings.Cut(rest, "\n")
 	value, ok := strings.CutPrefix(head, "object ")

@@ -60,7 +60,7 @@ func (f Format) New() hash.Hash {
 	return sha1cd.New()
 }
 
-// ID identifies an object. The zero ID identifies none. IDs can be compared with == and used as map keys.
+// ID identifies an object. The zero ID stands for no object. IDs can be compared with == and used as map keys.
 type ID struct {
 	sum [32]byte
 	n   uint8
@@ -117,10 +117,10 @@ func MustID(s string) ID {
 	return id
 }
 
-// String returns the hexadecimal form; the zero ID is "".
+// String returns the id in hexadecimal, or "" for the zero ID.
 func (id ID) String() string { return hex.EncodeToString(id.sum[:id.n]) }
 
-// Bytes returns the raw bytes; nil for the zero ID.
+// Bytes returns the bytes of the id, or nil for the zero ID.
 func (id *ID) Bytes() []byte { return id.sum[:id.n] }
 
 // IsZero reports whether id is the zero ID.
@@ -186,7 +186,7 @@ func NewHasher(f Format, t Type, size int64) *Hasher {
 // Reset starts another object, of type t with size bytes of contents.
 func (h *Hasher) Reset(t Type, size int64) {
 	h.hash.Reset()
-	// An id is the hash of "type size", a zero byte, and the contents.
+	// The hash covers "type size", a zero byte, and the contents.
 	var b [40]byte
 	head := append(b[:0], t.String()...)
 	head = append(head, ' ')
@@ -197,7 +197,7 @@ func (h *Hasher) Reset(t Type, size int64) {
 // Write adds contents. It never returns an error.
 func (h *Hasher) Write(p []byte) (int, error) { return h.hash.Write(p) }
 
-// Sum returns the id of the bytes written, or ErrCollision.
+// Sum returns the id of the object, or ErrCollision.
 func (h *Hasher) Sum() (ID, error) {
 	var id ID
 	if c, ok := h.hash.(sha1cd.CollisionResistantHash); ok {

@@ -35,15 +35,15 @@ type TreeEntry struct {
 	ID   ID
 }
 
-// ParseTree parses a tree. It refuses entries that could harm a checkout: names that are empty, ".", "..", that contain
-// '/', that are longer than MaxNameLen or that some file system takes for ".git" (IsDotGit); unknown modes; zero ids;
+// ParseTree parses a tree. It returns an error for entries that could harm a checkout: names that are empty, ".", "..", that
+// contain '/', that are longer than MaxNameLen or that some file system treats as ".git" (IsDotGit); unknown modes; zero ids;
 // and entries that are duplicate or out of order.
 func ParseTree(f Format, content []byte) ([]TreeEntry, error) {
 	if len(content) > MaxTreeSize {
 		return nil, fmt.Errorf("parse tree: %d bytes, limit is %d", len(content), MaxTreeSize)
 	}
 	n := f.Size()
-	// An entry takes the length of an id and about 16 bytes for the mode and the name.
+	// An entry consists of an id, and of about 16 bytes for the mode and the name.
 	entries := make([]TreeEntry, 0, len(content)/(n+16)+1)
 	for rest := content; len(rest) > 0; {
 		mode, nameAt, err := parseMode(rest)
@@ -96,7 +96,7 @@ func parseMode(b []byte) (mode Mode, nameAt int, err error) {
 	case mode == ModeDir, mode == ModeSymlink, mode == ModeGitlink:
 	case mode&typeMask != regular || mode&^(typeMask|0o777) != 0:
 		return 0, 0, fmt.Errorf("unknown mode %o", uint32(mode))
-	case mode&userExec != 0: // old histories have other permissions, of which checkout keeps only the user's execute bit
+	case mode&userExec != 0: // old histories have other permissions; like git, keep only the user's execute bit
 		mode = ModeExec
 	default:
 		mode = ModeFile
@@ -114,11 +114,11 @@ func isZero(b []byte) bool {
 	return true
 }
 
-// CompareEntries compares two entries by git's order in trees: by the bytes of their names, where a directory's name
-// counts as if it ended in '/'. The result is negative, zero or positive.
+// CompareEntries compares two entries by git's order in trees: by the bytes of their names, where a directory's name counts
+// as if it ended in '/'. The result is negative if a precedes b, zero if they are equal, and positive otherwise.
 func CompareEntries(a, b TreeEntry) int {
 	n := min(len(a.Name), len(b.Name))
-	// The names are equal up to the length of the shorter one, so the next byte decides.
+	// If the names are equal up to the length of the shorter one, the next byte decides.
 	if c := strings.Compare(a.Name[:n], b.Name[:n]); c != 0 {
 		return c
 	}
@@ -126,8 +126,8 @@ func CompareEntries(a, b TreeEntry) int {
 	return int(ca) - int(cb)
 }
 
-// byteAt returns byte i of an entry's name, as CompareEntries compares it: after the end of the name it is '/' for a
-// directory and 0 for other entries.
+// byteAt returns the byte i of an entry's name in the form that CompareEntries compares: the byte after the end of the name
+// is '/' for a directory and 0 for any other entry.
 func byteAt(e TreeEntry, i int) byte {
 	if i < len(e.Name) {
 		return e.Name[i]
@@ -138,9 +138,9 @@ func byteAt(e TreeEntry, i int) byte {
 	return 0
 }
 
-// repeats reports whether e is a directory and a file of the same name is among the entries before it. In git's order
-// other entries may stand between the two ("a", "a.b", "a/"). The names of these entries all start with the name of the
-// directory, so repeats stops at the first entry whose name does not.
+// repeats reports whether e is a directory and a file of the same name is among the entries before it. In git's order other
+// entries may stand between the two ("a", "a.b", "a/"). The names of these entries all start with the name of the directory,
+// so repeats stops at the first entry whose name does not start with it.
 func repeats(before []TreeEntry, e TreeEntry) bool {
 	if e.Mode != ModeDir {
 		return false
@@ -171,16 +171,16 @@ func checkName(name string) error {
 	return nil
 }
 
-// hfsIgnored are the code points that HFS+ drops when it compares names (Apple TN1150), so that
-// ".g\u200cit" is ".git" there.
+// hfsIgnored reports whether r is a code point that HFS+ ignores when it compares names (Apple TN1150), so that HFS+ treats
+// ".g\u200cit" as ".git".
 func hfsIgnored(r rune) bool {
 	return r >= 0x200c && r <= 0x200f || r >= 0x202a && r <= 0x202e || r >= 0x206a && r <= 0x206f || r == 0xfeff
 }
 
-// IsDotGit reports whether some file system takes name for ".git": ".git" in any case, with code points that HFS+
-// ignores, or with what NTFS ignores (trailing dots and spaces, and streams such as ".git:x" and
-// ".git::$INDEX_ALLOCATION"), and NTFS's short name "git~1". All these names are refused on every file system, because
-// a tree that contains one of them is an attack.
+// IsDotGit reports whether some file system treats name as ".git". These names are ".git" in any case, ".git" with code
+// points that HFS+ ignores or with characters that NTFS ignores (trailing dots and spaces, and streams such as ".git:x" and
+// ".git::$INDEX_ALLOCATION"), and NTFS's short name "git~1". Callers must refuse these names on every file system, because a
+// tree that contains one of them is an attack.
 func IsDotGit(name string) bool {
 	if len(name) < 4 {
 		return false

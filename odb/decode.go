@@ -10,14 +10,14 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// body is the contents of a delta's base, either in memory (data) or in a file (at). The caller that gets a body must
-// call free.
+// body is the contents of a delta's base, either in memory (data) or in a file (at). A caller that gets a body from a
+// function must call free.
 type body struct {
 	typ     object.Type
 	size    int64
 	data    []byte      // the whole contents, if at is nil
-	at      io.ReaderAt // source of the contents, if they are not in memory
-	release func()      // closes the file behind at; may be nil
+	at      io.ReaderAt // file with the contents; nil if they are in memory
+	release func()      // closes the file; may be nil
 }
 
 // reader returns a reader of the contents, in memory or in the file.
@@ -35,11 +35,11 @@ func (b *body) free() {
 	}
 }
 
-// keeper is the part of decoding that differs between Ingest and Unpack: where contents are stored and read again.
+// keeper is the part of decoding in which Ingest and Unpack differ: where contents are stored, and how they are read again.
 type keeper interface {
 	// inMemory reports whether contents of this type and size are delivered in memory and not in a file.
 	inMemory(t object.Type, size int64) bool
-	// spool opens the file for contents that are not delivered in memory. It returns nil if the contents need not be
+	// spool opens the file for contents that are not delivered in memory. It returns a nil file if the contents need not be
 	// stored.
 	spool(size int64) (*os.File, error)
 	// scratch opens a file for the deltas whose base has not arrived yet.
@@ -53,7 +53,7 @@ type keeper interface {
 // decoder decodes a pack stream into verified objects.
 type decoder struct {
 	format object.Format
-	limit  int64 // size limit of the contents of one object, and of one delta, in bytes
+	limit  int64 // maximum size of the contents of one object, and of one delta, in bytes
 	in     *input
 	table  *table
 	keeper keeper
@@ -64,7 +64,7 @@ type decoder struct {
 	// hash computes the id of the current object.
 	hash *object.Hasher
 	// delta is reused for each delta that fits into it, so that a pack of small deltas allocates little.
-	delta []byte // scratch for deltas that fit into it
+	delta []byte // buffer for deltas that fit into it
 	buf   []byte // buffer for streamed contents; created by the method copying
 
 	// late is a temporary file with the inflated data of the deltas in byID and byRecord, one after the other.
@@ -85,7 +85,7 @@ type lateDelta struct {
 	at, size int64 // offset and size of the inflated data in decoder.late, in bytes
 }
 
-// maxDelta is the largest size, in bytes, of deltas that are read into memory as a whole. Larger ones are streamed.
+// maxDelta is the maximum size, in bytes, of deltas that are read into memory as a whole. Larger deltas are streamed.
 const maxDelta = 1 << 20
 
 // newDecoder returns a decoder for one pack. limit bounds the size of an object, and cache the total size of the contents
@@ -99,8 +99,8 @@ func newDecoder(f object.Format, limit, cache int64, in *input, t *table, k keep
 	}
 }
 
-// copying returns the buffer for streamed contents. The buffer is allocated at the first call, because most packs need
-// none.
+// copying returns the buffer for streamed contents. The buffer is allocated at the first call, because most packs have no
+// contents that are streamed.
 func (d *decoder) copying() []byte {
 	if d.buf == nil {
 		d.buf = make([]byte, copyBuffer)
@@ -108,9 +108,9 @@ func (d *decoder) copying() []byte {
 	return d.buf
 }
 
-// run decodes the whole stream and returns the trailer of the pack.
+// run decodes the whole stream and returns the trailer of the pack, which is its hash.
 func (d *decoder) run() ([]byte, error) {
-	// The file of late deltas is not needed after the pack was decoded.
+	// The file with the postponed deltas is not needed after the pack was decoded.
 	defer func() { discard(d.late) }()
 	var head [packHeaderSize]byte
 	if _, err := io.ReadFull(d.in, head[:]); err != nil {
@@ -139,8 +139,8 @@ func (d *decoder) run() ([]byte, error) {
 	return sum, nil
 }
 
-// missing returns the error for a delta whose base has not arrived: either the base is not in the pack, or it depends on
-// the delta itself.
+// missing returns the error for a delta whose base has not arrived. Either the base is not in the pack, or the base depends
+// on the delta itself.
 func (d *decoder) missing() error {
 	var first lateDelta
 	var base string
@@ -166,7 +166,7 @@ func (d *decoder) next(off int64) error {
 	if e.size > d.limit {
 		return tooLarge(e.size, d.limit)
 	}
-	// The inflater stops at the end of the zlib data, so that the input is then at the header of the next entry.
+	// The inflater stops at the end of the zlib data, so the input is then at the header of the next entry.
 	if err := d.z.start(d.in); err != nil {
 		return err
 	}
@@ -224,7 +224,7 @@ func (d *decoder) resolve(e *entry) error {
 		if base, ok = d.table.at(e.baseOff); !ok {
 			return corrupt("no entry at the offset of the delta base, %d", e.baseOff)
 		}
-		// A base without a type is itself a delta that waits for its base.
+		// A base whose type is unknown is itself a delta that waits for its base.
 		ok = d.table.typ(base) != 0
 	}
 	if !ok {
@@ -232,7 +232,7 @@ func (d *decoder) resolve(e *entry) error {
 	}
 	var o Object
 	var err error
-	// The header of the entry states the size of the delta. The size of the result is stated at the start of the delta.
+	// The header of the entry contains the size of the delta. The delta begins with the size of its result.
 	if e.size <= maxDelta {
 		if d.delta, err = d.z.whole(d.delta, e.size); err == nil {
 			o, err = d.patch(base, d.delta, nil)
@@ -269,7 +269,7 @@ func (d *decoder) postpone(e *entry, base int) error {
 	if err != nil {
 		return err
 	}
-	// A REF delta can precede its base. The base of an OFS delta has a record, but may itself be waiting.
+	// The base of a REF delta may not have arrived. The base of an OFS delta has arrived, but may itself wait for its base.
 	l := lateDelta{rec: rec, at: d.lateSize, size: e.size}
 	if e.kind == refDelta {
 		d.byID[e.baseID] = append(d.byID[e.baseID], l)
@@ -318,7 +318,7 @@ func (d *decoder) handOver(rec, depth int, o Object) error {
 	return nil
 }
 
-// wake appends to ready the deltas that waited for record rec as their base. id is the object of that record.
+// wake appends the deltas that waited for the record rec as their base to the list ready. id is the object of that record.
 func (d *decoder) wake(ready []lateDelta, rec int, id object.ID) []lateDelta {
 	if d.waiting == 0 {
 		return ready
@@ -348,8 +348,8 @@ func (d *decoder) patchLate(l lateDelta) (Object, error) {
 	return d.patch(l.base, small, nil)
 }
 
-// patch applies a delta to the contents of record base and returns the resulting object. The delta is small, or is read
-// from r if small is nil.
+// patch applies a delta to the contents of the record base and returns the resulting object. The delta is in the slice small
+// or, if small is nil, is read from r.
 func (d *decoder) patch(base int, small []byte, r byteSource) (Object, error) {
 	b, err := d.body(base)
 	if err != nil {
@@ -405,15 +405,15 @@ func (d *decoder) hashed(t object.Type, data []byte) (Object, error) {
 	return Object{ID: id, Type: t, Size: int64(len(data)), Data: data}, err
 }
 
-// output returns the object whose contents are the bytes that write writes, and computes its id. The contents are stored
-// in memory or in a file, as d.keeper decides.
+// output returns the object whose contents are the bytes that the function write writes, and computes the object's id. The
+// contents are stored in memory or in a file, as d.keeper decides.
 func (d *decoder) output(t object.Type, size int64, write func(io.Writer) error) (Object, error) {
 	if d.keeper.inMemory(t, size) {
 		var b bytes.Buffer
 		if err := write(&b); err != nil {
 			return Object{}, err
 		}
-		// The copy has no spare capacity, so that the cache counts the memory that the contents occupy.
+		// The contents are copied to a slice without spare capacity, so that the cache counts the memory that they occupy.
 		return d.hashed(t, append([]byte{}, b.Bytes()...))
 	}
 	f, err := d.keeper.spool(size)
@@ -458,8 +458,8 @@ func (r *exactReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// discard closes a temporary file and unlinks its name. It uses unlink and not os.Remove: a file that was opened with
-// O_TMPFILE has the name of a directory, and os.Remove would remove an empty directory.
+// discard closes a temporary file and unlinks its name. It does not use os.Remove: the name of a file that was opened with
+// O_TMPFILE is that of a directory, and os.Remove would remove the directory if it is empty.
 func discard(f *os.File) {
 	if f != nil {
 		f.Close()

@@ -41,8 +41,8 @@ func readSize(r io.ByteReader) (int64, error) {
 	}
 }
 
-// instruction is one step of a delta. It copies n bytes at offset off of the base, or, if off is negative, inserts the n
-// bytes that follow.
+// instruction is one step of a delta. It copies n bytes from the offset off of the base or, if off is negative, inserts the n
+// bytes of the delta that follow the instruction.
 type instruction struct{ off, n int64 }
 
 // readInstruction reads the next instruction. It returns io.EOF at the end of the delta.
@@ -94,8 +94,8 @@ func (in instruction) check(baseSize, left int64) error {
 	return nil
 }
 
-// cutDelta returns the error for a delta that ends inside an instruction. It replaces io.EOF, which would mean a regular
-// end.
+// cutDelta returns the error for a delta that ends inside an instruction. It replaces io.EOF, which would stand for the
+// regular end of a delta.
 func cutDelta(err error) error {
 	if err == io.EOF {
 		return corrupt("delta is truncated")

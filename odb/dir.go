@@ -30,14 +30,14 @@ type Dir struct {
 	Loose Source
 }
 
-// OpenDir returns the Dir of the directory dir, whose packs are open.
+// OpenDir returns the Dir for the objects directory dir. packs is the Store of the same directory.
 func OpenDir(dir string, packs *Store) *Dir {
 	return &Dir{Packs: packs, Loose: NewLoose(dir, packs.Format())}
 }
 
-// sources returns the sources of an object in the order in which they are searched. git creates the pack of an object
-// before it removes the loose file, and may do so after the packs were searched, so the packs are searched a second
-// time. A search that finds nothing makes packs read the list of packs again.
+// sources returns the sources of an object in the order in which they are searched. git creates the pack of an object before
+// it removes the object's loose file. This may happen after the packs were searched, so the packs are searched a second time.
+// If an object is not found, packs reads the list of packs again.
 func (d *Dir) sources() [3]Source { return [3]Source{d.Packs, d.Loose, d.Packs} }
 
 // Get returns an object's type and contents, as Store.Get does.
@@ -60,8 +60,8 @@ func (d *Dir) Size(id object.ID) (t object.Type, size int64, err error) {
 	return t, size, err
 }
 
-// WriteTo writes an object's contents to w. It tries the next source only after ErrNotFound, because
-// other errors may follow after a part was written.
+// WriteTo writes an object's contents to w. It tries the next source only after ErrNotFound, because other errors may occur
+// after a part was written.
 func (d *Dir) WriteTo(id object.ID, w io.Writer) (err error) {
 	for _, from := range d.sources() {
 		if err = from.WriteTo(id, w); !errors.Is(err, ErrNotFound) {

@@ -30,7 +30,7 @@ type entry struct {
 // isDelta reports whether the data of the entry is a delta.
 func (e *entry) isDelta() bool { return e.kind >= ofsDelta }
 
-// parsePackHeader parses the 12 bytes with which every pack starts. It returns the number of entries that they state.
+// parsePackHeader parses the 12 bytes with which every pack starts. It returns the number of entries that the header states.
 func parsePackHeader(b []byte) (uint32, error) {
 	if len(b) < packHeaderSize || string(b[:4]) != "PACK" {
 		return 0, corrupt("file is not a pack: it starts with %.8q", b)
@@ -41,7 +41,7 @@ func parsePackHeader(b []byte) (uint32, error) {
 	return binary.BigEndian.Uint32(b[8:]), nil
 }
 
-// readEntry reads the header of the entry at off. When it returns, r is at the start of the zlib data.
+// readEntry reads the header of the entry at the offset off. When it returns, r is at the start of the entry's zlib data.
 func readEntry(r io.ByteReader, f object.Format, off int64) (entry, error) {
 	e := entry{off: off}
 	c, err := r.ReadByte()
@@ -132,8 +132,8 @@ func (z *inflater) finish() error {
 	return nil
 }
 
-// whole inflates exactly size bytes, into scratch if they fit, and checks that the data ends there. The memory that it
-// allocates is at most four times the number of bytes that have arrived, or firstAlloc.
+// whole inflates exactly size bytes, into scratch if they fit, and checks that the zlib data ends there. It never allocates
+// more than four times the number of bytes that have arrived, or firstAlloc if that is more.
 func (z *inflater) whole(scratch []byte, size int64) ([]byte, error) {
 	buf := scratch[:min(size, int64(cap(scratch)))]
 	if len(buf) == 0 {
@@ -155,7 +155,7 @@ func (z *inflater) whole(scratch []byte, size int64) ([]byte, error) {
 	}
 }
 
-// stream inflates exactly size bytes into w, in pieces of buf, and checks that the data ends there.
+// stream inflates exactly size bytes into w, in pieces of the size of buf, and checks that the zlib data ends there.
 func (z *inflater) stream(w io.Writer, size int64, buf []byte) error {
 	for size > 0 {
 		n, err := io.ReadFull(z.zr, buf[:min(size, int64(len(buf)))])
@@ -178,15 +178,15 @@ func short(err error) error {
 	return err
 }
 
-// elsewhere marks an error of a write, or of a read from a file other than the current pack. Such an error does not mean
+// elsewhere marks the error of a write, or of a read from a file other than the current pack. Such an error does not mean
 // that the pack is corrupt.
 type elsewhere struct{ error }
 
 // Unwrap returns the error without the mark.
 func (e elsewhere) Unwrap() error { return e.error }
 
-// diagnose returns the cause of err, an error that occurred during decoding. readErr is the error of the reader of the
-// pack, nil if there was none. If the reader did not fail, an error of zlib means that the pack is corrupt.
+// diagnose returns the cause of err, an error that occurred during decoding. readErr is the error of the reader of the pack,
+// or nil if the reader did not fail. In the latter case, an error of zlib means that the pack is corrupt.
 func diagnose(err, readErr error) error {
 	var e elsewhere
 	switch {

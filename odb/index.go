@@ -12,7 +12,7 @@ import (
 // Index is a pack index of version 2: gitformat-pack(5), "Version 2 pack-*.idx files". It refers to the bytes that it was
 // parsed from, so they must remain valid.
 type Index struct {
-	data   []byte // the whole index file, usually mapped
+	data   []byte // the whole index file, usually mapped into memory
 	idLen  int    // length of an id in bytes
 	n      int    // number of objects
 	names  int    // position of the sorted ids in data
@@ -29,8 +29,8 @@ const (
 	largeOffset     = 1 << 31 // bit that marks a 4-byte offset as a position in the table of 8-byte offsets
 )
 
-// ParseIndex returns the index whose bytes are data. It returns ErrCorrupt if one of the tables is not inside data. It
-// does not check ids and offsets: a wrong one makes an object unreadable and has no other effect.
+// ParseIndex returns the index whose bytes are data. It returns ErrCorrupt if one of the tables is not inside data. It does
+// not check ids and offsets: if one of them is wrong, an object is unreadable, and other objects are not affected.
 func ParseIndex(data []byte, f object.Format) (*Index, error) {
 	x := &Index{data: data, idLen: f.Size()}
 	if len(data) < indexHeaderSize+fanoutSize+2*x.idLen {
@@ -60,7 +60,7 @@ func ParseIndex(data []byte, f object.Format) (*Index, error) {
 	return x, nil
 }
 
-// fanout returns the number of objects whose id has a first byte of at most i.
+// fanout returns the number of objects whose ids begin with a byte of at most i.
 func (x *Index) fanout(i int) uint32 { return binary.BigEndian.Uint32(x.data[indexHeaderSize+4*i:]) }
 
 // Len returns the number of objects.
@@ -127,7 +127,7 @@ func (x *Index) search(want []byte) (int, bool) {
 	return 0, false
 }
 
-// crc returns the CRC-32 of the entry at position i, as the index states it.
+// crc returns the CRC-32 of the entry at position i, which is stored in the index.
 func (x *Index) crc(i int) uint32 {
 	return binary.BigEndian.Uint32(x.data[x.names+x.n*x.idLen+4*i:])
 }
@@ -186,7 +186,7 @@ func writeIndex(w io.Writer, f object.Format, t *table, packSum []byte) error {
 		out.Write(word[:])
 	}
 	out.Write(packSum)
-	if err := out.Flush(); err != nil { // a bufio.Writer returns its first error again from Flush
+	if err := out.Flush(); err != nil { // Flush returns the first error of all writes
 		return err
 	}
 	_, err := w.Write(sum.Sum(nil))

@@ -36,12 +36,12 @@ type IngestResult struct {
 const ingestCache = 8 << 20
 
 // Ingest reads a pack from r to its end and stores it. Each object can be read from the Store as soon as it was verified.
-// Ingest then calls each, unless it is nil, with the object, in the order of the pack; an object whose delta precedes its
-// base is delivered after the base. The calls are made on the caller's goroutine. each may keep content but must not
-// modify it; content is nil for a blob that is too large for memory.
+// Ingest then calls the function each, unless it is nil, with the object, in the order of the pack; an object whose delta
+// precedes its base is delivered after the base. The calls are made in the goroutine of the caller. each may keep content but
+// must not modify it; content is nil for a blob that is too large for memory.
 //
-// The pack must contain the bases of all its deltas. If Ingest fails, it stores nothing, and the objects that could be
-// read during the call can no longer be found.
+// The pack must contain the bases of all its deltas. If Ingest fails, it stores nothing, and the objects that could be read
+// during the call are not found any more.
 func (s *Store) Ingest(ctx context.Context, r io.Reader, o IngestOptions,
 	each func(id object.ID, t object.Type, content []byte)) (IngestResult, error) {
 	res, err := s.ingest(ctx, r, o, each)
@@ -51,7 +51,7 @@ func (s *Store) Ingest(ctx context.Context, r io.Reader, o IngestOptions,
 	return res, nil
 }
 
-// ingest implements Ingest, which adds the context to the errors.
+// ingest does the work of Ingest, which adds the context to the errors.
 func (s *Store) ingest(ctx context.Context, r io.Reader, o IngestOptions, each func(object.ID, object.Type, []byte)) (IngestResult, error) {
 	file, err := lockedTemp(s.dir)
 	if err != nil {
@@ -88,7 +88,7 @@ func (s *Store) ingest(ctx context.Context, r io.Reader, o IngestOptions, each f
 	if err := g.live.flush(); err != nil {
 		return IngestResult{}, err
 	}
-	// finish renames the file, so the deferred os.Remove finds no file after this call.
+	// finish renames the file, so after this call the deferred os.Remove finds no file with the temporary name.
 	settle, err := s.finish(file, g.live.table, path, sum, o)
 	if err == nil && !o.Temporary {
 		err = settle()
@@ -107,8 +107,8 @@ func (s *Store) ingest(ctx context.Context, r io.Reader, o IngestOptions, each f
 	return res, nil
 }
 
-// ingestion is the keeper of Ingest: it decides what happens to decoded objects. The received bytes are stored unchanged,
-// and the objects are decoded only to verify them.
+// ingestion is the keeper that Ingest passes to the decoder. It stores the received bytes unchanged; the objects are decoded
+// only to verify them.
 type ingestion struct {
 	s    *Store
 	live *live
@@ -122,8 +122,8 @@ func (g *ingestion) without(packs []source) []source {
 	return slices.DeleteFunc(slices.Clone(packs), func(p source) bool { return p == g.live })
 }
 
-// inMemory reports whether the contents are decoded in memory: true for all commits, trees and tags, and for blobs of up
-// to maxInMemory bytes.
+// inMemory reports whether the contents are decoded in memory. It returns true for all commits, trees and tags, and for blobs
+// of up to maxInMemory bytes.
 func (g *ingestion) inMemory(t object.Type, size int64) bool {
 	return t != object.Blob || size <= maxInMemory
 }
@@ -153,7 +153,7 @@ func (g *ingestion) deliver(rec, depth int, o Object) error {
 	return nil
 }
 
-// hasPack reports whether packs contains the finished pack at path, which has no suffix.
+// hasPack reports whether packs contains the finished pack at path. path has no suffix.
 func hasPack(packs []source, path string) bool {
 	return slices.ContainsFunc(packs, func(p source) bool { p2, ok := p.(*pack); return ok && p2.path == path })
 }
@@ -169,7 +169,7 @@ func (s *Store) finish(f *os.File, t *table, path string, sum []byte, o IngestOp
 		return nil, err
 	}
 	if !o.Temporary {
-		startWriting(f) // the disk writes the pack while the index is being built
+		startWriting(f) // lets the disk write the pack while the index is being built
 	}
 	idx, err := lockedTemp(s.dir)
 	if err != nil {
@@ -200,9 +200,9 @@ func (s *Store) finish(f *os.File, t *table, path string, sum []byte, o IngestOp
 	return publish(f.Name(), idx.Name(), path, o.Promisor)
 }
 
-// startWriting makes the kernel start to write a file to disk, without waiting. If this was done for both the pack and
-// the index before the first of them is synced, the journal of the file system commits them together, and the second sync
-// costs almost nothing. It is a hint, so errors are ignored.
+// startWriting makes the kernel start to write a file to disk, without waiting for the end. If it was called for the pack and
+// for the index before the first of them is synced, the journal of the file system commits both together, and the second sync
+// costs almost nothing. Errors are ignored, because the call only saves time.
 func startWriting(f *os.File) {
 	_ = unix.SyncFileRange(int(f.Fd()), 0, 0, unix.SYNC_FILE_RANGE_WRITE)
 }
@@ -245,16 +245,16 @@ func publish(pack, idx, path string, promisor bool) (settle func() error, err er
 	}, nil
 }
 
-// lockedTemp creates a temporary file and locks it (flock). The lock keeps sweep from removing the file: another process
-// that opens the same directory runs sweep.
+// lockedTemp creates a temporary file and locks it (flock). The lock prevents other processes from removing the file, because
+// sweep, which each process calls when it opens the directory, skips locked files.
 func lockedTemp(dir string) (*os.File, error) {
 	for {
 		f, err := os.CreateTemp(dir, tempPrefix+"*")
 		if err != nil {
 			return nil, fmt.Errorf("create temporary file: %w", err)
 		}
-		// The sweep of another process may remove the file after it was created and before it was locked. In that case
-		// another file is created.
+		// The sweep of another process may remove the file after it was created and before it was locked. In that case,
+		// create another file.
 		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		if err == nil {
 			if _, err = os.Lstat(f.Name()); err == nil {
@@ -262,7 +262,7 @@ func lockedTemp(dir string) (*os.File, error) {
 			}
 		}
 		f.Close()
-		if !errors.Is(err, fs.ErrNotExist) && err != syscall.EWOULDBLOCK { // removed or locked by a sweep before it was locked here
+		if !errors.Is(err, fs.ErrNotExist) && err != syscall.EWOULDBLOCK { // a sweep has removed or locked the file before it was locked here
 			return nil, fmt.Errorf("create temporary file: %w", err)
 		}
 	}

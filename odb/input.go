@@ -6,12 +6,12 @@ import (
 	"io"
 )
 
-// input reads a pack stream, in bytes or in pieces. It computes the hash of the pack for the trailer and the CRC-32 of
-// each entry, and passes the bytes on to tee.
+// input reads a pack stream, byte by byte or in pieces. It computes the hash of the pack for the trailer and the CRC-32 of
+// each entry, and passes the bytes on to the function tee.
 type input struct {
 	r    io.Reader          // source of the pack
 	stop func() error       // called before each read of r; an error ends the input
-	tee  func([]byte) error // if not nil, receives the bytes that were returned
+	tee  func([]byte) error // receives the bytes that were returned; may be nil
 	sum  hash.Hash          // hash of the pack so far
 
 	buf      []byte // bytes that were read from r
@@ -20,8 +20,8 @@ type input struct {
 	marked   int    // buf[:marked] was added to crc and passed to tee
 	summed   int    // buf[:summed] was added to sum
 	crc      uint32 // CRC-32 of the current entry so far
-	err      error  // error of r; returned when buf is used up
-	hit      error  // the error of r or of tee, once it was returned to the caller
+	err      error  // error of r; returned when all bytes of buf were returned
+	hit      error  // error of r or of tee that was returned to the caller
 }
 
 // newInput returns an input that reads a pack from r. sum is an empty hash of the pack's format.
@@ -57,7 +57,7 @@ func (in *input) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// fill reads more bytes into buf. The caller has used up buf.
+// fill reads more bytes into buf. It may be called only when all bytes of buf were returned.
 func (in *input) fill() error {
 	if in.hit == nil {
 		in.hit = in.settle()
@@ -110,15 +110,15 @@ func (in *input) total() {
 	in.summed = in.pos
 }
 
-// startEntry starts a new CRC at the next byte, which is the first one of an entry.
+// startEntry starts a new CRC at the next byte, which is the first byte of an entry.
 func (in *input) startEntry() error {
 	err := in.settle()
 	in.crc = 0
 	return err
 }
 
-// trailer reads the hash at the end of the pack and returns it. It returns ErrCorrupt if the hash differs from the hash
-// of the bytes before it, or if more data follows.
+// trailer reads the hash at the end of the pack and returns it. It returns ErrCorrupt if this hash differs from the hash of
+// the bytes that precede it, or if more data follows.
 func (in *input) trailer() ([]byte, error) {
 	in.total()
 	// The hash is computed before the trailer is read, because it does not include the trailer.

@@ -17,11 +17,11 @@ import (
 
 // JoinOptions configures Join.
 type JoinOptions struct {
-	Above int                             // Join does nothing if there are no more promisor packs than this
-	Keep  int                             // greatest number of promisor packs that Join leaves
+	Above int                             // Join does nothing if the number of promisor packs is not above this number
+	Keep  int                             // maximum number of promisor packs after Join
 	Pace  func(ctx context.Context) error // called between pieces of work; it may block to slow Join down
-	// Reader reports whether the process pid detects by itself that packs were replaced, so that Join need not wait for
-	// it. If Reader is nil, Join waits for every process that may read packs.
+	// Reader reports whether the process pid detects automatically that packs were replaced, so that Join need not wait for
+	// the end of that process. If Reader is nil, Join waits for every process that may read packs.
 	Reader func(pid int) bool
 	// Crowd is the number of packs above which Join waits only for a short time before it removes the old packs, even if
 	// processes may be reading them.
@@ -59,8 +59,8 @@ type candidate struct {
 	size int64 // size of the pack in bytes
 }
 
-// Join replaces many promisor packs by few, if there are more than o.Above. It does nothing while another process joins
-// packs or git runs maintenance. If it returns an error, all objects are still in the store.
+// Join replaces many promisor packs by few, if there are more than o.Above. It does nothing while another process joins packs
+// or git runs maintenance. If it returns an error, no object was lost.
 func (s *Store) Join(ctx context.Context, o JoinOptions) (JoinResult, error) {
 	res, err := s.join(ctx, o)
 	if err != nil {
@@ -69,7 +69,7 @@ func (s *Store) Join(ctx context.Context, o JoinOptions) (JoinResult, error) {
 	return res, nil
 }
 
-// join implements Join. While it runs, it holds the file lock artifactfs-join.lock.
+// join does the work of Join. While it runs, it holds the file lock artifactfs-join.lock.
 func (s *Store) join(ctx context.Context, o JoinOptions) (res JoinResult, err error) {
 	names, err := joinable(s.dir)
 	if err != nil || len(names) <= o.Above {
@@ -90,7 +90,7 @@ func (s *Store) join(ctx context.Context, o JoinOptions) (res JoinResult, err er
 	if tidying(filepath.Dir(s.dir), time.Now()) {
 		return res, nil
 	}
-	// Another process may have joined the packs before this process has acquired the lock.
+	// Another process may have joined the packs while this process waited for the lock, so list the packs again.
 	if names, err = joinable(s.dir); err != nil || len(names) <= o.Above {
 		return res, err
 	}
@@ -116,7 +116,7 @@ func (s *Store) join(ctx context.Context, o JoinOptions) (res JoinResult, err er
 	if len(old) == 0 {
 		return res, nil
 	}
-	err = s.Refresh() // so that readers in this process see the new pack at once
+	err = s.Refresh() // makes readers in this process see the new pack immediately
 	if err == nil {
 		res.Removed, err = s.retire(ctx, old, left, res.Name, o)
 	}
@@ -179,10 +179,10 @@ func (s *Store) setDamaged(path string) {
 	s.unjoinable[path] = true
 }
 
-// redundant splits packs into those whose objects are all in other packs (old), and the rest. Both lists keep the order
-// of packs.
+// redundant splits packs into two lists: old contains the packs whose objects are all in other packs, and rest contains the
+// others. Both lists keep the order of packs.
 func redundant(packs []candidate) (old, rest []candidate) {
-	for _, c := range packs { // the largest comes first, and only a larger pack can contain all objects of another
+	for _, c := range packs { // the largest packs come first, because only a larger pack can contain all objects of another one
 		if contained(c.idx, rest) {
 			old = append(old, c)
 		} else {
@@ -202,10 +202,10 @@ func contained(x *Index, packs []candidate) bool {
 	return true
 }
 
-// choose returns the packs to join. packs is sorted by size, and the chosen packs are the smallest, at its end. choose
-// takes as many packs as necessary to leave o.Keep packs, and then further packs while each is smaller than twice the
-// sum of the packs taken before. So a pack is rewritten only if the packs to add have at least half its size, and a
-// large pack is rewritten rarely.
+// choose returns the packs to join, which are the smallest ones. The slice packs is sorted by size, with the smallest packs
+// at its end. choose takes as many packs as necessary to leave o.Keep packs, and then further packs as long as the next one
+// is smaller than twice the sum of the packs taken before. So a pack is rewritten only if the packs that are joined with it
+// have at least half its size, and a large pack is rewritten rarely.
 func choose(packs []candidate, o JoinOptions) []candidate {
 	if len(packs) <= o.Above {
 		return nil
@@ -257,7 +257,7 @@ func (s *Store) joinPacks(ctx context.Context, packs []candidate, o JoinOptions)
 	}
 	sum, at, err := w.check()
 	if err != nil {
-		if at >= 0 { // the entry at this offset does not have the CRC that its index states
+		if at >= 0 { // the CRC of the entry at this offset differs from the CRC in its index
 			s.setDamaged(plan.sourceOf(at))
 		}
 		return res, err
@@ -283,7 +283,7 @@ var errOvertaken = errors.New("packs were replaced by another process")
 // first the mark, then the pack, then the index.
 func (s *Store) publishJoined(packs []candidate, file, path string, t *table, sum, mark []byte) (err error) {
 	for _, c := range packs {
-		if !whole(c.path) { // git has repacked, so the new pack is not needed
+		if !whole(c.path) { // git has repacked meanwhile, so the new pack is not needed
 			return errOvertaken
 		}
 	}
@@ -306,7 +306,7 @@ func (s *Store) publishJoined(packs []candidate, file, path string, t *table, su
 	}
 	idx, err := write(func(f *os.File) error { return writeIndex(f, s.format, t, sum) })
 	if idx != nil {
-		defer idx.Close() // the file remains locked until it is renamed
+		defer idx.Close() // keeps the file locked until it is renamed
 	}
 	if err != nil {
 		return fmt.Errorf("write index: %w", err)
@@ -371,7 +371,7 @@ func joinMarks(packs []candidate) ([]byte, error) {
 	return all, nil
 }
 
-// appendLines appends to all the lines of text that are not in seen, and adds them to seen.
+// appendLines appends those lines of text that are not in the set seen to the slice all, and adds them to seen.
 func appendLines(all []byte, seen map[string]bool, text []byte) []byte {
 	for line := range strings.Lines(string(text)) {
 		line = strings.TrimSuffix(line, "\n")

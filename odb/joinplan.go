@@ -19,12 +19,12 @@ type joinPlan struct {
 	format    object.Format
 	table     *table     // objects of the new pack, in the order of its entries
 	size      int64      // size of the new pack so far in bytes, without its trailer
-	steps     []joinStep // how the body of the new pack is written
+	steps     []joinStep // steps by which the body of the new pack is written
 	rewritten []int      // positions in table of the entries with a new header
 }
 
-// joinStep is a step in writing the new pack: it writes head, which may be empty, and then copies n bytes at offset off
-// of the pack from.
+// joinStep is a step in writing the new pack: it writes the bytes in head, and then copies n bytes that begin at the offset
+// off of the pack in the field from.
 type joinStep struct {
 	from   candidate // old pack from which bytes are copied
 	head   []byte    // new header of the first copied entry; may be empty
@@ -109,7 +109,7 @@ func (p *joinPlan) addParts(b *oldBody) error {
 	return nil
 }
 
-// newPlace returns the new offset of the delta base at off, which must be an entry before the k-th entry of b.
+// newPlace returns the new offset of the delta base at the old offset off, which must be an entry before the k-th entry of b.
 func (p *joinPlan) newPlace(b *oldBody, k int, off int64) (int64, error) {
 	at := sort.Search(k, func(j int) bool { return b.idx.offset(int(b.order[j])) >= off })
 	if at == k || b.idx.offset(int(b.order[at])) != off {
@@ -118,19 +118,19 @@ func (p *joinPlan) newPlace(b *oldBody, k int, off int64) (int64, error) {
 	if b.moved[at] >= 0 {
 		return b.moved[at], nil
 	}
-	rec, _ := p.table.find(b.id(int(b.order[at]))) // the base was not copied from b because the plan already contains the object
+	rec, _ := p.table.find(b.id(int(b.order[at]))) // the base was not copied from b, because the plan already contains the object
 	return p.table.offset(rec), nil
 }
 
-// record adds the object at position i of b's index to the table. off and crc describe the object's entry in the new
-// pack.
+// record adds the object at position i of b's index to the table. off and crc are the offset and the CRC of the object's
+// entry in the new pack.
 func (p *joinPlan) record(b *oldBody, i int, off int64, crc uint32) int {
 	rec := p.table.add(off, crc)
 	p.table.name(rec, b.id(i), 0, 0)
 	return rec
 }
 
-// step appends a step to the plan. If s continues the copy of the previous step, it extends that step.
+// step appends the step s to the plan. If s continues the copy of the last step, it extends the last step instead.
 func (p *joinPlan) step(s joinStep) {
 	p.size += s.size()
 	if n := len(p.steps); n > 0 && s.head == nil {
@@ -157,7 +157,7 @@ func (p *joinPlan) sourceOf(off int64) string {
 type oldBody struct {
 	candidate
 	order   []uint32 // positions in the index, sorted by offset of the entry
-	moved   []int64  // new offsets in the same order, -1 if the entry is not copied; nil if the whole body is copied
+	moved   []int64  // new offsets in the same order; -1 if the entry is not copied; nil if the whole body is copied
 	dropped int      // number of objects that the plan already contains
 }
 
@@ -203,8 +203,9 @@ func (b *oldBody) extent(k int) (off, end int64) {
 	return off, end
 }
 
-// rewrittenCRC returns the CRC of an entry whose old header is replaced by head. The entry is at off, its data begins
-// at data and ends at end. rewrittenCRC first verifies that the CRC of the old entry equals the parameter was.
+// rewrittenCRC returns the CRC of an entry whose old header is replaced by head. The old entry is at the offset off, and its
+// data is between the offsets data and end. rewrittenCRC first verifies that the CRC of the old entry equals the parameter
+// was.
 func rewrittenCRC(c candidate, off, data, end int64, was uint32, head []byte) (uint32, error) {
 	old, crc := crc32.NewIEEE(), crc32.NewIEEE()
 	crc.Write(head)
@@ -224,7 +225,7 @@ func rewrittenCRC(c candidate, off, data, end int64, was uint32, head []byte) (u
 type joinWriter struct {
 	plan *joinPlan
 	file *os.File
-	pace func() error // called between pieces of work, as JoinOptions.Pace
+	pace func() error // called between pieces of work, like JoinOptions.Pace
 }
 
 // joinPiece is the number of bytes that are processed between two calls of pace.
@@ -255,8 +256,8 @@ func (w *joinWriter) copy() error {
 	return out.Flush()
 }
 
-// check reads the file again, compares each entry with its CRC, writes the trailer and returns it. If an entry does not
-// have its CRC, at is the offset of the entry; otherwise at is -1.
+// check reads the new file again, compares the CRC of each entry, writes the trailer and returns it. If a CRC differs, the
+// result at is the offset of that entry; otherwise it is -1.
 func (w *joinWriter) check() (sum []byte, at int64, err error) {
 	h := w.plan.format.New()
 	in := bufio.NewReaderSize(io.TeeReader(io.NewSectionReader(w.file, 0, w.plan.size), h), copyBuffer)

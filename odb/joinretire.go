@@ -19,23 +19,24 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// These durations are used when old packs are removed.
+// These durations control how long Join waits before it removes old packs.
 const (
 	// graceMost is the longest time that Join waits for processes that may be reading old packs.
 	graceMost = time.Minute
 	// graceCrowded replaces graceMost if there are more packs than JoinOptions.Crowd.
 	graceCrowded = time.Second
-	// graceYoung is the age below which any git process is assumed to be about to use the pack directory, even if it has
+	// graceYoung is the age below which any git process is assumed to have listed the pack directory, even if the process has
 	// not mapped a file of the directory yet. The time is short, because most git processes work in other repositories of
-	// this host. A git process that does use the directory later finds the new pack when it misses an old one.
+	// this host. If a git process older than that does not find an old pack, it lists the directory again and finds the new
+	// pack.
 	graceYoung = 500 * time.Millisecond
 	// gracePoll and gracePollMost are the shortest and the longest pause between two checks of the running processes.
 	gracePoll, gracePollMost = 10 * time.Millisecond, time.Second
 )
 
-// retire removes old packs whose objects are all in other packs: in the packs left, or in the pack joined, which may be
-// "". It first waits until no process reads packs that it has listed before the new pack existed, and then checks that
-// the other packs still exist. It returns the number of removed packs.
+// retire removes the old packs, whose objects are all in other packs: in the packs left, or in the pack with the path joined,
+// unless that is "". It first waits until no process reads packs that it has listed before the new pack existed, and then
+// checks that the other packs still exist. It returns the number of removed packs.
 func (s *Store) retire(ctx context.Context, old, left []candidate, joined string, o JoinOptions) (removed int, err error) {
 	if err := s.awaitReaders(ctx, time.Now(), o); err != nil {
 		return 0, err
@@ -50,13 +51,13 @@ func (s *Store) retire(ctx context.Context, old, left []candidate, joined string
 	}
 	for _, c := range left {
 		if !whole(c.path) {
-			return 0, errOvertaken // git has repacked, and removes the old packs itself
+			return 0, errOvertaken // git has repacked meanwhile, and removes the old packs itself
 		}
 	}
 	var gone []string
 	for _, c := range old {
-		// git may have created a .keep file to protect the pack since it was joined, and the packs in left may have
-		// changed.
+		// git may have created a .keep file to protect the pack since the packs were joined, and git may have removed packs
+		// in left.
 		if _, err := os.Lstat(c.path + ".keep"); err == nil || !contained(c.idx, left) {
 			continue
 		}
@@ -109,8 +110,8 @@ func removeOrphans(dir string, now time.Time) error {
 		if _, err := os.Lstat(path + ".idx"); !errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		// The pack may be an old file that was just renamed, so the change time of the inode is compared, which a rename
-		// updates.
+		// The pack may be an old file that was just renamed. A rename updates the change time of the inode, so this time is
+		// compared and not the modification time.
 		if st, err := os.Lstat(path + ".pack"); err == nil && now.Sub(changeTime(st)) < orphanAge {
 			continue
 		}
@@ -169,8 +170,8 @@ func namesAny(multi string, paths []string) (bool, error) {
 	return false, nil
 }
 
-// removeMultiIndex removes all files of multi-pack indexes. It starts with the file that git reads first: the index, or
-// the list of a chain of indexes.
+// removeMultiIndex removes all files of multi-pack indexes. It removes the file first that git reads first: the index, or the
+// list of a chain of indexes.
 func removeMultiIndex(dir string) error {
 	for _, pattern := range []string{"multi-pack-index", "multi-pack-index.d/multi-pack-index-chain", "multi-pack-index-*.rev",
 		"multi-pack-index-*.bitmap", "multi-pack-index.d/multi-pack-index-*"} {
@@ -187,7 +188,7 @@ func removeMultiIndex(dir string) error {
 	return nil
 }
 
-// tidyingMost is the age of a lock file from which the process that created it is assumed to have died.
+// tidyingMost is the age from which a lock file is assumed to belong to a dead process.
 const tidyingMost = time.Hour
 
 // tidying reports whether git is repacking the repository with the directory objects, or is writing a multi-pack index
@@ -207,8 +208,7 @@ func tidying(objects string, now time.Time) bool {
 	if err != nil {
 		return false
 	}
-	// gc.pid contains "PID HOST". A process of another host is assumed to be running, because that cannot be checked
-	// here.
+	// gc.pid contains "PID HOST". A process of another host cannot be checked, so it is assumed to be running.
 	pid, host, _ := strings.Cut(strings.TrimSpace(string(text)), " ")
 	n, err := strconv.Atoi(pid)
 	if here, _ := os.Hostname(); err != nil || n <= 0 || host != here {
@@ -238,11 +238,11 @@ func (s *Store) awaitReaders(ctx context.Context, since time.Time, o JoinOptions
 	}
 }
 
-// readers reports whether a process other than this one may be using packs in dir that it found before the time since.
-// Such a process has mapped some of the packs, as git maps indexes, or it is a git process that started a moment ago.
-// The mappings of other users' processes may be unreadable, so only the second condition is checked for them. Processes
-// for which spared returns true are ignored. An fsck counts even if it started after since; checking reports whether
-// there is one.
+// readers reports whether a process other than this one may be using packs in dir that the process found before the time
+// since. Such a process has mapped some of the packs, as git maps indexes, or it is a git process that started a moment ago.
+// The mappings of other users' processes may be unreadable, so only the second condition is checked for such processes.
+// Processes for which the function spared returns true are ignored. checking reports whether a process is running fsck; such
+// a process counts even if it started after since.
 func readers(dir string, since time.Time, spared func(pid int) bool) (found, checking bool) {
 	pids, err := proc.PIDs()
 	if err != nil {
@@ -264,7 +264,7 @@ func readers(dir string, since time.Time, spared func(pid int) bool) (found, che
 		}
 		isGit, age := strings.HasPrefix(stat.Name, "git"), uptime-stat.Started()
 		fsck := isGit && checks(p)
-		// The start time of a process has the resolution of one tick, so one tick is added.
+		// The start time of a process is rounded down to a tick, so one tick is added to the age.
 		if now.Sub(since) >= age+proc.Tick && !fsck || spared != nil && spared(pid) {
 			continue
 		}

@@ -14,13 +14,13 @@ type live struct {
 	number uint64 // serial number of the pack; see source.serial
 }
 
-// A live pack is always open. Its file is closed when the last view that contains the pack is released.
+// A live pack is always open. Its file is closed when no view contains the pack any more.
 var _ source = (*live)(nil)
 
 // open does nothing, because a live pack is always open.
 func (l *live) open() error { return nil }
 
-// find returns the offset of the entry of id, if the object was verified.
+// find returns the offset of the entry of id. It returns false if the object was not received and verified yet.
 func (l *live) find(id object.ID) (int64, bool) { return l.table.findOffset(id) }
 
 // serial returns the number that identifies the pack in the cache of bases.
@@ -41,7 +41,7 @@ type tail struct {
 // tailBuffer is the number of bytes that are collected before they are written to the file.
 const tailBuffer = 256 << 10
 
-// append appends a copy of p. Only one goroutine may call append and flush.
+// append appends a copy of p. Only one goroutine may call the methods append and flush.
 func (t *tail) append(p []byte) error {
 	if len(t.buf)+len(p) > tailBuffer {
 		if err := t.flush(); err != nil {
@@ -54,7 +54,7 @@ func (t *tail) append(p []byte) error {
 	return nil
 }
 
-// flush writes buf to the file. It need not hold mu during the write, because other goroutines only read buf.
+// flush writes buf to the file. It does not hold mu during the write, because the other goroutines only read buf.
 func (t *tail) flush() error {
 	if _, err := t.file.Write(t.buf); err != nil {
 		return err

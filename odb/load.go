@@ -8,7 +8,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// place identifies one entry: the serial number of its source and the offset. It is the key of the cache of bases.
+// place identifies one entry, by the serial number of its source and its offset. It is the key of the cache of bases.
 type place struct {
 	serial uint64
 	off    int64
@@ -18,7 +18,7 @@ type place struct {
 type loader struct {
 	r       packReader
 	z       inflater
-	links   []link   // deltas between the requested object and its base, the requested object first
+	links   []link   // deltas between the requested object and its base; the delta of the requested object is the first
 	scratch []byte   // buffer for the inflated deltas that load applies
 	peek    [32]byte // buffer for the start of a delta, which states the size of the result
 }
@@ -28,29 +28,30 @@ type link struct {
 	off  int64       // offset of the entry
 	data int64       // offset of its zlib data
 	size int64       // size of the inflated data in bytes
-	typ  object.Type // type of the object if the entry is plain; 0 for a delta
+	typ  object.Type // type of the object if the entry is plain; 0 if it is a delta
 }
 
 // loaders holds idle loaders, because creating a zlib reader with its window takes longer than reading a small object.
 var loaders = sync.Pool{New: func() any { return &loader{r: packReader{buf: make([]byte, 4<<10)}} }}
 
-// getLoader returns a loader for one read. The caller must call its method put.
+// getLoader returns a loader for one read. The caller must call the loader's method put.
 func getLoader() *loader { return loaders.Get().(*loader) }
 
-// put returns l to the pool. It drops the references to the source and to a large buffer, which would otherwise stay in
-// memory.
+// put returns l to the pool. It drops the references to the source and to a large buffer, so that the pool does not keep them
+// in memory.
 func (l *loader) put() {
-	l.r.seek(nil, 0) // the pool must not keep the source in memory
+	l.r.seek(nil, 0) // drop the reference to the source
 	if cap(l.scratch) > maxDelta {
 		l.scratch = nil
 	}
 	loaders.Put(l)
 }
 
-// fail returns the error for the entry at off: the diagnosis of err with the offset.
+// fail returns the error for the entry at the offset off: the cause of err, as diagnose finds it, with the offset.
 func (l *loader) fail(off int64, err error) error { return atOffset(off, diagnose(err, l.r.hit)) }
 
-// header reads the header of the entry at off. It returns its link and, for a delta, the offset of the base.
+// header reads the header of the entry at the offset off. It returns a link for the entry and, for a delta, the offset of the
+// base.
 func (l *loader) header(src source, f object.Format, off int64) (link, int64, error) {
 	l.r.seek(src, off)
 	e, err := readEntry(&l.r, f, off)
@@ -72,8 +73,8 @@ func (l *loader) header(src source, f object.Format, off int64) (link, int64, er
 	return k, 0, nil
 }
 
-// trace follows the delta chain from the entry at off to a plain entry, or to an entry for which stop returns true. It
-// returns that entry, and stores the deltas before it in l.links.
+// trace follows the delta chain from the entry at the offset off to a plain entry, or to an entry for which the function stop
+// returns true. It returns that entry, and stores the deltas before it in l.links.
 func (l *loader) trace(src source, f object.Format, off int64, stop func(off int64) bool) (link, error) {
 	l.links = l.links[:0]
 	for at := off; ; {
@@ -87,7 +88,7 @@ func (l *loader) trace(src source, f object.Format, off int64, stop func(off int
 		if k.typ != 0 {
 			return k, nil
 		}
-		if len(l.links) == maxDepth { // REF deltas can form a cycle
+		if len(l.links) == maxDepth { // a chain can be this long if REF deltas form a cycle
 			return k, l.fail(off, corrupt("delta chain is longer than %d", maxDepth))
 		}
 		l.links = append(l.links, k)
@@ -95,8 +96,8 @@ func (l *loader) trace(src source, f object.Format, off int64, stop func(off int
 	}
 }
 
-// load returns the type and contents of the entry at off, or ErrTooLarge if the contents are larger than limit bytes. The
-// caller owns the slice. errLargeBase means that one of the bases is too large for memory.
+// load returns the type and contents of the entry at the offset off, or ErrTooLarge if the contents are larger than limit
+// bytes. The caller owns the slice. The error is errLargeBase if one of the bases is too large for memory.
 func (s *Store) load(src source, off, limit int64) (object.Type, []byte, error) {
 	l := getLoader()
 	defer l.put()
@@ -111,7 +112,7 @@ func (s *Store) load(src source, off, limit int64) (object.Type, []byte, error) 
 	if err != nil {
 		return 0, nil, err
 	}
-	// A base may be larger than limit, up to maxInMemory: only the result must be within limit.
+	// A base may be larger than limit, up to maxInMemory, because only the result must not exceed limit.
 	ceiling := max(limit, maxInMemory)
 	if typ == 0 {
 		switch {
@@ -125,8 +126,8 @@ func (s *Store) load(src source, off, limit int64) (object.Type, []byte, error) 
 			return 0, nil, l.fail(bottom.off, err)
 		}
 	}
-	// The deltas are applied starting at the base. Each intermediate result is added to the cache, because other objects
-	// in the chain have it as their base.
+	// The deltas are applied in order, beginning at the base. Each intermediate result is added to the cache, because other
+	// objects of the chain have it as their base.
 	for below := bottom.off; len(l.links) > 0; {
 		top := l.links[len(l.links)-1]
 		l.links = l.links[:len(l.links)-1]
@@ -141,7 +142,7 @@ func (s *Store) load(src source, off, limit int64) (object.Type, []byte, error) 
 		if l.scratch, err = l.inflate(src, top, l.scratch); err == nil {
 			data, err = applyDelta(data, l.scratch, most)
 		}
-		// An intermediate result that is too large is not an error of the object. The caller then uses spill, which
+		// If an intermediate result is too large, the object itself may be small enough. The caller then uses spill, which
 		// stores bases in files.
 		if errors.Is(err, ErrTooLarge) && len(l.links) > 0 {
 			return 0, nil, errLargeBase
@@ -157,7 +158,7 @@ func (s *Store) load(src source, off, limit int64) (object.Type, []byte, error) 
 // errLargeBase is the error of load if a base of the object is too large for memory.
 var errLargeBase = errors.New("delta base is too large for memory")
 
-// inflate returns the inflated data of the entry k, in scratch if it fits.
+// inflate returns the inflated data of the entry k. It uses the buffer scratch if the data fits.
 func (l *loader) inflate(src source, k link, scratch []byte) ([]byte, error) {
 	l.r.seek(src, k.data)
 	if err := l.z.start(&l.r); err != nil {
@@ -170,8 +171,8 @@ func (l *loader) inflate(src source, k link, scratch []byte) ([]byte, error) {
 	return data, nil
 }
 
-// stat returns the type and the size in bytes of the object at off. For a delta it inflates only the start, which states
-// the size.
+// stat returns the type and the size in bytes of the object at the offset off. For a delta, it inflates only the start, which
+// contains the size.
 func (s *Store) stat(src source, off int64) (object.Type, int64, error) {
 	l := getLoader()
 	defer l.put()

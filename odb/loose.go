@@ -25,7 +25,7 @@ type Loose struct {
 func NewLoose(dir string, f object.Format) *Loose { return &Loose{dir, f} }
 
 // Get returns the type and the verified contents of an object. It returns ErrNotFound if the object does not exist,
-// ErrTooLarge if the contents are larger than limit bytes, and ErrCorrupt if they do not have the hash id.
+// ErrTooLarge if the contents are larger than limit bytes, and ErrCorrupt if their hash is not id.
 func (l *Loose) Get(id object.ID, limit int64) (t object.Type, content []byte, err error) {
 	err = l.open(id, func(r *looseReader) error {
 		if r.size > limit {
@@ -44,7 +44,7 @@ func (l *Loose) Get(id object.ID, limit int64) (t object.Type, content []byte, e
 	return t, content, nil
 }
 
-// Size returns the type of an object and its size in bytes, as the header of the file states them. It does not read the
+// Size returns the type of an object and its size in bytes, which the header of the file states. It does not read the
 // contents.
 func (l *Loose) Size(id object.ID) (t object.Type, size int64, err error) {
 	err = l.open(id, func(r *looseReader) error {
@@ -73,7 +73,7 @@ func (l *Loose) WriteTo(id object.ID, w io.Writer) error {
 	})
 }
 
-// open opens the object and calls use with a reader that is at the start of the contents.
+// open opens the object and calls the function use with a reader that is at the start of the contents.
 func (l *Loose) open(id object.ID, use func(r *looseReader) error) error {
 	if id.IsZero() || id.Format() != l.format {
 		return fmt.Errorf("read loose object %s: %w", id, ErrNotFound)
@@ -149,7 +149,7 @@ func readLoose(file io.Reader) (*looseReader, error) {
 		}
 	}
 	r.size, err = strconv.ParseInt(string(size), 10, 64)
-	// git writes sizes without a sign and without leading zeros, and refuses others.
+	// git writes a size without a sign and without leading zeros, and refuses any other form.
 	if r.typ == 0 || err != nil || len(size) == 0 || size[0] < '0' || size[0] > '9' || len(size) > 1 && size[0] == '0' {
 		return nil, corrupt("invalid object header %q", text)
 	}
@@ -159,7 +159,7 @@ func readLoose(file io.Reader) (*looseReader, error) {
 // fail returns the cause of err, an error that occurred while inflating.
 func (r *looseReader) fail(err error) error { return diagnose(err, r.file.err) }
 
-// whole returns the contents. It allocates memory as the bytes arrive, not according to the stated size.
+// whole returns the contents. It allocates memory as the bytes arrive, and does not rely on the stated size.
 func (r *looseReader) whole() ([]byte, error) {
 	var b bytes.Buffer
 	b.Grow(int(min(r.size, firstAlloc)))
@@ -181,7 +181,7 @@ func (r *looseReader) stream(w io.Writer) error {
 			return r.fail(short(err))
 		}
 	}
-	// Reading past the end makes zlib compare the checksum, and detects more data than the header states.
+	// zlib compares the checksum only at the end of its data. This read also detects more data than the header states.
 	var one [1]byte
 	n, err := io.ReadFull(r.zip, one[:]) // the read that returns io.EOF verifies the checksum
 	switch {

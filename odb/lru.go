@@ -34,7 +34,8 @@ func newLRU[K comparable](max int64) *lru[K] {
 	return &lru[K]{max: max, items: map[K]*list.Element{}}
 }
 
-// get returns the contents for key and marks the item as the most recently used. It returns false if the cache has none.
+// get returns the contents for key and marks the item as the most recently used. It returns false if the cache has no such
+// item.
 func (c *lru[K]) get(key K) (object.Type, []byte, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -47,7 +48,7 @@ func (c *lru[K]) get(key K) (object.Type, []byte, bool) {
 	return it.typ, it.data, true
 }
 
-// put adds an item, unless the item is larger than half the cache.
+// put adds an item, unless it would occupy more than half the cache.
 func (c *lru[K]) put(key K, t object.Type, data []byte) {
 	cost := int64(cap(data)) + cachedOverhead
 	if cost > c.max/2 {
@@ -59,7 +60,7 @@ func (c *lru[K]) put(key K, t object.Type, data []byte) {
 		return
 	}
 	c.items[key] = c.order.PushFront(&cached[K]{key, t, data})
-	// The least recently used items are dropped until the cache is within its bound.
+	// Drop the least recently used items until the cache is not larger than max.
 	for c.used += cost; c.used > c.max; {
 		last := c.order.Back()
 		it := c.order.Remove(last).(*cached[K])

@@ -28,9 +28,9 @@ import (
 var (
 	// ErrNotFound means that no pack contains the object.
 	ErrNotFound = errors.New("object not found")
-	// ErrCorrupt means that a pack or an index contains invalid bytes.
+	// ErrCorrupt means that a pack, an index or a loose object contains invalid bytes.
 	ErrCorrupt = errors.New("corrupt pack")
-	// ErrTooLarge means that an object is larger than the caller allows. No memory was allocated for it.
+	// ErrTooLarge means that an object is larger than the caller allows. No memory was allocated for the contents.
 	ErrTooLarge = errors.New("object is larger than the limit")
 )
 
@@ -38,9 +38,10 @@ const (
 	// maxDepth bounds the length of a delta chain. It is four times the longest chain that git writes (4095,
 	// pack-objects.c).
 	maxDepth = 1 << 14
-	// maxInMemory is the size in bytes up to which an object is held in memory. Larger ones are stored in files.
+	// maxInMemory is the size in bytes up to which an object is held in memory. The contents of larger objects are stored in
+	// files.
 	maxInMemory = 16 << 20
-	// firstAlloc is the number of bytes that are allocated at most before the first bytes of an object have arrived.
+	// firstAlloc is the maximum number of bytes that are allocated before the first bytes of an object have arrived.
 	firstAlloc = 64 << 10
 	// copyBuffer is the size in bytes of the pieces in which large contents are copied.
 	copyBuffer = 64 << 10

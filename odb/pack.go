@@ -12,24 +12,24 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// source is a pack from which objects are read: either a finished pack or one that is being received.
+// source is a pack from which objects are read: either a finished pack or a pack that is being received.
 type source interface {
 	io.ReaderAt
 	// open must be called before the other methods. It returns fs.ErrNotExist if the pack was removed.
 	open() error
-	// find returns the offset of the entry of id. It returns false if the pack does not contain id.
+	// find returns the offset of the entry of the object id. It returns false if the pack does not contain the object.
 	find(id object.ID) (off int64, ok bool)
 	// end returns the offset of the end of the last entry.
 	end() int64
 	// serial returns the number that identifies the source in the cache of bases. A finished pack that was received by
 	// Ingest keeps the number that it had while it was received.
 	serial() uint64
-	// close closes the files of the source. No reader may be using it.
+	// close closes the files of the source. No reader may be using the source.
 	close()
 }
 
-// pack is a finished pack. Its index is mapped into memory. The pack itself is read with pread, because a failing disk
-// then causes an error and not a signal.
+// pack is a finished pack. Its index is mapped into memory. The pack itself is read with pread(2), because a read error of
+// the disk then causes an error and not a signal.
 type pack struct {
 	path   string // path of the pack without .pack or .idx
 	format object.Format
@@ -136,7 +136,7 @@ func mapFile(path string) ([]byte, error) {
 	if st.Size() == 0 {
 		return nil, corrupt("index is empty")
 	}
-	// The index is mapped and not read, because it may have tens of megabytes, of which one lookup needs a few pages.
+	// The index is mapped and not read, because it may have tens of megabytes, and one lookup reads only a few pages.
 	data, err := syscall.Mmap(int(f.Fd()), 0, int(st.Size()), syscall.PROT_READ, syscall.MAP_SHARED)
 	if err != nil {
 		return nil, fmt.Errorf("map file %s: %w", path, err)
@@ -165,7 +165,7 @@ func (p *pack) close() {
 	}
 }
 
-// packReader reads a source from a given offset on. It is the reader for entry headers and zlib data.
+// packReader reads a source, beginning at any offset. It is used to read entry headers and zlib data.
 type packReader struct {
 	src source
 	off int64 // offset of buf[end] in the pack
@@ -175,7 +175,7 @@ type packReader struct {
 	hit error // the error that fill has returned
 }
 
-// seek sets the offset of the next byte. It keeps buf if that contains the offset.
+// seek sets the offset of the next byte. It keeps the contents of buf if they contain this offset.
 func (r *packReader) seek(src source, off int64) {
 	r.hit = nil
 	if at := r.off - int64(r.end); r.src == src && off >= at && off <= r.off {

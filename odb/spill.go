@@ -7,12 +7,12 @@ import (
 	"os"
 )
 
-// spill returns the contents of the entry at off in a temporary file without a name. It needs little memory, whatever the
-// sizes of the object and its bases are.
+// spill returns the contents of the entry at the offset off in a temporary file without a name. It needs little memory,
+// whatever the sizes of the object and its bases are.
 func (s *Store) spill(src source, off int64) (body, error) {
 	l := getLoader()
 	defer l.put()
-	// The chain is followed down to a plain entry, because this function reads bases only from files, not from the cache.
+	// Follow the chain to a plain entry, because spiller reads bases from files and not from the cache.
 	bottom, err := l.trace(src, s.format, off, func(int64) bool { return false })
 	if err != nil {
 		return body{}, err
@@ -69,8 +69,8 @@ func (p *spiller) delta(k link, base body) (body, error) {
 	return body{typ: base.typ, size: size, at: f, release: func() { f.Close() }}, nil
 }
 
-// write creates a temporary file and calls fill to write its contents. When fill is called, the inflater is at the start
-// of the zlib data of k.
+// write creates a temporary file and calls the function fill to write its contents. When fill is called, the inflater is at
+// the start of the zlib data of k.
 func (p *spiller) write(k link, fill func(w io.Writer) error) (*os.File, error) {
 	f, err := p.s.temp()
 	if err != nil {
@@ -97,7 +97,7 @@ func (s *Store) temp() (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create temporary file: %w", err)
 	}
-	// The name is removed at once. The kernel then frees the file when it is closed, even if the process is killed.
+	// Remove the name, so that the kernel frees the file when it is closed, even if the process is killed.
 	if err := os.Remove(f.Name()); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("create temporary file: %w", err)

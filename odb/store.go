@@ -73,14 +73,14 @@ func Open(dir string, f object.Format) (*Store, error) {
 // Format returns the hash format of the objects.
 func (s *Store) Format() object.Format { return s.format }
 
-// Close closes all packs, each as soon as its readers have finished. From then on no object is found.
+// Close closes all packs, each as soon as its readers have finished. After Close, no object is found.
 func (s *Store) Close() error {
 	s.replace(func([]source) []source { s.closed = true; return nil })
 	return nil
 }
 
-// replace sets the current view to the packs that change returns. change gets the packs of the current view, which it
-// must not modify, and is called with s.mu held. replace returns false if the Store is closed.
+// replace sets the current view to the packs that the function change returns. change is called with the packs of the current
+// view, which it must not modify, and with s.mu held. replace returns false if the Store is closed.
 func (s *Store) replace(change func(packs []source) []source) bool {
 	s.mu.Lock()
 	if s.closed {
@@ -97,7 +97,7 @@ func (s *Store) replace(change func(packs []source) []source) bool {
 	return true
 }
 
-// acquire returns the current view for one operation. The caller must pass it to release.
+// acquire returns the current view for one operation. The caller must pass the view to release.
 func (s *Store) acquire() *view {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,7 +124,7 @@ func (s *Store) release(v *view) {
 	}
 }
 
-// Refresh adds the packs that other processes have created and removes those that other processes have removed. It reads
+// Refresh adds the packs that other processes have created and removes the packs that other processes have removed. It reads
 // the directory only if the directory has changed.
 func (s *Store) Refresh() error {
 	s.refreshing.Lock()
@@ -145,7 +145,7 @@ func (s *Store) Refresh() error {
 	if err != nil {
 		return fmt.Errorf("refresh packs: %w", err)
 	}
-	gone := map[source]bool{} // does not contain packs that an Ingest adds while the directory is read
+	gone := map[source]bool{} // packs that Refresh removes from the view; packs that an Ingest adds during the scan are not among them
 	for _, p := range before {
 		if p, ok := p.(*pack); ok {
 			gone[p] = !paths[p.path]
@@ -159,7 +159,7 @@ func (s *Store) Refresh() error {
 			}
 		}
 		for path := range paths {
-			// Packs that other processes have created are searched before the known ones.
+			// Packs that other processes have created precede the known packs, so they are searched first.
 			next = append(next, &pack{path: path, format: s.format, number: s.serial.Add(1)})
 		}
 		for _, p := range packs {
@@ -173,8 +173,9 @@ func (s *Store) Refresh() error {
 	return nil
 }
 
-// settled reports whether every change after the scan has changed the mtime. File systems take the time from a clock of
-// the kernel that advances every 4 to 10 ms, and some old file systems store only seconds.
+// settled reports whether a later change of the directory is certain to have another mtime than the scan has seen. File
+// systems take the mtime from a clock of the kernel that advances every 4 to 10 ms, and some old file systems store only
+// seconds.
 func (c scan) settled() bool {
 	tick := 20 * time.Millisecond
 	if c.modified.Nanosecond() == 0 {
@@ -208,8 +209,7 @@ func listPacks(dir string) (map[string]bool, error) {
 // rest of the prefix distinguishes the files from git's, which sweep must not remove.
 const tempPrefix = "tmp_afs_"
 
-// sweep removes the temporary files of processes that were killed. These are the files that no process has locked. Errors
-// are ignored.
+// sweep removes the temporary files of killed processes, which are the files that no process has locked. Errors are ignored.
 func sweep(dir string) {
 	left, err := filepath.Glob(filepath.Join(dir, tempPrefix+"*"))
 	if err != nil {
@@ -229,8 +229,8 @@ func sweep(dir string) {
 	}
 }
 
-// Has reports whether a pack contains the object. It finds packs that other processes have created since the last Refresh
-// only if they have also removed a pack.
+// Has reports whether a pack contains the object. It misses packs that other processes have created since the last Refresh,
+// unless another process has also removed a pack.
 func (s *Store) Has(id object.ID) bool {
 	found, gone := s.inView(id)
 	if !found && gone && s.Refresh() == nil {
@@ -256,8 +256,8 @@ func (s *Store) inView(id object.ID) (found, gone bool) {
 	return false, gone
 }
 
-// read calls use with each entry of the object id until use returns no error. use may also return final, so that read
-// returns its error at once. Another process may replace packs at any time, so if no entry could be read, read searches
+// read calls the function use with each entry of the object id until use returns no error. If use returns final, read returns
+// the error of use immediately. Another process may replace packs at any time, so if no entry could be read, read searches
 // once more after a Refresh.
 func (s *Store) read(id object.ID, use func(p source, off int64) (final bool, err error)) error {
 	for again := false; ; again = true {
@@ -274,7 +274,7 @@ func (s *Store) read(id object.ID, use func(p source, off int64) (final bool, er
 	}
 }
 
-// readView implements read for the packs of the current view. found reports whether use has succeeded or returned
+// readView does the work of read for the packs of the current view. found reports whether use has succeeded or returned
 // final. If every entry was damaged, readView returns the last error.
 func (s *Store) readView(id object.ID, use func(p source, off int64) (bool, error)) (found bool, err error) {
 	v := s.acquire()
@@ -295,7 +295,7 @@ func (s *Store) readView(id object.ID, use func(p source, off int64) (bool, erro
 		if err == nil || final {
 			return true, err
 		}
-		// Another pack may contain an undamaged copy of the object.
+		// Try the next pack, because it may contain an undamaged copy of the object.
 		damage = err
 	}
 	switch {
@@ -308,8 +308,8 @@ func (s *Store) readView(id object.ID, use func(p source, off int64) (bool, erro
 	return false, ErrNotFound
 }
 
-// Get returns the type and the verified contents of an object. The caller owns the slice. If the object is larger than
-// limit bytes, Get returns ErrTooLarge. It may need up to three times limit of memory.
+// Get returns the type and the verified contents of an object. The caller owns the slice. If the object is larger than limit
+// bytes, Get returns ErrTooLarge. Get may need memory of up to three times limit.
 func (s *Store) Get(id object.ID, limit int64) (t object.Type, content []byte, err error) {
 	err = s.read(id, func(p source, off int64) (bool, error) {
 		t, content, err = s.content(p, off, limit)
@@ -324,7 +324,7 @@ func (s *Store) Get(id object.ID, limit int64) (t object.Type, content []byte, e
 	return t, content, nil
 }
 
-// verify returns ErrCorrupt if the object with type t and these contents does not have the hash id.
+// verify returns ErrCorrupt if the hash of an object with the type t and these contents is not id.
 func verify(f object.Format, id object.ID, t object.Type, content []byte) error {
 	got, err := object.Hash(f, t, content)
 	if err != nil {
@@ -336,8 +336,8 @@ func verify(f object.Format, id object.ID, t object.Type, content []byte) error 
 	return nil
 }
 
-// content returns the type and contents of the entry at off, as load does. If a base is too large for memory, it uses a
-// temporary file.
+// content returns the type and contents of the entry at the offset off, as load does. If a base is too large for memory, it
+// uses temporary files.
 func (s *Store) content(p source, off, limit int64) (object.Type, []byte, error) {
 	t, content, err := s.load(p, off, limit)
 	if err != errLargeBase {
@@ -368,19 +368,19 @@ func (s *Store) Size(id object.ID) (t object.Type, size int64, err error) {
 	return t, size, nil
 }
 
-// WriteTo writes the contents of an object to w. It needs little memory, whatever their size. If it returns an error, it
-// may have written many bytes already, which are then not valid.
+// WriteTo writes the contents of an object to w. It needs little memory, whatever the size of the contents is. If it returns
+// an error, it may have written bytes already, which are not valid.
 func (s *Store) WriteTo(id object.ID, w io.Writer) error {
 	return s.read(id, func(p source, off int64) (bool, error) {
 		c := &countingWriter{w: w}
 		err := s.copyTo(c, p, off, id)
-		// After the first byte no other copy can be tried, because w may have passed the bytes on.
+		// After the first byte was written, no other copy of the object can be tried, because w may have passed the byte on.
 		return c.n > 0 || errors.As(err, new(elsewhere)), err
 	})
 }
 
-// copyTo writes the contents of the entry at off to w, and returns ErrCorrupt if their hash is not id. Contents of up to
-// copyBuffer bytes are verified before they are written.
+// copyTo writes the contents of the entry at the offset off to w, and returns ErrCorrupt if their hash is not id. Contents of
+// up to copyBuffer bytes are verified before they are written.
 func (s *Store) copyTo(w io.Writer, p source, off int64, id object.ID) error {
 	t, size, err := s.stat(p, off)
 	if err != nil {
@@ -412,7 +412,7 @@ func (s *Store) copyTo(w io.Writer, p source, off int64, id object.ID) error {
 	return nil
 }
 
-// stream writes the contents of the entry at off to w. It does not verify their hash.
+// stream writes the contents of the entry at the offset off to w. It does not verify the hash of the contents.
 func (s *Store) stream(w io.Writer, p source, off int64) error {
 	l := getLoader()
 	defer l.put()
@@ -441,7 +441,7 @@ func (s *Store) stream(w io.Writer, p source, off int64) error {
 	return nil
 }
 
-// countingWriter counts in n the bytes that were written to w.
+// countingWriter passes writes on to w, and counts the written bytes in n.
 type countingWriter struct {
 	w io.Writer
 	n int64

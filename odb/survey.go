@@ -42,7 +42,7 @@ func Look(dir string, f object.Format) (Survey, error) {
 			return err
 		}
 		info, err := e.Info()
-		if errors.Is(err, fs.ErrNotExist) { // a join may have removed the file in the meantime
+		if errors.Is(err, fs.ErrNotExist) { // a join may have removed the file after the directory was listed
 			return nil
 		}
 		if err != nil {
@@ -81,9 +81,8 @@ func packCount(path string) int64 {
 	return int64(binary.BigEndian.Uint32(head[8:]))
 }
 
-// Check returns the packs and indexes that are incomplete or do not belong together. If deep is set, it also compares
-// each pack with its hash, for which it reads the whole pack. It does not decode objects, because they are verified
-// whenever they are read.
+// Check returns the packs and indexes that are incomplete or do not belong together. If deep is set, it also reads each pack
+// and compares it with its hash. It does not decode objects, because they are verified whenever they are read.
 func Check(dir string, f object.Format, deep bool) ([]Problem, error) {
 	entries, err := os.ReadDir(filepath.Join(dir, "pack"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -107,7 +106,7 @@ func Check(dir string, f object.Format, deep bool) ([]Problem, error) {
 				problems = append(problems, Problem{Path: path, What: "pack has no index, so its objects cannot be found"})
 				continue
 			}
-			// If another process removes the pack during the check, that is not a problem.
+			// If another process removes the pack during the check, the pack is not a problem.
 			if err := checkPair(path, strings.TrimSuffix(path, ext)+".idx", f, deep); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				problems = append(problems, Problem{Path: path, What: err.Error()})
 			}
@@ -120,8 +119,8 @@ func Check(dir string, f object.Format, deep bool) ([]Problem, error) {
 	return problems, nil
 }
 
-// gone reports whether the file at path exists and its pack does not. The caller has found the pack missing in a listing,
-// but processes create packs at any time, so both files are looked up again.
+// gone reports whether the file at path exists and its pack does not. The caller has listed the directory and not found the
+// pack, but processes create packs at any time, so gone looks up both files again.
 func gone(path string) bool {
 	_, err := os.Lstat(path)
 	_, packErr := os.Lstat(strings.TrimSuffix(path, filepath.Ext(path)) + ".pack")
@@ -150,7 +149,7 @@ func checkPair(pack, idx string, f object.Format, deep bool) error {
 	if err != nil {
 		return err
 	}
-	// A file that is shorter than a trailer fails at the comparison below.
+	// For a file that is shorter than a trailer, the comparison below fails.
 	end := info.Size() - int64(f.Size())
 	trailer := make([]byte, f.Size())
 	if _, err := file.ReadAt(trailer, max(end, 0)); err != nil || !bytes.Equal(trailer, x.packSum()) {

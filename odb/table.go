@@ -12,20 +12,20 @@ import (
 )
 
 // table lists the records of a pack in the order of the entries, and finds them by id. A record without an id is a delta
-// whose base has not arrived yet. A record takes 32 bytes with SHA-1, and 5 to 11 bytes for its slots. The records are in
-// chunks that are never moved and contain no pointers, so the garbage collector does not scan them.
+// whose base has not arrived yet. A record takes 32 bytes with SHA-1, and 5 to 11 bytes in slots. The records are in chunks
+// that are never moved and contain no pointers, so the garbage collector does not scan them.
 //
-// One goroutine modifies and reads the table. Any number of others may call findOffset.
+// Only one goroutine may modify the table and call the methods that read it; any goroutine may call findOffset.
 type table struct {
 	idLen, width int    // length of an id and of a record, in bytes
-	seed         uint64 // random, so that a remote cannot choose ids that collide in slots
+	seed         uint64 // random number, so that a remote cannot choose ids that collide in slots
 
 	mu sync.RWMutex // guards the fields below; the one writer may read them without mu
 	// n is the number of records.
 	n int
-	// named is the number of slots in use. Records with an id that an earlier record has are not in slots.
+	// named is the number of slots in use. If several records have the same id, only the first of them is in slots.
 	named  int
-	chunks [][]byte // each has room for chunkRecords records
+	chunks [][]byte // each chunk has room for chunkRecords records
 	slots  []uint32 // record number + 1, or 0 if free; an open-addressing hash table, whose length is a power of two, at most 3/4 full
 }
 
@@ -55,7 +55,7 @@ func (t *table) offset(i int) int64 {
 	return int64(binary.LittleEndian.Uint64(t.record(i)[t.idLen:]) & maxPackSize)
 }
 
-// typ returns the type of the object of entry i, or 0 if the object is not known yet.
+// typ returns the type of the object of entry i, or 0 if the type is not known yet.
 func (t *table) typ(i int) object.Type {
 	return object.Type(binary.LittleEndian.Uint64(t.record(i)[t.idLen:]) >> typeShift & 7)
 }
@@ -92,8 +92,8 @@ func (t *table) add(off int64, crc uint32) int {
 	return i
 }
 
-// name sets the id, type and depth of record i. From then on find returns the record, unless an earlier record has the
-// same id.
+// name sets the id, type and depth of record i. After that, find returns the record, unless an earlier record has the same
+// id.
 func (t *table) name(i int, id object.ID, typ object.Type, depth int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -111,7 +111,7 @@ func (t *table) name(i int, id object.ID, typ object.Type, depth int) {
 	}
 }
 
-// grow doubles slots and inserts all records again. The caller holds mu.
+// grow doubles the length of slots and inserts all records again. The caller must hold mu.
 func (t *table) grow() {
 	old := t.slots
 	t.slots = make([]uint32, 2*len(old))
@@ -122,7 +122,7 @@ func (t *table) grow() {
 	}
 }
 
-// slot returns the index in slots for the id sum: the slot of the id's record, or the free slot to use for the id.
+// slot returns the index in slots for the id sum: the slot that refers to the record with this id, or a free slot.
 func (t *table) slot(sum []byte) int {
 	h := binary.LittleEndian.Uint64(sum) ^ t.seed
 	h *= 0x9e3779b97f4a7c15 ^ t.seed<<1
@@ -143,7 +143,7 @@ func (t *table) find(id object.ID) (int, bool) {
 	return int(v) - 1, v != 0
 }
 
-// findOffset returns the offset of the entry with this id.
+// findOffset returns the offset of the entry with this id. It returns false if there is no such entry.
 func (t *table) findOffset(id object.ID) (int64, bool) {
 	if len(id.Bytes()) != t.idLen {
 		return 0, false
@@ -157,7 +157,8 @@ func (t *table) findOffset(id object.ID) (int64, bool) {
 	return t.offset(int(v - 1)), true
 }
 
-// at returns the number of the record of the entry at off. Only the goroutine that modifies the table may call it.
+// at returns the number of the record whose entry is at the offset off. Only the goroutine that modifies the table may call
+// it.
 func (t *table) at(off int64) (int, bool) {
 	i := sort.Search(t.n, func(i int) bool { return t.offset(i) >= off })
 	return i, i < t.n && t.offset(i) == off
@@ -166,7 +167,7 @@ func (t *table) at(off int64) (int, bool) {
 // sorted returns the numbers of the records in the order of their ids. Only the goroutine that modifies the table may
 // call it.
 func (t *table) sorted() []uint32 {
-	// Ids are evenly distributed, so a bucket for the first two bytes contains few of them.
+	// Ids are evenly distributed, so the bucket for each value of the first two bytes contains few ids.
 	ends := make([]uint32, 1<<16+1)
 	for i := range t.n {
 		ends[int(binary.BigEndian.Uint16(t.sum(i)))+1]++

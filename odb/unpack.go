@@ -24,22 +24,22 @@ type Object struct {
 // UnpackOptions configures Unpack.
 type UnpackOptions struct {
 	Format        object.Format
-	SpoolOver     int64 // size in bytes above which contents are stored in a file
+	SpoolOver     int64 // contents of more than this number of bytes are stored in a file
 	MaxObjectSize int64 // size in bytes above which an object is refused with ErrTooLarge, before memory is allocated for it
 	// Spool opens a file for contents of size bytes, or, if size is 0, for the deltas that wait for their base.
 	Spool func(size int64) (*os.File, error)
-	// Base returns a reader of the contents of an object that the sink has received during this call, their size, and the
-	// function that releases them.
+	// Base returns a reader of the contents of an object that was passed to sink during this call, the size of the contents,
+	// and the function that releases them.
 	Base func(id object.ID) (io.ReaderAt, int64, func(), error)
 }
 
 // unpackCache bounds the size, in bytes, of the recent contents that Unpack caches as delta bases.
 const unpackCache = 4 << 20
 
-// Unpack reads a pack from r to its end and passes each verified object to sink as soon as it has arrived. An object
-// whose delta precedes its base is passed after the base. Unpack returns the number of objects passed, which are valid
-// even if it returns an error. The pack must contain the bases of all its deltas. If sink returns an error, Unpack ends
-// with that error.
+// Unpack reads a pack from r to its end and passes each verified object to sink as soon as the object has arrived. An object
+// whose delta precedes its base is passed after the base. Unpack returns the number of objects that it has passed; these
+// objects are valid even if it returns an error. The pack must contain the bases of all its deltas. If sink returns an error,
+// Unpack ends with that error.
 func Unpack(ctx context.Context, r io.Reader, o UnpackOptions, sink func(Object) error) (objects int, err error) {
 	in := newInput(r, o.Format.New(), ctx.Err, nil)
 	u := &unpacking{UnpackOptions: o, table: newTable(o.Format), sink: sink}
@@ -49,8 +49,8 @@ func Unpack(ctx context.Context, r io.Reader, o UnpackOptions, sink func(Object)
 	return u.objects, nil
 }
 
-// unpacking is the keeper of Unpack: it decides what happens to decoded objects. It stores nothing, and reads bases by
-// calling UnpackOptions.Base.
+// unpacking is the keeper that Unpack passes to the decoder. It stores nothing, and reads bases by calling
+// UnpackOptions.Base.
 type unpacking struct {
 	UnpackOptions
 	table   *table
@@ -69,7 +69,7 @@ func (u *unpacking) spool(size int64) (*os.File, error) { return u.Spool(size) }
 // scratch opens a file for deltas that wait for their base.
 func (u *unpacking) scratch() (*os.File, error) { return u.Spool(0) }
 
-// base returns the contents of record rec, in memory if they are small enough.
+// base returns the contents of the record rec, in memory if they are small enough.
 func (u *unpacking) base(rec int) (body, error) {
 	id := u.table.id(rec)
 	at, size, release, err := u.Base(id)

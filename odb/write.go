@@ -26,8 +26,8 @@ import (
 // fast as with zlib's default, which would save another tenth. Speed matters because a reader waits for the pack.
 const writeLevel = zlib.BestSpeed
 
-// Outgoing is an object to write into a pack. Open opens its contents, which are read to the end and closed. Open may be
-// called from any goroutine.
+// Outgoing is an object to write into a pack. Open opens the contents; the writer reads them to the end and closes them. Open
+// may be called from any goroutine.
 type Outgoing struct {
 	ID   object.ID
 	Type object.Type
@@ -40,9 +40,9 @@ type WriteOptions struct {
 	Promisor bool // marks the pack as fetched from a promisor remote, which can supply the objects that it refers to
 }
 
-// Write writes one pack with those elements of objects that no pack contains yet. It returns the name of the pack, or
-// "" if there is nothing to write. When Write returns, git and other processes can read the pack. If the contents of an
-// object do not have the hash of its id, no pack is written.
+// Write writes one pack with those elements of objects that no pack contains yet. It returns the name of the pack, or "" if
+// there is nothing to write. When Write returns, git and other processes can read the pack. If the hash of the contents of an
+// object is not the object's id, no pack is written.
 func (s *Store) Write(ctx context.Context, objects []Outgoing, o WriteOptions) (name string, err error) {
 	name, settle, err := s.WriteAhead(ctx, objects, o)
 	if err == nil {
@@ -88,7 +88,7 @@ func (s *Store) WriteAhead(ctx context.Context, objects []Outgoing, o WriteOptio
 	if err != nil {
 		return "", nil, fmt.Errorf("write pack: %w", err)
 	}
-	s.unsettled.Add(1) // before adopt, after which other goroutines skip these objects and rely on this pack
+	s.unsettled.Add(1) // counted before adopt: after adopt, other goroutines skip these objects and rely on this pack
 	if !s.adopt(path) {
 		err = errors.Join(fs.ErrClosed, named())
 		s.unsettled.Add(-1)
@@ -96,7 +96,7 @@ func (s *Store) WriteAhead(ctx context.Context, objects []Outgoing, o WriteOptio
 	}
 	return name, func() error {
 		defer s.unsettled.Add(-1)
-		// If the sync has failed, the pack was removed, so its objects must not be found any more.
+		// If the sync has failed, the pack was removed, so its objects must not be found in it any more.
 		if err := named(); err != nil {
 			s.disown(path)
 			return fmt.Errorf("write pack: %w", err)
@@ -105,8 +105,8 @@ func (s *Store) WriteAhead(ctx context.Context, objects []Outgoing, o WriteOptio
 	}, nil
 }
 
-// settleOthers returns when the packs that other goroutines are writing with WriteAhead are durable. These packs may
-// contain objects that the caller has asked for.
+// settleOthers returns when the packs that other goroutines are writing with WriteAhead are durable. Such packs may contain
+// objects that the caller of Write has passed.
 func (s *Store) settleOthers() error {
 	if s.unsettled.Load() == 0 {
 		return nil
@@ -117,7 +117,7 @@ func (s *Store) settleOthers() error {
 	return nil
 }
 
-// disown removes a pack from the view whose files were removed.
+// disown removes the pack at path from the view, because the pack's files were removed.
 func (s *Store) disown(path string) {
 	s.replace(func(packs []source) []source {
 		return slices.DeleteFunc(slices.Clone(packs), func(p source) bool { o, ok := p.(*pack); return ok && o.path == path })
@@ -160,7 +160,7 @@ func (w *packWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// pack writes header, entries and trailer. It returns the trailer.
+// pack writes the header, the entries and the trailer. It returns the trailer.
 func (w *packWriter) pack(ctx context.Context, objects []Outgoing) ([]byte, error) {
 	var head [packHeaderSize]byte
 	copy(head[:], "PACK")
@@ -169,8 +169,8 @@ func (w *packWriter) pack(ctx context.Context, objects []Outgoing) ([]byte, erro
 	if _, err := w.Write(head[:]); err != nil {
 		return nil, err
 	}
-	// Small objects are compressed in advance by other goroutines. Large ones are compressed by this goroutine when it
-	// reaches them.
+	// Small objects are compressed in advance by other goroutines. This goroutine compresses a large object when it reaches
+	// that object.
 	next, stop := deflated(ctx, w.format, objects)
 	defer stop()
 	for _, o := range objects {
@@ -279,12 +279,12 @@ type deflation struct {
 	err  error
 }
 
-// deflated compresses the small objects in other goroutines. It returns a channel that delivers one channel for each
-// small object, in the order of objects; that channel delivers the compressed entry. stop ends the goroutines and waits
-// for them.
+// deflated compresses the small objects in other goroutines. It returns a channel that delivers one channel for each small
+// object, in the order of objects; that channel delivers the compressed entry. The function stop ends the goroutines and
+// waits until they have ended.
 func deflated(ctx context.Context, f object.Format, objects []Outgoing) (next <-chan chan deflation, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	// order has a bound, so that only a few compressed objects wait in memory to be written.
+	// The capacity of order limits the number of compressed objects that wait in memory to be written.
 	order := make(chan chan deflation, 2*deflaters)
 	type job struct {
 		o     Outgoing
@@ -318,7 +318,7 @@ func deflated(ctx context.Context, f object.Format, objects []Outgoing) (next <-
 			d := entryDeflater{format: f}
 			for j := range jobs {
 				j.place <- d.entry(j.o)
-				runtime.Gosched() // lets goroutines run that serve readers
+				runtime.Gosched() // lets goroutines run that serve readers of the mount
 			}
 		})
 	}
