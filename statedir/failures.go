@@ -17,10 +17,10 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// Failure records why a mount ended although its user did not request it. The status and list commands report it, and so does
-// the next mount at the same directory.
+// Failure records why a mount ended although its user did not request that. The status and list commands report it, and so
+// does the next mount at the same directory.
 type Failure struct {
-	Dir     string    `json:"dir"`     // directory where it was mounted
+	Dir     string    `json:"dir"`     // directory where the failed mount was
 	ID      string    `json:"id"`      // name of the mount's home
 	Remote  string    `json:"remote"`  // URL of the mounted remote, without secrets
 	Session string    `json:"session"` // session of the mount; "" if it had none
@@ -30,7 +30,7 @@ type Failure struct {
 	Cause   string    `json:"why"`     // description of the failure, for the user
 }
 
-// Failures is the directory failed/ of a state directory. It has one file for each directory with a failed mount.
+// Failures is the directory failed/ of a state directory. It contains one file for each directory whose mount has failed.
 type Failures struct {
 	State string
 	Log   *zap.Logger

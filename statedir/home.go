@@ -23,24 +23,25 @@ import (
 
 // Every mount has a home, which is a directory below mounts/. The home of a session has the session's name and exists as long
 // as it contains changes. The home of a mount without a session exists as long as the mount. The process that uses a home
-// holds a lock on the file "lock" in it. The text of that file names the mount by process ID and directory. The text is empty
-// if the process only reads or removes the home and soon exits.
+// holds a lock on the file "lock" in the home. The text of that file names the mount by process ID and directory. The text is
+// empty if the process only reads or removes the home and then exits.
 //
-// mounts.lock is held while homes are created, listed, locked and renamed, but never for longer. So a home that is being
-// created is never mistaken for one that a killed process left behind, and a process that only reads a home does not prevent
-// a mount from starting.
+// mounts.lock is held while homes are created, listed, locked and renamed, and not otherwise. So a home that is being created
+// is never mistaken for a home that a killed process left behind, and a process that only reads a home does not prevent a
+// mount from starting.
 //
 // A home is removed only at the user's request if its overlay contains changes, if its git directory has objects that no
+// remote has, or if the overlay or the git directory cannot be read.
 // remote has, or if one of the two cannot be read.
 
 const (
-	lookTime = 10 * time.Second // maximum time to wait for a process that reads a home
+	lookTime = 10 * time.Second // maximum time to wait for processes that only read a home
 	// LookPause is the pause between two attempts to lock a home that another process reads.
 	LookPause = 10 * time.Millisecond
 	// ListTime is the maximum total time for which a listing of sessions waits for homes that other commands have locked.
 	ListTime = time.Second
 
-	largeLog = 8 << 20 // in bytes; the log of an overlay that is larger than this certainly contains changes
+	largeLog = 8 << 20 // size in bytes; the log of an overlay that is larger than this certainly contains changes
 
 	// RemovedPrefix is the prefix of the name of a home or store that is being removed. No session name begins with it.
 	RemovedPrefix = ".removed-"
@@ -108,7 +109,7 @@ func (h Homes) Lock(ctx context.Context, id, mountDir string) (*Home, error) {
 	}
 }
 
-// tryLock is one attempt of Lock. It returns disk.ErrLocked if another process holds the lock.
+// tryLock makes one attempt to lock the home for Lock. It returns disk.ErrLocked if another process holds the lock.
 func (h Homes) tryLock(id string) (*Home, error) {
 	release, err := h.lockAll()
 	if err != nil {
@@ -134,8 +135,8 @@ func (t *Home) tryLock() (err error) {
 	return err
 }
 
-// TakeOver continues the use of a home after the predecessor died. lock is the open lock file, which this process has
-// inherited. TakeOver returns fs.ErrNotExist if the predecessor has removed the home.
+// TakeOver continues to use the home of a mount whose worker died. lock is the open lock file, which this process has
+// inherited from that worker, its predecessor. TakeOver returns fs.ErrNotExist if the predecessor has removed the home.
 func (h Homes) TakeOver(id, mountDir string, lock *os.File) (*Home, error) {
 	t := &Home{Homes: h, id: id, Dir: filepath.Join(h.Dir(), id), LockFile: lock}
 	there, err := os.Stat(filepath.Join(t.Dir, "lock"))
@@ -186,7 +187,7 @@ func (t *Home) Release() {
 	t.Unlock()
 }
 
-// Holder returns the mount that is named in the lock file of a home, and false if the file names no mount.
+// Holder returns the mount that the lock file of a home names. It returns false if the file names no mount.
 func (h Homes) Holder(id string) (InUseError, bool) {
 	text, err := os.ReadFile(filepath.Join(h.Dir(), id, "lock"))
 	pid, dir, ok := strings.Cut(strings.TrimSuffix(string(text), "\n"), " ")
@@ -196,9 +197,9 @@ func (h Homes) Holder(id string) (InUseError, bool) {
 	return InUseError{id, dir, pid}, true
 }
 
-// dead reports whether the process of the mount has exited or is exiting. When a process is killed, the kernel frees its
-// memory, and with that its arguments, some time before it closes the files and so releases the lock. So a process without
-// arguments counts as dead.
+// dead reports whether the process of the mount has exited or is exiting. When a process is killed, the kernel frees the
+// process's memory, which contains its arguments, some time before it closes the files and so releases the lock. So a process
+// without arguments counts as dead.
 func (e InUseError) dead() bool {
 	args, err := proc.Process(proc.Root + e.PID).Args()
 	return errors.Is(err, fs.ErrNotExist) || err == nil && len(args) == 0
@@ -241,7 +242,7 @@ func (h Homes) IDs() (ids, removed []string, err error) {
 	return ids, removed, nil
 }
 
-// Unsaved counts the changes in a home that exist nowhere else.
+// Unsaved counts the changes in a home that do not exist elsewhere.
 type Unsaved struct {
 	Paths, Bytes int64 // number of changed paths, and size of changed contents
 	Git          bool  // whether the git directory has objects or refs that exist nowhere else
@@ -250,7 +251,7 @@ type Unsaved struct {
 	Checkpoints  bool  // whether the home has a session repository
 }
 
-// Any reports whether the home contains any such changes.
+// Any reports whether the home contains changes that do not exist elsewhere.
 func (w Unsaved) Any() bool { return w.Paths > 0 || w.Git || w.Damaged || w.Removed || w.Checkpoints }
 
 // String returns the number of changed paths as text.
@@ -261,9 +262,9 @@ func (w Unsaved) String() string {
 	return fmt.Sprintf("%d changed paths", w.Paths)
 }
 
-// Inspect returns the record of a home that is not mounted, and the changes that exist only in it. After an error the home
-// must be treated as if it contained changes. Unless the record has the counts, Inspect reads the overlay, which can take
-// seconds.
+// Inspect returns the record of a home that is not mounted, and the changes that exist only in the home. After an error the
+// home must be treated as if it contained changes. If the record does not contain the counts, Inspect reads the overlay,
+// which can take seconds.
 func (t *Home) Inspect() (Record, Unsaved, error) {
 	var w Unsaved
 	r, err := ReadRecord(t.Dir)
@@ -320,7 +321,7 @@ func (h Homes) RemoveLeftovers() error {
 // in the record. It unlocks the home in both cases.
 func (t *Home) Tidy() {
 	log := t.Homes.Log.With(zap.String("home", t.Dir))
-	// Reading a large log to count changes would delay the start of the daemon.
+	// Do not read a large log to count the changes, because that would delay the start of the daemon.
 	if HasLargeLog(t.Dir) {
 		t.Release()
 		return
@@ -410,8 +411,8 @@ func (h Homes) WaitExisting(ctx context.Context, id string) (*Home, error) {
 // ErrNoSession reports that the state directory does not contain the session.
 var ErrNoSession = errors.New("no such session")
 
-// Discard deletes the home of a session that is not mounted. With trash, it moves the home to the trash instead. It returns
-// an InUseError if the session is mounted.
+// Discard deletes the home of a session that is not mounted. If trash is set, it moves the home to the trash instead. It
+// returns an InUseError if the session is mounted.
 func (h Homes) Discard(session string, trash bool) error {
 	t, err := h.LockExisting(session)
 	switch {

@@ -24,7 +24,7 @@ const (
 	RecordVersion = 1 // version of the records that this program writes, and the highest that it can read
 	// RecordName is the name of the record's file in a home.
 	RecordName = "session.json"
-	maxRecord  = 1 << 20 // maximum size in bytes; a typical record has a few hundred
+	maxRecord  = 1 << 20 // maximum size of a record in bytes; a typical record has a few hundred bytes
 )
 
 var (
@@ -43,7 +43,7 @@ type Record struct {
 	Dir     string    `json:"dir"`     // directory where the session is mounted, or was last mounted
 	Asked   string    `json:"asked"`   // ref that the user requested (--ref); "": the remote's HEAD
 	Ref     string    `json:"ref"`     // full name of the ref; "": the user requested a commit by its ID
-	Commit  string    `json:"commit"`  // base commit; "" for an unborn branch, where Tree is "" too
+	Commit  string    `json:"commit"`  // base commit; "" if the session started on an unborn branch, in which case Tree is "", too
 	Tree    string    `json:"tree"`    // base tree of the session
 	Format  string    `json:"format"`  // object format of the IDs (sha1 or sha256)
 	Time    time.Time `json:"time"`    // modification time of files that were not changed
@@ -51,11 +51,11 @@ type Record struct {
 	GID     uint32    `json:"gid"`     // group of files that were not changed
 	Began   time.Time `json:"began"`   // time at which the session started
 
-	// Checkpoint is the checkpoint that the session started from, instead of the tree of Commit; nil: none.
+	// Checkpoint is the checkpoint that the session started from, instead of the tree of Commit; nil if there is none.
 	Checkpoint *Checkpoint `json:"point,omitempty"`
 
-	// Made are the directories that were created for the mount, the deepest one last. After a kill they stay, and the next
-	// mount at Dir removes them when it ends.
+	// Made are the directories that were created for the mount, the deepest one last. If the mount is killed, they stay, and
+	// the next mount at Dir removes them when it ends.
 	Made []string `json:"made,omitempty"`
 
 	// Redirects are the redirects of the last mount. Their directories in the overlay do not count as changes of the user.
@@ -70,14 +70,14 @@ type Record struct {
 	// secrets.
 	Carried control.SessionOptions `json:"carried,omitzero"`
 
-	// Counted states that Changed and Bytes agree with the overlay in the home. It is false while the session is mounted, and
-	// so it is also false after a kill.
+	// Counted states that Changed and Bytes agree with the overlay in the home. It is false while the session is mounted, so
+	// it stays false if the mount is killed.
 	Counted bool  `json:"counted"`
 	Changed int64 `json:"changed"` // number of changed paths
 	Bytes   int64 `json:"bytes"`   // size of changed contents in bytes
 }
 
-// Redirect is a path in the mount that is a plain directory elsewhere, with the name of that directory.
+// Redirect is a path in the mount that is a plain directory elsewhere.
 type Redirect struct {
 	Path    string `json:"path"`    // path relative to the root of the mount
 	Backing string `json:"backing"` // name of the directory below redirect/ in the home
@@ -119,8 +119,8 @@ func ReadRecord(home string) (Record, error) {
 	return r, nil
 }
 
-// DecodeRecord parses and validates a record. It checks the version first, because the meaning of fields may differ between
-// versions.
+// DecodeRecord parses and validates a record. It checks the version first, because another version of a record may give its
+// fields another meaning.
 func DecodeRecord(text []byte) (Record, error) {
 	var head struct {
 		Version int `json:"version"`
@@ -192,7 +192,8 @@ func (r *Record) SetBase(s *fetch.Snapshot) {
 	}
 }
 
-// Save writes the record into a home. It writes a new file and renames it, but does not sync; SyncRecord does.
+// Save writes the record into a home. It writes a new file and renames it to session.json without a sync; SyncRecord syncs
+// it.
 func (r Record) Save(home string) error {
 	r.Version = RecordVersion
 	text, err := json.MarshalIndent(r, "", "\t")
@@ -220,8 +221,8 @@ func SyncRecord(home string) error {
 	return nil
 }
 
-// HasOverlay reports whether the overlay of a home, given by its path, may have been written to. If this cannot be
-// determined, it returns true.
+// HasOverlay reports whether the overlay of a home, which is named by its path, may have been written to. It also returns
+// true if this cannot be determined.
 func HasOverlay(home string) bool {
 	if strings.HasPrefix(filepath.Base(home), NamelessPrefix) {
 		return false // the overlay of a mount without a session contains only .git
@@ -233,8 +234,8 @@ func HasOverlay(home string) bool {
 	return len(contents) > 0 || err != nil && !errors.Is(err, fs.ErrNotExist)
 }
 
-// HasSessionRepo reports whether a home, given by its path, has a session repository. If this cannot be determined, it
-// returns true.
+// HasSessionRepo reports whether a home, which is named by its path, has a session repository. It also returns true if this
+// cannot be determined.
 func HasSessionRepo(home string) bool {
 	_, err := os.Lstat(filepath.Join(home, SessionRepoName))
 	return !errors.Is(err, fs.ErrNotExist)
@@ -263,7 +264,7 @@ type Checkpoint struct {
 	Tree   string    `json:"tree"`   // tree of the checkpoint
 	State  string    `json:"state"`  // commit that stores the checkpoint state
 	Time   time.Time `json:"time"`   // time at which the checkpoint was made
-	// From is the session remote of another session, which has contents that are missing on this host; "": none.
+	// From is the session remote of another session, which has contents that are missing on this host; "" if there is none.
 	From string `json:"from,omitempty"`
 
 	Parent       string `json:"parent,omitempty"`        // session from which this session was forked

@@ -10,8 +10,8 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// OpenSessionRepo opens the session repository in a home, given by its path and its record r. Without write it changes
-// nothing, and the session may be mounted. With write, the caller must hold the lock of the home.
+// OpenSessionRepo opens the session repository in the home with the path home and the record r. If write is not set, the
+// repository cannot be changed, and the session may be mounted. If write is set, the caller must hold the lock of the home.
 func (h Homes) OpenSessionRepo(home string, r Record, write bool) (*session.Repo, error) {
 	base, _ := r.Base()
 	store := filepath.Join(h.State, "stores", StoreName(r.Remote), "git", "objects")

@@ -28,8 +28,8 @@ var (
 	errUnsettled = errors.New("session is being mounted")
 )
 
-// HoldStore opens a store's directory, and creates it if it does not exist. Until release is called, other processes cannot
-// remove the store.
+// HoldStore opens the directory of a store, and creates the directory if it does not exist. Other processes cannot remove the
+// store until release is called.
 func HoldStore(dir string) (release func(), err error) {
 	for {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -50,8 +50,8 @@ func HoldStore(dir string) (release func(), err error) {
 	}
 }
 
-// lockDir locks a directory with flock. It returns fs.ErrNotExist if the directory was renamed before it was locked. how is
-// the operation of flock(2).
+// lockDir locks a directory with flock(2), whose operation is in the parameter how. It returns fs.ErrNotExist if the
+// directory was renamed before it was locked.
 func lockDir(dir string, how int) (*os.File, error) {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -126,8 +126,8 @@ func StoreDirs(state string) (stores, removed []string, err error) {
 	return stores, removed, nil
 }
 
-// NeededStores returns the names of the stores that mounts and sessions of a state directory need. After an error the result
-// may be incomplete, so no store may be removed.
+// NeededStores returns the names of the stores that mounts and sessions of a state directory need. If it returns an error,
+// the names may be incomplete, so no store may be removed.
 func NeededStores(state string) (map[string]bool, error) {
 	h := Homes{state, zap.NewNop()}
 	ids, _, err := h.IDs()
@@ -159,7 +159,7 @@ func NeededStores(state string) (map[string]bool, error) {
 			return needed, fmt.Errorf("read session record %s: %w", id, ErrNoRecord)
 		default:
 			t, err := h.LockExisting(id)
-			if err == nil { // no process has locked the home, so a killed process left it
+			if err == nil { // this process could lock the home, so a killed process has left it
 				t.Unlock()
 			} else if errors.Is(err, disk.ErrLocked) {
 				return needed, fmt.Errorf("read session record %s: %w", id, errUnsettled)
@@ -172,7 +172,7 @@ func NeededStores(state string) (map[string]bool, error) {
 		text, readErr := os.ReadFile(path)
 		var r Registered
 		if errors.Is(readErr, fs.ErrNotExist) {
-			continue // the mount was removed from the registry after the listing
+			continue // the mount was removed from the registry after the files were listed
 		}
 		if err = errors.Join(err, readErr); err == nil {
 			err = json.Unmarshal(text, &r)

@@ -43,7 +43,7 @@ func (t *Home) ToTrash(name string, now time.Time) error {
 	at := now.Unix()
 	to := func() string { return filepath.Join(t.Homes.trashDir(), name+"."+strconv.FormatInt(at, 10)) }
 	for _, err := os.Lstat(to()); err == nil; _, err = os.Lstat(to()) {
-		at++ // another session of this name was deleted in the same second
+		at++ // another session with this name was deleted in the same second
 	}
 	if err := os.Rename(t.Dir, to()); err != nil {
 		return fmt.Errorf("delete session %s: %w", name, err)
@@ -92,7 +92,7 @@ func (h Homes) FromTrash(name string) error {
 		return fmt.Errorf("restore session %s: %w", name, trash.ErrThere)
 	}
 	r, err := ReadRecord(all[i].Dir)
-	if err == nil && !r.Until.IsZero() { // otherwise the restored session would be moved to the trash again immediately
+	if err == nil && !r.Until.IsZero() { // otherwise Until would move the restored session to the trash again immediately
 		r.Until = time.Time{}
 		err = r.Save(all[i].Dir)
 	}

@@ -1,8 +1,9 @@
-// Package space measures the disk space that a state directory uses, and frees the part that can be fetched again.
+// Package space measures the disk space that a state directory uses, and frees the space of files that can be fetched again.
 //
 // There are three kinds of files. The contents in blobs/ may be removed at any time. Stores may be removed while no mount and
-// no session needs them. Homes, the directories of mounts, contain changes that exist nowhere else, and this package never
-// removes them. The package may be used while daemons serve mounts, because files and locks show which parts are in use.
+// no session needs them. Homes, the directories of mounts, contain changes that exist nowhere else, so this package never
+// removes them. The package may be used while daemons serve mounts, because files and locks show which stores and homes are
+// in use.
 package space
 
 import (
@@ -29,8 +30,8 @@ import (
 
 // Report is the disk usage of a state directory, in the JSON format of `cache stat --json`. All sizes are in bytes.
 type Report struct {
-	// Blobs describes the cache with the contents of all remotes. The quota in it is the quota of a running daemon, or
-	// 0.
+	// Blobs describes the cache with the contents of all remotes. Its quota is the quota of a running daemon, or 0 if no
+	// daemon is running.
 	Blobs control.CacheStatus `json:"blobs"`
 	// Remotes describes the store of each remote, sorted by the remote's URL.
 	Remotes []Remote `json:"remotes"`
@@ -53,10 +54,10 @@ type Remote struct {
 	Open      bool  `json:"open"`       // whether a process has the store open
 }
 
-// Home is the disk usage of one mount or session, without the parts that it shares with others.
+// Home is the disk usage of one mount or session, without the files that it shares with other mounts.
 type Home struct {
 	ID      string `json:"id"`            // name of the home
-	Dir     string `json:"dir"`           // directory where it is mounted, or was last mounted
+	Dir     string `json:"dir"`           // directory where the mount or session is mounted, or was last mounted
 	Remote  string `json:"remote"`        // URL of the mounted remote, without secrets
 	Mounted bool   `json:"mounted"`       // whether a process has the home locked for a mount
 	Objects int64  `json:"objects"`       // number of objects in the home's git directory
