@@ -35,10 +35,10 @@ type StaleMark interface {
 	SetStale(stale bool)
 }
 
-// Mounts returns whether other file systems are mounted in the working tree.
+// Mounts reports whether other file systems are mounted in the working tree.
 type Mounts interface {
-	On(path string) bool    // reports whether something is mounted on path
-	Below(path string) bool // reports whether something is mounted on path or below it
+	On(path string) bool    // reports whether a file system is mounted on path
+	Below(path string) bool // reports whether a file system is mounted on path or below it
 }
 
 // Differ compares trees.
@@ -50,10 +50,10 @@ type Differ interface {
 // Git returns properties of paths that only git can determine. Each method runs one git command, whatever the number of
 // paths.
 type Git interface {
-	Modified(ctx context.Context, paths []string) ([]string, error) // the elements of paths whose files differ from the index
+	Modified(ctx context.Context, paths []string) ([]string, error) // returns the elements of paths whose files differ from the index
 	// Ignored returns the elements of paths that git ignores.
 	Ignored(ctx context.Context, paths []string) ([]string, error)
-	Staged(ctx context.Context, tree object.ID) ([]string, error) // paths at which the index differs from tree
+	Staged(ctx context.Context, tree object.ID) ([]string, error) // returns the paths at which the index differs from tree
 }
 
 // Index is git's index while its lock is held. Replace writes a new index and releases the lock. A Release after Replace has
@@ -64,11 +64,11 @@ type Index interface {
 	Release() error
 }
 
-// Refs moves HEAD, or the branch that HEAD is on.
+// Refs changes HEAD, or the branch that HEAD is on.
 type Refs interface {
-	// Move moves HEAD to a branch or commit. It creates the branch if the field New of to is set.
+	// Move moves HEAD to a branch or commit. It creates the branch if to.New is set.
 	Move(ctx context.Context, from gitdir.Head, to gitdir.Destination) error
-	// Forward moves branch, which HEAD is on, from one commit to another.
+	// Forward moves the branch that HEAD is on from one commit to another.
 	Forward(ctx context.Context, branch string, from, to object.ID, reason string) error
 }
 
@@ -86,7 +86,7 @@ type Checkout struct {
 	Git     Git
 	Refs    Refs
 	Journal *Journal
-	Trees   TreeReader // reads trees, which may have to be fetched
+	Trees   TreeReader // reads trees, and fetches those that are missing
 	Log     *zap.Logger
 
 	Dir  string    // directory of the mount, for log messages
@@ -94,27 +94,27 @@ type Checkout struct {
 	// Lock takes git's lock of the index. It returns gitdir.ErrLocked if a git command holds the lock.
 	Lock      func(ctx context.Context) (Index, error)
 	Device    func() (uint32, error) // device number of the mount
-	Added     func() []string        // returns the paths of files that the base tree does not have
+	Added     func() []string        // returns the paths of files that are missing in the base tree
 	Redirects func() []string        // returns the redirected paths, each with a slash at the end
 	Show      func(tree object.ID)   // sets the tree whose contents are prefetched
 	Reads     bool                   // whether git may read ignore files that are not fetched
 }
 
-// change is a plan, with the intent that it carries out.
+// change is a planned change of the working tree, with the intent that records it.
 type change struct {
-	to      object.ID // tree that the working tree must show
+	to      object.ID // tree that the working tree shows after the change
 	plan    *Plan     // the changes of the working tree
 	intent  Intent    // the intent that is recorded for this change
-	pending *Pending  // intent that a killed process left open; nil if this change is new
-	// reindex updates an index for the changed working tree. written is the modification time that the index file will have.
+	pending *Pending  // intent of an interrupted change, which this change repeats; nil if this change is new
+	// reindex updates the index x after the working tree was changed. written is the modification time that the index file
+	// will have.
 	reindex func(x *index.Index, done worktree.GraftResult, written time.Time)
 }
 
 // apply records the intent of a change, changes the working tree and replaces the index, which releases the index lock. The
 // returned intent is still open: the caller must end it after the caller's own last step. If apply returns an error, it has
-// ended the intent, and some paths may have been changed. These paths are in the change journal, so that git status lists
-// them. Once the intent is recorded, apply continues even if ctx ends, because none of the remaining steps waits for the
-// network.
+// ended the intent, and some paths may have been changed. The change journal contains these paths, so git status lists them.
+// After the intent was recorded, apply continues even if ctx ends, because the remaining steps do not wait for the network.
 func (c *Checkout) apply(ctx context.Context, lock Index, x *index.Index, ch change) (*Pending, error) {
 	pending := ch.pending
 	if pending == nil {
@@ -134,15 +134,15 @@ func (c *Checkout) apply(ctx context.Context, lock Index, x *index.Index, ch cha
 		ch.reindex(x, done, written)
 		err = lock.Replace(x, written)
 	}
-	// The intent ends, because the user would be surprised if a later start repeated the checkout.
+	// End the intent, because the user would be surprised if the checkout were repeated at a later start.
 	if err != nil {
 		return nil, errors.Join(err, pending.End())
 	}
 	return pending, nil
 }
 
-// end removes the intent of a completed change from the journal. If that fails, end logs the error: a successor then
-// repeats the change, which has no effect the second time.
+// end removes the intent of a completed change from the journal. If that fails, end logs the error. The change is then
+// repeated later, which has no effect.
 func (c *Checkout) end(p *Pending) {
 	if err := p.End(); err != nil {
 		c.Log.Warn("remove finished checkout from the journal", zap.String("dir", c.Dir), zap.Error(err))
@@ -156,10 +156,10 @@ func (c *Checkout) refreshKernel(ctx context.Context, list []gitdir.Difference) 
 	}
 }
 
-// staleAfter returns the names and nodes on the paths of list, some of which a killed process may have changed without
-// notifying the kernel. It leaves out the names of directories with a mount on or below them, because the kernel would
-// unmount these mounts when it drops the name. Such a directory existed before the change, so its name need not be
-// invalidated.
+// staleAfter returns the names and nodes that are on the paths of list, because a killed process may have changed some of
+// them without notifying the kernel. It leaves out the names of directories on or below which a file system is mounted,
+// because the kernel would unmount that file system when it drops the name. Such a directory existed before the change, so
+// its name need not be invalidated.
 func (c *Checkout) staleAfter(ctx context.Context, list []gitdir.Difference) worktree.Stale {
 	stale := worktree.Stale{Dirs: map[worktree.Node]bool{}}
 	asked := map[string]bool{}

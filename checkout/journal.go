@@ -25,22 +25,22 @@ const (
 	oldRestoreFile = "restore.json"
 )
 
-// Intent is a checkout that has begun. Its names keep their meaning while the checkout changes HEAD: branches and commits are
-// recorded by full name or ID, checkpoints by ID. Exactly one field is set.
+// Intent is a checkout that has begun. It does not refer to HEAD, which the checkout changes: branches and commits are
+// recorded by full name or ID, and checkpoints by ID. Exactly one field is set.
 type Intent struct {
 	Switch  *SwitchIntent  `json:"switch,omitempty"`
 	Restore *RestoreIntent `json:"restore,omitempty"`
 }
 
 // SwitchIntent is a switch of HEAD. The JSON names of its fields are those of control.SwitchRequest, which earlier versions
-// stored.
+// of this program stored.
 type SwitchIntent struct {
 	Ref string `json:"ref"` // branch or commit ID to switch to, or at which Create is created
 	// Create is the branch to create; "": none.
 	Create string `json:"create,omitempty"`
-	// Detach leaves HEAD detached.
+	// Detach states that HEAD is detached, and not moved to a branch.
 	Detach bool `json:"detach,omitempty"`
-	// Forward is the commit ID to which branch Ref is moved while HEAD stays on it; "": HEAD moves instead.
+	// Forward is the commit ID to which the branch Ref is moved while HEAD stays on the branch. If it is "", HEAD is moved.
 	Forward string `json:"forward,omitempty"`
 }
 
@@ -67,20 +67,21 @@ type Journal struct {
 // Pending is an intent that has begun and has not ended.
 type Pending struct {
 	Intent
-	Err error // error of reading the recorded intent; if it is set, only End may be called
+	Err error // error of reading the recorded intent; if it is not nil, only End may be called
 
 	journal *Journal
-	file    string // file of an earlier version that holds only this intent; "": the journal
+	file    string // file of an earlier version of this program that holds only this intent; "": the intent is in the journal
 }
 
-// journalText is the content of the journal's file, encoded as JSON.
+// journalText is the contents of the journal's file, in JSON.
 type journalText struct {
 	Version int      `json:"version"`
 	Intents []Intent `json:"intents"`
 }
 
 // OpenJournal reads the intents that killed processes left in the home of a mount, including those in the files of earlier
-// versions. The caller must end each of them. A file that cannot be read is returned as one intent with an error.
+// versions of this program. The caller must end each of them. A file that cannot be read is returned as one intent with an
+// error.
 func OpenJournal(home string) *Journal {
 	j := &Journal{home: home}
 	var all journalText
@@ -99,7 +100,7 @@ func OpenJournal(home string) *Journal {
 	return j
 }
 
-// check returns an error unless exactly one field is set.
+// check returns an error unless exactly one field of the intent is set.
 func (in Intent) check() error {
 	if (in.Switch == nil) == (in.Restore == nil) {
 		return fmt.Errorf("read %s: entry is neither a switch nor a restore", journalFile)
@@ -107,9 +108,9 @@ func (in Intent) check() error {
 	return nil
 }
 
-// readOld adds the intents in the files of earlier versions: one file holds the request of a switch, the other the request of
-// a restore and the checkpoint before it. Earlier versions removed the file at the end of the intent, so both files exist
-// only if two commands were killed.
+// readOld adds the intents in the files of earlier versions of this program: one file holds the request of a switch, the
+// other the request of a restore and the checkpoint before it. Earlier versions removed the file at the end of the intent, so
+// both files exist only if two commands were killed.
 func (j *Journal) readOld() {
 	var s SwitchIntent
 	if ok, err := readJSON(filepath.Join(j.home, oldSwitchFile), &s); ok || err != nil {
@@ -165,8 +166,8 @@ func (j *Journal) Begin(in Intent) (*Pending, error) {
 	return p, nil
 }
 
-// End removes an intent from the journal, because the checkout was carried out or cannot be carried out. A second call
-// has no effect.
+// End removes an intent from the journal, because the checkout was carried out or cannot be carried out. If the intent has
+// ended already, End has no effect.
 func (p *Pending) End() error {
 	j := p.journal
 	j.mu.Lock()
@@ -187,8 +188,8 @@ func (p *Pending) End() error {
 	return err
 }
 
-// write replaces the journal's file by one with the given intents, or removes the file if there are none. The caller holds
-// j.mu.
+// write replaces the journal's file by a file with the given intents, or removes the file if there are none. The caller must
+// hold j.mu.
 func (j *Journal) write(open []*Pending) error {
 	all := journalText{Version: journalVersion}
 	for _, p := range open {

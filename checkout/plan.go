@@ -15,30 +15,32 @@ import (
 // Plan is the list of changes that a checkout makes to the working tree, and to the index entries of the same paths.
 type Plan struct {
 	Grafts []worktree.Graft // paths that change to the target's entry or are removed
-	// Clear lists what is removed to make room for the grafts: ignored files, and directories that files replace.
+	// Clear lists the paths that are removed to make room for the grafts: ignored files, and directories that files replace.
 	Clear []worktree.Graft
 	Kept  []string       // paths that stay unchanged although the target differs
 	Index []index.Change // index entries of submodules, whose directories stay unchanged
 }
 
-// all returns the grafts in the order of their results in GraftResult.Done: Grafts, then Clear.
+// all returns the grafts in the order in which GraftResult.Done lists their results: first Grafts, then Clear.
 func (p *Plan) all() []worktree.Graft { return slices.Concat(p.Grafts, p.Clear) }
 
-// clearAway plans to remove the directory at g.Path before the graft g is applied. The directory must be empty by then.
+// clearAway plans to remove the directory at g.Path before the graft g is applied. Other grafts must have emptied the
+// directory by then.
 func (p *Plan) clearAway(g *worktree.Graft) {
 	p.Clear = append(p.Clear, worktree.Graft{Path: g.Path, Over: g.Over})
 	g.Over = worktree.Found{}
 }
 
-// planner compares the target with the working tree. It finds files at paths that the target needs for other entries,
-// both for a switch and for a restore. The rules that differ between the two are in switchplan.go and restoreplan.go.
+// planner compares the target with the working tree. It searches for files at paths where the target needs other entries, for
+// a switch as well as for a restore. The rules in which a switch and a restore differ are in switchplan.go and
+// restoreplan.go.
 type planner struct {
 	tree Tree
 	plan Plan
 
 	to    map[string]gitdir.Difference // the target's entries at the paths in which the trees differ
 	gone  map[string]bool              // paths that the plan removes
-	above map[string]bool              // directories that were checked; true: a file has this path and stays
+	above map[string]bool              // directories that fileAbove has checked; true if a file has this path and stays
 }
 
 // newPlanner returns a planner with an empty plan.
@@ -46,8 +48,8 @@ func newPlanner(tree Tree) planner {
 	return planner{tree: tree, to: map[string]gitdir.Difference{}, gone: map[string]bool{}, above: map[string]bool{}}
 }
 
-// fileAbove returns the path of a file that stays where the target needs a directory above the path at, or "" if there
-// is none. At most one such file can exist, because nothing exists below a file.
+// fileAbove returns the path of a file that stays where the target needs a directory above the path at. It returns "" if
+// there is no such file. At most one such file can exist, because nothing exists below a file.
 func (p *planner) fileAbove(ctx context.Context, at string) (string, error) {
 	for dir := parentOf(at); dir != ""; dir = parentOf(dir) {
 		stays, known := p.above[dir]
@@ -68,8 +70,8 @@ func (p *planner) fileAbove(ctx context.Context, at string) (string, error) {
 	return "", nil
 }
 
-// filesBelow returns the files below the directory dir that the plan does not remove. at is the path of dir, which a
-// file of the target replaces. filesBelow adds the directories below dir to the plan's removals. p.gone must contain
+// filesBelow returns the files below the directory dir that the plan does not remove. The parameter at is the path of dir,
+// which a file of the target replaces. filesBelow adds the directories below dir to the plan's removals. p.gone must contain
 // all paths that are removed.
 func (p *planner) filesBelow(ctx context.Context, dir worktree.Node, at string) (paths []string, err error) {
 	var children []worktree.Entry
@@ -110,8 +112,8 @@ func (p *planner) comesBelow(dir string) bool {
 }
 
 // entryOf returns the index entry of a changed path. It records the size as unknown, so that git compares the contents
-// whenever it checks the file, even if the file changes again in the same clock tick. a holds the attributes of the file,
-// which are used only if valid is set.
+// whenever it checks the file, even if the file changes again in the same clock tick. The attributes a of the file are used
+// only if valid is set.
 func entryOf(path string, mode object.Mode, id object.ID, a worktree.Attr, valid bool) index.Change {
 	e := index.Entry{Path: path, Mode: mode, ID: id, Valid: valid && mode != object.ModeGitlink}
 	if e.Valid {

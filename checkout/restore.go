@@ -24,7 +24,7 @@ type Checkpoints interface {
 	Dirs(ctx context.Context, p session.Checkpoint) (map[string]uint32, error)
 }
 
-// StagedOf returns the index entries of the target that differ from the entries in now, a checkpoint of the current
+// StagedOf returns the index entries of the target that differ from the entries in the checkpoint now, which is the current
 // state.
 type StagedOf func(ctx context.Context, now session.Checkpoint) (*gitdir.Staged, error)
 
@@ -34,11 +34,11 @@ type StagedOf func(ctx context.Context, now session.Checkpoint) (*gitdir.Staged,
 type Restore struct {
 	Checkout    *Checkout
 	Checkpoints Checkpoints
-	Differ      Differ             // compares trees of checkpoints, including empty directories
-	Paths       []string           // paths to restore, relative to the root; none: all
+	Differ      Differ             // compares the trees of checkpoints, including empty directories
+	Paths       []string           // paths to restore, relative to the root; none: all paths
 	Target      session.Checkpoint // checkpoint to restore from
 
-	// Before is the checkpoint of the state before the restore. The caller sets it to repeat an interrupted restore;
+	// Before is the checkpoint of the state before the restore. To repeat an interrupted restore, the caller sets it;
 	// otherwise Compare sets it.
 	Before session.Checkpoint
 	// Changes are the paths to change, in the order in which Differ lists them. Compare sets this field.
@@ -47,14 +47,14 @@ type Restore struct {
 	// file occupies the path.
 	Kept []string
 
-	again bool                      // whether an interrupted restore is repeated, because the caller has set Before
+	again bool                      // whether the caller has set Before, so that an interrupted restore is repeated
 	now   session.Checkpoint        // checkpoint of the current state
 	found map[string]worktree.Found // states of the changed paths, looked up before the checkpoint now was made
 }
 
-// Compare makes a checkpoint of the current state and lists the differences from the target. It repeats this until no path
-// changes between the lookup of the paths and the checkpoint. It stops after five repetitions, because a program may write
-// without end.
+// Compare makes a checkpoint of the current state and lists the differences from the target. If a path has changed between
+// the lookup of the paths and the checkpoint, Compare repeats both, at most five times, because a program may write
+// continually.
 func (r *Restore) Compare(ctx context.Context) (err error) {
 	const tries = 5
 	r.again, r.found = r.Before.ID != "", map[string]worktree.Found{}
@@ -106,7 +106,7 @@ func (r *Restore) checkPaths(ctx context.Context) error {
 	return nil
 }
 
-// has reports whether a tree contains the path at.
+// has reports whether the path at exists in a tree.
 func (read TreeReader) has(ctx context.Context, tree object.ID, at string) (bool, error) {
 	name, rest, deeper := strings.Cut(at, "/")
 	entries, err := read(ctx, tree)
@@ -123,7 +123,7 @@ func (read TreeReader) has(ctx context.Context, tree object.ID, at string) (bool
 	return true, nil
 }
 
-// Wants reports whether at is one of the requested paths, or is below one of them.
+// Wants reports whether the path at is one of the requested paths, or is below one of them.
 func (r *Restore) Wants(at string) bool {
 	return len(r.Paths) == 0 || slices.ContainsFunc(r.Paths, func(p string) bool { return at == p || strings.HasPrefix(at, p+"/") })
 }
@@ -136,8 +136,8 @@ func (r *Restore) compare(ctx context.Context) (err error) {
 	return r.spareChanged(ctx)
 }
 
-// Whole returns all paths in which the target differs from Before. For a restore that was interrupted and repeated, this
-// includes the changes of both parts.
+// Whole returns all paths in which the target differs from Before. If an interrupted restore was repeated, this includes the
+// paths that were changed before the interruption.
 func (r *Restore) Whole(ctx context.Context) ([]gitdir.Difference, error) {
 	return r.differences(ctx, r.Before.Tree)
 }
@@ -153,9 +153,9 @@ func (r *Restore) differences(ctx context.Context, from object.ID) ([]gitdir.Dif
 	}), err
 }
 
-// spareChanged removes from Changes the paths that were changed after the interrupted restore began: their state is neither
-// the one before the restore nor the one that the restore sets. An empty directory does not count as such a change, nor does
-// a missing file where a directory must be restored, because a killed restore may leave both.
+// spareChanged removes from Changes the paths that a program changed after the interrupted restore began: such a path has
+// neither the state before the restore nor the state that the restore sets. An empty directory does not count as such a
+// change, nor does a missing file where a directory must be restored, because a killed restore may leave either of them.
 func (r *Restore) spareChanged(ctx context.Context) error {
 	if !r.again || r.now.ID == r.Before.ID {
 		return nil
@@ -195,8 +195,8 @@ func (r *Restore) spareChanged(ctx context.Context) error {
 func (r *Restore) Apply(ctx context.Context, lock Index, staged StagedOf, nonce string, pending *Pending) error {
 	c := r.Checkout
 	c.refreshKernel(ctx, r.Changes)
-	// The kernel must also be notified of paths that the killed process has restored, and Changes does not contain
-	// these.
+	// The killed process may have restored paths without notifying the kernel. Changes does not contain these paths, so the
+	// kernel is notified of all paths of the restore.
 	if pending != nil && c.Mark.Stale() {
 		whole, err := r.Whole(ctx)
 		if err != nil {

@@ -11,10 +11,10 @@ import (
 
 // PlanRestore plans the change of every path in list, which holds the differences between a checkpoint of the current state
 // and the target, in the order of a tree walk. found holds the state of each path before that checkpoint was made. A path
-// that found does not have was changed since, and stays unchanged. PlanRestore never refuses: if a path is occupied by a file
-// that checkpoints do not store, such as an ignored file, it lists the path in Kept. dirs returns the permissions of those
-// directories of the target that are empty or contain empty ones; it is called only if list has an empty directory.
-// PlanRestore changes nothing.
+// that is missing in found was changed since then, and stays unchanged. PlanRestore never refuses: if a path is occupied by a
+// file that checkpoints do not store, such as an ignored file, it lists the path in Kept. The function dirs returns the
+// permissions of those directories of the target that are empty or contain empty directories; it is called only if list has
+// an empty directory. PlanRestore changes nothing.
 func PlanRestore(ctx context.Context, tree Tree, list []gitdir.Difference, found map[string]worktree.Found,
 	dirs func(context.Context) (map[string]uint32, error)) (*Plan, error) {
 	p := newPlanner(tree)
@@ -64,8 +64,8 @@ func PlanRestore(ctx context.Context, tree Tree, list []gitdir.Difference, found
 	return &p.plan, nil
 }
 
-// dirsAbove adds a graft that sets the permissions of each directory above an empty one, if perms contains that
-// directory.
+// dirsAbove adds a graft that sets the permissions of each directory above an empty directory, if perms contains permissions
+// for it.
 func (p *planner) dirsAbove(perms map[string]uint32) {
 	added := map[string]bool{}
 	for _, g := range p.plan.Grafts {

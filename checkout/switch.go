@@ -33,8 +33,8 @@ func (c *Checkout) Switch(ctx context.Context, from gitdir.Head, to gitdir.Desti
 		return done, errors.Join(err, lock.Release())
 	}
 	if err := c.moveHead(ctx, from, to, want, pending != nil); err != nil {
-		// The switch is not repeated, because a later move of HEAD would surprise the user. Git status lists the changed
-		// paths.
+		// End the intent, because a repetition of the switch would move HEAD at a later time and surprise the user. Git
+		// status lists the changed paths.
 		return done, errors.Join(err, begun.End())
 	}
 	c.Show(to.Tree)
@@ -42,12 +42,12 @@ func (c *Checkout) Switch(ctx context.Context, from gitdir.Head, to gitdir.Desti
 	return done, nil
 }
 
-// lasting returns the intent in a form that keeps its meaning after HEAD has moved. Names such as "-" and "HEAD~2" are
-// replaced by the branch or commit that they stand for now.
+// lasting returns the intent in a form that keeps its meaning after HEAD has moved. It replaces names such as "-" and
+// "HEAD~2" by the branch or commit that they stand for now.
 func (s SwitchIntent) lasting(to gitdir.Destination) SwitchIntent {
 	switch {
-	// These names keep their meaning. If the branch to create exists when the switch is repeated, Retry returns the
-	// switch to use instead.
+	// The intent needs no replacement in these cases. If the branch to create exists when the switch is repeated, Retry
+	// returns the switch to use instead.
 	case s.Forward != "", s.Create != "":
 	case to.Branch != "":
 		s.Ref = to.Branch
@@ -57,8 +57,8 @@ func (s SwitchIntent) lasting(to gitdir.Destination) SwitchIntent {
 	return s
 }
 
-// switchFiles changes the working tree and the index from one tree to another. If it succeeds, it has released lock, and the
-// caller must end the returned intent.
+// switchFiles changes the working tree and the index from the tree from to the tree to. If it succeeds, it has released lock,
+// and the caller must end the returned intent.
 func (c *Checkout) switchFiles(ctx context.Context, lock Index, from, to object.ID, want SwitchIntent,
 	pending *Pending) (s Switched, begun *Pending, err error) {
 	list, err := c.Differ.Differences(ctx, from, to)
@@ -89,7 +89,7 @@ func (c *Checkout) switchFiles(ctx context.Context, lock Index, from, to object.
 	begun, err = c.apply(ctx, lock, x, change{
 		to: to, plan: p, intent: Intent{Switch: &want}, pending: pending,
 		reindex: func(x *index.Index, done worktree.GraftResult, written time.Time) {
-			ctx := context.WithoutCancel(ctx) // the change continues after ctx has ended, because no remaining step waits for the network
+			ctx := context.WithoutCancel(ctx) // the change continues after ctx has ended, because the remaining steps do not wait for the network
 			entries, kept := switchedEntries(p, done.Done, device)
 			switchIndex(x, entries, done.Since, c.others(ctx, slices.Concat(missing, staged)), c.Reads, written)
 			c.setTrees(ctx, x, to, except(staged, entries))
@@ -100,7 +100,7 @@ func (c *Checkout) switchFiles(ctx context.Context, lock Index, from, to object.
 }
 
 // moveHead moves HEAD, or the branch that HEAD is on. If again is set and a killed process has already moved HEAD, moveHead
-// does nothing: another move would add an entry to the reflog from a commit to itself.
+// does nothing, because a second move would add an entry to the reflog from a commit to itself.
 func (c *Checkout) moveHead(ctx context.Context, from gitdir.Head, to gitdir.Destination, want SwitchIntent, again bool) error {
 	switch {
 	case again && from.Branch == to.Branch && from.Commit == to.Commit && !to.New:
@@ -111,9 +111,9 @@ func (c *Checkout) moveHead(ctx context.Context, from gitdir.Head, to gitdir.Des
 	return c.Refs.Move(ctx, from, to)
 }
 
-// Retry returns the switch that completes s, if s was interrupted and its repetition has failed with err. It returns false
-// if no other switch completes s. Another switch is needed if the killed process had created the branch, but had not moved
-// HEAD to it: s would create the branch once more.
+// Retry returns the switch that completes s, if s was interrupted and its repetition has failed with err. It returns false if
+// no other switch completes s. Another switch is needed if the killed process had created the branch and had not moved HEAD
+// to the branch: s would create the branch once more.
 func (s SwitchIntent) Retry(err error) (SwitchIntent, bool) {
 	return SwitchIntent{Ref: s.Create}, errors.Is(err, gitdir.ErrBranchExists)
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// switchedEntries returns the index entries for a plan that was carried out with the results done, and the paths that were
-// left unchanged because a program changed them during the switch.
+// switchedEntries returns the index entries for the plan p, whose grafts had the results done. It also returns the paths that
+// were left unchanged because a program changed them during the switch.
 func switchedEntries(p *Plan, done []worktree.Grafted, device uint32) (list []index.Change, kept []string) {
 	list = slices.Clone(p.Index)
 	for i, g := range p.Grafts {
@@ -27,9 +27,9 @@ func switchedEntries(p *Plan, done []worktree.Grafted, device uint32) (list []in
 	return list, kept
 }
 
-// switchIndex updates the index with the changed entries, with the changes of other paths that the change journal has
-// recorded, and with new file times. others are the files of the mount that the index may not have, sorted. read is passed to
-// index.Switch. written is the modification time that the index file will have.
+// switchIndex updates the index with three kinds of changes: the changed entries, the changes of other paths that the change
+// journal has recorded, and new file times. others are the files of the mount that the index may lack, sorted. read is passed
+// to index.Switch. written is the modification time that the index file will have.
 func switchIndex(x *index.Index, entries []index.Change, since worktree.Changes, others []string, read bool, written time.Time) {
 	tracked := make(map[string]bool, len(x.Entries))
 	for _, e := range x.Entries {
@@ -50,10 +50,10 @@ func switchIndex(x *index.Index, entries []index.Change, since worktree.Changes,
 		}
 		x.Heard(since.Token, since.Paths, func(path string) bool { return changed[path] })
 	}
-	// Git distrusts a file whose modification time is not older than the modification time of the index: the file may
-	// have changed again in the same clock tick. Git reads such a file when it next writes the index. So the index
-	// receives a later time than the files. Files that are still not older get size 0, which is git's own mark for an
-	// unknown state.
+	// Git does not trust the entry of a file whose modification time is not older than that of the index, because the file
+	// may have changed again in the same clock tick. Git reads such a file when it next writes the index. So the index
+	// receives a later time than the files. Files that are still not older get size 0, with which git, too, marks an unknown
+	// state.
 	for i := range x.Entries {
 		if s := &x.Entries[i].Stat; s.Mtime >= written.Add(-time.Second).UnixNano() {
 			s.Size = 0
@@ -85,7 +85,7 @@ func (c *Checkout) missing(ctx context.Context, tree object.ID) (paths []string,
 	return paths, err
 }
 
-// except returns the elements of paths that none of the changes concerns. It reuses the array of paths.
+// except returns those elements of paths whose paths are not among the changes. It reuses the array of paths.
 func except(paths []string, changes []index.Change) []string {
 	changed := make(map[string]bool, len(changes))
 	for _, c := range changes {
@@ -95,8 +95,8 @@ func except(paths []string, changes []index.Change) []string {
 }
 
 // setTrees stores the IDs of the target's trees in the index (git's cache-tree extension), so that git need not compare these
-// directories. It leaves out every directory that contains a path in staged: the entries of these paths differ from the
-// target's.
+// directories. It leaves out every directory that contains a path in staged, because the entries of these paths differ from
+// those of the target.
 func (c *Checkout) setTrees(ctx context.Context, x *index.Index, root object.ID, staged []string) {
 	differ := map[string]bool{} // directories that contain a staged path
 	for _, p := range staged {

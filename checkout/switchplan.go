@@ -25,8 +25,8 @@ type switchPlanner struct {
 	mounts Mounts
 	again  bool // whether a killed process may have carried out a part of the switch
 
-	staged, dirty, inTheWay []string // refused paths, by reason
-	doubtful                []int    // indexes of grafts over files that only git can compare with their index entries
+	staged, dirty, inTheWay []string // refused paths, by the reason of the refusal
+	doubtful                []int    // indexes of grafts over files of which only git can say whether they differ from their index entries
 	untracked               []int    // indexes of grafts over files that are not in the index
 }
 
@@ -85,21 +85,21 @@ func unmergedPaths(x *index.Index) (paths []string) {
 	return paths
 }
 
-// add plans one path in which the trees differ. have is the path's index entry, or nil if there is none. The numbers in
-// brackets refer to the cases in the table of git-read-tree(1).
+// add plans the path of the difference d. have is the path's index entry, or nil if there is none. The numbers in brackets
+// refer to the cases in the table of git-read-tree(1).
 func (p *switchPlanner) add(ctx context.Context, d gitdir.Difference, have *index.Entry) error {
 	same := func(mode object.Mode, id object.ID) bool {
 		return have != nil && !have.IntentToAdd && have.Mode == mode && have.ID == id
 	}
 	switch {
-	case have == nil && d.OldMode != 0 && d.NewMode == 0: // [3] already removed from the index
+	case have == nil && d.OldMode != 0 && d.NewMode == 0: // [3] the index does not contain the path, and the target does not either
 		return nil
-	case have == nil && d.OldMode != 0: // the removal of the entry is staged, but the target has another version of the file
+	case have == nil && d.OldMode != 0: // the removal of the entry is staged, but the target has a new version of the file
 		p.staged = append(p.staged, d.Path)
 		return nil
-	case have != nil && same(d.NewMode, d.New): // [6, 7, 18, 19] the entry already equals the target's
+	case have != nil && same(d.NewMode, d.New): // [6, 7, 18, 19] the entry is already that of the target
 		return nil
-	case have != nil && !same(d.OldMode, d.Old): // [8, 9, 12, 13, 16, 17]
+	case have != nil && !same(d.OldMode, d.Old): // [8, 9, 12, 13, 16, 17] the entry differs from both trees
 		p.staged = append(p.staged, d.Path)
 		return nil
 	}
@@ -138,8 +138,8 @@ func (p *switchPlanner) add(ctx context.Context, d gitdir.Difference, have *inde
 	return nil
 }
 
-// checkAbove refuses the path at if a file of the user exists where one of the path's directories must be created. For
-// a tracked path this counts as a local change, otherwise as an untracked file that the switch would overwrite.
+// checkAbove refuses the path at if the user has a file where one of the path's directories must be created. For a tracked
+// path this counts as a local change, otherwise as an untracked file that the switch would overwrite.
 func (p *switchPlanner) checkAbove(ctx context.Context, at string, tracked bool) error {
 	file, err := p.fileAbove(ctx, at)
 	switch {
@@ -153,8 +153,8 @@ func (p *switchPlanner) checkAbove(ctx context.Context, at string, tracked bool)
 	return nil
 }
 
-// askGit decides about the paths for which names and blob IDs are not sufficient. It asks git whether files are
-// modified, and whether the untracked files that the switch would overwrite are ignored.
+// askGit decides about the paths for which names and blob IDs are not sufficient. It runs git to find out which files are
+// modified, and which of the untracked files that the switch would overwrite are ignored.
 func (p *switchPlanner) askGit(ctx context.Context) error {
 	paths := make([]string, len(p.doubtful))
 	for i, at := range p.doubtful {
