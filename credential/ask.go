@@ -10,15 +10,15 @@ import (
 	"github.com/artifactfs/artifactfs/internal/gitsocket"
 )
 
-// These limits apply to one question.
+// These limits apply to one question of git.
 const (
-	askTries = 5 // the worker may die, and its successor answers on the same socket
+	askTries = 5 // maximum number of attempts, because the worker may die; its successor then answers on the same socket
 	askTime  = 2 * time.Minute
 )
 
-// Ask is the credential helper: it reads git's question from in and writes the daemon's answer to out. op is git's
-// operation; Ask ignores an unknown operation, as the protocol demands. The caller prints an error for the user; git
-// then continues with the next helper.
+// Ask is the credential helper: it reads git's question from in and writes the daemon's answer to out. op is git's operation;
+// Ask ignores an unknown operation, as the protocol requires. If Ask returns an error, the caller prints it for the user, and
+// git continues with the next helper.
 func Ask(ctx context.Context, gitDir, op string, in io.Reader, out io.Writer) error {
 	if op != opGet && op != opStore && op != opErase {
 		return nil

@@ -16,27 +16,27 @@ import (
 )
 
 const (
-	answerTime = time.Minute // time limit for one question, which includes the time that a credential helper of the user takes
+	answerTime = time.Minute // timeout for one question, including the time that the user's own credential helper takes
 	// maxAskers is the maximum number of questions that are answered at the same time.
 	maxAskers = 32
 )
 
 // Source holds the logins of a mount. transport.Remote implements it.
 type Source interface {
-	// Credential returns the login for a question, and false if there is none.
+	// Credential returns the login for the question q. It returns false if there is none.
 	Credential(ctx context.Context, q transport.Question) (transport.Credential, bool, error)
-	// Refused and Accepted record the result of a login that Credential returned.
+	// Refused and Accepted record whether the server has refused or accepted a login that Credential returned.
 	Refused(ctx context.Context, q transport.Question, secret string)
 	Accepted(ctx context.Context, q transport.Question, secret string)
 }
 
-// Server answers the questions about one git directory until Close.
+// Server answers git's questions about the logins of one git directory, until Close is called.
 type Server struct {
 	gitDir   string
 	source   Source
 	log      *zap.Logger
 	listener *gitsocket.Listener
-	// room is a semaphore: it has an element for each connection that is being answered.
+	// room is a semaphore. It holds one element for each connection that is being answered.
 	room   chan struct{}
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
@@ -82,7 +82,7 @@ func (s *Server) accept(ctx context.Context) {
 		s.wg.Go(func() {
 			defer func() { <-s.room }()
 			defer conn.Close()
-			// Closing the connection makes a blocked read return when the Server is closed.
+			// Close the connection when the Server is closed, so that a blocked read returns.
 			defer context.AfterFunc(ctx, func() { conn.Close() })()
 			if err := s.answer(ctx, conn); err != nil && ctx.Err() == nil {
 				s.log.Warn("answer credential request of git", zap.String("git", s.gitDir), zap.Error(err))
@@ -113,7 +113,7 @@ func (s *Server) answer(ctx context.Context, conn *net.UnixConn) error {
 	return nil
 }
 
-// reply returns the answer to a question. store and erase have an empty answer.
+// reply returns the answer to a question. For a store or an erase, the answer is empty.
 func (s *Server) reply(ctx context.Context, q message) message {
 	switch {
 	case q.op == opGet:
@@ -133,8 +133,8 @@ func (s *Server) reply(ctx context.Context, q message) message {
 	return message{}
 }
 
-// lets reports whether processes of a user get an answer. The mode of the socket restricts the users in the same way,
-// but the owner of the socket may change the mode.
+// lets reports whether the processes of the user uid get an answer. The mode of the socket already restricts the users in
+// this way, but the owner of the socket may change the mode.
 func (s *Server) lets(uid uint32) bool {
 	owner, err := gitsocket.Owner(s.gitDir)
 	return uid == 0 || uid == uint32(os.Geteuid()) || err == nil && uid == owner.Uid

@@ -10,9 +10,9 @@ func Classify(path string, depth int) Class {
 	return c
 }
 
-// rank returns the position of a want within its class; lower is more urgent. Files near the root have lower ranks and,
-// at equal distance from the root, files with the trait later have higher ones. Classes more urgent than Manifest do
-// not depend on the path, so all their wants have rank 0.
+// rank returns the position of a want within its class; wants with lower ranks are more urgent. Files near the root have
+// lower ranks. At equal distance from the root, files with the trait later have higher ranks. Classes more urgent than
+// Manifest do not depend on the path, so all their wants have rank 0.
 func rank(c Class, path string) uint8 {
 	if c < Manifest {
 		return 0
@@ -25,14 +25,14 @@ func rank(c Class, path string) uint8 {
 	return r
 }
 
-// classify implements Classify, and also returns the traits of the file name, on which the rank depends. If several
-// cases apply, the first one counts.
+// classify does the work of Classify, and also returns the traits of the file name, on which the rank depends. If several
+// cases apply, the first one determines the result.
 func classify(path string, depth int) (Class, traits) {
 	dir, name := "", path
 	if i := strings.LastIndexByte(path, '/'); i >= 0 {
 		dir, name = path[:i], path[i+1:]
 	}
-	// The traits of directories take precedence over those of the file name: a Go file in a vendored directory is less
+	// The traits of directories take precedence over the traits of the file name: a Go file in a vendored directory is less
 	// likely to be read than a Go file of the project itself.
 	place := placeTraits(strings.ToLower(dir))
 	is := exactNames[name]
@@ -46,7 +46,7 @@ func classify(path string, depth int) (Class, traits) {
 	case place&fixture != 0:
 		return Test, is
 	case place&vendored != 0 && strings.HasSuffix(path, "vendor/modules.txt"):
-		return Manifest, is // the go command reads this file before any vendored package
+		return Manifest, is // the go command reads modules.txt before any vendored package
 	case place&vendored != 0 || is&vendored != 0 && is&manifest == 0:
 		return Other, is
 	case strings.HasPrefix(name, "readme") && is&source == 0:
@@ -78,7 +78,7 @@ func classify(path string, depth int) (Class, traits) {
 func placeTraits(dir string) traits {
 	var t traits
 	if dir == "t" || strings.HasPrefix(dir, "t/") {
-		t = test // the tests of perl, git and similar projects
+		t = test // the directory t contains the tests of perl, git and similar projects
 	}
 	for dir != "" {
 		var part string
@@ -88,8 +88,8 @@ func placeTraits(dir string) traits {
 	return t
 }
 
-// nameTraits returns the traits of a file name, which must be in lower case. The whole name takes precedence over its
-// beginning and end, and these take precedence over the extension.
+// nameTraits returns the traits of a file name, which must be in lower case. The traits of the whole name take precedence
+// over those of its beginning and end, and the latter take precedence over those of the extension.
 func nameTraits(name string) traits {
 	if t, ok := fileNames[name]; ok {
 		return t

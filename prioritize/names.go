@@ -7,7 +7,7 @@ type traits uint16
 
 const (
 	manifest traits = 1 << iota
-	later           // last in its class: lock files, which are large, and text that is seldom compiled
+	later           // files that are last in their class: lock files, which are large, and text that is seldom compiled
 	source
 	test
 	fixture // data of tests, even if the name looks like program text
@@ -18,8 +18,8 @@ const (
 	scripts  // a directory whose files without extension are programs
 )
 
-// words returns a table of names with their traits. The keys of the parameter are traits, and each value lists the
-// names that have them, separated by white space.
+// words returns a table of names with their traits. The keys of the parameter of are traits, and each value lists the names
+// that have these traits, separated by white space.
 func words(of map[traits]string) map[string]traits {
 	table := map[string]traits{}
 	for t, list := range of {
@@ -67,8 +67,8 @@ var fileNames = words(map[traits]string{
 		owners codeowners patents security contributing code_of_conduct`,
 })
 
-// fileStarts and fileEnds are beginnings and ends of file names, in lower case. The first one that matches a name
-// counts.
+// fileStarts and fileEnds are beginnings and ends of file names, in lower case. The first element that matches a name
+// determines the traits.
 var (
 	fileStarts = []affix{
 		{"tsconfig.", manifest}, {"tsconfig-", manifest}, {"requirements", manifest}, {"dockerfile.", manifest}, {"docker-compose", manifest},

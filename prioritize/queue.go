@@ -83,7 +83,7 @@ func (q *Queue) Drop(id object.ID) bool {
 	return ok
 }
 
-// Best returns the class of the most urgent want, and false if the queue is empty.
+// Best returns the class of the most urgent want. It returns false if the queue is empty.
 func (q *Queue) Best() (Class, bool) {
 	if len(q.heap) == 0 {
 		return 0, false
@@ -91,7 +91,7 @@ func (q *Queue) Best() (Class, bool) {
 	return q.slots[q.heap[0]].want.Class, true
 }
 
-// Take removes and returns up to n wants of class worst or a more urgent class, the most urgent first.
+// Take removes and returns up to n wants, the most urgent first. It takes no want whose class is less urgent than worst.
 func (q *Queue) Take(worst Class, n int) []Want {
 	var taken []Want
 	for len(taken) < n && len(q.heap) > 0 {
@@ -108,7 +108,7 @@ func (q *Queue) Take(worst Class, n int) []Want {
 // Len returns the number of queued wants.
 func (q *Queue) Len() int { return len(q.heap) }
 
-// LenClass returns the number of queued wants of each class, without classes that have none.
+// LenClass returns the number of queued wants of each class. Classes without wants are left out.
 func (q *Queue) LenClass() map[Class]int {
 	m := map[Class]int{}
 	for c, n := range q.counts {
@@ -136,11 +136,11 @@ func (q *Queue) remove(i int32) {
 	q.counts[s.want.Class]--
 	// Clear the slot, so that the memory of the path can be freed.
 	*s = slot{}
-	// The last entry of the heap moves to the gap, and from there up or down to its position.
+	// The last entry of the heap moves to the gap, and then up or down to its position.
 	q.swap(at, last)
 	q.heap = q.heap[:last]
 	if last == 0 {
-		*q = Queue{byID: map[object.ID]int32{}, pushes: q.pushes} // a new map, since maps never shrink
+		*q = Queue{byID: map[object.ID]int32{}, pushes: q.pushes} // release the memory of the map, because maps never shrink
 		return
 	}
 	q.free = append(q.free, i)
@@ -149,8 +149,8 @@ func (q *Queue) remove(i int32) {
 	}
 }
 
-// less reports whether the want at position a of the heap is more urgent than the want at position b. No two wants
-// are equally urgent, since the field pushed differs.
+// less reports whether the want at position a of the heap is more urgent than the want at position b. No two wants are
+// equally urgent, because the field pushed is different in each.
 func (q *Queue) less(a, b int) bool {
 	x, y := &q.slots[q.heap[a]], &q.slots[q.heap[b]]
 	switch {
