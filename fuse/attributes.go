@@ -8,7 +8,7 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// isFile reports whether mode describes a regular file. The kernel relies on the size of regular files only.
+// isFile reports whether mode describes a regular file. The kernel relies only on the sizes of regular files.
 func isFile(mode uint32) bool { return mode&syscall.S_IFMT == syscall.S_IFREG }
 
 // GetAttr returns the attributes of a node. If the system call that caused the request does not need the size of a
@@ -39,7 +39,7 @@ func (f *writable) attr(w *waiter, in *raw.GetAttrIn) (worktree.Attr, error) {
 }
 
 // SetAttr changes the attributes that the request selects. The kernel also sends a SETATTR without a system call that
-// asks for it, to set times: with a writeback cache only the kernel knows when a file was last written (fs/fuse/dir.c,
+// requests it, to set times: with a writeback cache only the kernel knows when a file was last written (fs/fuse/dir.c,
 // fuse_flush_times).
 func (f *writable) SetAttr(cancel <-chan struct{}, in *raw.SetAttrIn, out *raw.AttrOut) raw.Status {
 	w := f.wait(cancel, &in.InHeader)
@@ -47,9 +47,9 @@ func (f *writable) SetAttr(cancel <-chan struct{}, in *raw.SetAttrIn, out *raw.A
 	n, c := worktree.Node(in.NodeId), change(in)
 	resize := c.Set&worktree.SetSize != 0
 	if resize && c.Size != 0 && f.sizes.state(n) == sizeUnknown {
-		// The kernel must know the size before the file is resized: otherwise a stat after this change, but before the
-		// kernel has updated its own size, would return size 0. Waiting for the size here costs nothing more, since the
-		// contents are needed for the change anyway.
+		// Send the size to the kernel before the file is resized. Otherwise a stat after the resize, but before the kernel
+		// has updated its own size, would return size 0. The wait for the size costs nothing more, since the contents are
+		// needed for the resize anyway.
 		if _, err := f.sendSize(w, n); err != nil {
 			return f.fail(opSetAttr, &in.InHeader, err)
 		}
@@ -65,7 +65,7 @@ func (f *writable) SetAttr(cancel <-chan struct{}, in *raw.SetAttrIn, out *raw.A
 	return raw.OK
 }
 
-// change converts a SETATTR request to the worktree.Change that it asks for.
+// change converts a SETATTR request to the worktree.Change that it requests.
 func change(in *raw.SetAttrIn) worktree.Change {
 	c := worktree.Change{
 		Mode: in.Mode, UID: in.Uid, GID: in.Gid, Size: int64(in.Size),
@@ -95,10 +95,9 @@ func change(in *raw.SetAttrIn) worktree.Change {
 		c.Mtime = worktree.NowTime
 	}
 	if in.Valid&^(raw.FATTR_FH|raw.FATTR_LOCKOWNER) == 0 {
-		// A request that selects no attributes means that a write, a fallocate(2) or a copy by this caller must drop
-		// mode bits (fs/inode.c, file_remove_privs), and that the file system has to find out which bits these are
-		// (fs/fuse/dir.c, fuse_setattr). For a write, the WRITE request has a flag for this purpose; the requests for
-		// the other two have none.
+		// A request that selects no attributes means that a write, a fallocate(2) or a copy by this caller must drop mode
+		// bits (fs/inode.c, file_remove_privs), and that the file system has to find out which bits these are (fs/fuse/dir.c,
+		// fuse_setattr). A WRITE request has a flag for this purpose, but the requests for fallocate(2) and copies have none.
 		c.Set = worktree.KillPriv
 	}
 	return c

@@ -25,7 +25,7 @@ func residentBuffers(s *raw.Server) error {
 	}
 	pool := (*sync.Pool)(unsafe.Pointer(field.UnsafeAddr()))
 	fresh := pool.New
-	*pool = sync.Pool{New: func() any { // the new pool does not contain the buffer into which INIT was read
+	*pool = sync.Pool{New: func() any { // the new pool does not contain the buffer that go-fuse has used to read INIT
 		buffer := fresh()
 		b := buffer.([]byte)
 		for i := 0; i < len(b); i += os.Getpagesize() {

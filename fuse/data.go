@@ -9,12 +9,12 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// Read returns a part of a file's contents. If the file turns out to have another size than was reported to the
-// kernel, Read fails with EIO and makes the kernel look the file up again.
+// Read returns a part of a file's contents. If the size of the file is not the size that was reported to the kernel, Read
+// fails with EIO and makes the kernel look the file up again.
 func (f *writable) Read(cancel <-chan struct{}, in *raw.ReadIn, buf []byte) (raw.ReadResult, raw.Status) {
 	n := worktree.Node(in.NodeId)
 	if f.resized.wrong(n) {
-		return nil, raw.EIO // no log message: the first Read of this file that failed has logged the wrong size
+		return nil, raw.EIO // no log message, because the first failed Read of this file has logged the wrong size
 	}
 	result, err := f.read(cancel, in, buf)
 	if errors.Is(err, worktree.ErrResized) {
@@ -23,8 +23,8 @@ func (f *writable) Read(cancel <-chan struct{}, in *raw.ReadIn, buf []byte) (raw
 	return result, f.fail(opRead, &in.InHeader, err)
 }
 
-// Write writes data to a file. Usually the kernel sends it to write back its cache, and no process waits for the
-// reply. Only if the write drops set-user-ID or set-group-ID does the writing process wait.
+// Write writes data to a file. Usually the kernel sends the request to write back its cache, and no process waits for the
+// reply. A process waits only if the write drops set-user-ID or set-group-ID.
 func (f *writable) Write(cancel <-chan struct{}, in *raw.WriteIn, data []byte) (uint32, raw.Status) {
 	round := f.writes.begin()
 	defer f.writes.end(round)
@@ -37,8 +37,8 @@ func (f *writable) Write(cancel <-chan struct{}, in *raw.WriteIn, data []byte) (
 	return uint32(n), f.fail(opWrite, &in.InHeader, err)
 }
 
-// Flush answers the first close(2) with ENOSYS, after which the kernel sends no more FLUSH. It still writes back its
-// cache on close(2) and reports errors of those writes (fs/fuse/file.c, fuse_flush).
+// Flush answers the first close(2) with ENOSYS, after which the kernel sends no more FLUSH. On close(2), the kernel still
+// writes back its cache and reports errors of those writes (fs/fuse/file.c, fuse_flush).
 func (f *writable) Flush(<-chan struct{}, *raw.FlushIn) raw.Status {
 	return raw.ENOSYS
 }
@@ -83,7 +83,7 @@ func (f *writable) Fallocate(cancel <-chan struct{}, in *raw.FallocateIn) raw.St
 	return f.fail(opFallocate, &in.InHeader, err)
 }
 
-// CopyFileRange copies a range from one file to another and returns the number of bytes copied. The kernel sends it
+// CopyFileRange copies a range from one file to another and returns the number of bytes copied. The kernel sends the request
 // after it has written back both ranges (fs/fuse/file.c, __fuse_copy_file_range).
 func (f *writable) CopyFileRange(cancel <-chan struct{}, in *raw.CopyFileRangeIn) (uint32, raw.Status) {
 	w := f.wait(cancel, &in.InHeader)
@@ -92,20 +92,20 @@ func (f *writable) CopyFileRange(cancel <-chan struct{}, in *raw.CopyFileRangeIn
 	var copied int64
 	err := f.ensureSize(w, to)
 	if err == nil {
-		// The reply has only 32 bits for the number of bytes. A program calls copy_file_range(2) again for the
-		// remaining bytes.
+		// The reply has only 32 bits for the number of bytes, so a longer copy is shortened. The program then calls
+		// copy_file_range(2) again for the remaining bytes.
 		length := int64(min(in.Len, maxCopy))
 		copied, err = f.tree.CopyRange(w, from, int64(in.OffIn), to, int64(in.OffOut), length)
 	}
 	return uint32(copied), f.fail(opCopyFileRange, &in.InHeader, err)
 }
 
-const maxCopy = 1 << 30 // the maximum number of bytes that one COPY_FILE_RANGE copies
+const maxCopy = 1 << 30 // maximum number of bytes that one COPY_FILE_RANGE copies
 
-// Lseek returns the next offset of data, or of a hole (SEEK_DATA, SEEK_HOLE). The kernel sends it without writing
+// Lseek returns the next offset of data, or of a hole (SEEK_DATA, SEEK_HOLE). The kernel sends the request without writing
 // back its cache (fs/fuse/file.c, fuse_lseek), which may contain data where the tree still has a hole. So Lseek first
-// invalidates the pages, which makes the kernel write them back (fuse_reverse_inval_inode, fuse_launder_folio); those
-// WRITEs are answered while Lseek waits.
+// invalidates the pages, which makes the kernel write them back (fuse_reverse_inval_inode, fuse_launder_folio); the WRITEs
+// for these pages are answered while Lseek waits.
 func (f *writable) Lseek(cancel <-chan struct{}, in *raw.LseekIn, out *raw.LseekOut) raw.Status {
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()

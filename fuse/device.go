@@ -15,31 +15,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Device connects a mount to the process that serves it. It consists of an open /dev/fuse, the kernel's first request
-// (INIT), and the reply to INIT. A process that has all three can continue a mount of another process: the kernel
-// keeps the mount as long as any process has the device open, and resends the requests that were read and not
-// answered (FUSE_NOTIFY_RESEND).
+// Device connects a mount to the process that serves the mount. It consists of an open /dev/fuse, the kernel's first request
+// (INIT), and the reply to INIT. A process that has all three can continue a mount of another process: the kernel keeps the
+// mount as long as any process has the device open, and resends the requests that were read and not answered
+// (FUSE_NOTIFY_RESEND).
 type Device struct {
 	file   *os.File // the open /dev/fuse of the mount
 	init   []byte   // the INIT request, as read from the device
 	answer []byte   // the reply to INIT; empty before the first Serve
-	served int      // the descriptor from which go-fuse reads requests; valid while the mount is served
+	served int      // descriptor from which go-fuse reads requests; valid while the mount is served
 }
 
 // ErrUnfit means that this program cannot take a mount over, because the version that started the mount answered INIT
-// differently. The kernel applies the first answer for as long as the mount exists.
+// differently, and the kernel applies that first answer for as long as the mount exists.
 var ErrUnfit = errors.New("mount was started by an incompatible version of artifactfs")
 
-// errHello means that the stored bytes are not an INIT request.
+// errHello means that bytes that should be an INIT request are not one.
 var errHello = errors.New("first request of the kernel is not INIT")
 
 const (
 	opcodeInit   = 26      // FUSE_INIT in the kernel's uapi/linux/fuse.h
 	notifyResend = 7       // FUSE_NOTIFY_RESEND in the same file
-	maxHello     = 1 << 13 // size in bytes of the buffer for INIT; the kernel refuses reads with a smaller one (FUSE_MIN_READ_BUFFER)
+	maxHello     = 1 << 13 // size of the buffer for INIT in bytes; the kernel refuses reads with a smaller buffer (FUSE_MIN_READ_BUFFER)
 
-	// resent is the bit in the id of a request that was sent before (FUSE_UNIQUE_RESEND). The previous process may
-	// have carried out such a request without answering it.
+	// resent is the bit in the id of a request that was sent before (FUSE_UNIQUE_RESEND). The previous process may have
+	// carried out such a request without answering it.
 	resent = 1 << 63
 )
 
@@ -68,8 +68,8 @@ func Attach(dir string, o Options) (*Device, error) {
 	return d, nil
 }
 
-// Adopt returns the Device of a mount that no process has served yet. Another process, perhaps one with more
-// privileges, may have mounted it. Adopt reads the kernel's INIT request from file.
+// Adopt returns the Device of a mount that no process has served yet. The mount may have been made by another process,
+// perhaps one with more privileges. Adopt reads the kernel's INIT request from file.
 func Adopt(file *os.File) (*Device, error) {
 	request := make([]byte, maxHello)
 	n, err := retryEINTR(func() (int, error) { return unix.Read(int(file.Fd()), request) })
@@ -83,7 +83,7 @@ func Adopt(file *os.File) (*Device, error) {
 	return d, nil
 }
 
-// Inherit returns the Device of a mount that another process has served. hello is the result of Device.Hello in that
+// Inherit returns the Device of a mount that another process has served. hello is the result of Device.Hello in the other
 // process.
 func Inherit(file *os.File, hello []byte) (*Device, error) {
 	d := &Device{file: file}
@@ -101,21 +101,21 @@ func Inherit(file *os.File, hello []byte) (*Device, error) {
 // File returns the open /dev/fuse. Serve closes the file when the mount has ended.
 func (d *Device) File() *os.File { return d.file }
 
-// Hello returns the INIT request and the reply to it, in the form that Inherit reads. A successor needs them beside
+// Hello returns the INIT request and the reply to it, in the form that Inherit reads. A successor needs both in addition to
 // the open device. The reply is included only after Serve has returned.
 func (d *Device) Hello() []byte {
 	b := binary.LittleEndian.AppendUint32(nil, uint32(len(d.init)))
 	return append(append(b, d.init...), d.answer...)
 }
 
-// CanMove reports whether another process can take the mount over. Linux before 6.9 cannot resend unanswered
-// requests, so the callers of those requests would wait forever.
+// CanMove reports whether another process can take the mount over. Linux before 6.9 cannot resend unanswered requests, so
+// after a takeover the callers of those requests would wait forever.
 func (d *Device) CanMove() bool {
 	in, err := d.hello()
 	return err == nil && in.Flags64()&raw.CAP_HAS_RESEND != 0
 }
 
-// agreed reports whether the reply to INIT may request a capability that earlier versions of this program did not
+// agreed reports whether the reply to INIT may request the capability, which earlier versions of this program did not
 // request. A mount that is taken over keeps the capabilities of its first reply.
 func (d *Device) agreed(capability uint64) bool {
 	if len(d.answer) == 0 {
@@ -142,10 +142,9 @@ func (d *Device) hello() (in raw.InitIn, err error) {
 	return in, nil
 }
 
-// begin creates a go-fuse server that passes requests to f, and makes the server answer INIT. go-fuse insists on
-// reading INIT, but the kernel sends INIT only once, so begin offers the stored INIT on a socket. Then begin replaces
-// the socket's descriptor by the device. If the answer differs from the one that an earlier process sent, the error is
-// ErrUnfit.
+// begin creates a go-fuse server that passes requests to f, and makes the server answer INIT. go-fuse always reads INIT
+// first, but the kernel sends INIT only once, so begin offers the stored INIT on a socket. Then begin replaces the socket's
+// descriptor by the device. If the answer differs from the answer that an earlier process sent, the error is ErrUnfit.
 func (d *Device) begin(f raw.RawFileSystem, o *raw.MountOptions) (*raw.Server, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -156,7 +155,7 @@ func (d *Device) begin(f raw.RawFileSystem, o *raw.MountOptions) (*raw.Server, e
 	if _, err := unix.Write(pair[1], d.init); err != nil {
 		return nil, errors.Join(os.NewSyscallError("write", err), unix.Close(pair[0]))
 	}
-	s, err := raw.NewServer(f, fmt.Sprintf("/dev/fd/%d", pair[0]), o) // the server owns pair[0] from now on
+	s, err := raw.NewServer(f, fmt.Sprintf("/dev/fd/%d", pair[0]), o) // from now on, the server owns pair[0]
 	if err != nil {
 		return nil, err
 	}
@@ -195,8 +194,8 @@ func (d *Device) resend() error {
 	return nil
 }
 
-// attachDirect mounts at dir, as root, by mount(2), and returns the open device. It must not call stat on dir: below
-// an automount (autofs) every look-up of dir waits for the very mount that is being made.
+// attachDirect mounts at dir, as root, by mount(2), and returns the open device. It must not call stat on dir: below an
+// automount (autofs) every look-up of dir waits until this mount exists.
 func attachDirect(dir string, o Options) (*os.File, error) {
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -224,7 +223,7 @@ func attachDirect(dir string, o Options) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "/dev/fuse"), nil
 }
 
-// retryEINTR calls f until it returns another error than EINTR.
+// retryEINTR calls f until the error is not EINTR.
 func retryEINTR(f func() (int, error)) (int, error) {
 	for {
 		n, err := f()

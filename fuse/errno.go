@@ -11,9 +11,8 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// statusOf converts an error to the errno that the calling process gets; errors that are not in its table become EIO.
-// expected reports whether the errno describes the error completely. If expected is false, the caller must log the
-// error.
+// statusOf converts an error to the errno that the calling process gets. Errors that are not in its table become EIO.
+// expected reports whether the errno describes the error completely. If expected is false, the caller must log the error.
 func statusOf(err error) (status raw.Status, expected bool) {
 	switch {
 	case err == nil:
@@ -39,13 +38,13 @@ func statusOf(err error) (status raw.Status, expected bool) {
 			syscall.ERANGE, syscall.EROFS, syscall.EXDEV:
 			return raw.Status(errno), true // ordinary results of system calls, for which programs are prepared
 		case syscall.ENOSPC, syscall.EDQUOT, syscall.ENOMEM:
-			return raw.Status(errno), false // a fault of the host, which its administrator should find in the log
+			return raw.Status(errno), false // the host has a fault, which its administrator should find in the log
 		}
 	}
-	if errors.Is(err, fs.ErrPermission) { // the remote denies access; errors.Is is also true for EPERM, which was handled above
+	if errors.Is(err, fs.ErrPermission) { // the remote denies access; EPERM, for which errors.Is also returns true, was handled above
 		return raw.EACCES, false
 	}
-	// Among these errors are deadlines, unreachable remotes and corrupt objects. ENOSYS in particular must not be
-	// returned: after it the kernel would send no further request of this kind while the mount exists.
+	// These errors include deadlines, unreachable remotes and corrupt objects. ENOSYS in particular must not be returned,
+	// because the kernel would then send no further request of this kind while the mount exists.
 	return raw.EIO, false
 }

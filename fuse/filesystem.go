@@ -16,14 +16,14 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// forever is the time for which replies let the kernel cache entries and attributes. Changes that the kernel does not
-// make itself are invalidated explicitly (Server.Invalidate).
+// forever is the time for which replies let the kernel cache entries and attributes. If they change without a request of the
+// kernel, they are invalidated explicitly (Server.Invalidate).
 const forever = 10 * 365 * 24 * time.Hour
 
-// fileSystem answers the requests that only read, for read-only and writable mounts, and refuses all others with EROFS
-// (readOnly). A writable mount wraps its fileSystem in a writable. A request that neither type implements is answered
-// with ENOSYS. After ENOSYS to FLUSH, ACCESS or a similar request, the kernel does that operation without a request
-// from then on.
+// fileSystem answers the requests that only read, for read-only and writable mounts, and refuses all others with EROFS (see
+// readOnly). For a writable mount, the type writable contains a fileSystem. A request that neither type implements is
+// answered with ENOSYS. After ENOSYS to FLUSH, ACCESS or a similar request, the kernel no longer sends such requests and does
+// the operation alone.
 type fileSystem struct {
 	readOnly
 	tree   *worktree.Tree
@@ -37,12 +37,12 @@ type fileSystem struct {
 	device *Device       // the open /dev/fuse that server reads
 	kernel uint64        // capabilities of the kernel: CAP_ bits, set by Init
 	gone   chan struct{} // closed when the mount has ended; every waiting request then fails
-	leave  sync.Once     // makes endWaits close gone only once
+	leave  sync.Once     // makes endWaits close the channel gone only once
 }
 
-// Sampled returns a log that writes, of each message text, the first 10 messages of a second and then every 1000th.
-// While the remote is unreachable, a process that reads a whole tree makes thousands of requests fail every second. All
-// mounts of a process share one sampled log, because the counters of a sampler take half a megabyte.
+// Sampled returns a log that writes, of each message text, the first 10 messages of a second and then every 1000th. While the
+// remote is unreachable, a process that reads a whole tree makes thousands of requests fail every second. All mounts of a
+// process share one sampled log, because the counters of a sampler take half a megabyte.
 func Sampled(log *zap.Logger) *zap.Logger {
 	return log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
 		return zapcore.NewSamplerWithOptions(c, time.Second, 10, 1000)
@@ -73,9 +73,8 @@ func (f *fileSystem) endWaits() { f.leave.Do(func() { close(f.gone) }) }
 // OnUnmount ends the waits of all requests. go-fuse calls it when the mount has ended.
 func (f *fileSystem) OnUnmount() { f.endWaits() }
 
-// Open answers the first open of a mount. Where the kernel has CAP_NO_OPEN_SUPPORT the answer is ENOSYS, after which
-// the kernel opens all files without a request. A kernel without that capability would report ENOSYS to the program
-// that opens the file.
+// Open answers the first open of a mount. If the kernel has CAP_NO_OPEN_SUPPORT the answer is ENOSYS, after which the kernel
+// opens all files without a request. A kernel without that capability would report ENOSYS to the program that opens the file.
 func (f *fileSystem) Open(_ <-chan struct{}, _ *raw.OpenIn, out *raw.OpenOut) raw.Status {
 	return f.stateless(raw.CAP_NO_OPEN_SUPPORT, out, raw.FOPEN_KEEP_CACHE)
 }
@@ -86,8 +85,8 @@ func (f *fileSystem) OpenDir(_ <-chan struct{}, _ *raw.OpenIn, out *raw.OpenOut)
 	return f.stateless(raw.CAP_NO_OPENDIR_SUPPORT, out, raw.FOPEN_KEEP_CACHE|raw.FOPEN_CACHE_DIR)
 }
 
-// stateless returns ENOSYS if the kernel has the given capability, since such a kernel then opens without requests.
-// Otherwise the open succeeds with flags and without a file handle.
+// stateless returns ENOSYS if the kernel has the given capability, because such a kernel then opens files without requests.
+// Otherwise the open succeeds with the given flags and without a file handle.
 func (f *fileSystem) stateless(capability uint64, out *raw.OpenOut, flags uint32) raw.Status {
 	if f.kernel&capability != 0 {
 		return raw.ENOSYS
@@ -120,7 +119,7 @@ func (f *fileSystem) fail(op op, h *raw.InHeader, err error) raw.Status {
 		status, expected = raw.EIO, false
 	}
 	if op.ofData() && status == raw.Status(syscall.ESTALE) {
-		expected = false // ESTALE is a fault: the kernel knows the node of an open file, so the tree must have the node
+		expected = false // ESTALE is a fault, because the kernel knows the node of an open file, so the tree must have the node
 	}
 	if !expected {
 		path, _ := f.tree.Path(worktree.Node(h.NodeId))
@@ -129,9 +128,10 @@ func (f *fileSystem) fail(op op, h *raw.InHeader, err error) raw.Status {
 	return status
 }
 
-// panicked answers a request whose handler has panicked with EIO and logs the stack, so that the process continues.
+// panicked logs the panic of a request's handler with the stack, and returns EIO as the answer, so that the process
+// continues.
 func (f *fileSystem) panicked(cause any) raw.Status {
-	f.ops.pending.Add(-1) // the panic has skipped observed.end, which does this
+	f.ops.pending.Add(-1) // the panic has skipped observed.end, which would decrease the count
 	f.log.Error("recover from panic in request", zap.Error(fmt.Errorf("panic: %v", cause)), zap.ByteString("stack", debug.Stack()))
 	return raw.EIO
 }

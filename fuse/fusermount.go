@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fusermount3(1) mounts and unmounts for users who may not call mount(2). It sends the open device over a socket,
-// whose descriptor number it takes from the environment.
+// fusermount3(1) mounts and unmounts for users who may not call mount(2). It sends the open device over a socket. It reads
+// the descriptor number of this socket from an environment variable.
 const (
 	fusermountName = "fusermount3"
 	fusermountEnv  = "_FUSE_COMMFD=3" // the first of exec.Cmd's ExtraFiles has descriptor 3
@@ -28,7 +28,7 @@ func attachFusermount(dir string, o Options) (*os.File, error) {
 	}
 	ours, theirs := pair[0], os.NewFile(uintptr(pair[1]), "socket")
 	defer unix.Close(ours)
-	// An unescaped comma in the name would end the option.
+	// In the name, an unescaped comma would end the mount option.
 	escape := strings.NewReplacer(`\`, `\\`, ",", `\,`)
 	options := []string{
 		"nosuid", "nodev", "default_permissions", "fsname=" + escape.Replace(o.FsName), "subtype=" + subtype,
@@ -54,7 +54,7 @@ func attachFusermount(dir string, o Options) (*os.File, error) {
 	return receiveDevice(ours)
 }
 
-// receiveDevice returns the device that fusermount3 has sent over the socket. The program must have ended:
+// receiveDevice returns the device that fusermount3 has sent over the socket. The program must have ended, because
 // receiveDevice does not wait for the message.
 func receiveDevice(socket int) (*os.File, error) {
 	data, control := make([]byte, 16), make([]byte, unix.CmsgSpace(4))
@@ -74,8 +74,8 @@ func receiveDevice(socket int) (*os.File, error) {
 	return nil, errors.New(fusermountName + " returned no FUSE descriptor")
 }
 
-// fusermount unmounts with fusermount3. flags is 0 or MNT_DETACH. The error is ErrBusy if the mount still exists
-// afterwards.
+// fusermount unmounts with fusermount3. flags is 0 or MNT_DETACH. The error is ErrBusy if the mount still exists after
+// fusermount3 has ended.
 func (s *Server) fusermount(ctx context.Context, flags int) error {
 	args := []string{"-u", "--", s.dir}
 	if flags == unix.MNT_DETACH {
@@ -85,7 +85,7 @@ func (s *Server) fusermount(ctx context.Context, flags int) error {
 	if err == nil {
 		return nil
 	}
-	// fusermount3 states the cause only in its output, which is for people. If the mount still exists, it is in use.
+	// fusermount3 states the cause only in text for people. If the mount still exists, the cause is that the mount is in use.
 	if listed(s.dir) {
 		return fmt.Errorf("%w: %s", ErrBusy, bytes.TrimSpace(out))
 	}

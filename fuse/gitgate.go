@@ -14,26 +14,26 @@ import (
 const gitName = ".git"
 
 // gitGate makes look-ups of ".git" in the root wait until the git directory is ready. Until then the replies forbid the
-// kernel to cache the entry, so that it sends every look-up.
+// kernel to cache the entry, so that the kernel sends every look-up.
 //
-// A look-up of a name that the kernel does not know holds the lock of the directory (fs/namei.c, lookup_slow), and
-// processes that create or remove entries of the root would wait for that lock. A look-up of a name that the kernel
-// knows, but must verify, holds no lock (fs/fuse/dir.c, fuse_dentry_revalidate). So the method known looks the name up
-// once, before any other process can use the mount, and pass answers that look-up without waiting. If memory pressure
-// makes the kernel forget the name while a look-up waits, changes of the root's entries wait too.
+// A look-up of a name that the kernel does not know holds the lock of the directory (fs/namei.c, lookup_slow), and processes
+// that create or remove entries of the root would wait for that lock. A look-up of a name that the kernel knows, but must
+// verify, holds no lock (fs/fuse/dir.c, fuse_dentry_revalidate). So the method known looks the name up once, before any other
+// process can use the mount, and the method pass lets this look-up be answered without waiting. If memory pressure makes the
+// kernel forget the name while a look-up waits, changes of the root's entries wait too.
 type gitGate struct {
 	await func(ctx context.Context, pid uint32) (done bool) // Options.Await; nil: no look-up waits
-	open  atomic.Bool                                       // true once await has returned true
+	open  atomic.Bool                                       // set when await has returned true
 	first atomic.Uint32                                     // id of the thread in which known looks the name up; 0 before and afterwards
 }
 
-// guards reports whether name in dir is ".git" in the root and look-ups of it still have to wait.
+// guards reports whether the name in dir is ".git" in the root and look-ups of it must still wait.
 func (g *gitGate) guards(dir worktree.Node, name string) bool {
 	return g.await != nil && dir == worktree.Root && name == gitName && !g.open.Load()
 }
 
-// pass returns when the look-up of name in dir may be answered; for ".git" it calls await first. keep reports whether
-// the kernel may cache the reply. If the wait was interrupted, pass returns the error of the context.
+// pass returns when the look-up of the name in dir may be answered. For ".git" it calls await first. keep reports whether the
+// kernel may cache the reply. If the wait was interrupted, pass returns the error of the context.
 func (g *gitGate) pass(w *waiter, dir worktree.Node, name string) (keep bool, err error) {
 	if !g.guards(dir, name) {
 		return true, nil
@@ -48,7 +48,7 @@ func (g *gitGate) pass(w *waiter, dir worktree.Node, name string) (keep bool, er
 	return false, w.Err()
 }
 
-// known makes the kernel know the name ".git": it looks the name up from a thread that pass does not let wait.
+// known makes the kernel know the name ".git". It looks the name up in a thread that pass does not let wait.
 func (g *gitGate) known(dir string) error {
 	if g.await == nil {
 		return nil
@@ -57,8 +57,8 @@ func (g *gitGate) known(dir string) error {
 		g.first.Store(uint32(unix.Gettid()))
 		defer g.first.Store(0)
 		var st unix.Stat_t
-		// If the look-up fails, the only consequence is that changes of the root's entries wait as long as the first
-		// look-up of the name does.
+		// If this look-up fails, changes of the root's entries wait as long as the first look-up of the name waits. Nothing
+		// else depends on it.
 		_ = unix.Lstat(filepath.Join(dir, gitName), &st)
 		return nil
 	})

@@ -21,21 +21,21 @@ import (
 // calls never do so, and programs with timers (git's progress display, profilers, Go's scheduler) take EINTR for an I/O
 // error. So an interrupt ends the wait only once a signal that stops processes is pending (stopSignals).
 type waiter struct {
-	cancel  <-chan struct{}  // closed by go-fuse when the kernel reports an interrupt
+	cancel  <-chan struct{}  // go-fuse closes this channel when the kernel reports an interrupt
 	gone    <-chan struct{}  // closed when the mount has ended
-	pid     uint32           // the thread that made the request
+	pid     uint32           // id of the thread that made the request
 	request worktree.Request // identity of the request for the working tree
 
 	ops    *counters
 	cost   metrics.Cost  // data that the request had to wait for
-	traced *metrics.Cost // the copy of cost that the listeners of Trace get; nil without listeners
+	traced *metrics.Cost // copy of cost for the listeners of Trace; nil if there are none
 
 	mu   sync.Mutex
-	done chan struct{} // created by the first call of Done; closed when the context is done
+	done chan struct{} // channel that Done returns; closed when the context is done
 	err  error         // result of Err; guarded by mu
 
 	finished chan struct{}  // closed by finish, so that watch returns
-	watcher  sync.WaitGroup // counts the goroutine that runs watch
+	watcher  sync.WaitGroup // waits for the goroutine that runs watch
 }
 
 // recheck is the interval at which pending signals are read from /proc after an interrupt. The kernel reports only
@@ -66,11 +66,11 @@ func (w *waiter) finish() {
 	}
 }
 
-// Deadline returns false: a request has no time limit.
+// Deadline returns false, because a request has no time limit.
 func (w *waiter) Deadline() (time.Time, bool) { return time.Time{}, false }
 
-// Value returns the identity of the request for worktree.RequestKey and its cost for metrics.CostKey, which the
-// layers below read.
+// Value returns the identity of the request for the key worktree.RequestKey, and its cost for the key metrics.CostKey. The
+// layers below use both.
 func (w *waiter) Value(key any) any {
 	switch key.(type) {
 	case worktree.RequestKey:
@@ -100,8 +100,8 @@ func (w *waiter) Done() <-chan struct{} {
 	return w.done
 }
 
-// watch closes done when the mount has ended or the process has received a signal that stops processes. It returns
-// early when finish is called.
+// watch closes the channel done when the mount has ended or the process has received a signal that stops processes. It
+// returns early when finish is called.
 func (w *waiter) watch() {
 	select {
 	case <-w.finished:
@@ -118,8 +118,8 @@ func (w *waiter) watch() {
 	close(w.done)
 }
 
-// awaitStop is called after an interrupt. It returns true once one of stopSignals is pending for the process or the
-// mount has ended, and false once finish is called.
+// awaitStop is called after an interrupt. It returns true when one of stopSignals is pending for the process or the mount has
+// ended. It returns false when finish is called before that.
 func (w *waiter) awaitStop() bool {
 	tick := time.NewTicker(recheck)
 	defer tick.Stop()
@@ -135,9 +135,9 @@ func (w *waiter) awaitStop() bool {
 	return true
 }
 
-// stopSignals is the set of signals that end a process or ask it to end; bit n-1 stands for signal n. Other signals
-// whose default action kills a process without a handler are not needed here: the kernel turns them into SIGKILL
-// before they are pending (kernel/signal.c, complete_signal).
+// stopSignals is the set of signals that end a process or ask it to end; bit n-1 stands for signal n. Other signals whose
+// default action kills a process are not in the set: if the process has no handler, the kernel turns them into SIGKILL before
+// they are pending (kernel/signal.c, complete_signal).
 const stopSignals uint64 = 1<<(syscall.SIGHUP-1) | 1<<(syscall.SIGINT-1) | 1<<(syscall.SIGQUIT-1) |
 	1<<(syscall.SIGABRT-1) | 1<<(syscall.SIGKILL-1) | 1<<(syscall.SIGTERM-1)
 
@@ -146,7 +146,7 @@ const stopSignals uint64 = 1<<(syscall.SIGHUP-1) | 1<<(syscall.SIGINT-1) | 1<<(s
 func stopping(tid uint32) bool {
 	status, err := proc.Of(int(tid)).Status()
 	if err != nil {
-		return true // the thread has ended, or is in a namespace that cannot be seen
+		return true // the thread has ended, or is in a namespace that this process cannot see
 	}
 	return pendingStop(status)
 }

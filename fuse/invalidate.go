@@ -12,10 +12,10 @@ import (
 // notice waits for the lock of a directory.
 const notifiers = 4
 
-// Invalidate makes the kernel drop the names and attributes in stale, which have changed without a request. The
-// kernel then looks up those names again, including those that it had cached as absent, and lists those directories
-// again. Invalidate must not be called while answering a request: dropping an entry takes the lock of its directory,
-// whose holder may wait for a reply.
+// Invalidate makes the kernel drop the names and attributes in stale, which have changed without a request. The kernel then
+// looks up those names again, including the names that it had cached as absent, and lists those directories again. Invalidate
+// must not be called while answering a request: dropping an entry takes the lock of its directory, and the process that holds
+// this lock may wait for a reply.
 func (s *Server) Invalidate(stale worktree.Stale) {
 	places := make(chan worktree.Place)
 	var all sync.WaitGroup
@@ -36,8 +36,8 @@ func (s *Server) Invalidate(stale worktree.Stale) {
 	all.Wait()
 	s.device.tellKernel(func() raw.Status {
 		for _, n := range stale.Nodes {
-			// The cached pages of a directory hold its listing, so they are invalidated too. The pages of a file
-			// remain valid: the contents of a node never change in this way.
+			// The cached pages of a directory contain its listing, so they are invalidated too. The pages of a file remain
+			// valid, because the contents of a node never change without a request.
 			off := int64(-1)
 			if stale.Dirs[n] {
 				off = 0

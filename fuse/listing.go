@@ -23,17 +23,17 @@ func (f *fileSystem) ReadDirPlus(cancel <-chan struct{}, in *raw.ReadIn, out *ra
 	return f.listPlus(w, in, out, fillEntry)
 }
 
-// listPlus lists entries with attributes, which saves the kernel a LOOKUP for each. fill sets the attributes of one
-// entry. listPlus does not wait for sizes: an entry whose size is unknown, or that the kernel must not cache yet, has
-// node id 0, which means that it has no attributes.
+// listPlus lists entries with attributes, which saves the kernel a LOOKUP for each entry. The function fill sets the
+// attributes of one entry. listPlus does not wait for sizes: an entry whose size is unknown, or that the kernel must not
+// cache yet, has node id 0, which means that the entry has no attributes.
 func (f *fileSystem) listPlus(w *waiter, in *raw.ReadIn, out *raw.DirEntryList, fill func(*raw.EntryOut, worktree.Attr)) raw.Status {
 	return f.fail(opReadDirPlus, &in.InHeader, f.list(w, in, func(e raw.DirEntry, dot bool) bool {
 		entry := out.AddDirLookupEntry(e)
 		if entry == nil {
 			return false
 		}
-		// The entry ".git" gets no attributes until git is ready. Neither do "." and "..": the kernel ignores theirs
-		// and counts no look-up for them (fs/fuse/readdir.c, fuse_direntplus_link).
+		// The entry ".git" gets no attributes until git is ready. The entries "." and ".." get none either, because the
+		// kernel ignores their attributes and counts no look-up for them (fs/fuse/readdir.c, fuse_direntplus_link).
 		if f.git.guards(worktree.Node(in.NodeId), e.Name) {
 			return true
 		}
@@ -60,11 +60,11 @@ func offset(next uint64) uint64 {
 	return next
 }
 
-// list calls emit for each entry of a directory from in.Offset on, until emit returns false because the reply is
-// full. dot is true for "." and "..".
+// list calls emit for each entry of a directory, beginning at in.Offset, until emit returns false because the reply is full.
+// dot is true for the entries "." and "..".
 func (f *fileSystem) list(w *waiter, in *raw.ReadIn, emit func(e raw.DirEntry, dot bool) bool) error {
 	dir, from := worktree.Node(in.NodeId), in.Offset
-	if from > math.MaxInt64 { // an offset that was never returned
+	if from > math.MaxInt64 { // no reply has contained such an offset
 		return nil
 	}
 	if from < 1 && !emit(raw.DirEntry{Name: ".", Ino: in.NodeId, Mode: syscall.S_IFDIR, Off: 1}, true) {

@@ -33,9 +33,9 @@ func (f *writable) Lookup(cancel <-chan struct{}, h *raw.InHeader, name string, 
 	return raw.OK
 }
 
-// ReadDirPlus lists names with the attributes that are known. For a directory that is being redirected it returns the
-// name without attributes: with attributes, the kernel would cache the directory over which another one is about to be
-// mounted.
+// ReadDirPlus lists names with the attributes that are known. For a directory that is being redirected it returns the name
+// without attributes: with attributes, the kernel would cache this directory, although another directory is about to be
+// mounted over it.
 func (f *writable) ReadDirPlus(cancel <-chan struct{}, in *raw.ReadIn, out *raw.DirEntryList) raw.Status {
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()
@@ -61,8 +61,8 @@ func (f *writable) Mknod(cancel <-chan struct{}, in *raw.MknodIn, name string, o
 	})
 }
 
-// Mkdir creates a directory. If the directory is to be redirected, Mkdir also starts mounting another directory over
-// it.
+// Mkdir creates a directory. If the directory is to be redirected, Mkdir also starts to mount another directory over the new
+// one.
 func (f *writable) Mkdir(cancel <-chan struct{}, in *raw.MkdirIn, name string, out *raw.EntryOut) raw.Status {
 	mkdir := func(w *waiter, c worktree.Cred) (worktree.Attr, error) {
 		return f.tree.Mkdir(w, worktree.Node(in.NodeId), name, in.Mode, c)
@@ -87,7 +87,7 @@ func (f *writable) Link(cancel <-chan struct{}, in *raw.LinkIn, name string, out
 	})
 }
 
-// make answers a request that creates an entry. do creates it, and make fills in the reply.
+// make answers a request that creates an entry. The function do creates the entry, and make fills in the reply.
 func (f *writable) make(op op, cancel <-chan struct{}, h *raw.InHeader, umask uint32, name string, out *raw.EntryOut,
 	do func(*waiter, worktree.Cred) (worktree.Attr, error)) raw.Status {
 	if len(name) > object.MaxNameLen {
@@ -124,7 +124,7 @@ func (f *writable) Tmpfile(cancel <-chan struct{}, in *raw.CreateIn, out *raw.Cr
 	return raw.OK
 }
 
-// Release does nothing: there is no per-open state, and a file without a name lives until the kernel forgets it.
+// Release does nothing, because there is no state for open files; a file without a name lives until the kernel forgets it.
 func (f *writable) Release(<-chan struct{}, *raw.ReleaseIn) {}
 
 // Unlink removes an entry that is not a directory.

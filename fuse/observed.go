@@ -45,21 +45,21 @@ func (o *observed) end(s observation, status raw.Status) {
 	}
 }
 
-// setName records the name of the entry that the request is about.
+// setName records the name of the entry that the request concerns.
 func (s *observation) setName(name string) {
 	if s.event != nil {
 		s.event.name = name
 	}
 }
 
-// setNewName records the directory and the name to which an entry is moved.
+// setNewName records the directory to which an entry is moved, and its new name.
 func (s *observation) setNewName(dir uint64, name string) {
 	if s.event != nil {
 		s.event.toDir, s.event.toName = dir, name
 	}
 }
 
-// setRange records the range of the file that the request is about, in bytes.
+// setRange records the range of the file that the request concerns, in bytes.
 func (s *observation) setRange(offset, size uint64) {
 	if s.event != nil {
 		s.event.Offset, s.event.Size = int64(offset), int64(size)
@@ -76,7 +76,7 @@ func (o *observed) Lookup(cancel <-chan struct{}, h *raw.InHeader, name string, 
 	return status
 }
 
-// Forget counts and times a FORGET. It is not reported to listeners, because a FORGET has no reply.
+// Forget counts a FORGET and measures its duration. Listeners get no event, because a FORGET has no reply.
 func (o *observed) Forget(node, lookups uint64) {
 	start := time.Now()
 	o.ops.byKind[opForget].Add(1)

@@ -44,7 +44,7 @@ const (
 	opLseek
 	opCopyFileRange
 	opTmpfile
-	ops // the number of kinds
+	ops // number of kinds
 )
 
 // opNames contains the kernel's name of each kind of request.
@@ -57,8 +57,8 @@ var opNames = [ops]string{
 // String returns the kernel's name of the request, such as LOOKUP.
 func (o op) String() string { return opNames[o] }
 
-// ofData reports whether a request is about the contents of an open file. ENOENT would be a wrong reply to such a
-// request, since the file is open: it would mean that the daemon has a fault.
+// ofData reports whether a request concerns the contents of an open file. ENOENT would be a wrong reply to such a request:
+// since the file is open, ENOENT would mean that the daemon has a fault.
 func (o op) ofData() bool {
 	switch o {
 	case opRead, opWrite, opFsync, opFallocate, opLseek, opCopyFileRange:
@@ -82,12 +82,13 @@ func (l *Latencies) Each(f func(op string, h *metrics.Histogram)) {
 
 // counters counts the requests of one mount.
 type counters struct {
-	byKind  [ops]atomic.Uint64 // by op: requests since the mount was attached
-	pending atomic.Int64       // requests that are not answered yet
-	fetched atomic.Uint64      // requests that waited for the remote
+	byKind  [ops]atomic.Uint64 // number of requests since the mount was attached, by op
+	pending atomic.Int64       // number of requests that are not answered yet
+	fetched atomic.Uint64      // number of requests that waited for the remote
 }
 
-// snapshot returns the number of requests of each kind that occurred, by the kernel's name of the kind.
+// snapshot returns the number of requests of each kind, by the kernel's name of the kind. Kinds that did not occur are left
+// out.
 func (c *counters) snapshot() map[string]uint64 {
 	m := make(map[string]uint64)
 	for o := range ops {

@@ -12,12 +12,12 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// A GETATTR does not state what it is for. But the process that has caused it is blocked in a system call, which
-// /proc shows (proc(5), syscall). Many system calls only check permissions, and these must not wait for a size that
-// may have to be fetched. The functions below find out the purpose. The request waits for the size if the system call
-// cannot be read, because the thread is in a namespace that hides it, must not be traced, or uses io_uring. It also
-// waits if the attributes are for another file system that is stacked on this one: in a system call that seems to
-// need no size, that file system may read attributes to copy a file (overlayfs, copy up).
+// A GETATTR does not state its purpose. But the process that has caused it is blocked in a system call, which /proc shows
+// (proc(5), syscall). Many system calls only check permissions, and these must not wait for a size that may have to be
+// fetched. The functions below find out the purpose. The request waits for the size if the system call cannot be read,
+// because the thread is in a namespace that hides it, must not be traced, or uses io_uring. It also waits if the attributes
+// are for another file system that is stacked on this one: even in a system call that seems to need no size, that file system
+// may read attributes to copy a file (overlayfs, copy up).
 
 // sysCall is a system call that a thread is blocked in.
 type sysCall proc.SystemCall
@@ -44,9 +44,9 @@ func needsSize(tid, mode uint32) bool {
 	return true
 }
 
-// asksForAttribute reports whether a thread is in a system call that reads an extended attribute. There the kernel
-// requests the length of "security.capability" on behalf of the program (security/commoncap.c,
-// cap_inode_getsecurity), and not because of a write.
+// asksForAttribute reports whether a thread is in a system call that reads an extended attribute. In such a call the kernel
+// requests the length of "security.capability" on behalf of the program (security/commoncap.c, cap_inode_getsecurity), and
+// not because of a write.
 func asksForAttribute(tid uint32) bool {
 	c, ok := blockedIn(proc.Of(int(tid)))
 	if !ok || c.Stack < 1<<32 {
@@ -59,8 +59,8 @@ func asksForAttribute(tid uint32) bool {
 	return false
 }
 
-// blockedIn returns the system call that a thread is blocked in, and false if it cannot be read. A thread that has
-// just sent its request may still be running; blockedIn then reads again until the thread sleeps, up to about 50 ms.
+// blockedIn returns the system call that a thread is blocked in. It returns false if the system call cannot be read. A thread
+// that has just sent its request may still be running; blockedIn then reads again until the thread sleeps, up to about 50 ms.
 func blockedIn(thread proc.Process) (sysCall, bool) {
 	for pause := 20 * time.Microsecond; pause < 50*time.Millisecond; pause *= 2 {
 		c, running, ok := thread.SystemCall()
@@ -72,9 +72,9 @@ func blockedIn(thread proc.Process) (sysCall, bool) {
 	return sysCall{}, false
 }
 
-// checksPermission reports whether the kernel requests the attributes to check permissions, and not for another file
-// system that is stacked on this one. The kernel stack of the thread shows this, but only root may read it. Otherwise
-// checksPermission assumes it unless the thread's mount table lists a stacked file system.
+// checksPermission reports whether the kernel requests the attributes to check permissions, and not for another file system
+// that is stacked on this one. The kernel stack of the thread shows this, but only root may read the stack. If the stack
+// cannot be read, checksPermission returns true unless the thread's mount table lists a stacked file system.
 func checksPermission(thread proc.Process) bool {
 	stack, err := thread.Stack()
 	if err == nil {
@@ -98,10 +98,10 @@ func stacks(mountinfo []byte) bool {
 	return false
 }
 
-// indifferent reports whether the program of a thread calls stat only to find out the kind of a file, before it
-// removes, moves, changes or overwrites the file, and neither prints nor uses the size. When mv and cp have to copy,
-// they call stat once more on the open file, and that stat waits for the size. Without this exception rm would fail
-// while the remote is unreachable.
+// indifferent reports whether the program of a thread calls stat only to find out the type of a file, before it removes,
+// moves, changes or overwrites the file, and neither prints nor uses the size. When mv and cp have to copy, they call stat
+// once more on the open file, and that stat waits for the size. Without this exception rm would fail while the remote is
+// unreachable.
 func indifferent(thread proc.Process, mode uint32) bool {
 	name, err := thread.Name()
 	if err != nil {
@@ -111,7 +111,7 @@ func indifferent(thread proc.Process, mode uint32) bool {
 	// touch and unlink are not listed, because their system calls already show that they need no size.
 	case "chgrp", "chmod", "chown", "cp", "ln", "mv":
 		return true
-	case "rm": // unless rm may ask (an option, a read-only file): the text of its question depends on the size
+	case "rm": // unless rm may ask (an option, a read-only file), because the text of its question depends on the size
 		args, err := thread.Args()
 		return err == nil && mode&0o222 != 0 && !asks(args)
 	}
@@ -119,7 +119,7 @@ func indifferent(thread proc.Process, mode uint32) bool {
 }
 
 // asks reports whether one of rm's arguments may be an option that makes rm ask before it removes a file (-i, -I,
-// --interactive). It may return true for other options.
+// --interactive). It also returns true for some other options.
 func asks(args []string) bool {
 	for _, arg := range args {
 		if len(arg) > 1 && arg[0] == '-' && strings.ContainsAny(arg, "iI") {
@@ -129,20 +129,21 @@ func asks(args []string) bool {
 	return false
 }
 
-// use is the purpose for which a system call needs the attributes of a file, as far as its number and arguments show.
+// use is the purpose for which a system call needs the attributes of a file, as far as the call's number and arguments show
+// it.
 type use int
 
 const (
 	useAny     use = iota // unknown; it may need the size
-	useNone               // attributes without the size, as the mask of statx(2) shows
-	useChange             // only permissions, to open or change the file
-	useOpenHow            // depends on the flags in memory (openat2)
+	useNone               // only attributes other than the size, as the mask of statx(2) shows
+	useChange             // only permissions, because the call opens or changes the file
+	useOpenHow            // depends on the flags of openat2(2), which are in the memory of the thread
 	useStat               // depends on the program that calls stat
 )
 
 // use returns the purpose of a system call; useAny if it is not known.
 func (c sysCall) use() use {
-	// In 32-bit programs the same numbers mean other system calls. The stacks of such programs are below 4 GiB, and the
+	// In 32-bit programs the same numbers stand for other system calls. The stacks of such programs are below 4 GiB, and the
 	// stacks of 64-bit programs are above.
 	if c.Stack < 1<<32 {
 		return useAny
@@ -173,8 +174,8 @@ func (c sysCall) use() use {
 	return useAny
 }
 
-// openUse returns the purpose of an open(2) with these flags. An open for writing needs only permissions; the size is
-// requested later.
+// openUse returns the purpose of an open(2) with these flags. An open for writing needs only permissions; the kernel requests
+// the size later.
 func openUse(flags uint64) use {
 	if writes(flags) {
 		return useChange
@@ -182,8 +183,8 @@ func openUse(flags uint64) use {
 	return useAny
 }
 
-// statUse returns the purpose of a stat with these flags. A program that calls stat on an open file (AT_EMPTY_PATH)
-// wants more than the kind of the file.
+// statUse returns the purpose of a stat with these flags. A program that calls stat on an open file (AT_EMPTY_PATH) may use
+// the size, and not only the type of the file.
 func statUse(flags uint64) use {
 	if flags&unix.AT_EMPTY_PATH != 0 {
 		return useAny
@@ -191,8 +192,8 @@ func statUse(flags uint64) use {
 	return useStat
 }
 
-// writes reports whether an open with these flags needs no size: it is for writing only, where each write requests
-// the size, or it empties the file. An open with O_RDWR does need it: the program may map the file next, and for a
+// writes reports whether an open with these flags needs no size: either it is for writing only, and each write requests the
+// size, or it empties the file. An open with O_RDWR needs the size, because the program may map the file next, and for a
 // mapping the kernel does not request the size.
 func writes(flags uint64) bool {
 	return flags&unix.O_ACCMODE == unix.O_WRONLY || flags&unix.O_TRUNC != 0

@@ -4,8 +4,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// legacyUse returns the purpose of the system calls that only old architectures have, such as open(2) without the
-// descriptor of a directory. For all other calls it returns useAny.
+// legacyUse returns the purpose of the system calls that exist only on old architectures, such as open(2), which has no
+// directory descriptor. For all other calls it returns useAny.
 func (c sysCall) legacyUse() use {
 	switch c.Number {
 	case unix.SYS_OPEN:

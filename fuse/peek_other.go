@@ -2,5 +2,5 @@
 
 package fuse
 
-// legacyUse returns useAny, because newer architectures do not have those system calls.
+// legacyUse returns useAny, because newer architectures do not have the system calls of peek_amd64.go.
 func (c sysCall) legacyUse() use { return useAny }

@@ -14,7 +14,7 @@ import (
 type Kernel struct {
 	Major, Minor uint32   // version of the FUSE protocol
 	Resend       bool     // the kernel can resend unanswered requests (Linux 6.9), so a mount can be taken over
-	Lacks        []string // the optional features that the kernel does not have, as names for display
+	Lacks        []string // names of the optional features that the kernel does not have, for display
 }
 
 // optionalFeatures lists the features without which a mount works, but slower.
@@ -28,8 +28,8 @@ var optionalFeatures = []struct {
 	{raw.CAP_EXPLICIT_INVAL_DATA, "explicit cache invalidation"}, {raw.CAP_HANDLE_KILLPRIV_V2, "writes without a capability check"},
 }
 
-// Probe mounts in a new directory below dir and unmounts again at once, to find out whether mounting works and which
-// features the kernel has. It answers no request in that mount.
+// Probe mounts at a new directory below dir and unmounts immediately, to find out whether mounting works and which features
+// the kernel has. It answers no request of that mount.
 func Probe(dir string) (k Kernel, err error) {
 	at, err := os.MkdirTemp(dir, "artifactfs-probe-")
 	if err != nil {
@@ -49,8 +49,8 @@ func Probe(dir string) (k Kernel, err error) {
 	}
 	in, err := d.hello()
 	s := &Server{dir: at, device: d, ended: make(chan struct{})}
-	// The device is closed before the mount is removed, so that a process that uses the directory at this moment gets
-	// an error instead of waiting for an answer.
+	// Close the device before the mount is removed, so that a process that uses the directory at this moment gets an error
+	// instead of waiting for an answer.
 	err = errors.Join(err, d.file.Close(), s.detach())
 	if err != nil {
 		return k, fmt.Errorf("mount a test file system: %w", err)

@@ -24,16 +24,16 @@ import (
 // LOOKUP by the thread that mounts does not wait, because mount(2) itself looks up the path.
 type redirects struct {
 	hook func(path string) (bind func() error, ok bool) // a copy of Options.Redirect; nil: no directory is redirected
-	dir  string                                         // the directory at which the tree is mounted
+	dir  string                                         // directory at which the tree is mounted
 	log  *zap.Logger
 
-	running atomic.Int32   // the length of binding; most look-ups read 0 here and need no lock
-	binds   sync.WaitGroup // counts the goroutines that mount
+	running atomic.Int32   // length of the map binding; if it is 0, a look-up needs no lock
+	binds   sync.WaitGroup // waits for the goroutines that mount
 
 	mu sync.Mutex
 	// binding contains the directories that are being redirected, by name.
 	binding map[place]*redirect
-	threads map[uint32]bool // threads that mount, whose look-ups do not wait
+	threads map[uint32]bool // ids of the threads that mount, whose look-ups do not wait
 }
 
 // place is a name in a directory.
@@ -42,9 +42,9 @@ type place struct {
 	name string
 }
 
-// redirect is one directory over which another one is being mounted.
+// redirect is one directory over which another directory is being mounted.
 type redirect struct {
-	node     worktree.Node // the directory; set when it was created; guarded by redirects.mu
+	node     worktree.Node // the directory, once it was created; guarded by redirects.mu
 	once     sync.Once
 	lookedUp chan struct{} // closed by once when another process looks the name up
 	done     chan struct{} // closed when bind has returned
@@ -53,15 +53,14 @@ type redirect struct {
 const (
 	// askAgain is the pause before bind is called again after it has failed because the directory does not exist yet.
 	askAgain = time.Millisecond
-	// longestWait is the maximum time that a look-up waits for a directory that is being redirected. During the look-up
-	// the kernel may hold locks that mounting needs, so without a limit all processes that use the path could hang.
-	// When the limit is reached, the process that looks up the path sees the directory over which nothing is mounted
-	// yet.
+	// longestWait is the maximum time that a look-up waits for a directory that is being redirected. During the look-up the
+	// kernel may hold locks that mounting needs, so without a limit all processes that use the path could hang. After this
+	// time, the process that looks up the path sees the directory over which nothing is mounted yet.
 	longestWait = 5 * time.Second
 )
 
-// bindFor reports in ok whether the new directory name in dir is to be redirected. bind is the function that mounts,
-// and at is the directory's path, relative to the root of the tree.
+// bindFor reports whether the new directory with this name in dir must be redirected. bind is the function that mounts, and
+// the result at is the directory's path, relative to the root of the tree.
 func (r *redirects) bindFor(t *worktree.Tree, dir worktree.Node, name string) (bind func() error, at string, ok bool) {
 	if r.hook == nil {
 		return nil, "", false
@@ -75,9 +74,9 @@ func (r *redirects) bindFor(t *worktree.Tree, dir worktree.Node, name string) (b
 	return bind, at, ok
 }
 
-// mkdirRedirected creates a directory by calling mkdir, and starts bind, which mounts another directory over it. It
-// does not wait for bind, since the kernel holds the lock of the parent until the reply. The reply forbids the kernel
-// to cache the entry, so the next look-up is sent and waits for bind.
+// mkdirRedirected creates a directory by calling mkdir, and starts bind, which mounts another directory over the new one. It
+// does not wait for bind, because the kernel holds the lock of the parent until the reply. The reply forbids the kernel to
+// cache the entry, so the kernel sends the next look-up, which then waits for bind.
 func (f *writable) mkdirRedirected(cancel <-chan struct{}, in *raw.MkdirIn, name string, out *raw.EntryOut,
 	mkdir func(*waiter, worktree.Cred) (worktree.Attr, error), bind func() error, at string,
 ) raw.Status {
@@ -111,9 +110,9 @@ func (r *redirects) run(p place, d *redirect, bind func() error, at string) erro
 	})
 }
 
-// exempt makes look-ups by a thread return without waiting for redirects, until the function over is called. Two
-// threads may mount at the same directory at once. One of them may then wait in the kernel until the other has mounted,
-// so the look-ups of both must be answered without waiting.
+// exempt makes look-ups by a thread return without waiting for redirects, until the function over is called. Two threads may
+// mount at the same directory at the same time. One of them may then wait in the kernel until the other has mounted, so the
+// look-ups of both threads must be answered without waiting.
 func (r *redirects) exempt(thread uint32) (over func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -128,16 +127,16 @@ func (r *redirects) exempt(thread uint32) (over func()) {
 	}
 }
 
-// unfinished is a directory for which bind had not been called, or had not returned, when the previous process ended.
+// unfinished is a directory for which bind was not called, or had not returned, when the previous process ended.
 type unfinished struct {
 	place
 	*redirect
-	bind func() error // mounts another directory over this one
+	bind func() error // mounts another directory over this directory
 	path string       // path of the directory, relative to the root of the tree
 }
 
-// remember records that the directories in list are being redirected, so that look-ups of them wait. It must be
-// called before this process serves the mount. The result is the argument of finish.
+// remember records that the directories in list are being redirected, so that look-ups of them wait. It must be called before
+// this process serves the mount. The caller passes the result to finish.
 func (r *redirects) remember(t *worktree.Tree, list []worktree.Place) (found []unfinished) {
 	for _, at := range list {
 		p := place{at.Dir, at.Name}
@@ -173,10 +172,10 @@ func (s *Server) Redirect(at worktree.Place, bind func() error) error {
 	return <-done
 }
 
-// afterMkdir returns a channel that is closed when the kernel has processed the reply to a MKDIR. Until then the
-// kernel has the name cached as absent and sends no look-up for it, so mounting there would fail. To find out,
-// afterMkdir looks up a name in the parent that is too long to exist: mkdir(2) holds the lock of the parent until it
-// has processed the reply, and look-ups of unknown names need the same lock (fs/namei.c, lookup_slow).
+// afterMkdir returns a channel that is closed when the kernel has processed the reply to a MKDIR. Until then the kernel has
+// the name cached as absent and sends no look-up for it, so mounting at that name would fail. To find out, afterMkdir looks
+// up a name in the parent that is too long to exist: mkdir(2) holds the lock of the parent until it has processed the reply,
+// and look-ups of unknown names need the same lock (fs/namei.c, lookup_slow).
 func (r *redirects) afterMkdir(at string) (noted <-chan struct{}) {
 	done := make(chan struct{})
 	r.binds.Go(func() {
@@ -189,10 +188,10 @@ func (r *redirects) afterMkdir(at string) (noted <-chan struct{}) {
 	return done
 }
 
-// bind calls the function bind once the kernel has processed the reply to the MKDIR (noted is closed), or as soon as a
-// process looks the name up. Waiting for noted alone would not suffice: the look-up may belong to another mkdir(2) of
-// the same name, which holds the lock of the parent until its look-up is answered, and then noted would never be
-// closed. If that look-up was sent before the directory was created, mounting fails with ENOENT and is tried again.
+// The method bind calls the function bind when the kernel has processed the reply to the MKDIR (noted is closed), or as soon
+// as a process looks the name up. Waiting for noted alone would not suffice: the look-up may belong to another mkdir(2) of
+// the same name, which holds the lock of the parent until its look-up is answered, and then noted would never be closed. If
+// that look-up was sent before the directory was created, mounting fails with ENOENT and is tried again.
 func (d *redirect) bind(bind func() error, noted <-chan struct{}) error {
 	select {
 	case <-noted:
@@ -225,20 +224,20 @@ func (r *redirects) begin(p place) *redirect {
 	return d
 }
 
-// end records that d is not being redirected any more and wakes the look-ups that wait for d.
+// end records that the redirect d has ended, and wakes the look-ups that wait for it.
 func (r *redirects) end(p place, d *redirect) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.binding[p] == d { // p may have been created anew, with another redirect
+	if r.binding[p] == d { // the directory p may have been created again, with another redirect
 		delete(r.binding, p)
 	}
 	r.running.Store(int32(len(r.binding)))
 	close(d.done)
 }
 
-// wait returns when name in dir is not being redirected. For a thread that mounts it returns at once. mounting is
-// true if the redirect is still in progress, which happens for such a thread and after longestWait; the kernel must
-// then not cache the reply.
+// wait returns when the name in dir is not being redirected. For a thread that mounts it returns immediately. mounting is
+// true if the redirect is still in progress, which happens for such a thread and after longestWait; the kernel must then not
+// cache the reply.
 func (r *redirects) wait(w *waiter, dir worktree.Node, name string) (mounting bool, err error) {
 	var late <-chan time.Time
 	for r.running.Load() > 0 {
@@ -256,7 +255,7 @@ func (r *redirects) wait(w *waiter, dir worktree.Node, name string) (mounting bo
 			late = timer.C
 		}
 		select {
-		case <-d.done: // check again: another redirect of the name may have begun
+		case <-d.done: // check again, because another redirect of the name may have begun
 		case <-late:
 			return true, nil
 		case <-w.Done():
@@ -282,7 +281,7 @@ func (r *redirects) busy(n worktree.Node) bool {
 	return false
 }
 
-// idle returns when no directory is being redirected, or with the error of ctx if that ends first.
+// idle returns nil when no directory is being redirected, or the error of ctx if ctx ends before.
 func (r *redirects) idle(ctx context.Context) error {
 	ended := make(chan struct{})
 	go func() {

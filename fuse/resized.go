@@ -11,24 +11,24 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// resized records the files whose size was reported wrongly to the kernel. With a writeback cache the kernel never
-// replaces a size that it knows, but it treats a node with another generation number as another file
-// (fs/fuse/inode.c, fuse_iget): it requests the attributes of the new file, and processes that have the old one open
-// get EIO. Until the kernel has looked up the new generation, every READ of the file must fail: after one failed READ
-// the kernel tries again page by page, and would fill the part behind the real end of the file with zeros.
+// resized records the files whose size was reported wrongly to the kernel. With a writeback cache the kernel never replaces a
+// size that it knows, but it treats a node with another generation number as another file (fs/fuse/inode.c, fuse_iget): it
+// requests the attributes of the new file, and processes that have the old file open get EIO. Until the kernel has looked up
+// the new generation, every READ of the file must fail: after one failed READ the kernel tries again page by page, and would
+// fill the part behind the real end of the file with zeros.
 //
-// A generation has two bits, so it repeats after four wrong sizes of one file. This suffices, since the kernel must
-// only see a difference from the generation before.
+// A generation has two bits, so it repeats after four wrong sizes of one file. This suffices, because the kernel only needs
+// to see that a generation differs from the previous one.
 type resized struct {
 	tree *worktree.Tree
 
-	any atomic.Bool // true once any size was wrong, which is rare; saves taking mu
+	any atomic.Bool // set when the first wrong size is recorded, which is rare; while it is false, mu is not needed
 
 	mu     sync.Mutex             // guards the field hidden
 	hidden map[worktree.Node]bool // files whose new generation the kernel has not looked up yet
 }
 
-// generation returns the generation of a node for a reply to a look-up. From this reply the kernel learns the current
+// generation returns the generation of a node for a reply to a look-up. With this reply the kernel gets the current
 // generation, so READs of the file may succeed again.
 func (r *resized) generation(n worktree.Node) uint64 {
 	if n.Own() {
@@ -43,7 +43,7 @@ func (r *resized) generation(n worktree.Node) uint64 {
 	return uint64(w.Load() >> shift & generationBits >> generationShift)
 }
 
-// wrong reports whether the kernel still has a wrong size of a file, because it has not looked up the new generation.
+// wrong reports whether the kernel still knows a wrong size of a file, because it has not looked up the new generation.
 func (r *resized) wrong(n worktree.Node) bool {
 	if !r.any.Load() {
 		return false

@@ -62,32 +62,30 @@ import (
 
 // Options configure a mount.
 type Options struct {
-	FsName     string      // the source that mount(8) and df(1) show to every user, so without secrets
+	FsName     string      // source of the mount, which mount(8) and df(1) show to every user, so it must contain no secrets
 	AllowOther bool        // other users may use the mount
-	ReadOnly   bool        // mount with MS_RDONLY
-	ACL        bool        // POSIX access control lists apply; on writable mounts only
-	StatFS     string      // statfs(2) reports the free space of the file system of this path; "": no free space
+	ReadOnly   bool        // the mount has MS_RDONLY
+	ACL        bool        // POSIX access control lists apply; used only on writable mounts
+	StatFS     string      // path of the file system whose free space statfs(2) reports; "": no free space
 	Log        *zap.Logger // a log returned by Sampled; nil: no log
 
 	Latencies *Latencies // records the durations of requests; several mounts may share one; nil: one for this mount
 
-	// Through, if not "", is another path to the directory, at which Attach mounts. It is needed below an automount,
-	// where every process that uses the ordinary path waits until the mount is announced; this process must not wait
-	// for itself.
+	// Through, if not "", is another path to the directory, at which Attach mounts. It is needed below an automount: every
+	// process that uses the ordinary path waits until the mount is announced, and this process must not wait for itself.
 	Through string
 
-	// Redirect, if not nil, is called with the path, relative to the root of the mount, of every directory that is
-	// created. If it returns ok, bind is called to mount something over the new directory. bind runs on its own
-	// thread, and until bind returns only that thread can enter the directory. If bind fails, the directory remains
-	// an ordinary one.
+	// Redirect, if not nil, is called for every directory that is created, with the path relative to the root of the mount.
+	// If it returns ok, bind is called to mount another directory over the new one. bind runs in a separate thread, and until
+	// it returns only that thread can enter the directory. If bind fails, the directory remains an ordinary directory.
 	Redirect func(path string) (bind func() error, ok bool)
 
 	// Unbound lists the directories that a previous process created and for which bind had not returned when that
 	// process ended. Serve calls bind for each of them again; look-ups of these directories wait until bind returns.
 	Unbound []worktree.Place
 
-	// Await, if not nil, is called for every look-up of ".git" in the root until it returns true. Await may wait; ctx
-	// ends when the look-up is interrupted. pid is the id of the thread that looks the name up.
+	// Await, if not nil, is called for every look-up of ".git" in the root until it returns true. Await may wait; ctx ends
+	// when the look-up is interrupted. pid is the id of the thread that looks the name up.
 	Await func(ctx context.Context, pid uint32) (done bool)
 
 	wrap func(raw.RawFileSystem) raw.RawFileSystem // wraps the file system in tests
@@ -104,14 +102,14 @@ type Server struct {
 	redirects  *redirects // nil on a read-only mount
 	device     *Device
 	writes     *writing
-	sending    chan struct{} // capacity 1: held during syncfs(2)
+	sending    chan struct{} // semaphore of capacity 1, which is held during syncfs(2)
 	refreshing atomic.Bool   // true while refreshInBackground runs
-	ended      chan struct{} // closed when the kernel has ended the mount and every request is answered
+	ended      chan struct{} // closed when the kernel has ended the mount and all requests are answered
 }
 
 const (
-	// maxRequest is the maximum size of one READ or WRITE, in bytes. The kernel allows one mebibyte, which was not
-	// faster, and every thread that reads requests holds a buffer of this size in resident memory, for each mount
+	// maxRequest is the maximum size of one READ or WRITE, in bytes. The kernel allows one mebibyte, but measurements showed
+	// no gain, and for each mount every thread that reads requests holds a buffer of this size in resident memory
 	// (residentBuffers).
 	maxRequest = 128 << 10
 	// maxBackground is the maximum number of READs for readahead that the kernel keeps in flight. Each READ may wait
@@ -130,10 +128,9 @@ func Mount(t *worktree.Tree, dir string, o Options) (*Server, error) {
 	return Serve(t, dir, d, o)
 }
 
-// Serve serves t at dir, where the device is mounted, until the mount ends. If another process has served the mount
-// before, Serve also answers the requests that the other process left unanswered; t must then have been opened with
-// TakeOver, and o must be the same as before. If Serve fails for a mount that no process has served yet, it unmounts
-// the mount.
+// Serve serves t at dir, where the device is mounted, until the mount ends. If another process has served the mount before,
+// Serve also answers the requests that the other process left unanswered; t must then have been opened with TakeOver, and o
+// must be the same as in the other process. If Serve fails for a mount that no process has served yet, it unmounts the mount.
 func Serve(t *worktree.Tree, dir string, d *Device, o Options) (*Server, error) {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
@@ -174,8 +171,8 @@ func Serve(t *worktree.Tree, dir string, d *Device, o Options) (*Server, error) 
 		return nil, err
 	}
 	if !first {
-		// The call of resend must precede the first request that this process reads: the kernel resends every request
-		// that was read and not answered, including those that this process has read.
+		// Call resend before this process reads its first request, because the kernel resends every request that was read and
+		// not answered, including those that this process has read.
 		err = d.resend()
 	}
 	go func() {
@@ -206,10 +203,9 @@ func Serve(t *worktree.Tree, dir string, d *Device, o Options) (*Server, error) 
 	return s, nil
 }
 
-// refusePoll makes the kernel remember that files of the mount cannot be polled. To do so it polls one name that
-// go-fuse itself answers. Go's runtime registers every file that it opens with epoll, and the scheduler does not know
-// that a thread waits in that system call. If the kernel sent a poll request to this same process, the process could
-// stop forever.
+// refusePoll makes the kernel remember that files of the mount cannot be polled. To do so it polls one name that go-fuse
+// itself answers. Go's runtime registers every file that it opens with epoll, and Go's scheduler does not know that a thread
+// waits in that system call. If the kernel sent a poll request to this same process, the process could stop forever.
 func (s *Server) refusePoll() error {
 	return WithoutDevice(func() error {
 		fd, err := unix.Open(filepath.Join(s.dir, pollName), unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -226,8 +222,8 @@ func (s *Server) refusePoll() error {
 // pollName is a file in the root that go-fuse reserves for polling (its fuse/poll.go).
 const pollName = ".go-fuse-epoll-hack"
 
-// fsType is the type of the file system, as the kernel's table of mounts shows it. subtype is the part of it that is
-// passed as a mount option.
+// fsType is the type of the file system in the kernel's table of mounts. subtype is the part of fsType that is passed as a
+// mount option.
 const (
 	subtype = "artifactfs"
 	fsType  = "fuse." + subtype
@@ -239,15 +235,14 @@ func mountOptions(o Options, f *fileSystem) *raw.MountOptions {
 	m := &raw.MountOptions{
 		MaxWrite:      maxRequest,
 		MaxBackground: maxBackground,
-		// go-fuse requests CAP_NO_OPEN_SUPPORT and CAP_PARALLEL_DIROPS by default. CAP_READDIRPLUS_AUTO is not
-		// requested: with it the kernel requests attributes only with the first buffer of a directory, so that a find
-		// over 20,000 files sends 19,800 LOOKUPs; the price is that a bare ls -R takes half as long again.
-		// CAP_EXPORT_SUPPORT makes the kernel look up file handles (open_by_handle_at(2), NFS) by node id (find in
-		// lookup.go).
+		// go-fuse requests CAP_NO_OPEN_SUPPORT and CAP_PARALLEL_DIROPS by default. CAP_READDIRPLUS_AUTO is not requested:
+		// with it the kernel requests attributes only with the first buffer of a directory, so that a find over 20,000 files
+		// sends 19,800 LOOKUPs; without it, a plain ls -R takes half as long again. CAP_EXPORT_SUPPORT makes the kernel look
+		// up file handles (open_by_handle_at(2), NFS) by node id (find in lookup.go).
 		ExtraCapabilities:        raw.CAP_NO_OPENDIR_SUPPORT | raw.CAP_HAS_RESEND | raw.CAP_EXPORT_SUPPORT,
 		EnableSymlinkCaching:     true,
 		ExplicitDataCacheControl: true, // no GETATTR before reads to check whether another host has changed the file
-		DisableSplice:            true, // READs copy their data; otherwise go-fuse would try a pipe first, with three more system calls
+		DisableSplice:            true, // READs copy their data, so go-fuse would use three more system calls to try a pipe first
 
 		Logger:       zap.NewStdLog(o.Log),
 		PanicHandler: f.panicked,
@@ -256,12 +251,12 @@ func mountOptions(o Options, f *fileSystem) *raw.MountOptions {
 		m.DisableXAttrs = true  // go-fuse answers ENOSYS once; then the kernel returns EOPNOTSUPP without a request
 		m.RememberInodes = true // the tree keeps all nodes, so FORGET is ignored
 	} else {
-		// Without CAP_HANDLE_KILLPRIV_V2 the kernel would request "security.capability" for every write(2)
-		// (fs/fuse/inode.c, process_init_reply sets SB_NOSEC only with it), and would send an additional SETATTR to
-		// drop set-user-ID.
+		// Without CAP_HANDLE_KILLPRIV_V2 the kernel would request "security.capability" for every write(2) (fs/fuse/inode.c,
+		// process_init_reply sets SB_NOSEC only with this capability), and would send an additional SETATTR to drop
+		// set-user-ID.
 		m.ExtraCapabilities |= raw.CAP_WRITEBACK_CACHE | raw.CAP_HANDLE_KILLPRIV_V2
 		if m.EnableAcl = o.ACL; o.ACL {
-			// With CAP_DONT_MASK the tree applies the umask, not the kernel, since a default access control list of
+			// With CAP_DONT_MASK the tree applies the umask instead of the kernel, because a default access control list of
 			// the directory replaces the umask. With CAP_SETXATTR_EXT a SETXATTR states whether setting a list drops
 			// set-group-ID.
 			m.ExtraCapabilities |= raw.CAP_DONT_MASK | raw.CAP_SETXATTR_EXT
@@ -270,7 +265,7 @@ func mountOptions(o Options, f *fileSystem) *raw.MountOptions {
 	return m
 }
 
-// Wait blocks until the mount has ended, for any reason, and every request is answered.
+// Wait blocks until the mount has ended, for any reason, and all requests are answered.
 func (s *Server) Wait() { <-s.ended }
 
 // Stats returns the number of requests of each kind since Serve was called. The keys are the kernel's names, such as

@@ -51,26 +51,26 @@ const (
 	generationShift = 2
 )
 
-// sizeState states whether the kernel knows the size of a node.
+// sizeState states which size of a node the kernel knows.
 type sizeState uint32
 
 const (
 	sizeUnseen  sizeState = iota // no reply has contained the file
-	sizeUnknown                  // the kernel believes that the size is 0, or soon will
+	sizeUnknown                  // the kernel treats the size as 0, or will do so when a reply arrives
 	sizeKnown                    // the kernel knows the size
 )
 
-// state returns what the kernel knows of a node's size.
+// state returns the sizeState of a node.
 func (s *sizes) state(n worktree.Node) sizeState {
 	if n.Own() {
-		return sizeKnown // the size of an overlay file is always known
+		return sizeKnown // the kernel always knows the size of an overlay file
 	}
 	w, shift := s.tree.Kernel().Shown(n)
 	return sizeState(w.Load() >> shift & sizeBits)
 }
 
-// set changes the state of a node to the state to, if the state is from. It returns false, and changes nothing, if the
-// node is in another state.
+// set changes the state of a node from the state from to the state to. It returns false, and changes nothing, if the node is
+// in another state.
 func (s *sizes) set(n worktree.Node, from, to sizeState) bool {
 	w, shift := s.tree.Kernel().Shown(n)
 	for {
@@ -84,8 +84,8 @@ func (s *sizes) set(n worktree.Node, from, to sizeState) bool {
 	}
 }
 
-// hidesSize reports whether a reply must contain size 0 for a file. known is true if the caller knows the size. The
-// first call for a file decides: later calls return the same, unless markKnown was called in between.
+// hidesSize reports whether replies must contain size 0 for a file. known is true if the caller knows the size. The first
+// call for a file determines the result: later calls return the same, unless markKnown was called since then.
 func (s *sizes) hidesSize(n worktree.Node, known bool) bool {
 	if n.Own() {
 		return false
@@ -105,15 +105,14 @@ func (s *sizes) markKnown(n worktree.Node) {
 	}
 }
 
-// sendSize waits for a file's size, stores the size in the kernel by a notice, and returns the attributes with that
-// size.
+// sendSize waits for a file's size, stores the size in the kernel by a notice, and returns the attributes with this size.
 func (f *writable) sendSize(w *waiter, n worktree.Node) (worktree.Attr, error) {
 	return f.tree.Told(w, n, func(size int64, last func() (byte, error)) error {
 		lock := &f.sizes.sending[n%worktree.Node(len(f.sizes.sending))]
 		lock.Lock()
 		defer lock.Unlock()
 		if f.sizes.state(n) == sizeKnown {
-			return nil // another request has stored the size
+			return nil // another request has stored the size in the kernel
 		}
 		if size > 0 {
 			var end [1]byte
@@ -123,9 +122,9 @@ func (f *writable) sendSize(w *waiter, n worktree.Node) (worktree.Attr, error) {
 					return err
 				}
 			}
-			// The notice cannot wait for a page that a READ in progress has locked: the kernel takes the file for empty
-			// until now, and it reads no pages behind the end of a file. ENOENT is not expected, since the kernel keeps
-			// the inode while the request is in progress.
+			// The notice cannot wait for a page that a READ in progress has locked: until now the kernel treats the file as
+			// empty, and it reads no pages behind the end of a file. ENOENT is not expected, because the kernel keeps the
+			// inode while the request is in progress.
 			if status := f.server.InodeNotifyStoreCache(uint64(n), size-1, end[:]); status != raw.OK {
 				return fmt.Errorf("notify kernel of file size: %w", syscall.Errno(status))
 			}

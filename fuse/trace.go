@@ -17,18 +17,18 @@ import (
 // Event describes one answered request to the listeners of Trace.
 type Event struct {
 	Time    time.Time     // time at which the request was read
-	Took    time.Duration // time between reading the request and answering it
+	Took    time.Duration // time between reading the request and answering the request
 	Op      string        // the kernel's name of the request
-	PID     int           // id of the process that made the request; 0: the kernel itself, writing back its cache
+	PID     int           // id of the process that made the request; 0: the kernel itself, when it writes back its cache
 	Command string        // name of that process; "" if it has ended
 	Path    string        // path of the file, relative to the root of the mount; "" is the root itself
 	To      string        // new path of a renamed entry; otherwise ""
-	Offset  int64         // of the range that was read or written, in bytes
-	Size    int64         // of the range that was read or written, in bytes
+	Offset  int64         // offset of the range that was read or written, in bytes
+	Size    int64         // size of the range that was read or written, in bytes
 	Status  raw.Status    // status of the reply
 
-	Source       metrics.Source // the sources that missing data was fetched from
-	Blobs, Bytes int64          // blobs requested, and bytes received, for this request
+	Source       metrics.Source // sources from which missing data was fetched
+	Blobs, Bytes int64          // number of blobs requested, and number of bytes received, for this request
 }
 
 // event is the Event of a request in progress. tracer.begin and the goroutine that handles the request write it;
@@ -36,25 +36,25 @@ type Event struct {
 type event struct {
 	Event
 	unique    uint64       // the kernel's id of the request
-	node, tid uint64       // node that the request is about, and thread that made it
-	name      string       // name of an entry in node; "" if the request is about node itself
+	node, tid uint64       // node that the request concerns, and id of the thread that made it
+	name      string       // name of an entry in node; "" if the request concerns node itself
 	toDir     uint64       // directory to which a rename moves the entry
 	toName    string       // new name of a renamed entry; "" for other requests
 	cost      metrics.Cost // data that the request had to wait for
 }
 
-// tracer reports requests to listeners. Without listeners it costs each request one or two atomic loads.
+// tracer reports requests to listeners. If there are none, it costs each request one or two atomic loads.
 type tracer struct {
 	tree     *worktree.Tree
 	listened atomic.Bool // true while Trace has listeners
-	open     sync.Map    // unique id of a request -> *event
+	open     sync.Map    // event (*event) of each request in progress, by the unique id of the request
 
 	mu        sync.RWMutex
 	listeners map[*func(Event)]struct{} // keys point to the functions that Trace was called with; guarded by mu
 }
 
-// Trace calls listen for each request that begins from now on, just before the request is answered, until stop is
-// called. Many goroutines call listen concurrently, and each request waits until listen returns.
+// Trace calls the function listen for each request that begins after the call of Trace, just before the request is answered,
+// until stop is called. Many goroutines call listen concurrently, and each request waits until listen returns.
 func (s *Server) Trace(listen func(Event)) (stop func()) {
 	t := &s.fs.tracer
 	t.mu.Lock()
@@ -72,14 +72,14 @@ func (s *Server) Trace(listen func(Event)) (stop func()) {
 	}
 }
 
-// begin returns the event of a request that begins, and stores it so that cost finds it.
+// begin returns the event of a request that begins, and stores the event so that the method cost finds it.
 func (t *tracer) begin(op op, h *raw.InHeader, start time.Time) *event {
 	e := &event{Event: Event{Time: start, Op: op.String()}, unique: h.Unique, node: h.NodeId, tid: uint64(h.Pid)}
 	t.open.Store(h.Unique, e)
 	return e
 }
 
-// cost returns the Cost in the event of a request; nil without listeners.
+// cost returns the Cost in the event of a request. It returns nil if there are no listeners.
 func (t *tracer) cost(h *raw.InHeader) *metrics.Cost {
 	if !t.listened.Load() {
 		return nil
@@ -110,8 +110,8 @@ func (t *tracer) end(e *event, took time.Duration, status raw.Status) {
 	}
 }
 
-// path returns the path of name in the directory node, or of the node itself if name is "". A node without a path is
-// written as its inode number.
+// path returns the path of the entry name in the directory node, or of the node itself if name is "". For a node without a
+// path it returns the inode number as text.
 func (t *tracer) path(node uint64, name string) string {
 	at, err := t.tree.Path(worktree.Node(node))
 	if err != nil {
@@ -120,8 +120,8 @@ func (t *tracer) path(node uint64, name string) string {
 	return path.Join(at, name)
 }
 
-// process returns the id and name of the process to which a thread belongs (proc(5), status). It does not return the
-// command line, which may contain a secret. If the process cannot be read, pid is the id of the thread.
+// process returns the id and name of the process to which a thread belongs (proc(5), status). It does not return the command
+// line, which may contain a secret. If the status of the process cannot be read, pid is the id of the thread.
 func process(tid uint64) (pid int, command string) {
 	status, err := proc.Of(int(tid)).Status()
 	if err != nil || status.PID == 0 {

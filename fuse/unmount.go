@@ -15,14 +15,14 @@ import (
 // ErrBusy means that processes use files or directories of the mount, so it cannot be unmounted.
 var ErrBusy = errors.New("files or directories of the mount are in use")
 
-// busyFor is the time for which Unmount repeats its attempt if the mount is in use: a process that has just ended may
+// busyFor is the time for which Unmount repeats its attempt if the mount is in use, because a process that has just ended may
 // hold its files open for a moment longer.
 const busyFor = 200 * time.Millisecond
 
-// Unmount unmounts and returns when the kernel has ended the mount and every request is answered. If the mount is in
-// use, the error is ErrBusy and the mount continues.
+// Unmount unmounts and returns when the kernel has ended the mount and all requests are answered. If the mount is in use, the
+// error is ErrBusy and the mount continues.
 func (s *Server) Unmount(ctx context.Context) error {
-	// A redirect in progress would otherwise mount over a directory that disappears.
+	// Wait for redirects in progress, because each of them would mount over a directory that disappears.
 	if s.redirects != nil {
 		if err := s.redirects.idle(ctx); err != nil {
 			return fmt.Errorf("unmount %s: wait for redirects in progress: %w", s.dir, err)
@@ -56,7 +56,7 @@ func (s *Server) Unmount(ctx context.Context) error {
 // closed; Wait returns after that.
 func (s *Server) Detach() error { return s.detach() }
 
-// detach implements Detach. Probe calls it on a Server that has only dir, device and ended set.
+// detach does the work of Detach. Probe calls it on a Server that has only dir, device and ended set.
 func (s *Server) detach() error {
 	if err := s.umount(context.Background(), unix.MNT_DETACH); err != nil {
 		return fmt.Errorf("detach %s: %w", s.dir, err)
@@ -64,8 +64,8 @@ func (s *Server) detach() error {
 	return nil
 }
 
-// umount unmounts with the flags of umount(2). If the process is not root, it calls fusermount3. It returns nil if
-// the mount does not exist any more, and ErrBusy if it is in use.
+// umount unmounts with the flags of umount(2). If the process is not root, it calls fusermount3. It returns nil if the mount
+// does not exist any more, and ErrBusy if the mount is in use.
 func (s *Server) umount(ctx context.Context, flags int) error {
 	select {
 	case <-s.ended:

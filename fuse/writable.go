@@ -14,10 +14,10 @@ type writable struct {
 	sizes     sizes
 	resized   resized
 	redirects redirects
-	writes    *writing // the WRITEs in progress
+	writes    *writing // WRITEs in progress
 	acl       bool     // POSIX access control lists apply (Options.ACL)
 
-	notices sync.WaitGroup // counts notices to the kernel that are sent in the background
+	notices sync.WaitGroup // waits for the notices to the kernel that are sent in the background
 }
 
 var (
@@ -25,8 +25,8 @@ var (
 	_ raw.RawFileSystem = (*writable)(nil)
 )
 
-// fillEntry sets a reply that contains an entry, for which the kernel counts a look-up of the node. The tree's lookup
-// count is increased before the reply is sent, because the kernel may forget the node as soon as it has the reply.
+// fillEntry fills a reply that contains an entry, for which the kernel counts a look-up of the node. The tree's lookup count
+// is increased before the reply is sent, because the kernel may forget the node as soon as it has the reply.
 func (f *writable) fillEntry(out *raw.EntryOut, a worktree.Attr) {
 	f.tree.Kernel().Remember(a.Node)
 	a, until := f.shown(a)
@@ -37,24 +37,24 @@ func (f *writable) fillEntry(out *raw.EntryOut, a worktree.Attr) {
 	}
 }
 
-// shown returns a node's attributes for a reply. The size is 0 if the kernel must not get the size yet (see the type
-// sizes). keep reports whether the kernel may cache the attributes.
+// shown returns a node's attributes in the form for a reply. The size is 0 if the kernel must not get the size yet (see the
+// type sizes). keep reports whether the kernel may cache the attributes.
 func (f *writable) shown(a worktree.Attr) (_ worktree.Attr, keep bool) {
 	if !isFile(a.Mode) {
-		return a, a.Size >= 0 // except for regular files, the kernel takes the size from any reply
+		return a, a.Size >= 0 // except for regular files, any reply may change the size that the kernel knows
 	}
 	if f.sizes.hidesSize(a.Node, a.Size >= 0) {
 		a.Size = 0
 		return a, false
 	}
-	if a.Size < 0 { // a was read before another request found out the size
+	if a.Size < 0 { // another request has found out the size after a was read
 		a, keep = f.tree.KnownAttr(a.Node)
 		return a, keep
 	}
 	return a, true
 }
 
-// fillAttr sets a reply that contains only attributes. Unlike fillEntry it counts no look-up.
+// fillAttr fills a reply that contains only attributes. Unlike fillEntry it counts no look-up.
 func (f *writable) fillAttr(out *raw.AttrOut, a worktree.Attr) {
 	a, keep := f.shown(a)
 	if keep {
@@ -68,7 +68,7 @@ func (f *writable) Forget(node, lookups uint64) {
 	f.tree.Kernel().Forget(worktree.Node(node), lookups)
 }
 
-// OnUnmount ends the waits of all requests and returns when every notice to the kernel has been sent.
+// OnUnmount ends the waits of all requests and returns when all notices to the kernel were sent.
 func (f *writable) OnUnmount() {
 	f.fileSystem.OnUnmount()
 	f.notices.Wait()

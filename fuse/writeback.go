@@ -57,10 +57,10 @@ func (s *Server) WriteBack(ctx context.Context) error {
 	}
 }
 
-// refreshInBackground calls Refresh in the background. WriteBack uses it for so many files that Refresh takes long;
-// nearly all of these files have been closed. The kernel does not report a write to a file that is not refreshed yet,
-// so at the end refreshInBackground writes everything back once more. While an earlier call still runs, it calls
-// Refresh before it returns.
+// refreshInBackground calls Refresh in the background. WriteBack uses it if Refresh would take long because of the number of
+// files; nearly all of these files have been closed. The kernel does not report a write to a file that is not refreshed yet,
+// so at the end refreshInBackground writes all files back once more. While an earlier call is still running, it calls Refresh
+// before it returns.
 func (s *Server) refreshInBackground(nodes []worktree.Node) {
 	if !s.refreshing.CompareAndSwap(false, true) {
 		s.Refresh(nodes)
@@ -77,7 +77,8 @@ func (s *Server) refreshInBackground(nodes []worktree.Node) {
 	}()
 }
 
-// maxRefreshNow is the number of files above which WriteBack runs Refresh in the background.
+// maxRefreshNow is the maximum number of files for which WriteBack waits for Refresh. For more files, Refresh runs in the
+// background.
 const maxRefreshNow = 500
 
 // heldBack is the pause before WriteBack starts again because the kernel may have held requests back.
@@ -105,8 +106,8 @@ func (s *Server) sendAll(ctx context.Context) error {
 	}
 }
 
-// syncfs makes the kernel write back the mount, and then causes requests, statfs(2) and stat(2), that arrive after
-// the WRITEs. It returns errCovered if another file system is mounted over this one.
+// syncfs makes the kernel write back the mount. Then it calls statfs(2) and stat(2), whose requests arrive after the WRITEs.
+// It returns errCovered if another file system is mounted over this mount.
 func (s *Server) syncfs() error {
 	fd, err := unix.Open(s.dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -137,18 +138,18 @@ func (s *Server) syncfs() error {
 	return nil
 }
 
-// Several threads read requests. When a request is answered, another thread may have read an earlier request without
-// having begun to handle it. settleTime is the maximum time to wait until that thread has begun, settleLook is the
-// interval of the checks, and settleBlind is how long to wait where the number of requests cannot be read.
+// Several threads read requests. When a request is answered, another thread may have read an earlier request without having
+// begun to handle it. settleTime is the maximum time to wait until that thread has begun, settleLook is the interval of the
+// checks, and settleBlind is the time to wait if the number of requests cannot be read.
 const (
 	settleTime  = 20 * time.Millisecond
 	settleLook  = 50 * time.Microsecond
 	settleBlind = 2 * time.Millisecond
 )
 
-// settle waits until every request that the kernel has sent is counted in ops.pending. waiting is the path of the file
-// that contains the number of requests without a reply (fs/fuse/control.c); the file exists where fusectl is mounted.
-// In a mount with a constant stream of requests settle may wait for all of settleTime.
+// settle waits until every request that the kernel has sent is counted in ops.pending. waiting is the path of the file that
+// contains the number of requests without a reply (fs/fuse/control.c); the file exists if fusectl is mounted. In a mount with
+// a constant stream of requests settle may wait for the whole settleTime.
 func (s *Server) settle(waiting string) {
 	for until := time.Now().Add(settleTime); time.Now().Before(until); time.Sleep(settleLook) {
 		before := s.fs.ops.pending.Load()
@@ -168,8 +169,8 @@ func (s *Server) settle(waiting string) {
 type writing struct {
 	mu      sync.Mutex
 	round   uint64         // number of the current round; each call of wait starts a new round
-	inRound map[uint64]int // by round: number of WRITEs that began in it and are in progress
-	ended   chan struct{}  // closed when the last WRITE of any round ends; nil if no call of wait needs it
+	inRound map[uint64]int // number of WRITEs in progress, by the round in which they began
+	ended   chan struct{}  // closed when the last WRITE of any round ends; nil if no call of wait needs the channel
 }
 
 // begin records that a WRITE begins. The caller must pass the result to end.
@@ -183,7 +184,7 @@ func (w *writing) begin() (round uint64) {
 	return w.round
 }
 
-// end records that a WRITE of a round has ended. If it was the last one of the round, end wakes the callers of wait.
+// end records that a WRITE of a round has ended. If it was the last WRITE of the round, end wakes the callers of wait.
 func (w *writing) end(round uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -219,7 +220,7 @@ func (w *writing) wait(ctx context.Context) error {
 	return nil
 }
 
-// before reports whether a WRITE of a round with a lower number than round is in progress. The caller holds mu.
+// before reports whether a WRITE of an earlier round than the given round is in progress. The caller must hold mu.
 func (w *writing) before(round uint64) bool {
 	for r := range w.inRound {
 		if r < round {

@@ -24,8 +24,8 @@ func (f *writable) GetXAttr(_ <-chan struct{}, h *raw.InHeader, name string, des
 		return 0, raw.Status(syscall.EOPNOTSUPP)
 	}
 	n := worktree.Node(h.NodeId)
-	// OnRecord is checked first, because it is cheap and saves reading /proc. OnRecord is true for most of the files
-	// that this request is about, since they were just created; Written then has no effect.
+	// OnRecord is checked first, because it is cheap and makes reading /proc unnecessary. It is true for most of the files
+	// that this request concerns, since they were just created; Written then has no effect.
 	if name == capability && len(dest) == 0 && (f.tree.Monitor().OnRecord(n) || !asksForAttribute(h.Pid)) {
 		f.tree.Monitor().Written(n)
 	}
@@ -36,8 +36,8 @@ func (f *writable) GetXAttr(_ <-chan struct{}, h *raw.InHeader, name string, des
 	return copyValue(dest, string(value))
 }
 
-// ListXAttr returns the names of the extended attributes, each followed by a zero byte. It leaves out access control
-// lists if the mount does not support them.
+// ListXAttr returns the names of the extended attributes, each followed by a zero byte. It leaves out the names of access
+// control lists if the mount does not support such lists.
 func (f *writable) ListXAttr(_ <-chan struct{}, h *raw.InHeader, dest []byte) (uint32, raw.Status) {
 	names, err := f.tree.Xattrs().List(worktree.Node(h.NodeId))
 	if err != nil {
@@ -54,8 +54,8 @@ func (f *writable) ListXAttr(_ <-chan struct{}, h *raw.InHeader, dest []byte) (u
 	return copyValue(dest, list.String())
 }
 
-// copyValue copies value to dest and returns its length. If dest is too small, the status is ERANGE. A caller that
-// wants only the length has an empty dest; go-fuse turns ERANGE into success for it.
+// copyValue copies value to dest and returns its length. If dest is too small, the status is ERANGE. A caller that requests
+// only the length passes an empty dest; go-fuse converts ERANGE into success for this caller.
 func copyValue(dest []byte, value string) (uint32, raw.Status) {
 	if len(value) > len(dest) {
 		return uint32(len(value)), raw.ERANGE
@@ -63,8 +63,8 @@ func copyValue(dest []byte, value string) (uint32, raw.Status) {
 	return uint32(copy(dest, value)), raw.OK
 }
 
-// SetXAttr sets an extended attribute. For access control lists it returns EOPNOTSUPP if the mount does not support
-// them.
+// SetXAttr sets an extended attribute. For access control lists it returns EOPNOTSUPP if the mount does not support such
+// lists.
 func (f *writable) SetXAttr(cancel <-chan struct{}, in *raw.SetXAttrIn, name string, value []byte) raw.Status {
 	if acl.IsName(name) && !f.acl {
 		return raw.Status(syscall.EOPNOTSUPP)
@@ -78,8 +78,8 @@ func (f *writable) SetXAttr(cancel <-chan struct{}, in *raw.SetXAttrIn, name str
 	return f.fail(opSetXattr, &in.InHeader, f.tree.Xattrs().Set(w, worktree.Node(in.NodeId), name, value, flags))
 }
 
-// RemoveXAttr removes an extended attribute. For access control lists it returns EOPNOTSUPP if the mount does not
-// support them.
+// RemoveXAttr removes an extended attribute. For access control lists it returns EOPNOTSUPP if the mount does not support
+// such lists.
 func (f *writable) RemoveXAttr(cancel <-chan struct{}, h *raw.InHeader, name string) raw.Status {
 	if acl.IsName(name) && !f.acl {
 		return raw.Status(syscall.EOPNOTSUPP)
