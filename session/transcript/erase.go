@@ -17,16 +17,16 @@ import (
 type EraseRequest struct {
 	Session string          // session whose transcript is changed
 	Lane    string          // lane that is named in the message of the new commit
-	Before  time.Time       // erases the records that were made before this time; zero: none
-	Others  bool            // restricts Before to records of other sessions, such as those that a fork has from its parent
+	Before  time.Time       // erases the records that were made before this time; zero: age selects no record
+	Others  bool            // limits Before to records of other sessions, such as the records that a fork has from its parent
 	IDs     map[string]bool // erases the records with these ids
 	Stone   Tombstone       // replaces each erased record
 }
 
-// Erase removes records from a transcript permanently, and returns the ids of the removed records. A tombstone replaces
-// each record, so that turns keep their numbers. The ref is set to a new commit without history, so that no ref reaches
-// the removed records: the next sweep deletes their objects, and session remotes get the new ref with the next push.
-// provide fetches the missing contents with the given ids; nil: all contents are on this host.
+// Erase removes records from a transcript permanently, and returns the ids of the removed records. A tombstone replaces each
+// record, so that turns keep their numbers. The ref is set to a new commit without history, so that no ref reaches the
+// removed records: the next sweep deletes their objects, and session remotes get the new ref with the next push. The function
+// provide fetches the missing contents with the given ids; it is nil if all contents are on this host.
 func Erase(ctx context.Context, r *session.Repo, e EraseRequest, provide func(ids []object.ID) error) (erased []string, err error) {
 	ref := session.TranscriptRef(e.Session)
 	for range tries {
@@ -34,7 +34,7 @@ func Erase(ctx context.Context, r *session.Repo, e EraseRequest, provide func(id
 		if err != nil {
 			return nil, err
 		}
-		// A tombstone must store the number of its record's turn, which is known only after all records were read in order.
+		// A tombstone contains the number of its record's turn, which is known only after all records were read in order.
 		turns := map[string]Line{}
 		for _, l := range lines {
 			turns[l.ID] = l
@@ -56,8 +56,8 @@ func (e EraseRequest) wants(l Line) bool {
 	return l.Erased == nil && (e.IDs[l.ID] || l.Time.Before(e.Before) && !(e.Others && l.Session == e.Session))
 }
 
-// rewrite replaces the selected records in every file of the transcript by tombstones, and returns their ids. turns are all
-// records, by id.
+// rewrite replaces the selected records in every file of the transcript by tombstones, and returns the ids of these records.
+// turns contains all records, by id.
 func (e EraseRequest) rewrite(ctx context.Context, r *session.Repo, ref string, turns map[string]Line) (erased []string, err error) {
 	w := rewriting{session: e.Session, lane: e.Lane, at: e.Stone.Time, message: "erase",
 		edit: func(_ string, text []byte) ([]byte, int, error) {
@@ -68,8 +68,8 @@ func (e EraseRequest) rewrite(ctx context.Context, r *session.Repo, ref string, 
 	return erased, w.do(ctx, r, ref)
 }
 
-// rewriting replaces a transcript by one commit without history. No ref reaches the previous commits then, so the next sweep
-// removes them.
+// rewriting replaces a transcript by one commit without history, so that no ref reaches the previous commits and the next
+// sweep removes them.
 type rewriting struct {
 	session, lane string
 	at            time.Time // time of the new commit
@@ -100,7 +100,7 @@ func (w rewriting) do(ctx context.Context, r *session.Repo, ref string) error {
 	}
 	var left []object.TreeEntry
 	gone := 0
-	// Entries that are not directories were not written by this program. They are kept unchanged.
+	// Entries that are not directories were not written by this program, so they are kept unchanged.
 	for _, day := range days {
 		if day.Mode != object.ModeDir {
 			left = append(left, day)

@@ -13,13 +13,13 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// ExpireRequest selects the segments of a transcript that Expire drops. A segment of a transcript is one file: the records of
-// one day that were made while one checkpoint was the newest.
+// ExpireRequest selects the segments of a transcript that Expire drops. A segment of a transcript is one file. It contains
+// the records of one day that were made while one checkpoint was the newest.
 type ExpireRequest struct {
 	Session string                          // session whose transcript is changed
 	Now     time.Time                       // the current time
 	Keep    time.Duration                   // a segment whose newest record is younger than this is kept
-	There   func(session.CheckpointID) bool // reports whether a checkpoint exists; the segments of such a checkpoint are kept
+	There   func(session.CheckpointID) bool // reports whether a checkpoint exists; segments of existing checkpoints are kept
 	// DryRun makes Expire count the records without changing anything.
 	DryRun bool
 }
@@ -27,10 +27,10 @@ type ExpireRequest struct {
 // expiredBy and expiredWhy are the author and the reason in the tombstones that Expire leaves.
 const expiredBy, expiredWhy = "gc", "older than the retention"
 
-// Expire drops segments whose checkpoint does not exist any more, and returns the number of dropped records. Where
-// consecutive records are dropped, the last one that began a turn stays as a tombstone, so that later turns keep their
-// numbers. Facts and the handoff are not part of a transcript and stay. provide fetches the missing contents with the
-// given ids; nil: all contents are on this host.
+// Expire drops segments whose checkpoint does not exist any more, and returns the number of dropped records. If consecutive
+// records are dropped, the last of them that began a turn stays as a tombstone, so that later turns keep their numbers. Facts
+// and the handoff are not part of a transcript and stay. The function provide fetches the missing contents with the given
+// ids; it is nil if all contents are on this host.
 func Expire(ctx context.Context, r *session.Repo, e ExpireRequest, provide func(ids []object.ID) error) (dropped int64, err error) {
 	ref := session.TranscriptRef(e.Session)
 	for range tries {
@@ -44,10 +44,11 @@ func Expire(ctx context.Context, r *session.Repo, e ExpireRequest, provide func(
 	return dropped, nil
 }
 
-// expire is one attempt of Expire. It returns session.ErrRefMoved if another process changed the ref during the call.
+// expire makes one attempt for Expire. It returns session.ErrRefMoved if another process changed the ref during the call.
 func (e ExpireRequest) expire(ctx context.Context, r *session.Repo, ref string,
 	provide func(ids []object.ID) error) (dropped int64, err error) {
-	// Reading all records is expensive, so first check whether the names of the segments allow dropping any.
+	// Reading all records is expensive, so first check by the names of the segments whether any segment may have to be
+	// dropped.
 	if some, err := e.some(r, ref); err != nil || !some {
 		return 0, err
 	}
@@ -55,8 +56,8 @@ func (e ExpireRequest) expire(ctx context.Context, r *session.Repo, ref string,
 	if err != nil {
 		return 0, err
 	}
-	// The newest record of a segment decides whether the segment is dropped. Read returns the records in order of time across
-	// all segments, so the last record found here for a segment is its newest.
+	// A segment is dropped if its newest record is old enough. Read returns the records in order of time across all segments,
+	// so the last record that this loop finds for a segment is the newest one of the segment.
 	newest := map[string]time.Time{}
 	for _, l := range lines {
 		newest[segmentOf(l)] = l.Time
@@ -64,7 +65,7 @@ func (e ExpireRequest) expire(ctx context.Context, r *session.Repo, ref string,
 	old := func(l Line) bool { return !e.There(l.Checkpoint) && e.Now.Sub(newest[segmentOf(l)]) > e.Keep }
 	stays := map[string]Line{} // records that are replaced by tombstones, by id
 	// last is the id of the tombstone in the current run of consecutive dropped records. Each run needs a tombstone only for
-	// its last record that began a turn, because later turns are counted from that one.
+	// the last record in it that began a turn, because later turns are counted from that record.
 	last := ""
 	for _, l := range lines {
 		if !old(l) {
@@ -101,7 +102,7 @@ func (e ExpireRequest) some(r *session.Repo, ref string) (bool, error) {
 		return false, err
 	}
 	for _, day := range days {
-		// All records of a day that began less than Keep ago are younger than Keep.
+		// A day that began less than Keep ago has only records that are younger than Keep.
 		began, err := time.Parse(time.DateOnly, day.Name)
 		if err != nil || e.Now.Sub(began) <= e.Keep {
 			continue
@@ -127,8 +128,8 @@ func isStone(l Line) bool {
 	return l.Erased != nil && l.Erased.By == expiredBy && l.Erased.Why == expiredWhy
 }
 
-// drop removes the lines for which old returns true from the text of a file, but replaces the lines in stays by
-// tombstones. gone is the number of lines that it changed.
+// drop removes the lines for which the function old returns true from the text of a file, except that it replaces the lines
+// in stays by tombstones. gone is the number of lines that were removed or replaced.
 func (e ExpireRequest) drop(text []byte, old func(Line) bool, stays map[string]Line) (after []byte, gone int, err error) {
 	var b bytes.Buffer
 	w := json.NewEncoder(&b)
@@ -140,7 +141,7 @@ func (e ExpireRequest) drop(text []byte, old func(Line) bool, stays map[string]L
 		}
 		turn, stone := stays[l.ID]
 		if stone && isStone(l) {
-			// The tombstone of an earlier run needs no change.
+			// The line is the tombstone of an earlier run and needs no change.
 			b.Write(line)
 			continue
 		}

@@ -34,17 +34,17 @@ type Fact struct {
 	Time time.Time `json:"time"` // time at which the fact was added
 	// By is the name of the author.
 	By   string `json:"by"`
-	Text string `json:"text"` // the fact itself
+	Text string `json:"text"` // text of the fact
 }
 
-// Facts are the facts of a session, oldest first, and its handoff.
+// Facts contains the facts of a session, oldest first, and its handoff.
 type Facts struct {
 	Facts   []Fact
 	Handoff string // text that describes the state of the work; "": there is none
 }
 
-// ReadFacts returns the facts of session name, and the commit that stores them; zero if there is none. provide fetches
-// the missing contents with the given ids; nil: all contents are on this host.
+// ReadFacts returns the facts of the session name, and the commit that stores them; the commit is zero if there are no facts.
+// The function provide fetches the missing contents with the given ids; it is nil if all contents are on this host.
 func ReadFacts(r *session.Repo, name string, provide func(ids []object.ID) error) (f Facts, head object.ID, err error) {
 	if head, err = r.Ref(session.FactsRef(name)); err != nil {
 		return f, head, fmt.Errorf("read facts: %w", err)
@@ -76,7 +76,7 @@ func ReadFacts(r *session.Repo, name string, provide func(ids []object.ID) error
 	return f, head, nil
 }
 
-// FactsChange describes a change of a session's facts. Empty fields of Add, Remove and Handoff change nothing.
+// FactsChange describes a change of a session's facts. If Add, Remove or Handoff is empty, it changes nothing.
 type FactsChange struct {
 	Session string    // session whose facts are changed
 	By      string    // name of the author of the new facts
@@ -89,9 +89,9 @@ type FactsChange struct {
 	Handoff *string
 }
 
-// ChangeFacts changes the facts of a session, removes secrets from the new texts, and returns all facts of the session
-// and the number of secrets that it removed. provide fetches the missing contents with the given ids; nil: all contents
-// are on this host.
+// ChangeFacts changes the facts of a session, and removes secrets from the new texts. It returns all facts of the session and
+// the number of secrets that it removed. The function provide fetches the missing contents with the given ids; it is nil if
+// all contents are on this host.
 func ChangeFacts(ctx context.Context, r *session.Repo, c FactsChange,
 	provide func(ids []object.ID) error) (f Facts, redacted int64, err error) {
 	defer r.Working()()
@@ -103,7 +103,7 @@ func ChangeFacts(ctx context.Context, r *session.Repo, c FactsChange,
 	return f, redacted, err
 }
 
-// make is one attempt of ChangeFacts. It returns session.ErrRefMoved if another process changed the ref during the call.
+// make makes one attempt for ChangeFacts. It returns session.ErrRefMoved if another process changed the ref during the call.
 func (c FactsChange) make(ctx context.Context, r *session.Repo, provide func(ids []object.ID) error) (f Facts, redacted int64, err error) {
 	f, head, err := ReadFacts(r, c.Session, provide)
 	if err != nil {

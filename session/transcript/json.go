@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// ErrNotJSON means that a text that has to be JSON is not valid JSON, or is not a JSON object.
+// ErrNotJSON means that a text is not valid JSON, or is not a JSON object.
 var ErrNotJSON = errors.New("invalid JSON")
 
 // secretKey matches the names of JSON members whose values are always secrets. doubtfulKey matches the names of members whose
@@ -29,10 +29,10 @@ func RedactJSON(text []byte) (clean []byte, secrets int64, err error) {
 	}
 	in := compact.Bytes()
 	out := make([]byte, 0, len(in))
-	var members []string // names of the members whose values enclose position i; "" for elements of an array without a name
+	var members []string // names of the members whose values enclose position i; "" for an array or object that has no name
 	name := ""           // name of the member whose value follows
 	for i := 0; i < len(in); {
-		// Compact has validated the text, so it is sufficient to look for quotes and brackets.
+		// Compact has validated the text, so it is sufficient to search for quotes and brackets.
 		switch c := in[i]; c {
 		case '"':
 			end := endOfString(in, i)
@@ -79,9 +79,9 @@ func endOfString(in []byte, i int) int {
 }
 
 // redactString returns the value of a string literal, the literal with its secrets removed, and the number of secrets. key is
-// the name of the member that the literal is the value of; "": the literal is itself a name.
+// the name of the member whose value is the literal, or "" if the literal is itself the name of a member.
 func redactString(literal []byte, key string) (value string, clean []byte, secrets int64) {
-	if err := json.Unmarshal(literal, &value); err != nil { // the whole text was validated before
+	if err := json.Unmarshal(literal, &value); err != nil { // cannot fail, because the whole text was validated before
 		return "", []byte(`""`), 0
 	}
 	redacted, n := Redact(value)
@@ -104,8 +104,8 @@ func redactString(literal []byte, key string) (value string, clean []byte, secre
 // isObject reports whether text, which is compact valid JSON, is an object.
 func isObject(text []byte) bool { return len(text) > 0 && text[0] == '{' }
 
-// mergeObjects returns an object with the members of both objects. If both have a member of the same name, the value
-// from new is used. The members of old are first, in their order. After them are the members that only new has.
+// mergeObjects returns an object with the members of both objects. If both have a member of the same name, the value of the
+// object new is used. The members of old are first, in their order. The members that only new has follow.
 func mergeObjects(old, new []byte) ([]byte, error) {
 	a, err := members(old)
 	if err != nil {

@@ -25,14 +25,14 @@ var (
 const (
 	notesPrefix = "refs/notes/"
 	maxNote     = 16 << 20 // maximum size in bytes of an existing note that is merged
-	noteTries   = 5        // number of attempts, because the user's git may write notes at the same time
+	noteTries   = 5        // number of attempts, because a git command of the user may write notes at the same time
 )
 
 // NoteRequest describes a note to write on a commit.
 type NoteRequest struct {
 	GitDir string // git directory that contains the commit
 	Commit string // name of the commit in any form that git accepts; "": HEAD
-	Also   string // another directory of objects in which git looks for Commit; "": none
+	Also   string // another object directory in which git searches for Commit; "": none
 	Ref    string // name of the notes ref; "agent" stands for refs/notes/agent
 	JSON   []byte // text of the note, which must be JSON
 }
@@ -46,11 +46,11 @@ type Noted struct {
 	Redacted int64
 }
 
-// noting serializes calls of Note, because each call reads the old note, merges it, and then writes the new one.
+// noting serializes calls of Note, because each call reads the old note, merges the new note with it, and writes the result.
 var noting sync.Mutex
 
-// Note writes a git note, after secrets were removed from it. If the old and the new note are both JSON objects, their members
-// are merged, and the values of the new note take precedence. Otherwise the new note replaces the old one.
+// Note writes a git note, after it has removed secrets from the note. If the old and the new note are both JSON objects,
+// their members are merged, and the values of the new note take precedence. Otherwise the new note replaces the old note.
 func Note(ctx context.Context, n NoteRequest) (Noted, error) {
 	clean, redacted, err := RedactJSON(n.JSON)
 	if err != nil {
@@ -83,14 +83,14 @@ func Note(ctx context.Context, n NoteRequest) (Noted, error) {
 	return done, nil
 }
 
-// notesRef returns the full name of the notes ref that git calls name, as `git notes --ref` accepts it.
+// notesRef returns the full name of the notes ref with the given name, which may be short, as for `git notes --ref`.
 func notesRef(name string) string {
 	name = strings.TrimPrefix(name, notesPrefix)
 	return notesPrefix + strings.TrimPrefix(name, "notes/")
 }
 
 // write merges text into the existing note of the commit, if there is one, writes the result, and returns the id of its blob.
-// An existing note that cannot be merged is replaced.
+// It replaces an existing note that cannot be merged.
 func (n NoteRequest) write(ctx context.Context, to Noted, text []byte) (note string, err error) {
 	if old, err := n.git(ctx, nil, "notes", "--ref", to.Ref, "list", to.Commit); err == nil && isObject(text) {
 		if before, err := n.git(ctx, nil, "cat-file", "blob", string(old)); err == nil && isObject(before) {

@@ -15,12 +15,12 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// Line is one record of a transcript, or the tombstone of an erased one.
+// Line is one record of a transcript, or the tombstone of an erased record.
 type Line struct {
 	ID         string               // a ULID; for a record without an id, derived from the text of the line
 	Time       time.Time            // time at which the line was recorded
-	Checkpoint session.CheckpointID // newest checkpoint when the line was recorded; "": there was none
-	Session    string               // session in which it was recorded; in a fork, that may be the parent
+	Checkpoint session.CheckpointID // checkpoint that was the newest one when the line was recorded; "": there was none
+	Session    string               // session in which the line was recorded; in a fork, this may be the parent
 	Lane       string               // lane of the mount that recorded the line
 	Actor      string               // user or program whose action the record describes
 	Turn       int                  // number of the record's turn; 0: before the first turn
@@ -36,16 +36,16 @@ type Tombstone struct {
 	Why  string    `json:"why,omitempty"` // reason for the erasure; "": none was recorded
 }
 
-// turnMarkers holds those members of a record that decide whether the record begins a turn.
+// turnMarkers holds the members of a record that show whether the record begins a turn.
 type turnMarkers struct {
 	Type string `json:"type"`
 	Role string `json:"role"`
 	Turn int    `json:"turn"`
 }
 
-// startsTurn reports whether the record begins a turn. If the record has a member "turn", the record begins a turn if that number
-// differs from turn, the number of the previous record. Otherwise the record must be a person's prompt: it has "type":"prompt",
-// or "role":"user" without a type or with "type":"message".
+// startsTurn reports whether the record begins a turn; the parameter turn is the turn of the previous record. If the record
+// has a member "turn" with a number, the record begins a turn if that number differs from the parameter. Otherwise the record
+// must be a person's prompt: it has "type":"prompt", or "role":"user" without a type or with "type":"message".
 func (b turnMarkers) startsTurn(turn int) bool {
 	if b.Turn > 0 {
 		return b.Turn != turn
@@ -53,7 +53,7 @@ func (b turnMarkers) startsTurn(turn int) bool {
 	return b.Type == "prompt" || b.Role == "user" && (b.Type == "" || b.Type == "message")
 }
 
-// HasPrompt reports whether one of the lines is a person's prompt. The lines are about to be recorded.
+// HasPrompt reports whether one of the lines is a person's prompt. The lines are records that were not added yet.
 func HasPrompt(lines []string) bool {
 	return slices.ContainsFunc(lines, func(line string) bool {
 		var b turnMarkers
@@ -61,13 +61,13 @@ func HasPrompt(lines []string) bool {
 	})
 }
 
-// Head returns the newest commit of the transcript of session name; zero if nothing was recorded.
+// Head returns the newest commit of the transcript of the session name. It returns zero if nothing was recorded.
 func Head(r *session.Repo, name string) (object.ID, error) {
 	return r.Ref(session.TranscriptRef(name))
 }
 
-// Read returns the records of session name, oldest first, and the commit that was read. provide fetches the missing contents
-// with the given ids; nil: all contents are on this host.
+// Read returns the records of the session name, oldest first, and the commit from which they were read. The function provide
+// fetches the missing contents with the given ids; it is nil if all contents are on this host.
 func Read(r *session.Repo, name string, provide func(ids []object.ID) error) (lines []Line, head object.ID, err error) {
 	if head, err = Head(r, name); err != nil {
 		return nil, head, fmt.Errorf("read transcript: %w", err)
@@ -108,7 +108,7 @@ func Read(r *session.Repo, name string, provide func(ids []object.ID) error) (li
 			return nil, head, fmt.Errorf("read transcript: %w", err)
 		}
 		for line := range bytes.Lines(text) {
-			if l, err := parseLine(line); err == nil { // skip lines in the format of a later version
+			if l, err := parseLine(line); err == nil { // skip a line that cannot be parsed, because a later version may have written it
 				lines = append(lines, l)
 			}
 		}
@@ -119,7 +119,7 @@ func Read(r *session.Repo, name string, provide func(ids []object.ID) error) (li
 	return lines, head, nil
 }
 
-// parseLine parses one line of a file. A record without an id gets one that is derived from the line, so that requests can name
+// parseLine parses one line of a file. For a record without an id, it derives an id from the line, so that requests can name
 // the record.
 func parseLine(line []byte) (Line, error) {
 	var e envelope
@@ -135,13 +135,13 @@ func parseLine(line []byte) (Line, error) {
 	return l, nil
 }
 
-// number sets StartsTurn and Turn of all lines. The lines must be sorted by time.
+// number sets the fields StartsTurn and Turn of all lines. The lines must be sorted by time.
 func number(lines []Line) {
 	turn := 0
 	for i := range lines {
 		l := &lines[i]
 		var b turnMarkers
-		// A tombstone states whether its record began a turn, and the turn's number. If the number is missing, a record
+		// A tombstone states whether its record began a turn, and the number of the turn. If the number is missing, a record
 		// that began a turn is counted like a prompt.
 		if l.Erased != nil {
 			b = turnMarkers{Turn: l.Turn}
@@ -149,7 +149,7 @@ func number(lines []Line) {
 				b.Type = "prompt"
 			}
 		} else {
-			_ = json.Unmarshal(l.Record, &b) // a member whose type is not the expected one counts as missing
+			_ = json.Unmarshal(l.Record, &b) // a member that has an unexpected type counts as missing
 		}
 		if l.StartsTurn = b.startsTurn(turn); l.StartsTurn {
 			if turn++; b.Turn > 0 {
@@ -163,9 +163,9 @@ func number(lines []Line) {
 // TurnPrefix is the beginning of a checkpoint name that selects a checkpoint by turn, such as "turn:3".
 const TurnPrefix = "turn:"
 
-// FindTurn returns the checkpoint at the beginning of a turn: the newest checkpoint when the turn's prompt was
-// recorded. name is TurnPrefix and the number of the turn. provide fetches the missing contents with the given ids;
-// nil: all contents are on this host.
+// FindTurn returns the checkpoint at the beginning of a turn, which is the newest checkpoint at the time when the turn's
+// prompt was recorded. name is TurnPrefix and the number of the turn. The function provide fetches the missing contents with
+// the given ids; it is nil if all contents are on this host.
 func FindTurn(r *session.Repo, name string, provide func(ids []object.ID) error) (session.Checkpoint, error) {
 	n, err := strconv.Atoi(strings.TrimPrefix(name, TurnPrefix))
 	if err != nil || n < 1 {

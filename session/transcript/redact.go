@@ -8,22 +8,23 @@ import (
 	"sync"
 )
 
-// kind is one form of secrets. Its regular expression is tried only at positions where one of its hints occurs, because a search
-// with the expressions alone takes a hundred times as long.
+// kind is one form of secrets. Its regular expression is tried only at positions where one of its hints occurs, because a
+// search with the expressions alone would take a hundred times as long.
 type kind struct {
 	// name appears in the text that replaces the secret.
 	name  string
-	hints []string // texts in lower case with which the secret, or the text before it, begins
-	// shape returns the regular expression. It is matched from the beginning of the hint.
+	hints []string // texts in lower case; the secret, or the text before it, begins with one of them
+	// shape returns the regular expression, which must match from the beginning of the hint.
 	shape func() *regexp.Regexp
 	word  bool // the hint must not follow a letter, a digit or an underscore
 	// secret is the number of the group to remove; 0 is the whole match, and a negative number stands for the first group
-	// that matched. doubt means that the expression also matches harmless text, so that a secret must look random, too.
+	// that matched. doubt means that the expression also matches harmless text, so that a text counts as a secret only if it
+	// looks random.
 	secret int
 	doubt  bool
 }
 
-// kinds lists all kinds. They are applied in this order. The text that replaces a secret matches none of them.
+// kinds lists all kinds, in the order in which they are applied. The text that replaces a secret matches none of them.
 var kinds = []kind{
 	{name: "private key", hints: []string{"-----begin "},
 		shape: begin(`-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----[\s\S]*?(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|\z)`)},
@@ -64,7 +65,7 @@ var kinds = []kind{
 // command and each git hook is a separate process, which would otherwise compile all expressions at its start.
 func begin(shape string) func() *regexp.Regexp { return once(`\A(?:` + shape + `)`) }
 
-// once returns a function that compiles the expression at the first call and returns it.
+// once returns a function that compiles the expression at its first call. Every call returns the same expression.
 func once(shape string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(shape) })
 }
@@ -81,7 +82,7 @@ func Redact(text string) (clean string, secrets int64) {
 	return text, secrets
 }
 
-// lower returns text with its ASCII letters in lower case. Other bytes are kept, so that positions do not change.
+// lower returns text with its ASCII letters in lower case. All other bytes stay, so positions do not change.
 func lower(text string) string {
 	if !strings.ContainsFunc(text, func(r rune) bool { return r >= 'A' && r <= 'Z' }) {
 		return text
@@ -122,7 +123,8 @@ func (k kind) redact(text, low string) (string, int64) {
 	var n int64
 	last := 0
 	for _, at := range k.places(low) {
-		// A hint inside an earlier match, or within a word, is not the beginning of a secret.
+		// A hint inside an earlier match does not begin another secret. For some kinds, a hint within a word does not begin a
+		// secret.
 		if at < last || k.word && at > 0 && isWord(low[at-1]) {
 			continue
 		}
@@ -132,7 +134,7 @@ func (k kind) redact(text, low string) (string, int64) {
 		}
 		from, to := k.place(m)
 		from, to = at+from, at+to
-		// A placeholder is not a secret. If the kind is doubtful, the value must also look random.
+		// A placeholder is not a secret. If the field doubt of the kind is set, the value must also look random.
 		if value := text[from:to]; placeholder(value) || k.doubt && !random(value) {
 			continue
 		}
@@ -161,8 +163,8 @@ func (k kind) place(m []int) (from, to int) {
 	return m[0], m[1]
 }
 
-// placeholder reports whether a value stands in the place of a secret without being one: a variable, asterisks, or the result of
-// an earlier redaction.
+// placeholder reports whether a value is only a replacement for a secret: a variable, asterisks, or the result of an earlier
+// redaction.
 func placeholder(v string) bool {
 	low := strings.ToLower(v)
 	switch {
@@ -183,8 +185,8 @@ func placeholder(v string) bool {
 }
 
 const (
-	leastRandom  = 8   // minimum length in bytes: shorter values cannot be distinguished from words
-	leastEntropy = 3.0 // minimum entropy in bits per byte: most words have less
+	leastRandom  = 8   // minimum length in bytes, because shorter values cannot be distinguished from words
+	leastEntropy = 3.0 // minimum entropy in bits per byte; most words have less
 )
 
 // random reports whether a value looks randomly generated: it is long enough, consists of many different characters, and mixes
@@ -195,7 +197,8 @@ func random(v string) bool {
 	}
 	var counts [256]int
 	digits, upper, lower, changes := 0, 0, 0, 0
-	// changes counts transitions between the classes digit, upper case, lower case and other: random text has many.
+	// changes counts the transitions between the classes digit, upper case, lower case and other. Random text has many
+	// transitions.
 	class := byte(0)
 	// Count the bytes of each class, and of each value for the entropy.
 	for i := range len(v) {

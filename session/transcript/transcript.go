@@ -42,7 +42,7 @@ const (
 type Batch struct {
 	Session    string               // session to whose transcript the records are added
 	Lane       string               // lane of the mount that adds the records
-	Checkpoint session.CheckpointID // newest checkpoint; "": there is none yet
+	Checkpoint session.CheckpointID // newest checkpoint when the records are added; "": there is none yet
 	Actor      string               // user or program whose actions the records describe
 	Time       time.Time            // time of all records of the batch
 	Lines      []string             // the records, each of which is a JSON object
@@ -59,7 +59,7 @@ type Recorded struct {
 
 // envelope is the stored form of one line of a file.
 type envelope struct {
-	ID         string               `json:"id,omitempty"` // id of the record, a ULID
+	ID         string               `json:"id,omitempty"` // id of the record, which is a ULID
 	Time       time.Time            `json:"time"`
 	Checkpoint session.CheckpointID `json:"point"`
 	Session    string               `json:"session"`
@@ -67,7 +67,8 @@ type envelope struct {
 	Actor      string               `json:"actor,omitempty"`
 	Record     json.RawMessage      `json:"record,omitempty"`
 
-	// The fields below are set only for an erased record: the tombstone, whether the record began a turn, and its turn.
+	// The fields below are set only for an erased record. They contain the tombstone, whether the record began a turn, and
+	// its turn.
 	Erased     *Tombstone `json:"erased,omitempty"`
 	StartsTurn bool       `json:"begins,omitempty"`
 	Turn       int        `json:"turn,omitempty"`
@@ -75,17 +76,17 @@ type envelope struct {
 
 // LineError reports an invalid line of a batch.
 type LineError struct {
-	Line int   // number of the line, from 1
-	Err  error // reason, without the number of the line
+	Line int   // number of the line, counted from 1
+	Err  error // reason why the line is invalid, without the number of the line
 }
 
 // Error implements error.
 func (e *LineError) Error() string { return fmt.Sprintf("record line %d: %v", e.Line, e.Err) }
 
-// Unwrap returns the reason, which does not name the line.
+// Unwrap returns the reason why the line is invalid.
 func (e *LineError) Unwrap() error { return e.Err }
 
-// Record adds all records of a batch to the transcript of its session, or none if it fails.
+// Record adds the records of a batch to the transcript of its session: either all of them or, if it returns an error, none.
 func Record(ctx context.Context, r *session.Repo, b Batch) (Recorded, error) {
 	ref := session.TranscriptRef(b.Session)
 	text, redacted, err := b.encode()
@@ -96,7 +97,7 @@ func Record(ctx context.Context, r *session.Repo, b Batch) (Recorded, error) {
 	if len(b.Lines) == 0 {
 		return done, nil
 	}
-	// No ref reaches the objects of the batch until the ref is updated. Working protects them from a sweep until then.
+	// Until the ref is updated, no ref reaches the objects of the batch. Working protects them from a sweep during this time.
 	defer r.Working()()
 	for range tries {
 		err = b.add(ctx, r, ref, text)
@@ -185,7 +186,7 @@ func (b Batch) add(ctx context.Context, r *session.Repo, ref string, text []byte
 	return r.Record(ctx, []odb.Outgoing{blob, dayTree, tree, commit}, []session.RefChange{{Name: ref, Old: head, New: commit.ID}})
 }
 
-// treeOf returns the entries of a commit's root tree; none for the zero commit.
+// treeOf returns the entries of a commit's root tree. It returns no entries for the zero commit.
 func treeOf(r *session.Repo, commit object.ID) ([]object.TreeEntry, error) {
 	if commit.IsZero() {
 		return nil, nil
@@ -197,8 +198,8 @@ func treeOf(r *session.Repo, commit object.ID) ([]object.TreeEntry, error) {
 	return r.Tree(info.Tree)
 }
 
-// put returns a tree with the entry e added or replaced, in git's order. A tree of a transcript contains either only files, or
-// only directories whose names have the same length, so git's order is the order of bytes.
+// put returns a tree in which the entry e was added or replaced, in git's order. A tree of a transcript contains either only
+// files, or only directories whose names have the same length, so git's order is the order of bytes.
 func put(entries []object.TreeEntry, e object.TreeEntry) []object.TreeEntry {
 	entries = slices.Clone(entries)
 	at, known := slices.BinarySearchFunc(entries, e.Name, func(e object.TreeEntry, name string) int { return strings.Compare(e.Name, name) })
@@ -235,7 +236,7 @@ func (b Batch) part(r *session.Repo, files []object.TreeEntry) (name string, bef
 	}
 }
 
-// partName returns the name of file n, counted from 1, of a checkpoint.
+// partName returns the name of the n-th file of a checkpoint, counted from 1.
 func partName(p session.CheckpointID, n int) string {
 	base := stem(p)
 	if n == 1 {
@@ -279,8 +280,8 @@ func Files(r *session.Repo, name string, p session.CheckpointID) (ids []object.I
 	return ids, nil
 }
 
-// Until returns the newest commit, starting from tip, whose transcript contains no record of a checkpoint after p; zero if there
-// is none.
+// Until returns the newest commit, beginning at the commit tip, whose transcript contains no record of a checkpoint after p.
+// It returns zero if there is no such commit.
 func Until(r *session.Repo, tip object.ID, p session.CheckpointID) (object.ID, error) {
 	for at := tip; !at.IsZero(); {
 		info, err := r.Commit(at)
