@@ -42,11 +42,11 @@ func ParseAgent(name string) (Agent, error) {
 	return "", fmt.Errorf("unknown agent %q: want one of %s", name, strings.Join(names, ", "))
 }
 
-// Timeout is the maximum time that a hook takes for one event, during which the agent waits.
+// Timeout is the maximum time that a hook takes for one event. The agent waits during this time.
 const Timeout = 10 * time.Second
 
-// grace is added to Timeout in the agent's configuration: an agent kills hooks that exceed the configured time, and the hook must
-// end before that.
+// grace is the difference between the timeout in the agent's configuration and Timeout. An agent kills a hook that exceeds
+// the configured timeout, so the hook must end before.
 const grace = 5 * time.Second
 
 // configuration describes the file that configures an agent's hooks, and the events for which Install adds hooks.
@@ -63,7 +63,7 @@ type configured struct {
 	tool bool   // the entry of the event has a "matcher", which selects tools
 }
 
-// configurations contains the configuration of each agent. OpenCode has a plugin instead of hooks.
+// configurations contains the configuration of each agent except OpenCode, which has a plugin instead of hooks.
 var configurations = map[Agent]configuration{
 	Claude: {
 		path: ".claude/settings.local.json",

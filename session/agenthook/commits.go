@@ -15,26 +15,26 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// Turn is the state that is passed from one event of an agent's conversation to the next, because each event is handled by a separate
-// process. It is stored in the git directory as artifactfs-hooks/CONVERSATION.json until the conversation ends or the hooks are
-// uninstalled. CONVERSATION is a hash of the conversation's name.
+// Turn is the state that is passed from one event of an agent's conversation to the next, because a separate process handles
+// each event. It is stored in the git directory as artifactfs-hooks/CONVERSATION.json until the conversation ends or the
+// hooks are uninstalled. CONVERSATION is a hash of the conversation's name.
 type Turn struct {
-	Prompt string `json:"prompt"` // prompt of the turn, shortened and with secrets removed
+	Prompt string `json:"prompt"` // prompt that began the turn, shortened and with secrets removed
 	Reflog int64  `json:"reflog"` // number of bytes of logs/HEAD that were searched for commits
 }
 
 // turnsDir is the directory that stores the turns, relative to the git directory.
 const turnsDir = "artifactfs-hooks"
 
-// turnFile returns the name of the file that stores a conversation. It is derived from a hash, because agents may use any string as
-// the name of a conversation.
+// turnFile returns the path of the file that stores the state of a conversation. The file is named by a hash, because agents
+// may use any string as the name of a conversation.
 func turnFile(gitDir, conversation string) string {
 	sum := sha256.Sum256([]byte(conversation))
 	return filepath.Join(gitDir, turnsDir, hex.EncodeToString(sum[:8])+".json")
 }
 
-// LoadTurn returns the stored state of a conversation. If there is none, known is false and the result starts at the
-// end of the reflog, because the commits in it were not made in this conversation.
+// LoadTurn returns the stored state of a conversation. If there is none, known is false and the result has the position of
+// the end of the reflog, because the commits before this position were not made in this conversation.
 func LoadTurn(gitDir, conversation string) (t Turn, known bool, err error) {
 	text, err := os.ReadFile(turnFile(gitDir, conversation))
 	if err == nil && json.Unmarshal(text, &t) == nil {
@@ -73,7 +73,7 @@ func ForgetTurns(gitDir string) error {
 	return os.RemoveAll(filepath.Join(gitDir, turnsDir))
 }
 
-// missingIsFine returns nil if err means that a file does not exist, and err otherwise.
+// missingIsFine returns nil if err means that a file does not exist. Otherwise it returns err.
 func missingIsFine(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -84,13 +84,13 @@ func missingIsFine(err error) error {
 // maxReflog is the maximum number of bytes of the reflog that one event reads. The next event reads the rest.
 const maxReflog = 1 << 20
 
-// making are prefixes of the reflog messages that git writes when it creates a commit. Messages with other prefixes mean that HEAD was
-// set to an existing commit.
+// making lists prefixes of the reflog messages that git writes when it creates a commit. Messages with other prefixes mean
+// that HEAD was set to an existing commit.
 var making = []string{"commit:", "commit (", "cherry-pick", "revert", "merge ", "rebase (pick)", "rebase (squash)",
 	"rebase (fixup)", "rebase (reword)", "rebase (edit)", "rebase (continue)", "rebase: ", "am:"}
 
-// Commits returns the commits that were made in the git directory since the last call, oldest first, and sets t.Reflog to the position
-// after them. A fast-forward merge makes no commit.
+// Commits returns the commits that were made in the git directory since the last call, oldest first, and sets t.Reflog to the
+// position after these commits in the reflog. A fast-forward merge makes no commit.
 func (t *Turn) Commits(gitDir string) ([]string, error) {
 	f, err := os.Open(filepath.Join(gitDir, "logs", "HEAD"))
 	if err != nil {
@@ -107,7 +107,7 @@ func (t *Turn) Commits(gitDir string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Git may be writing the last line. An incomplete line is left for the next event.
+	// Git may be writing the last line. If the line is incomplete, it is left for the next event.
 	text = text[:bytes.LastIndexByte(text, '\n')+1]
 	t.Reflog += int64(len(text))
 	var made []string

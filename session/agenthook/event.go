@@ -12,9 +12,9 @@ import (
 // Kind is the kind of an event in an agent's conversation.
 type Kind string
 
-// The kinds of events. The value of a kind is the "type" of its records in the transcript.
+// These are the kinds of events. The value of a kind is the "type" of its records in the transcript.
 const (
-	Other        Kind = "" // nothing is recorded for such an event
+	Other        Kind = "" // for an event of any other kind, nothing is recorded
 	SessionStart Kind = "agent_start"
 	Prompt       Kind = "prompt"      // the user has sent a prompt, which begins a turn
 	ToolCall     Kind = "tool_call"   // a tool is about to run
@@ -76,8 +76,8 @@ type wire struct {
 	Error        json.RawMessage `json:"error"`
 }
 
-// Parse parses an event in the form in which the agent sends it. The result has the Kind Other if nothing is to be recorded for the
-// event.
+// Parse parses an event in the form in which the agent sends it. The result has the Kind Other if the event need not be
+// recorded.
 func Parse(a Agent, text []byte) (Event, error) {
 	if len(text) > MaxEvent {
 		return Event{}, fmt.Errorf("read event: event has %d bytes, limit is %d", len(text), MaxEvent)
@@ -97,13 +97,13 @@ func Parse(a Agent, text []byte) (Event, error) {
 	case Prompt:
 		e.Text = w.Prompt
 	case TurnEnd:
-		// Depending on the agent, the response has one of two names.
+		// The agents use two different names for the text of a response.
 		if e.Text = w.Last; e.Text == "" {
 			e.Text = w.Response
 		}
 	case ToolResult:
 		e.Failed = w.Event == "PostToolUseFailure"
-		// If a tool has failed, the event has an error instead of an output.
+		// If a tool has failed, the event contains an error instead of an output.
 		if e.Output == nil {
 			e.Output = present(w.Error)
 		}
@@ -135,8 +135,8 @@ func (e Event) Title() string {
 	return string(e.Kind)
 }
 
-// subject returns the first line of the tool's argument that describes the call best, such as a path or a command; ""
-// if there is no such argument.
+// subject returns the first line of the tool's argument that describes the call best, such as a path or a command. It returns
+// "" if there is no such argument.
 func (e Event) subject() string {
 	var args map[string]json.RawMessage
 	if json.Unmarshal(e.Input, &args) != nil {
@@ -158,8 +158,8 @@ func firstLine(s string) string {
 }
 
 const (
-	maxString = 32 << 10  // maximum size of a string in a record, in bytes; the middle of longer strings is left out
-	maxValue  = 100 << 10 // maximum size of a tool's input and of its output, in bytes
+	maxString = 32 << 10  // maximum size of a string in a record, in bytes; in a longer string, the middle is left out
+	maxValue  = 100 << 10 // maximum size of the input of a tool in bytes, and of its output
 )
 
 // record is the JSON form of an Event in the transcript. doc/sessions.md documents its members.
@@ -198,8 +198,8 @@ func (e Event) Record() (string, error) {
 	return string(text), err
 }
 
-// shorten returns a decoded JSON value in which long strings are shortened. If the result is still longer than maxValue, shorten
-// returns its shortened text as a string.
+// shorten returns a decoded JSON value in which long strings are shortened. If the result is still longer than maxValue,
+// shorten returns the text of the result, shortened, as a string.
 func shorten(v json.RawMessage) any {
 	if v == nil {
 		return nil
@@ -235,8 +235,8 @@ func shortenStrings(v any) any {
 	return v
 }
 
-// cut returns s if s has at most max bytes. Otherwise it returns the beginning and the end of s, with a note of the number of missing
-// bytes between them.
+// cut returns s if s has at most max bytes. Otherwise it returns the beginning and the end of s, and between them a note with
+// the number of bytes that were left out.
 func cut(s string, max int) string {
 	if len(s) <= max {
 		return s

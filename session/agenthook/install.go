@@ -32,10 +32,9 @@ type Change struct {
 // maxSettings is the maximum size in bytes of a settings file. Larger files are not changed.
 const maxSettings = 4 << 20
 
-// Install adds hooks to the configuration of an agent in directory dir. The hooks run program, which is the beginning
-// of a shell command. Hooks of an earlier Install are replaced; the rest of the configuration is kept. If Install
-// creates the file, it adds the file to the repository's info/exclude, because the configuration is meant only for this
-// machine.
+// Install adds hooks to the configuration of an agent in the directory dir. The hooks run program, which is the beginning of
+// a shell command. Hooks of an earlier Install are replaced; the rest of the configuration is kept. If Install creates the
+// file, it adds the file to the repository's info/exclude, because the configuration is meant only for this machine.
 func Install(dir string, a Agent, program string) (Change, error) {
 	c := configurations[a]
 	path := filepath.Join(dir, c.path)
@@ -45,7 +44,7 @@ func Install(dir string, a Agent, program string) (Change, error) {
 	if err != nil && !missing {
 		return change, fmt.Errorf("read settings: %w", err)
 	}
-	// render removes the hooks of an earlier Install first, so a second Install with the same program changes nothing.
+	// render first removes the hooks of an earlier Install, so a second Install with the same program changes nothing.
 	after, err := c.render(a, before, program+commandSuffix(a))
 	if err != nil {
 		return change, fmt.Errorf("edit settings %s: %w", path, err)
@@ -66,7 +65,8 @@ func Install(dir string, a Agent, program string) (Change, error) {
 	return change, writeSettings(path, after)
 }
 
-// render returns the contents of the configuration file with hooks that run command. before is the file's current contents.
+// render returns the contents of the configuration file with hooks that run command. The parameter before contains the
+// current contents of the file.
 func (c configuration) render(a Agent, before []byte, command string) ([]byte, error) {
 	if a == OpenCode {
 		if len(before) > 0 && !bytes.HasPrefix(before, []byte(pluginMark)) {
@@ -83,8 +83,8 @@ func (c configuration) render(a Agent, before []byte, command string) ([]byte, e
 // pluginMark is the beginning of the plugin. It distinguishes the plugin from another file of the same name.
 const pluginMark = "// artifactfs session hooks"
 
-// Uninstall removes what Install has added: the hooks, the file if it contains nothing else, the directories that are empty then, and
-// the line in info/exclude.
+// Uninstall removes everything that Install has added: the hooks, the line in info/exclude, the file if nothing else is in
+// it, and the directories that are then empty.
 func Uninstall(dir string, a Agent) (Change, error) {
 	c := configurations[a]
 	path := filepath.Join(dir, c.path)
@@ -126,7 +126,8 @@ func Uninstall(dir string, a Agent) (Change, error) {
 	return change, include(dir, c.path)
 }
 
-// Installed reports whether the agent's configuration in directory dir contains hooks of artifactfs, and returns the file's path.
+// Installed reports whether the agent's configuration in the directory dir contains hooks of artifactfs. It also returns the
+// path of the file.
 func Installed(dir string, a Agent) (path string, yes bool, err error) {
 	path = filepath.Join(dir, configurations[a].path)
 	text, err := readSettings(path)
@@ -186,8 +187,8 @@ func tracked(dir, path string) bool {
 // excludeMark is the comment line before the line that Install adds to info/exclude.
 const excludeMark = "# artifactfs session hooks\n"
 
-// excluded returns the name of info/exclude and the lines in it that exclude path, which is relative to dir. ok is false if dir is not
-// in a git repository.
+// excluded returns the name of info/exclude, and the lines in this file that exclude path, which is relative to dir. ok is
+// false if dir is not in a git repository.
 func excluded(dir, path string) (file, lines string, ok bool) {
 	out, err := git(dir, "rev-parse", "--path-format=absolute", "--git-path", "info/exclude", "--show-prefix")
 	file, prefix, found := strings.Cut(out, "\n")

@@ -10,10 +10,10 @@ import (
 	"strings"
 )
 
-// value is a JSON value with its position in the text of a settings file. The file is edited as text, so that everything else in it
-// keeps its order, its numbers and its white space.
+// value is a JSON value with its position in the text of a settings file. The file is edited as text, so that the rest of the
+// file keeps its order, its numbers and its white space.
 type value struct {
-	start, end int // offsets of the value's first byte and of the byte after the value
+	start, end int // offsets of the first byte of the value and of the byte after the value
 	// kind is '{' or '[' for an object or array, and zero for other values.
 	kind    json.Delim
 	members []member // members of an object or elements of an array
@@ -22,7 +22,7 @@ type value struct {
 
 // member is a member of an object, or an element of an array. An element has no key.
 type member struct {
-	start int    // offset of the key; in an array, offset of the value
+	start int    // offset of the key; in an array, offset of the value itself
 	key   string // key of a member, decoded
 	value value
 }
@@ -46,7 +46,7 @@ func parseSettings(text []byte) (value, error) {
 	return root, nil
 }
 
-// parseValue reads the next value from d, which decodes text. depth is the number of values that enclose it.
+// parseValue reads the next value from d, which decodes text. depth is the number of values that enclose the value.
 func parseValue(d *json.Decoder, text []byte, depth int) (value, error) {
 	if depth > maxDepth {
 		return value{}, fmt.Errorf("JSON is nested deeper than %d", maxDepth)
@@ -93,12 +93,13 @@ func next(d *json.Decoder, text []byte) int {
 	return at
 }
 
-// index returns the index of the member called key; -1 if there is none.
+// index returns the index of the member called key. It returns -1 if there is no such member.
 func (v value) index(key string) int {
 	return slices.IndexFunc(v.members, func(m member) bool { return m.key == key })
 }
 
-// at follows keys through nested objects and returns the value that the last key leads to; false if one of the keys is missing.
+// at follows keys through nested objects and returns the value that the last key leads to. It returns false if one of the
+// keys is missing.
 func (v value) at(keys ...string) (value, bool) {
 	for _, key := range keys {
 		i := v.index(key)
@@ -110,8 +111,8 @@ func (v value) at(keys ...string) (value, bool) {
 	return v, true
 }
 
-// add returns text with item added as the last member of the object or array to, which is a value in text. Each line of
-// item is indented by depth levels. The other bytes of text are kept, so that remove can undo add exactly.
+// add returns text with item added as the last member of the object or array in the parameter to, which is a value in text.
+// Each line of item is indented by depth levels. The other bytes of text are kept, so that remove can undo add exactly.
 func add(text []byte, to value, item string, depth int) []byte {
 	at, comma := to.start+1, ""
 	if n := len(to.members); n > 0 {
@@ -121,7 +122,7 @@ func add(text []byte, to value, item string, depth int) []byte {
 	return slices.Concat(text[:at], []byte(comma+indent+strings.ReplaceAll(item, "\n", indent)), text[at:])
 }
 
-// remove returns text without member i of from, which is an object or array in text.
+// remove returns text without the i-th member of the parameter from, which is an object or array in text.
 func remove(text []byte, from value, i int) []byte {
 	start, end := from.start+1, from.members[i].value.end
 	switch {
@@ -137,13 +138,13 @@ func remove(text []byte, from value, i int) []byte {
 // emptySettings is the text of a settings file without settings. Install starts with it if there is no file.
 const emptySettings = "{\n}\n"
 
-// install returns the settings text with a hook for each event. The hooks of an earlier install are removed.
+// install returns the settings text with a hook for each event. It replaces the hooks of an earlier install.
 func (c configuration) install(text []byte, a Agent, command string) ([]byte, error) {
 	text, _, err := uninstall(text, a)
 	if err != nil {
 		return nil, err
 	}
-	// The text is parsed again for each event, because adding a hook changes the offsets after it.
+	// Parse the text again for each event, because adding a hook changes the offsets after it.
 	for _, e := range c.events {
 		root, err := parseSettings(text)
 		if err != nil {
@@ -206,7 +207,7 @@ func quote(s string) string {
 // uninstall returns the settings text without the hooks that install has added, and the number of removed hooks.
 // Objects and arrays that are empty afterwards are removed, too.
 func uninstall(text []byte, a Agent) (rest []byte, removed int, err error) {
-	// Each removal changes the offsets after it, so the text is parsed again until there is no hook left.
+	// Each removal changes the offsets after it, so the text is parsed again until no hook is left.
 	for {
 		root, err := parseSettings(text)
 		if err != nil {
@@ -250,5 +251,5 @@ func isOurs(group value, a Agent) bool {
 	return ok && strings.HasSuffix(command.text, commandSuffix(a)) && strings.Contains(command.text, "artifactfs")
 }
 
-// commandSuffix returns the end of the command that the hooks of agent a run. isOurs recognizes the hooks by it.
+// commandSuffix returns the end of the command that the hooks of agent a run. isOurs recognizes the hooks by this suffix.
 func commandSuffix(a Agent) string { return " session hook " + string(a) }
