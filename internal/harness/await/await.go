@@ -1,4 +1,4 @@
-// Package await waits in tests for what other goroutines and processes do, instead of sleeping.
+// Package await lets tests wait for the effects of other goroutines and processes, instead of sleeping.
 package await
 
 import (
@@ -6,14 +6,15 @@ import (
 	"time"
 )
 
-// Patience is the longest wait. It is generous: machines that run tests are busy. A test that passes never waits for it.
+// Patience is the maximum time of a wait. It is long, because machines that run tests are busy. A test that passes never
+// waits so long.
 const Patience = 30 * time.Second
 
-// poll is the time between two looks at a condition.
+// poll is the interval at which a condition is checked.
 const poll = time.Millisecond
 
-// Until calls done until it returns true. After Patience it ends the test with a failure that names the condition, which is a
-// sentence such as "the pack is removed". It must be called from the test's own goroutine.
+// Until calls done until it returns true. If that takes longer than Patience, Until ends the test with a failure that names
+// the condition, which is a sentence such as "the pack is removed". It must be called from the test's own goroutine.
 func Until(t testing.TB, condition string, done func() bool) {
 	t.Helper()
 	for end := time.Now().Add(Patience); !done(); time.Sleep(poll) {
@@ -23,8 +24,8 @@ func Until(t testing.TB, condition string, done func() bool) {
 	}
 }
 
-// Receive returns the next value of c, or the zero value if c is closed. After Patience it ends the test with a failure. It must be
-// called from the test's own goroutine.
+// Receive returns the next value of c, or the zero value if c is closed. If that takes longer than Patience, Receive ends the
+// test with a failure. It must be called from the test's own goroutine.
 func Receive[T any](t testing.TB, c <-chan T) T {
 	t.Helper()
 	select {

@@ -23,8 +23,8 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// The session benchmarks carry work to session remotes and bring it back, and check what they measure: a figure is
-// printed beside what it should be, and what is not as it must be is an error of the run.
+// The session benchmarks push changes to session remotes, resume sessions from there, and check what they measure: each
+// figure is printed beside its goal, and a wrong result makes the run fail.
 
 type carryOptions struct {
 	only     *regexp.Regexp
@@ -37,10 +37,10 @@ type carryOptions struct {
 	seed     uint64
 	crowd    int
 	crowdFor time.Duration
-	repos    []string // joined for link
+	repos    []string // repositories whose trees the benchmark link joins into one
 }
 
-// carryFlags declares the flags of -session that are not those of others.
+// carryFlags declares the flags of -session that no other mode has.
 func carryFlags() (o *carryOptions, is *bool) {
 	o = &carryOptions{}
 	is = flag.Bool("session", false, "measure how work is carried to session remotes and brought back (-only commit|kills|checkpoints|outage|forks|resume|link|seed|jj|crowd)")
@@ -54,16 +54,16 @@ func carryFlags() (o *carryOptions, is *bool) {
 	return o, is
 }
 
-// rig is a world of its own for one benchmark: a remote, a state directory, and what lies beside them.
+// rig is the environment of one session benchmark: a remote, a state directory, and the files beside them.
 type rig struct {
 	*bench
 	dir    string
 	state  string
-	repo   string // bare, mounted
+	repo   string // the mounted bare repository
 	server *gittest.Server
 	url    string
 	env    []string
-	joined []string // repositories of which repo is made; none: it is generated
+	joined []string // repositories whose trees are joined into repo; none: repo is generated
 	places int
 	table  *tabwriter.Writer
 	failed *bool
@@ -111,7 +111,7 @@ func (b *bench) carries(o carryOptions) error {
 	return nil
 }
 
-// run prepares the world, and ends it.
+// run creates the remote and the state directory, calls do, and removes everything again.
 func (r *rig) run(files int, rtt time.Duration, do func() error) (err error) {
 	r.state, r.repo = filepath.Join(r.dir, "state"), filepath.Join(r.dir, "origin", "r.git")
 	if err := os.MkdirAll(filepath.Dir(r.repo), 0o755); err != nil {
@@ -137,7 +137,7 @@ func (r *rig) run(files int, rtt time.Duration, do func() error) (err error) {
 func (r *rig) end(state string) error {
 	out, err := r.command(state, "unmount", "--all", "--timeout", "1s").CombinedOutput()
 	var exit *exec.ExitError
-	if errors.As(err, &exit) && exit.ExitCode() == 5 { // what the benchmark left unsent
+	if errors.As(err, &exit) && exit.ExitCode() == 5 { // the benchmark has left refs that were not pushed
 		err = nil
 	}
 	if err != nil {
@@ -152,14 +152,14 @@ func (r *rig) end(state string) error {
 	return nil
 }
 
-// tell prints the log of the daemon of a failed benchmark.
+// tell prints the log of the daemon after a benchmark has failed.
 func (r *rig) tell() {
 	text, _ := os.ReadFile(filepath.Join(r.state, "log", "daemon.log"))
 	text = regexp.MustCompile(`(?m)^\S+\sinfo\s.*\n`).ReplaceAll(text, nil)
 	os.Stderr.Write(text[max(0, len(text)-8<<10):])
 }
 
-// makeFlat fills a bare repository with small files, spread as makeRepository spreads them, and a few commits.
+// makeFlat fills a bare repository with small files, distributed over directories as makeRepository does, and a few commits.
 func makeFlat(path string, files int) error {
 	r, err := gittest.New(path, gittest.RepoOptions{})
 	if err != nil {
@@ -184,11 +184,12 @@ func (r *rig) path(what string) string {
 func (r *rig) command(state string, args ...string) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(r.bin, "artifactfs"), append([]string{"--state", state}, args...)...)
 	cmd.Dir, cmd.Env = r.dir, append(gittest.Env(), r.env...)
-	cmd.WaitDelay = time.Second // a daemon that it started has its output
+	cmd.WaitDelay = time.Second // a daemon that the command has started may keep its output open
 	return cmd
 }
 
-// afs runs the program with a state directory, reads what it prints as JSON unless into is nil, and returns how long it took.
+// afs runs the program with a state directory, decodes its output as JSON into the value into unless that is nil, and returns
+// the time that the program took.
 func (r *rig) afs(state string, into any, args ...string) (time.Duration, error) {
 	if into != nil {
 		args = append(args, "--json")
@@ -211,7 +212,7 @@ func (r *rig) afs(state string, into any, args ...string) (time.Duration, error)
 	return took, nil
 }
 
-// sh runs a script of shell tools and stock git.
+// sh runs a script of shell commands and stock git.
 func (r *rig) sh(dir, script string) (string, error) {
 	cmd := exec.Command("sh", "-ec", script)
 	cmd.Dir, cmd.Env = dir, append(append(gittest.Env(), "GIT_EDITOR=true"), r.env...)
@@ -222,7 +223,7 @@ func (r *rig) sh(dir, script string) (string, error) {
 	return strings.TrimSuffix(string(out), "\n"), err
 }
 
-// row prints a figure beside what it should be.
+// row prints a figure beside its goal.
 func (r *rig) row(what, detail, measured, goal string, ok bool) {
 	verdict := ""
 	if !ok {
@@ -232,13 +233,13 @@ func (r *rig) row(what, detail, measured, goal string, ok bool) {
 	r.table.Flush()
 }
 
-// wrong is what makes the run fail.
+// wrong records an error that makes the run fail.
 func (r *rig) wrong(format string, args ...any) {
 	log.Printf(format, args...)
 	*r.failed = true
 }
 
-// mounted, madeCheckpoint and about are what the program prints, as far as it is looked at.
+// carriedMount and the types below contain the parts of the program's output that the benchmarks use.
 type carriedMount struct {
 	ID, Dir, Session string
 	Resumed          bool
@@ -277,7 +278,8 @@ func (r *rig) mount(state string, flags ...string) (carriedMount, time.Duration,
 
 func (r *rig) look(dir string) (workday.State, error) { return workday.Look(context.Background(), dir) }
 
-// receiver makes a session remote that is served over HTTP; with the base in it, or empty.
+// receiver creates a session remote that is served over HTTP. It contains the history of the mounted remote if base is set,
+// and is otherwise empty.
 func (r *rig) receiver(base bool, rtt time.Duration) (*gittest.Receiver, *gittest.Server, string, error) {
 	dir := r.path("remote")
 	c, err := gittest.NewReceiver(filepath.Join(dir, "s.git"), gittest.RepoOptions{})
@@ -296,7 +298,7 @@ func (r *rig) receiver(base bool, rtt time.Duration) (*gittest.Receiver, *gittes
 	return c, s, s.URL("s.git"), nil
 }
 
-// refAt reads a ref of a repository without asking git: it is asked for often.
+// refAt reads a ref of a repository from its files. It does not run git, because it is called often.
 func refAt(dir, ref string) string {
 	if id, err := os.ReadFile(filepath.Join(dir, ref)); err == nil {
 		return strings.TrimSpace(string(id))
@@ -310,7 +312,7 @@ func refAt(dir, ref string) string {
 	return ""
 }
 
-// await waits for a ref to be as wanted.
+// await waits until a ref has the value want, and returns how long that took. The maximum is the duration patience.
 func await(dir, ref, want string, patience time.Duration) (time.Duration, error) {
 	start := time.Now()
 	for refAt(dir, ref) != want {
@@ -322,7 +324,7 @@ func await(dir, ref, want string, patience time.Duration) (time.Duration, error)
 	return time.Since(start), nil
 }
 
-// sound has stock git check a repository.
+// sound checks a repository with stock git.
 func (r *rig) sound(dir string) error {
 	out, err := r.sh(dir, "git fsck --full --no-dangling --no-progress 2>&1 | grep -v '^notice: ' || true")
 	if err == nil && out != "" {
@@ -331,7 +333,8 @@ func (r *rig) sound(dir string) error {
 	return err
 }
 
-// orderly checks that a branch was moved as commits were made, none of them twice, and ends at the last one.
+// orderly checks that a branch was moved from commit to commit in the order in which they were made, to none of them twice,
+// and to the last one at the end.
 func orderly(c *gittest.Receiver, ref string, commits []string) error {
 	all, err := c.Updates()
 	if err != nil {

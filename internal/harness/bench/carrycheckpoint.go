@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// checkpoints measures what a checkpoint of a large repository costs, and how long those who write have to wait for it.
+// checkpoints measures how long a checkpoint of a large repository takes, and how long programs that write have to wait for
+// it.
 func (r *rig) checkpoints(o carryOptions) error {
 	m, _, err := r.mount(r.state, "--session", "work", "--checkpoint", "off", "--wait", "git", "--prefetch", "none", "--history", "none")
 	if err != nil {
@@ -35,7 +36,7 @@ func (r *rig) checkpoints(o carryOptions) error {
 	return r.pauses(m)
 }
 
-// fewFiles changes ten files at a time.
+// fewFiles measures checkpoints after changes of ten files.
 func (r *rig) fewFiles(m carriedMount, files int) error {
 	const rounds = 15
 	var inside, wall []time.Duration
@@ -99,7 +100,7 @@ func (r *rig) fewFiles(m carriedMount, files int) error {
 
 const traceMark = "no-such-name"
 
-// follow counts what the kernel asks for in a mount, until end is called.
+// follow counts the requests of the kernel to a mount, by kind, until end is called.
 func (r *rig) follow(dir string) (seen map[string]int, end func(), err error) {
 	cmd := r.command(r.state, "trace", dir, "--all", "--json")
 	out, err := cmd.StdoutPipe()
@@ -130,7 +131,8 @@ func (r *rig) follow(dir string) (seen map[string]int, end func(), err error) {
 			seen[e.Op]++
 		}
 	})
-	// What is looked for and not there is seen as soon as it is followed; each name once, as the kernel remembers.
+	// A look-up of a missing name is counted as soon as counting has begun. Each name is used once, because the kernel caches
+	// the result.
 	for begun := false; !begun; {
 		r.places++
 		os.Lstat(filepath.Join(dir, fmt.Sprint(traceMark, r.places)))
@@ -141,14 +143,14 @@ func (r *rig) follow(dir string) (seen map[string]int, end func(), err error) {
 		}
 	}
 	return seen, func() {
-		time.Sleep(20 * time.Millisecond) // the log has the request a moment later
+		time.Sleep(20 * time.Millisecond) // a request is reported a moment after it was made
 		cmd.Process.Signal(os.Interrupt)
 		reading.Wait()
 		cmd.Wait()
 	}, nil
 }
 
-// manyFiles makes 10,000 new files, and does the same in a clone on the local disk.
+// manyFiles measures a checkpoint of 10,000 new files, and a commit of the same files in a clone on the local disk.
 func (r *rig) manyFiles(m carriedMount) error {
 	const rounds = 3
 	clone := r.path("clone")
@@ -170,7 +172,7 @@ func (r *rig) manyFiles(m carriedMount) error {
 				}
 			}
 		}
-		// Both have it on disk first: what is measured is the saving.
+		// Both directories are synced first, so that the checkpoint and the commit alone are measured.
 		if _, err := r.sh(m.Dir, "sync -f . && sync -f "+clone); err != nil {
 			return err
 		}

@@ -13,16 +13,16 @@ import (
 	"github.com/artifactfs/artifactfs/internal/harness/workday"
 )
 
-// commitsEach are made for every kind of session remote.
+// commitsEach is the number of commits that are measured for each kind of session remote.
 const commitsEach = 20
 
-// carryPlace is a session remote, and where it lies on disk.
+// carryPlace is a session remote, with the path of its repository on disk.
 type carryPlace struct {
 	kind, arg, path string
 	end             func() error
 }
 
-// commits times the way of a commit to a session remote of each kind, then looks at it with stock git.
+// commits measures how long a commit takes to reach a session remote of each kind, and then checks the remote with stock git.
 func (r *rig) commits(o carryOptions) error {
 	for _, kind := range []func() (carryPlace, error){
 		func() (carryPlace, error) { return carryPlace{kind: "embedded"}, nil },
@@ -47,7 +47,7 @@ func (r *rig) commits(o carryOptions) error {
 		if err != nil {
 			return err
 		}
-		if p.kind == "" { // not asked for
+		if p.kind == "" { // the user has not selected this kind
 			continue
 		}
 		err = r.commitsTo(p)
@@ -125,7 +125,7 @@ func (r *rig) commitsTo(p carryPlace) error {
 	if want := fmt.Sprintf("%s\n%d", ids[len(ids)-1], commitsEach-1); got != want {
 		r.wrong("%s: a clone has %q, want %q", p.kind, got, want)
 	}
-	if p.kind != "embedded" { // which is not pushed to
+	if p.kind != "embedded" { // the embedded session remote gets no pushes
 		if err := r.stockPushes(p, clone); err != nil {
 			return err
 		}
@@ -133,7 +133,7 @@ func (r *rig) commitsTo(p carryPlace) error {
 	return r.end(state)
 }
 
-// stockPushes times what stock git takes to push a commit there, and nothing else.
+// stockPushes measures how long a push of a commit by stock git takes.
 func (r *rig) stockPushes(p carryPlace, clone string) error {
 	if _, err := r.sh(clone, "git checkout -q -b stock"); err != nil {
 		return err
@@ -154,7 +154,7 @@ func (r *rig) stockPushes(p carryPlace, clone string) error {
 	return nil
 }
 
-// kills has everything die at random moments of a working day, see workday.Journey.
+// kills runs a workday.Journey, which kills all processes at random moments of a working day.
 func (r *rig) kills(o carryOptions) error {
 	for _, k := range []struct {
 		kind  string

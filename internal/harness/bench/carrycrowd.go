@@ -9,7 +9,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/harness/crowd"
 )
 
-// crowd has many sessions commit on main and note at the same time, on one session remote, which is the mounted one.
+// crowd lets many sessions make commits and notes on main at the same time. Their session remote is the mounted remote.
 func (r *rig) crowd(o carryOptions) error {
 	if out, err := exec.Command("git", "-C", r.repo, "config", "http.receivepack", "true").CombinedOutput(); err != nil {
 		return fmt.Errorf("%w: %s", err, out)

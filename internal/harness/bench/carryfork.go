@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// forks begins sessions at a checkpoint of another one.
+// forks measures how long it takes to fork a session from a checkpoint of another session.
 func (r *rig) forks(o carryOptions) error {
 	m, _, err := r.mount(r.state, "--session", "work", "--wait", "git", "--prefetch", "none", "--history", "none")
 	if err != nil {
@@ -97,7 +97,7 @@ func (r *rig) forks(o carryOptions) error {
 	return nil
 }
 
-// resume goes on in another state directory over a line with a delay.
+// resume measures how long it takes to resume a session in another state directory, over a connection with a delay.
 func (r *rig) resume(o carryOptions) error {
 	c, server, url, err := r.receiver(true, r.rtt)
 	if err != nil {
@@ -175,7 +175,7 @@ func (r *rig) resume(o carryOptions) error {
 	return r.sound(c.Path)
 }
 
-// seeding sends the work of a mount to a session remote that has nothing yet.
+// seeding measures the push of a session to a session remote that is still empty.
 func (r *rig) seeding(o carryOptions) error {
 	c, server, url, err := r.receiver(false, r.rtt)
 	if err != nil {
@@ -193,7 +193,7 @@ func (r *rig) seeding(o carryOptions) error {
 	}
 	shown := r.path("shown")
 	command := fmt.Sprintf("%s --state %s sync %s --timeout 5m", filepath.Join(r.bin, "artifactfs"), r.state, m.Dir)
-	if _, err := r.sh(r.dir, "script -qec '"+command+"' "+shown+" >/dev/null"); err != nil { // on a terminal
+	if _, err := r.sh(r.dir, "script -qec '"+command+"' "+shown+" >/dev/null"); err != nil { // run the command on a terminal
 		return err
 	}
 	took := time.Since(start)

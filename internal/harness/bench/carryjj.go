@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// jj works with jj in a mount, beside git: bookmarks are branches, and checkpoints hold what is in the tree.
+// jj uses jj and git in the same mount, and checks that bookmarks are branches, and that checkpoints contain the files of the
+// tree.
 func (r *rig) jj(o carryOptions) error {
 	if o.jj == "" {
 		return nil

@@ -14,10 +14,11 @@ import (
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 )
 
-// linkTries is how often each command runs, each time in an empty state directory.
+// linkTries is the number of times that each command runs, each time with an empty state directory.
 const linkTries = 5
 
-// links measures what a second state directory with nothing in it does with a link to a session that is being worked in.
+// links measures commands that use a link to a session in an empty state directory, while another state directory has the
+// session mounted.
 func (r *rig) links(o carryOptions) error {
 	for _, kind := range []string{"thin", "shared"} {
 		if err := r.link(kind); err != nil {
@@ -27,7 +28,8 @@ func (r *rig) links(o carryOptions) error {
 	return nil
 }
 
-// link measures it with a session remote of one kind: thin has nothing but sessions, shared has the mounted repository, too.
+// link measures the commands with a session remote of one kind. A thin session remote contains only sessions, a shared one
+// also contains the mounted repository.
 func (r *rig) link(kind string) error {
 	c, server, url, err := r.receiver(false, r.rtt)
 	if err != nil {
@@ -42,7 +44,7 @@ func (r *rig) link(kind string) error {
 			return err
 		}
 	}
-	// The second machine has a server of its own in front of the same repositories, so that its requests can be counted.
+	// The second machine has a separate server for the same repositories, so that its requests can be counted.
 	far, err := gittest.Serve(gittest.ServerOptions{Root: filepath.Dir(c.Path), RTT: r.rtt, Cheap: true, Stderr: os.Stderr})
 	if err != nil {
 		return err
@@ -53,7 +55,7 @@ func (r *rig) link(kind string) error {
 	if err != nil {
 		return err
 	}
-	// The daemon must be gone before the servers are.
+	// The daemon must end before the servers do.
 	defer func() { _ = r.end(state) }()
 	files, err := r.sh(m.Dir, "git ls-files | wc -l; n=$(git ls-files | wc -l)\n"+
 		"git ls-files | grep -v '[^A-Za-z0-9/_.-]' | awk \"NR%int($n/110)==1\" | head -100 | while read f; do echo changed >>$f; done\n"+
@@ -96,7 +98,7 @@ func (r *rig) link(kind string) error {
 		return err
 	}
 	lost := 0
-	if kind == "shared" { // what is inside of a container stock git does not see
+	if kind == "shared" { // stock git does not see the objects in a container
 		all, err := r.sh(c.Path, "git rev-list --all")
 		if err != nil {
 			return err
@@ -202,7 +204,8 @@ func (r *rig) forked(state, dir, kind, files string) error {
 	return nil
 }
 
-// join makes one tree of the newest commits of several repositories, each in a directory of its own. Objects are theirs.
+// join makes a repository whose tree contains the trees of the newest commits of several repositories, each in a separate
+// directory. It reads their objects through alternates.
 func join(path string, repos []string) error {
 	if err := exec.Command("git", "init", "-q", "--bare", "-b", "main", path).Run(); err != nil {
 		return err

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// outage takes the session remote away while commits and checkpoints are made.
+// outage makes the session remote unreachable while commits and checkpoints are made.
 func (r *rig) outage(o carryOptions) error {
 	c, server, url, err := r.receiver(true, 0)
 	if err != nil {

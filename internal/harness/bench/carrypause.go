@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// pauses has 64 programs write, each in a directory of its own, first with nothing else going on and then with one checkpoint
-// after the other; and the same in a clone on the local disk, with one commit after the other.
+// pauses lets 64 programs write, each in a separate directory: first without checkpoints, and then with one checkpoint after
+// the other. For comparison it does the same in a clone on the local disk, with one commit after the other.
 func (r *rig) pauses(m carriedMount) error {
 	clone := r.path("paused")
 	if _, err := r.sh(r.dir, "git clone -q "+r.repo+" "+clone); err != nil {
@@ -26,7 +26,7 @@ func (r *rig) pauses(m carriedMount) error {
 		return err
 	}
 	commits := func() error {
-		_, err := r.sh(clone, "git add writers && git commit -qm more") // not -A, which looks at all files
+		_, err := r.sh(clone, "git add writers && git commit -qm more") // not -A, which would examine all files
 		return err
 	}
 	for _, place := range []struct {
@@ -57,17 +57,18 @@ func (r *rig) pauses(m carriedMount) error {
 
 const writers = 64
 
-// written returns how long programs waited.
+// written contains the times that the programs have waited.
 type written struct{ writes, names []time.Duration }
 
-// waits is what nearly all, and the last of all, have waited.
+// waits returns the median, the 99.9th percentile and the maximum of the durations as text.
 func waits(took []time.Duration) string {
 	slices.Sort(took)
 	n := len(took)
 	return fmt.Sprintf("median %s, 99.9%% %s, longest of %d %s", seconds(took[n/2]), seconds(took[n*999/1000]), n, seconds(took[n-1]))
 }
 
-// writeAll has the writers at work for ten seconds, and meanwhile does something again and again, if there is something.
+// writeAll lets the programs write for ten seconds. Unless meanwhile is nil, it calls this function again and again at the
+// same time.
 func writeAll(dir string, meanwhile func() error) (all written, err error) {
 	if err := os.RemoveAll(dir); err != nil {
 		return all, err
@@ -102,7 +103,7 @@ func writeAll(dir string, meanwhile func() error) (all written, err error) {
 	return all, err
 }
 
-// writeOne writes to a file, and at times makes another one as editors do, 50 times a second.
+// writeOne writes to a file 50 times a second. At times it writes a new file and renames it, as editors do.
 func writeOne(dir string, stop *atomic.Bool) (w written, err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return w, err
@@ -114,7 +115,7 @@ func writeOne(dir string, stop *atomic.Bool) (w written, err error) {
 	defer f.Close()
 	path, buf := filepath.Join(dir, "other"), make([]byte, 4096)
 	for n := 0; !stop.Load(); n++ {
-		binary.LittleEndian.PutUint64(buf, uint64(n)+1) // there is always something to save
+		binary.LittleEndian.PutUint64(buf, uint64(n)+1) // the contents differ each time, so that every checkpoint has something to store
 		start := time.Now()
 		if _, err := f.WriteAt(buf, int64(n%64)*4096); err != nil {
 			return w, err

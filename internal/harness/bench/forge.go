@@ -19,8 +19,8 @@ const (
 	forgePass = "a-password-for-tests"
 )
 
-// forge starts a gitea with a repository that has the base, if there is one to be started: source is a directory with
-// its source, for templates and the like, and the program gitea in it.
+// forge starts a gitea server with a repository that contains the base. source is a directory with gitea's source, which has
+// templates and other files that gitea needs, and with the program gitea. If source is "", there is no forge.
 func (r *rig) forge(source string) (carryPlace, error) {
 	if source == "" {
 		return carryPlace{}, nil

@@ -18,18 +18,18 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// The git benchmarks run the same git commands in a mount and in clones of the same repository, which is served with a
-// delay. Requests and objects are counted by the server: what git fetched past the daemon is in them too.
+// The git benchmarks run the same git commands in a mount and in clones of the same repository, which is served with a delay.
+// The server counts requests and objects, so the counts include the objects that git fetched without the daemon.
 
-// gitOptions say what is measured and with what.
+// gitOptions are the options of the git benchmarks.
 type gitOptions struct {
 	only     *regexp.Regexp
-	git2     string // another git, measured too
-	rounds   int    // of fresh mounts for git status
-	reads    int    // of single files
+	git2     string // another git program that is measured, too; "": none
+	rounds   int    // number of rounds of git status, each with a fresh mount
+	reads    int    // number of single files that are read
 	blame    string
 	alone    bool
-	patience time.Duration // with a single git command
+	patience time.Duration // maximum time of a single git command
 }
 
 // gitFlags declares the flags of -git.
@@ -45,19 +45,19 @@ func gitFlags() (o *gitOptions, is *bool) {
 	return o, is
 }
 
-// gitBench compares with one git program.
+// gitBench is the state of the benchmarks with one git program.
 type gitBench struct {
 	*session
 	o        gitOptions
 	program  string
 	version  string
 	server   *gittest.Server
-	template string // a blobless clone that is copied
-	input    string // of the next git command
+	template string // a blobless clone that is copied for each measurement
+	input    string // standard input of the next git command
 	files    []string
 }
 
-// gits runs the git benchmarks of all repositories with each git.
+// gits runs the git benchmarks of all repositories with each git program.
 func (b *bench) gits(repos []string, o gitOptions) error {
 	if len(repos) == 0 {
 		path := filepath.Join(b.work, "large.git")
@@ -88,7 +88,7 @@ func (b *bench) gits(repos []string, o gitOptions) error {
 	return all
 }
 
-// gitsOf measures one repository with one git.
+// gitsOf measures one repository with one git program.
 func (b *bench) gitsOf(served, program string, o gitOptions) error {
 	program, err := exec.LookPath(program)
 	if err != nil {
@@ -106,7 +106,7 @@ func (b *bench) gitsOf(served, program string, o gitOptions) error {
 	defer server.Close()
 	server.Inject(gittest.Fault{Kind: gittest.NoObjectInfo})
 	s := &session{bench: &here, name: repoName(served), repo: served, url: server.URL(filepath.Base(served))}
-	// The daemon and what it runs use the git that is measured.
+	// The daemon and the commands that it runs use the git program that is measured.
 	s.env = append(gittest.Env(), "PATH="+filepath.Dir(program)+":"+os.Getenv("PATH"))
 	g := &gitBench{session: s, o: o, program: program, server: server}
 	out, err := exec.Command(program, "version").Output()
@@ -139,16 +139,16 @@ func (b *bench) gitsOf(served, program string, o gitOptions) error {
 	return nil
 }
 
-// cost is what one git command took.
+// cost is the time and the requests that one git command needed.
 type cost struct {
 	took     time.Duration
-	requests int         // for objects, that reached the server
-	objects  int         // that it answered
-	wants    []object.ID // of them, what was asked for by name
-	kernel   string      // requests to the file system by kind, if they were counted
+	requests int         // number of requests for objects that reached the server
+	objects  int         // number of objects in the server's answers
+	wants    []object.ID // objects that the requests named
+	kernel   string      // number of requests to the file system, by kind; "" if they were not counted
 }
 
-// network formats it for rows.
+// network formats the requests for a row of the table.
 func (c cost) network() string {
 	if c.requests == 0 {
 		return "-"
@@ -156,7 +156,7 @@ func (c cost) network() string {
 	return fmt.Sprintf("%d requests, %d objects", c.requests, c.objects)
 }
 
-// run runs git in a directory and returns how long it took; t may be nil.
+// run runs git in a directory and returns its cost. t counts the requests to the file system; nil: they are not counted.
 func (g *gitBench) run(dir string, t *trace, args ...string) (cost, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), g.o.patience)
 	defer cancel()
@@ -181,7 +181,7 @@ func (g *gitBench) run(dir string, t *trace, args ...string) (cost, error) {
 		c.wants = append(c.wants, r.Wants...)
 	}
 	if args[0] == "grep" && cmd.ProcessState != nil && cmd.ProcessState.ExitCode() == 1 {
-		err = nil // nothing was found
+		err = nil // git grep exits with 1 if it finds nothing
 	}
 	if ctx.Err() != nil {
 		err = ctx.Err()
@@ -192,23 +192,23 @@ func (g *gitBench) run(dir string, t *trace, args ...string) (cost, error) {
 	return c, nil
 }
 
-// must runs git for what it does, not for what it takes.
+// must runs git for its effect, without measuring it.
 func (g *gitBench) must(dir string, args ...string) error {
 	_, err := g.run(dir, nil, args...)
 	return err
 }
 
-// fresh mounts from nothing, with no contents but those of ignore files, which the index is made with.
+// fresh mounts with an empty state directory. The only contents that were fetched are the ignore files that the index needs.
 func (g *gitBench) fresh(history string) (*mounted, error) {
 	return g.mount("--prefetch", "auto", "--prefetch-budget", "1", "--history", history, "--wait", "git")
 }
 
-// gone ends a mount and removes everything it left.
+// gone unmounts and removes all files of the mount.
 func (m *mounted) gone() error {
 	return errors.Join(m.quietly("unmount", "--discard", "--yes", m.dir), m.quietly("unmount", "--all"), os.RemoveAll(m.s.state))
 }
 
-// edit appends a line to files all over the tree.
+// edit appends a line to n files in different directories.
 func (g *gitBench) edit(dir string, n int) error {
 	for i := range n {
 		path := filepath.Join(dir, g.files[(2*i+1)*len(g.files)/(2*n)])

@@ -13,7 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// commandSteps are what needs contents. Each runs on a tree of its own, with main checked out.
+// commandSteps returns the git commands that read contents. Each runs on a separate tree, with main checked out.
 func (g *gitBench) commandSteps() ([]step, error) {
 	blamed, versions := g.o.blame, ""
 	if blamed == "" {
@@ -45,7 +45,8 @@ func (g *gitBench) commandSteps() ([]step, error) {
 	}, nil
 }
 
-// muchChanged is the path with the fewest versions of those with 500 or more, else with the most; of what is a file.
+// muchChanged returns the path of a file with the fewest versions among the files with at least 500 versions. If no file has
+// so many, it returns the file with the most versions.
 func (g *gitBench) muchChanged() (path string, versions int, err error) {
 	out, err := gittest.Git(context.Background(), g.repo, "log", "--no-merges", "--no-renames", "--format=", "--name-only", "main")
 	if err != nil {
@@ -64,8 +65,8 @@ func (g *gitBench) muchChanged() (path string, versions int, err error) {
 	return path, versions, nil
 }
 
-// commands times commands on fresh mounts, each against a blobless clone into which the same objects were fetched before
-// in one go. What the mount may take is one and a half times that, and the time of the fetch.
+// commands measures commands on fresh mounts and in blobless clones, into which all objects that the commands need were
+// fetched in one request. The goal for the mount is one and a half times the time in the clone, plus the time of the fetch.
 func (g *gitBench) commands() error {
 	g.template = g.path("blobless")
 	if err := g.must("", "clone", "-q", "--filter=blob:none", g.url, g.template); err != nil {
@@ -86,7 +87,7 @@ func (g *gitBench) commands() error {
 	return nil
 }
 
-// command runs one command everywhere and prints its row.
+// command measures one command in all places and prints its row.
 func (g *gitBench) command(s step) error {
 	ours, again, err := g.inMount(s)
 	if err != nil {
@@ -108,7 +109,7 @@ func (g *gitBench) command(s step) error {
 	return nil
 }
 
-// inMount runs a step on a fresh mount, then once more from the same state, with everything there.
+// inMount runs a step on a fresh mount, and then once more from the same state, when all contents are on this host.
 func (g *gitBench) inMount(s step) (first, again cost, err error) {
 	m, err := g.fresh("full")
 	if err != nil {
@@ -130,7 +131,7 @@ func (g *gitBench) inMount(s step) (first, again cost, err error) {
 	return first, again, err
 }
 
-// repeat takes the tree back to where it was and runs the step again.
+// repeat resets the tree to its previous state and runs the step again.
 func (g *gitBench) repeat(dir string, s step) (cost, error) {
 	for _, args := range [][]string{{"checkout", "-q", "-f", "-B", "main", "origin/main"}, {"stash", "clear"}, {"clean", "-fdq"}, {"status"}} {
 		if err := g.must(dir, args...); err != nil {
@@ -143,8 +144,8 @@ func (g *gitBench) repeat(dir string, s step) (cost, error) {
 	return g.run(dir, nil, s.args...)
 }
 
-// inClone fetches objects into a blobless clone and then runs a step there, twice, of which the second counts: git may
-// have needed something more the first time.
+// inClone fetches objects into a blobless clone and then runs a step twice. The second run is the result, because git may
+// have fetched further objects in the first.
 func (g *gitBench) inClone(s step, wants []object.ID) (second, fetch cost, err error) {
 	dir, err := g.copied()
 	if err != nil {
@@ -175,7 +176,7 @@ func (g *gitBench) inClone(s step, wants []object.ID) (second, fetch cost, err e
 	return second, fetch, err
 }
 
-// byItself runs a step in a blobless clone that has nothing but what is checked out.
+// byItself runs a step in a blobless clone that contains only the contents that are checked out.
 func (g *gitBench) byItself(s step) (string, error) {
 	dir, err := g.copied()
 	if err != nil {
@@ -192,7 +193,7 @@ func (g *gitBench) byItself(s step) (string, error) {
 	return fmt.Sprintf("%s, %s", seconds(c.took), c.network()), err
 }
 
-// copied is a blobless clone of its own.
+// copied returns the directory of a new copy of the blobless clone.
 func (g *gitBench) copied() (string, error) {
 	dir := g.path("copy")
 	if out, err := exec.Command("cp", "-a", g.template, dir).CombinedOutput(); err != nil {

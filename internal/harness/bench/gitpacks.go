@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// packs reads single files one after the other, then looks what that did to git.
+// packs reads single files one after the other, and then counts the packs that this has created for git.
 func (g *gitBench) packs() (err error) {
 	clone := g.path("clone")
 	took, err := g.run("", nil, "clone", "-q", "--no-local", g.repo, clone)
@@ -78,11 +78,11 @@ func (g *gitBench) packs() (err error) {
 	return nil
 }
 
-// packFiles counts the packs anywhere below a directory.
+// packFiles counts the packs below a directory, at any depth.
 func packFiles(dir string) (n int, err error) {
 	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // joined meanwhile
+			return nil // a join has removed the file
 		}
 		if err == nil && strings.HasSuffix(path, ".pack") && filepath.Base(filepath.Dir(path)) == "pack" {
 			n++

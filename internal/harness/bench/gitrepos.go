@@ -14,11 +14,11 @@ import (
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 )
 
-const farChanges = 1000 // paths in which the branch other differs, about
+const farChanges = 1000 // approximate number of paths in which the branch other differs from main
 
-// prepare makes a bare repository that borrows the objects of repo and has three branches: main, which is checked out;
-// other, which differs from it in about a thousand files; and topic, which merges into it without conflicts. They are
-// commits of repo where it has fitting ones, else made.
+// prepare makes a bare repository that borrows the objects of repo and has three branches: main, which is checked out; other,
+// which differs from main in about a thousand files; and topic, which merges into main without conflicts. The branches are
+// commits of repo if repo has suitable ones; otherwise prepare creates them.
 func (b *bench) prepare(repo string) (string, error) {
 	repo, err := filepath.Abs(repo)
 	if err != nil {
@@ -68,8 +68,8 @@ func (b *bench) prepare(repo string) (string, error) {
 	return served, err
 }
 
-// realMerge finds the latest merge of two parents whose branch changed 20 files and merges cleanly; without one there is
-// no topic.
+// realMerge finds the newest merge with two parents whose branch changed at least 20 files and merges without conflicts. If
+// there is none, topic is "".
 func realMerge(git func(...string) (string, error), head string) (main, topic string, err error) {
 	out, err := git("rev-list", "--first-parent", "--merges", "--parents", "-n", "300", head)
 	if err != nil {
@@ -89,10 +89,10 @@ func realMerge(git func(...string) (string, error), head string) (main, topic st
 			return "", "", err
 		}
 		if strings.Count(far, "\n") > strings.Count(files, "\n")/2 {
-			break // a merge of something else
+			break // this commit and older ones differ from head in more than half of the files
 		}
 		changed, err := git("diff", "--name-only", commits[1]+"..."+commits[2])
-		if err != nil || strings.Count(changed, "\n") < 20 { // they may have nothing in common
+		if err != nil || strings.Count(changed, "\n") < 20 { // git diff fails if the parents have no common history
 			continue
 		}
 		if _, err := git("merge-tree", "--write-tree", commits[1], commits[2]); err == nil {
@@ -102,12 +102,12 @@ func realMerge(git func(...string) (string, error), head string) (main, topic st
 	return head, "", nil
 }
 
-// realDistance finds the first ancestor in which farChanges files differ, if it has most of the tree in common.
+// realDistance finds the first ancestor that differs in farChanges files, if most of its tree is the same.
 func realDistance(git func(...string) (string, error), main string) (string, error) {
 	distance := func(ancestor int) (changed int, known bool, err error) {
 		commit := fmt.Sprintf("%s~%d", main, ancestor)
 		if _, err := git("rev-parse", "-q", "--verify", commit); err != nil {
-			return 0, false, nil // history is not so long
+			return 0, false, nil // the history is shorter
 		}
 		out, err := git("diff-tree", "-r", "--name-only", commit, main)
 		return strings.Count(out, "\n"), true, err
@@ -136,13 +136,13 @@ func realDistance(git func(...string) (string, error), main string) (string, err
 		}
 	}
 	changed, _, err := distance(high)
-	if err != nil || changed > 3*farChanges { // a merge of something else
+	if err != nil || changed > 3*farChanges { // a single step of the history changes too many files
 		return "", err
 	}
 	return git("rev-parse", fmt.Sprintf("%s~%d", main, high))
 }
 
-// synthetic makes a branch of one commit on top of main that changes the contents of n files all over the tree.
+// synthetic makes a branch with one commit on top of main, which changes the contents of n files in different directories.
 func synthetic(repo string, git func(...string) (string, error), branch string, n int) error {
 	list, err := git("-c", "core.quotePath=false", "ls-tree", "-r", "main")
 	if err != nil {

@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// step is a git command whose time counts, after something that does not.
+// step is a git command whose time is measured, and the preparation for it, whose time is not measured.
 type step struct {
 	name    string
 	prepare func(dir string) error
 	args    []string
 }
 
-// statusSteps is a working day of git status.
+// statusSteps returns the git status commands of a typical working day.
 func (g *gitBench) statusSteps() []step {
 	git := func(args ...string) func(string) error {
 		return func(dir string) error { return g.must(dir, args...) }
@@ -37,8 +37,8 @@ func (g *gitBench) statusSteps() []step {
 	}
 }
 
-// status times git status on fresh mounts against a plain clone, where each step is taken once and the second status
-// as often as there are rounds.
+// status measures git status on fresh mounts and in a plain clone. In the clone each step is measured once, and the second
+// status as often as there are rounds.
 func (g *gitBench) status() error {
 	clone := g.path("clone")
 	if err := g.must("", "clone", "-q", g.repo, clone); err != nil {
@@ -59,7 +59,7 @@ func (g *gitBench) status() error {
 			if theirs[i] == 0 || c.took < theirs[i] {
 				theirs[i] = c.took
 			}
-			if s.name != "second" { // the others would not be the first of their kind any more
+			if s.name != "second" { // a repetition of the other steps would not be the first one of its kind
 				break
 			}
 		}
@@ -87,7 +87,7 @@ func (g *gitBench) status() error {
 	return nil
 }
 
-// statusRound takes the steps on one fresh mount and adds what they cost.
+// statusRound measures the steps on one fresh mount and appends their costs.
 func (g *gitBench) statusRound(steps []step, costs [][]cost) (took time.Duration, err error) {
 	m, err := g.fresh("none")
 	if err != nil {

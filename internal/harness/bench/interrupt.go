@@ -15,10 +15,10 @@ import (
 	"time"
 )
 
-// ending is held by who ends the program.
+// ending is locked by the goroutine that ends the program.
 var ending sync.Mutex
 
-// endWhenInterrupted unmounts everything and ends all processes on SIGINT.
+// endWhenInterrupted unmounts everything, ends all processes and exits when SIGINT or SIGTERM arrives.
 func endWhenInterrupted(work, bin string) {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
@@ -40,7 +40,7 @@ func endWhenInterrupted(work, bin string) {
 	}()
 }
 
-// endDaemon ends the processes of a state directory, and so what they have mounted.
+// endDaemon ends the processes of a state directory, which also ends their mounts.
 func endDaemon(bin, state string) {
 	var st struct {
 		Daemon struct {
@@ -50,7 +50,7 @@ func endDaemon(bin, state string) {
 	}
 	out, err := exec.Command(filepath.Join(bin, "artifactfs"), "status", "--json", "--state", state).Output()
 	if err != nil || json.Unmarshal(out, &st) != nil {
-		return // no daemon serves there
+		return // no daemon serves this state directory
 	}
 	pid := cmp.Or(st.Daemon.Supervisor, st.Daemon.Pid)
 	syscall.Kill(pid, syscall.SIGTERM)
@@ -59,7 +59,7 @@ func endDaemon(bin, state string) {
 	}
 }
 
-// children are the processes that were started here: servers, programs at work, commands.
+// children returns the IDs of the processes that this program has started: servers, programs that write, and commands.
 func children() (pids []int) {
 	lists, _ := filepath.Glob("/proc/self/task/*/children")
 	for _, list := range lists {

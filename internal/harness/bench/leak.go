@@ -14,7 +14,7 @@ import (
 	"text/tabwriter"
 )
 
-// The leak benchmark mounts, reads and unmounts many times and weighs what stays.
+// The leak benchmark mounts, reads and unmounts many times, and measures the memory and files that remain.
 
 type leakOptions struct{ rounds, warm int }
 
@@ -27,7 +27,7 @@ func leakFlags() (o *leakOptions, is *bool) {
 	return o, is
 }
 
-// left is what is there after some rounds.
+// left contains the memory, goroutines, files and mounts that exist after some rounds.
 type left struct {
 	worker, supervisor weight
 	goroutines         int
@@ -67,7 +67,7 @@ func (b *bench) leaks(o leakOptions, m manyOptions) (err error) {
 	return nil
 }
 
-// round mounts, reads a directory, writes a file and unmounts; the session goes, it would be kept on purpose.
+// round mounts, reads a directory, writes a file and unmounts. It discards the session, which would otherwise be kept.
 func (h *host) round(name string) error {
 	dir, _, err := h.mount(name)
 	if err != nil {
@@ -92,7 +92,7 @@ func (h *host) round(name string) error {
 	return nil
 }
 
-// left counts what is there now.
+// left measures the memory, goroutines, files and mounts that exist now.
 func (h *host) left(socket string) (left, error) {
 	l := left{worker: weigh(h.victim.Worker()), supervisor: weigh(h.victim.Supervisor())}
 	var err error
@@ -110,7 +110,7 @@ func (h *host) left(socket string) (left, error) {
 	return l, err
 }
 
-// goroutines asks the worker's profile.
+// goroutines reads the number of goroutines from the worker's profile.
 func goroutines(socket string) (int, error) {
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", socket)

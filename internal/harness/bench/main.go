@@ -62,7 +62,7 @@ func main() {
 	}()
 	binDir, err := filepath.Abs(*bin)
 	check(err)
-	check(os.Setenv("TMPDIR", work)) // what servers make goes with the rest
+	check(os.Setenv("TMPDIR", work)) // temporary files of the servers are removed together with the work directory
 	endWhenInterrupted(work, binDir)
 	repos := flag.Args()
 	if *isWrite {
@@ -117,7 +117,7 @@ func main() {
 	}
 }
 
-// run takes all measurements of one repository.
+// run makes all measurements of one repository.
 func (b *bench) run(repo string, match *regexp.Regexp) error {
 	s, err := b.serve(repo)
 	if err != nil {
@@ -147,7 +147,7 @@ func (b *bench) run(repo string, match *regexp.Regexp) error {
 	return nil
 }
 
-// row prints one line of the table; ratio is how many times faster artifactfs was.
+// row prints one line of the table, with the ratio of the time theirs to the time ours.
 func (s *session) row(what string, ours, theirs time.Duration, instead, notes string) {
 	ratio := "-"
 	if theirs > 0 {
@@ -157,7 +157,7 @@ func (s *session) row(what string, ours, theirs time.Duration, instead, notes st
 	fmt.Fprintf(s.table, "%s\t%s\t%s\t%s\t%s\t%s\n", what, s.name, seconds(ours), instead, ratio, notes)
 }
 
-// count prints a line whose result is no time.
+// count prints a line whose result is not a time.
 func (s *session) count(what, result, notes string) {
 	fmt.Fprintf(s.table, "%s\t%s\t%s\t\t\t%s\n", what, s.name, result, notes)
 }

@@ -20,8 +20,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/harness/torture"
 )
 
-// The benchmarks of many mounts: what an idle one costs, what the next one takes, and whether those whose remotes hang
-// slow the others down.
+// The benchmarks of many mounts measure how much memory an idle mount needs, how long the next mount takes, and whether
+// mounts whose remotes do not answer slow the other mounts down.
 
 type manyOptions struct{ mounts, repos, hung, files int }
 
@@ -36,23 +36,23 @@ func manyFlags() (o *manyOptions, is *bool) {
 	return o, is
 }
 
-// host is one daemon with the mounts of many repositories.
+// host is one daemon with mounts of many repositories.
 type host struct {
 	*bench
 	server *gittest.Server
 	state  string
 	dirs   []string
 	victim torture.Victim
-	flags  []string // of the daemon
+	flags  []string // flags of the daemon
 }
 
-// host makes repositories with these names and starts a daemon.
+// host makes repositories with the given names and starts a daemon.
 func (b *bench) host(files int, names []string, flags ...string) (*host, error) {
 	root := filepath.Join(b.work, "hosted")
 	h := &host{bench: b, state: filepath.Join(b.work, "many-state"), flags: flags}
 	h.victim = torture.Victim{State: h.state, Command: "worker"}
 	for i, name := range names {
-		if err := makeRepository(filepath.Join(root, name), files+i, 20); err != nil { // another size: other trees
+		if err := makeRepository(filepath.Join(root, name), files+i, 20); err != nil { // different numbers of files, so that the trees differ
 			return nil, err
 		}
 	}
@@ -91,12 +91,12 @@ func (h *host) answers() bool {
 
 func (h *host) log() string { return filepath.Join(h.work, "daemon.log") }
 
-// end unmounts everything and ends the daemon. What it logged is shown if something is wrong.
+// end unmounts everything and ends the daemon. If something failed, it prints the daemon's log.
 func (h *host) end(failed *error) {
 	err := *failed
 	defer func() {
 		if *failed = err; err != nil {
-			for _, dir := range h.dirs { // not mounted, if all is well
+			for _, dir := range h.dirs { // a failed unmount may have left mounts
 				syscall.Unmount(dir, syscall.MNT_DETACH)
 			}
 			log, _ := os.ReadFile(h.log())
@@ -137,7 +137,7 @@ func (h *host) mount(name string, flags ...string) (dir string, took time.Durati
 	return dir, time.Since(start), err
 }
 
-// quiet waits until no mount has anything to do.
+// quiet waits until no mount is fetching contents, trees or history.
 func (h *host) quiet() error {
 	for deadline := time.Now().Add(10 * time.Minute); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
 		out, err := h.command("status", "--json").Output()
@@ -195,12 +195,12 @@ func (b *bench) manies(o manyOptions) (err error) {
 	return h.crosstalk(table, live, hung)
 }
 
-// idle weighs the mounts, and times the next one.
+// idle measures the memory of the mounts, and the time of the next mount.
 func (h *host) idle(table *tabwriter.Writer, o manyOptions, names []string) error {
 	var before weight
 	start := time.Now()
 	for i := range o.mounts + len(names) {
-		if i == len(names) { // every repository is mounted once: what is weighed is further mounts
+		if i == len(names) { // every repository is mounted once; from now on, the memory of further mounts is measured
 			if err := h.quiet(); err != nil {
 				return err
 			}
@@ -244,7 +244,7 @@ func (h *host) idle(table *tabwriter.Writer, o manyOptions, names []string) erro
 	return table.Flush()
 }
 
-// cpu is the processor time that a process has had.
+// cpu returns the processor time that a process has used.
 func cpu(pid int) time.Duration {
 	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	_, rest, _ := strings.Cut(string(stat), ") ")
@@ -254,10 +254,11 @@ func cpu(pid int) time.Duration {
 	}
 	var user, system int64
 	fmt.Sscan(fields[11]+" "+fields[12], &user, &system)
-	return time.Duration(user+system) * 10 * time.Millisecond // USER_HZ is 100
+	return time.Duration(user+system) * 10 * time.Millisecond // the times are in units of 1/USER_HZ, and USER_HZ is 100
 }
 
-// crosstalk reads cold files in mounts whose remotes are well, before and while others hang with readers waiting.
+// crosstalk measures reads of files that are not fetched, in mounts whose remotes answer: first alone, and then while
+// processes wait for remotes that do not answer.
 func (h *host) crosstalk(table *tabwriter.Writer, live, hung []string) error {
 	lazy := []string{"--prefetch", "none", "--history", "none", "--wait", "git"}
 	dirs := map[string]string{}
@@ -270,7 +271,7 @@ func (h *host) crosstalk(table *tabwriter.Writer, live, hung []string) error {
 	}
 	read := func(from int) ([]time.Duration, error) {
 		var times []time.Duration
-		for i := range 10 * len(live) { // far from each other: neighbours come along
+		for i := range 10 * len(live) { // distant files, because a read also fetches the neighbours of the file
 			name := live[i%len(live)]
 			start := time.Now()
 			if _, err := os.ReadFile(filepath.Join(dirs[name], filePath(25*(from+2*(i/len(live)))))); err != nil {

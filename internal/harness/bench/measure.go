@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// coldStart times the way from nothing to a readable tree.
+// coldStart measures the time from an empty state directory until the tree can be read.
 func (s *session) coldStart() error {
 	m, err := s.mount("--prefetch", "none", "--history", "none")
 	if err != nil {
@@ -51,7 +51,7 @@ func (s *session) coldStart() error {
 	return s.wholeTree()
 }
 
-// wholeTree times the arrival of all trees against git's own fetch of the same objects.
+// wholeTree measures how long it takes to fetch all trees, and how long git takes to fetch the same objects.
 func (s *session) wholeTree() error {
 	dir := s.path("trees")
 	if _, err := s.git("init", "-q", "--bare", dir); err != nil {
@@ -69,7 +69,8 @@ func (s *session) wholeTree() error {
 	return m.unmount()
 }
 
-// oneBlob times single cold blobs on a warm connection, each in a directory of its own where there are enough.
+// oneBlob measures reads of single files that are not fetched, over an open connection. The files are in different
+// directories if there are enough directories.
 func (s *session) oneBlob() error {
 	m, err := s.mount("--prefetch", "none", "--history", "none", "--wait", "git")
 	if err != nil {
@@ -87,7 +88,7 @@ func (s *session) oneBlob() error {
 	return m.unmount()
 }
 
-// laziness counts what walks and single reads bring.
+// laziness counts the requests and blobs that directory walks and single reads cause.
 func (s *session) laziness() error {
 	for _, c := range []struct{ what, command string }{
 		{"ls -R", "ls -R . >/dev/null"},
@@ -132,7 +133,7 @@ func (s *session) laziness() error {
 	return nil
 }
 
-// coldGrep times a search through everything, from nothing, against clone and the same search.
+// coldGrep measures a search through all files with an empty state directory, and a clone followed by the same search.
 func (s *session) coldGrep() error {
 	dir := s.path("grep")
 	clone, err := s.git("clone", "-q", "--depth", "1", s.url, dir)
@@ -160,7 +161,7 @@ func (s *session) coldGrep() error {
 	return m.unmount()
 }
 
-// readWhileHydrating times single reads in the middle of background hydration of everything.
+// readWhileHydrating measures single reads while all contents are fetched in the background.
 func (s *session) readWhileHydrating() error {
 	m, err := s.mount("--prefetch", "all", "--history", "none")
 	if err != nil {
@@ -184,7 +185,7 @@ func (s *session) readWhileHydrating() error {
 	return m.unmount()
 }
 
-// warm times walks and searches of hydrated files against the local disk, and weighs the daemon.
+// warm measures walks and searches of fetched files and of files on the local disk, and the memory of the daemon.
 func (s *session) warm() error {
 	m, err := s.mount("--prefetch", "all", "--history", "none", "--wait", "all")
 	if err != nil {
@@ -228,7 +229,7 @@ func (s *session) warm() error {
 	return m.unmount()
 }
 
-// history waits until it is complete and compares it with the source.
+// history waits until the history is complete and compares it with the history of the source repository.
 func (s *session) history() error {
 	m, err := s.mount("--prefetch", "none", "--history", "full")
 	if err != nil {
@@ -251,7 +252,7 @@ func (s *session) history() error {
 	return m.unmount()
 }
 
-// sample reads files one after the other and returns each one's time.
+// sample reads files one after the other and returns the time of each read.
 func (m *mounted) sample(files []string) ([]time.Duration, error) {
 	var times []time.Duration
 	for _, f := range files {
@@ -269,7 +270,7 @@ func percentile(sorted []time.Duration, p int) time.Duration {
 	return sorted[min(len(sorted)*p/100, len(sorted)-1)]
 }
 
-// spread picks n files, each of another directory while there are enough.
+// spread selects n files. They are in different directories if there are enough directories.
 func spread(files []string, n int) []string {
 	seen := map[string]bool{}
 	var picked, rest []string
@@ -286,7 +287,7 @@ func spread(files []string, n int) []string {
 	return picked[:min(n, len(picked))]
 }
 
-// crowdedDir is the directory with the most files of its own, at most limit.
+// crowdedDir returns the directory that directly contains the most files, at most limit, and their number.
 func crowdedDir(files []string, limit int) (string, int) {
 	n := map[string]int{}
 	for _, f := range files {
@@ -301,7 +302,7 @@ func crowdedDir(files []string, limit int) (string, int) {
 	return best, n[best]
 }
 
-// residentBytes is a process's resident memory, heap given back or not.
+// residentBytes returns the resident memory of a process in bytes. It includes heap memory that the process does not use any more.
 func residentBytes(pid int) (int64, error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// makeRepositories makes a small, a middle-sized and a large repository with some history, the same ones in
-// every run. Real repositories given as arguments say more: their trees and deltas are less even.
+// makeRepositories makes a small, a medium and a large repository with some history. They are the same in every run. Real
+// repositories, which can be passed as arguments, are better examples, because their trees and deltas are less regular.
 func makeRepositories(work string) []string {
 	var repos []string
 	for _, r := range []struct {
@@ -24,7 +24,7 @@ func makeRepositories(work string) []string {
 	return repos
 }
 
-// makeRepository fills a bare repository with a first commit of many files and then one change a commit.
+// makeRepository fills a bare repository with a first commit of many files, and further commits with one change each.
 func makeRepository(path string, files, commits int) error {
 	if err := exec.Command("git", "init", "-q", "--bare", "-b", "main", path).Run(); err != nil {
 		return err
@@ -62,7 +62,8 @@ func modify(w *bufio.Writer, i int, content string) {
 	fmt.Fprintf(w, "M 100644 inline %s\ndata %d\n%s\n", filePath(i), len(content), content)
 }
 
-// filePath spreads files over directories of about 25, a few levels deep.
+// filePath returns the path of the i-th file. It distributes the files over directories with about 25 files each, a few
+// levels deep.
 func filePath(i int) string {
 	dir := i / 25
 	return fmt.Sprintf("part%d/module%02d/group%d/file%05d.txt", dir/400, dir/20%20, dir%20, i)
@@ -70,7 +71,7 @@ func filePath(i int) string {
 
 var words = strings.Fields("the a tree of blob path name reads writes when then returns error value index commit parent file mode link")
 
-// text is between a few hundred bytes and some 20 KiB, mostly short, and compresses like source.
+// text returns a text of a few hundred bytes to about 20 KiB, usually a short one. It compresses like source code.
 func text(rnd *rand.Rand) string {
 	var b strings.Builder
 	for range 10 + int(rnd.ExpFloat64()*80) {

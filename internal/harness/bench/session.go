@@ -21,18 +21,18 @@ type bench struct {
 	table     *tabwriter.Writer
 }
 
-// session is one served repository with what is measured on it.
+// session is one served repository, with the state of the measurements on it.
 type session struct {
 	*bench
 	name, repo, url string
-	state           string   // of the last mount
-	env             []string // of artifactfs; nil: this process's
+	state           string   // state directory of the last mount
+	env             []string // environment of artifactfs; nil: the environment of this process
 	server          *exec.Cmd
 	stdin           io.Closer
 	places          int
 }
 
-// serve starts a server of one repository on loopback.
+// serve starts a server for one repository on the loopback interface.
 func (b *bench) serve(repo string) (*session, error) {
 	repo, err := filepath.Abs(repo)
 	if err != nil {
@@ -79,7 +79,7 @@ func (s *session) stop() {
 	s.server.Wait()
 }
 
-// path names a place that nothing has used yet.
+// path returns a path that was not used before.
 func (s *session) path(what string) string {
 	s.places++
 	return filepath.Join(s.work, fmt.Sprintf("%s-%s-%d", s.name, what, s.places))
@@ -87,7 +87,7 @@ func (s *session) path(what string) string {
 
 func (s *session) git(args ...string) (time.Duration, error) { return timed("git", args...) }
 
-// files lists the paths of the served commit's regular files.
+// files returns the paths of the regular files of the served commit.
 func (s *session) files() ([]string, error) {
 	out, err := exec.Command("git", "--git-dir", s.repo, "ls-tree", "-r", "-z", "HEAD").Output()
 	if err != nil {
@@ -102,7 +102,7 @@ func (s *session) files() ([]string, error) {
 	return files, nil
 }
 
-// mounted is a mount with a state directory and a daemon of its own: nothing is warm.
+// mounted is a mount with a separate state directory and daemon, so that nothing is cached.
 type mounted struct {
 	s     *session
 	dir   string
@@ -128,7 +128,7 @@ func (s *session) artifactfs(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// mount starts from an empty state directory; took includes starting the daemon.
+// mount mounts with an empty state directory. The result took includes the time for starting the daemon.
 func (s *session) mount(args ...string) (*mounted, error) {
 	s.state = s.path("state")
 	m := &mounted{s: s, dir: s.path("mount")}
@@ -166,7 +166,8 @@ func timed(name string, args ...string) (time.Duration, error) {
 	return timedIn("", append([]string{name}, args...)...)
 }
 
-// timedIn runs a command in a directory. grep's exit status 1 means that nothing was found.
+// timedIn runs a command in a directory and returns its time. The exit status 1 of grep, which found nothing, is not an
+// error.
 func timedIn(dir string, args ...string) (time.Duration, error) {
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Dir = dir

@@ -19,8 +19,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/harness/torture"
 )
 
-// The takeover benchmarks kill who serves a mount while programs work in it, and measure how long they stood still. Any
-// error that one of them saw is an error of the run.
+// The takeover benchmarks kill the worker of a mount while programs use the mount, and measure how long the programs were
+// blocked. If a program reports an error, the run fails.
 
 type takeoverOptions struct {
 	kills   int
@@ -40,7 +40,7 @@ func takeoverFlags() (o *takeoverOptions, is *bool) {
 	return o, is
 }
 
-// takeoverBench is a mount whose server is struck.
+// takeoverBench is a mount whose worker is killed.
 type takeoverBench struct {
 	*session
 	o      takeoverOptions
@@ -48,7 +48,7 @@ type takeoverBench struct {
 	plain  string
 	victim torture.Victim
 	rnd    *rand.Rand
-	next   string // another build of the program
+	next   string // path of another build of the program
 	failed bool
 }
 
@@ -98,7 +98,7 @@ func (b *bench) takeovers(repos []string, o takeoverOptions) error {
 	return err
 }
 
-// withWork copies a repository and adds the directory whose files the load changes.
+// withWork copies a repository and adds the directory whose files the programs change.
 func (b *bench) withWork(repo string) (string, error) {
 	dir := filepath.Join(b.work, "takeover")
 	served, tree := filepath.Join(dir, repoName(repo)+".git"), filepath.Join(dir, "tree")
@@ -135,7 +135,7 @@ func (x *takeoverBench) measure() error {
 	return nil
 }
 
-// under takes the measurements under one load.
+// under makes the measurements while the given jobs are running.
 func (x *takeoverBench) under(table *tabwriter.Writer, name string, jobs []string) error {
 	scratch := x.path("scratch")
 	if err := os.Mkdir(scratch, 0o755); err != nil {
@@ -164,7 +164,7 @@ func (x *takeoverBench) under(table *tabwriter.Writer, name string, jobs []strin
 		}
 		told = len(errs)
 	}
-	// For comparison: the longest gap in each of some seconds in which nothing is done.
+	// For comparison: the longest gap in each of several seconds without a takeover.
 	var none []torture.Blow
 	for range 10 {
 		none = append(none, torture.Blow{At: torture.Now()})
@@ -183,7 +183,7 @@ func (x *takeoverBench) under(table *tabwriter.Writer, name string, jobs []strin
 		if err == nil && len(blows) > 0 {
 			_, err = x.victim.Await(time.Minute, blows[len(blows)-1].PID)
 		}
-		time.Sleep(time.Second) // the gaps of the last takeover are reported when they are over
+		time.Sleep(time.Second) // a gap is reported when it ends, so wait for the last one
 		row(s.what, blows)
 		if err != nil {
 			return err
@@ -212,7 +212,7 @@ func (x *takeoverBench) under(table *tabwriter.Writer, name string, jobs []strin
 	return nil
 }
 
-// build makes the program that is upgraded to: the one that is measured, at another place.
+// build builds the program that is measured at another path, so that an upgrade can replace it.
 func (x *takeoverBench) build() error {
 	_, err := output("cp", filepath.Join(x.bin, "artifactfs"), x.next)
 	return err
@@ -240,9 +240,9 @@ func (x *takeoverBench) orphan() error {
 	return errors.New("there is no other supervisor")
 }
 
-// weight is what a process holds.
+// weight holds the memory of a process, and the numbers of its descriptors and threads.
 type weight struct {
-	rss, private         int64 // bytes; private: not shared with files, the heap above all
+	rss, private         int64 // in bytes; private memory is not shared with files and is mainly the heap
 	descriptors, threads int
 }
 
@@ -268,7 +268,7 @@ func weigh(pid int) weight {
 	return w
 }
 
-// weigh returns worker and supervisor.
+// weigh returns the weights of the worker and of the supervisor.
 func (x *takeoverBench) weigh() [2]weight {
 	return [2]weight{weigh(x.victim.Worker()), weigh(x.victim.Supervisor())}
 }

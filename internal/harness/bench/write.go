@@ -17,25 +17,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The write benchmarks do the same work on a mount and on a plain directory of the file system that the mount's state
-// lies on, one after the other, and print how many times longer the mount takes. Requests are those that the kernel sent
-// to the mount's file system meanwhile, by kind, where the kernel can count them (tracefs).
+// The write benchmarks perform the same operations on a mount and on a plain directory of the file system that contains the
+// mount's state directory, one after the other. They print the ratio of the times, and the number of requests that the kernel
+// sent to the mount, by kind, if the kernel can count them (tracefs).
 
-// writeOptions say what is measured and with what.
+// writeOptions are the options of the write benchmarks.
 type writeOptions struct {
 	places  []place
 	only    *regexp.Regexp
-	files   int // small files
+	files   int // number of small files
 	large   int64
-	random  int // writes of 4 KiB into the large file
-	memory  int // files of the memory test; 0: left out
-	rounds  int // of short measurements; the median counts
+	random  int // number of writes of 4 KiB into the large file
+	memory  int // number of files of the memory test; 0: no memory test
+	rounds  int // number of rounds of short measurements, of which the median is printed
 	npm     string
-	npmHome string // npm's cache
+	npmHome string // directory of npm's cache
 	module  string
 }
 
-// place is a file system: a plain directory and the state of a mount lie on it.
+// place is a file system on which the benchmarks run. dir contains a plain directory and the state directory of a mount.
 type place struct{ name, dir string }
 
 // writeFlags declares the flags of -write.
@@ -57,7 +57,7 @@ func writeFlags() (o *writeOptions, is *bool) {
 	return o, is
 }
 
-// parsed completes what the flags have said.
+// parsed completes the options after the flags were parsed.
 func (o *writeOptions) parsed(only *regexp.Regexp) writeOptions {
 	done := *o
 	done.only = only
@@ -67,7 +67,7 @@ func (o *writeOptions) parsed(only *regexp.Regexp) writeOptions {
 	return done
 }
 
-// parsePlaces reads "name=dir,name=dir".
+// parsePlaces parses "name=dir,name=dir".
 func parsePlaces(s string) (places []place, err error) {
 	for p := range strings.SplitSeq(s, ",") {
 		name, dir, ok := strings.Cut(p, "=")
@@ -79,7 +79,8 @@ func parsePlaces(s string) (places []place, err error) {
 	return places, nil
 }
 
-// arena is where one kind of work is done: a mount and a plain directory beside its state.
+// arena contains the directories of one kind of measurement: a mount, and a plain directory beside the mount's state
+// directory.
 type arena struct {
 	*session
 	o        writeOptions
@@ -122,7 +123,7 @@ func (b *bench) writesAt(repos []string, o writeOptions, place string) error {
 	}
 	type group struct {
 		name, repo string
-		redirect   string // path that the mount keeps outside the tree
+		redirect   string // path that the mount redirects
 		run        func(*arena) error
 	}
 	groups := []group{
@@ -150,7 +151,7 @@ func (b *bench) writesAt(repos []string, o writeOptions, place string) error {
 	return nil
 }
 
-// inArena mounts a repository with everything hydrated and clones it beside, for run.
+// inArena mounts a repository with all contents fetched, clones it beside the mount, and calls run.
 func (b *bench) inArena(repo, place string, o writeOptions, redirect string, run func(*arena) error) (err error) {
 	s, err := b.serve(repo)
 	if err != nil {
@@ -179,8 +180,8 @@ func (b *bench) inArena(repo, place string, o writeOptions, redirect string, run
 	return run(a)
 }
 
-// compare times work on both sides, each time in rounds, and prints a row. prepare runs before each round, untimed.
-// After an error it does nothing any more.
+// compare measures work on both sides, each in several rounds, and prints a row. It calls prepare before each round without
+// measuring it. After an error, further calls do nothing.
 func (a *arena) compare(what string, rounds int, prepare, work func(dir string) error) error {
 	if a.failed {
 		return nil
@@ -196,7 +197,7 @@ func (a *arena) compare(what string, rounds int, prepare, work func(dir string) 
 					return fmt.Errorf("prepare %s: %w", what, err)
 				}
 			}
-			unix.Sync() // what others have left to write is not ours
+			unix.Sync() // write back the data of other processes, so that their writes are not measured
 			if side == 1 {
 				a.trace.begin()
 			}
@@ -206,7 +207,7 @@ func (a *arena) compare(what string, rounds int, prepare, work func(dir string) 
 			}
 			times[side] = append(times[side], time.Since(start))
 			if side == 1 {
-				used, requests = processorTime(a.m.pid)-before, a.trace.end() // of the last round: the first may find nothing cached
+				used, requests = processorTime(a.m.pid)-before, a.trace.end() // the last round counts, because nothing may be cached in the first
 			}
 		}
 	}
@@ -219,8 +220,8 @@ func (a *arena) compare(what string, rounds int, prepare, work func(dir string) 
 	return nil
 }
 
-// processorTime is what a process has used so far, in ticks of 10 ms: unlike seconds it hardly depends on what else
-// the machine does.
+// processorTime returns the processor time that a process has used, in ticks of 10 ms. Unlike elapsed time, it hardly depends
+// on other processes.
 func processorTime(pid int) time.Duration {
 	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	_, rest, _ := strings.Cut(string(stat), ") ")
@@ -233,12 +234,12 @@ func processorTime(pid int) time.Duration {
 	return time.Duration(user+system) * 10 * time.Millisecond
 }
 
-// note prints a row whose result is no pair of times.
+// note prints a row whose result is not a pair of times.
 func (a *arena) note(what, result string) {
 	fmt.Fprintf(a.table, "%s\t%s\t%s\t\t\t\t\n", what, a.place, result)
 }
 
-// again mounts the same state at the same directory once more.
+// again mounts the same state directory at the same directory once more.
 func (m *mounted) again() (time.Duration, error) {
 	start := time.Now()
 	if err := m.quietly("mount", m.s.url, m.dir, "--history", "none", "--prefetch", "none"); err != nil {
@@ -250,7 +251,7 @@ func (m *mounted) again() (time.Duration, error) {
 	return took, err
 }
 
-// quietly runs the command, and prints its output only if it failed.
+// quietly runs the command, and prints its output only if the command fails.
 func (m *mounted) quietly(args ...string) error {
 	cmd := m.s.artifactfs(args...)
 	cmd.Stderr = nil

@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 )
 
-// tree copies, packs and unpacks a real tree.
+// tree copies, packs and unpacks a real source tree.
 func (a *arena) tree() error {
 	source, tar := a.path("source"), a.path("tar")
 	if _, err := a.git("clone", "-q", "--depth", "1", a.url, source); err != nil {
@@ -38,7 +38,8 @@ func (a *arena) tree() error {
 	)
 }
 
-// npmInstall installs a project from npm's cache. Scripts are left out: they would measure something else.
+// npmInstall installs a project from npm's cache. It runs no install scripts, because their time would depend on the
+// packages.
 func (a *arena) npmInstall() error {
 	if a.o.npm == "" {
 		return nil
@@ -56,12 +57,12 @@ func (a *arena) npmInstall() error {
 	return errors.Join(
 		a.compare(what, a.o.rounds, fresh, install),
 		a.compare("  find node_modules", a.o.rounds, nil, func(dir string) error { return shellIn(dir, "find project/node_modules -size +0 >/dev/null") }),
-		a.compare("  remove all in node_modules", 1, nil, func(dir string) error { return shellIn(dir, "find project/node_modules -mindepth 1 -delete") }), // it may be a mount point
+		a.compare("  remove all in node_modules", 1, nil, func(dir string) error { return shellIn(dir, "find project/node_modules -mindepth 1 -delete") }), // node_modules itself may be a mount point
 	)
 }
 
-// goBuild builds a module from nothing and once more. What it makes lies in go's cache: outside the tree, where go has it
-// by default, and the tree is only read; then in the tree, where every object is a file of the tree too.
+// goBuild builds a module from scratch and once more. First go's build cache is outside of the tree, as it is by default, and
+// the tree is only read. Then the cache is in the tree, so that every object is a file of the tree.
 func (a *arena) goBuild() error {
 	if a.o.module == "" {
 		return nil
@@ -80,7 +81,7 @@ func (a *arena) goBuild() error {
 		os.RemoveAll(outside(a.plain))
 		os.RemoveAll(outside(a.m.dir))
 	}()
-	err := shellIn(a.plain, "go mod download") // what comes over the network is not measured
+	err := shellIn(a.plain, "go mod download") // downloads over the network are not measured
 	if err == nil && a.redirect == "" {
 		err = errors.Join(
 			a.compare("go build ./..., cache outside", 1, empty(outside), build(outside)),

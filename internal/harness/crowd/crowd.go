@@ -1,5 +1,5 @@
-// Package crowd has many sessions work at the same time on one session remote, each in a state directory of its own, and
-// checks that nothing of it is lost, that none is in the way of another, and that nothing of the people's is touched.
+// Package crowd lets many sessions use one session remote at the same time, each in a separate state directory. It checks
+// that nothing is lost, that no session blocks another, and that branches and tags of the repository's users are not changed.
 package crowd
 
 import (
@@ -19,31 +19,31 @@ import (
 	"time"
 )
 
-// Options describe a crowd.
+// Options describes a run.
 type Options struct {
-	Program  string   // artifactfs
-	Dir      string   // for state directories and mounts
-	URL      string   // mounted repository, which is the session remote, too
-	Repo     string   // the same on disk
-	Env      []string // of all processes
+	Program  string   // path of artifactfs
+	Dir      string   // directory for state directories and mounts
+	URL      string   // URL of the mounted repository, which is also the session remote
+	Repo     string   // path of the same repository on disk
+	Env      []string // environment of all processes
 	Sessions int
-	Killed   int           // of them, whose daemons are killed in the middle
-	For      time.Duration // how long they work
-	Rest     time.Duration // of each between two commits
+	Killed   int           // number of sessions whose daemons are killed during the run
+	For      time.Duration // duration of the run
+	Rest     time.Duration // pause of each session between two commits
 }
 
-// Report has the operations that were done, and the errors that were found.
+// Report contains the results of a run and the problems that were found.
 type Report struct {
 	Commits, Notes, Checkpoints, Kills int
 	Diverged                           []string // refs below refs/afs/diverged/
-	Failed                             []string // commands that failed, and how
-	Lost                               []string // what is not on the session remote
-	Moved                              string   // the people's branches and tags, if they are others than before
+	Failed                             []string // commands that failed, with their errors
+	Lost                               []string // commits, notes and checkpoints that are missing on the session remote
+	Moved                              string   // branches and tags of the users that were changed; "": none
 	Fsck                               string
-	Slowest                            time.Duration // sync of one session in the end
+	Slowest                            time.Duration // longest time of the final sync of one session
 }
 
-// Err returns an error that lists what is not as it must be; nil: all is.
+// Err returns an error that lists all problems, or nil if there are none.
 func (r Report) Err() error {
 	var errs []error
 	for _, list := range [][]string{r.Diverged, r.Failed, r.Lost} {
@@ -67,15 +67,15 @@ type worker struct {
 	env              []string
 	commits          []string
 	checkpoints      []string
-	noted            map[string]bool // commits
-	notes            int             // on the commit that all began with
+	noted            map[string]bool // commits on which the session wrote a note
+	notes            int             // number of notes on the commit that all sessions started from
 	begun            string
 	failed           []string
 	slowest          time.Duration
 	kill, killed     bool
 }
 
-// Run runs the sessions of the crowd. It returns an error if they could not be run.
+// Run runs the sessions. It returns an error if they could not be run.
 func Run(ctx context.Context, o Options) (Report, error) {
 	var r Report
 	before, err := git(ctx, o.Repo, "for-each-ref", "--format=%(refname) %(objectname)", "refs/heads", "refs/tags")
@@ -108,7 +108,7 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	return r, r.look(ctx, o, all, before)
 }
 
-// look compares the session remote with what was done.
+// look compares the session remote with the changes that the workers have made.
 func (r *Report) look(ctx context.Context, o Options, all []*worker, before string) error {
 	reached, err := git(ctx, o.Repo, "rev-list", "--all")
 	if err != nil {
@@ -167,13 +167,14 @@ func (r *Report) look(ctx context.Context, o Options, all []*worker, before stri
 	return nil
 }
 
-// work commits, notes and makes checkpoints until it is time, and has all of it on the session remote then.
+// work makes commits, notes and checkpoints for the duration of the run, and then waits until all of them are on the session
+// remote.
 func (w *worker) work(ctx context.Context) {
 	if !w.mount(ctx) {
 		return
 	}
 	start := time.Now()
-	for n := 1; (time.Since(start) < w.o.For || w.kill && !w.killed) && ctx.Err() == nil; n++ { // a busy machine may take long for one turn
+	for n := 1; (time.Since(start) < w.o.For || w.kill && !w.killed) && ctx.Err() == nil; n++ { // a busy machine may need long for one round
 		if w.kill && !w.killed && time.Since(start) > w.o.For/2 && !w.die(ctx) {
 			return
 		}
@@ -202,7 +203,7 @@ func (w *worker) work(ctx context.Context) {
 	began := time.Now()
 	w.afs(ctx, "sync", w.dir, "--timeout", "5m")
 	w.slowest = time.Since(began)
-	w.afs(ctx, "unmount", "--all") // the daemon ends with that
+	w.afs(ctx, "unmount", "--all") // the daemon ends after this command
 }
 
 func (w *worker) mount(ctx context.Context) bool {
@@ -210,7 +211,7 @@ func (w *worker) mount(ctx context.Context) bool {
 	return ok
 }
 
-// die kills all that serves the mount, and mounts the session again.
+// die kills all processes that serve the mount, and mounts the session again.
 func (w *worker) die(ctx context.Context) bool {
 	w.killed = true
 	var st struct{ PID int }
@@ -231,7 +232,7 @@ func (w *worker) die(ctx context.Context) bool {
 		return false
 	}
 	for deadline := time.Now().Add(time.Minute); syscall.Kill(-group, 0) == nil && time.Now().Before(deadline); {
-		time.Sleep(5 * time.Millisecond) // the end of another process's child is not announced
+		time.Sleep(5 * time.Millisecond) // the processes are not children of this one, so it gets no signal when they end
 	}
 	return w.mount(ctx)
 }
@@ -240,7 +241,7 @@ func (w *worker) afs(ctx context.Context, args ...string) (string, bool) {
 	return w.run(ctx, w.o.Program, args...)
 }
 
-// run runs a command and records how it failed.
+// run runs a command and records its failure.
 func (w *worker) run(ctx context.Context, name string, args ...string) (string, bool) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir, cmd.Env = "/", w.env
