@@ -1,19 +1,20 @@
-// Command bench measures artifactfs against what a user would do instead, side by side in one run, and prints a
-// table. Every repository is served by real git over HTTP on loopback with a delay.
+// Command bench measures artifactfs and the tools that a user would use instead, side by side in one run, and prints a table.
+// Every repository is served by real git over HTTP on the loopback interface with a delay.
 //
 //	go run ./internal/harness/bench [-rtt 50ms] [-only REGEXP] [REPOSITORY.git ...]
 //	go run ./internal/harness/bench -write [-places NAME=DIR,...] [-only REGEXP] [REPOSITORY.git ...]
 //	go run ./internal/harness/bench -git [-git2 PROGRAM] [-only REGEXP] [REPOSITORY.git ...]
 //	go run ./internal/harness/bench -takeover [-kills N] [REPOSITORY.git]
-//	go run ./internal/harness/bench -session [-kills N] [-kinds LIST] [-outage DURATION] [-crowd N] [-crowd-for DURATION] [-forge DIR] [-jj PROGRAM] [-only REGEXP] [REPOSITORY.git ...]
+//	go run ./internal/harness/bench -session [-kills N] [-kinds LIST] [-outage DURATION] [-crowd N] [-crowd-for DURATION]
+//	    [-forge DIR] [-jj PROGRAM] [-only REGEXP] [REPOSITORY.git ...]
 //	go run ./internal/harness/bench -many | -leak
 //
-// With -write it compares work on a mount with the same work on a plain directory, with -git what git does in a mount
-// with what it does in clones. -takeover kills who serves a mount while programs work in it, -session carries work
-// to session remotes and brings it back, -many weighs hundreds of mounts, -leak mounts a thousand times.
+// With -write it compares a mount with a plain directory, and with -git it compares git in a mount with git in clones.
+// -takeover kills the worker of a mount while programs use the mount. -session pushes changes to session remotes and resumes
+// sessions from there. -many measures the memory of hundreds of mounts, and -leak mounts a thousand times.
 //
-// Without arguments it makes three repositories of its own. It needs root or fusermount3, and bin/artifactfs and
-// bin/gitserve, which `make bench` builds. Seconds are noisy on a small machine; requests and blobs are exact.
+// Without arguments it makes three repositories. It needs root or fusermount3, and bin/artifactfs and bin/gitserve, which
+// `make bench` builds. Times vary on a small machine; the numbers of requests and blobs are exact.
 package main
 
 import (

@@ -5,7 +5,7 @@ import (
 	"os/exec"
 )
 
-// ServeGitDaemon serves git:// with git daemon. It does not take pushes.
+// ServeGitDaemon serves git:// with git daemon. It refuses pushes.
 func ServeGitDaemon(o ServerOptions) (*Server, error) {
 	path, err := program("git-daemon")
 	if err != nil {

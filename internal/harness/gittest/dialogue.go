@@ -8,25 +8,26 @@ import (
 	"time"
 )
 
-// dialogue pairs the requests and answers of one connection that serves many, as git:// and ssh do. Protocol v2 has the
-// server speak first, its capabilities, and then one answer for each request; all of them end in a flush packet. Before
-// v2 there are the refs, one request, and one answer until the end. A push counts as one request.
+// dialogue pairs the requests and answers of one connection that carries many of them, as git:// and ssh connections do. With
+// protocol v2, the server first sends its capabilities, and then one answer for each request; each of them ends with a flush
+// packet. Before v2, the server sends the refs, the client sends one request, and the answer lasts until the end. A push
+// counts as one request.
 type dialogue struct {
 	s     *Server
 	conn  int
-	timed bool // the bytes are heard as they pass, so their times are those of the requests
+	timed bool // the bytes are processed as they pass, so their times are the times of the requests
 
-	mu       sync.Mutex // taken before Log.mu, unlike the others
+	mu       sync.Mutex // acquired before Log.mu, unlike the other mutexes
 	repo     string
 	version  int
-	command  Command // Push, or empty
+	command  Command // Push, or "" for a fetch
 	started  bool
 	over     bool
 	up, down packets
-	ask      ask // being read
+	ask      ask // the request that is being read
 	asked    int64
 	since    time.Time
-	waiting  []*tally // for answers, in order
+	waiting  []*tally // requests without a complete answer, in order
 }
 
 func newDialogue(s *Server, conn int, timed bool) *dialogue {
@@ -60,14 +61,14 @@ func (d *dialogue) startLocked(service, repo, protocol string) {
 	d.begin(first)
 }
 
-// begin logs a request whose answer comes after those that are waited for.
+// begin logs a request whose answer follows the answers to the requests in waiting.
 func (d *dialogue) begin(r Request) {
 	r.Conn, r.Repo, r.Version, r.At, r.BytesIn = d.conn, d.repo, d.version, d.since, d.asked
 	d.waiting = append(d.waiting, d.s.newTally(d.s.log.begin(r), (&backend{s: d.s}).repoDir(d.repo)))
 	d.ask, d.asked, d.since = ask{}, 0, time.Time{}
 }
 
-// asks hears the next bytes of the client.
+// asks processes the next bytes of the client.
 func (d *dialogue) asks(p []byte) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -76,7 +77,7 @@ func (d *dialogue) asks(p []byte) {
 	}
 }
 
-// says receives the next bytes of the server.
+// says processes the next bytes of the server.
 func (d *dialogue) says(p []byte) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -93,14 +94,14 @@ func (d *dialogue) request(kind packetKind, payload []byte) {
 	case !d.started && kind == dataPacket:
 		d.preface(payload)
 		return
-	case !d.started: // no client of git; the server will hang up
+	case !d.started: // the client is not git; the server will close the connection
 		d.over = true
 		return
 	}
 	if d.timed && d.since.IsZero() {
 		d.since = time.Now()
 	}
-	// Haves come after the flush packet before v2: they belong to the request that is answered already.
+	// Before v2, haves follow the flush packet, so they belong to the request that is already being answered.
 	late := d.version < 2 && d.ask.lines == 0 && len(d.waiting) > 0 && d.waiting[0].e.Command == Fetch
 	switch {
 	case d.command == Push || late:
@@ -116,7 +117,7 @@ func (d *dialogue) request(kind packetKind, payload []byte) {
 	case kind == dataPacket:
 		d.asked += n
 		d.ask.line(payload)
-	case kind == flushPacket && d.ask.lines == 0: // has nothing more to ask
+	case kind == flushPacket && d.ask.lines == 0: // the client has no further request
 		d.since = time.Time{}
 	case kind == flushPacket:
 		d.asked += n
@@ -130,8 +131,8 @@ func (d *dialogue) request(kind packetKind, payload []byte) {
 	}
 }
 
-// preface is the first packet on git:// (gitprotocol-pack): what a client connects for, and beyond it the host and,
-// after an empty field, the protocol.
+// preface parses the first packet on git:// (gitprotocol-pack): the service that the client connects to, the host and, after
+// an empty field, the protocol.
 func (d *dialogue) preface(payload []byte) {
 	fields := strings.Split(string(payload), "\x00")
 	service, repo, _ := strings.Cut(strings.TrimSuffix(fields[0], "\n"), " ")
@@ -151,7 +152,7 @@ func (d *dialogue) answer(kind packetKind, payload []byte) {
 	t := d.waiting[0]
 	t.packet(kind, payload)
 	t.bytes(packetSize(kind, payload))
-	// Before v2 the answer to a fetch has flush packets within.
+	// Before v2, the answer to a fetch contains flush packets.
 	if kind == flushPacket && d.command != Push && (d.version == 2 || t.e.Command == Capabilities) {
 		t.over()
 		d.waiting = d.waiting[1:]
@@ -175,7 +176,7 @@ func (d *dialogue) end() {
 	d.over = true
 	for i, t := range d.waiting {
 		if cut := d.down.held; i == 0 && len(cut) > 0 {
-			t.packets.held = cut // of it, too, something was sent
+			t.packets.held = cut // a part of the incomplete packet was sent
 			t.bytes(len(cut))
 		}
 		t.over()

@@ -14,57 +14,57 @@ import (
 type Kind string
 
 const (
-	// Cut ends the connection after After bytes of the answer; with 0, before any of it.
+	// Cut ends the connection after After bytes of the answer. If After is 0, no byte is sent.
 	Cut Kind = "cut"
-	// Stall sends After bytes of the answer and then nothing until the fault is removed.
+	// Stall sends After bytes of the answer, and then nothing until the fault is removed.
 	Stall Kind = "stall"
-	// Drip sends After bytes of the answer as they come, and the rest one byte at a time, Every so often.
+	// Drip sends After bytes of the answer without delay, and the rest one byte at a time, with the pause Every.
 	Drip Kind = "drip"
 
-	// The others are for servers of HTTP alone.
+	// The following kinds are for HTTP servers only.
 
-	// Status answers with Status (0: 503), and with Retry-After if RetryAfter is not 0.
+	// Status answers with the status in the field Status (0: 503), and with Retry-After if RetryAfter is not 0.
 	Status Kind = "status"
-	// RequireAuth answers 401 until the request carries User and Pass; without User, until it carries the token Pass.
-	// Requests with the right ones are let through and do not count as hits.
+	// RequireAuth answers 401 until the request contains User and Pass or, if User is "", the token Pass. Requests with the
+	// right login are answered normally and do not count as hits.
 	RequireAuth Kind = "require-auth"
-	// Garbage answers 200 with After bytes (0: 4096) that are no protocol.
+	// Garbage answers 200 with After bytes (0: 4096) that are not valid in git's protocol.
 	Garbage Kind = "garbage"
-	// NoFilter takes `filter` from the capabilities and refuses requests that use it nevertheless.
+	// NoFilter removes `filter` from the capabilities, and refuses requests that use it.
 	NoFilter Kind = "no-filter"
-	// NoObjectInfo takes `object-info` from the capabilities: git 2.39 offers it independent of its configuration, public
-	// forges do not.
+	// NoObjectInfo removes `object-info` from the capabilities, because git 2.39 announces it whatever its configuration is,
+	// and public forges do not.
 	NoObjectInfo Kind = "no-object-info"
-	// NoV2 makes the server deaf for protocol v2: it answers in v0.
+	// NoV2 makes the server ignore the request for protocol v2, so that it answers in v0.
 	NoV2 Kind = "no-v2"
-	// Dumb serves the files of the repository and no protocol at all.
+	// Dumb serves the files of the repository without git's protocol.
 	Dumb Kind = "dumb"
-	// TruncatedPack sends After bytes of the pack and then ends the answer as if that were all.
+	// TruncatedPack sends After bytes of the pack and then ends the answer as if it were complete.
 	TruncatedPack Kind = "truncated-pack"
-	// CorruptPack flips a bit in byte After of the pack (less than 12: byte 14, in or right before its first contents).
-	// With GoodTrailer the checksum at the pack's end is made to agree.
+	// CorruptPack inverts a bit in the byte with number After of the pack (if After is less than 12: byte 14, in or right
+	// before the first contents). With GoodTrailer, the checksum at the end of the pack is correct for the changed bytes.
 	CorruptPack Kind = "corrupt-pack"
-	// WrongObject answers with a flawless pack of the wanted objects in which another blob stands in for the first.
+	// WrongObject answers with a valid pack of the wanted objects in which another blob replaces the first one.
 	WrongObject Kind = "wrong-object"
 )
 
-// Fault is a way to misbehave and when. Kinds that deal with packs are done to fetches alone.
+// Fault describes how and when a server misbehaves. Kinds that change packs apply only to fetches.
 type Fault struct {
 	Kind  Kind
-	On    Command            // to requests of this command; empty: of any
-	Match func(Request) bool // and of these; nil: of any. It sees what is known before the answer
-	Skip  int                // leave as many matching requests alone first
-	Times int                // then do it so often; 0: until removed
+	On    Command            // command of the requests that fail; "": any command
+	Match func(Request) bool // selects requests by the properties that are known before the answer; nil: all requests
+	Skip  int                // number of matching requests that are answered normally first
+	Times int                // number of requests that fail after these; 0: all until the fault is removed
 
 	After       int64
-	Every       time.Duration // of Drip; 0: 10 ms
+	Every       time.Duration // pause of Drip between two bytes; 0: 10 ms
 	Status      int
-	RetryAfter  time.Duration // sent in whole seconds
+	RetryAfter  time.Duration // value of the header Retry-After, in whole seconds
 	User, Pass  string
 	GoodTrailer bool
 }
 
-// Injection is a fault at work.
+// Injection is an active fault.
 type Injection struct {
 	fault   Fault
 	removed chan struct{}
@@ -75,14 +75,14 @@ type Injection struct {
 	hits int
 }
 
-// Hits returns how many requests the fault was done to.
+// Hits returns the number of requests that the fault has changed.
 func (i *Injection) Hits() int {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.hits
 }
 
-// Remove ends the fault; answers that it holds up go on.
+// Remove ends the fault. Answers that it has delayed continue.
 func (i *Injection) Remove() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -92,9 +92,9 @@ func (i *Injection) Remove() {
 	}
 }
 
-// Inject makes the server misbehave. Several faults may be at work at once. Servers that are not HTTP know Cut, Stall
-// and Drip, done to connections: After counts what the server sends, Match sees the connection's number alone.
-// It panics if the server cannot do the fault.
+// Inject makes the server misbehave. Several faults may be active at the same time. Servers other than HTTP support only Cut,
+// Stall and Drip, and apply them to connections: After counts the bytes of the server, and Match is called with only the
+// number of the connection. Inject panics if the server does not support the fault.
 func (s *Server) Inject(f Fault) *Injection {
 	switch f.Kind {
 	case Cut, Stall, Drip:
@@ -115,7 +115,7 @@ func (s *Server) Inject(f Fault) *Injection {
 	return i
 }
 
-// faultsFor lists what is to be done to a request.
+// faultsFor returns the faults that apply to a request.
 func (s *Server) faultsFor(r Request, authorization string) []*Injection {
 	s.mu.Lock()
 	all := s.injections
@@ -156,7 +156,7 @@ func (i *Injection) due(r Request, authorization string) bool {
 	return true
 }
 
-// authorization is the header that satisfies RequireAuth.
+// authorization returns the value of the header that RequireAuth accepts.
 func (f *Fault) authorization() string {
 	if f.User == "" {
 		return "Bearer " + f.Pass
@@ -164,7 +164,7 @@ func (f *Fault) authorization() string {
 	return "Basic " + base64.StdEncoding.EncodeToString([]byte(f.User+":"+f.Pass))
 }
 
-// kinds names faults for the log.
+// kinds returns the kinds of faults as text for the log.
 func kinds(faults []*Injection) string {
 	var names []string
 	for _, i := range faults {
@@ -173,17 +173,17 @@ func kinds(faults []*Injection) string {
 	return strings.Join(names, "+")
 }
 
-// errCut ends a connection on purpose.
+// errCut is the error of a connection that was ended on purpose.
 var errCut = errors.New("cut on purpose")
 
-// gates hold up or end the flow of an answer: Cut, Stall and Drip, counted over the same bytes.
+// gates delay or end the flow of an answer for Cut, Stall and Drip, which count the same bytes.
 type gates struct {
 	faults []*Injection
 	sent   int64
-	closed <-chan struct{} // the client is gone
+	closed <-chan struct{} // closed when the client has disconnected
 }
 
-// allow waits until bytes may pass, and returns how many of the next n may.
+// allow waits until bytes may pass, and returns how many of the next n bytes may.
 func (g *gates) allow(n int) (int, error) {
 	for _, i := range g.faults {
 		switch i.fault.Kind {

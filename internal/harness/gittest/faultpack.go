@@ -14,18 +14,18 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// errTruncated is returned when all of a TruncatedPack was sent.
+// errTruncated means that TruncatedPack has sent all bytes that it sends.
 var errTruncated = errors.New("pack truncated on purpose")
 
-// packFault rewrites the pack inside an answer: TruncatedPack and CorruptPack.
+// packFault changes the pack in an answer for TruncatedPack and CorruptPack.
 type packFault struct {
 	f   *Fault
 	out io.Writer
 
 	packets packets
 	sum     hash.Hash
-	held    []byte // the last bytes so far, as many as a checksum has; of CorruptPack with GoodTrailer
-	seen    int64  // bytes of the pack
+	held    []byte // the last bytes so far, as many as a checksum has; used by CorruptPack with GoodTrailer
+	seen    int64  // number of bytes of the pack so far
 	err     error
 }
 
@@ -37,7 +37,7 @@ func newPackFault(f *Fault, format object.Format, out io.Writer) *packFault {
 	return p
 }
 
-// trailerHash is what the checksum at the end of a pack is made with.
+// trailerHash returns the hash for the checksum at the end of a pack.
 func trailerHash(f object.Format) hash.Hash {
 	if f == object.SHA256 {
 		return sha256.New()
@@ -83,7 +83,7 @@ func (p *packFault) band(b []byte) {
 	}
 }
 
-// pack passes on what the fault leaves of the next bytes of the pack.
+// pack applies the fault to the next bytes of the pack, and passes the result to emit.
 func (p *packFault) pack(b []byte, emit func([]byte)) {
 	from := p.seen
 	p.seen += int64(len(b))
@@ -121,7 +121,7 @@ func (p *packFault) pack(b []byte, emit func([]byte)) {
 	}
 }
 
-// wrongObject answers a fetch with the wanted objects, another blob in the place of the first.
+// wrongObject answers a fetch with the wanted objects, but replaces the first blob by another one.
 func (h *handler) wrongObject(a *reply, asked Request) error {
 	c := &catFile{dir: h.backend.repoDir(asked.Repo), group: &h.s.group}
 	defer c.close()
@@ -156,7 +156,7 @@ func (h *handler) wrongObject(a *reply, asked Request) error {
 	return err
 }
 
-// packObject writes one undeltified object (gitformat-pack).
+// packObject writes one object without a delta (gitformat-pack).
 func packObject(w *bytes.Buffer, t object.Type, content []byte) error {
 	n := uint64(len(content))
 	b := byte(t)<<4 | byte(n&15)

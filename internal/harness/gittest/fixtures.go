@@ -9,16 +9,16 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// What Tricky puts where.
+// Names and sizes of the entries that Tricky creates.
 const (
-	TrickyWide     = "wide" // the directory of many entries
-	TrickyEntries  = 20_000 // in it
-	TrickyDepth    = 40     // directories above the file bottom
+	TrickyWide     = "wide" // name of a directory with many entries
+	TrickyEntries  = 20_000 // number of entries of this directory
+	TrickyDepth    = 40     // number of directories above the file bottom
 	TrickyGitlink  = "modules/elsewhere"
-	trickyLongName = 255 // bytes, the longest a file system takes
+	trickyLongName = 255 // length in bytes of the longest name that file systems allow
 )
 
-// Tricky commits everything to main that has a bad name, kind, size or place, on top of what is there.
+// Tricky commits to main files with unusual names, types, sizes and places, in addition to the existing files.
 func (r *Repo) Tricky() (object.ID, error) {
 	files := map[string]File{
 		"README.md":                         {Data: []byte("# Tricky\n")},
@@ -42,7 +42,7 @@ func (r *Repo) Tricky() (object.ID, error) {
 		"case":                              {Data: []byte("lower\n")},
 		"...":                               {Data: []byte("three dots\n")},
 		strings.Repeat("n", trickyLongName): {Data: []byte("long name\n")},
-		// Trees order a directory as if its name ended in a slash: between these two.
+		// In trees, a directory is sorted as if its name ended in a slash, which is between these two names.
 		"order":           {},
 		"order-x":         {Data: []byte("before order.d\n")},
 		"order.d/file":    {Data: []byte("in order.d\n")},
@@ -62,14 +62,14 @@ func (r *Repo) Tricky() (object.ID, error) {
 		strings.Repeat(strings.Repeat("l", trickyLongName)+"/", 10) + "long path": {Data: []byte("long path\n")},
 	}
 	for i := range TrickyEntries {
-		// Few contents: it is the names that are tricky here, and new objects are what takes time.
+		// Only a few different contents, because the test is about names and creating objects takes time.
 		files[fmt.Sprintf("%s/entry-%05d", TrickyWide, i)] = File{Data: fmt.Appendf(nil, "%d\n", i%100)}
 	}
 	return r.Commit("main", files, "Everything that goes wrong")
 }
 
-// Sized commits dirs directories of filesPerDir texts each, dNNNN/fNNNN.txt, to main. Texts differ from each other and
-// have 40 to 2,000 bytes, most of them few, like sources.
+// Sized commits dirs directories with filesPerDir texts each, dNNNN/fNNNN.txt, to main. The texts are different. They have 40
+// to 2,000 bytes, mostly few, like source files.
 func (r *Repo) Sized(dirs, filesPerDir int) (object.ID, error) {
 	files := make(map[string]File, dirs*filesPerDir)
 	for d := range dirs {
@@ -80,7 +80,7 @@ func (r *Repo) Sized(dirs, filesPerDir int) (object.ID, error) {
 	return r.Commit("main", files, fmt.Sprintf("%d files", len(files)))
 }
 
-// text is the same for the same numbers, and not for others.
+// text returns a text that depends only on the two numbers, and differs for different numbers.
 func text(a, b uint64) []byte {
 	words := []string{"object", "tree", "commit", "blob", "pack", "return", "if", "err", "func", "range"}
 	rnd := rand.New(rand.NewPCG(a, b))
@@ -93,7 +93,7 @@ func text(a, b uint64) []byte {
 	return append(out, '\n')
 }
 
-// History commits n times to main: each appends a line to log.txt and rewrites one of ten files. It returns the
+// History makes n commits on main, each of which appends a line to log.txt and rewrites one of ten files. It returns the
 // commits, oldest first.
 func (r *Repo) History(n int) ([]object.ID, error) {
 	var lines []byte

@@ -1,18 +1,18 @@
-// Package gittest makes real git repositories and serves them with real git: smart HTTP through git http-backend,
-// git:// through git daemon, ssh through sshd. It judges the other packages, so it knows none of them but object.
+// Package gittest makes real git repositories and serves them with real git: smart HTTP through git http-backend, git://
+// through git daemon, ssh through sshd. It tests the other packages, so it imports none of them but object.
 //
-// Every server stands behind a link that delays and narrows like a real line, may be told to misbehave
-// (Server.Inject, Server.Down), and keeps an exact log of what was asked and what was sent (Server.Log).
+// Every server is behind a link with the latency and bandwidth of a real line. It can be made to misbehave (Server.Inject,
+// Server.Down), and keeps an exact log of the requests and answers (Server.Log).
 //
-// A log is complete as soon as the client has the bytes: every byte is accounted for before it is passed on,
-// and readers of the log wait for packs that are still being counted.
+// The log is up to date when the client has received the bytes: every byte is counted before it is passed on, and readers of
+// the log wait for packs that are still being counted.
 //
-// Terms: an answer is the body of a response. A pack's objects are counted from its header, its blobs by reading the
-// pack. A round trip is a request or the opening of a connection.
+// Terms: an answer is the body of a response. The number of objects in a pack is read from the pack's header, the number of
+// blobs by reading the pack. A round trip is a request or the opening of a connection.
 //
-// Locks: Server.mu, Log.mu, Injection.mu, link.mu, group.mu and each queue's mu are leaves: none is held while
-// another is taken, nor across a read, a write or a wait for a process. Above them, in this order, stand records.mu (which
-// is held across reads of files on disk) and dialogue.mu.
+// Locks: Server.mu, Log.mu, Injection.mu, link.mu, group.mu and each queue's mu are leaves: while one of them is held, no
+// other lock is acquired, and no read, write or wait for a process is done. records.mu (which is held while files are read)
+// and dialogue.mu are acquired before them, in this order.
 package gittest
 
 import (
@@ -27,8 +27,8 @@ import (
 	"sync"
 )
 
-// Env is this process's environment without anything that could sway git: no GIT_ variables, no configuration of the
-// user or the machine, no proxies, no prompts; author and committer are fixed.
+// Env returns this process's environment without any influence on git: no GIT_ variables, no configuration of the user or the
+// machine, no proxies, no prompts. Author and committer are fixed.
 func Env() []string {
 	var env []string
 	for _, e := range os.Environ() {
@@ -46,13 +46,13 @@ func Env() []string {
 		"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*")
 }
 
-// Git runs stock git in dir under Env and returns what it printed, without the last newline. The error carries what
-// it said on stderr.
+// Git runs stock git in dir with the environment Env and returns its output without the last newline. The error contains
+// git's error output.
 func Git(ctx context.Context, dir string, args ...string) (string, error) {
 	return run(ctx, dir, nil, nil, args...)
 }
 
-// run is Git with standard input and variables of its own.
+// run is like Git, with standard input and additional variables.
 func run(ctx context.Context, dir string, stdin io.Reader, env []string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "git", args...)
 	cmd.Dir, cmd.Stdin = dir, stdin
@@ -66,12 +66,12 @@ func run(ctx context.Context, dir string, stdin io.Reader, env []string, args ..
 	return strings.TrimSuffix(string(out), "\n"), nil
 }
 
-// execPath is where git keeps http-backend and daemon.
+// execPath returns the directory that contains http-backend and daemon.
 var execPath = sync.OnceValues(func() (string, error) {
 	return Git(context.Background(), "", "--exec-path")
 })
 
-// program finds one of git's own programs.
+// program returns the path of one of git's own programs.
 func program(name string) (string, error) {
 	dir, err := execPath()
 	if err != nil {

@@ -14,16 +14,16 @@ import (
 	"unsafe"
 )
 
-// group owns the processes of a server. Each is the leader of a process group of its own, because git's servers are
-// families (http-backend, upload-pack, pack-objects) and the children would outlive a killed parent for as long as
-// they have something to compute.
+// group contains the processes of a server. Each of them is the leader of a process group, because git's servers have
+// children (http-backend, upload-pack, pack-objects), which would outlive a killed parent for as long as they have something
+// to compute.
 type group struct {
 	mu      sync.Mutex
 	closed  bool
 	leaders map[int]struct{}
 }
 
-// start starts cmd as a leader. The caller ends it with kill and waits for it.
+// start starts cmd as the leader of a process group. The caller must end it with kill and call wait.
 func (g *group) start(cmd *exec.Cmd) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	g.mu.Lock()
@@ -31,7 +31,7 @@ func (g *group) start(cmd *exec.Cmd) error {
 	if g.closed {
 		return fmt.Errorf("start %s: server is closed", filepath.Base(cmd.Path))
 	}
-	// Under the lock: a process must not slip in behind kill.
+	// The lock is held, so that no process starts after close has killed the others.
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", filepath.Base(cmd.Path), err)
 	}
@@ -42,15 +42,16 @@ func (g *group) start(cmd *exec.Cmd) error {
 	return nil
 }
 
-// kill ends a leader and its family. It must come before wait, while the number is still taken.
+// kill kills a leader with its group. It must be called before wait, after which the ID may belong to another process.
 func (g *group) kill(cmd *exec.Cmd) { syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 
-// wait waits until a leader has ended, then ends what is left of its family.
+// wait waits until a leader has ended, and then kills the rest of its group.
 func (g *group) wait(cmd *exec.Cmd) error {
 	const pPID, wExited, wNoWait = 1, 4, 0x01000000 // waitid(2)
 	var info [128]byte
 	for {
-		// Without taking the status: until cmd.Wait does, no other process can get the number that is killed below.
+		// WNOWAIT keeps the process as a zombie. Until cmd.Wait reaps it, no other process can get the ID that is killed
+		// below.
 		_, _, e := syscall.Syscall6(syscall.SYS_WAITID, pPID, uintptr(cmd.Process.Pid), uintptr(unsafe.Pointer(&info)), wExited|wNoWait, 0, 0)
 		if e != syscall.EINTR {
 			break
@@ -61,7 +62,7 @@ func (g *group) wait(cmd *exec.Cmd) error {
 	delete(g.leaders, cmd.Process.Pid)
 	g.mu.Unlock()
 	err := cmd.Wait()
-	// Being killed takes the children a moment, and they are not ours to wait for.
+	// Killed children need a moment to end, and this process cannot wait for the children of another process.
 	const patience, step = 5 * time.Second, time.Millisecond
 	for t := time.Duration(0); t < patience && alive(cmd.Process.Pid); t += step {
 		time.Sleep(step)
@@ -69,8 +70,8 @@ func (g *group) wait(cmd *exec.Cmd) error {
 	return err
 }
 
-// alive reports whether a process group has a running member. Dead processes stay members until a process reaps them, which
-// the first process of a container may be slow at; that their group has one is the cheap half of the question.
+// alive reports whether a process group has a running member. Zombies stay members until they are reaped, which the first
+// process of a container may do late. The cheap test, whether the group exists, is therefore not sufficient.
 func alive(group int) bool {
 	if syscall.Kill(-group, 0) == syscall.ESRCH {
 		return false
@@ -79,9 +80,9 @@ func alive(group int) bool {
 	for _, path := range stats {
 		stat, err := os.ReadFile(path)
 		if err != nil {
-			continue // gone meanwhile
+			continue // the process has ended
 		}
-		// proc(5): number, (name), state, parent, group; the name may hold anything.
+		// proc(5): number, (name), state, parent, group. The name may contain any character.
 		f := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 		if len(f) > 2 && f[2] == strconv.Itoa(group) && f[0] != "Z" && f[0] != "X" {
 			return true
@@ -90,7 +91,7 @@ func alive(group int) bool {
 	return false
 }
 
-// close kills every family; later starts fail.
+// close kills all groups. After that, start fails.
 func (g *group) close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

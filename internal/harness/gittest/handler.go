@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// handler answers the requests of smart HTTP: it logs, does the faults that are due, and lets git do the rest.
+// handler answers the requests of smart HTTP. It logs them, applies the active faults, and passes them to git.
 type handler struct {
 	s       *Server
 	backend backend
@@ -36,12 +36,12 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer t.over()
 	a := &reply{w: w, control: http.NewResponseController(w), tally: t, gates: gates{faults: faults, closed: r.Context().Done()}}
 	if err := h.answer(a, r, &arriving{body, h.s.log, e}, faults, asked); err != nil {
-		// Whatever went wrong, a client must not take a part of an answer for the whole.
+		// Abort the connection, so that the client does not mistake an incomplete answer for a complete one.
 		panic(http.ErrAbortHandler)
 	}
 }
 
-// classify finds out what a request wants. The body that git shall read is as the client sent it.
+// classify determines the command of a request. body is the body as the client has sent it, for git to read.
 func (h *handler) classify(r *http.Request) (asked Request, body io.Reader, err error) {
 	body = r.Body
 	path, service := r.URL.Path, r.URL.Query().Get("service")
@@ -63,7 +63,7 @@ func (h *handler) classify(r *http.Request) (asked Request, body io.Reader, err 
 		if sent, asked, err = readAsk(r); err != nil {
 			return asked, nil, err
 		}
-		r.ContentLength = int64(len(sent)) // known now, also where it came in chunks
+		r.ContentLength = int64(len(sent)) // known now, even if the body was sent in chunks
 		body = bytes.NewReader(sent)
 	}
 	for field := range strings.SplitSeq(r.Header.Get("Git-Protocol"), ":") {
@@ -76,7 +76,7 @@ func (h *handler) classify(r *http.Request) (asked Request, body io.Reader, err 
 	return asked, body, nil
 }
 
-// arriving counts the body of a request as it is read.
+// arriving counts the bytes of a request's body as they are read.
 type arriving struct {
 	io.Reader
 	log *Log
@@ -89,12 +89,12 @@ func (a *arriving) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// answer applies the faults that change git's input or output; those that only delay bytes are applied in reply.
+// answer applies the faults that change the input or the output of git; reply applies those that only delay the answer.
 func (h *handler) answer(a *reply, r *http.Request, body io.Reader, faults []*Injection, asked Request) error {
 	var env []string
 	var out io.Writer = a
 	var changed *packFault
-	var said *bytes.Buffer // capabilities of which some are to be hidden
+	var said *bytes.Buffer // capabilities, of which some are removed before they are sent
 	for _, i := range faults {
 		f := &i.fault
 		switch f.Kind {
@@ -146,7 +146,7 @@ func resultHeader() http.Header {
 	return http.Header{"Content-Type": {"application/x-git-upload-pack-result"}, "Cache-Control": {"no-cache"}}
 }
 
-// reply is the way of an answer to the client: through the gates and the tally, and at once.
+// reply sends an answer to the client: through the gates and the tally, and without buffering.
 type reply struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
@@ -183,7 +183,7 @@ func (a *reply) Write(p []byte) (int, error) {
 	return done, nil
 }
 
-// plain answers without git. The body is read, so that the connection can serve the next request.
+// plain answers without git. It reads the body, so that the connection can be used for the next request.
 func (a *reply) plain(status int, text string, body io.Reader) error {
 	if _, err := io.Copy(io.Discard, body); err != nil {
 		return err
@@ -213,7 +213,7 @@ func (a *reply) garbage(f *Fault, r *http.Request, body io.Reader) error {
 		h.Set("Content-Type", "application/x-git-upload-pack-advertisement")
 	}
 	a.header(http.StatusOK, h)
-	noise := rand.New(rand.NewPCG(1, 2)) // the same at every run
+	noise := rand.New(rand.NewPCG(1, 2)) // with a fixed seed, so that every run sends the same bytes
 	p := make([]byte, 4096)
 	n := f.After
 	if n == 0 {
@@ -222,7 +222,7 @@ func (a *reply) garbage(f *Fault, r *http.Request, body io.Reader) error {
 	for n > 0 {
 		part := p[:min(n, int64(len(p)))]
 		for i := range part {
-			part[i] = byte(noise.Uint32()) | 0x80 // no hexadecimal digit, so no packet by chance
+			part[i] = byte(noise.Uint32()) | 0x80 // not a hexadecimal digit, so that the bytes do not form a packet by chance
 		}
 		if _, err := a.Write(part); err != nil {
 			return err

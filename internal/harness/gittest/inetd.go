@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// spawn runs a server program for one connection, the way inetd does: the connection is its standard input and output.
-// So there is no second port, and nothing that runs without a connection.
+// spawn runs a server program for one connection, like inetd: the connection is the standard input and output of the program.
+// So no second port is needed, and no process runs without a connection.
 func (s *Server) spawn(conn int, cmd *exec.Cmd) (*childConn, error) {
 	ours, theirs, err := socketPair()
 	if err != nil {
@@ -37,14 +37,14 @@ func (s *Server) spawn(conn int, cmd *exec.Cmd) (*childConn, error) {
 	return c, nil
 }
 
-// socketPair makes a connection out of nothing.
+// socketPair returns the two ends of a new connection.
 func socketPair() (net.Conn, *os.File, error) {
 	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, nil, fmt.Errorf("make socket pair: %w", err)
 	}
 	ours, theirs := os.NewFile(uintptr(fds[0]), "socket"), os.NewFile(uintptr(fds[1]), "socket")
-	defer ours.Close() // FileConn has a duplicate
+	defer ours.Close() // FileConn uses a duplicate
 	conn, err := net.FileConn(ours)
 	if err != nil {
 		theirs.Close()
@@ -53,14 +53,14 @@ func socketPair() (net.Conn, *os.File, error) {
 	return conn, theirs, nil
 }
 
-// childConn is the link's end of a connection to a server program. Faults control the bytes that it sends.
+// childConn is the link's end of a connection to a server program. Faults are applied to the program's output.
 type childConn struct {
 	net.Conn
 	gates gates
-	leave func()         // lets the gates know that the client is gone
-	asks  func(p []byte) // receives the client's bytes before the program does; nil: they are not recorded
-	says  func(p []byte) // receives the program's bytes before the client does; nil: they are not recorded
-	ends  func()         // is called at the end; nil: nothing is
+	leave func()         // reports to the gates that the client has disconnected
+	asks  func(p []byte) // called with the client's bytes before the program receives them; nil: they are not recorded
+	says  func(p []byte) // called with the program's bytes before the client receives them; nil: they are not recorded
+	ends  func()         // called at the end of the connection; may be nil
 }
 
 func (c *childConn) Read(p []byte) (int, error) {
@@ -83,8 +83,7 @@ func (c *childConn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// CloseWrite ends the program's input. No client of git does that and still waits for the end of
-// a stall.
+// CloseWrite ends the program's input. No git client does this and still waits for the end of a stall.
 func (c *childConn) CloseWrite() error {
 	c.leave()
 	return c.Conn.(*net.UnixConn).CloseWrite()

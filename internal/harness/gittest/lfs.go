@@ -12,22 +12,22 @@ import (
 	"sync"
 )
 
-// LFS is a git-lfs server on loopback: the batch API with its basic transfers, up and down
-// (github.com/git-lfs/git-lfs, docs/api/batch.md). Contents stay in memory.
+// LFS is a git-lfs server on the loopback interface, with the batch API and its basic transfers in both directions
+// (github.com/git-lfs/git-lfs, docs/api/batch.md). It stores contents in memory.
 type LFS struct {
 	server *http.Server
 	url    string
 
 	mu      sync.Mutex
-	objects map[string][]byte // by SHA-256
+	objects map[string][]byte // contents, by SHA-256
 	stats   LFSStats
 	down    bool
 }
 
-// LFSStats counts what the server was asked for.
+// LFSStats counts the requests to the server.
 type LFSStats struct {
-	Batches   int // requests of the batch API
-	Largest   int // most objects asked for in one batch
+	Batches   int // number of requests to the batch API
+	Largest   int // maximum number of objects in one batch
 	Downloads int
 	Uploads   int
 }
@@ -48,13 +48,13 @@ func ServeLFS() (*LFS, error) {
 	return s, nil
 }
 
-// Close ends the server and breaks its connections.
+// Close ends the server and closes its connections.
 func (s *LFS) Close() error { return s.server.Close() }
 
-// URL is what lfs.url is set to.
+// URL returns the value for the setting lfs.url.
 func (s *LFS) URL() string { return s.url }
 
-// Add stores a content and returns the pointer that stands for it in a repository.
+// Add stores contents and returns the pointer that represents them in a repository.
 func (s *LFS) Add(content []byte) (pointer []byte) {
 	sum := sha256.Sum256(content)
 	oid := hex.EncodeToString(sum[:])
@@ -64,7 +64,7 @@ func (s *LFS) Add(content []byte) (pointer []byte) {
 	return fmt.Appendf(nil, "version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize %d\n", oid, len(content))
 }
 
-// Has reports whether an object is stored.
+// Has reports whether the contents are stored.
 func (s *LFS) Has(content []byte) bool {
 	sum := sha256.Sum256(content)
 	s.mu.Lock()
@@ -73,21 +73,21 @@ func (s *LFS) Has(content []byte) bool {
 	return ok
 }
 
-// Stats are counted since the start or the last Reset.
+// Stats returns the counts since the start or the last Reset.
 func (s *LFS) Stats() LFSStats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.stats
 }
 
-// Reset starts counting anew.
+// Reset sets the counts to zero.
 func (s *LFS) Reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.stats = LFSStats{}
 }
 
-// Down makes the server refuse everything, or serve again.
+// Down makes the server refuse all requests, or answer them again.
 func (s *LFS) Down(down bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,7 +111,7 @@ func (s *LFS) batch(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := json.NewDecoder(r.Body).Decode(&ask); err != nil || s.down {
-		http.Error(w, "{}", http.StatusForbidden) // git-lfs does not try again
+		http.Error(w, "{}", http.StatusForbidden) // after this status, git-lfs does not try again
 		return
 	}
 	s.stats.Batches++

@@ -15,40 +15,40 @@ import (
 )
 
 const (
-	inFlight  = 16 << 20               // bytes one way of a connection may hold before its sender has to wait
-	chunkSize = 64 << 10               // largest piece carried at once, in bytes
-	catchUp   = 5 * time.Millisecond   // how far the line may make up for a timer that fired late
-	lingering = 500 * time.Millisecond // how long a closed connection still swallows what the client sends
+	inFlight  = 16 << 20               // maximum number of bytes in one direction of a connection before the sender has to wait
+	chunkSize = 64 << 10               // maximum size in bytes of a piece that is sent as a whole
+	catchUp   = 5 * time.Millisecond   // maximum delay of a timer that the line makes up for
+	lingering = 500 * time.Millisecond // time for which a closed connection still reads the bytes of the client
 )
 
-// link is a listener whose connections behave as if a long and narrow line lay between client and server.
+// link is a listener whose connections behave like a line with latency and limited bandwidth between client and server.
 //
-// Time on a real line, counted from the client's first SYN: its connect returns after one RTT, its first byte is at
-// the server half an RTT later, and the server learns of the connection at the same moment. Here the kernel connects
-// at once, so nothing the client sends counts as sent before one RTT has passed, nothing the server sends before one
-// and a half; after that every byte travels for half an RTT, however many are under way. A client that connects ahead
-// of need therefore pays as little as it would on the line.
+// On a real line, counted from the client's first SYN: its connect returns after one RTT, and its first byte reaches the
+// server half an RTT later, at the same time as the server notices the connection. Here the kernel connects immediately, so
+// the client's bytes count as sent after one RTT, and the server's bytes after one and a half. After that every byte needs
+// half an RTT, however many are on the way. So a client that connects before it needs the connection waits as little as on a
+// real line.
 //
-// Bandwidth is that of the line, each way: connections share it chunk by chunk, in turn.
+// The bandwidth is that of the line in each direction. Connections share it in turns, one chunk each.
 type link struct {
-	dial      func(conn int) (net.Conn, error) // reaches the server behind; conn counts from 1
-	opened    func() int                       // counts a connection
-	rtt       atomic.Int64                     // nanoseconds
-	bandwidth atomic.Int64                     // bytes per second each way; 0: unlimited
+	dial      func(conn int) (net.Conn, error) // connects to the real server; conn is the number of the connection, from 1
+	opened    func() int                       // counts a new connection
+	rtt       atomic.Int64                     // round-trip time in nanoseconds
+	bandwidth atomic.Int64                     // in bytes per second, in each direction; 0: unlimited
 
 	wg sync.WaitGroup
 
 	mu       sync.Mutex
 	addr     string
-	listener net.Listener // nil while down
-	stuffing []net.Conn   // fills the queue of held, so that the kernel drops who else comes
-	held     int          // a socket that keeps the port while down; -1: there is none
+	listener net.Listener // nil while the link is down
+	stuffing []net.Conn   // connections that fill the queue of the socket held, so that the kernel ignores further clients
+	held     int          // socket that keeps the port while the link is down; -1: none
 	closed   bool
-	conns    map[net.Conn]func() // what ends each
-	up, down time.Time           // when the line is free again, per direction
+	conns    map[net.Conn]func() // function that ends each connection
+	up, down time.Time           // time from which the line is free again, for each direction
 }
 
-// open listens on addr, a host and port; port 0 becomes a free one and stays the same while the link lives.
+// open listens on addr, a host and port. Port 0 selects a free port, which stays the same as long as the link exists.
 func (l *link) open(addr string) error {
 	l.addr, l.held = addr, -1
 	l.conns = map[net.Conn]func(){}
@@ -71,25 +71,25 @@ func (l *link) listen() error {
 	return nil
 }
 
-// newListener listens at the port. After silence it is the socket that kept the port: two cannot listen at one, and a port
-// that is free for a moment may be taken by others.
+// newListener listens at the port. After silence it uses the socket that has kept the port: two sockets cannot listen at one
+// port, and another process could use a port that is free for a moment.
 func (l *link) newListener() (net.Listener, error) {
 	if len(l.stuffing) == 0 {
 		var plain net.ListenConfig
-		plain.SetMultipathTCP(false) // which takes no socket filter, see lose
+		plain.SetMultipathTCP(false) // multipath sockets do not support socket filters, see lose
 		return plain.Listen(context.Background(), "tcp", l.addr)
 	}
 	if err := syscall.Listen(l.held, syscall.SOMAXCONN); err != nil {
 		return nil, err
 	}
 	f := os.NewFile(uintptr(l.held), "listener")
-	defer f.Close() // the listener has a copy
+	defer f.Close() // the listener has a duplicate
 	l.held = -1
 	return net.FileListener(f)
 }
 
-// hold keeps the port while no process listens at it: another server would be given it, or a client that comes from the very
-// port it asks for, which is then connected to itself. Connections to a socket that is bound alone are refused.
+// hold keeps the port while no process listens at it. Otherwise another server could get the port, or a client could use it
+// as its local port and be connected to itself. Connections to a socket that is bound and does not listen are refused.
 func (l *link) hold() {
 	at, err := netip.ParseAddrPort(l.addr)
 	if err != nil || !at.Addr().Is4() {
@@ -99,8 +99,8 @@ func (l *link) hold() {
 	if err != nil {
 		return
 	}
-	err = syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1) // who listens later does so with it, too
-	// The port of a listener that was just closed may be the local port of a connection for a moment.
+	err = syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1) // needed, because the later listener uses this option, too
+	// For a moment, the port of a closed listener may be the local port of a connection.
 	for tries := 0; err == nil; tries++ {
 		err = syscall.Bind(fd, &syscall.SockaddrInet4{Port: int(at.Port()), Addr: at.Addr().As4()})
 		if !errors.Is(err, syscall.EADDRINUSE) || tries == 100 {
@@ -116,7 +116,8 @@ func (l *link) hold() {
 	l.held = fd
 }
 
-// silence is cut, after which who connects gets no answer: the port has a queue of one, and that is full.
+// silence closes all connections like cut. After that, clients get no answer, because the port has a queue of one connection,
+// which is full.
 func (l *link) silence() error {
 	l.cut()
 	l.mu.Lock()
@@ -136,7 +137,7 @@ func (l *link) silence() error {
 	}
 }
 
-// queueFull is how long a connection of this host must go unanswered to say that the queue is full.
+// queueFull is the time without an answer after which a connection from this host shows that the queue is full.
 const queueFull = 200 * time.Millisecond
 
 // letGo ends hold.
@@ -151,7 +152,7 @@ func (l *link) letGo() {
 	l.held = -1
 }
 
-// cut closes the port and every connection: the next one is refused.
+// cut closes the port and every connection. New connections are refused.
 func (l *link) cut() {
 	l.mu.Lock()
 	if l.listener != nil {
@@ -169,7 +170,7 @@ func (l *link) cut() {
 	}
 }
 
-// close ends all and waits for every goroutine of the link.
+// close ends everything and waits for every goroutine of the link.
 func (l *link) close() {
 	l.mu.Lock()
 	l.closed = true
@@ -187,7 +188,7 @@ func (l *link) accept(ln net.Listener) {
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if err != nil { // out of descriptors, or the client left before it was accepted
+		if err != nil { // no descriptors are left, or the client has disconnected before it was accepted
 			time.Sleep(time.Millisecond)
 			continue
 		}
@@ -225,8 +226,8 @@ func (l *link) carry(client *net.TCPConn, at time.Time) {
 	})
 	both.Go(func() {
 		l.way(client, server, &l.down, at.Add(rtt*3/2), gone)
-		// Closing while bytes of the client are unread would make the kernel reset the connection and take what the
-		// client has not read yet with it: end our half, and let the client end its own.
+		// If bytes of the client are unread, a close would make the kernel reset the connection and discard bytes that the
+		// client has not read yet. So end only this half, and let the client end its half.
 		client.CloseWrite()
 		client.SetReadDeadline(time.Now().Add(lingering))
 	})
@@ -244,7 +245,7 @@ func (l *link) carry(client *net.TCPConn, at time.Time) {
 	watch.Wait()
 }
 
-// closeWrite ends one half where the connection has halves, else all of it.
+// closeWrite ends the writing half of a connection, or the whole connection if it has no halves.
 func closeWrite(c net.Conn) {
 	if h, ok := c.(interface{ CloseWrite() error }); ok {
 		h.CloseWrite()
@@ -253,8 +254,8 @@ func closeWrite(c net.Conn) {
 	c.Close()
 }
 
-// way carries bytes one way until src ends or either side fails. What the sender says before it could know of the
-// connection counts as said at start. free is when the direction's line is free again.
+// way copies bytes in one direction until src ends or either side fails. Bytes that the sender sends before it could know of
+// the connection count as sent at the time start. free is the time from which the line is free in this direction.
 func (l *link) way(dst io.Writer, src net.Conn, free *time.Time, start time.Time, gone <-chan struct{}) {
 	q := newQueue(inFlight)
 	var sender sync.WaitGroup
@@ -267,7 +268,7 @@ func (l *link) way(dst io.Writer, src net.Conn, free *time.Time, start time.Time
 		for {
 			size, bw := chunkSize, l.bandwidth.Load()
 			if bw > 0 {
-				size = min(max(int(bw/500), 512), chunkSize) // about 2 ms on the line, so that others get their turn
+				size = min(max(int(bw/500), 512), chunkSize) // about 2 ms on the line, so that other connections get their turn
 			}
 			n, err := src.Read(buf[:size])
 			if n > 0 {
@@ -292,7 +293,7 @@ func (l *link) way(dst io.Writer, src net.Conn, free *time.Time, start time.Time
 			break
 		}
 	}
-	// A process that sends into a direction that is read no more would wait for ever.
+	// A process that sends to a direction that is not read any more would wait forever.
 	q.abandon()
 	src.SetReadDeadline(time.Now().Add(lingering))
 	sender.Wait()
@@ -300,7 +301,7 @@ func (l *link) way(dst io.Writer, src net.Conn, free *time.Time, start time.Time
 
 func (l *link) half() time.Duration { return time.Duration(l.rtt.Load()) / 2 }
 
-// occupy reserves the line for a duration, after earlier reservations, and returns when the reservation ends.
+// occupy reserves the line for a duration after all earlier reservations, and returns the end of the reservation.
 func (l *link) occupy(free *time.Time, d time.Duration) time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -311,7 +312,7 @@ func (l *link) occupy(free *time.Time, d time.Duration) time.Time {
 	return *free
 }
 
-// sleepUntil reports whether it slept until then; false means that the connection was closed.
+// sleepUntil waits until the time t. It returns false if the connection has ended before.
 func sleepUntil(t time.Time, gone <-chan struct{}) bool {
 	d := time.Until(t)
 	if d <= 0 {

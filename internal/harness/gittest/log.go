@@ -19,61 +19,61 @@ const (
 	LsRefs       Command = "ls-refs"
 	Fetch        Command = "fetch"
 	ObjectInfo   Command = "object-info"
-	Push         Command = "push"       // git-receive-pack, its info/refs included
-	Other        Command = "other"      // anything else, files of the dumb protocol included
-	Connection   Command = "connection" // only seen by Fault.Match of servers that are not HTTP
+	Push         Command = "push"       // git-receive-pack, including its info/refs
+	Other        Command = "other"      // any other request, including files of the dumb protocol
+	Connection   Command = "connection" // used only in Fault.Match of servers other than HTTP
 )
 
-// Uncounted stands for the number of blobs of an answer whose pack was not read (ServerOptions.Cheap).
+// Uncounted is the number of blobs of an answer whose pack was not read (ServerOptions.Cheap).
 const Uncounted = -1
 
-// Request is one request and what became of it so far. Byte counts are of bodies: no headers, as encoded in transit.
-// Over ssh the times are zero: the log is read back from a record of the dialogue.
+// Request is one request, with its progress so far. Byte counts are those of bodies as they were sent, without headers. Over
+// ssh the times are zero, because the log is read from a recording.
 type Request struct {
-	Conn    int    // which connection it came on, from 1
-	Repo    string // as in the URL, without the leading slash
-	Method  string // of HTTP
-	Path    string // of HTTP, with the query
-	Version int    // of the protocol, as the client asked for; 0 if it asked for none
+	Conn    int    // number of the connection, from 1
+	Repo    string // name in the URL, without the leading slash
+	Method  string // HTTP method
+	Path    string // HTTP path with the query
+	Version int    // protocol version that the client has requested; 0: none
 	Command Command
 
-	Wants    []object.ID // of a fetch; of object-info the ids asked about
+	Wants    []object.ID // wants of a fetch; for object-info, the ids in the request
 	WantRefs []string
-	Prefixes []string // of ls-refs
+	Prefixes []string // prefixes of ls-refs
 	Haves    int
-	Shallow  int // number of commits that the client reports as its shallow boundary
+	Shallow  int // number of shallow commits that the client has sent
 	Depth    int
 	Filter   string
 
-	Status   int    // of HTTP
-	Fault    string // the kind of the fault that was done to it
-	Objects  int    // in the answered pack by its header; if that was cut short: those that were sent whole
-	Blobs    int    // of these; Uncounted, or exact
-	PackErr  string // why not all of the pack could be read: it was cut short or damaged
+	Status   int    // HTTP status
+	Fault    string // kind of the fault that was applied; "": none
+	Objects  int    // number of objects in the header of the pack; if the pack was cut short, number of objects that were sent completely
+	Blobs    int    // number of blobs among the objects; Uncounted or exact
+	PackErr  string // reason why the pack could not be read completely; "": none
 	BytesIn  int64
 	BytesOut int64
 
 	At        time.Time
-	FirstByte time.Duration // from At until the first byte of the answer left for the link
-	Duration  time.Duration // until the latest one did
+	FirstByte time.Duration // time from At until the first byte of the answer was passed to the link
+	Duration  time.Duration // time from At until the last byte was passed to the link
 
 	format object.Format
 }
 
-// Log holds the requests of a server since its start or the last Reset.
+// Log contains the requests of a server since its start or the last Reset.
 type Log struct {
-	each  func(Request) // called for each finished request, or nil
-	renew func()        // brings the log up to date before it is read, or nil
+	each  func(Request) // called for each complete request; may be nil
+	renew func()        // updates the log before it is read; may be nil
 
 	mu       sync.Mutex
 	settled  sync.Cond
-	counting int // packs being read
-	conns    int // ever opened: numbers them
-	reset    int // conns at the last Reset
+	counting int // number of packs that are being read
+	conns    int // number of connections that were opened; numbers them
+	reset    int // value of conns at the last Reset
 	entries  []*entry
 }
 
-// entry is a request under way; Log.mu guards it.
+// entry is a request in progress; guarded by Log.mu.
 type entry struct {
 	Request
 	blobs []object.ID
@@ -107,7 +107,7 @@ func (l *Log) update(e *entry, change func(*entry)) {
 	change(e)
 }
 
-// count starts reading a pack: what reads the log waits until the returned function brings the result.
+// count begins to read a pack. Readers of the log wait until the returned function is called with the result.
 func (l *Log) count() (done func(e *entry, c packCount)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -124,7 +124,7 @@ func (l *Log) count() (done func(e *entry, c packCount)) {
 	}
 }
 
-// over records that e does not change any more.
+// over records that the entry does not change any more.
 func (l *Log) over(e *entry) {
 	if l.each == nil {
 		return
@@ -135,7 +135,7 @@ func (l *Log) over(e *entry) {
 	l.each(r)
 }
 
-// view locks an up-to-date log for f.
+// view updates the log, locks it and calls f.
 func (l *Log) view(f func()) {
 	if l.renew != nil {
 		l.renew()
@@ -148,7 +148,7 @@ func (l *Log) view(f func()) {
 	f()
 }
 
-// Requests lists the requests in order of arrival, those under way included.
+// Requests returns the requests in order of arrival, including those in progress.
 func (l *Log) Requests() []Request {
 	var all []Request
 	l.view(func() {
@@ -159,13 +159,13 @@ func (l *Log) Requests() []Request {
 	return all
 }
 
-// Fetches lists the requests that asked for objects.
+// Fetches returns the requests for objects.
 func (l *Log) Fetches() []Request {
 	return slices.DeleteFunc(l.Requests(), func(r Request) bool { return r.Command != Fetch })
 }
 
-// Blobs returns which blobs were sent and how often each, and how many that makes in all. Blobs of answers that are
-// Uncounted are missing.
+// Blobs returns how often each blob was sent, and the total number of sent blobs. Blobs of answers that are Uncounted are
+// missing.
 func (l *Log) Blobs() (sent map[object.ID]int, total int) {
 	sent = map[object.ID]int{}
 	l.view(func() {
@@ -179,15 +179,15 @@ func (l *Log) Blobs() (sent map[object.ID]int, total int) {
 	return sent, total
 }
 
-// Connections counts the connections opened.
+// Connections returns the number of connections that were opened.
 func (l *Log) Connections() int {
 	var n int
 	l.view(func() { n = l.conns - l.reset })
 	return n
 }
 
-// RoundTrips counts connections opened and requests: what a client that waits for each has waited for.
-// The handshakes inside an ssh connection are not in it; nor is the first message of a server on git:// and ssh.
+// RoundTrips returns the number of opened connections and requests, which is the number of waits of a client that waits for
+// each. The handshakes in an ssh connection are not counted, nor is the first message of a server on git:// and ssh.
 func (l *Log) RoundTrips() int {
 	var n int
 	l.view(func() {
@@ -201,12 +201,12 @@ func (l *Log) RoundTrips() int {
 	return n
 }
 
-// Reset forgets the requests and connections so far. Requests under way are no longer seen.
+// Reset removes all requests and connections from the log. Requests in progress are not logged any more.
 func (l *Log) Reset() {
 	l.view(func() { l.entries, l.reset = nil, l.conns })
 }
 
-// String is a table of the requests with a line of sums.
+// String returns a table of the requests with a line of sums.
 func (l *Log) String() string {
 	requests := l.Requests()
 	var b strings.Builder
@@ -225,7 +225,7 @@ func (l *Log) String() string {
 	return b.String()
 }
 
-// String is one line of the table that Log.String prints.
+// String returns the line for the request in the table of Log.String.
 func (r Request) String() string { return strings.ReplaceAll(r.row(), "\t", " ") }
 
 func (r Request) row() string {

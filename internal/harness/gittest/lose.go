@@ -6,8 +6,8 @@ import (
 	"syscall"
 )
 
-// lose drops packets by socket filters that let no byte through. The kernel applies them before TCP sees a packet, so that
-// there is neither an answer nor an acknowledgement.
+// lose drops packets with socket filters that let no byte pass. The kernel applies the filters before TCP sees a packet, so
+// the sender gets neither an answer nor an acknowledgement.
 func (l *link) lose() (end func(), err error) {
 	nothing := []syscall.SockFilter{{Code: syscall.BPF_RET | syscall.BPF_K, K: 0}}
 	lost := func(fd uintptr) error {
@@ -24,7 +24,7 @@ func (l *link) lose() (end func(), err error) {
 	}, nil
 }
 
-// eachSocket calls f with the listener and with every connection of a client.
+// eachSocket calls f with the listener and with the connection of every client.
 func (l *link) eachSocket(f func(fd uintptr) error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -8,28 +8,28 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// packetKind is what a packet of gitprotocol-common's pkt-line format is.
+// packetKind is the kind of a packet in the pkt-line format (gitprotocol-common).
 type packetKind uint8
 
 const (
 	dataPacket packetKind = iota
 	flushPacket
 	delimPacket
-	endPacket // response-end
-	rawBytes  // not pkt-lines: a pack without side-band, or no git at all; every later byte is raw too
+	endPacket // response-end packet
+	rawBytes  // bytes outside of pkt-lines: a pack without side-band, or another protocol; all later bytes are of this kind
 )
 
-// packets cuts a stream into packets as it flows by. A payload is valid until the callback returns.
+// packets splits a stream into packets as it passes. A payload is valid until the callback returns.
 type packets struct {
 	each func(kind packetKind, payload []byte)
-	held []byte // the start of a packet that is not complete
+	held []byte // the start of an incomplete packet
 	raw  bool
 }
 
-// maxPacket is the longest packet, its four digits included (gitprotocol-common: 65520).
+// maxPacket is the maximum length of a packet, including its four digits (gitprotocol-common: 65520).
 const maxPacket = 65520
 
-// feed takes the next bytes of the stream, cut anywhere.
+// feed processes the next bytes of the stream, which may end within a packet.
 func (p *packets) feed(b []byte) {
 	for len(b) > 0 {
 		if p.raw {
@@ -37,7 +37,7 @@ func (p *packets) feed(b []byte) {
 			return
 		}
 		if len(p.held) == 0 {
-			// Whole packets need no copy.
+			// Complete packets are not copied.
 			n := p.cut(b)
 			if b = b[n:]; n > 0 {
 				continue
@@ -55,7 +55,7 @@ func (p *packets) feed(b []byte) {
 	}
 }
 
-// cut reports the packet that b starts with and returns its length; 0 means b is too short.
+// cut reports the packet at the start of b and returns its length. It returns 0 if the packet is incomplete.
 func (p *packets) cut(b []byte) int {
 	if len(b) < 4 {
 		return 0
@@ -76,7 +76,7 @@ func (p *packets) cut(b []byte) int {
 	return n
 }
 
-// packetLen reads the four digits: 0, 1 and 2 are the special packets, else the length they are part of.
+// packetLen parses the four digits: 0, 1 and 2 are the special packets; other numbers are lengths that include the digits.
 func packetLen(b []byte) (int, bool) {
 	n, err := strconv.ParseUint(string(b[:4]), 16, 16)
 	if err != nil || n == 3 || n > maxPacket {
@@ -85,7 +85,7 @@ func packetLen(b []byte) (int, bool) {
 	return int(n), true
 }
 
-// appendPacket writes one data packet.
+// appendPacket appends one data packet to b.
 func appendPacket(b, payload []byte) []byte {
 	const digits = "0123456789abcdef"
 	n := len(payload) + 4
@@ -93,13 +93,13 @@ func appendPacket(b, payload []byte) []byte {
 	return append(b, payload...)
 }
 
-// ask is what a client asked in one request: the lines up to a flush packet.
+// ask is one request of a client: the lines up to a flush packet.
 type ask struct {
 	Request
 	lines int
 }
 
-// line takes one line of a request of protocol v2, v1 or v0.
+// line processes one line of a request in protocol v2, v1 or v0.
 func (a *ask) line(payload []byte) {
 	a.lines++
 	line, _, _ := bytes.Cut(payload, []byte{0})
@@ -121,7 +121,7 @@ func (a *ask) line(payload []byte) {
 	case name == "object-format":
 		a.format, _ = object.ParseFormat(command)
 	case key == "want":
-		if a.lines == 1 { // v0 and v1 have no command, and capabilities behind the first want
+		if a.lines == 1 { // v0 and v1 have no command; the capabilities follow the first want
 			a.Command = Fetch
 			value, _, _ = strings.Cut(value, " ")
 		}
@@ -149,7 +149,7 @@ func (a *ask) want(hex string) {
 	}
 }
 
-// parseAsk reads a whole request body of git-upload-pack.
+// parseAsk parses the whole body of a request to git-upload-pack.
 func parseAsk(body []byte) Request {
 	var a ask
 	p := packets{each: func(kind packetKind, payload []byte) {

@@ -11,14 +11,14 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// packCount is what a pack held.
+// packCount is the number of objects in a pack.
 type packCount struct {
-	objects int // those that were there whole
+	objects int // number of objects that were complete
 	blobs   []object.ID
-	err     error // why reading ended before all objects of the header were seen
+	err     error // reason why reading ended before the last object of the header; nil: all objects were read
 }
 
-// bases finds objects that a thin pack builds on; a served repository has them all.
+// bases reads objects that are bases of deltas in a thin pack. A served repository has all of them.
 type bases interface {
 	object(id object.ID) (object.Type, []byte, error)
 }
@@ -26,23 +26,23 @@ type bases interface {
 const (
 	ofsDelta    = 6
 	refDelta    = 7
-	maxContent  = 512 << 20 // bytes; git makes no deltas of files above core.bigFileThreshold, which is this
-	maxBaseKept = 64 << 20  // bytes of contents remembered as delta bases
+	maxContent  = 512 << 20 // in bytes; git makes no deltas of files above core.bigFileThreshold, which has this default
+	maxBaseKept = 64 << 20  // maximum size in bytes of the contents that are kept as delta bases
 )
 
-// packReader reads a pack that lies in a file (gitformat-pack) as far as needed to know which blobs are in it.
+// packReader reads a pack in a file (gitformat-pack) as far as needed to find out which blobs it contains.
 type packReader struct {
 	format object.Format
 	src    io.ReaderAt
 	size   int64
 	bases  bases
 
-	next    *counter // where the object behind the last one starts
+	next    *counter // reader at the start of the next object
 	inflate io.ReadCloser
 	hasher  *object.Hasher
-	types   map[int64]object.Type // of the objects seen, by offset; deltas have their base's
-	kept    map[int64][]byte      // contents of blobs, a few
-	held    int                   // bytes in kept
+	types   map[int64]object.Type // types of the objects that were read, by offset; a delta has the type of its base
+	kept    map[int64][]byte      // contents of some blobs, by offset
+	held    int                   // number of bytes in kept
 }
 
 // countPack reads a whole pack of size bytes.
@@ -85,16 +85,16 @@ func packHeader(b []byte) (objects uint32, err error) {
 	return binary.BigEndian.Uint32(b[8:]), nil
 }
 
-// element is an object as it stands in a pack.
+// element is the header of an object in a pack.
 type element struct {
 	kind   uint8
-	size   uint64 // of the content, or of the delta
-	offset int64  // of the base, for ofsDelta
+	size   uint64 // size of the contents, or of the delta
+	offset int64  // offset of the base, for ofsDelta
 	base   object.ID
-	data   *counter // positioned at the deflated bytes
+	data   *counter // reader at the start of the deflated bytes
 }
 
-// counter is a buffered reader that knows its place. As an io.ByteReader it keeps inflate from reading too far.
+// counter is a buffered reader that counts its position. It is an io.ByteReader, so that inflate does not read too far.
 type counter struct {
 	*bufio.Reader
 	at int64
@@ -155,7 +155,8 @@ func (p *packReader) element(at int64) (e element, err error) {
 	return e, err
 }
 
-// object reads the object at an offset: its type, its id if it is a blob, and where the next one starts.
+// object reads the object at the offset at. It returns the type, the id if the object is a blob, and the offset of the next
+// object.
 func (p *packReader) object(at int64) (t object.Type, id object.ID, next int64, err error) {
 	e, err := p.element(at)
 	if err != nil {
@@ -205,10 +206,10 @@ func (p *packReader) deltaType(e element) (object.Type, error) {
 	return t, nil
 }
 
-// maxChain is far above the longest chain of deltas git makes (4095, pack.depth's limit).
+// maxChain is far above the length of the longest delta chain that git makes (4095, the limit of pack.depth).
 const maxChain = 5000
 
-// blobAt reads the content of a blob that was seen before.
+// blobAt returns the contents of a blob that was read before.
 func (p *packReader) blobAt(at int64, depth int) ([]byte, error) {
 	if content, ok := p.kept[at]; ok {
 		return content, nil
@@ -239,7 +240,7 @@ func (p *packReader) keep(at int64, content []byte) {
 	p.held += len(content)
 }
 
-// apply builds what the delta e makes of its base.
+// apply returns the result of the delta e.
 func (p *packReader) apply(e element, delta []byte, depth int) ([]byte, error) {
 	var base []byte
 	var err error
@@ -298,7 +299,7 @@ func noEOF(err error) error {
 	return err
 }
 
-// applyDelta follows gitformat-pack, "Deltified representation".
+// applyDelta applies a delta (gitformat-pack, "Deltified representation").
 func applyDelta(base, delta []byte) ([]byte, error) {
 	bad := errors.New("bad delta")
 	from, delta, ok := deltaSize(delta)
@@ -313,7 +314,7 @@ func applyDelta(base, delta []byte) ([]byte, error) {
 	for len(delta) > 0 {
 		op := delta[0]
 		delta = delta[1:]
-		if op&0x80 == 0 { // insert
+		if op&0x80 == 0 { // the instruction inserts bytes
 			if op == 0 || int(op) > len(delta) {
 				return nil, bad
 			}

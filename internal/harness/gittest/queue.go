@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// queue holds what is under way in one direction, in order, with the time each piece arrives.
+// queue contains the pieces on the way in one direction, in order, each with its time of arrival.
 type queue struct {
 	limit int
 
@@ -29,7 +29,7 @@ func newQueue(limit int) *queue {
 	return q
 }
 
-// push waits while too much is under way; false means that no more is taken.
+// push adds a piece. It waits while too many bytes are on the way. It returns false if the queue accepts no more pieces.
 func (q *queue) push(p []byte, at time.Time) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -45,7 +45,7 @@ func (q *queue) push(p []byte, at time.Time) bool {
 	return true
 }
 
-// end records that nothing follows; the end itself also arrives after the delay.
+// end records that no further pieces follow. The end of the stream also has a time of arrival.
 func (q *queue) end(at time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -53,7 +53,7 @@ func (q *queue) end(at time.Time) {
 	q.changed.Broadcast()
 }
 
-// pop waits for the next piece; !ok is the end.
+// pop waits for the next piece. ok is false at the end.
 func (q *queue) pop() (p []byte, at time.Time, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -13,25 +13,25 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Receiver is a bare repository that takes pushes over every server and by path, and keeps a list of what it was sent.
+// Receiver is a bare repository that accepts pushes through every server and by path, and records them.
 type Receiver struct{ *Repo }
 
 // Update is a change of one ref by a push.
 type Update struct {
-	Push     int // which push it came with, from 1
+	Push     int // number of the push that made the update, from 1
 	At       time.Time
 	Ref      string
-	Old, New object.ID // zero: there was none, or there is none any more
+	Old, New object.ID // zero: the ref did not exist before, or was deleted
 }
 
-// The files of a Receiver: what was pushed, and the text with which pushes are declined while it is there.
+// Files of a Receiver: the list of the pushes, and the text with which pushes are declined while the file exists.
 const (
 	receivedFile = "received"
 	declinedFile = "declined"
 )
 
-// Hooks run in the repository's directory. git starts them for what moved a ref in one push at a time; pushes may run
-// beside each other.
+// The hooks run in the repository's directory. git starts them for all refs of one push together. Several pushes may run
+// concurrently.
 var receiverHooks = map[string]string{
 	"pre-receive": `#!/bin/sh
 cat >/dev/null
@@ -42,7 +42,7 @@ exec 9>>` + receivedFile + ` && flock 9 && { echo "push $(date +%s%N)"; cat; } >
 `,
 }
 
-// NewReceiver makes an empty repository at dir, as New does.
+// NewReceiver makes an empty repository at dir, like New.
 func NewReceiver(dir string, o RepoOptions) (*Receiver, error) {
 	r, err := New(dir, o)
 	if err != nil {
@@ -51,7 +51,7 @@ func NewReceiver(dir string, o RepoOptions) (*Receiver, error) {
 	return &Receiver{r}, r.receive()
 }
 
-// Receiving makes a Receiver of a repository.
+// Receiving makes a repository a Receiver.
 func Receiving(r *Repo) (*Receiver, error) { return &Receiver{r}, r.receive() }
 
 func (r *Repo) receive() error {
@@ -67,7 +67,7 @@ func (r *Repo) receive() error {
 	return nil
 }
 
-// Updates lists what was pushed, in the order in which it came. A push is seen when its answer is.
+// Updates returns the updates in the order in which they were made. An update is in the list when its push was answered.
 func (r *Receiver) Updates() ([]Update, error) {
 	list, err := os.ReadFile(filepath.Join(r.Path, receivedFile))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -104,15 +104,15 @@ func (r *Receiver) Updates() ([]Update, error) {
 	return all, nil
 }
 
-// Decline refuses all pushes with a text, until Accept.
+// Decline makes the repository refuse all pushes with the given text, until Accept.
 func (r *Receiver) Decline(text string) error {
 	return os.WriteFile(filepath.Join(r.Path, declinedFile), []byte(text+"\n"), 0o644)
 }
 
-// Accept takes pushes again.
+// Accept makes the repository accept pushes again.
 func (r *Receiver) Accept() error { return os.Remove(filepath.Join(r.Path, declinedFile)) }
 
-// Refs are all refs as they are now, by their full names.
+// Refs returns the values of all refs, by their full names.
 func (r *Repo) Refs() (map[string]object.ID, error) {
 	out, err := r.git("for-each-ref", "--format=%(objectname) %(refname)")
 	if err != nil {

@@ -9,18 +9,18 @@ import (
 	"sync"
 )
 
-// records makes the log of an ssh server: what is said goes encrypted through the link, but each session writes down
-// what it heard and said (see session), before it passes it on. Whoever reads the log has the new part of that read.
+// records makes the log of an ssh server. The link sees only encrypted bytes, but each session records all bytes in both
+// directions before it passes them on (see session). When the log is read, the new part of the recordings is read first.
 type records struct {
 	s   *Server
 	dir string
 
-	mu   sync.Mutex // taken before dialogue.mu
+	mu   sync.Mutex // acquired before dialogue.mu
 	open map[string]*record
 	done map[string]bool
 }
 
-// record is how far a session has been read.
+// record is the position up to which the recording of a session was read.
 type record struct {
 	dialogue        *dialogue
 	asked, answered int64
@@ -30,13 +30,13 @@ func newRecords(s *Server) *records {
 	return &records{s: s, dir: s.sshFile("sessions"), open: map[string]*record{}, done: map[string]bool{}}
 }
 
-// renew reads what is new.
+// renew reads the new part of all recordings.
 func (r *records) renew() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	sessions, err := os.ReadDir(r.dir) // in order of connections
+	sessions, err := os.ReadDir(r.dir) // in the order of the connections
 	if err != nil {
-		return // closed: all of it was read then
+		return // after close, which has read everything
 	}
 	for _, session := range sessions {
 		if name := session.Name(); !r.done[name] {
@@ -45,7 +45,7 @@ func (r *records) renew() {
 	}
 }
 
-// close reads the rest. Sessions must have ended.
+// close reads the rest of the recordings. The sessions must have ended.
 func (r *records) close() {
 	r.renew()
 	r.mu.Lock()
@@ -63,7 +63,7 @@ func (r *records) read(name string) {
 		about, err := os.ReadFile(filepath.Join(dir, "about"))
 		lines := bytes.Split(about, []byte("\n"))
 		if err != nil || len(lines) < 4 {
-			return // just beginning
+			return // the session has just begun
 		}
 		var conn int
 		fmt.Sscanf(name, "%d-", &conn)
@@ -71,7 +71,7 @@ func (r *records) read(name string) {
 		c.dialogue.start(string(lines[2]), string(lines[0]), string(lines[1]))
 		r.open[name] = c
 	}
-	// In this order, so that every answer read is to a request that was read.
+	// The files are read in this order, so that the request of every answer was read before the answer.
 	_, err := os.Stat(filepath.Join(dir, "ended"))
 	ended := err == nil
 	answered := size(filepath.Join(dir, "answered"))
@@ -81,19 +81,19 @@ func (r *records) read(name string) {
 		c.dialogue.end()
 		delete(r.open, name)
 		r.done[name] = true
-		os.RemoveAll(dir) // packs may be large; what is not removed now is with the server's directory
+		os.RemoveAll(dir) // packs may be large; if this fails, the file is removed together with the server's directory
 	}
 }
 
 func size(path string) int64 {
 	info, err := os.Stat(path)
 	if err != nil {
-		return 0 // nothing was said yet
+		return 0 // no bytes were recorded yet
 	}
 	return info.Size()
 }
 
-// replay lets hear what a file has between two places and says how far that went.
+// replay calls hear with the bytes of a file between two offsets, and returns the offset that it has reached.
 func replay(path string, from, to int64, hear func([]byte)) int64 {
 	f, err := os.Open(path)
 	if err != nil {

@@ -19,24 +19,25 @@ type RepoOptions struct {
 	Format object.Format
 }
 
-// Repo is a bare repository that commits are written to. It is for one goroutine at a time.
+// Repo is a bare repository to which commits are written. It must be used by one goroutine at a time.
 type Repo struct {
 	Path    string
 	format  object.Format
 	commits int
 }
 
-// File is what a commit does to a path.
+// File is the change of a path in a commit.
 type File struct {
-	Data   []byte // content, target of a symbolic link, or the commit's id in hexadecimal for a gitlink
-	Mode   string // as git writes it; "": 100644
+	Data   []byte // contents, target of a symbolic link, or commit id in hexadecimal for a gitlink
+	Mode   string // mode in the form that git prints; "": 100644
 	Delete bool   // removes the path, which may be a directory
 }
 
-// epoch is the time of a repository's first commit; each later one is a minute younger. Fixed, so that ids are.
+// epoch is the time of a repository's first commit. Each further commit is a minute later. The times are fixed, so that ids
+// are, too.
 const epoch = 1_700_000_000
 
-// New makes an empty repository at dir with HEAD on main. It may be fetched from partially by path as well.
+// New makes an empty repository at dir with HEAD on main. Partial fetches by path are allowed, too.
 func New(dir string, o RepoOptions) (*Repo, error) {
 	r := &Repo{Path: dir, format: o.Format}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -55,7 +56,7 @@ func New(dir string, o RepoOptions) (*Repo, error) {
 
 func (r *Repo) git(args ...string) (string, error) { return Git(context.Background(), r.Path, args...) }
 
-// Commit changes files by path on top of a branch, which is made if it does not exist.
+// Commit changes files on top of a branch, which it creates if the branch does not exist.
 func (r *Repo) Commit(branch string, files map[string]File, message string) (object.ID, error) {
 	ids, err := r.commit(branch, 1, message, func(int) map[string]File { return files })
 	if err != nil {
@@ -64,7 +65,7 @@ func (r *Repo) Commit(branch string, files map[string]File, message string) (obj
 	return ids[0], nil
 }
 
-// commit writes n commits, oldest first, in one run of git fast-import.
+// commit makes n commits, oldest first, in one run of git fast-import.
 func (r *Repo) commit(branch string, n int, message string, files func(int) map[string]File) ([]object.ID, error) {
 	ref := "refs/heads/" + branch
 	from := ""
@@ -85,7 +86,7 @@ func (r *Repo) commit(branch string, n int, message string, files func(int) map[
 			w.printf("commit %s\nmark :%d\ncommitter gittest <gittest@localhost> %d +0000\n", ref, i+1, epoch+60*(r.commits+i))
 			w.data([]byte(strings.TrimSuffix(text, "\n") + "\n"))
 			w.printf("%s", from)
-			from = "" // later commits of one run follow each other
+			from = "" // each commit of a run follows the previous one
 			set := files(i)
 			for _, path := range slices.Sorted(maps.Keys(set)) {
 				w.file(path, set[path])
@@ -93,11 +94,11 @@ func (r *Repo) commit(branch string, n int, message string, files func(int) map[
 			w.printf("get-mark :%d\n", i+1)
 		}
 		w.printf("done\n")
-		out.CloseWithError(errors.Join(w.err, buffered.Flush())) // nil: the end
+		out.CloseWithError(errors.Join(w.err, buffered.Flush())) // nil ends the stream
 	}()
-	// Ends the writer too when git stops reading early.
+	// Ends the writer, too, if git stops reading early.
 	defer in.Close()
-	// As a pack: thousands of loose files would be what fixtures cost most.
+	// The objects are stored in a pack, because creating thousands of loose files would take most of the time.
 	printed, err := run(context.Background(), r.Path, in, nil, "-c", "fastimport.unpackLimit=1", "fast-import", "--quiet", "--done", "--date-format=raw")
 	if err != nil {
 		return nil, fmt.Errorf("commit to %s: %w", branch, err)
@@ -117,7 +118,7 @@ func (r *Repo) commit(branch string, n int, message string, files func(int) map[
 	return ids, nil
 }
 
-// importWriter writes the language of git fast-import; after an error it is silent.
+// importWriter writes the input of git fast-import. After an error it writes nothing.
 type importWriter struct {
 	w   io.Writer
 	err error
@@ -159,7 +160,7 @@ const (
 	gitlink    = "160000"
 )
 
-// quotePath writes any bytes as fast-import's C-style string.
+// quotePath quotes any bytes as a C-style string for fast-import.
 func quotePath(path string) string {
 	var b strings.Builder
 	b.WriteByte('"')
@@ -178,13 +179,13 @@ func quotePath(path string) string {
 	return b.String()
 }
 
-// Tag makes or moves a lightweight tag.
+// Tag creates or moves a lightweight tag.
 func (r *Repo) Tag(name string, id object.ID) error {
 	_, err := r.git("update-ref", "refs/tags/"+name, id.String())
 	return err
 }
 
-// AnnotatedTag makes a tag object and returns its id, which is not that of what it is about.
+// AnnotatedTag creates a tag object and returns the id of the tag object.
 func (r *Repo) AnnotatedTag(name string, id object.ID, message string) (object.ID, error) {
 	if _, err := r.git("tag", "--annotate", "--message="+message, name, id.String()); err != nil {
 		return object.ID{}, err

@@ -5,16 +5,17 @@ import (
 	"time"
 )
 
-// InARow counts round trips that came one after the other: those of the longest chain of requests in which each was sent when
-// the answer to the one before it was known. A request that a client sends because of an answer reaches a server a round trip
-// after that began to leave one, and two if a connection is opened in between; what comes earlier was sent without waiting. A
-// client that is slow looks as if it had waited, so rtt should be longer than a busy machine holds it up. The chain may go from
-// one server to another: all have the same round-trip time.
+// InARow returns the number of round trips that followed each other: the length of the longest chain of requests in which
+// each request was sent after the answer to the previous one had arrived. A request that a client sends because of an answer
+// reaches a server one round trip after this answer began to leave the server, and two if a connection is opened between
+// them. A request that arrives earlier was sent without waiting. A slow client looks as if it had waited, so rtt should be
+// longer than the delays of a busy machine. The chain may continue on another server; all servers must have the same
+// round-trip time.
 func InARow(rtt time.Duration, logs ...*Log) int {
 	type step struct {
 		Request
-		opens bool // it is the first on its connection
-		turns int  // of the longest chain that ends with it
+		opens bool // the request is the first one on its connection
+		turns int  // length of the longest chain that ends with this request
 	}
 	var steps []step
 	for _, l := range logs {

@@ -22,17 +22,17 @@ import (
 
 // ServerOptions say what is served and over what line.
 type ServerOptions struct {
-	Root      string        // every repository below it is served, behind symbolic links too
-	Addr      string        // host and port to listen on; empty: a free port of 127.0.0.1
+	Root      string        // every repository below this directory is served, also behind symbolic links
+	Addr      string        // host and port to listen on; "": a free port of 127.0.0.1
 	RTT       time.Duration // round-trip time
-	Bandwidth int64         // bytes per second each way; 0: unlimited
-	Cheap     bool          // leaves packs unread: requests, wants and objects are counted, blobs are Uncounted
+	Bandwidth int64         // bytes per second in each direction; 0: unlimited
+	Cheap     bool          // packs are not read: requests, wants and objects are counted, and blobs are Uncounted
 	Config    []string      // "key=value" of git's configuration, over what the repositories say. Without any of theirs,
 	// filters and wants of any object are allowed, and sizes are not told (transfer.advertiseObjectInfo)
-	Each   func(Request) // called for each finished request, from several goroutines
-	Stderr io.Writer     // what git's processes complain about; nil: it is dropped
-	// FinishPushes lets a push over HTTP go on when its client has gone, as most servers do. Else its processes are killed, and
-	// one that was about to move a ref leaves the ref's lock behind.
+	Each   func(Request) // called for each complete request, from several goroutines
+	Stderr io.Writer     // receives the error output of git's processes; nil: it is discarded
+	// FinishPushes lets a push over HTTP continue after its client has disconnected, as most servers do. Otherwise the push's
+	// processes are killed, and a process that was about to update a ref leaves the ref's lock behind.
 	FinishPushes bool
 }
 
@@ -40,7 +40,7 @@ type ServerOptions struct {
 type Server struct {
 	scheme string
 	root   string
-	home   string // a directory of its own: configuration, keys
+	home   string // directory of the server, with its configuration and keys
 	config []string
 	cheap  bool
 
@@ -51,15 +51,15 @@ type Server struct {
 	link     link
 	group    group
 	wg       sync.WaitGroup
-	readers  chan struct{} // one place for each pack read at a time
-	shutdown []func()      // run by Close after the link is closed
+	readers  chan struct{} // semaphore for reading packs
+	shutdown []func()      // functions that Close calls after it has closed the link
 
 	mu         sync.Mutex
 	closed     bool
 	injections []*Injection
 }
 
-// newServer prepares what all kinds of server need; the caller that completes it opens the link.
+// newServer prepares the parts that all kinds of servers have. The caller must complete the server and then open the link.
 func newServer(scheme string, o ServerOptions) (*Server, error) {
 	root, err := filepath.Abs(o.Root)
 	if err != nil {
@@ -93,7 +93,8 @@ func (s *Server) open(addr string) error {
 	return s.link.open(addr)
 }
 
-// Serve serves smart HTTP through git http-backend. Pushing is refused unless the repository's http.receivepack allows it.
+// Serve serves smart HTTP through git http-backend. Pushes are refused unless the repository's setting http.receivepack
+// allows them.
 func Serve(o ServerOptions) (*Server, error) {
 	path, err := program("git-http-backend")
 	if err != nil {
@@ -118,7 +119,7 @@ func Serve(o ServerOptions) (*Server, error) {
 	return s, nil
 }
 
-// URL is where a repository is served. It is named by its path below Root, or by its whole path.
+// URL returns the URL of a repository, which is named by its path below Root or by its whole path.
 func (s *Server) URL(repo string) string {
 	if rel, err := filepath.Rel(s.root, repo); filepath.IsAbs(repo) && err == nil {
 		repo = rel
@@ -129,7 +130,7 @@ func (s *Server) URL(repo string) string {
 	return s.scheme + "://" + addr + "/" + strings.TrimPrefix(filepath.ToSlash(repo), "/")
 }
 
-// Repos lists the repositories below Root, as URL takes them; "." is Root itself.
+// Repos returns the names of the repositories below Root, in the form for URL; "." is Root itself.
 func (s *Server) Repos() ([]string, error) {
 	var found []string
 	var visit func(dir, name string, depth int) error
@@ -144,7 +145,7 @@ func (s *Server) Repos() ([]string, error) {
 		}
 		for _, e := range entries {
 			path := filepath.Join(dir, e.Name())
-			if info, err := os.Stat(path); err == nil && info.IsDir() && depth < 8 { // a link may lead round in circles
+			if info, err := os.Stat(path); err == nil && info.IsDir() && depth < 8 { // limit the depth, because symbolic links may form a cycle
 				if err := visit(path, filepath.Join(name, e.Name()), depth+1); err != nil && !errors.Is(err, fs.ErrPermission) {
 					return err
 				}
@@ -155,7 +156,7 @@ func (s *Server) Repos() ([]string, error) {
 	return found, visit(s.root, ".", 0)
 }
 
-// isRepo knows bare repositories and checkouts.
+// isRepo reports whether dir is a bare repository or a checkout.
 func isRepo(dir string) bool {
 	for _, d := range []string{dir, filepath.Join(dir, ".git")} {
 		_, err := os.Stat(filepath.Join(d, "HEAD"))
@@ -167,26 +168,26 @@ func isRepo(dir string) bool {
 	return false
 }
 
-// Log is the record of requests.
+// Log returns the log of requests.
 func (s *Server) Log() *Log { return s.log }
 
-// SetRTT changes the line for all that is sent from now on.
+// SetRTT changes the round-trip time for all bytes that are sent from now on.
 func (s *Server) SetRTT(rtt time.Duration) { s.link.rtt.Store(int64(rtt)) }
 
-// Down drops all connections and refuses new ones until Up.
+// Down closes all connections and refuses new ones until Up is called.
 func (s *Server) Down() { s.link.cut() }
 
-// Silence drops all connections and answers to new ones no more, as behind a firewall, until Up.
+// Silence closes all connections and does not answer new ones, like a firewall, until Up is called.
 func (s *Server) Silence() error { return s.link.silence() }
 
-// Lose has the kernel drop every packet that a client sends, to open connections as to new ones, and returns what ends that.
-// Neither side hears of it.
+// Lose makes the kernel drop every packet that a client sends, on open and new connections, until the function end is called.
+// Neither side is notified.
 func (s *Server) Lose() (end func(), err error) { return s.link.lose() }
 
-// Up listens again, on the same port.
+// Up listens again, at the same port.
 func (s *Server) Up() error { return s.link.listen() }
 
-// Close ends all connections and processes, and waits for them.
+// Close ends all connections and processes, and waits for their end.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	again := s.closed
@@ -207,7 +208,7 @@ func (s *Server) Close() error {
 	return nil
 }
 
-// enter counts a handler in; false means the server is closed.
+// enter counts a handler that begins. It returns false if the server is closed.
 func (s *Server) enter() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -219,14 +220,14 @@ func (s *Server) enter() bool {
 
 type connKey struct{}
 
-// pipeListener gives the link's connections to net/http without a second port.
+// pipeListener passes the link's connections to net/http without a second port.
 type pipeListener struct {
 	conns  chan net.Conn
 	once   sync.Once
 	closed chan struct{}
 }
 
-// pipeConn is the server's end of a connection; number is the one in the log.
+// pipeConn is the server's end of a connection. number is the number of the connection in the log.
 type pipeConn struct {
 	net.Conn
 	number int
@@ -259,8 +260,8 @@ func (l *pipeListener) Close() error {
 func (l *pipeListener) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "unix"} }
 
 const (
-	maxAsk   = 64 << 20  // bytes of a request as sent
-	maxPlain = 256 << 20 // and decoded
+	maxAsk   = 64 << 20  // maximum size in bytes of a request as it was sent
+	maxPlain = 256 << 20 // maximum size in bytes of a decoded request
 )
 
 func readAtMost(r io.Reader, limit int64) ([]byte, error) {

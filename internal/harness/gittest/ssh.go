@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// ServeSSH serves ssh:// with a real sshd, one for each connection, that knows one key and runs git alone, as the user
-// who runs this. Paths in URLs begin at Root. The command is what GIT_SSH_COMMAND must be for a client to get in.
+// ServeSSH serves ssh:// with a real sshd, one for each connection. The sshd accepts one key and runs only git, as the user
+// that runs this process. Paths in URLs begin at Root. command is the value that GIT_SSH_COMMAND must have in clients.
 func ServeSSH(o ServerOptions) (s *Server, command string, err error) {
 	sshd, err := findSSHD()
 	if err != nil {
@@ -43,7 +43,7 @@ func ServeSSH(o ServerOptions) (s *Server, command string, err error) {
 
 func findSSHD() (string, error) {
 	if path, err := exec.LookPath("sshd"); err == nil {
-		return filepath.Abs(path) // sshd runs itself again and wants to know where it is
+		return filepath.Abs(path) // sshd executes itself again and requires an absolute path
 	}
 	const usual = "/usr/sbin/sshd"
 	if _, err := os.Stat(usual); err != nil {
@@ -54,10 +54,10 @@ func findSSHD() (string, error) {
 
 func (s *Server) sshFile(name string) string { return filepath.Join(s.home, name) }
 
-// prepareSSH makes keys and configuration, and returns the command for clients.
+// prepareSSH creates keys and configuration, and returns the command for clients.
 func (s *Server) prepareSSH() (string, error) {
 	if os.Geteuid() == 0 {
-		// Where sshd locks up its unprivileged half; the distribution's service would have made it.
+		// sshd restricts its unprivileged process to this directory, which the service of the distribution would create.
 		if err := os.MkdirAll("/run/sshd", 0o755); err != nil {
 			return "", fmt.Errorf("prepare sshd: %w", err)
 		}
@@ -80,7 +80,7 @@ func (s *Server) prepareSSH() (string, error) {
 		"PasswordAuthentication no",
 		"KbdInteractiveAuthentication no",
 		"UsePAM no",
-		"StrictModes no", // /tmp is anybody's
+		"StrictModes no", // any user can write to /tmp
 		"PidFile none",
 		"UseDNS no",
 		"LogLevel ERROR",
@@ -97,8 +97,8 @@ func (s *Server) prepareSSH() (string, error) {
 		" -o GlobalKnownHostsFile=/dev/null -o UserKnownHostsFile=" + s.sshFile("known_hosts") + " -i " + s.sshFile("client"), nil
 }
 
-// sessionEnv is the option that gives git in a session what it has with the other servers, and the session script what
-// it needs. A session's environment is made from nothing, so it cannot be inherited.
+// sessionEnv returns the option that sets variables for git and for the session script, as the other servers do. The
+// environment of a session is empty at first, so the variables cannot be inherited.
 func (s *Server) sessionEnv(conn int) string {
 	option := "SetEnv="
 	for _, v := range append(s.env(), "GITTEST_ROOT="+s.root, fmt.Sprintf("GITTEST_CONN=%04d", conn)) {
@@ -107,9 +107,9 @@ func (s *Server) sessionEnv(conn int) string {
 	return option
 }
 
-// session runs in place of what a client asks for: the same with the path below the root, recorded. What is said is
-// in the record before anyone hears it, because tee writes its standard output first. git's end ends the session, even
-// if the client has more to say: so what listens to the client stands in the background.
+// session is a script that runs instead of the client's command: the same command with the path below the root, and a
+// recording. The bytes are recorded before they are passed on, because tee writes its standard output first. The session ends
+// when git ends, even if the client sends more bytes, so the process that reads from the client runs in the background.
 const session = `
 eval "set -- $SSH_ORIGINAL_COMMAND"
 case $1 in
@@ -127,8 +127,8 @@ status=$(cat "$dir/status")
 exit "$status"
 `
 
-// sweep ends what sshd left: its sessions are in process groups of their own, and learn that the connection is gone
-// only when they read or write.
+// sweep ends the remaining processes of sshd. Its sessions are in separate process groups, and notice the end of the
+// connection only when they read or write.
 func (s *Server) sweep() {
 	const patience = 10 * time.Second
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
@@ -142,7 +142,7 @@ func (s *Server) sweep() {
 	}
 }
 
-// processesOf lists the processes whose home directory is a server's, which no others have.
+// processesOf returns the processes whose home directory is the home of a server, which no other processes have.
 func processesOf(home string) []int {
 	var pids []int
 	dirs, err := os.ReadDir("/proc")
@@ -156,7 +156,7 @@ func processesOf(home string) []int {
 		}
 		env, err := os.ReadFile(filepath.Join("/proc", d.Name(), "environ"))
 		if errors.Is(err, os.ErrNotExist) || err != nil {
-			continue // ended, or another user's
+			continue // the process has ended, or belongs to another user
 		}
 		if bytes.Contains(append([]byte{0}, env...), []byte("\x00HOME="+home+"\x00")) {
 			pids = append(pids, pid)

@@ -14,19 +14,19 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// tally stands between a server and a client and writes into the log what passes, before it passes.
+// tally is between a server and a client. It logs the bytes of an answer before they are passed on.
 type tally struct {
 	s    *Server
 	e    *entry
-	repo string // directory of the repository served
+	repo string // directory of the served repository
 
 	packets packets
-	idle    bool // nothing more is to be learned from the bytes
+	idle    bool // the rest of the bytes need not be examined
 	packed  int64
-	head    []byte // of the pack
+	head    []byte // header of the pack
 	spool   spool
 	ended   bool
-	reading sync.WaitGroup // the pack
+	reading sync.WaitGroup // waits for the goroutine that reads the pack
 }
 
 func (s *Server) newTally(e *entry, repo string) *tally {
@@ -35,7 +35,7 @@ func (s *Server) newTally(e *entry, repo string) *tally {
 	return t
 }
 
-// passes accounts for the next bytes of the answer.
+// passes counts the next bytes of the answer.
 func (t *tally) passes(p []byte) {
 	if !t.idle {
 		t.packets.feed(p)
@@ -55,7 +55,8 @@ func (t *tally) bytes(n int) {
 	})
 }
 
-// packet finds the pack: behind band 1 of the side-band, or bare behind the packets for a client that knows none.
+// packet finds the pack: in band 1 of the side-band, or directly after the packets if the client does not support the
+// side-band.
 func (t *tally) packet(kind packetKind, payload []byte) {
 	switch {
 	case t.idle:
@@ -101,7 +102,7 @@ func (t *tally) end() {
 	t.ended, t.idle = true, true
 	done := t.s.log.count()
 	t.reading.Go(func() {
-		t.s.readers <- struct{}{} // few at a time: each wants a processor
+		t.s.readers <- struct{}{} // limits the number of packs that are read at the same time, because each uses a processor
 		defer func() { <-t.s.readers }()
 		defer t.spool.close()
 		if t.spool.err != nil {
@@ -116,7 +117,7 @@ func (t *tally) end() {
 
 // over records that the request is finished: only counts that are still in progress may change.
 func (t *tally) over() {
-	// Of a packet that was cut off, what came of it was sent nevertheless.
+	// A part of a packet that was cut off was sent, so it is counted.
 	if h := t.packets.held; !t.idle && len(h) > 5 && h[4] == packBand {
 		t.pack(h[5:])
 	}
@@ -127,7 +128,7 @@ func (t *tally) over() {
 	})
 }
 
-// spool keeps bytes in memory, and in a file without a name once they are many.
+// spool stores bytes in memory, and in a file without a name when there are many.
 type spool struct {
 	mem  []byte
 	file *os.File
@@ -135,7 +136,7 @@ type spool struct {
 	err  error
 }
 
-const spoolOver = 4 << 20 // bytes
+const spoolOver = 4 << 20 // number of bytes up to which they are stored in memory
 
 func (s *spool) write(b []byte) {
 	if s.err != nil {
@@ -179,7 +180,7 @@ func (s *spool) close() {
 	}
 }
 
-// catFile reads objects of a repository through one `git cat-file --batch`, started with the first.
+// catFile reads objects of a repository with one `git cat-file --batch`, which it starts for the first object.
 type catFile struct {
 	dir   string
 	group *group
@@ -210,7 +211,7 @@ func (c *catFile) object(id object.ID) (object.Type, []byte, error) {
 	if err != nil {
 		return 0, nil, fmt.Errorf("read %s: %w", id, err)
 	}
-	content := make([]byte, size+1) // and a newline
+	content := make([]byte, size+1) // a newline follows the contents
 	if _, err := io.ReadFull(c.out, content); err != nil {
 		return 0, nil, fmt.Errorf("read %s: %w", id, noEOF(err))
 	}

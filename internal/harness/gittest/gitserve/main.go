@@ -1,8 +1,8 @@
-// Command gitserve serves the git repositories below a directory over HTTP, as late and as slowly as if they were far
-// away, for demonstrations and measurements.
+// Command gitserve serves the git repositories below a directory over HTTP, with the latency and bandwidth of a distant
+// server, for demonstrations and measurements.
 //
-// It prints one URL a line, then serves until SIGINT or SIGTERM, or until its standard input ends if that is a pipe: so
-// it does not outlive the program that started it.
+// It prints one URL on each line, and then serves until SIGINT or SIGTERM. If its standard input is a pipe, it also ends when
+// the pipe is closed, so that it does not outlive the program that started it.
 package main
 
 import (
@@ -40,7 +40,7 @@ func run() (err error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 
-	// Reading every pack costs processor time that a measurement needs for itself.
+	// Reading every pack would take processor time that the measurement needs.
 	o := gittest.ServerOptions{Root: *root, Addr: *addr, RTT: *rtt, Bandwidth: *bandwidth, Cheap: !*logged, Stderr: os.Stderr, FinishPushes: true}
 	s, err := gittest.Serve(o)
 	if err != nil {
@@ -63,7 +63,7 @@ func run() (err error) {
 	if isPipe(os.Stdin) {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithCancel(ctx)
-		// It ends with the process at the latest: a read of standard input cannot be called off.
+		// The goroutine may run until the process ends, because a read of standard input cannot be canceled.
 		go func() {
 			io.Copy(io.Discard, os.Stdin)
 			cancel()
@@ -76,8 +76,8 @@ func run() (err error) {
 	return nil
 }
 
-// isPipe distinguishes a program's pipe from a terminal, and from the /dev/null that shells give to what they put in the
-// background.
+// isPipe reports whether the file is a pipe of a program, and not a terminal or /dev/null, which shells pass to background
+// processes.
 func isPipe(f *os.File) bool {
 	info, err := f.Stat()
 	return err == nil && info.Mode()&(os.ModeNamedPipe|os.ModeSocket) != 0

@@ -1,10 +1,10 @@
-// Command rot13filter is a filter driver for tests: a long-running process, as gitattributes(5) describes it, that
-// replaces each letter by the one thirteen further on, in both directions.
+// Command rot13filter is a filter driver for tests: a long-running process, as gitattributes(5) describes it, that replaces
+// each letter by the letter thirteen places later, in both directions.
 //
 //	rot13filter [-delay] [-trace FILE]
 //
-// With -delay it gives back what it may only when it is asked what is available. The trace has a line for its start and
-// for each content.
+// With -delay it returns a file that may be delayed only after git has requested the list of available files. The trace
+// contains one line for the start of the process and one for each file.
 package main
 
 import (
@@ -108,7 +108,7 @@ func rot13(content []byte) []byte {
 	return out
 }
 
-// next is one packet's content, nil for a flush.
+// next returns the contents of the next packet, or nil for a flush packet.
 func (f *filter) next() ([]byte, error) {
 	head := make([]byte, 4)
 	if _, err := io.ReadFull(f.in, head); err != nil {
@@ -123,7 +123,7 @@ func (f *filter) next() ([]byte, error) {
 	return content, err
 }
 
-// lines are "key=value" up to a flush.
+// lines reads lines of the form "key=value" up to a flush packet.
 func (f *filter) lines() (map[string]string, error) {
 	lines := map[string]string{}
 	for {
@@ -149,11 +149,11 @@ func (f *filter) content() ([]byte, error) {
 
 func (f *filter) packet(content string) { fmt.Fprintf(f.out, "%04x%s", len(content)+4, content) }
 
-// say writes lines and a flush, and sends them.
+// say writes lines and a flush packet, and flushes the output.
 func (f *filter) say(lines ...string) {
 	for _, line := range lines {
 		f.packet(line + "\n")
 	}
 	f.out.WriteString("0000")
-	f.out.Flush() // the end of a process shows in what is read
+	f.out.Flush() // if this fails, the process notices the end of git when it reads
 }
