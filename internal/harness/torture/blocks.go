@@ -8,13 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// blockFile is an open file with a model of its blocks. Its name may be gone.
+// blockFile is an open file with a model of its blocks. The file may have no name.
 type blockFile struct {
 	j    *job
 	id   uint64
 	f    *os.File
-	mem  []byte   // the whole file mapped, shared; nil: not mapped
-	seqs []uint64 // when each block was written last; 0: a hole
+	mem  []byte   // shared mapping of the whole file; nil: the file is not mapped
+	seqs []uint64 // number of the last write of each block; 0: the block is a hole
 	next uint64
 }
 
@@ -42,7 +42,7 @@ func (b *blockFile) close() error {
 	return b.f.Close()
 }
 
-// step does one random thing.
+// step does one random operation.
 func (b *blockFile) step() error {
 	rnd := b.j.rnd
 	at := rnd.IntN(len(b.seqs))
@@ -50,7 +50,7 @@ func (b *blockFile) step() error {
 	buf := make([]byte, n*blockSize)
 	off := int64(at) * blockSize
 	switch op := rnd.IntN(20); {
-	case op < 6: // write
+	case op < 6: // write to the file
 		b.write(buf, at)
 		if _, err := b.f.WriteAt(buf, off); err != nil {
 			return err
@@ -63,10 +63,10 @@ func (b *blockFile) step() error {
 				return fmt.Errorf("msync %s: %w", b.f.Name(), err)
 			}
 		}
-	case op < 12 && b.mem != nil: // read through it
+	case op < 12 && b.mem != nil: // read through the mapping
 		copy(buf, b.mem[off:])
 		b.check("mapped", buf, at)
-	case op < 17: // read
+	case op < 17: // read from the file
 		if _, err := b.f.ReadAt(buf, off); err != nil {
 			return err
 		}
@@ -75,11 +75,11 @@ func (b *blockFile) step() error {
 		if err := b.f.Sync(); err != nil {
 			return err
 		}
-	case op == 18: // so that the next reads ask the server
+	case op == 18: // drop the page cache, so that the next reads are sent to the server
 		if err := again(func() error { return unix.Fadvise(int(b.f.Fd()), 0, 0, unix.FADV_DONTNEED) }); err != nil {
 			return fmt.Errorf("fadvise %s: %w", b.f.Name(), err)
 		}
-	default: // a hole
+	default: // make a hole
 		if err := again(func() error {
 			return unix.Fallocate(int(b.f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, int64(n)*blockSize)
 		}); err != nil {
@@ -92,7 +92,7 @@ func (b *blockFile) step() error {
 	return nil
 }
 
-// write fills a buffer with new blocks.
+// write fills a buffer with new blocks, which are written at the block with the number at.
 func (b *blockFile) write(buf []byte, at int) {
 	for i := 0; i < len(buf); i += blockSize {
 		b.seqs[at+i/blockSize] = b.next
@@ -109,7 +109,7 @@ func (b *blockFile) check(how string, buf []byte, at int) {
 	}
 }
 
-// checkAll compares everything, as the page cache has it and as the server has it.
+// checkAll compares all blocks, first as they are in the page cache, and then as the server returns them.
 func (b *blockFile) checkAll() error {
 	info, err := b.f.Stat()
 	if err != nil {
@@ -134,7 +134,7 @@ func (b *blockFile) checkAll() error {
 	return nil
 }
 
-// blocks reads and writes files, mapped and not, whose every block is known.
+// blocks reads and writes files, mapped and not mapped, and knows the contents of every block.
 func (j *job) blocks() error {
 	var files []*blockFile
 	for i := range 4 {
@@ -173,7 +173,7 @@ func (j *job) blocks() error {
 	return nil
 }
 
-// deleted works with files that have no name any more, or never had one.
+// deleted uses files that have no name any more, or never had one.
 func (j *job) deleted() error {
 	files := make([]*blockFile, 8)
 	for i := 0; !j.over(1); i++ {
@@ -218,7 +218,7 @@ func (j *job) deleted() error {
 	return err
 }
 
-// nameless makes a file without a name, in one of three ways.
+// nameless creates a file without a name, in one of three ways.
 func (j *job) nameless(i int) (*blockFile, error) {
 	path := filepath.Join(j.dir, fmt.Sprintf("gone%d", i))
 	if i%3 == 0 {
@@ -248,7 +248,8 @@ func (j *job) nameless(i int) (*blockFile, error) {
 	return b, os.Remove(path)
 }
 
-// leave closes a file without a name. One of O_TMPFILE gets one first: what was written must be there under it.
+// leave closes a file without a name. A file of O_TMPFILE first gets a name, under which the written contents must then
+// exist.
 func (j *job) leave(b *blockFile, i int) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(b.f.Fd()), &st); err != nil {
@@ -261,7 +262,7 @@ func (j *job) leave(b *blockFile, i int) error {
 	err := again(func() error {
 		return unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", b.f.Fd()), unix.AT_FDCWD, path, unix.AT_SYMLINK_FOLLOW)
 	})
-	if err == unix.ENOENT { // unlinked files cannot come back
+	if err == unix.ENOENT { // a file whose name was removed cannot get a new name
 		return b.close()
 	}
 	if err != nil {

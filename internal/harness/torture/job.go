@@ -20,13 +20,13 @@ import (
 )
 
 const (
-	jobVar  = "ARTIFACTFS_TORTURE_JOB" // names the job of a process
-	loadDir = "load"                   // below Options.Mount
+	jobVar  = "ARTIFACTFS_TORTURE_JOB" // contains the name of the job that a process runs
+	loadDir = "load"                   // directory below Options.Mount that contains the directories of the jobs
 	// WorkDir is the only directory of the repository whose files jobs change.
 	WorkDir = "work"
 )
 
-// jobs are the programs by kind. Each works until j.over, then looks at everything once more.
+// jobs contains the programs by kind. Each runs until j.over returns true, and then checks everything once more.
 var jobs = map[string]func(j *job) error{
 	"names":   (*job).names,
 	"signals": (*job).signals,
@@ -44,11 +44,11 @@ var jobs = map[string]func(j *job) error{
 	"meter":   (*job).meter,
 }
 
-// job is what a program has to work with.
+// job contains the parameters and the state of a program.
 type job struct {
 	kind, name     string
-	mount          string // of the repository
-	dir            string // of its own in the mount
+	mount          string // mount point of the repository
+	dir            string // directory of the job in the mount
 	plain, scratch string
 	seed           uint64
 	rnd            *rand.Rand
@@ -60,7 +60,7 @@ type job struct {
 	out     *bufio.Writer
 }
 
-// Main is called first by programs that use this package. It does not return in a process that is a job.
+// Main must be called first by programs that use this package. In the process of a job it does not return.
 func Main() {
 	spec := strings.Split(os.Getenv(jobVar), "\n")
 	if len(spec) != 6 {
@@ -70,7 +70,7 @@ func Main() {
 	seed, _ := strconv.ParseUint(spec[5], 10, 64)
 	j := &job{kind: spec[0], name: spec[1], mount: spec[2], dir: filepath.Join(spec[2], loadDir, spec[1]), plain: spec[3],
 		scratch: filepath.Join(spec[4], spec[1]), seed: seed, rnd: rand.New(rand.NewPCG(seed, 7)), out: bufio.NewWriter(os.Stdout)}
-	go func() { // standard input ends when the job is to end, or when who started it is dead
+	go func() { // standard input ends when the job must end, or when the process that has started the job is dead
 		io.Copy(io.Discard, os.Stdin)
 		j.ended.Store(true)
 	}()
@@ -92,19 +92,20 @@ func (j *job) say(format string, args ...any) {
 	j.out.Flush()
 }
 
-// fault reports something that was not as it must be.
+// fault reports a wrong result.
 func (j *job) fault(format string, args ...any) {
 	j.say("error at %d ms: "+format, append([]any{Now().Milliseconds()}, args...)...)
 }
 
-// over reports whether it is time to end; n operations were done since the last call.
+// over reports whether the job must end. n is the number of operations since the last call.
 func (j *job) over(n int) bool {
 	j.done.Add(int64(n))
 	j.ready.Do(func() { j.say("ready") })
 	return j.ended.Load()
 }
 
-// pace lets the other jobs run: what is sought is many programs in the mount, not one that is busy.
+// pace sleeps for a random time, so that other jobs can run: the load should consist of many programs, and not of one busy
+// program.
 func (j *job) pace(longest time.Duration) {
 	time.Sleep(time.Duration(j.rnd.Int64N(int64(longest))))
 }
@@ -118,10 +119,10 @@ func again(f func() error) error {
 	}
 }
 
-// Blocks of files that are checked carry where they belong and when they were written; the rest follows from that.
+// The contents of each block are determined by the file, the position of the block and the number of the write.
 const blockSize = 4096
 
-// fill makes the content of a block; sequence 0 is a hole.
+// fill writes the contents of a block to b. The sequence number 0 stands for a hole.
 func fill(b []byte, file uint64, block, sequence uint64) {
 	if sequence == 0 {
 		clear(b)
@@ -135,7 +136,7 @@ func fill(b []byte, file uint64, block, sequence uint64) {
 	}
 }
 
-// differs returns how a block differs from its expected contents, or "".
+// differs describes how a block differs from its expected contents. It returns "" if there is no difference.
 func differs(got []byte, file uint64, block, sequence uint64) string {
 	want := make([]byte, blockSize)
 	fill(want, file, block, sequence)

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// locks holds locks of both kinds while another process tries to get them, and counts under them together with two
-// others: not one step may be lost. The kernel keeps the locks; that they are kept is what is looked at.
+// locks holds locks of both kinds while another process tries to get them. It also counts under locks together with two other
+// processes: no step may be lost. The kernel implements the locks; the test is that they survive a takeover.
 func (j *job) locks() error {
 	if role := os.Getenv(lockRole); role != "" {
 		return j.lockOthers(role)
@@ -66,7 +66,7 @@ func (j *job) locks() error {
 	return file.Close()
 }
 
-// lockRole is the argument by which a process of the job knows which one it is.
+// lockRole is the environment variable that contains the role of a process of this job.
 const lockRole = "ARTIFACTFS_TORTURE_LOCKS"
 
 func (j *job) lockOthers(role string) error {
@@ -80,7 +80,7 @@ func (j *job) lockOthers(role string) error {
 	return err
 }
 
-// tryHeld wants the locks that another process holds for as long as this one lives.
+// tryHeld tries to get the locks that another process holds as long as this process runs.
 func (j *job) tryHeld(path string) error {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -102,8 +102,8 @@ func recordLock(f *os.File, how int) error {
 	return unix.FcntlFlock(f.Fd(), how, &unix.Flock_t{Type: unix.F_WRLCK, Start: 0, Len: 8})
 }
 
-// countUnderLock adds one to a number in a file under both kinds of locks, in the same order everywhere. One file is
-// opened anew for each step, one is held open.
+// countUnderLock adds one to a number in a file, again and again, while it holds locks of both kinds, which all processes
+// acquire in the same order. With the role "count flock" it opens the file for each step, otherwise it keeps the file open.
 func (j *job) countUnderLock(path, role string) (int, error) {
 	held, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -131,7 +131,7 @@ func (j *job) countUnderLock(path, role string) (int, error) {
 		if _, err := f.WriteAt(b, 0); err != nil {
 			return 0, err
 		}
-		if f != held { // close gives both locks back
+		if f != held { // close releases both locks
 			if err := f.Close(); err != nil {
 				return 0, err
 			}

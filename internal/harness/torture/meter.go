@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tellGap is the duration from which on an operation of the meter is reported.
+// tellGap is the duration from which an operation of the meter is reported.
 const tellGap = time.Millisecond
 
-// meter does operations that only the server can answer, one after the other, each kind in a thread of its own, and
-// tells of all that take long.
+// meter does operations that only the server can answer, one after the other, each kind in a separate thread. It reports all
+// operations that take long.
 func (j *job) meter() error {
 	files, err := j.files()
 	if err != nil {
@@ -75,8 +75,8 @@ func (j *job) meter() error {
 	return err
 }
 
-// Stalls returns for each moment the longest gap that began before the next moment and ended after this one: what was
-// done to the server at a moment made a program wait that long. The moments are in order.
+// Stalls returns, for each moment, the longest time that a program had to wait because of the event at this moment: the
+// longest part of a gap after the moment, among the gaps that began before the next moment. The moments are sorted.
 func Stalls(gaps []Gap, moments []time.Duration) []time.Duration {
 	stalls := make([]time.Duration, len(moments))
 	for i, at := range moments {

@@ -15,18 +15,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inode is what a name stands for in the model.
+// inode is a file in the model.
 type inode struct {
-	kind    uint32 // of S_IFMT
+	kind    uint32 // file type (S_IFMT)
 	ino     uint64
-	links   int // of what is no directory
+	links   int // number of names; not used for directories
 	perm    uint32
-	data    string // content, or target of a symbolic link
+	data    string // contents, or target of a symbolic link
 	xattrs  map[string]string
-	entries map[string]*inode // of a directory
+	entries map[string]*inode // entries of a directory, by name
 }
 
-// namespace is a directory with a model of it.
+// namespace is a directory with a model of its contents.
 type namespace struct {
 	*job
 	root *inode
@@ -52,7 +52,7 @@ func (j *job) names() error {
 	return n.checkAll()
 }
 
-// signals does the same while signals interrupt it all the time: what answers EINTR must not have been done.
+// signals does the same while signals interrupt the operations. An operation that returns EINTR must have had no effect.
 func (j *job) signals() error {
 	runtime.LockOSThread()
 	pid, tid := os.Getpid(), unix.Gettid()
@@ -60,7 +60,7 @@ func (j *job) signals() error {
 	go func() {
 		for {
 			time.Sleep(time.Duration(rnd.IntN(3000)) * time.Microsecond)
-			unix.Tgkill(pid, tid, unix.SIGURG) // which Go handles, with SA_RESTART, and ignores
+			unix.Tgkill(pid, tid, unix.SIGURG) // Go handles this signal with SA_RESTART, and ignores it
 		}
 	}()
 	return j.names()
@@ -74,10 +74,10 @@ func newInode(kind, perm uint32) *inode {
 	return i
 }
 
-// place is a path of the model: a directory that is there, and a name in it that is there or not.
+// place is a path in the model: an existing directory, and a name in it that may exist.
 type place struct {
 	dir  *inode
-	path string // below the job's directory
+	path string // path relative to the job's directory
 }
 
 func (p place) name() string             { return path.Base(p.path) }
@@ -88,7 +88,7 @@ func (p place) isDir() bool              { i := p.inode(); return i != nil && i.
 func (p place) has() bool                { return p.inode() != nil }
 func (n *namespace) real(p place) string { return filepath.Join(n.dir, p.path) }
 
-// somewhere picks a place at random; half of them are there.
+// somewhere returns a random place. About half of them exist.
 func (n *namespace) somewhere() place {
 	dir, at := n.root, ""
 	for depth := 0; ; depth++ {
@@ -106,7 +106,7 @@ func (n *namespace) somewhere() place {
 	}
 }
 
-// step does one operation and compares its answer, and what is then at the places that it was about.
+// step does one operation. It compares the result, and the entries at the places of the operation, with the model.
 func (n *namespace) step() error {
 	a, b := n.somewhere(), n.somewhere()
 	at, to := n.real(a), n.real(b)
@@ -153,10 +153,10 @@ func (n *namespace) step() error {
 		do(func() error { return unix.Rmdir(at) })
 	case op < 24:
 		if a.isDir() && strings.Count(b.path, "/") > 3 || b.isDir() && strings.Count(a.path, "/") > 3 {
-			return nil // what is moved down again and again would be too deep for a path
+			return nil // a directory that is moved down again and again would get a path that is too long
 		}
 		if a.path == b.path || strings.HasPrefix(b.path, a.path+"/") || strings.HasPrefix(a.path, b.path+"/") {
-			return nil // which errno comes first differs between file systems
+			return nil // file systems differ in which errno they return first
 		}
 		what, want, then = n.rename(a, b, do)
 	case op < 26:
@@ -168,7 +168,7 @@ func (n *namespace) step() error {
 			want = unix.ENODATA
 		}
 		do(func() error { return unix.Lremovexattr(at, name) })
-	case op < 29: // a signal's place is never twice in a file
+	case op < 29: // a file contains each text at most once, so that a repeated append is detected
 		if a.has() && a.inode().kind != unix.S_IFREG {
 			return nil
 		}
@@ -192,7 +192,7 @@ func (n *namespace) step() error {
 			size = int64(min(3, len(a.inode().data)))
 		}
 		do(func() error { return unix.Truncate(at, size) })
-	default: // a file without a name gets one
+	default: // give a name to a file without a name
 		what, want, then = "tmpfile, link", taken(a), func() {
 			i := newInode(unix.S_IFREG, 0o600)
 			i.data = "t"
@@ -358,7 +358,7 @@ func tmpfileAt(dir, at string) error {
 	return unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, at, unix.AT_SYMLINK_FOLLOW)
 }
 
-// check compares what is at a place with the model.
+// check compares the entry at a place with the model.
 func (n *namespace) check(p place) error {
 	i := p.inode()
 	var st unix.Stat_t
@@ -389,7 +389,7 @@ func (n *namespace) check(p place) error {
 	return nil
 }
 
-// checkAll compares everything: names, contents, attributes.
+// checkAll compares all names, contents and attributes with the model.
 func (n *namespace) checkAll() error { return n.checkDir(n.root, "") }
 
 func (n *namespace) checkDir(dir *inode, at string) error {

@@ -13,14 +13,14 @@ import (
 	"time"
 )
 
-// child is a process of a job that is the same job again, in another role.
+// child is a process that runs the same job in another role.
 type child struct {
 	cmd   *exec.Cmd
 	stdin io.Closer
 	out   bytes.Buffer
 }
 
-// fork starts this job's program again. It begins outside of the mount, as the job did.
+// fork starts this job's program again. The process starts outside of the mount, as the job did.
 func (j *job) fork(env string) (*child, error) {
 	c := &child{cmd: exec.Command("/proc/self/exe")}
 	c.cmd.Args[0] = "torture-" + j.name
@@ -33,7 +33,7 @@ func (j *job) fork(env string) (*child, error) {
 	return c, c.cmd.Start()
 }
 
-// end waits for a child's end and returns what it said, without what all jobs say.
+// end waits for the end of a child and returns its output, without the lines that all jobs print.
 func (c *child) end() (string, error) {
 	c.stdin.Close()
 	err := c.cmd.Wait()
@@ -50,7 +50,7 @@ func (c *child) end() (string, error) {
 	return strings.Join(said, "\n"), err
 }
 
-// tool runs a program to its end and returns what it printed.
+// tool runs a program to its end and returns its output.
 func (j *job) tool(dir string, env []string, name string, args ...string) (string, error) {
 	cmd := exec.Command(name, args...)
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)
@@ -63,7 +63,7 @@ func (j *job) tool(dir string, env []string, name string, args ...string) (strin
 	return string(out), err
 }
 
-// tail follows a file to which lines are appended by another open of it: each line must come out once and in order.
+// tail follows a file to which another open file description appends lines. Each line must appear once and in order.
 func (j *job) tail() error {
 	path := filepath.Join(j.dir, "log")
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o644)
@@ -72,7 +72,7 @@ func (j *job) tail() error {
 	}
 	tail := exec.Command("tail", "-n", "+1", "-f", path)
 	tail.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	tail.Stderr = os.Stdout // an error of this job
+	tail.Stderr = os.Stdout // an error of tail is an error of this job
 	out, err := tail.StdoutPipe()
 	if err != nil {
 		return err
@@ -120,11 +120,11 @@ func (j *job) tail() error {
 	if extra, ok := <-lines; ok {
 		return fmt.Errorf("tail said %q after the last line", extra)
 	}
-	tail.Wait() // it was killed
+	tail.Wait() // the error is expected, because the process was killed
 	return f.Close()
 }
 
-// build builds a program of a few packages again and again, changed each time, and runs it.
+// build changes and builds a program of a few packages again and again, and runs it.
 func (j *job) build() error {
 	packages := []string{"a", "b", "c"}
 	write := func(round int) error {
@@ -148,8 +148,8 @@ func (j *job) build() error {
 			return err
 		}
 	}
-	// The cache is outside, shared by all runs: the runtime is not built anew for every mount. No buildvcs: its git status
-	// would hold the index's lock when the job "git" wants it.
+	// The build cache is outside of the mount and shared by all runs, so that the runtime is not built for every mount. The
+	// option buildvcs is off, because its git status would hold the lock of the index when the job git needs it.
 	env := []string{"GOFLAGS=-mod=mod -p=1 -buildvcs=false", "GOWORK=off", "GOTOOLCHAIN=local", "GO111MODULE=on", "GOPROXY=off"}
 	for round := 1; !j.over(1); round++ {
 		if err := write(round); err != nil {
@@ -169,7 +169,7 @@ func (j *job) build() error {
 	return nil
 }
 
-// git does the same in the mount and in a clone of the checkout, and compares what it says.
+// git runs the same commands in the mount and in a clone of the checkout, and compares their outputs.
 func (j *job) git() error {
 	clone := filepath.Join(j.scratch, "clone")
 	if _, err := j.tool("/", nil, "git", "clone", "-q", "--no-hardlinks", j.plain, clone); err != nil {
@@ -184,7 +184,7 @@ func (j *job) git() error {
 	return nil
 }
 
-// gitSteps are lines of shell; ROUND is the number of the round.
+// gitSteps are shell commands. ROUND is replaced by the number of the round.
 var gitSteps = []string{
 	"git status --porcelain --untracked-files=normal",
 	"echo $ROUND > work/changed && echo new $ROUND > work/new$ROUND && rm -f work/new$((ROUND - 3))",
@@ -211,7 +211,8 @@ func (j *job) gitRound(clone string, round int) error {
 		env = append(env, "GIT_"+who+"_NAME=torture", "GIT_"+who+"_EMAIL=torture@localhost", fmt.Sprintf("GIT_%s_DATE=%d +0000", who, 1_700_000_000+round))
 	}
 	for _, step := range gitSteps {
-		// The status of all commands counts. cd in the shell: who starts it must not wait for the mount.
+		// The statuses of all commands count. The shell changes the directory, because this process must not wait for the
+		// mount.
 		line := "cd \"$AT\" && set -e && " + step
 		want, err := j.tool("/", append(env, "AT="+clone), "sh", "-c", line)
 		if err != nil {
@@ -229,7 +230,8 @@ func (j *job) gitRound(clone string, round int) error {
 	return nil
 }
 
-// fio verifies what it wrote, with and without mappings. Where there is none, the job "blocks" does the same.
+// fio runs fio, which verifies what it has written, with and without mappings. If fio is not installed, the job blocks does
+// the same.
 func (j *job) fio() error {
 	program, err := exec.LookPath("fio")
 	if err != nil {
@@ -255,7 +257,7 @@ func (j *job) fio() error {
 	return nil
 }
 
-// mayfly starts programs in the mount that are killed in the middle of what they do.
+// mayfly starts programs in the mount and kills them while they run.
 func (j *job) mayfly() error {
 	const life = `cd "$AT" && while :; do mkdir -p "$DIR/x/y"; echo text > "$DIR/x/f"; cat * >/dev/null 2>&1; mv "$DIR/x" "$DIR/z"; rm -r "$DIR/z"; done`
 	for i := 0; !j.over(1); i++ {

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// files lists the regular files of the checkout that nothing changes.
+// files returns the regular files of the checkout that no job changes.
 func (j *job) files() ([]string, error) {
 	var all []string
 	err := filepath.WalkDir(j.plain, func(path string, d fs.DirEntry, err error) error {
@@ -36,7 +36,7 @@ func (j *job) files() ([]string, error) {
 	return all, err
 }
 
-// reader keeps files of the repository open, reads in them at random and compares with the checkout.
+// reader keeps files of the repository open, reads them at random offsets and compares them with the checkout.
 func (j *job) reader() error {
 	names, err := j.files()
 	if err != nil {
@@ -65,12 +65,12 @@ func (j *job) reader() error {
 		if err := j.compare(open[at].ours, open[at].plain); err != nil {
 			return err
 		}
-		j.pace(40 * time.Millisecond) // there are many of us
+		j.pace(40 * time.Millisecond) // leave time for other jobs, because many readers run
 	}
 	return nil
 }
 
-// compare reads the same from both files, half the time past the page cache.
+// compare reads the same range from both files and compares the bytes. Half of the reads bypass the page cache.
 func (j *job) compare(ours, plain *os.File) error {
 	info, err := plain.Stat()
 	if err != nil {
@@ -102,7 +102,7 @@ func (j *job) compare(ours, plain *os.File) error {
 	return nil
 }
 
-// listing has its working directory in the mount, and reads its widest directory slowly, in small pieces.
+// listing has its working directory in the mount, and reads the directory with the most entries slowly, in small pieces.
 func (j *job) listing() error {
 	dir, want, err := j.widest()
 	if err != nil {
@@ -119,7 +119,7 @@ func (j *job) listing() error {
 		if err := j.list(want); err != nil {
 			return fmt.Errorf("list %s: %w", dir, err)
 		}
-		for range 20 { // relative names
+		for range 20 { // use relative names
 			name := want[j.rnd.IntN(len(want))]
 			if _, err := os.Lstat(name); err != nil {
 				return err
@@ -141,7 +141,7 @@ func (j *job) listing() error {
 	return nil
 }
 
-// widest finds the directory with the most entries.
+// widest returns the directory with the most entries.
 func (j *job) widest() (string, []string, error) {
 	files, err := j.files()
 	if err != nil {
@@ -162,7 +162,8 @@ func (j *job) widest() (string, []string, error) {
 	return best, names, err
 }
 
-// list reads the working directory: each name comes once, however long it takes, wherever a server takes over.
+// list reads the working directory. Each name must appear once, however long the listing takes and whenever a takeover
+// happens.
 func (j *job) list(want []string) error {
 	fd, err := unix.Open(".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -217,7 +218,7 @@ func firstDifference(got, want []string) string {
 	return "none"
 }
 
-// watch expects an event of inotify for each change that it makes, once and in order.
+// watch expects an inotify event for each change that it makes, once and in order.
 func (j *job) watch() error {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {

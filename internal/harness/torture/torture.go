@@ -1,11 +1,11 @@
-// Package torture loads a mount with programs that know their expected results, and reports the results that differ. It
-// judges a file system whose server is killed beneath it: no program may notice.
+// Package torture loads a mount with programs that know which results they must get, and reports wrong results. It tests a
+// file system whose server is killed while programs use it: no program may notice.
 //
-// Terms: a job is a kind of program (Jobs lists them), run as a process of its own, so that the process that starts and kills
-// the server never has a file of the mount open. A job works in a directory of its own below Options.Mount and keeps
-// a model of it: what it does has one right answer. A gap is the time that one operation took.
+// Terms: a job is a kind of program (see Jobs). It runs in a separate process, so that the process that starts and kills the
+// server never has a file of the mount open. A job uses a separate directory below Options.Mount and has a model of this
+// directory, so each operation has one right result. A gap is the duration of one operation.
 //
-// A program that uses this package calls Main first: jobs are that program again.
+// A program that uses this package calls Main first, because jobs are processes of the same program.
 //
 // Locks: Load.mu is a leaf.
 package torture
@@ -29,42 +29,42 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Options say what is loaded.
+// Options describes a load.
 type Options struct {
-	Mount   string   // a directory in the mount; a directory "load" is made in it
-	Plain   string   // a checkout of what is mounted there, on another file system; nothing changes it
+	Mount   string   // directory in the mount, in which the directory load is created
+	Plain   string   // checkout of the mounted commit on another file system, which nothing changes
 	Scratch string   // an empty directory on another file system
-	Jobs    []string // of Jobs, each as often as it is named
+	Jobs    []string // jobs to start; a job that is named several times is started several times
 	Seed    uint64
-	Env     []string // added to the environment of jobs
+	Env     []string // variables that are added to the environment of jobs
 }
 
-// Jobs are the kinds of jobs.
+// Jobs returns the kinds of jobs.
 func Jobs() []string { return slices.Sorted(maps.Keys(jobs)) }
 
-// Gap is an operation that took long, in time since boot.
+// Gap is an operation that took long. Its times are those of Now.
 type Gap struct {
 	Kind       string
 	Start, End time.Duration
 }
 
-// Took is its length.
+// Took returns the duration of the gap.
 func (g Gap) Took() time.Duration { return g.End - g.Start }
 
-// Now is the clock of gaps.
+// Now returns the time since the boot of the host, which is the clock of gaps.
 func Now() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
-		panic(err) // the kernel has it
+		panic(err) // cannot happen: Linux has this clock
 	}
 	return time.Duration(ts.Nano())
 }
 
-// Report is what a load saw.
+// Report contains the results of a load.
 type Report struct {
-	Errors []string         // empty if all is well
-	Done   map[string]int64 // operations by job
-	Gaps   []Gap            // of the job "meter", those above a millisecond
+	Errors []string         // wrong results; empty if there are none
+	Done   map[string]int64 // number of operations, by job
+	Gaps   []Gap            // gaps of the job meter that are longer than a millisecond
 }
 
 // Load is a running load.
@@ -75,16 +75,16 @@ type Load struct {
 	report Report
 }
 
-// running is a job's process as seen by who started it.
+// running is the process of a job, for the process that has started it.
 type running struct {
 	name  string
 	cmd   *exec.Cmd
 	stdin io.Closer
-	ready chan struct{} // closed when the job has begun its work, or ended
-	over  chan struct{} // closed when its output has ended and it has been waited for
+	ready chan struct{} // closed when the job has begun its operations, or has ended
+	over  chan struct{} // closed when the job's output has ended and the process was reaped
 }
 
-// started numbers the jobs: one that comes later finds nothing of an earlier one.
+// started numbers the jobs, so that each job has a new directory.
 var started atomic.Int64
 
 // Start starts the jobs.
@@ -100,10 +100,10 @@ func Start(o Options) (*Load, error) {
 		}
 		r := &running{name: fmt.Sprintf("%s-%d", kind, started.Add(1)), ready: make(chan struct{}), over: make(chan struct{})}
 		r.cmd = exec.Command("/proc/self/exe")
-		r.cmd.Args[0] = "torture-" + r.name // for ps
+		r.cmd.Args[0] = "torture-" + r.name // name of the process in the output of ps
 		r.cmd.Env = append(append(os.Environ(), o.Env...), jobVar+"="+strings.Join([]string{kind, r.name, o.Mount, o.Plain, o.Scratch,
 			strconv.FormatUint(o.Seed+uint64(i), 10)}, "\n"))
-		r.cmd.Dir = "/" // the job goes into the mount by itself: who starts it must not wait for the mount
+		r.cmd.Dir = "/" // the job itself changes to the mount, because this process must not wait for the mount
 		r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 		if err := l.begin(r); err != nil {
 			l.Kill()
@@ -176,10 +176,10 @@ func (l *Load) fault(who, what string) {
 	}
 }
 
-// maxErrors are kept: one fault makes others.
+// maxErrors is the maximum number of recorded errors, because one fault causes others.
 const maxErrors = 200
 
-// Ready waits until all jobs have begun their work.
+// Ready waits until all jobs have begun their operations.
 func (l *Load) Ready(patience time.Duration) error {
 	limit := time.After(patience)
 	for _, r := range l.jobs {
@@ -192,21 +192,22 @@ func (l *Load) Ready(patience time.Duration) error {
 	return nil
 }
 
-// Errors are those seen so far.
+// Errors returns the errors so far.
 func (l *Load) Errors() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.report.Errors)
 }
 
-// Gaps are those seen so far.
+// Gaps returns the gaps so far.
 func (l *Load) Gaps() []Gap {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.report.Gaps)
 }
 
-// Stop has the jobs check everything once more and end. Who has not ended after patience hangs, which is an error.
+// Stop makes the jobs check everything once more and end. It waits for the duration patience. A job that has not ended by
+// then hangs, which is an error.
 func (l *Load) Stop(patience time.Duration) Report {
 	for _, r := range l.jobs {
 		r.stdin.Close()
@@ -229,7 +230,7 @@ func (l *Load) Stop(patience time.Duration) Report {
 	return l.report
 }
 
-// Kill ends what still runs, with its children. It does not wait: a process may hang in the mount.
+// Kill kills the jobs that are still running, with their children. It does not wait, because a process may hang in the mount.
 func (l *Load) Kill() {
 	for _, r := range l.jobs {
 		select {
@@ -247,7 +248,7 @@ func (r *running) where() string {
 	for _, t := range threads {
 		stat, _ := os.ReadFile(filepath.Join(t, "stat"))
 		_, rest, _ := strings.Cut(string(stat), ") ")
-		fields := strings.Fields(rest) // state, parent, group
+		fields := strings.Fields(rest) // the fields begin with state, parent and group
 		if len(fields) < 3 || fields[2] != strconv.Itoa(r.cmd.Process.Pid) || fields[0] == "Z" {
 			continue
 		}

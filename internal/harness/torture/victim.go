@@ -13,21 +13,21 @@ import (
 	"time"
 )
 
-// Victim is the server of a state directory, as /proc shows it: asking the server itself would wait for the very
-// takeover that is looked at. Only processes whose arguments name the state directory are ever touched.
+// Victim is the server of a state directory. Its processes are found in /proc, because a request to the server would wait for
+// the takeover that is measured. Only processes whose arguments name the state directory are signaled.
 type Victim struct {
 	State   string
-	Command string // the hidden command of processes that serve
+	Command string // hidden command of the processes that serve
 }
 
-// Process is one of the victim's.
+// Process is a process of the victim.
 type Process struct {
 	PID     int
-	Worker  bool // it serves, or waits to serve
-	Serving bool // it has mounts
+	Worker  bool // the process serves, or waits to serve
+	Serving bool // the process has mounts
 }
 
-// Processes lists those of the victim that live, the oldest first.
+// Processes returns the running processes of the victim, the oldest first.
 func (v Victim) Processes() []Process {
 	type aged struct {
 		Process
@@ -74,7 +74,7 @@ func holdsDevice(pid int) bool {
 	return false
 }
 
-// Serving is the process that serves the mounts; 0: none does.
+// Serving returns the ID of the process that serves the mounts, or 0 if there is none.
 func (v Victim) Serving() int {
 	for _, p := range v.Processes() {
 		if p.Serving {
@@ -84,7 +84,8 @@ func (v Victim) Serving() int {
 	return 0
 }
 
-// Worker is the process that serves the mounts or would: without mounts it is the oldest, since others wait to follow.
+// Worker returns the ID of the process that serves the mounts. Without mounts, it is the oldest worker, because the others
+// wait to take over.
 func (v Victim) Worker() int {
 	worker := 0
 	for _, p := range v.Processes() {
@@ -98,7 +99,7 @@ func (v Victim) Worker() int {
 	return worker
 }
 
-// Supervisor is the process that is no worker; 0: there is none.
+// Supervisor returns the ID of the process that is not a worker, or 0 if there is none.
 func (v Victim) Supervisor() int {
 	for _, p := range v.Processes() {
 		if !p.Worker {
@@ -108,7 +109,7 @@ func (v Victim) Supervisor() int {
 	return 0
 }
 
-// Await waits for a worker that is not one of old.
+// Await waits for a worker whose ID is not in old, for at most the duration patience, and returns its ID.
 func (v Victim) Await(patience time.Duration, old ...int) (int, error) {
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		if pid := v.Serving(); pid != 0 && !slices.Contains(old, pid) {
@@ -118,16 +119,16 @@ func (v Victim) Await(patience time.Duration, old ...int) (int, error) {
 	return 0, fmt.Errorf("wait for a worker: none after %s (%v)", patience, v.Processes())
 }
 
-// Blow is a signal that was sent to the serving process.
+// Blow is a signal that was sent to the process that serves.
 type Blow struct {
-	At   time.Duration // as Now
+	At   time.Duration // time of the signal, as returned by Now
 	PID  int
-	Soon bool // the one before it had hardly begun to serve
+	Soon bool // the process had hardly begun to serve when the signal was sent
 }
 
-// Strike sends signals to the process that serves, each after a random time that is longest at most, until all are sent or stop
-// says so. Of eight, one comes at once: in the middle of a takeover. One of eight comes late, so that a supervisor sees
-// that its workers do not die of what they are given.
+// Strike sends n signals to the process that serves, each after a random time of at most longest. It ends earlier if stop
+// returns true. Of eight signals, one is sent immediately, in the middle of a takeover. Another one is sent late, so that the
+// supervisor sees that its workers can run for some time.
 func (v Victim) Strike(n int, sig syscall.Signal, longest time.Duration, rnd *rand.Rand, stop func() bool) ([]Blow, error) {
 	var blows []Blow
 	dead := 0
@@ -139,7 +140,7 @@ func (v Victim) Strike(n int, sig syscall.Signal, longest time.Duration, rnd *ra
 		case len(blows)%8 == 4:
 			wait += 1200 * time.Millisecond
 		}
-		if !soon { // the takeover is over when a process serves; what it does then is part of the random time
+		if !soon { // wait until a process serves; its next operations are part of the random time
 			if _, err := v.Await(30*time.Second, dead); err != nil {
 				return blows, err
 			}
@@ -151,14 +152,14 @@ func (v Victim) Strike(n int, sig syscall.Signal, longest time.Duration, rnd *ra
 		}
 		at := Now()
 		if err := syscall.Kill(pid, sig); err != nil {
-			continue // it ended on its own; its successor is next
+			continue // the process ended for another reason; continue with its successor
 		}
 		blows, dead = append(blows, Blow{at, pid, soon}), pid
 	}
 	return blows, nil
 }
 
-// Moments are when they fell.
+// Moments returns the times of the signals.
 func Moments(blows []Blow) []time.Duration {
 	var at []time.Duration
 	for _, b := range blows {

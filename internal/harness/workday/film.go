@@ -13,20 +13,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A step is filmed by stopping it after each system call that may have changed something (ptrace(2)).
+// A step is filmed: after each system call that may have changed something, the process is stopped (ptrace(2)) and the tree
+// is recorded.
 
-// temporary are the names that tools give to files of a moment.
+// temporary matches the names that tools give to temporary files.
 var temporary = regexp.MustCompile(`(^|/)(sed|\.merge_file_)[A-Za-z0-9]{6}$`)
 
-// settled is a path that is the same whenever the step is made.
+// settled returns the path without the random part of a temporary name, so that it is the same in each run of the step.
 func settled(path string) string { return temporary.ReplaceAllString(path, "$1$2") }
 
-// digest returns the id of a blob as git computes it.
+// digest returns the id that git computes for a blob.
 func digest(content []byte) string {
 	return fmt.Sprintf("%x", sha1.Sum(append(fmt.Appendf(nil, "blob %d\x00", len(content)), content...)))
 }
 
-// value is what a file is, read anew only if it may be another one.
+// value returns the mode and contents of a file as text. It reads the file only if the file may have changed since the last
+// call.
 func (f *film) value(path string) (string, error) {
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err != nil {
@@ -36,7 +38,7 @@ func (f *film) value(path string) (string, error) {
 	var clock unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_REALTIME, &clock)
 	was, ok := f.cache[path]
-	if now.value = was.value; ok && was == now && clock.Nano()-now.ctime > 50e6 { // file systems' clocks tick slowly
+	if now.value = was.value; ok && was == now && clock.Nano()-now.ctime > 50e6 { // do not cache a recent change, because the clocks of file systems are coarse
 		return was.value, nil
 	}
 	mode := "100644"
@@ -66,7 +68,7 @@ type callInfo struct {
 	_    [3]uint8
 	arch uint32
 	_    [2]uint64
-	nr   uint64 // when op is enter; of an exit it is the result
+	nr   uint64 // number of the system call if op is opEnter; its result if op is opExit
 	args [6]uint64
 	_    [2]uint64
 }
@@ -76,7 +78,7 @@ const (
 	opExit  = 2
 )
 
-// harmless are calls that change no file; of others it is looked.
+// harmless are system calls that change no file. After any other system call the tree is examined.
 var harmless = map[uint64]bool{
 	unix.SYS_READ: true, unix.SYS_PREAD64: true, unix.SYS_LSEEK: true, unix.SYS_MMAP: true, unix.SYS_MUNMAP: true, unix.SYS_MPROTECT: true, unix.SYS_BRK: true,
 	unix.SYS_RT_SIGACTION: true, unix.SYS_RT_SIGPROCMASK: true, unix.SYS_GETDENTS64: true, unix.SYS_FCNTL: true, unix.SYS_GETCWD: true, unix.SYS_EXECVE: true,
@@ -91,7 +93,7 @@ func init() {
 	}
 }
 
-// record makes a step and films it.
+// record runs a step and films it.
 func (f *film) record(ctx context.Context, e Entry) error {
 	failed := make(chan error, 1)
 	go func() { failed <- f.traced(ctx, e) }()
@@ -102,7 +104,7 @@ func (f *film) record(ctx context.Context, e Entry) error {
 }
 
 func (f *film) traced(ctx context.Context, e Entry) error {
-	runtime.LockOSThread() // the thread ends with us: what it traces belongs to no other process
+	runtime.LockOSThread() // the thread ends with the goroutine, so that no other goroutine runs on the tracing thread
 	if err := f.take(); err != nil {
 		return err
 	}
@@ -120,7 +122,7 @@ func (f *film) traced(ctx context.Context, e Entry) error {
 	if err := unix.PtraceSetOptions(first, options); err != nil {
 		return err
 	}
-	changing := map[int]bool{} // processes in a call that may change something
+	changing := map[int]bool{} // processes that are in a system call that may change something
 	known := map[int]bool{first: true}
 	pid, signal := first, 0
 	for {
@@ -151,7 +153,7 @@ func (f *film) traced(ctx context.Context, e Entry) error {
 				return err
 			}
 		case stop == unix.SIGTRAP && status.TrapCause() >= 0:
-		case stop == unix.SIGSTOP && !known[pid]: // it has just been made
+		case stop == unix.SIGSTOP && !known[pid]: // the process was just created
 			known[pid] = true
 		default:
 			known[pid] = true
@@ -160,7 +162,7 @@ func (f *film) traced(ctx context.Context, e Entry) error {
 	}
 }
 
-// call is called at the beginning and at the end of a system call.
+// call processes the beginning or the end of a system call.
 func (f *film) call(pid int, changing map[int]bool) error {
 	var info callInfo
 	if _, _, e := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_GET_SYSCALL_INFO, uintptr(pid), unsafe.Sizeof(info), uintptr(unsafe.Pointer(&info)), 0, 0); e != 0 {

@@ -4,5 +4,5 @@ package workday
 
 import "golang.org/x/sys/unix"
 
-// looking are calls of this architecture that only look.
+// looking are system calls of this architecture that change nothing.
 var looking = []uint64{unix.SYS_FSTATAT}

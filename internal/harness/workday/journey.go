@@ -20,27 +20,28 @@ import (
 	"github.com/artifactfs/artifactfs/internal/harness/torture"
 )
 
-// Journey is work that is interrupted by the death of everything, again and again, and goes on from what was saved in a
-// state directory that knows nothing of it. What comes back is compared with the ledger, with what stock git finds in the
-// checkpoint, and with what the same steps do on a plain file system.
+// Journey is work in a mount that is interrupted again and again because all processes are killed. After each kill, the
+// session is resumed in a new state directory. The restored state is compared with the ledger, with the checkpoint as stock
+// git reads it, and with the result of the same steps on a plain file system.
 type Journey struct {
-	Binary  string // artifactfs
-	Base    string // an empty directory for all that is needed; its name must not be long
-	Remote  string // that is mounted
+	Binary  string // path of artifactfs
+	Base    string // an empty directory for all files of the journey; its path must be short
+	Remote  string // remote that is mounted
 	Session string
 
-	// Saved is the session remote. "": the embedded one, whose path the next state directory is given; every kill is then
-	// that of a session of its own.
+	// Saved is the session remote. If it is "", the embedded one is used, whose path is passed to the next state directory;
+	// each kill then is the end of a separate session.
 	Saved string
 
-	// Objects are directories of objects of bare repositories: all that is mounted, and what is saved unless it is embedded.
+	// Objects are object directories of bare repositories: that of the mounted remote and, unless it is embedded, that of the
+	// session remote.
 	Objects []string
-	Copy    string // path of the session remote's repository; "": the embedded one
+	Copy    string // path of the session remote's repository; "": the embedded session remote
 
-	Flags    []string // of mount
+	Flags    []string // flags of the mount command
 	Seed     uint64
-	Longest  time.Duration // until a kill
-	Interval time.Duration // of the policy, and what a machine with much to do may add
+	Longest  time.Duration // maximum time until a kill
+	Interval time.Duration // interval of the checkpoint policy, plus the delay of a busy machine
 	Log      func(format string, args ...any)
 
 	rnd   *rand.Rand
@@ -48,22 +49,22 @@ type Journey struct {
 	tally Tally
 }
 
-// Tally sums up a Journey.
+// Tally contains the results of a Journey.
 type Tally struct {
 	Kills    int
-	Bare     int             // kills before there was anything to come back
-	Found    map[Finding]int // what a plain tree, in which all was done again, says of what came back
-	Recorded int             // States that are all that stock git finds in the checkpoint
-	Promises int             // that bound
-	Steps    int             // of the worker
-	Lost     time.Duration   // most of the work of one kill
-	Behind   time.Duration   // the oldest move of a ref that did not come back
+	Bare     int             // number of kills before there was a checkpoint
+	Found    map[Finding]int // number of restored states, by the finding of the oracle
+	Recorded int             // number of restored states that are equal to their checkpoint as stock git reads it
+	Promises int             // number of promises that were checked
+	Steps    int             // number of steps of the worker
+	Lost     time.Duration   // maximum time of work that one kill has lost
+	Behind   time.Duration   // maximum age of an update of a ref that was not restored
 	Resume   []time.Duration
 	Faults   []string
-	Commits  []string // that branches named a while before a kill
+	Commits  []string // commits that branches named some time before a kill
 }
 
-// Exact is how many States came back that are proved to have been there.
+// Exact returns the number of restored states that are proved to have existed.
 func (t Tally) Exact() int { return t.Found[Between] + t.Found[Moment] }
 
 func (t Tally) String() string {
@@ -75,7 +76,7 @@ func (t Tally) String() string {
 // hop is one state directory and its mount.
 type hop struct {
 	state, dir, ledger string
-	id, session        string // of the mount
+	id, session        string // name of the mount's home, and of its session
 	begin              State
 	took               time.Duration
 }
@@ -83,10 +84,10 @@ type hop struct {
 func (h *hop) beginning() string { return h.ledger + ".git" }
 func (h *hop) repo() string      { return filepath.Join(h.state, "mounts", h.id, "session.git") }
 
-// maxFaults are enough.
+// maxFaults is the number of faults after which a Journey ends.
 const maxFaults = 20
 
-// Run kills everything so often.
+// Run makes the given number of kills.
 func (j *Journey) Run(ctx context.Context, kills int) (Tally, error) {
 	j.rnd = rand.New(rand.NewPCG(j.Seed, 17))
 	j.tally.Found = map[Finding]int{}
@@ -106,7 +107,7 @@ func (j *Journey) Run(ctx context.Context, kills int) (Tally, error) {
 		}
 		from := j.Saved
 		if from == "" {
-			// Killed before there was anything to be saved, there is none.
+			// After a kill before the first checkpoint, there is no session repository.
 			if from = h.repo(); !exists(filepath.Join(from, "HEAD")) {
 				from = ""
 			}
@@ -134,7 +135,7 @@ func (j *Journey) Run(ctx context.Context, kills int) (Tally, error) {
 		}
 		if faults < len(j.tally.Faults) {
 			j.Log("%s", next.warnings())
-		} else { // what is faulty is left, to be looked at
+		} else { // a state directory with a fault is kept, so that it can be examined
 			if err := os.RemoveAll(h.state); err != nil {
 				return j.tally, err
 			}
@@ -149,11 +150,11 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// afs runs the program with a state directory and reads what it prints.
+// afs runs the program with a state directory and decodes its output.
 func (j *Journey) afs(ctx context.Context, h *hop, out any, args ...string) error {
 	cmd := exec.CommandContext(ctx, j.Binary, append([]string{"--state", h.state}, args...)...)
 	cmd.Dir, cmd.Env = j.Base, gittest.Env()
-	cmd.WaitDelay = time.Second // a daemon that it started has its output
+	cmd.WaitDelay = time.Second // a daemon that the command has started may keep its output open
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	printed, err := cmd.Output()
@@ -169,7 +170,7 @@ func (j *Journey) afs(ctx context.Context, h *hop, out any, args ...string) erro
 	return nil
 }
 
-// mount begins or goes on in a new state directory.
+// mount starts or resumes a session in a new state directory.
 func (j *Journey) mount(ctx context.Context, saved string) (*hop, error) {
 	j.hops++
 	h := &hop{state: filepath.Join(j.Base, fmt.Sprintf("s%d", j.hops)), dir: filepath.Join(j.Base, fmt.Sprintf("m%d", j.hops)), ledger: filepath.Join(j.Base, fmt.Sprintf("l%d", j.hops))}
@@ -177,7 +178,7 @@ func (j *Journey) mount(ctx context.Context, saved string) (*hop, error) {
 	if j.Saved == "" && saved == "" {
 		session = fmt.Sprintf("%s%d", session, j.hops)
 	} else if j.Saved == "" {
-		session = filepath.Base(filepath.Dir(saved)) // home and session have one name
+		session = filepath.Base(filepath.Dir(saved)) // the home has the name of the session
 	}
 	args := append([]string{"mount", j.Remote, h.dir, "--json", "--session", session}, j.Flags...)
 	if saved != "" {
@@ -193,9 +194,9 @@ func (j *Journey) mount(ctx context.Context, saved string) (*hop, error) {
 	return h, nil
 }
 
-// work runs a worker until everything is killed.
+// work runs a worker until all processes are killed. It returns the time of the kill.
 func (j *Journey) work(ctx context.Context, h *hop) (killed time.Time, err error) {
-	if _, err := run(ctx, h.dir, nil, "git", "rev-parse", "--git-dir"); err != nil { // which waits until there is one
+	if _, err := run(ctx, h.dir, nil, "git", "rev-parse", "--git-dir"); err != nil { // waits until the git directory exists
 		return killed, err
 	}
 	if err := keepBeginning(ctx, h.dir, filepath.Join(h.state, "mounts", h.id, "git"), h.beginning()); err != nil {
@@ -229,7 +230,7 @@ func (j *Journey) work(ctx context.Context, h *hop) (killed time.Time, err error
 			syscall.Kill(p.PID, syscall.SIGKILL)
 		}
 	}
-	if ended { // a worker that ends after the kill saw a mount without a daemon, where git finds no repository
+	if ended { // if the worker ends after the kill, it has seen a mount without a daemon, in which git finds no repository
 		j.tally.Faults = append(j.tally.Faults, "the worker ended: "+w.stderr.String())
 	}
 	if err := unix.Unmount(h.dir, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
@@ -239,7 +240,7 @@ func (j *Journey) work(ctx context.Context, h *hop) (killed time.Time, err error
 	return killed, ctx.Err()
 }
 
-// judge compares what came back with what was there.
+// judge compares the restored state with the ledger.
 func (j *Journey) judge(ctx context.Context, before, after *hop, killed time.Time) error {
 	ledger, err := ReadLedger(before.ledger)
 	if err != nil {
@@ -247,7 +248,7 @@ func (j *Journey) judge(ctx context.Context, before, after *hop, killed time.Tim
 	}
 	if len(ledger) == 0 || ledger[0].Begins {
 		ledger = slices.Insert(ledger, 0, Entry{Step: "begin", State: before.begin})
-	} else if ledger[0].Fault != "" { // it was killed before it had looked at the tree
+	} else if ledger[0].Fault != "" { // the worker was killed before it had recorded the first state
 		ledger[0].State = before.begin
 	}
 	state, err := Look(ctx, after.dir)
@@ -264,7 +265,7 @@ func (j *Journey) judge(ctx context.Context, before, after *hop, killed time.Tim
 	if err := j.afs(ctx, after, &log, "session", "log", after.dir, "--json"); err != nil {
 		return err
 	}
-	if _, err := run(ctx, after.dir, nil, "git", "for-each-ref", "--format=%(objecttype)"); err != nil { // what a ref names is there
+	if _, err := run(ctx, after.dir, nil, "git", "for-each-ref", "--format=%(objecttype)"); err != nil { // checks that every ref names an existing object
 		j.tally.Faults = append(j.tally.Faults, fmt.Sprintf("kill %d (%s, then %s): %v", j.tally.Kills, before.state, after.state, err))
 	}
 	s := Saved{State: state, Tree: state.Tree, Head: state.Head, Branch: trimHeads(state.Branch)}
@@ -305,7 +306,8 @@ func (j *Journey) judge(ctx context.Context, before, after *hop, killed time.Tim
 	return nil
 }
 
-// prove asks stock git and a plain tree about what came back, and adds to the faults.
+// prove compares the restored state with stock git's view of the checkpoint and with a plain tree. It adds differences to the
+// faults.
 func (j *Journey) prove(ctx context.Context, before *hop, ledger []Entry, s Saved, v *Verdict) (Finding, string, error) {
 	repo := j.Copy
 	if repo == "" {
@@ -344,7 +346,7 @@ func (j *Journey) prove(ctx context.Context, before *hop, ledger []Entry, s Save
 	return finding, why, nil
 }
 
-// moment is the time in a ULID: to the millisecond, where commits have seconds.
+// moment returns the time in a ULID, which has milliseconds, whereas commits have seconds.
 func moment(id string) time.Time {
 	const digits = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 	var ms int64
@@ -354,7 +356,7 @@ func moment(id string) time.Time {
 	return time.UnixMilli(ms)
 }
 
-// warnings are what the daemon of a hop found worth a warning.
+// warnings returns the lines of the daemon's log above the level info.
 func (h *hop) warnings() string {
 	text, _ := os.ReadFile(filepath.Join(h.state, "log", "daemon.log"))
 	var kept strings.Builder
@@ -366,7 +368,7 @@ func (h *hop) warnings() string {
 	return kept.String()
 }
 
-// leave ends a hop.
+// leave unmounts everything of a hop and removes its state directory.
 func (j *Journey) leave(ctx context.Context, h *hop) error {
 	err := j.afs(ctx, h, nil, "unmount", "--all")
 	if err != nil {

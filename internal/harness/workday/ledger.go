@@ -12,22 +12,22 @@ import (
 type Entry struct {
 	At     time.Time `json:"at"`
 	Step   string    `json:"step"`
-	Begins bool      `json:"begins,omitempty"` // the step does, at that time; State is not told
-	Script string    `json:"script,omitempty"` // of a step that begins
-	Moment int64     `json:"moment,omitempty"` // date of the step's commits, in seconds since 1970
-	State  State     `json:"state,omitzero"`   // after the step
+	Begins bool      `json:"begins,omitempty"` // the line is for the start of a step; State is not set
+	Script string    `json:"script,omitempty"` // shell script of the step
+	Moment int64     `json:"moment,omitempty"` // time for the commits of the step, in seconds since 1970
+	State  State     `json:"state,omitzero"`   // state after the step
 
-	// Of a promise: since when the State was as it is, the checkpoint that holds it if it is known, and whether it is on the
-	// session remote.
+	// For a promise: the time since which the tree is in this State, the checkpoint that contains it if the checkpoint is
+	// known, and whether the checkpoint is on the session remote.
 	Promise    bool      `json:"promise,omitempty"`
 	Since      time.Time `json:"since,omitzero"`
 	Checkpoint string    `json:"point,omitempty"`
 	Synced     bool      `json:"synced,omitempty"`
 
-	Fault string `json:"fault,omitempty"` // that the worker saw: the tree did not behave
+	Fault string `json:"fault,omitempty"` // fault that the worker has seen in the tree; "": none
 }
 
-// ledger is written line by line: what is there outlives the writer.
+// ledger is a file to which lines are appended. The lines survive the death of the writer.
 type ledger struct{ *os.File }
 
 func (l ledger) add(e Entry) error {
@@ -38,7 +38,7 @@ func (l ledger) add(e Entry) error {
 	return err
 }
 
-// ReadLedger reads what a worker wrote. A line that its end cut off is left out.
+// ReadLedger reads the lines that a worker has written. It leaves out an incomplete last line.
 func ReadLedger(path string) ([]Entry, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {

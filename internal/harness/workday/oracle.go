@@ -15,11 +15,11 @@ import (
 type Finding int
 
 const (
-	Undecided Finding = iota // the comparison has no result
-	Between                  // it was so between two steps
-	Moment                   // it was so at one moment of a step
-	Blend                    // all of it was so in a step, but not all at one moment
-	Never                    // something of it never was
+	Undecided Finding = iota // the plain tree cannot decide
+	Between                  // the State existed between two steps
+	Moment                   // the State existed at one moment of a step
+	Blend                    // all parts of the State existed in a step, but not at the same moment
+	Never                    // a part of the State never existed
 )
 
 func (f Finding) String() string {
@@ -28,19 +28,21 @@ func (f Finding) String() string {
 
 // oracle repeats the steps of a ledger on a plain file system, and finds the moment that a restored State is of.
 type oracle struct {
-	scratch   string   // a directory that is there for it
-	beginning string   // see keepBeginning
-	objects   []string // directories of all objects that a step may need, and of what came back
-	ledger    []Entry  // the first entry is the State that it begins with
+	scratch   string   // temporary directory of the oracle
+	beginning string   // directory that keepBeginning has written
+	objects   []string // directories with all objects that a step may need, and those of the restored state
+	ledger    []Entry  // ledger, whose first entry is the State at the beginning
 }
 
-// before and behind say how far the step that a checkpoint is of may be from the time of the checkpoint.
+// before and behind are the maximum distances, in both directions, between a step and a checkpoint that was made during the
+// step.
 const (
 	before = 3 * time.Second
 	behind = 500 * time.Millisecond
 )
 
-// ask says what a State is of that a checkpoint at some time gave. exact is the entry of the ledger that has that State; -1: none.
+// ask returns how the restored State s is related to the steps of the ledger. exact is the entry of the ledger with the same
+// State; -1: none.
 func (o *oracle) ask(ctx context.Context, s Saved, exact int) (Finding, string, error) {
 	p, err := newPlain(ctx, filepath.Join(o.scratch, "plain"), o.beginning, o.ledger[0].State.Tree, o.objects)
 	if err != nil {
@@ -56,7 +58,7 @@ func (o *oracle) ask(ctx context.Context, s Saved, exact int) (Finding, string, 
 	if d, err := agrees(0); err != nil || d != "" {
 		return Undecided, "the plain tree begins otherwise: " + d, err
 	}
-	first := exact + 1 // entry that is not made again as it is
+	first := exact + 1 // entry of the first step that is filmed instead of only repeated
 	if exact < 0 {
 		exact = -1
 		first = slices.IndexFunc(o.ledger, func(e Entry) bool { return e.Begins })
@@ -96,7 +98,7 @@ func (o *oracle) ask(ctx context.Context, s Saved, exact int) (Finding, string, 
 	return o.compare(ctx, f, s.State)
 }
 
-// compare looks for a State in a film.
+// compare searches for a State in a film.
 func (o *oracle) compare(ctx context.Context, f *film, s State) (Finding, string, error) {
 	env := []string{"GIT_ALTERNATE_OBJECT_DIRECTORIES=" + strings.Join(o.objects, ":")}
 	listed, err := run(ctx, f.p.dir, env, "git", "-c", "core.quotePath=false", "ls-tree", "-r", s.Tree)
@@ -109,7 +111,7 @@ func (o *oracle) compare(ctx context.Context, f *film, s State) (Finding, string
 		fields := strings.Fields(about)
 		files[settled(path)] = fields[0] + " " + fields[2]
 	}
-	indexes := map[string]bool{} // that are like s.Index
+	indexes := map[string]bool{} // whether each index of the film is equal to s.Index, by its key
 	for key, content := range f.indexes {
 		like, err := f.isIndex(ctx, content, s.Index)
 		if err != nil {
@@ -126,7 +128,7 @@ func (o *oracle) compare(ctx context.Context, f *film, s State) (Finding, string
 		}
 		hasFiles, hasRefs, hasIndex, hasUnder = hasFiles || isFiles, hasRefs || isRefs, hasIndex || isIndex, hasUnder || isUnder
 	}
-	var parts []string // that are of no moment as a whole
+	var parts []string // parts of the State that no single view has as a whole
 	if !hasFiles {
 		for path, value := range files {
 			if !slices.ContainsFunc(f.views, func(v view) bool { return v.files[path] == value }) {
@@ -163,7 +165,7 @@ func (o *oracle) compare(ctx context.Context, f *film, s State) (Finding, string
 	return Blend, fmt.Sprintf("%d moments; of several: %s", len(f.views), strings.Join(parts, ", ")), nil
 }
 
-// isIndex reports whether git lists an index as expected.
+// isIndex reports whether git lists the given entries for an index file with these contents.
 func (f *film) isIndex(ctx context.Context, content []byte, want []string) (bool, error) {
 	if len(content) == 0 {
 		return len(want) == 0, nil

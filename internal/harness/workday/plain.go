@@ -11,18 +11,18 @@ import (
 	"strings"
 )
 
-// plain is a working tree on a plain file system, in which the steps of a ledger are made once more: whatever the tree
-// that is judged made of them, this is what they do.
+// plain is a working tree on a plain file system, in which the steps of a ledger are repeated. Its results are the correct
+// ones for the tree that is tested.
 type plain struct {
 	dir string
 }
 
-// emptyDirs is the file of a beginning that lists the empty directories of the working tree, which checkpoints hold and git
-// does not: `mv a b` does another thing where b is one.
+// emptyDirs is the name of a file with the empty directories of the working tree, which checkpoints contain and git does not.
+// They matter, because `mv a b` has another effect if b is an empty directory.
 const emptyDirs = "empty-directories"
 
-// keepBeginning copies what a git directory has beside objects, and the names of empty directories in dir, so that a plain tree
-// can begin like it later.
+// keepBeginning copies the files of a git directory except its objects, and the names of empty directories in dir, so that a
+// plain tree can begin with the same state later.
 func keepBeginning(ctx context.Context, dir, gitDir, to string) error {
 	if err := os.MkdirAll(to, 0o755); err != nil {
 		return err
@@ -46,7 +46,8 @@ func keepBeginning(ctx context.Context, dir, gitDir, to string) error {
 	return nil
 }
 
-// newPlain makes a plain tree like the one that begins a ledger. Objects are directories that have all it may take.
+// newPlain makes a plain tree with the state at the beginning of a ledger. objects are directories with all objects that it
+// may need.
 func newPlain(ctx context.Context, dir, beginning string, tree string, objects []string) (*plain, error) {
 	gitDir := filepath.Join(dir, ".git")
 	do := func(env []string, args ...string) (string, error) { return run(ctx, dir, env, args...) }
@@ -60,7 +61,7 @@ func newPlain(ctx context.Context, dir, beginning string, tree string, objects [
 	if err != nil {
 		return nil, err
 	}
-	// What branches follow, and what a name without a branch may stand for.
+	// Keep the settings of branches and of the remote origin. They determine upstreams, and the meaning of short names.
 	var config strings.Builder
 	keep := false
 	for line := range strings.Lines(string(had)) {
@@ -110,24 +111,25 @@ func newPlain(ctx context.Context, dir, beginning string, tree string, objects [
 			return nil, err
 		}
 	}
-	// The index has the stat data of the tree that it was copied from. A file that is assumed unchanged from a later step on
-	// would keep it, and a revert or merge would then refuse to touch the file. Changed files give exit code 1.
+	// The index contains the stat data of the tree from which it was copied. If a later step marks a file as assumed
+	// unchanged, these data would remain, and a revert or merge would refuse to change the file. The exit code is 1 if files
+	// have changed.
 	_, _ = do(nil, "git", "update-index", "-q", "--refresh")
 	return &plain{dir}, os.Remove(filepath.Join(gitDir, "index.plain"))
 }
 
-// make makes a step.
+// make runs a step. Its exit status is ignored, because steps may fail.
 func (p *plain) make(ctx context.Context, e Entry) { _ = e.command(ctx, p.dir).Run() }
 
-// view is what there is at one moment, without asking git.
+// view is the state at one moment, which was read without git.
 type view struct {
-	files map[string]string // "MODE CONTENT" of paths that git does not ignore
-	refs  string            // HEAD, branches, tags, notes, stashes
-	index string            // key of its content in film.indexes
-	under string            // what is under way
+	files map[string]string // "MODE CONTENT" by path, for paths that git does not ignore
+	refs  string            // HEAD, branches, tags, notes and stashes
+	index string            // key of the index's contents in film.indexes
+	under string            // files of the operation in progress
 }
 
-// film are the views of the moments of a few steps.
+// film contains the views at all moments of a few steps.
 type film struct {
 	p       *plain
 	views   []view
@@ -146,7 +148,7 @@ func newFilm(p *plain) *film {
 	return &film{p: p, indexes: map[string][]byte{}, cache: map[string]cached{}}
 }
 
-// take adds what there is now, if anything is new.
+// take adds a view of the current state, if it differs from the previous view.
 func (f *film) take() error {
 	v := view{files: map[string]string{}}
 	root := f.p.dir
@@ -202,7 +204,7 @@ func (v view) same(o view) bool {
 	return true
 }
 
-// refsIn returns what a git directory's HEAD, refs and stashes are, as State has them.
+// refsIn returns the values of HEAD, refs and stashes of a git directory in the form that State has.
 func refsIn(gitDir string) (string, error) {
 	refs := map[string]string{}
 	packed, err := os.ReadFile(filepath.Join(gitDir, "packed-refs"))
@@ -258,7 +260,7 @@ func refsIn(gitDir string) (string, error) {
 	return s.refsKey(), nil
 }
 
-// refsKey returns all data of s about refs as text.
+// refsKey returns the values of HEAD, refs and stashes as one text.
 func (s State) refsKey() string {
 	refs := slices.Clone(s.Refs)
 	slices.Sort(refs)

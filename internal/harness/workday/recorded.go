@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// recorded is the newest checkpoint of a session's lanes as stock git finds it in a repository (doc/sessions.md), without what
-// only files tell: Status.
+// recorded returns the newest checkpoint in the lanes of a session, as stock git reads it from a repository
+// (doc/sessions.md). It leaves Status unset, which depends on the files.
 func recorded(ctx context.Context, repo, session string) (id string, s State, err error) {
 	var failed error
 	git := func(args ...string) string {
@@ -132,8 +132,9 @@ func (s State) asRecorded(is State) string {
 	return s.Differs(is)
 }
 
-// filesOf returns a tree of a repository without its empty directories, which stock git does not know. The index is made of the
-// files: behind git read-tree it would remember the tree, and git write-tree return that.
+// filesOf returns a tree of a repository without its empty directories, which stock git does not support. It makes the index
+// from the list of files, because after git read-tree the index would contain the tree's id, and git write-tree would return
+// that id.
 func filesOf(ctx context.Context, repo, tree string) (string, error) {
 	scratch, err := os.MkdirTemp("", "workday-*")
 	if err != nil {
@@ -147,7 +148,7 @@ func filesOf(ctx context.Context, repo, tree string) (string, error) {
 	return run(ctx, repo, env, "git", "write-tree", "--missing-ok")
 }
 
-// filesOfCheckpoint is filesOf for a checkpoint of the mount at dir.
+// filesOfCheckpoint is like filesOf, for a checkpoint of the mount at dir.
 func filesOfCheckpoint(ctx context.Context, dir, tree string) (string, error) {
 	common, err := run(ctx, dir, nil, "git", "rev-parse", "--path-format=absolute", "--git-common-dir")
 	if err != nil {

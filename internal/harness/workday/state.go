@@ -1,15 +1,15 @@
-// Package workday plays a user who works in a git working tree with shell tools and stock git, keeps a ledger of what
-// the tree was after each step, and says whether what was saved of it came back right. It judges a program that saves
-// work while all of it may be killed at any moment.
+// Package workday simulates a user who works in a git working tree with shell tools and stock git. It keeps a ledger of the
+// state of the tree after each step, and checks whether a saved state was restored correctly. It tests a program that saves
+// work although all processes may be killed at any moment.
 //
-// Terms: a State is what stock git and the file system say of a working tree. A step is one command of the worker. The
-// ledger is a file outside of the tree that outlives the worker: a line before each step and one with the State after
-// it. The oracle makes the steps of a ledger again on a plain file system; a step that was under way is filmed there, and
-// what came back has to be of a moment in the film. A promise is a line about a command that returned: from then on
-// the State in it must not get lost.
+// Terms: a State is the state of a working tree as stock git and the file system show it. A step is one command of the
+// worker. The ledger is a file outside of the tree that survives the worker: it has a line before each step, and a line with
+// the State after the step. The oracle repeats the steps of a ledger on a plain file system. It films the step that was in
+// progress, and the restored state must be the state at a moment in the film. A promise is a line about a command that has
+// returned: after it, the State in this line must not be lost.
 //
-// The worker is a process of its own, so that it can be killed with all it has started. A program that uses this package
-// calls Main first: the worker is that program again.
+// The worker is a separate process, so that it can be killed with all processes that it has started. A program that uses this
+// package calls Main first, because the worker is a process of the same program.
 package workday
 
 import (
@@ -28,22 +28,22 @@ import (
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 )
 
-// State is what stock git and the file system say of a working tree.
+// State is the state of a working tree as stock git and the file system show it.
 type State struct {
-	Tree      string   `json:"tree"`      // that a commit of all files would have; those that git ignores are none
-	Head      string   `json:"head"`      // commit; "": unborn
-	Branch    string   `json:"branch"`    // full name of the ref that HEAD names; "": detached
-	Refs      []string `json:"refs"`      // "ID NAME", without those of remotes
-	Stashes   []string `json:"stashes"`   // "ID MESSAGE", newest first
-	Index     []string `json:"index"`     // as git ls-files --stage -v prints it
-	Status    []string `json:"status"`    // as git status --porcelain prints it
-	Operation []string `json:"operation"` // files of one under way, "NAME HASH"
+	Tree      string   `json:"tree"`      // tree of a commit with all files except those that git ignores
+	Head      string   `json:"head"`      // commit of HEAD; "": the branch is unborn
+	Branch    string   `json:"branch"`    // full name of the ref that HEAD names; "": HEAD is detached
+	Refs      []string `json:"refs"`      // "ID NAME" for each ref, without those of remotes
+	Stashes   []string `json:"stashes"`   // "ID MESSAGE" for each stash, newest first
+	Index     []string `json:"index"`     // output of git ls-files --stage -v
+	Status    []string `json:"status"`    // output of git status --porcelain
+	Operation []string `json:"operation"` // "NAME HASH" for each file of the operation in progress
 }
 
-var errComplaint = errors.New("it complains") // and does not fail
+var errComplaint = errors.New("it complains") // git printed an error, but exited with 0
 
-// Look asks stock git for the State of the tree at dir. It changes nothing there, and asks nothing of the program that
-// is judged but to read files.
+// Look determines the State of the tree at dir with stock git. It changes nothing in the tree, and uses the program that is
+// tested only by reading files.
 func Look(ctx context.Context, dir string) (State, error) {
 	var s State
 	var failed error
@@ -82,7 +82,7 @@ func Look(ctx context.Context, dir string) (State, error) {
 	return s, nil
 }
 
-// tree is what git makes of all files, with an index and a place for objects that are thrown away.
+// tree returns the id of the tree that git creates from all files. It uses a temporary index and object directory.
 func tree(ctx context.Context, dir, gitDir, common string, flagged bool) (string, error) {
 	scratch, err := os.MkdirTemp("", "workday-*")
 	if err != nil {
@@ -101,11 +101,11 @@ func tree(ctx context.Context, dir, gitDir, common string, flagged bool) (string
 		return "", err
 	}
 	env := []string{"GIT_INDEX_FILE=" + index, "GIT_OBJECT_DIRECTORY=" + objects, "GIT_ALTERNATE_OBJECT_DIRECTORIES=" + filepath.Join(common, "objects")}
-	for _, flag := range []string{"assume-unchanged", "skip-worktree"} { // they would hide what the files are
+	for _, flag := range []string{"assume-unchanged", "skip-worktree"} { // such entries would hide changes of the files
 		if !flagged {
 			break
 		}
-		// Without paths in conflict, which git cannot mark.
+		// Paths in conflict are left out, because git cannot mark them.
 		mark := `git ls-files --stage -z | sed -z -n 's/^[0-7]* [0-9a-f]* 0\t//p' | git update-index -z --no-` + flag + ` --stdin`
 		if _, err := run(ctx, dir, env, "sh", "-c", mark); err != nil {
 			return "", err
@@ -117,7 +117,7 @@ func tree(ctx context.Context, dir, gitDir, common string, flagged bool) (string
 	return run(ctx, dir, env, "git", "write-tree", "--missing-ok")
 }
 
-// underWay are the files and directories of a git directory that say what is going on.
+// underWay are the files and directories of a git directory that describe an operation in progress.
 var underWay = []string{"MERGE_HEAD", "MERGE_MSG", "MERGE_MODE", "CHERRY_PICK_HEAD", "REVERT_HEAD", "BISECT_LOG", "BISECT_START", "rebase-merge", "rebase-apply", "sequencer"}
 
 func operation(gitDir string) ([]string, error) {
@@ -145,7 +145,7 @@ func operation(gitDir string) ([]string, error) {
 	return found, nil
 }
 
-// Differs returns how other differs from s, or "" if they are equal.
+// Differs describes how the State other differs from s. It returns "" if they are equal.
 func (s State) Differs(other State) string {
 	var all []string
 	for _, c := range []struct{ what, a, b string }{{"tree", s.Tree, other.Tree}, {"HEAD", s.Head, other.Head}, {"branch", s.Branch, other.Branch}} {
@@ -164,7 +164,7 @@ func (s State) Differs(other State) string {
 	return strings.Join(all, "; ")
 }
 
-// short is enough to see what it is about.
+// short returns the first lines of a list, for messages.
 func short(lines []string) []string { return lines[:min(len(lines), 8)] }
 
 func without(a, b []string) []string {
@@ -178,14 +178,14 @@ func lines(text string) []string {
 	return strings.Split(text, "\n")
 }
 
-// run runs a program in dir under gittest.Env and returns what it printed, without the last newline.
+// run runs a program in dir with the environment gittest.Env, and returns its output without the last newline.
 func run(ctx context.Context, dir string, env []string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Dir, cmd.Env = dir, append(gittest.Env(), env...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	err := cmd.Run()
-	if err == nil && bytes.Contains(stderr.Bytes(), []byte("error: ")) { // a file that cannot be read is one that has changed, to git status
+	if err == nil && bytes.Contains(stderr.Bytes(), []byte("error: ")) { // git status treats a file that it cannot read as changed
 		err = errComplaint
 	}
 	if err != nil {
@@ -194,7 +194,7 @@ func run(ctx context.Context, dir string, env []string, args ...string) (string,
 	return strings.TrimSuffix(stdout.String(), "\n"), nil
 }
 
-// exact is a blob to its last byte.
+// exact returns the contents of a blob, including a final newline.
 func exact(ctx context.Context, repo, name string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, "git", "--git-dir="+repo, "cat-file", "blob", name)
 	cmd.Env = gittest.Env()

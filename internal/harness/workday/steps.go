@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// step is a kind of thing that a user does in a working tree: it returns a script. "" is nothing to be done now.
+// step is a kind of action of a user in a working tree. script returns a shell script, or "" if the action is not possible
+// now.
 type step struct {
 	name   string
 	often  int
@@ -98,7 +99,7 @@ var steps = []step{
 	{"look", 2, func(w *working) string { return "git status && git log -3 --stat && git diff && git diff --cached" }},
 }
 
-// choose returns a step that can be made now.
+// choose returns the name and the script of a random step that is possible now.
 func (w *working) choose() (name, script string) {
 	all := 0
 	for _, s := range steps {
@@ -123,7 +124,7 @@ func (w *working) name(kind string) string {
 	return fmt.Sprintf("%s%d", kind, w.made)
 }
 
-// look below what is there: names of the worker's own and of the repository, none of which a shell has to be told of.
+// among returns the paths of files and directories for which want returns true. Their names need no quoting in a shell.
 func (w *working) among(want func(os.FileInfo) bool) []string {
 	var found []string
 	filepath.Walk(".", func(path string, info os.FileInfo, err error) error {
@@ -142,7 +143,7 @@ func (w *working) among(want func(os.FileInfo) bool) []string {
 	return found
 }
 
-// file is a regular one; there is always one to be had.
+// file returns a random regular file. If there is none, it returns a new name.
 func (w *working) file() string {
 	all := w.among(func(i os.FileInfo) bool { return i.Mode().IsRegular() })
 	if len(all) == 0 {
@@ -151,13 +152,13 @@ func (w *working) file() string {
 	return all[w.rnd.IntN(len(all))]
 }
 
-// dir is a directory, "." among them.
+// dir returns a random directory, which may be ".".
 func (w *working) dir() string {
 	all := append(w.among(func(i os.FileInfo) bool { return i.IsDir() }), ".")
 	return all[w.rnd.IntN(len(all))]
 }
 
-// branch is a local one.
+// branch returns a random local branch.
 func (w *working) branch() string {
 	all := []string{"main"}
 	for _, r := range w.state.Refs {

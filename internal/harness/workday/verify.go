@@ -6,42 +6,42 @@ import (
 	"time"
 )
 
-// Saved is a checkpoint that was found after the worker was killed, and the State of the tree that was made of it.
+// Saved is a checkpoint that was found after the worker was killed, and the State of the tree that was restored from it.
 type Saved struct {
 	ID     string
 	Time   time.Time
 	Tree   string
 	Head   string
-	Branch string // short
+	Branch string // short name of the branch
 	State  State
 }
 
-// Limits say what may be lost.
+// Limits states what may be lost.
 type Limits struct {
 	Killed   time.Time
-	Interval time.Duration // no State that was there so long before Killed may be
-	Local    bool          // promises bind that did not say that it is on the session remote, too
+	Interval time.Duration // a State that existed for this time before Killed must not be lost
+	Local    bool          // promises bind even if they do not state that the checkpoint is on the session remote
 }
 
-// Verdict is the result of verifying a restored state.
+// Verdict is the result of Judge.
 type Verdict struct {
 	Faults []string
-	Exact  bool          // the State is one of the ledger's, in all; else the checkpoint is of the middle of a step
-	Lost   time.Duration // of work: from the first State that did not come back until Killed
-	Newer  int           // promises that bound
-	At     int           // the entry of the ledger whose State it is; -1: none
-	Behind time.Duration // how long before the kill the first ref was moved that did not come back so
+	Exact  bool          // the State is equal to a State of the ledger; otherwise the checkpoint was made during a step
+	Lost   time.Duration // time between the first State that was not restored and Killed
+	Newer  int           // number of promises that were checked
+	At     int           // entry of the ledger with the restored State; -1: none
+	Behind time.Duration // time between the first update of a ref that was not restored and Killed
 }
 
-// aside is how far the time of a checkpoint may be from the moment whose files it holds.
+// aside is the maximum difference between the time of a checkpoint and the moment whose files it contains.
 const aside = 500 * time.Millisecond
 
-// Judge compares what was found with a ledger.
+// Judge compares the restored State with a ledger.
 func Judge(ledger []Entry, s Saved, l Limits) Verdict {
 	v := Verdict{At: -1}
 	fault := func(format string, args ...any) { v.Faults = append(v.Faults, fmt.Sprintf(format, args...)) }
 	for _, e := range ledger {
-		if e.Fault != "" && e.At.Before(l.Killed) { // a mount without a daemon shows no tree
+		if e.Fault != "" && e.At.Before(l.Killed) { // later faults do not count, because a mount without a daemon shows no tree
 			fault("while at work, %s: %s", e.Step, e.Fault)
 		}
 	}
@@ -51,14 +51,14 @@ func Judge(ledger []Entry, s Saved, l Limits) Verdict {
 		}
 	}
 
-	// States that were so at the time of the checkpoint.
+	// Find the States that existed at the time of the checkpoint.
 	from, to := s.Time.Add(-aside), s.Time.Add(aside)
-	var begun time.Time // of a step, while it is under way
+	var begun time.Time // start of the step in progress
 	var at []int
 	mid := false
 	known := slices.IndexFunc(ledger, func(e Entry) bool { return s.ID != "" && e.Checkpoint == s.ID })
 	for i, e := range ledger {
-		until := l.Killed // e.State was so until the next step began
+		until := l.Killed // e.State existed until the next step began
 		for _, next := range ledger[i+1:] {
 			if next.Begins {
 				until = next.At
@@ -106,7 +106,7 @@ func Judge(ledger []Entry, s Saved, l Limits) Verdict {
 		}
 	}
 
-	// What came later than what came back.
+	// Find the States that are newer than the restored one.
 	var lost time.Time
 	for i, e := range ledger {
 		same := e.State.Differs(s.State) == ""
@@ -136,7 +136,7 @@ func trimHeads(ref string) string {
 	return ref
 }
 
-// Commits are those that branches named in States of a ledger, at the latest so long before the kill.
+// Commits returns the commits that branches named in the States of a ledger before the time until.
 func Commits(ledger []Entry, until time.Time) []string {
 	seen := map[string]bool{}
 	var all []string

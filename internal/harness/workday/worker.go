@@ -18,19 +18,19 @@ import (
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 )
 
-// Options say who works where.
+// Options are the options of a worker.
 type Options struct {
-	Dir     string        // the working tree
-	Ledger  string        // a file that is made or added to
-	Program []string      // command and arguments of the program that saves the tree, such as `artifactfs --state DIR`; none: nobody is asked to
-	Seed    uint64        // of all that is random
-	Steps   int           // to be made; 0: until killed
-	Pause   time.Duration // longest one between steps
+	Dir     string        // working tree
+	Ledger  string        // path of the ledger, which is created or extended
+	Program []string      // command and arguments of the program that saves the tree, such as `artifactfs --state DIR`; none: nothing is saved
+	Seed    uint64        // seed of the random choices
+	Steps   int           // number of steps; 0: until the worker is killed
+	Pause   time.Duration // maximum pause between two steps
 }
 
-const workerVar = "ARTIFACTFS_WORKDAY" // has the Options of a process that is a worker
+const workerVar = "ARTIFACTFS_WORKDAY" // contains the Options of a process that is a worker
 
-// Main is called first by programs that use this package. It does not return in a process that is a worker.
+// Main must be called first by programs that use this package. In the process of a worker it does not return.
 func Main() {
 	spec := os.Getenv(workerVar)
 	if spec == "" {
@@ -49,22 +49,22 @@ func Main() {
 	os.Exit(0)
 }
 
-// Worker is one at work.
+// Worker is a running worker.
 type Worker struct {
 	cmd    *exec.Cmd
 	stderr strings.Builder
 }
 
-// Start begins a worker's day.
+// Start starts a worker.
 func Start(o Options) (*Worker, error) {
 	spec, err := json.Marshal(o)
 	if err != nil {
 		return nil, fmt.Errorf("start worker: %w", err)
 	}
 	w := &Worker{cmd: exec.Command("/proc/self/exe")}
-	w.cmd.Args[0] = "workday"                                                                       // for ps
-	w.cmd.Env = append(gittest.Env(), workerVar+"="+string(spec), "TMPDIR="+filepath.Dir(o.Ledger)) // what it leaves when it is killed
-	w.cmd.Dir, w.cmd.Stderr = "/", &w.stderr                                                        // it goes into the tree by itself: who starts it must not wait for the tree
+	w.cmd.Args[0] = "workday"                                                                       // name of the process in the output of ps
+	w.cmd.Env = append(gittest.Env(), workerVar+"="+string(spec), "TMPDIR="+filepath.Dir(o.Ledger)) // directory for the temporary files that a killed worker leaves
+	w.cmd.Dir, w.cmd.Stderr = "/", &w.stderr                                                        // the worker itself changes to the tree, because this process must not wait for the tree
 	w.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	w.cmd.WaitDelay = time.Second
 	if err := w.cmd.Start(); err != nil {
@@ -73,20 +73,20 @@ func Start(o Options) (*Worker, error) {
 	return w, nil
 }
 
-// Kill ends the worker and all it has started, at once.
+// Kill kills the worker and all processes that it has started.
 func (w *Worker) Kill() {
 	syscall.Kill(-w.cmd.Process.Pid, syscall.SIGKILL)
 	w.cmd.Wait()
 }
 
-// ended returns whether the worker has ended by itself. Its process stays to be waited for.
+// ended reports whether the worker has ended without Kill. It does not reap the process.
 func (w *Worker) ended() bool {
 	var info unix.Siginfo
 	err := unix.Waitid(unix.P_PID, w.cmd.Process.Pid, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
 	return err == nil && info.Signo != 0
 }
 
-// Wait waits for the end of a worker with a number of steps.
+// Wait waits for the end of a worker with a limited number of steps.
 func (w *Worker) Wait() error {
 	if err := w.cmd.Wait(); err != nil {
 		return fmt.Errorf("work: %w: %s", err, w.stderr.String())
@@ -94,15 +94,15 @@ func (w *Worker) Wait() error {
 	return nil
 }
 
-// working is the worker in its own process.
+// working is the state of a worker in its process.
 type working struct {
 	Options
 	ctx    context.Context
 	rnd    *rand.Rand
 	ledger ledger
-	made   int // things named so far
+	made   int // number of names that were created so far
 	state  State
-	since  time.Time // of state
+	since  time.Time // time since which the tree is in this state
 }
 
 func work(ctx context.Context, o Options) error {
@@ -115,7 +115,7 @@ func work(ctx context.Context, o Options) error {
 		return fmt.Errorf("work: %w", err)
 	}
 	w := &working{Options: o, ctx: ctx, rnd: rand.New(rand.NewPCG(o.Seed, 11)), ledger: ledger{f}}
-	w.made = int(time.Now().Unix() % 1_000_000) // another worker's names are others
+	w.made = int(time.Now().Unix() % 1_000_000) // so that the names differ from those of earlier workers
 	if err := w.look("begin", ""); err != nil {
 		return err
 	}
@@ -130,7 +130,7 @@ func work(ctx context.Context, o Options) error {
 	return nil
 }
 
-// look writes down the State after a step.
+// look adds the State after a step to the ledger.
 func (w *working) look(step, fault string) error {
 	s, err := Look(w.ctx, w.Dir)
 	if err != nil {
@@ -151,13 +151,13 @@ func (w *working) step() error {
 		return err
 	}
 	out, err := e.command(w.ctx, w.Dir).CombinedOutput()
-	if err == nil { // that git refuses something is part of a working day
+	if err == nil { // git may refuse a command, which is part of a working day
 		out = nil
 	}
 	return w.look(name, trouble(string(out)))
 }
 
-// command is the step, which does the same in a tree that is the same.
+// command returns the command of a step. It has the same effect in each tree with the same state.
 func (e Entry) command(ctx context.Context, dir string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "sh", "-c", e.Script)
 	at := fmt.Sprintf("%d +0000", e.Moment)
@@ -177,7 +177,7 @@ func trouble(said string) string {
 	return ""
 }
 
-// save asks the program to, in one of its ways, and writes down what it promises.
+// save runs a command of the program that saves the tree, and adds the promise to the ledger.
 func (w *working) save() error {
 	way := [][]string{{"checkpoint", w.Dir, "--json"}, {"checkpoint", w.Dir, "--json", "--sync"}, {"sync", w.Dir, "--json"}}[w.rnd.IntN(3)]
 	name := strings.Join(append(way[:1:1], way[2:]...), " ")
