@@ -257,8 +257,8 @@ func exchange(conn *net.UnixConn, o op, line []byte, progress func(Progress)) (m
 // readable reports whether this program understands messages of the given protocol version.
 func readable(version int) bool { return version >= Oldest && version <= Protocol }
 
-// otherVersion returns the error for an answer in a protocol version that this program does not understand. Its hint tells the user
-// how to replace or stop the daemon.
+// otherVersion returns the error for an answer in a protocol version that this program does not understand. The hint of the
+// error describes how to replace or stop the daemon.
 func otherVersion(conn *net.UnixConn, version int) *Error {
 	e := &Error{Code: ExitFailed, Kind: CodeUnsupported, Verb: "talk to", Object: "daemon",
 		Cause: fmt.Sprintf("daemon uses protocol %d, but this command uses protocol %d", version, Protocol),

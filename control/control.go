@@ -46,7 +46,7 @@ type Handler interface {
 	Unmount(ctx context.Context, r UnmountRequest) (UnmountReply, error)
 	// Status returns the status of all mounts that this process serves.
 	Status(ctx context.Context) (Status, error)
-	// Prefetch makes the pipeline fetch the given files before all others. With Wait, it returns when they are fetched.
+	// Prefetch makes the pipeline fetch the given files before all others. If Wait is set, it returns when the files are fetched.
 	Prefetch(ctx context.Context, r PrefetchRequest, progress func(Progress)) (PrefetchReply, error)
 	// Switch changes a working tree to another commit. It changes either nothing, or everything except the paths that the reply
 	// lists as kept.

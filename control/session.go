@@ -206,7 +206,7 @@ type SessionsReply struct {
 	Sessions []SessionInfo `json:"sessions"`
 }
 
-// SessionsOnRequest requests a list of the sessions on a session remote, which is given as in SessionLogRequest.
+// SessionsOnRequest requests a list of the sessions on a session remote, which has the same form as in SessionLogRequest.
 type SessionsOnRequest struct {
 	SessionRemote string `json:"session_remote"`
 }

@@ -131,7 +131,7 @@ type MountLogin struct {
 	Token     Secret `json:"-"`          // sent in the field of the same name in wireMount, because a value of type Secret is never marshaled
 
 	// SessionToken and SessionTokenFile are the Token and TokenFile for the session remote. If both are empty and the session
-	// remote is on the same host as the mounted remote, those of the mounted remote are used.
+	// remote is on the same host as the mounted remote, the token of the mounted remote is used.
 	SessionToken     Secret `json:"-"`
 	SessionTokenFile string `json:"session_token_file,omitempty"` // like token_file, for the session remote
 
@@ -216,7 +216,7 @@ type Progress struct {
 	Done    int64  `json:"done"`              // amount that is done, in Unit
 	Total   int64  `json:"total"`             // total amount, in Unit; 0: unknown
 	Unit    string `json:"unit,omitempty"`    // "bytes", or a plural noun such as "objects"
-	Message string `json:"message,omitempty"` // message that is shown on a line of its own, such as a warning
+	Message string `json:"message,omitempty"` // message that is shown on a separate line, such as a warning
 }
 
 // State is the state of a mount.

@@ -16,8 +16,8 @@ type UnmountRequest struct {
 	// wait.
 	Timeout time.Duration `json:"timeout_ns,omitempty"`
 
-	// Detach also unmounts a mount that is in use. It disappears from the directory tree at once, and later accesses of the
-	// processes that use it fail.
+	// Detach also unmounts a mount that is in use. The mount disappears from the directory tree immediately, and later accesses by
+	// the processes that use the mount fail.
 	Detach bool `json:"detach,omitempty"`
 }
 
