@@ -32,7 +32,6 @@ import (
 //
 // A home is removed only at the user's request if its overlay contains changes, if its git directory has objects that no
 // remote has, or if the overlay or the git directory cannot be read.
-// remote has, or if one of the two cannot be read.
 
 const (
 	lookTime = 10 * time.Second // maximum time to wait for processes that only read a home

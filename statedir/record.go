@@ -99,7 +99,7 @@ func SessionName(remote, dir string) string {
 	return name[:min(60, len(name))] + "-" + hex.EncodeToString(sum[:4])
 }
 
-// ReadRecord reads the record in a home, which is given by its path. It returns fs.ErrNotExist if the home has no record,
+// ReadRecord reads the record in the directory home. It returns fs.ErrNotExist if the home has no record,
 // ErrNewer if a later version of this program wrote the record, and ErrRecord if the record is damaged.
 func ReadRecord(home string) (Record, error) {
 	path := filepath.Join(home, RecordName)
@@ -119,8 +119,8 @@ func ReadRecord(home string) (Record, error) {
 	return r, nil
 }
 
-// DecodeRecord parses and validates a record. It checks the version first, because another version of a record may give its
-// fields another meaning.
+// DecodeRecord parses and validates a record. It checks the version first, because in another version of the format, the fields
+// may have another meaning.
 func DecodeRecord(text []byte) (Record, error) {
 	var head struct {
 		Version int `json:"version"`

@@ -26,10 +26,6 @@ const page = 4096
 // Syncs are not passed on to the host, because the power cut is only simulated. If Faulty makes a sync fail, the pages that
 // the sync should have written are given up, as on Linux: later syncs do not write such a page until a store changes its
 // bytes or WriteAt writes to it.
-//
-// Syncs are not passed on to the host, because the power cut is only simulated. If Faulty makes a sync fail, the pages
-// that the sync should have written are given up, as on Linux: later syncs do not write such a page until a store
-// changes its bytes or WriteAt writes to it.
 type CrashFS struct {
 	root string
 
