@@ -61,7 +61,7 @@ func inert(name string) bool {
 	return strings.HasPrefix(name, "linguist-") || strings.HasPrefix(name, "gitlab-")
 }
 
-// state is the state that attributes files give to an attribute of a path (gitattributes(5)).
+// state is the state that attributes files assign to an attribute of a path (gitattributes(5)).
 type state uint8
 
 const (

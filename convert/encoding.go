@@ -68,7 +68,7 @@ func encoderOf(name string) encoder {
 	return nil
 }
 
-// sameEncoding reports whether git takes two names for the same encoding. Upper and lower case are equivalent, and a
+// sameEncoding reports whether git treats two names as the same encoding. Upper and lower case are equivalent, and a
 // hyphen after "UTF" is ignored: "UTF-16" and "utf16" are the same.
 func sameEncoding(a, b string) bool {
 	if ua, ok := afterUTF(a); ok {

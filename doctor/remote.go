@@ -128,7 +128,7 @@ func (d *doctor) remote(ctx context.Context, url string, o transport.Options, ba
 		has = append(has, "object-info")
 	}
 	asked, any, err := wantsAnyID(ctx, r, caps)
-	// A server may report its capabilities even if it cannot read its objects, so objects are fetched as well.
+	// A server may report its capabilities even if it cannot read its objects, so objects are fetched, too.
 	if err != nil {
 		e := fault.Explain("fetch from", shown, fault.Remote(err))
 		bad(shown, e.Hint, "remote answers, but serves no objects: %s", e.Cause)

@@ -76,7 +76,7 @@ func (p *Programs) start(ctx context.Context, cmd *exec.Cmd, name string) (*prog
 	return g, nil
 }
 
-// alive starts the deadline anew; it is called after the program has read or written. rest stops the deadline until the next
+// alive restarts the deadline; it is called after the program has read or written. rest stops the deadline until the next
 // call of alive.
 func (g *program) alive() { g.timer.Reset(g.limit) }
 func (g *program) rest()  { g.timer.Stop() }
@@ -110,7 +110,7 @@ func (g *program) wait() error {
 	return err
 }
 
-// Write writes to the input of the program and starts the deadline anew.
+// Write writes to the input of the program and restarts the deadline.
 func (g *program) Write(b []byte) (int, error) {
 	g.alive()
 	n, err := g.in.Write(b)
@@ -118,7 +118,7 @@ func (g *program) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// Read reads from the output of the program and starts the deadline anew.
+// Read reads from the output of the program and restarts the deadline.
 func (g *program) Read(b []byte) (int, error) {
 	n, err := g.out.Read(b)
 	g.alive()
@@ -213,8 +213,8 @@ func (p *Programs) pipe(ctx context.Context, run *program, in io.Reader, out io.
 	return nil
 }
 
-// onlyWriter and onlyReader hide all methods except Write and Read, so that io.Copy uses these two, which start the deadline
-// anew.
+// onlyWriter and onlyReader hide all methods except Write and Read, so that io.Copy uses these two, which restart the
+// deadline.
 type onlyWriter struct{ io.Writer }
 type onlyReader struct{ io.Reader }
 

@@ -18,8 +18,8 @@ import (
 //
 // The kernel reports any signal as an interrupt, and only once (fs/fuse/dev.c, request_wait_answer). Whatever the reply
 // to an interrupted request is, the stat(2) or read(2) of the process fails with EINTR. On other file systems these
-// calls never do so, and programs with timers (git's progress display, profilers, Go's scheduler) take EINTR for an I/O
-// error. So an interrupt ends the wait only once a signal that stops processes is pending (stopSignals).
+// calls never fail with EINTR, so programs with timers (git's progress display, profilers, Go's scheduler) treat EINTR as an
+// I/O error. Therefore an interrupt ends the wait only when a signal that stops processes is pending (stopSignals).
 type waiter struct {
 	cancel  <-chan struct{}  // go-fuse closes this channel when the kernel reports an interrupt
 	gone    <-chan struct{}  // closed when the mount has ended

@@ -20,7 +20,7 @@ type table struct {
 	idLen, width int    // length of an id and of a record, in bytes
 	seed         uint64 // random number, so that a remote cannot choose ids that collide in slots
 
-	mu sync.RWMutex // guards the fields below; the one writer may read them without mu
+	mu sync.RWMutex // guards the fields below; the goroutine that modifies the table may read them without mu
 	// n is the number of records.
 	n int
 	// named is the number of slots in use. If several records have the same id, only the first of them is in slots.

@@ -100,7 +100,7 @@ func (l *Listener) Close() error {
 	return l.UnixListener.Close()
 }
 
-// Dial connects to the socket called name in gitDir. The error wraps that of connect(2): fs.ErrNotExist if there is no
+// Dial connects to the socket called name in gitDir. The error wraps the error of connect(2): fs.ErrNotExist if there is no
 // socket, syscall.ECONNREFUSED if no process listens on it.
 func Dial(ctx context.Context, gitDir, name string) (net.Conn, error) {
 	short, done, err := address(gitDir, name)

@@ -27,7 +27,7 @@ func digest(content []byte) string {
 	return fmt.Sprintf("%x", sha1.Sum(append(fmt.Appendf(nil, "blob %d\x00", len(content)), content...)))
 }
 
-// value returns the mode and contents of a file as text. It reads the file only if the file may have changed since the last
+// value returns the mode of a file and the id of its contents as text. It reads the file only if the file may have changed since the last
 // call.
 func (f *film) value(path string) (string, error) {
 	var st unix.Stat_t
