@@ -92,7 +92,7 @@ func (p *switchPlanner) add(ctx context.Context, d gitdir.Difference, have *inde
 		return have != nil && !have.IntentToAdd && have.Mode == mode && have.ID == id
 	}
 	switch {
-	case have == nil && d.OldMode != 0 && d.NewMode == 0: // [3] the index does not contain the path, and the target does not either
+	case have == nil && d.OldMode != 0 && d.NewMode == 0: // [3] neither the index nor the target contains the path
 		return nil
 	case have == nil && d.OldMode != 0: // the removal of the entry is staged, but the target has a new version of the file
 		p.staged = append(p.staged, d.Path)

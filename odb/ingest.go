@@ -262,7 +262,7 @@ func lockedTemp(dir string) (*os.File, error) {
 			}
 		}
 		f.Close()
-		if !errors.Is(err, fs.ErrNotExist) && err != syscall.EWOULDBLOCK { // a sweep has removed or locked the file before it was locked here
+		if !errors.Is(err, fs.ErrNotExist) && err != syscall.EWOULDBLOCK { // after these two errors, which a sweep causes, try again
 			return nil, fmt.Errorf("create temporary file: %w", err)
 		}
 	}

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// BootUUID returns the boot ID of the host in binary form, in which headers of files store it. It reads the ID through the
+// BootUUID returns the boot ID of the host in the binary form that the headers of files contain. It reads the ID through the
 // file system in the parameter on. The host gets a new boot ID at each start.
 func BootUUID(on FS) (id [16]byte, err error) {
 	text, err := on.BootID()

@@ -5,8 +5,8 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// tellWays adds to the reply the commands that fork the session from the checkpoint and that resume it, and the link of the
-// checkpoint.
+// tellWays adds three texts to the reply: the link of the checkpoint, the command that forks the session from the checkpoint,
+// and the command that resumes the session.
 func (o *opened) tellWays(reply *control.SessionShowReply) {
 	reply.ForkCommand = "artifactfs session fork " + control.ShellWord(o.Session+"@"+reply.ID) + " DIR"
 	reply.ResumeCommand = "artifactfs session resume " + control.ShellWord(o.Session) + " DIR"

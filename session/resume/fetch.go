@@ -95,8 +95,8 @@ func (t *Target) Resume(ctx context.Context, name, at string, known *Known, repo
 	return s, adopt(repo, t.Remote, layout, all, claim)
 }
 
-// putMeta stores the metadata of the session, the commit id, in the repository, and returns the metadata. It returns an error
-// if the session belongs to another mounted remote, or if this host may not claim the session.
+// putMeta stores the metadata of the session, whose commit is id, in the repository, and returns the metadata. It returns an
+// error if the session belongs to another mounted remote, or if this host may not claim the session.
 func (t *Target) putMeta(ctx context.Context, repo *session.Repo, k *Known, id object.ID) (session.Meta, error) {
 	if err := k.keepMeta(ctx, t.Objects, t.Remote); err != nil {
 		return session.Meta{}, err

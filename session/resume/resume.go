@@ -38,7 +38,7 @@ type Start struct {
 	// ContentsFrom is the URL of another session's session remote from which missing contents can be fetched; "" if there is
 	// none. The URL may contain a secret.
 	ContentsFrom string
-	// Newer maps each ref that has another value on the session remote than in Checkpoint to its value on the session remote.
+	// Newer contains the refs whose values on the session remote and in Checkpoint differ, with the values on the session remote.
 	Newer map[string]object.ID
 	Own   map[string]bool // refs in Newer that this session itself has pushed
 }
