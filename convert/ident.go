@@ -26,7 +26,7 @@ func mayExpand(content []byte) bool {
 
 // expandWhole replaces "$Id$" and "$Id: ...$" by "$Id: <id of the blob> $", as git does for files in memory. It does
 // not replace a "$Id: ...$" that spans several lines or has a space elsewhere than at the ends of its text, because
-// another version control system wrote it.
+// another version control system has written such a text.
 func expandWhole(id object.ID, content []byte) []byte {
 	if !mayExpand(content) {
 		return content

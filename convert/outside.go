@@ -5,7 +5,7 @@ import "maps"
 // Outside holds the rules and macros of attributes files outside the tree. It is immutable.
 type Outside struct {
 	above *File   // rules of the git directory's file, which take precedence over the tree's files
-	below []*File // rules of the user's file, then of the machine's; the tree's files take precedence over both
+	below []*File // rules of the user's file, then those of the machine's file; the tree's files take precedence
 	// macros[0] holds the macros of the files in below, and macros[1] holds the macros of the file above.
 	macros [2]map[string][]assignment
 	root   *File // the file of the root directory that is used if the tree has none; it holds the macros above

@@ -128,7 +128,7 @@ func (d *doctor) deadMounts(ctx context.Context) error {
 	return nil
 }
 
-// home examines one home. It holds the lock of the home while it does so.
+// home examines one home. It holds the lock of the home during the examination.
 func (d *doctor) home(ctx context.Context, id string) {
 	t, err := d.homes.LockExisting(id)
 	switch {

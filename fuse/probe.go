@@ -17,7 +17,7 @@ type Kernel struct {
 	Lacks        []string // names of the optional features that the kernel does not have, for display
 }
 
-// optionalFeatures lists the features without which a mount works, but slower.
+// optionalFeatures lists kernel features that make a mount faster, but that a mount does not require.
 var optionalFeatures = []struct {
 	capability uint64
 	name       string

@@ -4,7 +4,7 @@
 // Guarantees:
 //   - Objects that Get, WriteTo, Ingest and Unpack return have the hash that is their id.
 //   - A pack with its final name is complete, on disk and indexed; its index is created last. An Ingest
-//     that fails leaves no files. One that was killed leaves a temporary file, which the next Open removes.
+//     that fails leaves no files. A killed Ingest leaves a temporary file, which the next Open removes.
 //   - Objects of a pack that is being received can be read as soon as they were verified.
 //   - The memory in use depends on the bytes received, not on the size that a header states.
 //

@@ -87,7 +87,7 @@ const lockedIndex = "if no git command is running in the mount, remove {gitdir}/
 var specific = []row{
 	{match: is(context.Canceled), code: control.CodeInterrupted, exit: control.ExitFailed, cause: text("interrupted"), last: true},
 
-	// Mounting.
+	// Rows for mounting.
 	{in: Mount, match: a[statedir.InUseError](), hint: of(func(_ Subject, e statedir.InUseError) string {
 		return "run artifactfs unmount " + e.Dir + " to unmount it there, or add --session NAME to mount another session"
 	})},
@@ -113,7 +113,7 @@ var specific = []row{
 		return "the session remote has no session with this name; run artifactfs session list to see the sessions on this host"
 	}},
 
-	// Switching and following.
+	// Rows for switching, and for following a branch.
 	{in: Switch, match: a[RefusalError](), code: control.CodeConflict, hint: of(func(_ Subject, e RefusalError) string { return e.Hint })},
 	{in: Switch, match: a[GitBusyError](), code: control.CodeConflict,
 		hint: text("finish or abort the git operation first; git status shows how")},
@@ -136,7 +136,7 @@ var specific = []row{
 		hint: text("resolve the conflicts and run git add on the files, or restore them with git checkout; then merge again")},
 	{in: Restore, match: a[NoPathError](), hint: text("run artifactfs session diff {id} --name-only to list the paths that differ")},
 
-	// Deleting.
+	// Rows for deleting.
 	{in: Delete, match: a[*session.HeldError](), hint: text("add --take-over to delete the session nevertheless")},
 	{in: Delete, match: a[SessionMountedError](), hint: of(func(_ Subject, e SessionMountedError) string {
 		return "run artifactfs unmount --discard " + e.Dir + " to unmount and delete the session"
@@ -149,7 +149,7 @@ var specific = []row{
 	{in: Delete, match: is(disk.ErrLocked), hint: text("run artifactfs status to see the process that uses the session")},
 	{in: Delete, match: is(transport.ErrNoPush), exit: control.ExitRemote},
 
-	// Session remotes.
+	// Rows for failures of session remotes.
 	{in: SessionAt, match: a[SessionRemoteError](),
 		hint: text("run git ls-remote URL to check the URL and its credentials")},
 	{in: SessionAt, match: a[NoSuchSessionError](), hint: of(func(_ Subject, e NoSuchSessionError) string {
@@ -158,7 +158,7 @@ var specific = []row{
 	{in: namesSessionRemote, match: a[SessionRemoteError](), exit: control.ExitRemote,
 		cause: of(func(_ Subject, e SessionRemoteError) string { return e.Err.Error() })},
 
-	// Sessions and checkpoints.
+	// Rows for sessions and checkpoints.
 	{match: a[*session.HeldError](), code: control.CodeConflict,
 		hint: text("run artifactfs session fork to start a new session from its newest checkpoint, or add --take-over to resume " +
 			"the session nevertheless")},
@@ -193,7 +193,7 @@ var specific = []row{
 // The first row that matches and has an exit status or a hint determines both, because the rows after it only match causes
 // that this error wraps.
 var common = []row{
-	// Failures of remotes.
+	// Rows for failures of remotes.
 	{match: a[*fetch.RefError](), code: control.CodeNotFound, exit: control.ExitRemote, hint: of(func(_ Subject, e *fetch.RefError) string {
 		if len(e.Similar) > 0 {
 			return "did you mean " + strings.Join(e.Similar, ", ") + "?"
@@ -219,7 +219,7 @@ var common = []row{
 	{match: is(transport.ErrUnreachable), code: control.CodeUnreachable, exit: control.ExitRemote},
 	{match: IsGit, exit: control.ExitRemote},
 
-	// Failures of the mount's directory, and of this host.
+	// Rows for failures of the mount's directory, and of this host.
 	{match: is(mountpoint.ErrAlreadyMounted), code: control.CodeConflict, hint: text("run artifactfs unmount {object} to unmount it")},
 	{match: is(mountpoint.ErrTaken, mountpoint.ErrInside), code: control.CodeConflict, hint: text("choose another directory")},
 	{match: is(mountpoint.ErrDeadMount), code: control.CodeConflict, hint: text("run umount -l {object} to remove the dead mount")},

@@ -28,7 +28,7 @@ type Known struct {
 	objects []odb.Outgoing
 }
 
-// prefixes returns the prefixes of the refs that are needed to resume session name.
+// prefixes returns the prefixes of the refs that are needed to resume the session name.
 func prefixes(name string) []string {
 	return []string{session.MetaRef(name), session.LanePrefix(name), session.PinPrefix(name), session.KeptPrefix(name),
 		session.CarriedPrefix(name), session.TranscriptRef(name), session.FactsRef(name), session.OwnerRef, session.TagsPrefix(name),
