@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 )
 
-// maxCompared is the maximum number of checkpoints in one comparison. Each of them is merged with each other one.
+// maxCompared is the maximum number of checkpoints in one comparison. Every two of them are merged.
 const maxCompared = 16
 
 // SessionCompareRequest requests a comparison of the changes in checkpoints of several sessions, and a test whether these changes can

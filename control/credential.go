@@ -6,7 +6,7 @@ import (
 )
 
 // CredentialRequest sets a new token for the mount at Dir, for all other mounts that use the same login on the same host, and for git
-// commands in these mounts. The token is first tried on the remote. If the remote refuses it, nothing is changed.
+// commands in these mounts. The token is first tried on the remote. If the remote refuses the token, nothing is changed.
 type CredentialRequest struct {
 	Dir       string `json:"dir"`                  // absolute directory of the mount, or a directory in it
 	TokenFile string `json:"token_file,omitempty"` // absolute; read again each time the remote refuses the current token

@@ -161,7 +161,7 @@ func (g *guests) leave(called string, result any) any {
 	switch r := result.(type) {
 	case Status:
 		mounts := []MountStatus{}
-		// A guest is shown no mount except its own.
+		// The result contains only the mount of the guest.
 		for _, m := range r.Mounts {
 			if m.Dir == g.dir {
 				m.Dir, m.PID, m.Redirects, m.SubmoduleOf, m.Remote, m.Session = "", 0, nil, "", notPath(m.Remote), ofGuest(m.Session)

@@ -28,7 +28,7 @@ const sessionFragment = "session="
 type Link struct {
 	Remote     string // URL or path of the session remote
 	Session    string
-	Checkpoint string // name of the checkpoint; "": the newest
+	Checkpoint string // name of the checkpoint; "": the newest checkpoint
 }
 
 // String returns the text of the link, which ParseLink accepts.

@@ -377,17 +377,17 @@ type SessionDeleteReply struct {
 // was deleted last is restored.
 type SessionUndeleteRequest struct {
 	Session string `json:"session"`
-	Remote  string `json:"remote,omitempty"` // as in SessionDeleteRequest
+	Remote  string `json:"remote,omitempty"` // session remote, as in SessionDeleteRequest
 }
 
 // SessionTrashRequest requests a list of the deleted sessions of the state directory, or of a session remote.
 type SessionTrashRequest struct {
-	Remote string `json:"remote,omitempty"` // as in SessionDeleteRequest; "": the state directory
+	Remote string `json:"remote,omitempty"` // session remote, as in SessionDeleteRequest; "": the trash of the state directory is listed
 }
 
 // SessionTrashReply is the output of `session list --deleted --json`.
 type SessionTrashReply struct {
-	Deleted []DeletedSession `json:"deleted"` // newest first
+	Deleted []DeletedSession `json:"deleted"` // deleted sessions; the one that was deleted last is the first
 }
 
 // DeletedSession is a deleted session that can be restored.
@@ -395,7 +395,7 @@ type DeletedSession struct {
 	Name   string    `json:"name"`
 	Remote string    `json:"session_remote" v5:"remote"` // session remote of the session, without secrets
 	At     time.Time `json:"deleted_at"`
-	Until  time.Time `json:"until"` // time until which it can be restored
+	Until  time.Time `json:"until"` // time until which the session can be restored
 }
 
 // SessionGCReply is the output of `session gc --json`.

@@ -305,7 +305,7 @@ func (l *fileLock) release() {
 	// The file is removed while it is locked. A process that has opened the file before notices, after it has got the lock,
 	// that the path leads to another file, and tries again.
 	os.Remove(l.path)
-	if raw, err := l.f.SyscallConn(); err == nil { // closing the file releases the lock only if no other process has a copy
+	if raw, err := l.f.SyscallConn(); err == nil { // unlock, because closing the file releases the lock only if no other process has a copy
 		raw.Control(func(fd uintptr) { unix.Flock(int(fd), unix.LOCK_UN) })
 	}
 	l.f.Close()

@@ -71,7 +71,7 @@ type MountRequest struct {
 
 	Submodules bool `json:"submodules"` // also mount submodules at their paths, recursively
 
-	GitDir GitDir `json:"git_dir,omitempty"` // "": GitDirOutside
+	GitDir GitDir `json:"git_dir,omitempty"` // place of the git directory; "": GitDirOutside
 
 	MountFetch
 	MountAccess
@@ -103,10 +103,10 @@ type MountRequest struct {
 // MountFetch is the part of a MountRequest that states what is fetched from the remote, and for how long the reply waits. Its JSON
 // fields are fields of the request itself.
 type MountFetch struct {
-	History        History  `json:"history"`         // "": HistoryBackground
-	Prefetch       Prefetch `json:"prefetch"`        // "": PrefetchAuto
+	History        History  `json:"history"`         // whether the history is fetched; "": HistoryBackground
+	Prefetch       Prefetch `json:"prefetch"`        // contents that are fetched before they are read; "": PrefetchAuto
 	PrefetchBudget int64    `json:"prefetch_budget"` // maximum number of bytes that PrefetchAuto fetches; 0: the daemon's default
-	Wait           Wait     `json:"wait"`            // "": WaitTree
+	Wait           Wait     `json:"wait"`            // time at which the reply is sent; "": WaitTree
 	CacheSize      int64    `json:"cache_size"`      // maximum size of the fetched contents on disk, in bytes; 0: the daemon's default
 	// Timeout is the timeout for the remote, for this request and for later reads. 0 means the daemon's default.
 	Timeout time.Duration `json:"timeout_ns"`
@@ -120,7 +120,7 @@ type MountAccess struct {
 	UID        uint32 `json:"uid"`           // user id of the owner of every path; 0: root
 	GID        uint32 `json:"gid"`           // group id of every path; 0: root's group
 
-	// ExactOwner makes a Client send UID and GID unchanged. Without it, a Client replaces a value of 0 by the caller's own id.
+	// ExactOwner makes a Client send UID and GID unchanged. If it is false, a Client replaces a value of 0 by the caller's own id.
 	ExactOwner bool `json:"-"`
 }
 
@@ -133,7 +133,7 @@ type MountLogin struct {
 	// SessionToken and SessionTokenFile are the Token and TokenFile for the session remote. If both are empty and the session
 	// remote is on the same host as the mounted remote, the token of the mounted remote is used.
 	SessionToken     Secret `json:"-"`
-	SessionTokenFile string `json:"session_token_file,omitempty"` // like token_file, for the session remote
+	SessionTokenFile string `json:"session_token_file,omitempty"` // absolute path of a file with the token for the session remote
 
 	// Environment is the environment of the caller. Its settings for git, ssh and credential helpers apply to the remotes of
 	// this mount. If it is nil, the settings in the daemon's environment apply. It is sent as a field of wireMount.
@@ -224,7 +224,7 @@ type State string
 
 const (
 	StatePreparing State = "preparing" // the mount is not readable yet
-	StateMounted   State = "mounted"   // the mount works
+	StateMounted   State = "mounted"   // the mount can be used
 	StateDegraded  State = "degraded"  // the mount is readable, but the last request to the remote failed; see MountStatus.Error
 	StateFailed    State = "failed"    // the mount is not served any more
 	StateUnmounted State = "unmounted" // a session with changes exists and is not mounted
