@@ -18,25 +18,26 @@ import (
 // sent again in the normal way if the server differs from what was assumed (protocol v0, only plain files, no filters,
 // another hash), if it demands a login, or if it redirects.
 
-// aheadPatience bounds how long after the capabilities the answer to a command sent ahead may arrive. A server that
-// serves only one connection at a time does not answer the second one, so the caller would wait in vain.
+// aheadPatience is the time after the arrival of the capabilities for which the client waits for the answer to a command sent
+// ahead. A server that serves only one connection at a time does not answer on the second connection, so the caller would wait in
+// vain.
 const aheadPatience = 2 * time.Second
 
-// Ahead records which servers have refused a command sent ahead, so that the command is not sent ahead to them again. The
+// Ahead records which servers have refused a command sent ahead, so that no further command is sent ahead to these servers. The
 // zero value is ready to use. Ahead is safe for concurrent use.
 type Ahead struct {
 	mu      sync.Mutex
 	refused map[string]bool // keys: a command and a server, such as "fetch https://example.com"
 }
 
-// mayTry reports whether a command may be sent ahead to place, a string that names the command and the server.
+// mayTry reports whether a command may be sent ahead. The parameter place is a string that names the command and the server.
 func (a *Ahead) mayTry(place string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return !a.refused[place]
 }
 
-// refuse records that place does not accept commands sent ahead.
+// refuse records that the server that place names does not accept the command in place ahead.
 func (a *Ahead) refuse(place string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -46,8 +47,8 @@ func (a *Ahead) refuse(place string) {
 	a.refused[place] = true
 }
 
-// early is a command that was sent ahead. The goroutine that removes it from Remote.early owns it and must end it or use
-// its answer.
+// early is a command that was sent ahead. The goroutine that removes the command from Remote.early owns it, and must end the
+// command or use its answer.
 type early struct {
 	kind    commandKind
 	format  object.Format // the hash format that was assumed
@@ -58,17 +59,17 @@ type early struct {
 	done    chan struct{} // closed when the answer begins to arrive, or when the attempt has failed
 
 	// The fields below do not change once done is closed.
-	answer *answer // nil: there is no answer
-	judged bool    // the server has answered with a status or a content type that refuses the command
+	answer *answer // nil if there is no answer
+	judged bool    // whether the server has answered with a status or a content type that refuses the command
 }
 
-// assumed returns the capabilities that most servers have. Commands sent ahead are built for them.
+// assumed returns the capabilities that most servers have. Commands that are sent ahead are encoded for these capabilities.
 func assumed(f object.Format) Capabilities {
 	return Capabilities{Format: f, Filter: true, Shallow: true}
 }
 
-// RefsAhead sends the ls-refs command of the first call of Refs ahead, if Options.Ahead allows it and if the capabilities
-// are not known yet. It does not wait for the answer. prefixes must be those of the call of Refs.
+// RefsAhead sends the ls-refs command of the first call of Refs ahead, if Options.Ahead allows it and the capabilities are not
+// known yet. RefsAhead does not wait for the answer. The prefixes must be the same as in the call of Refs.
 func (r *Remote) RefsAhead(ctx context.Context, prefixes []string) {
 	if message, err := refsMessage(assumed(object.SHA1), prefixes); err == nil {
 		r.sendAhead(ctx, &early{kind: readsRefs, format: object.SHA1, message: string(message), place: "ls-refs"})
@@ -92,12 +93,12 @@ func (r *Remote) sendAhead(ctx context.Context, e *early) {
 	if _, caps, err := r.known(); r.opts.Ahead == nil || err != nil || caps != nil {
 		return
 	}
-	c, err := r.carrierFor(ctx) // before the discovery starts, because the discovery holds r.discoveryToken while it runs
+	c, err := r.carrierFor(ctx) // call carrierFor before the discovery starts, because the discovery holds r.discoveryToken while it runs
 	if err != nil {
 		return
 	}
 	h, ok := c.(*web)
-	if !ok { // over ssh, git:// and pipes the server sends the first message
+	if !ok { // over ssh, git:// and pipes the server sends the first message, so no command can be sent ahead
 		return
 	}
 	base, _ := h.at()
@@ -170,9 +171,9 @@ func (e *early) end() {
 	}
 }
 
-// takeEarly returns the answer to the command sent ahead if that command equals the one that would be sent now. Otherwise
-// it returns nil. It waits at most aheadPatience for the answer to begin. The caller must call refused if it cannot read
-// the answer.
+// takeEarly returns the answer to the command sent ahead if that command equals the command that would be sent now. Otherwise it
+// returns nil. It waits at most aheadPatience for the answer to begin. If the caller cannot read the answer, it must call
+// refuseEarly.
 func (r *Remote) takeEarly(ctx context.Context, caps Capabilities, kind commandKind,
 	message func(Capabilities) ([]byte, error)) (a *answer, refused func()) {
 	r.mu.Lock()
@@ -185,7 +186,7 @@ func (r *Remote) takeEarly(ctx context.Context, caps Capabilities, kind commandK
 		r.refuseEarly()
 		return nil, nil
 	}
-	// The command must be byte for byte the one that was sent ahead, or its answer would belong to another request.
+	// The command must be byte for byte the command that was sent ahead. Otherwise its answer would belong to another request.
 	if same, err := message(assumed(e.format)); err != nil || string(same) != e.message || !r.removeEarly(e) {
 		return nil, nil
 	}
@@ -209,7 +210,7 @@ func (r *Remote) takeEarly(ctx context.Context, caps Capabilities, kind commandK
 		}
 		return nil, nil
 	}
-	stop := context.AfterFunc(ctx, e.cancel) // from now on the exchange belongs to the caller
+	stop := context.AfterFunc(ctx, e.cancel) // from now on, the end of ctx, the caller's context, cancels the command
 	a = e.answer
 	keep, drop := a.keep, a.drop
 	a.keep = func() { stop(); keep(); e.cancel() }
@@ -217,9 +218,9 @@ func (r *Remote) takeEarly(ctx context.Context, caps Capabilities, kind commandK
 	return a, refused
 }
 
-// exchangeAhead sends a command and calls read with the answer. If the same command was sent ahead, read is first called
-// with the answer to that one; the command is sent again if read fails for a reason other than a missing object or the
-// end of ctx.
+// exchangeAhead sends a command and calls read with the answer. If the same command was sent ahead, exchangeAhead first calls
+// read with the answer to the command sent ahead. It sends the command again if read fails for a reason other than a missing
+// object or the end of ctx.
 func (r *Remote) exchangeAhead(ctx context.Context, c carrier, caps Capabilities, kind commandKind,
 	message func(Capabilities) ([]byte, error), read func(*answer) error) error {
 	if a, refused := r.takeEarly(ctx, caps, kind, message); a != nil {
@@ -249,8 +250,8 @@ func (r *Remote) exchangeAhead(ctx context.Context, c carrier, caps Capabilities
 	return nil
 }
 
-// ahead sends one command. If the server demands a login, ahead fails and leaves the login to the discovery. judged
-// reports whether the server has answered, but with a status or a content type that is an error.
+// ahead sends one command. If the server demands a login, ahead fails and leaves the login to the discovery. The result judged
+// reports whether the server has answered with a status or a content type that is an error.
 func (h *web) ahead(ctx context.Context, message []byte) (_ *answer, judged bool, err error) {
 	base, auth := h.at()
 	c := call{method: http.MethodPost, service: uploadPack, kind: "result", body: message, url: below(base, uploadPack.path(), "")}

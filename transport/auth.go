@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// loginSource states where a login was found.
+// loginSource is the source of a login.
 type loginSource uint8
 
 const (
@@ -35,27 +35,27 @@ type login struct {
 	answer []byte // output of git credential fill, which approve and reject need as input
 }
 
-// authenticator finds logins for one server. It tries, in this order, the password in the URL, the token in
-// Options.Login, and git credential. The first two are used only if the user named this server (own), and not for a
-// server that the remote redirects to.
+// authenticator finds logins for one server. It tries, in this order, the password in the URL, the token in Options.Login, and
+// git credential. The first two are used only if the user named this server (the field own is set), and not for a server that the
+// remote redirects to.
 type authenticator struct {
 	remote      *Remote
-	url         *url.URL // without user
+	url         *url.URL // URL of the server, without user
 	user        string
 	secret      string
 	pass        bool          // whether the URL has a password, which may be empty
 	own         bool          // whether the server is the one that the user named
-	helperToken chan struct{} // holds one token: the goroutine that has put it there may run credential helpers
+	helperToken chan struct{} // holds one token, and the goroutine that has put it there may run credential helpers
 
 	mu sync.Mutex
 	// mu guards the fields below.
-	current  *login // the login that is sent now; nil for none
+	current  *login // the login that is sent now, or nil
 	approved bool   // git credential was informed that current works
 	renewed  int    // value of Login.Given's third result when current was found
 }
 
-// newAuthenticator returns the authenticator for the server with the base URL at. own reports whether the user named this
-// server; otherwise the user and the password in the remote's URL are not used.
+// newAuthenticator returns the authenticator for the server with the base URL at, a parameter. The parameter own reports whether
+// the user named this server. If own is false, the user and the password in the remote's URL are not used.
 func newAuthenticator(r *Remote, ep *endpoint.URL, at *url.URL, own bool) *authenticator {
 	a := &authenticator{
 		remote: r, url: at, user: ep.User, secret: ep.Secret, pass: ep.HasSecret, own: own, helperToken: make(chan struct{}, 1),
@@ -89,8 +89,8 @@ func (a *authenticator) first() (*login, error) {
 	return a.current, nil
 }
 
-// known returns the login that was found last, or nil. If the user has renewed the token since, known forgets that login
-// and returns again = true, once.
+// known returns the login that was found last, or nil if none was found. If the user has renewed the token since then, known
+// forgets that login, and the result again is true, once.
 func (a *authenticator) known() (current *login, again bool) {
 	_, _, renewed := a.remote.opts.Login.Given()
 	a.mu.Lock()
@@ -103,8 +103,8 @@ func (a *authenticator) known() (current *login, again bool) {
 	return a.current, again
 }
 
-// userLogin returns the login from the URL or else from the token, and nil if there is neither. A token that was renewed
-// takes precedence over the URL. bearer states the form in which a token is sent.
+// userLogin returns the login from the URL or else from the token, and nil if there is neither. A renewed token takes precedence
+// over the URL. The parameter bearer selects the form in which a token is sent.
 func (a *authenticator) userLogin(bearer bool) (*login, error) {
 	if !a.own {
 		return nil, nil
@@ -115,8 +115,8 @@ func (a *authenticator) userLogin(bearer bool) (*login, error) {
 	return a.token(bearer)
 }
 
-// token returns the login from Options.Login, or nil if it has no token. The token is sent as Bearer, or as a password if
-// bearer is false.
+// token returns the login from Options.Login, or nil if Options.Login has no token. The token is sent as Bearer, or as a password
+// if bearer is false.
 func (a *authenticator) token(bearer bool) (*login, error) {
 	token, err := a.remote.opts.Login.Token()
 	if err != nil || token == "" || !a.own {
@@ -126,7 +126,7 @@ func (a *authenticator) token(bearer bool) (*login, error) {
 	if l.header = "Bearer " + token; !bearer {
 		l.user = a.user
 		if l.user == "" {
-			l.user = "x-access-token" // hosting services ignore the user name of a token
+			l.user = "x-access-token" // hosting services ignore the user name that is sent with a token
 		}
 		l.header = basic(l.user, token)
 	}
@@ -138,8 +138,9 @@ func basic(user, password string) string {
 	return "Basic " + base64.StdEncoding.EncodeToString([]byte(user+":"+password))
 }
 
-// next returns the login to try after the server has answered 401. tried is the login of the refused request, nil for
-// none; challenges are the WWW-Authenticate values of the answer. It returns ErrAuth when no login is left.
+// next returns the login to try after the server has answered 401. The parameter tried is the login of the refused request, or
+// nil if the request had no login; challenges holds the WWW-Authenticate values of the answer. next returns ErrAuth when no login
+// is left.
 func (a *authenticator) next(ctx context.Context, tried *login, challenges []string) (*login, error) {
 	select {
 	case a.helperToken <- struct{}{}:
@@ -163,8 +164,8 @@ func (a *authenticator) next(ctx context.Context, tried *login, challenges []str
 				err = fillErr
 			}
 		}
-	// The credential helper's login was refused: git credential must forget that login, or it would return the same one
-	// again.
+	// The server has refused the login of a credential helper: git credential must forget that login, because it would return the
+	// same login again.
 	case tried.source == fromHelper:
 		a.report(ctx, "reject", tried)
 		if l, err = a.fill(ctx, challenges, mayPrompt()); err == nil && l.secret == tried.secret {
@@ -188,8 +189,8 @@ func (a *authenticator) next(ctx context.Context, tried *login, challenges []str
 	return l, nil
 }
 
-// accepted reports to git credential, in the background, that the server accepted l, so that credential helpers may store
-// it. It does nothing if l has another source or was reported before.
+// accepted reports to git credential, in the background, that the server accepted the login l, so that credential helpers may
+// store l. It does nothing if l has another source or was reported before.
 func (a *authenticator) accepted(l *login) {
 	if l == nil || l.source != fromHelper {
 		return
@@ -220,8 +221,8 @@ func mayPrompt() bool {
 	return err == nil
 }
 
-// fill runs git credential fill and returns the login that it prints. prompt allows git to prompt the user. The error is
-// ErrAuth if git has no login.
+// fill runs git credential fill and returns the login that git prints. The parameter prompt allows git to prompt the user. The
+// error is ErrAuth if git has no login.
 func (a *authenticator) fill(ctx context.Context, challenges []string, prompt bool) (*login, error) {
 	var in bytes.Buffer
 	// The input has the format of git-credential(1). wwwauth[] passes the server's challenges to credential helpers that
@@ -231,7 +232,7 @@ func (a *authenticator) fill(ctx context.Context, challenges []string, prompt bo
 		fmt.Fprintf(&in, "username=%s\n", a.user)
 	}
 	for _, c := range challenges {
-		// A line feed in a challenge would let the server write lines of the credential protocol.
+		// A line feed in a challenge would let the server add lines to the input of git credential.
 		if !strings.ContainsAny(c, "\r\n\x00") {
 			fmt.Fprintf(&in, "wwwauth[]=%s\n", c)
 		}
@@ -255,7 +256,7 @@ func (a *authenticator) fill(ctx context.Context, challenges []string, prompt bo
 	return l, nil
 }
 
-// parseCredential parses the "key=value" lines that git credential fill prints. It returns nil if they contain no secret.
+// parseCredential parses the "key=value" lines that git credential fill prints. It returns nil if the lines contain no secret.
 func parseCredential(out []byte) *login {
 	v := map[string]string{}
 	for line := range bytes.Lines(out) {
@@ -275,8 +276,8 @@ func parseCredential(out []byte) *login {
 	return &login{header: basic(v["username"], v["password"]), source: fromHelper, user: v["username"], secret: v["password"], answer: out}
 }
 
-// report informs git credential whether a login was accepted: verb is "approve" or "reject". If the helper fails, the
-// only consequence is that the user is asked for the login again later, so the error is just logged.
+// report informs git credential whether a login was accepted: verb is "approve" or "reject". If the helper fails, the only
+// consequence is that the user is asked for the login again later, so the error is only logged.
 func (a *authenticator) report(ctx context.Context, verb string, l *login) {
 	cmd := a.remote.opts.Env.Git(ctx, "credential", verb)
 	cmd.Env = append(cmd.Env, "GIT_TERMINAL_PROMPT=0")
@@ -286,7 +287,7 @@ func (a *authenticator) report(ctx context.Context, verb string, l *login) {
 	}
 }
 
-// offers reports whether the WWW-Authenticate values contain a challenge with this scheme. One value may list several
+// offers reports whether the WWW-Authenticate values contain a challenge with the given scheme. One value may list several
 // challenges.
 func offers(challenges []string, scheme string) bool {
 	for _, c := range challenges {

@@ -9,7 +9,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// maxCapabilities bounds the number of capabilities in a server's message; agent is the name that this client sends.
+// maxCapabilities is the maximum number of capabilities in a server's message; agent is the name that this client sends.
 const (
 	maxCapabilities = 1000
 	agent           = "artifactfs/1"
@@ -105,11 +105,11 @@ func hasWord(s, word string) bool {
 	return false
 }
 
-// command returns the start of a request: the command name, this client's agent if the server named its own, and the
-// object format. The slice has room for that many more bytes.
+// command returns the start of a request: the command name, the agent of this client if the server named its own agent, and the
+// object format. The slice has capacity for room more bytes.
 func command(caps Capabilities, name string, room int) []byte {
 	b := pktline.AppendLine(make([]byte, 0, 256+room), "command="+name)
-	// The agent may be sent only to servers that send theirs (gitprotocol-v2, "agent").
+	// The agent may be sent only to servers that send their agent (gitprotocol-v2, "agent").
 	if caps.Agent != "" {
 		b = pktline.AppendLine(b, "agent="+agent)
 	}

@@ -12,9 +12,9 @@ import (
 // Question is a request for a login, with the fields of git's credential protocol (git-credential(1)).
 type Question struct {
 	Protocol, Host, Path string
-	User                 string   // "": any user
+	User                 string   // user for whom a login is requested; "" means any user
 	Challenges           []string // values of the WWW-Authenticate headers
-	Schemes              bool     // the caller can use Credential.Scheme and Value
+	Schemes              bool     // whether the caller can use Credential.Scheme and Credential.Value
 }
 
 // Credential is the answer to a Question: either a user name and a password, or the scheme and the value of an
@@ -24,23 +24,22 @@ type Credential struct {
 	Scheme, Value  string
 }
 
-// Credential returns the login of this remote, for a program that sends its own requests to the same server. Credential
-// itself sends no request to the server. It returns false if there is no login, or if the question is about another
-// server.
+// Credential returns the login of this remote, for a program that sends its own requests to the same server. Credential itself
+// sends no request to the server. It returns false if there is no login, or if the server in the question is another server.
 func (r *Remote) Credential(ctx context.Context, q Question) (Credential, bool, error) {
 	a, headers, err := r.loginsFor(ctx, q)
 	if a == nil || err != nil {
 		return Credential{}, false, err
 	}
 	l, err := a.forOthers(ctx, q, headers)
-	// A token is not bound to a user name, so it is also the answer to a question that names a user.
+	// A token is not bound to a user name, so a token also answers a question that names a user.
 	if l == nil || err != nil || q.User != "" && l.user != "" && l.user != q.User && l.source != fromToken {
 		return Credential{}, false, err
 	}
 	return l.credential(q)
 }
 
-// Refused records that the server refused a secret that Credential had returned. The next use looks for a login again.
+// Refused records that the server refused a secret that Credential had returned. The next request looks for another login.
 func (r *Remote) Refused(ctx context.Context, q Question, secret string) {
 	a, _, err := r.loginsFor(ctx, q)
 	if a == nil || err != nil {
@@ -72,8 +71,8 @@ func (r *Remote) Accepted(ctx context.Context, q Question, secret string) {
 }
 
 // Logins returns the URLs, without secrets, for which Credential has answers: the remote's own URL and, if the user's git
-// configuration rewrites it, the rewritten one. first reports whether the user named a login for this remote, which then
-// takes precedence over credential helpers.
+// configuration rewrites that URL, the rewritten URL. The result first reports whether the user named a login for this remote,
+// which then takes precedence over credential helpers.
 func (r *Remote) Logins(ctx context.Context) (urls []string, first bool, err error) {
 	if r.endpoint.Scheme != endpoint.HTTP {
 		return nil, false, nil
@@ -99,8 +98,8 @@ func (r *Remote) Logins(ctx context.Context) (urls []string, first bool, err err
 	return urls, first, nil
 }
 
-// loginsFor returns the authenticator for the server of a question, and the extra headers that the user has configured
-// for that server. It returns nil if the question is about another server, or if this remote is not reached over HTTP.
+// loginsFor returns the authenticator for the server in a question, and the extra headers that the user has configured for that
+// server. It returns nil if the question is about another server, or if this remote is not reached over HTTP.
 func (r *Remote) loginsFor(ctx context.Context, q Question) (*authenticator, []string, error) {
 	if r.endpoint.Scheme != endpoint.HTTP {
 		return nil, nil, nil
@@ -120,7 +119,7 @@ func (r *Remote) loginsFor(ctx context.Context, q Question) (*authenticator, []s
 		return nil, nil, nil
 	}
 	at, a := h.at()
-	if !same(at) { // the server redirects to another host, and a belongs to that host
+	if !same(at) { // the server redirects to another host, to which the authenticator a belongs
 		a = newAuthenticator(r, h.endpoint, h.endpoint.Base, true)
 	}
 	return a, h.set.Headers, nil
@@ -143,12 +142,12 @@ func (a *authenticator) forOthers(ctx context.Context, q Question, headers []str
 		return l, nil
 	}
 	l, err := a.fill(ctx, q.Challenges, false)
-	if err != nil { // no helper has a login, but the caller may have one
+	if err != nil { // no helper has a login, but the caller may have a login
 		return nil, givenErr
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	// The login is stored for the next request, which would otherwise run the helper again.
+	// Store the login for the next request, which would otherwise run the helper again.
 	if a.current == nil {
 		a.current, a.approved = l, false
 	}
@@ -169,7 +168,7 @@ func headerLogin(value string) *login {
 	return l
 }
 
-// credential converts a login into a Credential. It returns false if the caller could not use the login.
+// credential converts the login into a Credential. It returns false if the caller could not use the login.
 func (l *login) credential(q Question) (Credential, bool, error) {
 	scheme, value, _ := strings.Cut(l.header, " ")
 	c := Credential{User: l.user, Password: l.secret}
@@ -179,7 +178,7 @@ func (l *login) credential(q Question) (Credential, bool, error) {
 		}
 		c = Credential{Scheme: scheme, Value: strings.TrimSpace(value)}
 	}
-	if strings.ContainsAny(c.User+c.Password+c.Scheme+c.Value, "\r\n\x00") { // they would add protocol lines
+	if strings.ContainsAny(c.User+c.Password+c.Scheme+c.Value, "\r\n\x00") { // these bytes would add lines to the credential protocol
 		return Credential{}, false, nil
 	}
 	return c, true, nil

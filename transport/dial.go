@@ -37,8 +37,8 @@ type connector struct {
 	tasks *tasks // each child process is a task until it has exited
 }
 
-// program returns the command that starts a service: Options.UploadPack if it is set and the service is upload-pack,
-// otherwise git's name after prefix, such as "git " or "git-".
+// program returns the command that starts a service: Options.UploadPack if it is set and the service is upload-pack, otherwise
+// the name of git's program after the prefix, such as "git " or "git-".
 func (n *connector) program(s service, prefix string) string {
 	if s == uploadPack && n.opts.UploadPack != "" {
 		return n.opts.UploadPack
@@ -46,10 +46,10 @@ func (n *connector) program(s service, prefix string) string {
 	return prefix + strings.TrimPrefix(string(s), "git-")
 }
 
-// dialLocal returns a dial function that runs upload-pack or receive-pack on a repository of this host. The process is a
-// child of this one and serves no other client, so it may allow what only a server's administrator could allow: filters,
-// object-info, and a repository that another user owns. (git's safe.directory protects users who enter such a repository
-// by accident; this repository was named.)
+// dialLocal returns a dial function that runs upload-pack or receive-pack on a repository of this host. The process is a child of
+// this process and serves no other client, so dialLocal enables features that only a server's administrator could enable
+// elsewhere: filters, object-info, and a repository that another user owns. (git's safe.directory protects users who enter such a
+// repository by accident; here the user has named the repository.)
 func (n *connector) dialLocal(path string, s service) dial {
 	verdict := func(_ context.Context, p *process, err error) error { return localVerdict(path, s, p, err) }
 	program := n.program(s, "git ")
@@ -71,7 +71,7 @@ func (r *Remote) newLocal(path string) *lanes {
 	return s
 }
 
-// isPartial reports whether a repository of this host is a partial clone, as the repositories of sessions are.
+// isPartial reports whether the repository at path on this host is a partial clone, as the repositories of sessions are.
 func isPartial(ctx context.Context, path string) bool {
 	for _, dir := range []string{path, filepath.Join(path, ".git")} {
 		out, err := Environment(nil).Git(ctx, "config", "--file", filepath.Join(dir, "config"), "--get-regexp",
@@ -91,7 +91,7 @@ func localVerdict(path string, s service, p *process, err error) error {
 		return err
 	case errors.Is(statErr, fs.ErrPermission):
 		return fmt.Errorf("%w%s", ErrForbidden, p.lastOutput())
-	case statErr != nil || p.cmd.ProcessState.ExitCode() == 128: // git's "not a git repository" and similar
+	case statErr != nil || p.cmd.ProcessState.ExitCode() == 128: // git exits with 128 after errors such as "not a git repository"
 		return fmt.Errorf("%w%s", ErrNotFound, p.lastOutput())
 	}
 	return fmt.Errorf("%w: %s ended with %v%s", ErrUnreachable, s, p.cmd.ProcessState, p.lastOutput())
@@ -113,7 +113,7 @@ func (n *connector) dialSSH(ep *endpoint.URL, ssh sshProgram, s service) dial {
 			return err
 		case errors.As(err, &said):
 			return fmt.Errorf("%w: %w", ErrNotFound, err)
-		case p.cmd.ProcessState.ExitCode() != 255: // ssh fails with 255; any other status is of the remote shell
+		case p.cmd.ProcessState.ExitCode() != 255: // ssh fails with 255, and any other status is that of the remote shell
 			return fmt.Errorf("%w%s", ErrNotFound, p.lastOutput())
 		case ssh.reaches(ctx, ep.Port, host, n.opts.Connect):
 			return fmt.Errorf("%w%s", ErrAuth, p.lastOutput())
@@ -159,9 +159,10 @@ func (n *connector) dialGit(ep *endpoint.URL, service service) dial {
 	}
 }
 
-// sendAgainSoon makes the kernel retransmit lost segments every second, where the pauses would otherwise double up to two
-// minutes. So a connection continues as soon as the network does. The kernel drops the connection after Options.Stall
-// without an acknowledgement. The option exists since Linux 6.15 (TCP_RTO_MAX_MS in include/uapi/linux/tcp.h).
+// sendAgainSoon makes the kernel retransmit lost segments every second. By default the pauses between retransmissions double up
+// to two minutes. With the shorter pauses, a connection continues as soon as the network does. The kernel drops the connection
+// after Options.Stall without an acknowledgement. The option exists since Linux 6.15 (TCP_RTO_MAX_MS in
+// include/uapi/linux/tcp.h).
 func (n *connector) sendAgainSoon(_, _ string, c syscall.RawConn) error {
 	const rtoMax, most = 44, 1000 // milliseconds
 	return c.Control(func(fd uintptr) {
@@ -171,11 +172,11 @@ func (n *connector) sendAgainSoon(_, _ string, c syscall.RawConn) error {
 	})
 }
 
-// socket is a duplex over a TCP connection. It counts the bytes.
+// socket is a duplex over a TCP connection. It counts the transferred bytes.
 type socket struct {
 	net.Conn
 	stats *counters
-	spare bool // opened before it was needed, by OpenSpare
+	spare bool // whether OpenSpare has opened the connection, before it was needed
 }
 
 // Read reads from the connection and counts the bytes.
@@ -195,9 +196,9 @@ func (s *socket) Write(b []byte) (int, error) {
 // abort closes the connection.
 func (s *socket) abort() { s.Close() }
 
-// explain returns ErrNotFound if the server has sent an error message: a git daemon hangs up after the same message for a
-// repository that does not exist and for one that it does not serve. It returns other errors as they are, or as transport
-// faults.
+// explain returns ErrNotFound if the server has sent an error message, because a git daemon sends the same message and closes the
+// connection for a repository that does not exist and for a repository that it does not serve. explain returns other errors
+// unchanged, or as transport faults.
 func (s *socket) explain(_ context.Context, err error) error {
 	var said remoteError
 	if errors.As(err, &said) {
@@ -206,8 +207,8 @@ func (s *socket) explain(_ context.Context, err error) error {
 	return streamFault(err)
 }
 
-// unreachable classifies the error of a failed dial. It is worth another attempt, except when the host name does not
-// exist: that will not change within seconds.
+// unreachable classifies the error of a failed dial. The error is transient, except when the host name does not exist, because
+// that does not change within seconds.
 func unreachable(err error) error {
 	var dns *net.DNSError
 	if errors.As(err, &dns) && dns.IsNotFound {

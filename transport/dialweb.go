@@ -20,7 +20,7 @@ import (
 // Limits of the connections that net/http keeps open.
 const (
 	maxIdleConns = 8
-	idleConn     = 2 * time.Minute // most servers close earlier, and net/http notices that
+	idleConn     = 2 * time.Minute // most servers close a connection earlier, and net/http notices that
 	connBuffer   = 64 << 10
 )
 
@@ -48,7 +48,7 @@ func (n *connector) newTransport(set endpoint.HTTPSettings) (*http.Transport, *w
 		DialTLSContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
 			return d.dial(ctx, place{addr: addr, secure: true})
 		},
-		TLSClientConfig:     conf, // for a server behind a proxy
+		TLSClientConfig:     conf, // used for a server behind a proxy
 		TLSHandshakeTimeout: n.opts.Connect,
 		DisableCompression:  true, // packs are compressed already
 		MaxIdleConns:        maxIdleConns,
@@ -76,7 +76,7 @@ func proxyFunc(set endpoint.HTTPSettings) (func(*http.Request) (*url.URL, error)
 	if set.Proxy == "" {
 		return nil, nil
 	}
-	// git accepts a proxy without a scheme as host:port.
+	// git interprets a proxy without a scheme as host:port.
 	if !strings.Contains(set.Proxy, "://") {
 		set.Proxy = "http://" + set.Proxy
 	}
@@ -97,13 +97,13 @@ func proxyFunc(set endpoint.HTTPSettings) (func(*http.Request) (*url.URL, error)
 	}, nil
 }
 
-// errProxyURL does not contain the URL, which may contain a password.
+// errProxyURL reports an invalid proxy URL. It does not contain the URL, which may contain a password.
 var errProxyURL = errors.New("malformed proxy URL")
 
-// excepted reports whether host is in list, which has the format of no_proxy in curl: hosts and domains divided by
-// commas, or "*".
+// excepted reports whether host matches an entry of list, which has the format of no_proxy in curl: hosts and domains separated
+// by commas, or "*".
 func excepted(list, host string) bool {
-	// Host names are compared without regard to case.
+	// Compare host names without regard to case.
 	host = strings.ToLower(host)
 	for name := range strings.SplitSeq(list, ",") {
 		name = strings.ToLower(strings.TrimPrefix(strings.TrimSpace(name), "."))
@@ -143,8 +143,8 @@ func tlsConfig(set endpoint.HTTPSettings) (*tls.Config, error) {
 	return conf, nil
 }
 
-// certPool returns the certificates in a file and in a directory. They are used in place of the system's. Either argument
-// may be empty.
+// certPool returns the certificates in a file and in a directory, which replace the system's certificates. Either argument may be
+// empty.
 func certPool(file, dir string) (*x509.CertPool, error) {
 	pool := x509.NewCertPool()
 	if file != "" {
@@ -161,8 +161,7 @@ func certPool(file, dir string) (*x509.CertPool, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read certificate authorities: %w", err)
 		}
-		// A directory of certificates may also contain other files, such as revocation lists; files without a certificate
-		// are skipped.
+		// A directory of certificates may also contain other files, such as revocation lists. Skip files without a certificate.
 		for _, e := range entries {
 			if pem, err := os.ReadFile(filepath.Join(dir, e.Name())); err == nil && strings.Contains(string(pem), "BEGIN CERT") {
 				pool.AppendCertsFromPEM(pem)

@@ -14,20 +14,22 @@ import (
 	"github.com/artifactfs/artifactfs/transport/endpoint"
 )
 
-// An error of this package wraps at most one of these. Its text names the remote and the cause, and never contains a
-// secret.
+// An error of this package wraps at most one of the errors below. The text of an error names the remote and the cause, and never
+// contains a secret.
 var (
-	ErrUnreachable = errors.New("remote unreachable")                                  // no route, lost connection, TLS, or status 5xx
-	ErrAuth        = error(denied("authentication failed"))                            // no credentials, or the server refused them
-	ErrForbidden   = error(denied("access forbidden"))                                 // the server refuses it, with or without a login
-	ErrNotFound    = errors.New("no such repository")                                  // or a repository that the server hides
-	ErrNoV2        = errors.New("server does not support git protocol version 2")      // the server speaks only protocol 0 or 1, or dumb HTTP
-	ErrURL         = endpoint.ErrURL                                                   // the URL is invalid, so no request was sent
-	ErrStalled     = errors.New("remote stalled")                                      // no byte arrived for Options.Stall
-	errClosed      = errors.New("connection to the remote was closed by this program") // Remote.Close was called before
-	errAborted     = errors.New("pack was closed before its end")                      // the caller closed FetchResponse.Pack before its end
-	errHungUp      = errors.New("server closed the connection before it answered")     // an idle or spare connection turned out to be dead
-	errProtocol    = errors.New("server violated the git protocol")                    // the server sent bytes that no git server sends
+	ErrUnreachable = errors.New("remote unreachable")       // no route, lost connection, TLS, or status 5xx
+	ErrAuth        = error(denied("authentication failed")) // no credentials, or the server refused them
+	ErrForbidden   = error(denied("access forbidden"))      // the server refuses access, with or without a login
+	ErrNotFound    = errors.New("no such repository")       // the repository does not exist, or the server hides it
+	// ErrNoV2 means that the server speaks only protocol 0 or 1, or dumb HTTP.
+	ErrNoV2    = errors.New("server does not support git protocol version 2")
+	ErrURL     = endpoint.ErrURL                                                   // the URL is invalid, so no request was sent
+	ErrStalled = errors.New("remote stalled")                                      // no byte arrived for Options.Stall
+	errClosed  = errors.New("connection to the remote was closed by this program") // Remote.Close was called before
+	// errAborted means that the caller closed FetchResponse.Pack before its end.
+	errAborted  = errors.New("pack was closed before its end")
+	errHungUp   = errors.New("server closed the connection before it answered") // an idle or spare connection turned out to be dead
+	errProtocol = errors.New("server violated the git protocol")                // the server sent bytes that no git server sends
 )
 
 // denied is an error of authorisation. errors.Is reports it to be fs.ErrPermission, for callers that do not import this
@@ -40,8 +42,8 @@ func (d denied) Error() string { return string(d) }
 // Is reports whether target is fs.ErrPermission.
 func (d denied) Is(target error) bool { return target == fs.ErrPermission }
 
-// NotOurRef means that the server does not have, or does not serve, the object ID. One such want fails the whole request,
-// so the caller must repeat the request without it.
+// NotOurRef means that the server does not have, or does not serve, the object ID. One such want makes the whole request fail, so
+// the caller must repeat the request without this want.
 type NotOurRef struct{ ID object.ID }
 
 // Error returns a message with the object's id.
@@ -59,7 +61,7 @@ func (e RateLimited) Error() string {
 	return fmt.Sprintf("server limits the rate of requests: retry after %s", e.After)
 }
 
-// transient marks an error that another attempt may avoid. after is the pause that the server asks for, or zero.
+// transient marks an error that may not occur in another attempt. The field after is the pause that the server asks for, or zero.
 type transient struct {
 	error
 	after time.Duration
@@ -68,14 +70,14 @@ type transient struct {
 // Unwrap returns the error without the mark.
 func (t transient) Unwrap() error { return t.error }
 
-// fault wraps an I/O error as a transient ErrUnreachable, so that it is worth another attempt. It returns an error that
-// is already transient as it is.
+// fault wraps an I/O error as a transient ErrUnreachable, so that the operation is tried again. It returns an error that is
+// already transient unchanged.
 func fault(err error) error {
 	var t transient
 	if err == nil || errors.As(err, &t) {
 		return err
 	}
-	if errors.Is(err, context.DeadlineExceeded) { // the time-outs of package net, not of the context
+	if errors.Is(err, context.DeadlineExceeded) { // this is a time-out of package net, not of the context
 		return transient{error: fmt.Errorf("%w: %v", ErrUnreachable, err)}
 	}
 	return transient{error: fmt.Errorf("%w: %w", ErrUnreachable, err)}
@@ -96,8 +98,8 @@ type remoteError struct{ text string }
 // Error returns the server's message.
 func (e remoteError) Error() string { return "server reported: " + e.text }
 
-// parseRemoteError converts the text of an ERR packet or of side band 3 into an error. The protocol has no error codes;
-// the only text with a meaning here is upload-pack's "not our ref <id>".
+// parseRemoteError converts the text of an ERR packet or of side band 3 into an error. The protocol has no error codes; the only
+// text that this client interprets is upload-pack's "not our ref <id>".
 func parseRemoteError(text []byte) error {
 	if _, rest, ok := bytes.Cut(text, []byte("not our ref ")); ok {
 		if end := bytes.IndexAny(rest, " \r\n"); end >= 0 {
@@ -129,14 +131,14 @@ func plain(text []byte) string {
 	}, string(text))
 }
 
-// brokenPipe marks an error of a write to the server. The last message of the server usually explains such an error
-// better.
+// brokenPipe marks an error of a write to the server. The last message of the server usually explains the failure better than
+// such an error.
 type brokenPipe struct{ error }
 
 // Unwrap returns the error of the write.
 func (e brokenPipe) Unwrap() error { return e.error }
 
-// isIO reports whether err is only a consequence of another error: it comes from a broken connection or a canceled
+// isIO reports whether err is only a consequence of another error, because it was caused by a broken connection or a canceled
 // context.
 func isIO(err error) bool {
 	var broken brokenPipe

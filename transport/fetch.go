@@ -11,18 +11,18 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// maxShallow bounds the number of shallow commits that a server may list.
+// maxShallow is the maximum number of shallow commits that a server may list.
 const maxShallow = 1 << 20
 
-// fetchMessage returns a request for a pack without negotiation: it sends "done" at once, whether or not the server knows
-// the haves. It does not ask for a thin pack, because the bases of the deltas may be missing on this host, and it
-// suppresses progress messages.
+// fetchMessage returns a request for a pack without negotiation: it sends "done" at once, whether or not the server has the
+// haves. The request does not allow a thin pack, because the bases of its deltas may be missing on this host, and it suppresses
+// progress messages.
 func fetchMessage(caps Capabilities, req FetchRequest) ([]byte, error) {
 	switch {
 	case len(req.Wants) == 0:
 		return nil, errors.New("fetch request names no objects")
 	case req.Filter != "" && !caps.Filter:
-		return nil, errors.New("server does not support filters") // the server would ignore the filter and send everything
+		return nil, errors.New("server does not support filters") // the server would ignore the filter and send all contents
 	case req.Depth < 0, req.Depth > 0 && !caps.Shallow:
 		return nil, fmt.Errorf("server does not support fetches with depth %d", req.Depth)
 	case len(req.Filter) > 1000 || strings.ContainsAny(req.Filter, "\n\x00"):
@@ -37,7 +37,7 @@ func fetchMessage(caps Capabilities, req FetchRequest) ([]byte, error) {
 	if req.Depth > 0 {
 		b = pktline.AppendLine(b, "deepen "+strconv.Itoa(req.Depth))
 	}
-	// A repository has one hash format, so the ids must have the server's.
+	// A repository has one hash format, so the ids must have the hash format of the server.
 	for _, id := range req.Wants {
 		if id.IsZero() || id.Format() != caps.Format {
 			return nil, fmt.Errorf("object ID %q is not in the server's hash format %v", id, caps.Format)
@@ -103,11 +103,11 @@ func (r *Remote) startPack(a *answer, f object.Format) (*FetchResponse, error) {
 	if err != nil {
 		return nil, err
 	}
-	// left is above zero once a packet with pack data has begun.
+	// left is greater than zero as soon as a packet with pack data has begun.
 	p := &pack{a: a, remote: r}
 	for p.left == 0 {
 		if err := p.step(); err != nil {
-			return nil, cut(err) // a pack is never empty
+			return nil, cut(err) // the end of the input is an error, because a pack is never empty
 		}
 	}
 	return &FetchResponse{Shallow: shallow, Pack: p}, nil
@@ -129,8 +129,8 @@ type pack struct {
 	err    error // why the pack ended: io.EOF after a complete pack
 }
 
-// step reads the header of the next packet, and if the packet is not part of the pack, its body too. It returns io.EOF at
-// the regular end.
+// step reads the header of the next packet, and if the packet is not part of the pack, also its body. It returns io.EOF at the
+// regular end of the answer.
 func (p *pack) step() error {
 	kind, n, err := p.a.header()
 	if err != nil {
@@ -168,12 +168,12 @@ func (p *pack) step() error {
 	return fmt.Errorf("%w: unknown side band %d", errProtocol, band)
 }
 
-// Read copies the data of all packets that have arrived, so that small packets do not cost one call each. It blocks only
-// if no data has arrived.
+// Read copies the data of all packets that have arrived, so that small packets do not need one call each. It blocks only if no
+// data has arrived.
 func (p *pack) Read(b []byte) (int, error) {
 	n := 0
 	for n < len(b) && p.err == nil {
-		// More packets are copied only if they are already buffered: a call that has copied something must not block.
+		// Copy more packets only if they are buffered already, because a call that has copied data must not block.
 		if p.left == 0 {
 			if n > 0 && !p.a.Ready() {
 				break
@@ -204,8 +204,8 @@ func (p *pack) Read(b []byte) (int, error) {
 	return 0, p.err
 }
 
-// end records err as the reason why the pack has ended. After a complete pack (io.EOF) the connection can be used again;
-// in every other case it is dropped.
+// end records err as the reason why the pack has ended. After a complete pack (io.EOF) the connection can be used again; in every
+// other case the connection is dropped.
 func (p *pack) end(err error) {
 	if err == io.EOF {
 		p.a.finish()
@@ -214,7 +214,7 @@ func (p *pack) end(err error) {
 	}
 	p.a.abort()
 	p.err = fmt.Errorf("read pack from %s: %w", p.remote.URL(), streamFault(err))
-	// Only a fault of the network is recorded in Stats.LastError. An error message of the server is not.
+	// Only a fault of the network is recorded in Stats.LastError, but not an error message of the server.
 	if isFault(err) || errors.Is(p.err, io.ErrUnexpectedEOF) {
 		p.remote.stats.fail(p.err)
 	}

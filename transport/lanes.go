@@ -37,11 +37,11 @@ type lane struct {
 	conn   duplex
 	stream *watched
 	pkt    *pktReader
-	idle   *time.Timer // closes the connection when it has been idle for idleLane
-	// listed reports whether the connection has served ls-refs. The upload-pack process caches the loose refs that it has
-	// read until it exits, so a second listing would be stale. Objects are looked up again for each command.
+	idle   *time.Timer // closes the connection after it has been idle for idleLane
+	// listed reports whether the connection has served ls-refs. The upload-pack process caches the loose refs that it has read
+	// until it exits, so a second listing on the same connection would be stale. Objects are looked up again for each command.
 	listed bool
-	spare  bool // opened before it was needed, and not used yet; guarded by lanes.mu once the connection is idle
+	spare  bool // opened before it was needed, and not used yet; guarded by lanes.mu while the connection is idle
 }
 
 // lanes is the carrier over ssh, git:// and local processes. It keeps idle connections for later exchanges.
@@ -54,16 +54,15 @@ type lanes struct {
 	// mu guards the fields below.
 	mu   sync.Mutex
 	idle []*lane // idle connections, the most recently used one last
-	// opening is closed when the attempt to open the spare connection has ended. It is nil if no spare is being opened,
-	// or if an exchange is already waiting for it.
+	// opening is closed when the attempt to open the spare connection has ended. It is nil if no spare connection is being
+	// opened, or if an exchange is already waiting for that connection.
 	opening chan struct{}
 	closed  bool
 }
 
 var _ carrier = (*lanes)(nil)
 
-// newLanes returns a carrier that opens connections with the functions that to returns for upload-pack and for
-// receive-pack.
+// newLanes returns a carrier. The function to returns the functions that open connections to upload-pack and to receive-pack.
 func (r *Remote) newLanes(to func(service) dial) *lanes {
 	return &lanes{remote: r, dial: to(uploadPack), dialPush: to(receivePack)}
 }
@@ -100,7 +99,7 @@ func (s *lanes) discover(ctx context.Context) (Capabilities, error) {
 	return caps, err
 }
 
-// exchange sends the command on an idle connection, else on the spare connection that is being opened, else on a new one.
+// exchange sends the command on an idle connection, else on the spare connection that is being opened, else on a new connection.
 func (s *lanes) exchange(ctx context.Context, kind commandKind, message []byte) (*answer, error) {
 	l := s.take(kind)
 	if l == nil {
@@ -114,8 +113,8 @@ func (s *lanes) exchange(ctx context.Context, kind commandKind, message []byte) 
 	}
 	if l != nil {
 		a, err := s.send(ctx, l, kind, message)
-		// The server may have closed an idle connection. If no byte of an answer came back, the command was not served
-		// and is sent again on a new connection.
+		// The server may have closed an idle connection. If no byte of an answer arrived, the server has not served the command,
+		// so send it again on a new connection.
 		if err == nil || !errors.Is(err, errHungUp) {
 			return a, err
 		}
@@ -147,7 +146,7 @@ func (s *lanes) send(ctx context.Context, l *lane, kind commandKind, message []b
 		if cause != nil {
 			return nil, w.explain(cause)
 		}
-		// No byte of an answer arrived: the server had closed the idle connection, and the command may be sent again.
+		// No byte of an answer arrived, because the server had closed the idle connection, so the command may be sent again.
 		if len(l.pkt.Buffered()) == 0 {
 			err = errors.Join(errHungUp, err)
 		}

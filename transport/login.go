@@ -30,7 +30,7 @@ func (l *Login) Renew(token, file string) {
 	l.renewed++
 }
 
-// Given returns the token or the file that the user has named, and how often Renew was called.
+// Given returns the token or the file that the user has named, and the number of calls of Renew.
 func (l *Login) Given() (token, file string, renewed int) {
 	if l == nil {
 		return "", "", 0
@@ -43,8 +43,8 @@ func (l *Login) Given() (token, file string, renewed int) {
 // errNoToken means that a token file contains no usable token.
 var errNoToken = errors.New("no usable token")
 
-// Token returns the token, or "" if none was named. It reads the file at each call, because short-lived tokens are
-// replaced in the file. An empty file is an error, because the user expects it to contain a token.
+// Token returns the token, or "" if the user has named neither a token nor a file. It reads the file at each call, because
+// short-lived tokens are replaced in the file. An empty file is an error, because the user expects the file to contain a token.
 func (l *Login) Token() (string, error) {
 	token, file, _ := l.Given()
 	if token != "" || file == "" {

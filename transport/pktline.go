@@ -30,7 +30,7 @@ func (p *pktReader) packet() (pktline.Kind, []byte, error) {
 	return kind, b, invalid(err)
 }
 
-// invalid wraps an error about an invalid length in errProtocol, and returns other errors as they are.
+// invalid wraps an error about an invalid length in errProtocol, and returns other errors unchanged.
 func invalid(err error) error {
 	if errors.Is(err, pktline.ErrLength) {
 		return fmt.Errorf("%w: %w", errProtocol, err)
@@ -51,8 +51,7 @@ func (p *pktReader) line() (pktline.Kind, []byte, error) {
 	return kind, bytes.TrimSuffix(b, []byte("\n")), nil
 }
 
-// cut returns io.ErrUnexpectedEOF for io.EOF, for callers to whom the end of the stream is in the middle of a message. It
-// returns other errors as they are.
+// cut returns io.ErrUnexpectedEOF for io.EOF, for callers that read the middle of a message. It returns other errors unchanged.
 func cut(err error) error {
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF

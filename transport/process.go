@@ -15,18 +15,19 @@ import (
 // Limits of child processes.
 const (
 	pipeSize  = 1 << 20         // bytes of a pack that the kernel buffers while the reader is busy
-	exitGrace = 2 * time.Second // how long a child may run after its pipes were closed; then it is killed
+	exitGrace = 2 * time.Second // time for which a child may run after its pipes were closed; then it is killed
 )
 
 // process is a duplex over the standard input and output of a child process.
 type process struct {
-	in, out *os.File // our ends of the pipes: in is the child's standard input, out its standard output
+	in, out *os.File // the ends of the pipes in this process: in is the child's standard input, out its standard output
 	stats   *counters
 	stderr  tail
 	cmd     *exec.Cmd
 	exited  chan struct{} // closed when the child has exited
-	once    sync.Once     // abort closes the pipes once
-	// verdict returns the error to report if the child has ended before its first answer. err is the error of the read.
+	once    sync.Once     // ensures that abort closes the pipes only once
+	// verdict returns the error to report if the child has ended before its first answer. The parameter err is the error of the
+	// read.
 	verdict func(ctx context.Context, p *process, err error) error
 }
 
@@ -51,7 +52,7 @@ func (n *connector) startProcess(cmd *exec.Cmd, verdict func(context.Context, *p
 	p := &process{in: in, out: out, stats: n.stats, cmd: cmd, exited: make(chan struct{}), verdict: verdict}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = childIn, childOut, &p.stderr
 	cmd.Dir = "/"
-	cmd.WaitDelay = exitGrace // a grandchild may keep stderr open
+	cmd.WaitDelay = exitGrace // a grandchild may keep stderr open longer than the child runs
 	// begin fails if the Remote is closed; otherwise Remote.Close waits for the child.
 	if err = n.tasks.begin(); err == nil {
 		if err = cmd.Start(); err != nil {
@@ -59,8 +60,8 @@ func (n *connector) startProcess(cmd *exec.Cmd, verdict func(context.Context, *p
 			n.tasks.done()
 		}
 	}
-	// The child has its own copies of these ends. With ours open a read would not see the end of the stream when the
-	// child exits.
+	// The child has its own copies of these ends. If this process kept them open, a read would not see the end of the stream when
+	// the child exits.
 	childIn.Close()
 	childOut.Close()
 	if err != nil {
@@ -123,7 +124,7 @@ type tail struct {
 	buf []byte
 }
 
-// Write appends b and drops all but the last most bytes.
+// Write appends b and drops all bytes except the last ones, whose maximum number is the field most.
 func (t *tail) Write(b []byte) (int, error) {
 	const most = 2 << 10
 	t.mu.Lock()

@@ -14,16 +14,16 @@ import (
 )
 
 const (
-	pushPatience = 4       // a server may work on a push for this many times Options.Stall without output
-	maxMessages  = 2 << 10 // how many bytes of the server's messages, other than its report, are kept
+	pushPatience = 4       // factor of Options.Stall for the time that a server may work on a push without output
+	maxMessages  = 2 << 10 // maximum number of bytes of the server's messages, other than its report, that are kept
 )
 
-// Receiver is what a server announces to a client that pushes: its refs and its capabilities.
+// Receiver holds the data that a server announces to a client that pushes: its refs and its capabilities.
 type Receiver struct {
 	Format     object.Format
 	Atomic     bool        // whether the server can apply either all updates or none
 	Delete     bool        // whether the server can delete refs
-	Refs       []Ref       // the server's refs below the requested prefixes; only names and ids
+	Refs       []Ref       // the server's refs below the requested prefixes; only their names and ids
 	Alternates []object.ID // tips of other repositories whose objects the server uses (".have")
 	Agent      string      // the server's program and version; "" if the server does not state them
 
@@ -35,17 +35,17 @@ type Receiver struct {
 // RefUpdate changes the ref Name from Old to New. The server refuses the update if the ref does not have the value Old.
 type RefUpdate struct {
 	Name string
-	Old  object.ID // zero: the ref must not exist
-	New  object.ID // zero: delete the ref
+	Old  object.ID // expected value of the ref; zero if the ref must not exist
+	New  object.ID // new value of the ref; zero deletes the ref
 }
 
 // PushRequest describes the updates of a push and the objects that they need.
 type PushRequest struct {
 	Updates []RefUpdate
-	// Pack writes a complete pack of the objects that the server lacks. Over HTTP Pack may be called again after a
-	// refused login. It is nil if the server has all objects.
+	// Pack writes a complete pack of the objects that the server lacks. Over HTTP Pack may be called again after a refused login.
+	// Pack is nil if the server has all objects.
 	Pack   func(ctx context.Context, w io.Writer) error
-	Atomic bool // apply all updates or none; has an effect only if Receiver.Atomic is true
+	Atomic bool // whether to apply all updates or none; has an effect only if Receiver.Atomic is true
 }
 
 // Push is a push that was opened and can be sent once. The caller must close it.
@@ -57,9 +57,8 @@ type Push struct {
 
 // pushLine is the part of an open push that depends on the carrier.
 type pushLine interface {
-	// send sends the commands in head and then the pack, calls read with the server's answer, and returns when the pack
-	// function and read have returned. If the pack function fails, send returns that error rather than the errors that
-	// follow from it.
+	// send sends the commands in head and then the pack, calls read with the server's answer, and returns when the functions pack
+	// and read have returned. If pack fails, send returns the error of pack instead of the errors that result from it.
 	send(ctx context.Context, head []byte, pack func(context.Context, io.Writer) error, read func(*pktReader) error) error
 	// close ends the push. It does nothing after send.
 	close()
@@ -73,9 +72,9 @@ func (r *Remote) OpenPush(ctx context.Context, prefixes []string) (*Push, error)
 	return r.openPush(ctx, func(ctx context.Context, c carrier) (pushLine, Receiver, error) { return c.receive(ctx, prefixes) })
 }
 
-// OpenPushOf opens a push for a caller that has just listed refs and will change some of them. An HTTP push is one
-// request that contains the old values of the refs, so over HTTP this function only opens a connection and does not list
-// the refs again. On other carriers the server sends its refs first in any case.
+// OpenPushOf opens a push for a caller that has just listed refs and will change some of them. An HTTP push is one request that
+// contains the old values of the refs, so over HTTP OpenPushOf only opens a connection and does not list the refs again. On other
+// carriers the server sends its refs first in any case.
 func (r *Remote) OpenPushOf(ctx context.Context, refs []Ref) (*Push, error) {
 	_, caps, err := r.known()
 	if err != nil {
@@ -97,8 +96,8 @@ func (r *Remote) OpenPushOf(ctx context.Context, refs []Ref) (*Push, error) {
 	})
 }
 
-// openPush opens a push by calling begin, and retries after transport faults: begin has not sent anything that changes
-// the server.
+// openPush opens a push by calling the function begin. It retries after transport faults, because begin sends no command that
+// changes the server.
 func (r *Remote) openPush(ctx context.Context, begin func(context.Context, carrier) (pushLine, Receiver, error)) (*Push, error) {
 	var p *Push
 	err := r.try(ctx, r.opts.Retries, "push to", func() error {
@@ -123,9 +122,9 @@ func (r *Remote) openPush(ctx context.Context, begin func(context.Context, carri
 // Close ends the push. Nothing has changed on the server if Send was not called.
 func (p *Push) Close() { p.line.close() }
 
-// Send sends the updates and returns the result of each: nil, or a *Rejected. The server changes a ref only if it has the
-// value Old. Send can be called once. If Send itself returns an error, the server may or may not have applied the
-// updates; Send does not repeat them.
+// Send sends the updates and returns the result of each: nil, or a *Rejected. The server changes a ref only if the ref has the
+// value Old. Send can be called once. If Send itself returns an error, the server may or may not have applied the updates; Send
+// does not repeat them.
 func (p *Push) Send(ctx context.Context, req PushRequest) ([]error, error) {
 	head, err := p.head(req)
 	if err != nil {
@@ -211,7 +210,7 @@ func (p *Push) head(req PushRequest) ([]byte, error) {
 	return pktline.AppendFlush(b), nil
 }
 
-// needsPack reports whether the server expects a pack: it does unless every update deletes a ref.
+// needsPack reports whether the server expects a pack. It returns false only if all updates delete refs.
 func needsPack(updates []RefUpdate) bool {
 	for _, u := range updates {
 		if !u.New.IsZero() {
@@ -234,10 +233,10 @@ func (p *Push) emptyPack(_ context.Context, w io.Writer) error {
 type emitter struct {
 	cancel context.CancelFunc
 	done   sync.WaitGroup
-	err    error // why the pack is incomplete; may be read after done.Wait
+	err    error // reason why the pack is incomplete; may be read after done.Wait
 }
 
-// errUnread is the error of a write to a pack that is not read any more.
+// errUnread is the error of a write to a pack whose reader was closed.
 var errUnread = errors.New("reader of the pack was closed")
 
 // emit starts run in a goroutine. The context of run ends when stop is called.

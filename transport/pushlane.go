@@ -52,7 +52,7 @@ func (s *lanes) receive(ctx context.Context, prefixes []string) (pushLine, Recei
 	return l, about, nil
 }
 
-// openBlind returns nil: on this carrier the server sends its refs before each push.
+// openBlind returns nil, because on this carrier the server sends its refs before each push.
 func (*lanes) openBlind() pushLine { return nil }
 
 // close ends an unused push with a flush packet in place of commands, as the protocol demands. It does nothing after
@@ -64,10 +64,10 @@ func (l *lanePush) close() {
 	})
 }
 
-// send writes the commands and the pack in a second goroutine and reads the answer in this one, because a server may
+// send writes the commands and the pack in a second goroutine and reads the answer in the calling goroutine, because a server may
 // answer and stop reading before it has received the whole pack.
 func (l *lanePush) send(ctx context.Context, head []byte, pack func(context.Context, io.Writer) error, read func(*pktReader) error) error {
-	l.once.Do(func() {}) // from now on close must not write
+	l.once.Do(func() {}) // from now on the method close must not write
 	defer l.conn.abort()
 	l.remote.stats.requests.Add(1)
 	w := l.remote.watches.add(ctx, pushPatience*l.remote.opts.Stall, l.conn.abort)
@@ -75,7 +75,7 @@ func (l *lanePush) send(ctx context.Context, head []byte, pack func(context.Cont
 	p := &pulse{w: w}
 	l.stream.w, l.stream.r = w, l.conn
 	l.pkt.SetSource(&pulsing{r: l.conn, p: p})
-	var unmade error // the error of the pack function; nil if the connection failed or the answer came first
+	var unmade error // error of the pack function; nil if the connection failed or the answer arrived first
 	e := emit(ctx, func(ctx context.Context) error {
 		to := &pulsing{w: l.conn, p: p}
 		if _, err := to.Write(head); err != nil || pack == nil {
@@ -83,7 +83,7 @@ func (l *lanePush) send(ctx context.Context, head []byte, pack func(context.Cont
 			return err
 		}
 		if err := pack(ctx, to); err != nil {
-			if to.failed == nil { // otherwise the server could take the truncated pack for a complete one
+			if to.failed == nil { // otherwise the server could mistake the truncated pack for a complete pack
 				if ctx.Err() == nil {
 					unmade = err
 				}
@@ -106,8 +106,9 @@ func (l *lanePush) send(ctx context.Context, head []byte, pack func(context.Cont
 	return err
 }
 
-// pushError stops the pack function and returns why a push has failed. The reason that ended the watch takes precedence,
-// then the error of the pack function, then read, the error of reading the answer. It returns nil if read is nil.
+// pushError stops the pack function and returns the reason why a push has failed: the reason that ended the watch if there is
+// one, else the error of the pack function, else the error read, which occurred while the answer was read. It returns nil if read
+// is nil.
 func pushError(w *watch, e *emitter, read error) error {
 	if read == nil {
 		// The server has answered, so it does not need the rest of the pack.
@@ -129,10 +130,10 @@ func pushError(w *watch, e *emitter, read error) error {
 // pack is being produced.
 type pulse struct {
 	w     *watch
-	awake atomic.Bool // all commands and the whole pack were written
+	awake atomic.Bool // whether all commands and the whole pack were written
 }
 
-// sent records that everything was written, and starts the clock for the answer.
+// sent records that the commands and the pack were written, and starts the clock for the answer.
 func (p *pulse) sent() {
 	p.awake.Store(true)
 	p.w.arm()
@@ -146,7 +147,7 @@ type pulsing struct {
 	failed error // first error that Write returned
 }
 
-// Read reads from the server. Once everything was written, each call restarts the clock.
+// Read reads from the server. After the commands and the pack were written, each call restarts the clock.
 func (s *pulsing) Read(b []byte) (int, error) {
 	n, err := s.r.Read(b)
 	if s.p.awake.Load() {

@@ -111,8 +111,7 @@ func parseReceiver(p *pktReader, prefixes []string) (Receiver, error) {
 	}
 }
 
-// cutAfter returns err for a stream that ended before its packet number n. The end is unexpected if packets have preceded
-// it.
+// cutAfter returns err for a stream that ended before its packet number n. The end is unexpected if packets precede it.
 func cutAfter(n int, err error) error {
 	if n > 0 {
 		return cut(err)
@@ -170,7 +169,7 @@ func (about *Receiver) addRef(line string, prefixes []string) error {
 	switch {
 	case name == ".have":
 		about.Alternates = append(about.Alternates, id)
-	case name == "HEAD" || !refname.Valid(name): // cannot be pushed to
+	case name == "HEAD" || !refname.Valid(name): // these names cannot be pushed to
 	case wanted(name, prefixes):
 		about.Refs = append(about.Refs, Ref{Name: name, ID: id})
 	}
@@ -180,10 +179,10 @@ func (about *Receiver) addRef(line string, prefixes []string) error {
 // banded reads the report from band 1 of the answer, and stores the end of the messages on band 2.
 type banded struct {
 	p *pktReader
-	// rest is the part of the current packet that is still to be read.
+	// rest is the unread part of the current packet.
 	rest []byte
 	said []byte // the last maxMessages bytes of the text on band 2
-	over bool   // whether the flush packet was read
+	over bool   // whether the flush packet at the end was read
 }
 
 // Read returns bytes of band 1. It returns io.EOF after the flush packet.
@@ -198,7 +197,7 @@ func (b *banded) Read(to []byte) (int, error) {
 	return n, nil
 }
 
-// step reads the next packet, of any band. It returns io.EOF at the flush packet.
+// step reads the next packet, on any band. It returns io.EOF at the flush packet.
 func (b *banded) step() error {
 	if b.over {
 		return io.EOF
@@ -253,8 +252,8 @@ func (p *Push) report(answer *pktReader, updates []RefUpdate) ([]error, error) {
 	return results, err
 }
 
-// parseReport parses the report about updates. said returns the messages that the server has sent on band 2; parseReport
-// calls said after it has read the report.
+// parseReport parses the report about updates. The function said returns the messages that the server has sent on band 2;
+// parseReport calls said after it has read the report.
 func parseReport(p *pktReader, updates []RefUpdate, said func() string) ([]error, error) {
 	kind, line, err := p.line()
 	if err != nil {
@@ -290,7 +289,7 @@ func parseReport(p *pktReader, updates []RefUpdate, said func() string) ([]error
 		case "ng":
 			reported[i] = true
 			results[i] = &Rejected{Ref: name, Kind: rejectKind(reason), Text: plain([]byte(reason))}
-		case "option": // belongs to report-status-v2, which was not requested
+		case "option": // this line belongs to report-status-v2, which was not requested
 		default:
 			return nil, fmt.Errorf("%w: unexpected line %.80q in the push report", errProtocol, line)
 		}
@@ -305,12 +304,12 @@ func parseReport(p *pktReader, updates []RefUpdate, said func() string) ([]error
 			}
 			rejected.Kind, rejected.Text = RejectUnpack, plain([]byte(unpacked))
 			results[i] = rejected
-		// Every update must have a result, because an update without one could be mistaken for a success.
+		// Every update must have a result, because an update without a result could be mistaken for a success.
 		case !reported[i]:
 			return nil, fmt.Errorf("%w: push report lacks the result of ref %s", errProtocol, u.Name)
 		}
-		// The report only states that a hook, the unpacker or a lock has failed. The reason is in their output, so that
-		// is appended.
+		// The report only states that a hook, the unpacker or a lock has failed. The reason is in the output on band 2, so append
+		// that output.
 		if rejected != nil && (rejected.Kind == RejectHook || rejected.Kind == RejectUnpack || rejected.Kind == RejectMoved) && said() != "" {
 			rejected.Text += ": " + said()
 		}

@@ -26,8 +26,8 @@ var _ pushLine = webPush{}
 // receive requests the server's capabilities and refs. If the server has many refs, later calls reuse the capabilities
 // and request only the refs below prefixes, from upload-pack.
 func (h *web) receive(ctx context.Context, prefixes []string) (pushLine, Receiver, error) {
-	// A listing of many refs is long, and receive-pack cannot restrict it, so the capabilities from the first listing are
-	// kept.
+	// A listing of many refs is long, and receive-pack cannot restrict the listing, so keep the capabilities from the first
+	// listing.
 	h.mu.Lock()
 	known := h.receiver
 	h.mu.Unlock()
@@ -63,7 +63,7 @@ func (h *web) receive(ctx context.Context, prefixes []string) (pushLine, Receive
 	return webPush{h}, about, nil
 }
 
-// openBlind returns a push at once, because an HTTP push is one request that needs no listing before it.
+// openBlind returns a push at once, because an HTTP push is one request that needs no preceding listing.
 func (h *web) openBlind() pushLine { return webPush{h} }
 
 // filterRefs returns the refs whose names begin with one of the prefixes. It overwrites the array of refs.
@@ -108,7 +108,7 @@ func (l webPush) send(ctx context.Context, head []byte, pack func(context.Contex
 	if pack == nil {
 		c.body = head
 	} else {
-		// The body is needed again after a refused login, so each attempt calls the pack function anew.
+		// The body is needed again after a refused login, so each attempt calls the pack function again.
 		c.open = func() (io.ReadCloser, int64, error) {
 			if up != nil {
 				up.Close()
@@ -127,8 +127,8 @@ func (l webPush) send(ctx context.Context, head []byte, pack func(context.Contex
 	}
 	if up != nil {
 		packed := up.stop()
-		// If the pack function failed first, its error is the cause of the failed request. If it failed because the
-		// request did (isIO), the request's error is the cause.
+		// If the pack function failed first, its error is the cause of the failed request. If it failed because the request had
+		// failed (isIO), the error of the request is the cause.
 		if err != nil && packed != nil && !isIO(packed) && ctx.Err() == nil {
 			err = packed
 		}
@@ -141,8 +141,8 @@ func (l webPush) send(ctx context.Context, head []byte, pack func(context.Contex
 	return err
 }
 
-// upload is the body of a push: the commands in head, then the pack. The pack function, run by made, writes into pipe.
-// all is the whole body.
+// upload is the body of a push: the commands in head, then the pack. The field made runs the pack function, which writes into
+// pipe. The field all is the whole body.
 type upload struct {
 	head io.Reader
 	pipe *io.PipeReader
@@ -196,7 +196,7 @@ type pacedBody struct {
 	w *watch
 }
 
-// Read returns the next bytes of the body. The clock is stopped while they are produced.
+// Read returns the next bytes of the body. The clock is stopped while these bytes are produced.
 func (b pacedBody) Read(p []byte) (int, error) {
 	b.w.disarm()
 	n, err := b.ReadCloser.Read(p)

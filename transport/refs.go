@@ -9,7 +9,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// maxRefs bounds the number of refs that a server may list.
+// maxRefs is the maximum number of refs that a server may list.
 const maxRefs = 4 << 20
 
 // refsMessage returns the ls-refs request. It asks for the targets of annotated tags and of symbolic refs, and restricts
@@ -52,12 +52,11 @@ func parseRefs(p *pktReader, f object.Format, prefixes []string) (Refs, error) {
 		switch {
 		case !wanted(ref.Name, prefixes):
 		case ref.ID.IsZero():
-			// Only a HEAD whose branch does not exist yet has no id. Its target is the branch that the first commit will
-			// create.
+			// Only a HEAD whose branch does not exist yet has no id. Its target is the branch that the first commit will create.
 			if ref.Name == "HEAD" {
 				refs.Unborn = ref.Target
 			}
-		// Names that git would refuse are dropped, because such a name could point outside the directory of refs.
+		// Drop names that git would refuse, because such a name could be a path outside of the directory of refs.
 		case refname.Valid(ref.Name):
 			refs.List = append(refs.List, ref)
 		}

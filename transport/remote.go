@@ -22,7 +22,7 @@ const (
 	defaultConnect = 15 * time.Second
 	backoffFirst   = 100 * time.Millisecond // first pause before a retry
 	backoffMost    = 5 * time.Second        // longest pause before a retry
-	waitMost       = 2 * time.Minute        // if the server asks for a longer pause, the error is returned to the caller
+	waitMost       = 2 * time.Minute        // maximum pause that the server may ask for; for a longer pause the error is returned to the caller
 )
 
 // carrier exchanges messages with a server over one kind of connection: web for HTTP, lanes for ssh, git:// and local
@@ -56,7 +56,7 @@ const (
 // abort.
 type answer struct {
 	*pktReader
-	keep func() // called after the answer was read completely; the connection may serve the next exchange
+	keep func() // called after the answer was read completely, so that the connection may serve the next exchange
 	drop func() // closes the connection
 	once sync.Once
 }
@@ -122,7 +122,7 @@ func (r *Remote) Close() error {
 	c, e := r.carrier, r.early
 	r.closed = true
 	r.mu.Unlock()
-	// Exchanges are ended first, so that none of them takes a connection that is about to be closed.
+	// End the exchanges first, so that no exchange takes a connection that is about to be closed.
 	r.watches.close()
 	r.dropEarly(e)
 	if c != nil {
@@ -218,7 +218,7 @@ func (r *Remote) createCarrier(ctx context.Context) (carrier, error) {
 	closed := r.closed
 	r.carrier = c
 	r.mu.Unlock()
-	if closed { // Close ran before r.carrier was set, so it has not closed c
+	if closed { // the method Close ran before r.carrier was set, so it has not closed c
 		c.close()
 		return nil, errClosed
 	}
@@ -243,7 +243,7 @@ func (r *Remote) carrierFor(ctx context.Context) (carrier, error) {
 	return r.createCarrier(ctx)
 }
 
-// deref returns *c, or the zero value if c is nil.
+// deref returns the value at the pointer c, or the zero value if c is nil.
 func deref(c *Capabilities) Capabilities {
 	if c == nil {
 		return Capabilities{}
@@ -261,13 +261,13 @@ func (r *Remote) capabilities(ctx context.Context) (Capabilities, error) {
 	return caps, err
 }
 
-// attempts connects and calls once with the carrier and the capabilities, until once succeeds or Options.Retries is used
-// up.
+// attempts connects and calls the function once with the carrier and the capabilities, until once succeeds or Options.Retries is
+// used up.
 func (r *Remote) attempts(ctx context.Context, verb string, once func(carrier, Capabilities) error) error {
 	return r.attemptsAtMost(ctx, r.opts.Retries, verb, once)
 }
 
-// attemptsAtMost is like attempts, but with its own number of retries.
+// attemptsAtMost is like attempts, but uses the number retries in place of Options.Retries.
 func (r *Remote) attemptsAtMost(ctx context.Context, retries int, verb string, once func(carrier, Capabilities) error) error {
 	return r.try(ctx, retries, verb, func() error {
 		c, caps, err := r.connect(ctx)
@@ -278,8 +278,8 @@ func (r *Remote) attemptsAtMost(ctx context.Context, retries int, verb string, o
 	})
 }
 
-// try calls once until it succeeds, fails with an error that is not transient, or the retries are used up. verb is the
-// start of the error message.
+// try calls the function once until it succeeds, fails with an error that is not transient, or the retries are used up. The
+// parameter verb is the start of the error message.
 func (r *Remote) try(ctx context.Context, retries int, verb string, once func() error) error {
 	start := time.Now()
 	for n := 0; ; n++ {
@@ -289,7 +289,8 @@ func (r *Remote) try(ctx context.Context, retries int, verb string, once func() 
 		}
 		if ctx.Err() == nil && !errors.Is(err, errClosed) {
 			r.stats.fail(err)
-			// Only a transient fault is worth another attempt. The server would refuse the others again.
+			// Only a transient fault justifies another attempt. After any other error, the server would refuse the next attempt,
+			// too.
 			var t transient
 			if errors.As(err, &t) && n < retries {
 				if wait := backoff(n, t.after); fits(ctx, wait) && r.patient(time.Since(start)+wait) {
@@ -300,33 +301,33 @@ func (r *Remote) try(ctx context.Context, retries int, verb string, once func() 
 				}
 			}
 		}
-		if ctx.Err() != nil { // any other error is a consequence of the context's end
+		if ctx.Err() != nil { // after the end of the context, any other error is a consequence of that end
 			err = context.Cause(ctx)
 		}
 		return fmt.Errorf("%s %s: %w", verb, r.URL(), err)
 	}
 }
 
-// backoff returns the pause before retry n. The pause doubles from retry to retry. Half of it is random, so that many
-// mounts do not retry at the same moment. The pause that the server asked for (asked) is a lower bound.
+// backoff returns the pause before the retry number n. The pause doubles from retry to retry. Half of it is random, so that many
+// mounts do not retry at the same moment. The pause is at least asked, the pause that the server asked for.
 func backoff(n int, asked time.Duration) time.Duration {
 	d := min(backoffFirst<<min(n, 10), backoffMost)
 	return asked + d/2 + rand.N(d/2)
 }
 
-// fits reports whether another attempt is possible after a pause of wait: before the deadline of ctx, and if wait is at
-// most waitMost.
+// fits reports whether another attempt is possible after the pause wait: the pause must end before the deadline of ctx and must
+// not be longer than waitMost.
 func fits(ctx context.Context, wait time.Duration) bool {
 	deadline, ok := ctx.Deadline()
 	return wait <= waitMost && (!ok || time.Until(deadline) > wait)
 }
 
-// patient reports whether Options.Patience allows another attempt that begins this long after the first.
+// patient reports whether Options.Patience allows another attempt that begins later than the first attempt by the duration after.
 func (r *Remote) patient(after time.Duration) bool {
 	return r.opts.Patience <= 0 || after < r.opts.Patience
 }
 
-// Refs lists the refs that begin with one of the prefixes; with no prefix, all of them.
+// Refs lists the refs that begin with one of the prefixes, or all refs if there are no prefixes.
 func (r *Remote) Refs(ctx context.Context, prefixes []string) (Refs, error) {
 	var refs Refs
 	err := r.attempts(ctx, "list refs of", func(c carrier, caps Capabilities) error {
@@ -361,7 +362,7 @@ func (r *Remote) ObjectInfo(ctx context.Context, ids []object.ID) ([]int64, erro
 	return sizes, err
 }
 
-// ask sends a command and calls read with the answer. read must read the answer to its end.
+// ask sends a command and calls the function read with the answer. The function read must read the answer to its end.
 func ask(ctx context.Context, c carrier, kind commandKind, message []byte, read func(*answer) error) error {
 	a, err := c.exchange(ctx, kind, message)
 	if err != nil {
@@ -375,8 +376,8 @@ func ask(ctx context.Context, c carrier, kind commandKind, message []byte, read 
 	return nil
 }
 
-// streamFault returns a transport fault if err is the end of the stream in the middle of a message. It returns other
-// errors as they are.
+// streamFault returns a transport fault if err is the end of the stream in the middle of a message. It returns other errors
+// unchanged.
 func streamFault(err error) error {
 	if err = cut(err); errors.Is(err, io.ErrUnexpectedEOF) {
 		return fault(err)
@@ -384,8 +385,8 @@ func streamFault(err error) error {
 	return err
 }
 
-// Fetch requests objects and everything that is reachable from them, as far as Depth and Filter allow. It returns when
-// the pack begins to arrive.
+// Fetch requests the wanted objects and all objects that are reachable from them, as far as Depth and Filter allow. It returns
+// when the pack begins to arrive.
 func (r *Remote) Fetch(ctx context.Context, req FetchRequest) (*FetchResponse, error) {
 	var res *FetchResponse
 	retries := r.opts.Retries

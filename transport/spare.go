@@ -12,17 +12,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// spareAge is how long a spare HTTP connection is kept. Servers soon close connections that carry no request, and the
-// address of the host may change.
+// spareAge is the time for which a spare HTTP connection is kept. It is short, because servers soon close connections that carry
+// no request, and the address of the host may change.
 const spareAge = 10 * time.Second
 
-// OpenSpare opens a connection in the background, for the next exchange that would have to open one. An exchange that
-// needs the spare while it is being opened waits for it. OpenSpare does nothing if a spare is ready or is being opened,
-// before the first exchange, and, over HTTP, behind a proxy. When an exchange has taken the spare, the next one is opened
-// by the next call of OpenSpare. Failures are only logged.
+// OpenSpare opens a connection in the background, for the next exchange that would have to open one. An exchange that needs the
+// spare connection while it is being opened waits for it. OpenSpare does nothing if a spare connection is ready or is being
+// opened, before the first exchange, and, over HTTP, behind a proxy. After an exchange has taken the spare connection, the next
+// call of OpenSpare opens another one. Failures are only logged.
 //
-// Over HTTP the TLS handshake of the spare is completed, and the spare is closed if it is not used within ten seconds. On
-// other carriers the spare is a connection to upload-pack, which is kept as long as other idle ones.
+// Over HTTP the TLS handshake of the spare connection is completed, and the connection is closed if it is not used within ten
+// seconds. On other carriers the spare connection leads to upload-pack, and is kept as long as other idle connections.
 func (r *Remote) OpenSpare() {
 	c, caps, err := r.known()
 	if err != nil || caps == nil || r.tasks.begin() != nil {
@@ -56,34 +56,32 @@ type webDialer struct {
 	tcp   net.Dialer
 	tls   *tls.Config
 	stats *counters
-	age   time.Duration // how long a spare is kept
+	age   time.Duration // time for which a spare connection is kept
 
 	mu sync.Mutex
-	// The fields below are guarded by mu. last is the server of the last connection; the next spare is opened to that
-	// server.
+	// mu guards the fields below. last is the server of the last connection; the next spare connection is opened to this server.
 	last   place
-	ahead  *spareConn // the spare; nil if there is none, or if an exchange has taken it
+	ahead  *spareConn // the spare connection; nil if there is none, or if an exchange has taken it
 	closed bool
 }
 
-// spareConn is a spare connection, or the attempt to open one. It is either in webDialer.ahead or belongs to the exchange
-// that took it.
+// spareConn is a spare connection, or the attempt to open one. It is stored in webDialer.ahead until an exchange takes it.
 type spareConn struct {
 	at     place
 	opened chan struct{} // closed when the attempt to open it is over
 
-	// webDialer.mu guards the fields below. conn does not change any more once opened is closed.
-	conn    net.Conn    // nil: not open yet, or the attempt failed
-	dropped bool        // no exchange will take it, so it is closed as soon as it is open
-	expiry  *time.Timer // closes the spare after webDialer.age; nil until it is open
+	// webDialer.mu guards the fields below. conn does not change after opened was closed.
+	conn    net.Conn    // nil if the connection is not open yet, or the attempt failed
+	dropped bool        // set if no exchange will take the connection, so that it is closed as soon as it is open
+	expiry  *time.Timer // closes the connection after webDialer.age; nil until the connection is open
 }
 
-// dial returns the spare connection if it leads to the server at, and a new connection otherwise.
+// dial returns the spare connection if it leads to the server at, a parameter, and a new connection otherwise.
 func (d *webDialer) dial(ctx context.Context, at place) (net.Conn, error) {
 	d.mu.Lock()
 	d.last = at
 	s := d.ahead
-	// A spare to another server is left for a later request; this request opens a new connection.
+	// Leave a spare connection to another server for a later request, and open a new connection for this request.
 	if s != nil && s.at == at {
 		d.ahead = nil
 		if s.expiry != nil {
@@ -100,7 +98,7 @@ func (d *webDialer) dial(ctx context.Context, at place) (net.Conn, error) {
 			d.drop(s)
 			return nil, ctx.Err()
 		}
-		// The server may have closed the spare since it was opened.
+		// Use the spare connection only if it is alive, because the server may have closed it since it was opened.
 		if s.conn != nil && alive(s.conn) {
 			return s.conn, nil
 		}
@@ -109,7 +107,7 @@ func (d *webDialer) dial(ctx context.Context, at place) (net.Conn, error) {
 	return d.open(ctx, at)
 }
 
-// open opens a TCP connection to the server at, and makes the TLS handshake if at.secure is set.
+// open opens a TCP connection to the server in the parameter at, and makes the TLS handshake if at.secure is set.
 func (d *webDialer) open(ctx context.Context, at place) (net.Conn, error) {
 	c, err := d.tcp.DialContext(ctx, "tcp", at.addr)
 	if err != nil {
@@ -135,8 +133,8 @@ func (d *webDialer) open(ctx context.Context, at place) (net.Conn, error) {
 	return t, nil
 }
 
-// reserve registers a spare to the server of the last connection, and returns the function that opens it. It returns nil
-// if a spare to that server already exists.
+// reserve registers a spare connection to the server of the last connection, and returns the function that opens the connection.
+// It returns nil if a spare connection to that server already exists.
 func (d *webDialer) reserve() func(context.Context) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -173,7 +171,7 @@ func (d *webDialer) reserve() func(context.Context) error {
 	}
 }
 
-// expire closes a spare that no exchange has taken.
+// expire closes a spare connection that no exchange has taken.
 func (d *webDialer) expire(s *spareConn) {
 	d.mu.Lock()
 	waits := d.ahead == s
@@ -186,8 +184,8 @@ func (d *webDialer) expire(s *spareConn) {
 	}
 }
 
-// drop closes a spare that was removed from webDialer.ahead. A spare that is still being opened is closed when it is
-// open.
+// drop closes a spare connection that was removed from webDialer.ahead. If the connection is still being opened, it is closed as
+// soon as it is open.
 func (d *webDialer) drop(s *spareConn) {
 	d.mu.Lock()
 	s.dropped = true
@@ -201,7 +199,7 @@ func (d *webDialer) drop(s *spareConn) {
 	}
 }
 
-// close closes the spare. From then on no spare is opened.
+// close closes the spare connection. From then on no spare connection is opened.
 func (d *webDialer) close() {
 	d.mu.Lock()
 	d.closed = true
@@ -252,7 +250,7 @@ func alive(c net.Conn) bool {
 	return err == nil && quiet
 }
 
-// spare returns a function that opens one more connection, because the caller is about to use the idle ones. It returns
+// spare returns a function that opens one more connection, because the caller is about to use the idle connections. It returns
 // nil if a spare connection is idle or is being opened.
 func (s *lanes) spare() func(context.Context) error {
 	s.mu.Lock()
@@ -283,8 +281,8 @@ func (s *lanes) spare() func(context.Context) error {
 	}
 }
 
-// awaitSpare waits for the spare connection that is being opened. It returns false at once if none is being opened, or if
-// another exchange is already waiting for it.
+// awaitSpare waits for the spare connection that is being opened. It returns false at once if no spare connection is being
+// opened, or if another exchange is already waiting for it.
 func (s *lanes) awaitSpare(ctx context.Context) (bool, error) {
 	s.mu.Lock()
 	opened := s.opening

@@ -12,7 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/transport/endpoint"
 )
 
-// sshProgram describes how ssh is run. shell, if it is set, is a command that the shell runs. Otherwise path is the
+// sshProgram describes how ssh is run. The field shell, if set, is a command that the shell runs. Otherwise the field path is the
 // program, which is run directly.
 type sshProgram struct {
 	env         Environment
@@ -49,7 +49,7 @@ func newSSHProgram(s endpoint.Settings, env Environment) sshProgram {
 	if name == "" {
 		name = s.Value("ssh.variant")
 	}
-	// Without a setting the variant is guessed from the name of the program, as in git.
+	// Without a setting, guess the variant from the name of the program, as git does.
 	if name == "" || name == "auto" {
 		first, _, _ := strings.Cut(p.shell+p.path, " ")
 		name = strings.TrimSuffix(strings.ToLower(filepath.Base(first)), ".exe")
@@ -82,7 +82,7 @@ func (p sshProgram) options(port string, connect time.Duration) []string {
 		if port != "" {
 			args = append(args, "-P", port)
 		}
-	case simpleSSH: // accepts no options
+	case simpleSSH: // this variant accepts no options
 	}
 	return args
 }
@@ -90,14 +90,14 @@ func (p sshProgram) options(port string, connect time.Duration) []string {
 // argv returns the command line: the program followed by args.
 func (p sshProgram) argv(args []string) []string {
 	if p.shell != "" {
-		// The shell passes the arguments on unchanged through "$@".
+		// The shell passes the arguments to the program unchanged through "$@".
 		return append([]string{"sh", "-c", p.shell + ` "$@"`, p.shell}, args...)
 	}
 	return append([]string{p.path}, args...)
 }
 
-// reaches reports whether the host that ssh would connect to accepts connections. It returns false if that cannot be
-// determined, for example behind a jump host.
+// reaches reports whether the host to which ssh would connect accepts connections. It returns false if the answer is unknown, for
+// example behind a jump host.
 func (p sshProgram) reaches(ctx context.Context, port, host string, connect time.Duration) bool {
 	if p.variant != openSSH {
 		return false
@@ -133,7 +133,7 @@ func (p sshProgram) reaches(ctx context.Context, port, host string, connect time
 	return true
 }
 
-// seconds returns d in seconds, rounded up, for the options of other programs.
+// seconds returns the duration d in seconds, rounded up, as text for the options of other programs.
 func seconds(d time.Duration) string {
 	return strconv.FormatInt(int64((d+time.Second-1)/time.Second), 10)
 }

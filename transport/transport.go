@@ -40,13 +40,13 @@ type Environment = endpoint.Environment
 
 // Options configures a Remote. The zero value is usable.
 type Options struct {
-	Login      *Login        // sent as the password (or as Bearer) to the remote's own host, over http(s) only; nil: none
-	Env        Environment   // environment of child processes, and the source of settings; nil: the environment of this process
+	Login      *Login        // token for the remote's own host, sent over http(s) only, as the password or as Bearer; nil if there is none
+	Env        Environment   // environment of child processes, and the source of settings; nil means the environment of this process
 	Stall      time.Duration // an exchange fails if it waits for bytes longer than this; default 30 s
 	Connect    time.Duration // time limit for opening a connection; default 15 s
 	Retries    int           // number of retries after transport faults, status 429 and 5xx
-	Patience   time.Duration // how long after the first attempt a retry may begin; 0: no limit
-	Ahead      *Ahead        // records which servers refuse commands sent ahead; nil: no command is sent ahead
+	Patience   time.Duration // time after the first attempt in which a retry may begin; 0 means no limit
+	Ahead      *Ahead        // records which servers refuse commands sent ahead; if nil, no command is sent ahead
 	UploadPack string        // the server's upload-pack command, for ssh and local remotes; default git-upload-pack
 	Log        *zap.Logger   // may be nil
 }
@@ -79,12 +79,12 @@ type Refs struct {
 // FetchRequest describes the objects to fetch.
 type FetchRequest struct {
 	Wants []object.ID
-	// Haves are commits that the caller has, together with everything that is reachable from them. The server leaves
-	// these objects out of the pack. It need not know any of the commits.
+	// Haves lists commits that the caller has, together with everything that is reachable from these commits. The server leaves
+	// all of these objects out of the pack. A commit that the server does not have is ignored.
 	Haves  []object.ID
-	Depth  int    // number of commits of history; 0: all of it
-	Filter string // such as "blob:none"; "": no filter
-	Once   bool   // no retries, whatever Options.Retries is
+	Depth  int    // number of commits of history; 0 means all commits
+	Filter string // filter such as "blob:none"; "" means no filter
+	Once   bool   // whether to make no retries, regardless of Options.Retries
 }
 
 // FetchResponse is a pack that is being received. The caller must close Pack; closing it before its end drops the
@@ -102,13 +102,13 @@ type Stats struct {
 	BytesOut    int64
 	Connections int64         // number of connections opened
 	Quiet       time.Duration // the longest of the waits for a byte that are in progress
-	// LastError is the text of the last error, "" if there was none.
+	// LastError is the text of the last error, or "" if there was none.
 	LastError   string
 	LastErrorAt time.Time
 }
 
-// Open returns the Remote for a URL: an http, https, ssh, git or file URL, an scp-like host:path, or a local path. It
-// uses neither the network nor the disk.
+// Open returns the Remote for a URL: an http, https, ssh, git or file URL, an scp-like host:path, or a local path. Open uses
+// neither the network nor the disk.
 func Open(rawURL string, o Options) (*Remote, error) {
 	ep, err := endpoint.Parse(rawURL)
 	if err != nil {
@@ -117,7 +117,7 @@ func Open(rawURL string, o Options) (*Remote, error) {
 	return newRemote(ep, o), nil
 }
 
-// URL returns the remote's URL without the password and the query, and for http also without the user.
+// URL returns the remote's URL without the password and the query, and for http without the user, too.
 func (r *Remote) URL() string { return r.endpoint.String() }
 
 // Capabilities returns the server's capabilities, and requests them at the first call. It returns ErrNoV2 if the server

@@ -19,12 +19,12 @@ type watch struct {
 	leave func() bool // unregisters the watch from ctx
 	owner *watches
 	ctx   context.Context // net/http may notice the end of ctx before the watch does
-	since atomic.Int64    // start of the current wait, in nanoseconds since 1970; 0 if nothing waits
+	since atomic.Int64    // start of the current wait, in nanoseconds since 1970; 0 if no read or write waits
 
 	mu sync.Mutex
 	// mu guards the fields below.
-	cause error // why the exchange was ended; nil while it runs
-	over  bool  // the exchange was released, so kill must not be called any more
+	cause error // reason why the exchange was ended; nil while the exchange runs
+	over  bool  // whether the exchange was released, so that kill must not be called any more
 }
 
 // watches is the set of exchanges in progress.
@@ -34,8 +34,8 @@ type watches struct {
 	closed bool
 }
 
-// add registers an exchange. kill must make the exchange's reads and writes return if they are blocked; it is called at
-// most once. The stall clock does not run before arm is called.
+// add registers an exchange. The function kill must make the reads and writes of the exchange return if they are blocked; it is
+// called at most once. The stall clock does not run before arm is called.
 func (s *watches) add(ctx context.Context, stall time.Duration, kill func()) *watch {
 	w := &watch{ctx: ctx, stall: stall, kill: kill, owner: s}
 	w.timer = time.AfterFunc(time.Hour, func() { w.end(fmt.Errorf("%w: no data received for %s", ErrStalled, stall)) })
@@ -49,7 +49,7 @@ func (s *watches) add(ctx context.Context, stall time.Duration, kill func()) *wa
 		s.active[w] = struct{}{}
 	}
 	s.mu.Unlock()
-	// If the context has already ended, end is called at once, by another goroutine.
+	// If the context has already ended, another goroutine calls the method end at once.
 	w.leave = context.AfterFunc(ctx, func() { w.end(context.Cause(ctx)) })
 	if closed {
 		w.end(errClosed)
@@ -69,7 +69,8 @@ func (s *watches) close() {
 	}
 }
 
-// end ends the exchange, unless it was already ended or released. mu is not held during kill, because kill may block.
+// end ends the exchange, unless it was already ended or released. It does not hold mu during the call of kill, because kill may
+// block.
 func (w *watch) end(cause error) {
 	w.mu.Lock()
 	first := w.cause == nil && !w.over
@@ -107,7 +108,7 @@ func (s *watches) quiet(now time.Time) (longest time.Duration) {
 	return longest
 }
 
-// release marks the exchange as finished, so that it cannot be ended any more.
+// release marks the exchange as finished, so that it can no longer be ended.
 func (w *watch) release() {
 	w.mu.Lock()
 	w.over = true
@@ -119,7 +120,7 @@ func (w *watch) release() {
 	w.owner.mu.Unlock()
 }
 
-// ended returns why the exchange was ended, or nil if it was not ended.
+// ended returns the reason why the exchange was ended, or nil if it was not ended.
 func (w *watch) ended() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -148,8 +149,8 @@ type watched struct {
 	w *watch
 }
 
-// Read reads from the stream while the stall clock runs. If the exchange was ended, Read returns the reason in place of
-// the stream's error.
+// Read reads from the stream while the stall clock runs. If the exchange was ended, Read returns the reason for the end in place
+// of the stream's error.
 func (s *watched) Read(p []byte) (int, error) {
 	s.w.arm()
 	n, err := s.r.Read(p)
@@ -157,7 +158,7 @@ func (s *watched) Read(p []byte) (int, error) {
 	switch {
 	case err == nil:
 	case err == io.EOF, errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		err = s.w.explain(err) // a stream that was aborted may look like one that has ended
+		err = s.w.explain(err) // an aborted stream may look like a stream that has ended
 	default:
 		err = s.w.explain(fault(err))
 	}
@@ -173,7 +174,7 @@ type counters struct {
 	lastAt  time.Time
 }
 
-// fail records err as the last error.
+// fail records err as the value of Stats.LastError.
 func (c *counters) fail(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

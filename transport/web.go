@@ -31,8 +31,9 @@ const (
 	maxRetryWait = 24 * time.Hour // longer pauses in Retry-After are shortened to this
 )
 
-// web is the carrier over smart HTTP. It uses HTTP/1.1, because then each exchange has its own connection, and a small
-// answer gets a fair share of the network beside bulk transfers. As a stream of a shared HTTP/2 connection it would not.
+// web is the carrier over smart HTTP. It uses HTTP/1.1, with which each exchange has its own connection, so that a small answer
+// gets a fair share of the network beside bulk transfers. As a stream of a shared HTTP/2 connection, the answer would not get
+// this share.
 type web struct {
 	remote    *Remote
 	endpoint  *endpoint.URL
@@ -42,7 +43,7 @@ type web struct {
 
 	// mu guards the fields below.
 	mu   sync.Mutex
-	base *url.URL // the URL that the discovery was redirected to, or the URL that the user named
+	base *url.URL // URL to which the discovery was redirected, or the URL that the user named
 	auth *authenticator
 	// receiver holds the server's capabilities for pushes, without refs. It is set if the server has so many refs that
 	// listing them again would be slow.
@@ -61,7 +62,7 @@ func (r *Remote) newWeb(ep *endpoint.URL, set endpoint.Settings) (*web, error) {
 	if err != nil {
 		return nil, err
 	}
-	// git ignores slashes at the end of a URL, so they are removed.
+	// Remove slashes at the end of the URL, which git ignores.
 	base := *ep.Base
 	base.Path = strings.TrimRight(base.Path, "/")
 	base.RawPath = strings.TrimRight(base.RawPath, "/")
@@ -74,7 +75,7 @@ func (h *web) close() {
 	h.transport.CloseIdleConnections()
 }
 
-// spare returns nil behind a proxy, because it depends on the proxy whether an open connection saves time.
+// spare returns nil behind a proxy, because the proxy decides whether an open connection saves time.
 func (h *web) spare() func(context.Context) error {
 	if h.transport.Proxy != nil {
 		base, _ := h.at()
@@ -103,8 +104,8 @@ func (h *web) move(base *url.URL) {
 	}
 }
 
-// samePlace reports whether b may receive secrets that are meant for a: if scheme, host and port are the same, or if b is
-// the https service of the same host.
+// samePlace reports whether the URL b may receive secrets that are meant for the URL a: if scheme, host and port are equal, or if
+// b is the https service of the same host.
 func samePlace(a, b *url.URL) bool {
 	if !strings.EqualFold(a.Hostname(), b.Hostname()) {
 		return false
@@ -115,7 +116,7 @@ func samePlace(a, b *url.URL) bool {
 	return b.Scheme == "https" && endpoint.PortOf(a) == "80" && endpoint.PortOf(b) == "443"
 }
 
-// below returns the URL of a service: base with path appended. Like git, it keeps the query of base.
+// below returns the URL of a service: base with path appended. Like git, below keeps the query of base.
 func below(base *url.URL, path, query string) *url.URL {
 	u := *base
 	u.Path += path
@@ -149,7 +150,7 @@ func (h *web) discover(ctx context.Context) (caps Capabilities, err error) {
 // advertisement calls read with the first message of a service. It follows redirects.
 func (h *web) advertisement(ctx context.Context, s service, read func(*pktReader) error) error {
 	for hop := 0; ; hop++ {
-		// A redirect changes the base URL, so it is read anew in each round.
+		// A redirect changes the base URL, so read the base URL again in each round.
 		base, _ := h.at()
 		a, err := h.send(ctx, call{method: http.MethodGet, service: s,
 			url: below(base, servicePath, "service="+string(s)), kind: "advertisement"})
@@ -185,7 +186,7 @@ func (h *web) advertisement(ctx context.Context, s service, read func(*pktReader
 	}
 }
 
-// rebase returns the URL of the repository, given the URL that a discovery was redirected to. It returns an error if that
+// rebase returns the URL of the repository, given the URL to, to which a discovery was redirected. It returns an error if that
 // URL is not the discovery URL of a repository.
 func rebase(to *url.URL, s service) (*url.URL, error) {
 	u := *to
@@ -214,8 +215,7 @@ func (h *web) exchange(ctx context.Context, _ commandKind, message []byte) (*ans
 	base, _ := h.at()
 	c.url = below(base, c.service.path(), "")
 	a, err := h.send(ctx, c)
-	// The repository was moved while the remote was in use. The discovery is repeated, starting at the URL that the user
-	// named.
+	// The repository was moved while the remote was in use. Repeat the discovery, starting at the URL that the user named.
 	var m moved
 	if errors.As(err, &m) && h.set.FollowRedirects {
 		start := *h.endpoint.Base
@@ -257,8 +257,9 @@ type call struct {
 	url     *url.URL
 	body    []byte
 	gzip    bool
-	open    func() (io.ReadCloser, int64, error) // returns the body and its length (-1: unknown); nil: use body
-	kind    string                               // last word of the expected content type
+	// open returns the body and its length, or -1 if the length is unknown; if open is nil, body is used.
+	open func() (io.ReadCloser, int64, error)
+	kind string // last word of the expected content type
 }
 
 // contentType returns the content type of a request or an answer of the given kind.
@@ -269,8 +270,8 @@ func (c call) contentType(kind string) string {
 // changes reports whether the request changes the server, so that it must not be repeated after a fault.
 func (c call) changes() bool { return c.service == receivePack && c.method == http.MethodPost }
 
-// send sends the request. After each 401 it repeats the request with the next login, until one is accepted or none is
-// left.
+// send sends the request. After each status 401 it repeats the request with the next login, until the server accepts a login or
+// none is left.
 func (h *web) send(ctx context.Context, c call) (*answer, error) {
 	_, auth := h.at()
 	l, err := auth.first()
@@ -279,8 +280,7 @@ func (h *web) send(ctx context.Context, c call) (*answer, error) {
 	}
 	for tries := 0; ; tries++ {
 		a, res, err := h.once(ctx, c, l)
-		// If the spare connection was dead, the request is repeated, unless it is a push, which the server may have
-		// received.
+		// If the spare connection was dead, repeat the request, unless it is a push, which the server may have received.
 		if errors.Is(err, errHungUp) && !c.changes() {
 			a, res, err = h.once(ctx, c, l)
 		}
@@ -293,7 +293,7 @@ func (h *web) send(ctx context.Context, c call) (*answer, error) {
 			if tries >= maxLogins {
 				return nil, fmt.Errorf("%w: %s rejected every login", ErrAuth, c.url.Host)
 			}
-			// The server demands a login or has refused this one, so the next one is tried.
+			// The server demands a login or has refused the current login, so try the next login.
 			if l, err = auth.next(ctx, l, challenges); err != nil {
 				return nil, err
 			}
@@ -308,8 +308,8 @@ func (h *web) send(ctx context.Context, c call) (*answer, error) {
 	}
 }
 
-// judge returns the error that the status and the content type of res mean for a git client; nil if res is an answer to
-// c.
+// judge returns the error that the status and the content type of res mean for a git client, or nil if res is an answer to the
+// request c.
 func (h *web) judge(c call, res *http.Response) error {
 	// Some servers answer 403 with Retry-After when the client has exceeded the rate limit.
 	after := retryAfter(res.Header.Get("Retry-After"), time.Now())
@@ -362,10 +362,10 @@ func retryAfter(value string, now time.Time) time.Duration {
 	return 0
 }
 
-// once sends the request once and does not check the status of the answer. It returns errHungUp if the request was sent
-// on a spare connection that turned out to be dead.
+// once sends the request once and does not check the status of the answer. It returns errHungUp if the request was sent on a
+// spare connection that was dead.
 func (h *web) once(ctx context.Context, c call, l *login) (_ *answer, _ *http.Response, err error) {
-	// The context of the request also applies to the response body, so cancel is called only when the answer has ended.
+	// The context of the request also applies to the response body, so call cancel only after the answer has ended.
 	callCtx, cancel := context.WithCancel(ctx)
 	stall := h.remote.opts.Stall
 	if c.changes() {
@@ -405,8 +405,8 @@ func (h *web) once(ctx context.Context, c call, l *login) (_ *answer, _ *http.Re
 	res, err := h.transport.RoundTrip(req)
 	w.disarm()
 	if err != nil {
-		// net/http repeats a request that fails on a connection that it has kept. To net/http a spare connection is a new
-		// one.
+		// net/http itself repeats a request that fails on a connection that net/http has kept. But net/http treats a spare
+		// connection as a new connection, so report errHungUp for it.
 		if onSpare && !answered.Load() && w.ended() == nil && ctx.Err() == nil {
 			err = fmt.Errorf("%w: %w", errHungUp, err)
 		}
@@ -419,8 +419,8 @@ func (h *web) once(ctx context.Context, c call, l *login) (_ *answer, _ *http.Re
 	return &answer{
 		pktReader: newPktReader(body),
 		keep: func() {
-			// A connection can be used again only after the body was read to its end. The end has usually arrived with
-			// the last packet.
+			// A connection can be used again only after the body was read to its end. The end has usually arrived with the last
+			// packet.
 			w.timer.Reset(min(drainGrace, w.stall))
 			io.CopyN(io.Discard, res.Body, drainMost)
 			res.Body.Close()
@@ -435,8 +435,8 @@ func (h *web) once(ctx context.Context, c call, l *login) (_ *answer, _ *http.Re
 	}, res, nil
 }
 
-// drainMost is how many bytes of a body that is not needed, such as an error page, are read so that its connection can be
-// used again.
+// drainMost is the maximum number of bytes that are read of an unneeded body, such as an error page, so that the connection can
+// be used again.
 const drainMost = 64 << 10
 
 // setHeaders sets the headers of a request: the protocol version, the headers that the user has configured, and the
@@ -470,7 +470,7 @@ func (h *web) setHeaders(req *http.Request, c call, l *login) {
 	if c.changes() {
 		return
 	}
-	// Commands that only read can be repeated. The key Idempotency-Key makes net/http repeat such a request on a new
-	// connection if the kept connection turns out to be dead. With an empty list of values no header is sent.
+	// Requests that only read can be repeated. The key Idempotency-Key makes net/http repeat such a request on a new connection
+	// if the kept connection was dead. With an empty list of values, net/http sends no header.
 	req.Header["Idempotency-Key"] = []string{}
 }

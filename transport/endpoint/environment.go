@@ -21,14 +21,14 @@ import (
 // this process. It may contain secrets.
 type Environment []string
 
-// isConfigEnv reports whether the variable name holds configuration that was given on a git command line (git -c). Its
+// isConfigEnv reports whether the variable called name holds configuration that was given on a git command line (git -c). Its
 // value may contain a secret.
 func isConfigEnv(name string) bool {
 	return name == "GIT_CONFIG" || name == "GIT_CONFIG_PARAMETERS" || name == "GIT_CONFIG_COUNT" ||
 		strings.HasPrefix(name, "GIT_CONFIG_KEY_") || strings.HasPrefix(name, "GIT_CONFIG_VALUE_")
 }
 
-// all returns the entries of e, or those of this process if e is nil.
+// all returns the entries of e, or the entries of this process's environment if e is nil.
 func (e Environment) all() []string {
 	if e == nil {
 		return os.Environ()
@@ -36,7 +36,7 @@ func (e Environment) all() []string {
 	return e
 }
 
-// Without returns a copy of the environment without the variables for which one of the functions in drop returns true.
+// Without returns a copy of the environment without those variables for which a function in drop returns true.
 func (e Environment) Without(drop ...func(name string) bool) []string {
 	kept := make([]string, 0, len(e)+8)
 	for _, v := range e.all() {
@@ -93,7 +93,8 @@ func (e Environment) Fingerprint() string {
 	return string(sum[:])
 }
 
-// decides reports whether a variable may determine how a remote is reached or which login is used. name is in upper case.
+// decides reports whether the variable called name may determine how a remote is reached or which login is used. The name is in
+// upper case.
 func decides(name string) bool {
 	switch {
 	case strings.HasPrefix(name, "GIT_AUTHOR_"), strings.HasPrefix(name, "GIT_COMMITTER_"), strings.HasPrefix(name, "GIT_TRACE"),

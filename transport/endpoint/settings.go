@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// setting is one entry of git's configuration. name is "section.key" in lower case, and sub is the subsection.
+// setting is one entry of git's configuration. The field name is "section.key" in lower case, and sub is the subsection.
 type setting struct {
 	name, sub, value string
-	bare             bool // the entry is a key without "=", which means true
+	bare             bool // whether the entry is a key without "=", which means true
 }
 
 // Settings is git's configuration in the order in which git reads it. Later entries take precedence.
@@ -51,7 +51,7 @@ func ParseSettings(out []byte) Settings {
 	return s
 }
 
-// Value returns the last value of a name without a subsection, or "" if the name is not set.
+// Value returns the last value of the setting called name, which has no subsection, or "" if it is not set.
 func (s Settings) Value(name string) string {
 	value := ""
 	// Later entries take precedence, so the last value is used.
@@ -63,8 +63,8 @@ func (s Settings) Value(name string) string {
 	return value
 }
 
-// Rewrite replaces the start of the URL raw according to the settings url.<base>.insteadOf. If several of them apply, the
-// one with the longest prefix is used. Rewrite returns false if none applies.
+// Rewrite replaces the start of the URL raw according to the settings url.<base>.insteadOf. If several of these settings apply,
+// Rewrite uses the setting with the longest prefix. It returns false if no setting applies.
 func (s Settings) Rewrite(raw string) (string, bool) {
 	base, length := "", 0
 	for _, line := range s {
@@ -78,20 +78,20 @@ func (s Settings) Rewrite(raw string) (string, bool) {
 // HTTPSettings are the http.* settings that apply to one URL.
 type HTTPSettings struct {
 	Env               Environment
-	Insecure          bool // http.sslVerify is false
+	Insecure          bool // whether http.sslVerify is false
 	CAFile, CADir     string
 	CertFile, KeyFile string
 	Proxy             string
 	ProxySet          bool     // whether http.proxy is set; if it is set but empty, no proxy is used
 	FollowRedirects   bool     // whether redirects of the discovery are followed
-	Headers           []string // "Name: value"
+	Headers           []string // headers in the form "Name: value"
 }
 
 // HTTP returns the settings http.* and http.<url>.* that apply to u. If several settings http.<url>.* match, the most
 // specific one takes precedence, as git-config describes for http.<url>.*.
 func (s Settings) HTTP(u *url.URL, user string, env Environment) (HTTPSettings, error) {
 	w := HTTPSettings{FollowRedirects: true, Env: env}
-	// best holds, for each key, how specific the setting in use is.
+	// best holds, for each key, the specificity of the setting in use.
 	best := map[string]specificity{}
 	for _, line := range s {
 		key, ok := strings.CutPrefix(line.name, "http.")
@@ -104,7 +104,7 @@ func (s Settings) HTTP(u *url.URL, user string, env Environment) (HTTPSettings, 
 				continue
 			}
 		}
-		// Of two equally specific settings, the later one takes precedence.
+		// If two settings are equally specific, the later setting takes precedence.
 		if match.less(best[key]) {
 			continue
 		}
@@ -117,7 +117,7 @@ func (s Settings) HTTP(u *url.URL, user string, env Environment) (HTTPSettings, 
 	return w, nil
 }
 
-// set applies one setting to w. Other keys have no effect on this client.
+// set applies one setting to w. Settings that have no effect on this client are ignored.
 func (w *HTTPSettings) set(key string, line setting) error {
 	var err error
 	var yes bool
@@ -135,14 +135,14 @@ func (w *HTTPSettings) set(key string, line setting) error {
 		w.KeyFile = w.Env.expandHome(line.value)
 	case "proxy":
 		w.Proxy, w.ProxySet = line.value, true
-	// In git the value "initial" limits redirects to the first request. This client follows redirects only there, for
-	// every true value.
+	// In git the value "initial" limits redirects to the first request. This client follows redirects only in the first request,
+	// for every true value.
 	case "followredirects":
 		if w.FollowRedirects = true; line.value != "initial" {
 			w.FollowRedirects, err = line.boolean()
 		}
 	case "extraheader":
-		if line.value == "" { // an empty value removes the headers so far
+		if line.value == "" { // an empty value removes the headers of earlier settings
 			w.Headers = nil
 		} else {
 			w.Headers = append(w.Headers, line.value)
@@ -182,8 +182,8 @@ func (line setting) boolean() (bool, error) {
 	return n != 0, nil
 }
 
-// specificity states how much of a URL a pattern matches. The length of the host is compared first, then that of the
-// path, then whether the pattern names the user.
+// specificity describes how much of a URL a pattern matches. The lengths of the hosts are compared first, then the lengths of the
+// paths, then whether the pattern names the user.
 type specificity struct {
 	host, path int
 	user       bool

@@ -79,8 +79,8 @@ func Parse(raw string) (*URL, error) {
 		return newSSH(raw, host, rest)
 	}
 	if colon > 0 && (slash < 0 || colon < slash) {
-		// The user has probably forgotten the scheme. Taken as host:path, the user name would be the host, and the
-		// password a part of the path, which ssh would get as an argument that every process can read.
+		// The user has probably forgotten the scheme. Interpreted as host:path, the user name would be the host, and the password
+		// would be a part of the path, which ssh would get as an argument that every process can read.
 		if first, _, _ := strings.Cut(raw[colon+1:], "/"); strings.Contains(first, "@") && !strings.Contains(raw[:colon], "@") {
 			return nil, Malformed("USER:PASSWORD@HOST needs a scheme")
 		}
@@ -138,7 +138,7 @@ func parseFile(raw, rest string) (*URL, error) {
 // parseHTTP parses an http or https URL and separates user and password from it.
 func parseHTTP(raw string) (*URL, error) {
 	u, err := url.Parse(raw)
-	if err != nil { // err contains parts of the URL
+	if err != nil { // do not return err, because it contains parts of the URL
 		return nil, Malformed("malformed")
 	}
 	if u.Hostname() == "" {
@@ -148,7 +148,7 @@ func parseHTTP(raw string) (*URL, error) {
 	ep.User = u.User.Username()
 	ep.Secret, ep.HasSecret = u.User.Password()
 	if strings.ContainsFunc(ep.User+ep.Secret+u.Path+u.Host, func(c rune) bool { return c < ' ' || c == 0x7f }) {
-		return nil, Malformed("control character") // it would add lines to git's credential protocol
+		return nil, Malformed("control character") // a control character would add lines to git's credential protocol
 	}
 	u.User, u.Fragment, u.RawFragment = nil, "", ""
 	u.Scheme, u.Host = strings.ToLower(u.Scheme), strings.ToLower(u.Host)
@@ -171,7 +171,7 @@ func parseAuthority(s Scheme, raw, rest string) (*URL, error) {
 	if authority, err = url.PathUnescape(authority); err != nil {
 		return nil, Malformed("invalid escape in host")
 	}
-	if strings.HasPrefix(path, "/~") { // a path below a home directory, as in git
+	if strings.HasPrefix(path, "/~") { // the path is below a home directory, as in git
 		path = path[1:]
 	}
 	return newHosted(s, raw, authority, path)
@@ -187,7 +187,7 @@ func newSSH(raw, authority, path string) (*URL, error) {
 	if inner, ok := strings.CutPrefix(host, "["); ok && strings.Count(inner, ":") == 1 {
 		authority = user + strings.TrimSuffix(inner, "]")
 	}
-	// Without a user name the URL contains no secret and is shown as the user typed it.
+	// Without a user name, the URL contains no secret, so show it as the user typed it.
 	ep, err := newHosted(SSH, raw, authority, path)
 	if err == nil && ep.User == "" {
 		ep.Display = raw
@@ -211,7 +211,7 @@ func newHosted(s Scheme, raw, authority, path string) (*URL, error) {
 	} else {
 		ep.Host, ep.Port, _ = strings.Cut(ep.Host, ":")
 	}
-	// ssh or git-upload-pack would take a host, user or path that begins with '-' for an option (CVE-2017-1000117). A
+	// If the host, user or path begins with '-', ssh or git-upload-pack would interpret it as an option (CVE-2017-1000117). A
 	// control character could end a line of the git:// request.
 	all := ep.User + ep.Host + ep.Port + path
 	switch {
