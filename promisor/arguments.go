@@ -5,12 +5,12 @@ import (
 	"strings"
 )
 
-// options lists the options of a git command that this package knows. Only these options are passed on to git commands
-// that the daemon runs. All others are left out, because they could have any effect.
+// options lists the options of a git command that this package knows. Only these options are passed on to git commands that the
+// daemon runs. All other options are left out, because they could have any effect.
 type options struct {
 	keep      []string // passed on; an option alone, with "=value", or with the value attached
-	keepValue []string // passed on; the next argument is the value if none is attached
-	dropValue []string // left out; the next argument is the value if none is attached
+	keepValue []string // passed on; if no value is attached, the next argument is the value
+	dropValue []string // left out; if no value is attached, the next argument is the value
 }
 
 // arguments are the arguments of a git command, separated by kind.
@@ -22,7 +22,7 @@ type arguments struct {
 	split bool     // whether the arguments contain "--"
 }
 
-// parse separates the arguments of a git command by kind. args does not include the name of the command.
+// parse separates the arguments of a git command by kind. The slice args does not include the name of the command.
 func (o options) parse(args []string) arguments {
 	var a arguments
 	for i := 0; i < len(args); i++ {
@@ -31,7 +31,7 @@ func (o options) parse(args []string) arguments {
 		switch {
 		case arg == "--":
 			a.split = true
-			// git takes all arguments after "--" as paths.
+			// git interprets all arguments after "--" as paths.
 			a.paths = args[i+1:]
 			return a
 		case arg == "--end-of-options":
@@ -63,8 +63,8 @@ func (o options) parse(args []string) arguments {
 	return a
 }
 
-// valueGlue returns the string that joins an option and its value into one argument: "=" for a long option, and nothing
-// for an option of one letter.
+// valueGlue returns the string that joins the option called name and its value into one argument: "=" for a long option, and
+// nothing for an option of one letter.
 func valueGlue(name string) string {
 	if strings.HasPrefix(name, "--") {
 		return "="
@@ -77,15 +77,16 @@ func isCount(arg string) bool {
 	return len(arg) > 1 && arg[0] == '-' && strings.Trim(arg[1:], "0123456789") == ""
 }
 
-// has reports whether one of the options names is among the arguments, either alone or with a value.
+// has reports whether the arguments contain an option in names, either alone or with a value.
 func (a arguments) has(names ...string) bool {
 	_, ok := a.value(names...)
 	return ok
 }
 
-// value returns the value of the option in names that was given last. It returns false if none was given.
+// value returns the value of the last option in the arguments that is in names. It returns false if the arguments contain no such
+// option.
 func (a arguments) value(names ...string) (value string, ok bool) {
-	// If an option is given several times, git uses the last one.
+	// If an option is given several times, git uses the last value.
 	for _, arg := range slices.Backward(a.all) {
 		for _, name := range names {
 			if arg == name {

@@ -15,12 +15,12 @@ import (
 	"github.com/artifactfs/artifactfs/internal/pktline"
 )
 
-// socketName is the name of the daemon's socket in the git directory, to which requests for missing objects are sent.
+// socketName is the name of the daemon's socket in the git directory. Requests for missing objects are sent to this socket.
 const socketName = "artifactfs-promisor"
 
-// Ask is the command that git runs as upload-pack of the daemon's promisor remote. It passes git's requests on to the
-// daemon, and the answers back to git. It writes errors to out, where git reads them; git then asks the origin. protocol
-// is the value of GIT_PROTOCOL.
+// Ask is the command that git runs as upload-pack of the daemon's promisor remote. It passes git's requests on to the daemon, and
+// the answers back to git. It writes errors to out, where git reads them; git then requests the objects from the origin. The
+// parameter protocol is the value of GIT_PROTOCOL.
 func Ask(ctx context.Context, gitDir, protocol string, in io.Reader, out io.Writer) error {
 	err := ask(ctx, gitDir, protocol, in, out)
 	if err != nil {
@@ -29,7 +29,7 @@ func Ask(ctx context.Context, gitDir, protocol string, in io.Reader, out io.Writ
 	return err
 }
 
-// ask does what Ask describes, but only returns its errors.
+// ask does the work of Ask, but returns errors instead of writing them to out.
 func ask(ctx context.Context, gitDir, protocol string, in io.Reader, out io.Writer) error {
 	if !strings.Contains(protocol, "version=2") {
 		return fmt.Errorf("read git protocol %q: version 2 is required; set protocol.version=2", protocol)
@@ -47,7 +47,7 @@ func ask(ctx context.Context, gitDir, protocol string, in io.Reader, out io.Writ
 		return err
 	}
 	requests := make(chan []byte)
-	go func() { // reading continues during a request, because the end of the stream shows that git has exited
+	go func() { // read during a request, because the end of the stream shows that git has exited
 		defer cancel()
 		defer close(requests)
 		for r := pktline.NewReader(in, bufSize); ; {
@@ -79,16 +79,15 @@ func ask(ctx context.Context, gitDir, protocol string, in io.Reader, out io.Writ
 }
 
 const (
-	// askTries is how often a request is sent at most if the connection breaks. The daemon may have died, and its
-	// successor serves the same socket. The number is bounded, because the request itself may be what makes the daemon
-	// crash.
+	// askTries is the maximum number of times that a request is sent if the connection breaks. The daemon may have died, and its
+	// successor serves the same socket. The number is limited, because the request itself may make the daemon crash.
 	askTries = 5
-	// returnTime bounds the wait for a restarted daemon to listen on the socket again. returnLook is the interval between
-	// two attempts to connect.
+	// returnTime is the maximum wait for a restarted daemon to listen on the socket again. returnLook is the interval between two
+	// attempts to connect.
 	returnTime = 2 * time.Second
 	returnLook = 20 * time.Millisecond
 
-	// maxMessage bounds the size in bytes of a message in memory. A request may contain maxWants ids of SHA-256.
+	// maxMessage is the maximum size in bytes of a message in memory. A request may contain maxWants ids of SHA-256.
 	maxMessage = 128 << 20
 )
 
@@ -100,7 +99,7 @@ var errUnreachable = errors.New("no daemon serves this mount")
 type caller struct {
 	gitDir string
 	hint   Hint
-	conn   net.Conn // nil: not connected
+	conn   net.Conn // nil while not connected
 	in     *pktline.Reader
 }
 
@@ -112,8 +111,9 @@ func (c *caller) hangUp() {
 	}
 }
 
-// retry sends a request and returns the answer, or, if request is nil, the greeting. It repeats the request on a new
-// connection if the old one breaks, which is possible because neither answer depends on earlier messages.
+// retry sends a request and returns the answer. If request is nil, it returns the greeting, the first message of the daemon.
+// retry repeats the request on a new connection if the old one breaks, which is possible because neither answer depends on
+// earlier messages.
 func (c *caller) retry(ctx context.Context, request []byte) (answer []byte, err error) {
 	for try := 1; ; try++ {
 		answer, err = c.try(ctx, request, try > 1 || request != nil)
@@ -122,19 +122,19 @@ func (c *caller) retry(ctx context.Context, request []byte) (answer []byte, err 
 		}
 		c.hangUp()
 		if try == 1 && errors.Is(err, errUnreachable) && request == nil {
-			return nil, err // no daemon was running from the beginning
+			return nil, err // no connection existed before, so no daemon is running
 		}
 	}
 }
 
-// try sends a request once, on the open connection or on a new one, and returns the answer. If request is nil, it returns
-// the greeting. again is that of connect.
+// try sends a request once, on the open connection or on a new one, and returns the answer. If request is nil, it returns the
+// greeting. The parameter again is passed to connect.
 func (c *caller) try(ctx context.Context, request []byte, again bool) ([]byte, error) {
 	greeting, err := c.connect(ctx, again)
 	if err != nil || request == nil {
 		return greeting, err
 	}
-	// When ctx ends, the connection is closed, so a read or write that is blocked returns.
+	// When ctx ends, close the connection, so that a blocked read or write returns.
 	defer context.AfterFunc(ctx, func(n net.Conn) func() { return func() { n.Close() } }(c.conn))()
 	if _, err := c.conn.Write(request); err != nil {
 		return nil, fmt.Errorf("request objects from daemon: %w", err)
@@ -146,7 +146,7 @@ func (c *caller) try(ctx context.Context, request []byte, again bool) ([]byte, e
 	return answer, nil
 }
 
-// connect opens a connection and returns the greeting, unless a connection is open. again reports whether there was a
+// connect opens a connection and returns the greeting, unless a connection is open. The parameter again states that there was a
 // connection before; a successor of the daemon may then be starting, so connect waits for it.
 func (c *caller) connect(ctx context.Context, again bool) (greeting []byte, err error) {
 	if c.conn != nil {
@@ -163,7 +163,7 @@ func (c *caller) connect(ctx context.Context, again bool) (greeting []byte, err 
 	}
 	defer context.AfterFunc(ctx, func(n net.Conn) func() { return func() { n.Close() } }(c.conn))()
 	c.in = pktline.NewReader(c.conn, bufSize)
-	// The hint precedes the greeting, because the daemon reads it before it writes anything.
+	// Send the hint before the greeting is read, because the daemon reads the hint before it writes the greeting.
 	if err := writeHint(c.conn, c.hint); err != nil {
 		return nil, fmt.Errorf("request objects from daemon: %w", err)
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// maxWants bounds the number of objects in one request.
+// maxWants is the maximum number of objects in one request.
 const maxWants = 1 << 20
 
 // request is one command of git, such as fetch, with its arguments.
@@ -64,14 +64,14 @@ func readRequest(r *pktline.Reader, f object.Format) (request, error) {
 		case line == "done":
 			q.done = true
 		}
-		// The other arguments are ignored. They describe the format of the pack, which contains nothing of interest, or
-		// the objects that git has, which are visible to this process.
+		// Ignore the other arguments. They describe the format of the pack, in which the objects are not sent, or the objects
+		// that git has, which this process can read.
 	}
 }
 
-// nothingPack returns a packfile section with a pack that contains only the empty blob. The requested objects are not in
-// it, because they are in the object directories that git uses. git stores the pack, always under the same name. A pack
-// without objects would also be valid, but the geometric repack of git 2.55 expects each pack to contain objects.
+// nothingPack returns a packfile section with a pack that contains only the empty blob. The requested objects are not in the
+// pack, because they are in the object directories that git uses. git stores the pack, always under the same name. A pack without
+// objects would also be valid, but the geometric repack of git 2.55 expects each pack to contain objects.
 func nothingPack(f object.Format, done bool) []byte {
 	var b []byte
 	if !done {

@@ -12,9 +12,9 @@ import (
 // requests the new contents, and a mount must fetch a file of unknown size to answer lstat.
 var movers = []string{"checkout", "switch", "merge", "pull", "rebase", "cherry-pick", "revert", "restore"}
 
-// Foresee fetches the objects that the process pid will need, in one batch, if the process is a git command that
-// overwrites files of the working tree. The process has just started. Foresee returns when the objects were fetched,
-// because the command would have to wait for them too. It returns false if it did nothing.
+// Foresee fetches the objects that the process pid will need, in one batch, if the process is a git command that overwrites files
+// of the working tree. The process has just started. Foresee returns after the objects were fetched, because the command itself
+// would have to wait for these objects, too. It returns false if it did nothing.
 func (s *Server) Foresee(ctx context.Context, pid uint32) bool {
 	h := ancestors(int(pid))
 	if len(h.Commands) == 0 || !moves(h.Commands[0].Args) || !s.oracle.foresees(h.Commands[0].Process) {
@@ -45,8 +45,8 @@ func moves(args []string) bool {
 	return slices.Contains(movers, name)
 }
 
-// foresees returns true at the first call for a process, and false at the next ones. A process looks for its repository
-// several times, and the prediction is needed only once.
+// foresees returns true at the first call for a process, and false at later calls. A process looks for its repository several
+// times, and the prediction is needed only once.
 func (o *oracle) foresees(process string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

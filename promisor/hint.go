@@ -18,10 +18,10 @@ type Hint struct {
 	Commands []Command `json:"commands"`
 }
 
-// Command is a running git command. The fields may be empty if they could not be determined.
+// Command is a running git command. A field is empty if its value could not be read.
 type Command struct {
-	Process string `json:"process"` // identifies the process, even if its number is used again later
-	// Args are the arguments, beginning with the program.
+	Process string `json:"process"` // identifies the process, even if its process ID is used again later
+	// Args is the command line, beginning with the program.
 	Args   []string `json:"args"`
 	Dir    string   `json:"dir"`    // working directory, which for most commands is the top of the working tree
 	Prefix string   `json:"prefix"` // directory below Dir in which the command was started: "", or with a slash at its end
@@ -29,8 +29,8 @@ type Command struct {
 	Index  string   `json:"index"`  // GIT_INDEX_FILE, which git sets for its children
 }
 
-// Limits of a hint. maxHint bounds its size in bytes, maxAncestors the number of processes that are inspected, and
-// maxCommands the number of git commands in the hint.
+// Limits of a hint. maxHint is its maximum size in bytes, maxAncestors the maximum number of processes that are inspected, and
+// maxCommands the maximum number of git commands in the hint.
 const (
 	maxHint      = 4 << 20 // bytes
 	maxAncestors = 32
@@ -41,7 +41,7 @@ const (
 // git requests objects from a promisor remote.
 func ancestors(pid int) Hint {
 	var h Hint
-	// child is the process that was inspected before p: the child of p.
+	// child is the process that was inspected before p, and is the child of p.
 	var child process
 	for range maxAncestors {
 		p, err := readProcess(pid)
@@ -50,7 +50,7 @@ func ancestors(pid int) Hint {
 		}
 		if p.isGit() && !p.isOurFetch() && len(h.Commands) < maxCommands {
 			c := Command{Process: fmt.Sprintf("%d-%s", pid, p.start), Args: p.args, Dir: p.dir}
-			// The variables that git sets for its children are more reliable than its own arguments.
+			// The variables that git sets for its children are more reliable than git's own arguments.
 			c.Prefix, c.GitDir, c.Index = child.env["GIT_PREFIX"], p.env["GIT_DIR"], child.env["GIT_INDEX_FILE"]
 			h.Commands = append(h.Commands, c)
 		}
@@ -59,7 +59,7 @@ func ancestors(pid int) Hint {
 	return h
 }
 
-// process describes a process. The source is /proc, see proc(5).
+// process describes a process, as read from /proc, see proc(5).
 type process struct {
 	parent int
 	start  string // start time in clock ticks since boot
@@ -68,7 +68,7 @@ type process struct {
 	env    map[string]string // the variables whose names begin with GIT_
 }
 
-// readProcess reads the properties of a process from /proc. It fails if the process does not exist.
+// readProcess reads the properties of a process from /proc. It returns an error if the process does not exist.
 func readProcess(pid int) (process, error) {
 	var p process
 	from := proc.Of(pid)
@@ -77,7 +77,7 @@ func readProcess(pid int) (process, error) {
 		return p, fmt.Errorf("read process %d: %w", pid, err)
 	}
 	p.parent, p.start = stat.Parent, strconv.FormatUint(stat.Start, 10)
-	// The rest is unreadable if the process belongs to another user. The hint then contains less.
+	// The rest is unreadable if the process belongs to another user. The hint is then incomplete.
 	if p.args, _ = from.Args(); p.args == nil {
 		p.args = []string{""}
 	}
@@ -85,7 +85,7 @@ func readProcess(pid int) (process, error) {
 	environ, _ := from.Environ()
 	p.env = map[string]string{}
 	for _, v := range environ {
-		// The other variables may be secrets, and predictions do not need them.
+		// Other variables may be secrets, and predictions do not need them.
 		if name, value, ok := strings.Cut(v, "="); ok && strings.HasPrefix(name, "GIT_") {
 			p.env[name] = value
 		}
@@ -99,8 +99,8 @@ func (p process) isGit() bool {
 	return name == "git" || strings.HasPrefix(name, "git-")
 }
 
-// isOurFetch reports whether a process is the command with which git requests objects from a promisor remote
-// (fetch_objects in promisor-remote.c).
+// isOurFetch reports whether the process is the command with which git requests objects from a promisor remote (fetch_objects in
+// promisor-remote.c).
 func (p process) isOurFetch() bool {
 	name, _ := Subcommand(p.args)
 	if name != "fetch" {
@@ -123,7 +123,7 @@ func Subcommand(args []string) (name string, rest []string) {
 		return base[len("git-"):], args[1:]
 	}
 	for i := 1; i < len(args); i++ {
-		// The next argument is the value of one of these options.
+		// These options have a value, which is the next argument.
 		switch a := args[i]; a {
 		case "-C", "-c", "--git-dir", "--work-tree", "--namespace", "--super-prefix", "--config-env", "--attr-source":
 			i++
@@ -136,11 +136,11 @@ func Subcommand(args []string) (name string, rest []string) {
 	return "", nil
 }
 
-// writeHint sends a hint before the conversation: the length in four bytes, big-endian, and then JSON. It sends an empty
-// hint if h is too long.
+// writeHint sends the hint h before the conversation: its length in four bytes, big-endian, and then JSON. If h is too long,
+// writeHint sends an empty hint.
 func writeHint(w io.Writer, h Hint) error {
 	text, err := json.Marshal(h)
-	// The objects are fetched even without a hint, but then without a prediction.
+	// The objects are also fetched without a hint, but then without a prediction.
 	if err != nil || len(text) > maxHint {
 		text = []byte("{}")
 	}
@@ -148,14 +148,14 @@ func writeHint(w io.Writer, h Hint) error {
 	return err
 }
 
-// readHint reads a hint that writeHint has sent. It fails if the hint is longer than maxHint.
+// readHint reads a hint that writeHint has sent. It returns an error if the hint is longer than maxHint.
 func readHint(r io.Reader) (Hint, error) {
 	var h Hint
 	var size [4]byte
 	if _, err := io.ReadFull(r, size[:]); err != nil {
 		return h, fmt.Errorf("read description of git's process: %w", err)
 	}
-	// The length was sent by another process, so it is checked before memory is allocated.
+	// The length was sent by another process, so check it before memory is allocated.
 	n := binary.BigEndian.Uint32(size[:])
 	if n > maxHint {
 		return h, fmt.Errorf("read description of git's process: invalid length %d", n)

@@ -7,22 +7,22 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// maxRenames bounds how often one prediction follows the history of a file to an earlier name.
+// maxRenames is the maximum number of times that one prediction follows the history of a file to an earlier name.
 const maxRenames = 100
 
-// maxGone bounds the number of deleted files with which a file is compared to find its earlier name.
+// maxGone is the maximum number of deleted files with which a file is compared to find its earlier name.
 const maxGone = 1000
 
 // versions selects which versions of a file are added to a prediction.
 type versions struct {
-	contents bool // versions from all commits that change the file; otherwise only what rename detection reads
-	beside   bool // also the other files that the same commits change
-	sides    bool // also versions on branches from which a merge did not take the file
+	contents bool // whether to add versions from all commits that change the file, and not only those that rename detection reads
+	beside   bool // whether to add the other files that the same commits change
+	sides    bool // whether to add versions on branches from which a merge did not take the file
 }
 
-// histories adds the versions of each file in paths, back to the commit where the file has appeared, and continues with
-// its name before that commit. If blobs that are needed to find the earlier name are missing, it adds these. The next
-// request of the command then continues from there.
+// histories adds the versions of each file in paths, back to the commit in which the file appeared, and continues with the file's
+// name before that commit. If blobs that are needed to find the earlier name are missing, histories adds these blobs. The next
+// request of the command then continues with the earlier name.
 func (q *question) histories(v versions, revs, paths []string) error {
 	for _, path := range paths {
 		if err := q.history(v, revs, path); err != nil {
@@ -32,7 +32,7 @@ func (q *question) histories(v versions, revs, paths []string) error {
 	return nil
 }
 
-// history does for one path what histories describes. Each round covers the commits in which the file has one name.
+// history does for one path the work of histories. Each round covers the commits in which the file has one name.
 func (q *question) history(v versions, revs []string, path string) error {
 	for range maxRenames {
 		born, err := q.versions(v, revs, path)
@@ -49,8 +49,8 @@ func (q *question) history(v versions, revs []string, path string) error {
 	return nil
 }
 
-// versions adds the versions of a path that the commits in revs contain. For a merge it adds only a version that differs
-// from those in all parents. It returns the commit that created the path, or "" if revs contain no such commit.
+// versions adds the versions of a path that the commits in revs contain. For a merge it adds a version only if that differs from
+// the versions in all parents. It returns the commit that created the path, or "" if revs contain no such commit.
 func (q *question) versions(v versions, revs []string, path string) (born string, err error) {
 	args := []string{"log", "-c", "--raw", "-z", "--no-renames", "--no-abbrev", "--no-notes", "--no-show-signature", logFormat}
 	// With --full-diff, git log prints all files that are changed by the commits that changed path.
@@ -76,8 +76,8 @@ func (q *question) versions(v versions, revs []string, path string) (born string
 	return born, err
 }
 
-// renamed returns the name that path had before the commit in which it appeared, or "" if it had none. If blobs that git
-// would compare to find the name are missing, renamed adds them to the prediction and returns "".
+// renamed returns the name that path had before the commit in which it appeared, or "" if the file is new in that commit. If
+// blobs that git would compare to find the name are missing, renamed adds these blobs to the prediction and returns "".
 func (q *question) renamed(commit, path string) (from string, err error) {
 	var come side
 	var gone []change
@@ -93,7 +93,7 @@ func (q *question) renamed(commit, path string) (from string, err error) {
 	if err != nil || !come.isBlob() || len(gone) == 0 { // for example, a commit without parents
 		return "", nil
 	}
-	// Rename detection reads all candidates. git would request the missing ones one by one.
+	// Rename detection reads all candidates. git would request the missing candidates one by one.
 	here := q.isLocal(come.id)
 	for _, c := range gone {
 		if c.before[0].id == come.id {
@@ -123,13 +123,13 @@ func (q *question) renamed(commit, path string) (from string, err error) {
 	return from, err
 }
 
-// readRenames reads the output of `git diff-tree -z -M`, in which a rename or a copy has two paths, and calls each with
-// both names.
+// readRenames reads the output of `git diff-tree -z -M`, in which a rename or a copy has two paths, and calls the function each
+// with the old and the new name.
 func readRenames(r *bufio.Reader, each func(old, new string) error) error {
 	for {
 		token, err := r.ReadString(0)
 		if err != nil {
-			// Output that is cut off ends only the prediction. The request is answered in any case.
+			// Output that is cut off ends only the prediction. The request is answered nevertheless.
 			return nil
 		}
 		if !strings.HasPrefix(token, ":") {
@@ -153,8 +153,8 @@ func readRenames(r *bufio.Reader, each func(old, new string) error) error {
 	}
 }
 
-// readStages reads the output of `git ls-files --stage -z` and calls each for every entry. An entry is "mode id stage", a
-// tab, and the path.
+// readStages reads the output of `git ls-files --stage -z` and calls the function each for every entry. An entry is "mode id
+// stage", a tab, and the path.
 func readStages(r *bufio.Reader, each func(path string, s side) error) error {
 	for {
 		line, err := r.ReadString(0)

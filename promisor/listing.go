@@ -25,8 +25,8 @@ type side struct {
 	id   object.ID
 }
 
-// isBlob reports whether the entry is a file or a symbolic link. It is false for a submodule and for an entry that does
-// not exist.
+// isBlob reports whether the entry is a file or a symbolic link. It returns false for a submodule, and for an entry that does not
+// exist.
 func (s side) isBlob() bool {
 	return !s.id.IsZero() && (strings.HasPrefix(s.mode, "100") || s.mode == "120000")
 }
@@ -34,14 +34,14 @@ func (s side) isBlob() bool {
 // sides returns the entry after the change, followed by the entries before it.
 func (c change) sides() []side { return append([]side{c.after}, c.before...) }
 
-// commitMark is the first byte of what --format prints. It distinguishes commits from changes.
+// commitMark is the first byte of the text that --format prints. It distinguishes commits from changes.
 const commitMark = "\x01"
 
 // logFormat makes git log print the id of each commit before its changes.
 const logFormat = "--format=%x01%H"
 
-// readChanges reads the output of `git log --raw -z` with logFormat, or of `git diff-tree -z`. It calls commit for each
-// commit and each for each change. If one of the functions returns an error, readChanges returns it.
+// readChanges reads the output of `git log --raw -z` with logFormat, or of `git diff-tree -z`. It calls the function commit for
+// each commit and the function each for each change. If one of the functions returns an error, readChanges returns this error.
 func readChanges(r *bufio.Reader, commit func(id string) error, each func(change) error) error {
 	for {
 		token, err := r.ReadString(0)
@@ -59,10 +59,10 @@ func readChanges(r *bufio.Reader, commit func(id string) error, each func(change
 			continue
 		}
 		if !strings.HasPrefix(token, ":") {
-			continue // an empty token, or the id of a commit as diff-tree prints it
+			continue // the token is empty, or is the id of a commit as diff-tree prints it
 		}
-		// A rename or a copy has a second path, the new name, which is skipped here. The ids are in the token before the
-		// paths.
+		// A rename or a copy has a second path, the new name, which is read below and ignored. The ids are in the token before
+		// the paths.
 		path, err := r.ReadString(0)
 		if err != nil {
 			return nil
@@ -82,8 +82,8 @@ func readChanges(r *bufio.Reader, commit func(id string) error, each func(change
 	}
 }
 
-// parseChange parses ":mode mode id id status". For a merge there is one more colon, mode and id for each further parent.
-// It returns false if the token is malformed.
+// parseChange parses a token of the form ":mode mode id id status". For a merge there is one more colon, mode and id for each
+// further parent. parseChange returns false if the token is malformed.
 func parseChange(token string) (change, bool) {
 	n := len(token) - len(strings.TrimLeft(token, ":"))
 	fields := strings.Fields(token[n:])
@@ -105,7 +105,7 @@ func parseChange(token string) (change, bool) {
 	return change{status: fields[len(fields)-1], before: sides[:n], after: sides[n]}, true
 }
 
-// readTree reads the output of `git ls-tree -r -z` and calls each for every entry.
+// readTree reads the output of `git ls-tree -r -z` and calls the function each for every entry.
 func readTree(r *bufio.Reader, each func(path string, s side) error) error {
 	for {
 		line, err := r.ReadString(0)

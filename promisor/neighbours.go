@@ -10,17 +10,18 @@ import (
 )
 
 const (
-	// firstNeighbours is how many blobs are added to the first request for a single object by a command without a plan.
+	// firstNeighbours is the number of blobs that are added to the first request for a single object by a command without a plan,
+	// a function that predicts its objects.
 	firstNeighbours = 64
-	// mostNeighbours bounds this number for later requests.
+	// mostNeighbours is the maximum of this number for later requests.
 	mostNeighbours = 4096
-	// manyWants is the number of wants from which a command is assumed to request all objects that it needs at once.
+	// manyWants is the number of wants from which on a command is assumed to request all objects that it needs at once.
 	manyWants = 8
 )
 
-// neighbours is the prediction for a command without a plan. It adds files in the directory of the requested one in
-// HEAD's tree, then the rest of that tree, beginning with the requested file, and from the second request on older
-// versions, the newest first. Each request may add four times as many blobs as the one before.
+// neighbours is the prediction for a command without a plan. It adds files in the directory of the requested file in HEAD's tree,
+// then the rest of that tree, beginning with the requested file, and from the second request on older versions, the newest first.
+// Each request may add four times as many blobs as the request before.
 func (q *question) neighbours() error {
 	if len(q.wants) >= manyWants && q.round == 0 {
 		return nil

@@ -15,18 +15,17 @@ import (
 )
 
 const (
-	// predictTime bounds the time that a prediction takes. When it has passed, the blobs found so far are used. In
-	// repositories where this happens, git itself takes longer than that.
+	// predictTime is the maximum duration of a prediction. After that, the blobs that were found so far are used. In repositories
+	// in which a prediction takes so long, the git command itself takes longer than the prediction.
 	predictTime = 10 * time.Second
-	// maxPredicted bounds the number of blobs that are added to a request. The largest repositories have about twice as
-	// many files.
+	// maxPredicted is the maximum number of blobs that are added to a request. The largest repositories have about twice as many
+	// files.
 	maxPredicted = 100_000
-	// maxAskers is the number of processes that are remembered, and askerTime is the time after which they may be
+	// maxAskers is the number of processes whose requests are counted, and askerTime is the time after which a process may be
 	// forgotten.
 	maxAskers = 1000
 	askerTime = time.Hour
-	// patientRounds is the number of requests that a command may send before the prediction of its plan is given up as
-	// useless.
+	// patientRounds is the number of requests that a command may send before the prediction of its plan is abandoned as useless.
 	patientRounds = 3
 )
 
@@ -44,7 +43,7 @@ type oracle struct {
 	foreseen string           // Command.Process of the last process for which Foresee did its work
 }
 
-// asker is a process that has sent requests before.
+// asker is a process that has sent requests.
 type asker struct {
 	rounds int // number of requests so far
 	last   time.Time
@@ -64,7 +63,7 @@ func newOracle(gitDir string, p Provider, log *zap.Logger) (*oracle, error) {
 // close closes the objects that newOracle has opened.
 func (o *oracle) close() error { return o.own.Close() }
 
-// round returns the number of requests that a process has sent before this one, and counts this one.
+// round returns the number of earlier requests of a process, and counts the present request.
 func (o *oracle) round(process string) int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -81,8 +80,8 @@ func (o *oracle) round(process string) int {
 	return a.rounds
 }
 
-// lacking returns wants without the objects that the git directory contains. git may request such objects: a git process
-// lists its loose objects once, and so treats an object that a child process writes later as missing (git stash has
+// lacking returns those of wants that the git directory does not contain. git may request objects that the directory contains: a
+// git process lists its loose objects once, and so treats an object that a child process writes later as missing (git stash has
 // several child processes). No remote has these objects.
 func (o *oracle) lacking(wants []object.ID) []object.ID {
 	if err := o.own.Refresh(); err != nil {
@@ -118,7 +117,7 @@ func (o *oracle) predict(ctx context.Context, h Hint, wants []object.ID) []objec
 	}
 	err := q.predict(h)
 	if err != nil && !errors.Is(err, errEnough) {
-		// This does not deserve a warning: a command may name something that does not exist, or need an object that is
+		// The error does not justify a warning: a command may name an object that does not exist, or need an object that is
 		// missing.
 		o.log.Debug("end prediction early", zap.Error(err))
 	}
@@ -146,8 +145,8 @@ type question struct {
 	found []object.ID        // missing blobs to fetch, in the order in which they were found
 }
 
-// predict adds the objects that the nearest command with a plan will need. If the plan has found nothing after
-// patientRounds requests of the command, predict adds the neighbours of the requested objects.
+// predict adds the objects that the nearest command with a plan will need. If the plan has found no objects after patientRounds
+// requests of the command, predict adds the neighbours of the requested objects.
 func (q *question) predict(h Hint) error {
 	for i, c := range h.Commands {
 		name, args := Subcommand(c.Args)
@@ -160,7 +159,7 @@ func (q *question) predict(h Hint) error {
 		}
 		q.repo.command = c
 		if plan == nil && i+1 < len(h.Commands) {
-			continue // the command may have been started by another git command, which continues after it
+			continue // another git command, which is next in the hint, may have started this command
 		}
 		var err error
 		if plan != nil && (q.round == 0 || len(q.wants) < manyWants) { // otherwise the command requests all objects at once
@@ -178,8 +177,8 @@ func (q *question) predict(h Hint) error {
 	return q.neighbours()
 }
 
-// allow sets the limit of blobs in the prediction: first for the first request of a process, and four times as many with
-// each further request.
+// allow sets the limit of blobs in the prediction: to first for the first request of a process, and to four times the previous
+// limit with each further request.
 func (q *question) allow(first int) {
 	q.limit = maxPredicted
 	if n := first << (2 * min(q.round, 10)); n < maxPredicted {
@@ -187,7 +186,7 @@ func (q *question) allow(first int) {
 	}
 }
 
-// add adds a blob to the prediction, if it is missing. It returns errEnough when the limit is reached.
+// add adds the blob s to the prediction if the blob is missing. It returns errEnough when the limit is reached.
 func (q *question) add(s side) error {
 	if !s.isBlob() || q.seen[s.id] {
 		return nil
@@ -212,7 +211,7 @@ func (q *question) isLocal(id object.ID) bool {
 	return err == nil
 }
 
-// addSides adds the versions of the file before and after a change.
+// addSides adds the versions of the file before and after the change c.
 func (q *question) addSides(c change) error {
 	for _, s := range c.sides() {
 		if err := q.add(s); err != nil {

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// plans maps the name of a git command to the function that predicts the objects that the command will need. A command
-// whose function is nil requests all objects that it needs at once.
+// plans maps the name of a git command to its plan, the function that predicts the objects that the command will need. A command
+// whose plan is nil requests all objects that it needs at once.
 var plans map[string]func(q *question, args []string) error
 
 func init() { // set in init, so that the functions may refer to plans
@@ -26,8 +26,8 @@ func init() { // set in init, so that the functions may refer to plans
 }
 
 const (
-	// firstWalk and firstRange are the numbers of blobs that are added to the first request of a command. firstWalk
-	// applies to a walk through all history, which a user reads page by page, and firstRange to a limited set of commits.
+	// firstWalk and firstRange are the numbers of blobs that are added to the first request of a command. firstWalk applies to a
+	// walk through all history, of which a user reads one page after the other; firstRange applies to a limited set of commits.
 	firstWalk  = 400
 	firstRange = 8000
 )
@@ -63,8 +63,8 @@ var showsContents = []string{
 	"--find-copies", "-B", "--remerge-diff",
 }
 
-// log adds the versions of files that `git log` compares. If an option shows contents, these are all versions; otherwise
-// they are only those that rename detection reads.
+// log adds the versions of files that `git log` compares. If an option shows contents, these are all versions; otherwise they are
+// only the versions that rename detection reads.
 func (q *question) log(args []string) error {
 	a := walkOptions.parse(args)
 	revs, paths := q.repo.resolve(a)
@@ -79,8 +79,7 @@ func (q *question) log(args []string) error {
 	_, bounded := a.value("-n", "--max-count")
 	bounded = bounded || slices.ContainsFunc(a.flags, isCount) || slices.ContainsFunc(revs, isLeftOut) || a.has("--no-walk")
 	q.allow(firstWalk)
-	// A limited walk is predicted as a whole. The user reads an unlimited one page by page, and usually sees only a small
-	// part.
+	// A limited walk is predicted as a whole. For an unlimited walk, the user usually reads only the first pages.
 	if bounded || len(paths) > 0 {
 		q.allow(firstRange)
 	}
@@ -91,7 +90,7 @@ func (q *question) log(args []string) error {
 	return q.walk(a.flags, revs, paths, want)
 }
 
-// isLeftOut reports whether a revision is excluded: it begins with ^.
+// isLeftOut reports whether rev excludes commits: such a revision begins with ^.
 func isLeftOut(rev string) bool { return strings.HasPrefix(rev, "^") }
 
 // lineRanges returns the files in -L options, which have the form "start,end:file" or ":function:file".
@@ -135,21 +134,21 @@ func (q *question) formatPatch(args []string) error {
 	return q.walk(append(a.flags, "--no-merges"), revs, paths, everything)
 }
 
-// Which versions walk adds: everything selects all versions in each change. onlyRenames selects the versions that rename
-// detection reads: the files that a commit deletes and creates, if it does both.
+// Values of the parameter what of walk. everything selects all versions in each change. onlyRenames selects the versions that
+// rename detection reads: the files that a commit deletes and creates, if the commit does both.
 const (
 	everything = iota
 	onlyRenames
 )
 
-// walk adds the versions of files from the changes of commits, in the order of git log. what is everything or
+// walk adds the versions of files from the changes of commits, in the order of git log. The parameter what is everything or
 // onlyRenames.
 func (q *question) walk(flags, revs, paths []string, what int) error {
 	args := append([]string{"log", "--raw", "-z", "--no-renames", "--no-abbrev", "--no-notes", "--no-show-signature", logFormat}, flags...)
 	args = append(append(append(args, revs...), "--"), paths...)
 	var gone, come []change
-	// The changes of one commit are collected, because rename detection reads the files only if the commit deletes some
-	// files and creates others.
+	// Collect the changes of one commit, because rename detection reads the files only if the commit deletes some files and
+	// creates others.
 	flush := func() (err error) {
 		if len(gone) > 0 && len(come) > 0 {
 			err = q.addAll(append(gone, come...))
@@ -200,7 +199,7 @@ func (q *question) blame(args []string) error {
 	var revs []string
 	file := words[len(words)-1]
 	if len(words) == 2 && !a.split && len(q.repo.expand(words[0])) == 0 && len(q.repo.expand(words[1])) > 0 {
-		words[0], words[1] = words[1], words[0] // the old order of the arguments: the file first
+		words[0], words[1] = words[1], words[0] // in the old order of the arguments, the file is first
 		file = words[1]
 	}
 	for _, word := range words[:len(words)-1] {
@@ -221,7 +220,7 @@ var grepOptions = options{
 func (q *question) grep(args []string) error {
 	a := grepOptions.parse(args)
 	if !a.has("-e", "-f") && len(a.plain) > 0 {
-		a.plain = a.plain[1:] // the pattern
+		a.plain = a.plain[1:] // the first argument is the pattern
 	}
 	revs, paths := q.repo.resolve(a)
 	if len(revs) == 0 && a.has("--cached") {

@@ -14,16 +14,16 @@ const prefetchBatch = 18_000
 // ErrRevision means that the git directory does not contain the commit or the range.
 var ErrRevision = errors.New("no such commit or range of commits")
 
-// Prefetched contains the progress of Prefetch.
+// Prefetched is the progress of Prefetch.
 type Prefetched struct {
 	Wanted  int // number of distinct versions of files in the commits
 	Present int // number of these versions that are in the object store
 }
 
-// Prefetch fetches the versions of files in commits into packs of git's object store, for programs that read this store
-// but cannot request objects from a promisor remote. For a single commit, these are all files of its tree. For a range
-// (A..B), they are the versions before and after each change of a commit in the range. Only paths for which match returns
-// true are fetched. Prefetch calls progress after each batch, and returns when all are fetched.
+// Prefetch fetches the versions of files in commits into packs of git's object store, for programs that read this store but
+// cannot request objects from a promisor remote. For a single commit, these are all files of its tree. For a range (A..B), these
+// are the versions before and after each change of a commit in the range. Prefetch fetches only paths for which match returns
+// true. It calls progress after each batch, and returns after all versions were fetched.
 func (s *Server) Prefetch(ctx context.Context, commits []string, match func(path string) bool,
 	progress func(Prefetched)) (Prefetched, error) {
 	var done Prefetched
@@ -37,7 +37,7 @@ func (s *Server) Prefetch(ctx context.Context, commits []string, match func(path
 			return done, err
 		}
 	}
-	// seen contains all versions that match, and found those of them that are missing.
+	// seen contains all versions that match, and found contains those of them that are missing.
 	done = Prefetched{Wanted: len(q.seen), Present: len(q.seen) - len(q.found)}
 	progress(done)
 	for missing := q.found; len(missing) > 0; {
@@ -53,7 +53,7 @@ func (s *Server) Prefetch(ctx context.Context, commits []string, match func(path
 	return done, nil
 }
 
-// files adds the versions of files in a commit, or in a range of commits, whose paths match.
+// files adds the versions of files in a commit, or in a range of commits, for all paths for which match returns true.
 func (q *question) files(commits string, match func(path string) bool) error {
 	add := func(c change) error {
 		if !match(c.path) {
@@ -61,8 +61,7 @@ func (q *question) files(commits string, match func(path string) bool) error {
 		}
 		return q.addSides(c)
 	}
-	// A part of the range that is empty stands for HEAD. Ranges with three dots are not supported: the second part would
-	// begin with a dot.
+	// An empty side of a range stands for HEAD. Ranges with three dots are not supported: the second side would begin with a dot.
 	from, to, isRange := strings.Cut(commits, "..")
 	if !isRange {
 		commit, err := q.repo.commit(commits)

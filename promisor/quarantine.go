@@ -22,7 +22,7 @@ import (
 const (
 	// quarantineName is the name of the quarantine directory in the git directory.
 	quarantineName = "artifactfs-lens"
-	// gitDelay is how long Wait waits, after git has exited, for other processes that have git's output open.
+	// gitDelay is the time for which Wait waits, after git has exited, for other processes that have git's output open.
 	gitDelay = time.Second
 )
 
@@ -36,13 +36,12 @@ type quarantineDir struct {
 	config  string   // configuration of the quarantine directory, without the branches that update adds
 
 	mu         sync.Mutex
-	made       bool      // whether this process has created the directory; one that exists may be from another version
+	made       bool      // whether this process has created the directory; an older one may be from another version of this program
 	configured time.Time // mtime of the mount's configuration when update read it
 }
 
-// shown lists the parts of a git directory that the quarantine directory refers to by symbolic links, see
-// gitrepository-layout(5). HEAD is copied, because git accepts a HEAD that is a symbolic link only if the link points
-// into refs.
+// shown lists the parts of a git directory to which the quarantine directory refers by symbolic links, see
+// gitrepository-layout(5). HEAD is copied, because git accepts a symbolic link as HEAD only if the link points into refs.
 var shown = []string{"refs", "logs", "packed-refs", "shallow", "index", "ORIG_HEAD", "FETCH_HEAD", "MERGE_HEAD", "CHERRY_PICK_HEAD",
 	"REVERT_HEAD", "REBASE_HEAD", "BISECT_HEAD", "AUTO_MERGE"}
 
@@ -57,7 +56,7 @@ func newQuarantineDir(gitDir string, objects []string, f object.Format) *quarant
 	return l
 }
 
-// make creates the quarantine directory and replaces an existing one. The caller holds mu.
+// make creates the quarantine directory, and replaces an existing one. The caller holds mu.
 func (l *quarantineDir) make() error {
 	if err := os.RemoveAll(l.dir); err != nil {
 		return fmt.Errorf("create quarantine directory: %w", err)
@@ -82,8 +81,8 @@ func (l *quarantineDir) make() error {
 	return nil
 }
 
-// update copies the current HEAD into the quarantine directory. If the mount's configuration has changed, update also
-// copies the parts of it that names such as @{upstream} depend on. The first call creates the quarantine directory.
+// update copies the current HEAD into the quarantine directory. If the mount's configuration has changed, update also copies the
+// settings on which names such as @{upstream} depend. The first call creates the quarantine directory.
 func (l *quarantineDir) update(ctx context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -146,19 +145,19 @@ var quoteConfig = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
 // this command start a program, request a missing object, write, or wait for input.
 func (l *quarantineDir) command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := gitcmd.New(ctx, args...)
-	cmd.Dir = l.dir // not the working tree, because this process serves it
+	cmd.Dir = l.dir // the directory must not be the working tree, because this process serves the mount
 	cmd.Env = []string{
 		"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", gitcmd.PlainText, "GIT_DIR=" + l.dir,
 		"GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null", gitcmd.NoFetch, gitcmd.NoPrompt, gitcmd.NoLocks, "GIT_ATTR_NOSYSTEM=1",
 	}
-	// The command has its own process group, which is killed with it.
+	// The command gets its own process group, so that its child processes are killed together with it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = gitDelay
 	return cmd
 }
 
-// output returns the output of a git command, up to 16 MiB of it.
+// output returns the first 16 MiB of the output of a git command.
 func (l *quarantineDir) output(ctx context.Context, args ...string) (string, error) {
 	var out strings.Builder
 	err := l.stream(ctx, "", args, func(r *bufio.Reader) error {
@@ -168,12 +167,12 @@ func (l *quarantineDir) output(ctx context.Context, args ...string) (string, err
 	return out.String(), err
 }
 
-// errEnough is returned by a reader to end a listing early. It does not mean a failure.
+// errEnough is returned by a function that reads a listing, to end the listing early. It does not report a failure.
 var errEnough = errors.New("listing ended early")
 
-// stream runs a git command with the input in, and calls read with its output. read may end the command early by
-// returning errEnough. The output before a failure is used: a command that needs a missing object has printed everything
-// before it.
+// stream runs a git command with the input in, and calls the function read with the output. read may end the command early by
+// returning errEnough. The output before a failure is used: a command that needs a missing object has printed all preceding
+// output.
 func (l *quarantineDir) stream(ctx context.Context, in string, args []string, read func(r *bufio.Reader) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -204,7 +203,7 @@ func (l *quarantineDir) stream(ctx context.Context, in string, args []string, re
 	return nil
 }
 
-// rev returns the id that name refers to, or "" if there is none.
+// rev returns the id to which name refers, or "" if name refers to no object.
 func (l *quarantineDir) rev(ctx context.Context, name string) string {
 	if name == "" || strings.HasPrefix(name, "-") {
 		return ""
@@ -216,7 +215,7 @@ func (l *quarantineDir) rev(ctx context.Context, name string) string {
 	return strings.TrimSpace(out)
 }
 
-// userConfig returns a value from the user's configuration. Reading a value does not start any program.
+// userConfig returns the value of key from the user's configuration. This does not start any program but git.
 func (l *quarantineDir) userConfig(ctx context.Context, key string) (string, error) {
 	cmd := l.command(ctx, "config", "--get", key)
 	cmd.Env = append(gitcmd.Environ(nil), "GIT_DIR="+l.gitDir, gitcmd.PlainText)

@@ -10,7 +10,7 @@ import (
 var checkoutOptions = options{dropValue: []string{"-b", "-B", "-c", "-C", "--orphan", "--conflict",
 	"--pathspec-from-file", "--prefix", "--index-output"}}
 
-// checkout adds the files that differ between HEAD and the commit that the command changes to.
+// checkout adds the files that differ between HEAD and the commit to which the command moves HEAD.
 func (q *question) checkout(args []string) error {
 	a := checkoutOptions.parse(args)
 	revs, paths := q.repo.resolve(a)
@@ -32,8 +32,8 @@ func (q *question) restore(args []string) error {
 	return q.overwritten("HEAD", revs[0], q.repo.topPaths(append(a.plain, a.paths...)))
 }
 
-// bisect adds the blobs of the commit that `git bisect` checks out next. The arguments do not name this commit, but git
-// has stored its id in a file.
+// bisect adds the blobs of the commit that `git bisect` checks out next. The arguments do not name this commit, but git has
+// stored its id in a file.
 func (q *question) bisect([]string) error {
 	expected := q.repo.note("", "BISECT_EXPECTED_REV")
 	if expected == "" {
@@ -42,8 +42,9 @@ func (q *question) bisect([]string) error {
 	return q.overwritten("HEAD", expected, nil)
 }
 
-// overwritten adds the blobs that a checkout of to writes, and those that it overwrites. git calls lstat on the
-// overwritten files first, and the mount must fetch a file of unknown size to answer lstat.
+// overwritten adds the blobs that a checkout of the commit to writes, and the blobs at the same paths in the commit from, which
+// the checkout overwrites. git calls lstat on the overwritten files first, and the mount must fetch a file of unknown size to
+// answer lstat.
 func (q *question) overwritten(from, to string, paths []string) error {
 	if err := q.repo.compare(from, to, paths, q.addSides); err != nil {
 		return err
@@ -73,7 +74,7 @@ func (q *question) merge(args []string) error {
 		words = []string{"@{upstream}"}
 	}
 	theirs, err := q.repo.rev(words[0] + "^0")
-	if err != nil { // the words of a pull are a remote and a branch, so the fetched commit is merged
+	if err != nil { // the words of a pull are a remote and a branch, so use the fetched commit
 		if theirs, err = q.repo.rev("FETCH_HEAD^0"); err != nil {
 			return err
 		}
@@ -85,8 +86,8 @@ func (q *question) merge(args []string) error {
 	return q.join(strings.TrimSpace(base), "HEAD", theirs)
 }
 
-// join adds the blobs that a merge of two commits reads: those that are new in the working tree, all versions of files
-// that both sides have changed, and those that rename detection reads.
+// join adds the blobs that a merge of two commits reads: the blobs that are new in the working tree, all versions of files that
+// both sides have changed, and the blobs that rename detection reads.
 func (q *question) join(base, ours, theirs string) error {
 	if err := q.attributes(theirs); err != nil {
 		return err
@@ -107,7 +108,7 @@ func (q *question) join(base, ours, theirs string) error {
 	}
 	for path, c := range their {
 		if o, both := our[path]; both {
-			// Both sides have changed the file, so git merges the contents and reads all versions.
+			// If both sides have changed the file, git merges the contents and reads all versions.
 			if err := q.addAll([]change{c, o}); err != nil {
 				return err
 			}
@@ -118,8 +119,8 @@ func (q *question) join(base, ours, theirs string) error {
 	return nil
 }
 
-// moved adds the blobs that rename detection compares on one side: the files that this side has deleted although the
-// other side has changed them, and, if there are any, all files that this side has created.
+// moved adds the blobs that rename detection compares on one side: the files that this side has deleted although the other side
+// has changed them, and, if there are such files, all files that this side has created.
 func (q *question) moved(side, other map[string]change) error {
 	relevant := false
 	for path, c := range side {
@@ -153,7 +154,7 @@ func (q *question) pick(args []string) error {
 	for _, word := range a.plain {
 		revs = append(revs, q.repo.expand(word)...)
 	}
-	if len(revs) == 0 { // as with --continue
+	if len(revs) == 0 { // there are no revisions, for example with --continue
 		revs = q.repo.todo("sequencer")
 	}
 	commits := revs
@@ -167,8 +168,8 @@ func (q *question) pick(args []string) error {
 	return q.replay(commits, "HEAD")
 }
 
-// replay adds the blobs that commits have changed, and those at the same paths in the commit onto, to which the changes
-// are applied.
+// replay adds the blobs that commits have changed, and the blobs at the same paths in the commit onto, to which the changes are
+// applied.
 func (q *question) replay(commits []string, onto string) error {
 	if len(commits) == 0 {
 		return nil
@@ -184,7 +185,7 @@ func (q *question) replay(commits []string, onto string) error {
 	if err != nil {
 		return err
 	}
-	// The parent of the newest commit stands for the base of the commits, because HEAD may be any commit.
+	// Compare with the parent of the newest commit, which stands for the base of the commits, because HEAD may be any commit.
 	return q.repo.compare(commits[len(commits)-1]+"^", onto, nil, func(c change) error {
 		if touched[c.path] {
 			return q.addSides(c)
@@ -201,7 +202,7 @@ var rebaseOptions = options{dropValue: []string{"--onto", "-x", "--exec", "-s", 
 // progress, the remaining commits are read from its state files.
 func (q *question) rebase(args []string) error {
 	a := rebaseOptions.parse(args)
-	// The remaining commits of an interrupted rebase are known, whatever the arguments are.
+	// If a rebase was interrupted, its state files name the remaining commits, whatever the arguments are.
 	if commits := q.repo.todo("rebase-merge"); len(commits) > 0 {
 		onto := q.repo.note("rebase-merge", "onto")
 		if onto == "" {
@@ -230,7 +231,7 @@ func (q *question) rebase(args []string) error {
 			return err
 		}
 	}
-	// Merges are left out, as git rebase does without --rebase-merges.
+	// Leave out merges, as git rebase does without --rebase-merges.
 	out, err := q.repo.quarantine.output(q.repo.ctx, "rev-list", "--no-merges", tip, "^"+from)
 	if err != nil {
 		return err
@@ -238,7 +239,8 @@ func (q *question) rebase(args []string) error {
 	return q.onto(strings.Fields(out), target, tip)
 }
 
-// onto adds the blobs for the checkout of onto, which replaces tip, and those that are needed to apply the commits to it.
+// onto adds the blobs for the checkout of the commit onto, which replaces the commit tip, and the blobs that are needed to apply
+// the commits to onto.
 func (q *question) onto(commits []string, onto, tip string) error {
 	if tip != "" {
 		if err := q.overwritten(tip, onto, nil); err != nil {

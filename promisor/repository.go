@@ -13,25 +13,25 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// repository answers the questions that a prediction has about the mount's repository: revisions and paths that the
-// arguments of a command name, differences between trees, and commits that an interrupted command still has to apply.
-// It runs git in the quarantine directory for them. Each prediction has its own repository and uses it from one
-// goroutine, so it needs no lock.
+// repository answers the questions that a prediction has about the mount's repository: revisions and paths that the arguments of
+// a command name, differences between trees, and commits that an interrupted command still has to apply. It runs git in the
+// quarantine directory to answer them. Each prediction has its own repository and uses it from one goroutine, so repository needs
+// no lock.
 type repository struct {
-	ctx        context.Context // of the prediction
+	ctx        context.Context // context of the prediction
 	quarantine *quarantineDir
 	format     object.Format
 	command    Command // the command whose requests are predicted
 }
 
-// resolve divides the arguments that are not options into revisions and paths, by git's rules: the revisions come first,
-// and if there is no "--", the first word that is not a revision is the first path. revs are object ids; an id to exclude
-// begins with ^. paths are relative to the top directory.
+// resolve divides the arguments that are not options into revisions and paths, by git's rules: the revisions come first, and if
+// there is no "--", the first word that is not a revision is the first path. The result revs holds object ids; an id to exclude
+// begins with ^. The paths are relative to the top directory.
 func (r *repository) resolve(a arguments) (revs, paths []string) {
 	paths = a.paths
 	for i, word := range a.plain {
 		ids := r.expand(word)
-		// Without "--", the first word that does not name a revision is a path, and so are all words after it.
+		// Without "--", the first word that does not name a revision is a path, and all later words are paths, too.
 		if len(ids) == 0 && !a.split {
 			paths = a.plain[i:]
 			break
@@ -41,7 +41,7 @@ func (r *repository) resolve(a arguments) (revs, paths []string) {
 	return revs, r.topPaths(paths)
 }
 
-// expand returns the ids that a revision or a range stands for, or nil if word is neither.
+// expand returns the ids for which a revision or a range stands, or nil if word is neither.
 func (r *repository) expand(word string) []string {
 	// git rev-parse would take an argument that starts with a dash for an option.
 	if word == "" || word[0] == '-' {
@@ -54,7 +54,7 @@ func (r *repository) expand(word string) []string {
 	return slices.DeleteFunc(strings.Fields(out), func(s string) bool { return s[0] == '-' })
 }
 
-// topPaths converts pathspecs to pathspecs relative to the top directory. If one of them cannot be converted, it returns
+// topPaths converts pathspecs to pathspecs relative to the top directory. If a pathspec cannot be converted, topPaths returns
 // nil, which stands for all paths.
 func (r *repository) topPaths(paths []string) []string {
 	var tops []string
@@ -90,8 +90,8 @@ func (r *repository) topPaths(paths []string) []string {
 	return tops
 }
 
-// alias replaces a command that is an alias in the user's configuration by the command that the alias stands for, with
-// its arguments. It returns other commands unchanged.
+// alias replaces a command that is an alias in the user's configuration by the command for which the alias stands, with its
+// arguments. It returns other commands unchanged.
 func (r *repository) alias(name string, args []string) (string, []string) {
 	// A name that is empty or contains one of these characters cannot be a key of the configuration.
 	if name == "" || strings.ContainsAny(name, "\n\x00.") {
@@ -112,7 +112,7 @@ func (r *repository) emptyTree() (string, error) {
 	return id.String(), err
 }
 
-// rev returns the id of the commit or other object that name refers to. It returns an error if there is none.
+// rev returns the id of the commit or other object to which name refers. It returns an error if there is no such object.
 func (r *repository) rev(name string) (string, error) {
 	if id := r.quarantine.rev(r.ctx, name); id != "" {
 		return id, nil
@@ -120,7 +120,8 @@ func (r *repository) rev(name string) (string, error) {
 	return "", fmt.Errorf("find revision %q: no such revision", name)
 }
 
-// compare calls each for every difference between two trees, in paths. a and b are trees or commits.
+// compare calls the function each for every difference between the trees a and b, restricted to paths. Instead of a tree, a or b
+// may be a commit.
 func (r *repository) compare(a, b string, paths []string, each func(change) error) error {
 	args := append([]string{"diff-tree", "-r", "--raw", "-z", "--no-renames", "--no-abbrev", a, b, "--"}, paths...)
 	return r.quarantine.stream(r.ctx, "", args, func(r *bufio.Reader) error {
@@ -128,7 +129,7 @@ func (r *repository) compare(a, b string, paths []string, each func(change) erro
 	})
 }
 
-// commit returns the id of the commit that name refers to. An empty name stands for HEAD.
+// commit returns the id of the commit to which name refers. An empty name stands for HEAD.
 func (r *repository) commit(name string) (string, error) {
 	if name == "" {
 		name = "HEAD"
@@ -150,8 +151,8 @@ func (r *repository) changes(a, b string) (map[string]change, error) {
 	return all, err
 }
 
-// note reads an object id from a state file that a command has stored in the git directory. It returns "" if the file
-// does not exist or contains something other than an id.
+// note reads an object id from the state file called name, which a git command has stored in the git directory. It returns "" if
+// the file does not exist or contains no id.
 func (r *repository) note(dir, name string) string {
 	text, err := os.ReadFile(filepath.Join(r.quarantine.gitDir, dir, name))
 	// git writes an id and a newline into the file. A larger file was written by another program.
@@ -165,7 +166,7 @@ func (r *repository) note(dir, name string) string {
 	return id
 }
 
-// todo returns the commits that a rebase, or a sequence of picks, still has to apply, the newest first.
+// todo returns the commits that a rebase, or a sequence of cherry-picks or reverts, still has to apply, the newest first.
 func (r *repository) todo(dir string) []string {
 	name := "git-rebase-todo"
 	if dir == "sequencer" {

@@ -17,7 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// questionTime bounds the time in which one connection of git is served. Downloads have their own time limits, which are
+// questionTime is the maximum time for which one connection of git is served. Downloads have their own time limits, which are
 // shorter if no bytes arrive.
 const questionTime = 15 * time.Minute
 
@@ -28,10 +28,10 @@ type Provider interface {
 	Objects() []string
 	// Refresh finds packs that other processes, such as git, have added.
 	Refresh() error
-	// Missing returns those of ids that are not in a pack that git uses.
+	// Missing returns those of ids that are not in any pack that git uses.
 	Missing(ids []object.ID) []object.ID
-	// Provide fetches objects and returns when all of wanted are in packs that git uses. It also tries to fetch the blobs
-	// along; it is not an error if some of these cannot be fetched.
+	// Provide fetches objects and returns after all objects in wanted are in packs that git uses. It also tries to fetch the
+	// blobs in along; if some of these cannot be fetched, Provide does not return an error.
 	Provide(ctx context.Context, wanted, along []object.ID) error
 }
 
@@ -109,7 +109,7 @@ func (s *Server) converse(ctx context.Context, conn net.Conn) error {
 	packets := pktline.NewReader(r, bufSize)
 	requests := make(chan request)
 	var readErr error
-	go func() { // it reads during a request, because the end of the stream shows that git has exited
+	go func() { // read during a request, because the end of the stream shows that git has exited
 		defer close(requests)
 		for {
 			q, err := readRequest(packets, format)
@@ -129,7 +129,7 @@ func (s *Server) converse(ctx context.Context, conn net.Conn) error {
 	}()
 	for q := range requests {
 		if _, err := conn.Write(s.answer(ctx, hint, q)); err != nil {
-			return nil // git was interrupted
+			return nil // git was interrupted, which is not an error
 		}
 	}
 	return readErr
@@ -151,7 +151,7 @@ func (s *Server) answer(ctx context.Context, hint Hint, q request) []byte {
 	return errorPacket(fmt.Sprintf("unknown command %.80q", q.command))
 }
 
-// fetch fetches the objects that git has requested, and the predicted ones.
+// fetch fetches the objects that git has requested, and the objects in the prediction.
 func (s *Server) fetch(ctx context.Context, hint Hint, wants []object.ID) error {
 	start := time.Now()
 	// Another command may have fetched some of the objects in the meantime.
@@ -165,7 +165,7 @@ func (s *Server) fetch(ctx context.Context, hint Hint, wants []object.ID) error 
 	return err
 }
 
-// first returns the first id, which identifies the request in the log, or the zero id.
+// first returns the first id of wants, which identifies the request in the log, or the zero id if wants is empty.
 func first(wants []object.ID) object.ID {
 	if len(wants) == 0 {
 		return object.ID{}
