@@ -22,22 +22,22 @@ import (
 // ErrLocked means that another git process is changing the index, or was killed while it changed the index.
 var ErrLocked = errors.New("index.lock exists: another git process is running, or was killed")
 
-// lockWait is how long LockIndex waits for index.lock. A `git status` that an editor runs holds this lock for
-// milliseconds, and FillIndex for less. If the lock is held longer, it belongs to a command that waits for an editor, or
-// was left by a process that was killed.
+// lockWait is the time for which LockIndex waits for index.lock. A `git status` that an editor runs holds this lock for
+// milliseconds, and FillIndex holds it for an even shorter time. If the lock is held longer, it belongs to a command that waits
+// for an editor, or was left by a process that was killed.
 const lockWait = time.Second
 
 // LockedIndex is the index of a git directory while this process holds index.lock.
 type LockedIndex struct {
 	dir   *Dir
 	path  string // path of the index
-	given bool   // the lock was released; an index.lock that exists now belongs to another process
+	given bool   // whether the lock was released; an index.lock that exists after that belongs to another process
 }
 
-// lockMark is the content of an index.lock that this program creates. lockPrefix is the prefix of the names of temporary
-// files that become the lock or the index. By these two, BreakLocks recognizes the files that a killed process has left.
-// git writes the new index into its lock. This program writes the new index to another file, so a lock that contains
-// lockMark is never git's.
+// lockMark is the content of an index.lock that this program creates. lockPrefix is the prefix of the names of temporary files
+// that become the lock or the index. BreakLocks uses both to recognize the files that a killed process of this program has left.
+// git writes the new index into its lock file, whereas this program writes the new index to another file, so a lock file with
+// lockMark was never created by git.
 const (
 	lockMark   = "artifactfs switch\n"
 	lockPrefix = "index.artifactfs-"
@@ -63,7 +63,7 @@ func (d *Dir) LockIndex(ctx context.Context) (*LockedIndex, error) {
 	}
 }
 
-// take creates the lock file. It returns false if the file exists, because another process holds the lock.
+// take creates the lock file. It returns false if the file exists because another process holds the lock.
 func (l *LockedIndex) take() (bool, error) {
 	f, err := os.CreateTemp(l.dir.path, lockPrefix)
 	if err != nil {
@@ -72,7 +72,7 @@ func (l *LockedIndex) take() (bool, error) {
 	defer os.Remove(f.Name())
 	_, err = f.WriteString(lockMark)
 	if err = errors.Join(err, f.Chmod(0o644), f.Close()); err == nil {
-		err = os.Link(f.Name(), l.path+".lock") // so that the lock file never exists without its contents
+		err = os.Link(f.Name(), l.path+".lock") // a hard link, so that the lock file never exists without its contents
 	}
 	if errors.Is(err, fs.ErrExist) {
 		return false, nil
@@ -83,14 +83,12 @@ func (l *LockedIndex) take() (bool, error) {
 	return true, nil
 }
 
-// BreakLocks removes the lock files that were left by a killed process of this program, and by the git commands that it
-// had started.
+// BreakLocks removes the lock files that a killed process of this program, or a git command that it had started, has left.
 func (d *Dir) BreakLocks(ctx context.Context) error {
 	return errors.Join(d.breakIndex(), d.git.breakUpdates(ctx))
 }
 
-// breakIndex removes an index.lock that this program has created, and temporary files that were to become a lock or the
-// index.
+// breakIndex removes an index.lock that this program has created, and temporary files that were to become the lock or the index.
 func (d *Dir) breakIndex() error {
 	lock := filepath.Join(d.path, "index.lock")
 	leftovers, err := filepath.Glob(filepath.Join(quoteGlob.Replace(d.path), lockPrefix+"*"))
@@ -115,8 +113,8 @@ func (l *LockedIndex) Read() (*index.Index, error) {
 	return index.Read(l.dir.format, text)
 }
 
-// Replace replaces the index with x, sets the modification time of the file to written, and releases the lock. git
-// compares the contents of each file that is not older than the index, so written determines which files git compares.
+// Replace replaces the index with x, sets the modification time of the file to the time written, and releases the lock. git
+// compares the contents of each file that is not older than the index, so the time written determines which files git compares.
 func (l *LockedIndex) Replace(x *index.Index, written time.Time) error {
 	name, err := l.dir.writeBeside(x, written)
 	if err == nil {
@@ -214,8 +212,8 @@ func (d *Dir) Differences(ctx context.Context, from, to object.ID) ([]Difference
 	return list, nil
 }
 
-// atOnceArgs bounds the total size in bytes of the paths in the arguments of one command. Linux allows at least 128 KiB
-// of arguments (execve(2)).
+// atOnceArgs is the maximum total size in bytes of the paths in the arguments of one command. Linux allows at least 128 KiB of
+// arguments (execve(2)).
 const atOnceArgs = 64 << 10
 
 // Modified returns those of paths whose files differ from the index.
@@ -229,7 +227,7 @@ func (d *Dir) Modified(ctx context.Context, paths []string) ([]string, error) {
 		}
 		args := []string{"diff", "--name-only", "-z", "--no-renames", "--no-ext-diff", "--ignore-submodules=all", "--"}
 		for _, path := range paths[:n] {
-			// Without the word literal git would treat * and some other characters of the path as wildcards.
+			// Without the word literal git would interpret * and some other characters of the path as wildcards.
 			args = append(args, ":(top,literal)"+path)
 		}
 		out, err := d.git.output(ctx, nil, args...)
@@ -265,7 +263,7 @@ func split(out []byte) []string {
 	return slices.Clip(list)
 }
 
-// Staged returns the paths in which the index differs from tree.
+// Staged returns the paths whose entries in the index differ from tree.
 func (d *Dir) Staged(ctx context.Context, tree object.ID) ([]string, error) {
 	out, err := d.git.output(ctx, nil, "diff-index", "--cached", "--name-only", "-z", "--no-renames", "--ignore-submodules=none",
 		tree.String())

@@ -11,11 +11,11 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// commands runs git commands on the git directory of a mount and its working tree, and removes the lock files of those
-// that were killed. Dir uses it for everything that git itself must read or change. It needs no lock, because its fields
-// do not change.
+// commands runs git commands on the git directory of a mount and its working tree, and removes the lock files of git commands
+// that were killed. Dir uses it for all data that git itself must read or change. It needs no lock, because its fields do not
+// change.
 type commands struct {
-	path, workTree string // path of the git directory; root of the mount
+	path, workTree string // path is the git directory, and workTree is the root of the mount
 }
 
 // objects resolves names to object ids. The id of a name that cannot be resolved is zero.

@@ -17,19 +17,19 @@ import (
 const (
 	monitorConfig = "artifactfs-config" // file with settings that apply only to the mount's working tree
 	loginsConfig  = "artifactfs-logins" // file with settings that make git request logins from the daemon
-	// helperRemote is the name of the promisor remote for which the daemon answers. Its section must precede the one of
-	// origin, because git tries promisor remotes in the order of the configuration file. (extensions.partialClone would
-	// have the same effect, but libgit2 refuses repositories with this setting.)
+	// helperRemote is the name of the promisor remote from which the daemon supplies objects. Its section must precede the
+	// section of origin, because git tries promisor remotes in the order of the configuration file. (extensions.partialClone
+	// would have the same effect, but libgit2 refuses repositories with this setting.)
 	helperRemote = "artifactfs"
 )
 
 // configure adds settings to c, the configuration of git's template: those of a clone, and those that artifactfs needs.
 // It returns the contents of the configuration file.
 func (o Options) configure(c *config.Config, path string) ([]byte, error) {
-	// The includes are the first sections, so that settings of the user, which follow them, take precedence.
+	// The includes are the first sections, so that the user's settings, which follow, take precedence.
 	first := config.New()
 	first.SetOption("include", "", "path", loginsConfig)
-	first.SetOption("includeIf", "gitdir:", "path", monitorConfig) // setPlaces completes the condition
+	first.SetOption("includeIf", "gitdir:", "path", monitorConfig) // setPlaces completes the condition gitdir
 	c.Sections = append(first.Sections, c.Sections...)
 	c.SetOption("core", "", "repositoryformatversion", "1").SetOption("core", "", "filemode", "true").
 		SetOption("core", "", "bare", "false").SetOption("core", "", "logallrefupdates", "true")
@@ -43,8 +43,8 @@ func (o Options) configure(c *config.Config, path string) ([]byte, error) {
 	}
 	c.SetOption("remote", "origin", "url", o.Remote).
 		SetOption("remote", "origin", "fetch", "+refs/heads/*:refs/remotes/origin/*")
-	// These keys are set only for partial clones. If the remote is a plain file server, each of them would make git
-	// request missing objects from it again and again.
+	// Set these keys only for partial clones. If the remote is a plain file server, each of these keys would make git request
+	// missing objects from the remote again and again.
 	if o.Partial {
 		c.SetOption("remote", "origin", "promisor", "true").SetOption("remote", "origin", "partialclonefilter", "blob:none")
 	}
@@ -89,7 +89,8 @@ func (o Options) setMonitor(path string) error {
 	if command != "" {
 		c.SetOption("core", "", "fsmonitor", command).SetOption("core", "", "fsmonitorHookVersion", "2").
 			SetOption("core", "", "untrackedCache", "true").
-			SetOption("fsmonitor", "", "allowRemote", "true") // git treats FUSE as a network file system, for which a monitor must be allowed
+			// git treats FUSE as a network file system, for which a monitor must be allowed.
+			SetOption("fsmonitor", "", "allowRemote", "true")
 	}
 	var b bytes.Buffer
 	if err := config.NewEncoder(&b).Encode(c); err != nil {
@@ -98,8 +99,7 @@ func (o Options) setMonitor(path string) error {
 	return disk.WriteFile(filepath.Join(path, monitorConfig), b.Bytes(), 0o644)
 }
 
-// realPath returns path with all symbolic links resolved, which is how git compares paths. Components that do not exist
-// are kept.
+// realPath returns path with all symbolic links resolved, because git compares such paths. Components that do not exist are kept.
 func realPath(path string) string {
 	if real, err := filepath.EvalSymlinks(path); err == nil {
 		return real

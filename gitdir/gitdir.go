@@ -56,22 +56,27 @@ type Options struct {
 	Partial  bool          // whether the remote is a promisor: it can supply objects that the store lacks
 	Default  string        // full name of the remote's default branch; "" if it is not known
 
-	Git     Version // version of the installed git; zero: git is not installed
-	Monitor string  // path of the hook program, for git versions that cannot connect to the monitor's socket; "": these have no monitor
-	// Helper is the path of the artifactfs command, which git runs to fetch missing objects. If it is "", git requests
-	// them from the remote.
+	Git Version // version of the installed git; zero if git is not installed
+	// Monitor is the path of the hook program, for git versions that cannot connect to the monitor's socket. If Monitor is "",
+	// these versions have no monitor.
+	Monitor string
+	// Helper is the path of the artifactfs command, which git runs to fetch missing objects. If Helper is "", git requests
+	// missing objects from the remote.
 	Helper string
-	Inside bool    // the git directory is mounted at .git in the working tree; see insideDir
+	Inside bool    // whether the git directory is mounted at .git in the working tree; see insideDir
 	Logins []Login // remotes for which the daemon has logins
 
-	Session   string                        // objects directory of a session, used through alternates like Objects; "": none
-	State     *State                        // state with which the new directory starts; nil: the state of a fresh clone
-	Committer func(commit object.ID) string // returns the committer of a commit as "NAME <EMAIL> SECONDS ZONE", or "" if unknown; may be nil
+	// Session is the objects directory of a session, used through alternates like Objects; "" if there is none.
+	Session string
+	// State is the state with which the new directory starts; nil means the state of a fresh clone.
+	State *State
+	// Committer returns the committer of a commit as "NAME <EMAIL> SECONDS ZONE", or "" if the committer is unknown. May be nil.
+	Committer func(commit object.ID) string
 }
 
 // Dir is a git directory on disk. git commands may change the directory at any time.
 type Dir struct {
-	path   string // of the git directory
+	path   string // path of the git directory
 	git    commands
 	format object.Format
 	head   packedrefs.Ref // the requested branch; its name is "" if HEAD was detached
@@ -80,7 +85,7 @@ type Dir struct {
 // Create creates the git directory at path. The directory must not exist, or must be the incomplete result of a Create
 // that crashed, for which Open returns false.
 func Create(path string, o Options) (*Dir, error) {
-	if o.Commit.IsZero() { // like git clone, which does not set origin/HEAD if the default branch has no commit
+	if o.Commit.IsZero() { // git clone does not set origin/HEAD either if the default branch has no commit
 		o.Default = ""
 	}
 	d := o.dir(path)
@@ -89,7 +94,7 @@ func Create(path string, o Options) (*Dir, error) {
 		head = "ref: " + o.Ref + "\n"
 	}
 	var err error
-	// In a State, HEAD may be detached or on another branch than the requested one.
+	// In a State, HEAD may be detached or on a branch other than the requested one.
 	if o.State != nil {
 		if head, err = o.stateHead(); err != nil {
 			return nil, fmt.Errorf("create git directory: %w", err)
@@ -130,7 +135,7 @@ func (o Options) writeRefs(d *Dir, path string) error {
 	return errors.Join(d.SetRefs(nil), o.writeLogs(path))
 }
 
-// dir returns a Dir for path. It does not access the disk.
+// dir returns a Dir for the git directory at path. It does not access the disk.
 func (o Options) dir(path string) *Dir {
 	d := &Dir{path: path, git: commands{path: path, workTree: o.WorkTree}, format: o.Format}
 	if strings.HasPrefix(o.Ref, "refs/heads/") {
@@ -196,8 +201,8 @@ func HasOwnObjects(path string) (bool, error) {
 // quoteGlob escapes the special characters of filepath.Glob patterns.
 var quoteGlob = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`)
 
-// SetShallow replaces the list of commits whose parents are missing (gitrepository-layout(5), "shallow"). It removes the
-// file if ids is empty.
+// SetShallow replaces the list of commits whose parents are missing (gitrepository-layout(5), "shallow"). If ids is empty, it
+// removes the file.
 func (d *Dir) SetShallow(ids []object.ID) error {
 	path := filepath.Join(d.path, "shallow")
 	if len(ids) == 0 {
@@ -228,7 +233,7 @@ func (d *Dir) SetRefs(remote []packedrefs.Ref) error {
 	var refs []packedrefs.Ref
 	kept := map[string]bool{}
 	for _, r := range packed {
-		// A remote-tracking branch is dropped here; it is added again below if the remote still has the branch.
+		// Drop all remote-tracking branches. The code below adds those that the remote still has.
 		if !strings.HasPrefix(r.Name, "refs/remotes/origin/") {
 			refs, kept[r.Name] = append(refs, r), true
 		}
@@ -246,7 +251,7 @@ func (d *Dir) SetRefs(remote []packedrefs.Ref) error {
 		tracking = tracking || r.Name == d.tracking()
 		refs = append(refs, r)
 	}
-	// The list of the remote's refs is empty if it was not fetched yet, and it may lack the requested branch.
+	// The list of the remote's refs may lack the requested branch, in particular if the list was not fetched yet.
 	if !tracking && len(refs) > 0 && d.head.Name != "" {
 		refs = append(refs, packedrefs.Ref{Name: d.tracking(), ID: d.head.ID})
 	}
@@ -256,8 +261,8 @@ func (d *Dir) SetRefs(remote []packedrefs.Ref) error {
 // originHead is the symbolic ref to the remote's default branch.
 const originHead = "refs/remotes/origin/HEAD"
 
-// SetDefault sets refs/remotes/origin/HEAD to the remote's default branch. branch is a full name, or "" if the default
-// branch is not known or has no commit. Like git fetch, SetDefault does not change an existing ref.
+// SetDefault sets refs/remotes/origin/HEAD to the remote's default branch. The parameter branch is a full name, or "" if the
+// default branch is not known or has no commit. Like git fetch, SetDefault does not change an existing ref.
 func (d *Dir) SetDefault(branch string) error {
 	name, ok := strings.CutPrefix(branch, "refs/heads/")
 	if !ok {

@@ -35,7 +35,7 @@ type Head struct {
 	Tree   object.ID // tree of Commit; zero if the branch has no commit
 }
 
-// name returns the name that a reflog message uses for h.
+// name returns the name that stands for h in a reflog message.
 func (h Head) name() string {
 	if h.Branch == "" {
 		return h.Commit.String()
@@ -43,19 +43,19 @@ func (h Head) name() string {
 	return h.Branch
 }
 
-// Wish is the position to which HEAD is to be moved, as the user has stated it.
+// Wish is the position to which the user wants to move HEAD.
 type Wish struct {
-	Name   string // branch, tag or commit; "-": the previous position of HEAD; "": the commit of HEAD
-	Create string // short name of a branch to create at this commit; "": none
-	Detach bool   // detach HEAD, which is possible at any commit
+	Name   string // branch, tag or commit; "-" means the previous position of HEAD, "" the commit of HEAD
+	Create string // short name of a branch to create at this commit; "" to create none
+	Detach bool   // whether to detach HEAD, which is possible at any commit
 }
 
-// Destination is the position that a Wish stands for.
+// Destination is the position for which a Wish stands.
 type Destination struct {
 	Head
 	Name     string // name for the reflog message
-	New      bool   // Branch does not exist yet
-	Upstream string // full name of the remote-tracking branch that the new branch tracks; "": none
+	New      bool   // whether Branch does not exist yet
+	Upstream string // full name of the remote-tracking branch that the new branch tracks, or ""
 	start    string // start point of the new branch, as an argument of git branch
 }
 
@@ -77,8 +77,8 @@ func (d *Dir) Head(ctx context.Context) (Head, error) {
 	return h, nil
 }
 
-// Resolve determines the position that a Wish stands for, by the rules of git switch. It returns ErrNoCommit if no local
-// commit has the name, and the other errors that are listed above.
+// Resolve determines the position for which a Wish stands, by the rules of git switch. It returns ErrNoCommit if no local commit
+// has the name, and the other errors that are declared above.
 func (d *Dir) Resolve(ctx context.Context, w Wish) (Destination, error) {
 	name := w.Name
 	switch name {
@@ -91,11 +91,11 @@ func (d *Dir) Resolve(ctx context.Context, w Wish) (Destination, error) {
 		}
 		name = strings.TrimSpace(string(out))
 	}
-	// git would take such a name for an option, or for several lines of input.
+	// git would interpret such a name as an option, or as several lines of input.
 	if strings.HasPrefix(name, "-") || strings.ContainsAny(name, "\n\x00") {
 		return Destination{}, ErrNoCommit
 	}
-	// One git cat-file resolves all names, because each start of git takes milliseconds.
+	// Resolve all names with one git cat-file, because each start of git takes milliseconds.
 	ids, err := d.git.objects(ctx, "refs/heads/"+name+"^{commit}", "refs/heads/"+name+"^{tree}", name+"^{commit}",
 		name+"^{tree}", "refs/heads/"+w.Create)
 	if err != nil {
@@ -129,8 +129,8 @@ func (d *Dir) Resolve(ctx context.Context, w Wish) (Destination, error) {
 	return to, err
 }
 
-// guess returns the destination for a new branch that starts at the remote-tracking branch of the same name, as git
-// switch creates it. It returns ErrAmbiguous if several remotes have such a branch, and ErrNoCommit if none has.
+// guess returns the destination for a new branch that starts at the remote-tracking branch of the same name, as git switch
+// creates it. It returns ErrAmbiguous if several remotes have such a branch, and ErrNoCommit if no remote has one.
 func (d *Dir) guess(ctx context.Context, name string) (Destination, error) {
 	out, err := d.git.output(ctx, nil, "for-each-ref", "--format=%(refname) %(objectname) %(tree)", "refs/remotes/*/"+name)
 	if err != nil {
@@ -175,7 +175,7 @@ func (d *Dir) unused(ctx context.Context, branch string) error {
 	return nil
 }
 
-// Move moves HEAD, and creates the branch first if necessary. It runs to its end even if ctx ends.
+// Move moves HEAD, and creates the branch first if necessary. It continues to its end even if ctx ends.
 func (d *Dir) Move(ctx context.Context, from Head, to Destination) error {
 	if to.New {
 		args := []string{"branch", to.Branch, to.start}
@@ -205,14 +205,14 @@ func (d *Dir) Track(ctx context.Context, ref string, commit object.ID) error {
 	return d.git.update(ctx, []string{ref}, "update-ref", ref, commit.String())
 }
 
-// Forward moves the branch that HEAD is on from one commit to another, as git pull does for a fast-forward. reason is the
-// message for the reflog. git refuses the change if the branch is not at from.
+// Forward moves the branch that HEAD is on from one commit to another, as git pull does for a fast-forward. The parameter reason
+// is the message for the reflog. git refuses the change if the branch does not have the commit from.
 func (d *Dir) Forward(ctx context.Context, branch string, from, to object.ID, reason string) error {
 	ref := "refs/heads/" + branch
 	return d.git.update(ctx, []string{"HEAD", ref}, "update-ref", "-m", reason, ref, to.String(), from.String())
 }
 
-// Commit returns the commit and the tree that name resolves to. Both are zero if there is no such commit.
+// Commit returns the commit and the tree to which name resolves. Both are zero if there is no such commit.
 func (d *Dir) Commit(ctx context.Context, name string) (Head, error) {
 	ids, err := d.git.objects(ctx, name+"^{commit}", name+"^{tree}")
 	if err != nil {
@@ -227,7 +227,7 @@ func (d *Dir) Reaches(ctx context.Context, ancestor, commit object.ID) bool {
 	return err == nil
 }
 
-// Behind returns the number of commits that HEAD lacks: commit and its ancestors that are not reachable from HEAD.
+// Behind returns the number of commits that HEAD lacks: the parameter commit and its ancestors that are not reachable from HEAD.
 func (d *Dir) Behind(ctx context.Context, commit object.ID) (int64, error) {
 	out, err := d.git.output(ctx, nil, "rev-list", "--count", "HEAD.."+commit.String())
 	if err != nil {
@@ -236,8 +236,8 @@ func (d *Dir) Behind(ctx context.Context, commit object.ID) (int64, error) {
 	return strconv.ParseInt(strings.TrimSpace(string(out)), 10, 64)
 }
 
-// Changes returns the paths that git status lists: those that differ from HEAD and those that are untracked. If ignored
-// is set, it also returns those that git ignores.
+// Changes returns the paths that git status lists: paths that differ from HEAD, and untracked paths. If ignored is set, it also
+// returns the paths that git ignores.
 func (d *Dir) Changes(ctx context.Context, ignored bool) (paths []string, err error) {
 	args := []string{"status", "--porcelain", "-z", "--no-renames"}
 	if ignored {
@@ -252,7 +252,7 @@ func (d *Dir) Changes(ctx context.Context, ignored bool) (paths []string, err er
 	return paths, err
 }
 
-// OtherWork reports whether the git directory has a local branch other than branch, or a stash.
+// OtherWork reports whether the git directory has a stash, or a local branch other than the parameter branch.
 func (d *Dir) OtherWork(ctx context.Context, branch string) (bool, error) {
 	out, err := d.git.output(ctx, nil, "for-each-ref", "--format=%(refname)", "refs/heads", "refs/stash")
 	for line := range strings.Lines(string(out)) {
@@ -263,8 +263,8 @@ func (d *Dir) OtherWork(ctx context.Context, branch string) (bool, error) {
 	return false, err
 }
 
-// Busy returns a description of the operation in progress, such as a merge or rebase, during which HEAD must not be
-// moved. It returns "" if there is none.
+// Busy returns a description of the operation in progress, such as a merge or rebase, during which HEAD must not be moved. It
+// returns "" if no operation is in progress.
 func (d *Dir) Busy() string {
 	for _, op := range []struct{ file, what string }{
 		{"MERGE_HEAD", "merging"}, {"rebase-merge", "rebasing"}, {"rebase-apply/applying", "in an am session"},

@@ -21,25 +21,24 @@ type Walk func(ctx context.Context, emit func(index.Entry) error) error
 
 // IndexOptions configures WriteIndex and FillIndex.
 type IndexOptions struct {
-	Token string // position in the file system monitor, as git stores it; "": there is no monitor
-	// Ignore returns the contents of an ignore file as the mount shows them. It returns true if git may read the file
-	// whenever it searches for untracked files; the index then records the id of the file. An ignore file for which
-	// Ignore returns false is recorded as missing. git notices the file at the first change in or below its directory,
-	// and then searches everything below that directory, which takes long for the root. If Ignore is nil, it is as if it
-	// returned false for all files.
+	Token string // position in the file system monitor, as git stores it; "" if there is no monitor
+	// Ignore returns the contents of an ignore file as the mount shows them. It returns true if git may read the file whenever it
+	// searches for untracked files; the index then records the id of the file. An ignore file for which Ignore returns false is
+	// recorded as missing: git notices the file at the first change in or below its directory, and then searches that whole
+	// directory, which takes long for the root. A nil Ignore is equivalent to a function that always returns false.
 	Ignore func(e index.Entry) ([]byte, bool)
-	// Converts reports whether git would convert a file when it is added (attributes such as text, or filters). If it is
+	// Converts reports whether git would convert a file when it is added (attributes such as text, or filters). If Converts is
 	// nil, no file is converted.
 	Converts func(e index.Entry) bool
 	Files    int     // estimated number of files, to allocate memory for
-	Staged   *Staged // staged changes, which the working tree does not have; nil: none
+	Staged   *Staged // staged changes, which are not in the working tree; nil if there are none
 	// Bar prevents git commands from starting until release is called. It returns false if a git command is running.
 	Bar func() (release func(), ok bool)
 }
 
-// WriteIndex writes the index of an unchanged working tree. It does nothing if an index exists, because only git changes
-// an existing index. The caller must ensure that no git command runs before WriteIndex has returned: WriteIndex removes
-// index.lock, which a process may have left that died while it wrote the index.
+// WriteIndex writes the index of an unchanged working tree. It does nothing if an index exists, because only git changes an
+// existing index. The caller must ensure that no git command runs before WriteIndex has returned: WriteIndex removes index.lock,
+// assuming that a process that died while it wrote the index has left the file.
 func (d *Dir) WriteIndex(ctx context.Context, o IndexOptions, walk Walk) error {
 	path := filepath.Join(d.path, "index")
 	if _, err := os.Lstat(path); err == nil {
@@ -51,7 +50,7 @@ func (d *Dir) WriteIndex(ctx context.Context, o IndexOptions, walk Walk) error {
 	return nil
 }
 
-// writeIndex does what WriteIndex describes. WriteIndex adds the path to its errors.
+// writeIndex does the work of WriteIndex, which adds the path to the errors.
 func (d *Dir) writeIndex(ctx context.Context, path string, o IndexOptions, walk Walk) error {
 	untracked, err := d.untracked(ctx)
 	if err != nil {
@@ -79,7 +78,8 @@ func (d *Dir) writeIndex(ctx context.Context, path string, o IndexOptions, walk 
 	if o.Staged != nil {
 		o.Staged.Apply(x)
 	}
-	// Only the process that has created the lock file replaces the index, by renaming the lock file. git does the same.
+	// Only the process that has created the lock file may replace the index, by renaming the lock file. git follows the same
+	// rule.
 	lock := path + ".lock"
 	if err := os.Remove(lock); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -117,7 +117,7 @@ func (o IndexOptions) ignoreID(f object.Format, e index.Entry) (object.ID, bool)
 	return index.ExcludeID(f, content), true
 }
 
-// untracked returns an untracked cache that contains no directories. The other fields must be those that git expects,
+// untracked returns an untracked cache that contains no directories. Its other fields must have the values that git expects,
 // because git discards a cache that was written with other settings or for another working tree.
 func (d *Dir) untracked(ctx context.Context) (*index.Untracked, error) {
 	u := &index.Untracked{Ident: index.Ident(realPath(d.git.workTree)), Flags: index.ShowNormal, PerDirectory: ".gitignore"}
@@ -146,8 +146,8 @@ func (d *Dir) untracked(ctx context.Context) (*index.Untracked, error) {
 	return u, nil
 }
 
-// settings returns the settings that the untracked cache depends on, by key in lower case. It runs git, because the
-// user's configuration may include other files on conditions.
+// settings returns the settings on which the untracked cache depends, by key in lower case. It runs git, because the user's
+// configuration may include other files on conditions.
 func (d *Dir) settings(ctx context.Context) (map[string]string, error) {
 	cmd := gitcmd.New(ctx, "--git-dir", d.path, "config", "--null", "--type=path", "--get-regexp",
 		`^(core\.excludesfile|status\.showuntrackedfiles)$`)

@@ -14,9 +14,9 @@ import (
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 )
 
-// A git directory that is visible inside the mount (Options.Inside) contains no absolute paths, because the mount may be
-// visible at several paths, for example in containers. The files and directories that it needs from outside are
-// bind-mounted on the paths below, by the code that mounts the git directory.
+// A git directory that is visible inside the mount (Options.Inside) contains no absolute paths, because the mount may be visible
+// at several paths, for example in containers. The code that mounts the git directory bind-mounts the files and directories that
+// it needs from outside on the paths below.
 const (
 	insideDir     = "artifactfs"            // directory in the git directory
 	InsideObjects = insideDir + "/objects"  // mount point for the store's objects directory
@@ -26,10 +26,9 @@ const (
 	borrowedName  = insideDir + "/borrowed" // file that lists the paths of the objects directories outside the mount
 )
 
-// insideHelper is the upload-pack command of the promisor remote, to be run by sh. git appends the path of the remote,
-// which the # turns into a comment. git runs the command in its own current directory, which may be that of a linked
-// worktree, and without GIT_DIR in the environment. Therefore the command first reads GIT_DIR from the environment of its
-// parent.
+// insideHelper is the upload-pack command of the promisor remote, to be run by sh. git appends the path of the remote, which the
+// # turns into a comment. git runs the command in git's current directory, which may be that of a linked worktree, and without
+// GIT_DIR in the environment. Therefore the command first reads GIT_DIR from the environment of its parent.
 const insideHelper = `g=$(tr '\0' '\n' </proc/$PPID/environ | sed -n 's/^GIT_DIR=//p'); ` +
 	`d=$(git ${g:+--git-dir="$g"} rev-parse --git-common-dir) && ` +
 	`exec "$d/` + InsideHelper + `" upload-pack-helper "$d" #`
@@ -37,8 +36,8 @@ const insideHelper = `g=$(tr '\0' '\n' </proc/$PPID/environ | sed -n 's/^GIT_DIR
 // insideURL is a placeholder where git requires a URL. No program opens it.
 const insideURL = "file:///artifactfs"
 
-// setPlaces sets the settings that depend on the paths of the git directory and of programs. It reports whether one of
-// them has changed.
+// setPlaces sets the settings that depend on the paths of the git directory and of programs. It reports whether one of these
+// settings has changed.
 func (o Options) setPlaces(c *config.Config, path string) (changed bool) {
 	core := c.Section("core")
 	switch {
@@ -46,10 +45,10 @@ func (o Options) setPlaces(c *config.Config, path string) (changed bool) {
 		core.SetOption("worktree", o.WorkTree)
 		changed = true
 	case o.Inside && core.HasOption("worktree"):
-		core.RemoveOption("worktree") // without this setting git takes the directory that contains .git
+		core.RemoveOption("worktree") // without this setting git uses the directory that contains .git
 		changed = true
 	}
-	if !slices.Contains(c.Section("include").OptionAll("path"), loginsConfig) { // written by an earlier version
+	if !slices.Contains(c.Section("include").OptionAll("path"), loginsConfig) { // the configuration was written by an earlier version
 		first := config.New().Section("include")
 		c.Sections = append(config.Sections{first.AddOption("path", loginsConfig)}, c.Sections...)
 		changed = true
@@ -91,7 +90,7 @@ func (o Options) borrow(path string) error {
 		}
 		return errors.Join(err, os.WriteFile(alternates, []byte(o.borrowed()), 0o644))
 	}
-	inside := "../" + InsideObjects + "\n" // relative to the objects directory, see gitrepository-layout(5)
+	inside := "../" + InsideObjects + "\n" // path relative to the objects directory, see gitrepository-layout(5)
 	if o.Session != "" {
 		inside += "../" + InsideSession + "\n"
 	}
@@ -107,8 +106,8 @@ func (o Options) borrowed() string {
 	return o.Objects + "\n" + o.Session + "\n"
 }
 
-// PrepareInside creates the mount points in a git directory that is visible inside the mount. The git directory need not
-// exist before.
+// PrepareInside creates the mount points in a git directory that is visible inside the mount. It creates the git directory if
+// that does not exist.
 func PrepareInside(path string) error {
 	err := errors.Join(os.MkdirAll(filepath.Join(path, InsideObjects), 0o755), os.MkdirAll(filepath.Join(path, InsideSession), 0o755))
 	for _, name := range []string{InsideHelper, InsideMonitor} {

@@ -14,17 +14,17 @@ import (
 // Login is a remote for which git commands in the mount get their login from the daemon.
 type Login struct {
 	URL   string // http or https, without secrets
-	First bool   // the daemon's login takes precedence over those of the user's credential helpers
+	First bool   // whether the daemon's login takes precedence over those of the user's credential helpers
 }
 
 // insideLogin is the credential helper for a git directory that is visible inside the mount. git appends the operation
 // (get, store or erase) to the command.
 const insideLogin = `!d=$(git rev-parse --git-common-dir) && "$d/` + InsideHelper + `" credential helper "$d"`
 
-// SetLogins writes the settings that make git request logins from the daemon (gitcredentials(7)). They contain no
-// secrets. The helper is configured for the whole host of a remote, so that it also works for other repositories on that
-// host, such as forks, and for git-lfs. It comes after the user's own helpers. If the daemon's login takes precedence
-// (Login.First), the helper is also configured for the remote's URL, after an empty helper, which removes the others from
+// SetLogins writes the settings that make git request logins from the daemon (gitcredentials(7)). The settings contain no
+// secrets. The helper is configured for the whole host of a remote, so that it also works for other repositories on that host,
+// such as forks, and for git-lfs. git calls the helper after the user's own helpers. If the daemon's login takes precedence
+// (Login.First), the helper is also configured for the remote's URL, after an empty helper, which removes the other helpers from
 // git's list.
 func (o Options) SetLogins(path string) error {
 	c := config.New()

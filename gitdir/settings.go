@@ -12,8 +12,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 )
 
-// Checkout contains the settings that determine, together with the tree, the contents of files that are checked out. The
-// fields are not parsed, so that they can be stored.
+// Checkout contains the settings that determine, together with the tree, the contents of files that are checked out. The fields
+// hold unparsed text, so that they can be stored.
 type Checkout struct {
 	Config  []byte `json:"config"`  // output of git config -z
 	Machine []byte `json:"machine"` // system-wide gitattributes file
@@ -21,11 +21,11 @@ type Checkout struct {
 	Own     []byte `json:"own"`     // info/attributes in the git directory
 }
 
-// ReadCheckout reads the configuration and the attributes of the user and of the system, and the attributes in the git
-// directory gitDir if that exists. The field of a missing file is empty, and Config is empty if git is not installed.
-// Relative paths in the configuration are not supported.
+// ReadCheckout reads the configuration and the attributes of the user and of the system, and the attributes in the git directory
+// gitDir if it exists. The field of a missing file is empty, and Config is empty if git is not installed. Relative paths in the
+// configuration are not supported.
 func ReadCheckout(ctx context.Context, gitDir string) (c Checkout) {
-	// Outside a repository git reads only the configuration of the user and of the system.
+	// Outside of a repository, git reads only the configuration of the user and of the system.
 	cmd := gitcmd.New(ctx, "config", "-z", "--get-regexp", `^(core\.(autocrlf|eol|ignorecase|attributesfile)|filter\..*)$`)
 	if out, err := cmd.Output(); err == nil {
 		c.Config = out
@@ -58,8 +58,8 @@ func (c Checkout) Settings() convert.Settings {
 	return s
 }
 
-// parseSettings parses the output of git config -z --get-regexp: each entry is a key, followed by a line feed and the
-// value if there is one. attributes is the value of core.attributesFile.
+// parseSettings parses the output of git config -z --get-regexp: each entry is a key, followed by a line feed and the value if
+// there is one. The result attributes is the value of core.attributesFile.
 func parseSettings(out string) (s convert.Settings, attributes string) {
 	drivers, silenced := map[string]convert.Driver{}, map[string]bool{}
 	for entry := range strings.SplitSeq(out, "\x00") {
@@ -86,7 +86,8 @@ func parseSettings(out string) (s convert.Settings, attributes string) {
 		d.Name = name[:end]
 		switch name[end+1:] {
 		case "smudge":
-			d.Smudge, d.Clean = value, d.Clean || value == "" // for an empty value git runs no command, but does not stream the file either
+			// For an empty value git runs no command, but it does not stream the file either.
+			d.Smudge, d.Clean = value, d.Clean || value == ""
 		case "process":
 			d.Process, silenced[d.Name] = value, value == ""
 		case "clean":

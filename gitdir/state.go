@@ -18,10 +18,10 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// The functions in this file create a git directory with the state of another one at a checkpoint of a session: HEAD,
-// refs, stashes, upstreams, an operation in progress, and the index. This state is read from the session's repository and
-// is not trusted. Only the upstreams of branches and the user's name and email are taken from the configuration, and only
-// files that git creates during an operation are taken from the rest.
+// The functions in this file create a git directory with the state of another git directory at a checkpoint of a session: HEAD,
+// refs, stashes, upstreams, an operation in progress, and the index. This state is read from the session's repository and is not
+// trusted. Only the upstreams of branches and the user's name and email are copied from the configuration, and only files that
+// git creates during an operation are copied from the other files.
 
 // State is the state of another git directory.
 type State struct {
@@ -29,8 +29,8 @@ type State struct {
 	Head    object.ID        // commit of HEAD; zero if Branch had no commit
 	Refs    []packedrefs.Ref // refs/heads/, refs/tags/, refs/notes/ and refs/stash
 	Remote  []packedrefs.Ref // refs below refs/remotes/
-	Stashes []Stash          // the newest is the first
-	Files   map[string]File  // files by their paths in the git directory: config, and those for which Carries returns true
+	Stashes []Stash          // entries of the reflog of refs/stash, newest first
+	Files   map[string]File  // files by their paths in the git directory: config, and files for which Carries returns true
 }
 
 // Stash is an entry of the reflog of refs/stash.
@@ -42,7 +42,7 @@ type Stash struct {
 // File is a file in a git directory, with its contents.
 type File struct {
 	Content []byte
-	Exec    bool // the file is executable
+	Exec    bool // whether the file is executable
 }
 
 // carried lists the files of a git directory that a State may contain. A name that ends with a slash stands for all files
@@ -55,14 +55,14 @@ var carried = []string{
 	"rebase-merge/", "rebase-apply/", "sequencer/", "info/exclude", "info/sparse-checkout",
 }
 
-// Carries reports whether a State may contain the file name, a path in the git directory.
+// Carries reports whether a State may contain the file called name, a path in the git directory.
 func Carries(name string) bool {
 	return slices.ContainsFunc(carried, func(c string) bool {
 		return name == c || strings.HasSuffix(c, "/") && strings.HasPrefix(name, c)
 	}) && filepath.IsLocal(name) && filepath.Clean(name) == name && !strings.HasSuffix(name, ".lock")
 }
 
-// branchSettings are the settings of a branch that are taken from a State.
+// branchSettings lists the settings of a branch that are copied from a State.
 var branchSettings = []string{"remote", "merge", "rebase", "pushremote", "description"}
 
 // writeState writes the refs, files and reflogs of a State to a new git directory. The caller writes HEAD afterwards.
@@ -118,8 +118,8 @@ func (o Options) stateHead() (string, error) {
 	}
 }
 
-// writeStateLogs writes the reflog of refs/stash, in which git looks up all stashes but the newest, and the first entry
-// of the reflogs of HEAD and of its branch.
+// writeStateLogs writes the reflog of refs/stash, in which git looks up all stashes except the newest one, and the first entry of
+// the reflogs of HEAD and of its branch.
 func (o Options) writeStateLogs(path string) error {
 	zero := strings.Repeat("0", 2*o.Format.Size())
 	who := func(id object.ID) string {
@@ -211,12 +211,13 @@ func (o Options) setCarried(c *config.Config) error {
 
 // Staged contains the differences between an index and the unchanged working tree.
 type Staged struct {
-	Changes []index.Change                     // changed paths that have no conflict
-	Others  []index.Entry                      // entries of stages 1 to 3, for paths that have a conflict; sorted by path
-	Trees   func(dir string) (object.ID, bool) // returns the id of a directory's tree in the index, or false if unknown; may be nil
+	Changes []index.Change // changed paths that have no conflict
+	Others  []index.Entry  // entries of stages 1 to 3, for paths that have a conflict; sorted by path
+	// Trees returns the id of a directory's tree in the index, or false if the id is unknown; may be nil.
+	Trees func(dir string) (object.ID, bool)
 }
 
-// Apply changes x, the index of an unchanged working tree, into the staged index.
+// Apply changes x, the index of an unchanged working tree, to the staged index.
 func (s *Staged) Apply(x *index.Index) {
 	changes := slices.Clone(s.Changes)
 	// The entries of a conflict replace the entry of stage 0, which is in the index of the unchanged working tree.

@@ -19,14 +19,14 @@ const ModulesFile = ".gitmodules"
 
 // Submodule is one submodule in .gitmodules.
 type Submodule struct {
-	Name string // name of its section in the file
-	Path string // path in the working tree
+	Name string // name of the submodule's section in the file
+	Path string // path of the submodule in the working tree
 	URL  string // URL as written in the file, which may be relative; see ResolveURL
 }
 
-// ParseModules parses the contents of a .gitmodules file. The contents are not trusted. It returns the submodules, sorted
-// by path. It leaves out those that git would refuse, and describes each of them, with the reason, in refused. It also
-// leaves out those that git would not check out (update = none).
+// ParseModules parses the contents of a .gitmodules file. The contents are not trusted. It returns the submodules, sorted by
+// path. It leaves out submodules that git would refuse, and describes each of them, with the reason, in refused. It also leaves
+// out submodules that git would not check out (update = none).
 func ParseModules(text []byte) (modules []Submodule, refused []string, err error) {
 	c := config.New()
 	if err := config.NewDecoder(bytes.NewReader(text)).Decode(c); err != nil {
@@ -42,7 +42,7 @@ func ParseModules(text []byte) (modules []Submodule, refused []string, err error
 			refused = append(refused, fmt.Sprintf("submodule %.100q: %v", m.Name, err))
 			continue
 		}
-		// Only one submodule can be at a path, so later ones are ignored.
+		// Only one submodule can be at a path, so ignore later submodules at the same path.
 		if !seen[m.Path] {
 			seen[m.Path] = true
 			modules = append(modules, m)
@@ -81,7 +81,7 @@ func ResolveURL(remote, url string) (string, error) {
 			switch {
 			case slash >= 0:
 				base = base[:slash]
-			case colon >= 0: // of host:path only the host remains
+			case colon >= 0: // keep only the host of host:path
 				base, separator = base[:colon], ":"
 			case base == ".":
 				return "", fmt.Errorf("resolve submodule URL: %s leads above the root of %s", url, remote)

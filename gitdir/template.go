@@ -21,17 +21,16 @@ import (
 // madeSuffix and a random suffix.
 const madeSuffix = ".new"
 
-// fromTemplate runs git init in a temporary directory and moves the files that git puts into every new repository to
-// path: hooks, description, info/exclude, and the rest of the user's template. It returns the configuration of the
-// template. If git is not installed, the configuration is empty.
+// fromTemplate runs git init in a temporary directory and moves the files that git puts into every new repository to path: hooks,
+// description, info/exclude, and the rest of the user's template. It returns the configuration in the template. If git is not
+// installed, the returned configuration is empty.
 func fromTemplate(path string, o Options) (*config.Config, error) {
 	c := config.New()
 	if err := os.MkdirAll(path, 0o755); err != nil || o.Git == (Version{}) {
 		return c, err
 	}
-	// git init writes HEAD, which Create must write last, so git init runs in another directory. Directories that were
-	// left by a process that died are removed. A git process that still runs may write to such a directory, so a new name
-	// is used each time.
+	// git init writes HEAD, which Create must write last, so run git init in another directory. Remove directories that a process
+	// that died has left. A git process that still runs may write to such a directory, so use a new name each time.
 	left, _ := filepath.Glob(quoteGlob.Replace(path) + madeSuffix + "*")
 	for _, dir := range left {
 		os.RemoveAll(dir)
@@ -63,7 +62,7 @@ func fromTemplate(path string, o Options) (*config.Config, error) {
 			continue
 		}
 		to := filepath.Join(path, e.Name())
-		if _, err := os.Lstat(to); err == nil { // an earlier attempt that failed has moved it
+		if _, err := os.Lstat(to); err == nil { // an earlier attempt that failed has moved the file
 			continue
 		}
 		if err := os.Rename(filepath.Join(made, e.Name()), to); err != nil {
@@ -80,7 +79,7 @@ func (o Options) writeLogs(path string) error {
 		return nil
 	}
 	out, err := gitcmd.New(context.Background(), "var", "GIT_COMMITTER_IDENT").Output()
-	if err != nil { // the user has configured no identity; like git clone, use one made of the user and host names
+	if err != nil { // the user has configured no identity; like git clone, use an identity made of the user and host names
 		name := "unknown"
 		if u, err := user.Current(); err == nil {
 			name = u.Username

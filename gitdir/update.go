@@ -24,15 +24,15 @@ import (
 const (
 	updatePrefix = "artifactfs-update-" // start of the names of the notes; sumOf ignores these files
 
-	updateTime = 10 * time.Second     // how long to wait for a git process whose parent has died
-	lockTime   = time.Second          // how long to wait for a running process to release a lock
+	updateTime = 10 * time.Second     // maximum wait for a git process whose parent has died
+	lockTime   = time.Second          // maximum wait for a running process to release a lock
 	lockLook   = 5 * time.Millisecond // interval between two attempts
 )
 
-// patient are settings that make git wait, for this many milliseconds, for other processes that change refs.
+// patient holds settings that make git wait, for this many milliseconds, for other processes that change refs.
 var patient = []string{"-c", "core.filesRefLockTimeout=5000", "-c", "core.packedRefsTimeout=5000"}
 
-// update runs a git command that changes some files of the git directory. files lists these files; a ref such as
+// update runs a git command that changes some files of the git directory. The slice files lists these files; a ref such as
 // refs/heads/x stands for its file. update does not stop git when ctx ends, because git would leave lock files.
 func (c *commands) update(ctx context.Context, files []string, args ...string) error {
 	note, err := os.CreateTemp(c.path, updatePrefix)
@@ -58,7 +58,7 @@ func (c *commands) update(ctx context.Context, files []string, args ...string) e
 	return errors.Join(err, os.Remove(note.Name()))
 }
 
-// breakUpdates removes the lock files that were left by git commands of a process that was killed.
+// breakUpdates removes the lock files that git commands of a killed process have left.
 func (c *commands) breakUpdates(ctx context.Context) error {
 	notes, err := filepath.Glob(filepath.Join(quoteGlob.Replace(c.path), updatePrefix+"*"))
 	for _, note := range notes {
@@ -67,7 +67,7 @@ func (c *commands) breakUpdates(ctx context.Context) error {
 	return err
 }
 
-// breakUpdate waits until the git process of one note has ended, and removes the lock files that it has left, and the
+// breakUpdate waits until the git process of one note has ended, and removes the lock files that the process has left, and the
 // note.
 func (c *commands) breakUpdate(ctx context.Context, name string) error {
 	note, err := os.Open(name)
@@ -107,8 +107,8 @@ func (c *commands) breakUpdate(ctx context.Context, name string) error {
 	return os.Remove(name)
 }
 
-// breakStale removes a lock file that was created after a given time, unless another process seems to hold the lock. A
-// process that is alive changes or removes the lock file within lockTime.
+// breakStale removes a lock file that was created after the time in the parameter after, unless another process seems to hold the
+// lock. A process that is alive changes or removes the lock file within lockTime.
 func breakStale(ctx context.Context, lock string, after time.Time) error {
 	first, err := os.Lstat(lock)
 	for start := time.Now(); err == nil && !first.ModTime().Before(after); {

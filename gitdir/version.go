@@ -17,7 +17,7 @@ var (
 	socketMonitor = Version{2, 55} // first version that connects to the socket of a file system monitor on Linux
 )
 
-// AtLeast reports whether v is other or a later version.
+// AtLeast reports whether v is the version other or a later version.
 func (v Version) AtLeast(other Version) bool {
 	return v.Major > other.Major || v.Major == other.Major && v.Minor >= other.Minor
 }
@@ -43,7 +43,7 @@ func InstalledGit(ctx context.Context) (Version, error) {
 	}
 	lastAsked.Lock()
 	defer lastAsked.Unlock()
-	// A package manager may replace git while the daemon runs.
+	// Compare the file, too, because a package manager may replace git while the daemon runs.
 	if at := lastAsked.file; lastAsked.path == path && os.SameFile(at, file) && at.ModTime().Equal(file.ModTime()) &&
 		at.Size() == file.Size() {
 		return lastAsked.version, nil

@@ -80,10 +80,10 @@ func HasWork(ctx context.Context, path string) (bool, error) {
 	return index != wasIndex && staged(ctx, path), nil
 }
 
-// staged reports whether the index differs from HEAD's tree. A changed index file does not prove that, because git also
-// rewrites the index to refresh it. If git fails, staged returns true, so that no changes are lost.
+// staged reports whether the index differs from HEAD's tree. A changed index file does not prove such a difference, because git
+// also rewrites the index to refresh it. If git fails, staged returns true, so that no changes are lost.
 func staged(ctx context.Context, path string) bool {
-	// --work-tree is not the mount, because git would access it, and the mount may not be served yet.
+	// --work-tree does not name the mount, because git would access the mount, which may not be served yet.
 	cmd := gitcmd.New(ctx, "--git-dir", path, "--work-tree", path, "-c", "core.fsmonitor=false", "diff-index",
 		"--cached", "--quiet", "HEAD", "--")
 	cmd.Dir, cmd.Env = path, append(cmd.Env, Borrowing(path)...)
@@ -118,7 +118,7 @@ func sumOf(path string) (string, error) {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
-		// The settings that depend on the directory of the mount are left out, because it may have changed.
+		// Leave out the settings that depend on the directory of the mount, because that directory may have changed.
 		if relative == "config" {
 			content = withoutPlaces(content)
 		}

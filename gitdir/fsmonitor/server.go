@@ -39,14 +39,14 @@ const (
 	noToken = "0" // a token that Ask never returns, so that the answer to it is always "everything may have changed"
 
 	maxToken   = 64 << 10               // maximum size of a query in bytes
-	maxClients = 256                    // maximum number of connections at a time; further ones wait in the kernel's queue
+	maxClients = 256                    // maximum number of connections at a time; further connections wait in the kernel's queue
 	patience   = 10 * time.Second       // time limit for a client to send its query, and to receive the answer
 	grace      = 500 * time.Millisecond // replaces patience while the server closes
 	absence    = 300 * time.Millisecond // pause after "quit", and after errors of accept(2) and listen(2)
 )
 
-// Ask returns the changes since a token: the next token and the changed paths, relative to the root. The paths of
-// directories end with a slash. all means that everything may have changed.
+// Ask returns the changes since the position token: the next token and the changed paths, relative to the root. The paths of
+// directories end with a slash. The result all means that any path may have changed.
 type Ask func(ctx context.Context, token string) (next string, paths []string, all bool, err error)
 
 // Options connect a server with the servers before and after it.
@@ -107,7 +107,7 @@ func inherit(gitDir string, f *os.File) (*net.UnixListener, error) {
 		return nil, l.Close()
 	}
 	u.SetUnlinkOnClose(false)
-	// The server may have died between Keep and the rename.
+	// The server may have died between the call of Keep and the rename, so repeat the rename.
 	err = os.Rename(filepath.Join(gitDir, newName), filepath.Join(gitDir, query.Socket))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, errors.Join(err, l.Close())
@@ -147,7 +147,7 @@ func listen(gitDir string, keep func(*os.File) error) (*net.UnixListener, error)
 	if err := lock.Close(); err != nil {
 		return nil, err
 	}
-	dir, err := os.Open(gitDir) // for a short path, because the path of a socket is limited to 107 bytes (unix(7))
+	dir, err := os.Open(gitDir) // used for a short path, because the path of a socket is limited to 107 bytes (unix(7))
 	if err != nil {
 		return nil, err
 	}
@@ -212,7 +212,7 @@ func (s *Server) accept(l *net.UnixListener) {
 	}
 }
 
-// again listens again after a pause, when git has sent "quit". It returns nil if the server is closed.
+// again waits for a pause after git has sent "quit", and then listens again. It returns nil if the server is closed.
 func (s *Server) again() *net.UnixListener {
 	for {
 		select {
@@ -298,7 +298,7 @@ func answer(next string, paths []string, all bool) []byte {
 	return out
 }
 
-// leave stops listening. When the client that sent "quit" gets its answer, the server has already stopped.
+// leave stops listening. The client that sent "quit" gets its answer after the server has stopped.
 func (s *Server) leave() {
 	s.mu.Lock()
 	l := s.listener
@@ -309,7 +309,7 @@ func (s *Server) leave() {
 	}
 }
 
-// away reports whether the server has stopped using this listener.
+// away reports whether the server has stopped using the listener l.
 func (s *Server) away(l *net.UnixListener) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -25,8 +25,8 @@ func IsHook(name string) bool {
 	return name == HookName || name == CarefulName
 }
 
-// Hook runs the hook program (githooks(5), fsmonitor-watchman) and returns its exit code. args are the path of the hook
-// in the git directory, the version of the protocol, which must be 2, and a token.
+// Hook runs the hook program (githooks(5), fsmonitor-watchman) and returns its exit code. The slice args holds the path of the
+// hook in the git directory, the version of the protocol, which must be 2, and a token.
 func Hook(args []string, stdout io.Writer) int {
 	if len(args) != 3 || args[1] != "2" {
 		return 2
@@ -41,8 +41,8 @@ func Hook(args []string, stdout io.Writer) int {
 	return 0
 }
 
-// gitCommand returns the arguments of the git process that has started the hook, either directly or through a shell. pid
-// is the parent of the hook. It returns nil if it finds no git process.
+// gitCommand returns the arguments of the git process that has started the hook, either directly or through a shell. The
+// parameter pid is the parent of the hook. gitCommand returns nil if it finds no git process.
 func gitCommand(pid int) []string {
 	for range 2 {
 		p := proc.Of(pid)
@@ -62,8 +62,8 @@ func gitCommand(pid int) []string {
 	return nil
 }
 
-// misread reports whether the git command compares a commit with the working tree, so that the bug described at
-// CarefulName may affect it. An argument that may be a commit or a path counts as a commit unless such a file exists.
+// misread reports whether the git command compares a commit with the working tree, so that the bug described at CarefulName may
+// affect it. An argument that may be a commit or a path counts as a commit unless a file of that name exists.
 func misread(argv []string) bool {
 	if len(argv) == 0 {
 		return false

@@ -19,7 +19,7 @@ import (
 // Socket is the name of the socket in a git directory. git's own client uses the same name.
 const Socket = "fsmonitor--daemon.ipc"
 
-// patience is how long the client waits for an answer. After that, git searches for changes itself.
+// patience is the maximum time for which the client waits for an answer. After that, git searches for changes itself.
 const patience = 30 * time.Second
 
 // ErrCut means that the other side has closed the connection early, or has sent something that is not a pkt-line.
@@ -33,7 +33,7 @@ func Read(r *pktline.Reader, limit int) ([]byte, error) {
 		kind, data, err := r.Next()
 		switch {
 		case err == io.EOF, err == nil && kind == pktline.Flush:
-			return all, nil // git accepts the end of the input too, in place of a flush packet
+			return all, nil // git accepts the end of the input in place of a flush packet, too
 		case err == io.ErrUnexpectedEOF, errors.Is(err, pktline.ErrLength), err == nil && kind != pktline.Data, len(all)+len(data) > limit:
 			return nil, ErrCut
 		case err != nil:
@@ -55,12 +55,12 @@ func Write(w io.Writer, text []byte) error {
 	return err
 }
 
-// tries is how often Changes sends a query if the monitor closes the connection. The monitor may have died, and its
-// successor listens on the same socket.
+// tries is the maximum number of times that Changes sends a query if the monitor closes the connection. The monitor may have
+// died, and its successor listens on the same socket.
 const tries = 3
 
-// Changes queries the monitor of a git directory for the changes since a token. It writes the answer to w unchanged: the
-// next token and a NUL, and then every path followed by a NUL. The path "/" means that everything may have changed.
+// Changes queries the monitor of a git directory for the changes since the position token. It writes the answer to w unchanged:
+// the next token and a NUL, and then every path followed by a NUL. The path "/" means that any path may have changed.
 func Changes(gitDir, token string, w io.Writer) error {
 	for try := 1; ; try++ {
 		answer, err := ask(gitDir, token)
@@ -116,7 +116,7 @@ func dial(gitDir string) (*os.File, error) {
 		err = syscall.Connect(fd, to)
 	}
 	if err == nil {
-		err = syscall.SetNonblock(fd, true) // deadlines need a non-blocking descriptor
+		err = syscall.SetNonblock(fd, true) // set non-blocking mode, which deadlines need
 	}
 	if err != nil {
 		syscall.Close(fd)
