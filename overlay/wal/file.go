@@ -25,22 +25,23 @@ type file struct {
 	head *header // points into page
 	seed uint32  // initial value of the records' checksums, derived from the header's epoch
 
-	// spare is the next chunk, prepared in the background; nil: not ready.
+	// spare is the next chunk, prepared in the background; nil while it is not ready.
 	spare   atomic.Pointer[chunk]
 	want    chan struct{} // wakes the goroutine that prepares spare; unmap closes it
 	stopped chan struct{} // closed when that goroutine has ended
-	// growing is held while a chunk is made. It is taken without the owner's locks or after them.
+	// growing is held while a chunk is made. A goroutine that holds the owner's locks may take growing, but not the other way
+	// round.
 	growing sync.Mutex
 	made    int64 // guarded by growing: index of the next chunk to map, counted from the beginning of the file
 	taken   int64 // guarded by growing: bytes of the file whose disk space is allocated
 
-	// Guarded by the owner's lock for appending.
+	// The owner's lock for appending guards the fields below.
 	chunks   []*chunk // mapped chunks in order, beginning with the one that contains end
 	end      int64    // offset of the next record
 	appended uint64   // sequence number of the last record
 	scratch  head     // header of the record that is being appended; a field, so that append does not allocate memory
 
-	// Guarded by the owner's lock for syncing.
+	// The owner's lock for syncing guards the fields below.
 	synced uint64 // sequence number of the last synced record
 	broken error  // error of a failed sync; all later syncs fail
 }
@@ -105,7 +106,8 @@ func resume(f disk.File, end int64, last uint64, taken int64, set func(*header),
 	return l, nil
 }
 
-// grow returns the next chunk. If none is spare, it makes one and waits for the file system.
+// grow returns the next chunk. If the background goroutine has not prepared it, grow makes the chunk and waits for the file
+// system.
 func (l *file) grow() (*chunk, error) {
 	if c := l.spare.Swap(nil); c != nil {
 		return c, nil
@@ -150,7 +152,7 @@ func (l *file) prepare() {
 	}
 }
 
-// append adds a record with a time in nanoseconds since 1970. If it fails, the file is unchanged. It returns EFBIG if the
+// append adds a record with a time in nanoseconds since 1970. If append fails, the file is unchanged. It returns EFBIG if the
 // record is longer than maxRecord.
 func (l *file) append(record []byte, time int64) (err error) {
 	if len(record) > maxRecord {
@@ -174,7 +176,7 @@ func (l *file) append(record []byte, time int64) (err error) {
 		_ = l.disk.Unmap(l.chunks[0].mem) // the record is appended whether or not the mapping is released
 		l.chunks = l.chunks[1:]
 	}
-	// The next chunk is prepared when half of the last one is used.
+	// Prepare the next chunk when half of the last chunk is used.
 	if last := l.chunks[len(l.chunks)-1]; l.end > last.off+chunkSize/2 && l.spare.Load() == nil {
 		select {
 		case l.want <- struct{}{}:
@@ -184,9 +186,9 @@ func (l *file) append(record []byte, time int64) (err error) {
 	return nil
 }
 
-// copy writes a record to the mapping, its length last. If the file system cannot store a page although its space was
-// allocated (on a full copy-on-write file system or a failing disk), the kernel sends SIGBUS. copy turns that into an error
-// that wraps EIO.
+// copy writes a record to the mapping, with the length of the record last. If the file system cannot store a page although its
+// space was allocated (on a full copy-on-write file system or a failing disk), the kernel sends SIGBUS. copy converts the signal
+// into an error that wraps EIO.
 func (l *file) copy(h *head, record []byte) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -204,7 +206,7 @@ func (l *file) copy(h *head, record []byte) (err error) {
 	return nil
 }
 
-// write copies b to offset off of the file, through the mapped chunks.
+// write copies b to the file at the offset off in bytes, through the mapped chunks.
 func (l *file) write(off int64, b []byte) {
 	for len(b) > 0 {
 		n := copy(l.at(off), b)
@@ -212,14 +214,14 @@ func (l *file) write(off int64, b []byte) {
 	}
 }
 
-// at returns the mapped memory from offset off to the end of its chunk.
+// at returns the mapped memory from the offset off to the end of the chunk that contains off.
 func (l *file) at(off int64) []byte {
 	c := l.chunks[(off-l.chunks[0].off)/chunkSize]
 	return c.mem[off-c.off:]
 }
 
-// sync writes at least the first want records to disk, so that they survive a power cut. The caller must not call it
-// concurrently; mu guards end and appended.
+// sync writes at least the records with the sequence numbers up to want to disk, so that they survive a power cut. The caller
+// must not call sync concurrently; mu guards end and appended.
 func (l *file) sync(mu *sync.Mutex, want uint64) error {
 	if l.broken != nil {
 		return fmt.Errorf("sync log %s: %w: %w", l.disk.Name(), ErrUnsynced, l.broken)

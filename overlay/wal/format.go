@@ -12,13 +12,13 @@ type header struct {
 	magic   [8]byte
 	version uint32
 	order   uint32 // the constant byteOrder, in the byte order of the host
-	// epoch is a random number that is part of every checksum, so that neither records of another log nor data of users are
-	// taken for records.
+	// epoch is a random number that is part of every checksum, so that neither records of another log nor data of users can be
+	// mistaken for records.
 	epoch  uint64
 	crc    uint32 // checksum of the fields above
-	clean  uint32 // 1: the log was closed, and everything is synced
+	clean  uint32 // 1 if the log was closed with all records synced
 	synced uint64 // length in bytes of the part known to be on disk; updated after a sync, so it may be too low
-	boot   bootID // ID of the boot that wrote the file; its kernel has the bytes that were not synced
+	boot   bootID // ID of the boot in which the file was written; the kernel of this boot has the unsynced bytes
 }
 
 // bootID is the text form of the kernel's random boot ID.
@@ -44,8 +44,8 @@ func (h *header) sum() uint32 {
 	return crc32.Checksum(unsafe.Slice((*byte)(unsafe.Pointer(h)), unsafe.Offsetof(h.crc)), castagnoli)
 }
 
-// good reports whether the checksum is valid. It also accepts the checksum that the header had in an older version: a process
-// may have died in raise, after it stored the version and before it stored the checksum.
+// good reports whether the checksum is valid. It also accepts the checksum that the header had in an older version: a process may
+// have died in raise after it stored the version and before it stored the checksum.
 func (h *header) good() bool {
 	if h.crc == h.sum() {
 		return true
@@ -67,7 +67,7 @@ func (h *header) raise() {
 	atomic.StoreUint32(&h.crc, h.sum())
 }
 
-// seed returns the initial value of the checksums of a file's records, derived from the epoch.
+// seed returns the initial value of the checksums of a file's records, which is derived from the epoch.
 func (h *header) seed() uint32 {
 	return crc32.Checksum(binary.NativeEndian.AppendUint64(nil, h.epoch), castagnoli)
 }
@@ -98,7 +98,7 @@ func (h *head) fits(seed uint32, record []byte) bool {
 	return int(h.length()) == len(record) && binary.NativeEndian.Uint32(h[4:]) == h.sum(seed, record)
 }
 
-// length returns the length of the record in bytes. It is 0 where no record was written.
+// length returns the length of the record in bytes, or 0 if no record was written at this place.
 func (h *head) length() uint32 { return binary.NativeEndian.Uint32(h[0:]) }
 
 // sequence returns the number of the record in its file, counted from 1.

@@ -25,30 +25,30 @@ import (
 
 // Options configures Open.
 type Options struct {
-	// FS is the file system to use; nil: disk.OS.
+	// FS is the file system to use; nil means disk.OS.
 	FS disk.FS
 	// Replay is called for each record, the oldest first. The record is valid until Replay returns. If Replay returns
 	// ErrRefused, the record is treated as invalid and the log ends before it; any other error fails Open.
 	Replay func(record []byte, time int64) error
-	// LostFound is the directory in which a tail that was cut off is saved. It is created when needed. "": the directory of
-	// the log.
+	// LostFound is the directory in which a tail that was cut off is saved. It is created when needed. If LostFound is empty, the
+	// tail is saved in the directory of the log.
 	LostFound string
 	// Salvage opens the log without writing anything, and reads a damaged log up to the damage. Append then fails.
 	Salvage bool
-	// BootID is the boot ID of the host; "": ask the file system FS.
+	// BootID is the boot ID of the host; if it is empty, the file system FS returns the boot ID.
 	BootID string
 }
 
 // Recovery is the result of Open: the state of the log that Open found, and the bytes that it cut.
 type Recovery struct {
-	Fresh     bool         // no log existed
-	Clean     bool         // the log was closed by its last user
-	PowerLost bool         // the host went down before the log was closed
-	Rebooted  bool         // the log was last written in another boot of the host
+	Fresh     bool         // whether no log existed
+	Clean     bool         // whether the last user of the log closed it
+	PowerLost bool         // whether the host went down before the log was closed
+	Rebooted  bool         // whether the log was last written in another boot of the host
 	Records   int64        // number of replayed records
 	Cut       int64        // bytes cut from the end: an incomplete record, or bytes damaged by a power cut
-	SavedTo   string       // file that the cut bytes were saved to; "": none
-	Damage    *DamageError // damage in the log that was opened with Salvage; nil: none
+	SavedTo   string       // file in which the cut bytes were saved, or ""
+	Damage    *DamageError // damage in a log that was opened with Salvage, or nil
 }
 
 // DamageError means that a part of the log is invalid although it is known to have been valid before.
@@ -66,8 +66,8 @@ func (e *DamageError) Error() string {
 var (
 	// ErrRefused is returned by Options.Replay for a record that is valid but cannot be used.
 	ErrRefused = errors.New("log record cannot be applied")
-	// ErrUnsynced means that an earlier Sync failed. The kernel may have dropped the pages that it could not write, and a
-	// later sync would succeed although their bytes are lost. A Rotation writes everything to a new file.
+	// ErrUnsynced means that an earlier Sync failed. The kernel may have dropped the pages that it could not write, so a later
+	// sync would succeed although the bytes of these pages are lost. A Rotation writes all records to a new file.
 	ErrUnsynced = errors.New("an earlier sync of the log failed")
 	// ErrVersion means that an incompatible version of this program wrote the log.
 	ErrVersion = errors.New("unknown version of the overlay's log")
@@ -83,7 +83,7 @@ type Log struct {
 	syncing sync.Mutex // held during a sync, and while a new file replaces the old one; taken before mu
 
 	mu       sync.Mutex
-	file     *file     // nil: opened with Salvage, or closed; replaced only with both locks held
+	file     *file     // nil if the log was opened with Salvage or is closed; replaced only with both locks held
 	rotation *Rotation // rotation in progress, or nil
 	size     int64     // used length of the log in bytes, if file is nil
 	dirDirty bool      // guarded by syncing: the file's directory entry may not be on disk
@@ -110,8 +110,8 @@ func (l *Log) Append(record []byte, time int64) error {
 	return nil
 }
 
-// Sync writes all records to disk that were appended before the call, so that they survive a power cut. Callers that arrive
-// during a sync share the next one: the first of them to get the lock syncs the records of all.
+// Sync writes all records to disk that were appended before the call, so that they survive a power cut. Calls that begin during a
+// sync share the next sync: the first of them to get the lock syncs the records of all.
 func (l *Log) Sync() error {
 	l.mu.Lock()
 	if l.file == nil {
@@ -125,8 +125,8 @@ func (l *Log) Sync() error {
 	return l.syncLocked(want)
 }
 
-// syncLocked syncs the file up to the record with sequence number want. The caller holds l.syncing. If a Rotation has
-// replaced the file since the caller read want, the rotation has synced these records.
+// syncLocked syncs the file up to the record with the sequence number want. The caller holds l.syncing. If a Rotation has
+// replaced the file since the caller read want, the rotation has synced these records, and syncLocked does nothing.
 func (l *Log) syncLocked(want uint64) error {
 	if l.file == nil {
 		return fmt.Errorf("sync log %s: %w", l.path, os.ErrClosed)
@@ -188,7 +188,7 @@ func (l *Log) Abandon() {
 	}
 	l.mu.Unlock()
 	if f != nil {
-		_ = f.close() // nothing is written, so no error matters
+		_ = f.close() // close writes nothing, so its error does not matter
 	}
 	if r != nil {
 		_ = r.file.close()

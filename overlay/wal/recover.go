@@ -24,14 +24,14 @@ func Open(path string, o Options) (*Log, Recovery, error) {
 	}
 	boot := o.BootID
 	if boot == "" {
-		boot, _ = l.fs.BootID() // without a boot ID, every Open is treated as one after a power cut
+		boot, _ = l.fs.BootID() // without a boot ID, every Open assumes that the power was cut
 	}
 	copy(l.bootID[:], boot)
 	mode := os.O_RDWR
 	if o.Salvage {
 		mode = os.O_RDONLY
 	} else if err := l.fs.Remove(newPath(path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		// A new log that was not renamed yet contains nothing that the old one does not contain.
+		// A new log that was not renamed to its final name contains no record that the old log lacks.
 		return nil, Recovery{}, err
 	}
 	f, err := l.fs.OpenFile(path, mode, 0)
@@ -47,9 +47,9 @@ func Open(path string, o Options) (*Log, Recovery, error) {
 		return l, found.Recovery, f.Close()
 	}
 	if err == nil {
-		// Records of a process that was killed on this boot may not be synced. Open need not wait for the disk in this case:
-		// the header keeps its meaning, so it may reach the disk before these records. The next Sync also syncs the
-		// directory, because a rotation may have renamed the file.
+		// If a process was killed in this boot, its records may not be synced. Open need not wait for the disk in this case: the
+		// header keeps its meaning, so it may reach the disk before these records. The next Sync also syncs the directory,
+		// because a rotation may have renamed the file.
 		mustSync := found.Clean || found.PowerLost || found.old
 		l.dirDirty = !mustSync
 		taken := int64(0)
@@ -80,7 +80,7 @@ func (l *Log) start(o Options) (_ *Log, r Recovery, err error) {
 	return l, r, nil
 }
 
-// recovered is a Recovery with the position at which appending continues.
+// recovered is a Recovery with the position after which records are appended.
 type recovered struct {
 	Recovery
 	replayed
@@ -140,7 +140,7 @@ func (l *Log) recover(f disk.File, o *Options) (recovered, error) {
 	return r, zero(f, r.end, r.Cut)
 }
 
-// checkHeader returns a DamageError or ErrVersion if the header cannot be used, and nil otherwise.
+// checkHeader returns a DamageError or ErrVersion if the header h cannot be used, and nil otherwise.
 func (l *Log) checkHeader(h *header) error {
 	switch {
 	case h.magic != magic:
@@ -155,7 +155,7 @@ func (l *Log) checkHeader(h *header) error {
 	return nil
 }
 
-// save copies n bytes at offset off of a file to a new file in dir, syncs that file and returns its path.
+// save copies n bytes at the offset off of a file to a new file in dir, syncs the new file and returns its path.
 func (l *Log) save(from disk.File, off, n int64, dir string) (path string, err error) {
 	if dir == "" {
 		dir = filepath.Dir(l.path)
@@ -183,7 +183,7 @@ func (l *Log) save(from disk.File, off, n int64, dir string) (path string, err e
 	return path, errors.Join(err, f.Sync(), f.Close(), l.fs.SyncDir(dir))
 }
 
-// zero overwrites n bytes at offset off with zeros, which is what the file has where no record was written.
+// zero overwrites n bytes at the offset off with zeros, as in a part of the file in which no record was written.
 func zero(f disk.File, off, n int64) error {
 	zeros := make([]byte, min(n, 1<<20))
 	for n > 0 {

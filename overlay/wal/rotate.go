@@ -7,16 +7,16 @@ import (
 	"syscall"
 )
 
-// Rotation replaces a log by a shorter one with the same meaning. While it runs, every record that is appended to the log is
-// also appended to the new one, between the records that the rotation itself adds. So both logs have the same meaning at the
-// moment of Commit.
+// Rotation replaces a log by a shorter log with the same meaning. While the rotation runs, every record that is appended to the
+// log is also appended to the new log, between the records that the rotation itself adds. So both logs have the same meaning at
+// the moment of Commit.
 type Rotation struct {
 	log  *Log
 	file *file
 	err  error // guarded by log.mu: the error because of which the new log lacks a record
 }
 
-// newPath returns the path of a new log until it is renamed to the final path.
+// newPath returns the path that a new log has before it is renamed to path.
 func newPath(path string) string { return path + ".new" }
 
 var errEnded = errors.New("rotation of the log has already ended")
@@ -61,7 +61,7 @@ func (r *Rotation) Append(record []byte, time int64) error {
 	return r.err
 }
 
-// Commit replaces the old log by the new one. If it fails, the old log stays in use, unless only the sync of the directory
+// Commit replaces the old log by the new log. If Commit fails, the old log stays in use, unless only the sync of the directory
 // failed: then the new log is in use, and the next Sync syncs the directory again.
 func (r *Rotation) Commit() error {
 	l := r.log
@@ -71,7 +71,7 @@ func (r *Rotation) Commit() error {
 	switch {
 	case ended:
 		return errEnded
-	// This first sync writes most of the new log to disk, while the old one can still be synced by others.
+	// This first sync writes most of the new log to disk, while other goroutines can still sync the old log.
 	case err == nil:
 		err = r.sync()
 	}
@@ -84,17 +84,17 @@ func (r *Rotation) Commit() error {
 	if err != nil {
 		return errors.Join(err, r.abortLocked())
 	}
-	// Until the directory is synced, a power cut may leave the name with the old log. The old log has all records that a Sync
-	// has acknowledged, because no Sync can run before this function returns. Records that were appended since the last sync
-	// of the new log are synced here as well: a Sync that waits for the lock has taken its sequence number from the old log,
-	// whose numbers mean other records.
+	// Until the directory is synced, a power cut may leave the name with the old log. The old log has all records that a Sync has
+	// acknowledged, because no Sync can run before this function returns. Records that were appended since the last sync of the
+	// new log are synced now: a Sync that waits for the lock has read its sequence number from the old log, in which the number
+	// stands for another record than in the new log.
 	l.dirDirty = true
 	err = l.syncLocked(r.file.synced + 1)
 	return errors.Join(err, old.close())
 }
 
-// replaceLocked syncs the new log, renames it to the path of the old one and returns the old file. It holds l.mu during the
-// rename, so that no Append comes between the rename and the replacement of l.file. The caller holds log.syncing.
+// replaceLocked syncs the new log, renames it to the path of the old log and returns the old file. It holds l.mu during the
+// rename, so that no Append runs between the rename and the replacement of l.file. The caller holds log.syncing.
 func (r *Rotation) replaceLocked() (old *file, err error) {
 	if err := r.sync(); err != nil {
 		return nil, err
