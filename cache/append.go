@@ -17,9 +17,9 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// appender appends small contents to the active segment, the one segment that this process writes to. Blobs calls it
-// when it stores contents, and to end the active segment before that is evicted. The embedded lock guards its fields,
-// and is called append in comments; the methods expect the caller to hold it unless they say otherwise.
+// appender appends small contents to the active segment, the one segment that this process writes to. Blobs calls it when it
+// stores contents, and before it evicts the active segment. The embedded lock, called append in comments, guards the fields. The
+// methods expect the caller to hold this lock unless their comments state otherwise.
 type appender struct {
 	folder  *folder
 	catalog *catalog
@@ -46,14 +46,14 @@ func (a *appender) appendRecord(id object.ID, data []byte) error {
 	if err := writeFull(a.file, a.end, h.encode(), data); err != nil {
 		// Remove the incomplete record, so that the next record follows a complete one.
 		if err := a.file.Truncate(a.end); err != nil {
-			a.retire() // the segment ends with an incomplete record, so append to another one
+			a.retire() // the segment ends with an incomplete record, so append to another segment
 		}
 		return err
 	}
 	a.catalog.mu.Lock()
 	defer a.catalog.mu.Unlock()
 	n := headerSize + int64(len(data))
-	// Readers find the record only now that it is written completely.
+	// Add the record to the index only now, after it was written completely, so that readers find only complete records.
 	a.catalog.addLocked(a.active, []entry{makeEntry(h, a.end)})
 	a.end += n
 	if !a.active.dropped {
@@ -63,8 +63,8 @@ func (a *appender) appendRecord(id object.ID, data []byte) error {
 	return nil
 }
 
-// openActive ensures that there is an active segment with room for a record: it keeps the present one, continues an
-// unfinished one, or creates one. The caller holds append.
+// openActive ensures that there is an active segment with room for a record: it keeps the present segment, continues an
+// unfinished segment, or creates one. The caller holds append.
 func (a *appender) openActive() error {
 	a.catalog.mu.RLock()
 	closed, quota, s := a.catalog.closed, a.catalog.quota, a.active
@@ -81,7 +81,8 @@ func (a *appender) openActive() error {
 	// the cache.
 	a.limit = min(max(quota/16, minSegment), maxSegment)
 	var st unix.Statfs_t
-	if err := unix.Statfs(a.folder.dir, &st); err == nil { // on a nearly full disk, segments must be small for eviction to be gradual
+	// On a nearly full disk, segments must be small, so that each eviction frees only a little.
+	if err := unix.Statfs(a.folder.dir, &st); err == nil {
 		a.limit = max(minSegment, min(a.limit, int64(st.Bavail)*st.Bsize/8))
 	}
 	if a.resume() {
@@ -96,8 +97,8 @@ func (a *appender) openActive() error {
 	return err
 }
 
-// create makes a new segment the active one. It holds look until the segment is in the index, so that a concurrent
-// listing does not take it for a segment that was deleted. The caller holds append.
+// create makes a new segment the active segment. It holds the lock look until the segment is in the index, so that a concurrent
+// listing does not mistake the segment for a deleted one. The caller holds append.
 func (a *appender) create() error {
 	a.look.Lock()
 	defer a.look.Unlock()
@@ -132,8 +133,8 @@ func (a *appender) create() error {
 	}
 }
 
-// resume makes an unfinished segment the active one, so that short-lived processes do not create one small segment
-// each. It returns false if there is no suitable segment. The caller holds append.
+// resume makes an unfinished segment the active segment, so that short-lived processes do not create one small segment each. It
+// returns false if there is no suitable segment. The caller holds append.
 func (a *appender) resume() bool {
 	a.look.Lock()
 	defer a.look.Unlock()
@@ -161,10 +162,10 @@ func (a *appender) resume() bool {
 	return false
 }
 
-// takeOver makes s the active segment unless another process appends to it or it is damaged; f is its open file. It
-// returns false if s cannot be used. An incomplete record at the end is truncated: since it was never complete, no
-// process can have indexed it. If other bytes that are not a record follow the last record, s is not used, because
-// other processes may have indexed records there before the damage. The caller holds append and look.
+// takeOver makes s the active segment unless another process appends to s or s is damaged; f is the open file of s. It returns
+// false if s cannot be used. An incomplete record at the end is truncated: because the record was never complete, no process can
+// have indexed it. If other bytes that are not a record follow the last record, s is not used, because other processes may have
+// indexed records there before the damage. The caller holds append and look.
 func (a *appender) takeOver(s *segment, f *os.File) bool {
 	if locked, err := lock(f); err != nil || !locked {
 		return false
@@ -177,7 +178,7 @@ func (a *appender) takeOver(s *segment, f *os.File) bool {
 	switch how := a.look.readRecords(s, f, size); {
 	case how == broken:
 		return false
-	// The last process that appended died while it wrote the record.
+	// The last process that appended to the segment died while it wrote this record.
 	case how == torn:
 		if err := f.Truncate(s.scanned); err != nil {
 			return false
@@ -206,24 +207,24 @@ func (a *appender) retire() {
 	entries, dropped := s.entries, s.dropped
 	a.catalog.mu.RUnlock()
 	if !dropped {
-		// A failure is ignored: a process that finds no sidecar reads the segment's records instead.
+		// Ignore an error, because a process that finds no sidecar reads the segment's records instead.
 		_ = a.folder.writeSidecar(s.name, encodeSidecar(a.end, entries))
 	}
 	a.look.Lock()
 	a.catalog.mu.Lock()
 	s.scanned, s.own = a.end, false
-	// The slice grew by append; the copy has no spare capacity, which a finished segment does not need.
+	// The slice has grown by appending. Copy it without spare capacity, which a finished segment does not need.
 	if !s.dropped {
 		s.entries = slices.Clip(slices.Clone(s.entries))
 	}
 	a.catalog.mu.Unlock()
 	a.look.Unlock()
-	f.Close() // releases the lock
+	f.Close() // closing the file releases the lock
 }
 
-// noteActive acquires append and writes the sidecar of the active segment if at least leastNoted records, and an eighth of those in the
-// sidecar, are new. A process that is killed cannot write the sidecar, and without one its successor would have to
-// read the header of every record.
+// noteActive acquires append and writes the sidecar of the active segment if the number of new records is at least leastNoted and
+// at least an eighth of the number of records in the sidecar. A process that is killed cannot write the sidecar, and without a
+// sidecar its successor would have to read the header of every record.
 func (a *appender) noteActive() {
 	a.Lock()
 	defer a.Unlock()

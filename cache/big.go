@@ -15,9 +15,9 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// bigFile is the index entry of a blob that has a file of its own.
+// bigFile is the index entry of a blob that is stored in a file alone, a big file.
 type bigFile struct {
-	size     int64        // of the contents, in bytes
+	size     int64        // size of the contents in bytes
 	used     atomic.Int64 // time of last use, Unix nanoseconds
 	stamped  atomic.Int64 // time of use that was last written to the file's mtime
 	verified uint64       // number of the inode whose contents this process has verified; guarded by catalog.mu
@@ -38,8 +38,8 @@ func readBigHeader(f *os.File, id object.ID) (header, unix.Stat_t, bool) {
 	return h, st, ok && h.id == id && h.size == st.Size-headerSize
 }
 
-// openBig opens the big file of a blob, which another process may have stored. It returns nil if there is none. The
-// first time that this process opens the file, openBig reads all of the contents to verify them.
+// openBig opens the big file of a blob, which another process may have stored. It returns nil if there is no such file. The first
+// time that this process opens the file, openBig reads all of the contents to verify them.
 func (b *Blobs) openBig(id object.ID) *Content {
 	b.catalog.mu.RLock()
 	closed := b.catalog.closed
@@ -47,7 +47,7 @@ func (b *Blobs) openBig(id object.ID) *Content {
 	if closed || id.IsZero() {
 		return nil
 	}
-	// The index need not be complete, since other processes store big files too. So the file system decides.
+	// The index may be incomplete, because other processes store big files, too. So look for the file itself.
 	f, err := os.Open(b.folder.bigPath(id))
 	if err != nil {
 		b.catalog.forgetBig(id)
@@ -64,7 +64,7 @@ func (b *Blobs) openBig(id object.ID) *Content {
 		checkBuffers.Put(buf)
 		good = err == nil && crc == h.crc
 	}
-	// The file is damaged, or incomplete after a crash. It is removed, so that the blob will be fetched again.
+	// The file is damaged, or incomplete after a crash. Remove it, so that the blob will be fetched again.
 	if !good {
 		f.Close()
 		os.Remove(b.folder.bigPath(id))
@@ -92,7 +92,7 @@ func (b *Blobs) putBig(id object.ID, data []byte) error {
 		return err
 	}
 	_, err = f.WriteAt(data, 0)
-	// The disk may be full although Spool found enough space, since other programs write to it too.
+	// The disk may be full although Spool found enough space, because other programs also write to it.
 	if isFull(err) && b.makeRoom(int64(len(data))) {
 		_, err = f.WriteAt(data, 0)
 	}
@@ -103,10 +103,10 @@ func (b *Blobs) putBig(id object.ID, data []byte) error {
 	return b.PutFile(id, f, int64(len(data)))
 }
 
-// Spool creates a temporary file, on the file system of the cache, for contents of about size bytes. The caller
-// writes to it and then calls PutFile. If the caller closes the file instead, it is deleted: at once where the file
-// system supports unnamed files, otherwise by the next OpenBlobs or Collect. If the disk has too little space, Spool
-// evicts other contents first; if that does not suffice, the error wraps unix.ENOSPC.
+// Spool creates a temporary file, on the file system of the cache, for contents of about size bytes. The caller writes the
+// contents to the file and then calls PutFile. If the caller closes the file instead, the file is deleted: at once if the file
+// system supports unnamed files, otherwise by the next OpenBlobs or Collect. If the disk has too little space, Spool first evicts
+// other contents; if that does not free enough space, the error wraps unix.ENOSPC.
 func (b *Blobs) Spool(size int64) (*os.File, error) {
 	f, err := b.folder.temp()
 	if errors.Is(err, fs.ErrNotExist) { // another process has deleted the directory
@@ -133,7 +133,7 @@ func (b *Blobs) ensureFree(f *os.File, size int64) error {
 		return fmt.Errorf("read free space: %w", err)
 	}
 	free := int64(st.Bavail) * st.Bsize
-	if st.Blocks == 0 || size <= free { // 0 blocks: the file system does not report its size
+	if st.Blocks == 0 || size <= free { // a file system that reports 0 blocks does not report its size
 		return nil
 	}
 	b.catalog.mu.RLock()
@@ -145,7 +145,7 @@ func (b *Blobs) ensureFree(f *os.File, size int64) error {
 	return nil
 }
 
-// link links an unnamed file to a path. It fails with EEXIST if the path exists.
+// link links an unnamed file to a path. It returns EEXIST if the path exists.
 func link(f *os.File, path string) error {
 	err := unix.Linkat(unix.AT_FDCWD, proc.FDPath(f), unix.AT_FDCWD, path, unix.AT_SYMLINK_FOLLOW)
 	if err != nil {
@@ -180,7 +180,7 @@ func (b *Blobs) adopt(id object.ID, f *os.File, size int64) error {
 	case id.IsZero():
 		return errNoID
 	}
-	// If the file were shorter than the size in the header, its contents would look damaged later.
+	// If the file were shorter than the size in its header, the contents would later seem to be damaged.
 	if have, _ := linked(f); have < size {
 		return fmt.Errorf("file has %d bytes, want at least %d", have, size)
 	}

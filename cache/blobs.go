@@ -48,8 +48,8 @@ import (
 // ErrClosed means that the cache was closed.
 var ErrClosed = errors.New("cache is closed")
 
-// housekeeping is the interval at which an otherwise idle process checks whether other processes have evicted
-// segments that it holds open. The disk gets the space back only when every process has closed the file.
+// housekeeping is the interval at which an otherwise idle process checks whether other processes have evicted segments that it
+// holds open. The file system frees the space only when every process has closed the file.
 const housekeeping = 2 * time.Second
 
 // Blobs stores verified contents of blobs on disk, within a quota. Its methods may be called from any goroutine.
@@ -116,7 +116,7 @@ func (b *Blobs) keepHouse() {
 	}
 }
 
-// Close closes the cache. Contents that were not released yet stay readable. Further calls do nothing.
+// Close closes the cache. Contents that were not released yet stay readable. Further calls of Close do nothing.
 func (b *Blobs) Close() error {
 	b.catalog.mu.Lock()
 	if b.catalog.closed {
@@ -136,9 +136,8 @@ func (b *Blobs) Close() error {
 	return nil
 }
 
-// Get returns the contents of a blob, and false if the cache does not have them. It verifies contents that this
-// process has not verified before; damaged contents are removed and count as missing. The caller must release the
-// result.
+// Get returns the contents of a blob, and false if the cache does not have them. It verifies contents that this process has not
+// verified before. It removes damaged contents, and returns false for them. The caller must release the result.
 func (b *Blobs) Get(id object.ID) (*Content, bool) {
 	for range 2 { // the second pass runs after the records of other processes were indexed
 		s, ref, e, ok := b.catalog.holdSmall(id)
@@ -158,8 +157,8 @@ func (b *Blobs) Get(id object.ID) (*Content, bool) {
 	return nil, false
 }
 
-// Size returns the size of a blob in bytes, and false if the cache does not have the blob. It reads from disk only to
-// find records that other processes have appended lately.
+// Size returns the size of a blob in bytes, and false if the cache does not have the blob. It reads from disk only to find
+// records that other processes have appended recently.
 func (b *Blobs) Size(id object.ID) (int64, bool) {
 	if size, ok := b.catalog.knownSize(id); ok {
 		return size, true
@@ -187,7 +186,7 @@ func (b *Blobs) openSmall(s *segment, ref uint32, e entry, id object.ID) *Conten
 	f, err := s.open(b.folder.segDir())
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
-			b.catalog.drop(s) // evicted by another process, or deleted
+			b.catalog.drop(s) // another process has evicted or deleted the segment
 		}
 		s.release()
 		return nil

@@ -17,7 +17,7 @@ type catalog struct {
 	mu       sync.RWMutex
 	closed   bool
 	quota    int64
-	evictAt  int64               // a Put evicts when bytes exceeds evictAt; usually the quota
+	evictAt  int64               // limit for bytes above which a Put evicts; usually the quota
 	bytes    int64               // total size of all indexed segments and big files
 	segments []*segment          // by slot; slot 0 is never used
 	unused   []uint16            // free indexes of segments
@@ -33,7 +33,7 @@ func (c *catalog) init(quota int64) {
 	c.index.hash = func(ref uint32) uint64 { return hashSum(c.entry(ref).idBytes()) }
 }
 
-// releaseAll empties the index and ends its holds on segments. Contents that were not released yet stay readable.
+// releaseAll empties the index and releases the segments that the index holds. Contents that were not released yet stay readable.
 func (c *catalog) releaseAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -45,8 +45,7 @@ func (c *catalog) releaseAll() {
 	c.index = refs{hash: c.index.hash}
 }
 
-// knownSize returns the size of a blob in the index. It does not look for records of other
-// processes.
+// knownSize returns the size of a blob in the index. It does not look for records that other processes have written.
 func (c *catalog) knownSize(id object.ID) (int64, bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -59,7 +58,7 @@ func (c *catalog) knownSize(id object.ID) (int64, bool) {
 	return 0, false
 }
 
-// entry returns the entry that a reference of the index stands for. The caller holds mu.
+// entry returns the entry to which a reference of the index refers. The caller holds mu.
 func (c *catalog) entry(ref uint32) *entry { return &c.segments[ref>>16].entries[ref&0xffff] }
 
 // findLocked returns the reference and a copy of the entry of an id. The caller holds mu, at least for reading.
@@ -97,7 +96,7 @@ func (c *catalog) holdSmall(id object.ID) (*segment, uint32, entry, bool) {
 	return s, ref, e, true
 }
 
-// setMeta sets a flag in the entry that ref stands for, unless s was dropped and another segment uses its slot.
+// setMeta sets a flag in the entry to which ref refers, unless s was dropped and another segment uses the slot of s.
 func (c *catalog) setMeta(s *segment, ref uint32, flag uint32) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -120,8 +119,8 @@ func (c *catalog) forget(s *segment, ref uint32, id object.ID) {
 	}
 }
 
-// addLocked adds entries of one segment to the index, in the order of the file. Of two records of the same id the
-// index keeps the old one if this process has verified it, otherwise the new one. The caller holds mu.
+// addLocked adds entries of one segment to the index, in the order of the file. If there are two records for an id, the index
+// keeps the old one if this process has verified it, and otherwise uses the new one. The caller holds mu.
 func (c *catalog) addLocked(s *segment, entries []entry) {
 	if s.dropped || c.closed {
 		return
@@ -193,8 +192,8 @@ func (c *catalog) drop(s *segment) {
 	s.release()
 }
 
-// enterBig adds a big file to the index, if the index does not have it, and returns its entry. verified is the inode
-// number of the file if its contents were verified, otherwise 0.
+// enterBig adds a big file to the index, unless the index has the file already, and returns its entry. The parameter verified is
+// the inode number of the file if its contents were verified, otherwise 0.
 func (c *catalog) enterBig(id object.ID, size int64, used time.Time, verified uint64) *bigFile {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -215,7 +214,7 @@ func (c *catalog) enterBig(id object.ID, size int64, used time.Time, verified ui
 	return f
 }
 
-// forgetBig removes a big file from the index and returns its size on disk, in bytes; 0 if it was not in the index.
+// forgetBig removes a big file from the index and returns its size on disk in bytes, or 0 if it was not in the index.
 func (c *catalog) forgetBig(id object.ID) (freed int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -14,14 +14,14 @@ type Content struct {
 	// segment is the segment that contains the blob. It is held until Release, so that its file stays open.
 	segment  *segment // nil if the blob has a file of its own
 	off      int64    // offset of the contents in file, in bytes
-	size     int64    // in bytes
+	size     int64    // size of the contents in bytes
 	released atomic.Bool
 }
 
 var _ io.ReaderAt = (*Content)(nil)
 
-// ReadAt reads contents from offset off on, as io.ReaderAt requires. It returns io.ErrUnexpectedEOF if another
-// program has truncated the file.
+// ReadAt reads contents from the offset off, as io.ReaderAt requires. It returns io.ErrUnexpectedEOF if another program has
+// truncated the file.
 func (c *Content) ReadAt(p []byte, off int64) (int, error) {
 	if off < 0 {
 		return 0, fmt.Errorf("read cached contents: negative offset %d", off)
@@ -50,9 +50,9 @@ func (c *Content) ReadAt(p []byte, off int64) (int, error) {
 // Size returns the size of the contents in bytes.
 func (c *Content) Size() int64 { return c.size }
 
-// Release ends the use of c. c must not be read afterwards. Further calls of Release do nothing.
+// Release ends the use of c, which must not be read afterwards. Further calls of Release do nothing.
 func (c *Content) Release() {
-	// Without this check, a second Release could close the file of a segment that others still read.
+	// Without this check, a second Release could close the file of a segment that other goroutines still read.
 	if !c.released.CompareAndSwap(false, true) {
 		return
 	}

@@ -20,8 +20,8 @@ func (b *Blobs) SetQuota(quota int64) {
 	b.evictOver(object.ID{})
 }
 
-// Collect evicts contents, least recently used first, until at most keep bytes are left, and returns the number of
-// bytes freed. It may evict the active segment, but no segment that another process appends to.
+// Collect evicts contents, least recently used first, until at most keep bytes are left, and returns the number of bytes that it
+// has freed. It may evict the active segment, but no segment that another process appends to.
 func (b *Blobs) Collect(keep int64) (freed int64, err error) {
 	b.folder.clearTemp()
 	b.look.Lock()
@@ -42,8 +42,8 @@ func (b *Blobs) Collect(keep int64) (freed int64, err error) {
 	return freed, nil
 }
 
-// evictOver evicts contents if the quota is exceeded. It never evicts the big file of blob spare, which was just
-// stored: a reader waits for it, even if that blob alone exceeds the quota.
+// evictOver evicts contents if the quota is exceeded. It never evicts the big file of the blob spare, which was just stored,
+// because a reader waits for this file. So the cache may exceed the quota if this blob alone does.
 func (b *Blobs) evictOver(spare object.ID) {
 	b.catalog.mu.RLock()
 	quota, over := b.catalog.quota, b.catalog.bytes > b.catalog.evictAt
@@ -54,23 +54,23 @@ func (b *Blobs) evictOver(spare object.ID) {
 	b.evictTo(quota, spare)
 	b.catalog.mu.Lock()
 	defer b.catalog.mu.Unlock()
-	// If the cache is still over its quota, other processes append to the remaining segments. Another attempt with
-	// every Put would be in vain, so the next one follows after minSegment/4 more bytes.
+	// If the cache is still over its quota, other processes append to the remaining segments. Another attempt with every Put
+	// would fail, too, so the next attempt follows after minSegment/4 more bytes.
 	b.catalog.evictAt = max(b.catalog.quota, b.catalog.bytes+minSegment/4)
 	if b.catalog.bytes <= b.catalog.quota {
 		b.catalog.evictAt = b.catalog.quota
 	}
 }
 
-// makeRoom evicts contents because the disk is full, so that need more bytes fit. It returns false if it could not
-// evict anything.
+// makeRoom evicts contents because the disk is full, so that need more bytes fit. It returns false if it could not evict any
+// contents.
 func (b *Blobs) makeRoom(need int64) bool {
 	b.append.Lock()
 	defer b.append.Unlock()
 	return b.makeRoomLocked(need)
 }
 
-// makeRoomLocked is makeRoom for a caller that holds append. It evicts the active segment only if nothing else can
+// makeRoomLocked does the work of makeRoom for a caller that holds append. It evicts the active segment only if no other file can
 // be evicted.
 func (b *Blobs) makeRoomLocked(need int64) bool {
 	b.catalog.mu.RLock()
@@ -91,8 +91,8 @@ type victim struct {
 	big     object.ID // the blob of the big file
 }
 
-// evictTo evicts segments and big files until at most limit bytes are left or no more can be evicted. It never evicts
-// the big file of blob spare. It returns the number of bytes freed.
+// evictTo evicts segments and big files until at most limit bytes are left or no more files can be evicted. It never evicts the
+// big file of the blob spare. It returns the number of bytes that it has freed.
 func (b *Blobs) evictTo(limit int64, spare object.ID) (freed int64) {
 	b.look.Lock()
 	defer b.look.Unlock()
@@ -110,8 +110,8 @@ func (b *Blobs) evictTo(limit int64, spare object.ID) (freed int64) {
 	return freed
 }
 
-// victims returns all segments and big files except the active segment, least recently used first. It takes the later
-// of the time in memory and the file's mtime, to which other processes write when they use the file.
+// victims returns all segments and big files except the active segment, least recently used first. The time of last use is the
+// time in memory or the file's mtime, whichever is later: other processes update the mtime when they use the file.
 func (b *Blobs) victims() []victim {
 	var list []victim
 	b.catalog.mu.RLock()
@@ -133,7 +133,7 @@ func (b *Blobs) victims() []victim {
 		} else {
 			path = b.folder.bigPath(v.big)
 		}
-		// For a file that was deleted, the time in memory is used. Its entry is dropped once it is to be evicted.
+		// For a file that was deleted, use the time in memory. The entry of the file is dropped when the file is to be evicted.
 		if info, err := os.Stat(path); err == nil {
 			v.used = max(v.used, info.ModTime().UnixNano())
 		}
@@ -159,8 +159,8 @@ func (b *Blobs) evictSegment(s *segment) int64 {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return 0
 	}
-	// The file may have been removed by another process. In this case too the bytes are free, and the segment must be
-	// dropped from the index.
+	// Another process may have removed the file. In this case, too, the bytes are free, and the segment must be dropped from the
+	// index.
 	b.catalog.mu.RLock()
 	size := s.size
 	b.catalog.mu.RUnlock()

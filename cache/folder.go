@@ -13,18 +13,18 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// folder is the directory of a cache. It knows the paths of the files in it, and creates and names temporary files.
-// Its fields do not change after OpenBlobs, so it needs no lock.
+// folder is the directory of a cache. It knows the paths of the files in the directory, and creates and names temporary files.
+// Its fields do not change after OpenBlobs, so folder needs no lock.
 type folder struct {
 	dir     string
-	unnamed bool // the file system supports unnamed files (O_TMPFILE), which the kernel deletes when their process ends
+	unnamed bool // whether the file system supports unnamed files (O_TMPFILE), which the kernel deletes when their process ends
 }
 
 // segDir returns the directory of segments and their sidecars.
 func (d *folder) segDir() string { return filepath.Join(d.dir, "seg") }
 
-// tmpDir returns the directory of files that are being written. It is on the same file system as the others, so that
-// files can be renamed into those.
+// tmpDir returns the directory of files that are being written. It is on the same file system as the other directories, so that
+// files can be renamed into them.
 func (d *folder) tmpDir() string { return filepath.Join(d.dir, "tmp") }
 
 // makeDirs creates the directories of the cache that do not exist.
@@ -61,7 +61,7 @@ func (d *folder) bigPath(id object.ID) string {
 	return filepath.Join(d.dir, "big", hex[:2], hex)
 }
 
-// temp creates an empty temporary file. It is unnamed (O_TMPFILE) if the file system supports that. Otherwise it has
+// temp creates an empty temporary file. The file is unnamed (O_TMPFILE) if the file system supports that. Otherwise the file has
 // a name and a flock, by which clearTemp recognizes that the file is in use.
 func (d *folder) temp() (*os.File, error) {
 	if d.unnamed {
@@ -71,7 +71,7 @@ func (d *folder) temp() (*os.File, error) {
 		}
 		return os.NewFile(uintptr(fd), filepath.Join(d.tmpDir(), "unnamed")), nil
 	}
-	// Another process may remove the file (clearTemp) before it is locked. If so, try again.
+	// Another process may remove the file (clearTemp) before this process locks it. In this case, try again.
 	for {
 		f, err := os.CreateTemp(d.tmpDir(), "spool-*")
 		if err != nil {
@@ -131,7 +131,7 @@ func (d *folder) clearTemp() {
 	}
 }
 
-// name moves a temporary file to its final path. It replaces a file that is there.
+// name moves a temporary file to its final path. It replaces an existing file.
 func (d *folder) name(f *os.File, path string) error {
 	// Up to three more attempts: the directory may not exist, and another process may store the same file at the same
 	// time.

@@ -17,14 +17,14 @@ const (
 	lookEvery = time.Millisecond
 	// growthChecks is the number of unfinished segments whose size one call of lookAround checks.
 	growthChecks = 8
-	// settled is the age from which on a directory's mtime proves that nothing was added after it was listed. A
-	// younger mtime does not: the clocks of file systems tick as slowly as every 10 ms, so a later addition may have
-	// the same mtime.
+	// settled is the age above which a directory's mtime proves that no file was added after the directory was listed. A younger
+	// mtime does not prove it: the clocks of some file systems tick only every 10 ms, so a later addition may result in the same
+	// mtime.
 	settled = 100 * time.Millisecond
 )
 
-// listBig adds all big files on disk to the index, and deletes those that are incomplete or damaged, as after a
-// crash. The caller holds look.
+// listBig adds all big files on disk to the index, and deletes files that are incomplete or damaged, for example after a crash.
+// The caller holds look.
 func (l *lookout) listBig() error {
 	root := filepath.Join(l.folder.dir, "big")
 	dirs, err := os.ReadDir(root)
@@ -41,7 +41,7 @@ func (l *lookout) listBig() error {
 		}
 		for _, file := range files {
 			id, err := object.ParseID(file.Name())
-			// Leave files alone that do not belong to the cache.
+			// Skip files that do not belong to the cache.
 			if err != nil || filepath.Join(root, d.Name(), file.Name()) != l.folder.bigPath(id) {
 				continue
 			}
@@ -71,29 +71,29 @@ type lookout struct {
 
 	sync.Mutex
 	listed time.Time // mtime of seg/ when it was last listed; zero if that was too recent to rely on
-	next   int       // index at which the next round of growth checks starts
+	next   int       // index of the segment at which the next growth checks start
 }
 
-// lookAround indexes the records that other processes have stored since the last call, and drops the segments that
-// they have evicted. It reports whether it found any. It does nothing and returns false if a call was made within the
-// last millisecond or is in progress.
+// lookAround indexes the records that other processes have stored since the last call, and drops the segments that they have
+// evicted. It reports whether it found any records. It does nothing and returns false if another call was made within the last
+// millisecond or is in progress.
 func (l *lookout) lookAround() bool {
 	now, next := int64(time.Since(l.started)), l.nextLook.Load()
-	// Of all goroutines that do not find their blob within one millisecond, only one continues here. The others
-	// return a miss at once.
+	// Of all goroutines that do not find their blob within one millisecond, only one continues from this line. The other
+	// goroutines return a miss at once.
 	if now < next || !l.nextLook.CompareAndSwap(next, now+int64(lookEvery)) || !l.TryLock() {
 		return false
 	}
 	defer l.Unlock()
 	listed, err := l.listChanged()
 	if err != nil {
-		return false // treated as a miss; the next Put will report the error
+		return false // report a miss; the next Put will return the error
 	}
 	return l.readGrowth() || listed
 }
 
-// listChanged calls listSegments if the directory of segments has changed since it was last listed, and reports
-// whether it did. The caller holds look.
+// listChanged calls listSegments if the directory of segments has changed since it was last listed, and reports whether
+// listSegments was called. The caller holds look.
 func (l *lookout) listChanged() (bool, error) {
 	info, err := os.Stat(l.folder.segDir())
 	if err == nil && info.ModTime().Equal(l.listed) {
@@ -105,8 +105,8 @@ func (l *lookout) listChanged() (bool, error) {
 	return true, l.listSegments()
 }
 
-// listSegments adds the segments that are new on disk to the index, and drops those that do not exist any more. The
-// caller holds look.
+// listSegments adds the segments that are new on disk to the index, and drops segments that no longer exist. The caller holds
+// look.
 func (l *lookout) listSegments() error {
 	begun := time.Now()
 	names := map[string]bool{}
@@ -156,8 +156,8 @@ func (l *lookout) listSegments() error {
 	return nil
 }
 
-// readSegment adds a segment to the index that is not in it. A segment that cannot be read is ignored. The caller
-// holds look.
+// readSegment adds the segment called name, which is not in the index yet, to the index. It ignores a segment that cannot be
+// read. The caller holds look.
 func (l *lookout) readSegment(name string) {
 	f, err := os.Open(filepath.Join(l.folder.segDir(), name))
 	if err != nil {
@@ -190,9 +190,8 @@ func (l *lookout) readSegment(name string) {
 	}
 }
 
-// readRecords indexes the complete records of a segment that lie between s.scanned and size. The caller must have
-// read size, the size of the file f, before the call, and holds look. The result describes what follows the last
-// complete record.
+// readRecords indexes the complete records of a segment between s.scanned and size, the size of the file f. The caller must have
+// read the size before the call, and holds look. The result describes the bytes after the last complete record.
 func (l *lookout) readRecords(s *segment, f *os.File, size int64) ending {
 	var found []entry
 	end, how, err := scanRecords(f, s.scanned, size, func(h header, off int64) bool {
@@ -214,9 +213,8 @@ func (l *lookout) readRecords(s *segment, f *os.File, size int64) ending {
 	return how
 }
 
-// readGrowth indexes the records that other processes have appended to segments. Each call checks a few unfinished
-// segments, and the next call continues with the ones after them. It reports whether it found records. The caller
-// holds look.
+// readGrowth indexes the records that other processes have appended to segments. Each call checks a few unfinished segments, and
+// the next call continues with the following segments. readGrowth reports whether it found records. The caller holds look.
 func (l *lookout) readGrowth() bool {
 	var check []*segment
 	l.catalog.mu.RLock()

@@ -11,19 +11,19 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Memory caches parsed trees and small contents in memory, up to a limit in bytes. It refuses a new item that was
-// used less often than those that it would replace. It stores items asynchronously, so an item may be found only some
-// time after it was put, or never.
+// Memory caches parsed trees and small contents in memory, up to a limit in bytes. It refuses a new item that was used less often
+// than the items that it would replace. It stores items asynchronously, so an item may be found only some time after it was put,
+// or never.
 type Memory struct {
 	max int64
 
-	mu     sync.RWMutex // held for writing by Close, since ristretto panics if it is used while it closes
+	mu     sync.RWMutex // held for writing by Close, because ristretto panics if it is used while it closes
 	closed bool
 	cache  *ristretto.Cache[uint64, remembered]
 }
 
-// remembered is one item: the entries of a tree, or contents. Its key in the cache is only a part of the id, so the
-// item has the whole id.
+// remembered is one item: the entries of a tree, or contents. Its key in the cache is only a part of the id, so the item stores
+// the whole id.
 type remembered struct {
 	id      object.ID
 	entries []object.TreeEntry
@@ -47,8 +47,8 @@ func NewMemory(maxBytes int64) (*Memory, error) {
 	return &Memory{max: maxBytes, cache: c}, nil
 }
 
-// memoryKey returns the first eight bytes of an id. Since ids are hashes, two of them rarely have the same key; get
-// compares the whole id.
+// memoryKey returns the first eight bytes of an id. Because ids are hashes, two ids rarely have the same key; get compares the
+// whole id.
 func memoryKey(id object.ID) uint64 {
 	var b [8]byte
 	copy(b[:], id.Bytes())
@@ -81,7 +81,7 @@ func (m *Memory) Tree(id object.ID) ([]object.TreeEntry, bool) {
 	return r.entries, ok && r.entries != nil
 }
 
-// PutTree stores the entries of a tree. The caller must not change them any more.
+// PutTree stores the entries of a tree. The caller must not change the entries after the call.
 func (m *Memory) PutTree(id object.ID, entries []object.TreeEntry) {
 	if entries == nil {
 		entries = []object.TreeEntry{}
@@ -89,19 +89,18 @@ func (m *Memory) PutTree(id object.ID, entries []object.TreeEntry) {
 	// The cost is the memory of the slice and its strings, which ristretto cannot measure.
 	cost := int64(cap(entries)) * int64(unsafe.Sizeof(object.TreeEntry{}))
 	for i := range entries {
-		cost += int64(len(entries[i].Name)+15) &^ 15 // rounded up, about as Go's allocator does
+		cost += int64(len(entries[i].Name)+15) &^ 15 // size of the name, rounded up about as Go's allocator does
 	}
 	m.put(remembered{id: id, entries: entries}, cost)
 }
 
-// Content returns the contents of a small blob, and false if they are not in the cache. The caller must not change
-// them.
+// Content returns the contents of a small blob, and false if they are not in the cache. The caller must not change the contents.
 func (m *Memory) Content(id object.ID) ([]byte, bool) {
 	r, ok := m.get(id)
 	return r.content, ok && r.content != nil
 }
 
-// PutContent stores the contents of a small blob. The caller must not change them any more.
+// PutContent stores the contents of a small blob. The caller must not change data after the call.
 func (m *Memory) PutContent(id object.ID, data []byte) {
 	if data == nil {
 		data = []byte{}
@@ -109,7 +108,7 @@ func (m *Memory) PutContent(id object.ID, data []byte) {
 	m.put(remembered{id: id, content: data}, int64(cap(data)))
 }
 
-// Close frees the memory. After Close the other methods find and store nothing.
+// Close frees the memory. After Close the other methods find no items and store none.
 func (m *Memory) Close() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -27,7 +27,7 @@ const (
 	headerSize  = 56
 	headerMagic = "AFSb"
 
-	// maxSmall is the size, in bytes, up to which contents are stored in a segment.
+	// maxSmall is the maximum size in bytes of contents that are stored in a segment.
 	maxSmall = 1 << 20
 )
 
@@ -37,7 +37,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // header is the decoded header of a record.
 type header struct {
 	id   object.ID
-	size int64  // of the contents, in bytes
+	size int64  // size of the contents in bytes
 	crc  uint32 // CRC-32C of the contents
 }
 
@@ -84,7 +84,7 @@ const (
 	metaVerified = 1 << 31   // this process has verified the contents
 )
 
-// makeEntry returns the index entry of a record at offset off.
+// makeEntry returns the index entry of a record at the offset off.
 func makeEntry(h header, off int64) entry {
 	e := entry{off: uint32(off), meta: uint32(h.size)}
 	if copy(e.sum[:], h.id.Bytes()) == object.SHA256.Size() {
@@ -104,7 +104,7 @@ func (e *entry) idBytes() []byte {
 // end returns the offset of the first byte after the record, in its segment.
 func (e *entry) end() int64 { return int64(e.off) + headerSize + int64(e.meta&metaSize) }
 
-// ending describes what a segment ends with.
+// ending states how a segment ends.
 type ending uint8
 
 const (
@@ -113,16 +113,16 @@ const (
 	broken               // bytes that are not a record
 )
 
-// scanRecords reads the headers of the complete records among the first size bytes of r, starting at offset from. It
-// passes each header and the record's offset to emit, which returns false to stop. end is the offset after the last
-// complete record; how describes the bytes there. scanRecords reads about one disk block for each record.
+// scanRecords reads the headers of the complete records among the first size bytes of r, starting at the offset from. It passes
+// each header and the record's offset to emit, which returns false to stop. The result end is the offset after the last complete
+// record; how states which bytes follow there. scanRecords reads about one disk block for each record.
 //
-// The caller must have read the size of the file before the call. A record that lies within that size was complete
-// then, because its bytes are written in order.
+// The caller must have read the size of the file before the call. A record that is within that size was complete at that time,
+// because its bytes are written in order.
 func scanRecords(r io.ReaderAt, from, size int64, emit func(header, int64) bool) (end int64, how ending, err error) {
 	const window = 4096
 	buf := make([]byte, window)
-	var have []byte // bytes of r from offset off on
+	var have []byte // bytes of r, beginning at the offset off
 	for off := from; ; {
 		if off == size {
 			return off, whole, nil
@@ -156,8 +156,8 @@ func scanRecords(r io.ReaderAt, from, size int64, emit func(header, int64) bool)
 	}
 }
 
-// checkRecord reads the record at offset off and reports whether it is valid: it has this id and size, and contents
-// that match their checksum. buf is used for reading. An error means that the record could not be read.
+// checkRecord reads the record at the offset off and reports whether the record is valid: it has the given id and size, and its
+// contents match their checksum. The parameter buf is a buffer for the reading. An error means that the record could not be read.
 func checkRecord(r io.ReaderAt, off int64, id object.ID, size int64, buf []byte) (bool, error) {
 	n := min(int64(len(buf)), headerSize+size)
 	if _, err := r.ReadAt(buf[:n], off); err != nil {
@@ -172,7 +172,8 @@ func checkRecord(r io.ReaderAt, off int64, id object.ID, size int64, buf []byte)
 	return rest == h.crc, err
 }
 
-// checksum returns the CRC-32C that results from adding n bytes of r, from offset off on, to crc. buf is used for reading.
+// checksum returns the CRC-32C that results from adding n bytes of r, beginning at the offset off, to crc. The parameter buf is a
+// buffer for the reading.
 func checksum(r io.ReaderAt, off, n int64, crc uint32, buf []byte) (uint32, error) {
 	for n > 0 {
 		part := buf[:min(int64(len(buf)), n)]
@@ -210,7 +211,7 @@ func encodeSidecar(covered int64, entries []entry) []byte {
 	var n [12]byte
 	binary.LittleEndian.PutUint64(n[:8], uint64(covered))
 	b.Write(n[:8])
-	b.Write(n[8:12]) // reserves four bytes for the number of records, which is known at the end
+	b.Write(n[8:12]) // reserve four bytes for the number of records, which is known at the end
 	count := uint32(0)
 	for i := range entries {
 		e := &entries[i]
@@ -229,8 +230,8 @@ func encodeSidecar(covered int64, entries []entry) []byte {
 	return binary.LittleEndian.AppendUint32(out, crc32.Checksum(out, castagnoli))
 }
 
-// parseSidecar decodes the sidecar of a segment that is size bytes long. covered is the number of bytes of the
-// segment that the entries cover. ok is false if the sidecar is damaged or cannot belong to this segment.
+// parseSidecar decodes the sidecar of a segment that is size bytes long. The result covered is the number of bytes of the segment
+// that the entries cover. The result ok is false if the sidecar is damaged or cannot belong to this segment.
 func parseSidecar(b []byte, size int64) (covered int64, entries []entry, ok bool) {
 	if len(b) < sidecarHead+4 || string(b[:8]) != sidecarMagic {
 		return 0, nil, false

@@ -12,7 +12,7 @@ import (
 // The table does not store keys. The function hash computes the hash of the entry that a reference stands for, and
 // the caller of find compares keys.
 type refs struct {
-	slots []uint32 // 0: the slot is free
+	slots []uint32 // 0 means that the slot is free
 	n     int      // number of references
 	hash  func(ref uint32) uint64
 }
@@ -39,8 +39,8 @@ func (t *refs) next(i int) int {
 	return i
 }
 
-// find returns the slot of the reference to a key with hash h. is must report whether a reference is the one that is
-// searched for. ok is false if there is no such reference.
+// find returns the slot of the reference to a key with the hash h. The function is must report whether a reference is the
+// requested one. The result ok is false if there is no such reference.
 func (t *refs) find(h uint64, is func(ref uint32) bool) (at int, ok bool) {
 	if t.n == 0 {
 		return 0, false
@@ -53,7 +53,7 @@ func (t *refs) find(h uint64, is func(ref uint32) bool) (at int, ok bool) {
 	return 0, false
 }
 
-// add adds a reference to a key with hash h. The key must not be in the table yet.
+// add adds a reference to a key with the hash h. The table must not contain the key yet.
 func (t *refs) add(h uint64, ref uint32) {
 	if 4*(t.n+1) > 3*len(t.slots) {
 		t.resize(max(minSlots, len(t.slots)*3/2))
@@ -62,7 +62,7 @@ func (t *refs) add(h uint64, ref uint32) {
 	t.n++
 }
 
-// place stores a reference in the first free slot from home(h) on.
+// place stores a reference in the first free slot, beginning at the slot home(h).
 func (t *refs) place(h uint64, ref uint32) {
 	at := t.home(h)
 	for t.slots[at] != 0 {
@@ -89,8 +89,8 @@ func (t *refs) resize(slots int) {
 	}
 }
 
-// remove removes the reference in slot at. It moves later references forward, because a search would end at an empty
-// slot before them.
+// remove removes the reference in the slot at, a parameter. It moves later references forward, because a search would end at an
+// empty slot before them.
 func (t *refs) remove(at int) {
 	t.n--
 	for gap, i := at, t.next(at); ; i = t.next(i) {
@@ -99,7 +99,7 @@ func (t *refs) remove(at int) {
 			t.slots[gap] = 0
 			return
 		}
-		// The reference may move to the gap, unless a search for it begins after the gap.
+		// Move the reference to the gap, unless a search for it begins after the gap.
 		home := t.home(t.hash(ref))
 		if gap <= i && (home <= gap || home > i) || gap > i && home <= gap && home > i {
 			t.slots[gap] = ref

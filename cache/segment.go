@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// maxSegment is the size, in bytes, at which a segment is full at the latest. Its last record may extend beyond.
+	// maxSegment is the size in bytes at which a segment is full. Its last record may extend beyond this size.
 	maxSegment = 64 << 20
 	// minSegment is the size, in bytes, below which a segment is never full, even if the quota is small.
 	minSegment = 1 << 20
@@ -26,8 +26,8 @@ const (
 	segmentSuffix = ".seg"
 	sidecarSuffix = ".idx"
 
-	// stampEvery is the minimum interval at which the time of last use is written to a file's mtime, where other
-	// processes and later ones read it.
+	// stampEvery is the minimum interval at which the time of last use is written to a file's mtime. Other processes, and later
+	// processes, read the time there.
 	stampEvery = time.Minute
 )
 
@@ -37,21 +37,20 @@ type segment struct {
 	slot uint16 // index in catalog.segments
 
 	file    atomic.Pointer[os.File] // opened when first needed
-	holders atomic.Int32            // number of holds: one of the index, one of each Content; the last release closes file
+	holders atomic.Int32            // number of holds: one of the index, and one of each Content; the last release closes file
 	used    atomic.Int64            // time of last use, Unix nanoseconds
 	stamped atomic.Int64            // time of use that was last written to the file's mtime
 
-	// The following fields are guarded by catalog.mu. Flags of entries may also be set atomically while it is held for
-	// reading.
+	// catalog.mu guards the fields below. While it is held for reading, flags of entries may also be set atomically.
 	entries []entry
 	size    int64 // known size of the file, in bytes
-	own     bool  // whether this process appends to it
+	own     bool  // whether this process appends to the segment
 	dropped bool  // whether the segment was evicted or deleted, so that its entries are being removed from the index
 
 	scanned int64 // offset of the end of the last indexed record; guarded by the lock look, and not updated while own is true
 }
 
-// newSegment returns a segment with one hold, which belongs to the index. used is the time of last use.
+// newSegment returns a segment with one hold, which belongs to the index. The parameter used is the time of last use.
 func newSegment(name string, used time.Time) *segment {
 	s := &segment{name: name}
 	s.holders.Store(1)
@@ -85,7 +84,7 @@ func (s *segment) open(dir string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Two readers may open the file at the same time; both use the one that was stored first.
+	// Two readers may open the file at the same time. Both use the file that was stored first.
 	if !s.file.CompareAndSwap(nil, f) {
 		f.Close() // another goroutine has stored its file first
 	}
@@ -106,8 +105,8 @@ func (s *segment) release() {
 	}
 }
 
-// touch records that a file is used now. If stampEvery has passed since the last update, it also updates the file's
-// mtime. It needs no lock.
+// touch records that the file f is used now. If stampEvery has passed since the last update, it also updates the mtime of the
+// file. It needs no lock.
 func touch(used, stamped *atomic.Int64, f *os.File) {
 	now := time.Now()
 	used.Store(now.UnixNano())
@@ -117,7 +116,7 @@ func touch(used, stamped *atomic.Int64, f *os.File) {
 		return
 	}
 	tv := []unix.Timeval{unix.NsecToTimeval(now.UnixNano()), unix.NsecToTimeval(now.UnixNano())}
-	// An error is ignored: eviction would only choose worse with an old mtime.
+	// Ignore an error, because an old mtime only makes the choice of files to evict worse.
 	_ = unix.Futimes(int(f.Fd()), tv)
 }
 
@@ -137,10 +136,10 @@ func lock(f *os.File) (bool, error) {
 	}
 }
 
-// unlock releases the flock of f. Errors are ignored, since closing the file releases the lock too.
+// unlock releases the flock of f. It ignores an error, because closing the file also releases the lock.
 func unlock(f *os.File) { _ = unix.Flock(int(f.Fd()), unix.LOCK_UN) }
 
-// linked returns the size of an open file, in bytes, and whether the file still has a name.
+// linked returns the size of an open file in bytes, and reports whether the file still has a name.
 func linked(f *os.File) (size int64, ok bool) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {

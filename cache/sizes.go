@@ -31,7 +31,7 @@ const (
 	sizeBytes  = 6
 	maxSize    = 1<<(8*sizeBytes) - 1
 
-	// flushAfter is how long a new size waits in memory, so that further sizes are written together with it.
+	// flushAfter is the time for which a new size waits in memory, so that further sizes are written together with it.
 	flushAfter = 500 * time.Millisecond
 	// sizesLookEvery is the minimum interval at which misses read the records that other processes have appended.
 	sizesLookEvery = 10 * time.Millisecond
@@ -56,7 +56,7 @@ type Sizes struct {
 	io struct { // held while the file is read or written
 		sync.Mutex
 		file *os.File
-		// read is the number of bytes at the beginning of file that are already in memory.
+		// read is the number of bytes at the beginning of the field file that are already in memory.
 		read int64
 	}
 
@@ -66,12 +66,12 @@ type Sizes struct {
 	// n is the number of rows in use.
 	n     int
 	index refs // references are row numbers plus one
-	// pending has references to the rows that are not in the file yet.
+	// pending holds references to the rows that are not in the file yet.
 	pending []uint32
 }
 
-// OpenSizes opens the table in the file path, for ids of format f, and creates the file if needed. A file with
-// another header is replaced. The caller must call Close.
+// OpenSizes opens the table in the file path, for ids in the format f, and creates the file if needed. It replaces a file with
+// another header. The caller must call Close.
 func OpenSizes(path string, f object.Format) (*Sizes, error) {
 	s := &Sizes{format: f, started: time.Now(), dirty: make(chan struct{}, 1), stop: make(chan struct{})}
 	s.index.hash = func(ref uint32) uint64 { return hashSum(s.row(ref)[:s.format.Size()]) }
@@ -80,7 +80,7 @@ func OpenSizes(path string, f object.Format) (*Sizes, error) {
 		return nil, fmt.Errorf("open table of sizes: %w", err)
 	}
 	s.io.file, s.io.read = file, sizesHead
-	// This reads the whole table; later calls of readNew read only what was appended.
+	// Read the whole table now; later calls of readNew read only the appended records.
 	if err := s.readNew(); err != nil {
 		file.Close()
 		return nil, fmt.Errorf("open table of sizes: %w", err)
@@ -111,7 +111,7 @@ func openSizesFile(path string, f object.Format) (*os.File, error) {
 		}
 		file.Close()
 		if err == nil && try < 3 {
-			err = os.Remove(path) // nothing is lost: the sizes can be requested from the remote again
+			err = os.Remove(path) // no data is lost, because the sizes can be requested from the remote again
 		}
 		if err != nil {
 			return nil, err
@@ -122,8 +122,8 @@ func openSizesFile(path string, f object.Format) (*os.File, error) {
 	}
 }
 
-// checkSizesHead reports whether file is a table for ids of format f. It writes the header of a new file. It holds
-// the flock, since several processes may create the file at the same time.
+// checkSizesHead reports whether file is a table for ids in the format f. It writes the header of a new file. It holds the flock,
+// because several processes may create the file at the same time.
 func checkSizesHead(file *os.File, f object.Format) (bool, error) {
 	if err := lockWait(file); err != nil {
 		return false, err
@@ -135,7 +135,8 @@ func checkSizesHead(file *os.File, f object.Format) (bool, error) {
 		return false, err
 	}
 	want := sizesHeader(f)
-	if n < sizesHead && string(head[:n]) == string(want[:n]) { // new, or the process that created it died while it wrote the header
+	// The file is new, or the process that created it died while it wrote the header.
+	if n < sizesHead && string(head[:n]) == string(want[:n]) {
 		if _, err := file.WriteAt(want, 0); err != nil {
 			return false, err
 		}
@@ -144,8 +145,8 @@ func checkSizesHead(file *os.File, f object.Format) (bool, error) {
 	return string(head[:]) == string(want), nil
 }
 
-// lockWait acquires the flock of a file, and waits for another process that has it. The wait is short, since a
-// process holds the lock only while it appends a few records.
+// lockWait acquires the flock of a file. If another process has the lock, it waits, but only shortly, because a process holds the
+// lock only while it appends a few records.
 func lockWait(f *os.File) error {
 	for {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX)
@@ -164,7 +165,7 @@ func (s *Sizes) rowSize() int { return s.format.Size() + sizeBytes }
 // recordSize returns the length of a record in the file, in bytes: a row and its checksum.
 func (s *Sizes) recordSize() int { return s.rowSize() + 4 }
 
-// row returns the row, an id and a size, that a reference stands for. The caller holds mu.
+// row returns the row, an id and a size, to which a reference refers. The caller holds mu.
 func (s *Sizes) row(ref uint32) []byte {
 	i, n := int(ref-1), s.rowSize()
 	return s.rows[i/rowsPerChunk][i%rowsPerChunk*n:][:n:n]
@@ -188,15 +189,15 @@ func (s *Sizes) Get(id object.ID) (int64, bool) {
 		return size, true
 	}
 	now, next := int64(time.Since(s.started)), s.nextLook.Load()
-	// Of all goroutines whose id is missing within sizesLookEvery, only one reads the file. The others return a miss
-	// at once, and so does one that would have to wait for the lock.
+	// Of all goroutines whose id is missing within sizesLookEvery, only one reads the file. The other goroutines return a miss at
+	// once, as does a goroutine that would have to wait for the lock.
 	if now < next || !s.nextLook.CompareAndSwap(next, now+int64(sizesLookEvery)) || !s.io.TryLock() {
 		return 0, false
 	}
 	err := s.readNew()
 	s.io.Unlock()
 	if err != nil {
-		return 0, false // treated as a miss: the caller has other ways to find out the size
+		return 0, false // report a miss, because the caller has other ways to find the size
 	}
 	return s.find(id)
 }
@@ -241,8 +242,8 @@ func (s *Sizes) setLocked(sum []byte, size int64) (ref uint32, changed bool) {
 	return ref, true
 }
 
-// Put records the size of a blob in bytes. It is written to the file within about a second. Put ignores ids of
-// another format, and sizes that six bytes cannot express.
+// Put records the size of a blob in bytes. The size is written to the file within about a second. Put ignores ids in another
+// format, and sizes that six bytes cannot express.
 func (s *Sizes) Put(id object.ID, size int64) {
 	if len(id.Bytes()) != s.format.Size() || size < 0 || size > maxSize {
 		return
@@ -254,7 +255,7 @@ func (s *Sizes) Put(id object.ID, size int64) {
 	}
 	s.mu.Unlock()
 	if changed {
-		// If dirty has an element already, a flush follows that writes this size too.
+		// If dirty has an element already, a flush follows that also writes this size.
 		select {
 		case s.dirty <- struct{}{}:
 		default:
@@ -283,7 +284,7 @@ func (s *Sizes) Close() error {
 	return nil
 }
 
-// flushLoop writes the pending sizes to the file, flushAfter after the first of them was Put. It returns when stop is
+// flushLoop writes the pending sizes to the file, flushAfter after the first of them was passed to Put. It returns when stop is
 // closed.
 func (s *Sizes) flushLoop() {
 	timer := time.NewTimer(flushAfter)
@@ -331,7 +332,7 @@ func (s *Sizes) flush() error {
 	return nil
 }
 
-// appendRecords appends complete records to the file, under its flock. If writing fails, it truncates the file to its
+// appendRecords appends complete records to the file, under the file's flock. If writing fails, it truncates the file to its
 // previous size. The caller must not hold io.
 func (s *Sizes) appendRecords(buf []byte) error {
 	s.io.Lock()
@@ -349,7 +350,7 @@ func (s *Sizes) appendRecords(buf []byte) error {
 	if end < sizesHead {
 		return fmt.Errorf("file %s was truncated to %d bytes by another process", f.Name(), end)
 	}
-	// An incomplete record at the end was left by a process that died while it wrote.
+	// A process that died while it wrote has left an incomplete record at the end.
 	if rest := (end - sizesHead) % int64(s.recordSize()); rest != 0 {
 		end -= rest
 		if err := f.Truncate(end); err != nil {
@@ -359,10 +360,10 @@ func (s *Sizes) appendRecords(buf []byte) error {
 	if _, err := f.WriteAt(buf, end); err != nil {
 		return errors.Join(err, f.Truncate(end))
 	}
-	// If other processes have appended records that are not in memory yet, readNew will read these records together
-	// with them.
+	// If other processes have appended records that are not in memory yet, readNew reads these records together with the records
+	// in buf.
 	if s.io.read == end {
-		s.io.read += int64(len(buf)) // our own records need not be read back
+		s.io.read += int64(len(buf)) // the records of this process need not be read again
 	}
 	return nil
 }

@@ -14,8 +14,8 @@ import (
 // errNoID is the error for the zero id, which never identifies a blob.
 var errNoID = errors.New("object ID is empty")
 
-// Put stores the contents of blob id, which the caller has verified. If the disk is full, Put evicts other contents
-// and tries once more. If that fails too, the error wraps unix.ENOSPC or unix.EDQUOT, and nothing is stored.
+// Put stores the contents of the blob id, which the caller has verified. If the disk is full, Put evicts other contents and tries
+// once more. If that fails, too, the error wraps unix.ENOSPC or unix.EDQUOT, and nothing is stored.
 func (b *Blobs) Put(id object.ID, data []byte) error {
 	if _, ok := b.catalog.knownSize(id); ok {
 		return nil
@@ -48,7 +48,8 @@ func (b *Blobs) putSmall(id object.ID, data []byte) error {
 	return err
 }
 
-// writeFull writes head and data to f at offset off. It uses one system call unless the kernel writes only a part.
+// writeFull writes head and data to f at the offset off. It uses one system call unless the kernel writes only a part of the
+// bytes.
 func writeFull(f *os.File, off int64, head, data []byte) error {
 	for parts := [][]byte{head, data}; ; {
 		n, err := unix.Pwritev(int(f.Fd()), parts, off)
@@ -68,6 +69,6 @@ func writeFull(f *os.File, off int64, head, data []byte) error {
 	}
 }
 
-// leastNoted is the number of new records from which on rewriting the sidecar is worthwhile. A successor reads
-// records that are not in the sidecar one by one, which takes about 3 us each.
+// leastNoted is the minimum number of new records for which the sidecar is rewritten. A successor reads records that are not in
+// the sidecar one by one, which takes about 3 us each.
 const leastNoted = 256

@@ -9,8 +9,8 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Excess returns the number of bytes that Collect with the same limit would free now, and the number of blobs that
-// the cache would lose by it. It evicts nothing.
+// Excess returns the number of bytes that Collect with the same parameter keep would free now, and the number of blobs that the
+// cache would lose. It evicts nothing.
 func (b *Blobs) Excess(keep int64) (freed, blobs int64) {
 	b.look.Lock()
 	defer b.look.Unlock()
@@ -29,8 +29,8 @@ func (b *Blobs) Excess(keep int64) (freed, blobs int64) {
 	return freed, blobs
 }
 
-// weigh returns the number of bytes that evicting v would free, and the number of blobs that would be lost. Both are
-// 0 if a process appends to the segment, because it cannot be evicted then.
+// weigh returns the number of bytes that the eviction of v would free, and the number of blobs that would be lost. Both are 0 if
+// a process appends to the segment, which therefore cannot be evicted.
 func (b *Blobs) weigh(v victim) (size, blobs int64) {
 	if v.segment == nil {
 		b.catalog.mu.RLock()
@@ -45,7 +45,7 @@ func (b *Blobs) weigh(v victim) (size, blobs int64) {
 	f, err := os.Open(filepath.Join(b.folder.segDir(), v.segment.name))
 	if err == nil {
 		locked, lockErr := lock(f)
-		f.Close() // releases the lock
+		f.Close() // closing the file releases the lock
 		if lockErr != nil || !locked {
 			return 0, 0
 		}
@@ -54,7 +54,7 @@ func (b *Blobs) weigh(v victim) (size, blobs int64) {
 	}
 	b.catalog.mu.RLock()
 	defer b.catalog.mu.RUnlock()
-	// A blob may have records in several segments. It is lost only if the index refers to the record in this one.
+	// A blob may have records in several segments. It is lost only if the index refers to the record in this segment.
 	for i := range v.segment.entries {
 		ref := uint32(v.segment.slot)<<16 | uint32(i)
 		if at, ok := b.catalog.index.find(hashSum(v.segment.entries[i].idBytes()), func(r uint32) bool { return r == ref }); ok && at >= 0 {
@@ -64,7 +64,8 @@ func (b *Blobs) weigh(v victim) (size, blobs int64) {
 	return v.segment.size, blobs
 }
 
-// Each calls each once for every id in the table, with its size in bytes. each must not call methods of s.
+// Each calls the function each once for every id in the table, with the size of the blob in bytes. The function must not call
+// methods of s.
 func (s *Sizes) Each(each func(id object.ID, size int64)) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
