@@ -17,7 +17,7 @@ type arena struct {
 	chunks [][]byte
 	// next is the first granule in the last chunk that was never used.
 	next ref
-	// free has the first free block of each class; the first bytes of a free block contain the ref of the next one.
+	// free holds the first free block of each class. The first bytes of a free block contain the ref of the next free block.
 	free [classes]ref
 	// listed has a bit for each class up to fine: bit c is set if free[c] is not empty.
 	listed [(fine + 64) / 64]uint64
@@ -27,11 +27,11 @@ type arena struct {
 type ref uint32
 
 const (
-	granule   = 8 // in bytes
+	granule   = 8 // size of a granule in bytes
 	chunkSize = 4 << 20
 	perChunk  = chunkSize / granule
 
-	// fineLimit is a size in bytes. Up to it every number of granules is a class; above it, each doubling of the size has
+	// fineLimit is a size in bytes. Up to this size, every number of granules is a class; above it, each doubling of the size has
 	// four classes.
 	fineLimit = 1024
 	fine      = fineLimit / granule
@@ -63,12 +63,12 @@ func (a *arena) alloc(n int) ref {
 	}
 	granules := ref(size / granule)
 	end := ref(len(a.chunks) * perChunk)
-	// If the block does not fit into the rest of the chunk, the rest stays unused. It was never touched, so it uses no
-	// memory.
+	// If the block does not fit into the rest of the chunk, the rest stays unused. The rest was never accessed, so it uses no
+	// physical memory.
 	if end-a.next < granules {
 		a.chunks = append(a.chunks, mapAnonymous(chunkSize))
 		a.next = max(end, 1)
-		if end == 0 && granules == perChunk { // granule 0 is reserved, because ref 0 means no block
+		if end == 0 && granules == perChunk { // granule 0 is reserved, because the ref 0 means no block
 			return a.alloc(n)
 		}
 	}
@@ -139,7 +139,7 @@ func (a *arena) close() {
 	*a = arena{}
 }
 
-// mapAnonymous returns n bytes of zeroed memory from the operating system. Like the Go heap, it panics if there is none.
+// mapAnonymous returns n bytes of zeroed memory from the operating system. Like the Go heap, it panics if there is no memory.
 func mapAnonymous(n int) []byte {
 	m, err := unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE|unix.MAP_NORESERVE)
 	if err != nil {

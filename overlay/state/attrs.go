@@ -2,14 +2,14 @@ package state
 
 import "unsafe"
 
-// text is the header of a block with the target of a symbolic link. size is the length in bytes of the target, which follows
-// the header in memory.
+// text is the header of a block with the target of a symbolic link. The field size is the length in bytes of the target, which
+// follows the header in memory.
 type text struct{ size uint32 }
 
 // xattr is the header of one extended attribute in the linked list of a node. The name and the value of the attribute follow
 // the header in memory.
 type xattr struct {
-	next ref    // next attribute of the same node; 0: none
+	next ref    // next attribute of the same node; 0 if there is none
 	size uint32 // length of the value in bytes
 	len  uint8  // length of the name in bytes
 }
@@ -45,7 +45,7 @@ func (s *attributes) dropTarget(r *record) {
 	}
 }
 
-// xattr returns the header, name and value of the attribute at a ref. Name and value point into the arena.
+// xattr returns the header, name and value of the attribute at a ref. The name and the value point into the arena.
 func (s *attributes) xattr(at ref) (x *xattr, name string, value []byte) {
 	x = view[xattr](s.arena, at)
 	b := s.arena.bytes(at, xattrSize+int(x.len)+int(x.size))[xattrSize:]

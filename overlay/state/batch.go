@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Batch is a sequence of puts, which are encoded as they are added. A put contains the new value and not an operation, so
+// Batch is a sequence of puts, which are encoded as they are added. A put contains the new value instead of an operation, so
 // applying a batch twice has the same result as applying it once. The zero Batch is empty and ready to use.
 type Batch struct {
 	b    []byte
@@ -115,7 +115,7 @@ func (b *Batch) PutInode(new, old *Inode) {
 		}
 	}
 	if mask&hasSize != 0 {
-		b.uint(uint64(new.Size - SizeOfBase)) // never negative, because SizeOfBase is the minimum
+		b.uint(uint64(new.Size - SizeOfBase)) // the difference is never negative, because SizeOfBase is the minimum
 	}
 	for i, v := range [...]int64{new.Atime, new.Mtime, new.Ctime} {
 		if mask&(hasAtime<<i) != 0 {
@@ -133,7 +133,7 @@ func (b *Batch) PutInode(new, old *Inode) {
 	}
 }
 
-// difference returns the bits of the fields in which two inodes differ.
+// difference returns a mask of the fields in which two inodes differ.
 func difference(a, b *Inode) (mask int) {
 	for i, differs := range [...]bool{
 		a.Mode != b.Mode, a.Nlink != b.Nlink, a.UID != b.UID, a.GID != b.GID, a.Rdev != b.Rdev, a.Flags != b.Flags,
@@ -205,7 +205,8 @@ func (b *Batch) SetCounter(c Counter, v uint64) {
 	}
 }
 
-// Request records that the batch was made for a request of the kernel, and which node the request created; 0: none.
+// Request records that the batch was made for the kernel's request with this id, and the node that the request created (made), or
+// 0 if it created none.
 func (b *Batch) Request(id uint64, made Node) {
 	b.begin(putRequest)
 	b.uint(id)
@@ -215,11 +216,11 @@ func (b *Batch) Request(id uint64, made Node) {
 	}
 }
 
-// ForgetRequests removes all recorded requests. It is used when they came from another kernel.
+// ForgetRequests removes all recorded requests. It is used when these requests came from another kernel.
 func (b *Batch) ForgetRequests() { b.begin(putForgotten) }
 
-// entryAt does the same as SetEntry, or as Hide if n is 0, and also sets the entry's number nth among the names with the same
-// hash. Only dumps use it.
+// entryAt does the same as SetEntry, or as Hide if n is 0, and also sets nth, the entry's number among the names with the same
+// hash. Only dumps use entryAt.
 func (b *Batch) entryAt(dir Node, name string, n Node, nth uint16) {
 	if n == 0 {
 		b.entry(putHiddenAt, dir, name)

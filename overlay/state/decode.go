@@ -11,7 +11,7 @@ import (
 // ErrBatch means that the bytes are not a valid batch.
 var ErrBatch = errors.New("invalid batch of changes")
 
-// put is one decoded put. Its name and value point into the batch. Which fields are valid depends on code.
+// put is one decoded put. Its name and value point into the batch. The field code determines which other fields are valid.
 type put struct {
 	code code
 	node Node // node or directory that the put changes
@@ -19,11 +19,11 @@ type put struct {
 	child Node
 	name  string
 	value []byte
-	// mask has the bits of the fields that a putInode sets (hasMode and following).
+	// mask holds the bits of the fields that a putInode sets (hasMode and following).
 	mask  uint64
 	inode Inode // only the fields in mask are valid
-	// number is the number of a contents file, the value of a counter, the number of a request or the first ID, depending on
-	// code.
+	// number is, depending on code, the number of a contents file, the value of a counter, the number of a request or the first
+	// ID.
 	number uint64
 	// nth is the number of an entry among the entries with the same hash.
 	nth uint16
@@ -38,8 +38,7 @@ type decoder struct {
 	bad  bool
 }
 
-// next decodes the next put into p. It returns false at the end of the batch, and also at an invalid put, after setting
-// d.bad.
+// next decodes the next put into p. It returns false at the end of the batch. At an invalid put it sets d.bad and returns false.
 func (d *decoder) next(p *put) bool {
 	if len(d.rest) == 0 {
 		return false
@@ -187,7 +186,7 @@ func check(batch []byte) error {
 	return d.err(batch)
 }
 
-// err returns an error that wraps ErrBatch and contains the position of the invalid put, or nil if there is none.
+// err returns an error that wraps ErrBatch and contains the position of the invalid put, or nil if no put was invalid.
 func (d *decoder) err(batch []byte) error {
 	if d.bad {
 		return fmt.Errorf("byte %d of %d: %w", len(batch)-len(d.rest), len(batch), ErrBatch)

@@ -6,17 +6,17 @@ import (
 	"unsafe"
 )
 
-// directory holds the entries of one node, sorted by key. A key consists of the hash of the name and a number that
-// distinguishes names with the same hash. The hash is seeded with a secret, so that no user can cause collisions on purpose.
-// An entry keeps its key for as long as it exists. So a key marks a position in the directory that stays valid while other
-// entries are added and removed. A dump contains these numbers, so a table that is built from the dump has the same keys.
+// directory holds the entries of one node, sorted by key. A key consists of the hash of the name and a number that distinguishes
+// names with the same hash. The hash is seeded with a secret, so that no user can cause collisions on purpose. An entry has the
+// same key for as long as it exists. So a key marks a position in the directory that stays valid while other entries are added
+// and removed. A dump contains the numbers of the keys, so a table that is built from the dump has the same keys.
 //
-// The refs of the entries are stored in leaves of up to leafMax refs, which makes insertions cheap. The leaves are stored in
-// one array.
+// The refs of the entries are stored in leaves of up to leafMax refs, which makes insertions cheap. The leaves are stored in one
+// array.
 type directory struct {
 	// present and hidden are the numbers of entries of each kind.
 	present, hidden uint32
-	count, room     uint32 // number of used leaves, and of leaves that the array has room for
+	count, room     uint32 // count is the number of used leaves, and room is the number of leaves that fit into the array
 	leaves          ref    // array of leaves
 }
 
@@ -30,7 +30,7 @@ type leaf struct {
 
 // dentry is the header of one entry. The bytes of the entry's name follow in memory.
 type dentry struct {
-	node Node   // node that the entry names; 0: the name is hidden
+	node Node   // node that the entry names; 0 if the name is hidden
 	hash uint32 // hash of the name
 	nth  uint16 // number among the entries with the same hash
 	len  uint8  // length of the name in bytes
@@ -55,8 +55,8 @@ func (e *dentry) name() string {
 // place is the position of an existing or new entry: the index of its leaf, and its index in the leaf.
 type place struct{ leaf, at int }
 
-// directories changes and searches the directories of a Table, whose blocks are in the table's arena. It has no lock: the
-// rules of Table apply. A record refers to its directory, so the methods take the record or the directory.
+// directories changes and searches the directories of a Table, whose blocks are in the table's arena. It has no lock: the rules
+// of Table apply. A record refers to its directory, so the methods take the record or the directory.
 type directories struct {
 	arena *arena
 	// hash is the seeded hash function, which determines the order of the names in directories.
@@ -75,7 +75,7 @@ func (s *directories) refs(l *leaf) []ref { return array[ref](s.arena, l.refs, i
 // dentry returns the entry at a ref.
 func (s *directories) dentry(r ref) *dentry { return view[dentry](s.arena, r) }
 
-// seek returns the place of the first entry whose key is at least key. The place may lie behind the last entry of its leaf.
+// seek returns the place of the first entry whose key is at least key. The place may be behind the last entry of its leaf.
 func (s *directories) seek(d *directory, key uint64) place {
 	leaves := s.leaves(d)
 	i := max(0, sort.Search(len(leaves), func(i int) bool { return leaves[i].first > key })-1)
@@ -114,7 +114,7 @@ func (s *directories) search(d *directory, name string) (e *dentry, p place, key
 		if e.name() == name {
 			return e, p, e.key()
 		}
-		// If the number of the key is in use, the next number is tried for a new entry.
+		// If the number of the key is in use, try the next number for a new entry.
 		if e.key() == key {
 			key++
 			free = place{p.leaf, p.at + 1}
@@ -138,9 +138,9 @@ func (s *directories) setEntry(r *record, name string, n Node) {
 	s.count(d, n, +1)
 }
 
-// setEntryAt does the same as setEntry for an entry that must have the number nth among those with the same hash. If another
-// entry has this number, it is moved to a free one. The dump that is being applied contains that other entry later, and then
-// gives it its own number again.
+// setEntryAt does the same as setEntry for an entry that must have the number nth among the entries with the same hash. If
+// another entry has this number, setEntryAt moves that entry to a free number. The dump that is being applied contains the other
+// entry at a later position, and then restores its number.
 func (s *directories) setEntryAt(r *record, name string, n Node, nth uint16) {
 	if r.dir == 0 {
 		s.beginDir(r)
@@ -189,7 +189,8 @@ func (s *directories) addEntry(d *directory, name string, n Node, p place, key u
 	s.count(d, n, +1)
 }
 
-// count adds the difference by to the number of hidden entries if n is 0, and of present entries otherwise.
+// count adds the difference by, a parameter, to the number of hidden entries if n is 0, and otherwise to the number of present
+// entries.
 func (s *directories) count(d *directory, n Node, by int) {
 	if n == 0 {
 		d.hidden += uint32(by)
@@ -200,7 +201,7 @@ func (s *directories) count(d *directory, n Node, by int) {
 	}
 }
 
-// clearEntry removes the entry of a name. With the last entry it also removes the directory.
+// clearEntry removes the entry of a name. If it was the last entry, clearEntry also removes the directory.
 func (s *directories) clearEntry(r *record, name string) {
 	if r.dir == 0 {
 		return

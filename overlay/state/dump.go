@@ -4,7 +4,7 @@ package state
 type Cursor struct {
 	phase dumpPhase
 	index uint32 // index of the next record
-	after uint64 // cookie of the last dumped entry in that record's directory; 0: nothing of the record was dumped
+	after uint64 // cookie of the last dumped entry in that record's directory; 0 if nothing of the record was dumped
 }
 
 // dumpPhase is a part of the table. Dump visits the parts in the order of the constants.
@@ -17,10 +17,10 @@ const (
 	dumpDone
 )
 
-// Dump appends about limit puts to b, from cursor c on, and returns the cursor for the next call. Applied in order, the puts
-// of all calls turn an empty table into a copy of t. Changes may be applied to t between two calls if they are also applied
-// to the copy, in the same order relative to the dump's batches: a change to a part that was already dumped then changes the
-// copy too, and a change to any other part is contained in a later batch.
+// Dump appends about limit puts to b, beginning at the cursor c, and returns the cursor for the next call. Applied in order, the
+// puts of all calls turn an empty table into a copy of t. Changes may be applied to t between two calls if they are also applied
+// to the copy, in the same order relative to the dump's batches: if a change affects a part that was already dumped, it thereby
+// changes the copy, too; any other change is contained in a later batch.
 func (t *Table) Dump(c Cursor, limit int, b *Batch) (next Cursor, done bool) {
 	end := b.puts + limit
 	for c.phase < dumpDone && b.puts < end {

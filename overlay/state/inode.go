@@ -5,7 +5,7 @@ package state
 // no node number is used twice.
 type Node uint64
 
-// Own reports whether the node belongs to the overlay and not to the base tree.
+// Own reports whether the node belongs to the overlay. It returns false for a node of the base tree.
 func (n Node) Own() bool { return n>>32 != 0 }
 
 // SizeOfBase is the Size of an inode whose size and contents are those of the base tree.
@@ -24,17 +24,17 @@ type Inode struct {
 	Nlink, UID, GID, Rdev uint32
 	Size                  int64  // in bytes, or SizeOfBase
 	Atime, Mtime, Ctime   int64  // in nanoseconds since 1970
-	Content               uint64 // number of the contents file; 0: none
+	Content               uint64 // number of the contents file; 0 if there is none
 	Flags                 uint32 // FlagDirty, FlagUnsettled
 	Parent                Node   // for directories the target of "..", for files the directory of the latest name, as a hint
 }
 
-// Presence is what the overlay records about a name in a directory.
+// Presence is the overlay's record about a name in a directory.
 type Presence uint8
 
 const (
-	Unknown Presence = iota // nothing is recorded: the name exists if the base tree has it
-	Hidden                  // absent, even if the base tree has the name
+	Unknown Presence = iota // nothing is recorded, so the name exists if the base tree has it
+	Hidden                  // the name does not exist, even if the base tree has it
 	Present                 // the overlay has an entry for the name
 )
 

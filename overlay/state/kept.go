@@ -15,9 +15,9 @@ type Kept struct {
 	Size     int64  // size of the contents in bytes
 	Mode     uint32 // as in st_mode
 	At       int64  // time of the removal or change, in nanoseconds since 1970
-	Unlinked bool   // the file was removed, not overwritten
-	Copied   bool   // Content is the number of a copy that was not synced
-	Path     string // relative to the root of the mount
+	Unlinked bool   // whether the file was removed, not overwritten
+	Copied   bool   // whether Content is the number of a copy that was not synced
+	Path     string // path relative to the root of the mount
 	Target   string // target of a symbolic link
 }
 
@@ -82,7 +82,7 @@ type keptRecords map[uint64]Kept
 
 // add stores a Kept record, and replaces the record with the same ID.
 func (m *keptRecords) add(k Kept) {
-	k.Path, k.Target = strings.Clone(k.Path), strings.Clone(k.Target) // the strings point into the batch, which is reused
+	k.Path, k.Target = strings.Clone(k.Path), strings.Clone(k.Target) // the strings point into the batch, whose memory is reused
 	if *m == nil {
 		*m = keptRecords{}
 	}

@@ -6,10 +6,10 @@ import "errors"
 type nodes struct {
 	// own has the records of own nodes, by slot number.
 	own slab
-	// free is the first slot in the list of free slots; 0: the list is empty.
+	// free is the first slot in the list of free slots; 0 if the list is empty.
 	free uint32
-	// hole is a slot number. Slots from hole up to own.end may be free without being in the list, because a replay does not
-	// list them.
+	// hole is a slot number. Slots from hole up to own.end may be free without being in the list, because a replay does not list
+	// free slots.
 	hole uint32
 	// floor is the highest generation that slots without a record may have had before the last dump.
 	floor uint32
@@ -18,12 +18,12 @@ type nodes struct {
 	// base has the records of base nodes, and index maps a base node to its index in base.
 	base  slab
 	index numbers
-	// vacant is the first record in the list of free base records, which are linked by their key; 0: the list is empty.
+	// vacant is the first record in the list of free base records, which are linked by their key; 0 if the list is empty.
 	vacant uint32
 	counts counts
 }
 
-// find returns the record of a node, or nil if the table has none.
+// find returns the record of a node, or nil if there is none.
 func (t *nodes) find(n Node) *record {
 	if n.Own() {
 		if r := t.own.look(slot(n)); r != nil && r.is(recordUsed) && r.key == generation(n) {
@@ -37,7 +37,7 @@ func (t *nodes) find(n Node) *record {
 	return nil
 }
 
-// slot returns the slot number of an own node. The decoder has checked that it is below maxSlots.
+// slot returns the slot number of an own node. The decoder has checked that the number is below maxSlots.
 func slot(n Node) uint32 { return uint32(n) }
 
 // generation returns the generation of an own node, which is at least 1.
@@ -116,10 +116,10 @@ func (t *nodes) list(i uint32, r *record) {
 // ErrFull means that no node number is left.
 var ErrFull = errors.New("no free node number")
 
-// NewNode reserves an own node, whose inode the caller then puts with PutInode. A caller that does not do so must call
-// CancelNode. NewNode returns ErrFull if no number is left, or the error of Memory.
+// NewNode reserves an own node. The caller then puts the inode of the node with PutInode, or calls CancelNode. NewNode returns
+// ErrFull if no number is left, or the error of Memory.
 func (t *Table) NewNode() (Node, error) {
-	// Slots in the list are used first, then free slots that a replay has not listed.
+	// Use the slots in the list first, then free slots that a replay has not listed.
 	for t.free != 0 {
 		i := t.free
 		r := t.own.at(i)

@@ -14,7 +14,7 @@ type numbers struct {
 
 // cell holds one key with its value.
 type cell struct {
-	key   uint64 // 0: the cell is free
+	key   uint64 // number that is mapped; 0 means that the cell is free
 	value uint32
 }
 
@@ -25,7 +25,7 @@ func (m *numbers) home(key uint64) int {
 	return int(key * 0x9E3779B97F4A7C15 >> (64 - bits.TrailingZeros(uint(len(m.cells)))))
 }
 
-// at returns the index of the cell that has the key or, if there is none, of the free cell in which the key must be stored.
+// at returns the index of the cell that has the key or, if no cell has it, of the free cell in which the key must be stored.
 func (m *numbers) at(key uint64) int {
 	i := m.home(key)
 	for m.cells[i].key != key && m.cells[i].key != 0 {
@@ -80,7 +80,7 @@ func (m *numbers) remove(key uint64) {
 	}
 	mask := len(m.cells) - 1
 	for i := (hole + 1) & mask; m.cells[i].key != 0; i = (i + 1) & mask {
-		// A key may move back to the hole, unless its preferred cell lies behind the hole.
+		// Move a key back to the hole, unless its preferred cell is behind the hole.
 		if home := m.home(m.cells[i].key); (i-home)&mask >= (i-hole)&mask {
 			m.cells[hole] = m.cells[i]
 			hole = i

@@ -13,21 +13,22 @@ type record struct {
 	rdev, flags               uint32
 	// key is, for an own node, the current or last generation of its slot, and for a base node, the node number.
 	key                 uint32
-	dir, target, xattrs ref // blocks in the arena; 0: none
-	// state has the record... bits below. Above them it has, for own nodes, the next slot in the list of free slots.
+	dir, target, xattrs ref // blocks in the arena; 0 means none
+	// state holds the bits recordUsed to recordListed. For own nodes, the bits above them hold the next slot in the list of free
+	// slots.
 	state uint32
 }
 
 const (
 	recordUsed     = 1 << iota // the record belongs to a node
 	recordInode                // the node has an inode
-	recordReserved             // reserved by NewNode
-	recordListed               // in the list of free slots; it may be in use again
+	recordReserved             // the record was reserved by NewNode
+	recordListed               // the slot is in the list of free slots, and may also be in use again
 	linkShift      = 6
 	maxSlots       = 1 << (32 - linkShift) // 67 million slots
 )
 
-// is reports whether a bit of the state is set, or any of several bits.
+// is reports whether the state has any of the bits in bit.
 func (r *record) is(bit uint32) bool { return r.state&bit != 0 }
 
 // inode returns the record's fields as the Inode of n.
@@ -76,7 +77,7 @@ func (s *slab) look(i uint32) *record {
 	return (*record)(unsafe.Pointer(&s.chunks[i/slabRecords][uintptr(i%slabRecords)*recordSize]))
 }
 
-// each calls emit for the used records from index from on, until emit returns false.
+// each calls emit for the used records, beginning at the index from, until emit returns false.
 func (s *slab) each(from uint32, emit func(i uint32, r *record) bool) {
 	for i := max(from, firstRecord); i < s.end; i++ {
 		r := s.look(i)

@@ -1,13 +1,13 @@
 package state
 
-// requests holds the latest requests of the kernel that changed something. The kernel sends a request again if the process
-// died before it replied. The request is then found here, so its change is not made twice.
+// requests holds the latest requests of the kernel that changed something. The kernel sends a request again if the process died
+// before it replied. requests still has the request then, so that the change is not made twice.
 type requests struct {
 	ring []request
 	next int // index of the oldest request, once the ring is full
 }
 
-// request is one request of the kernel, with the node that it created; 0: none.
+// request is one request of the kernel, with the node that it created, or 0 if it created none.
 type request struct {
 	id   uint64
 	made Node
@@ -34,8 +34,8 @@ func (r *requests) each(emit func(id uint64, made Node)) {
 	}
 }
 
-// Request reports whether the request with this ID made a change, and returns the node that the request created; 0: none. It
-// searches all recorded requests.
+// Request reports whether the request with this ID made a change, and returns the node that the request created, or 0 if it
+// created none. It searches all recorded requests.
 func (t *Table) Request(id uint64) (made Node, ok bool) {
 	for _, r := range t.requests.ring {
 		if r.id == id {

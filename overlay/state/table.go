@@ -12,13 +12,13 @@ import (
 	"strings"
 )
 
-// Table is the state. It has no locks: reads may run concurrently with each other and with Remember and Forget, and every
-// other method needs exclusive access.
+// Table is the state. It has no locks: reads may run concurrently with each other and with Remember and Forget, and every other
+// method needs exclusive access.
 type Table struct {
 	nodes
 	requests requests
 	arena    arena
-	// dead has the numbers of the contents files that must be removed.
+	// dead holds the numbers of the contents files that must be removed.
 	dead     numbers
 	kept     keptRecords
 	counters [maxCounter]uint64
@@ -64,8 +64,8 @@ func (t *Table) Apply(batch []byte) error {
 	return t.Replay(batch)
 }
 
-// Replay does the same as Apply without checking the batch first. It is meant for batches that a table has applied before. If
-// the batch is invalid nevertheless, Replay returns ErrBatch and may have applied a part of it.
+// Replay does the same as Apply without first checking the batch. It is meant for batches that a table has applied before. If the
+// batch is invalid nevertheless, Replay returns ErrBatch and may have applied a part of the batch.
 func (t *Table) Replay(batch []byte) error {
 	d := decoder{rest: batch}
 	for p := (put{}); d.next(&p); {
@@ -184,8 +184,8 @@ func (t *Table) Inode(n Node) (Inode, bool) {
 	return r.inode(n), true
 }
 
-// Entry returns the table's entry for a name in a directory: unknown, hidden, or present with its node. The time that it
-// takes is logarithmic in the number of entries.
+// Entry returns the table's entry for a name in a directory: unknown, hidden, or present with its node. The running time is
+// logarithmic in the number of entries.
 func (t *Table) Entry(dir Node, name string) (Node, Presence) {
 	if r := t.find(dir); r != nil && r.dir != 0 {
 		if e, _, _ := t.dirs.search(view[directory](&t.arena, r.dir), name); e != nil {
@@ -198,9 +198,9 @@ func (t *Table) Entry(dir Node, name string) (Node, Presence) {
 	return 0, Unknown
 }
 
-// ReadDir calls emit for the entries that follow the cookie after (0: from the start), until emit returns false. The name
-// points into the table, so it must be cloned to keep it. The node of a hidden entry is 0. Cookies are below 1<<49. An entry
-// that exists during a whole series of calls is emitted exactly once, whatever is put between two calls.
+// ReadDir calls emit for the entries that follow the cookie after (0 means from the start), until emit returns false. The name
+// points into the table, so the caller must clone a name that it keeps. The node of a hidden entry is 0. Cookies are below 1<<49.
+// An entry that exists during a whole series of calls is emitted exactly once, whatever is put between two calls.
 func (t *Table) ReadDir(dir Node, after uint64, emit func(name string, n Node, cookie uint64) bool) {
 	r := t.find(dir)
 	if r == nil || r.dir == 0 {
@@ -265,7 +265,7 @@ func (t *Table) Xattrs(n Node) (names []string) {
 	return names
 }
 
-// Counter returns the value of a counter; 0 if it was never set.
+// Counter returns the value of a counter, or 0 if the counter was never set.
 func (t *Table) Counter(c Counter) uint64 {
 	if c == CounterGeneration {
 		return uint64(t.freed)
