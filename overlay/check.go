@@ -32,9 +32,9 @@ func (r *Report) add(repaired bool, format string, args ...any) {
 	r.Findings = append(r.Findings, Finding{fmt.Sprintf(format, args...), repaired})
 }
 
-// Check verifies an overlay that no process has open: its log, the consistency of its names and inodes, and its contents
-// files. With repair it repairs the inconsistencies that it can. It never deletes bytes: a damaged log and contents files
-// without an owner are moved to lost+found. It returns ErrInUse if another process has the overlay open.
+// Check verifies an overlay that no process has open: its log, the consistency of its names and inodes, and its contents files.
+// If repair is set, Check repairs the inconsistencies that it can repair. It never deletes bytes: it moves a damaged log, and
+// contents files without an owner, to lost+found. It returns ErrInUse if another process has the overlay open.
 func Check(dir string, repair bool) (Report, error) { return check(dir, repair, Options{}) }
 
 // check does the work of Check, with additional options that tests set.
@@ -85,7 +85,7 @@ func mendLog(dir string, o Options, r *Report) error {
 		return err
 	}
 	fresh := path + ".mended"
-	// An interrupted repair may have left a file with this name.
+	// Remove a file with this name, which an interrupted repair may have left.
 	if err := o.FS.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -144,8 +144,8 @@ type census struct {
 	parent  map[Node]Node // parent of each directory, according to the directory's entry
 }
 
-// checkNames compares directory entries with inodes. It skips base nodes, because the layer does not know the entries of the
-// base tree. With repair it hides entries without an inode and corrects link counts and parents.
+// checkNames compares directory entries with inodes. It skips base nodes, because the layer does not know the entries of the base
+// tree. If repairs are requested, it hides entries without an inode, and corrects link counts and parents.
 func (l *Layer) checkNames(r *Report) error {
 	type entry struct {
 		dir  Node
@@ -194,7 +194,7 @@ func (l *Layer) checkNames(r *Report) error {
 	})
 }
 
-// judge returns a put with the corrected inode for every own inode that contradicts the census, and adds a finding for each
+// judge returns a put with the corrected inode for every own inode that contradicts the census. It adds a finding to r for each
 // contradiction.
 func (c *census) judge(t *state.Table, r *Report, repair bool) (wrong []put) {
 	t.EachInode(func(in Inode) bool {
@@ -229,7 +229,7 @@ func (c *census) judge(t *state.Table, r *Report, repair bool) (wrong []put) {
 	return wrong
 }
 
-// loops reports whether a directory is its own ancestor.
+// loops reports whether the directory n is its own ancestor.
 func (c *census) loops(n Node) bool {
 	at, ok := c.parent[n]
 	for steps := 0; ok && steps <= len(c.parent); steps++ {
@@ -241,8 +241,8 @@ func (c *census) loops(n Node) bool {
 	return false
 }
 
-// checkContents checks that every contents file that an inode names exists, has the recorded size and has no second owner,
-// and that every other contents file is recorded as dead. With repair it corrects the inodes, and moves contents files
+// checkContents checks that every contents file that an inode names exists, has the recorded size and has no second owner, and
+// that every other contents file is recorded as dead. If repairs are requested, it corrects the inodes, and moves contents files
 // without an owner to lost+found.
 func (l *Layer) checkContents(r *Report) error {
 	repair := !l.o.ReadOnly

@@ -7,16 +7,16 @@ import (
 	"github.com/artifactfs/artifactfs/overlay/state"
 )
 
-// A log longer than longLog bytes is compacted if it exceeds longFactor times the estimated size of the state. The limit
-// exists because the next Open reads the whole log, and programs wait for that during a takeover (4 ms for each MiB). Close
-// uses the lower limit longAtClose.
+// A log longer than longLog bytes is compacted if it is more than longFactor times as long as the estimated size of the state.
+// The limit exists because the next Open reads the whole log, and programs wait for Open during a takeover (4 ms for each MiB).
+// Close uses the lower limit longAtClose.
 const (
 	longLog     = 4 << 20
 	longAtClose = 1 << 20
 	longFactor  = 3
 )
 
-// long reports whether the log is so much longer than the state that compacting is worth its cost.
+// long reports whether the log is so much longer than the state that compaction is worth its cost.
 func (j *janitor) long(closing bool) bool {
 	limit := int64(longLog)
 	if closing {

@@ -22,8 +22,8 @@ type contents struct {
 	readOnly bool
 
 	mu sync.Mutex
-	// Guarded by mu. made has the numbers of the subdirectories that this process created and whose entries may not be on
-	// disk. doubts is true if an earlier process may have left other such subdirectories.
+	// mu guards the fields below. made holds the numbers of the subdirectories that this process created and whose entries may
+	// not be on disk. doubts is true if an earlier process may have left other such subdirectories.
 	made   map[uint64]bool
 	doubts bool
 }
@@ -66,13 +66,13 @@ func (c *contents) open(number uint64) (disk.File, error) {
 	}
 	f, err := c.fs.OpenFile(c.path(number), flag, 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		// The error does not wrap ErrNotExist: in the mount the file exists, only its bytes are missing.
+		// The error does not wrap ErrNotExist, because the file exists in the mount, and only its bytes are missing.
 		return nil, fmt.Errorf("contents file %06x is missing: %w: %w", number, ErrDamaged, syscall.EIO)
 	}
 	return f, err
 }
 
-// stat returns the size and mtime of a contents file. ok is false if the file is missing.
+// stat returns the size and mtime of a contents file. The result ok is false if the file is missing.
 func (c *contents) stat(number uint64) (info os.FileInfo, ok bool, err error) {
 	info, err = c.fs.Stat(c.path(number))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -130,8 +130,8 @@ func (c *contents) lose(number uint64) error {
 	return err
 }
 
-// each calls f for the number of every existing contents file, except those in subdirectories before the one that number from
-// belongs to. It stops at the first error of f and returns it.
+// each calls f for the number of every existing contents file. It skips the subdirectories before the one to which the number
+// from belongs. It stops at the first error of f and returns this error.
 func (c *contents) each(from uint64, f func(number uint64) error) error {
 	dirs, err := c.fs.ReadDir(c.dir)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -12,8 +12,8 @@ import (
 	"github.com/artifactfs/artifactfs/overlay/state"
 )
 
-// Section is an optional interface of the reader that is passed to CopyUp. Its method returns the open file, offset and
-// length in bytes at which the contents are stored, so that file systems with reflinks can share the blocks. A nil f means
+// Section is an optional interface of the reader that is passed to CopyUp. Its method returns the open file, the offset and the
+// length in bytes at which the contents are stored, so that file systems with reflinks can share the blocks. A nil file means
 // that the contents are not stored in a file.
 type Section interface {
 	Section() (f *os.File, off, n int64)
@@ -47,8 +47,8 @@ func (f *File) CopyUp(base io.ReaderAt, size int64) error {
 	return err
 }
 
-// take makes the filled contents file number the file's contents if these are still in the base tree. It reports whether it
-// did so.
+// take makes the filled contents file called number the file's contents if the file's contents are still those of the base tree.
+// It reports whether it did so.
 func (f *File) take(number uint64, data disk.File, size int64) (bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -71,8 +71,8 @@ func (f *File) take(number uint64, data disk.File, size int64) (bool, error) {
 // buffers holds copy buffers of 256 KiB each.
 var buffers = sync.Pool{New: func() any { return new([256 << 10]byte) }}
 
-// fill copies size bytes of base to a new contents file, and lets the file system copy them as far as base implements
-// Section.
+// fill copies size bytes of base to a new contents file. If base implements Section, the file system copies as many bytes as it
+// can.
 func fill(to disk.File, base io.ReaderAt, size int64) error {
 	// The loop below copies all bytes that CopyFrom did not copy.
 	done := int64(0)
@@ -102,9 +102,9 @@ func fill(to disk.File, base io.ReaderAt, size int64) error {
 	return nil
 }
 
-// CopyRange copies up to n bytes from another file, or within this file, and returns the number of bytes copied, which is
-// less than n at the end of the source. It returns ErrBase if f needs a CopyUp first, and ErrSourceBase if the source has the
-// base tree's contents, which the caller must then read itself.
+// CopyRange copies up to n bytes from another file, or within this file, and returns the number of bytes copied, which is less
+// than n at the end of the source. It returns ErrBase if f needs a CopyUp first, and ErrSourceBase if the source has the base
+// tree's contents, which the caller must then read itself.
 func (f *File) CopyRange(from *File, fromOff, off, n int64) (int64, error) {
 	f.l.cut.RLock()
 	defer f.l.cut.RUnlock()
@@ -129,8 +129,8 @@ func (f *File) CopyRange(from *File, fromOff, off, n int64) (int64, error) {
 	return done, err
 }
 
-// lockWith takes the lock of f for a change (lockForChange) and the shared lock of from. It locks the lower node number
-// first, which prevents deadlocks. The caller must call unlock unless err is set.
+// lockWith takes the lock of f for a change (lockForChange) and the shared lock of the other file, from. It locks the file with
+// the lower node number first, which prevents deadlocks. The caller must call unlock unless err is set.
 func (f *File) lockWith(from *File) (unlock func(), err error) {
 	if f == from {
 		return f.mu.RUnlock, f.lockForChange()

@@ -11,8 +11,8 @@ import (
 	"github.com/artifactfs/artifactfs/overlay/state"
 )
 
-// ReadAt reads like pread(2): at the end of the file it returns fewer than len(p) bytes and no error. It returns ErrBase if
-// the file has the base tree's contents.
+// ReadAt reads like pread(2): at the end of the file it returns fewer than len(p) bytes and no error. It returns ErrBase if the
+// file has the base tree's contents.
 func (f *File) ReadAt(p []byte, off int64) (int, error) {
 	if err := f.rlock(); err != nil {
 		return 0, err
@@ -31,9 +31,9 @@ func (f *File) ReadAt(p []byte, off int64) (int, error) {
 	return 0, nil
 }
 
-// WriteAt writes like pwrite(2). It returns the number of written bytes also with an error. It returns ErrBase if the file
-// has the base tree's contents: the caller must then call CopyUp first. If p covers the whole file, the caller can pass p as
-// the source of the copy.
+// WriteAt writes like pwrite(2). If it returns an error, it also returns the number of bytes that were written. It returns
+// ErrBase if the file has the base tree's contents: the caller must then call CopyUp first. If p covers the whole file, the
+// caller can pass p as the source of the copy.
 func (f *File) WriteAt(p []byte, off int64) (int, error) {
 	f.l.cut.RLock()
 	defer f.l.cut.RUnlock()
@@ -114,8 +114,8 @@ func (f *File) createContents(flags uint32) error {
 	return nil
 }
 
-// fresh returns the flags of an empty contents file that replaces existing contents. For a base node it returns
-// FlagUnsettled: after power loss the base tree's contents are used again unless the new file has reached the disk.
+// fresh returns the flags of an empty contents file that replaces existing contents. For a base node it returns FlagUnsettled:
+// after power loss the file has the base tree's contents again unless the new contents file has reached the disk.
 func (f *File) fresh() uint32 {
 	if f.node.Own() {
 		return 0
@@ -141,8 +141,8 @@ func (f *File) adopted(tx *Tx, number uint64, size int64, flags uint32) error {
 	return nil
 }
 
-// changed records the effect of a write that ended at offset end: it stores a larger size, and sets the dirty mark again if
-// the janitor cleared it during the write. The caller holds f.mu.
+// changed records the effect of a write that ended at the offset end: it stores a larger size, and sets the dirty mark again if
+// the janitor cleared the mark during the write. The caller holds f.mu.
 func (f *File) changed(end int64) error {
 	grew := false
 	for size := f.size.Load(); end > size && !grew; size = f.size.Load() {
@@ -203,7 +203,7 @@ func (f *File) Truncate(size int64) error {
 	err := f.load()
 	switch {
 	case size == 0 && errors.Is(err, ErrDamaged):
-		return f.createContents(f.fresh()) // the contents file is missing, but its bytes are not needed any more
+		return f.createContents(f.fresh()) // the contents file is missing, but the truncation removes its bytes anyway
 	case err != nil:
 		return err
 	case f.place == inBase && size > 0:
@@ -253,8 +253,8 @@ func (f *File) restat() error {
 	return f.note()
 }
 
-// Seek returns the offset of the next data or hole (SEEK_DATA, SEEK_HOLE), and ENXIO in the cases in which lseek(2) does. It
-// returns ErrBase if the file has the base tree's contents.
+// Seek returns the offset of the next data or hole (SEEK_DATA, SEEK_HOLE), and ENXIO in the same cases as lseek(2). It returns
+// ErrBase if the file has the base tree's contents.
 func (f *File) Seek(off int64, whence int) (int64, error) {
 	if err := f.rlock(); err != nil {
 		return 0, err
@@ -306,8 +306,8 @@ func (f *File) Blocks() (int64, error) {
 	return 0, nil
 }
 
-// IfBase calls g if the file has the base tree's contents, and returns its error. The contents remain those of the base tree
-// until g returns. g must not call the layer.
+// IfBase calls the function g if the file has the base tree's contents, and returns the error of g. The contents remain those of
+// the base tree until g returns. The function must not call the layer.
 func (f *File) IfBase(g func() error) error {
 	if err := f.rlock(); err != nil {
 		return err

@@ -17,10 +17,10 @@ type File struct {
 	l    *Layer
 	node Node
 
-	// Guarded by files.mu.
+	// files.mu guards the fields below.
 	users   int           // number of calls of Layer.File without a matching Done
 	idle    *list.Element // element of files.idle; nil while the File has users
-	retired bool          // the node was dropped, so the last Done closes the File
+	retired bool          // whether the node was dropped, so that the last Done closes the File
 
 	// mu is held shared to read and write data, and exclusively to change place, number or data.
 	mu     sync.RWMutex
@@ -90,8 +90,8 @@ func (fs *files) unpark(f *File) {
 	unused.Add(-1)
 }
 
-// File returns a node's File without blocking; the first access to the data opens the contents file. The caller must call
-// Done when it no longer uses the File.
+// File returns a node's File without blocking. The first access to the data opens the contents file. The caller must call Done
+// when it no longer uses the File.
 func (l *Layer) File(n Node) *File {
 	fs := &l.files
 	fs.mu.Lock()
@@ -131,7 +131,7 @@ func (f *File) Done() {
 // close closes the contents file, if it is open. The File must have no users.
 func (f *File) close() {
 	if f.data != nil {
-		_ = f.data.Close() // an fsync reports write errors; without one, nothing was promised
+		_ = f.data.Close() // an fsync would have reported write errors; without an fsync no durability was promised
 		f.data = nil
 	}
 }
@@ -221,6 +221,6 @@ func (f *File) rlock() error {
 	if err != nil {
 		return err
 	}
-	f.mu.RLock() // once known, a place never becomes unknown again
+	f.mu.RLock() // a known place never becomes unknown again
 	return nil
 }

@@ -14,13 +14,11 @@ import (
 )
 
 // A pinned contents file can be read as it was at one moment, whatever is written to the file later. Writers still change the
-// contents file itself: before a chunk of it is changed for the first time, its old bytes are copied to a file without a
-// name. So a pin changes nothing on disk that outlives the process, and a process that dies leaves nothing behind. A contents
-// file that its node no longer uses, because the file was truncated or removed, stays in contents/ until its last pin is
-// released.
+// contents file itself: before a chunk of the file is changed for the first time, the old bytes of the chunk are copied to a file
+// without a name. So a pin leaves no trace on disk after the process has ended. A contents file that its node no longer uses,
+// because the file was truncated or removed, stays in contents/ until its last pin is released.
 //
-// A pin never makes a change fail: if there is no space for the old bytes, the pin is lost and its reader receives
-// ErrPinLost.
+// A pin never makes a change fail: if there is no space for the old bytes, the pin is lost and its reader receives ErrPinLost.
 
 // ErrPinLost means that the old bytes of pinned contents could not be copied, because the disk is full or failing.
 var ErrPinLost = errors.New("old contents could not be copied")
@@ -37,7 +35,7 @@ type pins struct {
 
 	mu       sync.Mutex
 	byNumber map[uint64][]*Pin // pins by the number of their contents file
-	before   disk.File         // file without a name that has the old bytes of changed chunks; nil: nothing was changed yet
+	before   disk.File         // file without a name that has the old bytes of changed chunks; nil if nothing was changed yet
 	end      int64             // length of before in bytes
 }
 
@@ -46,19 +44,19 @@ type Pin struct {
 	l      *Layer
 	number uint64        // number of the contents file; 0: empty or released
 	size   int64         // length of the pinned contents in bytes
-	kept   atomic.Uint64 // ID of the Kept record that the pin belongs to, while the log contains that record; 0: none
+	kept   atomic.Uint64 // ID of the Kept record that the pin belongs to, while the log contains that record; 0 if there is none
 
 	mu    sync.Mutex
 	saved map[int64]int64 // chunk number -> offset of its old bytes in pins.before, for the chunks that were changed since
-	lost  error           // error of later reads, because the old bytes are unavailable or the pin was released; nil: none
+	lost  error           // error of later reads, because the old bytes are unavailable or the pin was released; nil if they are readable
 }
 
 // Size returns the length of the pinned contents in bytes.
 func (p *Pin) Size() int64 { return p.size }
 
-// Freeze calls f at a moment at which neither names nor contents change: every change that was acknowledged before is
-// visible, and no later one is. f pins the contents that are to be read as of this moment, and must not block. Freeze returns
-// an upper bound of the time for which other operations had to wait.
+// Freeze calls f at a moment at which neither names nor contents change: every change that was acknowledged before the moment is
+// visible, and no later change is. The function f pins the contents that are to be read as of this moment, and must not block.
+// Freeze returns an upper bound of the time for which other operations had to wait.
 func (l *Layer) Freeze(f func(r Reader)) (paused time.Duration) {
 	start := time.Now()
 	l.cut.Lock()
@@ -67,8 +65,8 @@ func (l *Layer) Freeze(f func(r Reader)) (paused time.Duration) {
 	return time.Since(start)
 }
 
-// Pin pins the contents of an inode. To pin several files as of the same moment, call it within Freeze; a caller that is
-// notified of every later change may also call it before Freeze.
+// Pin pins the contents of an inode. To pin several files as of the same moment, call Pin within Freeze. A caller that is
+// notified of every later change may also call Pin before Freeze.
 func (l *Layer) Pin(in Inode) *Pin {
 	p := &Pin{l: l, number: in.Content, size: in.Size}
 	if p.number == 0 || p.size == 0 {
@@ -120,8 +118,8 @@ func (p *Pin) Release() {
 	}
 }
 
-// ReadAt reads the contents as they were at the moment of the pin, into b from offset off. It returns io.EOF at the end of
-// the contents, and ErrPinLost if the old bytes are not available.
+// ReadAt reads the contents as they were at the moment of the pin into b, beginning at the offset off. It returns io.EOF at the
+// end of the contents, and ErrPinLost if the old bytes are not available.
 func (p *Pin) ReadAt(b []byte, off int64) (int, error) {
 	if off < 0 {
 		return 0, fmt.Errorf("read pinned contents at offset %d: %w", off, os.ErrInvalid)
@@ -160,9 +158,9 @@ func (p *Pin) ReadAt(b []byte, off int64) (int, error) {
 	return len(want), nil
 }
 
-// restore replaces the chunks in b that were changed since the pin by their old bytes. got is the number of bytes that were
-// read from the contents file. Every chunk is saved before it is changed, so restore, which runs after the read, finds all
-// changed chunks.
+// restore replaces the chunks in b that were changed since the pin by their old bytes. The parameter got is the number of bytes
+// that were read from the contents file. Every chunk is saved before it is changed, so restore, which runs after the read, finds
+// all changed chunks.
 func (p *Pin) restore(b []byte, off int64, got int) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -186,8 +184,8 @@ func (p *Pin) restore(b []byte, off int64, got int) error {
 	return nil
 }
 
-// keep saves the bytes from off to end of the File's contents file for its pins, before they change. The caller holds the
-// lock of the File, and l.cut shared so that no new pin appears.
+// keep saves the bytes between the offsets off and end of the File's contents file for its pins, before these bytes change. The
+// caller holds the lock of the File, and l.cut shared, so that no new pin is made.
 func (f *File) keep(off, end int64) {
 	s := &f.l.pins
 	if s.count.Load() == 0 {
@@ -205,7 +203,7 @@ func (f *File) keep(off, end int64) {
 	}
 }
 
-// keep saves the chunks between off and end that were not saved yet. After a failure the pin is lost.
+// keep saves the chunks between the offsets off and end that were not saved yet. After a failure the pin is lost.
 func (p *Pin) keep(from disk.File, off, end int64) {
 	end = min(end, p.size)
 	p.mu.Lock()
@@ -228,7 +226,7 @@ func (p *Pin) keep(from disk.File, off, end int64) {
 	}
 }
 
-// save copies the chunks from first up to, but not including, next. The caller holds p.mu.
+// save copies the chunks from the number first up to, but not including, next. The caller holds p.mu.
 func (p *Pin) save(from disk.File, first, next int64) error {
 	s := &p.l.pins
 	before, at, err := s.place(p.l, (next-first)*chunk)
@@ -282,7 +280,7 @@ func (s *pins) pinned(number uint64) bool {
 	return len(s.byNumber[number]) > 0
 }
 
-// yield makes the pins of the given contents files lost, so that the files can be removed to free disk space.
+// yield makes the pins of the given contents files lost, so that these files can be removed to free disk space.
 func (s *pins) yield(numbers []uint64) {
 	if s.count.Load() == 0 {
 		return

@@ -12,8 +12,8 @@ import (
 // slice is the maximum number of inodes or puts that one operation handles while it holds the layer's lock.
 const slice = 1000
 
-// janitor does the work of a Layer that no caller waits for, in a goroutine of its own, and compacts the log. It has no
-// lock: the channels wake and stop it, and its work takes the locks of the Layer.
+// janitor does the background work of a Layer in its own goroutine, and compacts the log. It has no lock: channels wake and stop
+// the goroutine, and its work takes the locks of the Layer.
 type janitor struct {
 	l    *Layer
 	wake chan struct{}  // has an element if there may be work
@@ -21,7 +21,7 @@ type janitor struct {
 	busy sync.WaitGroup // counts the goroutines run and findOrphans
 }
 
-// poke wakes the janitor. It does not block.
+// poke wakes the janitor's goroutine. It does not block.
 func (j *janitor) poke() {
 	select {
 	case j.wake <- struct{}{}:
@@ -29,10 +29,10 @@ func (j *janitor) poke() {
 	}
 }
 
-// run does the work that no caller waits for: it drops nodes that could not be dropped at once, removes dead contents
-// files, syncs dirty files and marks them clean, and compacts the log. It sleeps while there is no work.
+// run does the background work: it drops nodes that could not be dropped at once, removes dead contents files, syncs dirty files
+// and marks them clean, and compacts the log. It sleeps while there is no work.
 //
-// After a failed round it waits for a minute. Close stops the janitor and then does a last round of the work.
+// After a failed round, run waits for a minute. Close stops run and then does a last round of the work.
 func (j *janitor) run() {
 	defer j.busy.Done()
 	pause := j.l.o.pause
@@ -61,7 +61,7 @@ func (j *janitor) run() {
 	}
 }
 
-// tidy does one round of the janitor's work. With all it includes the files that were written recently.
+// tidy does one round of the janitor's work. If all is set, it includes the files that were written recently.
 func (j *janitor) tidy(all bool) error {
 	err := j.l.dropForsaken()
 	err = errors.Join(err, j.l.settleDue(all))
@@ -72,7 +72,7 @@ func (j *janitor) tidy(all bool) error {
 	return err
 }
 
-// removeDead removes contents files that no inode names any more. The log record that released them must be on disk first:
+// removeDead removes contents files that no inode names any more. The log record that released these files must be on disk first:
 // otherwise, after power loss, an older record could name a contents file that is missing.
 func (l *Layer) removeDead() error {
 	l.removing.Lock()
@@ -81,7 +81,7 @@ func (l *Layer) removeDead() error {
 	var dead, pinned []uint64
 	for _, number := range append(l.dead, l.pinned...) {
 		if l.pins.pinned(number) {
-			pinned = append(pinned, number) // releasing the last pin wakes the janitor
+			pinned = append(pinned, number) // the release of the last pin wakes the janitor
 		} else {
 			dead = append(dead, number)
 		}
@@ -111,7 +111,8 @@ func (l *Layer) discard(number uint64) {
 	l.janitor.poke()
 }
 
-// removeContents removes contents files and logs their removal. It returns the numbers for which one of the two failed.
+// removeContents removes contents files and logs their removal. It returns the numbers of the files for which the removal or the
+// logging failed.
 func (l *Layer) removeContents(dead []uint64) (left []uint64, err error) {
 	// The records that released these files must be on disk first (see removeDead).
 	if err := l.Sync(); err != nil {
@@ -128,7 +129,7 @@ func (l *Layer) removeContents(dead []uint64) (left []uint64, err error) {
 			}
 			gone = append(gone, number)
 		}
-		e := l.tryUpdate(func(tx *Tx) error { // not Update: on a full disk it would call removeDead, which is running already
+		e := l.tryUpdate(func(tx *Tx) error { // do not call Update: on a full disk it would call removeDead, which is running already
 			for _, number := range gone {
 				tx.batch.ContentGone(number)
 			}
@@ -141,8 +142,8 @@ func (l *Layer) removeContents(dead []uint64) (left []uint64, err error) {
 	return left, err
 }
 
-// withRoom calls do. If do fails for lack of disk space, withRoom removes deleted files that are still on disk and calls do
-// once more. So a program that has just deleted a file can use its space at once.
+// withRoom calls the function do. If do fails for lack of disk space, withRoom removes dead contents files and calls do once
+// more. So a program that has just deleted a file can use the space of this file at once.
 func (l *Layer) withRoom(do func() error) error {
 	err := do()
 	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {

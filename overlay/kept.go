@@ -12,8 +12,8 @@ import (
 	"github.com/artifactfs/artifactfs/overlay/state"
 )
 
-// Kept records a removed or overwritten file or symbolic link that no checkpoint contains yet. The update that removes the
-// file also writes the record, so after a kill or a power cut either both have happened or neither. The contents file is not
+// Kept records a removed or overwritten file or symbolic link that no checkpoint contains yet. The update that removes the file
+// also writes the record, so after a kill or a power cut either both changes have been made or neither. The contents file is not
 // removed while this process holds the Pin, and Open pins the contents of every record that it finds.
 type Kept = state.Kept
 
@@ -23,7 +23,7 @@ const MaxKeptPath = state.MaxKeptPath
 // KeptFile is a Kept record that Open found, with a pin of its contents.
 type KeptFile struct {
 	Kept
-	Pin *Pin // nil for a symbolic link
+	Pin *Pin // pin of the contents; nil for a symbolic link
 }
 
 // PinKept pins the contents of an inode for the Kept record with this ID.
@@ -33,9 +33,9 @@ func (l *Layer) PinKept(in Inode, id uint64) *Pin {
 	return p
 }
 
-// unkeepChanged removes the pin's Kept record from the log if a change at offset off affects the pinned contents. Such a
+// unkeepChanged removes the pin's Kept record from the log if a change at the offset off affects the pinned contents. Such a
 // change is possible if the file has another name or is open. This process can still read the old bytes through the pin, but
-// after its death no process could.
+// after its death no process could read them.
 func (l *Layer) unkeepChanged(p *Pin, off int64) {
 	if off >= p.size {
 		return
@@ -74,7 +74,7 @@ func (s *opening) keptNow(start Start) (found []KeptFile, err error) {
 			return nil, err
 		}
 		if ok && start == PowerLoss {
-			k.Size = info.Size() // the log may have another size of a file that was not synced
+			k.Size = info.Size() // the log may have another size if the file was not synced
 		}
 		if !ok || k.Size == 0 || info.Size() < k.Size || start == PowerLoss && k.Copied {
 			gone = append(gone, k.ID)
@@ -94,7 +94,7 @@ func (s *opening) keptNow(start Start) (found []KeptFile, err error) {
 	})
 }
 
-// Overwrites reports whether writing p at offset off would change bytes that were written before. Writing into a hole does
+// Overwrites reports whether a write of p at the offset off would change bytes that were written before. A write into a hole does
 // not count, because the kernel may write back the end of a new file before its beginning.
 func (f *File) Overwrites(p []byte, off int64) bool {
 	if err := f.rlock(); err != nil {
@@ -120,7 +120,7 @@ func (f *File) Overwrites(p []byte, off int64) bool {
 	return false
 }
 
-// onlyHoles reports whether p differs from the old bytes at offset off only where the file has holes. The caller holds f.mu.
+// onlyHoles reports whether p differs from the old bytes at the offset off only where the file has holes. The caller holds f.mu.
 func (f *File) onlyHoles(old, p []byte, off int64) bool {
 	end := off + int64(len(old))
 	for at := off; at < end; {
@@ -143,16 +143,16 @@ func (f *File) onlyHoles(old, p []byte, off int64) bool {
 	return true
 }
 
-// CopiedWithin reports whether KeepCopy last copied the contents less than within ago.
+// CopiedWithin reports whether the last copy by KeepCopy is younger than the duration within.
 func (f *File) CopiedWithin(within time.Duration) bool {
 	at := f.copied.Load()
 	return at != 0 && f.l.clock()-at < int64(within)
 }
 
-// SetAside gives a file that is about to be truncated to zero a new, empty contents file, and leaves the old one unchanged.
-// It does nothing if the contents are empty or longer than most bytes. In the same update it calls keep with the number and
-// the size of the old contents file. keep pins that file, calls Tx.Keep and returns true; or it returns false, and the file
-// stays as it is.
+// SetAside gives a file that is about to be truncated to zero a new, empty contents file, and leaves the old contents file
+// unchanged. It does nothing if the contents are empty or longer than the number of bytes in most. In the same update it calls
+// the function keep with the number and the size of the old contents file. The function keep either pins the old contents file,
+// calls Tx.Keep and returns true, or it returns false, and the file stays unchanged.
 func (f *File) SetAside(most int64, keep func(tx *Tx, number uint64, size int64) bool) error {
 	l := f.l
 	l.cut.RLock()
@@ -170,7 +170,7 @@ func (f *File) SetAside(most int64, keep func(tx *Tx, number uint64, size int64)
 	if err != nil {
 		return err
 	}
-	data, err := l.contents.create(number) // not l.create: on a full disk that would drop pinned contents to make space
+	data, err := l.contents.create(number) // do not call l.create: on a full disk it would drop pinned contents to make space
 	if err != nil {
 		return err
 	}
@@ -187,21 +187,22 @@ func (f *File) SetAside(most int64, keep func(tx *Tx, number uint64, size int64)
 		l.discard(number)
 		return err
 	}
-	_ = f.data.Close() // an fsync reports write errors; without one, nothing was promised
+	_ = f.data.Close() // an fsync would have reported write errors; without an fsync no durability was promised
 	f.install(number, data, 0, true)
 	f.writes.Store(l.clock())
 	return nil
 }
 
-// KeepCopy copies the contents before they are changed. It does nothing if that was done less than within ago, or if the
-// contents are empty or longer than most bytes. In the update that records the copy it calls keep with the number and the
-// size of the copy. keep pins the copy, calls Tx.Keep and returns true; or it returns false, and the copy is discarded.
+// KeepCopy copies the contents before they are changed. It does nothing if the last copy is younger than the duration within, or
+// if the contents are empty or longer than the number of bytes in most. In the update that records the copy, it calls the
+// function keep with the number and the size of the copy. The function keep either pins the copy, calls Tx.Keep and returns true,
+// or it returns false, and the copy is discarded.
 func (f *File) KeepCopy(within time.Duration, most int64, keep func(tx *Tx, number uint64, size int64) bool) error {
 	l := f.l
 	if f.CopiedWithin(within) {
 		return nil
 	}
-	f.mu.Lock() // no write may change the contents during the copy
+	f.mu.Lock() // lock the file, so that no write changes the contents during the copy
 	defer f.mu.Unlock()
 	if f.CopiedWithin(within) {
 		return nil
@@ -213,12 +214,12 @@ func (f *File) KeepCopy(within time.Duration, most int64, keep func(tx *Tx, numb
 	if f.place != inContent || size == 0 || size > most {
 		return nil
 	}
-	f.copied.Store(l.clock()) // set even if the copy fails: on a full disk, not every write should try again
+	f.copied.Store(l.clock()) // set the time even if the copy fails, because on a full disk not every write should try again
 	number, err := l.newNumber()
 	if err != nil {
 		return err
 	}
-	to, err := l.contents.create(number) // not l.create: on a full disk that would drop pinned contents to make space
+	to, err := l.contents.create(number) // do not call l.create: on a full disk it would drop pinned contents to make space
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/overlay/wal"
 )
 
-// The types and values of package state that callers of the layer use.
+// The types and values below are those of package state that callers of the layer use.
 type (
 	Node     = state.Node
 	Inode    = state.Inode
@@ -31,7 +31,8 @@ var (
 	// ErrBase means that the contents of a file are in the base tree: the caller must read them there, or call CopyUp before
 	// it changes them.
 	ErrBase = errors.New("file has the contents of the base tree")
-	// ErrSourceBase means the same as ErrBase, for the file that CopyRange reads from.
+	// ErrSourceBase means that the contents of the file from which CopyRange reads are in the base tree, as ErrBase means for the
+	// other file.
 	ErrSourceBase = errors.New("source file has the contents of the base tree")
 	// ErrDamaged means that stored bytes differ from those that were written. A damaged overlay can still be opened with
 	// Options.ReadOnly.
@@ -48,8 +49,8 @@ type Options struct {
 	Log *zap.Logger
 	// ReadOnly opens the overlay without writing anything. If the log is damaged, the records before the damage are used.
 	ReadOnly bool
-	// ValidBase reports whether the base tree has a node. After power loss, the log is cut before the first record that names
-	// a base node which does not exist. Nil accepts every node.
+	// ValidBase reports whether the base tree has a node. After power loss, the log is cut before the first record that names a
+	// base node that does not exist. A nil ValidBase accepts every node.
 	ValidBase func(Node) bool
 	// BeforeSync is called before each sync of the log. It syncs the data outside the overlay that log records refer to.
 	BeforeSync func() error
@@ -82,7 +83,7 @@ type Layer struct {
 	log    *zap.Logger
 	wal    *wal.Log      // write-ahead log; nil until open has opened it
 	lock   func()        // releases the lock on the directory
-	counts *lookupCounts // the file with the kernel's lookup counts; nil: lookups are counted in memory only
+	counts *lookupCounts // the file with the kernel's lookup counts; nil if lookups are counted in memory only
 
 	contents *contents
 	files    files
@@ -94,24 +95,24 @@ type Layer struct {
 	removing sync.Mutex // held while dead contents files are removed; taken after File.mu and before rotating
 
 	mu sync.RWMutex
-	// Guarded by mu.
+	// mu guards the fields below.
 	state    *state.Table
 	tx       Tx                // the only update in progress, reused
-	broken   error             // set when log and state differ; all later changes fail with it
+	broken   error             // error with which all changes fail, set when log and state differ; nil if they agree
 	next     uint64            // number of the next contents file
 	dead     []uint64          // contents files to remove
 	pinned   []uint64          // dead contents files that are pinned; removed after their last pin
-	forsaken []Node            // nodes with neither name nor lookups that could not be dropped yet
+	forsaken []Node            // nodes without names and lookups that could not be dropped yet
 	due      map[Node]struct{} // dirty files that the janitor is to sync and mark clean
 	faults   map[Node]error    // errors of background syncs; the next fsync of the file returns the error
 
-	searching atomic.Bool // whether the search for orphaned contents files has yet to complete
+	searching atomic.Bool // whether the search for orphaned contents files is not complete yet
 
 	janitor janitor
 }
 
-// View calls f with a consistent state. f must not block and must not call the layer. Updates wait until f returns;
-// other calls of View run concurrently.
+// View calls the function f with a consistent state. The function must not block and must not call the layer. Updates wait until
+// it returns; other calls of View run concurrently.
 func (l *Layer) View(f func(r Reader)) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -132,7 +133,7 @@ func (l *Layer) Entry(dir Node, name string) (Node, Presence) {
 	return l.state.Entry(dir, name)
 }
 
-// Sync writes every acknowledged change to disk, so that it survives a power cut. It does not write the contents of files;
+// Sync writes every acknowledged change to disk, so that it survives a power cut. It does not write the contents of files, which
 // File.Sync does. Sync waits for the disk. In a read-only layer it does nothing.
 func (l *Layer) Sync() error {
 	if l.o.ReadOnly {

@@ -62,7 +62,7 @@ func createLookupCounts(on disk.FS, path, boot string) (*lookupCounts, error) {
 	return &lookupCounts{file: f}, nil
 }
 
-// openLookupCounts opens the counts file of the previous process. ok is false if the file is missing or was written in
+// openLookupCounts opens the counts file of the previous process. The result ok is false if the file is missing or was written in
 // another boot.
 func openLookupCounts(on disk.FS, path, boot string) (t *lookupCounts, ok bool, err error) {
 	f, err := on.OpenFile(path, os.O_RDWR, 0)
@@ -92,8 +92,8 @@ func (h *lookupHeader) bytes() []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(h)), unsafe.Sizeof(*h))
 }
 
-// memory implements state.Memory: it maps the chunk of counts at offset off. It allocates the disk space first, because
-// counting a lookup cannot report an error.
+// memory implements state.Memory: it maps the chunk of counts at the offset off in bytes. It allocates the disk space first,
+// because a call that counts a lookup cannot return an error.
 func (t *lookupCounts) memory(off int64) ([]byte, error) {
 	off += countsStart
 	// A takeover must not fail on a full disk, so space that was allocated before is not allocated again.

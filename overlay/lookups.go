@@ -31,8 +31,8 @@ func (l *Layer) Release(n Node) {
 	}
 }
 
-// forsake drops a node that has neither a name nor lookups. If the log has no space for that, the janitor tries again. If the
-// process dies first, the next Open drops the node.
+// forsake drops a node that has neither a name nor lookups. If the log has no space for this change, the janitor tries again. If
+// the process dies first, the next Open drops the node.
 func (l *Layer) forsake(n Node) {
 	if l.o.ReadOnly {
 		return

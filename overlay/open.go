@@ -32,7 +32,7 @@ type Start uint8
 
 const (
 	Clean     Start = iota // it was closed, or it is new
-	Killed                 // the process died, but the host kept running
+	Killed                 // the process died, but the host continued to run
 	PowerLoss              // the host went down before Close
 	Rebooted               // it was closed, but the host may have gone down since: contents that were not fsynced may be missing
 )
@@ -84,7 +84,7 @@ func (o *Options) defaults() {
 		o.FS = disk.OS
 	}
 	if o.boot == "" {
-		o.boot, _ = o.FS.BootID() // without a boot ID, every Open is treated as one after a power cut
+		o.boot, _ = o.FS.BootID() // without a boot ID, every Open assumes that the power was cut
 	}
 	if o.pause == 0 {
 		o.pause = time.Second
@@ -100,11 +100,11 @@ func (o *Options) defaults() {
 	}
 }
 
-// opening is the state of one Open: it brings a Layer from the files on disk into use, and corrects what a killed process
-// or a power loss has left. No other goroutine has the Layer then, so it needs no lock.
+// opening is the state of one Open: it makes a Layer from the files on disk, and corrects the state that a killed process or a
+// power loss has left. No other goroutine uses the Layer during Open, so opening needs no lock.
 type opening struct {
 	l   *Layer
-	rec Recovery // what Open returns
+	rec Recovery // result of Open
 }
 
 // open locks the directory, replays the log, recovers the contents and starts the janitor. After an error the caller must
@@ -174,8 +174,8 @@ func (s *opening) open() (Recovery, error) {
 	return s.rec, nil
 }
 
-// markInUse records in the log that the layer is in use. After a takeover the log already contains that record, so markInUse appends
-// nothing: a takeover must succeed even if the disk is full.
+// markInUse records in the log that the layer is in use. After a takeover the log already contains that record, so markInUse
+// appends nothing, because a takeover must succeed even if the disk is full.
 func (s *opening) markInUse(tookOver bool) error {
 	return s.l.update(func(tx *Tx) error {
 		if s.l.state.Counter(counterBoot) != s.bootMark() {
@@ -188,9 +188,9 @@ func (s *opening) markInUse(tookOver bool) error {
 	})
 }
 
-// replay applies one record of the log. If the previous process died on this boot (takeover), the log is complete and every
-// node in it was valid, so the nodes are not checked. Otherwise replay refuses a record that names a node missing from the
-// base tree. For a refused record, Open cuts the log after power loss and otherwise reports damage.
+// replay applies one record of the log. If the previous process died in this boot (takeover), the log is complete and every node
+// in it was valid, so replay does not check the nodes. Otherwise replay refuses a record that names a node missing from the base
+// tree. After a refused record, Open cuts the log if the power was lost, and otherwise reports damage.
 func (s *opening) replay(record []byte, _ int64) error {
 	if s.l.counts != nil {
 		if err := s.l.state.Replay(record); err != nil {
@@ -220,7 +220,8 @@ func (s *opening) started(found wal.Recovery) Start {
 		return Clean
 	case !found.PowerLost && mark == s.bootMark():
 		return Killed
-	// The counter is 0, so the last process closed the layer, or died at the very end of Close, or died in Open before markInUse.
+	// The counter is 0 in three cases: the last process closed the layer, died at the very end of Close, or died in Open before
+	// markInUse.
 	case !found.PowerLost && mark == 0:
 		return Rebooted
 	}
@@ -247,8 +248,8 @@ func (s *opening) makeDirectories() error {
 		}
 	}
 	if made {
-		// After an fsync of a file, the file must be found after a power cut. So the directories that lead to it must survive
-		// one as well.
+		// A file that was synced by fsync must be found after a power cut. So the directories that lead to the file must also
+		// survive a power cut.
 		for _, dir := range []string{s.l.dir, filepath.Dir(s.l.dir)} {
 			if err := s.l.o.FS.SyncDir(dir); err != nil {
 				return err

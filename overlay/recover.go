@@ -7,13 +7,13 @@ import (
 	"github.com/artifactfs/artifactfs/overlay/state"
 )
 
-// recover makes the state, which was replayed from the log, agree with the contents files. It returns the set of contents
-// files that have an owner; all other contents files may be orphans. A nil set means that no search for orphans is needed.
+// recover makes the state, which was replayed from the log, agree with the contents files. It returns the set of contents files
+// that have an owner; all other contents files may be orphans. A nil set means that no search for orphans is needed.
 //
-// After Close nothing needs to be done. After a kill the log is complete, and the kernel has every byte that was written:
-// only the sizes of dirty inodes are outdated. After power loss the log and the contents files may have reached the disk up
-// to different points in time, so every contents file is checked. The same holds if the host went down after Close: Close
-// writes the sizes to the log, but does not sync the contents.
+// After Close, recover has nothing to do. After a kill the log is complete, and the kernel has every byte that was written: only
+// the sizes of dirty inodes are outdated. After power loss the log and the contents files may have reached the disk up to
+// different points in time, so every contents file is checked. The contents files are also checked if the host went down after
+// Close, because Close writes the sizes to the log but does not sync the contents.
 func (s *opening) recover() (owned map[uint64]struct{}, err error) {
 	owned = map[uint64]struct{}{}
 	var doubtful []Inode
@@ -64,8 +64,7 @@ func (s *opening) recover() (owned map[uint64]struct{}, err error) {
 	if err := s.l.o.FS.SyncDir(s.l.contents.dir); err != nil {
 		return nil, err
 	}
-	// The log record was written first: if the files were moved before it, the log could still name a contents file that is
-	// missing.
+	// Write the log record first: if the files were moved before it, the log could still name a contents file that is missing.
 	for _, number := range lost {
 		if err := s.l.contents.lose(number); err != nil {
 			return nil, err
@@ -75,13 +74,13 @@ func (s *opening) recover() (owned map[uint64]struct{}, err error) {
 	return owned, nil
 }
 
-// correct corrects inodes whose contents files may differ from the log's record of them. It appends to *lost the contents
-// files that must be moved to lost+found.
+// correct corrects inodes whose contents files may differ from the records in the log. It appends to *lost the contents files
+// that must be moved to lost+found.
 //
-// After power loss an unsettled contents file of a base node is not trusted: the node has the base tree's contents again, and
-// the file is moved to lost+found. If the contents file of an own node is missing after the host went down, the file becomes
+// After power loss an unsettled contents file of a base node is not trusted: the node has the base tree's contents again, and the
+// contents file is moved to lost+found. If the contents file of an own node is missing after the host went down, the file becomes
 // empty, because a new file without an fsync need not survive. In all other cases a missing contents file is reported as a
-// problem, and reading the file fails with ErrDamaged.
+// problem, and reading the file returns ErrDamaged.
 func (s *opening) correct(inodes []Inode, lost *[]uint64) error {
 	var corrected []put
 	for _, old := range inodes {
@@ -154,8 +153,8 @@ func (s *opening) knows(n Node) bool {
 	return s.l.o.Knows(n)
 }
 
-// readDirtySizes sets the sizes of dirty inodes to those of their contents files during a takeover. It logs nothing, and the
-// inodes stay dirty. Their times are left alone, because the kernel has the current ones.
+// readDirtySizes sets the sizes of dirty inodes to the sizes of their contents files during a takeover. It logs nothing, and the
+// inodes stay dirty. It does not change the times of the inodes, because the kernel has the current times.
 func (s *opening) readDirtySizes(doubtful []Inode) error {
 	s.l.contents.doubt()
 	var b state.Batch
@@ -176,7 +175,7 @@ func (s *opening) readDirtySizes(doubtful []Inode) error {
 	return s.l.state.Apply(b.Bytes())
 }
 
-// countLookups starts to count the kernel's lookups. With tookOver it continues the counts of the previous process.
+// countLookups starts to count the kernel's lookups. If tookOver is set, it continues the counts of the previous process.
 func (s *opening) countLookups(tookOver bool) (err error) {
 	if s.l.o.ReadOnly || s.l.o.still {
 		return s.l.state.Count(nil)

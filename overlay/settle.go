@@ -12,7 +12,7 @@ func (l *Layer) settleLater(n Node) {
 	l.janitor.poke()
 }
 
-// settleDue syncs the dirty files that were not written recently, or with all every dirty file, and marks their inodes clean.
+// settleDue syncs the dirty files that were not written recently, or all dirty files if all is set, and marks their inodes clean.
 // After a failure it continues with the other files and returns the last error.
 func (l *Layer) settleDue(all bool) error {
 	l.mu.RLock()
@@ -38,12 +38,12 @@ func (l *Layer) settleDue(all bool) error {
 	return failed
 }
 
-// settle syncs the contents of a file if the file is unsettled, and appends its node to *calm: the nodes whose inodes may be
+// settle syncs the contents of a file if the file is unsettled, and appends its node to *calm, the nodes whose inodes may be
 // marked clean. It does nothing if the file was written recently, unless all is set.
 func (l *Layer) settle(n Node, all bool, calm *[]Node) error {
 	f := l.File(n)
 	defer f.Done()
-	// writes is 0 if no File was kept open: then the file was not written recently.
+	// writes is 0 if no File was kept open, which means that the file was not written recently.
 	rest := time.Duration(l.clock() - f.writes.Load())
 	if !all && rest < l.o.quiet {
 		return nil
@@ -106,8 +106,8 @@ func (f *File) settled() error {
 	})
 }
 
-// clean logs the sizes of dirty inodes and marks the inodes clean. A write that runs at the same time notices this and marks
-// its inode dirty again.
+// clean logs the sizes of dirty inodes and marks the inodes clean. A write that runs at the same time notices the change and
+// marks its inode dirty again.
 func (l *Layer) clean(nodes []Node) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -131,12 +131,12 @@ func (l *Layer) clean(nodes []Node) error {
 	return err
 }
 
-// Sync works like fsync(2): if it returns nil, contents, inode and names survive a power cut. If an earlier background sync
-// of the file failed, Sync returns that error once, because the kernel does not report it a second time.
+// Sync works like fsync(2): if it returns nil, contents, inode and names survive a power cut. If an earlier background sync of
+// the file failed, Sync returns that error once, because the kernel does not report the error a second time.
 //
-// Sync writes in this order: the contents, the name of the contents file, the record in the log that the contents are on
-// disk, and the log itself. That record must not precede the contents, because after power loss a file without the unsettled
-// flag keeps its contents file.
+// Sync writes in this order: the contents, the name of the contents file, the record in the log that the contents are on disk,
+// and the log itself. That record must not precede the contents, because after power loss a file without the unsettled flag keeps
+// its contents file.
 func (f *File) Sync() error {
 	l := f.l
 	if l.o.ReadOnly {
@@ -157,7 +157,8 @@ func (f *File) Sync() error {
 		err = f.settled()
 	} else {
 		l.mu.Lock()
-		// The caller receives the error. A later background sync would succeed without reason (see distrust).
+		// The caller receives the error, so do not sync the file in the background: that sync would succeed although bytes may be
+		// lost (see distrust).
 		delete(l.due, f.node)
 		l.mu.Unlock()
 	}

@@ -43,7 +43,7 @@ func (l *Layer) uncounted() (n Node, isThere bool) {
 	return n, ok && n.Own() && in.Nlink > 0
 }
 
-// Uncounted returns the node that Tx.Uncount excluded, with or without a name; 0: none.
+// Uncounted returns the node that Tx.Uncount excluded, with or without a name, or 0 if there is none.
 func (r Reader) Uncounted() Node { return Node(r.t.Counter(counterUncounted)) }
 
 // Changed returns the number of paths that differ from the base tree: new, removed and moved names, and files of the base
@@ -57,13 +57,13 @@ func (l *Layer) Changed() int64 {
 		changed--
 	}
 	l.state.EachInode(func(in Inode) bool {
-		// Directories are left out: a directory of the base tree has an inode as soon as an entry in it changes.
+		// Directories are left out, because a directory of the base tree has an inode as soon as an entry in it changes.
 		if !in.Node.Own() && in.Nlink > 0 && in.Mode&syscall.S_IFMT != syscall.S_IFDIR {
 			changed++
 		}
 		return true
 	})
-	// A moved file of the base tree is counted once, by its name, so the count by its inode is taken back.
+	// A moved file of the base tree counts once, by its name, so subtract the count by its inode.
 	l.state.EachDir(func(dir Node) bool {
 		l.state.ReadDir(dir, 0, func(_ string, n Node, _ uint64) bool {
 			if n == 0 || n.Own() {

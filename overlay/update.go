@@ -11,7 +11,7 @@ import (
 	"github.com/artifactfs/artifactfs/overlay/state"
 )
 
-// Reader reads the state from memory. It must not be used after the View or Update that it was passed to has returned.
+// Reader reads the state from memory. It must not be used after the View or Update to which it belongs has returned.
 type Reader struct{ t *state.Table }
 
 // Inode returns the layer's inode of a node, and false if the layer has none.
@@ -20,7 +20,7 @@ func (r Reader) Inode(n Node) (Inode, bool) { return r.t.Inode(n) }
 // Entry returns the layer's entry for a name in dir: unknown, hidden, or present with its node.
 func (r Reader) Entry(dir Node, name string) (Node, Presence) { return r.t.Entry(dir, name) }
 
-// ReadDir calls emit for the layer's entries in dir that follow the cookie after (0: from the start), until emit returns
+// ReadDir calls emit for the layer's entries in dir that follow the cookie after (0 means from the start), until emit returns
 // false. The name is valid until emit returns. Cookies are below 1<<49 and stay valid while entries are added and removed.
 func (r Reader) ReadDir(dir Node, after uint64, emit func(cookie uint64, name string, n Node, p Presence) bool) {
 	r.t.ReadDir(dir, after, func(name string, n Node, cookie uint64) bool {
@@ -34,8 +34,8 @@ func (r Reader) ReadDir(dir Node, after uint64, emit func(cookie uint64, name st
 // EachDir calls emit for every node that has entries, until emit returns false.
 func (r Reader) EachDir(emit func(dir Node) bool) { r.t.EachDir(emit) }
 
-// Names calls emit for every name of n in the layer, until emit returns false. It visits at most the given number of entries
-// and returns how many it visited. If the result equals most, n may have more names.
+// Names calls emit for every name of n in the layer, until emit returns false. It visits at most the number of entries in the
+// parameter most, and returns the number of visited entries. If the result equals most, n may have more names.
 func (r Reader) Names(n Node, most int64, emit func(dir Node, name string) bool) (looked int64) {
 	r.t.EachDir(func(dir Node) bool {
 		more := true
@@ -68,14 +68,14 @@ func (r Reader) Xattrs(n Node) []string { return r.t.Xattrs(n) }
 // EachInode calls emit for every inode of the layer, until emit returns false.
 func (r Reader) EachInode(emit func(Inode) bool) { r.t.EachInode(emit) }
 
-// Request reports whether an update was made for the kernel request with this ID, and returns the node that the update
-// created; 0: none.
+// Request reports whether an update was made for the kernel request with this ID, and returns the node that the update created,
+// or 0 if it created none.
 func (r Reader) Request(id uint64) (made Node, ok bool) { return r.t.Request(id) }
 
 // Lookups returns the kernel's lookup count of an own node.
 func (r Reader) Lookups(n Node) uint64 { return r.t.Lookups(n) }
 
-// Tx is an update in progress. It reads entries as they were before the update, but inodes with the changes that this update
+// Tx is an update in progress. It reads entries as they were before the update. It reads inodes with the changes that this update
 // has made so far.
 type Tx struct {
 	Reader
@@ -86,7 +86,7 @@ type Tx struct {
 	nodes []Node   // nodes reserved by NewNode, released if the update fails
 	dead  []uint64 // contents files that this update makes dead
 
-	request uint64 // kernel request that the update is for; 0: none
+	request uint64 // kernel request for which the update is made; 0 if there is none
 	// made is the node that the request created.
 	made Node
 }
@@ -97,7 +97,7 @@ type put struct {
 	in, old Inode
 	existed bool // whether the layer had the inode before the update
 	logSize bool // log the size even if it equals that in the state, because the log may contain another size
-	settled bool // the update clears the inode's dirty mark
+	settled bool // whether the update clears the inode's dirty mark
 }
 
 // Update calls f and applies all changes that f requested on tx, atomically: they are made if and only if Update returns nil.
