@@ -22,7 +22,9 @@ const (
 	defaultConnect = 15 * time.Second
 	backoffFirst   = 100 * time.Millisecond // first pause before a retry
 	backoffMost    = 5 * time.Second        // longest pause before a retry
-	waitMost       = 2 * time.Minute        // maximum pause that the server may ask for; for a longer pause the error is returned to the caller
+	// waitMost is the maximum pause for which the client waits if the server asks for it. After a request for a longer pause,
+	// the error is returned to the caller.
+	waitMost = 2 * time.Minute
 )
 
 // carrier exchanges messages with a server over one kind of connection: web for HTTP, lanes for ssh, git:// and local
