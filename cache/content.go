@@ -12,7 +12,7 @@ import (
 type Content struct {
 	file *os.File
 	// segment is the segment that contains the blob. It is held until Release, so that its file stays open.
-	segment  *segment // nil if the blob has a file of its own
+	segment  *segment // nil if the blob is stored in a big file
 	off      int64    // offset of the contents in file, in bytes
 	size     int64    // size of the contents in bytes
 	released atomic.Bool

@@ -29,7 +29,7 @@ func (d *Dir) FillIndex(o IndexOptions, size func(e index.Entry) (int64, bool)) 
 	return done, nil
 }
 
-// fillIndex does what FillIndex describes. FillIndex adds the path to its errors.
+// fillIndex does the work of FillIndex, which adds the path to the errors.
 func (d *Dir) fillIndex(o IndexOptions, size func(e index.Entry) (int64, bool)) (bool, error) {
 	path := filepath.Join(d.path, "index")
 	before, err := os.Stat(path)

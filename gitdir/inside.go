@@ -144,7 +144,7 @@ func (o Options) hook(path, name string) (at, target, command string) {
 	return at, o.Monitor, command
 }
 
-// isPlace reports whether a line of the configuration file is one of those that setPlaces writes.
+// isPlace reports whether setPlaces writes this line of the configuration file.
 func isPlace(line string) bool {
 	line = strings.TrimSpace(line)
 	for _, prefix := range []string{"worktree =", "[include]", "path = " + loginsConfig, "[includeIf ", "uploadpack ="} {

@@ -32,7 +32,7 @@ type File struct {
 	marked atomic.Bool  // whether the inode is marked dirty in the log
 	synced atomic.Bool  // whether the directory entry of the contents file is on disk
 	writes atomic.Int64 // monotonic time of the last write, in nanoseconds
-	copied atomic.Int64 // monotonic time of the last KeepCopy, in nanoseconds; 0: never
+	copied atomic.Int64 // monotonic time of the last KeepCopy, in nanoseconds; 0 if there was none
 }
 
 // place is the location of a file's bytes.

@@ -39,10 +39,10 @@ type pins struct {
 	end      int64             // length of before in bytes
 }
 
-// Pin gives read access to a contents file as it was at one moment.
+// Pin is the right to read a contents file as it was at one moment.
 type Pin struct {
 	l      *Layer
-	number uint64        // number of the contents file; 0: empty or released
+	number uint64        // number of the contents file; 0 if the contents are empty or the pin was released
 	size   int64         // length of the pinned contents in bytes
 	kept   atomic.Uint64 // ID of the Kept record that the pin belongs to, while the log contains that record; 0 if there is none
 

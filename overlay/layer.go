@@ -67,10 +67,10 @@ type Options struct {
 	FS disk.FS
 
 	boot  string        // boot ID of the host; set by tests
-	pause time.Duration // time for which the janitor collects work before it starts a round; 0: one second
-	quiet time.Duration // time from the last write to a dirty file until the janitor syncs it; 0: three seconds
+	pause time.Duration // time for which the janitor collects work before it starts a round; 0 means one second
+	quiet time.Duration // time from the last write to a dirty file until the janitor syncs it; 0 means three seconds
 	still bool          // run nothing in the background; set by Check
-	idle  int           // maximum number of idle Files that stay open; 0: maxIdle
+	idle  int           // maximum number of idle Files that stay open; 0 means maxIdle
 }
 
 // Dirty reports whether the contents file of an inode may be larger or have a later mtime than the inode records.

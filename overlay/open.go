@@ -20,10 +20,10 @@ import (
 const (
 	// counterContents is an upper bound of the contents file numbers in use.
 	counterContents = state.CounterContents
-	// counterBoot identifies the boot of the host in which the layer was last opened and recovered (bootMark); 0: the layer
-	// was closed and had no unfinished work.
+	// counterBoot identifies the boot of the host in which the layer was last opened and recovered (bootMark). It is 0 if the
+	// layer was closed and had no unfinished work.
 	counterBoot = state.CounterUser
-	// counterUncounted is the node of the file that Stats and Changed leave out (Tx.Uncount); 0: none.
+	// counterUncounted is the node of the file that Stats and Changed leave out (Tx.Uncount), or 0 if there is none.
 	counterUncounted = state.CounterUser + 1
 )
 
@@ -31,10 +31,12 @@ const (
 type Start uint8
 
 const (
-	Clean     Start = iota // it was closed, or it is new
+	Clean     Start = iota // the overlay was closed, or it is new
 	Killed                 // the process died, but the host continued to run
 	PowerLoss              // the host went down before Close
-	Rebooted               // it was closed, but the host may have gone down since: contents that were not fsynced may be missing
+	// Rebooted means that the overlay was closed, but that the host may have gone down since: contents without an fsync may be
+	// missing.
+	Rebooted
 )
 
 // Recovery is the result of Open: the state that it found and the repairs that it made.
@@ -42,7 +44,7 @@ type Recovery struct {
 	Start    Start
 	Records  int64    // number of records in the log
 	Cut      int64    // bytes cut from the end of the log
-	SavedTo  string   // file that the cut bytes were saved to; "": none
+	SavedTo  string   // file in which the cut bytes were saved, or ""
 	Problems []string // descriptions of the problems that were found, for the user
 	TookOver bool     // whether the lookup counts of the previous process were continued
 	// Kept lists the removed and overwritten files that no checkpoint contains yet.
@@ -136,7 +138,7 @@ func (s *opening) open() (Recovery, error) {
 		s.rec.Problems = append(s.rec.Problems, found.Damage.Error())
 	}
 	s.rec.Start = s.started(found)
-	if s.rec.Start == Rebooted && continued { // another process on this boot had opened the layer and completed its recovery
+	if s.rec.Start == Rebooted && continued { // another process had opened the layer in this boot, and completed the recovery
 		s.rec.Start = Killed
 	}
 	s.rec.TookOver = continued && s.rec.Start != PowerLoss

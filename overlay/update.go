@@ -100,10 +100,10 @@ type put struct {
 	settled bool // whether the update clears the inode's dirty mark
 }
 
-// Update calls f and applies all changes that f requested on tx, atomically: they are made if and only if Update returns nil.
-// f must not block and must not call the layer. If the log has no space, Update frees some and calls f a second time with a
-// new Tx. It waits for the layer's lock, and for the disk if the log must grow. It returns an error of f unchanged, and EROFS
-// for a read-only layer.
+// Update calls the function f and applies all changes that f requested on tx, atomically: they are made if and only if Update
+// returns nil. The function must not block and must not call the layer. If the log has no space, Update frees some and calls f a
+// second time with a new Tx. It waits for the layer's lock, and for the disk if the log must grow. It returns an error of f
+// unchanged, and EROFS for a read-only layer.
 func (l *Layer) Update(f func(tx *Tx) error) error {
 	return l.withRoom(func() error { return l.tryUpdate(f) })
 }
@@ -145,9 +145,9 @@ func (tx *Tx) reset(l *Layer) {
 	tx.request, tx.made = 0, 0
 }
 
-// commit appends the changes to the log, then applies them to the state. If the process dies in between, the next Open
-// replays the record, so the change is made although the kernel received no reply. After an error of the log both are
-// unchanged.
+// commit appends the changes to the log, then applies them to the state. If the process dies between these steps, the next Open
+// replays the record, so the change is made although the kernel received no reply. If the log returns an error, both the log and
+// the state are unchanged.
 func (tx *Tx) commit() error {
 	l := tx.l
 	tx.encode()
@@ -158,7 +158,7 @@ func (tx *Tx) commit() error {
 		return fmt.Errorf("append to the overlay's log: %w", err)
 	}
 	if err := l.state.Apply(tx.batch.Bytes()); err != nil {
-		// The log now contains a change that the state does not have. Only a bug leads here.
+		// The log now contains a change that the state does not have. This happens only because of a bug.
 		l.broken = fmt.Errorf("apply change to the overlay: %w: %w", err, ErrDamaged)
 		return l.broken
 	}
@@ -250,8 +250,8 @@ func (tx *Tx) PutInode(in Inode) {
 	}
 	in.Size, in.Content, in.Flags = cur.Size, cur.Content, cur.Flags
 	if in.Flags&state.FlagDirty != 0 && in.Mtime != cur.Mtime {
-		// After a kill, recovery gives a dirty inode the mtime of its contents file if that is later. The time set here must
-		// win, so the inode becomes clean.
+		// After a kill, recovery gives a dirty inode the mtime of its contents file if that mtime is later. The time that is set
+		// now must have precedence, so mark the inode clean.
 		in.Flags &^= state.FlagDirty
 		p := tx.put(in)
 		p.logSize, p.settled = true, true
@@ -260,7 +260,7 @@ func (tx *Tx) PutInode(in Inode) {
 	tx.put(in)
 }
 
-// put adds in to the inodes that commit writes. It replaces an earlier put of the same node.
+// put adds the inode in to the inodes that commit writes. It replaces an earlier put of the same node.
 func (tx *Tx) put(in Inode) *put {
 	for i := range tx.puts {
 		if tx.puts[i].in.Node == in.Node {
@@ -284,8 +284,8 @@ func (tx *Tx) Hide(dir Node, name string) { tx.batch.Hide(dir, name) }
 // ClearEntry removes the layer's entry for name in dir, so that the base tree's entry is used.
 func (tx *Tx) ClearEntry(dir Node, name string) { tx.batch.ClearEntry(dir, name) }
 
-// Request records the kernel request that the update is for, and the node that the request creates; 0: none. The request is
-// stored only if the update changes something, because a request that changes nothing can be repeated.
+// Request records the kernel request for which the update is made, and the node that the request creates, or 0 if it creates
+// none. The request is stored only if the update changes something, because a request that changes nothing can be repeated.
 func (tx *Tx) Request(id uint64, made Node) { tx.request, tx.made = id, made }
 
 // Uncount excludes a new file of the layer from the results of Changed and Stats. Only one file can be excluded.
@@ -308,7 +308,7 @@ func (tx *Tx) drop(in Inode) {
 	}
 }
 
-// errGone returns the error for a node that the layer does not have (any more). It wraps fs.ErrNotExist and ESTALE.
+// errGone returns the error for a node that the layer does not have. The error wraps fs.ErrNotExist and ESTALE.
 func errGone(n Node) error {
 	return fmt.Errorf("find node %d in the overlay: %w: %w", n, fs.ErrNotExist, syscall.ESTALE)
 }

@@ -129,7 +129,7 @@ func readRenames(r *bufio.Reader, each func(old, new string) error) error {
 	for {
 		token, err := r.ReadString(0)
 		if err != nil {
-			// Output that is cut off ends only the prediction. The request is answered nevertheless.
+			// Output that is cut off ends only the prediction. The request itself is still answered.
 			return nil
 		}
 		if !strings.HasPrefix(token, ":") {

@@ -32,7 +32,7 @@ const (
 	firstRange = 8000
 )
 
-// walkOptions are the options of log and similar commands that select commits and that control what is shown of them.
+// walkOptions are the options of log and similar commands that select commits and that control the output about each commit.
 var walkOptions = options{
 	keep: []string{
 		"--all", "--branches", "--tags", "--remotes", "--glob", "--exclude", "--not", "--merges", "--no-merges", "--first-parent",

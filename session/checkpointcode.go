@@ -117,7 +117,7 @@ func ParseCheckpoint(f object.Format, id object.ID, content []byte) (Checkpoint,
 	}
 	p.Session, p.Lane, p.Branch, p.Reason =
 		trailers[trailerSession], trailers[trailerLane], trailers[trailerBranch], Reason(trailers[trailerReason])
-	// If the subject is the one that Encode adds in place of a message, the user wrote no message.
+	// If the subject is that of autoSubject, which Encode writes in place of a message, the user wrote no message.
 	if message != autoSubject(p.Reason) {
 		p.Message = message
 	}

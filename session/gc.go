@@ -31,7 +31,7 @@ type GCOptions struct {
 	Keep    Retention // rule that decides which checkpoints to keep
 	Now     time.Time // time that ages are measured from
 	Writer  Writer    // the caller; GC keeps all checkpoints of lanes that other writers hold or may hold
-	DryRun  bool      // report what would be dropped, and change nothing
+	DryRun  bool      // report the checkpoints that would be dropped, and change nothing
 }
 
 // GCResult is the result of GC.

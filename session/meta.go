@@ -48,7 +48,7 @@ type Lane struct {
 // Writer identifies the daemon that makes the checkpoints of a lane by its state directory, machine and process. The
 // method Life reports whether the process still runs, if it is on the same machine.
 type Writer struct {
-	Machine string `json:"machine"` // keyed hash of machine-id(5); "": not known
+	Machine string `json:"machine"` // keyed hash of machine-id(5); "" if unknown
 	Host    string `json:"host"`    // hostname, for people
 	Boot    string `json:"boot"`    // boot ID of that machine
 	State   string `json:"state"`   // random name of the state directory (writerFile)

@@ -26,7 +26,7 @@
 //	refs/afs/restored/SESSION/ULID      trees of restored checkpoints (RestoredRef)
 //	refs/afs/kept/SESSION/ULID          old tips of branches that were rewritten or removed
 //	refs/afs/diverged/SESSION/...       branches, tags and notes that another session has moved on the session remote (DivergedRef)
-//	refs/afs/transcript/SESSION         records of what was done in the session: prompts, answers, commands (TranscriptRef)
+//	refs/afs/transcript/SESSION         records of the work in the session: prompts, answers, commands (TranscriptRef)
 //	refs/afs/facts/SESSION              facts and handoff, texts for those who resume the session (FactsRef)
 //	refs/heads/*, refs/tags/*, refs/notes/*   the user's refs with their names in the mount; Layout maps these to a session remote
 package session
@@ -81,7 +81,7 @@ const DivergedPrefix = Prefix + "diverged/"
 // agent that resumes the session.
 func FactsRef(session string) string { return Prefix + "facts/" + session }
 
-// TranscriptRef returns the name of the ref that stores the transcript of a session, the record of what was done in it.
+// TranscriptRef returns the name of the ref that stores the transcript of a session: prompts, answers and commands.
 func TranscriptRef(session string) string { return Prefix + "transcript/" + session }
 
 // Reason is the reason why a checkpoint was made. It is stored in the checkpoint's commit message.

@@ -14,7 +14,7 @@
 //     instead.
 //   - The supervisor never opens, stats or holds a file in a mount, and neither do workers before they serve. Otherwise an
 //     exec, which closes descriptors, could wait for a worker, because closing a file of a mount does.
-//   - The supervisor may be lost as well. Under a service manager, the manager's descriptor store also has the descriptors.
+//   - The supervisor may be lost, too. Under a service manager, the manager's descriptor store also has the descriptors.
 //     Without one, the worker starts a new supervisor and hands everything over to it.
 //
 // The state belongs to one goroutine, in the method run. Other goroutines only send events to it, and it waits for nothing
@@ -53,8 +53,8 @@ const (
 	// A worker that crashes within hastyTime after it began to serve probably crashes because of the state that it took over.
 	hastyTime = time.Second
 
-	// A worker that the host does not schedule is not replaced, because its successor would wait for a processor or for
-	// memory as well. After starvedFactor times the watchdog's limit it is replaced nevertheless, because the measurement of
+	// A worker that the host does not schedule is not replaced, because its successor would also wait for a processor or for
+	// memory. After starvedFactor times the watchdog's limit the worker is replaced nevertheless, because the measurement of
 	// its waiting time may be wrong.
 	starvedFactor = 20
 	// mostPatience is the maximum number of times that the time limits are doubled. They are doubled once for each of the last

@@ -29,7 +29,7 @@ type worker struct {
 	version   string
 	waiting   bool      // whether the worker is ready for the order to serve
 	orderedAt time.Time // time at which the order to serve was sent
-	readyAt   time.Time // time at which the worker began to serve; zero: it does not serve yet
+	readyAt   time.Time // time at which the worker began to serve; zero if it does not serve yet
 	endedAt   time.Time // time at which its end was handled and the search for its successor began
 
 	silence  time.Duration // time since the last sign of life

@@ -15,7 +15,7 @@ import (
 // A command is normally sent after the server's capabilities are known, which costs a new Remote one more round trip.
 // Most servers have the same capabilities, so over HTTP one command can be sent ahead: on a second connection, at the
 // same time as the request for the capabilities. The first call that needs this command uses the answer. The command is
-// sent again in the normal way if the server differs from what was assumed (protocol v0, only plain files, no filters,
+// sent again in the normal way if the server does not have the assumed capabilities (protocol v0, only plain files, no filters,
 // another hash), if it demands a login, or if it redirects.
 
 // aheadPatience is the time after the arrival of the capabilities for which the client waits for the answer to a command sent

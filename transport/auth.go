@@ -44,7 +44,7 @@ type authenticator struct {
 	user        string
 	secret      string
 	pass        bool          // whether the URL has a password, which may be empty
-	own         bool          // whether the server is the one that the user named
+	own         bool          // whether the user named this server, which is not the target of a redirect
 	helperToken chan struct{} // holds one token, and the goroutine that has put it there may run credential helpers
 
 	mu sync.Mutex

@@ -24,7 +24,7 @@ const (
 	connBuffer   = 64 << 10
 )
 
-// newTransport returns the HTTP client of a remote and the dialer that it uses. The dialer replaces the one of net/http
+// newTransport returns the HTTP client of a remote and the dialer that it uses. The dialer replaces that of net/http,
 // so that a connection can be opened before it is needed.
 func (n *connector) newTransport(set endpoint.HTTPSettings) (*http.Transport, *webDialer, error) {
 	proxy, err := proxyFunc(set)

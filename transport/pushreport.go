@@ -44,7 +44,7 @@ type Rejected struct {
 func (e *Rejected) Error() string { return "server rejected " + e.Ref + ": " + e.Text }
 
 // rejectKind classifies the texts that git's receive-pack sends. The protocol has no error codes. An unknown text is
-// RejectOther, after which the caller can list the refs to find out what happened.
+// RejectOther, after which the caller can list the refs to see which updates were made.
 func rejectKind(text string) RejectKind {
 	if strings.HasSuffix(text, "hook declined") { // "hook declined", "pre-receive hook declined", "protected branch hook declined"
 		return RejectHook

@@ -46,7 +46,7 @@ type carrier interface {
 	close()
 }
 
-// commandKind states what a command reads on the server: objects or refs.
+// commandKind is the kind of data that a command reads on the server: objects or refs.
 type commandKind uint8
 
 const (

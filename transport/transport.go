@@ -51,7 +51,7 @@ type Options struct {
 	Log        *zap.Logger   // may be nil
 }
 
-// Capabilities describes what a server supports.
+// Capabilities lists the features that a server supports.
 type Capabilities struct {
 	Format     object.Format
 	Filter     bool   // the server supports fetch filters such as blob:none

@@ -321,7 +321,7 @@ func (h *web) judge(c call, res *http.Response) error {
 			return nil
 		}
 		if kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type")); kind == "text/html" && c.method == http.MethodGet {
-			return fmt.Errorf("%w: server answered with an HTML page", ErrNotFound) // it is often a login page
+			return fmt.Errorf("%w: server answered with an HTML page", ErrNotFound) // an HTML page is often a login page
 		}
 		if c.service == receivePack && c.method == http.MethodGet {
 			return fmt.Errorf("%w: server answered with content type %s", ErrNoPush, plain([]byte(res.Header.Get("Content-Type"))))

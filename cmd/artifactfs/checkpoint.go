@@ -232,7 +232,7 @@ func warnDiverged(a *cli.App, verb, dir, remote string, refs []control.DivergedR
 	}
 }
 
-// divergedText returns the reason why a ref could not be updated on the session remote, and what the user can do.
+// divergedText returns the reason why a ref could not be updated on the session remote, and a hint for the user.
 func divergedText(d control.DivergedRef, remote string) (cause, hint string) {
 	switch {
 	case d.BlockedBy != "":

@@ -46,8 +46,8 @@ func printVersion(a *cli.App) error {
 // versionReport is the output of `version --json`.
 type versionReport struct {
 	Version  string `json:"version"`
-	Commit   string `json:"commit"` // "": unknown
-	Date     string `json:"date"`   // time of the commit, RFC 3339; "": unknown
+	Commit   string `json:"commit"` // commit ID; "" if unknown
+	Date     string `json:"date"`   // time of the commit in RFC 3339; "" if unknown
 	Go       string `json:"go"`
 	Platform string `json:"platform"`
 	Protocol int    `json:"protocol"`

@@ -38,7 +38,7 @@ func (c *Capturer) nothingNew(ctx context.Context, s *shot, last session.Checkpo
 	if err != nil {
 		return false, err
 	}
-	// The last object that EncodeState returns is the commit, the one before that is the commit's root tree.
+	// The last object that EncodeState returns is the commit, and the object before it is the commit's root tree.
 	tree := objects[len(objects)-2].ID
 	if tree == info.Tree && slices.Equal(info.Parents, s.state.parents) {
 		return true, nil

@@ -1,9 +1,9 @@
 // Package mirror reads sessions of a session remote without mounting them and without storing anything permanently.
 //
 // A Mirror is a bare repository in a temporary directory. Each method fetches one part of the sessions, usually with one request,
-// so that a caller fetches only what it needs: the descriptions of sessions (Find), their checkpoints (Checkpoints), the trees of the
-// checkpoints (Trees), the base tree (Base), and contents (Contents). The history of the mounted remote is not fetched, because
-// the base commit of a session is sent to the server as a have.
+// so that a caller fetches only the parts that it needs: the descriptions of sessions (Find), their checkpoints (Checkpoints),
+// the trees of the checkpoints (Trees), the base tree (Base), and contents (Contents). The history of the mounted remote is not
+// fetched, because the base commit of a session is sent to the server as a have.
 //
 // Objects that the session remote lacks are fetched from the mounted remote (Options.Origin). An example is the base commit of a
 // session that was pushed without the history of the mounted remote.

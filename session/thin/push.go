@@ -225,7 +225,8 @@ type nextContainer struct {
 	anew bool
 }
 
-// next builds the container that replaces the one at p.tip. The caller holds loading, and removes n.dir after the push.
+// next builds the container that replaces the container with the commit p.tip. The caller holds loading, and removes n.dir after
+// the push.
 func (r *Remote) next(ctx context.Context, p *Push, m manifest, load Load, keepOld bool) (n *nextContainer, err error) {
 	place, err := r.place()
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// state records what this host knows about the container on the session remote. It is only a cache, because all of it can be
+// state is the knowledge of this host about the container on the session remote. It is only a cache, because all of it can be
 // fetched from the session remote again.
 type state struct {
 	// Tip is the commit of the newest container that the session remote is known to have.

@@ -17,7 +17,7 @@ import (
 
 // Figures count the traffic of a Queue with the session remote since the Queue was created.
 type Figures struct {
-	Pushes   int64         // attempts to push, including those that found nothing to send
+	Pushes   int64         // attempts to push, including attempts without anything to send
 	Failures int64         // pushes that failed, or in which the session remote refused an update
 	Refs     int64         // accepted updates of refs
 	Refused  int64         // refused updates of refs

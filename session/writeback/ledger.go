@@ -19,7 +19,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// ledger records what is known of the session remote, above all the values of its refs. It is stored in a file in the
+// ledger is the knowledge about the session remote, above all the values of its refs. It is stored in a file in the
 // directory of the Repo. If that file is lost, the ledger is empty, and a ref that is missing in the Repo is not removed
 // from the session remote, because it is not known that this session pushed it.
 type ledger struct {
@@ -34,7 +34,7 @@ type ledger struct {
 	synced time.Time
 	// baseCommits holds the base commits that the session remote has, together with all objects that these commits reach.
 	baseCommits map[object.ID]bool
-	// refs holds what is known of each ref, by its name on the session remote.
+	// refs holds the knowledge about each ref, by its name on the session remote.
 	refs map[string]acquaint
 }
 

@@ -140,7 +140,7 @@ func (t *pushAttempt) pushNotes(
 				t.bringNotes(ctx, n, merged, l, local)
 			}
 			return true, nil
-		// The session remote has refused the value itself, so another push in this round would be refused as well.
+		// The session remote has refused the value itself, so another push in this round would be refused, too.
 		case refused.Kind != transport.RejectMoved:
 			q.refusals.add(n.ref, n.mine, refused)
 			return true, nil

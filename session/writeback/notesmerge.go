@@ -139,9 +139,9 @@ func (m *notesMerger) union(ctx context.Context, ours, theirs object.ID) (object
 	return session.NewRefDir(dir, m.repo.Format()).Ref(notesPrefix + "ours")
 }
 
-// note returns the text of the note for one object in the notes commit tip, with a newline at its end; nil: there is no such note.
-// name is the ID of that object in hexadecimal digits, which is also the path of the note in the tree. git may divide this path
-// into directories with names of two digits (fanout).
+// note returns the text of the note for one object in the notes commit tip, with a newline at its end, or nil if there is no such
+// note. The parameter name is the ID of that object in hexadecimal digits, which is also the path of the note in the tree. git
+// may divide this path into directories with names of two digits (fanout).
 func (m *notesMerger) note(tip object.ID, name string) ([]byte, error) {
 	if tip.IsZero() {
 		return nil, nil
@@ -187,7 +187,7 @@ func (m *notesMerger) git(ctx context.Context, dir string, args ...string) (stri
 }
 
 // mergeNote merges two versions of a note, ours and theirs, that have both changed since the version base. If all versions are
-// JSON objects, as the command artifactfs session note writes them, mergeNote merges each member by itself: a member that only one
+// JSON objects, as the command artifactfs session note writes them, mergeNote merges each member separately: a member that only one
 // side has changed gets the value of that side, and a member that both sides have changed gets the value of ours. Any other note
 // becomes the sorted union of the lines of both versions, as by git notes merge -s cat_sort_uniq.
 func mergeNote(base, ours, theirs []byte) []byte {

@@ -77,7 +77,7 @@ type Queue struct {
 	remoteToken chan struct{}
 
 	conn   connection  // connection to the session remote, with counters
-	record record      // the ledger: what the session remote is known to have
+	record record      // the ledger: the refs and base commits that the session remote is known to have
 	report report      // results of the rounds, for Status
 	calls  syncCalls   // the calls of Sync
 	moved  movedRefs   // refs that another machine has moved
@@ -86,7 +86,7 @@ type Queue struct {
 
 	// remoteToken guards the fields below.
 
-	// sent holds the objects that the session remote is known to have; nil: not computed yet.
+	// sent holds the objects that the session remote is known to have; nil if the set is not computed yet.
 	sent idSet
 	// refusals records which updates the session remote does not accept.
 	refusals refusals

@@ -55,7 +55,7 @@ const (
 
 // baseAttempt is the result of the last attempt to push base commits.
 type baseAttempt struct {
-	failure  error     // nil: the attempt succeeded
+	failure  error     // error of the attempt; nil if the attempt succeeded
 	since    time.Time // time of the first failure in a row
 	at       time.Time // time of the last failure
 	failures int       // number of failures in a row

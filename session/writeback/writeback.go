@@ -61,7 +61,7 @@ type Status struct {
 	Mode Mode
 	// Pending is the number of refs that are not pushed yet: their values in the Repo and on the session remote differ.
 	Pending int
-	// LastSync is the last time at which no ref was pending; zero: there was no such time.
+	// LastSync is the last time at which no ref was pending; zero if there was no such time.
 	LastSync time.Time
 	// Failure is the error that keeps refs pending; its text holds no secrets.
 	Failure error

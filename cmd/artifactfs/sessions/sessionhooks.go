@@ -133,7 +133,7 @@ func hooksUninstallCommand(a *cli.App) *cobra.Command {
 			if err != nil {
 				return cli.Failure("uninstall hooks", args[0], err)
 			}
-			// Without hooks, the state between two events is of no further use.
+			// Without hooks, the stored state between two events is not needed any more.
 			if gitDir, err := gitDirOf(cmd.Context(), dir); err == nil && !anyInstalled(dir) {
 				if err := agenthook.ForgetTurns(gitDir); err != nil {
 					return cli.Failure("uninstall hooks", args[0], err)
