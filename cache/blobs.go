@@ -68,7 +68,7 @@ type Blobs struct {
 type Usage struct {
 	Blobs   int   // number of blobs that can be read
 	Bytes   int64 // bytes on disk, including headers and contents that are not readable any more
-	Quota   int64 // bytes
+	Quota   int64 // maximum number of bytes on disk
 	Damaged int64 // number of blobs that were found damaged since opening, and dropped
 }
 

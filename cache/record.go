@@ -108,9 +108,9 @@ func (e *entry) end() int64 { return int64(e.off) + headerSize + int64(e.meta&me
 type ending uint8
 
 const (
-	whole  ending = iota // a complete record
-	torn                 // an incomplete record, whose writer has died or is still writing
-	broken               // bytes that are not a record
+	whole  ending = iota // the segment ends with a complete record
+	torn                 // the segment ends with an incomplete record, whose writer has died or is still writing
+	broken               // the segment ends with bytes that are not a record
 )
 
 // scanRecords reads the headers of the complete records among the first size bytes of r, starting at the offset from. It passes

@@ -30,7 +30,7 @@ const lockWait = time.Second
 // LockedIndex is the index of a git directory while this process holds index.lock.
 type LockedIndex struct {
 	dir   *Dir
-	path  string // path of the index
+	path  string // path of the index file
 	given bool   // whether the lock was released; an index.lock that exists after that belongs to another process
 }
 

@@ -120,7 +120,8 @@ func Create(path string, o Options) (*Dir, error) {
 		d.SetShallow(o.Shallow),
 		o.writeRefs(d, path),
 		d.SetDefault(o.Default),
-		disk.WriteFile(filepath.Join(path, "HEAD"), []byte(head), 0o644)) // written last, because a directory with HEAD is a repository
+		// HEAD is written last, because a directory with HEAD is a repository.
+		disk.WriteFile(filepath.Join(path, "HEAD"), []byte(head), 0o644))
 	if err != nil {
 		return nil, fmt.Errorf("create git directory: %w", err)
 	}

@@ -152,7 +152,7 @@ func (c *contents) each(from uint64, f func(number uint64) error) error {
 		for _, e := range entries {
 			number, err := strconv.ParseUint(e.Name(), 16, 64)
 			if err != nil || c.path(number) != filepath.Join(c.dir, d.Name(), e.Name()) {
-				continue // not a name that path generates: skip the file
+				continue // skip the file, because the method path never generates this name
 			}
 			if err := f(number); err != nil {
 				return err

@@ -164,7 +164,7 @@ func (f *File) tryNote() error {
 	l := f.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	f.marked.Store(false) // stays false if the log has no space, so that the next write tries again
+	f.marked.Store(false) // marked stays false if the log has no space, so that the next write tries again
 	old, ok := l.state.Inode(f.node)
 	if !ok {
 		return errGone(f.node)

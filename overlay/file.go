@@ -39,10 +39,10 @@ type File struct {
 type place uint8
 
 const (
-	unknown   place = iota // not determined yet
-	inBase                 // in the base tree
+	unknown   place = iota // the location is not known yet
+	inBase                 // the bytes are in the base tree
 	nowhere                // the file is empty and has no contents file
-	inContent              // in a contents file
+	inContent              // the bytes are in a contents file
 )
 
 // files holds the Files in use and the idle ones. Idle Files keep their contents files open for the next use, because this

@@ -98,7 +98,7 @@ func (o *Options) defaults() {
 		o.idle = maxIdle
 	}
 	if o.Seed == (state.Seed{}) {
-		_, _ = rand.Read(o.Seed[:]) // never fails
+		_, _ = rand.Read(o.Seed[:]) // crypto/rand never fails
 	}
 }
 

@@ -32,7 +32,7 @@ type Command struct {
 // Limits of a hint. maxHint is its maximum size in bytes, maxAncestors the maximum number of processes that are inspected, and
 // maxCommands the maximum number of git commands in the hint.
 const (
-	maxHint      = 4 << 20 // bytes
+	maxHint      = 4 << 20 // maximum size in bytes
 	maxAncestors = 32
 	maxCommands  = 6
 )
@@ -64,7 +64,7 @@ type process struct {
 	parent int
 	start  string // start time in clock ticks since boot
 	args   []string
-	dir    string            // working directory
+	dir    string            // working directory of the process
 	env    map[string]string // the variables whose names begin with GIT_
 }
 

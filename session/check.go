@@ -32,7 +32,7 @@ type LostRef struct {
 
 // Lock is a lock file of git or another program. Its owner may still run.
 type Lock struct {
-	Path  string    // absolute path
+	Path  string    // absolute path of the lock file
 	Since time.Time // time of the last change
 }
 

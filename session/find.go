@@ -13,7 +13,7 @@ import (
 
 // FindError reports a name that does not identify exactly one checkpoint. It wraps ErrNoCheckpoint or ErrAmbiguous.
 type FindError struct {
-	Name string // the name that Find was called with
+	Name string // name that was passed to Find
 	Err  error
 }
 

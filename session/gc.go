@@ -86,7 +86,7 @@ type segment struct {
 	ref         string    // name of the segment's ref
 	tip         object.ID // commit of the newest checkpoint
 	lane        string
-	checkpoints []Checkpoint // oldest first
+	checkpoints []Checkpoint // checkpoints of the segment, oldest first
 }
 
 // segments returns all segments of the session with their checkpoints, ordered by the times of their first checkpoints.

@@ -12,7 +12,7 @@ import (
 
 // Mended is a broken ref that MendRefs has repaired or removed.
 type Mended struct {
-	Ref string    // full name
+	Ref string    // full name of the ref
 	ID  object.ID // new value; zero if the ref was removed, because its value is unknown
 }
 

@@ -13,7 +13,7 @@ type Meta struct {
 	Ref        string    `json:"ref"`                   // full name of the branch or tag that was mounted; "" for a commit
 	Base       string    `json:"base"`                  // commit that the session started from; "" for a branch without a commit
 	Format     string    `json:"format"`                // object format: "sha1" or "sha256"
-	Began      time.Time `json:"began"`                 // time of creation
+	Began      time.Time `json:"began"`                 // time at which the session was created
 	State      LifeState `json:"state"`                 // state of the session
 	From       string    `json:"from,omitempty"`        // "SESSION POINT" of the checkpoint that the session was forked from
 	FromRemote string    `json:"from_remote,omitempty"` // URL of the parent session's session remote, without secrets
@@ -49,7 +49,7 @@ type Lane struct {
 // method Life reports whether the process still runs, if it is on the same machine.
 type Writer struct {
 	Machine string `json:"machine"` // keyed hash of machine-id(5); "" if unknown
-	Host    string `json:"host"`    // hostname, for people
+	Host    string `json:"host"`    // name of the machine, shown to people
 	Boot    string `json:"boot"`    // boot ID of that machine
 	State   string `json:"state"`   // random name of the state directory (writerFile)
 	PIDs    string `json:"pids"`    // name of the PID namespace to which PID belongs
@@ -59,7 +59,7 @@ type Writer struct {
 
 // Transition records one change of a session's state.
 type Transition struct {
-	State  LifeState `json:"state"`  // new state
+	State  LifeState `json:"state"`  // state after the change
 	Time   time.Time `json:"time"`   // time of the change
 	Actor  string    `json:"actor"`  // user, or user and host, that requested the change; see the function Actor
 	Reason string    `json:"reason"` // reason as a text for people

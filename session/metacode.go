@@ -30,8 +30,8 @@ const (
 	metaFile        = "session.json"      // entry of the tree of MetaRef
 	transitionsFile = "transitions.jsonl" // entry of the tree of MetaRef
 
-	maxMetaFile    = 1 << 20  // bytes
-	maxTransitions = 16 << 20 // bytes; a mount and its unmount take about 200
+	maxMetaFile    = 1 << 20  // maximum size of session.json in bytes
+	maxTransitions = 16 << 20 // maximum size in bytes; a mount and its unmount take about 200
 	maxLanes       = 1000
 	maxActor       = 200  // bytes of an actor or a reason
 	maxErased      = 200  // number of erasures; the oldest ones beyond that are dropped

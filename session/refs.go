@@ -49,7 +49,7 @@ var ErrBroken = errors.New("ref is broken")
 type packedCache struct {
 	mu   sync.Mutex
 	stat fs.FileInfo
-	refs []packedrefs.Ref // sorted by name
+	refs []packedrefs.Ref // refs in packed-refs, sorted by name
 }
 
 // packedRefs returns the refs of packed-refs, sorted by name. It reads the file again only if its inode, size or

@@ -21,10 +21,10 @@ import (
 
 // RefChange is one change of a ref for Update.
 type RefChange struct {
-	Name  string    // full name
+	Name  string    // full name of the ref
 	Old   object.ID // value that the ref must have now; zero if the ref must not exist
 	New   object.ID // value to set; zero if the ref is to be deleted
-	Force bool      // ignore Old
+	Force bool      // make the change whatever value the ref has
 }
 
 const (

@@ -109,11 +109,11 @@ type LifeState string
 
 // States of a session.
 const (
-	Open     LifeState = "open"     // created, but never mounted
-	Active   LifeState = "active"   // mounted
-	Paused   LifeState = "paused"   // not mounted; can be resumed
+	Open     LifeState = "open"     // the session was created, but never mounted
+	Active   LifeState = "active"   // the session is mounted
+	Paused   LifeState = "paused"   // the session is not mounted, and can be resumed
 	Resumed  LifeState = "resumed"  // the session became Active again; recorded in a Transition, never in Meta.State
-	Closed   LifeState = "closed"   // cannot be resumed until it is reopened
+	Closed   LifeState = "closed"   // the session cannot be resumed until it is reopened
 	Archived LifeState = "archived" // like closed, and GC drops all checkpoints but the pinned ones and the newest of each lane
 )
 

@@ -23,7 +23,7 @@ type Life int
 // Values of Life.
 const (
 	Unknown Life = iota // unknown, because the process is on another machine or in another PID namespace
-	Lives               // the process runs
+	Lives               // the process is running
 	Dead                // the process has ended, or its machine was booted after it started
 )
 

@@ -17,7 +17,7 @@ type meter interface {
 // process pid at the previous call. A call for another process starts without earlier times.
 type threads struct {
 	pid  int
-	last map[string]threadTimes // by thread ID
+	last map[string]threadTimes // times at the previous call, by thread ID
 }
 
 // threadTimes holds the times of a thread, as proc.Process.Times returns them.

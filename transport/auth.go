@@ -20,7 +20,7 @@ type loginSource uint8
 
 const (
 	fromURL    loginSource = iota // the password in the remote's URL
-	fromToken                     // Options.Login
+	fromToken                     // the token in Options.Login
 	fromHelper                    // git credential, which asks the user's credential helpers
 	fromHeader                    // http.extraHeader in the user's git configuration
 )

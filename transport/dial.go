@@ -164,7 +164,7 @@ func (n *connector) dialGit(ep *endpoint.URL, service service) dial {
 // after Options.Stall without an acknowledgement. The option exists since Linux 6.15 (TCP_RTO_MAX_MS in
 // include/uapi/linux/tcp.h).
 func (n *connector) sendAgainSoon(_, _ string, c syscall.RawConn) error {
-	const rtoMax, most = 44, 1000 // milliseconds
+	const rtoMax, most = 44, 1000 // rtoMax is TCP_RTO_MAX_MS, and most is its value in milliseconds
 	return c.Control(func(fd uintptr) {
 		if unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, rtoMax, most) == nil {
 			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(n.opts.Stall.Milliseconds()))

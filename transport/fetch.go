@@ -68,7 +68,7 @@ func parseFetch(p *pktReader, f object.Format) (shallow []object.ID, err error) 
 			if shallow, err = parseShallow(p, f); err != nil {
 				return nil, err
 			}
-		default: // acknowledgments, wanted-refs or packfile-uris, which the request did not ask for
+		default: // these are acknowledgments, wanted-refs or packfile-uris, which were not requested
 			return nil, fmt.Errorf("%w: unexpected section %.80q in the fetch response", errProtocol, line)
 		}
 	}

@@ -96,7 +96,7 @@ func (p *process) abort() {
 	p.once.Do(func() {
 		p.in.Close()
 		p.out.Close()
-		time.AfterFunc(exitGrace, func() { p.cmd.Process.Kill() }) // has no effect on a child that has exited
+		time.AfterFunc(exitGrace, func() { p.cmd.Process.Kill() }) // Kill has no effect on a child that has exited
 	})
 }
 

@@ -22,7 +22,7 @@ var (
 type RejectKind uint8
 
 const (
-	RejectOther       RejectKind = iota // any other text
+	RejectOther       RejectKind = iota // any text that is not listed below
 	RejectMoved                         // the ref did not have the old value, or the ref was locked
 	RejectFastForward                   // the server allows only fast-forward updates
 	RejectDeletion                      // the server does not allow refs to be deleted
@@ -154,7 +154,7 @@ func (about *Receiver) parseCapabilities(traits string) error {
 // capabilities. Names that cannot be pushed to are ignored.
 func (about *Receiver) addRef(line string, prefixes []string) error {
 	hex, name, ok := strings.Cut(line, " ")
-	if hex == "shallow" { // a boundary of the server's own shallow history
+	if hex == "shallow" { // the line names a boundary of the server's own shallow history
 		return nil
 	}
 	if ok && name == "capabilities^{}" && strings.Trim(hex, "0") == "" {

@@ -37,7 +37,7 @@ func (r *Remote) OpenSpare() {
 		defer r.tasks.done()
 		ctx, cancel := context.WithTimeout(context.Background(), r.opts.Connect+r.opts.Stall)
 		defer cancel()
-		w := r.watches.add(ctx, 0, cancel) // so that Remote.Close ends the attempt
+		w := r.watches.add(ctx, 0, cancel) // the watch lets Remote.Close end the attempt
 		defer w.release()
 		if err := open(ctx); err != nil {
 			r.log.Debug("open spare connection", zap.String("remote", r.URL()), zap.Error(err))
@@ -47,7 +47,7 @@ func (r *Remote) OpenSpare() {
 
 // place is the server to which a connection leads.
 type place struct {
-	addr   string // host:port
+	addr   string // address in the form host:port
 	secure bool   // whether the connection uses TLS
 }
 

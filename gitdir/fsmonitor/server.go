@@ -62,8 +62,8 @@ type Options struct {
 // Server answers the queries on the socket of one git directory.
 type Server struct {
 	gitDir string
-	ask    Ask                  // returns the answers
-	keep   func(*os.File) error // Options.Keep
+	ask    Ask                  // function that returns the answers
+	keep   func(*os.File) error // the function Options.Keep
 	ctx    context.Context      // canceled by Close
 	cancel context.CancelFunc
 	done   sync.WaitGroup // waits for run and for the clients

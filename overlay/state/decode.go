@@ -27,7 +27,7 @@ type put struct {
 	number uint64
 	// nth is the number of an entry among the entries with the same hash.
 	nth uint16
-	// last is the last ID of a putReleased.
+	// last is the last ID in the range of a putReleased.
 	last uint64
 	kept Kept
 }

@@ -11,9 +11,9 @@ type Cursor struct {
 type dumpPhase uint8
 
 const (
-	dumpNumbers dumpPhase = iota // counters, dead contents, requests and Kept records, in one step
-	dumpOwn                      // own nodes
-	dumpBase                     // base nodes
+	dumpNumbers dumpPhase = iota // the counters, dead contents files, requests and Kept records, in one step
+	dumpOwn                      // the records of own nodes
+	dumpBase                     // the records of base nodes
 	dumpDone
 )
 

@@ -20,13 +20,13 @@ const (
 // Inode holds the attributes of a node that were created or changed in the overlay.
 type Inode struct {
 	Node                  Node
-	Mode                  uint32 // as st_mode, with S_IFMT
+	Mode                  uint32 // type and permissions, as in st_mode
 	Nlink, UID, GID, Rdev uint32
-	Size                  int64  // in bytes, or SizeOfBase
-	Atime, Mtime, Ctime   int64  // in nanoseconds since 1970
+	Size                  int64  // size in bytes, or SizeOfBase
+	Atime, Mtime, Ctime   int64  // times in nanoseconds since 1970
 	Content               uint64 // number of the contents file; 0 if there is none
 	Flags                 uint32 // FlagDirty, FlagUnsettled
-	Parent                Node   // for directories the target of "..", for files the directory of the latest name, as a hint
+	Parent                Node   // for a directory the target of "..", for a file the directory of its latest name, as a hint
 }
 
 // Presence is the overlay's record about a name in a directory.

@@ -13,7 +13,7 @@ type Kept struct {
 	ID       uint64 // assigned by the owner, never 0
 	Content  uint64 // number of a contents file that is dead, or whose node has no name; 0 for a symbolic link
 	Size     int64  // size of the contents in bytes
-	Mode     uint32 // as in st_mode
+	Mode     uint32 // type and permissions, as in st_mode
 	At       int64  // time of the removal or change, in nanoseconds since 1970
 	Unlinked bool   // whether the file was removed, not overwritten
 	Copied   bool   // whether Content is the number of a copy that was not synced

@@ -16,7 +16,7 @@ import (
 type edit struct {
 	c *Capturer
 	v *view
-	// out collects the objects to write; copies copies objects that git created into the Repo; trees is the tree under
+	// out collects the objects to write; the Copier in copies collects objects that git created; trees is the tree under
 	// construction.
 	out    *output
 	copies *session.Copier

@@ -48,10 +48,10 @@ func (g globs) add(text string, fold bool) globs {
 	var l line
 	text, l.negated = strings.CutPrefix(text, "!")
 	text, l.dirs = strings.CutSuffix(text, "/")
-	if strings.HasPrefix(text, "!") { // only the first ! negates
+	if strings.HasPrefix(text, "!") { // only the first ! negates the rule
 		text = `\` + text
 	}
-	if strings.HasSuffix(text, "/") { // "a//" matches nothing
+	if strings.HasSuffix(text, "/") { // a pattern such as "a//" matches nothing
 		return g
 	}
 	var ok bool
@@ -129,7 +129,7 @@ type ignores struct {
 	own    globs                  // rules of info/exclude
 	of     func(dir string) globs // returns the rules of the ignore file in dir
 	print  string                 // hash of user, own, fold and the capture rules
-	cached map[string]bool        // results of dir, by path
+	cached map[string]bool        // results of the method dir, by path
 }
 
 // dir reports whether the directory at path is ignored, by a rule for the directory itself or for a directory above it.

@@ -24,7 +24,7 @@ const fetchWait = 5 * time.Second
 
 // ignoreSettings are the ignore rules that git reads from outside of the working tree.
 type ignoreSettings struct {
-	fold      bool   // core.ignoreCase
+	fold      bool   // value of core.ignoreCase
 	user, own globs  // rules of core.excludesFile and of info/exclude
 	print     string // hash of these rules and of Options.Rules
 }
@@ -33,7 +33,7 @@ type ignoreSettings struct {
 type userIgnore struct {
 	stats []fileStat // attributes of configFiles
 	file  string     // path of core.excludesFile
-	fold  bool       // core.ignoreCase
+	fold  bool       // value of core.ignoreCase
 }
 
 // configFiles returns the names of the configuration files that may set core.excludesFile. Changes of files that these files
@@ -124,7 +124,7 @@ func readRules(name string) []byte {
 type gitRun struct {
 	dir   string   // working directory; "" means the working directory of this process
 	env   []string // additional environment variables
-	in    []byte   // standard input
+	in    []byte   // standard input of git
 	quiet bool     // treat exit status 1 as empty output: git config exits with 1 if the setting has no value
 }
 

@@ -19,7 +19,7 @@ import (
 type plain string
 
 const (
-	plainUnknown plain = ""       // not decided yet
+	plainUnknown plain = ""       // the owner is not decided yet
 	plainOwn     plain = "own"    // this session writes refs/heads/ and refs/tags/
 	plainOthers  plain = "others" // another session, or people, write refs/heads/ and refs/tags/
 )

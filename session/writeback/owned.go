@@ -116,7 +116,7 @@ func (h *pushSet) names(id object.ID) (below []object.ID, tree object.ID, err er
 func (h *pushSet) tip(id object.ID) ([]object.ID, error) {
 	t, content, err := h.repo.Get(id, object.MaxTreeSize)
 	if errors.Is(err, odb.ErrTooLarge) {
-		return nil, nil // only a blob can be larger
+		return nil, nil // an object of more than MaxTreeSize bytes can only be a blob
 	}
 	if err != nil {
 		return nil, err

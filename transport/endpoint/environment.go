@@ -70,7 +70,7 @@ func (e Environment) Git(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// ForRepository returns the environment for a program that serves a repository on this host, or that reaches one through
+// ForRepository returns the environment for a program that serves a repository on this host, or that reaches a repository through
 // ssh. The repository has its own settings, so the variables that point git at another repository and the settings of a
 // git command line are removed.
 func (e Environment) ForRepository() []string { return e.Without(gitcmd.IsLocal, isConfigEnv) }

@@ -24,15 +24,15 @@ const (
 // URL is the parsed URL of a remote. Secret is the password in it, which must never be printed.
 type URL struct {
 	Scheme    Scheme
-	Display   string   // without secrets
-	Raw       string   // as the user typed it, for Settings.Rewrite; may contain the secret
+	Display   string   // URL without secrets
+	Raw       string   // URL as the user typed it, for Settings.Rewrite; may contain the secret
 	Base      *url.URL // for HTTP only: the URL without user and password
 	User      string
 	Secret    string
 	HasSecret bool   // whether the URL has a password, which may be empty
-	Host      string // without the port, unescaped
+	Host      string // host without the port, unescaped
 	Port      string // "" stands for the default port of the scheme
-	Path      string // unescaped; "" for HTTP
+	Path      string // path of the repository, unescaped; "" for HTTP
 }
 
 // String returns the URL without secrets.
@@ -243,7 +243,7 @@ func (e *URL) spell() string {
 	} else if strings.Contains(e.Host, ":") {
 		u.Host = "[" + e.Host + "]"
 	}
-	if e.User != "" && e.Scheme == SSH { // a login name such as "git", which is not a secret
+	if e.User != "" && e.Scheme == SSH { // keep a login name such as "git", which is not a secret
 		u.User = url.User(e.User)
 	}
 	if !strings.HasPrefix(u.Path, "/") {

@@ -219,7 +219,7 @@ func (o *MountOptions) Complete(cmd *cobra.Command, args []string, a *cli.App) e
 func InheritedDevice(fd int) (*os.File, error) {
 	var st unix.Stat_t
 	err := unix.Fstat(fd, &st)
-	if err == nil && (st.Mode&unix.S_IFMT != unix.S_IFCHR || st.Rdev != unix.Mkdev(10, 229)) { // see Documentation/admin-guide/devices.txt
+	if err == nil && (st.Mode&unix.S_IFMT != unix.S_IFCHR || st.Rdev != unix.Mkdev(10, 229)) { // /dev/fuse has the number 10:229
 		err = errors.New("descriptor is not an open /dev/fuse")
 	}
 	if err != nil {

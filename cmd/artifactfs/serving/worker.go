@@ -95,7 +95,7 @@ func RunWorker(ctx context.Context, a *cli.App, conn *keeper.Conn, f DaemonFlags
 	defer closeLog()
 	start, descriptors, err := conn.AwaitStart(cli.Version)
 	if errors.Is(err, io.EOF) {
-		return nil // a spare worker that was not needed
+		return nil // this spare worker was not needed
 	} else if err != nil {
 		return fmt.Errorf("start worker: %w", err)
 	}
