@@ -62,8 +62,8 @@ func (b *Blobs) evictOver(spare object.ID) {
 	}
 }
 
-// makeRoom evicts contents because the disk is full, so that need more bytes fit. It returns false if it could not evict any
-// contents.
+// makeRoom evicts contents because the disk is full, so that as many more bytes fit as the parameter need states. It returns
+// false if it could not evict any contents.
 func (b *Blobs) makeRoom(need int64) bool {
 	b.append.Lock()
 	defer b.append.Unlock()

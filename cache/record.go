@@ -113,9 +113,10 @@ const (
 	broken               // the segment ends with bytes that are not a record
 )
 
-// scanRecords reads the headers of the complete records among the first size bytes of r, starting at the offset from. It passes
-// each header and the record's offset to emit, which returns false to stop. The result end is the offset after the last complete
-// record; how states which bytes follow there. scanRecords reads about one disk block for each record.
+// scanRecords reads the headers of the complete records among the first size bytes of r, starting at the offset in the parameter
+// from. It passes each header and the record's offset to the function emit, which returns false to stop. The result end is the
+// offset after the last complete record; the result how states which bytes follow there. scanRecords reads about one disk block
+// for each record.
 //
 // The caller must have read the size of the file before the call. A record that is within that size was complete at that time,
 // because its bytes are written in order.

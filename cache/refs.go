@@ -89,8 +89,8 @@ func (t *refs) resize(slots int) {
 	}
 }
 
-// remove removes the reference in the slot at, a parameter. It moves later references forward, because a search would end at an
-// empty slot before them.
+// remove removes the reference in the slot whose index is in the parameter at. It moves later references forward, because a
+// search would end at an empty slot before them.
 func (t *refs) remove(at int) {
 	t.n--
 	for gap, i := at, t.next(at); ; i = t.next(i) {

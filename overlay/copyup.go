@@ -129,8 +129,9 @@ func (f *File) CopyRange(from *File, fromOff, off, n int64) (int64, error) {
 	return done, err
 }
 
-// lockWith takes the lock of f for a change (lockForChange) and the shared lock of the other file, from. It locks the file with
-// the lower node number first, which prevents deadlocks. The caller must call unlock unless err is set.
+// lockWith takes the lock of f for a change (lockForChange) and the shared lock of the other file, which is in the parameter
+// from. It locks the file with the lower node number first, which prevents deadlocks. The caller must call unlock unless err is
+// set.
 func (f *File) lockWith(from *File) (unlock func(), err error) {
 	if f == from {
 		return f.mu.RUnlock, f.lockForChange()

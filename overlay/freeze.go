@@ -226,7 +226,7 @@ func (p *Pin) keep(from disk.File, off, end int64) {
 	}
 }
 
-// save copies the chunks from the number first up to, but not including, next. The caller holds p.mu.
+// save copies the chunks whose numbers are at least first and less than next. The caller holds p.mu.
 func (p *Pin) save(from disk.File, first, next int64) error {
 	s := &p.l.pins
 	before, at, err := s.place(p.l, (next-first)*chunk)

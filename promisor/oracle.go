@@ -177,8 +177,8 @@ func (q *question) predict(h Hint) error {
 	return q.neighbours()
 }
 
-// allow sets the limit of blobs in the prediction: to first for the first request of a process, and to four times the previous
-// limit with each further request.
+// allow sets the limit of blobs in the prediction: to the parameter first at the first request of a process, and to four times
+// the previous limit at each further request.
 func (q *question) allow(first int) {
 	q.limit = maxPredicted
 	if n := first << (2 * min(q.round, 10)); n < maxPredicted {

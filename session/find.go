@@ -161,7 +161,7 @@ var ageUnits = map[byte]time.Duration{'w': 7 * 24 * time.Hour, 'd': 24 * time.Ho
 
 // ParseTime parses a time in one of these forms: an age (90s, 10m, 2h30m, 3d, 1w); a time of day (14:05, 14:05:30), which means
 // the time today or, if that is in the future, yesterday; a date, which means the end of that day; a date and a time; or RFC
-// 3339. A text without a time zone is in the zone of now. ParseTime returns false for any other text.
+// 3339. A text without a time zone is in the time zone of the parameter now. ParseTime returns false for any other text.
 func ParseTime(text string, now time.Time) (time.Time, bool) {
 	if age, ok := parseAge(text); ok {
 		return now.Add(-age), true

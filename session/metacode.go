@@ -303,8 +303,8 @@ func (m *Meta) erase(e Erasure) {
 	}
 }
 
-// writeMeta writes a version of the metadata whose parent is parent, and changes MetaRef from old to the new version. It returns
-// ErrRefMoved if MetaRef does not have the value old.
+// writeMeta writes a version of the metadata whose parent is parent, and changes MetaRef from the value old to the new version.
+// It returns ErrRefMoved if MetaRef does not have the value old.
 func writeMeta(ctx context.Context, r *Repo, m Meta, parent, old object.ID, now time.Time) (object.ID, error) {
 	id, objects, err := m.encode(r.Format(), parent, now)
 	if err == nil {

@@ -17,8 +17,8 @@ type reader interface {
 	WriteTo(id object.ID, w io.Writer) error
 }
 
-// sources reads objects from all objects directories that a Repo knows. Its fields do not change, and each place has its own lock, so
-// all methods are safe for concurrent use.
+// sources reads objects from all objects directories that a Repo knows. Its fields do not change, and each place has its own
+// lock, so all methods are safe for concurrent use.
 type sources struct {
 	format object.Format
 	own    *place   // objects directory of the repository itself
@@ -159,12 +159,12 @@ func (s *sources) Commit(id object.ID) (object.CommitInfo, error) {
 // errType reports an object whose type differs from the type that the reference to it implies.
 var errType = errors.New("object has another type")
 
-// typed returns the contents of an object, and errType if the object is not of type want.
+// typed returns the contents of an object, and errType if its type differs from the type want.
 func (s *sources) typed(id object.ID, want object.Type, limit int64) ([]byte, error) {
 	return typed(s, id, want, limit)
 }
 
-// typed returns the contents of an object from src, and errType if the object is not of type want.
+// typed returns the contents of an object from src, and errType if its type differs from the type want.
 func typed(src Objects, id object.ID, want object.Type, limit int64) ([]byte, error) {
 	t, content, err := src.Get(id, limit)
 	if err == nil && t != want {

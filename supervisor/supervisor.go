@@ -222,7 +222,7 @@ func (s *supervisor) run(ctx context.Context) int {
 	}
 }
 
-// handle handles one event. If the result end is true, the supervisor must end with the exit code code.
+// handle handles one event. If the result end is true, the supervisor must end with the exit code in the result code.
 func (s *supervisor) handle(e event) (code int, end bool) {
 	w := e.from
 	switch {
@@ -381,7 +381,7 @@ func (s *supervisor) hangs(w *worker, why string) {
 }
 
 // shutdown begins the end of the daemon: it orders the worker to unmount everything, or leaves the mounts to the service manager.
-// If the result end is true, the supervisor must end at once, with the exit code code.
+// If the result end is true, the supervisor must end at once, with the exit code in the result code.
 func (s *supervisor) shutdown() (code int, end bool) {
 	// From here on, a worker that ends is replaced only if the mounts still have to be unmounted.
 	s.exit.begun = true

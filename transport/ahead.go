@@ -37,7 +37,8 @@ func (a *Ahead) mayTry(place string) bool {
 	return !a.refused[place]
 }
 
-// refuse records that the server that place names does not accept the command in place ahead.
+// refuse records that a server has refused a command sent ahead. The parameter place names the command and the server, as in
+// mayTry.
 func (a *Ahead) refuse(place string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

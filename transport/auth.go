@@ -54,8 +54,8 @@ type authenticator struct {
 	renewed  int    // value of Login.Given's third result when current was found
 }
 
-// newAuthenticator returns the authenticator for the server with the base URL at, a parameter. The parameter own reports whether
-// the user named this server. If own is false, the user and the password in the remote's URL are not used.
+// newAuthenticator returns the authenticator for the server whose base URL is in the parameter at. The parameter own reports
+// whether the user named this server. If own is false, the user and the password in the remote's URL are not used.
 func newAuthenticator(r *Remote, ep *endpoint.URL, at *url.URL, own bool) *authenticator {
 	a := &authenticator{
 		remote: r, url: at, user: ep.User, secret: ep.Secret, pass: ep.HasSecret, own: own, helperToken: make(chan struct{}, 1),

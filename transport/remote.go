@@ -263,8 +263,8 @@ func (r *Remote) capabilities(ctx context.Context) (Capabilities, error) {
 	return caps, err
 }
 
-// attempts connects and calls the function once with the carrier and the capabilities, until once succeeds or Options.Retries is
-// used up.
+// attempts connects and calls the function in the parameter once with the carrier and the capabilities, until this function
+// succeeds or Options.Retries is used up.
 func (r *Remote) attempts(ctx context.Context, verb string, once func(carrier, Capabilities) error) error {
 	return r.attemptsAtMost(ctx, r.opts.Retries, verb, once)
 }
@@ -311,7 +311,7 @@ func (r *Remote) try(ctx context.Context, retries int, verb string, once func() 
 }
 
 // backoff returns the pause before the retry number n. The pause doubles from retry to retry. Half of it is random, so that many
-// mounts do not retry at the same moment. The pause is at least asked, the pause that the server asked for.
+// mounts do not retry at the same moment. The pause is not shorter than asked, the pause that the server has requested.
 func backoff(n int, asked time.Duration) time.Duration {
 	d := min(backoffFirst<<min(n, 10), backoffMost)
 	return asked + d/2 + rand.N(d/2)

@@ -76,7 +76,7 @@ type spareConn struct {
 	expiry  *time.Timer // closes the connection after webDialer.age; nil until the connection is open
 }
 
-// dial returns the spare connection if it leads to the server at, a parameter, and a new connection otherwise.
+// dial returns the spare connection if it leads to the server in the parameter at, and a new connection otherwise.
 func (d *webDialer) dial(ctx context.Context, at place) (net.Conn, error) {
 	d.mu.Lock()
 	d.last = at

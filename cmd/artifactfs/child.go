@@ -184,8 +184,8 @@ func isStopped(pid int) bool {
 	return err == nil && (stat.State == 'T' || stat.State == 't')
 }
 
-// give makes the process group to, a parameter, the foreground group of the terminal. This is needed after CMD has ended, because
-// a shell with its own process group may exit without restoring the foreground group.
+// give makes the process group in the parameter to the foreground group of the terminal. This is needed after CMD has ended,
+// because a shell with its own process group may exit without restoring the foreground group.
 func (t terminal) give(to int) {
 	if group, ok := t.foreground(); !ok || group == to {
 		return

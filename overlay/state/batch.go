@@ -98,7 +98,7 @@ const (
 	maxValue  = 64 << 10
 )
 
-// PutInode sets the fields in which new differs from old, or all fields if old is nil.
+// PutInode sets the fields in which the inode new differs from the inode old, or all fields if old is nil.
 func (b *Batch) PutInode(new, old *Inode) {
 	mask := hasAll
 	if old != nil {

@@ -189,7 +189,7 @@ func (s *directories) addEntry(d *directory, name string, n Node, p place, key u
 	s.count(d, n, +1)
 }
 
-// count adds the difference by, a parameter, to the number of hidden entries if n is 0, and otherwise to the number of present
+// count adds the difference in the parameter by to the number of hidden entries if n is 0, and otherwise to the number of present
 // entries.
 func (s *directories) count(d *directory, n Node, by int) {
 	if n == 0 {

@@ -70,8 +70,8 @@ func create(fs disk.FS, path string, boot bootID) (*file, error) {
 	return l, nil
 }
 
-// resume prepares a file for appending at offset end, behind which the file contains only zeros; last is the sequence number
-// of the last record. The function set writes the header. With sync the file is synced.
+// resume prepares a file for appending at offset end, behind which the file contains only zeros; the parameter last is the
+// sequence number of the last record. The function set writes the header. With sync the file is synced.
 //
 // The disk space of the first taken bytes is already allocated, and a takeover within them must not fail on a full disk. So
 // resume maps the chunk of the last existing byte, and not the chunk that the next record may need.

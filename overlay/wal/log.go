@@ -126,7 +126,8 @@ func (l *Log) Sync() error {
 }
 
 // syncLocked syncs the file up to the record with the sequence number want. The caller holds l.syncing. If a Rotation has
-// replaced the file since the caller read want, the rotation has synced these records, and syncLocked does nothing.
+// replaced the file since the caller determined the sequence number, the rotation has synced these records, and syncLocked does
+// nothing.
 func (l *Log) syncLocked(want uint64) error {
 	if l.file == nil {
 		return fmt.Errorf("sync log %s: %w", l.path, os.ErrClosed)

@@ -14,7 +14,7 @@ type leftSet struct {
 	below map[string]int // number of the set's paths below each directory
 }
 
-// newLeftSet returns a set of the paths in all.
+// newLeftSet returns a set of the paths in the map all.
 func newLeftSet(all map[string]LeftOut) *leftSet {
 	s := &leftSet{all: map[string]LeftOut{}, below: map[string]int{}}
 	for _, l := range all {

@@ -29,7 +29,7 @@ type output struct {
 	keeping int64    // number of bytes of file contents that are kept in memory
 }
 
-// newOutput returns an empty output. have reports whether a tree need not be written because it exists already.
+// newOutput returns an empty output. The function have reports whether a tree need not be written because it exists already.
 func newOutput(f object.Format, have func(id object.ID) bool) *output {
 	return &output{format: f, have: have, listed: map[object.ID]bool{}, trees: map[object.ID][]byte{}}
 }

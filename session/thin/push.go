@@ -196,7 +196,7 @@ func (p *Push) Send(ctx context.Context, req transport.PushRequest, load Load) (
 	return all, nil
 }
 
-// rejectAll returns a slice with the error why as the result of each update.
+// rejectAll returns a slice with the same error, why, as the result of each update.
 func rejectAll(updates []transport.RefUpdate, why error) []error {
 	all := make([]error, len(updates))
 	for i := range all {

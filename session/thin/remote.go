@@ -142,8 +142,8 @@ func (r *Remote) List(ctx context.Context, prefixes []string) (*Listing, error) 
 	return &Listing{r, caps.Format, refs.List, prefixes}, err
 }
 
-// Has returns the id of the ref ordinary, and reports in more whether the session remote has a container, lanes or pins of the
-// session.
+// Has returns the id of the ordinary ref whose name is given. The result more reports whether the session remote has a container,
+// lanes or pins of the session.
 func (l *Listing) Has(ordinary string) (id object.ID, more bool) {
 	for _, ref := range l.list {
 		switch {

@@ -39,9 +39,10 @@ func (c *syncCalls) answeredTo(n uint64) (answered bool, outcome error) {
 	return c.answered >= n, c.outcome
 }
 
-// answer answers the first calls, up to the number asked, with err, the outcome of a round, if the round succeeded or a retry
-// would fail in the same way. After other errors, for example if the session remote is unreachable, the calls continue to wait
-// for a retry, unless givenUp is set, which means that the next retry is too far in the future.
+// answer ends the calls whose numbers are at most asked, a number that open has returned, with the outcome err of a round. It
+// ends them only if the round succeeded, if a retry would fail in the same way, or if givenUp is set, which means that the next
+// retry is too far in the future. After other errors, for example if the session remote is unreachable, the calls continue to
+// wait for a retry.
 func (c *syncCalls) answer(asked uint64, err error, givenUp bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

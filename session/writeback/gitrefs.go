@@ -117,8 +117,8 @@ func (r refsOf) same(o refsOf) bool {
 	return r.text == o.text && r.stashes == o.stashes && maps.Equal(r.users, o.users)
 }
 
-// walk reads the loose refs in the directory below into the map loose; symbolic refs get the zero id. It adds the directories,
-// locks and broken refs that it finds to r.
+// walk reads the loose refs in the directory below, a parameter, into the map loose; symbolic refs get the zero id. It adds the
+// directories, locks and broken refs that it finds to r.
 func (g *gitRefs) walk(below string, loose map[string]object.ID, r *refsOf) error {
 	watched := below != "refs/remotes/"
 	root := filepath.Join(g.dir, filepath.FromSlash(below))

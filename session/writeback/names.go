@@ -100,7 +100,7 @@ func sentOf(refs []packedrefs.Ref, layout session.Layout) map[string]object.ID {
 	return sent
 }
 
-// isSent reports whether the name there, a name on the session remote, belongs to a ref that the session pushes.
+// isSent reports whether a name on the session remote, the parameter there, belongs to a ref that the session pushes.
 func isSent(there string, layout session.Layout) bool {
 	name := layout.Session
 	_, users := layout.Here(there)

@@ -124,8 +124,8 @@ func Reason(err error) string {
 	return err.Error()
 }
 
-// Arguments returns a check of the number of arguments: at least the number least, and at most the number most unless it is
-// negative. The error describes the arguments by the text takes.
+// Arguments returns a check of the number of arguments, which must be between the parameters least and most; a negative most
+// means that there is no maximum. The error describes the arguments by the text in the parameter takes.
 func Arguments(least, most int, takes string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) < least || most >= 0 && len(args) > most {

@@ -298,7 +298,7 @@ func HasMount(table mountinfo.Table, dir string) bool {
 	return m.Type == "fuse.artifactfs"
 }
 
-// CompleteMounts completes the directories of mounts, for a command that accepts up to most arguments.
+// CompleteMounts completes the directories of mounts, for a command whose maximum number of arguments is most.
 func (a *App) CompleteMounts(most int) cobra.CompletionFunc {
 	return a.CompleteListed(most, func(m Served) (choice, about string) {
 		if m.Mounted() {
@@ -308,9 +308,9 @@ func (a *App) CompleteMounts(most int) cobra.CompletionFunc {
 	}, cobra.ShellCompDirectiveNoFileComp)
 }
 
-// CompleteListed completes arguments from the list of mounts and sessions, for a command that accepts up to most arguments. The
-// function of returns an argument and its description, or "" to skip the mount. The parameter besides is the directive to the
-// shell, for example to complete file names, too.
+// CompleteListed completes arguments from the list of mounts and sessions, for a command whose maximum number of arguments is
+// most. The function in the parameter of returns an argument and its description, or "" to skip the mount. The parameter besides
+// is the directive to the shell, for example to complete file names, too.
 func (a *App) CompleteListed(most int, of func(m Served) (choice, about string), besides cobra.ShellCompDirective) cobra.CompletionFunc {
 	return func(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		state, err := control.StateDir(a.State)

@@ -114,7 +114,7 @@ func (l *logFile) lookLocked() (here, full bool) {
 	return err == nil && os.SameFile(mine, there), mine.Size() >= l.size
 }
 
-// follow redirects standard output and error to the file now if they refer to the file old.
+// follow redirects standard output and error to the file in the parameter now if they refer to the file in the parameter old.
 func follow(old, now *os.File) {
 	was, err := old.Stat()
 	for _, std := range []*os.File{os.Stdout, os.Stderr} {

@@ -19,9 +19,9 @@ const (
 	metricsPoll = 20 * time.Millisecond
 )
 
-// serveMetrics serves metrics in the background until the function end is called; end waits until the server has ended. Without
-// the flag, serveMetrics does nothing. A successor starts even if the address is not free, and retries in the background until
-// its dead predecessor has released the address.
+// serveMetrics serves metrics in the background until the function end is called, which also waits until the server has ended.
+// Without the flag, serveMetrics does nothing. A successor starts even if the address is not free, and retries in the background
+// until its dead predecessor has released the address.
 func serveMetrics(a *cli.App, h cli.Host, log *zap.Logger, successor bool) (end func(), _ error) {
 	if a.Metrics.Text == "" {
 		return func() {}, nil

@@ -170,7 +170,7 @@ func ofFlag(a *cli.App, cmd *cobra.Command, of *string) {
 	}
 }
 
-// CompleteSessions completes the names of sessions, for a command that accepts up to most arguments.
+// CompleteSessions completes the names of sessions, for a command whose maximum number of arguments is most.
 func CompleteSessions(a *cli.App, most int) cobra.CompletionFunc {
 	return a.CompleteListed(most, func(m cli.Served) (choice, about string) { return m.Session.Name, m.Dir }, cobra.ShellCompDirectiveDefault)
 }

@@ -261,7 +261,7 @@ func sessionResume(a *cli.App, cmd *cobra.Command, o mounts.MountOptions, args [
 	return printWork(a, "resumed session "+reply.Session, reply, time.Since(start))
 }
 
-// printWork prints the result of a mount. The text what, the change to the session, precedes it.
+// printWork prints the change to the session, the text in the parameter what, and then the result of the mount.
 func printWork(a *cli.App, what string, m control.MountReply, took time.Duration) error {
 	if !a.JSON && !a.Quiet {
 		if _, err := io.WriteString(a.Stdout, what+": "); err != nil {

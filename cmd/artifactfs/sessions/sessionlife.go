@@ -67,7 +67,8 @@ its age.`,
 	return cmd
 }
 
-// sessionSet requests a change of a session's state or pins. Then it prints the text done with the session's name.
+// sessionSet requests a change of a session's state or pins. Then it prints the text in the parameter done, followed by the
+// session's name.
 func sessionSet(ctx context.Context, a *cli.App, of, verb string, r control.SessionSetRequest, done string) error {
 	w, err := SessionOf(ctx, a, verb, of)
 	if err != nil {

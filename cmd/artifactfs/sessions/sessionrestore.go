@@ -111,8 +111,8 @@ func sessionRestore(ctx context.Context, a *cli.App, o restoreOptions, id string
 	return nil
 }
 
-// pathsIn converts paths, absolute or relative to from, to paths relative to the mount. An empty list means the whole
-// mount. A path outside of the mount is an error with exit code 2.
+// pathsIn converts paths, which are absolute or relative to the directory in the parameter from, to paths relative to the mount.
+// An empty list selects the whole mount. A path outside of the mount is an error with exit code 2.
 func pathsIn(mount, from string, paths []string) ([]string, error) {
 	inMount := []string{}
 	for _, p := range paths {
