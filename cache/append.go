@@ -170,7 +170,7 @@ func (a *appender) takeOver(s *segment, f *os.File) bool {
 	if locked, err := lock(f); err != nil || !locked {
 		return false
 	}
-	// Another process may have evicted the segment before this one locked it.
+	// Another process may have evicted the segment before this process locked it.
 	size, ok := linked(f)
 	if !ok {
 		return false

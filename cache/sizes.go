@@ -220,7 +220,8 @@ func (s *Sizes) placeLocked(sum []byte) (int, bool) {
 	return s.index.find(hashSum(sum), func(ref uint32) bool { return string(s.row(ref)[:n]) == string(sum) })
 }
 
-// setLocked adds a row or changes its size. changed is false if the row already had this size. The caller holds mu.
+// setLocked adds a row or changes the size in the row. The result changed is false if the row already had this size. The caller
+// holds mu.
 func (s *Sizes) setLocked(sum []byte, size int64) (ref uint32, changed bool) {
 	n := s.format.Size()
 	if at, ok := s.placeLocked(sum); ok {

@@ -234,7 +234,7 @@ func (d *Dir) SetRefs(remote []packedrefs.Ref) error {
 	var refs []packedrefs.Ref
 	kept := map[string]bool{}
 	for _, r := range packed {
-		// Drop all remote-tracking branches. The code below adds those that the remote still has.
+		// Drop all remote-tracking branches. The code below adds the branches that the remote still has.
 		if !strings.HasPrefix(r.Name, "refs/remotes/origin/") {
 			refs, kept[r.Name] = append(refs, r), true
 		}

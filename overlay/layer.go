@@ -31,8 +31,8 @@ var (
 	// ErrBase means that the contents of a file are in the base tree: the caller must read them there, or call CopyUp before
 	// it changes them.
 	ErrBase = errors.New("file has the contents of the base tree")
-	// ErrSourceBase means that the contents of the file from which CopyRange reads are in the base tree, as ErrBase means for the
-	// other file.
+	// ErrSourceBase means that the contents of the source file of CopyRange are in the base tree, so the caller must read them
+	// there.
 	ErrSourceBase = errors.New("source file has the contents of the base tree")
 	// ErrDamaged means that stored bytes differ from those that were written. A damaged overlay can still be opened with
 	// Options.ReadOnly.

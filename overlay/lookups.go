@@ -59,7 +59,8 @@ func (l *Layer) dropUnused(tx *Tx, n Node) {
 	}
 }
 
-// dropForsaken drops the nodes that could not be dropped earlier, in updates of slice nodes each.
+// dropForsaken drops the nodes that could not be dropped earlier. Each update drops at most as many nodes as the constant slice
+// states.
 func (l *Layer) dropForsaken() error {
 	for {
 		l.mu.Lock()

@@ -77,15 +77,16 @@ func (w *refWriter) updateAfter(ctx context.Context, changes []RefChange, ready 
 }
 
 // update makes changes. The caller holds the locks. If a change creates the ref a/b and another change deletes the ref a, the
-// deletion must come first, because git stores a as a file where a/b needs a directory. So update makes such deletions in a separate
-// transaction before the rest.
+// deletion must come first, because git stores a as a file where a/b needs a directory. So update makes such deletions in a
+// separate transaction before the rest.
 func (w *refWriter) update(ctx context.Context, changes []RefChange, ready func() error) error {
 	var first, then []RefChange
 	for _, c := range changes {
 		if err := w.expect(c); err != nil {
 			return err
 		}
-		// Skip a change that changes nothing. Otherwise apply would create directories just to lock a ref that does not exist.
+		// Skip a change if the ref has the new value already. Otherwise apply would create directories just to lock a ref that
+		// does not exist.
 		if now, err := w.Ref(c.Name); err == nil && now == c.New {
 			continue
 		}
@@ -164,8 +165,8 @@ func (w *refWriter) apply(ctx context.Context, changes []RefChange, ready func()
 			return err
 		}
 	}
-	// The packed value is removed before the file of the ref. Otherwise, after a crash in between, the packed value would be the value
-	// of the ref.
+	// The packed value is removed before the file of the ref. Otherwise, after a crash in between, the packed value would be the
+	// value of the ref.
 	if err := w.dropPacked(ctx, gone, lock); err != nil {
 		return err
 	}

@@ -310,8 +310,8 @@ func (r *Remote) try(ctx context.Context, retries int, verb string, once func() 
 	}
 }
 
-// backoff returns the pause before the retry number n. The pause doubles from retry to retry. Half of it is random, so that many
-// mounts do not retry at the same moment. The pause is not shorter than asked, the pause that the server has requested.
+// backoff returns the pause before the retry number n. The pause doubles from retry to retry. Half of the pause is random, so
+// that many mounts do not retry at the same moment. The pause is not shorter than asked, the pause that the server has requested.
 func backoff(n int, asked time.Duration) time.Duration {
 	d := min(backoffFirst<<min(n, 10), backoffMost)
 	return asked + d/2 + rand.N(d/2)

@@ -22,7 +22,7 @@ type examination struct {
 	tokenFile string
 }
 
-// doctorCommand returns the command doctor. Its checks are in package doctor, except those that need a daemon.
+// doctorCommand returns the command doctor. Package doctor contains its checks, except the checks that need a daemon.
 func doctorCommand(a *cli.App) *cobra.Command {
 	var e examination
 	cmd := &cobra.Command{

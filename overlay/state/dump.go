@@ -51,7 +51,7 @@ func (t *Table) dumpNumbers(b *Batch) {
 	}
 }
 
-// dumpSlab dumps the records of a slab from the cursor on. The entries of a large directory may take several calls.
+// dumpSlab dumps the records of a slab beginning at the cursor c. The entries of a large directory may take several calls.
 func (t *Table) dumpSlab(c Cursor, s *slab, end int, b *Batch) Cursor {
 	next := Cursor{phase: c.phase + 1}
 	s.each(c.index, func(i uint32, r *record) bool {

@@ -156,7 +156,7 @@ func (x *ignores) here(path string, dir bool) bool {
 	if x.fold {
 		folded = lower(path)
 	}
-	// As in git, the ignore file of a deeper directory overrides those above it.
+	// As in git, the ignore file of a deeper directory overrides the ignore files above that directory.
 	for at := parent(path); ; at = parent(at) {
 		rel := folded
 		if at != "" {

@@ -71,7 +71,7 @@ func why(w session.Why) int {
 	return slices.Index([]session.Why{session.Secret, session.TooLarge, session.Excluded, session.NoFile, session.Ignored}, w)
 }
 
-// first returns at most reported paths of the set, those with the most surprising reasons first.
+// first returns the paths of the set with the most surprising reasons, at most as many as the constant reported states.
 func (s *leftSet) first() []LeftOut {
 	list := make([]LeftOut, 0, reported+1)
 	order := func(a, b LeftOut) int {

@@ -125,7 +125,7 @@ func (r *Remote) ListAhead(ctx context.Context, prefixes []string) {
 	r.RefsAhead(ctx, r.asked(prefixes))
 }
 
-// List requests those refs of the session that begin with one of the prefixes, or all if there are no prefixes.
+// List requests those refs of the session that begin with one of the prefixes, or all refs if there are no prefixes.
 func (r *Remote) List(ctx context.Context, prefixes []string) (*Listing, error) {
 	caps, err := r.Capabilities(ctx)
 	if err != nil {

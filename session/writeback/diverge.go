@@ -115,8 +115,8 @@ func (c *comparison) inWay(ref string, mine, there object.ID) string {
 // other.
 func inWay(a, b string) bool { return strings.HasPrefix(a, b+"/") || strings.HasPrefix(b, a+"/") }
 
-// above returns the names of refs that prevent the creation of ref because git stores them as files where ref needs directories: for
-// refs/heads/a/b/c, these are refs/heads/a/b and refs/heads/a.
+// above returns the names of refs that prevent the creation of ref, because git stores these refs as files where it needs
+// directories for ref: for refs/heads/a/b/c, the names are refs/heads/a/b and refs/heads/a.
 func above(ref string) (names []string) {
 	for i := len(ref) - 1; i > len("refs/heads/"); i-- {
 		if ref[i] == '/' {

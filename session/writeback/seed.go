@@ -217,7 +217,8 @@ func (s *seeder) spool(ctx context.Context, need, have []object.ID, active *seed
 		return "", err
 	}
 	defer res.Pack.Close()
-	// If the mounted remote is a shallow clone itself, the pack lacks a part of the history, and the session remote would refuse it.
+	// If the mounted remote is a shallow clone itself, the pack lacks a part of the history, and the session remote would refuse
+	// it.
 	if len(res.Shallow) > 0 {
 		return "", errors.New("mounted remote is a shallow clone without the complete history")
 	}
@@ -248,7 +249,7 @@ func (c *counted) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// send pushes the pack in the file path, and creates a ref below basePrefix for each of the commits need, so that gc on the
+// send pushes the pack in the file path, and creates a ref below basePrefix for each commit in the slice need, so that gc on the
 // session remote keeps these commits. Then it records the commits in the ledger.
 func (s *seeder) send(ctx context.Context, need []object.ID, path string, active *seeding) error {
 	prefix := basePrefix(s.session)

@@ -63,7 +63,7 @@ func absRemote(remote string) string {
 // sessionDelete moves a session to the trash, after a confirmation, and prints how to restore it.
 func sessionDelete(ctx context.Context, a *cli.App, of, remote string, yes, takeOver bool) error {
 	var w work
-	// With a session remote, the session may be unknown on this host: its name is then used without a lookup.
+	// With a session remote, the session may be unknown on this host, so use its name without a lookup.
 	if remote == "" || of == "" || isDirectory(of) {
 		var err error
 		if w, err = SessionOf(ctx, a, "delete", of); err != nil {
