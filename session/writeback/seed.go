@@ -122,7 +122,8 @@ var errNoBase = errors.New("history of the session's base commit is missing on t
 // lacks returns the commits of baseCommits that the session remote does not have. The map theirs holds the refs of the session
 // remote. For commits that the ledger l does not list, lacks asks the session remote; if the server does not support the
 // question, lacks assumes that the session remote has the commits. If complained is set, the session remote has reported missing
-// objects: lacks then assumes nothing and asks also for the commits that l lists. lacks updates l.baseCommits and l.mode.
+// objects: lacks then also asks for the commits that l lists, and if the server does not support the question, it assumes that
+// the session remote lacks the commits. lacks updates l.baseCommits and l.mode.
 func (s *seeder) lacks(
 	ctx context.Context, baseCommits idSet, l *ledger, theirs map[string]object.ID, complained bool,
 ) ([]object.ID, error) {
