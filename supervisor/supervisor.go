@@ -3,8 +3,8 @@
 // and passes it all descriptors. The kernel then sends the successor those requests again that were not answered.
 //
 // Promises:
-//   - There is only one kind of takeover: after the worker was killed by SIGKILL. A worker that hangs, is stopped or must be
-//     upgraded is killed first, and one that crashed is treated alike.
+//   - There is only one kind of takeover: from a worker that has died. A worker that hangs, is stopped or must be upgraded is
+//     first killed by SIGKILL. A worker that crashed is handled in the same way.
 //   - A successor begins to serve when the connection to its predecessor has ended, which happens when the kernel has closed
 //     the predecessor's files. The supervisor does not wait for the rest of the predecessor's end. The successor's process
 //     may be started before that moment (a spare).
@@ -12,8 +12,8 @@
 //     executable after upgradeTries failures. After giveUpAfter failures it detaches the mounts, so that their users receive
 //     errors instead of waiting. Workers that the watchdog has killed do not count as failures: the time limits are raised
 //     instead.
-//   - The supervisor never opens, stats or holds a file in a mount, and neither do workers before they serve. Otherwise an
-//     exec, which closes descriptors, could wait for a worker, because closing a file of a mount does.
+//   - The supervisor never opens, stats or holds a file in a mount, and a worker does not do so before it serves. Otherwise an
+//     exec, which closes descriptors, could block, because the close of a file in a mount waits for an answer of the worker.
 //   - The supervisor may be lost, too. Under a service manager, the manager's descriptor store also has the descriptors.
 //     Without one, the worker starts a new supervisor and hands everything over to it.
 //

@@ -215,7 +215,7 @@ func isEmptyTree(e object.TreeEntry) bool {
 	return e.Mode == object.ModeDir && e.ID == object.EmptyTree(e.ID.Format())
 }
 
-// difference is a path whose entry differs between two trees. The mode of from or to is 0 if that tree has no entry. A
+// difference is a path whose entry differs between two trees. The mode of the field from or to is 0 if the tree has no entry. A
 // directory is a difference only if it is empty in one of the trees.
 type difference struct {
 	path     string

@@ -172,7 +172,7 @@ func (c *RefCopier) anything(now refsOf) bool {
 }
 
 // theirs returns the values of the mounted remote's branches, tags and notes refs, by name. Values that the last git fetch stored
-// below refs/remotes/origin/ replace older ones.
+// below refs/remotes/origin/ replace older values.
 func (c *RefCopier) theirs(now refsOf) map[string]object.ID {
 	theirs := map[string]object.ID{}
 	if c.o.Refs != nil {
@@ -191,9 +191,9 @@ func (c *RefCopier) theirs(now refsOf) map[string]object.ID {
 	return theirs
 }
 
-// moves compares the git directory with the Repo, and returns the moves and the new list of copied refs. A ref that was never copied
-// and has the same value as the mounted remote's ref of that name is not copied: git has fetched it, or the user has just created it
-// and not committed yet. The next checkpoint records such a ref.
+// moves compares the git directory with the Repo, and returns the moves and the new list of copied refs. A ref that was never
+// copied and has the same value as the mounted remote's ref of that name is not copied: git has fetched it, or the user has just
+// created it and not committed yet. The next checkpoint records such a ref.
 func (c *RefCopier) moves(now refsOf, before carried) ([]move, carried, error) {
 	after := carried{}
 	var moves []move

@@ -40,7 +40,7 @@ are fetched. Without @ID, merge uses the newest checkpoint of SESSION. The exit 
 	return cmd
 }
 
-// sessionMerge merges another session into the mounted one and prints the result. After conflicts the exit code is 1.
+// sessionMerge merges another session into the mounted session and prints the result. After conflicts the exit code is 1.
 // The hint on stderr names the checkpoint that was made before the merge, which undoes it.
 func sessionMerge(ctx context.Context, a *cli.App, of, remote, word string) error {
 	w, err := SessionOf(ctx, a, "merge", of)
