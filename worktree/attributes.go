@@ -8,7 +8,7 @@ import (
 	"github.com/artifactfs/artifactfs/overlay"
 )
 
-// Field is a set of attributes, as bits.
+// Field is a set of file attributes, with one bit for each.
 type Field uint32
 
 const (
@@ -18,30 +18,31 @@ const (
 	SetSize
 	SetAtime
 	SetMtime
-	SetCtime // without it, any change sets ctime to the present time
-	KillPriv // clear set-user-ID, and set-group-ID where the group may execute
+	SetCtime // set ctime to Change.Ctime; without this bit, every change sets ctime to the current time
+	KillPriv // clear the set-user-ID bit, and the set-group-ID bit if the group may execute the file
 )
 
-// Change is the argument of SetAttr.
+// Change is a change of file attributes, the argument of SetAttr.
 type Change struct {
-	Set                 Field  // attributes to set
+	Set                 Field  // which of the fields below are set
 	Mode                uint32 // permission bits, including set-user-ID, set-group-ID and sticky
 	UID, GID            uint32
 	Size                int64 // in bytes
-	Atime, Mtime, Ctime int64 // nanoseconds since 1970, or NowTime
+	Atime, Mtime, Ctime int64 // in nanoseconds since 1970, or NowTime
 }
 
-// NowTime is the value of a time field of a Change that stands for the time at which the change is made.
+// NowTime is a special value for the time fields of a Change. It stands for the time at which the change is made.
 const NowTime = -1 << 63
 
-// told implements Tree.Told.
+// told returns the attributes of a node, and calls tell with the size of the contents if they are those of the base tree.
+// Tree.Told describes it.
 func (cs *contents) told(ctx context.Context, n Node, tell func(size int64, last func() (byte, error)) error) (Attr, error) {
 	a, err := cs.view.attr(ctx, n)
 	if err != nil || n.Own() || a.Mode&syscall.S_IFMT != syscall.S_IFREG {
 		return a, err
 	}
 	var byteOf struct {
-		asked, here bool // whether last was called, and whether the byte is known
+		asked, here bool // asked: last was called; here: the byte is known
 		last        byte
 	}
 	last := func() (byte, error) {
@@ -68,10 +69,10 @@ func (cs *contents) told(ctx context.Context, n Node, tell func(size int64, last
 	return cs.view.attr(ctx, n)
 }
 
-// errNotHere is returned by the last function of Told while the byte is not known.
+// errNotHere is the error of the function last, which Told passes to its callback, if the byte has to be fetched first.
 var errNotHere = errors.New("the last byte is not here yet")
 
-// setAttr implements Tree.SetAttr.
+// setAttr changes the attributes of a node and returns the new ones, for Tree.SetAttr.
 func (cs *contents) setAttr(ctx context.Context, n Node, c Change) (Attr, error) {
 	if c.Set&SetSize != 0 {
 		before := cs.view.sizeOf(n)
@@ -79,7 +80,7 @@ func (cs *contents) setAttr(ctx context.Context, n Node, c Change) (Attr, error)
 			return Attr{}, err
 		}
 		switch {
-		case before == c.Size: // as on other file systems, times do not change if the size does not; the kernel relies on that
+		case before == c.Size: // like other file systems, do not change the times if the size stays the same; the kernel relies on this
 			c.Set &^= SetSize
 		case c.Set&SetMtime == 0:
 			c.Set, c.Mtime = c.Set|SetMtime, NowTime
@@ -95,7 +96,7 @@ func (cs *contents) setAttr(ctx context.Context, n Node, c Change) (Attr, error)
 	return cs.base.Describe(in), nil
 }
 
-// apply makes the changes of c in an inode, except that of the size. now is in nanoseconds since 1970.
+// apply changes the fields of an inode as c says. It does not change the size. now is the current time in nanoseconds since 1970.
 func (c Change) apply(in *overlay.Inode, now int64) {
 	if c.Set == 0 {
 		return
@@ -106,8 +107,8 @@ func (c Change) apply(in *overlay.Inode, now int64) {
 		}
 		return t
 	}
-	// chown(2) must clear set-user-ID and set-group-ID for every caller (fs/open.c, chown_common). For FUSE the kernel leaves
-	// that to the file system (fs/fuse/dir.c, fuse_setattr).
+	// chown(2) must clear set-user-ID and set-group-ID for every caller (chown_common in fs/open.c of Linux). For FUSE, the
+	// kernel leaves this to the file system (fuse_setattr in fs/fuse/dir.c).
 	if c.Set&(KillPriv|SetUID|SetGID) != 0 {
 		in.Mode = withoutPriv(in.Mode)
 	}
@@ -132,8 +133,8 @@ func (c Change) apply(in *overlay.Inode, now int64) {
 	}
 }
 
-// withoutPriv returns mode without set-user-ID and, if the group may execute, without set-group-ID. If the group may not
-// execute, set-group-ID used to mean mandatory locking and is kept. The mode of a directory does not change.
+// withoutPriv returns mode without the set-user-ID bit. If the group may execute the file, it also removes the set-group-ID bit;
+// otherwise that bit used to mean mandatory locking, so it is kept. The mode of a directory is returned unchanged.
 func withoutPriv(mode uint32) uint32 {
 	if mode&syscall.S_IFMT == syscall.S_IFDIR {
 		return mode

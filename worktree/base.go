@@ -8,8 +8,7 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/inode"
 )
 
-// Base shows the base tree without the changes that the overlay stores. The daemon calls it to fill git's index. It has no state
-// of its own.
+// Base shows the base tree without the changes in the overlay. The daemon uses it to fill git's index.
 type Base struct {
 	gate *gate
 	view *view

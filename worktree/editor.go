@@ -11,47 +11,52 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/removed"
 )
 
-// editor changes names and attributes. Each change is one update of the overlay, which excludes all other changes and records its
-// paths in the change journal first. The trees that a change needs are read before the update, because an update must not wait.
-// The overlay's lock guards everything that the editor changes; its own fields are constant after Open.
+// editor changes the names and attributes of files. Each change is one update of the overlay. An update excludes all other
+// changes, and the changed paths are recorded in the change journal before it takes effect. The trees that a change needs are
+// read before the update, because an update must not wait. The overlay's lock guards everything that an editor changes. The
+// fields of an editor do not change after Open.
 type editor struct {
-	base     *basetree.Tree
-	view     *view
-	changes  *recorder
-	removed  *removed.Set
-	sealed   bool // the overlay cannot be changed until it is opened again
-	readOnly bool // programs cannot change anything; true if sealed. Graft can still change the Tree unless it is sealed
+	base    *basetree.Tree
+	view    *view
+	changes *recorder
+	removed *removed.Set
+	sealed  bool // the overlay cannot be changed until it is opened again
+	// readOnly is true if programs cannot change anything. It is always true if sealed is true. If only readOnly is true, a graft
+	// can still change the Tree.
+	readOnly bool
 }
 
-// edit is a change in progress, within one update of the overlay. Reads through merged see the tree as it was before the
-// change. Inodes are modified in memory and stored at the end, each of them once.
+// edit is a change in progress, within one update of the overlay. The methods of merged read the tree as it was before the
+// change. Inodes are modified in memory, and each modified inode is stored once at the end.
 type edit struct {
 	merged
 	editor *editor
 	tx     *overlay.Tx
-	flight *journal.Flight // nil: the changed paths are on record already
-	now    int64           // time of the change, in nanoseconds since 1970, by the clock that the kernel uses for file times
-	inodes []*edited       // inodes that the change requested
-	kept   *removed.File   // entry that the update adds to the kept files; nil: none
+	// flight identifies the change in the change journal. It is nil if the changed paths were recorded before the update.
+	flight *journal.Flight
+	now    int64         // time of the change in nanoseconds since 1970, by the clock that the kernel uses for file times
+	inodes []*edited     // inodes that the change has read and may have modified
+	kept   *removed.File // removed file whose contents this update keeps for a checkpoint; nil: none
 }
 
-// edited is an inode that a change modifies, with its state before the change.
+// edited is an inode in an edit: its present state, and its state before the change.
 type edited struct {
 	now, before overlay.Inode
 }
 
-// update makes a change as one atomic update of the overlay. If f returns an error, nothing is changed.
+// update calls f to make a change, as one atomic update of the overlay. If f returns an error, nothing is changed.
 func (ed *editor) update(f func(e *edit) error) error {
 	var flight journal.Flight
 	defer ed.changes.journal.Land(&flight)
 	return ed.updateIn(&flight, f)
 }
 
-// updateNoted makes a change of Graft as update does, but records nothing, because Graft has recorded the paths already.
+// updateNoted calls f to make a change for a graft, as update does. It records nothing in the change journal, because the graft
+// has recorded the paths already.
 func (ed *editor) updateNoted(f func(e *edit) error) error { return ed.updateIn(nil, f) }
 
-// updateIn makes a change as update does. flight is nil if the changed paths are on record already. f may be called again, if
-// the overlay had no room for the update.
+// updateIn calls f to make a change, as update does. flight is nil if the changed paths were recorded before. If the overlay has
+// no room for the update, updateIn makes room and calls f again.
 func (ed *editor) updateIn(flight *journal.Flight, f func(e *edit) error) error {
 	if ed.sealed || flight != nil && ed.readOnly {
 		return syscall.EROFS
@@ -60,7 +65,7 @@ func (ed *editor) updateIn(flight *journal.Flight, f func(e *edit) error) error 
 	ed.changes.journal.MakeRoom()
 	var kept *removed.File
 	err := ed.view.layer.Update(func(tx *overlay.Tx) (err error) {
-		ed.removed.Undo(kept) // kept by a previous call of this function, which had no room
+		ed.removed.Undo(kept) // f kept it in a previous call, whose update had no room
 		e := &edit{merged: merged{tx.Reader, ed.base}, editor: ed, tx: tx, now: tx.Now(), flight: flight}
 		err = f(e)
 		if kept = e.kept; err != nil {
@@ -83,12 +88,12 @@ func (ed *editor) updateIn(flight *journal.Flight, f func(e *edit) error) error 
 	return err
 }
 
-// promote stores the inode of a base node in the overlay, unchanged.
+// promote stores the inode of an unchanged node of the base tree in the overlay, without changing it.
 func (ed *editor) promote(n Node) error {
 	return ed.update(func(e *edit) error { return e.promote(n) })
 }
 
-// setInode makes all changes of c except that of the size.
+// setInode changes the attributes of a node as c says. It does not change the size.
 func (ed *editor) setInode(n Node, c Change) error {
 	return ed.update(func(e *edit) error {
 		in, err := e.inode(n)
@@ -103,15 +108,16 @@ func (ed *editor) setInode(n Node, c Change) error {
 	})
 }
 
-// release frees a base node that lost a name, if it has no other name and the kernel holds no reference to it. The overlay
-// counts and releases own nodes itself.
+// release frees node n, which has lost a name, if n belongs to the base tree, has no other name, and the kernel holds no
+// reference to it. The overlay itself counts the references to nodes that it has created, and releases them.
 func (ed *editor) release(n Node) {
 	if r, ok := ed.base.Table.Record(n); ok && !n.Own() && !r.Known() {
 		ed.view.layer.Release(n)
 	}
 }
 
-// inode returns the inode of a node, which the change may modify. A base node whose inode is modified is promoted.
+// inode returns the inode of a node for modification. At the end of the change, the inode is stored in the overlay if it was
+// modified.
 func (e *edit) inode(n Node) (*overlay.Inode, error) {
 	for _, in := range e.inodes {
 		if in.now.Node == n {
@@ -126,7 +132,7 @@ func (e *edit) inode(n Node) (*overlay.Inode, error) {
 	return &e.inodes[len(e.inodes)-1].now, nil
 }
 
-// latest returns the inode of a node including the changes made so far. The caller must not modify it.
+// latest returns the inode of a node as it is after the modifications made so far in this change. The caller must not modify it.
 func (e *edit) latest(n Node) (*overlay.Inode, bool) {
 	for _, in := range e.inodes {
 		if in.now.Node == n {
@@ -140,8 +146,8 @@ func (e *edit) latest(n Node) (*overlay.Inode, bool) {
 	return &in, ok
 }
 
-// directory returns the inode of a directory, which the change may modify. A directory that was removed cannot get entries:
-// the error is ErrNotExist.
+// directory returns the inode of a directory for modification. It returns ErrNotExist for a directory that was removed, because
+// such a directory cannot get entries.
 func (e *edit) directory(n Node) (*overlay.Inode, error) {
 	in, err := e.inode(n)
 	switch {
@@ -155,7 +161,8 @@ func (e *edit) directory(n Node) (*overlay.Inode, error) {
 	return in, nil
 }
 
-// promote stores the present inode of a base node in the overlay, unless the overlay has one.
+// promote stores the present inode of a base node (a node of the base tree) in the overlay. It does nothing if the overlay
+// already has an inode for the node.
 func (e *edit) promote(n Node) error {
 	in, ok := e.merged.inode(n)
 	if !ok {
@@ -167,11 +174,13 @@ func (e *edit) promote(n Node) error {
 	return nil
 }
 
-// place makes a node an entry of a directory, whose block is b. A base node at its original place needs no entry.
+// place gives node n a name in a directory. b is the block of the directory: the children that it has in the base tree. If n has
+// this name in the base tree, the overlay needs no entry for it.
 func (e *edit) place(dir Node, b inode.Block, name string, n Node) {
 	if in, ok := e.latest(n); ok {
 		e.editor.changes.noteName(e.merged, e.flight, dir, name, n, in, true)
-		if old, ok := e.entry(dir, b, name); ok { // the record of a directory does not cover a file of that name, or vice versa
+		// If a file replaces a directory, or the reverse, the record of the new path does not cover the old one.
+		if old, ok := e.entry(dir, b, name); ok {
 			if was, ok := e.latest(old); ok && isDir(was) != isDir(in) {
 				e.editor.changes.noteName(e.merged, e.flight, dir, name, 0, was, false)
 			}
@@ -184,7 +193,7 @@ func (e *edit) place(dir Node, b inode.Block, name string, n Node) {
 	e.tx.SetEntry(dir, name, n)
 }
 
-// remove removes a name from a directory, whose block is b.
+// remove removes a name from a directory. b is the block of the directory: the children that it has in the base tree.
 func (e *edit) remove(dir Node, b inode.Block, name string) {
 	if n, ok := e.entry(dir, b, name); ok {
 		if in, ok := e.latest(n); ok {
@@ -199,15 +208,15 @@ func (e *edit) remove(dir Node, b inode.Block, name string) {
 	e.tx.ClearEntry(dir, name)
 }
 
-// leave clears in.Parent if a file loses a name in that directory, because the directories of its other names are not known.
-// Link and Rename set in.Parent again.
+// leave clears in.Parent if a file loses a name in the directory dir, because the directories of the file's other names are not
+// known. Link and Rename set in.Parent again.
 func (e *edit) leave(in *overlay.Inode, dir Node) {
 	if !isDir(in) && in.Parent == dir {
 		in.Parent = 0
 	}
 }
 
-// drop decrements the link count of a file by one. A directory has only one name.
+// drop decrements the link count of a file by one. For a directory, which has only one name, it sets the link count to 0.
 func (e *edit) drop(in *overlay.Inode) {
 	in.Ctime = e.now
 	if isDir(in) {
@@ -217,16 +226,17 @@ func (e *edit) drop(in *overlay.Inode) {
 	}
 }
 
-// touch sets the times of a directory whose entries change, and adds subdirs to its link count.
+// touch sets the times of a directory whose entries change. subdirs is the change of the number of its subdirectories, which is
+// added to the link count.
 func (e *edit) touch(dir *overlay.Inode, subdirs int) {
 	dir.Mtime, dir.Ctime = e.now, e.now
-	if dir.Node.Own() { // see Attr.Nlink
+	if dir.Node.Own() { // only these directories count their subdirectories, see Attr.Nlink
 		dir.Nlink = uint32(int64(dir.Nlink) + int64(subdirs))
 	}
 }
 
-// lose keeps the contents of a file that is about to lose a name in dir, if Set.Wants is true for the file and checkpoints do not
-// leave out the directory.
+// lose keeps the contents of a file that is about to lose its name in the directory dir, so that a checkpoint can store them. It
+// does nothing if the removed.Set does not need the file, or if checkpoints leave out the directory.
 func (e *edit) lose(in *overlay.Inode, dir Node, name string, unlinked bool) {
 	s := e.editor.removed
 	if !s.Wants(in) {
@@ -245,7 +255,7 @@ func (e *edit) lose(in *overlay.Inode, dir Node, name string, unlinked bool) {
 	}
 }
 
-// loseDir requests a checkpoint if files below a directory that is being removed are kept.
+// loseDir requests a checkpoint if a directory is being removed and removed files below it are kept.
 func (e *edit) loseDir(dir Node, name string) {
 	s := e.editor.removed
 	if !s.Waits() {

@@ -9,24 +9,26 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/removed"
 )
 
-// maxSearched is the maximum number of names that a nameSearch searches per second.
+// maxSearched is the maximum number of names that a nameSearch reads per second.
 const maxSearched = 200_000
 
-// nameSearch finds the paths of files whose contents are about to be overwritten, for a removed.Set. The overlay has no index
-// from a node to its names, so a search reads the names of a directory, or of the whole overlay. The number of names that are
-// searched per second is limited. mu guards the fields below it; it is taken within views of the overlay.
+// nameSearch finds the paths of files whose contents are about to be overwritten. The removed.Set needs these paths. The overlay
+// has no index from a node to its names, so a search reads the names of a directory, or of the whole overlay, and the number of
+// names that it reads per second is limited. mu guards the fields below mu. It may be acquired while a view of the overlay is
+// open.
 type nameSearch struct {
 	view    *view
 	removed *removed.Set
 
 	mu      sync.Mutex
 	dir     Node
-	names   map[Node]string // names of the nodes in dir, as the last search found them
-	began   time.Time       // start of the second for which scanned counts
-	scanned int             // number of names searched in that second
+	names   map[Node]string // names of the nodes in dir, as the last search has found them
+	began   time.Time       // start of the second to which scanned refers
+	scanned int             // number of names that were read in that second
 }
 
-// find implements removed.Find.
+// find returns the inode and the paths of a node, if the removed.Set needs its contents. short is true if not all names could be
+// searched within the limit.
 func (s *nameSearch) find(n Node) (in overlay.Inode, paths []string, short bool) {
 	s.view.look(func(m merged) {
 		var ok bool
@@ -37,7 +39,8 @@ func (s *nameSearch) find(n Node) (in overlay.Inode, paths []string, short bool)
 	return in, paths, short
 }
 
-// pathsOf returns the paths of a file, without those that checkpoints leave out. It returns at most maxNames paths.
+// pathsOf returns at most maxNames paths of a file. It leaves out paths that checkpoints leave out. short is true if not all
+// names could be searched within the limit.
 func (s *nameSearch) pathsOf(m merged, in *overlay.Inode) (paths []string, short bool) {
 	add := func(dir Node, name string) bool {
 		if at, ok := m.path(dir); ok && !s.removed.LeavesOut(at) {
@@ -61,14 +64,14 @@ func (s *nameSearch) pathsOf(m merged, in *overlay.Inode) (paths []string, short
 	return paths, s.left(int(looked)) <= 0
 }
 
-// left adds n to the number of searched names, and returns how many more may be searched within this second.
+// left adds n to the number of names that were read, and returns how many more may be read within this second.
 func (s *nameSearch) left(n int) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.budget(n)
 }
 
-// budget returns the same as left. The caller holds s.mu.
+// budget does the same as left. The caller holds s.mu.
 func (s *nameSearch) budget(n int) int {
 	if now := time.Now(); now.Sub(s.began) > time.Second {
 		s.began, s.scanned = now, 0
@@ -77,9 +80,9 @@ func (s *nameSearch) budget(n int) int {
 	return maxSearched - s.scanned
 }
 
-// nameIn returns the name of a file in a directory. Programs often change many files of one directory in turn, so the names
-// found in a search are cached. short reports that the directory was not searched because too many names were searched within
-// this second.
+// nameIn returns the name of the file n in the directory dir. Programs often change many files of one directory one after the
+// other, so the names found in a search are cached. short is true if the directory was not searched because too many names have
+// been read within this second.
 func (s *nameSearch) nameIn(m merged, n, dir Node) (name string, ok, short bool) {
 	if r, ok := m.base.Table.Record(n); ok && r.Dir() == dir {
 		name := m.base.Table.Name(r)

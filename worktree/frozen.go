@@ -12,39 +12,39 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/inode"
 )
 
-// errUnread is returned if the tree of a base directory must be read first (freezing.unread).
+// errUnread means that the git tree of a directory must be fetched before the directory can be listed. freezing.unread is the directory.
 var errUnread = errors.New("a directory was not read yet")
 
-// freezing is a Freeze in progress. It first lists the changed paths while requests continue, one directory at a time.
-// Then, at the moment of the freeze, it lists again the paths that changed meanwhile. The journal returns them: every path
-// that was listed too early, or partly before and partly after a change, is on record behind the position that was returned
-// first.
+// freezing is a Freeze in progress. It first lists the changed paths, one directory at a time, while requests continue. At the moment of
+// the freeze, it lists those paths again that have changed in the meantime. The change journal returns these paths: every path that was
+// listed too early, or partly before and partly after a change, is recorded behind the position at which the first listing began.
 type freezing struct {
 	view    *view
 	changes *recorder
 	o       FreezeOptions
-	moment  *merged         // working tree at the moment of the freeze; nil before
+	moment  *merged         // working tree at the moment of the freeze; nil before that moment
 	skipped map[string]bool // cached results of FreezeOptions.Skip
-	dirty   map[Node]bool   // base directories that differ from their tree, or have such a directory below; nil: not computed
-	unread  Node            // the directory to read after errUnread
+	// dirty is the set of base directories in which something differs from the base tree, at any depth; nil until computed.
+	dirty  map[Node]bool
+	unread Node // directory whose tree must be fetched after errUnread was returned
 
-	entries []FrozenEntry  // entries of this round
+	entries []FrozenEntry  // entries found in the current round
 	pins    []*overlay.Pin // pins of the contents of these entries
-	told    []string       // paths that the entries describe completely, sorted
+	told    []string       // paths that the entries of the current round describe completely, sorted
 }
 
-// Limits of the work of a freeze.
+// These constants limit how much is listed while requests wait for a freeze.
 const (
 	// rounds is the maximum number of times that changed paths are listed before the moment of the freeze.
 	rounds = 4
-	// little is the number of paths that may be listed while requests wait. If more have changed, another round lists them
-	// before the moment of the freeze.
+	// little is the number of changed paths that may be listed at the moment of the freeze, while requests wait. If more paths have changed,
+	// another round lists them first, while requests continue.
 	little = 100
-	// glance is the number of names that are read in one view, so that changes need not wait long for it.
+	// glance is the maximum number of names that are read at a time under the overlay's lock, so that changes do not wait long for the lock.
 	glance = 2048
 )
 
-// freeze implements Tree.Freeze.
+// freeze returns the differences since the journal position token, for Tree.Freeze.
 func freeze(ctx context.Context, changes *recorder, token string, o FreezeOptions) (*Frozen, error) {
 	z := &freezing{view: changes.view, changes: changes, o: o, skipped: make(map[string]bool)}
 	f := &Frozen{}
@@ -56,7 +56,7 @@ func freeze(ctx context.Context, changes *recorder, token string, o FreezeOption
 	return f, nil
 }
 
-// run sets the fields of f. Only the last round lists paths as of the moment of the freeze; a DryRun skips that round.
+// run sets the fields of f. The last round lists paths at the moment of the freeze; a DryRun has no such round.
 func (z *freezing) run(ctx context.Context, token string, f *Frozen) error {
 	paths, known := z.since(token, f)
 	f.Whole = !known
@@ -73,9 +73,9 @@ func (z *freezing) run(ctx context.Context, token string, f *Frozen) error {
 		if n == rounds || !z.changes.journal.Longer(f.Token, little) {
 			break
 		}
-		// The paths must be listed now: since has advanced the position, so that no later query returns them.
+		// These paths must be listed now, because since has advanced the journal position, and a later query does not return them again.
 		if paths, known = z.since(f.Token, f); !known {
-			f.Token = "" // the last round then lists everything again
+			f.Token = "" // an invalid position makes the last round list everything again
 			break
 		}
 	}
@@ -89,7 +89,7 @@ func (z *freezing) run(ctx context.Context, token string, f *Frozen) error {
 			f.at = coarseNow()
 			z.moment = &merged{r, z.view.base}
 			paths, known := z.since(token, f)
-			if !known { // more has changed than the journal holds, or there is no journal
+			if !known { // the journal no longer contains all changes since the position, or there is no journal
 				f.Whole, f.Entries, paths = true, nil, z.differing()
 			}
 			err = z.tell(f.Entries, paths)
@@ -99,14 +99,15 @@ func (z *freezing) run(ctx context.Context, token string, f *Frozen) error {
 	})
 }
 
-// since returns the paths that changed since a journal position, and sets f.Token to the next position.
+// since returns the paths that have changed since the journal position token, and sets f.Token to the next position. known is false if
+// the journal cannot answer for this position.
 func (z *freezing) since(token string, f *Frozen) (paths []string, known bool) {
 	f.Token, paths, known = z.changes.since(token)
 	return paths, known
 }
 
-// round calls tell and merges its entries into those of f. If tell returns errUnread, round waits for the directory's tree,
-// without a lock, and calls tell again.
+// round calls tell, which lists entries, and merges the new entries into those of f. If tell returns errUnread, round waits until the
+// missing tree is fetched, without holding a lock, and calls tell again.
 func (z *freezing) round(ctx context.Context, f *Frozen, tell func() error) error {
 	for {
 		z.entries, z.told, z.dirty = nil, nil, nil
@@ -128,7 +129,7 @@ func (z *freezing) round(ctx context.Context, f *Frozen, tell func() error) erro
 	}
 }
 
-// look calls f with the working tree as of the moment of the freeze or, before that moment, with the present working tree.
+// look calls f with the working tree. At the moment of the freeze this is the frozen state, before that moment the present state.
 func (z *freezing) look(f func(m merged)) {
 	if z.moment != nil {
 		f(*z.moment)
@@ -137,8 +138,8 @@ func (z *freezing) look(f func(m merged)) {
 	z.view.look(f)
 }
 
-// differing returns the paths that differ from the base tree. It does not list paths below an own directory, because the
-// entry of that directory includes them.
+// differing returns the paths that differ from the base tree. A directory that was created in the mount is listed without the paths below
+// it.
 func (z *freezing) differing() (paths []string) {
 	var dirs []Node
 	z.look(func(m merged) {
@@ -167,7 +168,7 @@ func (z *freezing) differing() (paths []string) {
 		z.look(func(m merged) {
 			at, ok := m.path(dir)
 			if !ok {
-				return // the directory was removed and is still open
+				return // the directory was removed, but a program still has it open
 			}
 			m.ReadDir(dir, 0, func(_ uint64, name string, _ Node, _ overlay.Presence) bool {
 				paths = append(paths, joined(at, strings.Clone(name)))
@@ -178,8 +179,8 @@ func (z *freezing) differing() (paths []string) {
 	return paths
 }
 
-// unchanged reports whether a base file is unchanged for git, because its contents, type and executable bit are those of its
-// record.
+// unchanged reports whether git would consider a file of the base tree unchanged: contents, type and executable bit are those of r, its
+// record in the inode table.
 func (m merged) unchanged(in overlay.Inode, r *inode.Record) bool {
 	if in.Size != overlay.SizeOfBase || in.Mode&syscall.S_IFMT != r.Kind().StatMode()&syscall.S_IFMT {
 		return false
@@ -187,9 +188,9 @@ func (m merged) unchanged(in overlay.Inode, r *inode.Record) bool {
 	return r.Kind() == inode.KindSymlink || (r.Kind() == inode.KindExec) == (in.Mode&0o100 != 0)
 }
 
-// tell adds the entries of the paths to z.entries. before is the entries of the earlier rounds. A path that ends in a slash
-// stands for everything below it. A path below a directory that an earlier entry describes completely is replaced by that
-// directory. tell returns errUnread if a tree must be read first.
+// tell adds the entries for the given paths to z.entries. before contains the entries of earlier rounds. A path that ends in a slash
+// stands for everything below it. If an earlier entry describes a directory completely, paths below that directory are replaced by the
+// directory. tell returns errUnread if a tree must be fetched first.
 func (z *freezing) tell(before []FrozenEntry, paths []string) error {
 	for i, path := range paths {
 		paths[i] = outermost(before, strings.TrimSuffix(path, "/"))
@@ -208,19 +209,20 @@ func (z *freezing) tell(before []FrozenEntry, paths []string) error {
 	return nil
 }
 
-// seen is a copy of those fields of an inode that an entry needs. It stays valid after the view in which it was made.
+// seen is a copy of the fields of an inode that are needed for an entry. It stays valid after the overlay's lock is released.
 type seen struct {
 	name    string
 	node    Node
 	mode    uint32
 	size    int64
-	content uint64 // number of the contents in the overlay
+	content uint64 // number by which the overlay identifies the contents
 	target  string // target of a symbolic link that the overlay stores
-	nested  bool   // directory that contains a repository of its own
-	filled  bool   // directory to which names were added
+	nested  bool   // the directory contains a git repository
+	filled  bool   // the overlay has added names to the directory
 }
 
-// sight returns a copy of the state of a node, which stays valid after the view. It returns false if the node does not exist.
+// sight returns a copy of the state of node n, which can be used after the overlay's lock is released. name is copied to the result.
+// sight returns false if the node does not exist.
 func (m merged) sight(name string, n Node) (seen, bool) {
 	in, ok := m.inode(n)
 	if !ok {
@@ -244,13 +246,12 @@ func (m merged) sight(name string, n Node) (seen, bool) {
 	return s, true
 }
 
-// path adds the entry of a path. If an element above the path does not exist, is not a directory or is not listed (isClosed),
-// path adds the entry of that element instead, because that entry determines the state of the path. It returns the path of the
-// added entry.
+// path adds the entry for a path. If a directory above the path does not exist, is not a directory, or is not listed (see isClosed), path
+// adds the entry for that one instead, because it determines the state of the path. It returns the path for which it has added the entry.
 func (z *freezing) path(path string) (told string, err error) {
 	var s seen
 	var there bool
-	var perm uint32 // permissions of the last directory on the way
+	var perm uint32 // permissions of the last directory that exists above the path
 	z.look(func(m merged) {
 		dir := Root
 		if in, ok := m.inode(dir); ok {
@@ -287,14 +288,14 @@ func (z *freezing) path(path string) (told string, err error) {
 	return told, z.node(told, s)
 }
 
-// isClosed reports whether a freeze does not list the contents of a directory: a submodule, a nested repository, or one
-// that Skip selects.
+// isClosed reports whether a freeze does not list a directory, because it is a submodule, another git repository, or left out by Skip.
 func (z *freezing) isClosed(path string, s seen) bool {
 	r, base := z.view.base.Table.Record(s.node)
 	return base && r.Kind() == inode.KindGitlink || s.nested || z.skips(path)
 }
 
-// child looks up a name in a directory. It returns errUnread if the directory's tree was not read yet.
+// child returns the node with the given name in a directory, and false if there is none. It returns errUnread if the directory's tree
+// must be fetched first.
 func (z *freezing) child(m merged, dir Node, name string) (Node, bool, error) {
 	switch n, p := m.Entry(dir, name); p {
 	case overlay.Present:
@@ -310,7 +311,7 @@ func (z *freezing) child(m merged, dir Node, name string) (Node, bool, error) {
 	return n, ok, nil
 }
 
-// block returns the block of a directory, or errUnread if its tree was not read yet.
+// block returns the children that a directory has in the base tree. It returns errUnread if the directory's tree must be fetched first.
 func (z *freezing) block(dir Node) (inode.Block, error) {
 	r, ok := z.view.base.Table.Record(dir)
 	if !ok || r.Kind() != inode.KindDir {
@@ -324,8 +325,7 @@ func (z *freezing) block(dir Node) (inode.Block, error) {
 	return b, nil
 }
 
-// skips reports whether Skip selects a directory. Skip is called once for each directory, so that all rounds use the same
-// answer.
+// skips reports whether Skip leaves out the contents of a directory. It calls Skip only once for each directory, so all rounds agree.
 func (z *freezing) skips(dir string) bool {
 	if z.o.Skip == nil {
 		return false
@@ -338,8 +338,8 @@ func (z *freezing) skips(dir string) bool {
 	return skip
 }
 
-// node adds the entry of a node at a path and, for a directory, the entries of everything below it. It pins contents that may
-// be read later.
+// node adds the entry for a node at a path. For a directory, it also adds the entries for everything below it. It pins contents that are
+// stored in the overlay, so that they can be read later.
 func (z *freezing) node(path string, s seen) error {
 	e := FrozenEntry{Path: path}
 	r, base := z.view.base.Table.Record(s.node)
@@ -376,7 +376,7 @@ func (z *freezing) node(path string, s seen) error {
 	return nil
 }
 
-// ofTree makes e the entry of an object that a base node shows unchanged.
+// ofTree makes e the entry for an unchanged object of a git tree, which node n shows.
 func (z *freezing) ofTree(e *FrozenEntry, kind FrozenKind, n Node, r *inode.Record) {
 	e.Kind, e.ID = kind, r.ObjectID()
 	e.Tree = z.view.base.Table.At(z.view.base.Table.TreeOf(n)).ObjectID()
@@ -385,7 +385,7 @@ func (z *freezing) ofTree(e *FrozenEntry, kind FrozenKind, n Node, r *inode.Reco
 	}
 }
 
-// directory adds the entry of a directory. An unchanged base directory is one entry; a changed one is listed.
+// directory adds the entries for a directory. An unchanged base directory is one entry; below a changed one, everything is listed.
 func (z *freezing) directory(e FrozenEntry, s seen, r *inode.Record) error {
 	switch {
 	case r != nil && r.Kind() == inode.KindGitlink:
@@ -409,7 +409,7 @@ func (z *freezing) directory(e FrozenEntry, s seen, r *inode.Record) error {
 	return nil
 }
 
-// below adds the entries of everything in a directory.
+// below adds the entries for all files and directories in the directory dir.
 func (z *freezing) below(path string, dir Node) error {
 	b, err := z.block(dir)
 	if err != nil {
@@ -453,8 +453,8 @@ func (z *freezing) below(path string, dir Node) error {
 	}
 	slices.SortFunc(list, func(a, b seen) int { return strings.Compare(a.name, b.name) })
 	for i, s := range list {
-		// A name that was renamed between two views may be listed twice. The rename is in the change journal, so the next round
-		// lists the name again.
+		// The lock is released between two reads, so a name that was renamed may be listed twice. The change journal contains the rename, so
+		// the next round lists the name again.
 		if i > 0 && list[i-1].name == s.name {
 			continue
 		}
@@ -465,7 +465,7 @@ func (z *freezing) below(path string, dir Node) error {
 	return nil
 }
 
-// isDirty reports whether a base directory, or anything below it, differs from its tree.
+// isDirty reports whether a directory of the base tree, or anything below it, differs from the base tree.
 func (z *freezing) isDirty(n Node) bool {
 	if z.dirty == nil {
 		z.look(func(m merged) { z.dirty = m.dirty() })
@@ -473,7 +473,7 @@ func (z *freezing) isDirty(n Node) bool {
 	return z.dirty[n]
 }
 
-// dirty returns the directories that differ from the base tree, with all directories above them.
+// dirty returns the directories in which something differs from the base tree, and all directories above them.
 func (m merged) dirty() map[Node]bool {
 	dirty := make(map[Node]bool)
 	mark := func(n Node) {

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// merge returns old and fresh as one sorted list. Entries of old at or below the paths in told are left out, because fresh
-// describes these paths completely. All arguments are sorted by comparePaths.
+// merge returns the entries of old and fresh as one sorted list. It leaves out entries of old whose path is in told or below a
+// path in told, because fresh describes these paths completely. All arguments are sorted by comparePaths.
 func merge(old, fresh []FrozenEntry, told []string) []FrozenEntry {
 	if len(old) == 0 {
 		return fresh
@@ -30,8 +30,8 @@ func merge(old, fresh []FrozenEntry, told []string) []FrozenEntry {
 	return append(all, fresh...)
 }
 
-// outermost returns the directory above path that has an entry without its contents being listed; path itself if there is
-// none.
+// outermost returns the directory above path that has an entry but whose contents are not listed. If there is no such directory,
+// it returns path.
 func outermost(entries []FrozenEntry, path string) string {
 	if len(entries) == 0 {
 		return path
@@ -50,7 +50,8 @@ func outermost(entries []FrozenEntry, path string) string {
 	return path
 }
 
-// comparePaths compares paths element by element, so that a directory sorts immediately before everything below it.
+// comparePaths compares two paths element by element, so that a directory sorts immediately before everything below it. It
+// returns a negative number if a is less than b, and 0 if they are equal.
 func comparePaths(a, b string) int {
 	n := min(len(a), len(b))
 	for i := range n {

@@ -2,14 +2,15 @@ package worktree
 
 import "sync"
 
-// gate counts the calls in progress, so that Close can wait for them. It is not held as a lock: calls may block inside it.
+// gate counts the calls in progress, so that Close can wait until they have returned. It is not a lock: calls between enter and
+// leave may block, and do not exclude each other.
 type gate struct {
 	mu     sync.Mutex
-	inside int           // number of calls inside
-	idle   chan struct{} // created when closing begins; closed when no call is inside
+	inside int           // number of calls in progress
+	idle   chan struct{} // created when close is called; closed when no call is in progress
 }
 
-// enter counts a call that begins. It returns false once the gate is closing.
+// enter counts a call that begins. It returns false after close was called.
 func (g *gate) enter() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -20,7 +21,7 @@ func (g *gate) enter() bool {
 	return true
 }
 
-// leave ends a call for which enter returned true.
+// leave records that a call has returned for which enter had returned true.
 func (g *gate) leave() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -30,7 +31,8 @@ func (g *gate) leave() {
 	}
 }
 
-// close refuses new calls and waits until all calls inside have left. It reports whether this was the first call of close.
+// close makes enter return false from now on, and waits until all calls in progress have returned. It returns false if close was
+// called before.
 func (g *gate) close() bool {
 	g.mu.Lock()
 	first := g.idle == nil

@@ -8,13 +8,13 @@ import (
 	"github.com/artifactfs/artifactfs/overlay"
 )
 
-// gitFile is the name of the file with the path of git's directory, or of the directory over which that is mounted. It is
-// stored in the overlay but is not a change: it is neither counted nor in the journal, and the times of the root stay the
-// same.
+// gitFile is the name of the file in the root that contains the path of git's directory, or of the directory on which git's
+// directory is mounted. It is stored in the overlay but does not count as a change: the change journal does not contain it, and
+// it does not change the times of the root.
 const gitFile = ".git"
 
-// putGitFile creates the file ".git" with the contents that the options state, or an empty directory of that name. Another
-// file or directory that was created there is kept.
+// putGitFile creates ".git" in the root: a file with the contents that the options contain, or an empty directory. It keeps a
+// file or directory that programs have created there.
 func putGitFile(layer *overlay.Layer, o Options) error {
 	mode := uint32(syscall.S_IFREG | 0o644)
 	if o.GitDir {
@@ -48,8 +48,8 @@ func putGitFile(layer *overlay.Layer, o Options) error {
 	return nil
 }
 
-// isOtherGit reports whether n is the entry .git that putGitFile created with a type that differs from mode: as a file although mode
-// is a directory, or the reverse.
+// isOtherGit reports whether n is a ".git" that putGitFile has created with another type than mode has: a file although mode is
+// that of a directory, or the reverse.
 func isOtherGit(layer *overlay.Layer, n Node, mode uint32) (other bool) {
 	layer.View(func(r overlay.Reader) {
 		in, ok := r.Inode(n)
@@ -67,7 +67,7 @@ func isOtherGit(layer *overlay.Layer, n Node, mode uint32) (other bool) {
 	return other
 }
 
-// replaceGit makes ".git" in the root a new node, and returns it.
+// replaceGit creates a new node for ".git" in the root, in place of the node old, and returns the new node.
 func replaceGit(layer *overlay.Layer, o Options, old Node, presence overlay.Presence, mode uint32) (n Node, err error) {
 	err = layer.Update(func(tx *overlay.Tx) (err error) {
 		if n, err = tx.NewNode(); err != nil {
