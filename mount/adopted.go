@@ -8,17 +8,17 @@ import (
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
 )
 
-// The caller of a mount request may pass an open descriptor of /dev/fuse (control.MountRequest.Device). In that case another
-// program, for example a container runtime, has already called mount(2) with its own privileges. This process may lack those
-// privileges, and serves the mount without having created it. Until the mount is served, every access to its directory blocks in
-// the kernel. Therefore this process looks the directory up in the mount table and does not open it.
+// The client that requests a mount may pass an open descriptor of /dev/fuse (control.MountRequest.Device). Then another program,
+// for example a container runtime, has already called mount(2) with its own privileges. This process may lack those privileges,
+// and serves a mount that it has not created. Until the mount is served, every access to its directory blocks in the kernel.
+// Therefore this process looks the directory up in the mount table and does not open it.
 
-// foreign reports whether another program made the mount and this process may not unmount it.
+// foreign reports whether another program created the mount and this process lacks the privilege to unmount it.
 func (m *Mount) foreign() bool { return m.Request.Device != nil && !mountpoint.MayBind() }
 
-// leaveForeign stops serving a mount that this process may not unmount. If force is false, it returns an error and changes
-// nothing. If force is true, it makes the kernel write its cached changes and returns nil. After this process has ended, every
-// access to the mount fails until another program unmounts it.
+// leaveForeign prepares the end of a mount that this process lacks the privilege to unmount. If force is false, it returns an
+// error and changes nothing. If force is true, it makes the kernel write its cached changes and returns nil. After this process
+// has ended, every access to the mount fails until another program unmounts it.
 func (m *Mount) leaveForeign(force bool) error {
 	if !force {
 		return &control.Error{Code: control.ExitFailed, Verb: "unmount", Object: m.Dir, Cause: "only the program that mounted it may unmount it",

@@ -15,10 +15,12 @@ import (
 	"github.com/artifactfs/artifactfs/mount/takeover"
 )
 
-// DefaultBudget is how many bytes of contents prefetch auto fetches for one mount if its request names no other number.
+// DefaultBudget is the number of bytes of contents that the prefetch policy "auto" fetches for one mount, unless the request
+// contains another number.
 const DefaultBudget = 256 << 20
 
-// behindWait is the longest wait for the takeover of other mounts; git commands wait as long.
+// behindWait is the maximum time for which background work of a mount waits for the takeover of other mounts. git commands wait
+// for the same time.
 const behindWait = time.Second
 
 // goBehind starts the background work of a mount after the kernel has received its root inode, and returns immediately. Each
@@ -57,7 +59,7 @@ func (m *Mount) goBehind(before takeover.State) bool {
 		}
 		m.handover.Update(func(h *takeover.State) { h.GitReady = true })
 		m.work.Go("push session", func() { m.agent.Start(ctx, m.snapshot().Format) })
-		if !m.snapshot().Whole() { // the predecessor died while it fetched the trees
+		if !m.snapshot().Whole() { // the predecessor died before all trees were fetched
 			m.work.Repeat(ctx, "fetch trees", nil, func() error {
 				_, err := m.wholeSnapshot(ctx)
 				return err
@@ -66,7 +68,7 @@ func (m *Mount) goBehind(before takeover.State) bool {
 		if before.History {
 			m.store.SetHistoryComplete()
 		}
-		// The predecessor has fetched the history, or there is none to fetch.
+		// The history is complete, or it is not to be fetched.
 		if before.History || git == nil || m.Request.History == control.HistoryNone || m.snapshot().Commit.IsZero() {
 			close(m.Events.HistoryTried)
 			return
@@ -83,13 +85,14 @@ func (m *Mount) goBehind(before takeover.State) bool {
 			budget = DefaultBudget
 		}
 		if m.Request.Prefetch == control.PrefetchAll {
-			budget = 0 // no limit
+			budget = 0 // a budget of 0 means no limit
 		}
 		hydrate := func() error { return m.view.Prefetch(ctx, fetch.PrefetchPolicy(m.Request.Prefetch), budget) }
 		if before.Hydrated {
 			close(m.Events.HydrateTried)
 		} else {
-			// If all contents are already on this host, the prefetch just walks the tree, and no caller waits for that.
+			// If all contents are already on this host, the prefetch only walks through the tree. No client waits for this, so it
+			// is delayed until no mount is being started.
 			if m.snapshot().Local && m.Request.Wait != control.WaitAll {
 				m.host.Turns.Calm(ctx, nil, nil)
 			}
@@ -99,7 +102,7 @@ func (m *Mount) goBehind(before takeover.State) bool {
 			if ctx.Err() == nil {
 				m.handover.Update(func(h *takeover.State) { h.Hydrated = true })
 			}
-			// After a switch or a branch update the mount shows another tree, whose contents are prefetched too.
+			// After a switch or an update of the branch, the mount shows another tree, whose contents are prefetched as well.
 			if !m.shown.changed(ctx) {
 				return
 			}
@@ -108,8 +111,8 @@ func (m *Mount) goBehind(before takeover.State) bool {
 		}
 	})
 	if m.takeoverDone != nil {
-		// Creating bind mounts looks up paths in the mount, which may block while a program holds a lock. A separate goroutine
-		// keeps that from delaying the takeover.
+		// To create bind mounts, the kernel looks up paths in the mount, which may block while a program holds a lock. This is
+		// done in a separate goroutine, so that it does not delay the takeover.
 		m.work.Go("mount redirected directories", func() {
 			m.work.Note("mount the git directory", m.inside.Bind())
 			m.redirects.BindAgain(ctx, m.server)
@@ -123,7 +126,7 @@ func (m *Mount) goBehind(before takeover.State) bool {
 		})
 	}
 	m.work.Go("tend packs", func() {
-		if m.Events.Await(ctx, m.Events.GitTried) { // the directories of packs exist from then on
+		if m.Events.Await(ctx, m.Events.GitTried) { // after this wait, the directories of packs exist
 			t := packs.Tender{Dir: m.Dir, Log: m.host.Log, Watch: m.host.Watch, Busy: m.store.Busy}
 			t.Run(ctx, packs.NewDirectory(filepath.Join(gitPath(m.home), "objects"), m.objects.local.Join),
 				packs.NewDirectory(filepath.Join(m.store.GitDir(), "objects"), m.store.Join))
@@ -133,7 +136,7 @@ func (m *Mount) goBehind(before takeover.State) bool {
 		m.objects.expect(ctx, m.store, m.record, m.host.Log.With(zap.String("dir", m.Dir)))
 	})
 	m.work.Go("fill the index", func() { m.side.Index.Fill(ctx, before.Filled) })
-	go func() { // umount(8) ends the mount without a request to this process
+	go func() { // umount(8) ends the mount without a request to this process, so this goroutine waits for the end
 		m.server.Wait()
 		m.unregisterUnmounted()
 		m.finish()
@@ -141,9 +144,9 @@ func (m *Mount) goBehind(before takeover.State) bool {
 	return true
 }
 
-// afterOthers returns at once if this mount was not taken over. Otherwise it waits until all mounts of the same takeover are
-// served, but no longer than behindWait. File system calls in those mounts block until they are served, so serving them is more
-// urgent than background work.
+// afterOthers delays the background work of a mount that was taken over. It waits until all mounts of the same takeover are
+// served, but for at most behindWait, because file-system calls in those mounts block until they are served. For a mount that was
+// not taken over, it returns at once.
 func (m *Mount) afterOthers(ctx context.Context) {
 	if m.takeoverDone == nil {
 		return
@@ -155,8 +158,8 @@ func (m *Mount) afterOthers(ctx context.Context) {
 	}
 }
 
-// wholeSnapshot waits for all trees of the mounted commit and returns its snapshot. If the trees could not be fetched, it
-// fetches the same commit again, replaces the mount's snapshot and waits for the trees of the new snapshot.
+// wholeSnapshot waits for all trees of the mounted commit and returns its snapshot. If not all trees could be fetched, it fetches
+// the commit again, replaces the snapshot of the mount, and waits for the trees of the new snapshot.
 func (m *Mount) wholeSnapshot(ctx context.Context) (*fetch.Snapshot, error) {
 	snap := m.snapshot()
 	err := snap.Wait(ctx)
@@ -184,8 +187,8 @@ func (m *Mount) snapshot() *fetch.Snapshot {
 	return m.snap
 }
 
-// deepen fetches the history of the mounted commit. Then it updates the refs, the default branch and the shallow boundary in the
-// git directory, so that they match the fetched history.
+// deepen fetches the history of the mounted commit. Then it updates the refs, the default branch and the boundary (the list of
+// shallow commits) in the git directory, so that they agree with the fetched history.
 func (m *Mount) deepen(ctx context.Context, git *gitdir.Dir) error {
 	if err := m.store.Deepen(ctx, m.side.Hurried); err != nil {
 		return err

@@ -20,8 +20,8 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// gitDirInside returns the bind mount that shows the git directory as .git in the root of the mount; nil if the mount has a
-// file .git instead.
+// gitDirInside returns the bind mount that shows the git directory as ".git" in the root of the mount. It returns nil if ".git"
+// is a file, which is the default.
 func (m *Mount) gitDirInside() *bind.GitDir {
 	if m.Request.GitDir != control.GitDirInside {
 		return nil
@@ -45,8 +45,8 @@ func (m *Mount) gitSources() (bind.Sources, error) {
 	return s, nil
 }
 
-// checkGitDir returns an error with an exit code and a hint if the request asks for the git directory inside the mount and this
-// mount does not support that. It is called before anything is created on disk.
+// checkGitDir returns an error, with an exit code and a hint, if the request demands the git directory inside the mount but this
+// mount does not support it. It is called before anything is created on disk.
 func checkGitDir(r control.MountRequest, dir, session string) error {
 	refuse := func(exit int, cause, hint string) error {
 		return &control.Error{Code: exit, Verb: "mount", Object: dir, Cause: cause, Hint: hint}
@@ -65,7 +65,7 @@ func checkGitDir(r control.MountRequest, dir, session string) error {
 	return nil
 }
 
-// bindOptions returns the options for package bind. The caller has set m.home and m.tree before.
+// bindOptions returns the options for package bind. The caller must have set m.home and m.tree.
 func (m *Mount) bindOptions() bind.Options {
 	return bind.Options{
 		Dir: m.Dir, Home: m.home.Dir, ID: m.ID, Tree: m.tree, Writable: m.Writable(),
@@ -73,8 +73,8 @@ func (m *Mount) bindOptions() bind.Options {
 	}
 }
 
-// planRedirects decides which paths are redirected (served from a plain directory elsewhere), based on the request and the
-// repository's configuration file. It stores the paths in m.record; the caller writes the record to disk.
+// planRedirects decides which paths are redirects (paths that are served from a plain directory elsewhere), according to the
+// request and the configuration file in the repository. It stores the paths in m.record; the caller writes the record to disk.
 func (m *Mount) planRedirects(ctx context.Context) error {
 	paths := m.Request.Redirects
 	if !m.Request.RedirectsOnly {
@@ -87,16 +87,16 @@ func (m *Mount) planRedirects(ctx context.Context) error {
 	return err
 }
 
-// endRedirects removes the redirects' entries from the overlay, and the directories that the redirects point to. It is called
+// endRedirects removes the entries of redirects from the overlay, and the directories to which the redirects lead. It is called
 // after the kernel has unmounted the file system.
 func (m *Mount) endRedirects(ctx context.Context) {
 	m.redirects.Remove(ctx)
 	m.record.Redirects = nil
 }
 
-// configuredRedirects returns the redirects that the configuration file in the repository lists. A session reads the file when
-// it is created and keeps the result in its record. The record suffices later, because the base tree of a session never changes,
-// and because a session can be resumed without a network, when the file may be missing.
+// configuredRedirects returns the redirects that the configuration file in the repository lists. The file is read when the
+// session is created, and the result is stored in the session's record. Later the record is used, because the base tree of a
+// session never changes, and because a session can be resumed without a network, when the file may be missing on this host.
 func (m *Mount) configuredRedirects(ctx context.Context) []string {
 	if m.resumed {
 		return m.record.Configured
@@ -109,9 +109,9 @@ func (m *Mount) configuredRedirects(ctx context.Context) []string {
 	return file.Redirect
 }
 
-// readConfig reads the file config.Name in the root of a tree. It returns the zero File if the tree has none.
+// readConfig reads the file config.Name in the root of a tree. It returns the zero File if the tree has no such file.
 func readConfig(ctx context.Context, v *fetch.View, root object.ID) (config.File, error) {
-	// This limits the bytes that are read; config.Parse has a limit of its own.
+	// The limit protects against a very large file. config.Parse has a lower limit.
 	text, err := readRootFile(ctx, v, root, config.Name, 1<<20)
 	if err != nil || text == nil {
 		return config.File{}, err

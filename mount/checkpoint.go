@@ -31,20 +31,20 @@ import (
 // All other objects are on the mounted remote, and are fetched as for any mount. Contents that the session created and
 // that are missing are fetched from the session remote when they are read (fetch.Local.From).
 
-// gitPath returns the path of the git directory of the mount with the given home. The mount has a file .git in its root that refers to
-// this path.
+// gitPath returns the path of the git directory in the home of a mount (its directory below the state directory). The file ".git"
+// in the root of the mount refers to this path.
 func gitPath(home *statedir.Home) string { return filepath.Join(home.Dir, "git") }
 
-// gitFile returns the content of the file .git in the root of the mount (gitrepository-layout(5)).
+// gitFile returns the contents of the file ".git" in the root of the mount, in the format of gitrepository-layout(5).
 func gitFile(home *statedir.Home) string { return "gitdir: " + gitPath(home) + "\n" }
 
-// sessionRepoDir returns the directory of the session's repository in a home.
+// sessionRepoDir returns the path of the session's repository in the home of a mount (its directory below the state directory).
 func sessionRepoDir(home *statedir.Home) string {
 	return filepath.Join(home.Dir, statedir.SessionRepoName)
 }
 
-// lend registers the objects of the mount's git directory and of its session with the store, which can then read them on this
-// host and fetch missing ones from the session remote. It opens the session remotes; objects.close closes them.
+// lend lets the store use the objects in the mount's git directory and in its session's repository. The store reads them on this
+// host, and fetches missing ones from the session remote. lend also opens the session remotes; objects.close closes them.
 func (m *Mount) lend() error {
 	m.objects.local = m.store.OpenLocal(filepath.Join(gitPath(m.home), "objects"))
 	m.objects.owned = m.store.OpenLocal(origin.SessionObjects(m.home.Dir))
@@ -55,7 +55,8 @@ func (m *Mount) lend() error {
 	r.SessionOptions = m.agent.Options()
 	r.Session = cmp.Or(m.Session, r.Session)
 	var remote *thin.Remote
-	// If the daemon had to ask the session remote which repository to mount, its connection is still open and is used here.
+	// If the daemon has already asked the session remote which repository is mounted, that connection is still open and is
+	// reused.
 	if at, _ := remotes.SessionURL(r); at != "" {
 		var l *remotes.Login
 		if remote = m.known.Take(m.host.Remotes, at, remotes.GivenForSession(r, at)); remote != nil {
@@ -86,11 +87,11 @@ func (m *Mount) lend() error {
 	return nil
 }
 
-// addForkRemote registers the session remote of the parent session, whose URL is the parameter at, as another source of objects.
-// The session token is sent to it only if it is on the same host as the mount's own session remote.
+// addForkRemote adds the session remote of the parent session as another source of objects. at is its URL. The session token is
+// sent to it only if it is on the same host as the mount's own session remote.
 func (m *Mount) addForkRemote(at string) error {
 	r := m.requestNow()
-	// A token for one host must not be sent to another.
+	// The token is valid for the host of the own session remote, and must not be sent to another host.
 	if own, _ := remotes.SessionURL(r); !remotes.SameHost(at, own) {
 		r.SessionToken, r.SessionTokenFile = "", ""
 	}
@@ -103,24 +104,24 @@ func (m *Mount) addForkRemote(at string) error {
 	return nil
 }
 
-// acquireCheckpoint fetches or links the checkpoint that the mount starts from, and calls startAt with it. It returns false if
+// acquireCheckpoint fetches or links the checkpoint from which the mount starts, and calls startAt with it. It returns false if
 // the mount starts from a commit instead.
 func (m *Mount) acquireCheckpoint(ctx context.Context, progress func(control.Progress)) (bool, error) {
 	var s *resume.Start
 	var err error
 	reportStart := func() { progress(control.Progress{Phase: "session"}) }
 	switch {
-	// The mount uses the base of an earlier mount again, and that base is a commit.
+	// The mount uses the base of an earlier mount again, which is a commit.
 	case m.base != nil && m.base.Checkpoint == nil:
 		return false, nil
-	// The session is on this host.
+	// The session of the checkpoint is on this host.
 	case m.from != nil:
 		s, err = m.target().Link(ctx, m.from.Resume(m.objects.sessionRemote))
-	// The parent session is on a session remote.
+	// The parent session is on a session remote, so the checkpoint is fetched from there.
 	case m.far != nil:
 		reportStart()
 		s, err = m.target().Fork(ctx, m.far.Parent, m.far.At)
-	// The mount shows one checkpoint of a session that only the session remote has.
+	// The mount shows one checkpoint of a session that is only on the session remote.
 	case m.Request.At != "":
 		if s, err = m.resumeSession(ctx, m.Request.Session, reportStart); err == nil && s == nil {
 			err = statedir.ErrNoSession
@@ -130,7 +131,7 @@ func (m *Mount) acquireCheckpoint(ctx context.Context, progress func(control.Pro
 		}
 	case m.Session == "":
 		return false, nil
-	// The session may exist on the session remote, from another machine.
+	// The session may be on the session remote, because it was mounted on another machine.
 	default:
 		s, err = m.resumeSession(ctx, m.Session, reportStart)
 	}
@@ -140,8 +141,8 @@ func (m *Mount) acquireCheckpoint(ctx context.Context, progress func(control.Pro
 	return true, m.startAt(ctx, s)
 }
 
-// target returns the mount in the form that package resume uses. The caller holds the lock of the mount's home, its directory
-// below the state directory, and has called lend.
+// target returns the fields of the mount that package resume needs. The caller holds the lock of the mount's home (its directory
+// below the state directory), and has called lend.
 func (m *Mount) target() *resume.Target {
 	return &resume.Target{
 		Session: m.Session, Mounted: m.store.URL(), RepoDir: sessionRepoDir(m.home), Remote: m.objects.sessionRemote,
@@ -157,13 +158,14 @@ func (m *Mount) resumeSession(ctx context.Context, name string, reportStart func
 	if m.known != nil {
 		known = m.known.Known
 	}
-	m.known = nil // it is used once: its list of refs is out of date afterwards
+	m.known = nil // the list of refs in m.known is out of date after its first use
 	return m.target().Resume(ctx, name, m.Request.At, known, reportStart)
 }
 
-// startAt records the checkpoint that the mount starts from, and acquires the rest of its snapshot. It sets m.snap.
+// startAt records that the mount starts from checkpoint a, and fetches the rest of its snapshot if necessary. It sets m.snap.
 func (m *Mount) startAt(ctx context.Context, a *resume.Start) error {
-	// Resume acquires the snapshot concurrently with its own requests; Link does not.
+	// The snapshot is missing if the checkpoint was linked from this host; if it was fetched, Resume has acquired the snapshot at
+	// the same time.
 	if a.Snapshot == nil {
 		if err := m.target().Acquire(ctx, a); err != nil {
 			return err
@@ -175,13 +177,13 @@ func (m *Mount) startAt(ctx context.Context, a *resume.Start) error {
 	if !snap.Commit.IsZero() {
 		m.record.Commit, m.record.Tree = snap.Commit.String(), snap.Tree.String()
 	}
-	// Unchanged files get the time of the checkpoint, so that they look the same in every mount of it.
+	// Unchanged files get the time of the checkpoint, so that they have the same times in every mount of this checkpoint.
 	m.record.Time = checkpointTime(a.Checkpoint, m.since)
 	m.record.Checkpoint = &statedir.Checkpoint{
 		ID: string(a.Checkpoint.ID), Commit: a.Checkpoint.Commit.String(), Tree: a.Checkpoint.Tree.String(),
 		State: a.Checkpoint.State.String(), Time: a.Checkpoint.Time,
 	}
-	// The parent is recorded for status, and for the transcript and erasures that the session inherits.
+	// The status shows the parent session, and the session inherits its transcript and erasures.
 	switch p := m.record.Checkpoint; {
 	case m.far != nil:
 		p.Parent, p.ParentRemote = m.far.Session, m.far.Remote.URL()
@@ -203,8 +205,8 @@ func (m *Mount) startAt(ctx context.Context, a *resume.Start) error {
 	return nil
 }
 
-// knownBase returns the base commit of the mount's session, and true, if the metadata of the session was read before the mount
-// was created. The zero id means that the session was started on an unborn branch.
+// knownBase returns the base commit of the mount's session. It returns false if the metadata of the session was not read before
+// the mount was created. The id is zero if the session was started on a branch without commits.
 func (m *Mount) knownBase() (object.ID, bool) {
 	var base string
 	switch {
@@ -219,7 +221,8 @@ func (m *Mount) knownBase() (object.ID, bool) {
 	return id, err == nil || base == ""
 }
 
-// repoOptions returns the options of the session's repository, which uses the object directory of the store as an alternate.
+// repoOptions returns the options of the session's repository. The repository uses the store's object directory as an alternate
+// (a further directory in which git looks for objects).
 func (m *Mount) repoOptions(f object.Format, name string) session.RepoOptions {
 	return session.RepoOptions{
 		Format: f, Session: name, Remote: m.store.URL(), Borrow: []string{filepath.Join(m.store.GitDir(), "objects")},
@@ -227,8 +230,8 @@ func (m *Mount) repoOptions(f object.Format, name string) session.RepoOptions {
 	}
 }
 
-// checkpointTime returns the modification time for the files that are unchanged since a checkpoint. It is the time of the
-// checkpoint, or the time since minus settled, whichever is earlier.
+// checkpointTime returns the modification time for files that are unchanged since checkpoint p: the time of the checkpoint, but
+// at the latest the duration settled before the time since, at which the mount was started.
 func checkpointTime(p session.Checkpoint, since time.Time) time.Time {
 	if latest := since.Add(-settled); p.Time.After(latest) {
 		return latest
@@ -236,8 +239,8 @@ func checkpointTime(p session.Checkpoint, since time.Time) time.Time {
 	return p.Time
 }
 
-// cameFromElsewhere reports whether this mount is the first one of its session on this host, resumed from the session
-// remote.
+// cameFromElsewhere reports whether this is the first mount of its session on this host, and the session was resumed from the
+// session remote.
 func (m *Mount) cameFromElsewhere() bool {
 	return !m.resumed && m.Session != "" && m.from == nil && m.far == nil && m.record.Checkpoint != nil && m.objects.sessionRemote != nil
 }

@@ -9,13 +9,13 @@ import (
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
 )
 
-// Stop unmounts the mount. If the mount is busy, stop detaches it if force is set; otherwise it returns an error, and the mount is
-// served as before. If the mount is still being prepared, stop cancels the preparation and waits until the starting goroutine has
-// cleaned up, or until ctx ends.
+// Stop unmounts the mount. If the mount is busy, Stop detaches it if force is true; otherwise it returns an error, and the mount
+// is served as before. If the mount is still being prepared, Stop cancels the preparation, and waits until the goroutine that
+// started the mount has removed it, or until ctx ends.
 func (m *Mount) Stop(ctx context.Context, force bool) error {
 	m.mu.Lock()
-	// goBehind sets StateMounted under the same lock, unless aborted is set. So the mount is stopped either here or by its own
-	// start.
+	// goBehind sets StateMounted under the same lock, unless aborted is set. Therefore either this call or the goroutine that
+	// starts the mount unmounts it, but not both.
 	preparing := m.state == control.StatePreparing
 	m.aborted = m.aborted || preparing
 	m.mu.Unlock()
@@ -55,11 +55,10 @@ func (m *Mount) takeDown(ctx context.Context, force bool) error {
 	return nil
 }
 
-// unserve unmounts the bind mounts inside the mount, and then the mount itself. If that fails and force is not set, it restores
-// the bind mounts and returns an error that names the processes that use the mount. If force is set, it detaches everything
-// instead.
+// unserve unmounts the bind mounts inside the mount, and then the mount itself. If that fails and force is false, it restores the
+// bind mounts and returns an error that names the processes that use the mount. If force is true, it detaches everything instead.
 func (m *Mount) unserve(ctx context.Context, force bool) error {
-	m.filters.Release() // idle filter programs keep the mount busy, since it is their working directory
+	m.filters.Release() // idle filter programs would keep the mount busy, because their working directory is in it
 	if m.foreign() {
 		return m.leaveForeign(force)
 	}
@@ -88,8 +87,8 @@ func (m *Mount) unserve(ctx context.Context, force bool) error {
 	return m.detach(err)
 }
 
-// detach removes a busy mount from the directory tree (MNT_DETACH), after it has made the kernel write its cached changes. The
-// parameter busy is the reason, which is logged.
+// detach removes a busy mount from the directory tree (with MNT_DETACH), after it has made the kernel write its cached changes.
+// busy is the error of the attempt to unmount, which is logged.
 func (m *Mount) detach(busy error) error {
 	m.host.Log.Warn("detaching busy mount", zap.String("dir", m.Dir), zap.Error(busy))
 	mountpoint.Flush(m.Dir, m.host.Log)
@@ -102,8 +101,8 @@ func (m *Mount) detach(busy error) error {
 	return m.server.Detach()
 }
 
-// finish stops the background work of a mount that the kernel has unmounted, ends its session, and releases all its resources.
-// It may be called several times and concurrently; every call returns after everything has been released.
+// finish stops the background work of a mount that the kernel has unmounted, ends its session, and releases all of its resources.
+// It may be called several times and concurrently. Every call returns after everything has been released.
 func (m *Mount) finish() {
 	m.mu.Lock()
 	if m.stopping {
@@ -140,6 +139,7 @@ func (m *Mount) finish() {
 	m.point.Remove()
 	m.host.Log.Info("unmounted", zap.String("dir", m.Dir), zap.String("session", m.Session), zap.Int64("kept", o.unsaved.Paths))
 	m.handover.Drop()
-	m.host.Registry.Remove(m) // before gone is closed, since a mount request that waits for gone then needs the directory
+	// The mount is removed before gone is closed, because a mount request that waits for gone needs the directory then.
+	m.host.Registry.Remove(m)
 	close(m.gone)
 }

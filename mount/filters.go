@@ -14,11 +14,11 @@ import (
 )
 
 // filterDeadline is how long a filter program may run without output. It is long because git-lfs prints nothing while it
-// downloads.
+// downloads a file.
 const filterDeadline = 15 * time.Minute
 
-// newFilters returns the filter programs that convert the contents of files in the mount (see gitattributes(5)). Like under git,
-// they run with GIT_DIR and GIT_WORK_TREE set. The rest of their environment is that of the mount request.
+// newFilters returns the filter programs that convert the contents of files in the mount (see gitattributes(5)). As when git
+// starts them, GIT_DIR and GIT_WORK_TREE are set in their environment. The other variables are those of the mount request.
 func (m *Mount) newFilters() *filter.Programs {
 	env := []string{"GIT_DIR=" + gitPath(m.home), "GIT_WORK_TREE=" + m.Dir}
 	if m.inside.Wanted() {
@@ -30,8 +30,8 @@ func (m *Mount) newFilters() *filter.Programs {
 	})
 }
 
-// awaitGitDir waits until filter programs can use the mount's git directory. It returns an error if the git directory could not
-// be created, or if ctx or the mount ends.
+// awaitGitDir waits until the mount's git directory exists, which filter programs need. It returns an error if the git directory
+// could not be created, or if ctx or the mount ends.
 func (m *Mount) awaitGitDir(ctx context.Context) error {
 	if !m.Events.AwaitGit(ctx) {
 		return cmp.Or(ctx.Err(), context.Canceled)

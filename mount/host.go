@@ -18,46 +18,49 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// Host holds what all mounts of a process share. The daemon sets the fields before it creates the first mount; they are constant after
-// that, and safe for concurrent use.
+// Host contains what all mounts of a process share. The daemon sets the fields before it creates the first mount, and they do not
+// change after that. They may be used from any goroutine.
 type Host struct {
 	State    string            // path of the state directory
 	Log      *zap.Logger       // log of the whole daemon
-	Sampled  *zap.Logger       // log for messages that file system requests may cause very often; it drops repetitions
+	Sampled  *zap.Logger       // log for messages that file-system requests may cause very often; it drops repeated messages
 	Homes    statedir.Homes    // directories of mounts and sessions below the state directory
-	Failures statedir.Failures // mounts that ended without an unmount, and the causes
-	Remotes  *remotes.Remotes  // stores, session remotes and logins of all mounts
+	Failures statedir.Failures // mounts that have ended without an unmount, with the causes
+	Remotes  *remotes.Remotes  // stores, session remotes and logins that mounts share
 	Catalog  *catalog.Catalog  // answers requests on sessions, mounted or not
-	Keeper   takeover.Keeper   // holds descriptors for a successor; nil: the mounts end with this process
+	Keeper   takeover.Keeper   // holds descriptors for a successor; nil: there is no supervisor, and the mounts end with this process
 	Watch    *watch.Watcher    // inotify descriptor of all mounts
-	Turns    *turns.Turns      // schedules background work around the start of mounts
-	Handler  control.Handler   // answers requests that programs inside a mount send
+	Turns    *turns.Turns      // delays background work while mounts are being started
+	Handler  control.Handler   // answers requests of programs in a mount
 	Registry Registry          // table of all mounts
-	Served   chan struct{}     // closed when the takeover of all mounts has ended; those that killed earlier workers come last, after it
-	Times    fuse.Latencies    // durations of the kernel requests of all mounts
+	// Served is closed when the takeover of all mounts has ended, except for mounts whose takeover has killed earlier workers.
+	// Those are taken over after that.
+	Served chan struct{}
+	Times  fuse.Latencies // durations of the kernel requests of all mounts
 }
 
-// Registry is the table of the mounts of a process, as one mount uses it. Its methods are safe for concurrent use. The caller
-// must not hold the lock of a mount.
+// Registry is the table of all mounts of a process, as far as a mount needs it. Its methods may be called from any goroutine, but
+// not by a goroutine that holds the lock of a mount.
 type Registry interface {
-	// HomeOf finds a session on this host. The parameter of is the name of the session, or an absolute path in its mount. HomeOf
-	// returns statedir.ErrNoSession if this host has no such session.
+	// HomeOf returns the home of a session on this host: the session's directory below the state directory. The parameter of is
+	// the name of the session, or an absolute path in its mount. HomeOf returns statedir.ErrNoSession if this host has no session
+	// with that name.
 	HomeOf(of string) (origin.Home, error)
-	// MountInside creates the mount that r requests for a submodule of the mount parent.
+	// MountInside creates a mount for a submodule of the mount parent, as r requests.
 	MountInside(ctx context.Context, r control.MountRequest, parent *Mount) (*Mount, error)
-	// Unregister removes the file that makes the daemon restore a mount after a restart of the machine.
+	// Unregister removes the file because of which the daemon restores a mount after a restart of the machine.
 	Unregister(m *Mount)
 	// Remove removes a mount that has ended from the table.
 	Remove(m *Mount)
-	// Ending reports whether the daemon is shutting down.
+	// Ending reports whether the daemon is being closed.
 	Ending() bool
 }
 
-// Writer returns the identity of this process, which sessions store in claims and in lanes (the chain of checkpoints of one
-// writer).
+// Writer returns the identity of this process. Sessions store it in claims (refs by which one machine holds a session) and in
+// lanes (chains of checkpoints of one writer).
 func (h *Host) Writer() (session.Writer, error) {
 	pid := os.Getpid()
-	if h.Keeper != nil { // the supervisor replaces a worker that dies, so its process ID identifies the daemon
+	if h.Keeper != nil { // the supervisor replaces a worker that dies, so the supervisor's process ID identifies the daemon
 		pid = os.Getppid()
 	}
 	return session.Here(h.State, pid)

@@ -13,7 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// Listed returns the mount in the form that package catalog uses, or nil if m is nil.
+// Listed returns the fields of the mount that package catalog needs. It returns nil if m is nil.
 func (m *Mount) Listed() *catalog.Mounted {
 	if m == nil {
 		return nil
@@ -26,13 +26,13 @@ func (m *Mount) Listed() *catalog.Mounted {
 	return c
 }
 
-// SessionHome returns the home of the session that the mount has, or of which it shows one checkpoint. It returns
-// statedir.ErrNoSession if there is no such session, or if the mount is not served yet.
+// SessionHome returns the home (directory below the state directory) of the mount's session, or of the session of which the mount
+// shows one checkpoint. It returns statedir.ErrNoSession if there is no such session, or if the mount is not served yet.
 func (m *Mount) SessionHome() (origin.Home, error) {
 	switch {
 	case !m.Served():
 		return origin.Home{}, statedir.ErrNoSession
-	// The mount shows one checkpoint of a session that this host may not have.
+	// The mount shows one checkpoint of a session. The session itself may not be on this host.
 	case m.Request.At != "" && m.record.Checkpoint != nil:
 		return origin.Home{
 			Dir: m.home.Dir, Session: m.Request.Session, Record: m.record, Mounted: m.Listed(), Carried: m.Request.SessionOptions,
@@ -43,8 +43,8 @@ func (m *Mount) SessionHome() (origin.Home, error) {
 	return origin.Home{Dir: m.home.Dir, Session: m.Session, Record: m.record, Mounted: m.Listed(), Carried: m.agent.Options()}, nil
 }
 
-// reportLeft adds to the reply of an unmount the refs that are not pushed, the reason, and the refs that were pushed under
-// another name because they diverged: another session had changed them too.
+// reportLeft adds to the reply of an unmount the refs that are not pushed, with the reason, and the diverged refs: those that
+// were pushed under another name because another session had changed them too.
 func (m *Mount) reportLeft(reply *control.UnmountReply) {
 	left := m.agent.Left()
 	reply.Pending, reply.Why, reply.DivergedRefs = left.Pending, left.Why, left.Diverged
@@ -53,18 +53,18 @@ func (m *Mount) reportLeft(reply *control.UnmountReply) {
 	}
 }
 
-// lostText returns a message about a ref that was moved after the last checkpoint of a session, before its mount died.
+// lostText returns a message about a ref that was moved after the last checkpoint of a session whose mount then died.
 func lostText(ref, id string) string {
 	return fmt.Sprintf("%s was moved to %.12s after that checkpoint, just before the end; it is kept: git show %.12s",
 		statedir.ShortRef(ref), id, id)
 }
 
-// discardThere deletes a discarded session on its session remote, within discardTime. It returns a warning that names the refs
-// which remain on the session remote, or "".
+// discardThere deletes a discarded session on its session remote. It gives up after discardTime. It returns a warning that lists
+// the refs which remain on the session remote, or "" if there are none.
 func (m *Mount) discardThere(ctx context.Context) (warning string) {
 	o := m.agent.Options()
 	repo, _ := m.agent.Repo()
-	if repo == nil || m.Session == "" { // nothing was pushed
+	if repo == nil || m.Session == "" { // nothing was pushed, so there is nothing to delete
 		return ""
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, discardTime, fault.ErrSlow)
@@ -84,9 +84,10 @@ func (m *Mount) discardThere(ctx context.Context) (warning string) {
 // discardTime is how long an unmount with --discard waits for the session remote.
 const discardTime = 10 * time.Second
 
-// shown returns the options in the form that is recorded. It omits credentials, and settings that apply to a single mount.
+// shown returns the options of a session that are stored in its record. It leaves out credentials, and settings that apply to a
+// single mount.
 func shown(o control.SessionOptions) control.SessionOptions {
-	// Names of kinds of session remotes contain no secrets.
+	// These values are names of kinds of session remotes and contain no secrets.
 	switch o.Remote {
 	case control.RemoteEmbedded, control.RemoteOrigin, control.RemoteNone, "":
 	default:

@@ -10,8 +10,8 @@ import (
 	"github.com/artifactfs/artifactfs/mount/takeover"
 )
 
-// requestNow returns the mount request with the current credentials, which SetCredential may have replaced. If the token was
-// replaced, the password is removed from the URL. The caller must not hold m.mu.
+// requestNow returns the mount request with the current credentials. SetCredential may have replaced those of the original
+// request; if the token was replaced, the password is removed from the URL. The caller must not hold m.mu.
 func (m *Mount) requestNow() control.MountRequest {
 	r := m.Request
 	m.mu.Lock()
@@ -32,14 +32,14 @@ func (m *Mount) requestNow() control.MountRequest {
 	return r
 }
 
-// HoldLogin sets the login of the mount to the one that all mounts of its remote share. The registry calls it when it adds the
-// mount, and calls Drop of package remotes when it removes the mount.
+// HoldLogin sets the login (URL, user and token) of the mount to the one that all mounts of its remote share. The registry calls
+// it when it adds the mount, and calls Drop of package remotes when it removes the mount.
 func (m *Mount) HoldLogin() {
 	m.login = m.host.Remotes.Hold(m, remotes.GivenFor(m.Request.Remote, string(m.Request.Token), m.Request.TokenFile))
 }
 
-// LoginOf returns the credentials for the mounted remote and its URL, or, if session is set, those for the session remote. It
-// returns nil if there is no such remote. The URL may hold a secret.
+// LoginOf returns the URL and the login of the mounted remote, or, if session is true, those of the session remote. The login is
+// nil if there is no such remote. The URL may contain a secret.
 func (m *Mount) LoginOf(session bool) (at string, l *remotes.Login) {
 	if !session {
 		return m.Request.Remote, m.login
@@ -53,11 +53,11 @@ func (m *Mount) LoginOf(session bool) (at string, l *remotes.Login) {
 	return m.objects.sessionRemote.URL(), l
 }
 
-// UseNewLogin makes the mount use the new credentials of its logins: it stores them in the takeover state, updates the git directory
-// and repeats failed work.
+// UseNewLogin makes the mount use the new credentials of its logins. It stores them in the state for a successor, updates the git
+// directory, and repeats background work that has failed.
 func (m *Mount) UseNewLogin(ctx context.Context) {
 	now := m.requestNow()
-	// A successor must start with the new credentials.
+	// A successor must have the new credentials when it takes over the mount.
 	m.handover.Update(func(h *takeover.State) {
 		h.Request.Remote, h.Request.Token, h.Request.TokenFile = now.Remote, now.Token, now.TokenFile
 		h.Request.SessionOptions.Remote, h.Request.SessionToken, h.Request.SessionTokenFile =
@@ -66,6 +66,6 @@ func (m *Mount) UseNewLogin(ctx context.Context) {
 	if err := m.Git().WriteLogins(ctx); err != nil {
 		m.host.Log.Warn("set up logins of git", zap.String("dir", m.Dir), zap.Error(err))
 	}
-	m.work.Retry() // work that failed with the old token
+	m.work.Retry() // the work may have failed because of the old token
 	m.agent.Retry()
 }

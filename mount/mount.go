@@ -1,13 +1,14 @@
-// Package mount serves one mount: it connects the store of a remote, a working tree and the kernel, and starts and stops their parts
-// in order. A mount serves git commands by its git directory, follows a branch of the remote, stores the work of a session in
-// checkpoints, and survives the process that serves it.
+// Package mount serves one mount. It connects the store of a remote, a working tree and the kernel, and starts and stops these
+// parts in order. A mount supports git commands with its git directory, follows a branch of the remote, stores the changes of a
+// session in checkpoints, and survives the death of the process that serves it.
 //
-// The registry of all mounts and the requests of clients are in package daemon, which calls the exported methods of Mount. A mount
-// calls the daemon by the interface Registry. Terms of this package: the home of a mount is its directory below the state directory;
-// the successor is the process that takes over the mounts of a dead process, its predecessor; the keeper is the interface to the
-// supervisor, which holds descriptors for a successor.
+// Package daemon contains the registry of all mounts and answers the requests of clients. It calls the exported methods of Mount.
+// A mount calls the daemon through the interface Registry. Terms of this package: the home of a mount is its directory below the
+// state directory; the successor is the process that takes over the mounts of a dead process, its predecessor; the keeper is the
+// interface to the supervisor, which holds descriptors for a successor.
 //
-// Lock order: the lock of the registry, then Mount.mu. Neither is held across waits for the network, the disk or the kernel.
+// Lock order: the lock of the registry, then Mount.mu. No goroutine holds one of these locks while it waits for the network, the
+// disk or the kernel.
 package mount
 
 import (
@@ -38,16 +39,16 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// Mount is one working tree at one directory. Its fields are grouped into structs by the phase of the mount in which they are
-// set: the request, the start, the acquired resources, the serving, and the end.
+// Mount is one working tree at one directory. The fields are grouped into embedded structs by the phase in which they are set:
+// the request, the start, the acquired resources, the serving, and the end.
 //
-// New creates a mount in the state preparing. Start acquires its resources and mounts it, and goBehind sets the state mounted.
-// finish sets the state unmounted, removes the mount from the registry and closes gone. In a takeover, Inherit replaces New, and
-// Succeed replaces Start.
+// New creates a mount in the state "preparing". Start acquires its resources and mounts it, and goBehind sets the state
+// "mounted". finish sets the state "unmounted", removes the mount from the registry and closes gone. In a takeover, Inherit is
+// called instead of New, and Succeed instead of Start.
 //
-// Some fields are guarded by mu, as their comments state. Until the state is no longer control.StatePreparing, the other fields may
-// be used by one goroutine, which runs Start or Succeed. After that they are constant, and every goroutine may read them. Mount is
-// safe for concurrent use otherwise.
+// mu guards the fields whose comments say so. As long as the state is control.StatePreparing, only the goroutine that runs Start
+// or Succeed may use the other fields. After that they do not change, and every goroutine may read them. The methods may be
+// called from any goroutine.
 type Mount struct {
 	host *Host
 	requested
@@ -56,100 +57,103 @@ type Mount struct {
 	serving
 	ending
 
-	mu sync.Mutex // guards the fields of all phases that name it; see the package comment for the lock order
+	mu sync.Mutex // guards the fields whose comments name mu; for the lock order see the package comment
 }
 
-// requested holds the identity of a mount and its request.
+// requested contains the identity of a mount and the request for it.
 type requested struct {
-	ID      string               // name of the home, the directory of the mount below the state directory
-	Dir     string               // clean absolute path of the root
-	Request control.MountRequest // the original request; requestNow has the current tokens
-	since   time.Time            // start of the mount, also of one that was taken over
-	Session string               // name of the session, equal to ID; "": the mount keeps no work
-	Parent  *Mount               // mount that has this one as a submodule; nil: this one is no submodule
+	ID      string               // name of the home, which is the mount's directory below the state directory
+	Dir     string               // clean absolute path of the mount's root directory
+	Request control.MountRequest // the original request; requestNow returns it with the current tokens
+	since   time.Time            // time at which the mount was started, even if it was taken over since
+	Session string               // name of the session, which equals ID; "": the mount has no session
+	Parent  *Mount               // mount that contains this one as a submodule; nil: this mount is not a submodule
 
 	login        *remotes.Login // credentials for the mounted remote
 	sessionLogin *remotes.Login // credentials for the session remote; nil: there is no session remote; guarded by mu
 }
 
-// starting holds the inputs and the result of the start of a mount. In a mount that is taken over, abort does nothing, and from,
-// far and known are nil.
+// starting contains the inputs and the result of the start of a mount. In a mount that was taken over, abort does nothing, and
+// from, far and known are nil.
 type starting struct {
 	abort   context.CancelFunc // cancels the start
-	aborted bool               // the start was cancelled by abort; guarded by mu
-	started chan struct{}      // closed when this process has mounted and reply is set
-	reply   control.MountReply // reply to the mount request, valid once started is closed; guarded by mu
-	before  fetch.Stats        // statistics of the store at the start of the mount
+	aborted bool               // abort has cancelled the start; guarded by mu
+	started chan struct{}      // closed when this process serves the mount and reply is set
+	reply   control.MountReply // reply to the mount request; valid after started is closed; guarded by mu
+	before  fetch.Stats        // statistics of the store at the time when the mount was started
 
-	takeoverDone chan struct{}      // closed when the takeover has ended; nil: the mount was started in this process
-	inherited    takeover.Inherited // descriptors of the predecessor that no part of the mount has taken yet
+	takeoverDone chan struct{}      // closed when the takeover has ended; nil: the mount was started by this process
+	inherited    takeover.Inherited // descriptors of the predecessor that are not in use yet
 
-	// base is the record of an earlier mount whose base commit is mounted again; nil: the request names the commit.
+	// base is the record of an earlier mount, whose base commit is mounted again. If it is nil, the request names the commit.
 	base       *statedir.Record
-	from       *origin.Local        // checkpoint of a session of this host to start from; nil: none
-	far        *origin.Far          // checkpoint of a session on a session remote to start from; nil: none
-	known      *origin.KnownSession // metadata of the session to resume, if it was read before the start; nil: it was not
-	newer      map[string]object.ID // refs on the session remote that are newer than the checkpoint that the mount started from
-	moved      map[string]bool      // names of the refs in newer that the session itself has changed as well
-	resumed    bool                 // the session existed before the mount
-	otherOwner bool                 // the files of the session have another owner than the request names
-	point      mountpoint.Point     // directories that were created for the mount
+	from       *origin.Local        // checkpoint, of a session on this host, from which the mount starts; nil: none
+	far        *origin.Far          // checkpoint, of a session on a session remote, from which the mount starts; nil: none
+	known      *origin.KnownSession // metadata of the session to resume, if it was read before the start; otherwise nil
+	newer      map[string]object.ID // refs that are newer on the session remote than in the checkpoint from which the mount started
+	moved      map[string]bool      // names of those refs in newer that the session itself has changed too
+	resumed    bool                 // the session already existed before the mount
+	otherOwner bool                 // the files of the session belong to another user than the request names
+	point      mountpoint.Point     // mount point, with the directories that were created for it
 }
 
-// acquired holds the resources of a mount that exist without the kernel: its home, the store, and data that is read from both.
+// acquired contains the resources that a mount has before the kernel mounts it: its home, the store, and data that was read from
+// both.
 type acquired struct {
-	home    *statedir.Home   // directory of the mount below the state directory; locked
+	home    *statedir.Home   // locked home, which is the mount's directory below the state directory
 	record  statedir.Record  // record of the session, as stored in the home
 	store   *fetch.Store     // shared with other mounts of the remote
 	release func()           // releases the store
-	objects objects          // objects of the mount that the store reads, and session remotes
-	snap    *fetch.Snapshot  // mounted commit; guarded by mu once the mount is served
-	view    *fetch.View      // converted contents of the trees
+	objects objects          // objects of the mount that the store can read, and session remotes
+	snap    *fetch.Snapshot  // snapshot of the mounted commit; guarded by mu once the mount is served
+	view    *fetch.View      // returns the contents of files, converted as checkout would write them
 	filters *filter.Programs // programs that convert contents
-	shown   *shownTree       // tree that prefetch uses
+	shown   *shownTree       // tree that prefetch and readahead use
 }
 
-// serving holds the parts of a mount that work while the kernel has it mounted.
+// serving contains the parts that a mount needs while it is mounted in the kernel.
 type serving struct {
 	tree       *worktree.Tree    // base tree and overlay
-	server     *fuse.Server      // serves the requests of the kernel; nil: not mounted
-	redirects  bind.Redirects    // redirected directories
+	server     *fuse.Server      // answers the requests of the kernel; nil: not mounted
+	redirects  bind.Redirects    // paths that are served from a plain directory elsewhere
 	inside     *bind.GitDir      // git directory that is bind-mounted as .git; nil: .git is a file
 	submodules submodules        // mounts of submodules inside this one
-	agent      *agent.Agent      // makes and pushes the checkpoints of the session
-	handover   takeover.Handover // state and descriptors for a successor
+	agent      *agent.Agent      // creates and pushes the checkpoints of the session
+	handover   takeover.Handover // stores state and descriptors for a successor
 
-	Events   *gitside.Events    // events in the background work that requests wait for
-	side     *gitside.Side      // serves git commands; nil: the tree is not open yet; guarded by mu until the mount is served
-	moves    *moves.Mover       // switches, restores and merges; set when the mount is served
-	work     *background.Work   // background work, and its failures
-	follower *follow.Follower   // follows the branch; nil: the mount is not served yet; guarded by mu
+	Events *gitside.Events // events of the background work for which requests wait
+	// side serves git commands. It is nil until the tree is open. mu guards it until the mount is served.
+	side     *gitside.Side
+	moves    *moves.Mover       // switches, restores and merges; set when the mount begins to be served
+	work     *background.Work   // runs the background work, and records its failures
+	follower *follow.Follower   // follows the branch; nil until the mount is served; guarded by mu
 	state    control.State      // phase of the mount; guarded by mu
-	cancel   context.CancelFunc // ends the background work; nil: the mount is not served yet; guarded by mu
+	cancel   context.CancelFunc // ends the background work; nil until the mount is served; guarded by mu
 }
 
-// ending holds the options of the unmount, and its result.
+// ending contains the options and the result of the unmount.
 type ending struct {
-	stopping bool           // finish has been called; guarded by mu
+	stopping bool           // finish was called; guarded by mu
 	options  unmountOptions // what the unmount does with the session
-	outcome  outcome        // what was kept of the work; guarded by mu, constant once gone is closed
-	gone     chan struct{}  // closed when all parts of the mount have ended
+	outcome  outcome        // what was kept of the user's changes; guarded by mu, and constant after gone is closed
+	gone     chan struct{}  // closed when the mount has ended and released everything
 }
 
-// StartPoint is the start of a mount, if the request alone does not name it.
+// StartPoint describes from what a mount starts, if the request alone does not determine this. All fields may be nil.
 type StartPoint struct {
-	Parent *Mount               // parent of a submodule
-	Base   *statedir.Record     // record of an earlier mount without changes, whose base is used again
+	Parent *Mount               // mount that contains the new mount as a submodule
+	Base   *statedir.Record     // record of an earlier mount without changes, whose base commit is mounted again
 	From   *origin.Local        // checkpoint of a session on this host
 	Far    *origin.Far          // checkpoint of a session on a session remote
-	Known  *origin.KnownSession // refs and meta of the resumed session; nil if they were not read yet
+	Known  *origin.KnownSession // refs and metadata of the session to resume, if they were read already
 }
 
-// New returns a mount for the request r, which the caller adds to the registry. The mount calls abort to cancel its start.
+// New returns a mount for the request r. The caller adds the mount to the registry. abort cancels the context with which the
+// caller then calls Start.
 func New(host *Host, r control.MountRequest, b StartPoint, abort context.CancelFunc) *Mount {
 	id, dir := r.Session, filepath.Clean(r.Dir)
 	if r.At != "" {
-		id = "" // a mount of a checkpoint has a home of its own, since the session may be mounted too
+		id = "" // a mount that shows a checkpoint has a home of its own, because the session may be mounted at the same time
 	} else if id == "" && !r.ReadOnly {
 		id = statedir.SessionName(statedir.WithoutSecrets(r.Remote), dir)
 	}
@@ -165,7 +169,7 @@ func New(host *Host, r control.MountRequest, b StartPoint, abort context.CancelF
 	return m
 }
 
-// newMount returns a mount that has no resources and is not in the registry yet.
+// newMount returns a mount that has no resources yet and is not in the registry.
 func newMount(host *Host, r control.MountRequest, id, dir string, since time.Time) *Mount {
 	m := &Mount{
 		host:      host,
@@ -182,15 +186,15 @@ func newMount(host *Host, r control.MountRequest, id, dir string, since time.Tim
 	return m
 }
 
-// LeaveWait is how long a mount request waits for an earlier mount on the same directory to end.
+// LeaveWait is the maximum time for which a mount request waits for an earlier mount of the same directory to end.
 const LeaveWait = 10 * time.Second
 
-// AwaitEnd waits until the mount has ended, if it is ending, so that another mount can use its directory. If the mount was
-// created by a request with the given nonce, the caller repeats a request whose reply was lost: AwaitEnd then waits until the
-// mount is served, and returns true. Otherwise it returns mountpoint.ErrAlreadyMounted. It returns the cause of the end of ctx if
-// ctx ends first. If it returns false and nil, the mount may have ended, and the caller looks at the registry again.
+// AwaitEnd waits until the mount has ended, if it is being unmounted, so that its directory can be used for another mount. If the
+// mount was created by a request with the given nonce, the client has repeated a request whose reply was lost: AwaitEnd then
+// waits until the mount is served, and returns true. Otherwise it returns mountpoint.ErrAlreadyMounted. If ctx ends first, it
+// returns the cause. If it returns false and no error, the caller has to look for a mount of the directory again.
 func (m *Mount) AwaitEnd(ctx context.Context, nonce string) (repeated bool, err error) {
-	asked := nonce != "" && m.Request.Nonce == nonce // the same request made m
+	asked := nonce != "" && m.Request.Nonce == nonce // the mount was created by the same request
 	if err := m.AwaitTakeover(ctx); err != nil {
 		return false, context.Cause(ctx)
 	}
@@ -199,16 +203,17 @@ func (m *Mount) AwaitEnd(ctx context.Context, nonce string) (repeated bool, err 
 	}
 	served := m.Served()
 	switch {
-	case m.isEnding(served): // wait until it has left the registry
+	case m.isEnding(served): // wait until the registry no longer contains the mount
 	case served && asked:
 		return true, nil
-	case !served && asked: // the first try of the request is still starting: wait until it is served or gone
+	// The first attempt of the request is still in progress: wait until the mount is served or has ended.
+	case !served && asked:
 	default:
 		return false, mountpoint.ErrAlreadyMounted
 	}
 	started := m.started
 	if served {
-		started = nil // receiving from a nil channel blocks forever: only gone counts
+		started = nil // a receive from a nil channel blocks forever, so the select waits for gone
 	}
 	select {
 	case <-m.gone:
@@ -219,7 +224,8 @@ func (m *Mount) AwaitEnd(ctx context.Context, nonce string) (repeated bool, err 
 	return false, nil
 }
 
-// isEnding reports whether a mount is being unmounted, or was served before and is not mounted in the kernel any more.
+// isEnding reports whether a mount is being unmounted, or was served but is no longer mounted in the kernel. served is the result
+// of Served.
 func (m *Mount) isEnding(served bool) bool {
 	m.mu.Lock()
 	stopping := m.stopping
@@ -227,8 +233,8 @@ func (m *Mount) isEnding(served bool) bool {
 	return stopping || served && !mountpoint.HasFUSE(m.Dir)
 }
 
-// AwaitTakeover waits until the takeover of the mount has ended, whether it succeeded or not. It returns at once if the mount
-// was started in this process. It returns the error of ctx if ctx ends first.
+// AwaitTakeover waits until the takeover of the mount has ended, successfully or not. It returns at once if the mount was started
+// by this process. If ctx ends first, it returns the error of ctx.
 func (m *Mount) AwaitTakeover(ctx context.Context) error {
 	if m.takeoverDone == nil {
 		return nil
@@ -241,23 +247,23 @@ func (m *Mount) AwaitTakeover(ctx context.Context) error {
 	}
 }
 
-// Unmount unmounts the mount as r requests, and returns the reply. If the mount is busy and r.Detach is not set, unmount returns
-// an error and changes nothing. If some changes could not be written to the state directory, the mount is unmounted, and the error
-// reports that.
+// Unmount unmounts the mount as r requests, and returns the reply. If the mount is busy and r.Detach is not set, Unmount returns
+// an error and changes nothing. If some changes could not be written to the state directory, the mount is unmounted, and the
+// error says so.
 func (m *Mount) Unmount(ctx context.Context, r control.UnmountRequest) (control.UnmountReply, error) {
 	if err := m.AwaitTakeover(ctx); err != nil {
 		return control.UnmountReply{}, fault.Explain("unmount", m.Dir, err)
 	}
-	// If all changes of the mount were made by following the branch, and its session has no checkpoints and no session remote, nothing is
-	// lost: the session is deleted and does not appear in the trash.
+	// If following the branch was the only cause of changes, and the session has no checkpoints and no session remote, nothing is
+	// lost with the session. Then it is deleted, without a copy in the trash.
 	followed := !r.Discard && m.Request.SessionOptions.Remote == "" && m.Following().Unchanged(ctx, true) &&
 		m.Listed().Status().Checkpoints == 0
 	m.options.set(r.Discard || followed, r.Trash && !followed, r.Keep, &m.handover)
 	if m.agent.SetPatience(r.Timeout); r.Discard {
-		m.agent.SetPatience(-1) // no wait for a push: the session is about to be deleted on the session remote
+		m.agent.SetPatience(-1) // the session is deleted on the session remote next, so it is not pushed first
 	}
 	if err := m.Stop(ctx, r.Detach); err != nil {
-		m.options.set(false, false, 0, &m.handover) // the mount stays, and so does its session
+		m.options.set(false, false, 0, &m.handover) // the mount and its session remain
 		return control.UnmountReply{}, fault.Explain("unmount", m.Dir, err)
 	}
 	m.host.Registry.Unregister(m)

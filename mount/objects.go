@@ -13,8 +13,8 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// objects are the objects of one mount that its store can read besides its own, and the session remotes from which missing ones are
-// fetched. The start of the mount sets the fields; they are constant until close.
+// objects contains the objects of one mount that its store can read in addition to its own, and the session remotes from which
+// missing objects are fetched. The fields are set when the mount starts, and do not change until close.
 type objects struct {
 	local         *fetch.Local // objects in the git directory of the mount
 	owned         *fetch.Local // objects in the repository of the session
@@ -23,14 +23,14 @@ type objects struct {
 	forkRemote    *thin.Remote // session remote of the parent session; nil: none
 }
 
-// addFork adds the session remote of the parent session as a source of objects, which are stored in l.
+// addFork adds the session remote of the parent session as a source of objects. Fetched objects are stored in l.
 func (o *objects) addFork(remote *thin.Remote, l *fetch.Local) {
 	o.forkRemote, o.forkObjects = remote, l
 	l.SetSessionRemote(remote)
 }
 
-// expect registers the blobs that the mounted checkpoint has and the base commit lacks, so that the store does not request them
-// from the mounted remote. It waits until the trees are fetched.
+// expect registers the blobs that the mounted checkpoint has and the base commit lacks, so that the store requests them from the
+// session remote and not from the mounted remote. It waits until the trees of both are fetched.
 func (o *objects) expect(ctx context.Context, store *fetch.Store, r statedir.Record, log *zap.Logger) {
 	base, err := r.Base()
 	if err != nil || base.Shown.IsZero() || o.sessionRemote == nil && o.forkRemote == nil {
@@ -46,7 +46,7 @@ func (o *objects) expect(ctx context.Context, store *fetch.Store, r statedir.Rec
 	if err != nil {
 		log.Debug("look for contents of the session", zap.Error(err))
 	}
-	// Only missing blobs matter; those on this host are never requested.
+	// Blobs on this host are not requested, so only missing ones have to be registered.
 	ids = o.owned.Missing(ids)
 	o.owned.Expect(ids)
 	if o.forkObjects != nil {

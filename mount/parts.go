@@ -13,14 +13,15 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// Git returns the part of the mount that serves git commands; nil if the working tree is not open yet.
+// Git returns the part of the mount that serves git commands. It returns nil until the working tree is open.
 func (m *Mount) Git() *gitside.Side {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.side
 }
 
-// openSide sets the part of the mount that serves git commands. The tree is open, and the kernel does not have the mount yet.
+// openSide creates the part of the mount that serves git commands. It is called after the tree was opened, and before the kernel
+// mounts it.
 func (m *Mount) openSide() {
 	c := m.Listed()
 	logins := gitside.Logins{Dir: m.Dir, Remotes: []*transport.Remote{m.store.Remote()}, Log: m.host.Log}
@@ -43,11 +44,11 @@ func (m *Mount) openSide() {
 	m.mu.Unlock()
 }
 
-// Moves returns the part of a served mount that switches, restores and merges.
+// Moves returns the part of a served mount that switches to other commits, restores files, and merges sessions.
 func (m *Mount) Moves() *moves.Mover { return m.moves }
 
-// newMover returns the part of the mount that switches, restores and merges. The tree is open, and the kernel has the mount. The caller
-// holds m.mu.
+// newMover creates the part of the mount that switches, restores and merges. It is called after the kernel has mounted the tree.
+// The caller holds m.mu.
 func (m *Mount) newMover() *moves.Mover {
 	return &moves.Mover{
 		Mount: m.Listed(), Tree: m.tree, Server: m.server, View: m.view, Local: m.objects.local, SessionRemote: m.objects.sessionRemote,
@@ -57,7 +58,7 @@ func (m *Mount) newMover() *moves.Mover {
 	}
 }
 
-// newFollower returns the part of the mount that follows the branch. The caller has set m.moves, and holds m.mu.
+// newFollower creates the part of the mount that follows the branch. The caller must have set m.moves, and holds m.mu.
 func (m *Mount) newFollower() *follow.Follower {
 	return follow.New(follow.Follower{
 		Mount: m.moves.Mount, Moves: m.moves, On: m.Request.Follow, Interval: m.Request.FollowInterval, Log: m.host.Log,
@@ -66,7 +67,7 @@ func (m *Mount) newFollower() *follow.Follower {
 	})
 }
 
-// Following returns the part of the mount that follows the branch; nil if the mount is not served yet.
+// Following returns the part of the mount that follows the branch. It returns nil until the mount is served.
 func (m *Mount) Following() *follow.Follower {
 	m.mu.Lock()
 	defer m.mu.Unlock()

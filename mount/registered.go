@@ -14,8 +14,8 @@ import (
 // its parent. Without a keeper (the interface to the supervisor) no mount has one, because all mounts end with this process.
 func (m *Mount) HasRegistration() bool { return m.host.Keeper != nil && m.Parent == nil }
 
-// Registration returns the content of the mount's registry file. It returns false if the mount is not restored after a restart of the
-// machine. A registered request has no secrets, and no nonce, because it is not repeated by a caller.
+// Registration returns the contents of the mount's registry file. It returns false if the mount is not to be restored after a
+// restart of the machine. The request in the result contains no secrets. It also contains no nonce, because no client repeats it.
 func (m *Mount) Registration() (statedir.Registered, bool) {
 	if !m.HasRegistration() || m.Request.Passing {
 		return statedir.Registered{}, false
@@ -29,9 +29,9 @@ func (m *Mount) Registration() (statedir.Registered, bool) {
 }
 
 // unregisterUnmounted removes the registry file of a mount that was unmounted without a request to this daemon, for example by
-// umount(8). It does nothing during a shutdown of the system, because that unmounts every file system.
+// umount(8). It does nothing while the system is shut down, because then every file system is unmounted.
 func (m *Mount) unregisterUnmounted() {
-	// If stopping is set, a request to this daemon unmounts the mount, and that request also unregisters it.
+	// If stopping is set, the mount is unmounted by a request to this daemon, and that request also removes the file.
 	m.mu.Lock()
 	ours := m.stopping
 	m.mu.Unlock()
@@ -41,14 +41,14 @@ func (m *Mount) unregisterUnmounted() {
 	m.host.Registry.Unregister(m)
 }
 
-// systemEnds reports whether systemd is shutting the system down. In that case all file systems are unmounted.
+// systemEnds reports whether systemd is shutting down the system. All file systems are unmounted then.
 func systemEnds() bool {
 	if _, err := os.Stat("/run/systemd/system"); err != nil {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), mountpoint.ProbeTime)
 	defer cancel()
-	// Its exit status reports the state of the system.
+	// The error is ignored, because the exit status of systemctl only repeats the state that it prints.
 	out, _ := exec.CommandContext(ctx, "systemctl", "is-system-running").Output()
 	return strings.TrimSpace(string(out)) == "stopping"
 }

@@ -24,16 +24,16 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// settled is the smallest age that the files of the base tree have when a mount starts.
+// settled is the minimum age that the files of the base tree have when a mount is created.
 const settled = 2 * time.Second
 
-// leaveTime limits how long the tree of an ending mount takes to close. No step of that waits for the network.
+// leaveTime is the maximum time for the closing of an ending mount. None of its steps waits for the network.
 const leaveTime = 5 * time.Second
 
-// enter locks the mount's home, and reads the record of the session that the home stores. It sets m.resumed if there is a
-// session to resume.
+// enter locks the mount's home (its directory below the state directory), and reads the record of the session that is stored
+// there. It sets m.resumed if there is a session to resume.
 func (m *Mount) enter(ctx context.Context) error {
-	// A read-only mount must not create the home of a session that does not exist.
+	// If the session does not exist, a read-only mount must not create it.
 	if m.Session != "" && m.Request.ReadOnly {
 		if _, err := os.Lstat(filepath.Join(m.host.Homes.Dir(), m.ID)); errors.Is(err, fs.ErrNotExist) {
 			return statedir.ErrNoSession
@@ -45,7 +45,7 @@ func (m *Mount) enter(ctx context.Context) error {
 	}
 	m.record, err = statedir.ReadRecord(m.home.Dir)
 	switch {
-	// Changes without a record cannot be assigned to a base commit, so they must not be overwritten.
+	// Without a record, the changes cannot be assigned to a base commit. They must not be overwritten.
 	case errors.Is(err, fs.ErrNotExist) && statedir.HasOverlay(m.home.Dir):
 		return statedir.ErrNoRecord
 	case errors.Is(err, fs.ErrNotExist) && m.Request.ReadOnly:
@@ -59,20 +59,21 @@ func (m *Mount) enter(ctx context.Context) error {
 	case m.record.Remote != m.store.URL():
 		return fmt.Errorf("%w: %s", fault.ErrOtherRemote, m.record.Remote)
 	}
-	// Reading a large log twice would delay the mount.
+	// A large log is not read here, because reading it twice would delay the mount.
 	if !m.record.Counted && !m.Request.ReadOnly && !statedir.HasLargeLog(m.home.Dir) {
 		if _, w, err := m.home.Inspect(); err == nil && !w.Any() {
 			return m.recreateHome(ctx)
 		}
 	}
 	m.resumed = true
-	// Files keep the owner that they had when the session started.
+	// The files keep the owner that they had when the session was started.
 	m.otherOwner = m.Request.UID != m.record.UID || m.Request.GID != m.record.GID
 	m.Request.UID, m.Request.GID = m.record.UID, m.record.GID
 	return nil
 }
 
-// initRecord fills in the record of a new session. acquire adds the commit, and open saves the record.
+// initRecord sets the fields of the record of a new session that are known before the commit. acquire sets the commit, and open
+// saves the record.
 func (m *Mount) initRecord() error {
 	m.record = statedir.Record{
 		Session: m.Session, Remote: m.store.URL(), Dir: m.Dir, Asked: m.Request.Ref, UID: m.Request.UID, GID: m.Request.GID, Began: m.since,
@@ -81,7 +82,7 @@ func (m *Mount) initRecord() error {
 	return nil
 }
 
-// recreateHome replaces a home without changes, which a process left when it was killed, by a new home.
+// recreateHome replaces the home by a new one. A process that was killed has left the home without changes in it.
 func (m *Mount) recreateHome(ctx context.Context) error {
 	if err := m.home.Remove(); err != nil {
 		m.home = nil
@@ -95,10 +96,10 @@ func (m *Mount) recreateHome(ctx context.Context) error {
 }
 
 // acquire acquires the snapshot that is mounted. For a new session, this is the commit that the request names. For a resumed
-// session, it is the session's base commit, even if the ref on the remote has moved since.
+// session, it is the session's base commit, even if the ref has moved on the remote since.
 func (m *Mount) acquire(ctx context.Context, progress func(control.Progress)) error {
 	if !m.resumed {
-		// A session on the session remote, or a checkpoint of it, takes precedence over the requested ref.
+		// If the session is on the session remote, or a checkpoint is requested, the requested ref is not used.
 		if found, err := m.acquireCheckpoint(ctx, progress); found || err != nil {
 			return err
 		}
@@ -106,7 +107,8 @@ func (m *Mount) acquire(ctx context.Context, progress func(control.Progress)) er
 		if err != nil {
 			return fault.Remote(err)
 		}
-		// Git assumes that a file may have changed if its mtime is not older than the index, and would compare its contents.
+		// If a file's mtime is not older than the index, git assumes that the file may have changed, and compares its contents.
+		// Therefore the files must be older.
 		if latest := m.since.Add(-settled); snap.Time.After(latest) {
 			snap.Time = latest
 		}
@@ -124,14 +126,14 @@ func (m *Mount) acquire(ctx context.Context, progress func(control.Progress)) er
 	if m.snap, err = m.store.Resume(ctx, base); err != nil {
 		return fault.Remote(err)
 	}
-	// The tree of a commit never changes, unless the record or the remote is damaged.
+	// A commit always has the same tree, so a difference shows that the record or the remote is damaged.
 	if m.snap.Tree != base.Tree && base.Shown.IsZero() {
 		return fmt.Errorf("read session %s: %w: commit %s has another tree", m.home.Dir, statedir.ErrRecord, m.record.Commit)
 	}
 	return nil
 }
 
-// acquireFirst acquires the commit that the request names, or the base of an earlier mount without changes.
+// acquireFirst acquires the commit that the request names, or, if the mount has a base, the commit of the earlier mount.
 func (m *Mount) acquireFirst(ctx context.Context) (*fetch.Snapshot, error) {
 	if m.base == nil {
 		return m.store.Acquire(ctx, m.Request.Ref)
@@ -144,14 +146,14 @@ func (m *Mount) acquireFirst(ctx context.Context) (*fetch.Snapshot, error) {
 }
 
 // checkRef returns an error if the requested ref does not resolve to the base commit of the session. If the remote cannot be
-// reached, and the ref is the one that the session was started from, checkRef reports a progress message and returns nil.
+// reached, and the session was started from this ref, checkRef reports this as progress and returns nil.
 func (m *Mount) checkRef(ctx context.Context, progress func(control.Progress)) error {
 	ref, r := m.Request.Ref, m.record
 	if ref == "" || ref == r.Commit || m.Request.Follow {
 		return nil
 	}
 	commit, err := m.store.Resolve(ctx, ref)
-	// The short and the full name of the ref that the session started from are equivalent.
+	// The user may give the short or the full name of the ref from which the session was started.
 	same := ref == r.Asked || ref == r.Ref || ref == statedir.ShortRef(r.Ref)
 	switch {
 	case err != nil && ctx.Err() == nil && same && (errors.Is(err, transport.ErrUnreachable) || errors.Is(err, transport.ErrStalled)):
@@ -165,7 +167,7 @@ func (m *Mount) checkRef(ctx context.Context, progress func(control.Progress)) e
 	return nil
 }
 
-// open opens the working tree of the mount. It saves the session's record first, so that no overlay with changes can exist
+// open opens the working tree of the mount. It saves the session's record before that, so that no overlay with changes exists
 // without a record.
 func (m *Mount) open() error {
 	o := worktree.Options{
@@ -178,15 +180,15 @@ func (m *Mount) open() error {
 		o.GitFile, o.GitDir, o.KeepRemoved = gitFile(m.home), m.inside.Wanted(), m.agent.Automatic()
 	case m.Session != "":
 		o.OverlayReadOnly = true
-	default: // the overlay holds nothing but .git
+	default: // the overlay contains nothing but .git
 		o.GitFile, o.GitDir, o.ReadOnly = gitFile(m.home), m.inside.Wanted(), true
 	}
 	if m.Writable() && m.takeoverDone == nil {
-		// A killed mount left the directories that it had created; this mount removes them when it ends.
+		// The directories were created by a mount that was killed. This mount removes them when it ends.
 		if m.record.Dir == m.Dir && len(m.point.Created) == 0 {
 			m.point.Created = m.record.Made
 		}
-		// The counts become invalid before the first change can be made.
+		// The counts in the record become invalid with the first change.
 		m.record.Dir, m.record.Made, m.record.Counted = m.Dir, m.point.Created, false
 		if err := m.record.Save(m.home.Dir); err != nil {
 			return err
@@ -202,7 +204,7 @@ func (m *Mount) open() error {
 // Writable reports whether the mount has a session and is not read-only.
 func (m *Mount) Writable() bool { return m.Session != "" && !m.Request.ReadOnly }
 
-// announce reports as progress which session the mount resumes, and all problems that were found.
+// announce reports as progress which session the mount resumes, and which problems were found.
 func (m *Mount) announce(progress func(control.Progress)) {
 	if m.resumed {
 		progress(control.Progress{Message: fmt.Sprintf("resuming session %s: %s", m.Session, statedir.Unsaved{Paths: m.changed()})})
@@ -210,7 +212,8 @@ func (m *Mount) announce(progress func(control.Progress)) {
 	if m.cameFromElsewhere() {
 		progress(control.Progress{Message: fmt.Sprintf("resuming session %s of %s at its checkpoint %s of %s",
 			m.Session, m.objects.sessionRemote.URL(), m.record.Checkpoint.ID, m.record.Checkpoint.Time.Local().Format(time.DateTime))})
-		// Commits on the session remote that the checkpoint lacks are not in the mount; the user may want to merge them.
+		// If refs on the session remote have commits that the checkpoint lacks, the mount does not contain these commits, and the
+		// user may want to merge them.
 		for _, ref := range slices.Sorted(maps.Keys(m.newer)) {
 			text := agent.AheadText(ref, m.newer[ref].String())
 			if m.moved[ref] {
@@ -235,20 +238,22 @@ func (m *Mount) announce(progress func(control.Progress)) {
 	}
 }
 
-// changed returns the number of paths that the user changed. Directories that redirects created are not counted.
+// changed returns the number of paths that the user has changed. It does not count the directories that were created for
+// redirects.
 func (m *Mount) changed() int64 { return max(0, m.tree.Overlay().Changed()-m.redirects.Placeholders()) }
 
-// outcome is what remains of the user's changes after a mount has ended.
+// outcome describes what remains of the user's changes after a mount has ended.
 type outcome struct {
-	unsaved statedir.Unsaved // work that was kept; zero if there was none
-	err     error            // error that left the work in the home unfinished
+	unsaved statedir.Unsaved // changes that were kept; zero if there were none
+	err     error            // error because of which changes were not stored completely in the home
 
 	trashed string    // name of the session that was moved to the trash; "" if none was
 	until   time.Time // when the trashed or kept session expires; zero if it does not
 }
 
-// leave closes the tree of a mount that the kernel has unmounted, and keeps or removes the home. It is also called for a mount
-// whose start failed, and some parts of such a mount are nil. A session that existed before that start is then left unchanged.
+// leave closes the tree of a mount that the kernel has unmounted, and then keeps, moves or removes the home (the mount's
+// directory below the state directory). It is also called for a mount whose start has failed; some fields of such a mount are
+// nil, and a session that existed before the start is left unchanged.
 func (m *Mount) leave() (o outcome) {
 	if m.home == nil {
 		return o
@@ -261,26 +266,29 @@ func (m *Mount) leave() (o outcome) {
 			m.endRedirects(ctx)
 			w.Paths, w.Bytes = m.tree.Overlay().Changed(), m.tree.Overlay().Stats().Bytes
 		}
-		m.view.Close() // it wakes callers of a lazily detached mount that wait for objects, which Close would wait for
+		// If the mount was detached, calls may still wait for objects, and Close of the tree would wait for these calls. Closing
+		// the view ends them.
+		m.view.Close()
 		o.err = m.tree.Close()
 	}
 	var err error
-	// Objects and refs in the git directory count as work even if no file was changed.
+	// Objects and refs in the git directory are changes of the user even if no file was changed.
 	if w.Git, err = gitdir.HasWork(ctx, filepath.Join(m.home.Dir, "git")); err != nil {
 		o.err = errors.Join(o.err, err)
 	}
-	// A mount that was never served leaves no new session.
+	// A session that was created by a mount which was never served has no checkpoints to keep.
 	w.Checkpoints = statedir.HasSessionRepo(m.home.Dir) && !m.agent.Empty() && (m.wasServed() || !m.home.Created)
 	switch {
-	// The mount has no session, or the session is deleted without the trash, or it is discarded and has nothing to keep.
+	// There is nothing to keep: the mount has no session, or the session is deleted without the trash, or it is discarded without
+	// changes.
 	case m.Session == "" || m.Writable() && m.options.removes(), m.Writable() && m.options.discards() && o.err == nil && !w.Any():
 		m.removeHome()
 		return outcome{}
-	// The home existed before, and this mount could not have changed it.
+	// This mount cannot have changed the home, which existed before it.
 	case m.Request.ReadOnly, m.tree == nil && !m.home.Created:
 		m.home.Release()
 		return outcome{err: o.err}
-	// A new home without work is removed.
+	// A new home without changes of the user is removed.
 	case m.tree == nil, m.home.Created && !m.wasServed(), o.err == nil && !w.Any():
 		m.removeHome()
 		return o
@@ -290,7 +298,7 @@ func (m *Mount) leave() (o outcome) {
 	m.record.Counted, m.record.Changed, m.record.Bytes = o.err == nil, w.Paths, w.Bytes
 	m.record.Until = m.options.expiry(time.Now())
 	o.until = m.record.Until
-	if err := m.record.Save(m.home.Dir); err != nil { // without the counts, they are computed when a caller lists the session
+	if err := m.record.Save(m.home.Dir); err != nil { // if the counts cannot be saved, they are computed when a client lists the session
 		m.host.Log.Warn("count a session's changes", zap.String("home", m.home.Dir), zap.Error(err))
 	}
 	if o.err != nil {
@@ -298,7 +306,7 @@ func (m *Mount) leave() (o outcome) {
 	}
 	if m.options.discards() && o.err == nil {
 		now := time.Now()
-		// The home in the trash must not name a mount in its lock file.
+		// The lock file of a home in the trash must not name a mount.
 		m.home.Sign("")
 		if o.err = m.home.ToTrash(m.Session, now); o.err != nil {
 			return o

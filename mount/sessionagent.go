@@ -23,7 +23,7 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// agentMount implements the interfaces of package agent for a mount.
+// agentMount implements the interfaces through which package agent uses a mount.
 type agentMount struct{ m *Mount }
 
 var (
@@ -36,8 +36,7 @@ var (
 	_ agent.Objects    = agentMount{}
 )
 
-// newAgent returns the agent of the mount, which creates and pushes checkpoints. The agent does nothing until configureAgent is
-// called.
+// newAgent returns the agent of the mount, which creates and pushes checkpoints. It does nothing until configureAgent is called.
 func (m *Mount) newAgent() *agent.Agent {
 	a := agentMount{m}
 	log := m.host.Log
@@ -52,8 +51,8 @@ func (m *Mount) newAgent() *agent.Agent {
 	})
 }
 
-// configureAgent decides how the session is pushed, and stores the decision in m.record; open saves the record. The caller has
-// locked the home and read its record.
+// configureAgent decides to which session remote the session is pushed, and stores the decision in m.record, which open saves.
+// The caller must have locked the home and read its record.
 func (m *Mount) configureAgent() error {
 	err := m.agent.Configure(agent.Settings{
 		Home: m.home.Dir, GitDir: gitPath(m.home), Store: m.store, BaseURL: remotes.Readable(m.record.Remote),
@@ -65,35 +64,36 @@ func (m *Mount) configureAgent() error {
 	return err
 }
 
-// Changed returns the number of paths that the user changed.
+// Changed returns the number of paths that the user has changed.
 func (a agentMount) Changed() int64 { return a.m.changed() }
 
-// LastChange returns the time of the latest change of the working tree.
+// LastChange returns the time of the last change of the working tree.
 func (a agentMount) LastChange() time.Time { return a.m.tree.Monitor().LastChange() }
 
 // Noticed returns a channel that receives a value after a change of the working tree.
 func (a agentMount) Noticed() <-chan struct{} { return a.m.tree.Monitor().Noticed() }
 
-// MassRemoval returns a channel that receives a value when many changed files were removed or overwritten.
+// MassRemoval returns a channel that receives a value when many changed files have been removed or overwritten.
 func (a agentMount) MassRemoval() <-chan struct{} { return a.m.tree.Removals().Mass() }
 
-// MassRemoved returns the time of the latest removal, whether the tree has little space left to keep more removed files, and
-// whether many files were removed or overwritten since the last checkpoint.
+// MassRemoved returns the time of the last removal, whether hardly any space is left to keep more removed files, and whether many
+// files were removed or overwritten since the last checkpoint.
 func (a agentMount) MassRemoved() (time.Time, bool, bool) { return a.m.tree.Removals().Requested() }
 
 // Await waits until the mount has tried to create the git directory. It returns false if ctx or the mount ends first.
 func (a agentMount) Await(ctx context.Context) bool { return a.m.Events.AwaitGit(ctx) }
 
-// Exists reports whether the git directory exists, or an attempt to create it was made.
+// Exists reports whether the git directory was created, or the attempt to create it has failed.
 func (a agentMount) Exists() bool {
 	return a.m.Events.GitWasTried() || gitside.HasIndex(gitPath(a.m.home))
 }
 
-// Untouched reports whether git's refs and index are unchanged since the base commit was mounted.
+// Untouched reports whether git's refs and index have not changed since the base commit was mounted.
 func (a agentMount) Untouched() (bool, error) {
 	b := a.mountedGitState()
 	if b == nil {
-		return true, nil // the mount started from a checkpoint, and differences from that are found elsewhere
+		// If the mount started from a checkpoint, this question does not arise, because the agent compares with the checkpoint.
+		return true, nil
 	}
 	return b.Untouched(gitPath(a.m.home), a.m.snapshot().Format)
 }
@@ -112,13 +112,13 @@ func (a agentMount) mountedGitState() *capture.InitialState {
 	return b
 }
 
-// guardedCapturer is a Capturer that converts panics into errors.
+// guardedCapturer is a Capturer that returns panics as errors.
 type guardedCapturer struct {
 	*capture.Capturer
 	mount *Mount
 }
 
-// Checkpoint creates a checkpoint, like Capturer.Checkpoint.
+// Checkpoint creates a checkpoint, as Capturer.Checkpoint does.
 func (g guardedCapturer) Checkpoint(ctx context.Context, reason session.Reason,
 	message string) (p session.Checkpoint, report capture.Report, err error) {
 	err = g.mount.work.Guard("make a checkpoint", func() (err error) {
@@ -147,27 +147,27 @@ func (a agentMount) NewCapturer(r agent.CaptureRequest) (agent.Capturer, error) 
 	return guardedCapturer{c, a.m}, nil
 }
 
-// captureMemory is the name of the file in a home that records the files which the last checkpoint saw.
+// captureMemory is the name of the file in a home that lists the files which the last checkpoint contains.
 const captureMemory = "capture.json"
 
-// writeBackTime limits how long a checkpoint waits for writes. A write can be delayed by an object that the remote does not
-// send. The next checkpoint stores the bytes of such a write.
+// writeBackTime is the maximum time for which a checkpoint waits until cached writes are stored. A write is delayed if the remote
+// does not send an object that the write needs. The next checkpoint then contains the write.
 const writeBackTime = 5 * time.Second
 
-// writeBack waits until the kernel has written its dirty pages to the tree. After writeBackTime it logs that writes are missing
+// writeBack waits until the kernel has written its dirty pages to the tree. After writeBackTime it logs that writes are missing,
 // and returns nil. It does nothing if the mount is not served or is being unmounted.
 func (a agentMount) writeBack(ctx context.Context) error {
 	a.m.mu.Lock()
 	ending := a.m.stopping
 	a.m.mu.Unlock()
-	// There is nothing to write back if the kernel has no mount.
+	// Without a mount, the kernel has no dirty pages.
 	if a.m.server == nil || ending {
 		return nil
 	}
 	limited, cancel := context.WithTimeout(ctx, writeBackTime)
 	defer cancel()
 	err := a.m.server.WriteBack(limited)
-	// If limited has ended and ctx has not, writeBackTime has passed.
+	// If limited has ended but ctx has not, the time writeBackTime has passed.
 	if err != nil && ctx.Err() == nil && limited.Err() != nil {
 		a.m.host.Log.Warn("a checkpoint is made without writes that are still in flight", zap.String("dir", a.m.Dir), zap.Error(err))
 		return nil
@@ -175,9 +175,9 @@ func (a agentMount) writeBack(ctx context.Context) error {
 	return err
 }
 
-// rawBlob returns the contents of a small blob of the base tree, unconverted by filters and line-ending rules.
+// rawBlob returns the contents of a small blob of the base tree, without conversion by filters or line-ending rules.
 func (a agentMount) rawBlob(ctx context.Context, path string, id object.ID) ([]byte, error) {
-	return a.m.side.Index.ReadSmall(ctx, fetch.Blob{ID: id, Path: path, Link: true}) // the target of a symbolic link is never converted
+	return a.m.side.Index.ReadSmall(ctx, fetch.Blob{ID: id, Path: path, Link: true}) // contents with Link set are never converted
 }
 
 // Open opens the session's repository for writing, and creates it if necessary.
@@ -192,8 +192,8 @@ func (a agentMount) Open() (*session.Repo, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Another mount may use the path of this repository to resume from it while the history of the base commit is still being
-	// fetched. The base commit is recorded as shallow, so that git does not look for its parents.
+	// Another mount may resume from this repository while the history of the base commit is still being fetched. The base commit
+	// is recorded as shallow, so that git does not look for its parents.
 	ends := a.m.store.Boundary()
 	if !base.Commit.IsZero() {
 		ends = append(ends, base.Commit)
@@ -204,8 +204,7 @@ func (a agentMount) Open() (*session.Repo, error) {
 	return repo, nil
 }
 
-// OpenMeta opens the session's repository for a caller that changes the session's metadata. It works before the base commit is
-// known.
+// OpenMeta opens the session's repository in order to change the session's metadata. It works before the base commit is known.
 func (a agentMount) OpenMeta() (*session.Repo, error) {
 	format := a.m.store.Format()
 	if base, err := a.m.record.Base(); err == nil {
@@ -224,7 +223,7 @@ func (a agentMount) Meta() session.Meta {
 	return meta
 }
 
-// Session returns the session remote, or nil if the session has no session remote or the embedded one.
+// Session returns the session remote. It returns nil if there is none, or if the session uses the embedded session remote.
 func (a agentMount) Session() *thin.Remote { return a.m.objects.sessionRemote }
 
 // Parent returns the name of the parent session and the remote that stores it. It returns nil if the session has no parent, or
@@ -243,9 +242,9 @@ func (a agentMount) Parent() (name string, remote *transport.Remote) {
 	return "", nil
 }
 
-// OpenOrigin opens the mounted remote as a session remote. It does not use the session's token. The caller closes the remote.
+// OpenOrigin opens the mounted remote as a session remote, without the session's token. The caller must close it.
 func (a agentMount) OpenOrigin() (*transport.Remote, error) {
-	// Without a session token, the mounted remote is opened with its own credentials.
+	// Without a session token, the credentials of the mounted remote are used.
 	r := a.m.requestNow()
 	r.SessionOptions.Remote = control.RemoteOrigin
 	r.SessionToken, r.SessionTokenFile = "", ""
@@ -256,14 +255,14 @@ func (a agentMount) OpenOrigin() (*transport.Remote, error) {
 	return origin.Remote, nil
 }
 
-// FetchMeta fetches the version want of the session's metadata. The parameter have is the version on this host.
+// FetchMeta fetches a version of the session's metadata: the commit want. have is the version on this host.
 func (a agentMount) FetchMeta(ctx context.Context, want, have object.ID) error {
 	r := fetch.FetchRequest{From: a.m.objects.sessionRemote, Wants: []object.ID{want}, Haves: []object.ID{have}, Contents: true}
 	_, err := a.m.objects.owned.Fetch(ctx, r)
 	return err
 }
 
-// ReadMeta returns the metadata with the given id of a session that is stored on remote.
+// ReadMeta returns the metadata, with the given id, of a session on the session remote remote.
 func (a agentMount) ReadMeta(ctx context.Context, remote *transport.Remote, id object.ID) (session.Meta, error) {
 	return resume.ReadMeta(ctx, a.m.host.State, remote, id)
 }
@@ -273,14 +272,14 @@ func (a agentMount) Contents(ctx context.Context) func(ids []object.ID) error {
 	return a.m.Listed().Contents(ctx)
 }
 
-// wasServed reports whether this process has ever served the mount.
+// wasServed reports whether this process has served the mount at any time.
 func (m *Mount) wasServed() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.cancel != nil
 }
 
-// endReason returns the reason that is recorded in the mount's last checkpoint.
+// endReason returns the reason that the mount's last checkpoint records.
 func (m *Mount) endReason() session.Reason {
 	if m.options.discards() {
 		return session.Discard
@@ -291,7 +290,7 @@ func (m *Mount) endReason() session.Reason {
 	return session.Unmount
 }
 
-// lastCheckpointTime limits how long the removal of redirects before the last checkpoint of a mount may take.
+// lastCheckpointTime is the maximum time for the removal of redirects before the last checkpoint of a mount.
 const lastCheckpointTime = 30 * time.Second
 
 // pushBeforeUnmount creates the last checkpoint and pushes it. It is called while the kernel still has the mount.
@@ -299,7 +298,7 @@ func (m *Mount) pushBeforeUnmount(ctx context.Context) {
 	if !m.agent.Active() || m.options.removes() || !m.wasServed() || m.foreign() || !mountpoint.HasFUSE(m.Dir) {
 		return
 	}
-	// While trees are being fetched, the git directory may not exist yet.
+	// If trees are still being fetched, the git directory may not exist yet.
 	m.agent.BeforeUnmount(ctx, m.endReason(), m.snapshot().Whole())
 }
 
@@ -311,7 +310,7 @@ func (m *Mount) endAgent() {
 	r := agent.EndRequest{Served: m.wasServed(), Opened: m.tree != nil, Keep: !m.options.removes(), Reason: m.endReason()}
 	if r.Served && r.Opened && r.Keep && m.agent.Active() {
 		ctx, cancel := context.WithTimeout(context.Background(), lastCheckpointTime)
-		// endRedirects removes the directories that redirects created, so that the last checkpoint does not contain them.
+		// After endRedirects, the last checkpoint does not contain the directories that were created for redirects.
 		m.endRedirects(ctx)
 		cancel()
 	}

@@ -13,17 +13,17 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// shownTree is the tree that prefetch and readahead of a mount use. It is the base tree until the user switches to another commit. Its
-// methods are safe for concurrent use.
+// shownTree is the tree that prefetch and readahead of a mount use. It is the base tree until the mount is switched to another
+// commit. The methods may be called from any goroutine.
 type shownTree struct {
 	view *fetch.View
-	path string        // file in the home that stores the id of the tree, if that is not the base tree
-	wake chan struct{} // holds a value if the tree has changed since the last call of changed
+	path string        // file in the home with the id of the tree; the file does not exist if the tree is the base tree
+	wake chan struct{} // contains a value if the tree has changed since the last call of changed
 	log  *zap.Logger
 }
 
-// newShownTree returns the tree that a mount of view shows. The home of the mount names another tree than the base tree if the mount
-// is resumed or taken over after a switch.
+// newShownTree returns the tree that the mount of view shows. If the mount was switched before it was resumed or taken over, a
+// file in the home of the mount contains the id of the tree.
 func newShownTree(view *fetch.View, home string, log *zap.Logger) *shownTree {
 	s := &shownTree{view: view, path: filepath.Join(home, "shown"), wake: make(chan struct{}, 1), log: log}
 	text, err := os.ReadFile(s.path)
@@ -36,20 +36,20 @@ func newShownTree(view *fetch.View, home string, log *zap.Logger) *shownTree {
 	return s
 }
 
-// show sets the tree.
+// show sets the tree, wakes changed, and stores the id of the tree in the home.
 func (s *shownTree) show(tree object.ID) {
 	s.view.Show(tree)
-	// If this fails, a later process prefetches the base tree instead.
+	// If this fails, a later process prefetches the base tree instead of this tree.
 	if err := disk.WriteFile(s.path, []byte(tree.String()+"\n"), 0o600); err != nil {
 		s.log.Warn("note which tree is shown", zap.Error(err))
 	}
 	select {
 	case s.wake <- struct{}{}:
-	default: // a wake-up is pending already
+	default: // a value is in the channel already
 	}
 }
 
-// changed waits until show is called. It returns false if ctx ends first.
+// changed waits until show is called, and returns true. If ctx ends first, it returns false.
 func (s *shownTree) changed(ctx context.Context) bool {
 	select {
 	case <-s.wake:

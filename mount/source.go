@@ -8,7 +8,7 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// source implements worktree.Source. It reads trees and contents from a view of a store.
+// source implements worktree.Source: it reads trees and contents from the view of a store.
 type source struct{ view *fetch.View }
 
 var _ worktree.Source = source{}
@@ -18,10 +18,10 @@ func (s source) Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, err
 	return s.view.Tree(ctx, id)
 }
 
-// KnownSize returns the size of a blob in bytes. It returns false if the size is not known on this host.
+// KnownSize returns the size of a blob in bytes, and false if the size is not known on this host.
 func (s source) KnownSize(b worktree.Blob) (int64, bool) { return s.of(b).KnownSize(blob(b)) }
 
-// Looked records that a blob was looked up. The store predicts from this which blobs will be read.
+// Looked records that a process looked up a blob. The store uses this to predict which blobs will be read.
 func (s source) Looked(b worktree.Blob) { s.of(b).NoteLookup(blob(b)) }
 
 // Size returns the size of a blob in bytes. If the size is not known on this host, it sends a request to the remote.
@@ -38,8 +38,8 @@ func (s source) Open(ctx context.Context, b worktree.Blob) (worktree.Content, er
 	return c, nil
 }
 
-// of returns the view that converts contents by the rules of the tree that blob b belongs to.
+// of returns the View that converts contents by the .gitattributes files of the tree to which blob b belongs.
 func (s source) of(b worktree.Blob) *fetch.View { return s.view.Of(b.Tree) }
 
-// blob converts a blob of package worktree into a blob of package fetch.
+// blob converts a Blob of package worktree to one of package fetch.
 func blob(b worktree.Blob) fetch.Blob { return fetch.Blob{ID: b.ID, Path: b.Path, Link: b.Link} }
