@@ -20,9 +20,9 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// Start starts the mount, and waits for everything that the request wants to wait for. It calls served when the mount is served
-// or has failed. If a start fails, Start undoes it. If the mount is served already, because a caller repeats its request,
-// Start returns the earlier reply.
+// Start starts the mount, and waits for everything for which the request wants to wait. It calls served when the mount is served
+// or has failed. If the start fails, Start removes the mount again. If the mount is served already, because a client has repeated
+// its request, Start returns the reply of the earlier request.
 func (m *Mount) Start(ctx context.Context, start time.Time, served func(), progress func(control.Progress)) (control.MountReply, error) {
 	reply, err := m.startOnce(ctx, start, progress)
 	served()
@@ -45,7 +45,7 @@ func (m *Mount) Start(ctx context.Context, start time.Time, served func(), progr
 		}
 	}
 	if err != nil {
-		if ctx.Err() != nil { // the other error is a consequence of the cancellation
+		if ctx.Err() != nil { // the error of start may only be a consequence of the cancellation
 			err = ctx.Err()
 		}
 		if stopErr := m.takeDown(context.WithoutCancel(ctx), true); stopErr != nil {
@@ -54,12 +54,13 @@ func (m *Mount) Start(ctx context.Context, start time.Time, served func(), progr
 		return control.MountReply{}, fault.Subject{Area: fault.Mount, Verb: "mount", Object: m.Dir,
 			Remote: statedir.WithoutSecrets(m.Request.Remote), Session: m.Session}.Explain(err)
 	}
-	// If this process dies now, the successor replies to the repeated request.
+	// If this process dies before the client has received the reply, the successor sends the same reply when the client repeats
+	// its request.
 	m.handover.Update(func(h *takeover.State) { h.Reply = reply })
 	return reply, nil
 }
 
-// startOnce calls start. If the mount is served already, it returns the reply of the earlier start instead.
+// startOnce calls start. If the mount is served already, it instead returns the reply of the earlier start.
 func (m *Mount) startOnce(ctx context.Context, start time.Time, progress func(control.Progress)) (control.MountReply, error) {
 	if m.Served() {
 		m.mu.Lock()
@@ -77,15 +78,15 @@ func (m *Mount) startOnce(ctx context.Context, start time.Time, progress func(co
 	return reply, nil
 }
 
-// start mounts the working tree, and returns when its root directory can be read. If start fails, the caller calls takeDown to
-// undo its steps.
+// start mounts the working tree, and returns when its root directory can be read. If start fails, the caller must call takeDown,
+// which reverses the steps that were made.
 func (m *Mount) start(ctx context.Context, start time.Time, progress func(control.Progress)) (control.MountReply, error) {
 	var reply control.MountReply
 	err := checkGitDir(m.Request, m.Dir, m.Session)
 	if err != nil {
 		return reply, err
 	}
-	// If this process dies after this point, the successor removes everything that start has created.
+	// If this process dies from now on, the successor removes everything that start has created.
 	m.beginHandover()
 	if m.point, err = m.prepare(ctx); err != nil {
 		return reply, err
@@ -97,14 +98,14 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 		return reply, err
 	}
 	m.before = m.store.Stats()
-	if base, ok := m.knownBase(); ok { // concurrently with the preparation of the home
-		m.store.ConnectFor(base) // while the home is made
+	if base, ok := m.knownBase(); ok { // this runs while the home is prepared
+		m.store.ConnectFor(base) // the home is the mount's directory below the state directory
 	}
 	progress(control.Progress{Phase: "connect"})
 	if err = m.enter(ctx); err != nil {
 		return reply, err
 	}
-	// The keeper holds a copy of the lock, so that no other process can lock the home between two workers.
+	// The supervisor keeps a copy of the lock's descriptor, so that no other process can lock the home between two workers.
 	m.handover.Keep(takeover.PartLock, m.home.LockFile)
 	if err = m.configureAgent(); err != nil {
 		return reply, err
@@ -113,12 +114,12 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 	if err = create.Run(ctx, progress); err != nil {
 		return reply, err
 	}
-	// Objects of the session must be readable before the checkpoint is acquired.
+	// The checkpoint is read with the objects of the session, so these must be readable first.
 	if err = m.lend(); err != nil {
 		return reply, err
 	}
 	read := make(chan gitdir.Checkout, 1)
-	go func() { read <- gitdir.ReadCheckout(ctx, gitPath(m.home)) }() // concurrently with the requests to the remote
+	go func() { read <- gitdir.ReadCheckout(ctx, gitPath(m.home)) }() // this runs while requests are sent to the remote
 	err = m.acquire(ctx, progress)
 	checkout := <-read
 	if err != nil {
@@ -127,7 +128,7 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 	m.filters = m.newFilters()
 	m.view = m.store.View(m.snap, checkout.Settings(), m.filters)
 	m.shown = newShownTree(m.view, m.home.Dir, m.host.Log)
-	// The working tree must be open before the kernel can send a request.
+	// The kernel may send requests as soon as it has the mount, so the working tree is opened before that.
 	if err = m.open(); err != nil {
 		return reply, err
 	}
@@ -139,7 +140,7 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 	if err = m.side.SetDirModes(ctx); err != nil {
 		return reply, err
 	}
-	// The claim precedes the mount, so that no process writes to a session that another machine holds.
+	// The session is claimed before the mount exists, so that no process writes to a session that another machine holds.
 	if err = m.agent.Claim(ctx, agent.ClaimOptions{Resumed: m.resumed, Confirm: m.far == nil || !m.far.Free()}); err != nil {
 		return reply, err
 	}
@@ -151,20 +152,21 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 	}
 	mounted := time.Since(start)
 	if m.Writable() {
-		// The record must survive a power failure once the caller has its reply.
+		// The client relies on the record after it has received the reply, so the record must survive a power failure from then
+		// on.
 		if err = statedir.SyncRecord(m.home.Dir); err != nil {
 			return reply, err
 		}
 		switch {
 		case !mountpoint.MayBind():
 		case m.Request.Through != "":
-			// BindExisting would wait until the caller has received its reply, so it runs in the background.
+			// BindExisting can take longer than the client should wait for its reply, so it runs in the background.
 			m.work.Go("mount redirected directories", func() { m.redirects.BindExisting(context.WithoutCancel(ctx)) })
 		default:
 			m.redirects.BindExisting(ctx)
 		}
 	}
-	// The reply promises that the root directory can be read.
+	// When the client receives the reply, it can read the root directory.
 	if err := <-rootReady; err != nil {
 		return reply, fault.Remote(err)
 	}
@@ -175,7 +177,7 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 			Connect: m.snap.Connect.Milliseconds(), Tree: time.Since(start).Milliseconds(), Mounted: mounted.Milliseconds(),
 		},
 	}
-	// From this update on, a successor takes over the mount instead of removing it.
+	// Until this update, a successor removes the mount. From this update on, it takes the mount over.
 	m.handover.Update(func(h *takeover.State) {
 		h.Phase, h.Request, h.Record, h.Resumed, h.Notes, h.Made, h.Reply =
 			takeover.Served, m.requestNow(), m.record, m.resumed, m.redirects.Notes(), m.point.Created, reply
@@ -189,8 +191,8 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 	return reply, nil
 }
 
-// redirect plans the redirects before the kernel can create their directories. If the redirects have changed, it saves the
-// record.
+// redirect determines the redirects (paths that are served from a plain directory elsewhere), before the kernel can create their
+// directories. If they have changed since the last mount, it saves the record.
 func (m *Mount) redirect(ctx context.Context) error {
 	if !m.Writable() {
 		return nil
@@ -203,12 +205,13 @@ func (m *Mount) redirect(ctx context.Context) error {
 		m.redirects.Link(ctx)
 	}
 	if before+len(m.record.Redirects)+len(m.record.Configured) == 0 {
-		return nil // the record is unchanged
+		return nil // the redirects are the same as in the record
 	}
 	return m.record.Save(m.home.Dir)
 }
 
-// attach mounts the tree and starts to serve the kernel. If the request contains an open FUSE device, attach uses that device.
+// attach mounts the tree in the kernel and starts to answer the kernel's requests. If the request contains an open FUSE device,
+// attach uses that device and does not call mount(2).
 func (m *Mount) attach() error {
 	o := m.fuseOptions()
 	var device *fuse.Device
@@ -219,7 +222,7 @@ func (m *Mount) attach() error {
 		device, err = fuse.Attach(m.Dir, o)
 	}
 	if err == nil {
-		// Some kernels cannot move the connection of a FUSE device to another process.
+		// On some kernels, a FUSE device cannot be handed to another process.
 		if device.CanMove() {
 			m.handover.Keep(takeover.PartDevice, device.File())
 		}
@@ -234,7 +237,7 @@ func (m *Mount) attach() error {
 	return err
 }
 
-// fuseOptions returns the options of package fuse. Every process that serves the mount uses the same options.
+// fuseOptions returns the options for package fuse. Each process that serves the mount uses the same options.
 func (m *Mount) fuseOptions() fuse.Options {
 	o := fuse.Options{
 		FsName: m.store.URL(), AllowOther: m.Request.AllowOther, StatFS: m.host.State, Log: m.host.Sampled.With(zap.String("mount", m.Dir)),
@@ -242,7 +245,7 @@ func (m *Mount) fuseOptions() fuse.Options {
 	}
 	if m.Writable() && mountpoint.MayBind() && m.redirects.Any() {
 		o.Redirect = m.redirects.Hook
-		// A successor also has to bind the directories that its predecessor has not bound yet.
+		// The directories of redirects that the predecessor has not bound yet are bound by this process.
 		if m.takeoverDone != nil {
 			o.Unbound = m.redirects.Unbound()
 		}
@@ -250,7 +253,7 @@ func (m *Mount) fuseOptions() fuse.Options {
 	return o
 }
 
-// readRoot fetches the root tree in the background. The returned channel receives one value: nil or an error.
+// readRoot fetches the root tree in the background. The channel receives one value: nil, or the error of the fetch.
 func (m *Mount) readRoot(ctx context.Context) <-chan error {
 	ready := make(chan error, 1)
 	go func() {
@@ -260,7 +263,7 @@ func (m *Mount) readRoot(ctx context.Context) <-chan error {
 	return ready
 }
 
-// await waits until the mount has tried everything that the request wants to wait for, and returns the first failure.
+// await waits until everything for which the request wants to wait has succeeded or failed, and returns the first error.
 func (m *Mount) await(ctx context.Context, progress func(control.Progress)) error {
 	var waitFor []<-chan struct{}
 	if m.Request.Wait != control.WaitTree {
@@ -273,7 +276,7 @@ func (m *Mount) await(ctx context.Context, progress func(control.Progress)) erro
 		waitFor = append(waitFor, m.Events.HistoryTried, m.Events.HydrateTried)
 	}
 	if len(waitFor) > 0 {
-		m.Events.WantGit() // git's directory is written before anything else is fetched
+		m.Events.WantGit() // the git directory is created before anything else is fetched
 	}
 	for _, ch := range waitFor {
 		if err := m.awaitOne(ctx, ch, progress); err != nil {
@@ -286,8 +289,7 @@ func (m *Mount) await(ctx context.Context, progress func(control.Progress)) erro
 	return nil
 }
 
-// awaitOne waits until ch is closed, and reports progress four times a second. It returns an error if ctx or the mount ends
-// first.
+// awaitOne waits until ch is closed, and reports progress every 250 ms. It returns an error if ctx or the mount ends first.
 func (m *Mount) awaitOne(ctx context.Context, ch <-chan struct{}, progress func(control.Progress)) error {
 	tick := time.NewTicker(250 * time.Millisecond)
 	defer tick.Stop()
@@ -305,7 +307,7 @@ func (m *Mount) awaitOne(ctx context.Context, ch <-chan struct{}, progress func(
 	}
 }
 
-// step returns the progress of the current background work of the mount.
+// step returns the progress of the background work that the mount is doing now.
 func (m *Mount) step(ctx context.Context) control.Progress {
 	if snap := m.snapshot(); !snap.Whole() {
 		n, _ := snap.Arrived()

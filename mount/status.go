@@ -12,8 +12,8 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// Status returns the status of the mount. The numbers of files were counted after the time then; if then is zero, they are
-// omitted.
+// Status returns the status of the mount. The numbers of files come from a count that began at the time then or later. If then is
+// zero, the numbers are left out.
 func (m *Mount) Status(ctx context.Context, then time.Time) control.MountStatus {
 	m.mu.Lock()
 	state, snap, served := m.state, m.snap, m.cancel != nil
@@ -26,7 +26,7 @@ func (m *Mount) Status(ctx context.Context, then time.Time) control.MountStatus 
 		s.SubmoduleOf = m.Parent.Dir
 	}
 	if !served {
-		return s // start or a takeover still writes the other fields
+		return s // the goroutine that starts or takes over the mount may still set the fields read below
 	}
 	if git := m.side.Dir(); git != nil {
 		s.GitReady = true
@@ -42,7 +42,7 @@ func (m *Mount) Status(ctx context.Context, then time.Time) control.MountStatus 
 	s.Notes = append(s.Notes, m.agent.Notices()...)
 	s.Notes = append(s.Notes, m.shownCheckpoint()...)
 	s.Session = m.Listed().Status()
-	// A failure to reach the remote takes precedence over refused objects (objects whose answers were invalid three times).
+	// A failure to reach the remote is reported first. Refused objects are objects whose answers were invalid three times.
 	for _, r := range stats.Refused {
 		refused := control.RefusedObject{Path: r.Path, Cause: r.Err.Error()}
 		if !r.Object.IsZero() {
@@ -59,7 +59,7 @@ func (m *Mount) Status(ctx context.Context, then time.Time) control.MountStatus 
 	if stats.Failure != nil {
 		s.Error = stats.Failure.Error()
 	}
-	// A degraded mount serves everything that is on this host.
+	// A degraded mount continues to serve everything that is on this host.
 	if s.Error != "" && state == control.StateMounted {
 		s.State = control.StateDegraded
 	}
@@ -68,7 +68,7 @@ func (m *Mount) Status(ctx context.Context, then time.Time) control.MountStatus 
 		s.History = control.HistoryState(stats.History)
 		select {
 		case <-m.Events.HistoryTried:
-		default: // the store has the whole history, but the mount's own refs do not refer to it yet
+		default: // the store has the whole history, but the refs of the mount do not refer to it yet
 			if s.History == control.HistoryComplete {
 				s.History = control.HistoryDeepening
 			}
@@ -98,8 +98,8 @@ func (m *Mount) Status(ctx context.Context, then time.Time) control.MountStatus 
 	return s
 }
 
-// Served reports whether this process serves or has served the mount. If it returns true, the fields that start sets do not
-// change any more. If the mount is being taken over, served waits for the takeover, but no longer than LeaveWait.
+// Served reports whether this process is serving the mount, or has served it. If it returns true, the fields that start sets do
+// not change any more. If the mount is being taken over, Served waits for the end of the takeover, for at most LeaveWait.
 func (m *Mount) Served() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), LeaveWait)
 	defer cancel()
@@ -114,8 +114,8 @@ func (m *Mount) Served() bool {
 // Ended returns a channel that is closed when all parts of the mount have ended.
 func (m *Mount) Ended() <-chan struct{} { return m.gone }
 
-// Trace calls hear for each request of the kernel, until the caller calls stop. It returns false if the kernel does not have the
-// mount. See package fuse for what hear may do.
+// Trace calls hear for each request of the kernel, until the caller calls stop. It returns false if the mount is not mounted in
+// the kernel. Package fuse describes what hear may do.
 func (m *Mount) Trace(hear func(fuse.Event)) (stop func(), ok bool) {
 	if m.server == nil {
 		return nil, false
@@ -123,15 +123,16 @@ func (m *Mount) Trace(hear func(fuse.Event)) (stop func(), ok bool) {
 	return m.server.Trace(hear), true
 }
 
-// Figures holds the values of a mount for the metrics.
+// Figures contains the values of a mount for the metrics.
 type Figures struct {
 	control.MountStatus
 	Ops   map[string]uint64 // number of kernel requests by operation
-	Store *fetch.Store      // nil while the mount is being prepared
+	Store *fetch.Store      // store of the mount; nil while the mount is being prepared
 	Agent agent.Figures     // counters of the session
 }
 
-// Figures returns the values of the mount for the metrics. The numbers of files were counted after the time then.
+// Figures returns the values of the mount for the metrics. The numbers of files come from a count that began at the time then or
+// later.
 func (m *Mount) Figures(ctx context.Context, then time.Time) Figures {
 	f := Figures{MountStatus: m.Status(ctx, then)}
 	if m.Served() {

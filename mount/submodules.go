@@ -27,21 +27,22 @@ import (
 )
 
 const (
-	submodulesAtOnce = 4       // submodules that are mounted concurrently
-	maxSubmodules    = 1000    // submodules of one mount, including nested ones
-	maxModulesFile   = 1 << 20 // largest size of .gitmodules in bytes
+	submodulesAtOnce = 4       // maximum number of submodules that are mounted at the same time
+	maxSubmodules    = 1000    // maximum number of submodules of one mount, including nested ones
+	maxModulesFile   = 1 << 20 // maximum size of .gitmodules, in bytes
 )
 
-// submodules are the mounts of a mount's submodules. Each one shows, at the path of a gitlink, the commit that the gitlink
-// refers to. They are ordinary mounts with their own sessions, but they are mounted and unmounted together with the mount that
-// contains them. The outermost mount lists all of them, including nested ones; the lists of inner mounts are empty.
+// submodules contains the mounts of a mount's submodules. A gitlink is the tree entry for a submodule. Each of these mounts is at
+// the path of a gitlink and shows the commit to which the gitlink refers. They are ordinary mounts with their own sessions, but
+// they are mounted and unmounted together with the mount that contains them. The outermost mount lists all of them, including
+// nested ones, and the lists of inner mounts are empty.
 type submodules struct {
 	mount *Mount
 
 	// mu guards inside and notes.
 	mu     sync.Mutex
 	inside []*Mount
-	notes  []string // reasons why submodules are not mounted
+	notes  []string // reasons why some submodules are not mounted
 }
 
 // submodule is a submodule that is to be mounted.
@@ -51,11 +52,11 @@ type submodule struct {
 	commit object.ID
 }
 
-// enter mounts the submodules of the mount, and their submodules. If a submodule cannot be mounted, it adds a note for the
-// status.
+// enter mounts the submodules of the mount, and the submodules in these. If a submodule cannot be mounted, it adds a note that
+// the status shows.
 func (s *submodules) enter(ctx context.Context) {
 	level := []*Mount{s.mount}
-	// Each round mounts the submodules of the mounts that the previous round created.
+	// Each iteration mounts the submodules that are directly in the mounts of the previous iteration.
 	for len(level) > 0 && ctx.Err() == nil {
 		var wanted []submodule
 		for _, m := range level {
@@ -71,7 +72,7 @@ func (s *submodules) enter(ctx context.Context) {
 	}
 }
 
-// mountAll mounts submodules concurrently and returns those mounts that succeeded.
+// mountAll mounts several submodules at the same time, and returns the mounts of those that succeeded.
 func (s *submodules) mountAll(ctx context.Context, wanted []submodule) []*Mount {
 	mounts := make([]*Mount, len(wanted))
 	slots := make(chan struct{}, submodulesAtOnce)
@@ -80,7 +81,7 @@ func (s *submodules) mountAll(ctx context.Context, wanted []submodule) []*Mount 
 		all.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			// If an unmount has failed before, some submodules are still mounted.
+			// After a failed unmount of the outer mount, some submodules are still mounted.
 			m, ok := s.at(filepath.Join(w.parent.Dir, w.Path))
 			if !ok {
 				var err error
@@ -104,7 +105,7 @@ func (s *submodules) mountAll(ctx context.Context, wanted []submodule) []*Mount 
 	return mounts
 }
 
-// at returns the submodule that is mounted at a directory.
+// at returns the mount of the submodule in the directory dir, and false if there is none.
 func (s *submodules) at(dir string) (*Mount, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -115,7 +116,7 @@ func (s *submodules) at(dir string) (*Mount, bool) {
 	return s.inside[i], true
 }
 
-// note records why a submodule is not mounted.
+// note records the error because of which a submodule is not mounted.
 func (s *submodules) note(w submodule, err error) {
 	cause := err.Error()
 	var e *control.Error
@@ -129,8 +130,8 @@ func (s *submodules) note(w submodule, err error) {
 	s.notes = append(s.notes, fmt.Sprintf("submodule %s is not mounted: %s", rest, cause))
 }
 
-// find returns the submodules in the tree of the mount m, with their commits. It skips entries of .gitmodules for which the tree
-// has no gitlink.
+// find returns the submodules in the tree of mount m, with their commits. It skips entries of .gitmodules whose path is not a
+// gitlink (a tree entry for a submodule).
 func (s *submodules) find(ctx context.Context, m *Mount) []submodule {
 	modules, refused, err := readModules(ctx, m.view, m.snapshot().Tree)
 	if err != nil {
@@ -143,7 +144,7 @@ func (s *submodules) find(ctx context.Context, m *Mount) []submodule {
 	for _, module := range modules {
 		w := submodule{Submodule: module, parent: m}
 		var ok bool
-		// A path is a submodule if the tree has a gitlink there, whatever .gitmodules says.
+		// Only paths with a gitlink in the tree are submodules. .gitmodules may contain other paths.
 		if w.commit, ok, err = gitlink(ctx, m.view, m.snapshot().Tree, module.Path); err != nil {
 			s.note(w, err)
 		} else if ok {
@@ -153,7 +154,8 @@ func (s *submodules) find(ctx context.Context, m *Mount) []submodule {
 	return found
 }
 
-// readModules reads .gitmodules of a base tree, because the gitlinks are in the base tree too.
+// readModules returns the submodules that .gitmodules in a base tree lists. The base tree is used because gitlinks are read from
+// the same tree. refused contains the names of submodules whose entry is invalid.
 func readModules(ctx context.Context, v *fetch.View, tree object.ID) (modules []gitdir.Submodule, refused []string, err error) {
 	text, err := readRootFile(ctx, v, tree, gitdir.ModulesFile, maxModulesFile)
 	if err != nil {
@@ -162,7 +164,7 @@ func readModules(ctx context.Context, v *fetch.View, tree object.ID) (modules []
 	return gitdir.ParseModules(text)
 }
 
-// wholeModules returns the submodules that are listed in the configuration of the mount's git directory, mounted or not. Their
+// wholeModules returns all submodules in the configuration of the mount's git directory, whether or not they are mounted. Their
 // URLs are absolute.
 func (m *Mount) wholeModules(ctx context.Context) []gitdir.Submodule {
 	if !m.Request.Submodules && m.Parent == nil {
@@ -170,7 +172,7 @@ func (m *Mount) wholeModules(ctx context.Context) []gitdir.Submodule {
 	}
 	modules, _, err := readModules(ctx, m.view, m.snapshot().Tree)
 	if err != nil {
-		return nil // find has added a note
+		return nil // find reports the error in a note
 	}
 	whole := modules[:0]
 	for _, module := range modules {
@@ -181,47 +183,48 @@ func (m *Mount) wholeModules(ctx context.Context) []gitdir.Submodule {
 	return whole
 }
 
-// mountOne mounts a submodule on the empty directory that the parent shows for the gitlink. Like git, it refuses a local URL in
-// a repository whose own URL is not local.
+// mountOne mounts a submodule on the empty directory that its parent shows for the gitlink. Like git, it refuses a local URL if
+// the URL of the parent's repository is not local.
 func (s *submodules) mountOne(ctx context.Context, w submodule) (*Mount, error) {
 	parent := w.parent
 	remote, err := gitdir.ResolveURL(parent.Request.Remote, w.URL)
 	if err != nil {
 		return nil, err
 	}
-	// Git refuses such a URL too (protocol.file.allow).
+	// The check corresponds to git's protocol.file.allow.
 	if remotes.IsLocal(remote) && !remotes.IsLocal(parent.Request.Remote) {
 		return nil, errors.New("a remote repository names a directory of this host")
 	}
 	if err := plain(ctx, parent.tree, parent.Dir, w.Path); err != nil {
 		return nil, err
 	}
-	// The submodule uses the request of its parent, without the options that apply to the parent alone.
+	// The request for a submodule is that of its parent, without the options that apply only to the parent.
 	r := parent.requestNow()
 	r.Remote, r.Dir, r.Ref = remotes.LikeUser(remote, r.Remote), filepath.Join(parent.Dir, w.Path), w.commit.String()
 	r.Submodules, r.Redirects, r.RedirectsOnly, r.Nonce = false, nil, false, ""
 	r.Wait, r.Session, r.Device, r.Through = control.WaitTree, "", nil, ""
 	r.At = ""
-	if r.SessionOptions.Remote != control.RemoteNone { // the parent's session remote has branches of another repository
+	if r.SessionOptions.Remote != control.RemoteNone { // the parent's session remote contains the branches of another repository
 		r.SessionOptions.Remote = control.RemoteEmbedded
 	}
-	// The name depends on the parent's session and the path, so that a later mount resumes the session.
+	// The session's name is derived from the parent's session and the path, so that a later mount resumes the same session.
 	if parent.Session != "" {
 		name := statedir.SessionName(parent.Session, w.Path)
 		r.Session = parent.Session[:min(len(parent.Session), maxSessionName-len(name)-1)] + "." + name
 	}
-	if !remotes.SameHost(remote, parent.Request.Remote) { // the host of the submodule must not receive the parent's token
+	if !remotes.SameHost(remote, parent.Request.Remote) { // the parent's token must not be sent to another host
 		r.Token, r.TokenFile = "", ""
 	}
 	r.SessionToken, r.SessionTokenFile = "", ""
 	return s.mount.host.Registry.MountInside(ctx, r, parent)
 }
 
-// maxSessionName is the longest session name in bytes that control.ValidSession allows.
+// maxSessionName is the maximum length of a session name that control.ValidSession allows, in bytes.
 const maxSessionName = 128
 
-// plain checks that p is a directory of the tree that is mounted at dir, and is not below a symbolic link, which could lead the
-// submodule out of the mount. It also makes the kernel look the path up, so that mount(2) needs no request to this process.
+// plain returns an error unless p is a directory in the tree that is mounted at dir, and no directory above p is a symbolic link.
+// Through a symbolic link, the submodule could be mounted outside of the mount. plain also makes the kernel look the path up, so
+// that mount(2) sends no request to this process.
 func plain(ctx context.Context, tree *worktree.Tree, dir, p string) error {
 	for at := p; at != "."; at = path.Dir(at) {
 		n, err := tree.Resolve(ctx, at)
@@ -236,17 +239,17 @@ func plain(ctx context.Context, tree *worktree.Tree, dir, p string) error {
 			return fmt.Errorf("%s is no directory any more", at)
 		}
 	}
-	// This process has to answer the lookup, so it runs on a thread without the FUSE device.
+	// This process itself answers the lookup, so the lookup must not block a thread that reads the FUSE device.
 	return fuse.WithoutDevice(func() error {
 		var st unix.Stat_t
 		return os.NewSyscallError("lstat", unix.Lstat(filepath.Join(dir, p), &st))
 	})
 }
 
-// leave unmounts the submodules, innermost first. If one of them cannot be unmounted, leave mounts the others again and returns
-// the error.
+// leave unmounts the submodules, the innermost first. If one of them cannot be unmounted, leave mounts the others again and
+// returns the error.
 func (s *submodules) leave(ctx context.Context, force bool) error {
-	// Inner mounts keep the outer ones busy.
+	// An outer mount is busy while an inner one exists.
 	for _, m := range slices.Backward(s.list()) {
 		if err := m.takeDown(ctx, force); err != nil {
 			s.again(ctx)
@@ -256,8 +259,8 @@ func (s *submodules) leave(ctx context.Context, force bool) error {
 	return nil
 }
 
-// again mounts the submodules again that leave has unmounted, because the mount that contains them was not unmounted. Their
-// sessions are resumed.
+// again mounts the submodules again that leave has unmounted, because the mount that contains them remains. It resumes their
+// sessions.
 func (s *submodules) again(ctx context.Context) {
 	if len(s.list()) == 0 {
 		return
@@ -268,13 +271,14 @@ func (s *submodules) again(ctx context.Context) {
 	s.enter(context.WithoutCancel(ctx))
 }
 
-// settle returns the unmount replies of the submodules. If discard is set, it discards their sessions.
+// settle returns the unmount replies of the submodules. If discard is true, it discards their sessions, to the trash if trash is
+// true.
 func (s *submodules) settle(discard, trash bool) (replies []control.UnmountReply) {
 	for _, m := range s.list() {
 		m.mu.Lock()
 		o := m.outcome
 		m.mu.Unlock()
-		// The mount has ended, so its session is discarded in the same way as any session that is not mounted.
+		// The submodule is no longer mounted, so its session is discarded like any other session that is not mounted.
 		if discard && o.unsaved.Any() {
 			if err := m.host.Homes.Discard(m.Session, trash); err != nil {
 				m.host.Log.Warn("discard submodule's session", zap.String("dir", m.Dir), zap.Error(err))
@@ -300,7 +304,7 @@ func (s *submodules) list() []*Mount {
 	return all
 }
 
-// problems returns the notes on submodules that are not mounted.
+// problems returns the notes about submodules that are not mounted.
 func (s *submodules) problems() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -317,8 +321,8 @@ func (m *Mount) IsGone() bool {
 	}
 }
 
-// gitlink returns the commit of the gitlink at the path p of a tree. It returns false if the path does not exist or is not a
-// gitlink.
+// gitlink returns the commit of the gitlink (tree entry for a submodule) at the path p. It returns false if there is no gitlink
+// at p.
 func gitlink(ctx context.Context, v *fetch.View, tree object.ID, p string) (object.ID, bool, error) {
 	names := strings.Split(p, "/")
 	for i, name := range names {
@@ -340,7 +344,7 @@ func gitlink(ctx context.Context, v *fetch.View, tree object.ID, p string) (obje
 	return object.ID{}, false, nil
 }
 
-// readRootFile returns the contents of a file in the root of a tree, or nil if the tree has no such file. It returns an error if
+// readRootFile returns the contents of a file in the root of a tree, and nil if the tree has no such file. It returns an error if
 // the file is larger than limit bytes.
 func readRootFile(ctx context.Context, v *fetch.View, root object.ID, name string, limit int64) ([]byte, error) {
 	entries, err := v.Tree(ctx, root)
@@ -351,7 +355,7 @@ func readRootFile(ctx context.Context, v *fetch.View, root object.ID, name strin
 	if at < 0 {
 		return nil, nil
 	}
-	// A symbolic link has no contents to parse.
+	// A symbolic link is treated as a missing file.
 	if !entries[at].Mode.IsBlob() || entries[at].Mode == object.ModeSymlink {
 		return nil, errors.New("it is no file")
 	}
@@ -366,14 +370,13 @@ func readRootFile(ctx context.Context, v *fetch.View, root object.ID, name strin
 	return io.ReadAll(io.NewSectionReader(content, 0, content.Size()))
 }
 
-// prepare creates or checks the directory of a mount. If the mount is a submodule, this directory is in another mount of this
-// process.
+// prepare creates or checks the directory of a mount. The directory of a submodule is in another mount of this process.
 func (m *Mount) prepare(ctx context.Context) (p mountpoint.Point, err error) {
 	switch {
-	// Another program has mounted the device already.
+	// Another program has already mounted the FUSE device, so the directory is not created.
 	case m.Request.Device != nil:
 		return mountpoint.CheckAdopted(m.Request)
-	case m.Request.Through != "": // an access to the directory would wait for this process
+	case m.Request.Through != "": // an access to the directory would wait until this process serves the mount
 		return mountpoint.Point{Dir: m.Dir}, mountpoint.CheckDevice()
 	case m.Parent == nil:
 		return mountpoint.Prepare(ctx, m.Dir, "")

@@ -31,10 +31,10 @@ import (
 // mount cannot be taken over, it is removed too, and the reason is recorded for status requests (Host.Failures).
 
 const (
-	takeTries = 5                     // attempts in one process
-	takePause = 50 * time.Millisecond // pause before the second attempt; it doubles
-	// mostDeaths is how many processes in a row may die during the takeover of one mount before that mount is abandoned. The
-	// number is not smaller, because processes also die for other reasons, for example in tests that kill them.
+	takeTries = 5                     // maximum number of attempts in one process
+	takePause = 50 * time.Millisecond // pause before the second attempt; it doubles after each attempt
+	// mostDeaths is the number of processes in a row that may die during the takeover of a mount before the mount is abandoned.
+	// The number is large because processes may die for other reasons, for example in tests that kill them.
 	mostDeaths = 10
 )
 
@@ -43,8 +43,8 @@ var (
 	errNotMoved = errors.New("the process that served it has died, and this kernel does not let another one take over (Linux 6.9 does)")
 )
 
-// Inherit returns the mount that a predecessor has left with the descriptors in. The caller adds it to the registry and calls
-// succeed. If the state of the mount cannot be read, inherit closes the descriptors and returns an error.
+// Inherit returns the mount to which the descriptors in belong, which a predecessor has left. The caller adds it to the registry
+// and calls Succeed. If the state of the mount cannot be read, Inherit closes the descriptors and returns an error.
 func Inherit(host *Host, in takeover.Inherited) (*Mount, error) {
 	k, err := takeover.Resume(host.Keeper, in, host.Log)
 	if err != nil {
@@ -63,17 +63,17 @@ func Inherit(host *Host, in takeover.Inherited) (*Mount, error) {
 	return m, nil
 }
 
-// LeaveTakeover releases an inherited mount that is not in the registry and will not be taken over.
+// LeaveTakeover releases the descriptors of an inherited mount that is not in the registry and will not be taken over.
 func (m *Mount) LeaveTakeover() {
 	m.inherited.Close()
 	m.handover.Drop()
 }
 
-// Deaths returns the number of processes that died in a row during the takeover of the mount.
+// Deaths returns the number of processes in a row that have died during the takeover of the mount.
 func (m *Mount) Deaths() int { return m.handover.State().Died }
 
-// JoinParent links an inherited mount of a submodule with its parent, and with the outermost mount, which lists all nested
-// submodules. The function mountAt returns the mount at a directory.
+// JoinParent links the inherited mount of a submodule to its parent and to the outermost mount, which lists all nested
+// submodules. mountAt returns the mount in a directory.
 func (m *Mount) JoinParent(mountAt func(dir string) (*Mount, bool)) {
 	dir := m.handover.State().ParentDir
 	parent, ok := mountAt(dir)
@@ -92,9 +92,9 @@ func (m *Mount) JoinParent(mountAt func(dir string) (*Mount, bool)) {
 	outmost.submodules.inside = append(outmost.submodules.inside, m)
 }
 
-// Succeed takes over the mount, or removes it if a takeover is not possible. It closes m.takeoverDone. The result ended reports
-// whether the mount was unmounted while no process served it, so that a repeated unmount request may still ask for its outcome.
-// If another version of the program may be able to serve the mount, succeed leaves it attached and returns an error.
+// Succeed takes over the mount, or removes it if a takeover is not possible. It closes m.takeoverDone. ended is true if the mount
+// was unmounted while no process served it; then a repeated unmount request may still ask for the result. If another version of
+// the program may be able to serve the mount, Succeed leaves it attached and returns an error.
 func (m *Mount) Succeed() (ended bool, err error) {
 	defer close(m.takeoverDone)
 	h := m.handover.State()
@@ -104,7 +104,7 @@ func (m *Mount) Succeed() (ended bool, err error) {
 		log.Info("removing a mount that was not finished")
 		m.removeUnfinished()
 		return false, nil
-	// Before Linux 6.9, the kernel does not resend requests that the dead process had read.
+	// The device is missing on kernels before Linux 6.9, which do not repeat the requests that the dead process had read.
 	case !m.inherited.Has(takeover.PartDevice):
 		m.abandon(errNotMoved)
 		return false, nil
@@ -113,10 +113,10 @@ func (m *Mount) Succeed() (ended bool, err error) {
 		return false, nil
 	}
 	start := time.Now()
-	// The attempt is counted before it starts, so that the count includes it even if this process dies.
+	// The attempt is counted before it starts, so that it is counted even if this process dies during it.
 	m.handover.Update(func(h *takeover.State) { h.Died++ })
 	for try, pause := 1, takePause; ; try, pause = try+1, 2*pause {
-		// An attempt that has opened the tree cannot be undone, and is not repeated.
+		// After an attempt has opened the tree, its steps cannot be reversed, so it is not repeated.
 		if err = m.takeOver(); err == nil || m.tree != nil || try == takeTries {
 			break
 		}
@@ -135,7 +135,7 @@ func (m *Mount) Succeed() (ended bool, err error) {
 		m.finish()
 		return true, nil
 	default:
-		// The takeover succeeded, so the deaths before it do not count any more.
+		// The takeover has succeeded, so earlier deaths no longer count.
 		m.handover.Update(func(h *takeover.State) { h.Died = 0 })
 		log.Info("took over", zap.String("session", m.Session), zap.Duration("took", time.Since(start)))
 		if err := m.inside.Bind(); err != nil {
@@ -145,8 +145,8 @@ func (m *Mount) Succeed() (ended bool, err error) {
 	return false, nil
 }
 
-// beginHandover stores the state of the mount with the keeper (the interface to the supervisor), so that a successor of this
-// worker can take over the mount. If that fails, the mount is served anyway, but cannot be taken over.
+// beginHandover stores the state of the mount with the supervisor, so that a successor of this worker can take over the mount. If
+// that fails, the mount is served, but cannot be taken over.
 func (m *Mount) beginHandover() {
 	h := takeover.State{Phase: takeover.Preparing, ID: m.ID, Dir: m.Dir, Since: m.since, Request: m.Request}
 	if m.Parent != nil {
@@ -155,23 +155,24 @@ func (m *Mount) beginHandover() {
 	m.handover = takeover.Begin(m.host.Keeper, h, m.host.Log)
 }
 
-// Touch acquires and releases the lock of the mount, and the lock of its inode tree. All code holds these locks briefly.
+// Touch acquires and releases the lock of the mount and the lock of its working tree. It blocks if a goroutine does not release
+// one of them, which a liveness check detects.
 func (m *Mount) Touch() {
 	m.mu.Lock()
 	served := m.cancel != nil
 	m.mu.Unlock()
-	if served { // only then tree is set, and it stays set
+	if served { // the field tree is set then, and does not change any more
 		m.tree.KnownAttr(worktree.Root)
 	}
 }
 
-// takeOver serves the mount in this process. If the kernel has unmounted the file system in the meantime, takeOver returns nil
-// and leaves m.server nil.
+// takeOver opens everything that is needed to serve the mount in this process, and serves it. If the kernel has unmounted it in
+// the meantime, takeOver returns nil and leaves m.server nil.
 func (m *Mount) takeOver() (err error) {
 	h := m.handover.State()
 	ctx := context.Background()
 	device := m.inherited.File(takeover.PartDevice)
-	// The kernel may have unmounted the file system between the two processes.
+	// The kernel may have unmounted the file system while no process served it.
 	gone := hungUp(device)
 	if m.store, m.release, err = m.host.Remotes.Store(m.Request, m.login); err != nil {
 		return err
@@ -204,7 +205,7 @@ func (m *Mount) takeOver() (err error) {
 		return err
 	}
 	m.redirects.TakeOver(m.bindOptions(), m.record.Redirects)
-	// The predecessor was completing an unmount request, whose options apply to the rest of the unmount.
+	// The predecessor was processing an unmount request, whose options this process must apply.
 	if gone {
 		m.options.takeOver(h)
 		return nil
@@ -216,9 +217,9 @@ func (m *Mount) takeOver() (err error) {
 	if m.server, err = fuse.Serve(m.tree, m.Dir, d, m.fuseOptions()); err != nil && m.server == nil {
 		return err
 	} else if err != nil {
-		m.host.Log.Warn("take over mount", zap.String("dir", m.Dir), zap.Error(err)) // it has just been unmounted
+		m.host.Log.Warn("take over mount", zap.String("dir", m.Dir), zap.Error(err)) // the mount was unmounted at this moment
 	}
-	if h.Discard { // it was about to be unmounted
+	if h.Discard { // the predecessor was about to unmount it and discard its session
 		m.handover.Update(func(h *takeover.State) { h.Discard, h.Trash = false, false })
 	}
 	m.goBehind(h)
@@ -226,8 +227,8 @@ func (m *Mount) takeOver() (err error) {
 	return nil
 }
 
-// takeOverHome takes over the home of the predecessor together with its lock. If the keeper does not have the lock, takeOverHome
-// locks the home.
+// takeOverHome takes over the home (the mount's directory below the state directory) with the lock that the predecessor held. If
+// the supervisor does not have the descriptor of the lock, takeOverHome locks the home.
 func (m *Mount) takeOverHome(ctx context.Context) (err error) {
 	if lock := m.inherited.File(takeover.PartLock); lock != nil {
 		m.home, err = m.host.Homes.TakeOver(m.ID, m.Dir, lock)
@@ -236,7 +237,7 @@ func (m *Mount) takeOverHome(ctx context.Context) (err error) {
 		}
 		return err
 	}
-	// The keeper does not have the lock if the predecessor failed to send it.
+	// The predecessor has failed to send the descriptor of the lock to the supervisor.
 	m.home, err = m.host.Homes.Lock(ctx, m.ID, m.Dir)
 	if err == nil {
 		m.handover.Keep(takeover.PartLock, m.home.LockFile)
@@ -244,8 +245,8 @@ func (m *Mount) takeOverHome(ctx context.Context) (err error) {
 	return err
 }
 
-// checkout returns git's configuration at the time when the mount was started. It determines how contents are converted, and
-// converted contents must not change while the mount exists.
+// checkout returns git's configuration as it was when the mount was started. It determines how contents are converted, and
+// contents must not change while the mount exists.
 func (m *Mount) checkout(ctx context.Context, h takeover.State) gitdir.Checkout {
 	if h.Checkout != nil {
 		return *h.Checkout
@@ -253,14 +254,14 @@ func (m *Mount) checkout(ctx context.Context, h takeover.State) gitdir.Checkout 
 	return gitdir.ReadCheckout(ctx, gitPath(m.home))
 }
 
-// undoTakeOver releases everything that a failed takeOver has opened, so that takeOver can be called again.
+// undoTakeOver releases everything that a failed call of takeOver has opened, so that takeOver can be called again.
 func (m *Mount) undoTakeOver() {
 	if m.view != nil {
 		m.filters.Close()
 		m.view.Close()
 	}
 	_ = m.objects.close()
-	if m.home != nil { // the inherited descriptor keeps it locked
+	if m.home != nil { // the home remains locked by the inherited descriptor
 		m.inherited.Put(takeover.PartLock, m.home.LockFile)
 	}
 	if m.release != nil {
@@ -269,15 +270,15 @@ func (m *Mount) undoTakeOver() {
 	m.view, m.filters, m.home, m.release, m.store, m.snap = nil, nil, nil, nil, nil, nil
 }
 
-// hungUp reports whether the kernel has closed the connection of a FUSE device, because the mount was unmounted or
-// aborted.
+// hungUp reports whether the kernel has closed the connection of a FUSE device, because the file system was unmounted or aborted.
 func hungUp(device *os.File) bool {
 	poll := []unix.PollFd{{Fd: int32(device.Fd())}}
 	n, err := unix.Poll(poll, 0)
 	return err == nil && n > 0 && poll[0].Revents&(unix.POLLERR|unix.POLLHUP) != 0
 }
 
-// removeUnfinished removes a mount whose request was not answered before the predecessor died. The caller repeats its request.
+// removeUnfinished removes a mount whose request was not answered before the predecessor died. The client repeats the request,
+// which creates the mount again.
 func (m *Mount) removeUnfinished() {
 	mountpoint.DetachQuietly(m.Dir, m.host.Log)
 	lock := m.inherited.Take(takeover.PartLock)
@@ -287,7 +288,7 @@ func (m *Mount) removeUnfinished() {
 		switch {
 		case err != nil:
 			lock.Close()
-		// The home of a mount without its own session is deleted.
+		// The home of a mount without a session of its own is deleted.
 		case m.Request.ReadOnly && (m.Request.Session == "" || m.Request.At != ""):
 			m.home = t
 			m.removeHome()
@@ -298,7 +299,7 @@ func (m *Mount) removeUnfinished() {
 	m.removeUnserved()
 }
 
-// abandon detaches a mount that cannot be taken over, and records the reason for status.
+// abandon detaches a mount that cannot be taken over, and records why as the reason, which the status shows.
 func (m *Mount) abandon(why error) {
 	m.host.Log.Error("abandon mount", zap.String("dir", m.Dir), zap.Error(why))
 	m.host.Failures.Add(FailureOf(m.handover.State(), why))
@@ -316,7 +317,7 @@ func (m *Mount) abandon(why error) {
 	m.removeUnserved()
 }
 
-// removeUnserved removes a mount that holds no resources from the daemon's table, and closes m.gone.
+// removeUnserved removes a mount that this process has not served from the registry, and closes m.gone.
 func (m *Mount) removeUnserved() {
 	m.mu.Lock()
 	m.stopping, m.state = true, control.StateUnmounted

@@ -7,16 +7,16 @@ import (
 	"github.com/artifactfs/artifactfs/mount/takeover"
 )
 
-// unmountOptions states what an unmount does with the session. The methods are safe for concurrent use.
+// unmountOptions states what an unmount does with the session. The methods may be called from any goroutine.
 type unmountOptions struct {
 	mu      sync.Mutex
-	discard bool          // delete the session; guarded by mu
-	trash   bool          // with discard: move the session to the trash; guarded by mu
-	keepFor time.Duration // how long to keep the session; 0: until it is deleted; guarded by mu
+	discard bool          // whether to delete the session; guarded by mu
+	trash   bool          // whether a deleted session is moved to the trash; guarded by mu
+	keepFor time.Duration // how long the session is kept; 0: until a user deletes it; guarded by mu
 }
 
-// set sets whether the unmount discards the session, whether a discarded session is moved to the trash, and for how long a session is
-// kept. It also stores these options in h for a successor, which may have to finish the unmount.
+// set sets whether the unmount discards the session, whether a discarded session is moved to the trash, and how long a session is
+// kept. It also stores the options in h for a successor, which may have to complete the unmount.
 func (o *unmountOptions) set(discard, trash bool, keep time.Duration, h *takeover.Handover) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -24,15 +24,15 @@ func (o *unmountOptions) set(discard, trash bool, keep time.Duration, h *takeove
 	h.Update(func(h *takeover.State) { h.Discard, h.Trash, h.Keep = o.discard, o.trash, o.keepFor })
 }
 
-// takeOver sets the options that the predecessor stored in h.
+// takeOver sets the options that the predecessor has stored in h.
 func (o *unmountOptions) takeOver(h takeover.State) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.discard, o.trash, o.keepFor = h.Discard, h.Trash, h.Keep
 }
 
-// expiry returns the time at which the session is moved to the trash automatically, or the zero time if it is kept until it is
-// deleted.
+// expiry returns the time at which the session is moved to the trash automatically. It returns the zero time if the session is
+// kept until a user deletes it.
 func (o *unmountOptions) expiry(now time.Time) time.Time {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -42,7 +42,7 @@ func (o *unmountOptions) expiry(now time.Time) time.Time {
 	return now.Add(o.keepFor).UTC()
 }
 
-// discards reports whether the unmount discards the session.
+// discards reports whether the unmount deletes the session, with or without moving it to the trash.
 func (o *unmountOptions) discards() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
