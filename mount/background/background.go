@@ -18,23 +18,23 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// Failed background work of a mount is repeated after a pause. The first pause is retryFirst; each following pause is twice as
-// long as the previous one, up to retryMost.
+// If background work of a mount fails, it is repeated after a pause. The first pause is retryFirst. Each further pause is twice
+// as long as the previous one, up to retryMost.
 const (
 	retryFirst = time.Second
 	retryMost  = 30 * time.Second
 
-	// Work that failed because the disk was full is repeated when more disk space is free. The free space is checked every
-	// roomPoll, and the work is repeated after roomMost even if no space was freed.
+	// If work has failed because the disk was full, it is repeated when more space is free, but at the latest after roomMost.
+	// roomPoll is the interval between two checks of the free space.
 	roomPoll = 2 * time.Second
 	roomMost = 10 * time.Minute
-	roomStep = 16 << 20 // least number of bytes that must have become free
+	roomStep = 16 << 20 // minimum number of bytes that must have become free
 )
 
-// errFault reports a panic in the background work of a mount.
+// errFault is the error of background work that has panicked.
 var errFault = errors.New("the daemon failed inside; its log says where")
 
-// Work is the background work of one mount. Its methods are safe for concurrent use.
+// Work runs the background work of one mount. The methods may be called from any goroutine.
 type Work struct {
 	Store *fetch.Store // store of the mounted remote; set before the first call of Repeat
 
@@ -44,11 +44,11 @@ type Work struct {
 	all   sync.WaitGroup
 
 	mu       sync.Mutex
-	failures map[string]error // last errors, by the name of the work; guarded by mu
-	retried  chan struct{}    // closed and replaced to repeat failed work at once; guarded by mu
+	failures map[string]error // last error of each work that has failed, by the name of the work; guarded by mu
+	retried  chan struct{}    // closed, and replaced by a new channel, to repeat failed work at once; guarded by mu
 }
 
-// New returns the background work of the mount at the directory dir. The parameter state is the path of the state directory.
+// New returns the background work of the mount at dir. state is the path of the state directory.
 func New(dir, state string, log *zap.Logger) *Work {
 	return &Work{dir: dir, state: state, log: log, failures: map[string]error{}, retried: make(chan struct{})}
 }
@@ -56,7 +56,7 @@ func New(dir, state string, log *zap.Logger) *Work {
 // Wait waits until all functions that were passed to Go have returned.
 func (w *Work) Wait() { w.all.Wait() }
 
-// Retry repeats failed work immediately, without waiting for the end of its pause.
+// Retry makes failed work run again at once, without the rest of its pause.
 func (w *Work) Retry() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -64,9 +64,8 @@ func (w *Work) Retry() {
 	w.retried = make(chan struct{})
 }
 
-// Go runs work in a goroutine, which Wait waits for. A panic in work is recorded as a failure in the mount's
-// status, and the files of the mount are still served. If the panic killed the worker, the successor would run the same work and
-// probably die too.
+// Go calls work in a goroutine. If work panics, the status of the mount shows a failure, and the mount is still served. Without
+// this, a panic would kill the worker, and the successor would run the same work and probably die as well.
 func (w *Work) Go(what string, work func()) {
 	w.all.Go(func() {
 		w.Note(what, w.Guard(what, func() error {
@@ -76,7 +75,7 @@ func (w *Work) Go(what string, work func()) {
 	})
 }
 
-// Guard calls work and returns its error. It turns a panic into an error that wraps errFault, and logs the stack with the
+// Guard calls work and returns its error. If work panics, Guard returns an error that wraps errFault, and logs the stack with the
 // message what.
 func (w *Work) Guard(what string, work func() error) (err error) {
 	defer func() {
@@ -94,7 +93,7 @@ func (w *Work) Guard(what string, work func() error) (err error) {
 // wait for it therefore wait for the end of the mount too.
 func (w *Work) Repeat(ctx context.Context, what string, tried chan<- struct{}, work func() error) {
 	for pause := retryFirst; ; pause = min(2*pause, retryMost) {
-		// Both channels are read before the call, so that an event during the call is not missed.
+		// Both channels are read before the call of work, so that an event during the call is not missed.
 		recovered := w.Store.Recovered()
 		w.mu.Lock()
 		retried := w.retried
@@ -117,7 +116,7 @@ func (w *Work) Repeat(ctx context.Context, what string, tried chan<- struct{}, w
 		}
 		select {
 		case <-time.After(pause):
-		case <-recovered: // the remote answers requests again
+		case <-recovered: // the remote is reachable again
 		case <-retried: // for example, the mount has a new token
 			pause = retryFirst
 		case <-ctx.Done():
@@ -126,9 +125,9 @@ func (w *Work) Repeat(ctx context.Context, what string, tried chan<- struct{}, w
 	}
 }
 
-// awaitRoom waits until the file system of the state directory has more free space than when awaitRoom was called: a quarter
-// more, and at least roomStep bytes more. It returns after roomMost in any case. Without this wait, each retry would transfer a
-// pack again that still does not fit.
+// awaitRoom waits until the file system of the state directory has more free space than at the time of the call: a quarter more,
+// and at least roomStep bytes more. It returns at the latest after roomMost. Without this wait, each attempt would transfer a
+// pack for which there is still no space.
 func (w *Work) awaitRoom(ctx context.Context) {
 	before, _ := disk.Free(w.state)
 	need := before + max(before/4, roomStep)
@@ -148,8 +147,8 @@ func (w *Work) awaitRoom(ctx context.Context) {
 	}
 }
 
-// Note records the result of background work for the status and the log, under the name what. If err is nil, it clears the error
-// of an earlier failure.
+// Note records err as the result of background work, for the status and the log. what is the name of the work. If err is nil, the
+// work has succeeded, and the error of an earlier failure is removed.
 func (w *Work) Note(what string, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -164,15 +163,15 @@ func (w *Work) Note(what string, err error) {
 	}
 }
 
-// Failure returns an error of background work that has not succeeded since, or nil if there is none. Of several errors it
-// returns the first by the name of the work. It skips "remote unreachable" errors if the remote has answered a request since
-// then.
+// Failure returns the error of background work that has failed and not succeeded since. It returns nil if there is none, and the
+// first by the name of the work if there are several. It leaves out errors because of an unreachable remote if the remote has
+// answered since.
 func (w *Work) Failure() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, what := range slices.Sorted(maps.Keys(w.failures)) {
 		if fetch.IsUnreachable(w.failures[what]) && w.Store.Reachable() {
-			continue // Repeat repeats the work
+			continue // the remote has answered, so Repeat will call the work again
 		}
 		return fmt.Errorf("%s: %w", what, w.failures[what])
 	}

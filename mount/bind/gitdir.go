@@ -16,22 +16,21 @@ import (
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
 )
 
-// GitDir makes the git directory of a mount visible as .git in the root of the mount, for processes that see only the mount,
-// such as those in a container. The git directory is mounted over an empty directory of the overlay. The files outside the
-// git directory that it refers to are mounted over paths in it (see package gitdir, inside.go).
+// GitDir makes the git directory of a mount visible as ".git" in the root of the mount, for processes that see only the mount,
+// such as those in a container. The git directory is bind-mounted over an empty directory of the overlay. The files outside of
+// the git directory to which it refers are bind-mounted over paths in it (see package gitdir, inside.go).
 //
-// The objects of the store are mounted read-only, because a container must not be able to change objects that other mounts
-// share.
+// The objects of the store are mounted read-only, because a container must not be able to change objects that other mounts share.
 //
-// All methods do nothing for a nil *GitDir; such a mount has a file .git instead. The methods may be called from any
-// goroutine, but not concurrently, except Mounts.
+// All methods do nothing for a nil *GitDir, which belongs to a mount whose ".git" is a file. The methods may be called from any
+// goroutine, but, except for Mounts, not at the same time.
 type GitDir struct {
 	dir     string // directory of the mount
 	sources func() (Sources, error)
 	thread  atomic.Uint32 // ID of the thread that is mounting or unmounting now; 0: none
 }
 
-// Sources are the paths that are mounted at .git or below it.
+// Sources are the files and directories that are bind-mounted at ".git" or below it.
 type Sources struct {
 	Git     string // git directory
 	Objects string // objects directory of the store
@@ -40,16 +39,16 @@ type Sources struct {
 	Monitor string // program that answers git's fsmonitor queries
 }
 
-// NewGitDir returns the GitDir of the mount at dir. sources is called by every Bind and Unbind.
+// NewGitDir returns the GitDir of the mount at dir. Each call of Bind and Unbind calls sources.
 func NewGitDir(dir string, sources func() (Sources, error)) *GitDir {
 	return &GitDir{dir: dir, sources: sources}
 }
 
-// Wanted reports whether the mount has its git directory at .git.
+// Wanted reports whether the git directory of the mount is bind-mounted as ".git".
 func (g *GitDir) Wanted() bool { return g != nil }
 
-// Mounts reports whether tid is the thread of this process that is mounting the git directory. Lookups of .git by this thread
-// must not wait for the git directory, because the thread would wait for itself.
+// Mounts reports whether tid is the ID of the thread that is bind-mounting the git directory. When this thread looks up ".git",
+// package fuse must reply at once, because the git directory is available only after the thread has continued.
 func (g *GitDir) Mounts(tid uint32) bool { return g != nil && tid != 0 && tid == g.thread.Load() }
 
 // boundPlace is one bind mount: source is mounted over the path at, which is relative to .git.
@@ -58,7 +57,7 @@ type boundPlace struct {
 	readOnly   bool
 }
 
-// places returns the bind mounts in the order in which they are made, the outermost first.
+// places returns the bind mounts in the order in which they are created, the outermost first.
 func places(s Sources) []boundPlace {
 	all := []boundPlace{
 		{s.Git, "", false},
@@ -72,7 +71,7 @@ func places(s Sources) []boundPlace {
 	return all
 }
 
-// Bind mounts all sources that are not mounted yet.
+// Bind creates all bind mounts that do not exist yet.
 func (g *GitDir) Bind() error {
 	if g == nil {
 		return nil
@@ -97,11 +96,11 @@ func (g *GitDir) Bind() error {
 	})
 }
 
-// at returns the path of a place that is relative to .git.
+// at returns the absolute path of place, which is relative to ".git".
 func (g *GitDir) at(place string) string { return filepath.Join(g.dir, ".git", place) }
 
-// going calls f with the mount table, on a thread that has no FUSE device of this process open and whose lookups of .git do
-// not wait.
+// going calls f with the mount table. f runs on a thread that has no FUSE device of this process open, and whose lookups of
+// ".git" are answered at once.
 func (g *GitDir) going(f func(mountinfo.Table) error) error {
 	return fuse.WithoutDevice(func() error {
 		g.thread.Store(uint32(unix.Gettid()))
@@ -114,8 +113,8 @@ func (g *GitDir) going(f func(mountinfo.Table) error) error {
 	})
 }
 
-// bindOne mounts a clone of the source. The clone receives its restrictions (nosuid, nodev, and perhaps read-only) before it
-// is attached, so no process can use it without them.
+// bindOne bind-mounts one source. The restrictions (nosuid, nodev, and possibly read-only) are set on a detached clone before it
+// is attached, so that no process can use the mount without them.
 func (g *GitDir) bindOne(p boundPlace) error {
 	root, err := unix.Open(g.dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -144,8 +143,8 @@ func (g *GitDir) bindOne(p boundPlace) error {
 	return unix.MoveMount(source, "", target, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
 }
 
-// Unbind unmounts everything, the innermost mount first. It stops at the first mount that is in use and returns fuse.ErrBusy;
-// Bind then mounts the others again. With force, it detaches all of them.
+// Unbind unmounts all bind mounts, the innermost first. It stops at the first one that is in use and returns fuse.ErrBusy; the
+// caller can then restore the others with Bind. If force is true, it detaches all of them instead.
 func (g *GitDir) Unbind(force bool) error {
 	if g == nil {
 		return nil

@@ -36,11 +36,11 @@ import (
 // but does not count as a change of the user, and is removed with the mount. The session's record lists it, so that the next
 // mount can remove it if this process is killed.
 
-// Server is the part of package fuse that lets this process look up one directory and mount over it, while other lookups of
+// Server is the part of package fuse with which this process can look up a directory and mount over it, while other lookups of
 // that directory wait.
 type Server interface {
-	// Redirect calls bind and returns its error. While bind runs, lookups of the directory at this place wait, except those by
-	// the thread that runs bind.
+	// Redirect calls bind and returns its error. While bind runs, lookups of the directory at this place wait, except for those
+	// of the thread that runs bind.
 	Redirect(at worktree.Place, bind func() error) error
 }
 
@@ -50,48 +50,48 @@ type Server interface {
 // from any goroutine.
 type Redirects struct {
 	o Options
-	// all is set by Plan or TakeOver and not changed afterwards.
+	// all contains every redirect. Plan or TakeOver sets it, and it does not change afterwards.
 	all []*redirect
 
 	noteMu sync.Mutex
-	notes  []string // reasons why paths could not be redirected; guarded by noteMu
+	notes  []string // messages about paths that could not be redirected; guarded by noteMu
 
-	// mu is held shared during a bind, and exclusively during an unbind. Both may cause requests to this process, but the
-	// handlers of these requests do not take mu. Binds must not wait for each other, because the kernel may hold the lock of
-	// one bind's directory while it performs another bind.
+	// mu is held shared while a backing is bind-mounted, and exclusively while one is unmounted. Both operations may cause
+	// requests to this process, but the handlers of these requests do not acquire mu. Two bind mounts must not exclude each
+	// other, because the kernel may hold the lock of one directory while it mounts over another.
 	mu sync.RWMutex
-	// ending states that binds are disabled, because Unbind was called; guarded by mu.
+	// ending is true after Unbind was called, and disables new bind mounts; guarded by mu.
 	ending bool
 }
 
-// Options are the properties of a mount that Redirects need.
+// Options describe the mount to which Redirects belong.
 type Options struct {
 	Dir   string         // directory of the mount
 	Home  string         // directory of the mount below the state directory
 	ID    string         // name of Home below mounts/
 	Tree  *worktree.Tree // working tree of the mount
 	Owner worktree.Cred  // owner of symbolic links
-	// Writable states that the working tree may be changed.
+	// Writable is true if programs may change the working tree.
 	Writable bool
 	Log      *zap.Logger
 }
 
-// redirect is one redirect, with the information whether it is in effect.
+// redirect is one redirect, with its state.
 type redirect struct {
 	statedir.Redirect
 	mu sync.Mutex // serializes binds; locked after Redirects.mu
-	// active states that the backing is mounted over the directory, or that the symbolic link exists.
+	// active is true if the backing is mounted over the directory, or if the symbolic link exists.
 	active atomic.Bool
 }
 
-// dir returns the directory that contains all backings.
+// dir returns the path of the directory that contains all backings.
 func (r *Redirects) dir() string { return filepath.Join(r.o.Home, "redirect") }
 
-// backing returns the path of a redirect's backing.
+// backing returns the path of a redirect's backing, the directory that stores its files.
 func (r *Redirects) backing(d statedir.Redirect) string { return filepath.Join(r.dir(), d.Backing) }
 
-// Paths returns the redirected directories that are in effect, whose files change without a request to this process. The
-// paths have the form of replies to git's fsmonitor queries, with a slash at the end.
+// Paths returns the paths of the redirects that are in effect. Their files change without a request to this process. Each path
+// ends in a slash, as in replies to git's fsmonitor queries.
 func (r *Redirects) Paths() []string {
 	var dirs []string
 	for _, d := range r.all {
@@ -112,17 +112,17 @@ func (r *Redirects) Notes() []string {
 	return slices.Clone(r.notes)
 }
 
-// Note adds a note, formatted as by fmt.Sprintf.
+// Note adds a note. format and args are those of fmt.Sprintf.
 func (r *Redirects) Note(format string, args ...any) {
 	r.noteMu.Lock()
 	defer r.noteMu.Unlock()
 	r.notes = append(r.notes, fmt.Sprintf(format, args...))
 }
 
-// Wish describes the redirects that a mount is to have.
+// Wish describes which redirects a mount should have.
 type Wish struct {
 	Paths  []string // paths to redirect, relative to the root of the mount
-	Strict bool     // whether Plan returns an error for a path that cannot be redirected, instead of adding a note
+	Strict bool     // Plan returns an error, instead of adding a note, for a path that cannot be redirected
 	// Old are the redirects of the previous mount of the session.
 	Old []statedir.Redirect
 	// Base returns the entries of a directory of the base tree, which is given by its tree ID. Paths in the base tree cannot
@@ -154,7 +154,7 @@ func (r *Redirects) Plan(ctx context.Context, o Options, w Wish) ([]statedir.Red
 		if !slices.ContainsFunc(r.all, func(n *redirect) bool { return n.Redirect == d }) {
 			r.clear(ctx, d)
 		} else if attr, err := r.attr(ctx, d.Path); err == nil && attr.Mode&unix.S_IFMT == unix.S_IFLNK {
-			r.clearPlaceholder(ctx, d) // the link was created by a mount of a user who may not bind
+			r.clearPlaceholder(ctx, d) // a process without the right to bind-mount has created the link
 		}
 	}
 	var record []statedir.Redirect
@@ -164,7 +164,8 @@ func (r *Redirects) Plan(ctx context.Context, o Options, w Wish) ([]statedir.Red
 	return record, nil
 }
 
-// nextBacking returns the name of the backing that a path had in the previous mount, or else the first unused name.
+// nextBacking returns the name of the backing that path had in the previous mount. If path is new, it returns the first unused
+// name.
 func nextBacking(old []statedir.Redirect, taken []*redirect, path string) string {
 	used := map[string]bool{}
 	for _, d := range old {
@@ -183,8 +184,8 @@ func nextBacking(old []statedir.Redirect, taken []*redirect, path string) string
 	}
 }
 
-// possible returns nil if a path can be redirected, and otherwise the reason why not: the base tree has the path, or has a
-// file above it, or the path overlaps with another redirect.
+// possible returns nil if path p can be redirected. Otherwise the error is the reason: the path exists in the base tree, a file
+// exists above it, or it overlaps another redirect.
 func (r *Redirects) possible(ctx context.Context, w Wish, p string) error {
 	for _, d := range r.all {
 		if p == d.Path || strings.HasPrefix(p, d.Path+"/") || strings.HasPrefix(d.Path, p+"/") {
@@ -212,8 +213,8 @@ func (r *Redirects) possible(ctx context.Context, w Wish, p string) error {
 	return nil
 }
 
-// Hook is called by package fuse for every directory that is created. p is the path of the directory. If p is a redirect,
-// Hook returns a function that bind-mounts the backing over it.
+// Hook is called by package fuse for every directory that a process creates. p is the path of the directory. If p is a redirect,
+// Hook returns ok as true and a function that bind-mounts the backing over the directory.
 func (r *Redirects) Hook(p string) (bind func() error, ok bool) {
 	at := slices.IndexFunc(r.all, func(d *redirect) bool { return d.Path == p })
 	if at < 0 {
@@ -223,9 +224,9 @@ func (r *Redirects) Hook(p string) (bind func() error, ok bool) {
 	return func() error { return r.bind(d) }, true
 }
 
-// bind mounts the backing over the redirect's directory. It must run on the thread whose lookups package fuse answers
-// immediately. It returns fault.ErrHasFiles if the directory has entries, because the mount would hide them. It does nothing
-// if binds are disabled or the backing is mounted already.
+// bind bind-mounts the backing of redirect d over its directory. It must be called on the thread whose lookups package fuse
+// answers at once. It returns fault.ErrHasFiles if the directory has entries, because the mount would hide them. It does nothing
+// if Unbind was called, or if the backing is mounted already.
 func (r *Redirects) bind(d *redirect) error {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -234,7 +235,7 @@ func (r *Redirects) bind(d *redirect) error {
 	if r.ending || d.active.Load() {
 		return nil
 	}
-	// The working tree reads from files that this thread may not have open.
+	// To read the attributes of the directory, the working tree may need files that are closed on this thread.
 	if err := fuse.WithAllFiles(func() error { return r.makeBacking(d) }); err != nil {
 		return err
 	}
@@ -281,7 +282,7 @@ func (r *Redirects) makeBacking(d *redirect) error {
 	return errors.Join(os.Chown(backing, int(attr.UID), int(attr.GID)), os.Chmod(backing, os.FileMode(attr.Mode&0o777)))
 }
 
-// bare returns the attributes of a path in the working tree, and reports whether the path is a directory without entries.
+// bare returns the attributes of the path p in the working tree. empty is true if p is a directory without entries.
 func (r *Redirects) bare(ctx context.Context, p string) (attr worktree.Attr, empty bool, err error) {
 	if attr, err = r.attr(ctx, p); err != nil || attr.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return attr, false, err
@@ -300,8 +301,8 @@ func (r *Redirects) attr(ctx context.Context, p string) (worktree.Attr, error) {
 	return r.o.Tree.Attr(ctx, n)
 }
 
-// Link creates the symbolic links that are used as redirects if this process may not make bind mounts. It adds a note for
-// each failure.
+// Link creates the symbolic links that are used instead of bind mounts if this process may not create bind mounts. It adds a note
+// for each failure.
 func (r *Redirects) Link(ctx context.Context) {
 	tree := r.o.Tree
 	for _, d := range r.all {
@@ -322,13 +323,13 @@ func (r *Redirects) Link(ctx context.Context) {
 	}
 }
 
-// BindExisting mounts the backings over those directories that exist already. It skips a directory with entries, because
-// these are files of the session, and adds a note.
+// BindExisting bind-mounts the backings over those directories that exist already. If a directory has entries, which are files of
+// the session, it adds a note and skips the directory.
 func (r *Redirects) BindExisting(ctx context.Context) {
 	for _, d := range r.all {
 		attr, empty, err := r.bare(ctx, d.Path)
 		if attr.Node == 0 { // the directory does not exist
-			continue // it may be created later
+			continue // Hook binds the backing when a process creates the directory
 		}
 		if !empty || err != nil {
 			r.Note("%s is not redirected: the session has other files at this path", d.Path)
@@ -341,8 +342,8 @@ func (r *Redirects) BindExisting(ctx context.Context) {
 	}
 }
 
-// Unbind removes all bind mounts. If one of them is in use, it returns fuse.ErrBusy, or detaches it if force is set. After an
-// error, Rebind restores the bind mounts that were removed. Until Rebind is called, no directory is bound.
+// Unbind removes all bind mounts, and prevents new ones until Rebind is called. If a bind mount is in use, it returns
+// fuse.ErrBusy, or detaches the bind mount if force is true. After an error, Rebind restores the bind mounts that were removed.
 func (r *Redirects) Unbind(force bool) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -357,7 +358,7 @@ func (r *Redirects) Unbind(force bool) error {
 			return err
 		}
 		for _, d := range r.all {
-			// The mount point may differ from d.Path, because a directory above it may have been renamed.
+			// The directory may now have another path than d.Path, because a directory above it may have been renamed.
 			at, ok := boundAt(mounts, r.o.Dir, r.source(d.Redirect))
 			if !ok {
 				continue
@@ -373,7 +374,7 @@ func (r *Redirects) Unbind(force bool) error {
 	})
 }
 
-// Rebind undoes Unbind. It is called if the mount stays after all.
+// Rebind restores the bind mounts after Unbind, because the mount was not unmounted.
 func (r *Redirects) Rebind(ctx context.Context, server Server) {
 	r.mu.Lock()
 	r.ending = false
@@ -389,12 +390,13 @@ func (r *Redirects) Rebind(ctx context.Context, server Server) {
 	}
 }
 
-// source returns the last part of the path that the mount table shows as the root of the redirect's bind mount.
+// source returns the end of the path that the mount table contains as the root of the redirect's bind mount.
 func (r *Redirects) source(d statedir.Redirect) string {
 	return filepath.Join("mounts", r.o.ID, "redirect", d.Backing)
 }
 
-// boundAt returns the mount point below dir of the bind mount whose root ends with source, and false if there is none.
+// boundAt returns the path, below dir, of the bind mount whose root in the mount table ends with source. It returns false if
+// there is none.
 func boundAt(mounts mountinfo.Table, dir, source string) (at string, ok bool) {
 	for _, m := range mounts {
 		if m.Point != dir && mountinfo.Within(dir, m.Point) && strings.HasSuffix(m.Root, "/"+source) {
@@ -404,7 +406,8 @@ func boundAt(mounts mountinfo.Table, dir, source string) (at string, ok bool) {
 	return at, ok
 }
 
-// Remove removes the placeholders from the overlay, and all backings. It only logs errors.
+// Remove removes all placeholders (directories or links of redirects) from the overlay, and all backings. It logs errors and does
+// not return them.
 func (r *Redirects) Remove(ctx context.Context) {
 	if r.o.Home == "" { // Plan was not called, so the mount has no redirects
 		return
@@ -417,7 +420,7 @@ func (r *Redirects) Remove(ctx context.Context) {
 	}
 }
 
-// clear removes the placeholder and the backing of a redirect. It only logs errors.
+// clear removes the placeholder (directory or link) and the backing of a redirect. It logs errors and does not return them.
 func (r *Redirects) clear(ctx context.Context, d statedir.Redirect) {
 	r.clearPlaceholder(ctx, d)
 	if err := os.RemoveAll(r.backing(d)); err != nil {
@@ -425,8 +428,8 @@ func (r *Redirects) clear(ctx context.Context, d statedir.Redirect) {
 	}
 }
 
-// clearPlaceholder removes an empty directory, or the symbolic link to the backing, at the path of a redirect. Any other file
-// at this path belongs to the user and stays.
+// clearPlaceholder removes the placeholder of a redirect: an empty directory, or a symbolic link to the backing. Any other file
+// at this path belongs to the user and is kept.
 func (r *Redirects) clearPlaceholder(ctx context.Context, d statedir.Redirect) {
 	tree := r.o.Tree
 	parent, err := tree.Resolve(ctx, path.Dir(d.Path))
@@ -460,7 +463,8 @@ func (r *Redirects) Status() []control.RedirectStatus {
 	return all
 }
 
-// Placeholders returns the number of placeholders in the overlay, which do not count as changes of the user.
+// Placeholders returns the number of directories and links in the overlay that were created for redirects. They do not count as
+// changes of the user.
 func (r *Redirects) Placeholders() (n int64) {
 	for _, d := range r.all {
 		if d.active.Load() {

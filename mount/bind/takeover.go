@@ -13,11 +13,11 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// unboundTime is the maximum duration of Unbound, because the kernel's requests are not served while it runs.
+// unboundTime is the maximum duration of Unbound. While Unbound runs, no request of the kernel is answered.
 const unboundTime = 100 * time.Millisecond
 
-// TakeOver is called by a successor instead of Plan. It takes the redirects from the record, and finds out from the mount
-// table which of them are mounted.
+// TakeOver is called by a successor instead of Plan. It reads the redirects from the record, and finds out from the mount table
+// which of them are bind-mounted.
 func (r *Redirects) TakeOver(o Options, record []statedir.Redirect) {
 	r.o = o
 	mounts, err := mountinfo.Self()
@@ -26,7 +26,7 @@ func (r *Redirects) TakeOver(o Options, record []statedir.Redirect) {
 	}
 	for _, d := range record {
 		one := &redirect{Redirect: d}
-		active := !mountpoint.MayBind() // a symbolic link exists from the start
+		active := !mountpoint.MayBind() // without the right to bind-mount, the redirect is a symbolic link, which exists from the start
 		if !active {
 			_, active = boundAt(mounts, r.o.Dir, r.source(d))
 		}
@@ -35,10 +35,10 @@ func (r *Redirects) TakeOver(o Options, record []statedir.Redirect) {
 	}
 }
 
-// Unbound returns the redirected directories that exist and over which no backing is mounted. There is such a directory if
-// the predecessor died between a mkdir(2) and the bind. Unbound must be called before the kernel is served: package fuse then
-// blocks accesses to these directories until BindAgain has mounted their backings. Unbound leaves out a directory if the tree
-// of its parent is missing; BindAgain mounts the backing of that directory too.
+// Unbound returns the directories of redirects over which no backing is mounted. Such a directory exists if the predecessor died
+// between a mkdir(2) and the bind mount. Unbound must be called before requests of the kernel are answered: package fuse then
+// blocks accesses to these directories until BindAgain has mounted their backings. Unbound leaves out a directory if the tree of
+// its parent is missing on this host; BindAgain mounts that backing as well.
 func (r *Redirects) Unbound() (list []worktree.Place) {
 	ctx, cancel := context.WithTimeout(context.Background(), unboundTime)
 	defer cancel()
@@ -56,8 +56,8 @@ func (r *Redirects) Unbound() (list []worktree.Place) {
 	return list
 }
 
-// BindAgain mounts the backings of all redirected directories over which none is mounted: those that Unbound has returned,
-// and those of an Unbind after which the mount stayed.
+// BindAgain bind-mounts the backings of all redirects that are not bind-mounted: those that Unbound has returned, and those that
+// an unsuccessful unmount has unbound.
 func (r *Redirects) BindAgain(ctx context.Context, server Server) {
 	if !mountpoint.MayBind() || !r.o.Writable {
 		return
@@ -72,8 +72,8 @@ func (r *Redirects) BindAgain(ctx context.Context, server Server) {
 	}
 }
 
-// redirect mounts the backing over an existing directory. While it does so, server keeps other processes from creating
-// another directory at this path.
+// redirect bind-mounts the backing of d over an existing directory. While it does so, server prevents other processes from
+// creating another directory at the same path.
 func (r *Redirects) redirect(ctx context.Context, server Server, d *redirect) {
 	parent, err := r.o.Tree.Resolve(ctx, path.Dir(d.Path))
 	if err == nil {

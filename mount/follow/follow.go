@@ -26,27 +26,28 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// A mount that follows its branch requests the branch's commit from the remote, and then switches to that commit like artifactfs
-// switch. A writable mount switches only if the user has not worked in it: git status lists nothing, and HEAD is the commit that
-// following set, or an ancestor of the branch on the remote.
+// A mount that follows its branch regularly asks the remote for the commit of the branch, and then switches to that commit, as
+// the command artifactfs switch does. A writable mount switches only if the user has not changed anything: git status lists no
+// changes, and HEAD is the commit to which following has switched, or an ancestor of the branch on the remote.
 
-// Follower makes one mount follow its branch. The mount sets the exported fields before it is served; they are constant after that. The
-// methods are safe for concurrent use. A nil Follower belongs to a mount that is not served: it follows nothing.
+// Follower makes one mount follow its branch. The exported fields are set before the mount is served, and do not change after
+// that. The methods may be called from any goroutine. A nil Follower belongs to a mount that is not served, and its methods do
+// nothing.
 type Follower struct {
 	Mount    *catalog.Mounted
 	Moves    *moves.Mover
-	On       bool          // the mount was requested to follow its branch
-	Interval time.Duration // time between two requests to the remote; 0: DefaultInterval
+	On       bool          // the mount request says that the mount follows its branch
+	Interval time.Duration // time between two requests to the remote; 0 stands for DefaultInterval
 	Log      *zap.Logger
 
 	Snapshot func() *fetch.Snapshot       // returns the snapshot of the mounted commit
-	Git      func() *gitdir.Dir           // returns the git directory; nil if git commands do not work yet
-	Note     func(what string, err error) // records the result of the background work what for the status
+	Git      func() *gitdir.Dir           // returns the git directory; nil if git commands do not work in the mount yet
+	Note     func(what string, err error) // records err as the result of the background work named what, for the status
 
-	turn chan struct{} // semaphore of one, held by refresh
+	turn chan struct{} // held by refresh, so that one call runs at a time; capacity 1
 }
 
-// New returns f, ready for use.
+// New returns a Follower with the exported fields of f.
 func New(f Follower) *Follower {
 	f.turn = make(chan struct{}, 1)
 	return &f
@@ -55,22 +56,23 @@ func New(f Follower) *Follower {
 // DefaultInterval is the time between two automatic requests to the remote.
 const DefaultInterval = 30 * time.Second
 
-// followFile is the file in the mount's home that stores the state of following (type followed) as JSON. If the process is killed
-// between a switch and the writing of this file, the file describes the state before the switch. The next refresh corrects it.
+// followFile is the name of the file in the mount's home (its directory below the state directory) that stores the state of
+// following as JSON (type followed). If the process is killed between a switch and the writing of the file, the file describes
+// the state before the switch. The next refresh corrects this.
 const followFile = "follow.json"
 
 var (
-	// errBranchGone reports that the followed branch was deleted on the remote.
+	// errBranchGone means that the followed branch was deleted on the remote.
 	errBranchGone = errors.New("the remote has no such branch any more")
 )
 
-// followed is the content of followFile.
+// followed is the state of following, as stored in followFile.
 type followed struct {
-	Put     string    `json:"put"`              // commit that following, or the start of the mount, set HEAD to; "": unknown
-	Tip     string    `json:"tip"`              // commit of the branch on the remote at Checked
+	Put     string    `json:"put"`              // commit to which following, or the start of the mount, has set HEAD; "": not known
+	Tip     string    `json:"tip"`              // commit of the branch on the remote at the time Checked
 	Checked time.Time `json:"checked,omitzero"` // time of the last request to the remote
-	Moved   time.Time `json:"moved,omitzero"`   // time of the last move; zero: never
-	Why     string    `json:"why,omitempty"`    // reason for which the mount did not move; "": it moved, or was at Tip
+	Moved   time.Time `json:"moved,omitzero"`   // time at which following last switched the mount; zero: never
+	Why     string    `json:"why,omitempty"`    // why the mount was not switched; "": it was switched, or was at Tip already
 }
 
 // Run refreshes the mount in regular intervals until ctx ends. The mount calls it after the first attempt to fetch the history, if it
@@ -87,7 +89,8 @@ func (w *Follower) Run(ctx context.Context) {
 		}
 		w.Note("follow the remote", err)
 		select {
-		// The pause is random within 10 %, so that mounts started together do not send requests at the same time.
+		// The interval varies randomly by 10 %, so that mounts that were started together do not send their requests at the same
+		// time.
 		case <-time.After(interval - interval/10 + rand.N(interval/5+1)):
 		case <-ctx.Done():
 			return
@@ -113,8 +116,8 @@ func (w *Follower) Refresh(ctx context.Context, progress func(control.Progress))
 	return reply, nil
 }
 
-// refresh requests the commit of the mounted branch, fetches the commit if it is missing, updates the remote-tracking branch,
-// and switches the mount if it follows the branch. The channel w.turn serializes the calls. refresh returns
+// refresh asks the remote for the commit of the mounted branch, fetches that commit if it is missing, updates the remote-tracking
+// branch, and switches the mount if it follows the branch. The channel w.turn lets one call run at a time. refresh returns
 // fault.ErrNoBranch if a tag or a commit is mounted, and errBranchGone if the branch was deleted on the remote.
 func (w *Follower) refresh(ctx context.Context) (reply control.RefreshReply, err error) {
 	ref := w.Snapshot().Ref
@@ -143,7 +146,7 @@ func (w *Follower) refresh(ctx context.Context) (reply control.RefreshReply, err
 	if err != nil {
 		return reply, err
 	}
-	// The store fetches the commit before the ref is set, so that git never sees a ref to a missing commit.
+	// The commit is fetched before the ref is set, so that git never finds a ref to a missing commit.
 	if !w.Mount.Store.HasCommit(tip) {
 		if err := w.Mount.Store.Advance(ctx, ref, tip, from.Commit); err != nil {
 			return reply, fault.Remote(err)
@@ -168,13 +171,13 @@ func (w *Follower) refresh(ctx context.Context) (reply control.RefreshReply, err
 	return reply, err
 }
 
-// goAlong switches a mount that follows its branch to tip, the commit of the branch on the remote, unless work of the user
-// prevents that. It sets reply.Moved, reply.Paths and reply.Why, and stores the state of following. The parameter known is the
-// commit of the remote-tracking branch before the refresh.
+// goAlong switches a mount that follows its branch to tip, the commit of the branch on the remote, unless changes of the user
+// prevent this. It sets reply.Moved, reply.Paths and reply.Why, and stores the state of following. known is the commit that the
+// remote-tracking branch had before.
 func (w *Follower) goAlong(ctx context.Context, git *gitdir.Dir, branch string, from gitdir.Head, tip, known object.ID,
 	reply *control.RefreshReply) error {
 	f := w.readFollowed()
-	if f.Put == "" { // following has not stored anything yet
+	if f.Put == "" { // the state of following was not stored yet
 		if f.Put = known.String(); from.Commit == w.Snapshot().Commit {
 			f.Put = from.Commit.String()
 		}
@@ -195,7 +198,7 @@ func (w *Follower) goAlong(ctx context.Context, git *gitdir.Dir, branch string, 
 			var busy fault.GitBusyError
 			switch {
 			case errors.As(err, &in), errors.As(err, &busy), errors.Is(err, gitdir.ErrLocked):
-				f.Why, err = err.Error(), nil // not an error of following: the next refresh tries again
+				f.Why, err = err.Error(), nil // the switch has failed, which is a reason in the reply; the next refresh tries again
 			case err == nil:
 				reply.Moved, reply.Paths = true, moved.Paths
 				f.Put, f.Moved = tip.String(), time.Now()
@@ -211,8 +214,8 @@ func (w *Follower) goAlong(ctx context.Context, git *gitdir.Dir, branch string, 
 	return w.noteFollowed(f)
 }
 
-// holdsBack returns a sentence that names the user's work that prevents the switch to tip, or "" if nothing prevents it. The
-// parameter put is the commit that following last set HEAD to.
+// holdsBack returns a sentence with the reason why changes of the user prevent the switch to tip. It returns "" if nothing
+// prevents it. put is the commit to which following last set HEAD.
 func (w *Follower) holdsBack(ctx context.Context, git *gitdir.Dir, head object.ID, put string, tip object.ID) (string, error) {
 	if head.String() != put && !git.Reaches(ctx, head, tip) {
 		return "the branch has commits of its own", nil
@@ -232,8 +235,8 @@ func (w *Follower) holdsBack(ctx context.Context, git *gitdir.Dir, head object.I
 	return "", nil
 }
 
-// Unchanged reports whether a writable mount is exactly as following left it. If ignored is set, files that git ignores count
-// as work of the user.
+// Unchanged reports whether a writable mount is in exactly the state to which following has set it. If ignored is true, files
+// that git ignores count as changes of the user.
 func (w *Follower) Unchanged(ctx context.Context, ignored bool) bool {
 	if w == nil || !w.On || !w.Mount.Writable {
 		return false
@@ -254,7 +257,7 @@ func (w *Follower) Unchanged(ctx context.Context, ignored bool) bool {
 	return err == nil && len(paths) == 0
 }
 
-// readFollowed returns the state of following; the zero state if followFile does not exist or cannot be read.
+// readFollowed returns the state of following. It returns the zero state if followFile does not exist or cannot be read.
 func (w *Follower) readFollowed() (f followed) {
 	if text, err := os.ReadFile(filepath.Join(w.Mount.Home, followFile)); err == nil && json.Unmarshal(text, &f) != nil {
 		return followed{}
@@ -262,7 +265,7 @@ func (w *Follower) readFollowed() (f followed) {
 	return f
 }
 
-// noteFollowed writes the state of following to followFile.
+// noteFollowed stores the state of following in followFile.
 func (w *Follower) noteFollowed(f followed) error {
 	text, err := json.Marshal(f)
 	if err == nil {
@@ -274,7 +277,7 @@ func (w *Follower) noteFollowed(f followed) error {
 	return nil
 }
 
-// Status returns the state of following for the mount's status; nil if the mount does not follow.
+// Status returns the state of following for the mount's status. It returns nil if the mount does not follow its branch.
 func (w *Follower) Status() *control.FollowStatus {
 	if w == nil || !w.On {
 		return nil
