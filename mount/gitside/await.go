@@ -8,15 +8,16 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// listing names programs that look up .git because they list or search directories, and that do not use the repository.
+// listing contains the names of programs that look up ".git" only because they list or search directories. They do not use the
+// repository.
 var listing = []string{"ls", "find", "stat", "tree", "du", "rm", "fd", "bash", "sh", "dash", "zsh", "fish"}
 
-// Await is called when the process pid has looked up .git, and delays the reply until git works in the mount. It waits until
-// the git directory exists; until the history is fetched or has failed, if the command line needs history; and until the objects
-// are fetched that the command is predicted to need. If the command discards changes, Await creates a checkpoint first. It
-// returns true if no further lookup has to wait.
+// Await is called when the process pid has looked up ".git", and delays the reply until git works in the mount. It waits until
+// the git directory exists; if the process needs history, according to its command line, until the history is fetched or could
+// not be fetched; and until the objects are fetched that the command will probably need. If the command discards changes, Await
+// creates a checkpoint first. It returns true if later lookups need not wait.
 func (s *Side) Await(ctx context.Context, pid uint32) (done bool) {
-	// The thread that bind-mounts the git directory looks up .git too. It must not wait for itself.
+	// The thread that bind-mounts the git directory looks up ".git" itself. It must not wait for its own work.
 	if s.Inside.Mounts(pid) {
 		return false
 	}
@@ -33,7 +34,7 @@ func (s *Side) Await(ctx context.Context, pid uint32) (done bool) {
 		return false
 	}
 	if len(argv) == 0 {
-		argv = []string{""} // the process is exiting
+		argv = []string{""} // the command line is empty if the process is exiting
 	}
 	s.passes.let(pid, argv)
 	s.Mount.Agent.BeforeGit(ctx, pid, argv)
@@ -54,12 +55,12 @@ func (s *Side) Await(ctx context.Context, pid uint32) (done bool) {
 	default:
 		return false
 	}
-	// Checkpoints before commands that discard changes depend on every lookup. While trees are missing, later commands may want
-	// them.
+	// If checkpoints are created before commands that discard changes, each lookup must be checked. While trees are missing,
+	// later commands may need objects.
 	if s.Mount.Agent.Guards() || !s.Snapshot().Whole() {
 		return false
 	}
-	// If all contents are on this host, a later lookup has nothing to wait for.
+	// If all contents are on this host, later lookups do not have to wait.
 	h := s.Index.View.Counts(ctx)
 	return h.Fetched == h.Blobs
 }

@@ -6,22 +6,22 @@ import (
 	"sync/atomic"
 )
 
-// Events are the events in the background work of a mount that git commands and requests wait for. The methods are safe for concurrent
-// use.
+// Events are the events of a mount's background work for which git commands and requests wait. The methods may be called from any
+// goroutine.
 type Events struct {
-	// These channels are closed after the first attempt to create the git directory, to fetch the history, or to prefetch
-	// contents, even if that attempt failed.
+	// Each of these channels is closed after the first attempt to create the git directory, to fetch the history, or to prefetch
+	// contents. The attempt may have failed.
 	GitTried, HistoryTried, HydrateTried chan struct{}
 
-	// WantGit makes the mount create the git directory without waiting for its turn among the mounts of the daemon.
+	// WantGit makes the mount create the git directory at once, although other mounts are being started.
 	WantGit func()
 
 	gitWanted     chan struct{}   // closed by WantGit
-	historyWanted atomic.Bool     // a git command waits for history
+	historyWanted atomic.Bool     // a git command is waiting for the history
 	gone          <-chan struct{} // closed when the mount has ended
 }
 
-// NewEvents returns the events of a mount that closes gone when it has ended.
+// NewEvents returns the events of a mount. gone is a channel that is closed when the mount has ended.
 func NewEvents(gone <-chan struct{}) *Events {
 	e := &Events{
 		GitTried: make(chan struct{}), HistoryTried: make(chan struct{}), HydrateTried: make(chan struct{}),
@@ -31,7 +31,7 @@ func NewEvents(gone <-chan struct{}) *Events {
 	return e
 }
 
-// AwaitGit waits until the mount has tried to create the git directory, and calls WantGit before. It returns false if ctx or the mount
+// AwaitGit calls WantGit and waits until the mount has tried to create the git directory. It returns false if ctx or the mount
 // ends first.
 func (e *Events) AwaitGit(ctx context.Context) bool {
 	e.WantGit()
@@ -48,7 +48,7 @@ func (e *Events) GitWasTried() bool {
 	}
 }
 
-// Await waits until the channel what is closed. It returns false if ctx or the mount ends first.
+// Await waits until what is closed. It returns false if ctx or the mount ends first.
 func (e *Events) Await(ctx context.Context, what <-chan struct{}) bool {
 	select {
 	case <-what:

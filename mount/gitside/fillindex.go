@@ -13,28 +13,28 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// The pauses between two checks for newly fetched contents. The first pause is fillFirst. Each time that nothing was fetched,
-// the pause doubles, up to fillMost.
+// These are the pauses between two checks for newly fetched contents. The first pause is fillFirst. After each check that finds
+// no new contents, the pause doubles, up to fillMost.
 const (
 	fillFirst = 2 * time.Second
 	fillMost  = 10 * time.Minute
 )
 
-// Fill completes git's index, which was written before all contents were fetched: it adds the sizes of files, and the ids
-// of ignore files. It starts when prefetching has ended, and repeats this after more contents were fetched, until ctx ends. The
-// parameter filled states that the predecessor has already added everything that it had fetched.
+// Fill completes git's index, which was written before all contents were fetched: it adds the sizes of files and the ids of
+// ignore files. It starts when prefetching has ended, and adds more when more contents were fetched, until ctx ends. filled is
+// true if the predecessor has already added everything that it had fetched.
 func (ix *Index) Fill(ctx context.Context, filled bool) {
 	if !ix.Events.Await(ctx, ix.Events.GitTried) || !ix.Events.Await(ctx, ix.Events.HydrateTried) {
 		return
 	}
-	// The variable last is the number of fetched contents when the index was last filled. The variable arrived is the value of
-	// the store's counter of received contents at the last check.
+	// last is the number of fetched contents when the index was last completed. arrived is the store's count of received blobs at
+	// the last check.
 	last, arrived := -1, ix.indexed
 	if filled {
 		arrived = ix.Before
 	}
 	for pause := fillFirst; ; pause = min(2*pause, fillMost) {
-		// Counts walks the whole tree, so it is called only if the store has fetched contents.
+		// Counts walks through the whole tree, so it is called only if the store has received blobs since the last check.
 		if now := ix.Mount.Store.Stats().Blobs; now != arrived {
 			if here := ix.View.Counts(ctx).Fetched; here == last {
 				arrived = now
@@ -56,8 +56,8 @@ func (ix *Index) Fill(ctx context.Context, filled bool) {
 	}
 }
 
-// fillOnce adds the sizes and ignore files that are known at the time of the call. If a git command is running, or if there
-// is no git directory, it changes nothing and returns false.
+// fillOnce adds the sizes and ignore files that are known now. If a git command is running, or if there is no git directory, it
+// changes nothing and returns false.
 func (ix *Index) fillOnce(ctx context.Context) bool {
 	dir := ix.Git()
 	if dir == nil {
@@ -75,9 +75,9 @@ func (ix *Index) fillOnce(ctx context.Context) bool {
 		Converts: func(e index.Entry) bool { return ix.View.Converts(e.Path) },
 		Bar:      ix.Bar,
 	}, func(e index.Entry) (int64, bool) {
-		// Git compares the index with the attributes that lstat(2) returns. Glance looks these attributes up by inode number.
-		// The index stores the lower 32 bits of that number, which identify a node of the base tree. An overlay node may have
-		// the same lower 32 bits, but Glance returns nothing for overlay nodes, because git has to notice their changes.
+		// Git compares the index with the attributes that lstat(2) returns. Glance finds these attributes by the inode number of
+		// which the index stores the lower 32 bits. They identify a node of the base tree. A file that was created in the mount
+		// may have the same lower 32 bits, but Glance returns false for such a file, because git has to notice it.
 		a, ok := ix.Tree.Base().Glance(worktree.Node(e.Stat.Ino), e.ID)
 		return a.Size, ok && a.Mtime == e.Stat.Mtime && a.Ctime == e.Stat.Ctime
 	})

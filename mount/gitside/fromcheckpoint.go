@@ -15,8 +15,8 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// provider returns the source of the objects that git requests. A mount that starts from a checkpoint also supplies the objects
-// of its session.
+// provider returns the source of objects for git commands that miss objects. If the mount starts from a checkpoint, the source
+// includes the objects of the session.
 func (s *Side) provider() promisor.Provider {
 	if s.Mount.Record.Checkpoint != nil {
 		return s.Mount.Owned
@@ -24,17 +24,18 @@ func (s *Side) provider() promisor.Provider {
 	return s.Mount.Store
 }
 
-// likeCheckpoint fills o so that a new git directory gets the branches, stashes and files that the mount's start checkpoint
-// recorded. It returns the index of that checkpoint. It returns nil if the mount starts from a commit, or if git's index exists
-// already. o.Session is set for every mount that starts from a checkpoint, so that git finds the objects of the session.
+// likeCheckpoint sets the fields of o from which a new git directory gets the branches, stashes and files that the checkpoint
+// recorded from which the mount starts. It returns the index of the checkpoint, or nil if the mount starts from a commit or git's
+// index exists already. It sets o.Session for every mount that starts from a checkpoint, so that git finds the objects of the
+// session.
 func (s *Side) likeCheckpoint(o *gitdir.Options) (*session.Index, error) {
 	if s.Mount.Record.Checkpoint == nil {
 		return nil, nil
 	}
 	o.Session = origin.SessionObjects(s.Mount.Home)
-	// An existing index shows that an earlier mount has written the git directory.
+	// If there is an index, an earlier mount has already created the git directory from the checkpoint.
 	if HasIndex(s.Mount.GitDir) {
-		o.Ref = "" // keep the branches of the existing git directory
+		o.Ref = "" // an empty Ref keeps the branches of the existing git directory
 		return nil, nil
 	}
 	repo, err := session.OpenRepo(filepath.Join(s.Mount.Home, statedir.SessionRepoName),
@@ -55,7 +56,7 @@ func (s *Side) likeCheckpoint(o *gitdir.Options) (*session.Index, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The git directory's reflogs need the committers of HEAD and of the stashes.
+	// The entries of the reflogs for HEAD and the stashes contain the committers of the commits.
 	committers := map[object.ID]string{}
 	for _, s := range state.Stashes {
 		committers[s.Commit] = committerOf(repo, s.Commit)
@@ -65,7 +66,7 @@ func (s *Side) likeCheckpoint(o *gitdir.Options) (*session.Index, error) {
 	return &state.Index, nil
 }
 
-// gitState returns the parts of a checkpoint state that are needed to create a git directory.
+// gitState converts the parts of a checkpoint state that a new git directory needs.
 func gitState(s session.State) *gitdir.State {
 	g := &gitdir.State{Branch: s.Branch, Head: s.Head, Refs: s.Refs, Remote: s.Remote, Files: make(map[string]gitdir.File, len(s.Files))}
 	for _, stash := range s.Stashes {
@@ -77,8 +78,8 @@ func gitState(s session.State) *gitdir.State {
 	return g
 }
 
-// SetDirModes sets the permissions of directories in a new mount to those recorded in its start checkpoint, because git's
-// tree objects do not store permissions of directories. It is called before the kernel knows any inode of the mount.
+// SetDirModes sets the permissions of directories in a new mount to those that the checkpoint has recorded. Trees of git do not
+// contain the permissions of directories. It is called before the kernel knows any inode of the mount.
 func (s *Side) SetDirModes(ctx context.Context) error {
 	if s.Mount.Record.Checkpoint == nil || s.Resumed || !s.Mount.Writable {
 		return nil
@@ -111,7 +112,8 @@ func (s *Side) SetDirModes(ctx context.Context) error {
 	return nil
 }
 
-// committerOf returns the committer and date of a commit in the form of a reflog entry; "" if the commit cannot be read.
+// committerOf returns the committer and the date of a commit in the format of a reflog entry. It returns "" if the commit cannot
+// be read.
 func committerOf(repo *session.Repo, id object.ID) string {
 	if id.IsZero() {
 		return ""

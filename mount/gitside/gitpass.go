@@ -9,18 +9,19 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// Git writes its index under a lock. A git command that finds the index locked fails, or, like git status, does not store its
-// results. The daemon locks the index too (Index.Fill). To avoid conflicts, it does so only while no git command runs, and delays
-// new git commands until it has released the lock.
+// Git locks its index to write it. If another process holds the lock, a git command fails, or, like git status, does not store
+// its results. The daemon locks the index too, when it completes the index (Index.Fill). To avoid conflicts, it does so only
+// while no git command is running, and delays new git commands until it has released the lock.
 
-// passes is how long after its start a git command is assumed to use the index. A command that runs longer is probably waiting
-// in a pager.
+// passes is the time for which a git command is assumed to use the index after its start. A command that runs longer is probably
+// waiting in a pager.
 const passes = 10 * time.Minute
 
-// gitPass records the running git commands that have looked up .git. Its methods are safe for concurrent use, except forget.
+// gitPass records the running git commands that have looked up ".git". The methods may be called from any goroutine; forget needs
+// mu.
 type gitPass struct {
 	mu   sync.Mutex
-	seen map[string]pass // by proc.Identity; guarded by mu
+	seen map[string]pass // running commands, by proc.Identity; guarded by mu
 }
 
 // pass is one recorded git command.
@@ -29,8 +30,9 @@ type pass struct {
 	at  time.Time // time of its first lookup of .git
 }
 
-// let records the process pid if argv is the command line of a git command. While bar holds git commands back, let blocks.
-// Processes of other PID namespaces are not recorded, because the kernel sends no pid for them.
+// let records that the process pid has looked up ".git", if its command line argv is that of a git command. While git commands
+// are delayed by bar, let blocks. It records no processes of other PID namespaces, because the kernel sends 0 as their process
+// ID.
 func (g *gitPass) let(pid uint32, argv []string) {
 	base := filepath.Base(argv[0])
 	name := proc.Identity(int(pid))
@@ -48,7 +50,7 @@ func (g *gitPass) let(pid uint32, argv []string) {
 	}
 }
 
-// forget removes the commands that have exited. The caller holds g.mu.
+// forget removes the commands that have ended. The caller holds g.mu.
 func (g *gitPass) forget() {
 	for name, p := range g.seen {
 		if proc.Identity(int(p.pid)) != name {
@@ -57,8 +59,8 @@ func (g *gitPass) forget() {
 	}
 }
 
-// bar makes git commands block in let until the caller calls release. If a git command is running, bar returns nil and false. It
-// holds g.mu until release is called, so the caller must call release soon.
+// bar makes git commands block in let until the caller calls release. If a git command is running, bar returns false. bar holds
+// g.mu until release is called, so release must be called soon.
 func (g *gitPass) bar() (release func(), ok bool) {
 	g.mu.Lock()
 	g.forget()

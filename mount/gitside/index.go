@@ -26,29 +26,31 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// Index writes git's first index in a mount and completes it later. The mount sets the exported fields before git commands can run; they
-// are constant after that. One goroutine calls the methods at a time, except ReadSmall, which is safe for concurrent use.
+// Index writes git's first index in a mount and completes it later. The exported fields are set before git commands can run, and
+// do not change after that. The methods must be called by one goroutine at a time, except ReadSmall, which may be called from any
+// goroutine.
 type Index struct {
 	Mount    *catalog.Mounted
 	Events   *Events
 	Tree     *worktree.Tree
-	View     *fetch.View // converted contents of the trees
-	Reads    bool        // contents may be fetched that no process has read yet
-	Before   int64       // contents that the store had fetched when the mount was started
+	View     *fetch.View // returns contents of files, converted as checkout would write them
+	Reads    bool        // false if prefetching is off: then only contents that a process reads are fetched
+	Before   int64       // number of blobs that the store had received when the mount was started
 	Handover *takeover.Handover
 	Turns    *turns.Turns
 	Log      *zap.Logger
 
 	Snapshot func() *fetch.Snapshot           // returns the snapshot of the mounted commit
-	Git      func() *gitdir.Dir               // returns the git directory; nil if git commands do not work yet
-	Bar      func() (release func(), ok bool) // holds git commands back until release is called; see gitPass
+	Git      func() *gitdir.Dir               // returns the git directory; nil if git commands do not work in the mount yet
+	Bar      func() (release func(), ok bool) // delays git commands until release is called; see gitPass.bar
 
-	indexed int64 // contents that the store had fetched when this process wrote git's index; negative: it did not
+	// indexed is the number of blobs that the store had received when this process wrote git's index. It is negative if this
+	// process has not written the index.
+	indexed int64
 }
 
-// write writes git's first index, unless an index exists. The index lists the files of the base tree. The parameter was is
-// the index of the checkpoint that the mount starts from, whose staged entries are added; it is nil if the mount starts from a
-// commit.
+// write writes git's first index, unless an index exists. The index contains the files of the base tree. was is the index of the
+// checkpoint from which the mount starts, whose staged changes are added; it is nil if the mount starts from a commit.
 func (ix *Index) write(ctx context.Context, dir *gitdir.Dir, o gitdir.IndexOptions, was *session.Index) error {
 	if HasIndex(ix.Mount.GitDir) {
 		return nil
@@ -59,7 +61,7 @@ func (ix *Index) write(ctx context.Context, dir *gitdir.Dir, o gitdir.IndexOptio
 			return err
 		}
 	}
-	came := ix.Mount.Store.Stats().Blobs // before the walk: contents fetched during it may be missing in the index
+	came := ix.Mount.Store.Stats().Blobs // read before the walk, because the index may not contain the sizes of blobs that arrive during it
 	err := dir.WriteIndex(ctx, o, ix.walkBase)
 	if err == nil {
 		ix.indexed = came
@@ -83,15 +85,15 @@ func (ix *Index) walkBase(ctx context.Context, emit func(index.Entry) error) err
 	})
 }
 
-// HasIndex reports whether git's index exists in the git directory gitDir. Once it exists, git commands maintain it, and the mount does
-// not write a new one.
+// HasIndex reports whether the git directory gitDir contains an index. Git commands maintain an existing index, so the mount
+// writes none.
 func HasIndex(gitDir string) bool {
 	_, err := os.Lstat(filepath.Join(gitDir, "index"))
 	return err == nil
 }
 
-// options returns the data for the extensions of git's first index: the journal position and the ignore files. If an index
-// exists, it returns the zero value. It may fetch ignore files, which takes no longer than ignoreTime.
+// options returns the data for the extensions of git's first index: the journal position and the ignore files. It returns the
+// zero value if an index exists. It may fetch ignore files, for at most ignoreTime.
 func (ix *Index) options(ctx context.Context) gitdir.IndexOptions {
 	if HasIndex(ix.Mount.GitDir) {
 		return gitdir.IndexOptions{}
@@ -99,7 +101,7 @@ func (ix *Index) options(ctx context.Context) gitdir.IndexOptions {
 	ctx, cancel := context.WithTimeout(ctx, ignoreTime)
 	defer cancel()
 	rules, files, err := ix.ignoreFiles(ctx)
-	if err != nil { // without the ignore files git status is slower, but correct
+	if err != nil { // without the ignore files, git status is slower but correct
 		ix.Log.Debug("read ignore files", zap.String("dir", ix.Mount.Dir), zap.Error(err))
 	}
 	return gitdir.IndexOptions{
@@ -111,12 +113,12 @@ func (ix *Index) options(ctx context.Context) gitdir.IndexOptions {
 }
 
 const (
-	maxIgnoreFile = 1 << 20         // bytes; git reads larger ignore files itself
-	ignoreTime    = 2 * time.Second // git commands wait meanwhile
+	maxIgnoreFile = 1 << 20         // in bytes; git itself reads larger ignore files
+	ignoreTime    = 2 * time.Second // maximum time to fetch ignore files, for which git commands wait
 )
 
-// ignoreFiles returns the contents of the base tree's ignore files by path, and the number of files in the tree. The first index
-// uses them to fill git's untracked cache, which identifies ignore files by hash; without them the first git status reads every
+// ignoreFiles returns the contents of the ignore files in the base tree, by path, and the number of files in the tree. They are
+// written to git's untracked cache, which identifies ignore files by hash; without them, the first git status would read every
 // directory. Missing ignore files are fetched in one request, unless prefetching is off.
 func (ix *Index) ignoreFiles(ctx context.Context) (rules map[string][]byte, files int, err error) {
 	blobs, attributes, files, err := ix.View.GitConfigFiles(ctx)
@@ -125,7 +127,7 @@ func (ix *Index) ignoreFiles(ctx context.Context) (rules map[string][]byte, file
 	}
 	if ix.Reads {
 		var ids []object.ID
-		for _, b := range slices.Concat(blobs, attributes) { // attributes decide whether an ignore file is converted
+		for _, b := range slices.Concat(blobs, attributes) { // attributes determine whether an ignore file is converted, so they are fetched too
 			ids = append(ids, b.ID)
 		}
 		if err = ix.Mount.Store.Provide(ctx, nil, ids); ctx.Err() != nil {
@@ -135,7 +137,7 @@ func (ix *Index) ignoreFiles(ctx context.Context) (rules map[string][]byte, file
 	rules = make(map[string][]byte, len(blobs))
 	for _, b := range blobs {
 		if !ix.View.IsFetched(b) {
-			continue // git reads it when it needs it
+			continue // git reads this ignore file itself when git needs it
 		}
 		content, readErr := ix.ReadSmall(ctx, b)
 		if readErr != nil {
@@ -147,7 +149,7 @@ func (ix *Index) ignoreFiles(ctx context.Context) (rules map[string][]byte, file
 	return rules, files, err
 }
 
-// ReadSmall returns the contents of a blob, such as an ignore file; nil if it is larger than maxIgnoreFile.
+// ReadSmall returns the contents of a blob, such as an ignore file. It returns nil if the contents are larger than maxIgnoreFile.
 func (ix *Index) ReadSmall(ctx context.Context, b fetch.Blob) ([]byte, error) {
 	c, err := ix.View.OpenAlone(ctx, b)
 	if err != nil {
@@ -164,8 +166,8 @@ func (ix *Index) ReadSmall(ctx context.Context, b fetch.Blob) ([]byte, error) {
 	return content, nil
 }
 
-// staged returns the differences between an index and the mounted tree. If the index has entries of git add -N, staged also
-// stores the empty blob, because git expects to find it.
+// staged returns the differences between the index x and the mounted tree. If x contains files that were added with git add -N,
+// staged also stores the empty blob, because git expects it to exist.
 func (ix *Index) staged(ctx context.Context, x *session.Index) (*gitdir.Staged, error) {
 	if slices.ContainsFunc(x.Special, func(e session.IndexEntry) bool { return e.IntentToAdd }) {
 		empty, err := staging.EmptyBlob(ix.Mount.Store.Format())

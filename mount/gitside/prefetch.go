@@ -13,10 +13,11 @@ import (
 	"github.com/artifactfs/artifactfs/promisor"
 )
 
-// Prefetch fetches the contents of the paths that match r.Paths, with priority over the background prefetch.
+// Prefetch fetches the contents of the paths that match r.Paths, before those of the background prefetch. If r names commits, it
+// fetches their objects instead.
 func (s *Side) Prefetch(ctx context.Context, r control.PrefetchRequest, progress func(control.Progress)) (control.PrefetchReply, error) {
 	var reply control.PrefetchReply
-	// Commits are prefetched into git's object store, and paths into the cache of contents.
+	// Objects of commits are fetched into git's object store, contents of paths into the cache of contents.
 	if len(r.Commits) > 0 {
 		return s.prefetchCommits(ctx, r, progress)
 	}
@@ -44,7 +45,7 @@ func matcher(specs []string) func(string) bool {
 			if ok, _ := path.Match(spec, p); ok {
 				return true
 			}
-			// As in a .gitignore file, a pattern without a slash matches the name in every directory.
+			// As in .gitignore, a pattern without a slash matches the name in every directory.
 			if ok, _ := path.Match(spec, path.Base(p)); ok && !strings.Contains(spec, "/") {
 				return true
 			}
@@ -53,14 +54,13 @@ func matcher(specs []string) func(string) bool {
 	}
 }
 
-// prefetchCommits fetches the objects of the commits in r.Commits, so that they are in git's object store when it returns. It
-// waits for the git directory. If r.Commits names other commits than HEAD, it also waits for the history, in which these are
-// found.
+// prefetchCommits fetches the objects of the commits in r.Commits into git's object store. It waits for the git directory. If
+// r.Commits names other commits than HEAD, it also waits until the history is fetched, which contains these commits.
 func (s *Side) prefetchCommits(ctx context.Context, r control.PrefetchRequest,
 	progress func(control.Progress)) (control.PrefetchReply, error) {
 	ready := s.Events.AwaitGit(ctx)
 	if ready && slices.ContainsFunc(r.Commits, func(c string) bool { return c != "HEAD" }) {
-		// The history, which is otherwise fetched in the background, becomes urgent.
+		// A user waits for the history, so its fetch is no longer delayed for readers.
 		s.Events.historyWanted.Store(true)
 		ready = s.Events.Await(ctx, s.Events.HistoryTried)
 	}

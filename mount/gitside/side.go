@@ -1,5 +1,5 @@
-// Package gitside serves git commands in a mount: it creates and serves the git directory, answers git's questions for changes, missing
-// objects and logins, and writes git's index.
+// Package gitside makes git commands work in a mount. It creates the git directory, supplies git commands with changed paths,
+// missing objects and credentials, and writes git's index.
 package gitside
 
 import (
@@ -27,65 +27,67 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// Side serves git commands in one mount. The mount sets the exported fields before the kernel has the mount; they are constant after
-// that. The methods are safe for concurrent use, except Make and Reopen, of which the mount calls one at a time.
+// Side makes git commands work in one mount. The exported fields are set before the kernel has the mount, and do not change after
+// that. The methods may be called from any goroutine, but Make and Reopen only by one goroutine at a time.
 type Side struct {
 	Mount     *catalog.Mounted
 	Request   control.MountRequest // original request of the mount
 	Resumed   bool                 // the session existed before the mount
 	Events    *Events
 	Index     *Index
-	Inside    *bind.GitDir        // git directory that is bind-mounted as .git; nil: .git is a file
-	Handover  *takeover.Handover  // state for a successor
-	Inherited *takeover.Inherited // descriptors of the predecessor
-	Handler   control.Handler     // answers requests that programs inside the mount send
+	Inside    *bind.GitDir        // git directory that is bind-mounted as ".git"; nil: ".git" is a file
+	Handover  *takeover.Handover  // stores state for a successor
+	Inherited *takeover.Inherited // descriptors that the predecessor has left
+	Handler   control.Handler     // answers requests that programs in the mount send to the daemon
 	Logins    Logins
 	Log       *zap.Logger
 
 	Snapshot  func() *fetch.Snapshot                             // returns the snapshot of the mounted commit
-	Whole     func(ctx context.Context) (*fetch.Snapshot, error) // waits for all trees of the mounted commit
-	Modules   func(ctx context.Context) []gitdir.Submodule       // returns the submodules to list in the git directory
-	Changed   func() int64                                       // returns the number of paths that the user changed
-	Redirects func() []string                                    // returns the paths that are stored outside of the mount
-	Refresh   func(open []worktree.Node)                         // drops the kernel's cached attributes of open files
-	Finish    func(ctx context.Context, dir *gitdir.Dir)         // completes interrupted switches and restores
+	Whole     func(ctx context.Context) (*fetch.Snapshot, error) // waits until all trees of the mounted commit are on this host
+	Modules   func(ctx context.Context) []gitdir.Submodule       // returns the submodules that the configuration of the git directory lists
+	Changed   func() int64                                       // returns the number of paths that the user has changed
+	Redirects func() []string                                    // returns the redirects, whose files are stored outside of the mount
+	Refresh   func(open []worktree.Node)                         // drops the kernel's cached attributes of files that are open for writing
+	Finish    func(ctx context.Context, dir *gitdir.Dir)         // completes switches and restores that were interrupted
 
 	passes gitPass // running git commands
 
 	mu      sync.Mutex
-	servers servers // guarded by mu
+	servers servers // stopped by Close; guarded by mu
 	ready   bool    // git commands work in the mount; guarded by mu
 }
 
-// New returns s, ready for use. It sets the functions of s.Index that s provides.
+// New returns s after it has set the functions of s.Index that s provides.
 func New(s *Side) *Side {
 	s.Index.Git, s.Index.Bar, s.Index.indexed = s.Dir, s.passes.bar, -1
 	return s
 }
 
-// servers holds the resources with which git commands work in a mount: the git directory, and the servers that answer git's
-// queries. It is zero until the git directory is served.
+// servers contains the git directory, and the servers to which git commands in the mount send requests. It is the zero value
+// until git commands can run.
 //
-// A git command finds the repository by looking up .git in the root of the mount. The kernel sends this lookup to the daemon,
-// where Await delays the reply until git commands can work. Later the command connects to the servers by sockets in the git
+// A git command finds the repository by a lookup of ".git" in the root of the mount. The kernel sends this lookup to the daemon,
+// where Await delays the reply until git commands can run. Later, the command connects to the servers through sockets in the git
 // directory.
 type servers struct {
-	dir     *gitdir.Dir        // git directory; nil: not served yet
-	monitor *fsmonitor.Server  // answers fsmonitor queries: paths that have changed
+	dir     *gitdir.Dir        // git directory; nil until git commands can run
+	monitor *fsmonitor.Server  // answers git's fsmonitor queries for paths that have changed
 	objects *promisor.Server   // supplies missing objects
 	logins  *credential.Server // credential helper of git commands
-	guests  *control.Guests    // serves requests from inside the mount; nil: .git is a file
+	guests  *control.Guests    // answers requests to the daemon from within the mount; nil: ".git" is a file
 }
 
-// Make waits for all trees of the mounted commit. Then it creates the git directory, or opens an existing one, and serves git commands.
-// Writing the first index is expensive, so Make waits for its turn among the mounts of the daemon before it does that.
+// Make waits for all trees of the mounted commit. Then it creates the git directory, or opens an existing one, and starts the
+// servers for git commands. Because writing the first index takes much processor time, Make waits before that until no other
+// mount does so (see package turns).
 func (s *Side) Make(ctx context.Context) (*gitdir.Dir, error) {
 	snap, err := s.Whole(ctx)
 	if err != nil {
 		return nil, err
 	}
-	x, modules := s.Index.options(ctx), s.Modules(ctx)            // before the turn, since both may send requests
-	if drain(s.Index.Tree.Monitor().Noticed()); s.Changed() > 0 { // a checkpoint is due soon, and needs the git directory
+	x, modules := s.Index.options(ctx), s.Modules(ctx) // both may send requests to the remote, so they precede the turn
+	// A mount with changes creates a checkpoint soon, and needs the git directory for that.
+	if drain(s.Index.Tree.Monitor().Noticed()); s.Changed() > 0 {
 		s.Events.WantGit()
 	}
 	if !HasIndex(s.Mount.GitDir) {
@@ -116,7 +118,7 @@ func (s *Side) Make(ctx context.Context) (*gitdir.Dir, error) {
 	if err := s.Index.write(ctx, dir, x, was); err != nil {
 		return nil, err
 	}
-	if !ok || !s.Resumed && !dir.Sealed() { // or a process died between creating and sealing it
+	if !ok || !s.Resumed && !dir.Sealed() { // the directory is not sealed if a process died while it created the directory
 		if err := dir.Seal(); err != nil {
 			return nil, err
 		}
@@ -124,8 +126,8 @@ func (s *Side) Make(ctx context.Context) (*gitdir.Dir, error) {
 	return dir, s.open(ctx, dir)
 }
 
-// Reopen serves the git directory that the predecessor served. It does not change the directory, because git commands may
-// be using it, and it does not wait for requests to the remote.
+// Reopen starts the servers for the git directory that the predecessor has created. It does not change the directory, because git
+// commands may be using it, and it sends no requests to the remote.
 func (s *Side) Reopen(ctx context.Context) (*gitdir.Dir, error) {
 	snap := s.Snapshot()
 	o := gitdir.Options{Format: snap.Format, WorkTree: s.Mount.Dir, Ref: snap.Ref, Commit: snap.Commit}
@@ -136,8 +138,8 @@ func (s *Side) Reopen(ctx context.Context) (*gitdir.Dir, error) {
 	return dir, s.open(ctx, dir)
 }
 
-// open starts the servers for git commands and completes interrupted switches and restores. After that, git commands can
-// run in the mount.
+// open starts the servers for git commands and completes interrupted switches and restores. When it returns, git commands can run
+// in the mount.
 func (s *Side) open(ctx context.Context, dir *gitdir.Dir) error {
 	if err := s.serve(dir); err != nil {
 		return err
@@ -149,7 +151,7 @@ func (s *Side) open(ctx context.Context, dir *gitdir.Dir) error {
 	return nil
 }
 
-// options returns the options of the git directory for the snapshot snap. If no git is installed, it logs that and leaves the
+// options returns the options of the git directory for the snapshot snap. If git is not installed, it logs this and leaves the
 // option Git empty.
 func (s *Side) options(ctx context.Context, snap *fetch.Snapshot) (gitdir.Options, error) {
 	program, err := os.Executable()
@@ -161,7 +163,7 @@ func (s *Side) options(ctx context.Context, snap *fetch.Snapshot) (gitdir.Option
 	if err != nil {
 		s.Log.Info("no git", zap.Error(err))
 	}
-	branch := "" // only a mount of HEAD has learned the remote's default branch
+	branch := "" // the remote's default branch is known only if the mount is of HEAD
 	if r := s.Request.Ref; r == "" || r == "HEAD" {
 		branch = snap.Ref
 	}
@@ -173,9 +175,9 @@ func (s *Side) options(ctx context.Context, snap *fetch.Snapshot) (gitdir.Option
 	}, nil
 }
 
-// HookProgram returns the program that git runs as its fsmonitor hook. That is the small program query.HookName, if it is
-// installed in the directory of program. Otherwise it is program itself, which starts more slowly and runs the hook if it is
-// called by that name.
+// HookProgram returns the path of the program that git runs as its fsmonitor hook. This is the small program query.HookName, if
+// it is in the same directory as program. Otherwise it is program itself, which starts more slowly, and which runs the hook when
+// it is called by that name.
 func HookProgram(program string) string {
 	small := filepath.Join(filepath.Dir(program), query.HookName)
 	if _, err := os.Stat(small); err != nil {
@@ -184,7 +186,8 @@ func HookProgram(program string) string {
 	return small
 }
 
-// serve opens the sockets in the git directory, and sets s.servers. If the predecessor left listening sockets, the servers use them.
+// serve starts the servers on sockets in the git directory, and sets s.servers. If the predecessor has left listening sockets,
+// the servers use these.
 func (s *Side) serve(dir *gitdir.Dir) error {
 	monitor, err := fsmonitor.Serve(s.Mount.GitDir, s.changes,
 		fsmonitor.Options{Inherited: s.Inherited.Take(takeover.PartMonitor), Keep: s.Handover.KeepAs(takeover.PartMonitor)})
@@ -214,7 +217,7 @@ func (s *Side) serve(dir *gitdir.Dir) error {
 	return nil
 }
 
-// close stops the servers. Git commands that still run in the mount fail after that.
+// close stops the servers. Git commands that are still running in the mount fail after that.
 func (g servers) close() error {
 	if g.dir == nil {
 		return nil
@@ -227,9 +230,9 @@ func (g servers) close() error {
 }
 
 // changes answers git's fsmonitor queries. It returns the paths that may have changed since the journal position token, and the
-// next position. The result all means that any path may have changed. A process can write to an open file through the page cache
-// without a request to this process. Therefore changes makes the kernel drop the cached attributes of open files, so that their
-// next write is recorded.
+// next position. If all is true, any path may have changed. A process can write to an open file through the page cache, without a
+// request to this process. Therefore changes makes the kernel drop its cached attributes of open files, so that the next write is
+// recorded.
 func (s *Side) changes(_ context.Context, token string) (next string, paths []string, all bool, err error) {
 	c, err := s.Index.Tree.Monitor().Changes(token)
 	if err != nil {
