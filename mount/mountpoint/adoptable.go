@@ -9,7 +9,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/mountinfo"
 )
 
-// adoptable returns the reason why a mount by another program cannot be served as r requests, or nil if it can.
+// adoptable returns nil if a mount that another program has created can be served as r requests. Otherwise the error is the
+// reason.
 func adoptable(mounts mountinfo.Table, r control.MountRequest) error {
 	found, ok := mounts.At(r.Dir)
 	if !ok || found.Type != FUSEType {
@@ -26,11 +27,11 @@ func adoptable(mounts mountinfo.Table, r control.MountRequest) error {
 	return nil
 }
 
-// errNotAdopted is wrapped by all errors of adoptable.
+// errNotAdopted is the error that all errors of adoptable wrap.
 var errNotAdopted = errors.New("inherited FUSE descriptor cannot be used")
 
-// CheckAdopted is called instead of Prepare for a mount that another program made and whose FUSE device was passed to this
-// one. It changes nothing. It returns an error if the mount cannot be served as r requests.
+// CheckAdopted is called instead of Prepare if another program has created the mount and passed its FUSE device to this process.
+// It changes nothing. It returns an error if the mount cannot be served as r requests.
 func CheckAdopted(r control.MountRequest) (Point, error) {
 	mounts, err := mountinfo.Self()
 	if err != nil {

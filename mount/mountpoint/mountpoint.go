@@ -19,53 +19,53 @@ import (
 )
 
 const (
-	// FUSEType is the file system type of artifactfs mounts in the mount table.
+	// FUSEType is the file-system type that artifactfs mounts have in the mount table.
 	FUSEType = "fuse.artifactfs"
 	// autofsType is the type of an automount: accesses to it wait until a file system is mounted over it (autofs(5),
 	// systemd.automount(5)).
 	autofsType = "autofs"
-	// ProbeTime is how long IsDead waits for an answer from the process that serves a mount. A mount without an answer in
-	// this time counts as hanging, but not as dead.
+	// ProbeTime is the maximum time for which IsDead waits for a reply of the process that serves a mount. A mount without a
+	// reply in this time is treated as hanging, but not as dead.
 	ProbeTime = 2 * time.Second
 	// maxStacked is the maximum number of dead mounts at one directory that are removed.
 	maxStacked = 16
 )
 
-// These errors report a problem with the directory of a mount, or with this host.
+// These errors describe problems with the directory of a mount, or with this host.
 var (
-	// ErrAlreadyMounted reports that a live artifactfs mount is at the directory.
+	// ErrAlreadyMounted means that an artifactfs mount that is served is at the directory.
 	ErrAlreadyMounted = errors.New("directory already has an artifactfs mount")
-	// ErrTaken reports that another file system is mounted at the directory.
+	// ErrTaken means that another file system is mounted at the directory.
 	ErrTaken = errors.New("another file system is mounted at the directory")
-	// ErrInside reports that the directory lies inside another artifactfs mount.
+	// ErrInside means that the directory is inside another artifactfs mount.
 	ErrInside = errors.New("directory is inside another mount")
-	// ErrNotEmpty reports that the directory has entries.
+	// ErrNotEmpty means that the directory has entries.
 	ErrNotEmpty = errors.New("directory is not empty")
-	// ErrNotDirectory reports that the path is a file and not a directory.
+	// ErrNotDirectory means that the path is a file and not a directory.
 	ErrNotDirectory = errors.New("path is not a directory")
-	// ErrDeadMount reports that the process of a mount has died and that the mount cannot be removed.
+	// ErrDeadMount means that the process of a mount has died, and that the mount cannot be removed.
 	ErrDeadMount = errors.New("directory has a dead mount, whose process has exited")
-	// ErrUserMount reports that fusermount3 has failed.
+	// ErrUserMount means that fusermount3 has failed.
 	ErrUserMount = errors.New("fusermount3 failed to mount")
-	// ErrNoFUSE reports that /dev/fuse cannot be used on this host.
+	// ErrNoFUSE means that /dev/fuse cannot be used on this host.
 	ErrNoFUSE = errors.New("/dev/fuse cannot be used")
 )
 
-// errAutomount reports that the directory is an automount whose automounter did not send this request.
+// errAutomount means that the directory is the mount point of an automounter that has not sent this request.
 var errAutomount = errors.New("directory is an automount point, but the automounter has not sent this request")
 
-// Point is the directory of a mount, with the directories that were created for it.
+// Point is the directory of a mount, with a list of the directories that were created for it.
 type Point struct {
 	Dir     string
 	Created []string // directories that Prepare has created, the deepest one last
 }
 
-// Prepare creates dir if it does not exist, removes dead artifactfs mounts from it, and checks that it is empty. dir must not
-// lie inside an artifactfs mount, except the one at parentDir ("": no exception). If Prepare fails, it removes the directories
-// that it has created.
+// Prepare creates dir if it does not exist, removes dead artifactfs mounts from it, and checks that it is empty. dir must not be
+// inside another artifactfs mount, except the one at parentDir; if parentDir is "", there is no exception. If Prepare fails, it
+// removes the directories that it has created.
 //
-// Prepare reads the mount table before it stats dir. A stat of a mount point may wait for the process that serves the mount,
-// and the kernel may answer a stat of a dead mount from its cache.
+// Prepare reads the mount table before it calls stat(2) for dir, because stat may wait for the process that serves a mount, and
+// because the kernel may answer from its cache for a dead mount.
 func Prepare(ctx context.Context, dir, parentDir string) (Point, error) {
 	p := Point{Dir: dir}
 	err := CheckDevice()
@@ -84,8 +84,8 @@ func Prepare(ctx context.Context, dir, parentDir string) (Point, error) {
 	return p, err
 }
 
-// CheckDevice returns an error that wraps ErrNoFUSE and the cause if this host cannot mount. Users other than root do not
-// need access to /dev/fuse, because fusermount3 opens it for them.
+// CheckDevice returns an error that wraps ErrNoFUSE and the cause if this host cannot create FUSE mounts. Users other than root
+// do not need access to /dev/fuse, because fusermount3 opens it for them.
 func CheckDevice() error {
 	f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
 	if os.Geteuid() != 0 && errors.Is(err, fs.ErrPermission) {
@@ -99,14 +99,14 @@ func CheckDevice() error {
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return fmt.Errorf("%w: %w", ErrNoFUSE, err)
 	}
-	// The device number is assigned in Documentation/admin-guide/devices.txt of the kernel.
+	// The device number 10, 229 is assigned in Documentation/admin-guide/devices.txt of Linux.
 	if st.Mode&unix.S_IFMT != unix.S_IFCHR || st.Rdev != unix.Mkdev(10, 229) {
 		return fmt.Errorf("%w: file is not the FUSE device", ErrNoFUSE)
 	}
 	return nil
 }
 
-// clearDead removes dead artifactfs mounts from dir. It returns an error if another mount is at dir, or if dir lies inside an
+// clearDead removes dead artifactfs mounts from dir. It returns an error if another mount is at dir, or if dir is inside an
 // artifactfs mount other than the one at parentDir.
 func clearDead(ctx context.Context, dir, parentDir string) error {
 	for range maxStacked {
@@ -134,9 +134,9 @@ func clearDead(ctx context.Context, dir, parentDir string) error {
 	return ErrDeadMount
 }
 
-// IsDead reports whether the process that served the mount at dir has certainly died. It waits for at most ProbeTime. It uses
-// statfs, which the kernel never answers from a cache. On a connection without a process, statfs fails immediately
-// (fs/fuse/dev.c, fuse_get_req).
+// IsDead reports whether the process that served the mount at dir has certainly died. It waits for at most ProbeTime. It calls
+// statfs(2), which the kernel never answers from a cache, and which fails at once if no process has the FUSE connection open
+// (fuse_get_req in fs/fuse/dev.c).
 func IsDead(dir string) bool {
 	answer := make(chan error, 1)
 	go func() {
@@ -157,7 +157,7 @@ func Detach(ctx context.Context, dir string) error {
 	if os.Geteuid() == 0 {
 		return unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 	}
-	return fuse.WithAllFiles(func() error { // the caller's thread may have other descriptors than the process
+	return fuse.WithAllFiles(func() error { // the thread of the caller may have its own table of descriptors
 		if out, err := exec.CommandContext(ctx, "fusermount3", "-u", "-z", "--", dir).CombinedOutput(); err != nil {
 			return fmt.Errorf("run fusermount3: %w: %s", err, bytes.TrimSpace(out))
 		}
@@ -165,7 +165,7 @@ func Detach(ctx context.Context, dir string) error {
 	})
 }
 
-// make creates the directory and those parents that do not exist, and records them in Created.
+// make creates the directory and the missing directories above it, and adds them to Created.
 func (p *Point) make() error {
 	var missing []string
 	for dir := p.Dir; ; dir = filepath.Dir(dir) {
@@ -181,7 +181,7 @@ func (p *Point) make() error {
 	for i := len(missing) - 1; i >= 0; i-- {
 		err := os.Mkdir(missing[i], 0o755)
 		if errors.Is(err, fs.ErrExist) {
-			continue // another process has created the directory, so it is not removed by this one
+			continue // another process has created the directory, so Remove must not remove it
 		}
 		if err != nil {
 			return err
@@ -221,8 +221,8 @@ func (p *Point) empty() error {
 	return nil
 }
 
-// DeviceOf returns the device number of the artifactfs mount at dir. It reads the mount table, because a stat would wait for
-// this process.
+// DeviceOf returns the device number of the artifactfs mount at dir. It reads the mount table, because this process itself would
+// have to answer a stat(2).
 func DeviceOf(dir string) (uint32, error) {
 	mounts, err := mountinfo.Self()
 	if err != nil {
@@ -236,7 +236,7 @@ func DeviceOf(dir string) (uint32, error) {
 	return 0, fmt.Errorf("find device of %s: directory is not mounted", dir)
 }
 
-// MayBind reports whether this process may make bind mounts, which requires root with CAP_SYS_ADMIN.
+// MayBind reports whether this process may create bind mounts, which requires root with CAP_SYS_ADMIN.
 func MayBind() bool {
 	if os.Geteuid() != 0 {
 		return false
@@ -246,7 +246,7 @@ func MayBind() bool {
 	return unix.Capget(&head, &data[0]) == nil && data[0].Effective&(1<<unix.CAP_SYS_ADMIN) != 0
 }
 
-// IsMounted reports whether the table has a mount at dir.
+// IsMounted reports whether the mount table contains a mount at dir.
 func IsMounted(mounts mountinfo.Table, dir string) bool {
 	_, ok := mounts.At(dir)
 	return ok
@@ -255,7 +255,7 @@ func IsMounted(mounts mountinfo.Table, dir string) bool {
 // detachTime is the maximum run time of fusermount3.
 const detachTime = 5 * time.Second
 
-// DetachAt works like Detach for a mount that this process serves. It does nothing if no artifactfs mount is at dir.
+// DetachAt does the same as Detach, for a mount that this process serves. It does nothing if there is no artifactfs mount at dir.
 func DetachAt(dir string) error {
 	if _, err := DeviceOf(dir); err != nil {
 		return nil
@@ -265,18 +265,18 @@ func DetachAt(dir string) error {
 	return fuse.WithoutDevice(func() error { return Detach(ctx, dir) })
 }
 
-// DetachQuietly works like DetachAt, but logs the error.
+// DetachQuietly does the same as DetachAt, but logs the error.
 func DetachQuietly(dir string, log *zap.Logger) {
 	if err := DetachAt(dir); err != nil {
 		log.Error("detach mount", zap.String("dir", dir), zap.Error(err))
 	}
 }
 
-// busyPause is the maximum pause between two attempts to unmount a busy mount. The pauses double.
+// busyPause is the maximum pause between two attempts to unmount a busy mount. The pause doubles after each attempt.
 const busyPause = 64 * time.Millisecond
 
-// UnmountIdle works like umount2(2). If the mount is busy, it repeats the call for a short time, because a process that has
-// just exited may still hold files. It then returns EBUSY.
+// UnmountIdle calls umount2(2). If the mount is busy, it repeats the call for a short time, because a process that has just ended
+// may still hold files. Then it returns EBUSY.
 func UnmountIdle(dir string, flags int) error {
 	for pause := time.Millisecond; ; pause *= 2 {
 		err := unix.Unmount(dir, flags)

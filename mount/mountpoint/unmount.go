@@ -12,20 +12,21 @@ import (
 )
 
 const (
-	// flushTime is how long Flush waits for the kernel to write its cached changes of a mount to this process.
+	// flushTime is the maximum time for which Flush waits until the kernel has written its cached changes of a mount to this
+	// process.
 	flushTime = 10 * time.Second
-	// copiesFor is how long an unmount waits until other mount namespaces have dropped their copies of the mount. For example, a
-	// command that runs in a mount namespace may be about to exit.
+	// copiesFor is the maximum time for which an unmount waits until other mount namespaces have no copy of the mount. For
+	// example, a command that has its own mount namespace may be about to end.
 	copiesFor = 5 * time.Second
 )
 
-// AwaitCopies waits until no other mount namespace, for example that of a container, has a copy of the mount at dir, but no longer
-// than copiesFor. Such a copy remains mounted after an unmount in this namespace, and its file system calls need a process that
-// serves them. AwaitCopies returns an error that names the remaining copies. If force is set, it does not wait.
+// AwaitCopies waits until no other mount namespace, for example that of a container, has a copy of the mount at dir, for at most
+// copiesFor. Such a copy remains mounted after an unmount in this namespace, and its file-system calls need a process that serves
+// them. If copies remain, AwaitCopies returns an error that names them. If force is true, it does not wait.
 func AwaitCopies(ctx context.Context, dir string, force bool) error {
 	for until := time.Now().Add(copiesFor); ; {
 		copies, err := mountinfo.Copies(dir)
-		if err != nil || len(copies) == 0 { // without /proc copies cannot be found
+		if err != nil || len(copies) == 0 { // without /proc, copies cannot be found
 			return nil
 		}
 		if force || time.Now().After(until) {
@@ -45,7 +46,7 @@ func HasFUSE(dir string) bool {
 	return err == nil
 }
 
-// Flush calls syncfs(2), which makes the kernel send its cached changes of the mount at dir to this process. It waits no longer than
+// Flush calls syncfs(2), which makes the kernel send its cached changes of the mount at dir to this process. It waits for at most
 // flushTime, and logs errors.
 func Flush(dir string, log *zap.Logger) {
 	done := make(chan error, 1)

@@ -16,7 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// user is a process or a bind mount that keeps a mount busy.
+// user is a process, or a bind mount, that keeps a mount busy.
 type user struct {
 	pid  string // process ID, or the mount point of a bind mount
 	name string // name of the process's command
@@ -27,8 +27,8 @@ type user struct {
 // String returns the name and the process ID.
 func (u user) String() string { return fmt.Sprintf("%s (%s)", u.name, u.pid) }
 
-// usersOf returns the processes that keep the mount at dir busy. It only reads /proc, because an access to a file of the
-// mount would be a request to this process. Processes of other users may be missing.
+// usersOf returns the processes that keep the mount at dir busy. It only reads /proc, because this process would have to answer
+// an access to a file of the mount. Processes of other users may be missing.
 func usersOf(dir string) (users []user) {
 	mounts, _ := mountinfo.Self()
 	mount, ok := mounts.At(dir)
@@ -63,7 +63,8 @@ func usersOf(dir string) (users []user) {
 	return users
 }
 
-// usersByCopies returns a user for each copy of a mount: a bind mount, or a process in whose mount namespace the copy is.
+// usersByCopies returns a user for each copy of a mount. A copy is a bind mount in this mount namespace, or a mount in the
+// namespace of another process.
 func usersByCopies(copies []mountinfo.Copy) (users []user) {
 	for _, c := range copies {
 		if c.PID == 0 {
@@ -76,13 +77,14 @@ func usersByCopies(copies []mountinfo.Copy) (users []user) {
 	return users
 }
 
-// linksInto reports whether a symbolic link in /proc, which link reads, refers to a file in the mount.
+// linksInto reports whether a symbolic link in /proc leads to a file in the mount. link reads the link, and inside reports
+// whether a path is in the mount.
 func linksInto(link func() (string, error), inside func(string) bool) bool {
 	to, err := link()
 	return err == nil && inside(to)
 }
 
-// openFile returns the path of a file that a process has open in the mount with this ID, relative to the mount if possible.
+// openFile returns the path of a file that process p has open in the mount with the given ID, relative to the mount if possible.
 // It returns "" if there is no such file.
 func openFile(p proc.Process, dir, id string, inside func(string) bool) string {
 	fds, err := p.Descriptors()
@@ -104,8 +106,8 @@ func openFile(p proc.Process, dir, id string, inside func(string) bool) string {
 	return ""
 }
 
-// mountOf returns the ID of the mount that an open file belongs to, from the format of proc_pid_fdinfo(5). It returns "" if
-// it is unknown.
+// mountOf returns the ID of the mount to which an open file belongs, in the format of proc_pid_fdinfo(5). It returns "" if the ID
+// cannot be read.
 func mountOf(p proc.Process, fd int) string {
 	text, err := p.FDInfo(fd)
 	if err != nil {
@@ -119,8 +121,8 @@ func mountOf(p proc.Process, fd int) string {
 	return ""
 }
 
-// mapsFrom reports whether a process has mapped a file of a device. The device is the fourth field in the format of
-// proc_pid_maps(5).
+// mapsFrom reports whether process p has mapped a file of the given device. The device is the fourth field of a line in the
+// format of proc_pid_maps(5).
 func mapsFrom(p proc.Process, device string) bool {
 	text, err := p.Maps()
 	if err != nil {
@@ -143,7 +145,7 @@ type BusyError struct {
 // Unwrap returns fuse.ErrBusy.
 func (e BusyError) Unwrap() error { return e.error }
 
-// usersNamed is the maximum number of processes that a message names.
+// usersNamed is the maximum number of processes that an error message names.
 const usersNamed = 5
 
 // Error returns a sentence that names the first usersNamed processes.
@@ -158,7 +160,7 @@ func (e BusyError) Error() string {
 	return "mount is in use by " + strings.Join(names, ", ")
 }
 
-// Hint returns a text that states which objects the first usersNamed processes hold.
+// Hint returns a text that names the objects which the first usersNamed processes hold.
 func (e BusyError) Hint() string {
 	var holds []string
 	for _, u := range e.users[:min(usersNamed, len(e.users))] {
@@ -167,7 +169,7 @@ func (e BusyError) Hint() string {
 	return strings.Join(holds, "; ")
 }
 
-// NameUsers returns a BusyError if err is fuse.ErrBusy and a process that uses the mount at dir is found. Otherwise it
+// NameUsers returns a BusyError if err is fuse.ErrBusy and at least one process that uses the mount at dir is found. Otherwise it
 // returns err.
 func NameUsers(dir string, err error) error {
 	if !errors.Is(err, fuse.ErrBusy) {
@@ -179,7 +181,7 @@ func NameUsers(dir string, err error) error {
 	return err
 }
 
-// BusyByCopies returns a BusyError that names the copies of a mount.
+// BusyByCopies returns a BusyError that names the copies of a mount in other places.
 func BusyByCopies(copies []mountinfo.Copy) error {
 	return BusyError{fuse.ErrBusy, usersByCopies(copies)}
 }

@@ -27,19 +27,19 @@ import (
 // objects into the repository of its own session, and creates a local ref (session.AdoptedRef) that protects the objects from
 // garbage collection. After that, the checkpoint can be found in the mount's own repository by its id.
 
-// adopted is a checkpoint of another session whose commit and trees are in the repository of the mount's own session.
+// adopted is a checkpoint of another session whose commit and trees were copied to the repository of the mount's own session.
 type adopted struct {
 	checkpoint session.Checkpoint
-	meta       session.Meta // metadata of the other session
+	meta       session.Meta // metadata of the session to which the checkpoint belongs
 }
 
-// adopt finds the checkpoint with the given id in another session and copies its objects into the repository of the mount's
-// session. The parameter of is the id of the other session. The parameter at is the URL of the session remote that stores the
-// other session; if it is empty, the session is on this host. A checkpoint of the mount's own session is looked up and not
-// copied. adopt returns fault.ErrOtherRemote if the other session was started from a different mounted remote.
+// adopt finds a checkpoint in another session and copies its objects to the repository of the mount's session. of is the name of
+// the other session, and id is the ID of the checkpoint. at is the URL of the session remote that stores the other session; ""
+// means that the session is on this host. A checkpoint of the mount's own session is looked up and not copied. adopt returns
+// fault.ErrOtherRemote if the other session belongs to a different mounted remote.
 //
-// adopt creates the ref after all objects are stored. If the process crashes before that, the copied objects are unreferenced,
-// and the request can be repeated.
+// adopt creates the ref after all objects are stored. If the process crashes before that, no ref leads to the copied objects, and
+// the request can be repeated.
 func (m *Mover) adopt(ctx context.Context, of, at, id string) (a adopted, err error) {
 	repo, err := m.Mount.Agent.Open(ctx)
 	if err != nil {
@@ -64,8 +64,8 @@ func (m *Mover) adopt(ctx context.Context, of, at, id string) (a adopted, err er
 	return a, repo.Update(ctx, []session.RefChange{{Name: adopted, New: a.checkpoint.Commit, Force: true}})
 }
 
-// adoptHere adopts the checkpoint with the given id from another session on this host. It hard-links the object files of the
-// other session instead of copying them.
+// adoptHere adopts the checkpoint with the given ID from another session on this host. It hard-links the object files of the
+// other session.
 func (m *Mover) adoptHere(ctx context.Context, repo *session.Repo, of, id string) (a adopted, err error) {
 	h, err := m.HomeOf(of)
 	if err != nil {
@@ -88,7 +88,7 @@ func (m *Mover) adoptHere(ctx context.Context, repo *session.Repo, of, id string
 	if a.meta, _, err = session.ReadMeta(theirs, h.Session); err != nil {
 		return a, err
 	}
-	for try := 1; ; try++ { // a repack may remove a pack while it is linked; its objects are then in a new pack
+	for try := 1; ; try++ { // a repack may remove a pack before it is linked; its objects are in a new pack then
 		err = resume.LinkOnce(filepath.Join(h.Dir, statedir.SessionRepoName, "objects"), origin.SessionObjects(m.Mount.Home))
 		if !errors.Is(err, fs.ErrNotExist) || try == 10 {
 			break
@@ -104,16 +104,14 @@ func (m *Mover) adoptHere(ctx context.Context, repo *session.Repo, of, id string
 	if err != nil {
 		return a, fmt.Errorf("share the objects of session %s: %w", h.Session, err)
 	}
-	// Some contents of the other session may be stored only on its session remote, for example if that session was resumed from
-	// there.
+	// Contents of the other session may be only on its session remote, for example if that session was resumed from there.
 	if at, _ := remotes.SessionURL(control.MountRequest{Remote: h.Record.Remote, SessionOptions: h.Carried}); at != "" {
 		return a, m.adoptContents(ctx, at, h.Session, a.checkpoint)
 	}
 	return a, nil
 }
 
-// sawObjects makes the readers of the session's objects rescan the pack directory. The caller has just added objects by a route
-// that bypasses these readers, for example by hard-linking packs.
+// sawObjects makes the store find packs that were added to the session's repository without it, for example by hard links.
 func (m *Mover) sawObjects(repo *session.Repo) error {
 	packs, err := repo.Packs()
 	if err == nil {
@@ -125,8 +123,8 @@ func (m *Mover) sawObjects(repo *session.Repo) error {
 	return err
 }
 
-// adoptFar adopts a checkpoint of a session that is stored on a session remote, whose URL is the parameter at. It fetches the
-// checkpoint's commits and trees, and calls adoptFrom to make the contents available.
+// adoptFar adopts a checkpoint of a session that is stored on the session remote with the URL at. It fetches the checkpoint's
+// commits and trees, and calls adoptFrom to make its contents available.
 func (m *Mover) adoptFar(ctx context.Context, repo *session.Repo, of, at, id string) (a adopted, err error) {
 	all := m.Catalog
 	far, err := all.MirrorOf(ctx, at, of)
@@ -145,8 +143,7 @@ func (m *Mover) adoptFar(ctx context.Context, repo *session.Repo, of, at, id str
 		return a, err
 	}
 	r := fetch.FetchRequest{From: far.Remote(), Wants: []object.ID{a.checkpoint.Commit}}
-	// If this repository has the base commit, the session remote need not send the objects that are reachable from the base
-	// commit.
+	// If this repository has the base commit, the session remote need not send the objects that the base commit reaches.
 	if base, err := object.ParseID(a.meta.Base); err == nil {
 		if _, err := repo.Commit(base); err == nil {
 			r.Haves = []object.ID{base}
@@ -165,8 +162,8 @@ func (m *Mover) adoptFar(ctx context.Context, repo *session.Repo, of, at, id str
 	return a, m.adoptFrom(ctx, far.Remote(), a.checkpoint)
 }
 
-// adoptContents opens the session remote whose URL is the parameter at, and calls adoptFrom with it. The parameter of is the id
-// of the session that checkpoint p belongs to. It returns nil if that URL leads to no session remote.
+// adoptContents opens the session remote with the URL at, and calls adoptFrom with it. of is the name of the session to which
+// checkpoint p belongs. It does nothing if the URL is not that of a session remote.
 func (m *Mover) adoptContents(ctx context.Context, at, of string, p session.Checkpoint) error {
 	remote, _, err := m.Remotes.Session(control.MountRequest{Session: of, SessionOptions: control.SessionOptions{Remote: at}})
 	if err != nil || remote == nil {
@@ -176,10 +173,10 @@ func (m *Mover) adoptContents(ctx context.Context, at, of string, p session.Chec
 	return m.adoptFrom(ctx, remote, p)
 }
 
-// adoptFrom makes the changed contents of checkpoint p readable in this mount. It considers the contents that differ from the
-// base tree and are missing among the session's own objects. If remote is also the session remote of this session, the missing
-// contents are registered and fetched when they are read. Otherwise they are fetched now, because the next checkpoint of this
-// session has to push them to its own session remote. A failed fetch is logged and is not an error.
+// adoptFrom makes the changed contents of checkpoint p readable in this mount: those that differ from the base tree and are
+// missing among the session's own objects. If remote is also the session remote of the mount's session, the contents are
+// registered, and fetched when they are read. Otherwise they are fetched now, because the next checkpoint has to push them to the
+// session remote of the mount's session. A failed fetch is logged and is not an error.
 func (m *Mover) adoptFrom(ctx context.Context, remote mirror.Remote, p session.Checkpoint) error {
 	base, err := m.Mount.Record.Base()
 	if err != nil {
@@ -199,7 +196,8 @@ func (m *Mover) adoptFrom(ctx context.Context, remote mirror.Remote, p session.C
 		m.Mount.Owned.Expect(ids)
 		return nil
 	}
-	// A failed fetch is not fatal: contents that also exist on the mounted remote are fetched from there when they are read.
+	// A failed fetch is only logged, because contents that also exist on the mounted remote can be fetched from there when they
+	// are read.
 	if _, err := m.Mount.Owned.Fetch(ctx, fetch.FetchRequest{From: remote, Wants: ids}); err != nil {
 		m.Log.Info("fetch contents of another session", zap.String("session", m.Mount.Session), zap.Error(err))
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/artifactfs/artifactfs/mount/takeover"
 )
 
-// checkouts returns the parts of this mount that package checkout works on during a switch or restore. Finish, which sets m.journal,
-// was called before.
+// checkouts returns the parts of this mount that package checkout changes during a switch or restore. Finish, which sets
+// m.journal, must have been called.
 func (m *Mover) checkouts(git *gitdir.Dir) *checkout.Checkout {
 	return &checkout.Checkout{
 		Tree: m.Tree, Kernel: m.Server, Mark: staleMark{m}, Mounts: mountsOver(m.Mount.Dir), Differ: git, Git: git, Refs: git,
@@ -34,9 +34,9 @@ func (m *Mover) checkouts(git *gitdir.Dir) *checkout.Checkout {
 	}
 }
 
-// Finish opens the journal, and completes the switches and restores that killed processes left unfinished in this mount. The mount
-// calls it before the first git command may run and before Ready returns; it may call it again after a failure. For a read-only mount
-// that does not follow a branch it completes nothing, so that a later writable mount of the session does.
+// Finish opens the journal of unfinished changes, and completes the switches and restores that killed processes have started in
+// this mount. It is called before git commands can run and before Ready returns, and may be called again after a failure. If the
+// mount is read-only and does not follow a branch, Finish completes nothing, so that a later writable mount of the session does.
 func (m *Mover) Finish(ctx context.Context, git *gitdir.Dir) {
 	m.journal = checkout.OpenJournal(m.Mount.Home)
 	if !m.Mount.Writable && !m.Follow {
@@ -56,7 +56,7 @@ func (m *Mover) Finish(ctx context.Context, git *gitdir.Dir) {
 }
 
 // abandonCheckout removes the journal entry of a switch or restore that cannot be completed, and logs err with the message what.
-// The working tree remains as the killed process left it, and git status lists the differences. If ctx has ended,
+// The working tree remains as the killed process has left it, and git status lists the differences. If ctx has ended,
 // abandonCheckout keeps the entry, so that the next process that serves the mount tries again.
 func (m *Mover) abandonCheckout(ctx context.Context, p *checkout.Pending, what string, err error) {
 	if ctx.Err() == nil {
@@ -65,11 +65,10 @@ func (m *Mover) abandonCheckout(ctx context.Context, p *checkout.Pending, what s
 	m.Log.Warn(what, zap.String("dir", m.Mount.Dir), zap.Error(err))
 }
 
-// staleMark implements checkout.StaleMark. It stores the mark in the takeover state, where a successor of this process can read
-// it.
+// staleMark implements checkout.StaleMark. The mark is stored in the takeover state, so that a successor finds it.
 type staleMark struct{ m *Mover }
 
-// Stale reports whether a process died between SetStale(true) and SetStale(false).
+// Stale reports whether the mark is set, because a process died before it could clear the mark.
 func (s staleMark) Stale() bool { return s.m.Handover.Stale() }
 
 // SetStale sets the mark. The mark is set while a checkout changes files whose old contents may be in the kernel's page cache.
@@ -77,23 +76,22 @@ func (s staleMark) SetStale(stale bool) {
 	s.m.Handover.Update(func(h *takeover.State) { h.Stale = stale })
 }
 
-// mountsOver is the path of a mount's directory. Its methods report whether another file system is mounted on a path in that
-// mount. If the mount table cannot be read, they return true, so that no caller changes a directory that might be covered by
-// another mount.
+// mountsOver is the directory of a mount. Its methods report whether another file system is mounted at a path in that mount. If
+// the mount table cannot be read, they return true, so that no directory is changed that another mount might cover.
 type mountsOver string
 
-// On reports whether another file system is mounted at path p of the mount.
+// On reports whether another file system is mounted at the path p of the mount.
 func (dir mountsOver) On(p string) bool {
 	return dir.any(func(at string) bool { return at == path.Join(string(dir), p) })
 }
 
-// Below reports whether another file system is mounted at path p of the mount or anywhere below it.
+// Below reports whether another file system is mounted at the path p of the mount, or anywhere below it.
 func (dir mountsOver) Below(p string) bool {
 	return dir.any(func(at string) bool { return mountinfo.Within(path.Join(string(dir), p), at) })
 }
 
-// any reports whether the mount table has a mount point for which the function is returns true. It also returns true if the
-// mount table cannot be read.
+// any reports whether the mount table contains a mount point for which is returns true. It also returns true if the mount table
+// cannot be read.
 func (dir mountsOver) any(is func(at string) bool) bool {
 	mounts, err := mountinfo.Self()
 	return err != nil || slices.ContainsFunc(mounts, func(m mountinfo.Mount) bool { return is(m.Point) })

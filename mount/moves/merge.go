@@ -32,19 +32,19 @@ import (
 //
 // HEAD and branches do not move. The changes of the other session are staged afterwards, as after git merge --squash.
 
-// merging is the state of one merge while it runs. A single goroutine uses it.
+// merging is the state of one merge. Only one goroutine uses it.
 type merging struct {
 	m      *Mover
-	repo   *session.Repo      // repository of the mount's session
+	repo   *session.Repo      // repository of the mount's own session
 	theirs adopted            // checkpoint that is merged
-	now    session.Checkpoint // checkpoint of the working tree before the merge
+	now    session.Checkpoint // checkpoint of the working tree as it was before the merge
 	base   object.ID          // tree of the merge base; zero: the empty tree
 	treediff.Merged
-	objects string // directory that git writes new objects to; "": that of its git directory
+	objects string // directory to which git writes new objects; "": that of git's directory
 }
 
 // Merge merges a checkpoint of another session into the mount. The reply lists the changed paths and the conflicts, and names the
-// checkpoint that undoes the merge. The errors of merge name the cause and a remedy.
+// checkpoint with which the merge can be undone. Errors name the cause and a remedy.
 func (m *Mover) Merge(ctx context.Context, r control.MergeRequest) (control.MergeReply, error) {
 	reply, err := m.merge(ctx, r)
 	if err != nil {
@@ -53,8 +53,8 @@ func (m *Mover) Merge(ctx context.Context, r control.MergeRequest) (control.Merg
 	return reply, nil
 }
 
-// merge implements Merge. It returns fault.ErrReadOnly, fault.ErrNoGitDir, or, if the index still has conflicts
-// of an earlier merge, fault.ErrConflicts. It does not change the working tree before its last step.
+// merge does the work of Merge. It returns fault.ErrReadOnly, fault.ErrNoGitDir, or, if the index still contains conflicts of an
+// earlier merge, fault.ErrConflicts. It does not change the working tree before its last step.
 func (m *Mover) merge(ctx context.Context, r control.MergeRequest) (reply control.MergeReply, err error) {
 	if !m.Mount.Writable {
 		return reply, fault.ErrReadOnly
@@ -102,7 +102,7 @@ func (m *Mover) merge(ctx context.Context, r control.MergeRequest) (reply contro
 	if err != nil || len(paths) == 0 {
 		return reply, err
 	}
-	// restore writes a journal entry, so that a successor completes the restore if this process dies.
+	// restore writes a journal entry, so that a successor completes the change if this process dies.
 	done, err := m.restore(ctx, control.RestoreRequest{Dir: m.Mount.Dir, ID: string(merged.ID), Paths: paths, Staged: true, Nonce: r.Nonce})
 	if err != nil {
 		return reply, err
@@ -112,20 +112,20 @@ func (m *Mover) merge(ctx context.Context, r control.MergeRequest) (reply contro
 	return reply, nil
 }
 
-// commonTree returns the tree of the merge base. If one of the two sessions was forked from the other, or both were forked from
-// the same checkpoint, the merge base is the checkpoint of the fork. Otherwise it is the result of commonCommit.
+// commonTree returns the tree of the merge base. If one of the two sessions was forked from the other, or both from the same
+// checkpoint, the merge base is the checkpoint of the fork. Otherwise the result is that of commonCommit.
 func (w *merging) commonTree(ctx context.Context) (object.ID, error) {
 	m := w.m
 	ours, _, err := session.ReadMeta(w.repo, m.Mount.Session)
 	if err != nil {
 		return object.ID{}, err
 	}
-	// Meta.From is "SESSION CHECKPOINT".
+	// The value of Meta.From is the name of the parent session, a space, and the ID of the checkpoint.
 	parent, id, _ := strings.Cut(w.theirs.meta.From, " ")
 	ourParent, _, _ := strings.Cut(ours.From, " ")
 	switch {
 	case parent == m.Mount.Session:
-		if p, err := w.repo.Find(id); err == nil { // gc may have dropped the checkpoint
+		if p, err := w.repo.Find(id); err == nil { // the checkpoint may be missing, because gc removes old ones
 			return p.Tree, nil
 		}
 	case ourParent != "" && (ourParent == w.theirs.checkpoint.Session || ours.From == w.theirs.meta.From):
@@ -140,8 +140,8 @@ func (w *merging) commonTree(ctx context.Context) (object.ID, error) {
 	return w.commonCommit(ctx)
 }
 
-// commonCommit returns the tree of the base commit, if both sessions have the same one, or of the merge base of their two base
-// commits. It returns the zero id if one of the sessions was started on an unborn branch.
+// commonCommit returns the tree of the base commit if both sessions have the same one; otherwise the tree of the merge base of
+// their base commits. It returns the zero id if one of the sessions was started on an unborn branch.
 func (w *merging) commonCommit(ctx context.Context) (object.ID, error) {
 	ours, theirs := w.m.Mount.Record.Commit, w.theirs.meta.Base
 	if ours == "" || theirs == "" {
@@ -161,7 +161,7 @@ func (w *merging) commonCommit(ctx context.Context) (object.ID, error) {
 	return object.ParseID(strings.TrimSpace(string(out)))
 }
 
-// provide fetches, in one request, the contents that git has to compare for the merge.
+// provide fetches, with one request, the contents that git must compare for the merge.
 func (w *merging) provide(ctx context.Context) error {
 	ids, _, err := treediff.ContentsToMerge(ctx, w.m.View.Tree, w.base, w.now.Tree, w.theirs.checkpoint.Tree)
 	ids = slices.DeleteFunc(ids, w.repo.Owned)
@@ -171,8 +171,8 @@ func (w *merging) provide(ctx context.Context) error {
 	return w.m.Mount.Owned.Provide(ctx, ids, nil)
 }
 
-// mergeTrees runs git merge-tree in a temporary repository and parses the result. Then it copies the objects that git created to
-// the repository of the session. The parameter name names the other session's side in conflict markers.
+// mergeTrees runs git merge-tree in a temporary repository and parses the result. Then it copies the objects that git has created
+// to the repository of the session. name is the name that conflict markers show for the other session.
 func (w *merging) mergeTrees(ctx context.Context, name string) error {
 	f := w.repo.Format()
 	commits, ours, theirs, err := treediff.CommitsToMerge(f, w.base, w.now.Tree, w.theirs.checkpoint.Tree)
@@ -192,8 +192,8 @@ func (w *merging) mergeTrees(ctx context.Context, name string) error {
 	if f == object.SHA1 {
 		config = "[core]\n\trepositoryformatversion = 0\n\tbare = true\n"
 	}
-	// Git writes the names of refs into conflict markers. Therefore the temporary repository has a ref with the name of the
-	// other checkpoint. The file objects/x exists so that its directory is created.
+	// Git writes the names of refs into conflict markers, so the temporary repository has a ref whose name describes the other
+	// checkpoint. The file objects/x is written so that the directory objects exists.
 	for file, text := range map[string]string{"HEAD": ours.String() + "\n", "refs/heads/" + name: theirs.String() + "\n",
 		"objects/x": "", "config": config} {
 		if err = os.MkdirAll(filepath.Dir(filepath.Join(dir, file)), 0o755); err == nil {
@@ -204,7 +204,7 @@ func (w *merging) mergeTrees(ctx context.Context, name string) error {
 		}
 	}
 	out, err := w.git(ctx, dir, nil, nil, "merge-tree", "--write-tree", "-z", "--messages", "HEAD", name)
-	// Exit status 1 reports conflicts.
+	// Exit status 1 means that there are conflicts.
 	if err != nil && !gitcmd.Exited(err, 1) {
 		return err
 	}
@@ -214,7 +214,7 @@ func (w *merging) mergeTrees(ctx context.Context, name string) error {
 	return w.take(ctx)
 }
 
-// take copies the objects that git wrote to w.objects into the repository of the session, because w.objects is temporary.
+// take copies the objects that git has written from the temporary directory w.objects to the repository of the session.
 func (w *merging) take(ctx context.Context) error {
 	files, err := filepath.Glob(filepath.Join(w.objects, "??", "*"))
 	if err != nil {
@@ -225,7 +225,7 @@ func (w *merging) take(ctx context.Context) error {
 	for _, file := range files {
 		id, err := object.ParseID(filepath.Base(filepath.Dir(file)) + filepath.Base(file))
 		if err != nil {
-			continue // temporary file of git
+			continue // a temporary file of git
 		}
 		t, content, err := loose.Get(id, maxMerged)
 		if err != nil {
@@ -243,12 +243,12 @@ func (w *merging) take(ctx context.Context) error {
 	return w.m.sawObjects(w.repo)
 }
 
-// maxMerged is the largest size in bytes of an object that a merge may create.
+// maxMerged is the maximum size, in bytes, of an object that a merge may create.
 const maxMerged = 512 << 20
 
-// record creates a checkpoint of the merge result, with the conflicts in its index. It returns this checkpoint and the paths in
-// which the result differs from the working tree. If there are no such paths, it creates no checkpoint. The checkpoint is named
-// by a local ref (session.AdoptedRef) alone, so it is never pushed.
+// record creates a checkpoint of the merge result, with the conflicts in its index. It returns the checkpoint, and the paths in
+// which the result differs from the working tree. If there are no such paths, it creates no checkpoint. Only a local ref
+// (session.AdoptedRef) leads to the checkpoint, so it is never pushed.
 func (w *merging) record(ctx context.Context, state session.State) (paths []string, p session.Checkpoint, err error) {
 	conflicted := w.Conflicted()
 	var edits bytes.Buffer
@@ -270,8 +270,8 @@ func (w *merging) record(ctx context.Context, state session.State) (paths []stri
 		return nil, p, err
 	}
 	entry := staging.EntriesOf(ctx, w.m.View.Tree, w.Result)
-	// The tree of the index contains no conflicted path; Special stores the stages instead. A conflicted path is restored even
-	// if its contents are unchanged.
+	// The tree of the index does not contain conflicted paths, because Special contains their stages. A conflicted path must be
+	// restored even if its contents are unchanged.
 	for _, path := range conflicted {
 		fmt.Fprintf(&edits, "0 %s\t%s\x00", zero, path)
 		if there[path] {
@@ -312,13 +312,12 @@ func (w *merging) record(ctx context.Context, state session.State) (paths []stri
 	p.Commit = commit.ID
 	err = w.repo.Record(ctx, append(objects, commit), []session.RefChange{{Name: session.AdoptedRef(w.m.Mount.Session, p.ID), New: p.Commit}})
 	if err == nil {
-		err = w.m.sawObjects(w.repo) // restore reads the checkpoint state through the mount
+		err = w.m.sawObjects(w.repo) // restore reads the checkpoint state through the mount, which must find the new objects
 	}
 	return paths, p, err
 }
 
-// editIndex applies edits to tree and returns the resulting tree. The edits have the input format of git update-index -z
-// --index-info.
+// editIndex applies edits to tree and returns the resulting tree. edits has the input format of git update-index -z --index-info.
 func (w *merging) editIndex(ctx context.Context, tree object.ID, edits []byte) (object.ID, error) {
 	dir, err := os.MkdirTemp(w.m.State, "merge-*.tmp")
 	if err != nil {
@@ -346,9 +345,9 @@ func (w *merging) editIndex(ctx context.Context, tree object.ID, edits []byte) (
 	return object.ParseID(strings.TrimSpace(string(out)))
 }
 
-// git runs a git command with the git directory dir and returns its standard output. The objects of the session and of the mount
-// are alternates, in is the standard input, and env is added to the environment. If w.objects is set, git writes new objects
-// there.
+// git runs a git command with the git directory dir and returns its standard output. env is added to the environment, and in is
+// the standard input. The objects of the session and of the mount are alternates (further directories in which git looks for
+// objects). If w.objects is set, git writes new objects there.
 func (w *merging) git(ctx context.Context, dir string, env []string, in []byte, args ...string) ([]byte, error) {
 	cmd := gitcmd.New(ctx, args...)
 	cmd.Dir, cmd.Stdin = dir, bytes.NewReader(in)

@@ -1,6 +1,6 @@
-// Package moves changes the working tree of a mount on request: it switches to another commit, restores files of a checkpoint, and
-// merges a checkpoint of another session. A journal in the home of the mount, its directory below the state directory, makes a
-// successor of a killed process finish a change.
+// Package moves changes the working tree of a mount as a request demands: it switches to another commit, restores files of a
+// checkpoint, or merges a checkpoint of another session. A journal in the home of the mount (its directory below the state
+// directory) allows a successor to complete a change if the process is killed.
 package moves
 
 import (
@@ -22,33 +22,35 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// Mover changes the working tree of one mount. The mount sets the exported fields before it is served; they are constant after that. The
-// methods are safe for concurrent use.
+// Mover changes the working tree of one mount. The exported fields are set before the mount is served, and do not change after
+// that. The methods may be called from any goroutine.
 type Mover struct {
 	Mount         *catalog.Mounted // directories, session, agent and objects of the mount
 	Tree          *worktree.Tree
 	Server        *fuse.Server       // serves the kernel's requests
-	View          *fetch.View        // converted contents of the trees
+	View          *fetch.View        // returns contents of files, converted as checkout would write them
 	Local         *fetch.Local       // objects in the git directory of the mount
 	SessionRemote *thin.Remote       // session remote; nil: none
 	Follow        bool               // the mount follows its branch on the remote
-	Reads         bool               // contents may be fetched that no process has read yet
-	Handover      *takeover.Handover // state for a successor
+	Reads         bool               // false if prefetching is off: then only contents that a process reads are fetched
+	Handover      *takeover.Handover // stores state for a successor
 
 	State   string // path of the state directory
 	Log     *zap.Logger
 	Catalog *catalog.Catalog
 	Remotes *remotes.Remotes
-	HomeOf  func(of string) (origin.Home, error) // finds a session on this host by name or directory
+	HomeOf  func(of string) (origin.Home, error) // returns the home of a session on this host, given its name or a path in its mount
 
-	// Ready waits until the git directory was created, and returns it. It returns fault.ErrNoGitDir if there is none.
+	// Ready waits until the mount has tried to create the git directory, and returns it. It returns fault.ErrNoGitDir if that has
+	// failed.
 	Ready     func(ctx context.Context) (*gitdir.Dir, error)
 	Base      func() object.ID     // returns the base tree of the mount
-	Redirects func() []string      // returns the paths that are stored outside of the mount
-	Show      func(tree object.ID) // sets the tree that prefetch uses
+	Redirects func() []string      // returns the redirects, whose files are stored outside of the mount
+	Show      func(tree object.ID) // sets the tree that prefetch and readahead use
 
-	journal *checkout.Journal // changes that are not finished; set by Finish
+	journal *checkout.Journal // records changes that are not complete; set by Finish
 
-	mu       sync.Mutex
-	restored *restored // finished restore whose reply no caller has received yet; nil: none; guarded by mu
+	mu sync.Mutex
+	// restored is a completed restore whose reply was not received by its client yet, or nil. mu guards it.
+	restored *restored
 }

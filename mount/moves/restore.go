@@ -20,27 +20,26 @@ import (
 	"github.com/artifactfs/artifactfs/session/treediff"
 )
 
-// restoring is a restore in progress, together with the repository of the session that its checkpoints belong to.
+// restoring is a restore in progress, with the repository of the session to which its checkpoints belong.
 type restoring struct {
 	checkout.Restore
 	m    *Mover
 	repo *session.Repo
-	// capture creates the checkpoint before the restore.
+	// capture creates the checkpoint that precedes the restore.
 	capture func(context.Context, session.Reason, string) (session.Checkpoint, capture.Report, error)
 }
 
-// newRestoring returns a restore of paths, or of all files if paths is empty. The caller sets Target.
+// newRestoring returns a restore of paths, or of all files if paths is empty. The caller must set Target.
 func (m *Mover) newRestoring(git *gitdir.Dir, repo *session.Repo, paths []string) *restoring {
 	w := &restoring{m: m, repo: repo, capture: m.Mount.Agent.Capture}
 	w.Restore = checkout.Restore{Checkout: m.checkouts(git), Checkpoints: w, Differ: dirDiffer(m.View.Tree), Paths: paths}
 	return w
 }
 
-// dirDiffer compares trees with treediff.WithDirs.
+// dirDiffer compares trees with treediff.WithDirs, which also finds empty directories.
 type dirDiffer treediff.Reader
 
-// Differences returns the paths in which two trees differ, including empty directories, in the order in which treediff.WithDirs
-// visits them.
+// Differences returns the paths in which two trees differ, including empty directories, in the order of treediff.WithDirs.
 func (read dirDiffer) Differences(ctx context.Context, from, to object.ID) (list []gitdir.Difference, err error) {
 	err = treediff.WithDirs(ctx, treediff.Reader(read), from, to, func(path string, from, to object.TreeEntry) error {
 		list = append(list, gitdir.Difference{Path: path, OldMode: from.Mode, NewMode: to.Mode, Old: from.ID, New: to.ID})
@@ -49,7 +48,7 @@ func (read dirDiffer) Differences(ctx context.Context, from, to object.ID) (list
 	return list, err
 }
 
-// Restore changes files of the mount back to their state at a checkpoint. A dry run only lists the changes. The errors of restore
+// Restore changes files of the mount back to their state at a checkpoint. If r is a dry run, it only lists the changes. Errors
 // name the cause and a remedy.
 func (m *Mover) Restore(ctx context.Context, r control.RestoreRequest) (control.RestoreReply, error) {
 	start := time.Now()
@@ -68,8 +67,8 @@ func (m *Mover) Restore(ctx context.Context, r control.RestoreRequest) (control.
 	return reply, nil
 }
 
-// restore implements Restore; its errors carry no hints yet. It holds git's index lock from the comparison until
-// all files are written, so that no git command changes the index in between.
+// restore does the work of Restore; its errors contain no hints. It holds git's index lock from the comparison until all files
+// are written, so that no git command changes the index in between.
 func (m *Mover) restore(ctx context.Context, r control.RestoreRequest) (reply control.RestoreReply, err error) {
 	if !m.Mount.Writable {
 		return reply, fault.ErrReadOnly
@@ -78,12 +77,12 @@ func (m *Mover) restore(ctx context.Context, r control.RestoreRequest) (reply co
 	if err != nil {
 		return reply, err
 	}
-	// A caller whose daemon died repeats its request. The successor may already have completed the restore, which the nonce
-	// shows.
+	// If the daemon died before its reply, the client repeats the request. The successor may have completed the restore already,
+	// which it recognizes by the nonce.
 	if done, ok := m.takeRestored(r.Nonce); ok {
 		return done, nil
 	}
-	// The checkpoint of another session is copied into this session's repository first.
+	// A checkpoint of another session is first copied to this session's repository.
 	if r.Of != "" {
 		a, err := m.adopt(ctx, r.Of, r.SessionRemote, r.ID)
 		if err != nil {
@@ -99,13 +98,13 @@ func (m *Mover) restore(ctx context.Context, r control.RestoreRequest) (reply co
 	if err != nil {
 		return reply, err
 	}
-	defer lock.Release() // after a successful Apply it is already released
+	defer lock.Release() // Apply has released the lock already if it was successful
 	repo, err := m.Mount.Agent.Open(ctx)
 	if err != nil {
 		return reply, err
 	}
 	w := m.newRestoring(git, repo, paths)
-	// The id is looked up before Apply creates a checkpoint, because an id may be relative to the newest checkpoint.
+	// The ID is looked up before Apply creates a checkpoint, because an ID such as @~1 refers to the newest checkpoint.
 	if w.Target, err = catalog.Find(ctx, repo, m.Mount, r.ID); err != nil {
 		return reply, err
 	}
@@ -121,8 +120,8 @@ func (m *Mover) restore(ctx context.Context, r control.RestoreRequest) (reply co
 	return w.reply(w.Changes, false)
 }
 
-// pathsInside returns the paths cleaned and relative to the root of the mount. If one of them is the root itself, it returns no
-// paths, which stands for all files. It returns an error for a path outside the mount.
+// pathsInside returns the paths in clean form, relative to the root of the mount. If one of them is the root itself, it returns
+// no paths, which stands for all files. It returns an error for a path outside of the mount.
 func pathsInside(paths []string) (inside []string, err error) {
 	for _, p := range paths {
 		if p = filepath.ToSlash(filepath.Clean(p)); p == "." {
@@ -135,7 +134,7 @@ func pathsInside(paths []string) (inside []string, err error) {
 	return inside, nil
 }
 
-// reply returns the reply for the changes in list. The parameter dry states that the changes were not applied.
+// reply returns the reply that lists the changes. dry is true if the changes were not made.
 func (w *restoring) reply(list []gitdir.Difference, dry bool) (control.RestoreReply, error) {
 	o, err := w.m.Catalog.OpenMount(w.m.Mount)
 	if err != nil {
@@ -144,7 +143,7 @@ func (w *restoring) reply(list []gitdir.Difference, dry bool) (control.RestoreRe
 	defer o.Close()
 	changes := make([]control.PathChange, 0, len(list))
 	for _, d := range list {
-		// Paths that were left unchanged are listed in Kept instead.
+		// Paths that were left unchanged are in Kept, and not in this list.
 		if dry || !slices.Contains(w.Kept, d.Path) {
 			old, now := object.TreeEntry{Mode: d.OldMode, ID: d.Old}, object.TreeEntry{Mode: d.NewMode, ID: d.New}
 			changes = append(changes, catalog.PathChange(d.Path, old, now))
@@ -165,17 +164,17 @@ func (w *restoring) Capture(ctx context.Context) (session.Checkpoint, error) {
 	return p, err
 }
 
-// Dirs returns the permissions of a checkpoint's directories.
+// Dirs returns the permissions of the directories in a checkpoint, by path.
 func (w *restoring) Dirs(ctx context.Context, p session.Checkpoint) (map[string]uint32, error) {
 	state, err := w.stateOf(ctx, p)
 	return state.Dirs, err
 }
 
-// Hold creates a ref to the tree of a checkpoint, because the working tree is about to show parts of it and gc must not remove
-// its objects. It returns an error if gc has already removed the checkpoint.
+// Hold creates a ref to the tree of a checkpoint. The working tree will show parts of this tree, so gc must not remove its
+// objects. Hold returns an error if gc has removed the checkpoint already.
 func (w *restoring) Hold(ctx context.Context, p session.Checkpoint) error {
 	defer w.repo.Working()()
-	if _, err := w.repo.Find(string(p.ID)); err != nil { // gc removed it meanwhile
+	if _, err := w.repo.Find(string(p.ID)); err != nil { // gc has removed the checkpoint in the meantime
 		return err
 	}
 	ref := session.RestoredRef(w.repo.Session(), p.ID)

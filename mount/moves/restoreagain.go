@@ -12,8 +12,8 @@ import (
 	"github.com/artifactfs/artifactfs/session/catalog"
 )
 
-// finishRestore completes an interrupted restore and adds a note to the status. If the restore cannot be completed,
-// finishRestore removes its journal entry, and the note names the commands that repeat or undo the restore.
+// finishRestore completes a restore that was interrupted, and adds a note to the status. If the restore cannot be completed,
+// finishRestore removes its journal entry, and the note names the commands with which the user can repeat or undo the restore.
 func (m *Mover) finishRestore(ctx context.Context, git *gitdir.Dir, p *checkout.Pending) {
 	err := p.Err
 	if err == nil {
@@ -33,21 +33,21 @@ func (m *Mover) finishRestore(ctx context.Context, git *gitdir.Dir, p *checkout.
 	m.abandonCheckout(ctx, p, "finish a restore that was interrupted", err)
 }
 
-// restoreRest completes an interrupted restore, and stores its reply for a caller that repeats the request. It does not touch a
-// path that is neither in its state before the restore nor in its state after the restore, because such a path was changed
-// later.
+// restoreRest completes a restore that was interrupted, and stores its reply for a client that repeats the request. It changes
+// only paths that are in their state before or after the restore, because any other path was changed later.
 func (m *Mover) restoreRest(ctx context.Context, git *gitdir.Dir, p *checkout.Pending) error {
 	lock, err := git.LockIndex(ctx)
 	if err != nil {
 		return err
 	}
-	defer lock.Release() // after a successful Apply it is already released
+	defer lock.Release() // Apply has released the lock already if it was successful
 	repo, err := m.Mount.Agent.Open(ctx)
 	if err != nil {
 		return err
 	}
 	w := m.newRestoring(git, repo, p.Restore.Paths)
-	w.capture = m.Mount.Agent.CaptureNow // Capture would wait until the mount is ready for git, which it is only after restoreRest
+	// Capture would wait until git works in the mount, which is the case only after restoreRest.
+	w.capture = m.Mount.Agent.CaptureNow
 	if w.Before, err = repo.Find(string(p.Restore.Before)); err != nil {
 		return err
 	}
@@ -60,7 +60,7 @@ func (m *Mover) restoreRest(ctx context.Context, git *gitdir.Dir, p *checkout.Pe
 	if err := w.Apply(ctx, lock, w.stagedIf(p.Restore.Staged), p.Restore.Nonce, p); err != nil {
 		return err
 	}
-	whole, err := w.Whole(ctx) // includes the paths that the interrupted process restored
+	whole, err := w.Whole(ctx) // the list includes the paths that the interrupted process has restored
 	if err != nil {
 		return err
 	}
@@ -74,8 +74,8 @@ func (m *Mover) restoreRest(ctx context.Context, git *gitdir.Dir, p *checkout.Pe
 	return nil
 }
 
-// takeRestored returns the reply of an interrupted restore that this process has completed, if nonce is the nonce of its
-// request. It returns this reply once, and false after that.
+// takeRestored returns the reply of a restore that was interrupted and that this process has completed, if nonce is the nonce of
+// its request. It returns the reply once, and false after that.
 func (m *Mover) takeRestored(nonce string) (control.RestoreReply, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -87,7 +87,7 @@ func (m *Mover) takeRestored(nonce string) (control.RestoreReply, bool) {
 	return reply, true
 }
 
-// restored is the reply to a restore that was interrupted and that this process has completed.
+// restored is the reply for a restore that was interrupted and that this process has completed.
 type restored struct {
 	nonce string // nonce of the request
 	reply control.RestoreReply

@@ -15,7 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/session/resume"
 )
 
-// stagedIf returns the method stagedThen if staged is true, and nil otherwise.
+// stagedIf returns the method stagedThen if staged is true, and nil if it is false.
 func (w *restoring) stagedIf(staged bool) checkout.StagedOf {
 	if !staged {
 		return nil
@@ -23,8 +23,8 @@ func (w *restoring) stagedIf(staged bool) checkout.StagedOf {
 	return w.stagedThen
 }
 
-// stagedThen returns the differences between the index recorded in checkpoint p and the index recorded in the restore's target,
-// for the paths that are restored. It copies the blobs of the changed entries into the git directory, so that git can read them.
+// stagedThen returns the differences between the index in checkpoint p and the index in the target of the restore, for the paths
+// that are restored. It copies the blobs of the changed entries to the git directory, so that git can read them.
 func (w *restoring) stagedThen(ctx context.Context, p session.Checkpoint) (*gitdir.Staged, error) {
 	now, err := w.repo.State(p)
 	if err != nil {
@@ -54,8 +54,8 @@ func (w *restoring) stagedThen(ctx context.Context, p session.Checkpoint) (*gitd
 		}
 	}
 	entry := staging.EntriesOf(ctx, w.m.View.Tree, then.Index.Tree)
-	// The remaining entries have flags in the current index and no flags in the target's index. They are replaced by the plain
-	// entries of the target's tree.
+	// These entries have flags in the current index but not in the target's index. They are replaced by the entries of the
+	// target's tree, which have no flags.
 	for _, e := range now.Index.Special {
 		if listed[e.Path] || !w.Wants(e.Path) {
 			continue
@@ -70,8 +70,8 @@ func (w *restoring) stagedThen(ctx context.Context, p session.Checkpoint) (*gitd
 	return x, w.keepForGit(ctx, x)
 }
 
-// stateOf returns the checkpoint state of p. Small files of the state that are missing on this host are fetched from the session
-// remote.
+// stateOf returns the checkpoint state of p. If small files of the state are missing on this host, it fetches them from the
+// session remote.
 func (w *restoring) stateOf(ctx context.Context, p session.Checkpoint) (session.State, error) {
 	blobs, err := resume.StateBlobs(w.repo, p)
 	if err == nil {
@@ -83,7 +83,8 @@ func (w *restoring) stateOf(ctx context.Context, p session.Checkpoint) (session.
 	return w.repo.State(p)
 }
 
-// keepForGit copies the blobs that x refers to, and that the session owns, into the object store of the mount's git directory.
+// keepForGit copies the blobs to which x refers, and which belong to the session, to the object store of the mount's git
+// directory.
 func (w *restoring) keepForGit(ctx context.Context, x *gitdir.Staged) error {
 	var out []odb.Outgoing
 	add := func(e index.Entry) {

@@ -16,7 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/fault"
 )
 
-// Switch changes the working tree, the index and HEAD to another commit. Its errors name the cause and a remedy.
+// Switch changes the working tree, the index and HEAD to another commit. Errors name the cause and a remedy.
 func (m *Mover) Switch(ctx context.Context, r control.SwitchRequest, progress func(control.Progress)) (control.SwitchReply, error) {
 	start := time.Now()
 	reply, err := m.switchTo(ctx, r, progress)
@@ -30,7 +30,7 @@ func (m *Mover) Switch(ctx context.Context, r control.SwitchRequest, progress fu
 	return reply, nil
 }
 
-// switchTo implements Switch; its errors carry no hints yet.
+// switchTo does the work of Switch; its errors contain no hints.
 func (m *Mover) switchTo(ctx context.Context, r control.SwitchRequest, progress func(control.Progress)) (control.SwitchReply, error) {
 	if !m.Mount.Writable {
 		return control.SwitchReply{}, fault.ErrReadOnly
@@ -42,16 +42,16 @@ func (m *Mover) switchTo(ctx context.Context, r control.SwitchRequest, progress 
 	return m.MoveTo(ctx, git, checkout.SwitchIntent{Ref: r.Ref, Create: r.Create, Detach: r.Detach}, nil, progress)
 }
 
-// MoveTo changes HEAD, the index and the working tree to the destination of want. The parameter pending is the interrupted
-// switch that is repeated, or nil for a new switch.
+// MoveTo changes HEAD, the index and the working tree to the destination that want describes. pending is the interrupted switch
+// that is repeated, or nil for a new switch.
 func (m *Mover) MoveTo(ctx context.Context, git *gitdir.Dir, want checkout.SwitchIntent, pending *checkout.Pending,
 	progress func(control.Progress)) (control.SwitchReply, error) {
 	var reply control.SwitchReply
-	// A merge or rebase in progress has to be finished or aborted with git first.
+	// The user must first complete or abort a merge or rebase that is in progress.
 	if what := git.Busy(); what != "" {
 		return reply, fault.GitBusyError(what)
 	}
-	// The comparison starts from the current HEAD, which git may have moved since the mount.
+	// The comparison starts from the current HEAD, because git may have changed it since the mount was created.
 	from, err := git.Head(ctx)
 	if err != nil {
 		return reply, err
@@ -75,7 +75,8 @@ func (m *Mover) MoveTo(ctx context.Context, git *gitdir.Dir, want checkout.Switc
 	}, nil
 }
 
-// forward returns the current branch with want.Forward as its new commit. That commit must be on this host.
+// forward returns the current branch, with want.Forward as its new commit, as the destination of a switch. The commit must be on
+// this host.
 func forward(ctx context.Context, git *gitdir.Dir, want checkout.SwitchIntent) (gitdir.Destination, error) {
 	at, err := git.Commit(ctx, want.Forward)
 	if err == nil && at.Commit.IsZero() {
@@ -85,13 +86,13 @@ func forward(ctx context.Context, git *gitdir.Dir, want checkout.SwitchIntent) (
 	return gitdir.Destination{Head: at, Name: want.Ref}, err
 }
 
-// destination returns the commit to switch to. If a branch, tag or commit exists on the remote alone, destination fetches it and
-// its trees in one request.
+// destination returns the commit to which HEAD is switched. If the branch, tag or commit is only on the remote, destination
+// fetches it and its trees with one request.
 func (m *Mover) destination(ctx context.Context, git *gitdir.Dir, want checkout.SwitchIntent,
 	progress func(control.Progress)) (gitdir.Destination, error) {
 	wish := gitdir.Wish{Name: want.Ref, Create: want.Create, Detach: want.Detach}
 	to, err := git.Resolve(ctx, wish)
-	// Git knows the name, or it can never name a commit of the remote.
+	// Either git has resolved the name, or the name cannot be one on the remote.
 	if !errors.Is(err, gitdir.ErrNoCommit) || want.Ref == "" || want.Ref == "-" {
 		return to, err
 	}
@@ -104,24 +105,24 @@ func (m *Mover) destination(ctx context.Context, git *gitdir.Dir, want checkout.
 	if remoteErr != nil {
 		return to, fault.Remote(remoteErr)
 	}
-	// All trees are needed before the comparison, which sends no requests.
+	// The comparison sends no requests, so all trees must be fetched before.
 	if err := snap.Wait(ctx); err != nil {
 		return to, fault.Remote(err)
 	}
-	// The fetched commit is recorded as shallow, so that git does not look for its history.
+	// The commit was fetched without its history. It is recorded as shallow, so that git does not look for its parents.
 	if err := errors.Join(git.SetShallow(m.Mount.Store.Boundary()), git.Track(ctx, snap.Ref, snap.Commit)); err != nil {
 		return to, err
 	}
 	return git.Resolve(ctx, wish)
 }
 
-// finishSwitch repeats an interrupted switch. If that fails, it removes the switch from the journal.
+// finishSwitch repeats a switch that was interrupted. If that fails, it removes the switch from the journal.
 func (m *Mover) finishSwitch(ctx context.Context, git *gitdir.Dir, p *checkout.Pending) {
 	err := p.Err
 	if err == nil {
 		quiet := func(control.Progress) {}
 		_, err = m.MoveTo(ctx, git, *p.Switch, p, quiet)
-		// The killed process may have created the branch already.
+		// The killed process may have created the branch of the switch already.
 		if rest, ok := p.Switch.Retry(err); ok {
 			_, err = m.MoveTo(ctx, git, rest, p, quiet)
 		}
