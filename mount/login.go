@@ -32,7 +32,7 @@ func (m *Mount) requestNow() control.MountRequest {
 	return r
 }
 
-// HoldLogin sets the login (URL, user and token) of the mount to the one that all mounts of its remote share. The registry calls
+// HoldLogin sets the login (the credentials for one host) of the mount to the one that all mounts of its remote share. The registry calls
 // it when it adds the mount, and calls Drop of package remotes when it removes the mount.
 func (m *Mount) HoldLogin() {
 	m.login = m.host.Remotes.Hold(m, remotes.GivenFor(m.Request.Remote, string(m.Request.Token), m.Request.TokenFile))

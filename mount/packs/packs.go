@@ -1,4 +1,4 @@
-// Package packs joins the packs of a mount when there are many of them.
+// Package packs joins the packs of a mount into fewer ones when there are many of them.
 package packs
 
 import (
@@ -15,41 +15,43 @@ import (
 	"github.com/artifactfs/artifactfs/odb"
 )
 
-// Each time git fetches missing objects, it stores a pack, and each batch of objects that the daemon supplies to git becomes
-// another pack. Git looks an object up in every pack, so many packs make it slow. Therefore packs are joined in the background
-// when there are more than packsAbove.
+// Each time git fetches missing objects, it stores a pack, and each batch of objects that the daemon supplies to git is stored as
+// a pack too. Git searches every pack for an object, so many packs make git slow. Therefore packs are joined in the background
+// when a directory contains more than packsAbove.
 const (
-	// packsAbove is the number of packs above which a directory is joined.
+	// packsAbove is the number of packs above which the packs of a directory are joined.
 	packsAbove = 12
-	// packsKeep is the largest number of packs after a join.
+	// packsKeep is the maximum number of packs after a join.
 	packsKeep = 5
-	// packsCrowd is the number of packs above which the old packs of a join are removed soon, even if a process may still be
-	// reading them.
+	// packsCrowd is the number of packs above which the packs that a join has replaced are removed soon, even if a process may
+	// still be reading them.
 	packsCrowd = 24
 
-	// The time between a change of a directory and the check of that directory. It allows one check to find several new packs.
+	// packsGather is the time between a change of a directory and the check of the directory, so that one check finds several new
+	// packs.
 	packsGather = 100 * time.Millisecond
-	// The pause before the next check if nothing changes. It doubles each time. A join that was not possible before may be
-	// possible then.
+	// packsIdle is the pause before the next check if nothing changes. It doubles after each check. The check may start a join
+	// that was not possible before.
 	packsIdle  = 10 * time.Second
-	packsRetry = 5 * time.Minute // longest pause, and longest wait after a failure
-	packsBlind = 2 * time.Second // longest pause if a directory cannot be watched
+	packsRetry = 5 * time.Minute // maximum pause between checks, and maximum wait after a failed join
+	packsBlind = 2 * time.Second // maximum pause between checks if a directory cannot be watched
 )
 
-// Tender keeps the number of packs in the git directory of one mount and in the store small. One goroutine uses it.
+// Tender joins the packs in the git directory of one mount and in the store, so that their number stays small. Only one goroutine
+// uses it.
 type Tender struct {
 	Dir   string // root of the mount, for the log
 	Log   *zap.Logger
-	Watch *watch.Watcher // watches the directories of packs
-	Busy  func() bool    // reports whether a caller waits for the remote, so that joins have to be slow
+	Watch *watch.Watcher // reports new files in the directories of packs
+	Busy  func() bool    // reports whether a reader waits for the remote, so that joins must be slow
 }
 
-// NewDirectory returns the directory of packs in the object directory objects. The function join joins its packs.
+// NewDirectory returns a Directory for the packs in the object directory objects. join is the function that joins these packs.
 func NewDirectory(objects string, join func(context.Context, odb.JoinOptions) (odb.JoinResult, error)) *Directory {
 	return &Directory{path: filepath.Join(objects, "pack"), join: join}
 }
 
-// Run joins packs in the directories dirs until ctx ends. Several mounts of one store run it concurrently: the first one joins the
+// Run joins packs in the directories dirs until ctx ends. Several mounts may run it for the same store: one of them joins the
 // packs of the store, and the others find nothing to join.
 func (t *Tender) Run(ctx context.Context, dirs ...*Directory) {
 	wake, most := make(chan struct{}, 1), packsRetry
@@ -57,7 +59,7 @@ func (t *Tender) Run(ctx context.Context, dirs ...*Directory) {
 		stop, fresh, err := t.Watch.Add(d.path, wake)
 		if err != nil {
 			t.Log.Debug("watch packs", zap.String("in", d.path), zap.Error(err))
-			// A directory that cannot be watched is polled more often.
+			// A directory that cannot be watched is checked more often.
 			most = packsBlind
 			continue
 		}
@@ -80,7 +82,8 @@ func (t *Tender) Run(ctx context.Context, dirs ...*Directory) {
 			case <-ctx.Done():
 				return
 			}
-		// A change may have been missed or a join may have failed, so the directories are checked from time to time.
+		// The directories are also checked without a notification, because a notification may be lost, and because a join may
+		// have failed.
 		case <-time.After(min(pause, most)):
 		case <-ctx.Done():
 			return
@@ -88,7 +91,7 @@ func (t *Tender) Run(ctx context.Context, dirs ...*Directory) {
 	}
 }
 
-// joinPacks joins the packs of the directory d and logs the result. It returns nil if ctx has ended.
+// joinPacks joins the packs of directory d and logs the result. It returns nil if ctx has ended.
 func (t *Tender) joinPacks(ctx context.Context, d *Directory) error {
 	start := time.Now()
 	res, err := d.join(ctx, odb.JoinOptions{Above: packsAbove, Keep: packsKeep, Crowd: packsCrowd, Pace: t.paceJoin, Reader: sameProgram})
@@ -105,13 +108,13 @@ func (t *Tender) joinPacks(ctx context.Context, d *Directory) error {
 }
 
 const (
-	// joinPause is the pause after each piece of a join, so that a join does not occupy a processor.
+	// joinPause is the pause after each step of a join, so that a join does not use all of a processor's time.
 	joinPause = 2 * time.Millisecond
-	// joinPauseBusy replaces joinPause while a caller waits for the remote.
+	// joinPauseBusy is used instead of joinPause while a reader waits for the remote.
 	joinPauseBusy = 20 * time.Millisecond
 )
 
-// paceJoin pauses a join between two pieces. It returns the error of ctx.
+// paceJoin waits between two steps of a join. It returns the error of ctx if ctx ends.
 func (t *Tender) paceJoin(ctx context.Context) error {
 	pause := joinPause
 	if t.Busy() {
@@ -121,7 +124,7 @@ func (t *Tender) paceJoin(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// sameProgram reports whether the process pid runs the same executable as this process. Such a process looks for new packs
+// sameProgram reports whether the process pid runs the same executable as this process. Such a process searches for new packs
 // before it reports an object as missing, so packs that it has open may be removed.
 func sameProgram(pid int) bool {
 	own, err := proc.Self.Executable()
@@ -132,22 +135,22 @@ func sameProgram(pid int) bool {
 	return err == nil && own == its
 }
 
-// Directory is a directory of packs that Tender watches, with the times of its last change and its last join.
+// Directory is a directory of packs that a Tender watches.
 type Directory struct {
 	path string
 	join func(context.Context, odb.JoinOptions) (odb.JoinResult, error)
 
-	modified time.Time // modification time of the directory when it was last seen
-	changed  time.Time // when modified was seen to differ
-	joined   time.Time // when a join was last tried
-	// failures is the number of failed joins since the last one that succeeded.
+	modified time.Time // modification time that the directory had at the last check
+	changed  time.Time // time of the check that found a new modification time
+	joined   time.Time // time of the last attempt to join
+	// failures is the number of joins that have failed since the last successful one.
 	failures int
 }
 
-// look reports whether a join should be tried now. That is the case if the directory has changed since the last try, or if
-// packsIdle has passed. After failures, the wait doubles each time up to packsRetry.
+// look reports whether a join should be tried at the time now. This is the case if the directory has changed since the last
+// attempt, or if packsIdle has passed. After a failed join, the time until the next attempt doubles each time, up to packsRetry.
 func (d *Directory) look(now time.Time) bool {
-	// The directory's modification time changes when an entry is added or removed, which is cheaper to check than its
+	// The modification time of a directory changes when an entry is added or removed. Reading it is cheaper than listing the
 	// entries.
 	st, err := os.Stat(d.path)
 	if err != nil {
@@ -156,14 +159,14 @@ func (d *Directory) look(now time.Time) bool {
 	if modified := st.ModTime(); !modified.Equal(d.modified) {
 		d.modified, d.changed = modified, now
 	}
-	// After a failure, changes of the directory do not shorten the wait.
+	// After a failed join, a change of the directory does not make the next attempt earlier.
 	if d.failures > 0 {
 		return now.Sub(d.joined) > min(packsIdle<<min(d.failures, 10), packsRetry)
 	}
 	return d.changed.After(d.joined) || now.Sub(d.joined) > packsIdle
 }
 
-// done records the result of a join. The parameter now is the time at which the join ended.
+// done records err as the result of a join that has ended at the time now.
 func (d *Directory) done(err error, now time.Time) {
 	d.joined = now
 	if d.failures++; err == nil {

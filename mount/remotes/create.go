@@ -16,18 +16,18 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// Creation creates the session remote of a mount if it does not exist. One goroutine uses it.
+// Creation creates the session remote of a mount if it does not exist. Only one goroutine uses it.
 type Creation struct {
 	Remotes *Remotes
 	Store   *fetch.Store                // store of the mounted remote
 	Request control.MountRequest        // original request of the mount
 	Now     func() control.MountRequest // returns the request with the current credentials
-	Format  string                      // object format in the record of the session; "": not known
+	Format  string                      // object format that the session's record contains; "": not known
 }
 
-// Run creates the session remote of the request if it is missing. A path that does not exist is created as a bare
-// repository; for a URL, the command of --session-remote-create is run, if the request has one. A path that was read from the
-// session's record is not created, because it may be on a disk that is not mounted at present.
+// Run creates the session remote of the request if it is missing. If the session remote is a path, it creates a bare repository.
+// If it is a URL, it runs the command of --session-remote-create, if the request contains one. A path that was read from the
+// session's record is not created, because it may be on a disk that is not mounted at the moment.
 func (c *Creation) Run(ctx context.Context, progress func(control.Progress)) error {
 	at, kind := SessionURL(c.Request)
 	if kind == "" && !filepath.IsAbs(at) && len(c.Request.CreateRemote) > 0 && !c.Request.ReadOnly {
@@ -37,7 +37,7 @@ func (c *Creation) Run(ctx context.Context, progress func(control.Progress)) err
 		return nil
 	}
 	if _, err := os.Lstat(at); !errors.Is(err, fs.ErrNotExist) {
-		return nil // opening it reports what is wrong with it
+		return nil // the error is reported when the session remote is opened
 	}
 	format, err := c.formatOfRemote(ctx)
 	if err != nil {
@@ -54,24 +54,24 @@ func (c *Creation) Run(ctx context.Context, progress func(control.Progress)) err
 	return nil
 }
 
-// formatOfRemote returns the object format of the mounted remote. It sends a request to the remote if the session's record does
-// not store the format.
+// formatOfRemote returns the object format of the mounted remote. If the session's record does not contain the format, it asks
+// the remote.
 func (c *Creation) formatOfRemote(ctx context.Context) (object.Format, error) {
 	if c.Format != "" {
 		return object.ParseFormat(c.Format)
 	}
 	caps, err := c.Store.Remote().Capabilities(ctx)
-	if errors.Is(err, transport.ErrNoV2) { // servers without protocol v2 only have SHA-1 repositories
+	if errors.Is(err, transport.ErrNoV2) { // servers without protocol version 2 have only SHA-1 repositories
 		return object.SHA1, nil
 	}
 	return caps.Format, err
 }
 
-// makeBare creates a bare repository with mode 0700; the parameter at is its path. It creates the repository under a temporary
-// name and renames it, so that a crash leaves no incomplete repository under the final name. If another process creates a
-// repository at the same path at the same time, makeBare keeps that one.
+// makeBare creates a bare repository with mode 0700 at the path at. It creates the repository with a temporary name and then
+// renames it, so that a crash does not leave an incomplete repository at the path. If another process creates a repository at the
+// same path, makeBare keeps that one.
 func makeBare(ctx context.Context, at string, f object.Format) error {
-	temp, err := os.MkdirTemp(filepath.Dir(at), "."+filepath.Base(at)+".*.tmp") // mode 0700
+	temp, err := os.MkdirTemp(filepath.Dir(at), "."+filepath.Base(at)+".*.tmp") // creates a directory with mode 0700
 	if err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func makeBare(ctx context.Context, at string, f object.Format) error {
 	if err := gitcmd.Run(cmd); err != nil {
 		return err
 	}
-	// rename(2) replaces an empty directory. It fails if another process has created the repository in the meantime.
+	// rename(2) can replace an empty directory, but fails if another process has created the repository since.
 	err = os.Rename(temp, at)
 	if errors.Is(err, fs.ErrExist) || errors.Is(err, syscall.ENOTEMPTY) {
 		return nil

@@ -20,20 +20,20 @@ import (
 )
 
 const (
-	// createTime is how long the command of --session-remote-create may run.
+	// createTime is the maximum run time of the command of --session-remote-create.
 	createTime = time.Minute
-	// createOutput is how many bytes from the end of the output of the command an error message has.
+	// createOutput is the maximum number of bytes, from the end of the command's output, that an error message contains.
 	createOutput = 4 << 10
 
-	// shortestSecret is the length in bytes from which an argument of the command is treated as a possible secret and removed
-	// from its output.
+	// shortestSecret is the minimum length, in bytes, of an argument of the command that is treated as a possible secret and
+	// removed from the command's output.
 	shortestSecret = 8
 )
 
 // createByHook runs the command of --session-remote-create if the git server reports that no repository exists at the URL of the
-// session remote. If the server cannot be reached or refuses the login, createByHook returns nil, because the first push reports
-// that error. The mutex Remotes.creating serializes the calls of all mounts: if several mounts start with the same new session remote,
-// the first one runs the command and the others find the repository.
+// session remote. If the server cannot be reached or refuses the login, it returns nil, because the first push reports that
+// error. The mutex Remotes.creating allows one mount at a time to do this: if several mounts start with the same new session
+// remote, the first one runs the command, and the others find the repository.
 func (c *Creation) createByHook(ctx context.Context, progress func(control.Progress)) error {
 	c.Remotes.creating.Lock()
 	defer c.Remotes.creating.Unlock()
@@ -68,7 +68,7 @@ func (c *Creation) createByHook(ctx context.Context, progress func(control.Progr
 }
 
 // lacksRemote returns the URL of the session remote, without credentials, if the git server reports that the repository does not
-// exist. Otherwise it returns "". A server that cannot be reached is not an error.
+// exist. Otherwise it returns "". It returns no error if the server cannot be reached.
 func (c *Creation) lacksRemote(ctx context.Context) (url string, err error) {
 	remote, _, err := c.Remotes.Session(c.Request)
 	if err != nil || remote == nil {
@@ -81,9 +81,9 @@ func (c *Creation) lacksRemote(ctx context.Context) (url string, err error) {
 	return "", ctx.Err()
 }
 
-// runHook runs the command of --session-remote-create. It passes the parameters of the repository in environment variables named
-// ARTIFACTFS_*. It returns the last createOutput bytes of the command's output as one line, with the secrets of the request
-// replaced by "***". After createTime it kills the command and its children.
+// runHook runs the command of --session-remote-create, with parameters in environment variables named ARTIFACTFS_*. out is the
+// last createOutput bytes of the command's output as one line, in which the secrets of the request are replaced by "***". After
+// createTime, runHook kills the command and its child processes.
 func (c *Creation) runHook(ctx context.Context, url, format string) (out string, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, createTime, fmt.Errorf("it took longer than %s", createTime))
 	defer cancel()
@@ -91,8 +91,8 @@ func (c *Creation) runHook(ctx context.Context, url, format string) (out string,
 	cmd := exec.CommandContext(ctx, r.CreateRemote[0], r.CreateRemote[1:]...)
 	cmd.Dir, cmd.WaitDelay = "/", time.Second
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	// The command runs in a new process group. The negative pid sends the signal to the whole group, and so to the command's
-	// children.
+	// The command runs in a new process group. The negative process ID sends the signal to the whole group, which includes the
+	// child processes.
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.Env = append(append(os.Environ(), Environment(r)...), "ARTIFACTFS_SESSION_REMOTE="+url, "ARTIFACTFS_SESSION="+r.Session,
 		"ARTIFACTFS_REMOTE="+c.Store.URL(), "ARTIFACTFS_OBJECT_FORMAT="+format)
@@ -108,8 +108,8 @@ func (c *Creation) runHook(ctx context.Context, url, format string) (out string,
 		err = cause
 	}
 	out = text.String()
-	// The first three are secrets and are always replaced. Short arguments of the command are not replaced, because a short
-	// option may occur in the output by chance.
+	// The first three values are secrets, and are always replaced. Short arguments of the command are not replaced, because the
+	// output may contain the same characters by chance.
 	for i, secret := range append(append(given.Secrets(), string(r.Token)), r.CreateRemote[1:]...) {
 		if secret != "" && (i < 3 || len(secret) >= shortestSecret) {
 			out = strings.ReplaceAll(out, secret, "***")

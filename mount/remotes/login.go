@@ -10,30 +10,30 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// Login holds the credentials for the remotes of one host. Mounts with equal credentials for the same host share one login, so
-// that a new token applies at once to all of them, their stores, submodules and session remotes.
+// Login contains the credentials for the remotes on one host. Mounts with equal credentials for the same host share one Login, so
+// that a new token is used at once by all of them, their stores, submodules and session remotes.
 type Login struct {
-	*transport.Login       // has its own lock
-	given            Given // guarded by Remotes.mu, except place and user, which are constant
+	*transport.Login       // the present credentials; has its own lock
+	given            Given // guarded by Remotes.mu, except place and user, which do not change
 }
 
-// User returns the user name in the URL of the remote; "" if the URL has none.
+// User returns the user name in the URL of the remote, or "" if the URL contains none.
 func (l *Login) User() string { return l.given.user }
 
-// IsWeb reports whether the login is for http or https remotes. Only those take tokens.
+// IsWeb reports whether the login is for remotes with an http or https URL. Only these remotes accept tokens.
 func (l *Login) IsWeb() bool {
 	return strings.HasPrefix(l.given.place, "http://") || strings.HasPrefix(l.given.place, "https://")
 }
 
-// Given holds the credentials that the user gave for one host. The values are comparable: mounts share a login if their values
-// are equal.
+// Given contains the credentials that a user has specified for one host. Mounts share a Login if their values of this type are
+// equal.
 type Given struct {
-	place          string // scheme and host of the remote, in lower case; "" for scp-like addresses and paths
+	place          string // scheme and host of the remote in lower case; "" for an address such as host:path, and for a path
 	user, password string // from the URL of the remote
-	token, file    string // token, or path of a file with a token
+	token, file    string // a token, or the path of a file with a token
 }
 
-// GivenFor returns the credentials in a URL together with a token and a token file.
+// GivenFor returns the credentials in the URL remote, together with a token and a token file.
 func GivenFor(remote, token, file string) Given {
 	g := Given{token: token, file: file}
 	if u, err := url.Parse(remote); err == nil && u.Host != "" {
@@ -44,9 +44,9 @@ func GivenFor(remote, token, file string) Given {
 	return g
 }
 
-// GivenForSession returns the credentials for the session remote of a request; the parameter at is its URL. These are the
-// session token of the request, or, if the request has none and both remotes are on the same host, the token of the mounted
-// remote. The token of the mounted remote is never sent to another host.
+// GivenForSession returns the credentials for the session remote with the URL at. These are the session token of request r, or,
+// if r contains none and both remotes are on the same host, the token of the mounted remote. The token of the mounted remote is
+// never sent to another host.
 func GivenForSession(r control.MountRequest, at string) Given {
 	token, file := string(r.SessionToken), r.SessionTokenFile
 	if token == "" && file == "" && SameHost(at, r.Remote) {
@@ -55,21 +55,21 @@ func GivenForSession(r control.MountRequest, at string) Given {
 	return GivenFor(at, token, file)
 }
 
-// Token returns the token that the user gave, or "" if there is none.
+// Token returns the token that the user has specified, or "" if there is none.
 func (g Given) Token() string { return g.token }
 
-// Secrets returns the token and the password, which may be empty.
+// Secrets returns the token and the password. Either may be "".
 func (g Given) Secrets() []string { return []string{g.token, g.password} }
 
-// stock returns a function that returns the current credentials of g and l. The store passes them to the git program, which it
-// runs for operations that package transport does not support. A password in the URL is used until the token is renewed.
+// stock returns a function that returns the current credentials of g and l. The store passes them to stock git, which it runs for
+// remotes that package transport does not support. A password in the URL is used until the token is replaced.
 func (g Given) stock(l *transport.Login) func() fetch.Credential {
 	return func() fetch.Credential {
 		if _, _, renewed := l.Given(); g.password != "" && renewed == 0 {
 			return fetch.Credential{User: g.user, Secret: g.password}
 		}
 		token, err := l.Token()
-		if err != nil { // a public remote needs no token; for others git reports the error
+		if err != nil { // a public remote needs no token; other remotes make git return an error
 			return fetch.Credential{}
 		}
 		user := g.user
@@ -80,15 +80,14 @@ func (g Given) stock(l *transport.Login) func() fetch.Credential {
 	}
 }
 
-// Login returns the login that a mount holds for the credentials g. If no mount holds one, it returns a new login, which is not
-// held yet.
+// Login returns the login for the credentials g that mounts already use. If no mount uses one, it returns a new login.
 func (r *Remotes) Login(g Given) *Login {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.login(g)
 }
 
-// login implements Login. The caller holds r.mu.
+// login does the same as Login. The caller holds r.mu.
 func (r *Remotes) login(g Given) *Login {
 	for _, logins := range r.held {
 		for _, l := range logins {
@@ -100,8 +99,8 @@ func (r *Remotes) login(g Given) *Login {
 	return &Login{transport.NewLogin(g.token, g.file), g}
 }
 
-// Hold returns the login for the credentials g. Until Drop is called for holder, which identifies a mount, later mounts with the
-// same credentials get the same login.
+// Hold returns the login for the credentials g, and records that holder, a mount, uses it. Until Drop is called for holder,
+// mounts with the same credentials get the same login.
 func (r *Remotes) Hold(holder any, g Given) *Login {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -110,14 +109,14 @@ func (r *Remotes) Hold(holder any, g Given) *Login {
 	return l
 }
 
-// HoldLogin makes holder hold the login l, which the caller already has. It has the same effect as Hold.
+// HoldLogin records that holder uses the login l. It is used instead of Hold if the caller already has the login.
 func (r *Remotes) HoldLogin(holder any, l *Login) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.held[holder] = append(r.held[holder], l)
 }
 
-// Drop releases all logins that holder holds.
+// Drop records that holder uses no logins any more.
 func (r *Remotes) Drop(holder any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -125,7 +124,7 @@ func (r *Remotes) Drop(holder any) {
 }
 
 // Renew replaces the credentials of the login l by a new token or token file. Mounts that are created with the new token later
-// share this login. Renew returns a function that reports whether a holder was using the login at the time of the call.
+// share this login. The function uses reports whether a holder was using the login at the time of the call.
 func (r *Remotes) Renew(l *Login, token, file string) (uses func(holder any) bool) {
 	l.Renew(token, file)
 	r.mu.Lock()
@@ -138,7 +137,7 @@ func (r *Remotes) Renew(l *Login, token, file string) (uses func(holder any) boo
 	return func(holder any) bool { return users[holder] }
 }
 
-// Matches reports whether l was made for the credentials g.
+// Matches reports whether l is the login for the credentials g.
 func (r *Remotes) Matches(l *Login, g Given) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -19,28 +19,29 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// DefaultDeadline is the longest time that a file system call waits for contents, if the mount request sets no limit.
+// DefaultDeadline is the maximum time for which a file-system call waits for contents, if the mount request contains no other
+// time.
 const DefaultDeadline = time.Minute
 
-// retries is how many times a failed request to a remote is repeated.
+// retries is the maximum number of repetitions of a request to a remote that has failed.
 const retries = 3
 
-// Remotes holds the open stores and the logins of all mounts of a daemon. Its methods are safe for concurrent use.
+// Remotes contains the open stores and the logins of all mounts of a daemon. The methods may be called from any goroutine.
 type Remotes struct {
 	state  string // path of the state directory
 	log    *zap.Logger
 	memory *cache.Memory // cache of trees and small contents in memory, of all stores
 	blobs  *cache.Blobs  // cache of contents on disk, of all stores
 
-	readers fetch.Readers   // readers that wait for contents in any store; prefetches hold back for them
-	ahead   transport.Ahead // servers that refuse a command sent ahead of the capabilities
+	readers fetch.Readers   // records when readers of any store last began to wait; prefetches are delayed for them
+	ahead   transport.Ahead // servers that refuse a command which is sent before their capabilities are known
 
-	creating sync.Mutex // held while the command of a request creates a session remote
+	creating sync.Mutex // held while the command of a request is creating a session remote
 
 	// The fields below are guarded by mu.
 	mu     sync.Mutex
 	stores map[storeKey]*sharedStore // open stores
-	held   map[any][]*Login          // logins that the mounts hold, by mount
+	held   map[any][]*Login          // logins that each mount uses
 }
 
 // New returns the remotes of a daemon with the given state directory and caches.
@@ -48,31 +49,31 @@ func New(state string, log *zap.Logger, memory *cache.Memory, blobs *cache.Blobs
 	return &Remotes{state: state, log: log, memory: memory, blobs: blobs, stores: map[storeKey]*sharedStore{}, held: map[any][]*Login{}}
 }
 
-// sharedStore is a store and the number of mounts that use it. The fields Store and err may be read after opened is closed.
+// sharedStore is a store with the number of mounts that use it. Store and err may be read after opened was closed.
 type sharedStore struct {
 	*fetch.Store
 	users  int           // number of mounts that use the store; guarded by Remotes.mu
 	opened chan struct{} // closed when Store or err is set
-	err    error         // why the store could not be opened
-	leave  func()        // releases the lock that keeps other processes from removing the store
+	err    error         // error because of which the store could not be opened
+	leave  func()        // releases the lock that prevents other processes from removing the store
 }
 
-// storeKey identifies an open store. Two mounts share a store if all fields of their keys are equal, so that they need the same
-// options.
+// storeKey identifies an open store. Mounts share a store if all fields of their keys are equal. The fields are those on which
+// the options of the store depend.
 type storeKey struct {
-	dir, remote string        // name of the store's directory; remote as the request names it
+	dir, remote string        // dir: name of the store's directory; remote: the remote as the request names it
 	login       *Login        // shared by mounts with the same credentials
-	env         string        // fingerprint of the environment of the request
-	timeout     time.Duration // of the request; 0: DefaultDeadline
+	env         string        // hash of the environment of the request
+	timeout     time.Duration // deadline in the request; 0 stands for DefaultDeadline
 }
 
-// options returns the options for a connection to a remote of the request req, with the login l.
+// options returns the options for a connection with login l to a remote of the request req.
 func (r *Remotes) options(req control.MountRequest, l *Login) transport.Options {
 	return transport.Options{Login: l.Login, Env: Environment(req), Retries: retries, Log: r.log,
 		Stall: req.Timeout, Patience: deadline(req), Ahead: &r.ahead}
 }
 
-// deadline returns the longest time that a file system call in the mount waits for contents.
+// deadline returns the maximum time for which a file-system call in the mount waits for contents.
 func deadline(req control.MountRequest) time.Duration {
 	if req.Timeout == 0 {
 		return DefaultDeadline
@@ -80,9 +81,9 @@ func deadline(req control.MountRequest) time.Duration {
 	return req.Timeout
 }
 
-// Store returns the store for the mounted remote of a request, whose login is l. If no other mount uses the store, Store opens
-// it; otherwise it waits until the first user has opened it. After use, the caller calls release once. If Store returns an
-// error, release is nil.
+// Store returns the store for the mounted remote of the request req. l is the login of the mount. If no other mount uses the
+// store, Store opens it; otherwise it waits until another call has opened it. The caller must call release once when it no longer
+// uses the store. If Store returns an error, release is nil.
 func (r *Remotes) Store(req control.MountRequest, l *Login) (s *fetch.Store, release func(), err error) {
 	remote, err := transport.Open(req.Remote, r.options(req, l))
 	if err != nil {
@@ -94,7 +95,7 @@ func (r *Remotes) Store(req control.MountRequest, l *Login) (s *fetch.Store, rel
 	dir := statedir.StoreName(remote.URL())
 	key := storeKey{dir, req.Remote, l, Environment(req).Fingerprint(), req.Timeout}
 	r.mu.Lock()
-	// The first user opens the store without holding mu. Other users wait for opened.
+	// The first user opens the store without holding mu. The others wait until opened is closed.
 	shared, ok := r.stores[key]
 	if !ok {
 		shared = &sharedStore{opened: make(chan struct{})}
@@ -121,12 +122,12 @@ func (r *Remotes) Store(req control.MountRequest, l *Login) (s *fetch.Store, rel
 		release()
 		return nil, nil, shared.err
 	}
-	shared.Forgive() // a new mount may request refused objects again
+	shared.Forgive() // objects that were refused may be requested again for a new mount
 	return shared.Store, release, nil
 }
 
-// release removes one user from a store. The last user closes the store without holding r.mu, because closing waits for the
-// disk.
+// release records that one mount less uses the store. The last one closes the store, without holding r.mu, because closing waits
+// for the disk.
 func (r *Remotes) release(key storeKey, shared *sharedStore) {
 	r.mu.Lock()
 	shared.users--
@@ -145,16 +146,16 @@ func (r *Remotes) release(key storeKey, shared *sharedStore) {
 	}
 }
 
-// Session opens the session remote of a request for any session, mounted or not. The result remote is nil if the session has no
-// session remote or the embedded one. The result kind is one of the constants of package control, or "" if the request names a
-// URL. The token of the mounted remote is sent to no other host. The caller closes remote.
+// Session opens the session remote that a request names. remote is nil if the session has no session remote, or if it uses the
+// embedded one. kind is one of the constants of package control, or "" if the request names a URL. The token of the mounted
+// remote is not sent to another host. The caller must close remote.
 func (r *Remotes) Session(req control.MountRequest) (remote *thin.Remote, kind string, err error) {
 	remote, _, kind, err = r.SessionLogin(req)
 	return remote, kind, err
 }
 
-// SessionLogin is like Session, and also returns the login with which the session remote was opened. No mount holds that login
-// yet.
+// SessionLogin does the same as Session, and also returns the login with which it has opened the session remote. No mount uses
+// that login yet.
 func (r *Remotes) SessionLogin(req control.MountRequest) (remote *thin.Remote, l *Login, kind string, err error) {
 	at, kind := SessionURL(req)
 	if at == "" {
@@ -168,11 +169,11 @@ func (r *Remotes) SessionLogin(req control.MountRequest) (remote *thin.Remote, l
 	return thin.New(far, req.Session, r.log), l, kind, nil
 }
 
-// tokenTime is how long TryToken waits for a remote to accept or refuse a token.
+// tokenTime is the maximum time for which TryToken waits for the remote to accept or refuse a token.
 const tokenTime = 15 * time.Second
 
-// TryToken requests HEAD from a remote with a token, or with the token in a file. The parameter at is the URL of the remote,
-// without a password. TryToken returns nil if the remote accepts the token within tokenTime.
+// TryToken sends a request for HEAD to a remote, with a token, or with the token in a file. at is the URL of the remote, without
+// a password. TryToken returns nil if the remote accepts the token within tokenTime.
 func (r *Remotes) TryToken(ctx context.Context, at string, env transport.Environment, token, file string) error {
 	l := transport.NewLogin(token, file)
 	if _, err := l.Token(); err != nil {

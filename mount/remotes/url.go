@@ -8,7 +8,8 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// Environment returns the environment variables that a request sets for connections to its remotes, or nil if it sets none.
+// Environment returns the environment variables that a request sets for connections to its remotes. It returns nil if the request
+// sets none.
 func Environment(r control.MountRequest) transport.Environment {
 	if len(r.Environment) == 0 {
 		return nil
@@ -16,8 +17,8 @@ func Environment(r control.MountRequest) transport.Environment {
 	return transport.Environment(r.Environment)
 }
 
-// SessionURL returns the URL of the session remote of a request, and its kind. The kind is one of the constants of package
-// control, or "" if the request names a URL. The URL is empty if the session has no session remote or the embedded one.
+// SessionURL returns the URL of the session remote of a request, and its kind. kind is one of the constants of package control,
+// or "" if the request names a URL. The URL is "" if the session has no session remote, or if it uses the embedded one.
 func SessionURL(r control.MountRequest) (at, kind string) {
 	switch r.SessionOptions.Remote {
 	case "", control.RemoteEmbedded:
@@ -27,16 +28,16 @@ func SessionURL(r control.MountRequest) (at, kind string) {
 	case control.RemoteOrigin:
 		return r.Remote, control.RemoteOrigin
 	}
-	// Without a session token, a session remote on the host of the mounted remote is opened with the user and password of the
-	// mounted URL.
+	// If the request has no session token, and the session remote is on the host of the mounted remote, the user and password of
+	// the mounted URL are used.
 	if r.SessionToken == "" && r.SessionTokenFile == "" {
 		return LikeUser(r.SessionOptions.Remote, r.Remote), ""
 	}
 	return r.SessionOptions.Remote, ""
 }
 
-// LikeUser returns the URL remote with the user and password of the URL other, if both are on the same host and remote has no
-// user. Otherwise it returns remote unchanged.
+// LikeUser returns the URL remote with the user and password of the URL other, if both are on the same host and remote contains
+// no user. Otherwise it returns remote unchanged.
 func LikeUser(remote, other string) string {
 	u, err := url.Parse(remote)
 	o, otherErr := url.Parse(other)
@@ -47,7 +48,7 @@ func LikeUser(remote, other string) string {
 	return u.String()
 }
 
-// WithoutPassword returns a URL without its password. It keeps the user name.
+// WithoutPassword returns a URL without its password, but with its user name.
 func WithoutPassword(remote string) string {
 	u, err := url.Parse(remote)
 	if err != nil || u.User == nil {
@@ -60,7 +61,7 @@ func WithoutPassword(remote string) string {
 	return u.String()
 }
 
-// WithUser returns a URL with the given user name and without a password. If user is empty, the result has no user name.
+// WithUser returns a URL with the given user name and without a password. If user is "", the result contains no user name.
 func WithUser(remote, user string) string {
 	u, err := url.Parse(remote)
 	if err != nil {
@@ -72,10 +73,10 @@ func WithUser(remote, user string) string {
 	return u.String()
 }
 
-// IsLocal reports whether a remote is on this machine. Callers use it to refuse a local submodule of a remote repository, as git
-// does.
+// IsLocal reports whether a remote is on this machine. It is used to refuse a local submodule in a repository that is not local,
+// as git does.
 func IsLocal(remote string) bool {
-	// A path without a scheme or host is local, as in git-clone(1).
+	// As in git-clone(1), a remote without a scheme and host is a local path.
 	if scheme, _, ok := strings.Cut(remote, "://"); ok {
 		return strings.EqualFold(scheme, "file")
 	}
@@ -91,9 +92,9 @@ func SameHost(a, b string) bool {
 	return errA == nil && errB == nil && ua.Host != "" && ua.Scheme == ub.Scheme && ua.Host == ub.Host
 }
 
-// Readable returns remote if other machines can be expected to reach the repository by the same URL. That is the case for the
-// schemes http, https, ssh and git, and for scp-like addresses. Otherwise it returns "", because a path means another directory
-// on another machine.
+// Readable returns remote if other machines can probably reach the repository by the same URL. This is the case for the schemes
+// http, https, ssh and git, and for addresses such as host:path. Otherwise it returns "", because the same path is another
+// directory on another machine.
 func Readable(remote string) string {
 	if scheme, _, ok := strings.Cut(remote, "://"); ok {
 		switch strings.ToLower(scheme) {
@@ -102,7 +103,8 @@ func Readable(remote string) string {
 		}
 		return ""
 	}
-	host, path, ok := strings.Cut(remote, ":") // scp-like HOST:PATH; a local path has a slash before the colon
+	// The address may have the form HOST:PATH. In a local path, a slash precedes the colon.
+	host, path, ok := strings.Cut(remote, ":")
 	if ok && host != "" && path != "" && !strings.Contains(host, "/") {
 		return remote
 	}

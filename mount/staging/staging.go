@@ -1,4 +1,4 @@
-// Package staging compares the index that a checkpoint records with the tree of a mount, so that the differences can be added to
+// Package staging compares the index that a checkpoint contains with the tree of a mount, so that the differences can be added to
 // git's index.
 package staging
 
@@ -17,8 +17,8 @@ import (
 	"github.com/artifactfs/artifactfs/session/treediff"
 )
 
-// Against returns the differences between the index x and a tree. The function size returns the size of a blob in bytes,
-// and false if the size is not known.
+// Against returns the differences between the index x and a tree. size returns the size of a blob in bytes, and false if the size
+// is not known.
 func Against(ctx context.Context, read treediff.Reader, tree object.ID, x *session.Index, f object.Format,
 	size func(object.ID) (int64, bool)) (*gitdir.Staged, error) {
 	s := &gitdir.Staged{}
@@ -31,7 +31,7 @@ func Against(ctx context.Context, read treediff.Reader, tree object.ID, x *sessi
 			conflicts = append(conflicts, e)
 		}
 	}
-	for path, e := range special { // these entries are listed even if the tree has the same mode and ID, because of their flags
+	for path, e := range special { // because of their flags, these entries are listed even if mode and id are the same as in the tree
 		if !e.IntentToAdd {
 			s.Changes = append(s.Changes, index.Change{Entry: plainEntry(e)})
 			continue
@@ -59,7 +59,7 @@ func Against(ctx context.Context, read treediff.Reader, tree object.ID, x *sessi
 	if err != nil {
 		return nil, fmt.Errorf("compare what was staged: %w", err)
 	}
-	// The index format orders entries by path, then stage.
+	// Entries with the same path are ordered by stage in the index format.
 	slices.SortFunc(conflicts, func(a, b session.IndexEntry) int {
 		if n := strings.Compare(a.Path, b.Path); n != 0 {
 			return n
@@ -67,7 +67,7 @@ func Against(ctx context.Context, read treediff.Reader, tree object.ID, x *sessi
 		return int(a.Stage) - int(b.Stage)
 	})
 	for _, e := range conflicts {
-		// A path with conflicts has no entry of stage 0.
+		// A path with conflicts has no entry with stage 0.
 		s.Changes = slices.DeleteFunc(s.Changes, func(c index.Change) bool { return c.Entry.Path == e.Path })
 		s.Others = append(s.Others, plainEntry(e))
 	}
@@ -75,22 +75,22 @@ func Against(ctx context.Context, read treediff.Reader, tree object.ID, x *sessi
 	return s, nil
 }
 
-// EmptyBlob returns the empty blob. Git's index refers to it for a file that was added with git add -N, and git expects the blob
-// in its object store.
+// EmptyBlob returns the blob without contents. For a file that was added with git add -N, the index refers to this blob, and git
+// expects it in its object store.
 func EmptyBlob(f object.Format) (odb.Outgoing, error) { return session.Outgoing(f, object.Blob, nil) }
 
-// plainEntry converts an index entry of package session to one of package index.
+// plainEntry converts an index entry of package session to an index entry of package index.
 func plainEntry(e session.IndexEntry) index.Entry {
 	return index.Entry{Path: e.Path, Mode: e.Mode, ID: e.ID, Stage: e.Stage, AssumeValid: e.AssumeValid, SkipWorktree: e.SkipWorktree}
 }
 
-// treesOf returns a function that looks up the tree of a directory below root. That function returns false if the directory does
-// not exist or cannot be read. It caches every tree that it has read, and is not safe for concurrent use.
+// treesOf returns a function that returns the tree of a directory below root. It returns false if the directory does not exist or
+// cannot be read. The function caches the trees that it has read, and must not be called concurrently.
 func treesOf(ctx context.Context, read treediff.Reader, root object.ID) func(dir string) (object.ID, bool) {
 	trees := map[string]object.ID{"": root}
 	var find func(dir string) object.ID
 	find = func(dir string) object.ID {
-		// The recursion ends at the root, which is in the map from the start.
+		// The recursion ends at the root, which the map contains from the beginning.
 		if tree, ok := trees[dir]; ok {
 			return tree
 		}
@@ -125,8 +125,8 @@ func parentOf(p string) string {
 	return ""
 }
 
-// EntriesOf returns a function that looks up the entry of a path in the tree root. That function returns the zero entry if the
-// path does not exist in the tree or is a directory.
+// EntriesOf returns a function that returns the entry of a path in the tree root. It returns the zero entry if the path does not
+// exist in the tree or is a directory.
 func EntriesOf(ctx context.Context, read treediff.Reader, root object.ID) func(at string) (object.TreeEntry, error) {
 	tree := treesOf(ctx, read, root)
 	return func(at string) (object.TreeEntry, error) {

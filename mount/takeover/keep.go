@@ -1,6 +1,6 @@
-// Package takeover passes a mount from the process that serves it to the successor of that process. The descriptors of the mount are
-// held by a keeper, which is outside of both processes. A state file has all other information. The process may be
-// killed at any moment: the successor then finds the state either before or after the last update, but nothing in between.
+// Package takeover passes a mount from the process that serves it to the successor of that process. A keeper, which is outside of
+// both processes, holds the open files of the mount. All other information is in a state file. The process may be killed at any
+// moment. The successor finds the state as it was either before or after the last update.
 package takeover
 
 import (
@@ -15,52 +15,54 @@ import (
 	"github.com/artifactfs/artifactfs/internal/keeper"
 )
 
-// Keeper holds open files for the successor of this process. If this process sent a file and died before the keeper received
-// it, the keeper still holds the file.
+// Keeper holds open files for the successor of this process. If this process has sent a file and dies before the keeper receives
+// it, the keeper still receives it.
 type Keeper interface {
-	// Keep makes the keeper hold a copy of f, in place of an earlier file with the same name.
+	// Keep sends a copy of f to the keeper. It replaces an earlier file with the same name.
 	Keep(name string, f *os.File) error
 	// Drop makes the keeper close the file with this name. It returns nil if there is no such file.
 	Drop(name string) error
 }
 
-// part is the role of an open file of a mount. The keeper holds the file under the name KEY.part, where KEY identifies the
-// mount.
+// part is the role of an open file of a mount. The keeper holds the file with the name KEY.part, where KEY identifies the mount.
 type part string
 
 const (
-	partState part = "state" // a stateFile; held from before any part of the mount exists until all parts are removed
+	// partState is the state file. The keeper holds it from before any other part of the mount exists until all other parts have
+	// been removed.
+	partState part = "state"
 
 	// The following parts exist besides the state.
 	PartDevice part = "device" // the FUSE device of the mount
-	// PartLock is the lock of the home. It is held so that no other process can lock the home between two workers.
+	// PartLock is the lock of the mount's home (its directory below the state directory). It is held so that no other process can
+	// lock the home between two workers.
 	PartLock part = "lock"
 	// PartMonitor is the listening socket in the git directory that answers git's fsmonitor queries.
 	PartMonitor part = "fsmonitor"
-	// PartObjects is the listening socket for the promisor remote helper.
+	// PartObjects is the listening socket that supplies git with missing objects (the promisor remote helper).
 	PartObjects part = "promisor"
 	// PartLogins is the listening socket for the credential helper.
 	PartLogins part = "credential"
-	// PartGuests is the listening socket for processes in containers.
+	// PartGuests is the listening socket for requests to the daemon from within the mount, for example from a container.
 	PartGuests part = "guests"
 )
 
-// parts lists all parts, in the order in which Drop drops them.
+// parts contains all parts, in the order in which Drop removes them.
 var parts = []part{PartDevice, PartLock, PartMonitor, PartObjects, PartLogins, PartGuests, partState}
 
-// Handover sends the files and the state to the keeper that the successor of one mount needs. The zero value does nothing.
-// The methods may be called from any goroutine.
+// Handover sends to the keeper the files and the state that the successor needs for one mount. The zero value does nothing. The
+// methods may be called from any goroutine.
 type Handover struct {
 	keeper Keeper
-	key    string     // first part of the names under which the keeper holds the files
-	state  *stateFile // nil: nothing is kept
+	key    string     // first part of the names with which the keeper holds the files
+	state  *stateFile // nil if the mount cannot be taken over
 	// dir is the directory of the mount, for log messages.
 	dir string
 	log *zap.Logger
 }
 
-// Begin returns the Handover of a new mount with state h. If keeper is nil, or after an error, which is logged, Begin returns
-// a Handover that does nothing.
+// Begin returns the Handover of a new mount with state h. If keeper is nil, it returns a Handover that does nothing. It does the
+// same after an error, which it logs.
 func Begin(keeper Keeper, h State, log *zap.Logger) Handover {
 	if keeper == nil {
 		return Handover{}
@@ -77,11 +79,11 @@ func Begin(keeper Keeper, h State, log *zap.Logger) Handover {
 	return k
 }
 
-// Resume returns the Handover of a mount of the predecessor. Resume fails if the predecessor died before any part of the
-// mount existed. It then drops all files of the mount.
+// Resume returns the Handover of a mount that the predecessor has left. It fails if the predecessor died before any other part of
+// the mount existed, and removes all files of the mount from the keeper then.
 func Resume(keeper Keeper, in Inherited, log *zap.Logger) (Handover, error) {
 	state, err := openStateFile(in.files[partState])
-	// The state is kept before any other part of the mount is created, so without a valid state there is nothing to resume.
+	// The state is sent before any other part of the mount is created. Without a valid state, there is nothing to take over.
 	if err != nil {
 		k := Handover{keeper: keeper, key: in.Key, log: log, state: &stateFile{file: in.Take(partState)}}
 		k.Drop()
@@ -92,7 +94,7 @@ func Resume(keeper Keeper, in Inherited, log *zap.Logger) (Handover, error) {
 	return Handover{keeper: keeper, key: in.Key, state: state, dir: state.get().Dir, log: log}, nil
 }
 
-// State returns the state after the last Update, or the zero value if nothing is kept.
+// State returns the state after the last call of Update. It returns the zero value if the mount cannot be taken over.
 func (k *Handover) State() State {
 	if k.state == nil {
 		return State{}
@@ -100,7 +102,8 @@ func (k *Handover) State() State {
 	return k.state.get()
 }
 
-// Keep sends a copy of f to the keeper. It only logs an error; the mount may then end with this process.
+// Keep sends a copy of f to the keeper as part p. It logs an error and does not return it; the mount may then end with this
+// process.
 func (k *Handover) Keep(p part, f *os.File) {
 	if k.state == nil {
 		return
@@ -110,12 +113,13 @@ func (k *Handover) Keep(p part, f *os.File) {
 	}
 }
 
-// KeepAs returns a function that calls Keep with part p and always returns nil.
+// KeepAs returns a function that calls Keep with part p. The function always returns nil.
 func (k *Handover) KeepAs(p part) func(*os.File) error {
 	return func(f *os.File) error { k.Keep(p, f); return nil }
 }
 
-// Update changes the state that a successor finds. change must not block. Update only logs an error.
+// Update calls change to modify the state that a successor finds. change must not block. Update logs errors and does not return
+// them.
 func (k *Handover) Update(change func(h *State)) {
 	if k.state == nil {
 		return
@@ -128,8 +132,8 @@ func (k *Handover) Update(change func(h *State)) {
 // Stale reports whether a process died while it was changing the working tree.
 func (k *Handover) Stale() bool { return k.state != nil && k.state.get().Stale }
 
-// Drop drops all parts, after the mount has ended. It drops the state last: if this process is killed before that, a
-// successor needs the state to interpret the other parts.
+// Drop removes all parts from the keeper, after the mount has ended. It removes the state last: if this process is killed before
+// that, a successor needs the state to understand the other parts.
 func (k *Handover) Drop() {
 	if k.state == nil {
 		return
@@ -143,13 +147,13 @@ func (k *Handover) Drop() {
 	k.state.file.Close()
 }
 
-// Inherited is the set of files that the predecessor has kept for one mount. It must not be used concurrently.
+// Inherited contains the files that the predecessor has sent to the keeper for one mount. It must not be used concurrently.
 type Inherited struct {
-	Key   string // first part of the names of the files; it identifies the mount
+	Key   string // first part of the names of the files, which identifies the mount
 	files map[part]*os.File
 }
 
-// Inherit groups kept files by mount. It leaves out files that do not belong to a mount.
+// Inherit groups the files from the keeper by mount. It leaves out files that do not belong to a mount.
 func Inherit(descriptors []keeper.Descriptor) (list []Inherited) {
 	for _, k := range descriptors {
 		key, name, ok := strings.Cut(k.Name, ".")
@@ -166,7 +170,7 @@ func Inherit(descriptors []keeper.Descriptor) (list []Inherited) {
 	return list
 }
 
-// Take removes a part from the set and returns it, or nil if the set does not have it. The caller must close the file.
+// Take removes part p from the set and returns it. It returns nil if the set does not contain p. The caller must close the file.
 func (in Inherited) Take(p part) *os.File {
 	f := in.files[p]
 	delete(in.files, p)
@@ -181,7 +185,7 @@ func (in Inherited) Close() {
 	clear(in.files)
 }
 
-// State returns the state that the predecessor last wrote. It returns errNoState if that state is invalid.
+// State returns the state that the predecessor wrote last. It returns errNoState if that state is invalid.
 func (in Inherited) State() (State, error) {
 	s, err := openStateFile(in.files[partState])
 	if err != nil {
@@ -190,10 +194,10 @@ func (in Inherited) State() (State, error) {
 	return s.get(), nil
 }
 
-// Has reports whether the set has a part, because it was kept and not taken.
+// Has reports whether the set contains part p.
 func (in Inherited) Has(p part) bool { return in.files[p] != nil }
 
-// File returns a part without taking it, or nil if the set does not have it.
+// File returns part p, which remains in the set. It returns nil if the set does not contain p.
 func (in Inherited) File(p part) *os.File { return in.files[p] }
 
 // Put adds a part to the set, for example one that was taken before.

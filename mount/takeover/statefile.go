@@ -17,16 +17,16 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// Phase is the phase that a mount was in when its process died.
+// Phase is how far a mount had come when its process died.
 type Phase string
 
 const (
-	Preparing Phase = "preparing" // no caller has received a reply, so a successor removes the mount
+	Preparing Phase = "preparing" // no client has received a reply, so a successor removes the mount
 	Served    Phase = "served"    // the mount is in use, so a successor takes it over
 )
 
-// State is the information on a mount that a successor needs, besides the open files and the files in the mount's home. State
-// contains secrets, so it is stored only in memory.
+// State is the information about a mount that a successor needs in addition to the open files and the files in the mount's home.
+// It contains secrets, so it is stored only in memory.
 type State struct {
 	Phase Phase     `json:"phase"`
 	ID    string    `json:"id"`
@@ -35,44 +35,44 @@ type State struct {
 	Made  []string  `json:"made,omitempty"` // directories that were created for the mount, the deepest one last
 
 	Request control.MountRequest `json:"request"`
-	Token   string               `json:"token,omitempty"` // token of Request, which is left out of the JSON form of Request
+	Token   string               `json:"token,omitempty"` // token of Request, because the JSON form of Request leaves it out
 
-	SessionToken string `json:"session_token,omitempty"` // session token of Request, which is also left out
-	Environment  []byte `json:"environment,omitempty"`   // environment of Request, which is also left out
+	SessionToken string `json:"session_token,omitempty"` // session token of Request, which the JSON form leaves out too
+	Environment  []byte `json:"environment,omitempty"`   // environment of Request, which the JSON form leaves out too
 	// ParentDir is the directory of the mount that contains this one, if this one is a submodule; "" for other mounts.
 	ParentDir string             `json:"around,omitempty"`
-	Resumed   bool               `json:"resumed,omitempty"` // whether the session existed before the mount
+	Resumed   bool               `json:"resumed,omitempty"` // the session existed before the mount
 	Notes     []string           `json:"notes,omitempty"`   // notes on paths that could not be redirected
-	Reply     control.MountReply `json:"reply"`             // reply to the request that created the mount
+	Reply     control.MountReply `json:"reply"`             // reply to the request for the mount
 
-	Record statedir.Record `json:"record"` // base of the mount; also set for a mount without a session
-	// Hello is the encoded state of fuse.Device.
+	Record statedir.Record `json:"record"` // base of the mount; set even if the mount has no session
+	// Hello is the encoded state of the FUSE connection (fuse.Device).
 	Hello []byte `json:"hello,omitempty"`
 
-	Checkout *gitdir.Checkout `json:"checkout,omitempty"` // git's configuration; nil if it is larger than MaxCheckout
+	Checkout *gitdir.Checkout `json:"checkout,omitempty"` // git's configuration; nil if it is larger than MaxCheckout bytes
 
-	GitReady bool `json:"git_ready,omitempty"` // whether the git directory is written and git's requests are answered
-	History  bool `json:"history,omitempty"`   // whether the history is complete, or was not requested
-	Hydrated bool `json:"hydrated,omitempty"`  // whether prefetching has ended
-	Filled   bool `json:"filled,omitempty"`    // whether the index has all known sizes
-	// Stale states that files are being changed whose old contents may be in the kernel's cache.
+	GitReady bool `json:"git_ready,omitempty"` // the git directory exists, and git commands can run
+	History  bool `json:"history,omitempty"`   // the history is complete, or was not requested
+	Hydrated bool `json:"hydrated,omitempty"`  // prefetching has ended
+	Filled   bool `json:"filled,omitempty"`    // git's index contains all sizes that are known
+	// Stale is true while files are changed whose old contents may be in the kernel's cache.
 	Stale bool `json:"stale,omitempty"`
-	// Discard states that the mount is being unmounted and its session is being discarded.
+	// Discard is true if the mount is being unmounted and its session is to be discarded.
 	Discard bool `json:"discard,omitempty"`
-	Trash   bool `json:"trash,omitempty"` // with Discard: whether the session is moved to the trash
-	Died    int  `json:"died,omitempty"`  // number of processes in a row that died during a takeover of the mount
+	Trash   bool `json:"trash,omitempty"` // if Discard is true: the session is moved to the trash
+	Died    int  `json:"died,omitempty"`  // number of processes in a row that have died while they took over the mount
 
-	// Keep is the time for which the session is kept after the unmount that is in progress; 0: no such unmount.
+	// Keep is how long the session is kept after the unmount that is in progress; 0 if none is in progress.
 	Keep time.Duration `json:"keep_ns,omitempty"`
 }
 
-// stateFile stores a State in a memory file (memfd_create(2)), whose descriptor a successor inherits. One process writes the
-// file in place and may be killed at any moment. So the file has two slots that are written alternately, each with a number
-// and a checksum. The current state is in the valid slot with the higher number.
+// stateFile stores a State in a memory file (memfd_create(2)), whose descriptor a successor inherits. A process that writes to
+// the file may be killed at any moment. Therefore the file has two slots that are written alternately, each with a number and a
+// checksum. The current state is in the valid slot with the higher number.
 type stateFile struct {
 	file *os.File
 
-	// mu guards number and state. number is that of the slot that was last written.
+	// mu guards number and state. number is the number of the slot that was written last.
 	mu     sync.Mutex
 	number uint64
 	state  State
@@ -82,8 +82,8 @@ const (
 	slotSize   = 4 << 20 // in bytes; pages that were never written use no memory
 	slotHeader = 20      // in bytes: checksum (4), number (8), length (8), in little-endian order
 
-	// MaxCheckout is the maximum size in bytes of the git configuration in a State. A successor reads a larger configuration
-	// from the files again.
+	// MaxCheckout is the maximum size, in bytes, of the git configuration in a State. If it is larger, a successor reads the
+	// configuration files again.
 	MaxCheckout = 1 << 20
 )
 
@@ -129,7 +129,7 @@ func openStateFile(f *os.File) (*stateFile, error) {
 	return s, nil
 }
 
-// readSlot reads the slot at an offset in bytes. It returns false if the checksum does not match.
+// readSlot reads the slot at the offset at, in bytes. ok is false if the checksum does not match.
 func readSlot(f *os.File, at int64) (number uint64, text []byte, ok bool) {
 	head := make([]byte, slotHeader)
 	if _, err := f.ReadAt(head, at); err != nil {
@@ -147,8 +147,8 @@ func readSlot(f *os.File, at int64) (number uint64, text []byte, ok bool) {
 	return slotNumbers.Uint64(head[4:]), text, sum == slotNumbers.Uint32(head)
 }
 
-// update applies change to the state and writes the result to the other slot. The previous state stays valid until that write
-// is complete.
+// update calls change to modify the state, and writes the result to the older slot. The previous state remains valid until that
+// write is complete.
 func (s *stateFile) update(change func(h *State)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -8,30 +8,30 @@ import (
 )
 
 const (
-	turnPause = 100 * time.Millisecond // pause after a mount, in which the next one of a series usually starts
-	turnLimit = time.Second            // longest wait of the mount that has the turn
+	turnPause = 100 * time.Millisecond // pause after the start of a mount, in which the next one of a series is usually started
+	turnLimit = time.Second            // maximum time for which the mount that has the turn waits
 )
 
-// Turns delay the background work of mounts while other mounts are starting. Writing the index of a large tree takes a
-// quarter of a second of processor time, and ten forks in a row would write ten indexes concurrently. With turns, one mount at a
-// time does such work, and it waits until no mount is starting. Work that a caller is waiting for does not need a turn.
+// Turns delays the background work of mounts while other mounts are being started. To write the index of a large tree takes 250
+// ms of processor time, and ten forks in a row would write ten indexes at the same time. With turns, only one mount at a time
+// does such work, after it has waited until no mount is being started. Work for which a client waits does not need a turn.
 type Turns struct {
 	token chan struct{} // holds one value while a mount has its turn
 
 	mu     sync.Mutex
-	making int       // number of mounts that are starting
-	made   time.Time // when the last of them was served or failed
+	making int       // number of mounts that are being started
+	made   time.Time // time at which the last of them was served or has failed
 }
 
-// New returns the turns of the mounts of a process.
+// New returns the Turns of the mounts of one process.
 func New() *Turns { return &Turns{token: make(chan struct{}, 1)} }
 
-// StartMount records that a mount is starting. The caller calls ended when that mount is served or has failed.
+// StartMount records that a mount is being started. The caller must call ended when the mount is served or has failed.
 func (t *Turns) StartMount() (ended func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.making++
-	// sync.OnceFunc allows the caller to call ended twice.
+	// With sync.OnceFunc, a second call of ended has no effect.
 	return sync.OnceFunc(func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
@@ -40,9 +40,9 @@ func (t *Turns) StartMount() (ended func()) {
 	})
 }
 
-// Take waits for a turn and returns the function done, which ends the turn. It returns early, without a turn, if ctx ends, if
-// wanted becomes readable because a caller waits for the work, or if changed becomes readable because the user is changing files
-// in the mount. Both channels may be nil.
+// Take waits for a turn and returns the function done, which ends the turn. It returns early, without a turn, if ctx ends, if a
+// value can be received from wanted (a client waits for the work), or if a value can be received from changed (the user is
+// changing files in the mount). Both channels may be nil.
 func (t *Turns) Take(ctx context.Context, wanted, changed <-chan struct{}) (done func()) {
 	select {
 	case <-wanted:
@@ -58,13 +58,13 @@ func (t *Turns) Take(ctx context.Context, wanted, changed <-chan struct{}) (done
 	case <-ctx.Done():
 		return func() {}
 	}
-	// The turn is held while waiting, so that only one mount at a time waits for others to start.
+	// The turn is held during this wait, so that only one mount at a time waits for the others.
 	t.Calm(ctx, wanted, changed)
 	return sync.OnceFunc(func() { <-t.token })
 }
 
-// Calm waits until no mount is starting, but no longer than turnLimit. It returns early if ctx ends or if one of the two
-// channels becomes readable.
+// Calm waits until no mount is being started, for at most turnLimit. It returns early if ctx ends, or if a value can be received
+// from one of the channels, which may be nil.
 func (t *Turns) Calm(ctx context.Context, wanted, changed <-chan struct{}) {
 	for most := time.Now().Add(turnLimit); ; {
 		rest := min(t.rest(), time.Until(most))
@@ -83,8 +83,8 @@ func (t *Turns) Calm(ctx context.Context, wanted, changed <-chan struct{}) {
 	}
 }
 
-// rest returns how long to wait before checking again for starting mounts. The result is zero or negative if there is no need to
-// wait.
+// rest returns the time after which Calm must check again whether mounts are being started. A result of zero or less means that
+// no wait is needed.
 func (t *Turns) rest() time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package watch reports new files in directories to any number of goroutines. It uses one inotify descriptor, which a successor
-// process inherits.
+// Package watch notifies goroutines of new files in directories. It uses one inotify descriptor, which a successor process
+// inherits.
 package watch
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/mount/takeover"
 )
 
-// Watcher watches directories. All watched directories of a daemon share one inotify descriptor (see inotify(7)).
+// Watcher watches directories for new files. All watched directories of a daemon share one inotify descriptor (see inotify(7)).
 type Watcher struct {
 	keeper takeover.Keeper // nil if the descriptor ends with this process
 	// mu guards file and wakes.
