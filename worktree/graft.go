@@ -27,37 +27,36 @@ import (
 // A graft is atomic for each path, not as a whole. Every path is in the change journal before the first one is changed, so
 // that git sees the true state after an interrupted graft, and repeating the graft completes it.
 
-// Graft is the state that a path is to get.
+// Graft describes the state that one path should get, as an argument of Tree.Graft.
 type Graft struct {
 	Path string // path relative to the root
-	// Mode is the mode of a blob; ModeGitlink, for a submodule, which becomes an empty directory; ModeDir, for an empty
-	// directory; or 0, to remove the path.
+	// Mode is the mode of the blob. It is ModeGitlink for a submodule, for which an empty directory is created; ModeDir for an
+	// empty directory; and 0 if the path is to be removed.
 	Mode object.Mode
-	Perm uint32 // permissions for ModeDir; 0: 0755
+	Perm uint32 // permission bits for ModeDir; 0 stands for 0755
 	ID   object.ID
-	// Over is the state of the path that the caller saw and that may be replaced. In any other state the path is left
-	// unchanged.
+	// Over is the state of the path that the caller has seen, and that may be replaced. If the path is in another state, it is
+	// left unchanged.
 	Over Found
 }
 
 // Found is the state of a path. The zero Found means that the path does not exist.
 type Found struct {
-	Node Node   // 0: the path does not exist
+	Node Node   // zero if the path does not exist
 	Mode uint32 // as in Attr
-	// Blob is the blob that an unchanged file or link of some tree shows, as a checkout to exactly this path would write
-	// it. The zero ID: the file has contents of its own, or shows a blob for another path. Exec reports whether the blob
-	// has the executable mode in its tree.
+	// Blob is the blob of an unchanged file or link, as a checkout to this path would write it. It is zero if the file was
+	// changed, or if the file shows a blob of another path. Exec is true if the blob is executable in its tree.
 	Blob object.ID
 	Exec bool
 
-	ctime, size int64  // ctime in nanoseconds since 1970; size in bytes or overlay.SizeOfBase
-	content     uint64 // number of the contents in the overlay
+	ctime, size int64  // ctime is in nanoseconds since 1970; size is in bytes, or overlay.SizeOfBase
+	content     uint64 // number by which the overlay identifies the contents
 }
 
-// Grafted is the result for one Graft.
+// Grafted is the result of a Graft for one path.
 type Grafted struct {
-	Attr Attr // attributes of the path now; Node 0: it does not exist; the size may be unknown
-	Kept bool // the path was not in the state Graft.Over, and was left unchanged
+	Attr Attr // attributes of the path after the call; Node is 0 if it does not exist; Size is negative if not known
+	Kept bool // the path was not in the state Graft.Over, so it was left unchanged
 }
 
 // Place is a name in a directory.
@@ -66,17 +65,18 @@ type Place struct {
 	Name string
 }
 
-// Stale is the set of names and attributes that a graft changed and that the kernel may have cached.
+// Stale contains the names and the attributes that a graft has changed and that the kernel may have in its caches.
 type Stale struct {
 	Places []Place
-	Nodes  []Node        // nodes whose attributes changed
+	Nodes  []Node        // nodes whose attributes were changed
 	Dirs   map[Node]bool // those of Nodes that are directories
 }
 
-// grafts is the number of paths that are changed in one update. Readers wait during an update.
+// grafts is the maximum number of paths that a graft changes in one update of the overlay. Readers have to wait during an update.
 const grafts = 256
 
-// found returns the state of a name in a directory, whose block is b. path is the full path of the name.
+// found returns the state of a name in the directory dir. b is the block of the directory: the children that it has in the base
+// tree. path is the full path of the name.
 func (m merged) found(dir Node, b inode.Block, name, path string) (f Found) {
 	n, ok := m.entry(dir, b, name)
 	if !ok {
@@ -94,17 +94,17 @@ func (m merged) found(dir Node, b inode.Block, name, path string) (f Found) {
 	return f
 }
 
-// GraftResult is the result of Tree.Graft. After an error it describes the changes made so far.
+// GraftResult is the result of Tree.Graft. If Graft returns an error, it describes the changes that were made before.
 type GraftResult struct {
-	Done []Grafted // one for each Graft
-	// Since contains the changes since the position that was passed to Graft, up to a moment at which all paths of the graft
-	// were recorded and none was changed yet. A query from Since.Token returns a path of the graft only if it was changed in
-	// another way as well.
+	Done []Grafted // one element for each Graft
+	// Since contains the changes since the journal position that was passed to Graft. It ends at a moment at which all paths of
+	// the graft were recorded in the journal and none was changed yet. A later query from Since.Token returns a path of the graft
+	// only if the path was also changed in another way.
 	Since Changes
 	Stale Stale
 }
 
-// graft implements Tree.Graft.
+// graft makes the paths of list show blobs of tree, for Tree.Graft.
 func graft(ctx context.Context, ed *editor, tree object.ID, list []Graft, token string) (r GraftResult, err error) {
 	if ed.sealed {
 		return r, syscall.EROFS
@@ -137,36 +137,39 @@ type grafting struct {
 	editor *editor
 	view   *view
 	base   *basetree.Tree
-	id     object.ID // root tree that contains the blobs
+	id     object.ID // id of the root tree that contains the blobs
 
-	done   []Grafted           // results, by the index of the Graft
-	roots  []graftRoot         // further roots of the tree
-	chosen map[string]Node     // nodes below these roots, for paths at which no node of the base tree can be used
+	done   []Grafted           // results, with the same index as the Graft in the list
+	roots  []graftRoot         // roots in the inode table, besides the base tree, that stand for the same tree
+	chosen map[string]Node     // nodes below these roots for paths that cannot use a node of the base tree, by path
 	dirs   map[string]graftDir // directories of the mount, by path
-	places []Place             // see Stale
-	stale  map[Node]bool       // see Stale
+	places []Place             // names for the result Stale
+	stale  map[Node]bool       // nodes for the result Stale
 
-	listings map[Node]bool // those of stale that are directories
+	listings map[Node]bool // nodes in stale that are directories
 
-	dropped map[Node]int64 // nodes that lost one of several names, and their ctime: nanoseconds since 1970
+	// dropped contains the nodes that have lost one of several names, with their new ctime in nanoseconds since 1970.
+	dropped map[Node]int64
 }
 
-// graftRoot is a further root of the tree, with a cache of the blocks below it by the path of their directory.
+// graftRoot is a further root of the grafted tree in the inode table. blocks caches the children of directories below it, by the
+// path of the directory.
 type graftRoot struct {
 	node   Node
 	blocks map[string]inode.Block
 }
 
-// graftDir is a directory of the mount, with its block.
+// graftDir is a directory of the mount, with the block of its children in the base tree.
 type graftDir struct {
 	node  Node
 	block inode.Block
 }
 
-// run makes the changes in order: removals, then files, then empty directories.
+// run changes all paths: first it removes files, then it creates files and submodules, then empty directories.
 func (g *grafting) run(ctx context.Context, list []Graft) error {
-	var gone, come, dirs []int // indexes of removals, of files and submodules, of directories
-	used := map[string]bool{}  // directories that the graft adds a path to
+	// gone has the indexes of paths to remove, come of files and submodules, dirs of empty directories.
+	var gone, come, dirs []int
+	used := map[string]bool{} // directories in which the graft creates something
 	for i, p := range list {
 		if p.Mode == 0 {
 			gone = append(gone, i)
@@ -207,8 +210,8 @@ func (g *grafting) run(ctx context.Context, list []Graft) error {
 	return nil
 }
 
-// inBatches calls do for the elements of list whose indexes are in which. One update of the overlay contains at most grafts
-// paths.
+// inBatches calls do for those elements of list whose indexes are in which, with at most grafts paths in one update of the
+// overlay.
 func (g *grafting) inBatches(ctx context.Context, list []Graft, which []int, do func(e *edit, p Graft, d graftDir) (Grafted, error)) error {
 	for some := range slices.Chunk(which, grafts) {
 		dirs := make([]graftDir, len(some))
@@ -222,7 +225,7 @@ func (g *grafting) inBatches(ctx context.Context, list []Graft, which []int, do 
 		err := g.editor.updateNoted(func(e *edit) error {
 			for i, at := range some {
 				var err error
-				if dirs[i].node == 0 { // the directory does not exist, so the path to remove does not either
+				if dirs[i].node == 0 { // the directory does not exist, so the path to remove does not exist either
 					continue
 				}
 				if g.done[at], err = do(e, list[at], dirs[i]); err != nil {
@@ -244,13 +247,13 @@ func (g *grafting) inBatches(ctx context.Context, list []Graft, which []int, do 
 	return nil
 }
 
-// changed adds a name to the set that the kernel may have cached.
+// changed records that the name in directory dir was changed, for the result Stale.
 func (g *grafting) changed(dir Node, name string) {
 	g.places = append(g.places, Place{dir, name})
 	g.stale[dir], g.listings[dir] = true, true
 }
 
-// dir returns the directory at a path of the mount. It waits for the tree.
+// dir returns the directory at the path at in the mount. It waits until the trees on the way are fetched.
 func (g *grafting) dir(ctx context.Context, at string) (graftDir, error) {
 	if d, ok := g.dirs[at]; ok {
 		return d, nil
@@ -275,7 +278,7 @@ func (g *grafting) dir(ctx context.Context, at string) (graftDir, error) {
 	return d, nil
 }
 
-// remove removes a path, if it is still in the state Graft.Over.
+// remove removes the path of p if it is still in the state p.Over.
 func (g *grafting) remove(e *edit, p Graft, d graftDir) (Grafted, error) {
 	name := path.Base(p.Path)
 	now := e.found(d.node, d.block, name, p.Path)
@@ -285,20 +288,20 @@ func (g *grafting) remove(e *edit, p Graft, d graftDir) (Grafted, error) {
 	switch {
 	case !g.as(now, p.Over):
 		return g.kept(e, now)
-	case now.Mode&syscall.S_IFMT == syscall.S_IFDIR: // prune removes the directory if it is empty
+	case now.Mode&syscall.S_IFMT == syscall.S_IFDIR: // prune removes the directory later if it is empty
 		return Grafted{}, nil
 	}
 	return Grafted{}, g.takeAway(e, d, name, now.Node)
 }
 
-// kept returns the result for a path that is left unchanged.
+// kept returns the result for a path that was left unchanged.
 func (g *grafting) kept(e *edit, f Found) (Grafted, error) {
 	in, _ := e.merged.inode(f.Node)
 	return Grafted{Attr: g.base.Describe(in), Kept: true}, nil
 }
 
-// as reports whether a path is in the state that the caller saw. The ctime may differ if the graft removed another name of
-// the same file.
+// as reports whether a path is in the state over that the caller has seen. now is the present state. The ctime may differ if this
+// graft has removed another name of the same file.
 func (g *grafting) as(now, over Found) bool {
 	if ctime, ok := g.dropped[now.Node]; ok && ctime == now.ctime {
 		now.ctime = over.ctime
@@ -306,7 +309,7 @@ func (g *grafting) as(now, over Found) bool {
 	return now == over
 }
 
-// takeAway removes the name of a file that is not a directory.
+// takeAway removes a name of a node that is not a directory.
 func (g *grafting) takeAway(e *edit, d graftDir, name string, n Node) error {
 	parent, err := e.directory(d.node)
 	if err != nil {
@@ -325,12 +328,12 @@ func (g *grafting) takeAway(e *edit, d graftDir, name string, n Node) error {
 	return nil
 }
 
-// put makes a path show its blob, or makes the directory of a submodule.
+// put makes the path of p show its blob. For a submodule, it creates an empty directory.
 func (g *grafting) put(e *edit, p Graft, d graftDir) (Grafted, error) {
 	name := path.Base(p.Path)
 	now := e.found(d.node, d.block, name, p.Path)
 	switch {
-	case now.Shows(p.Mode, p.ID): // an earlier graft was interrupted after this path
+	case now.Shows(p.Mode, p.ID): // an earlier graft, which was interrupted, has changed this path already
 		in, _ := e.merged.inode(now.Node)
 		return Grafted{Attr: g.base.Describe(in)}, nil
 	case p.Mode == object.ModeGitlink && now.Mode&syscall.S_IFMT == syscall.S_IFDIR:
@@ -370,7 +373,8 @@ func (g *grafting) put(e *edit, p Graft, d graftDir) (Grafted, error) {
 	return Grafted{Attr: g.base.Describe(in)}, nil
 }
 
-// Shows reports whether a path shows an unchanged blob, with the type and mode that a checkout would set.
+// Shows reports whether the path shows the blob id unchanged, with the type and the executable bit that a checkout sets for mode
+// m.
 func (f Found) Shows(m object.Mode, id object.ID) bool {
 	k, _ := inode.KindOf(m)
 	if f.Blob.IsZero() || f.Blob != id || f.Mode&syscall.S_IFMT != k.StatMode()&syscall.S_IFMT {
@@ -379,7 +383,7 @@ func (f Found) Shows(m object.Mode, id object.ID) bool {
 	return k == inode.KindSymlink || f.Exec == (k == inode.KindExec) && f.Exec == (f.Mode&0o100 != 0)
 }
 
-// graftInode stores an inode, in place of anything that this update has set for its node.
+// graftInode stores an inode at the end of the update. It replaces an inode of the same node that this update has modified.
 func (e *edit) graftInode(in overlay.Inode) {
 	for _, other := range e.inodes {
 		if other.now.Node == in.Node {
@@ -390,7 +394,7 @@ func (e *edit) graftInode(in overlay.Inode) {
 	e.inodes = append(e.inodes, &edited{now: in})
 }
 
-// parentOf returns the path of the directory that contains a path; "" for the root and for names in it.
+// parentOf returns the path of the directory that contains the path at. The path of the root is "".
 func parentOf(at string) string {
 	if i := strings.LastIndexByte(at, '/'); i >= 0 {
 		return at[:i]

@@ -13,12 +13,12 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/inode"
 )
 
-// errTaken is returned if the node that was chosen for a path has since become the node of another name in the mount.
+// errTaken means that the node that prepare has chosen for a path has since been used for another name in the mount.
 var errTaken = errors.New("its node is in use")
 
-// prepare ensures that a node exists for the blob of a path: the node of the base tree if the base tree has the same blob at
-// that path, otherwise a node below a further root. A node that is in use, for example because its file was renamed, cannot be
-// chosen; if all existing nodes are in use, prepare adds one more root of the same tree.
+// prepare makes sure that there is a node for the blob of p: the node of the base tree if that has the same blob at the same
+// path, otherwise a node below a further root of the inode table. A node that is in use, for example because its file was
+// renamed, cannot be used for p. If all existing nodes are in use, prepare adds another root for the same tree.
 func (g *grafting) prepare(ctx context.Context, p Graft) error {
 	if p.Mode == object.ModeGitlink {
 		return nil
@@ -56,13 +56,14 @@ func (g *grafting) prepare(ctx context.Context, p Graft) error {
 		}
 		var now Found
 		g.view.look(func(m merged) { now = m.found(d.node, d.block, path.Base(p.Path), p.Path) })
-		if now.Node == n && now.Shows(p.Mode, p.ID) { // the path shows the blob already
+		if now.Node == n && now.Shows(p.Mode, p.ID) { // the path shows the blob already, so no node is needed
 			return nil
 		}
 	}
 }
 
-// block returns the block of the directory whose path below the root r is at. It waits for the trees on that path.
+// block returns the block of children of the directory at the path at, which is relative to the root r. It waits until the trees
+// on the way are fetched.
 func (r graftRoot) block(ctx context.Context, v *view, at string) (inode.Block, error) {
 	if b, ok := r.blocks[at]; ok {
 		return b, nil
@@ -85,7 +86,7 @@ func (r graftRoot) block(ctx context.Context, v *view, at string) (inode.Block, 
 	return b, err
 }
 
-// choose returns the node for the blob of a path, and false if the node has been used since prepare.
+// choose returns the node for the blob of p. It returns false if the node was used for another name since prepare was called.
 func (g *grafting) choose(e *edit, p Graft, d graftDir) (Node, bool) {
 	if n, ok := g.base.Table.Search(d.block, path.Base(p.Path)); ok && g.shows(n, p) && e.unused(n) {
 		return n, true
@@ -94,14 +95,14 @@ func (g *grafting) choose(e *edit, p Graft, d graftDir) (Node, bool) {
 	return n, ok && e.unused(n)
 }
 
-// shows reports whether a node has the path, kind and blob that p needs.
+// shows reports whether a node has the path, the type and the blob of p in its tree.
 func (g *grafting) shows(n Node, p Graft) bool {
 	r := g.base.Table.At(n)
 	k, _ := inode.KindOf(p.Mode)
 	return r.Kind() == k && r.ObjectID() == p.ID && g.base.Table.Path(n) == p.Path
 }
 
-// unused reports the same as free, but takes the changes of this update into account.
+// unused does the same as free, but includes the changes that this update has made so far.
 func (e *edit) unused(n Node) bool {
 	for _, in := range e.inodes {
 		if in.now.Node == n {
@@ -111,8 +112,8 @@ func (e *edit) unused(n Node) bool {
 	return e.free(n)
 }
 
-// free reports whether a node of some tree has no name in the mount and is unchanged: the overlay has no inode for it, or
-// keeps the inode only until the kernel's last reference is gone.
+// free reports whether a node of a git tree has no name in the mount and was not changed. This is so if the overlay has no inode
+// for the node, or keeps the inode only because the kernel still refers to it.
 func (m merged) free(n Node) bool {
 	if in, ok := m.Inode(n); ok {
 		return m.pristine(in)
@@ -126,13 +127,13 @@ func (m merged) free(n Node) bool {
 	return p == overlay.Hidden || p == overlay.Present && at != n
 }
 
-// pristine reports whether an inode has no name and no contents or extended attributes of its own.
+// pristine reports whether an inode has no name, and neither contents nor extended attributes that differ from its tree.
 func (m merged) pristine(in overlay.Inode) bool {
 	return in.Nlink == 0 && (isDir(&in) || in.Size == overlay.SizeOfBase) && len(m.Xattrs(in.Node)) == 0
 }
 
-// younger counts the base files at their original path that differ from the base tree only in their times. A graft that
-// restores the blob of a file leaves the file in that state.
+// younger counts the files of the base tree, at their original paths, that differ from the base tree only in their times. A graft
+// that restores the blob of a file leaves the file in this state.
 func (m merged) younger() (n int64) {
 	m.EachInode(func(in overlay.Inode) bool {
 		r, ok := m.base.Table.Record(in.Node)
@@ -151,7 +152,7 @@ func (m merged) younger() (n int64) {
 	return n
 }
 
-// makeDirs creates the directory at a path, and the directories above it, unless they exist.
+// makeDirs creates the directory at the path at, and the directories above it, unless they exist.
 func (g *grafting) makeDirs(ctx context.Context, at string) error {
 	_, err := g.dir(ctx, at)
 	if !errors.Is(err, ErrNotExist) {
@@ -185,7 +186,7 @@ func (g *grafting) makeDirs(ctx context.Context, at string) error {
 		dir := overlay.Inode{Mode: inode.KindDir.StatMode(), Nlink: 2}
 		if has && e.unused(old) {
 			dir = g.base.Inode(old, g.base.Table.At(old))
-			e.hideAll(old, b) // the graft adds the names that are to exist, one by one
+			e.hideAll(old, b) // the graft then adds the names that should exist, one after the other
 		} else {
 			if dir.Node, err = e.tx.NewNode(); err != nil {
 				return err
@@ -209,10 +210,10 @@ func (g *grafting) makeDirs(ctx context.Context, at string) error {
 	return nil
 }
 
-// putDir makes an empty directory at a path, unless a directory exists there, and sets its permissions.
+// putDir creates an empty directory at the path of p, unless a directory exists there, and sets its permissions.
 func (g *grafting) putDir(ctx context.Context, p Graft, done *Grafted) error {
 	err := g.makeDirs(ctx, p.Path)
-	if errors.Is(err, ErrNotDir) { // a file was created there meanwhile
+	if errors.Is(err, ErrNotDir) { // a file was created at the path in the meantime
 		done.Kept = true
 		return nil
 	}
@@ -235,15 +236,15 @@ func (g *grafting) putDir(ctx context.Context, p Graft, done *Grafted) error {
 	return err
 }
 
-// hideAll hides all names that the base tree has in a directory.
+// hideAll hides all names that the directory dir has in the base tree. b is the block of these names.
 func (e *edit) hideAll(dir Node, b inode.Block) {
 	for n := b.First; n < b.First+Node(b.Count); n++ {
 		e.tx.Hide(dir, e.base.Table.Name(e.base.Table.At(n)))
 	}
 }
 
-// prune removes the directories that became empty by a removal, and the directories of removed submodules, unless the graft
-// adds a path to them. A directory that is not empty stays.
+// prune removes directories that are empty after files were removed from them, and directories of removed submodules. It keeps
+// directories that are not empty, and those in which the graft creates something.
 func (g *grafting) prune(ctx context.Context, list []Graft, gone []int, used map[string]bool) error {
 	var dirs []string
 	for _, i := range gone {
@@ -255,7 +256,7 @@ func (g *grafting) prune(ctx context.Context, list []Graft, gone []int, used map
 	}
 	slices.Sort(dirs)
 	dirs = slices.Compact(dirs)
-	for i := len(dirs) - 1; i >= 0; i-- { // subdirectories sort behind their parent, and are removed first
+	for i := len(dirs) - 1; i >= 0; i-- { // a subdirectory follows its parent in the sorted list and is removed before it
 		for at := dirs[i]; at != "" && !used[at]; at = parentOf(at) {
 			done, err := g.removeDir(ctx, at)
 			if err != nil {
@@ -269,7 +270,7 @@ func (g *grafting) prune(ctx context.Context, list []Graft, gone []int, used map
 	return nil
 }
 
-// removeDir removes a directory if it is empty, and reports whether no directory exists at the path now.
+// removeDir removes the directory at the path at if it is empty. It returns true if no directory exists there now.
 func (g *grafting) removeDir(ctx context.Context, at string) (bool, error) {
 	name := path.Base(at)
 	parent, err := g.dir(ctx, parentOf(at))

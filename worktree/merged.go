@@ -8,7 +8,7 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/inode"
 )
 
-// upper is the set of read operations on an overlay that merged needs. overlay.Reader implements it.
+// upper is the interface through which merged reads an overlay. overlay.Reader implements it.
 type upper interface {
 	Inode(n Node) (overlay.Inode, bool)
 	Entry(dir Node, name string) (Node, overlay.Presence)
@@ -22,14 +22,15 @@ type upper interface {
 	EachInode(emit func(overlay.Inode) bool)
 }
 
-// merged is the working tree at one moment: the overlay above the base tree. It is valid only within the view or update
-// that passed it.
+// merged is the working tree at one moment: the overlay, and the base tree for everything that the overlay does not store. It may
+// be used only until the function returns that has received it, because it needs the overlay's lock.
 type merged struct {
 	upper
 	base *basetree.Tree
 }
 
-// inode returns the inode of a node as the overlay stores it, or as the overlay would store it if the node were promoted.
+// inode returns the inode of a node from the overlay. If the overlay has none, it returns the inode that the node has in the base
+// tree.
 func (m merged) inode(n Node) (overlay.Inode, bool) {
 	if in, ok := m.Inode(n); ok {
 		return in, true
@@ -41,7 +42,8 @@ func (m merged) inode(n Node) (overlay.Inode, bool) {
 	return m.base.Inode(n, r), true
 }
 
-// entry looks up a name in a directory whose block is b.
+// entry returns the node with the given name in a directory. b is the block of the directory: the children that it has in the
+// base tree.
 func (m merged) entry(dir Node, b inode.Block, name string) (Node, bool) {
 	switch n, p := m.Entry(dir, name); p {
 	case overlay.Present:
@@ -52,14 +54,15 @@ func (m merged) entry(dir Node, b inode.Block, name string) (Node, bool) {
 	return m.base.Table.Search(b, name)
 }
 
-// empty reports whether a directory, whose block is b, has no entries. Only names of the block can be hidden, so a
-// directory without present entries is empty if the number of hidden names is that of the block.
+// empty reports whether a directory has no entries. b is the block of the directory: the children that it has in the base tree.
+// The overlay can hide only these names, so the directory is empty if the overlay has added no entry and hides as many names as b
+// has.
 func (m merged) empty(dir Node, b inode.Block) bool {
 	present, hidden := m.Entries(dir)
 	return present == 0 && hidden == b.Count
 }
 
-// within reports whether a directory is n or below n.
+// within reports whether the directory dir is n, or is below n.
 func (m merged) within(dir, n Node) bool {
 	for range maxDepth {
 		if dir == n {
@@ -74,14 +77,14 @@ func (m merged) within(dir, n Node) bool {
 		}
 		dir = in.Parent
 	}
-	return true // the overlay is damaged and has a cycle, which no rename may extend
+	return true // the directories form a cycle, which only a damaged overlay has; true prevents renames that would extend it
 }
 
-// maxDepth bounds the number of steps of a walk to the root. Only a damaged overlay has a longer path.
+// maxDepth is the maximum number of steps on the way to the root. Only a damaged overlay contains a longer path.
 const maxDepth = 1 << 20
 
-// path returns the present path of a node, relative to the root. For a file with several names it returns one of its paths, or
-// false if the directory of a name is not known.
+// path returns the present path of a node, relative to the root. For a file with several names, it returns one of its paths. It
+// returns false if the node has no name, or if the directory of its name is not known.
 func (m merged) path(n Node) (string, bool) {
 	var names []string
 	for range maxDepth {
@@ -89,7 +92,7 @@ func (m merged) path(n Node) (string, bool) {
 			break
 		}
 		in, ok := m.inode(n)
-		if !ok || in.Parent == n { // the root of another tree, which has no path in the mount
+		if !ok || in.Parent == n { // the root of another tree has no path in the mount
 			return "", false
 		}
 		name, ok := m.name(n, in.Parent)
@@ -108,8 +111,8 @@ func (m merged) path(n Node) (string, bool) {
 	return b.String(), n == Root
 }
 
-// name returns the name of a node in a directory. Inodes do not contain names. Unless a base node still has its original name,
-// all entries that the overlay has for the directory are searched.
+// name returns the name of a node in the directory dir. Inodes do not contain names. Therefore it searches all entries that the
+// overlay has for the directory, unless a node of the base tree still has its original name.
 func (m merged) name(n, dir Node) (name string, ok bool) {
 	if r, base := m.base.Table.Record(n); base {
 		name = m.base.Table.Name(r)
@@ -128,7 +131,7 @@ func (m merged) name(n, dir Node) (name string, ok bool) {
 	return name, ok
 }
 
-// nothing is the overlay of a Tree without one.
+// nothing implements upper for a Tree without an overlay: it is always empty.
 type nothing struct{}
 
 func (nothing) Inode(Node) (overlay.Inode, bool)            { return overlay.Inode{}, false }

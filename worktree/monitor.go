@@ -9,34 +9,35 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/journal"
 )
 
-// Changes is the set of paths that may have changed since a journal position.
+// Changes lists the paths that may have changed since a journal position.
 type Changes struct {
-	// Token is the journal position to pass to the next call.
+	// Token is the journal position to pass to the next call of Monitor.Changes.
 	Token string
-	// All reports that every path may have changed: the position is of another epoch, or too old.
+	// All is true if every path may have changed, because the journal position is too old or belongs to another epoch of the
+	// journal.
 	All bool
-	// Paths are relative to the root, in the form that git expects from a file system monitor: a path that ends in a slash
-	// stands for everything below it, any other for itself and the listing of its directory. Git's untracked cache takes a
-	// path with a slash for the name of the directory only; therefore "DIR/*" is added for each directory that exists
-	// below.
+	// Paths are relative to the root, in the form that git expects from a file system monitor. A path that ends in a slash stands
+	// for everything below it. Any other path stands for the file and the listing of its directory. Git's untracked cache takes a
+	// path with a slash only for the name of the directory, so Paths also contains "DIR/*" for each directory that exists below
+	// such a path.
 	Paths []string
-	// Open are those of the changed files that programs may still be writing to in the kernel's cache. Before a program looks
-	// at the paths, the kernel must drop its cached attributes of these files (fuse.Server.Refresh). The first write after the
-	// next stat then calls Written again. A write before that stat is visible in it, because the kernel itself keeps size and
-	// mtime of a file that it has cached.
+	// Open contains those of the changed files to which programs may still be writing in the kernel's cache. Before the caller
+	// reads the paths, it must make the kernel drop its cached attributes of these files (fuse.Server.Refresh). After that, the
+	// first write after the next stat(2) causes another call of Written. A write before that stat is visible in its result,
+	// because the kernel keeps the size and mtime of a file that it has cached.
 	Open []Node
 }
 
-// Monitor reports changes of the working tree: to git's file system monitor, and to the session agent, which makes checkpoints.
-// Package fuse calls Written and Refreshed for the files that the kernel caches. The recorder guards the state.
+// Monitor reports changes of the working tree to git's file system monitor, and to the session agent, which creates checkpoints.
+// Package fuse calls Written and Refreshed for files that the kernel caches. The recorder guards the state.
 type Monitor struct {
 	gate    *gate
 	changes *recorder
 }
 
-// Changes returns the paths whose contents, type, mode, mtime or name may have changed since a journal position. Changes of
-// owners, access times and extended attributes are not recorded. A write through a shared mapping is reported when the kernel
-// writes it back: after msync(2), close(2), or half a minute.
+// Changes returns the paths whose contents, type, mode, mtime or name may have changed since the journal position token. Changes
+// of owners, access times and extended attributes are not recorded. A write through a shared memory mapping is reported when the
+// kernel writes it back, which is after msync(2), after close(2), or after about 30 seconds.
 func (mon *Monitor) Changes(token string) (Changes, error) {
 	if !mon.gate.enter() {
 		return Changes{}, ErrClosed
@@ -45,10 +46,11 @@ func (mon *Monitor) Changes(token string) (Changes, error) {
 	return mon.changes.changed(token), nil
 }
 
-// StartToken returns the journal position at which nothing differed from the base tree.
+// StartToken returns the journal position at which the working tree was equal to the base tree.
 func (mon *Monitor) StartToken() string { return mon.changes.journal.Start() }
 
-// withDirs adds "DIR/*" for each directory below the paths that end in a slash, so that git's untracked cache drops its entry.
+// withDirs appends to paths the pattern "DIR/*" for each directory below a path that ends in a slash. The pattern makes git's
+// untracked cache drop its entry for the directory.
 func (m merged) withDirs(paths []string) []string {
 	for _, path := range paths[:len(paths):len(paths)] {
 		dir, ok := strings.CutSuffix(path, "/")
@@ -62,7 +64,8 @@ func (m merged) withDirs(paths []string) []string {
 	return paths
 }
 
-// known returns the directory at a path. It does not wait for trees, and returns false if one on the path was not read yet.
+// known returns the directory at path. It does not wait for trees: it returns false if the tree of a directory on the way was not
+// read yet.
 func (m merged) known(path string) (Node, bool) {
 	n := Root
 	for name := range strings.SplitSeq(path, "/") {
@@ -76,7 +79,7 @@ func (m merged) known(path string) (Node, bool) {
 	return n, ok && isDir(&in)
 }
 
-// knownBlock returns the block of a directory if it was read.
+// knownBlock returns the children that a directory has in the base tree, and false if they were not read yet.
 func (m merged) knownBlock(dir Node) (inode.Block, bool) {
 	r, ok := m.base.Table.Record(dir)
 	if !ok || r.Kind() != inode.KindDir {
@@ -85,7 +88,7 @@ func (m merged) knownBlock(dir Node) (inode.Block, bool) {
 	return r.Block()
 }
 
-// addDirs appends "DIR/*" for the directory at path and for each directory below it that was read.
+// addDirs appends "DIR/*" to the slice to, for the directory dir at path and for each directory below it that was read.
 func (m merged) addDirs(dir Node, path string, to []string) []string {
 	to = append(to, path+"/*")
 	b, _ := m.knownBlock(dir)
@@ -106,39 +109,39 @@ func (m merged) addDirs(dir Node, path string, to []string) []string {
 	return to
 }
 
-// Written records that a program begins to write to a file in the kernel's cache.
+// Written records that a program begins to write to a file in the kernel's page cache. Package fuse calls it.
 func (mon *Monitor) Written(n Node) {
 	if mon.changes.journal == nil || !mon.gate.enter() {
 		return
 	}
 	defer mon.gate.leave()
 	mon.changes.journal.MakeRoom()
-	mon.changes.writing.Add(n) // before the record, so that a query between the two steps finds the file
+	mon.changes.writing.Add(n) // the file is added before its path is recorded, so that a query between the two steps finds the file
 	var f journal.Flight
 	mon.changes.note(&f, n)
 	mon.changes.journal.Land(&f)
 	mon.changes.notice()
 }
 
-// OnRecord reports whether the next result of Changes will contain the node anyway. It checks only the node's own record,
-// which is cheap. It may return false although the record of a directory covers the node.
+// OnRecord reports whether the node will certainly be in the next result of Changes. It checks only the journal record for the
+// node itself, which is fast. It may return false although a record for a directory includes the node.
 func (mon *Monitor) OnRecord(n Node) bool {
 	var f journal.Flight
 	defer mon.changes.journal.Land(&f)
 	return mon.changes.journal.Covers(&f, uint64(n))
 }
 
-// Refreshed records that the kernel has dropped the attributes of nodes that Changes returned as Open. Files without a
-// recent Written leave the set.
+// Refreshed records that the kernel has dropped its cached attributes of the given nodes, which Changes has returned in Open.
+// Files to which no program has written recently are removed from the set of open files.
 func (mon *Monitor) Refreshed(nodes []Node) {
 	mon.changes.writing.Settle(nodes)
 }
 
-// Noticed returns a channel that receives a value when names, attributes or contents change, and holds at most one. Freeze
-// empties the channel at the moment that it captures, unless DryRun is set.
+// Noticed returns a channel that receives a value when names, attributes or contents change. It holds at most one value. Freeze
+// removes the value at the moment of the freeze, unless FreezeOptions.DryRun is set.
 func (mon *Monitor) Noticed() <-chan struct{} { return mon.changes.noticed }
 
-// LastChange returns the time of the last change; the zero time if there was none since Open.
+// LastChange returns the time of the last change. It returns the zero time if nothing has changed since Open.
 func (mon *Monitor) LastChange() time.Time {
 	if at := mon.changes.lastChange.Load(); at != 0 {
 		return time.Unix(0, at)
@@ -146,7 +149,7 @@ func (mon *Monitor) LastChange() time.Time {
 	return time.Time{}
 }
 
-// Writers returns the files to which programs may be writing in the kernel's cache, so that the Tree is not called.
+// Writers returns the files to which programs may be writing in the kernel's page cache, without a request to the file system.
 func (mon *Monitor) Writers() []Node {
 	if mon.changes.journal == nil {
 		return nil

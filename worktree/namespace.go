@@ -11,14 +11,15 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/inode"
 )
 
-// Cred is the credentials of the process that a request is made for: the owner and group of files that it creates, and its
-// umask, which applies unless the directory has a default access control list.
+// Cred contains the credentials of the process that has sent a request: the owner and the group of files that it creates, and its
+// umask. The umask is not applied in a directory that has a default access control list.
 type Cred struct{ UID, GID, Umask uint32 }
 
-// maxLinks is the maximum number of names of a file, as on ext4.
+// maxLinks is the maximum number of names of a file, the same as on ext4.
 const maxLinks = 65000
 
-// create implements Tree.create.
+// create creates a node from in. If in.Nlink is not 0, the node gets the given name in the directory dir. target is the target of
+// a symbolic link.
 func (ed *editor) create(ctx context.Context, dir Node, name string, in overlay.Inode, target string, umask uint32) (Attr, error) {
 	if made, done := ed.isDone(ctx); done {
 		return ed.view.attrOf(made)
@@ -63,8 +64,8 @@ func (ed *editor) create(ctx context.Context, dir Node, name string, in overlay.
 	return ed.base.Describe(in), nil
 }
 
-// inherit sets the group of a new node to that of a set-group-ID directory, and the bit itself on a new directory, as
-// inode_init_owner in fs/inode.c of Linux does.
+// inherit gives a new node the group of its directory, parent, if the directory has the set-group-ID bit. A new directory gets
+// this bit too. This is the same as in inode_init_owner in fs/inode.c of Linux.
 func inherit(in, parent *overlay.Inode) {
 	if parent.Mode&syscall.S_ISGID == 0 {
 		return
@@ -75,7 +76,7 @@ func inherit(in, parent *overlay.Inode) {
 	}
 }
 
-// subdirs returns the number by which a node increases the link count of its directory: 1 for a directory, otherwise 0.
+// subdirs returns by how much a node increases the link count of its directory: 1 if the node is a directory, otherwise 0.
 func subdirs(in *overlay.Inode) int {
 	if isDir(in) {
 		return 1
@@ -83,7 +84,8 @@ func subdirs(in *overlay.Inode) int {
 	return 0
 }
 
-// place checks that a name is valid for a new entry of a directory, and returns the directory's block.
+// place returns an error if name is not valid for a new entry. Otherwise it returns the children that the directory dir has in
+// the base tree.
 func (ed *editor) place(ctx context.Context, dir Node, name string) (inode.Block, error) {
 	if len(name) > object.MaxNameLen {
 		return inode.Block{}, syscall.ENAMETOOLONG
@@ -94,7 +96,7 @@ func (ed *editor) place(ctx context.Context, dir Node, name string) (inode.Block
 	return ed.view.children(ctx, dir)
 }
 
-// link implements Tree.Link.
+// link gives node n another name in the directory dir, for Tree.Link.
 func (ed *editor) link(ctx context.Context, n, dir Node, name string) (Attr, error) {
 	if made, done := ed.isDone(ctx); done {
 		return ed.view.attrOf(made)
@@ -132,7 +134,7 @@ func (ed *editor) link(ctx context.Context, n, dir Node, name string) (Attr, err
 	return a, err
 }
 
-// unlink implements Tree.Unlink.
+// unlink removes a name of a node that is not a directory, for Tree.Unlink.
 func (ed *editor) unlink(ctx context.Context, dir Node, name string) error {
 	if _, done := ed.isDone(ctx); done {
 		return nil
@@ -172,7 +174,7 @@ func (ed *editor) unlink(ctx context.Context, dir Node, name string) error {
 	return err
 }
 
-// rmdir implements Tree.Rmdir.
+// rmdir removes an empty directory, for Tree.Rmdir.
 func (ed *editor) rmdir(ctx context.Context, dir Node, name string) error {
 	if _, done := ed.isDone(ctx); done {
 		return nil
@@ -211,18 +213,18 @@ func (ed *editor) rmdir(ctx context.Context, dir Node, name string) error {
 	})
 }
 
-// victim is the node that a change removes.
+// victim is a node that a change is about to remove or replace.
 type victim struct {
-	node  Node        // 0: the name does not exist
-	block inode.Block // set for a directory
+	node  Node        // zero if the name does not exist
+	block inode.Block // if node is a directory: the children that it has in the base tree
 }
 
-// errReplaced is returned by a change if the name of the victim has since been given to another node or removed.
+// errReplaced means that the name of the victim was removed, or given to another node, after the victim was looked up.
 var errReplaced = errors.New("another node has the name now")
 
-// replacing calls f with the node behind a name, which f is to remove, and calls it again while f returns errReplaced. The
-// block of a directory must be read before the change: only then is it known whether a base directory is empty, and no
-// change may wait for a tree.
+// replacing looks up the node with the given name and calls f, which removes or replaces the node. It repeats this while f
+// returns errReplaced. If the node is a directory, its children in the base tree must be read before the change: they show
+// whether the directory is empty, and a change must not wait until a tree is fetched.
 func (ed *editor) replacing(ctx context.Context, dir Node, b inode.Block, name string, f func(v victim) error) error {
 	for {
 		var v victim

@@ -7,19 +7,19 @@ import (
 	"github.com/artifactfs/artifactfs/overlay"
 )
 
-// Overlay reports how the working tree differs from the base tree, and the state of the overlay that stores the differences. The
-// daemon calls it for the status of a mount and before a session ends. Its fields are constant after Open.
+// Overlay reports how the working tree differs from the base tree, and the state of the overlay, which stores the differences.
+// The daemon calls it for the status of a mount, and before a session ends. The fields do not change after Open.
 type Overlay struct {
 	gate     *gate
 	view     *view
-	dir      string           // directory of the overlay; "": none
-	recovery overlay.Recovery // what Open found
+	dir      string           // directory of the overlay; "" if there is none
+	recovery overlay.Recovery // state in which Open has found the overlay
 }
 
 // Recovery returns the state in which Open found the overlay, and the repairs that Open made.
 func (o *Overlay) Recovery() overlay.Recovery { return o.recovery }
 
-// Changed returns how many paths differ from the base tree. A path that differs only in its times does not count.
+// Changed returns the number of paths that differ from the base tree. A path is not counted if only its times differ.
 func (o *Overlay) Changed() int64 {
 	if o.view.layer == nil || !o.gate.enter() {
 		return 0
@@ -30,7 +30,7 @@ func (o *Overlay) Changed() int64 {
 	return max(0, changed)
 }
 
-// Stats returns the size of the overlay.
+// Stats returns the size of the overlay. It returns the zero value if there is no overlay.
 func (o *Overlay) Stats() overlay.Stats {
 	if o.view.layer == nil || !o.gate.enter() {
 		return overlay.Stats{}
@@ -39,8 +39,8 @@ func (o *Overlay) Stats() overlay.Stats {
 	return o.view.layer.Stats()
 }
 
-// Added returns the paths of files and links, relative to the root, at which the base tree has no file or a different one. The
-// path of a base directory that was moved ends in a slash, and the paths below it are not listed.
+// Added returns the paths of files and links at which the base tree has no file or another file. The paths are relative to the
+// root. The path of a base directory that was moved ends in a slash, and paths below it are not listed.
 func (o *Overlay) Added() (paths []string) {
 	if !o.gate.enter() {
 		return nil
@@ -55,7 +55,7 @@ func (o *Overlay) Added() (paths []string) {
 		for _, dir := range dirs {
 			at, ok := m.path(dir)
 			if !ok {
-				continue // the directory was removed and is still open
+				continue // the directory was removed, but a program still has it open
 			}
 			m.ReadDir(dir, 0, func(_ uint64, name string, n Node, p overlay.Presence) bool {
 				in, ok := m.inode(n)

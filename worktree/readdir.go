@@ -8,14 +8,16 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/inode"
 )
 
-// ownPosition marks positions behind the block. In a directory listing, position 0 is the start, i+1 is behind the i-th
-// name of the block, and ownPosition|cookie is behind an entry that only the overlay has, whose cookie the overlay assigns.
+// ownPosition is a bit that is set in the positions of entries that the base tree does not have. In a directory listing, position
+// 0 is the start, and i+1 is the position after the i-th name that the directory has in the base tree. ownPosition|cookie is the
+// position after an entry that only the overlay has; the overlay assigns the cookie.
 const ownPosition = 1 << 62
 
-// listed is the number of entries that are read in one view; no lock is held while they are emitted.
+// listed is the maximum number of entries that are read at a time under the overlay's lock. The lock is released before they are
+// emitted.
 const listed = 128
 
-// readDir implements Tree.ReadDir.
+// readDir calls emit for the entries of a directory after the position from, for Tree.ReadDir.
 func (v *view) readDir(ctx context.Context, dir Node, from uint64, emit func(Entry) bool) error {
 	b, err := v.children(ctx, dir)
 	if err != nil {
@@ -33,8 +35,9 @@ func (v *view) readDir(ctx context.Context, dir Node, from uint64, emit func(Ent
 	return nil
 }
 
-// list appends the next entries of a directory to the slice, up to its capacity. It returns the position to continue from
-// and whether there may be more entries.
+// list appends the entries of a directory after the position from to the slice to, up to its capacity. b is the block of the
+// directory: the children that it has in the base tree. It returns the position from which to continue. more is true if there may
+// be more entries.
 func (m merged) list(dir Node, b inode.Block, from uint64, to []Entry) (entries []Entry, next uint64, more bool) {
 	t := m.base.Table
 	present, hidden := m.Entries(dir)
@@ -72,7 +75,7 @@ func (m merged) list(dir Node, b inode.Block, from uint64, to []Entry) (entries 
 		if p != overlay.Present {
 			return true
 		}
-		if _, ok := t.Search(b, name); ok { // was emitted at its position in the block
+		if _, ok := t.Search(b, name); ok { // the entry was emitted at the position of its name in the base tree
 			return true
 		}
 		if in, ok := m.inode(n); ok {

@@ -12,24 +12,24 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/writers"
 )
 
-// A change is recorded in the journal before it is made, at a moment when no path can change: within the overlay's Update
-// that makes the change, or within a View before contents change.
+// A change is recorded in the journal before it is made, at a moment at which no path can change: within the overlay's Update
+// that makes the change, or, for contents, within a View of the overlay before the change.
 
 // recorder writes the paths of changes to the change journal, and signals that something has changed. The editor calls it within
-// the overlay's Update that makes a change; contents calls it within a view, before the contents of a file change. A recorder
-// has no lock of its own: the journal and the set of writers have theirs, and the other fields are atomic or a channel.
+// the overlay's Update that makes a change. For contents, it is called within a View of the overlay before the contents change. A
+// recorder has no lock: the journal and the set of writers have their own, and the other fields are atomic or a channel.
 type recorder struct {
 	view       *view
-	journal    *journal.Journal // nil: no journal is kept; its methods do nothing then
-	writing    writers.Set      // files that programs may be writing to in the kernel's cache
-	looked     atomic.Int64     // names of the overlay that noteNames searched since the last returned journal position
-	noticed    chan struct{}    // see Monitor.Noticed; capacity 1
-	lastChange atomic.Int64     // nanoseconds since 1970; 0: no change since Open
+	journal    *journal.Journal // nil if no journal is kept; its methods do nothing then
+	writing    writers.Set      // files to which programs may be writing in the kernel's page cache
+	looked     atomic.Int64     // number of names in the overlay that noteNames has searched since the last journal position
+	noticed    chan struct{}    // receives a value when something has changed (see Monitor.Noticed); capacity 1
+	lastChange atomic.Int64     // time of the last change in nanoseconds since 1970; 0: no change since Open
 }
 
-// open opens the change journal and the set of files being written to, if the options have a journal. recovery is the state in
-// which the overlay was found; took states whether the state of the previous process is continued. Files whose size differs
-// from their size when the overlay was closed (Recovery.Shrunk) are recorded in the journal as changed.
+// open opens the change journal and the set of files to which programs are writing, if the options name a journal. recovery is
+// the state in which the overlay was found. took is true if this process continues the mount of another process. Files whose size
+// differs from their size when the overlay was closed (Recovery.Shrunk) are recorded as changed.
 func (rec *recorder) open(o Options, tablePath string, recovery *overlay.Recovery, took bool) error {
 	if o.Journal == "" {
 		return nil
@@ -44,8 +44,8 @@ func (rec *recorder) open(o Options, tablePath string, recovery *overlay.Recover
 	shrunk := recovery.Shrunk
 	rec.journal, err = journal.Open(o.Journal, journal.Options{
 		FS: o.FS, Boot: boot, ReadOnly: o.OverlayReadOnly, TakeOver: took,
-		// After a power loss the journal may contain records of changes that the overlay lost, because each is synced
-		// separately.
+		// The journal and the overlay are synced separately. After a power loss, the journal may contain records of changes that
+		// the overlay has lost.
 		Anew:   recovery.Start == overlay.PowerLoss || len(shrunk) > 0 && o.OverlayReadOnly,
 		Unused: func() bool { return rec.view.layer == nil || rec.view.layer.Changed() == 0 },
 	})
@@ -55,7 +55,8 @@ func (rec *recorder) open(o Options, tablePath string, recovery *overlay.Recover
 	return err
 }
 
-// noteAt records all paths of a node whose contents, mode or mtime are about to change. f is the flight of that change.
+// noteAt records all paths of node n, because its contents, mode or mtime are about to change. f identifies the change in the
+// journal.
 func (rec *recorder) noteAt(m merged, f *journal.Flight, n Node) {
 	j := rec.journal
 	if j.Covers(f, uint64(n)) {
@@ -64,7 +65,7 @@ func (rec *recorder) noteAt(m merged, f *journal.Flight, n Node) {
 	in, ok := m.inode(n)
 	switch {
 	case !ok:
-	case in.Nlink == 0: // the file may be linked to a name before the change is made
+	case in.Nlink == 0: // the file has no name, but may get one before the change is made
 		j.Hold(f)
 	case !isDir(&in) && (in.Nlink > 1 || in.Parent == 0):
 		rec.noteNames(m, f, n)
@@ -83,16 +84,18 @@ func (rec *recorder) noteAt(m merged, f *journal.Flight, n Node) {
 }
 
 const (
-	// maxNames is the number of names up to which the names of a changed file are recorded one by one. For a file with more
-	// names their directories are recorded, and for more than maxNames directories the whole tree, so that the cost of a
-	// change does not grow with the number of links.
+	// maxNames is the maximum number of names of a changed file that are recorded one by one. For a file with more names, the
+	// directories of the names are recorded; if there are more than maxNames directories, the whole tree is recorded. Therefore
+	// the cost of a change does not grow with the number of names.
 	maxNames = 64
-	// maxLooked is the number of names of the overlay that are searched between two journal positions, to find the names of
-	// linked files. Beyond it the whole tree is recorded as changed, which covers all changes up to the next position.
+	// maxLooked is the maximum number of names in the overlay that are searched between two journal positions, in order to find
+	// the names of files with several names. If more would have to be searched, the whole tree is recorded as changed, which
+	// includes all changes up to the next position.
 	maxLooked = 1 << 22
 )
 
-// noteNames records, as noteAt does, the paths of a file with several names. It searches all names of the overlay for them.
+// noteNames records the paths of a file with several names, as noteAt does. To find the names, it searches all names in the
+// overlay.
 func (rec *recorder) noteNames(m merged, f *journal.Flight, n Node) {
 	type name struct {
 		dir  Node
@@ -117,7 +120,7 @@ func (rec *recorder) noteNames(m merged, f *journal.Flight, n Node) {
 	looked := m.Names(n, max(left, 0), add)
 	rec.looked.Add(looked)
 
-	key := uint64(n) // passed with the first record only; before it, no path of the file is on record
+	key := uint64(n) // passed with the first record only; from that record on, the journal treats the file as recorded
 	note := func(path string) {
 		rec.journal.Note(f, key, path)
 		key = 0
@@ -142,8 +145,8 @@ func (rec *recorder) noteNames(m merged, f *journal.Flight, n Node) {
 	rec.journal.Hold(f)
 }
 
-// noteName records that a directory gains (comes) or loses a name. in is the inode behind the name as it is after the change,
-// and n is its node, or 0 if a record for that node does not cover this name.
+// noteName records that a name is added to the directory dir (comes is true), or removed from it. in is the inode of the name as
+// it will be after the change. n is the node of in, or 0 if a record for that node does not include this name.
 func (rec *recorder) noteName(m merged, f *journal.Flight, dir Node, name string, n Node, in *overlay.Inode, comes bool) {
 	j := rec.journal
 	if j == nil || f == nil {
@@ -154,7 +157,7 @@ func (rec *recorder) noteName(m merged, f *journal.Flight, dir Node, name string
 		if n != 0 && j.Covers(f, uint64(n)) || rec.covered(m, f, dir, nil) {
 			return
 		}
-	case !existed: // a node that existed before is always recorded at its new path (package journal)
+	case !existed: // if the node existed before, it is always recorded with its new path (see package journal)
 		if rec.covered(m, f, dir, nil) {
 			return
 		}
@@ -171,8 +174,8 @@ func (rec *recorder) noteName(m merged, f *journal.Flight, dir Node, name string
 	j.Note(f, key, recorded(joined(at, name), isDir(in)))
 }
 
-// covered reports whether a directory, or one above it, has a record that stands for everything below it. If in is not nil,
-// it is the inode of n, which may then be a file.
+// covered reports whether the journal has a record for the directory n, or for one above it, that includes everything below. If
+// in is not nil, it is the inode of n, which may then be a file.
 func (rec *recorder) covered(m merged, f *journal.Flight, n Node, in *overlay.Inode) bool {
 	var buf [32]uint64
 	keys := buf[:0]
@@ -196,7 +199,7 @@ func (rec *recorder) covered(m merged, f *journal.Flight, n Node, in *overlay.In
 	return rec.journal.Covers(f, keys...)
 }
 
-// joined returns the path of a name in a directory, whose path is "" for the root.
+// joined returns the path of name in the directory dir, whose path is "" if it is the root.
 func joined(dir, name string) string {
 	if dir == "" {
 		return name
@@ -204,7 +207,7 @@ func joined(dir, name string) string {
 	return dir + "/" + name
 }
 
-// recorded returns the form in which the journal stores a path: that of a directory ends in a slash.
+// recorded returns a path in the form in which the journal stores it: the path of a directory ends in a slash.
 func recorded(path string, dir bool) string {
 	if dir {
 		path += "/"
@@ -212,8 +215,8 @@ func recorded(path string, dir bool) string {
 	return path
 }
 
-// noting records the paths of a file, calls change, which changes the contents of the file, and ends the flight of that
-// change.
+// noting records the paths of file n and then calls change, which changes the contents of the file. After that it marks the
+// change as complete in the journal.
 func (rec *recorder) noting(n Node, change func() error) error {
 	defer rec.notice()
 	if rec.journal == nil {
@@ -226,17 +229,18 @@ func (rec *recorder) noting(n Node, change func() error) error {
 	return change()
 }
 
-// note calls noteAt within a view, unless an existing record covers the change.
+// note records the paths of node n, as noteAt does, unless the journal already has a record for n. It acquires the overlay's lock
+// for reading.
 func (rec *recorder) note(f *journal.Flight, n Node) {
 	if !rec.journal.Covers(f, uint64(n)) {
 		rec.view.look(func(m merged) { rec.noteAt(m, f, n) })
 	}
 }
 
-// noteAll records nodes that may be changing. The inode of an own node does not contain its name; the names of several
-// nodes in one directory are found in one pass over the directory.
+// noteAll records the paths of nodes to which programs may be writing. The inode of a file that was created in the mount does not
+// contain its name. Therefore the names of several nodes in one directory are found in one pass through the directory.
 func (rec *recorder) noteAll(nodes []Node) {
-	in := make(map[Node][]Node) // nodes by their directory
+	in := make(map[Node][]Node) // the nodes, by their directory
 	for some := range slices.Chunk(nodes, listed) {
 		rec.view.look(func(m merged) {
 			for _, n := range some {
@@ -261,7 +265,7 @@ func (rec *recorder) noteAll(nodes []Node) {
 	}
 }
 
-// noteIn records those of the nodes that are in the directory and have no other name, and returns the rest.
+// noteIn records the paths of those nodes that are in the directory dir and have no other name. It returns the other nodes.
 func (rec *recorder) noteIn(m merged, f *journal.Flight, dir Node, nodes []Node) (rest []Node) {
 	at, ok := m.path(dir)
 	if dir == 0 || !ok {
@@ -290,8 +294,8 @@ func (rec *recorder) noteIn(m merged, f *journal.Flight, dir Node, nodes []Node)
 	return rest
 }
 
-// notePaths records paths that the caller is about to change. The caller must call land when the changes are made. A path
-// that ends in a slash stands for everything below it.
+// notePaths records paths that the caller is about to change. A path that ends in a slash stands for everything below it. The
+// caller must call land after it has changed the paths.
 func (rec *recorder) notePaths(paths []string) (land func()) {
 	var f journal.Flight
 	for _, path := range paths {
@@ -301,7 +305,7 @@ func (rec *recorder) notePaths(paths []string) (land func()) {
 	return func() { rec.journal.Land(&f) }
 }
 
-// changed returns the changes since a journal position, as Monitor.Changes does.
+// changed returns the changes since the journal position token, as Monitor.Changes does.
 func (rec *recorder) changed(token string) Changes {
 	c := Changes{Open: rec.writing.List()}
 	rec.noteAll(c.Open)
@@ -312,13 +316,14 @@ func (rec *recorder) changed(token string) Changes {
 	return c
 }
 
-// since queries the journal, and resets the count of names that noteNames may search for one position.
+// since returns the paths that were recorded since the journal position token, and the next position. known is false if the
+// journal cannot answer for token. It also resets the limit for noteNames.
 func (rec *recorder) since(token string) (next string, paths []string, known bool) {
 	rec.looked.Store(0)
 	return rec.journal.Since(token)
 }
 
-// notice records the time of a change and signals Noticed.
+// notice records the time of a change, and sends a value to the channel noticed unless it has one.
 func (rec *recorder) notice() {
 	rec.lastChange.Store(time.Now().UnixNano())
 	if len(rec.noticed) == 0 {

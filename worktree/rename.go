@@ -10,7 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/inode"
 )
 
-// rename implements Tree.Rename.
+// rename moves a name to another name or directory, for Tree.Rename. flags are those of renameat2(2).
 func (ed *editor) rename(ctx context.Context, dir Node, name string, newDir Node, newName string, flags uint32) error {
 	switch flags {
 	case 0, unix.RENAME_NOREPLACE, unix.RENAME_EXCHANGE:
@@ -62,15 +62,16 @@ func (ed *editor) rename(ctx context.Context, dir Node, name string, newDir Node
 // renaming is a rename in progress.
 type renaming struct {
 	*edit
-	dir, newDir   *overlay.Inode // directories of the old and the new name
-	from, to      inode.Block    // blocks of dir and newDir
+	dir, newDir   *overlay.Inode // directories of the old name and of the new name
+	from, to      inode.Block    // children of dir and newDir in the base tree
 	name, newName string
-	moved         *overlay.Inode // node behind the old name
-	over          *overlay.Inode // node behind the new name before the rename; nil: none
-	overBlock     inode.Block    // block of over, if it is a directory
+	moved         *overlay.Inode // inode with the old name
+	over          *overlay.Inode // inode that had the new name before the rename; nil if there was none
+	overBlock     inode.Block    // if over is a directory: its children in the base tree
 }
 
-// rename looks up the directories and the nodes behind both names.
+// rename returns the state of a rename after it has looked up the directories and the inodes of both names. from and to are the
+// children of the directories in the base tree.
 func (e *edit) rename(dir Node, from inode.Block, name string, newDir Node, to inode.Block, newName string) (*renaming, error) {
 	r := &renaming{edit: e, from: from, to: to, name: name, newName: newName}
 	var err error
@@ -95,7 +96,7 @@ func (e *edit) rename(dir Node, from inode.Block, name string, newDir Node, to i
 	return r, nil
 }
 
-// move moves the name. If both are names of the same node nothing changes, as rename(2) requires.
+// move moves the name. If both names belong to the same node, it changes nothing, as rename(2) demands.
 func (r *renaming) move() error {
 	if isDir(r.moved) && r.within(r.newDir.Node, r.moved.Node) {
 		return syscall.EINVAL
@@ -123,7 +124,7 @@ func (r *renaming) move() error {
 	return nil
 }
 
-// exchange exchanges the nodes behind the two names.
+// exchange exchanges the nodes of the two names.
 func (r *renaming) exchange() error {
 	switch {
 	case r.over == nil:
@@ -140,7 +141,8 @@ func (r *renaming) exchange() error {
 	return nil
 }
 
-// settle makes a node an entry of a directory.
+// settle gives an inode the given name in a directory. b is the block of the directory: the children that it has in the base
+// tree.
 func (r *renaming) settle(in, dir *overlay.Inode, b inode.Block, name string) {
 	r.place(dir.Node, b, name, in.Node)
 	in.Parent, in.Ctime = dir.Node, r.now

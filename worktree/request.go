@@ -6,27 +6,28 @@ import (
 	"github.com/artifactfs/artifactfs/overlay"
 )
 
-// Request identifies the request of the kernel that a call is made for. A context carries it under RequestKey.
+// Request identifies the request of the kernel that causes a call. It is stored in a context with the key RequestKey.
 //
-// A change writes it to the overlay's log, in the same record as the change itself. If the process dies after a change and
-// before the reply, the kernel repeats the request to the process that takes the mount over (Again). That process replies
-// from the log and does not make the change a second time. A request that failed is not in the log and is executed again.
+// A change writes the request to the overlay's log, in the same record as the change itself. If the process dies after a change
+// and before the reply, the kernel sends the request again to the process that takes the mount over (Again). That process takes
+// the reply from the log and does not make the change a second time. A request that has failed is not in the log, so it is
+// executed again.
 type Request struct {
 	ID    uint64 // number of the request in the kernel's protocol
-	Again bool   // an earlier process read the request and may have executed it
+	Again bool   // an earlier process has read the request and may have executed it
 }
 
 // RequestKey is the key of a *Request in a context.
 type RequestKey struct{}
 
-// requestOf returns the request that a call is made for; nil if the kernel did not request it.
+// requestOf returns the request that has caused a call. It returns nil if the cause was not a request of the kernel.
 func requestOf(ctx context.Context) *Request {
 	r, _ := ctx.Value(RequestKey{}).(*Request)
 	return r
 }
 
-// isDone reports whether an earlier process executed the request that a call is made for, and returns the node that it
-// created; 0: none.
+// isDone reports whether an earlier process has executed the request that has caused a call. made is the node that the request
+// has created, or 0 if it has created none.
 func (ed *editor) isDone(ctx context.Context) (made Node, done bool) {
 	r := requestOf(ctx)
 	if r == nil || !r.Again || ed.view.layer == nil {
@@ -36,7 +37,8 @@ func (ed *editor) isDone(ctx context.Context) (made Node, done bool) {
 	return made, done
 }
 
-// answer records that the change executes the request that the call is made for, and the node that it creates; 0: none.
+// answer records in the log that this change executes the request that has caused the call. made is the node that the change
+// creates, or 0 if it creates none.
 func (e *edit) answer(ctx context.Context, made Node) {
 	if r := requestOf(ctx); r != nil {
 		e.tx.Request(r.ID, made)

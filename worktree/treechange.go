@@ -8,10 +8,10 @@ import (
 	"github.com/artifactfs/artifactfs/overlay"
 )
 
-// Graft makes the paths of list show blobs of tree. It waits for the directories of tree that contain one of the paths, but
-// not for blobs. token is a journal position for GraftResult.Since. No element above a path may be a file, unless the same
-// call removes it, and everything below a path that becomes a file must be removed by the same call. Directories that become
-// empty by a removal are removed as well. After an error, a part of the paths may be changed.
+// Graft makes the paths of list show blobs of tree, without fetching the blobs. It waits until the trees of the directories that
+// contain the paths are fetched. token is the journal position for GraftResult.Since. A path must not be below a file, unless the
+// same call removes the file. If a path becomes a file, the same call must remove everything below it. Directories that become
+// empty when paths are removed are removed as well. If Graft returns an error, a part of the paths may have been changed.
 func (t *Tree) Graft(ctx context.Context, tree object.ID, list []Graft, token string) (r GraftResult, err error) {
 	if !t.gate.enter() {
 		return r, ErrClosed
@@ -20,7 +20,8 @@ func (t *Tree) Graft(ctx context.Context, tree object.ID, list []Graft, token st
 	return graft(ctx, &t.editor, tree, list, token)
 }
 
-// SetAttr changes attributes and returns the new ones. The size in the result is negative if it is not known and not set.
+// SetAttr changes attributes of a node and returns the new ones. The size in the result is negative if it is neither known nor
+// set.
 func (t *Tree) SetAttr(ctx context.Context, n Node, c Change) (Attr, error) {
 	if !t.gate.enter() {
 		return Attr{}, ErrClosed
@@ -29,8 +30,9 @@ func (t *Tree) SetAttr(ctx context.Context, n Node, c Change) (Attr, error) {
 	return t.contents.setAttr(ctx, n, c)
 }
 
-// Write writes all of p. With an error it returns the number of bytes that were written. killPriv drops privileges as
-// KillPriv does in a Change. Times do not change: the kernel, which may write back at any time, sets them by SetAttr.
+// Write writes all of p at the offset off. If it returns an error, it also returns the number of bytes that were written. If
+// killPriv is true, it drops privileges as KillPriv in a Change does. It does not change times, because the kernel may write data
+// back at any time, and sets the times by SetAttr.
 func (t *Tree) Write(ctx context.Context, n Node, p []byte, off int64, killPriv bool) (int, error) {
 	if !t.gate.enter() {
 		return 0, ErrClosed
@@ -39,8 +41,8 @@ func (t *Tree) Write(ctx context.Context, n Node, p []byte, off int64, killPriv 
 	return t.contents.write(ctx, n, p, off, killPriv)
 }
 
-// Fallocate implements fallocate(2). Times do not change, as in Write. The kernel drops the set-user-ID bit by a SetAttr
-// before the call.
+// Fallocate allocates or removes space of a file, as fallocate(2) does. Like Write, it does not change times. The kernel removes
+// the set-user-ID bit by a SetAttr before this call.
 func (t *Tree) Fallocate(ctx context.Context, n Node, mode uint32, off, length int64) error {
 	if !t.gate.enter() {
 		return ErrClosed
@@ -49,8 +51,9 @@ func (t *Tree) Fallocate(ctx context.Context, n Node, mode uint32, off, length i
 	return t.contents.fallocate(ctx, n, mode, off, length)
 }
 
-// CopyRange copies bytes between two files of the tree, or within one, and returns the number of copied bytes. It may be less
-// than length, and is 0 at the end of the source. Times and the set-user-ID bit are treated as in Fallocate.
+// CopyRange copies bytes between two files of the tree, or within one file, and returns the number of bytes that it has copied.
+// The number may be less than length; it is 0 at the end of the source. Times and the set-user-ID bit are treated as in
+// Fallocate.
 func (t *Tree) CopyRange(ctx context.Context, from Node, fromOff int64, to Node, toOff, length int64) (int64, error) {
 	if !t.gate.enter() {
 		return 0, ErrClosed
@@ -59,8 +62,8 @@ func (t *Tree) CopyRange(ctx context.Context, from Node, fromOff int64, to Node,
 	return t.contents.copyRange(ctx, from, fromOff, to, toOff, length)
 }
 
-// Fsync returns when the contents, attributes and names of a file are on disk. All of them are synced together, so that a
-// request to sync only the data (fdatasync) has the same effect.
+// Fsync returns when the contents, attributes and names of a file are on disk. These are always synced together, so a request to
+// sync only the data (fdatasync) has the same effect.
 func (t *Tree) Fsync(_ context.Context, n Node, _ bool) error {
 	if !t.gate.enter() {
 		return ErrClosed
@@ -81,7 +84,7 @@ func (t *Tree) FsyncDir(_ context.Context, _ Node) error {
 	return t.view.layer.Sync()
 }
 
-// Mknod creates a regular file, fifo, socket or device. mode includes the type; a mode without a type creates a regular file.
+// Mknod creates a regular file, fifo, socket or device. mode includes the file type; without a type, a regular file is created.
 func (t *Tree) Mknod(ctx context.Context, dir Node, name string, mode, rdev uint32, c Cred) (Attr, error) {
 	switch mode & syscall.S_IFMT {
 	case 0:
@@ -113,13 +116,13 @@ func (t *Tree) Symlink(ctx context.Context, dir Node, name, target string, c Cre
 	return t.create(ctx, dir, name, in, target, 0)
 }
 
-// Tmpfile creates a file without a name. Link can add one.
+// Tmpfile creates a file without a name. Link can give the file a name.
 func (t *Tree) Tmpfile(ctx context.Context, dir Node, mode uint32, c Cred) (Attr, error) {
 	return t.create(ctx, dir, "", overlay.Inode{Mode: syscall.S_IFREG | mode&0o7777, UID: c.UID, GID: c.GID}, "", c.Umask)
 }
 
-// create makes a new own node from in and, unless its link count is 0, gives it a name. It waits for the tree of the
-// directory.
+// create creates a node from in. Unless in.Nlink is 0, it gives the node a name in the directory dir, and waits until the
+// directory's tree is fetched.
 func (t *Tree) create(ctx context.Context, dir Node, name string, in overlay.Inode, target string, umask uint32) (Attr, error) {
 	if !t.gate.enter() {
 		return Attr{}, ErrClosed
@@ -128,7 +131,8 @@ func (t *Tree) create(ctx context.Context, dir Node, name string, in overlay.Ino
 	return t.editor.create(ctx, dir, name, in, target, umask)
 }
 
-// Link adds a name to a node that is not a directory. The size in the result is negative if it is not known.
+// Link gives a node, which must not be a directory, another name in the directory dir. The size in the result is negative if it
+// is not known.
 func (t *Tree) Link(ctx context.Context, n, dir Node, name string) (Attr, error) {
 	if !t.gate.enter() {
 		return Attr{}, ErrClosed
@@ -146,7 +150,7 @@ func (t *Tree) Unlink(ctx context.Context, dir Node, name string) error {
 	return t.editor.unlink(ctx, dir, name)
 }
 
-// Rmdir removes an empty directory. It waits for the directory's tree, to see whether it is empty.
+// Rmdir removes an empty directory. It waits until the directory's tree is fetched, which shows whether the directory is empty.
 func (t *Tree) Rmdir(ctx context.Context, dir Node, name string) error {
 	if !t.gate.enter() {
 		return ErrClosed
@@ -155,9 +159,8 @@ func (t *Tree) Rmdir(ctx context.Context, dir Node, name string) error {
 	return t.editor.rmdir(ctx, dir, name)
 }
 
-// Rename moves a name. Without flags it replaces an existing entry at the new name. flags is 0, RENAME_NOREPLACE or
-// RENAME_EXCHANGE of renameat2(2). The node stays the same. Everything below a directory moves with the directory and is not
-// accessed.
+// Rename moves a name. flags is 0, RENAME_NOREPLACE or RENAME_EXCHANGE of renameat2(2). If flags is 0, an existing entry with the
+// new name is replaced. The node of the file stays the same. Everything below a directory moves with it and is not accessed.
 func (t *Tree) Rename(ctx context.Context, dir Node, name string, newDir Node, newName string, flags uint32) error {
 	if !t.gate.enter() {
 		return ErrClosed
@@ -166,11 +169,11 @@ func (t *Tree) Rename(ctx context.Context, dir Node, name string, newDir Node, n
 	return t.editor.rename(ctx, dir, name, newDir, newName, flags)
 }
 
-// Freeze returns the differences since a journal position or, if the position is "" or not valid, since the base tree. All
-// of them are as of one moment. The result contains every change that was acknowledged before the call. If it contains a
-// later change, it contains all changes that were made before that one. The contents can be read as of that moment until
-// Release, while programs continue to change the files. Only changes at that very moment have to wait. Writes that the
-// kernel still caches are not contained (fuse.Server.WriteBack writes them back first).
+// Freeze returns the differences since the journal position token. If token is "" or not valid, it returns the differences from
+// the base tree. All of them describe one moment. The result contains every change that was acknowledged before the call. If it
+// contains a change that was made later, it contains all changes before that change. Until Release is called, the contents can be
+// read as they were at that moment, while programs continue to change the files. Only changes at the moment itself have to wait.
+// Writes that are still in the kernel's cache are not included (fuse.Server.WriteBack writes them back before).
 func (t *Tree) Freeze(ctx context.Context, token string, o FreezeOptions) (*Frozen, error) {
 	if !t.gate.enter() {
 		return nil, ErrClosed

@@ -13,16 +13,16 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/inode"
 )
 
-// view reads the working tree as it is now: the overlay, and the base tree below it. All other parts read through it. The methods
-// that take a context wait for trees and sizes, without a lock; the others do not wait. A view has no state of its own: look
-// takes the lock of the overlay for reading and passes the working tree at that moment as a merged.
+// view reads the present working tree: the overlay, and the base tree for everything that the overlay does not store. All other
+// parts of a Tree read through it. Methods with a context wait until trees or sizes are fetched, without holding a lock; the
+// others do not wait. look holds the overlay's lock for reading, and passes the working tree at that moment as a merged.
 type view struct {
 	base  *basetree.Tree
-	layer *overlay.Layer // nil: the mount has no overlay
+	layer *overlay.Layer // nil if the mount has no overlay
 }
 
-// look calls f with the present working tree. f only reads: it must not wait, and must not call exported methods of the
-// Tree.
+// look calls f with the present working tree, while it holds the overlay's lock for reading. f must only read: it must not wait,
+// and must not call exported methods of the Tree.
 func (v *view) look(f func(m merged)) {
 	if v.layer == nil {
 		f(merged{nothing{}, v.base})
@@ -31,7 +31,7 @@ func (v *view) look(f func(m merged)) {
 	v.layer.View(func(r overlay.Reader) { f(merged{r, v.base}) })
 }
 
-// reach implements Tree.Reach.
+// reach returns the attributes of a node of which the caller has only the number, for Tree.Reach.
 func (v *view) reach(n Node) (Attr, error) {
 	var in overlay.Inode
 	var ok bool
@@ -40,7 +40,7 @@ func (v *view) reach(n Node) (Attr, error) {
 			ok = in.Nlink > 0
 			return
 		}
-		// Of a base node that was removed and released, the overlay stores nothing but the hidden name.
+		// If a base node was removed and released, the overlay has no inode for it and only hides its name.
 		if in, ok = m.inode(n); ok {
 			_, ok = m.path(n)
 		}
@@ -51,7 +51,7 @@ func (v *view) reach(n Node) (Attr, error) {
 	return v.base.Describe(in), nil
 }
 
-// resolve implements Tree.Resolve.
+// resolve returns the node at a path, for Tree.Resolve.
 func (v *view) resolve(ctx context.Context, path string) (Node, error) {
 	n := Root
 	for name := range strings.SplitSeq(path, "/") {
@@ -67,7 +67,7 @@ func (v *view) resolve(ctx context.Context, path string) (Node, error) {
 	return n, nil
 }
 
-// path implements Tree.Path.
+// path returns the present path of a node, for Tree.Path.
 func (v *view) path(n Node) (path string, err error) {
 	if _, err := v.inode(n); err != nil {
 		return "", err
@@ -81,7 +81,7 @@ func (v *view) path(n Node) (path string, err error) {
 	return path, err
 }
 
-// target returns the target of a symbolic link that the overlay stores.
+// target returns the target of a symbolic link that is stored in the overlay.
 func (v *view) target(n Node) (target []byte, err error) {
 	v.look(func(m merged) {
 		s, ok := m.Target(n)
@@ -102,7 +102,7 @@ func (v *view) inode(n Node) (in overlay.Inode, err error) {
 	return in, nil
 }
 
-// find returns the inode behind a name in a directory.
+// find returns the inode with the given name in the directory dir. It waits until the directory's tree is fetched.
 func (v *view) find(ctx context.Context, dir Node, name string) (in overlay.Inode, err error) {
 	if len(name) > object.MaxNameLen {
 		return in, syscall.ENAMETOOLONG
@@ -124,8 +124,9 @@ func (v *view) find(ctx context.Context, dir Node, name string) (in overlay.Inod
 	return in, nil
 }
 
-// children returns the block of a directory, that is, the nodes that the base tree has in it. The first call waits for the
-// directory's tree and adds the block to the table. An own directory has no block, and neither has a submodule.
+// children returns the block of a directory: the consecutive nodes of the children that it has in the base tree. The first call
+// for a directory waits until its tree is fetched, and adds the block to the inode table. A directory that was created in the
+// mount, and that of a submodule, has an empty block.
 func (v *view) children(ctx context.Context, dir Node) (inode.Block, error) {
 	if dir.Own() {
 		in, err := v.inode(dir)
@@ -137,7 +138,7 @@ func (v *view) children(ctx context.Context, dir Node) (inode.Block, error) {
 	return v.base.Block(ctx, dir)
 }
 
-// stateOf implements Tree.Find.
+// stateOf returns the state of a path, for Tree.Find.
 func (v *view) stateOf(ctx context.Context, path string) (Found, error) {
 	dir, name, err := v.above(ctx, path)
 	var b inode.Block
@@ -154,7 +155,7 @@ func (v *view) stateOf(ctx context.Context, path string) (Found, error) {
 	return f, nil
 }
 
-// above returns the directory that contains a path, and the last element of the path.
+// above returns the directory that contains the path at, and the last element of the path.
 func (v *view) above(ctx context.Context, at string) (dir Node, name string, err error) {
 	dir, name = Root, at
 	for {
@@ -170,7 +171,7 @@ func (v *view) above(ctx context.Context, at string) (dir Node, name string, err
 	}
 }
 
-// attr returns the attributes of a node as Tree.Attr does. It waits for a size that is not known.
+// attr returns the attributes of a node, as Tree.Attr does. If the size is not known, it waits for it.
 func (v *view) attr(ctx context.Context, n Node) (Attr, error) {
 	for {
 		in, err := v.inode(n)
@@ -187,7 +188,8 @@ func (v *view) attr(ctx context.Context, n Node) (Attr, error) {
 	}
 }
 
-// countBlocks sets a.Blocks to the number of blocks that the contents file occupies, which is lower if the file has holes.
+// countBlocks sets a.Blocks to the number of blocks that the contents file of the overlay occupies. The number is lower than the
+// size implies if the file has holes.
 func (v *view) countBlocks(a *Attr, in overlay.Inode) error {
 	if in.Content == 0 {
 		return nil
@@ -201,7 +203,7 @@ func (v *view) countBlocks(a *Attr, in overlay.Inode) error {
 	return err
 }
 
-// attrOf returns the attributes of a node, without waiting for its size.
+// attrOf returns the attributes of a node. It does not wait: the size is negative if it is not known.
 func (v *view) attrOf(n Node) (Attr, error) {
 	in, err := v.inode(n)
 	if err != nil {
@@ -210,7 +212,7 @@ func (v *view) attrOf(n Node) (Attr, error) {
 	return v.base.Describe(in), nil
 }
 
-// sizeOf returns the length of a node's contents in bytes, -1 if it is not known.
+// sizeOf returns the size of a node's contents in bytes, or -1 if it is not known.
 func (v *view) sizeOf(n Node) int64 {
 	in, err := v.inode(n)
 	switch {
@@ -222,8 +224,7 @@ func (v *view) sizeOf(n Node) int64 {
 	return v.base.SizeHere(n)
 }
 
-// ifBase calls f if the contents of a base node are those of the base tree, and prevents changes to the contents until f
-// returns.
+// ifBase calls f if a node has the contents of the base tree, and prevents changes of the contents until f returns.
 func (v *view) ifBase(n Node, f func() error) error {
 	if v.layer == nil {
 		return f()
@@ -233,7 +234,8 @@ func (v *view) ifBase(n Node, f func() error) error {
 	return file.IfBase(f)
 }
 
-// regular returns the inode of a regular file. For any other node it returns the error of read(2) and write(2).
+// regular returns the inode of a regular file. For any other node, it returns the error that read(2) and write(2) return for such
+// a file.
 func (v *view) regular(n Node) (overlay.Inode, error) {
 	in, err := v.inode(n)
 	if err != nil {

@@ -129,7 +129,7 @@ var (
 	ErrNotDir   = basetree.ErrNotDir
 	ErrIsDir    = errors.New("is a directory")
 	ErrNotLink  = errors.New("not a symbolic link")
-	ErrNoNode   = basetree.ErrNoNode                   // the table and the overlay know no such node
+	ErrNoNode   = basetree.ErrNoNode                   // neither the inode table nor the overlay has the node
 	ErrClosed   = errors.New("working tree is closed") // returned by every method after Close
 	ErrResized  = basetree.ErrResized
 )
@@ -140,35 +140,35 @@ type Options struct {
 	Time     time.Time // modification time of every unchanged path
 	UID, GID uint32    // owner and group of every unchanged path of the base tree
 
-	// Overlay is the directory of the overlay, which stores all changes. If it is empty, the Tree is read-only and every
-	// change fails with EROFS.
+	// Overlay is the directory of the overlay, which stores all changes. If it is "", the Tree is read-only, and every change
+	// fails with EROFS.
 	Overlay         string
-	OverlayReadOnly bool        // show the changes that the overlay contains, but write nothing to it
-	KeepRemoved     bool        // keep the contents of removed and overwritten files for a checkpoint (Removals)
-	ReadOnly        bool        // fail all changes with EROFS, except those made by Graft
+	OverlayReadOnly bool        // show the changes in the overlay, but write nothing to it
+	KeepRemoved     bool        // keep the contents of removed and overwritten files until a checkpoint has stored them (see Removals)
+	ReadOnly        bool        // let all changes fail with EROFS, except those of Graft
 	GitFile         string      // contents of the file ".git" in the root, which Open writes to the overlay; "": no such file
-	GitDir          bool        // make ".git" an empty directory instead, as the mount point of another mount
-	Journal         string      // path of the change journal; "": none, and Changes returns All
-	Log             *zap.Logger // nil: no log
-	FS              disk.FS     // nil: disk.OS; tests pass one that fails
+	GitDir          bool        // make ".git" an empty directory instead, over which another directory is mounted
+	Journal         string      // path of the change journal; "": no journal is kept, and Monitor.Changes returns All
+	Log             *zap.Logger // nil: nothing is logged
+	FS              disk.FS     // nil stands for disk.OS; tests use one that fails
 
-	// TakeOver states that the kernel still has the mount that a dead process served: the kernel's lookup counts remain
-	// valid, and it may repeat requests (Request). Without TakeOver the kernel holds no reference to any node.
+	// TakeOver is true if the kernel still has the mount that a dead process has served. The lookup counts of the kernel then
+	// remain valid, and the kernel may repeat requests (Request). If TakeOver is false, the kernel holds no reference to any
+	// node.
 	TakeOver bool
 }
 
 // Entry is one name in a directory, as ReadDir emits it.
 type Entry struct {
-	Name string // valid until the callback returns
+	Name string // may be used only until the callback returns
 	Node Node
 	Mode uint32 // as in Attr
-	Next uint64 // position from which ReadDir continues behind this entry
+	Next uint64 // position from which ReadDir continues after this entry
 }
 
-// Tree is the namespace of one mount. It holds the parts that do the work, and lets calls in until Close; it has no other state.
-// Package fuse serves the requests of the kernel with its methods, packages checkout and session/capture call Graft and Freeze.
-// Kernel, Monitor, Base, Overlay, Xattrs and Removals return the part that one kind of caller needs. The methods of the Tree and
-// of its parts may be called concurrently.
+// Tree is the namespace of one mount. It consists of the parts below and a gate, which lets calls in until Close. The methods of
+// Tree serve the requests of the kernel for package fuse; packages checkout and session/capture call Graft and Freeze. Kernel,
+// Monitor, Base, Overlay, Xattrs and Removals return parts for other callers. All methods may be called from any goroutine.
 type Tree struct {
 	gate     gate // counts the calls in progress, for which Close waits
 	base     *basetree.Tree
@@ -185,9 +185,9 @@ type Tree struct {
 	xattrs    Xattrs
 }
 
-// Open opens the namespace over the inode table at tablePath (a second file, tablePath.names, stores the names) and over
-// the overlay. An existing table is continued, and every path keeps its node. If the table belongs to another base tree,
-// Open returns ErrTable. Open does not wait for objects. At most one Tree at a time can have a table open.
+// Open opens a Tree with the inode table at tablePath and the overlay. A second file, tablePath.names, contains the names for the
+// table. If the table exists, every path keeps its node. If the table belongs to another base tree, Open returns ErrTable. Open
+// does not fetch anything. Only one Tree at a time may have a table open.
 func Open(tablePath string, src Source, o Options) (*Tree, error) {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
@@ -206,7 +206,7 @@ func Open(tablePath string, src Source, o Options) (*Tree, error) {
 	return t, nil
 }
 
-// connect returns a Tree over a base tree whose parts refer to each other. It has no overlay and no journal yet.
+// connect returns a Tree whose parts refer to each other. It has the base tree, but no overlay and no journal yet.
 func connect(base *basetree.Tree) *Tree {
 	t := &Tree{base: base}
 	t.view.base = base
@@ -222,7 +222,7 @@ func connect(base *basetree.Tree) *Tree {
 	return t
 }
 
-// attach opens the overlay and the journal, and recovers the state that the previous process left in them.
+// attach opens the overlay and the journal, and restores the state that the previous process has left in them.
 func (t *Tree) attach(o Options, tablePath string) (err error) {
 	table, recovery := t.base.Table, &t.overlay.recovery
 	t.overlay.dir = o.Overlay
@@ -254,12 +254,12 @@ func (t *Tree) attach(o Options, tablePath string) (err error) {
 	return t.changes.open(o, tablePath, recovery, table.TookOver())
 }
 
-// keep makes a set the one that stores the contents of removed and overwritten files.
+// keep sets the set that stores the contents of removed and overwritten files.
 func (t *Tree) keep(s *removed.Set) { t.editor.removed, t.contents.removed, t.names.removed = s, s, s }
 
-// Close waits for the calls in progress, writes all changes to disk and closes the table and the overlay, whose files
-// remain. Calls after Close fail with ErrClosed. A caller whose calls may wait for objects must cancel their contexts
-// first.
+// Close waits until the calls in progress have returned, writes all changes to disk, and closes the table and the overlay, whose
+// files remain. Later calls fail with ErrClosed. Calls may wait until objects are fetched, so the caller of Close must first
+// cancel their contexts.
 func (t *Tree) Close() error {
 	if !t.gate.close() {
 		return nil
@@ -267,7 +267,7 @@ func (t *Tree) Close() error {
 	return t.close()
 }
 
-// close closes all files. The journal is closed last: no change may follow once it is marked as clean.
+// close closes all files. The journal is closed last, because no change may follow after it is marked as clean.
 func (t *Tree) close() error {
 	var err error
 	if layer := t.view.layer; layer != nil {

@@ -13,14 +13,14 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/acl"
 )
 
-// maxXattr is the maximum length of the value of an extended attribute, in bytes (XATTR_SIZE_MAX).
+// maxXattr is the maximum size of the value of an extended attribute, in bytes (XATTR_SIZE_MAX in Linux).
 const maxXattr = 64 << 10
 
-// XattrKillSGID is a flag of Xattrs.Set. It clears set-group-ID when an access control list is set.
+// XattrKillSGID is a flag for Xattrs.Set. With it, setting an access control list removes the set-group-ID bit.
 const XattrKillSGID = 1 << 16
 
-// keepsXattr reports whether the mount stores extended attributes with this name. Other names may have a meaning that the
-// kernel does not apply on this file system.
+// keepsXattr reports whether the mount stores extended attributes with the given name. Other names are refused, because the
+// kernel does not give them their usual meaning on this file system.
 func keepsXattr(name string) bool {
 	if acl.IsName(name) {
 		return true
@@ -33,15 +33,15 @@ func keepsXattr(name string) bool {
 	return false
 }
 
-// Xattrs reads and changes the extended attributes of files. Package fuse calls it. An access control list is an attribute that
-// has to agree with the mode of its file, so that setting one changes the other. The overlay guards the attributes.
+// Xattrs reads and changes the extended attributes of files, for package fuse. An access control list is an extended attribute
+// that must agree with the mode of its file, so a change of one also changes the other. The overlay guards the attributes.
 type Xattrs struct {
 	gate   *gate
 	view   *view
 	editor *editor
 }
 
-// Get returns an extended attribute, or ENODATA if the node does not have it.
+// Get returns the value of an extended attribute. It returns ENODATA if the node does not have the attribute.
 func (x *Xattrs) Get(n Node, name string) (value []byte, err error) {
 	if !x.gate.enter() {
 		return nil, ErrClosed
@@ -82,8 +82,8 @@ func (x *Xattrs) List(n Node) (names []string, err error) {
 	return names, err
 }
 
-// Set sets an extended attribute. flags are XATTR_CREATE or XATTR_REPLACE of setxattr(2), and XattrKillSGID. An access
-// control list also changes the mode, and is not stored if the mode expresses it completely.
+// Set sets an extended attribute. flags may contain XATTR_CREATE or XATTR_REPLACE of setxattr(2), and XattrKillSGID. An access
+// control list also changes the mode. It is not stored if the mode expresses it completely.
 func (x *Xattrs) Set(ctx context.Context, n Node, name string, value []byte, flags int) error {
 	if !x.gate.enter() {
 		return ErrClosed
@@ -132,7 +132,8 @@ func (x *Xattrs) Set(ctx context.Context, n Node, name string, value []byte, fla
 	})
 }
 
-// setACL sets the access control list with the given attribute name, and adapts the mode. An empty list removes the attribute.
+// setACL sets the access control list with the attribute name name, and changes the mode so that both agree. An empty list
+// removes the attribute.
 func (e *edit) setACL(in *overlay.Inode, name string, list acl.List, killSGID bool) error {
 	kept := len(list) > 0
 	switch {
@@ -160,7 +161,7 @@ func (e *edit) setACL(in *overlay.Inode, name string, list acl.List, killSGID bo
 	return nil
 }
 
-// chmodACL changes the access control list of a node, if there is one, so that the list agrees with in.Mode.
+// chmodACL changes the access control list of a node, if it has one, so that the list agrees with in.Mode.
 func (e *edit) chmodACL(in *overlay.Inode) error {
 	value, ok := e.Xattr(in.Node, acl.Access)
 	if !ok {
@@ -173,8 +174,8 @@ func (e *edit) chmodACL(in *overlay.Inode) error {
 	return err
 }
 
-// putNew stores the inode of a new node in a directory. If the directory has a default access control list, that list applies
-// instead of the umask.
+// putNew stores the inode of a new node in the directory dir. If the directory has a default access control list, it is applied
+// instead of umask.
 func (e *edit) putNew(in *overlay.Inode, dir Node, umask uint32) error {
 	value, ok := e.Xattr(dir, acl.Default)
 	if !ok || in.Mode&syscall.S_IFMT == syscall.S_IFLNK {
@@ -197,8 +198,8 @@ func (e *edit) putNew(in *overlay.Inode, dir Node, umask uint32) error {
 	return nil
 }
 
-// Remove removes an extended attribute. If the node does not have the attribute, RemoveXattr returns ENODATA, or nil if
-// name is that of an access control list.
+// Remove removes an extended attribute. If the node does not have the attribute, it returns ENODATA; for an access control list,
+// it returns nil instead.
 func (x *Xattrs) Remove(ctx context.Context, n Node, name string) error {
 	if !x.gate.enter() {
 		return ErrClosed
