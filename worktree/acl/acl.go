@@ -1,7 +1,7 @@
-// Package acl reads and changes POSIX access control lists in the form in which Linux stores them in extended attributes
-// (uapi/linux/posix_acl_xattr.h). The kernel checks permissions by these lists. The file system has two duties, which this
-// package implements by the rules of acl(5): it keeps the list and the mode of a file consistent, and it computes the list and
-// the mode that a new file inherits from its directory.
+// Package acl reads and changes POSIX access control lists in the format in which Linux stores them in extended attributes
+// (uapi/linux/posix_acl_xattr.h). The kernel checks permissions according to these lists. The file system has two tasks, which
+// this package implements according to acl(5): the list and the mode of a file must agree, and a new file gets a list and a mode
+// that depend on its directory.
 package acl
 
 import (
@@ -11,29 +11,29 @@ import (
 	"slices"
 )
 
-// Names of the extended attributes.
+// These are the names of the extended attributes that contain access control lists.
 const (
 	Access  = "system.posix_acl_access"  // list that applies to the file itself
-	Default = "system.posix_acl_default" // of a directory: list that new entries inherit
+	Default = "system.posix_acl_default" // list of a directory that its new entries inherit
 )
 
 // IsName reports whether an extended attribute is an access control list.
 func IsName(name string) bool { return name == Access || name == Default }
 
-// tag is the kind of user or group that an entry of a list applies to.
+// tag states to which users or groups an entry of a list applies.
 type tag uint16
 
 const (
 	userObj  tag = 1 << iota // the file's owner
-	user                     // the user entry.id
+	user                     // the user with the ID entry.id
 	groupObj                 // the file's group
-	group                    // the group entry.id
-	mask                     // upper bound of the permissions of user, groupObj and group
+	group                    // the group with the ID entry.id
+	mask                     // maximum permissions of user, groupObj and group
 	other                    // all other users
 )
 
 const (
-	version    = 2 // first four bytes of the attribute's value
+	version    = 2 // value of the first four bytes of the attribute
 	headerSize = 4 // in bytes
 	entrySize  = 8 // in bytes
 )
@@ -42,17 +42,17 @@ const (
 type entry struct {
 	tag  tag
 	perm uint16 // bits as in one digit of a mode: 4 read, 2 write, 1 execute
-	id   uint32 // user or group ID; meaningful for the tags user and group only
+	id   uint32 // ID of a user or group; used only with the tags user and group
 }
 
-// List is an access control list. The empty List stands for no list.
+// List is an access control list. An empty List means that there is no list.
 type List []entry
 
-// ErrFormat is returned for bytes that are not a valid access control list.
+// ErrFormat means that bytes are not a valid access control list.
 var ErrFormat = errors.New("no access control list")
 
 // Parse decodes the value of an extended attribute. It returns ErrFormat if the value is malformed, if a required entry is
-// missing or if an entry that must be unique occurs twice. It does not check the order of the entries, which the kernel has
+// missing, or if an entry that may occur only once occurs twice. It does not check the order of the entries, which the kernel has
 // checked already.
 func Parse(value []byte) (List, error) {
 	if len(value) < headerSize || (len(value)-headerSize)%entrySize != 0 || binary.LittleEndian.Uint32(value) != version {
@@ -100,8 +100,8 @@ func (l List) Extended() bool {
 	return slices.ContainsFunc(l, func(e entry) bool { return e.tag == user || e.tag == group || e.tag == mask })
 }
 
-// shift returns the number of the lowest bit of a mode that holds the permissions of entries with tag t, or -1 if the mode
-// does not contain these permissions. If the list has a mask, the group bits of the mode are those of the mask.
+// shift returns the position, in a mode, of the three permission bits for entries with tag t. It returns -1 if the mode does not
+// contain these permissions. If the list has a mask, the group bits of the mode contain the mask.
 func (l List) shift(t tag) int {
 	switch t {
 	case userObj:
@@ -118,7 +118,7 @@ func (l List) shift(t tag) int {
 	return -1
 }
 
-// Mode returns mode with its permission bits replaced by those that the list expresses.
+// Mode returns mode with the permission bits that the list expresses.
 func (l List) Mode(mode uint32) uint32 {
 	for _, e := range l {
 		if s := l.shift(e.tag); s >= 0 {
@@ -128,8 +128,8 @@ func (l List) Mode(mode uint32) uint32 {
 	return mode
 }
 
-// WithMode returns a copy of the list as it is after a chmod(2) to mode: entries that correspond to permission bits have those
-// of mode.
+// WithMode returns a copy of the list with the changes of a chmod(2) to mode: entries that correspond to permission bits of the
+// mode get these permissions.
 func (l List) WithMode(mode uint32) List {
 	changed := slices.Clone(l)
 	for i, e := range changed {
@@ -140,8 +140,8 @@ func (l List) WithMode(mode uint32) List {
 	return changed
 }
 
-// Inherit returns the access list and the mode of a file that is created with the given mode in a directory whose default list
-// is l. A permission bit is set only if both the given mode and l allow it.
+// Inherit returns the access control list and the mode of a new file in a directory whose default list is l. mode is the mode
+// that the creating process has requested. A permission bit is set only if both mode and l contain it.
 func (l List) Inherit(mode uint32) (List, uint32) {
 	allowed := l.Mode(mode) | ^uint32(0o777)
 	return l.WithMode(mode & allowed), mode & allowed

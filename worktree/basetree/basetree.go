@@ -1,6 +1,6 @@
-// Package basetree implements the committed tree of a mount: its nodes, their attributes and their contents. Package worktree
-// merges it with the overlay, which may hide or replace any of these nodes. Package basetree does not read the overlay; it uses
-// the type overlay.Inode for attributes.
+// Package basetree implements the base tree of a mount: its nodes, with their attributes and contents, as they are without
+// changes. Package worktree combines it with the overlay, which may hide or replace any of these nodes. Package basetree does not
+// read the overlay; it only uses the type overlay.Inode for attributes.
 package basetree
 
 import (
@@ -24,83 +24,83 @@ type Node = inode.Node
 // Errors that the methods of a Tree return, besides those of the Source.
 var (
 	ErrNotDir  = errors.New("not a directory")
-	ErrNoNode  = errors.New("no such node") // the table knows no such node
+	ErrNoNode  = errors.New("no such node") // the inode table does not contain the node
 	ErrResized = errors.New("the content has another size than announced")
 )
 
-// Blob is a blob together with the place where the mount shows it. The place matters because git attributes, which are
+// Blob is a blob together with the place at which the mount shows it. The place is needed because git attributes, which are
 // selected by path, may convert the contents.
 type Blob struct {
 	ID   object.ID
 	Path string    // path relative to the mount's root, without a leading slash
-	Link bool      // whether the blob is the target of a symbolic link
-	Tree object.ID // root tree that contains the blob at Path; its .gitattributes files apply
+	Link bool      // the blob is the target of a symbolic link
+	Tree object.ID // root tree that contains the blob at Path; the .gitattributes files of this tree apply
 }
 
-// Content is the contents of a blob as the mount shows them. They can be read until Release.
+// Content is the contents of a blob as the mount shows them. It can be read until Release is called.
 type Content interface {
 	io.ReaderAt
 	Size() int64
 	Release()
 }
 
-// Source supplies the trees, sizes and contents of base nodes. All of its methods may be called concurrently.
+// Source supplies the trees, sizes and contents of the nodes of the base tree. Its methods may be called from any goroutine.
 type Source interface {
 	// Tree returns the entries of a tree. It waits until the tree is fetched. The caller must not modify the slice.
 	Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, error)
-	// Size returns the exact length of the contents that the mount shows for a blob, in bytes. It waits for the objects
-	// from which the length is computed.
+	// Size returns the exact length of the contents that the mount shows for a blob, in bytes. It waits until the objects are
+	// fetched from which the length is computed.
 	Size(ctx context.Context, b Blob) (int64, error)
-	// KnownSize returns the same length as Size, but never waits: ok is false if the length is not known on this host.
+	// KnownSize returns the same length as Size. It never waits: ok is false if the length is not known on this host.
 	KnownSize(b Blob) (size int64, ok bool)
-	// Looked records that a reader looked up a file whose size the Tree does not know yet. From the sequence of lookups the
-	// Source detects a program that walks through a directory.
+	// Looked records that a process looked up a file whose size is not known yet. From the sequence of these lookups, the Source
+	// recognizes a program that walks through a directory.
 	Looked(b Blob)
-	// Open returns the contents that the mount shows for a blob, verified. It waits until the blob is fetched.
+	// Open returns the verified contents that the mount shows for a blob. It waits until the blob is fetched.
 	Open(ctx context.Context, b Blob) (Content, error)
 }
 
-// Attr is the attributes of a node, as stat(2) returns them.
+// Attr contains the attributes of a node, as stat(2) returns them.
 type Attr struct {
 	Node Node
-	Mode uint32 // type and permissions as in st_mode
-	// Nlink is 1 for a directory of the base tree. By that value programs such as find recognize that the link count does
-	// not include subdirectories. Counting them would make a stat wait for the directory's tree.
+	Mode uint32 // file type and permissions, as in st_mode
+	// Nlink is 1 for a directory of the base tree. From this value, programs such as find recognize that the link count does not
+	// include subdirectories. To count them, a stat(2) would have to wait for the directory's tree.
 	Nlink               uint32
 	UID, GID            uint32
 	Rdev                uint32
-	Size                int64 // in bytes; negative: not known yet
-	Blocks              int64 // allocated units of 512 bytes
-	Atime, Mtime, Ctime int64 // nanoseconds since 1970
+	Size                int64 // in bytes; negative if not known yet
+	Blocks              int64 // number of allocated blocks of 512 bytes
+	Atime, Mtime, Ctime int64 // in nanoseconds since 1970
 }
 
-// dirSize is the st_size of every directory, in bytes. As on most file systems the value has no meaning.
+// dirSize is the size of every directory, in bytes, as stat(2) returns it. As on most file systems, the value has no meaning.
 const dirSize = 4096
 
-// Tree is the base tree of a mount and the trees of its grafts (worktree.Graft): the table of their nodes, the attributes of
-// unchanged nodes, and the Source that supplies trees, sizes and contents. All fields are constant. The table has its own locks;
-// no lock is held while the Source is called. The methods may be called concurrently.
+// Tree contains the base tree of a mount and the trees of its grafts (worktree.Graft): the table of their nodes, the attributes
+// of unchanged nodes, and the Source of trees, sizes and contents. The fields do not change. The table has its own locks, and no
+// lock is held while the Source is called. The methods may be called from any goroutine.
 type Tree struct {
-	Table    *inode.Table // nodes of the base tree and of grafts; a base node is a node of this table
+	Table    *inode.Table // nodes of the base tree and of grafts; all of them are called base nodes
 	UID, GID uint32       // owner and group of every unchanged path
 	src      Source
-	root     object.ID // the zero ID is an empty directory
+	root     object.ID // id of the root tree; zero for an empty directory
 	time     time.Time // modification time of every unchanged path
 }
 
 // Options configure New.
 type Options struct {
-	Root     object.ID // tree of the root directory; the zero ID is an empty directory
+	Root     object.ID // id of the root tree; zero for an empty directory
 	Time     time.Time // modification time of every unchanged path
 	UID, GID uint32    // owner and group of every unchanged path
 }
 
-// New returns the base tree whose nodes are in a table. The Tree does not close the table.
+// New returns a Tree whose nodes are in table. The Tree does not close the table.
 func New(src Source, table *inode.Table, o Options) *Tree {
 	return &Tree{Table: table, UID: o.UID, GID: o.GID, src: src, root: o.Root, time: o.Time}
 }
 
-// Inode returns the inode of an unchanged base node, whose record is r.
+// Inode returns the inode that base node n has as long as it is unchanged. r is the record of n.
 func (t *Tree) Inode(n Node, r *inode.Record) overlay.Inode {
 	at := t.time.UnixNano()
 	in := overlay.Inode{
@@ -113,8 +113,8 @@ func (t *Tree) Inode(n Node, r *inode.Record) overlay.Inode {
 	return in
 }
 
-// Block returns the nodes of the entries of a directory. The first call waits for the directory's tree and adds the block to
-// the table. A submodule has no block.
+// Block returns the block of a directory: the consecutive nodes of its entries. The first call for a directory waits until its
+// tree is fetched, and adds the block to the table. A submodule has an empty block.
 func (t *Tree) Block(ctx context.Context, dir Node) (inode.Block, error) {
 	r, ok := t.Table.Record(dir)
 	switch {
@@ -135,7 +135,7 @@ func (t *Tree) Block(ctx context.Context, dir Node) (inode.Block, error) {
 			return inode.Block{}, fmt.Errorf("read directory %q: %w", t.Table.Path(dir), err)
 		}
 	}
-	// git sorts a directory as if its name ended in a slash; the table searches in plain byte order.
+	// In a git tree, a directory is sorted as if its name ended in a slash. The table searches in plain byte order.
 	sorted := slices.Clone(entries)
 	slices.SortFunc(sorted, func(a, b object.TreeEntry) int { return cmp.Compare(a.Name, b.Name) })
 	b, err := t.Table.Add(dir, sorted)
@@ -145,11 +145,11 @@ func (t *Tree) Block(ctx context.Context, dir Node) (inode.Block, error) {
 	return b, nil
 }
 
-// Describe returns the attributes of an inode without waiting.
+// Describe returns the attributes of an inode. It does not wait: the size is negative if it is not known.
 func (t *Tree) Describe(in overlay.Inode) Attr { return t.DescribeBy(in, t.KnownSize) }
 
-// DescribeBy returns the attributes of an inode. baseSize returns the size of a base node's contents, or -1 if it is not
-// known.
+// DescribeBy returns the attributes of an inode. baseSize is called for an unchanged file and returns the size of its contents,
+// or -1 if the size is not known.
 func (t *Tree) DescribeBy(in overlay.Inode, baseSize func(Node) int64) Attr {
 	a := Attr{
 		Node: in.Node, Mode: in.Mode, Nlink: in.Nlink, UID: in.UID, GID: in.GID, Rdev: in.Rdev, Size: in.Size,
@@ -163,13 +163,13 @@ func (t *Tree) DescribeBy(in overlay.Inode, baseSize func(Node) int64) Attr {
 		a.Size = baseSize(in.Node)
 	}
 	if a.Size > 0 {
-		a.Blocks = (a.Size + 511) / 512 // a lower number would make tar and cp search for holes
+		a.Blocks = (a.Size + 511) / 512 // with a lower number, tar and cp would search for holes
 	}
 	return a
 }
 
-// KnownSize returns the size of a base node's contents without waiting, -1 if it is not known. It reports the lookup to the
-// Source, and stores a size that the Source knows in the table.
+// KnownSize returns the size of a base node's contents, or -1 if it is not known. It does not wait. It reports the lookup to the
+// Source, and stores in the table a size that the Source knows.
 func (t *Tree) KnownSize(n Node) int64 {
 	r, ok := t.Table.Record(n)
 	if !ok {
@@ -188,7 +188,7 @@ func (t *Tree) KnownSize(n Node) int64 {
 	return size
 }
 
-// LoadSize stores the size of a base node's contents in the table. It waits until the Source knows the size.
+// LoadSize stores the size of a base node's contents in the table. It waits until the Source has determined the size.
 func (t *Tree) LoadSize(ctx context.Context, n Node) error {
 	r, ok := t.Table.Record(n)
 	if !ok {
@@ -201,7 +201,7 @@ func (t *Tree) LoadSize(ctx context.Context, n Node) error {
 	return err
 }
 
-// SizeHere returns the same size as KnownSize, but neither reports the lookup to the Source nor stores the size.
+// SizeHere returns the same as KnownSize, but neither reports the lookup to the Source nor stores the size.
 func (t *Tree) SizeHere(n Node) int64 {
 	r, ok := t.Table.Record(n)
 	if !ok {
@@ -217,14 +217,14 @@ func (t *Tree) SizeHere(n Node) int64 {
 	return size
 }
 
-// Blob returns the blob of a base node, as the Source expects it.
+// Blob returns the blob of base node n in the form that the Source needs. r is the record of n.
 func (t *Tree) Blob(n Node, r *inode.Record) Blob {
 	tree := t.Table.At(t.Table.TreeOf(n)).ObjectID()
 	return Blob{ID: r.ObjectID(), Path: t.Table.Path(n), Link: r.Kind() == inode.KindSymlink, Tree: tree}
 }
 
-// Open returns the contents of a base node's blob. It waits until the blob is fetched, and corrects a wrong size in the
-// table.
+// Open returns the contents of a base node. It waits until the blob is fetched, and corrects the size in the table if it was
+// wrong.
 func (t *Tree) Open(ctx context.Context, n Node) (Content, error) {
 	r, ok := t.Table.Record(n)
 	if !ok {
@@ -245,7 +245,7 @@ func (t *Tree) Open(ctx context.Context, n Node) (Content, error) {
 	return c, nil
 }
 
-// Read reads from the contents of a base node's blob. It waits until the blob is fetched.
+// Read reads contents of a base node, from the offset off, into p. It waits until the blob is fetched.
 func (t *Tree) Read(ctx context.Context, n Node, p []byte, off int64) (int, error) {
 	c, err := t.Open(ctx, n)
 	if err != nil {

@@ -8,15 +8,15 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/inode"
 )
 
-// Entry is a path of the base tree.
+// Entry describes one path of the base tree.
 type Entry struct {
 	Path string // path relative to the root; "" for the root itself
 	ID   object.ID
 	Mode object.Mode
-	Attr Attr // attributes of the unchanged path; an unknown size is negative
+	Attr Attr // attributes of the unchanged path; the size is negative if it is not known
 }
 
-// Walk calls emit for the base node n, whose path is path, and for everything below n.
+// Walk calls emit for the base node n, whose path is path, and for everything below n. It stops at the first error.
 func (t *Tree) Walk(ctx context.Context, n Node, path string, emit func(e Entry) error) error {
 	r := t.Table.At(n)
 	if err := emit(t.entry(n, r, path)); err != nil || r.Kind() != inode.KindDir {
@@ -38,7 +38,7 @@ func (t *Tree) Walk(ctx context.Context, n Node, path string, emit func(e Entry)
 		}
 		at := t.Table.Name(t.Table.At(child))
 		if n == inode.Root {
-			at = strings.Clone(at) // the name is memory of the table's mapping
+			at = strings.Clone(at) // the string points into the mapped file of the table, so emit gets a copy
 		} else {
 			at = prefix + at
 		}
@@ -49,8 +49,7 @@ func (t *Tree) Walk(ctx context.Context, n Node, path string, emit func(e Entry)
 	return nil
 }
 
-// entry returns the entry of a base node. It does not wait: the size is negative if neither the table nor the Source knows
-// it.
+// entry returns the entry for base node n. It does not wait: the size is negative if neither the table nor the Source knows it.
 func (t *Tree) entry(n Node, r *inode.Record, path string) Entry {
 	e := Entry{Path: path, ID: r.ObjectID(), Mode: r.Kind().GitMode()}
 	in := t.Inode(n, r)

@@ -9,11 +9,11 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// check reads a table that another process wrote and prepares it to be continued. It trusts nothing: every number is checked
-// against its bounds before it is used, every published record has its checksum, and parents have lower numbers than their
-// children, so that no path contains a cycle. Records that were never published are not read. lossy is the first record whose
-// pages a power loss may have destroyed: an invalid block that ends behind lossy is dropped, and any other invalid block is an
-// error. If lossy is maxNode, no record can be lost.
+// check reads a table that another process has written, and prepares it for use. It checks every number before it uses the
+// number: published records have a valid checksum, and parents have lower numbers than their children, so that no path contains a
+// cycle. Records that were never published are not read. A power loss may have destroyed records from lossy on. An invalid block
+// of which a part is at or after lossy is dropped; any other invalid block is an error. If lossy is maxNode, no record can be
+// lost.
 func (t *Table) check(root object.ID, lossy uint64) error {
 	if err := t.checkStart(root); err != nil {
 		return err
@@ -67,8 +67,8 @@ func (t *Table) checkStart(root object.ID) error {
 	return nil
 }
 
-// checkBlock checks the records of a directory's children. A record has one parent and is valid only below it, so no two
-// directories share a record.
+// checkBlock checks the records of a directory's children. The field parent of a record must name the directory, so two
+// directories cannot share a record.
 func (t *Table) checkBlock(dir Node, b Block) error {
 	end := uint64(b.First) + uint64(b.Count)
 	if b.First <= dir || end > uint64(t.records.Len())/recordSize {
@@ -89,9 +89,9 @@ func (t *Table) checkBlock(dir Node, b Block) error {
 	return nil
 }
 
-// adopt sets the length of the table to the end of the last valid block, and clears the records between valid blocks, because
-// the directory of these records was lost. It returns ErrTable if such a record precedes lossy, where no power loss can have
-// destroyed a directory. The lookup counts are reset unless the mount is taken over.
+// adopt sets the length of the table to the end of the last valid block. It clears the records between valid blocks, because the
+// directory to which they belonged was lost. If such a record precedes lossy, a power loss cannot be the cause, and adopt returns
+// ErrTable. It resets the lookup counts, unless this process takes the mount over.
 func (t *Table) adopt(blocks []Block, lossy uint64) error {
 	slices.SortFunc(blocks, func(a, b Block) int { return cmp.Compare(a.First, b.First) })
 	next, nodes := Root, 0
@@ -104,7 +104,7 @@ func (t *Table) adopt(blocks []Block, lossy uint64) error {
 			*r = Record{}
 		}
 		for ; next < b.First+Node(b.Count); next++ {
-			if r := t.At(next); !t.kernel.continued && r.lookups.Load() != 0 { // a store would make the page dirty
+			if r := t.At(next); !t.kernel.continued && r.lookups.Load() != 0 { // a store makes the page dirty, so it is avoided if the count is zero
 				r.lookups.Store(0)
 			}
 		}
@@ -116,7 +116,7 @@ func (t *Table) adopt(blocks []Block, lossy uint64) error {
 	return nil
 }
 
-// checkRecord checks that the numbers of a record point into the files, and that its checksum is right.
+// checkRecord checks that the numbers in a record are within the files, and that its checksum is correct.
 func (t *Table) checkRecord(n Node, r *Record, parent Node) error {
 	off, length := r.name>>8, r.name&maxName
 	if r.kind < KindFile || r.kind > KindGitlink || Node(r.parent) != parent || off%chunkSize+length > chunkSize ||
@@ -136,8 +136,8 @@ func (t *Table) checkRecord(n Node, r *Record, parent Node) error {
 	return nil
 }
 
-// checkEntries checks that the entries of a tree can be added as a block: their names are valid for a file system, sorted
-// and unique, and their modes have a kind. Parsed trees satisfy all of that except the order.
+// checkEntries checks that the entries of a tree can be added as a block: their names must be valid for a file system, sorted and
+// unique, and their modes must correspond to a Kind. Trees from object.ParseTree satisfy all of this except the order.
 func checkEntries(entries []object.TreeEntry) error {
 	for i, e := range entries {
 		if err := CheckName(e.Name); err != nil {
@@ -153,7 +153,7 @@ func checkEntries(entries []object.TreeEntry) error {
 	return nil
 }
 
-// CheckName returns an error for a name that no file can have.
+// CheckName returns an error if name is not valid as the name of a file.
 func CheckName(name string) error {
 	if name == "" || name == "." || name == ".." || len(name) > maxName || strings.ContainsAny(name, "/\x00") {
 		return fmt.Errorf("entry %.40q: no file can have this name", name)

@@ -7,8 +7,8 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// resume continues a table that another process wrote. The kernel keeps the pages of the mapped files when the process dies,
-// until the host stops. So records that were not synced can be missing only if the host was restarted since.
+// resume continues a table that another process has written. When a process dies, the kernel keeps the pages of mapped files
+// until the host stops. Therefore records that were not synced can be missing only if the host was restarted since.
 func (t *Table) resume(root object.ID, boot [16]byte) error {
 	h := t.header()
 	if h.boot == boot {
@@ -21,21 +21,21 @@ func (t *Table) resume(root object.ID, boot [16]byte) error {
 	if err := t.check(root, h.synced); err != nil {
 		return err
 	}
-	if err := t.Sync(); err != nil { // makes the result of the check durable
+	if err := t.Sync(); err != nil { // makes the changes by check durable
 		return err
 	}
 	h.boot = boot
 	return nil
 }
 
-// Sync writes all nodes allocated so far to disk, so that a log that refers to them may be synced. It does nothing if no
-// node was allocated since the last call. It takes t.syncing, and t.append for a moment. After an error the next call
-// writes everything again.
+// Sync writes all nodes that were allocated before the call to disk, so that afterwards a log that refers to them may be synced.
+// It does nothing if no node was allocated since the last call. After an error, the next call writes everything again. It
+// acquires t.syncing, and t.append for a moment.
 func (t *Table) Sync() error {
 	t.syncing.Lock()
 	defer t.syncing.Unlock()
 	t.append.Lock()
-	next := t.next.Load() // all nodes before next are published: Add stores the position of its block before it releases append
+	next := t.next.Load() // all nodes before next are published, because Add stores the position of its block before it releases t.append
 	root := t.header().root
 	t.append.Unlock()
 	if next == t.synced {
@@ -46,7 +46,7 @@ func (t *Table) Sync() error {
 			return fmt.Errorf("sync inode table: %w", err)
 		}
 	}
-	t.header().failed = 1 // stays set if the process is killed before it sees the error
+	t.header().failed = 1 // the value remains if the process is killed before it has handled the error
 	for _, r := range []*mapped.File{t.names, t.records} {
 		if err := r.Sync(); err != nil {
 			return fmt.Errorf("sync inode table: %w", err)
@@ -54,14 +54,15 @@ func (t *Table) Sync() error {
 	}
 	t.header().failed = 0
 	t.synced = next
-	// These two fields reach the disk with the next sync. Until then their values on disk are too low, which is harmless.
+	// These two fields reach the disk with the next sync. Until then, their values on disk are too low, so after a power loss
+	// more records than necessary count as possibly lost.
 	t.header().synced, t.header().rootSynced = next, root
 	return nil
 }
 
-// touch makes every page of the table dirty. The kernel marks a page that it could not write as clean, so that the next
-// sync would succeed without writing it. Records contain counters that change without locks, so touch stores one byte in
-// each page of the records; names never change after they are written.
+// touch makes every page of the table dirty. If the kernel could not write a page, it marks the page as clean, and the next sync
+// would succeed without writing it. The counters in records change without locks, so touch changes a separate byte in each page
+// of records. Names never change, so each page of names is made dirty by a store of the same byte.
 func (t *Table) touch() error {
 	t.append.Lock()
 	next, nextName := Node(t.next.Load()), t.nextName

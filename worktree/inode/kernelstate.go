@@ -13,40 +13,41 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// kernelState is the state that is valid only as long as the kernel has the mount. It is a mapped file beside the table, so
-// that it is up to date whenever the process dies. A takeover continues it; every other Open creates it anew. Behind a
-// header it has four bits for each base node, whose meaning package fuse defines (Shown).
+// kernelState is the state that is valid only as long as the kernel has the mount. It is stored in a mapped file next to the
+// table, so that it is up to date when the process dies. A takeover continues it; any other Open creates it again. After a
+// header, the file contains four bits for each base node, whose meaning package fuse defines (see Shown).
 type kernelState struct {
 	*mapped.File
-	continued bool // the file of the previous process is continued
+	continued bool // the state of the previous process is continued
 
-	nowhere atomic.Uint32 // word that Shown returns for a node that does not exist
+	nowhere atomic.Uint32 // the word that Shown returns for a node that does not exist
 }
 
-// kernelHeader is at the start of the file, in the byte order of the host.
+// kernelHeader is the start of the file. Its numbers are in the byte order of the host.
 type kernelHeader struct {
 	magic   [8]byte
 	version uint32
 	_       uint32
-	boot    [16]byte // boot ID of the host when the file was created
-	seed    [16]byte // seed of the overlay's positions in directory listings
-	// adding is 1 while the table is being extended. The other fields are the length of the table, so that a takeover need
-	// not read all of it, and their checksum. They are valid only while adding is 0.
+	boot    [16]byte // boot ID that the host had when the file was created
+	seed    [16]byte // seed for the positions that the overlay assigns in directory listings
+	// adding is 1 while the table is being extended. The other fields describe the length of the table, so that a takeover need
+	// not read the whole table; crc is their checksum. They are valid only while adding is 0.
 	adding, next, nextName, nodes, dirs, crc atomic.Uint64
 }
 
 const (
 	kernelVersion = 1
-	kernelStart   = 4096                      // offset of the nodes' bits, in bytes
+	kernelStart   = 4096                      // offset, in bytes, of the bits of the first node
 	nodesInWord   = 8                         // number of nodes whose bits share one 32-bit word
 	bitsOfNode    = 4                         // number of bits per node
 	bytesInWord   = 4                         // size of a word, in bytes
-	nodesInBytes  = nodesInWord / bytesInWord // nodes per byte
+	nodesInBytes  = nodesInWord / bytesInWord // number of nodes whose bits share a byte
 )
 
 var kernelMagic = [8]byte{'A', 'F', 'S', 'k', 'e', 'p', 't', 0}
 
-// openKernelState opens the file at path for a takeover, or creates it. A file of another boot or version is replaced.
+// openKernelState opens the file at path, or creates it. For a takeover, it continues a valid file. A file of another boot or
+// version is replaced.
 func openKernelState(on disk.FS, path string, boot [16]byte, takeOver bool) (*kernelState, error) {
 	if takeOver {
 		r, err := mapped.Open(on, path, smallChunkBits)
@@ -75,8 +76,8 @@ func openKernelState(on disk.FS, path string, boot [16]byte, takeOver bool) (*ke
 	return &kernelState{File: r}, nil
 }
 
-// start makes the file valid for a table that has been read. The magic is written last, so that a process that is killed
-// before leaves a file that is recognized as invalid.
+// start makes the file valid for a table that was read completely. It writes the magic number last. If the process is killed
+// before that, the next process recognizes the file as invalid.
 func (k *kernelState) start(t *Table, boot [16]byte) error {
 	if err := k.grow(Node(t.next.Load())); err != nil {
 		return err
@@ -91,20 +92,20 @@ func (k *kernelState) start(t *Table, boot [16]byte) error {
 	return nil
 }
 
-// grow reserves and maps the bits of all nodes before next.
+// grow extends the file, so that it contains the bits of all nodes before next.
 func (k *kernelState) grow(next Node) error {
 	return k.File.Grow(kernelStart + int64(next)/nodesInBytes + bytesInWord)
 }
 
-// header returns the header of the file, in the mapping.
+// header returns the header in the mapped file.
 func (k *kernelState) header() *kernelHeader {
 	return (*kernelHeader)(unsafe.Pointer(&k.At(0, kernelStart)[0]))
 }
 
-// beginAdd marks the length of the table as invalid: the table is about to change.
+// beginAdd marks the recorded length of the table as invalid, because the table is about to grow.
 func (k *kernelState) beginAdd() { k.header().adding.Store(1) }
 
-// endAdd records the length of the table.
+// endAdd records the present length of the table and marks it as valid.
 func (k *kernelState) endAdd(t *Table) {
 	h := k.header()
 	h.next.Store(t.next.Load())
@@ -115,7 +116,7 @@ func (k *kernelState) endAdd(t *Table) {
 	h.adding.Store(0)
 }
 
-// sum returns the checksum of the seed and the length of the table.
+// sum returns the checksum of the seed and the length of the table, for the field crc.
 func (h *kernelHeader) sum() uint64 {
 	b := append(make([]byte, 0, 128), h.seed[:]...)
 	for _, v := range []uint64{h.next.Load(), h.nextName.Load(), h.nodes.Load(), h.dirs.Load()} {
@@ -124,31 +125,31 @@ func (h *kernelHeader) sum() uint64 {
 	return uint64(crc32.Checksum(b, castagnoli))
 }
 
-// word returns the word that contains the bits of a node, and their position in it.
+// word returns the word that contains the bits of node n, and their shift in that word.
 func (k *kernelState) word(n Node) (w *atomic.Uint32, shift uint) {
 	off := kernelStart + int64(n)/nodesInWord*bytesInWord
 	if off+bytesInWord > k.Len() {
-		return &k.nowhere, 0 // no such node was ever allocated
+		return &k.nowhere, 0 // the node was never allocated
 	}
 	return (*atomic.Uint32)(unsafe.Pointer(&k.At(uint64(off), bytesInWord)[0])), uint(n % nodesInWord * bitsOfNode)
 }
 
-// Shown returns the word with the bits of a node, and their position in the word (worktree.Kernel.Shown).
+// Shown returns the word that contains the bits of node n, and their shift in that word. See worktree.Kernel.Shown.
 func (t *Table) Shown(n Node) (w *atomic.Uint32, shift uint) { return t.kernel.word(n) }
 
-// TookOver reports whether the table continues the kernel state of a previous process.
+// TookOver reports whether the state of the previous process is continued.
 func (t *Table) TookOver() bool { return t.kernel.continued }
 
-// Seed returns the seed of the overlay's positions in directory listings. It is the same before and after a takeover.
+// Seed returns the seed for the positions that the overlay assigns in directory listings. A takeover does not change it.
 func (t *Table) Seed() [16]byte { return t.kernel.header().seed }
 
-// close closes the file. Callers of Shown read zeros from now on.
+// close closes the file. After that, callers of Shown read zeros.
 func (k *kernelState) close() error { return k.Detach() }
 
-// resumeKilled continues the table of a process that was killed on this boot, without reading all records: the pages are as
-// that process left them, and the kernel state file records the length of the table. done is false if the recorded length is
-// missing or not valid, for example because the process died while it extended the table. The caller must then read the whole
-// table.
+// resumeKilled continues the table of a process that was killed since the host was started, without reading all records. The
+// pages are as that process has left them, and the kernel state file contains the length of the table. done is false if that
+// length is missing or invalid, for example because the process died while it extended the table. Then the caller must read the
+// whole table.
 func (t *Table) resumeKilled(root object.ID) (done bool, err error) {
 	if !t.kernel.continued || t.kernel.header().adding.Load() != 0 {
 		return false, nil

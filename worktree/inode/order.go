@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// TreeOrder returns the nodes of a block in the order of a git tree, in which the name of a directory ends in a slash. It
-// returns nil if that is the order of the block, which is the normal case.
+// TreeOrder returns the nodes of a block in the order of a git tree, in which a directory is sorted as if its name ended in a
+// slash. It returns nil if the block is in that order already, which is the usual case.
 func (t *Table) TreeOrder(b Block) []Node {
 	misplaced := false
 	for i := 0; i+1 < b.Count && !misplaced; i++ {
@@ -28,7 +28,7 @@ func (t *Table) TreeOrder(b Block) []Node {
 	return nodes
 }
 
-// compareInTree compares two records in the order of a git tree.
+// compareInTree compares the names of two records in the order of a git tree.
 func compareInTree(x, y *Record, t *Table) int {
 	a, b := t.Name(x), t.Name(y)
 	n := min(len(a), len(b))

@@ -11,22 +11,26 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Record describes one node, in the format of the file. All fields except state, touched and lookups are constant once the
+// Record describes one node, in the format of the file. All fields except state, touched and lookups do not change after the
 // record is published.
 type Record struct {
-	id      [32]byte
-	state   atomic.Uint64 // file, link: size in bytes + 1; directory: first child << 32 | number of children; 0: unknown
-	name    uint64        // offset in names << 8 | length; of a further root: the previous root << 8
-	parent  uint32        // node of the directory; the record's own node if it is a root
-	crc     uint32        // crc32c of the name and of id, name, parent, kind and idLen
-	kind    Kind          // 0: the record is not a node
+	id [32]byte
+	// state is 0 if it is not known. For a file or link, it is the size in bytes plus 1. For a directory, it is the first child
+	// << 32 | the number of children.
+	state atomic.Uint64
+	// name is the offset in the file of names << 8 | the length of the name. For a further root, it is the previous further root
+	// << 8.
+	name    uint64
+	parent  uint32 // node of the directory that contains this node; the node itself if it is a root
+	crc     uint32 // crc32c of the name and of the fields id, name, parent, kind and idLen
+	kind    Kind   // 0 if the record is not that of a node
 	idLen   uint8
-	touched uint8 // counter that touch increments only to make the page dirty
+	touched uint8 // changed by touch to make the page dirty
 	_       [1]byte
-	lookups atomic.Uint32 // the kernel's lookup count, which a takeover continues
+	lookups atomic.Uint32 // the kernel's lookup count of the node, which a takeover continues
 }
 
-// Kind is the type of a node, as git's tree entries distinguish it. The values are part of the file format.
+// Kind is the type of a node, as in the tree entries of git. The values are part of the file format.
 type Kind uint8
 
 const (
@@ -34,13 +38,13 @@ const (
 	KindExec
 	KindSymlink
 	KindDir
-	KindGitlink // submodule, which the mount shows as an empty directory
+	KindGitlink // a submodule, which the mount shows as an empty directory
 )
 
 // IsDir reports whether the mount shows the node as a directory.
 func (k Kind) IsDir() bool { return k == KindDir || k == KindGitlink }
 
-// KindOf returns the kind of a tree entry by its git mode.
+// KindOf returns the kind of a tree entry with the git mode m. It returns false if m is not a mode that git uses.
 func KindOf(m object.Mode) (Kind, bool) {
 	switch m {
 	case object.ModeFile:
@@ -71,10 +75,10 @@ func (k Kind) GitMode() object.Mode {
 	case KindGitlink:
 		return object.ModeGitlink
 	}
-	panic(fmt.Sprintf("kind %d", k)) // unreachable: check refuses a table with any other kind
+	panic(fmt.Sprintf("kind %d", k)) // unreachable, because check refuses a table with any other kind
 }
 
-// StatMode returns the st_mode of a node of this kind. Permissions are those of a checkout under umask 022.
+// StatMode returns the st_mode of an unchanged node of this kind. The permissions are those of a checkout with the umask 022.
 func (k Kind) StatMode() uint32 {
 	switch k {
 	case KindFile:
@@ -83,13 +87,13 @@ func (k Kind) StatMode() uint32 {
 		return syscall.S_IFREG | 0o755
 	case KindSymlink:
 		return syscall.S_IFLNK | 0o777
-	case KindDir, KindGitlink: // a submodule that is not checked out is an empty directory
+	case KindDir, KindGitlink: // like git, show a submodule that is not checked out as an empty directory
 		return syscall.S_IFDIR | 0o755
 	}
-	panic(fmt.Sprintf("kind %d", k)) // unreachable: check refuses a table with any other kind
+	panic(fmt.Sprintf("kind %d", k)) // unreachable, because check refuses a table with any other kind
 }
 
-// Block is the position of a directory's children in the table: count consecutive nodes from first on.
+// Block contains the nodes of a directory's children: Count consecutive numbers from First on.
 type Block struct {
 	First Node
 	Count int
@@ -98,28 +102,28 @@ type Block struct {
 // Kind returns the kind of the node.
 func (r *Record) Kind() Kind { return r.kind }
 
-// Dir returns the directory that contains the node in its tree; for a root, the root itself.
+// Dir returns the directory that contains the node in its tree. For a root, it returns the root itself.
 func (r *Record) Dir() Node { return Node(r.parent) }
 
-// Block returns the block of a directory, and false if its tree was not read yet.
+// Block returns the block of a directory. It returns false if the directory's tree was not read yet.
 func (r *Record) Block() (Block, bool) {
 	s := r.state.Load()
 	return Block{Node(s >> 32), int(s & maxNode)}, s != 0
 }
 
-// Size returns the length of a file's contents in bytes, and false if it is not known.
+// Size returns the length of a file's contents in bytes. It returns false if the length is not known.
 func (r *Record) Size() (int64, bool) {
 	s := r.state.Load()
 	return int64(s - 1), s != 0
 }
 
-// SetSize records the length of a file's contents, in bytes. It may be called concurrently.
+// SetSize records the length of a file's contents, in bytes. It may be called from any goroutine.
 func (r *Record) SetSize(n int64) { r.state.Store(uint64(n) + 1) }
 
 // Remember increments the kernel's lookup count of the node.
 func (r *Record) Remember() { r.lookups.Add(1) }
 
-// Forget decrements the lookup count by k, but not below zero. It reports whether the count is zero now.
+// Forget decrements the lookup count by k, but not below zero. It returns true if the count is zero afterwards.
 func (r *Record) Forget(k uint64) (last bool) {
 	for {
 		have := r.lookups.Load()
@@ -133,7 +137,7 @@ func (r *Record) Forget(k uint64) (last bool) {
 // Known reports whether the kernel holds a reference to the node.
 func (r *Record) Known() bool { return r.lookups.Load() > 0 }
 
-// ObjectID returns the object ID of a node: the zero ID for the root of an empty base tree.
+// ObjectID returns the object ID of a node. For the root of an empty base tree, it returns the zero ID.
 func (r *Record) ObjectID() object.ID {
 	id, _ := object.FromBytes(r.id[:r.idLen])
 	return id
@@ -141,7 +145,7 @@ func (r *Record) ObjectID() object.ID {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// sum returns the checksum of the record for the field crc. name is the record's name.
+// sum returns the checksum for the field crc. name is the name of the node.
 func (r *Record) sum(name string) uint32 {
 	var b [32 + 8 + 4 + 2]byte
 	n := copy(b[:], r.id[:])

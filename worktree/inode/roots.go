@@ -6,16 +6,16 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// A further root is the record of the root directory of another tree. Like the root of the base tree it is its own parent. The
-// further roots form a list: the header refers to the latest root, and each root to the one that was added before it. The
-// blocks below a further root are like all others, and their nodes are base nodes in every respect: each node has a blob and
-// the path by which git selects the attributes of the blob, and the blob is fetched when the file is read. A further root is
-// not visible in the mount; the overlay makes nodes below it visible (graft.go).
+// A further root is the root directory of another tree than the base tree. Like the root of the base tree, it is its own parent.
+// The further roots form a list: the header of the table refers to the root that was added last, and each root to the one that
+// was added before it. The nodes below a further root are base nodes like all others: each has a blob, and a path by which git
+// selects the attributes of the blob, and the blob is fetched when the file is read. A further root is not visible in the mount;
+// the overlay makes nodes below it visible (graft.go).
 
-// isRoot reports whether a published node is the root of a tree.
+// isRoot reports whether a published node is the root of the base tree or a further root.
 func (t *Table) isRoot(n Node) bool { return Node(t.At(n).parent) == n }
 
-// TreeOf returns the root of the tree that contains a published node.
+// TreeOf returns the root that is above a published node.
 func (t *Table) TreeOf(n Node) Node {
 	for !t.isRoot(n) {
 		n = Node(t.At(n).parent)
@@ -23,10 +23,11 @@ func (t *Table) TreeOf(n Node) Node {
 	return n
 }
 
-// before returns the further root that was added before r, 0 if r was the first.
+// before returns the further root that was added before r. It returns 0 if r was the first.
 func (r *Record) before() Node { return Node(r.name >> 8) }
 
-// RootsOf returns the roots of a tree, the latest first, and Root last if it is the base tree.
+// RootsOf returns the roots with the given tree, the one that was added last first. If the base tree is that tree, Root is the
+// last element.
 func (t *Table) RootsOf(tree object.ID) (list []Node) {
 	t.append.Lock()
 	defer t.append.Unlock()
@@ -41,8 +42,8 @@ func (t *Table) RootsOf(tree object.ID) (list []Node) {
 	return list
 }
 
-// AddRoot adds a root of a tree. A tree may have several roots: if the file of a node was renamed in the mount, a graft needs
-// another node for the original path, below another root.
+// AddRoot adds a further root for a tree. A tree may have several roots: if the file of a node was renamed in the mount, a graft
+// needs another node for the original path, which is below another root.
 func (t *Table) AddRoot(tree object.ID) (Node, error) {
 	t.append.Lock()
 	defer t.append.Unlock()
@@ -61,13 +62,13 @@ func (t *Table) AddRoot(tree object.ID) (Node, error) {
 	r.crc = r.sum("")
 	h.version = versionRoots
 	t.next.Store(uint64(n) + 1)
-	h.root = uint32(n) // publishes the root
+	h.root = uint32(n) // from here on the root is part of the list
 	t.roots = append([]Node{n}, t.roots...)
 	return n, nil
 }
 
-// checkRoots reads the further roots of a table that another process wrote. If a power loss destroyed the latest of them,
-// those that were synced remain.
+// checkRoots reads the further roots of a table that another process has written. If a power loss has destroyed the last of them,
+// the list is cut to those that were synced.
 func (t *Table) checkRoots(lossy uint64) error {
 	h := t.header()
 	roots, err := t.readRoots(Node(h.root))
@@ -79,8 +80,7 @@ func (t *Table) checkRoots(lossy uint64) error {
 	return err
 }
 
-// readRoots returns the list of further roots beginning with the latest. It returns ErrTable if one of them is not a valid
-// root.
+// readRoots returns the list of further roots, beginning with latest. It returns ErrTable if one of them is not a valid root.
 func (t *Table) readRoots(latest Node) (roots []Node, err error) {
 	for n, limit := latest, uint64(t.records.Len())/recordSize; n != 0; {
 		if n <= Root || uint64(n) >= limit {
@@ -92,7 +92,7 @@ func (t *Table) readRoots(latest Node) (roots []Node, err error) {
 			(err != nil || len(id.Bytes()) != int(r.idLen)) && r.idLen != 0 {
 			return nil, fmt.Errorf("node %d: not a root: %w", n, ErrTable)
 		}
-		roots, limit = append(roots, n), uint64(n) // an older root has a lower number, so the list has no cycle
+		roots, limit = append(roots, n), uint64(n) // an older root must have a lower number, so the list cannot have a cycle
 		n = r.before()
 	}
 	return roots, nil

@@ -45,10 +45,10 @@ import (
 	"github.com/artifactfs/artifactfs/overlay"
 )
 
-// Counts is how much of the base tree the table contains. Paths below a directory that was never read are not counted.
+// Counts states how much of the base tree the table contains. Paths below a directory whose tree was never read are not counted.
 type Counts struct {
-	Nodes int64 // paths that have a node, including the root
-	Dirs  int64 // directories whose children have nodes
+	Nodes int64 // number of paths that have a node, including the root
+	Dirs  int64 // number of directories whose children have nodes
 }
 
 // Node is the number of a file, directory or symbolic link of the mount; it is also its inode number. Zero stands for no node.
@@ -57,42 +57,43 @@ type Node = overlay.Node
 // Root is the node of the mount's root directory, in every mount.
 const Root Node = 1
 
-// ErrTable is returned for a file that is not an inode table, is damaged, or belongs to another base tree.
+// ErrTable means that a file is not an inode table, is damaged, or belongs to another base tree.
 var ErrTable = errors.New("bad inode table")
 
-// Table is an open inode table. Its methods may be called concurrently, except Close, after which only Shown may be called.
+// Table is an open inode table. Its methods may be called from any goroutine, except Close, after which only Shown may be called.
 type Table struct {
 	fs             disk.FS
 	records, names *mapped.File
 	kernel         *kernelState
-	unlock         func() // releases the lock file that is held as long as the table is open
+	unlock         func() // releases the lock file, which is held as long as the table is open
 
 	nodes, dirs atomic.Int64  // see Counts
 	next        atomic.Uint64 // index of the first free record
 
-	append   sync.Mutex // held while a block is added: memory copies and growth of the files
+	append   sync.Mutex // held while a block is added, which copies memory and may extend the files
 	nextName uint64     // offset of the first free byte of names; guarded by append
 	roots    []Node     // further roots, the latest first; guarded by append
 
-	syncing sync.Mutex // held during Sync, which holds append for a moment and otherwise waits only for the disk
-	synced  uint64     // all records before this index were synced; guarded by syncing
+	syncing sync.Mutex // held during Sync, which waits for the disk and also holds append for a moment
+	synced  uint64     // all records before this index are on disk; guarded by syncing
 }
 
 // header is record 0, in the format of the file.
 type header struct {
 	magic   [8]byte
-	version uint32   // in host byte order: a table of a host with the other byte order has no known version
+	version uint32   // version of the format in host byte order; on a host with the other byte order, it is not a known version
 	size    uint32   // size of a record, in bytes
-	boot    [16]byte // boot ID of the host when the table was last opened
+	boot    [16]byte // boot ID that the host had when the table was last opened
 	synced  uint64   // lower bound of the number of records that are on disk
-	// root is the node of the further root that was added last; rootSynced is the value of root at the last sync. 0: no further
-	// root.
+	// root is the further root that was added last, or 0 if there is none. rootSynced is the value of root at the time of the
+	// last sync.
 	root, rootSynced uint32
-	failed           uint32 // 1: the last sync failed, and the kernel may have marked unwritten pages as clean
-	_                [12]byte
+	// failed is 1 if the last sync has failed, after which the kernel may have marked unwritten pages as clean.
+	failed uint32
+	_      [12]byte
 }
 
-// tableHeader contains the constant fields of a header that this version writes.
+// tableHeader contains those fields of the header that are the same in every table of this version.
 var tableHeader = header{magic: [8]byte{'A', 'F', 'S', 'n', 'o', 'd', 'e', 's'}, version: versionRoots, size: recordSize}
 
 const (
@@ -101,25 +102,25 @@ const (
 )
 
 const (
-	chunkBits      = 20             // binary logarithm of the number of bytes by which the files of the table grow
-	smallChunkBits = 16             // the same for the smaller files beside the table
-	chunkSize      = 1 << chunkBits // in bytes; no name straddles two chunks
+	chunkBits      = 20             // the files of the table grow by 1 << chunkBits bytes
+	smallChunkBits = 16             // the smaller files next to the table grow by 1 << smallChunkBits bytes
+	chunkSize      = 1 << chunkBits // in bytes; a name does not extend over the end of a chunk
 )
 
 const (
 	recordSize = 64        // in bytes
-	maxNode    = 1<<32 - 1 // highest node: nodes are stored in 32 bits
+	maxNode    = 1<<32 - 1 // highest number of a node, because nodes are stored in 32 bits
 	maxName    = object.MaxNameLen
 )
 
-// The sizes are part of the file format.
+// These assertions fail to compile if a size changes, because the sizes are part of the file format.
 var (
 	_ [recordSize]byte = [unsafe.Sizeof(Record{})]byte{}
 	_ [recordSize]byte = [unsafe.Sizeof(header{})]byte{}
 )
 
-// Open opens the table of a base tree, or creates it if it does not exist. It returns ErrTable for a file that is not
-// a valid table or is a table of another tree. takeOver means that the kernel still has the mount of the previous process.
+// Open opens the table of the base tree root, or creates it if it does not exist. It returns ErrTable if the file is not a valid
+// table, or is the table of another tree. takeOver is true if the kernel still has the mount of the previous process.
 func Open(on disk.FS, path string, root object.ID, takeOver bool) (*Table, error) {
 	boot, err := disk.BootUUID(on)
 	if err != nil {
@@ -138,11 +139,11 @@ func Open(on disk.FS, path string, root object.ID, takeOver bool) (*Table, error
 	return t, nil
 }
 
-// lock takes the lock file of a table, so that no second process allocates the same nodes. The kernel releases the lock when
-// all threads of the process have ended. A takeover waits up to lockWait for the threads of the dead process. One of these
-// threads may be blocked in a request to the mount itself, which is answered only when the new process serves the mount
-// (fuse.WithoutDevice). Such a thread has closed the lock file, but keeps the memory of the dead process and the files mapped
-// into that memory. For that reason the lock is on a separate file, which is never mapped.
+// lock acquires the lock file of a table, so that no other process allocates the same nodes. The kernel releases the lock when
+// all threads of a process have ended. A takeover waits for the threads of the dead process, for at most lockWait. One of these
+// threads may be blocked in a request to the mount itself, which is answered only when the new process serves the mount (see
+// fuse.WithoutDevice). Such a thread has closed the lock file, but keeps the memory of the dead process with the files that are
+// mapped into it. Therefore the lock is on a separate file that is never mapped.
 func lock(path string, takeOver bool) (unlock func(), err error) {
 	for start := time.Now(); ; time.Sleep(time.Millisecond) {
 		unlock, err := disk.TryLock(path)
@@ -152,10 +153,10 @@ func lock(path string, takeOver bool) (unlock func(), err error) {
 	}
 }
 
-// lockWait is the longest time that a takeover waits for the lock of the dead process.
+// lockWait is the maximum time for which a takeover waits for the lock of the dead process.
 const lockWait = 5 * time.Second
 
-// open opens the remaining files, and continues the table or creates a new one.
+// open opens the other files, and continues the table or creates a new one.
 func (t *Table) open(path string, root object.ID, boot [16]byte, takeOver bool) (err error) {
 	if t.names, err = mapped.Open(t.fs, path+".names", chunkBits); err != nil {
 		return err
@@ -179,11 +180,11 @@ func (t *Table) open(path string, root object.ID, boot [16]byte, takeOver bool) 
 	return t.kernel.start(t, boot)
 }
 
-// fresh reports whether the table was never completely created.
+// fresh reports whether the creation of the table was not completed, because the file is empty or has no magic number.
 func (t *Table) fresh() bool { return t.records.Len() == 0 || t.header().magic == [8]byte{} }
 
-// start creates the table. It writes the root first and the header's magic last, so that a table with a magic is complete
-// (fresh).
+// start creates the table. It writes the root first and the magic number of the header last, so that a table with the magic
+// number is complete.
 func (t *Table) start(root object.ID, boot [16]byte) error {
 	if err := t.records.Grow(chunkSize); err != nil {
 		return err
@@ -203,7 +204,7 @@ func (t *Table) start(root object.ID, boot [16]byte) error {
 	return nil
 }
 
-// Close closes all files and releases the lock. It also works after an open that failed.
+// Close closes all files and releases the lock. It may also be called after open has failed.
 func (t *Table) Close() error {
 	errs := []error{t.records.Close()}
 	if t.names != nil {
@@ -222,12 +223,12 @@ func (t *Table) Counts() Counts { return Counts{t.nodes.Load(), t.dirs.Load()} }
 // header returns record 0 as a header.
 func (t *Table) header() *header { return (*header)(unsafe.Pointer(t.At(0))) }
 
-// At returns the record of a node that is known to lie in the file.
+// At returns the record of a node, which must be within the file.
 func (t *Table) At(n Node) *Record {
 	return (*Record)(unsafe.Pointer(&t.records.At(uint64(n)*recordSize, recordSize)[0]))
 }
 
-// Record returns the record of a node, and false if the node is not in the table.
+// Record returns the record of a node. It returns false if the table does not contain the node.
 func (t *Table) Record(n Node) (*Record, bool) {
 	if n < Root || uint64(n) >= t.next.Load() {
 		return nil, false
@@ -236,7 +237,7 @@ func (t *Table) Record(n Node) (*Record, bool) {
 	return r, r.kind != 0
 }
 
-// Name returns the name of a record. The string points into the mapped file and is valid until Close.
+// Name returns the name of a record. The string points into the mapped file, and may be used until Close.
 func (t *Table) Name(r *Record) string {
 	n := r.name & maxName
 	if n == 0 {
@@ -268,7 +269,7 @@ func (t *Table) Path(n Node) string {
 	return string(b)
 }
 
-// Search looks up a name in a block, by binary search.
+// Search returns the node in block b that has the given name, by binary search. It returns false if there is none.
 func (t *Table) Search(b Block, name string) (Node, bool) {
 	i, ok := sort.Find(b.Count, func(i int) int {
 		return strings.Compare(name, t.Name(t.At(b.First+Node(i))))
@@ -279,8 +280,8 @@ func (t *Table) Search(b Block, name string) (Node, bool) {
 	return b.First + Node(i), true
 }
 
-// Add publishes the children of a directory. entries must be in byte order of their names. If the directory has a block
-// already, because another goroutine was faster, that block is returned.
+// Add publishes the children of a directory as a block. entries must be in byte order of their names. If another goroutine has
+// added the block already, Add returns that block.
 func (t *Table) Add(dir Node, entries []object.TreeEntry) (Block, error) {
 	if err := checkEntries(entries); err != nil {
 		return Block{}, err
@@ -303,7 +304,7 @@ func (t *Table) Add(dir Node, entries []object.TreeEntry) (Block, error) {
 	for i, e := range entries {
 		at, err := t.addName(e.Name)
 		if err != nil {
-			t.nextName = nextName // otherwise every attempt on a full disk would leave unused names
+			t.nextName = nextName // without this, each attempt on a full disk would leave unused names
 			return Block{}, err
 		}
 		r := t.At(b.First + Node(i))
@@ -313,7 +314,7 @@ func (t *Table) Add(dir Node, entries []object.TreeEntry) (Block, error) {
 		r.crc = r.sum(e.Name)
 	}
 	t.next.Store(uint64(b.First) + uint64(b.Count))
-	parent.state.Store(uint64(b.First)<<32 | uint64(b.Count)) // publishes the block
+	parent.state.Store(uint64(b.First)<<32 | uint64(b.Count)) // from here on other goroutines can find the block
 	t.nodes.Add(int64(b.Count))
 	t.dirs.Add(1)
 	return b, nil
@@ -327,7 +328,8 @@ func (t *Table) grow(next Node) error {
 	return t.records.Grow(int64(next) * recordSize)
 }
 
-// addName appends a name and returns its offset. A name never straddles two chunks. The caller holds t.append.
+// addName appends a name to the file of names and returns its offset. A name does not extend over the end of a chunk. The caller
+// holds t.append.
 func (t *Table) addName(name string) (uint64, error) {
 	at := t.nextName
 	if at%chunkSize+uint64(len(name)) > chunkSize {

@@ -14,14 +14,14 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// header is the start of the file. Numbers are in the byte order of the host, because the file is read only on that host.
+// header is the start of the file. Its numbers are in the byte order of the host, because only this host reads the file.
 type header struct {
 	magic   [8]byte
 	version uint32
-	clean   uint32   // 1: the file was closed and is completely on disk
+	clean   uint32   // 1 if the file was closed and is completely on disk
 	epoch   uint64   // see Journal.epoch
 	dropped uint64   // see Journal.dropped
-	boot    [16]byte // boot ID of the host when the file was last opened
+	boot    [16]byte // boot ID that the host had when the file was last opened
 	killed  uint64   // see Journal.killed
 	_       [8]byte
 }
@@ -29,14 +29,14 @@ type header struct {
 // Constants of the file format, and limits of the file.
 const (
 	headerSize   = 64 // in bytes
-	recordHeader = 16 // bytes before the path: length | checksum << 32, and the record number
+	recordHeader = 16 // bytes before the path: the length | the checksum << 32, and the number of the record
 	version      = 1
 
 	fileLimit = 16 << 20  // maximum length of the file, in bytes; about 200,000 paths
 	chunk     = 256 << 10 // unit in which the file grows, in bytes
 	maxPath   = 1<<16 - 1 // maximum length of a recorded path, in bytes
-	maxNumber = 1 << 62   // upper bound of record numbers in a valid file; never reached
-	marked    = 512       // number of records from one mark to the next
+	maxNumber = 1 << 62   // upper bound for the numbers of records in a valid file, which is never reached in practice
+	marked    = 512       // number of records between two marks
 )
 
 var (
@@ -46,35 +46,36 @@ var (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// errBad is returned for a file that is not a journal or cannot be continued.
+// errBad means that a file is not a journal, or cannot be continued.
 var errBad = errors.New("no journal to be continued")
 
-// record is a record of the file.
+// record is one record of the file.
 type record struct {
 	number uint64
-	path   []byte // memory of the mapping
+	path   []byte // points into the mapped file
 }
 
-// log is the mapped file of a journal. Journal.mu guards it.
+// log is the mapped file of a journal. The caller of its methods holds Journal.mu.
 type log struct {
-	file   disk.File // nil: there is no file, because the journal is read-only or closed
-	memory []byte    // mapping of the maximum length; bytes behind the file's end must not be accessed
+	file   disk.File // nil if there is no file, because the journal is read-only or closed
+	memory []byte    // mapping of the maximum length; only the part within the file may be accessed
 	size   int       // length of the file, in bytes
 	end    int       // offset of the next record
 	count  int       // number of records
-	fixed  bool      // read-only: nothing may be written
-	named  bool      // whether the directory entry of the file is known to be on disk
-	marks  []mark    // positions of every marked-th record, so that the method each need not start at the header
+	fixed  bool      // true if the journal is read-only, so that nothing may be written
+	named  bool      // true if the directory entry of the file is known to be on disk
+	// marks has the position of every marked-th record, so that the method each need not start at the first record.
+	marks []mark
 }
 
-// mark is the number of a record and its offset in the file.
+// mark is the position of a record: its number, and its offset in the file.
 type mark struct {
 	number uint64
 	offset int
 }
 
-// Open opens the journal at path. It begins a new epoch if the file does not exist, is damaged, or was not closed before the
-// host restarted. Only one Journal at a time may have a file open.
+// Open opens the journal at path. It begins a new epoch if the file does not exist, if it is damaged, or if it was not closed
+// before the host was restarted. A file may be open in only one Journal at a time.
 func Open(path string, o Options) (*Journal, error) {
 	j := &Journal{fs: o.FS, path: path, boot: o.Boot, room: fileLimit, noted: make(map[uint64]uint64), flights: make(map[uint64]int)}
 	if j.fs == nil {
@@ -93,7 +94,7 @@ func Open(path string, o Options) (*Journal, error) {
 	return j, nil
 }
 
-// open maps the file and continues its records, or begins a new epoch.
+// open maps the file, and continues its records or begins a new epoch.
 func (j *Journal) open(o Options) error {
 	flags := os.O_RDWR | os.O_CREATE
 	if o.ReadOnly {
@@ -130,8 +131,8 @@ func (j *Journal) open(o Options) error {
 		}
 	case o.ReadOnly:
 	default:
-		// The clean mark must be removed on disk before anything is recorded: otherwise a power loss could destroy records of a
-		// file that is still marked as clean.
+		// The clean mark must be removed on disk before anything is recorded. Otherwise a power loss could destroy records of a
+		// file that is marked as clean.
 		j.log.header().clean, j.log.header().boot = 0, j.boot
 		j.log.named = true
 		err = f.DataSync()
@@ -142,8 +143,8 @@ func (j *Journal) open(o Options) error {
 	return nil
 }
 
-// begin sets up a new epoch. Unless o.Unused reports that the working tree has no changes, record 1 counts as dropped: a
-// query from the start of the epoch returns that everything may have changed.
+// begin begins a new epoch. Unless o.Unused returns true, because the working tree has no changes, record 1 counts as dropped:
+// then a query from the start of the epoch returns that everything may have changed.
 func (j *Journal) begin(o Options) {
 	j.epoch, j.dropped, j.last = newEpoch(), 1, 1
 	if o.Unused != nil && o.Unused() {
@@ -151,8 +152,8 @@ func (j *Journal) begin(o Options) {
 	}
 }
 
-// startFile makes the file an empty journal. The magic is written last, so that a process that is killed before leaves a file
-// that is recognized as invalid.
+// startFile writes the header of an empty journal. It writes the magic number last. If the process is killed before that, the
+// next process recognizes the file as invalid.
 func (j *Journal) startFile() error {
 	l := &j.log
 	if l.size >= headerSize {
@@ -172,7 +173,8 @@ func (j *Journal) startFile() error {
 	return nil
 }
 
-// resume reads the records of the file and continues it. It returns errBad for a file that cannot be continued.
+// resume reads and checks the records of the file, so that it can be continued. It returns errBad if the file cannot be
+// continued.
 func (j *Journal) resume() error {
 	l := &j.log
 	if l.size < headerSize+8 {
@@ -205,14 +207,14 @@ func (j *Journal) resume() error {
 	return nil
 }
 
-// open maps the file f. room is the maximum length of a journal, in bytes; a longer file is treated as empty.
+// open maps the file f. room is the maximum length of a journal, in bytes. A longer file is emptied.
 func (l *log) open(f disk.File, room int, readOnly bool) error {
 	st, err := f.Stat()
 	if err != nil {
 		return err
 	}
 	if st.Size() > int64(room) && !readOnly {
-		if err := f.Truncate(0); err != nil { // not a journal, or one of a version with a higher limit
+		if err := f.Truncate(0); err != nil { // the file is not a journal, or was written by a version with a higher limit
 			return err
 		}
 	}
@@ -231,7 +233,7 @@ func (l *log) open(f disk.File, room int, readOnly bool) error {
 	return nil
 }
 
-// unmap removes the mapping and closes the file. The zero log remains.
+// unmap removes the mapping and closes the file. Afterwards the log is the zero value.
 func (l *log) unmap() error {
 	if l.file == nil {
 		return nil
@@ -241,8 +243,8 @@ func (l *log) unmap() error {
 	return err
 }
 
-// close syncs the file, and its directory unless the directory entry is known to be on disk, and then marks the file as
-// clean. The mark promises to the next boot that the path leads to a file with every record.
+// close syncs the file, and, unless its directory entry is known to be on disk, the directory. Then it marks the file as clean,
+// which means that all records are on disk under the path of the journal.
 func (l *log) close(syncDir func() error) error {
 	if l.file == nil || l.fixed {
 		return l.unmap()
@@ -258,14 +260,14 @@ func (l *log) close(syncDir func() error) error {
 	return errors.Join(err, l.unmap())
 }
 
-// header returns the header of the file, in the mapping.
+// header returns the header in the mapped file.
 func (l *log) header() *header { return (*header)(unsafe.Pointer(&l.memory[0])) }
 
-// word returns the eight bytes at an offset that is a multiple of eight.
+// word returns the eight bytes at the offset off, which must be a multiple of eight.
 func (l *log) word(off int) *uint64 { return (*uint64)(unsafe.Pointer(&l.memory[off])) }
 
-// grow makes the file at least size bytes long. The disk space is allocated at once, because a full disk must be an error
-// of this call and not a SIGBUS when the page is written.
+// grow makes the file at least size bytes long. The disk space is allocated at once. Otherwise a full disk would cause a SIGBUS
+// when a page is written, and not an error of this call.
 func (l *log) grow(size int) error {
 	if size <= l.size {
 		return nil
@@ -278,7 +280,8 @@ func (l *log) grow(size int) error {
 	return nil
 }
 
-// read returns the record at an offset, checked, and its size in the file. The size is 0 if off is behind the last record.
+// read returns the record at the offset off, after it has checked it, and the size of the record in the file. The size is 0 if
+// off is after the last record.
 func (l *log) read(off int) (r record, size int, err error) {
 	if off+8 > l.size {
 		return r, 0, nil
@@ -298,18 +301,18 @@ func (l *log) read(off int) (r record, size int, err error) {
 	return r, recordSize(length), nil
 }
 
-// recordSize returns the size of a record in the file, in bytes, padded to a multiple of eight. length is the length of the
-// path.
+// recordSize returns the size of a record in the file, in bytes, which is a multiple of eight. length is the length of the path.
 func recordSize(length int) int { return recordHeader + (length+7)&^7 }
 
-// sum returns the checksum of a record: crc32c of its number and path.
+// sum returns the checksum of a record: the crc32c of its number and its path.
 func (r record) sum() uint32 {
 	var b [8]byte
 	binary.NativeEndian.PutUint64(b[:], r.number)
 	return crc32.Update(crc32.Update(0, castagnoli, b[:]), castagnoli, r.path)
 }
 
-// passed moves the end of the log past a record of size bytes that begins there. It adds a mark for every marked-th record.
+// passed moves the end of the log behind a record of size bytes that begins at the end. It adds a mark for every marked-th
+// record.
 func (l *log) passed(number uint64, size int) {
 	if l.count%marked == 0 {
 		l.marks = append(l.marks, mark{number, l.end})
@@ -318,7 +321,7 @@ func (l *log) passed(number uint64, size int) {
 	l.end += size
 }
 
-// write appends a record. The file must have room for it and for the eight zero bytes behind it.
+// write appends a record. There must be room in the file for the record and for the eight zero bytes that follow it.
 func (l *log) write(number uint64, path string) {
 	size := recordSize(len(path))
 	r := record{number, l.memory[l.end+recordHeader : l.end+recordHeader+len(path)]}
@@ -352,19 +355,19 @@ func (l *log) each(behind uint64, emit func(record) bool) {
 	}
 }
 
-// at returns the record at the offset off. A record must begin there.
+// at returns the record that begins at the offset off.
 func (l *log) at(off int) record {
 	length := int(*l.word(off) & maxPath)
 	return record{*l.word(off + 8), l.memory[off+recordHeader : off+recordHeader+length]}
 }
 
-// copy appends a record of another file, with the same number.
+// copy appends a copy of a record of another file. The copy has the same number.
 func (l *log) copy(r record) { l.write(r.number, unsafe.String(&r.path[0], len(r.path))) }
 
-// append adds a record with the next number. A path that is too long is replaced by a directory above it. The caller holds
-// j.mu.
+// append adds a record of path with the next number. If the path is too long, it records a directory above the path instead. The
+// caller holds j.mu.
 func (j *Journal) append(path string) {
-	for len(path) > maxPath { // longer than any path that a program can name
+	for len(path) > maxPath { // the path is longer than any path that a program can use
 		path = path[:strings.LastIndexByte(strings.TrimSuffix(path, "/"), '/')+1]
 	}
 	if path == "" {
@@ -379,9 +382,9 @@ func (j *Journal) append(path string) {
 	j.used.Store(int64(j.log.end))
 }
 
-// restart begins a new epoch in the existing file, which needs no disk space and does not depend on the number of records. It
-// is called if the disk is full, or if MakeRoom did not run in time. The caller holds j.mu. A process that is killed after the
-// first store leaves the old records in the new epoch; no returned position refers to them.
+// restart begins a new epoch in the existing file. This needs no disk space, and the time does not depend on the number of
+// records. It is called if the disk is full, or if MakeRoom was not called in time. If the process is killed after the first
+// store, the new epoch contains the old records, but no position that was returned refers to them. The caller holds j.mu.
 func (j *Journal) restart() {
 	l, h := &j.log, j.log.header()
 	j.epoch, j.dropped, j.killed = newEpoch(), j.last, 0

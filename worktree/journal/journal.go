@@ -63,33 +63,33 @@ import (
 
 // Options configure Open.
 type Options struct {
-	FS       disk.FS     // nil: disk.OS; tests pass one that fails
-	Boot     [16]byte    // boot ID of the host
-	Unused   func() bool // reports whether the working tree has no changes yet; called if the journal begins anew
-	ReadOnly bool        // record nothing and do not write the file
-	Anew     bool        // begin a new epoch: the working tree may have returned to an earlier state
-	TakeOver bool        // writes that the kernel has cached survived the death of the previous process
+	FS       disk.FS     // nil stands for disk.OS; tests use one that fails
+	Boot     [16]byte    // boot ID that the host has now
+	Unused   func() bool // reports whether the working tree has no changes yet; called when a new epoch begins
+	ReadOnly bool        // if true, nothing is recorded and the file is not written
+	Anew     bool        // if true, a new epoch begins, because the working tree may have returned to an earlier state
+	TakeOver bool        // if true, writes in the kernel's cache have survived the death of the previous process
 
 	limit int // maximum length of the file in bytes, for tests; 0: fileLimit
 }
 
-// Journal is an open change journal. Its methods may be called concurrently. A nil *Journal records nothing.
+// Journal is an open change journal. Its methods may be called from any goroutine. A nil *Journal records nothing.
 type Journal struct {
 	fs   disk.FS
 	path string
 	boot [16]byte
 	room int // maximum length of the file, in bytes
 
-	// mu guards the fields up to closed. The number of a record increases by one from record to record.
+	// mu guards the fields from log to closed. Each record has the number of the previous record plus one.
 	mu      sync.Mutex
 	log     log               // the mapped file
 	epoch   uint64            // random number of the present epoch
 	dropped uint64            // number of the last record that is no longer stored
-	killed  uint64            // number of the last record when the file was last found without a clean mark; 0: never
+	killed  uint64            // number of the last record when the file was last found without the clean mark; 0: never
 	last    uint64            // number of the last record; greater than killed
-	given   uint64            // highest record number in a position that was returned
+	given   uint64            // highest number of a record that a returned position includes
 	noted   map[uint64]uint64 // number of the last record of each key
-	flights map[uint64]int    // number of flights by the lowest record that they rely on
+	flights map[uint64]int    // number of flights (changes in progress), by the lowest record on which they rely
 	closed  bool              // set by Close
 
 	// rewriting is held by the goroutine that rewrites the file, and by Close.
@@ -98,18 +98,19 @@ type Journal struct {
 	rewriteAt atomic.Int64 // length at which MakeRoom rewrites the file, in bytes
 }
 
-// keys is the maximum number of keys in Journal.noted. When a further key is added, all of them are dropped, and the next
-// change of each key is recorded again.
+// keys is the maximum number of keys in Journal.noted. When another key is added, all of them are removed, and the next change of
+// each key is recorded again.
 const keys = 1 << 16
 
-// Flight is a change in progress, from before its first record until Land. A flight relies on the records of its paths,
-// whether they were appended for this change or for an earlier one. The zero Flight relies on no record yet.
+// Flight is a change in progress, from before its first record until Land is called. A flight relies on the records of its paths,
+// which may have been appended for this change or for an earlier one. The zero Flight relies on no record.
 type Flight struct {
-	first uint64 // lowest record that the change relies on; 0: none
+	first uint64 // lowest record on which the change relies; 0: none
 }
 
-// Covers reports whether one of the keys has a record that no returned position includes. Then a change of that file or,
-// for the key of a directory, of anything below it needs no record of its own, and the flight relies on the existing one.
+// Covers reports whether one of the keys has a record that no returned position includes. If so, no further record is needed for
+// a change of that file, or, if the key is that of a directory, of anything below it. The flight f then relies on the existing
+// record.
 func (j *Journal) Covers(f *Flight, keys ...uint64) bool {
 	if j == nil {
 		return true
@@ -125,8 +126,9 @@ func (j *Journal) Covers(f *Flight, keys ...uint64) bool {
 	return false
 }
 
-// Note appends a record of path to the journal. A key other than 0 identifies the file or directory, which must have no
-// other path; the same key needs no further record until Since returns a position that includes this one (Covers).
+// Note appends a record of path to the journal, on which the flight f then relies. A key other than 0 identifies the file or
+// directory, which must have no other path. The key needs no further record until Since returns a position that includes this
+// record (see Covers).
 func (j *Journal) Note(f *Flight, key uint64, path string) {
 	if j == nil {
 		return
@@ -146,8 +148,8 @@ func (j *Journal) Note(f *Flight, key uint64, path string) {
 	j.rely(f, j.last)
 }
 
-// Hold begins the flight of a change to a file that has no path but may get one: every record that is appended from now on
-// is returned again by the first query after Land.
+// Hold begins the flight f for a change of a file that has no path but may get one. All records that are appended between this
+// call and Land are returned again by the next query after Land.
 func (j *Journal) Hold(f *Flight) {
 	if j == nil {
 		return
@@ -157,7 +159,7 @@ func (j *Journal) Hold(f *Flight) {
 	j.rely(f, j.last+1)
 }
 
-// rely makes record the lowest record that the flight relies on, unless it relies on a lower one. The caller holds j.mu.
+// rely makes f rely on a record, unless it relies on a lower one. The caller holds j.mu.
 func (j *Journal) rely(f *Flight, record uint64) {
 	switch {
 	case f.first == 0:
@@ -170,14 +172,14 @@ func (j *Journal) rely(f *Flight, record uint64) {
 	j.flights[record]++
 }
 
-// leave removes one flight from those that rely on the record. The caller holds j.mu.
+// leave records that one flight less relies on a record. The caller holds j.mu.
 func (j *Journal) leave(record uint64) {
 	if j.flights[record]--; j.flights[record] == 0 {
 		delete(j.flights, record)
 	}
 }
 
-// Land ends a flight: the change was made, or failed and will not be made.
+// Land ends the flight f, because the change was made or has failed.
 func (j *Journal) Land(f *Flight) {
 	if j == nil || f.first == 0 {
 		return
@@ -188,8 +190,8 @@ func (j *Journal) Land(f *Flight) {
 	*f = Flight{}
 }
 
-// Since returns the paths that may have changed since a position, each path once. known is false if any path may have
-// changed. next is the position to pass to the next call. It excludes the records of changes that are still in progress.
+// Since returns the paths that may have changed since the position token, each path once. known is false if any path may have
+// changed. next is the position to pass to the next call. It does not include the records of changes that are still in progress.
 func (j *Journal) Since(token string) (next string, paths []string, known bool) {
 	if j == nil {
 		return "", nil, false
@@ -229,8 +231,8 @@ func (j *Journal) Since(token string) (next string, paths []string, known bool) 
 	return next, paths, true
 }
 
-// Longer reports whether the journal has more than n records behind the position. It only compares record numbers and does not
-// read the records. It returns false for a position that is not valid.
+// Longer reports whether the journal has more than n records after the position token. It compares only numbers and does not read
+// the records. It returns false if the position is not valid.
 func (j *Journal) Longer(token string, n uint64) bool {
 	if j == nil {
 		return false
@@ -257,7 +259,7 @@ func (j *Journal) Close() error {
 	if j == nil {
 		return nil
 	}
-	j.rewriting.Lock() // a rewrite reads the mapping, which must not be removed meanwhile
+	j.rewriting.Lock() // a rewrite reads the mapped file, which must not be unmapped at the same time
 	defer j.rewriting.Unlock()
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -272,12 +274,12 @@ func (j *Journal) Close() error {
 	return nil
 }
 
-// formatToken returns the text of a position: the epoch as 16 hexadecimal digits, a colon, the record number.
+// formatToken returns a position as text: the epoch as 16 hexadecimal digits, a colon, and the number of the record.
 func formatToken(epoch, record uint64) string {
 	return fmt.Sprintf("%016x:%d", epoch, record)
 }
 
-// parseToken parses the result of formatToken.
+// parseToken returns the epoch and the number in a position. ok is false if s is not a position.
 func parseToken(s string) (epoch, record uint64, ok bool) {
 	e, r, ok := strings.Cut(s, ":")
 	if !ok || len(e) != 16 {
@@ -294,6 +296,6 @@ func parseToken(s string) (epoch, record uint64, ok bool) {
 // newEpoch returns a random number that identifies a new epoch.
 func newEpoch() uint64 {
 	var b [8]byte
-	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
+	_, _ = rand.Read(b[:]) // rand.Read of package crypto/rand never fails
 	return binary.NativeEndian.Uint64(b[:])
 }

@@ -7,19 +7,20 @@ import (
 )
 
 const (
-	// slice is the number of records that a rewrite reads or writes each time it holds Journal.mu. Changes wait for that lock.
+	// slice is the maximum number of records that a rewrite reads or writes each time it holds Journal.mu, because changes wait
+	// for that lock.
 	slice = 1 << 10
-	// reserve determines the part of the file, 1/reserve of the maximum length, that stays free for the changes in progress
-	// while later changes wait for a rewrite. After a failed rewrite, the next one starts when that many more bytes are used.
+	// reserve determines how much of the file is kept free for changes in progress while a rewrite runs: the maximum length
+	// divided by reserve. After a failed rewrite, the next one starts when that number of further bytes is used.
 	reserve = 16
 )
 
-// errRestarted is returned by a rewrite if the old file no longer contains the records that it indexed.
+// errRestarted means that a rewrite was given up, because the journal was closed or has begun a new epoch.
 var errRestarted = errors.New("the journal has begun anew or was closed")
 
-// MakeRoom rewrites the file if it is nearly full. It must be called before each change, without any lock: a rewrite reads
-// every record and creates a file, which Note must not do, because its callers hold locks. MakeRoom returns at once if
-// there is room, or if another goroutine is rewriting the file and the room suffices until that has ended.
+// MakeRoom rewrites the file if it is nearly full. It must be called before each change, by a goroutine that holds no locks: a
+// rewrite reads every record and creates a file, which Note must not do, because its callers hold locks. MakeRoom returns at once
+// if there is enough room, or if another goroutine is rewriting the file and there is enough room until it has finished.
 func (j *Journal) MakeRoom() {
 	if j == nil || j.used.Load() < j.rewriteAt.Load() {
 		return
@@ -36,20 +37,20 @@ func (j *Journal) MakeRoom() {
 		return
 	}
 	if err := j.rewrite(); err != nil {
-		// The disk may be full. Records that still fit are appended; after that Note begins a new epoch.
+		// The disk may be full. Records for which there is still room are appended; then append begins a new epoch.
 		j.rewriteAt.Store(used + int64(j.room/reserve))
 		return
 	}
 	j.rewriteAt.Store(j.threshold())
 }
 
-// threshold returns the length at which the file is rewritten, in bytes. A rewrite keeps at most half of the maximum
-// length, so that each rewrite reads at most three times as many bytes as were written since the previous one.
+// threshold returns the length, in bytes, from which on the file is rewritten. A rewrite keeps at most half of the maximum
+// length, so each rewrite reads at most three times as many bytes as were written since the previous one.
 func (j *Journal) threshold() int64 { return int64(j.room / 4 * 3) }
 
-// rewrite writes the records worth keeping to a new file, which replaces the old one: the last record of each path and, of
-// these, the youngest that fit into half of the maximum length. It holds j.mu for one slice of records at a time. The old file
-// stays complete until the new file is renamed over it, so that no record is lost if the process dies during the rewrite.
+// rewrite writes some of the records to a new file, which replaces the old one: the last record of each path, and of these, the
+// youngest for which half of the maximum length suffices. It holds j.mu for one slice of records at a time. The old file is
+// complete until the new file is renamed over it, so no record is lost if the process dies during the rewrite.
 func (j *Journal) rewrite() error {
 	r := rewriting{j: j}
 	j.mu.Lock()
@@ -70,29 +71,29 @@ func (j *Journal) rewrite() error {
 	if err := r.write(name); err != nil {
 		return errors.Join(err, r.next.unmap(), j.fs.Remove(name))
 	}
-	_ = r.old.unmap() // no record of the old file is needed any more
+	_ = r.old.unmap() // the records of the old file are no longer needed
 	return nil
 }
 
-// rewriting is a rewrite in progress. Its strings and offsets refer to the mapping of the old file, whose records do not
-// change within one epoch.
+// rewriting is a rewrite in progress. Its strings and offsets refer to the mapped old file, whose records do not change within an
+// epoch.
 type rewriting struct {
 	j             *Journal
-	epoch, killed uint64 // values of the journal when the rewrite began
+	epoch, killed uint64 // values that the journal had when the rewrite began
 
 	offsets []int               // offsets of the records that were found in the old file
-	off     int                 // offset behind the last of them
-	seen    map[string]struct{} // paths that have a younger record
-	kept    []int               // offsets of the records to keep, the youngest first
+	off     int                 // offset after the last of these records
+	seen    map[string]struct{} // paths of which a younger record was found
+	kept    []int               // offsets of the records that are kept, the youngest first
 	size    int                 // length of the kept records and the header, in bytes
 	dropped uint64              // number of the last record that the new file does not contain
 
 	next log // the new file
-	old  log // the old file, once the new one has replaced it
+	old  log // the old file, after the new one has replaced it
 }
 
-// each calls step until step returns false. It holds j.mu during each call and releases it between two calls. It returns
-// errRestarted if the journal was closed or began a new epoch between two calls.
+// each calls step until it returns false. It holds j.mu during each call, and releases it between the calls. It returns
+// errRestarted if the journal was closed or has begun a new epoch between two calls.
 func (r *rewriting) each(step func() (more bool)) error {
 	one := func() (bool, error) {
 		r.j.mu.Lock()
@@ -109,7 +110,7 @@ func (r *rewriting) each(step func() (more bool)) error {
 	}
 }
 
-// index collects the offsets of the next slice of records, and reports whether there are more.
+// index collects the offsets of the next slice of records. It returns false after the last one.
 func (r *rewriting) index() (more bool) {
 	for range slice {
 		if r.off >= r.j.log.end {
@@ -121,7 +122,8 @@ func (r *rewriting) index() (more bool) {
 	return true
 }
 
-// choose selects records to keep, from the youngest to older ones, one slice per call, and reports whether there are more.
+// choose selects the records to keep, from the youngest to the oldest, one slice per call. It returns false when the selection is
+// complete.
 func (r *rewriting) choose() (more bool) {
 	if r.seen == nil {
 		r.seen, r.size, r.dropped = make(map[string]struct{}), headerSize, r.j.dropped
@@ -147,9 +149,8 @@ func (r *rewriting) choose() (more bool) {
 	return true
 }
 
-// write writes the new file: first the chosen records, then those that were appended meanwhile. It holds j.mu without
-// interruption from the copy of the last record to the rename over the old file, so that no record is appended to the old file
-// alone.
+// write writes the new file: first the selected records, then those that were appended since. It holds j.mu from the copy of the
+// last record until the new file is renamed over the old one, so that no record is appended only to the old file.
 func (r *rewriting) write(name string) error {
 	j, next := r.j, &r.next
 	if err := next.grow(min(r.size+8, j.room)); err != nil {

@@ -6,19 +6,19 @@ import (
 	"github.com/artifactfs/artifactfs/overlay"
 )
 
-// Contents that no checkpoint contains are copied before they are overwritten. The cost of that grows with their length, so a
-// file that is changed in place is copied only if it is small, and at most once per massTime. A file that is truncated to
-// nothing is not copied: it gets a new contents file, and the old one is kept.
+// Contents that no checkpoint contains are copied before they are overwritten. The cost of a copy grows with the length, so a
+// file that is changed in place is copied only if it is small, and at most once within massTime. A file that is truncated to
+// length 0 is not copied: the overlay creates a new contents file for it, and the old one is kept.
 
-// maxCopied is the maximum size of a file that is copied before it is changed in place, in bytes.
+// maxCopied is the maximum size, in bytes, of a file that is copied before it is changed in place.
 const maxCopied = 1 << 20
 
-// Find returns the inode of a file as it is now and the paths under which its contents are to be kept. It returns no paths if
-// Wants is false for the inode, and leaves out the paths in directories that checkpoints leave out. short reports that the
-// search for names was cut short, so that a file is lost.
+// Find returns the present inode of a file, and the paths for which its contents must be kept. It returns no paths if Set.Wants
+// is false for the inode. It leaves out paths in directories that checkpoints leave out. short is true if not all names of the
+// file could be searched, so that the file counts as lost.
 type Find func(n overlay.Node) (in overlay.Inode, paths []string, short bool)
 
-// BeforeWrite keeps the contents of n before p is written at the offset off, if that overwrites bytes.
+// BeforeWrite keeps the contents of file n before p is written at the offset off. It does nothing if the write only appends.
 func (s *Set) BeforeWrite(n overlay.Node, f *overlay.File, p []byte, off int64) {
 	if !s.on || f.CopiedWithin(massTime) {
 		return
@@ -29,23 +29,23 @@ func (s *Set) BeforeWrite(n overlay.Node, f *overlay.File, p []byte, off int64) 
 	s.BeforeChange(n, f)
 }
 
-// BeforeChange keeps a copy of the contents of a small file, before a part of them is overwritten or cut off.
+// BeforeChange keeps a copy of the contents of file n, if the file is small, before a part of them is overwritten or removed.
 func (s *Set) BeforeChange(n overlay.Node, f *overlay.File) {
 	s.overwrite(n, true, func(keep keeper) error { return f.KeepCopy(massTime, maxCopied, keep) })
 }
 
-// BeforeEmpty keeps the contents of a file that is about to be truncated to nothing.
+// BeforeEmpty keeps the contents of file n, which is about to be truncated to length 0.
 func (s *Set) BeforeEmpty(n overlay.Node, f *overlay.File) {
 	s.overwrite(n, false, func(keep keeper) error { return f.SetAside(maxFileSize, keep) })
 }
 
-// keeper adds contents, identified by their number in the overlay and their size in bytes, to the kept files, as part of an
-// update. It returns false if they are not to be kept.
+// keeper adds contents to the kept files, as part of an update of the overlay. number identifies the contents in the overlay, and
+// size is in bytes. It returns false if the contents need not be kept.
 type keeper = func(tx *overlay.Tx, number uint64, size int64) bool
 
-// overwrite keeps the contents of a file under each of its names. by calls the keeper in an update of the overlay; copied
-// states whether by makes a copy of the contents. If by returns an error, the contents count as lost, and the write is made
-// all the same.
+// overwrite keeps the contents of file n under each of its names. by must call the keeper in an update of the overlay. copied is
+// true if by makes a copy of the contents. If by returns an error, the contents count as lost, and the write is made
+// nevertheless.
 func (s *Set) overwrite(n overlay.Node, copied bool, by func(keeper) error) {
 	if !s.on {
 		return
@@ -70,7 +70,7 @@ func (s *Set) overwrite(n overlay.Node, copied bool, by func(keeper) error) {
 		}
 		return len(kept) > 0
 	})
-	if err != nil { // the write itself continues
+	if err != nil { // the caller makes the write nevertheless
 		for _, k := range kept {
 			s.Undo(k)
 		}
@@ -78,7 +78,7 @@ func (s *Set) overwrite(n overlay.Node, copied bool, by func(keeper) error) {
 	}
 }
 
-// countLost counts a file whose contents are not kept.
+// countLost counts a file whose contents could not be kept.
 func (s *Set) countLost() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

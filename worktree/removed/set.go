@@ -1,14 +1,14 @@
-// Package removed keeps the contents of files that were removed or overwritten before a checkpoint contains them.
+// Package removed keeps the contents of files that were removed or overwritten before a checkpoint has stored them.
 //
-// A checkpoint is made when no writes have been made for a while. It does not contain a file that was written and removed
-// shortly before. A Set therefore keeps the contents of files that lose their last name, are replaced by a rename or are
-// overwritten, if they were changed since the last checkpoint (Saved). The contents of a removed file stay where they are,
-// those of an overwritten file are copied first (overwritten.go). If many files are lost at once, the channel Mass requests a
-// checkpoint, and Take returns the kept files. Each kept file is stored in the overlay's log, in the same record as the
-// removal: if the process is killed before the checkpoint is complete, its successor makes the checkpoint (Open).
+// A checkpoint is created when nothing was written for a while. It does not contain a file that was written and removed shortly
+// before. Therefore a Set keeps the contents of files that lose their last name, are replaced by a rename, or are overwritten, if
+// they were changed since the last checkpoint (Saved). The contents of a removed file remain where they are; those of an
+// overwritten file are copied first (overwritten.go). If many files are removed or overwritten at once, the channel Mass requests
+// a checkpoint, and Take returns the kept files for it. Each kept file is recorded in the overlay's log, in the same record as
+// the removal: if the process is killed before the checkpoint is complete, its successor creates the checkpoint (Open).
 //
-// The mutex of a Set is taken within updates of the overlay. While it is held, the Set pins contents and releases pins, which takes
-// the locks of overlay.Pin, but it makes no update of its own.
+// The mutex of a Set is acquired within updates of the overlay. While the Set holds it, it pins contents and releases pins, which
+// acquires the locks of overlay.Pin, but it makes no update itself.
 package removed
 
 import (
@@ -27,15 +27,17 @@ import (
 )
 
 const (
-	massFiles   = 5                // more removals within massTime, or any in a removed directory, request a checkpoint
-	massTime    = time.Second      // see massFiles
-	keepTime    = 10 * time.Second // time for which a few removed files are kept without a request for a checkpoint
+	// massFiles is the number of files within massTime above which removals request a checkpoint. The removal of a directory with
+	// kept files requests one at once.
+	massFiles   = 5
+	massTime    = time.Second      // period to which massFiles applies
+	keepTime    = 10 * time.Second // how long a few removed files are kept without a request for a checkpoint
 	maxFiles    = 40_000           // maximum number of kept files
-	maxFileSize = 50 << 20         // maximum size of a kept file, in bytes; checkpoints leave out larger new files as well
+	maxFileSize = 50 << 20         // maximum size of a kept file, in bytes; checkpoints do not store larger new files either
 	maxAllSize  = 256 << 20        // maximum total size of the kept files on disk, in bytes
 )
 
-// File is a kept file or symbolic link that was removed or overwritten.
+// File is a file or symbolic link that was removed or overwritten, and whose contents are kept.
 type File struct {
 	Path    string      // path relative to the root of the mount
 	Mode    object.Mode // object.ModeFile, object.ModeExec or object.ModeSymlink
@@ -43,46 +45,46 @@ type File struct {
 	Target  string      // target of a symbolic link
 	Content io.ReaderAt // contents of a regular file; nil for a symbolic link
 
-	id       uint64       // number of the entry in the overlay's log; ascending
+	id       uint64       // number of the entry in the overlay's log; it increases from entry to entry
 	at       time.Time    // time of the removal
-	unlinked bool         // removed by name; false: overwritten or replaced
+	unlinked bool         // true if the file was removed by its name; false if it was overwritten or replaced
 	pin      *overlay.Pin // keeps the contents readable; nil for a symbolic link
 }
 
-// Lost reports whether the contents could not be kept until now, because the disk is full or failing.
+// Lost reports whether the contents can no longer be read, because the disk was full or has failed.
 func (k *File) Lost() bool { return k.pin != nil && k.pin.Lost() != nil }
 
-// Set is the set of files that a working tree keeps after their removal. Package worktree adds files to it within the update
-// of the overlay that removes or overwrites them; package session/capture takes them for a checkpoint. mu guards the list of
-// files; the other fields are constant or atomic. The methods may be called concurrently.
+// Set contains the files that a working tree keeps after they were removed or overwritten. Package worktree adds a file within
+// the update of the overlay that removes or overwrites it; package session/capture takes the files for a checkpoint. mu guards
+// the fields below mu; the other fields are atomic or do not change. The methods may be called from any goroutine.
 type Set struct {
-	layer *overlay.Layer // nil: the mount has no overlay, and nothing is kept
-	on    bool           // whether removed files are kept at all
+	layer *overlay.Layer // nil if the mount has no overlay, so that nothing is kept
+	on    bool           // false if no files are kept
 	find  Find
 	log   *zap.Logger
-	mass  chan struct{} // see Mass; capacity 1
+	mass  chan struct{} // requests a checkpoint (see Mass); capacity 1
 
-	since   atomic.Int64                    // moment of the last checkpoint, in nanoseconds since 1970
+	since   atomic.Int64                    // moment of the last checkpoint in nanoseconds since 1970
 	ignored atomic.Pointer[map[string]bool] // directories that checkpoints leave out
 
 	mu      sync.Mutex
 	list    []*File          // by id, the oldest first
 	paths   map[string]*File // latest kept file of each path
-	bytes   int64            // total size of list, in bytes
-	lost    int              // number of files that were not kept for lack of room
-	last    uint64           // highest id
-	pending bool             // a checkpoint was requested and Take was not called since
+	bytes   int64            // total size of the files in list, in bytes
+	lost    int              // number of files that could not be kept, because the limits were reached
+	last    uint64           // highest id of an entry
+	pending bool             // a checkpoint was requested, and Take was not called since
 }
 
 // Options configure Open.
 type Options struct {
-	Keep bool               // keep the contents of removed and overwritten files; otherwise Wants returns false for every file
-	Kept []overlay.KeptFile // files that an earlier process kept, from overlay.Recovery
+	Keep bool               // if false, no contents are kept, and Wants always returns false
+	Kept []overlay.KeptFile // files that an earlier process has kept, from overlay.Recovery
 	Find Find
 	Log  *zap.Logger // receives a message if kept files cannot be removed from the overlay's log
 }
 
-// Open returns the set of the files that an earlier process kept. It requests a checkpoint for them, because it is not known
+// Open returns a Set with the files that an earlier process has kept. It requests a checkpoint for them, because it is not known
 // whether that process had requested one. layer may be nil.
 func Open(layer *overlay.Layer, o Options) *Set {
 	s := &Set{layer: layer, on: o.Keep, find: o.Find, log: o.Log, mass: make(chan struct{}, 1), paths: map[string]*File{}}
@@ -101,8 +103,8 @@ func Open(layer *overlay.Layer, o Options) *Set {
 	return s
 }
 
-// Close releases all kept files, unless a checkpoint was requested for them and was not made yet. It must be called before
-// the overlay is closed.
+// Close releases all kept files, unless a checkpoint was requested for them and was not created yet. It must be called before the
+// overlay is closed.
 func (s *Set) Close() {
 	s.mu.Lock()
 	var list []*File
@@ -114,13 +116,13 @@ func (s *Set) Close() {
 	s.unkeep(list)
 }
 
-// Mass returns a channel that receives a value when many files were removed or overwritten that had been changed since the
-// last checkpoint. It requires Options.Keep.
+// Mass returns a channel that receives a value when many files were removed or overwritten that had been changed since the last
+// checkpoint. It never receives one if Options.Keep is false.
 func (s *Set) Mass() <-chan struct{} { return s.mass }
 
-// Requested reports in ok whether a checkpoint is requested for removed or overwritten files and not made yet. latest is the
-// time of the latest removal. full reports that the kept files have reached half of their maximum number or size, or that a
-// file was lost for lack of room.
+// Requested returns ok as true if a checkpoint was requested for removed or overwritten files and was not created yet. latest is
+// the time of the last removal. full is true if the kept files have reached half of their maximum number or size, or if a file
+// could not be kept because the limits were reached.
 func (s *Set) Requested() (latest time.Time, full, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -130,10 +132,10 @@ func (s *Set) Requested() (latest time.Time, full, ok bool) {
 	return latest, len(s.list) > maxFiles/2 || s.bytes > maxAllSize/2 || s.lost > 0, s.pending
 }
 
-// Take returns the kept files, and the number of files that were lost for lack of room. Of a file that was overwritten
-// several times within massTime, the list contains the contents before the first of these writes; if the file was then
-// removed, its contents at the removal. The contents can be read until the caller calls done. If saved is true, a checkpoint
-// contains the files and done releases them; otherwise the next call of Take returns them again.
+// Take returns the kept files, and the number of files that could not be kept. If a file was overwritten several times within
+// massTime, the list contains its contents before the first of these writes; if it was removed after that, the list contains its
+// contents at the removal. The contents can be read until the caller calls done. If saved is true, a checkpoint contains the
+// files, and done releases them; otherwise the next call of Take returns them again.
 func (s *Set) Take() (list []*File, lost int, done func(saved bool)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -158,21 +160,21 @@ func (s *Set) Take() (list []*File, lost int, done func(saved bool)) {
 	}
 }
 
-// unkeep removes kept files from the overlay's log and releases their contents. They must be the oldest kept files in that
-// log. The caller must not hold s.mu.
+// unkeep removes kept files from the overlay's log and releases their contents. They must be the oldest ones in the log. The
+// caller must not hold s.mu.
 func (s *Set) unkeep(list []*File) {
 	if len(list) == 0 {
 		return
 	}
 	err := s.layer.Update(func(tx *overlay.Tx) error { tx.Unkeep(list[0].id, list[len(list)-1].id); return nil })
-	if err != nil { // harmless: the next Open makes one more checkpoint
+	if err != nil { // the only effect is that the next Open requests one more checkpoint
 		s.log.Warn("a checkpoint has removed files, and the overlay keeps them", zap.Error(err))
 	}
 	release(list)
 }
 
-// Saved records that a checkpoint contains the working tree as of a moment, in nanoseconds since 1970, without the ignored
-// directories. Files that were removed before that moment are no longer kept, unless a checkpoint for them is requested.
+// Saved records that a checkpoint contains the working tree as it was at moment, in nanoseconds since 1970, without the ignored
+// directories. Files that were removed before are released, unless a checkpoint was requested for them.
 func (s *Set) Saved(moment int64, ignored map[string]bool) {
 	s.since.Store(moment)
 	s.ignored.Store(&ignored)
@@ -185,8 +187,9 @@ func (s *Set) Saved(moment int64, ignored map[string]bool) {
 	s.unkeep(old)
 }
 
-// Wants reports whether the contents of a file are to be kept when it is removed or overwritten: a regular file or symbolic
-// link that is not empty, whose contents are not those of the base tree, and that was changed since the last checkpoint.
+// Wants reports whether the contents of a file must be kept when it is removed or overwritten. This is the case for a regular
+// file or symbolic link that is not empty, that does not have the contents of the base tree, and that was changed since the last
+// checkpoint.
 func (s *Set) Wants(in *overlay.Inode) bool {
 	if !s.on || in.Size == overlay.SizeOfBase || in.Size == 0 {
 		return false
@@ -198,7 +201,7 @@ func (s *Set) Wants(in *overlay.Inode) bool {
 	return ok && (mode == object.ModeSymlink || in.Content != 0)
 }
 
-// LeavesOut reports whether checkpoints leave out a directory, or one above it.
+// LeavesOut reports whether checkpoints leave out the directory dir, or one above it.
 func (s *Set) LeavesOut(dir string) bool {
 	ignored := s.ignored.Load()
 	if ignored == nil || len(*ignored) == 0 {
@@ -213,9 +216,9 @@ func (s *Set) LeavesOut(dir string) bool {
 	return false
 }
 
-// Remove keeps the contents of a file that an update of the overlay removes, as part of that update. Wants must be true for
-// the inode. target is the target of a symbolic link. unlinked states whether the file is removed by its name; otherwise
-// another file replaces it. Remove returns nil if the file is not kept.
+// Remove keeps the contents of a file that is removed by the update tx, as part of that update. Wants must have returned true for
+// the inode. target is the target of a symbolic link. unlinked is true if the file is removed by its name, and false if another
+// file replaces it. Remove returns nil if the file is not kept.
 func (s *Set) Remove(tx *overlay.Tx, in *overlay.Inode, path, target string, unlinked bool) *File {
 	k := &File{Path: path, Size: in.Size, Target: target, at: time.Now(), unlinked: unlinked}
 	k.Mode, _ = modeOf(in.Mode)
@@ -225,7 +228,7 @@ func (s *Set) Remove(tx *overlay.Tx, in *overlay.Inode, path, target string, unl
 	return k
 }
 
-// Undo drops the entry of an update that failed. k may be nil.
+// Undo removes the entry k, because the update that contained it has failed. k may be nil.
 func (s *Set) Undo(k *File) {
 	if k == nil {
 		return
@@ -237,7 +240,8 @@ func (s *Set) Undo(k *File) {
 	}
 }
 
-// Waits reports whether files are kept and no checkpoint was requested for them. RemoveDir has no effect otherwise.
+// Waits reports whether files are kept for which no checkpoint was requested yet. If it returns false, a call of RemoveDir has no
+// effect.
 func (s *Set) Waits() bool {
 	if !s.on {
 		return false
@@ -247,7 +251,7 @@ func (s *Set) Waits() bool {
 	return len(s.list) > 0 && !s.pending
 }
 
-// RemoveDir requests a checkpoint if files below a directory that is being removed are kept.
+// RemoveDir requests a checkpoint if kept files were below the directory dir, which is being removed.
 func (s *Set) RemoveDir(dir string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -259,8 +263,8 @@ func (s *Set) RemoveDir(dir string) {
 	}
 }
 
-// add keeps a file that an update removes or overwrites, as part of that update. copied reports that in.Content is a copy
-// made for this purpose. It returns false if the file is not kept.
+// add keeps a file that is removed or overwritten by the update tx, as part of that update. copied is true if in.Content is a
+// copy that was made for this purpose. It returns false if the file is not kept.
 func (s *Set) add(tx *overlay.Tx, k *File, in *overlay.Inode, copied bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -300,15 +304,15 @@ func (s *Set) add(tx *overlay.Tx, k *File, in *overlay.Inode, copied bool) bool 
 	return true
 }
 
-// settled reports whether an entry that was kept for the same path less than massTime ago is kept instead of k. The caller
+// settled reports whether k need not be kept, because an entry for the same path was kept less than massTime ago. The caller
 // holds s.mu.
 func (s *Set) settled(k *File) bool {
 	before := s.paths[k.Path]
 	return before != nil && before.at.After(k.at.Add(-massTime)) && (before.unlinked || !k.unlinked)
 }
 
-// expire drops from the list the files that were removed before a time, and returns them; the caller removes them from the
-// log. The caller holds s.mu.
+// expire removes from the list the files that were removed before the time before, and returns them. The caller must remove them
+// from the overlay's log. The caller holds s.mu.
 func (s *Set) expire(before time.Time) (old []*File) {
 	n := 0
 	for n < len(s.list) && s.list[n].at.Before(before) {
@@ -323,7 +327,7 @@ func (s *Set) expire(before time.Time) (old []*File) {
 	return old
 }
 
-// remove drops one file from the list and reports whether it was listed. The caller holds s.mu.
+// remove removes one file from the list. It returns false if the list does not contain it. The caller holds s.mu.
 func (s *Set) remove(k *File) bool {
 	i, ok := slices.BinarySearchFunc(s.list, k.id, func(k *File, id uint64) int {
 		switch {
@@ -345,7 +349,7 @@ func (s *Set) remove(k *File) bool {
 	return true
 }
 
-// signal requests a checkpoint, unless one is requested already. The caller holds s.mu.
+// signal requests a checkpoint, unless one was requested already. The caller holds s.mu.
 func (s *Set) signal() {
 	if s.pending {
 		return
@@ -366,7 +370,8 @@ func release(list []*File) {
 	}
 }
 
-// modeOf returns git's mode for an st_mode. ok is false for anything but a regular file or a symbolic link.
+// modeOf returns the git mode of a file, given its st_mode. ok is false if the file is neither a regular file nor a symbolic
+// link.
 func modeOf(mode uint32) (m object.Mode, ok bool) {
 	switch mode & syscall.S_IFMT {
 	case syscall.S_IFREG:

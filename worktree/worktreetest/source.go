@@ -1,5 +1,5 @@
-// Package worktreetest provides a worktree.Source for tests, whose objects are in memory. It counts the calls of its methods.
-// A test can delay, block or fail the requests for single objects (Rule).
+// Package worktreetest provides a worktree.Source for tests, whose objects are in memory. It counts the calls of its methods. A
+// test can make requests for single objects wait or fail (see Rule).
 package worktreetest
 
 import (
@@ -18,38 +18,39 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// File is a file of a Source. A directory exists if a file is in it; a File with the mode object.ModeDir is an empty
+// File is a file of a Source. A directory exists if it contains a file. A File with the mode object.ModeDir is an empty
 // directory, and one with object.ModeGitlink a submodule.
 type File struct {
-	Mode object.Mode // 0: a regular file that is not executable
+	Mode object.Mode // 0 stands for a regular file that is not executable
 	Data string
-	// OnDisk, if not nil, contains the contents instead of Data: Size bytes from Offset on, which can also be spliced from the
-	// file. Without OnDisk, a Size other than 0 is a wrong size that the Source reports before the contents are opened.
+	// If OnDisk is not nil, the contents are Size bytes of this file, beginning at Offset, instead of Data; they can also be
+	// spliced from the file. If OnDisk is nil, a Size other than 0 is a wrong size, which the Source returns until the contents
+	// are opened.
 	OnDisk *os.File
 	Offset int64
 	Size   int64
 }
 
-// Rule determines what a Source does with a request for an object before it returns the object.
+// Rule determines what a Source does with a request for an object.
 type Rule struct {
 	Delay time.Duration
-	Block <-chan struct{} // the request waits until the channel is closed
-	Err   error           // error that the request returns instead of the object
-	Panic string          // value with which the request panics; "": no panic
+	Block <-chan struct{} // the request waits until this channel is closed
+	Err   error           // if not nil, the request returns this error and not the object
+	Panic string          // if not "", the request panics with this value
 }
 
-// Source is a worktree.Source for tests. It has one or more trees; the first one is that of New.
+// Source is a worktree.Source for tests. It has one or more trees, of which New creates the first.
 type Source struct {
 	Root object.ID
 
-	// KnowsSizes makes KnownSize return every size from the start; otherwise KnownSize returns only sizes of blobs for which
+	// If KnowsSizes is true, KnownSize returns the size of every blob. Otherwise it returns only the sizes of blobs for which
 	// Size or Open was called.
 	KnowsSizes atomic.Bool
 
 	trees map[object.ID][]object.TreeEntry
 	blobs map[object.ID]File
-	ids   map[string]object.ID               // IDs of the files and directories of the first tree, by path
-	all   map[object.ID]map[string]object.ID // the same for every tree, by the ID of its root
+	ids   map[string]object.ID               // IDs of the files and directories in the first tree, by path
+	all   map[object.ID]map[string]object.ID // the same for every tree, by the ID of the root
 
 	mu      sync.Mutex
 	rules   map[object.ID]Rule
@@ -61,7 +62,7 @@ type Source struct {
 
 var _ worktree.Source = (*Source)(nil)
 
-// New returns a Source whose first tree contains the files. The keys are slash-separated paths.
+// New returns a Source whose first tree contains files. The keys of files are paths with slashes.
 func New(files map[string]File) *Source {
 	s := &Source{
 		trees: make(map[object.ID][]object.TreeEntry), blobs: make(map[object.ID]File), all: make(map[object.ID]map[string]object.ID),
@@ -72,7 +73,7 @@ func New(files map[string]File) *Source {
 	return s
 }
 
-// Add adds another tree, which contains the files, and returns the ID of its root.
+// Add adds a tree that contains files, and returns the ID of its root.
 func (s *Source) Add(files map[string]File) (root object.ID) {
 	ids := make(map[string]object.ID)
 	dirs := map[string][]object.TreeEntry{"": nil}
@@ -102,8 +103,7 @@ func (s *Source) Add(files map[string]File) (root object.ID) {
 	return root
 }
 
-// addParents adds every directory above path that is missing in dirs, and returns the path of the directory that contains
-// path.
+// addParents adds to dirs every missing directory above path. It returns the path of the directory that contains path.
 func addParents(dirs map[string][]object.TreeEntry, path string) string {
 	i := strings.LastIndexByte(path, '/')
 	dir := path[:max(i, 0)]
@@ -114,13 +114,14 @@ func addParents(dirs map[string][]object.TreeEntry, path string) string {
 	return dir
 }
 
-// build creates the trees, the deepest first, and returns the ID of the root.
+// build creates the trees, the deepest first, and returns the ID of the root tree.
 func (s *Source) build(dirs map[string][]object.TreeEntry, ids map[string]object.ID) object.ID {
 	paths := make([]string, 0, len(dirs))
 	for path := range dirs {
 		paths = append(paths, path)
 	}
-	slices.SortFunc(paths, func(a, b string) int { return strings.Compare(b, a) }) // a parent, being a prefix, follows its children
+	// The path of a directory is a prefix of its children's paths, so in this order it follows them.
+	slices.SortFunc(paths, func(a, b string) int { return strings.Compare(b, a) })
 	for _, path := range paths {
 		entries := dirs[path]
 		var content strings.Builder
@@ -154,7 +155,7 @@ func hash(t object.Type, content string) object.ID {
 	return id
 }
 
-// ID returns the ID of the object at a path of the first tree.
+// ID returns the ID of the object at path in the first tree.
 func (s *Source) ID(path string) object.ID {
 	id, ok := s.ids[path]
 	if !ok {
@@ -163,31 +164,31 @@ func (s *Source) ID(path string) object.ID {
 	return id
 }
 
-// SetTree replaces the entries of the directory at path. The entries may be invalid.
+// SetTree replaces the entries of the directory at path in the first tree. The entries may be invalid.
 func (s *Source) SetTree(path string, entries []object.TreeEntry) { s.trees[s.ID(path)] = entries }
 
-// Rule sets the rule for later requests for the object at path.
+// Rule sets the rule for later requests for the object at path in the first tree.
 func (s *Source) Rule(path string, r Rule) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.rules[s.ID(path)] = r
 }
 
-// Calls returns the number of calls of a method ("Tree", "Size" or "Open").
+// Calls returns how often a method ("Tree", "Size" or "Open") was called.
 func (s *Source) Calls(method string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.calls[method]
 }
 
-// Waiting returns the number of calls for the object at path that are delayed or blocked at present.
+// Waiting returns the number of requests for the object at path that are waiting now.
 func (s *Source) Waiting(path string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.waiting[s.ID(path)]
 }
 
-// Unreleased returns the number of contents that were opened and were not released yet.
+// Unreleased returns the number of contents that were opened and not released yet.
 func (s *Source) Unreleased() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -298,7 +299,7 @@ type sizedReaderAt interface {
 	Size() int64
 }
 
-// content is an open blob.
+// content is the contents of an open blob.
 type content struct {
 	sizedReaderAt
 	source *Source

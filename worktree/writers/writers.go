@@ -1,8 +1,8 @@
-// Package writers keeps the set of files that programs may be writing to in the kernel's cache.
+// Package writers maintains the set of files to which programs may be writing in the kernel's page cache.
 //
-// With a write-back cache the kernel reports the first write to a file. It reports a later write only if the file's attributes
-// were sent to the kernel in between. The set is stored in a mapped file, so that it survives the process: the next process
-// continues with it when it takes the mount over.
+// With a write-back cache, the kernel reports the first write to a file. It reports a later write only if the attributes of the
+// file were sent to the kernel in between. The set is stored in a mapped file, so that it survives the process, and a takeover
+// continues it.
 package writers
 
 import (
@@ -16,45 +16,46 @@ import (
 	"github.com/artifactfs/artifactfs/overlay"
 )
 
-// Node is the number of a file.
+// Node is the number of a file of the mount.
 type Node = overlay.Node
 
-// Set is the set of files that programs may be writing to. Package worktree adds a file when the kernel reports a write, and
-// lists the files for the change journal and before a checkpoint. The zero Set is empty; Add requires
-// Open. mu guards all fields and is a leaf of the lock order.
+// Set contains the files to which programs may be writing. Package worktree adds a file when the kernel reports a write, and
+// lists the files for the change journal and before a checkpoint. The zero Set is empty; Open must be called before Add. mu
+// guards all fields. A goroutine that holds mu acquires no other lock.
 type Set struct {
 	mu    sync.Mutex
 	since map[Node]writer
-	file  *mapped.File // slots of eight bytes, each with the node of a file or 0; nil: the Set was not opened
-	free  []uint64     // unused slots below used
+	file  *mapped.File // slots of eight bytes, each with the node of a file or 0; nil if Open was not called
+	free  []uint64     // slots that contain no file
 	used  uint64       // number of slots in the file
 }
 
-// writer is a file that programs may be writing to.
+// writer is the state of a file to which programs may be writing.
 type writer struct {
-	at   time.Time // time of the last Add
-	slot uint64    // index of its slot, or noSlot
+	at   time.Time // time of the last call of Add for the file
+	slot uint64    // index of the slot that contains the file, or noSlot
 }
 
 const (
-	// noSlot is the slot of a file that could not be stored because the disk is full. After a takeover, a write to it may
-	// be reported late.
+	// noSlot is the slot of a file that could not be stored in the mapped file because the disk is full. After a takeover, a
+	// write to such a file may be reported late.
 	noSlot    = 1<<64 - 1
 	slotBytes = 8
-	// chunkBits is the binary logarithm of the number of bytes by which the file grows.
+	// chunkBits determines by how much the mapped file grows: by 1 << chunkBits bytes.
 	chunkBits = 16
 )
 
 const (
-	// maxFiles is the maximum number of files in the set. If there are more, a write to a file that a program has had open
-	// for long may be reported late: when the kernel writes the data back.
+	// maxFiles is the maximum number of files in the set. If there are more, a write to a file that has been open for a long time
+	// may be reported late, when the kernel writes the data back.
 	maxFiles = 1 << 18
-	// settling is an upper bound for the time from Add until a stat shows the write, with a large margin: the kernel first
-	// reports the write, then sets the mtime, and only then copies the data.
+	// settling is an upper bound, with a large margin, for the time from Add until stat(2) shows the write. The kernel first
+	// reports the write, then sets the mtime, and then copies the data.
 	settling = 2 * time.Second
 )
 
-// Open continues with the set of the previous process, or creates an empty one.
+// Open opens the set in the file at path. If continued is true, it contains the files of the previous process; otherwise it is
+// empty.
 func (w *Set) Open(on disk.FS, path string, continued bool) (err error) {
 	w.since = make(map[Node]writer)
 	if !continued {
@@ -67,7 +68,7 @@ func (w *Set) Open(on disk.FS, path string, continued bool) (err error) {
 	if err := w.file.Load(true); err != nil {
 		return err
 	}
-	now := time.Now() // later than the true time, so that no file leaves the set too early
+	now := time.Now() // too late rather than too early, so that no file leaves the set too soon
 	w.used = uint64(w.file.Len()) / slotBytes
 	for slot := range w.used {
 		n := Node(w.word(slot).Load())
@@ -81,7 +82,7 @@ func (w *Set) Open(on disk.FS, path string, continued bool) (err error) {
 	return nil
 }
 
-// Close closes the file. The set stays in the file for a takeover.
+// Close closes the mapped file, which still contains the set for a takeover.
 func (w *Set) Close() error {
 	if w.file == nil {
 		return nil
@@ -89,12 +90,12 @@ func (w *Set) Close() error {
 	return w.file.Close()
 }
 
-// word returns the content of a slot, in the mapping.
+// word returns the contents of a slot, in the mapped file.
 func (w *Set) word(slot uint64) *atomic.Uint64 {
 	return (*atomic.Uint64)(unsafe.Pointer(&w.file.At(slot*slotBytes, slotBytes)[0]))
 }
 
-// slot returns a free slot, or noSlot if the disk is full. The caller holds w.mu.
+// slot returns an unused slot, or noSlot if the disk is full. The caller holds w.mu.
 func (w *Set) slot() uint64 {
 	if k := len(w.free); k > 0 {
 		slot := w.free[k-1]
@@ -108,7 +109,7 @@ func (w *Set) slot() uint64 {
 	return w.used - 1
 }
 
-// drop removes a file from the set. The caller holds w.mu.
+// drop removes file n from the set. The caller holds w.mu.
 func (w *Set) drop(n Node) {
 	writer, ok := w.since[n]
 	if !ok {
@@ -121,7 +122,7 @@ func (w *Set) drop(n Node) {
 	}
 }
 
-// Add adds a file to the set, or updates its time. If the set is full, an arbitrary file is dropped.
+// Add adds file n to the set, or updates its time. If the set is full, an arbitrary file is removed.
 func (w *Set) Add(n Node) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -142,15 +143,15 @@ func (w *Set) Add(n Node) {
 	w.since[n] = writer{time.Now(), slot}
 }
 
-// Forget removes a file from the set.
+// Forget removes file n from the set.
 func (w *Set) Forget(n Node) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.drop(n)
 }
 
-// Settle removes those of the nodes from the set to which no program began to write within settling. The caller has made the
-// kernel drop the attributes of these files, so that the kernel reports the next write.
+// Settle removes those files from the set to which no program has begun to write within the time settling. Before, the caller
+// must make the kernel drop its cached attributes of these files, so that the kernel reports the next write.
 func (w *Set) Settle(nodes []Node) {
 	old := time.Now().Add(-settling)
 	w.mu.Lock()
@@ -162,7 +163,7 @@ func (w *Set) Settle(nodes []Node) {
 	}
 }
 
-// List returns the files of the set, in no particular order.
+// List returns the files in the set, in no particular order.
 func (w *Set) List() []Node {
 	w.mu.Lock()
 	defer w.mu.Unlock()
