@@ -37,6 +37,6 @@ func (d *Daemon) Alive(ctx context.Context) error {
 	case <-done:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("ask %s: %w", <-at, errLocked)
+		return fmt.Errorf("acquire the lock of %s: %w", <-at, errLocked)
 	}
 }

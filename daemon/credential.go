@@ -47,7 +47,7 @@ func (d *Daemon) SetCredential(ctx context.Context, r control.CredentialRequest)
 	}
 	reply.Checked = err == nil
 	reply.Mounts = d.renew(ctx, l, string(r.Token), r.TokenFile)
-	d.host.Log.Info("took a new token", zap.String("remote", reply.Remote), zap.Strings("mounts", reply.Mounts),
+	d.host.Log.Info("replaced the token", zap.String("remote", reply.Remote), zap.Strings("mounts", reply.Mounts),
 		zap.Bool("checked", reply.Checked))
 	return reply, nil
 }

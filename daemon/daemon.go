@@ -135,7 +135,7 @@ func New(c Config) (*Daemon, error) {
 		d.behind.Go(func() {
 			d.resuming.Wait()
 			if err := d.host.Homes.RemoveLeftovers(); err != nil {
-				d.host.Log.Warn("look for what killed processes left", zap.Error(err))
+				d.host.Log.Warn("remove leftovers of killed processes", zap.Error(err))
 			}
 		})
 		return d, nil

@@ -36,7 +36,7 @@ func (d *Daemon) takeOverAll(descriptors []keeper.Descriptor) {
 		d.mu.Unlock()
 		// If the saved state is damaged, two mounts may have the same directory. Only the first one is served.
 		if !added {
-			d.host.Log.Warn("two mounts were kept of one directory", zap.String("dir", m.Dir))
+			d.host.Log.Warn("two inherited mounts have the same directory", zap.String("dir", m.Dir))
 			m.LeaveTakeover()
 			continue
 		}

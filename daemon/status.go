@@ -65,5 +65,5 @@ func ForgetFailed(state, dir string) error {
 	if f := (statedir.Failures{State: state}); f.Forget(dir, nil) {
 		return nil
 	}
-	return errors.New("it is not on record any more, or cannot be removed")
+	return errors.New("the record of the failed mount does not exist or cannot be removed")
 }

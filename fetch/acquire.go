@@ -180,7 +180,7 @@ func (a *acquirer) stream(ctx context.Context, caps transport.Capabilities, t ta
 		err := a.fetcher.pipe.Refusals().Request(streamCtx, t.want, func() error { return a.receive(streamCtx, req, snap) })
 		a.trees.streamEnds()
 		if err != nil {
-			a.log.Warn("acquisition ended early", zap.Stringer("commit", snap.Commit), zap.Error(err))
+			a.log.Warn("fetch of a commit failed", zap.Stringer("commit", snap.Commit), zap.Error(err))
 		}
 		snap.finish(err)
 	})

@@ -194,7 +194,7 @@ func (v *View) runPrograms(ctx context.Context, b Blob, r convert.Rule, key obje
 		return nil, nil
 	}
 	if v.conversions.programs == nil {
-		return nil, errors.New("this view runs no filters")
+		return nil, errors.New("filters cannot run for this view")
 	}
 	c, err := v.openStored(ctx, b.ID, b.Path, func() pipeline.Neighbours { return v.neighbours(ctx, b.ID, b.Path) })
 	if err != nil {

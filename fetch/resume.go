@@ -62,7 +62,7 @@ func (a *acquirer) resume(ctx context.Context, b Base) (*Snapshot, error) {
 func (a *acquirer) connect() {
 	a.tasks.start(func(ctx context.Context) {
 		if _, err := a.fetcher.remote.Capabilities(ctx); err != nil {
-			a.log.Debug("approach remote", zap.Error(err)) // the next request will return the error to its caller
+			a.log.Debug("connect to remote", zap.Error(err)) // the next request will return the error to its caller
 		}
 	})
 }
@@ -80,7 +80,7 @@ func (a *acquirer) connectFor(commit object.ID) {
 		// trip.
 		a.fetcher.remote.FetchAhead(ctx, transport.FetchRequest{Wants: []object.ID{commit}, Depth: acquireDepth, Filter: "blob:none"})
 		if _, err := a.fetcher.remote.Capabilities(ctx); err != nil {
-			a.log.Debug("approach remote", zap.Error(err)) // the next request will return the error to its caller
+			a.log.Debug("connect to remote", zap.Error(err)) // the next request will return the error to its caller
 		}
 	})
 }

@@ -78,7 +78,7 @@ func (m *Mount) goBehind(before takeover.State) bool {
 			m.handover.Update(func(h *takeover.State) { h.History = true })
 		}
 	})
-	m.work.Go("hydrate", func() {
+	m.work.Go("prefetch", func() {
 		m.afterOthers(ctx)
 		budget := m.Request.PrefetchBudget
 		if budget == 0 {
@@ -125,14 +125,14 @@ func (m *Mount) goBehind(before takeover.State) bool {
 			}
 		})
 	}
-	m.work.Go("tend packs", func() {
+	m.work.Go("join packs", func() {
 		if m.Events.Await(ctx, m.Events.GitTried) { // after this wait, the directories of packs exist
 			t := packs.Tender{Dir: m.Dir, Log: m.host.Log, Watch: m.host.Watch, Busy: m.store.Busy}
 			t.Run(ctx, packs.NewDirectory(filepath.Join(gitPath(m.home), "objects"), m.objects.local.Join),
 				packs.NewDirectory(filepath.Join(m.store.GitDir(), "objects"), m.store.Join))
 		}
 	})
-	m.work.Go("learn what only the session remote has", func() {
+	m.work.Go("find contents that only the session remote has", func() {
 		m.objects.expect(ctx, m.store, m.record, m.host.Log.With(zap.String("dir", m.Dir)))
 	})
 	m.work.Go("fill the index", func() { m.side.Index.Fill(ctx, before.Filled) })

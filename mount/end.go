@@ -120,7 +120,7 @@ func (m *Mount) finish() {
 	m.inherited.Close()
 	m.endAgent()
 	if err := m.side.Close(); err != nil {
-		m.host.Log.Warn("stop answering git", zap.String("dir", m.Dir), zap.Error(err))
+		m.host.Log.Warn("stop the servers for git commands", zap.String("dir", m.Dir), zap.Error(err))
 	}
 	o := m.leave()
 	if m.view != nil {

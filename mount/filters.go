@@ -37,7 +37,7 @@ func (m *Mount) awaitGitDir(ctx context.Context) error {
 		return cmp.Or(ctx.Err(), context.Canceled)
 	}
 	if m.Git().Dir() == nil {
-		return errors.New("there is none yet")
+		return errors.New("the mount has no git directory yet")
 	}
 	return nil
 }

@@ -302,7 +302,7 @@ func (m *Mount) leave() (o outcome) {
 		m.host.Log.Warn("count a session's changes", zap.String("home", m.home.Dir), zap.Error(err))
 	}
 	if o.err != nil {
-		m.host.Log.Error("settle session", zap.String("home", m.home.Dir), zap.Error(o.err))
+		m.host.Log.Error("store the state of an unmounted session", zap.String("home", m.home.Dir), zap.Error(o.err))
 	}
 	if m.options.discards() && o.err == nil {
 		now := time.Now()

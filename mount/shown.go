@@ -41,7 +41,7 @@ func (s *shownTree) show(tree object.ID) {
 	s.view.Show(tree)
 	// If this fails, a later process prefetches the base tree instead of this tree.
 	if err := disk.WriteFile(s.path, []byte(tree.String()+"\n"), 0o600); err != nil {
-		s.log.Warn("note which tree is shown", zap.Error(err))
+		s.log.Warn("store the id of the shown tree", zap.Error(err))
 	}
 	select {
 	case s.wake <- struct{}{}:

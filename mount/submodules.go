@@ -236,7 +236,7 @@ func plain(ctx context.Context, tree *worktree.Tree, dir, p string) error {
 			return err
 		}
 		if attr.Mode&unix.S_IFMT != unix.S_IFDIR {
-			return fmt.Errorf("%s is no directory any more", at)
+			return fmt.Errorf("%s is not a directory any more", at)
 		}
 	}
 	// This process itself answers the lookup, so the lookup must not block a thread that reads the FUSE device.
@@ -357,7 +357,7 @@ func readRootFile(ctx context.Context, v *fetch.View, root object.ID, name strin
 	}
 	// A symbolic link is treated as a missing file.
 	if !entries[at].Mode.IsBlob() || entries[at].Mode == object.ModeSymlink {
-		return nil, errors.New("it is no file")
+		return nil, errors.New("it is not a file")
 	}
 	content, err := v.Open(ctx, fetch.Blob{ID: entries[at].ID, Path: name})
 	if err != nil {

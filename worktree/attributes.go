@@ -70,7 +70,7 @@ func (cs *contents) told(ctx context.Context, n Node, tell func(size int64, last
 }
 
 // errNotHere is the error of the function last, which Told passes to its callback, if the byte has to be fetched first.
-var errNotHere = errors.New("the last byte is not here yet")
+var errNotHere = errors.New("the last byte of the contents is not known yet")
 
 // setAttr changes the attributes of a node and returns the new ones, for Tree.SetAttr.
 func (cs *contents) setAttr(ctx context.Context, n Node, c Change) (Attr, error) {

@@ -32,7 +32,7 @@ const (
 )
 
 // errFault is the error of background work that has panicked.
-var errFault = errors.New("the daemon failed inside; its log says where")
+var errFault = errors.New("internal error of the daemon; its log shows the cause")
 
 // Work runs the background work of one mount. The methods may be called from any goroutine.
 type Work struct {

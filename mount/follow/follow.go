@@ -272,7 +272,7 @@ func (w *Follower) noteFollowed(f followed) error {
 		err = disk.WriteFile(filepath.Join(w.Mount.Home, followFile), append(text, '\n'), 0o600)
 	}
 	if err != nil {
-		return fmt.Errorf("note where the mount is: %w", err)
+		return fmt.Errorf("store the state of following: %w", err)
 	}
 	return nil
 }

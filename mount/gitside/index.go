@@ -175,7 +175,7 @@ func (ix *Index) staged(ctx context.Context, x *session.Index) (*gitdir.Staged, 
 			err = ix.Mount.Owned.Keep(ctx, []odb.Outgoing{empty})
 		}
 		if err != nil {
-			return nil, fmt.Errorf("keep what was staged: %w", err)
+			return nil, fmt.Errorf("store staged contents: %w", err)
 		}
 	}
 	read := func(ctx context.Context, id object.ID) ([]object.TreeEntry, error) { return ix.View.Tree(ctx, id) }

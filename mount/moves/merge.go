@@ -150,7 +150,7 @@ func (w *merging) commonCommit(ctx context.Context) (object.ID, error) {
 	if ours != theirs {
 		out, err := w.git(ctx, w.m.Mount.GitDir, nil, nil, "merge-base", ours, theirs)
 		if err != nil {
-			return object.ID{}, fmt.Errorf("find the commit that both sessions stand on: %w", err)
+			return object.ID{}, fmt.Errorf("find the merge base of the two sessions: %w", err)
 		}
 		ours = strings.TrimSpace(string(out))
 	}
@@ -229,7 +229,7 @@ func (w *merging) take(ctx context.Context) error {
 		}
 		t, content, err := loose.Get(id, maxMerged)
 		if err != nil {
-			return fmt.Errorf("keep what git merged: %w", err)
+			return fmt.Errorf("store the result of the merge: %w", err)
 		}
 		o, err := session.Outgoing(w.repo.Format(), t, content)
 		if err != nil {

@@ -111,7 +111,7 @@ func (w *restoring) keepForGit(ctx context.Context, x *gitdir.Staged) error {
 		add(e)
 	}
 	if err := w.m.Local.Keep(ctx, out); err != nil {
-		return fmt.Errorf("keep what was staged: %w", err)
+		return fmt.Errorf("store staged contents: %w", err)
 	}
 	return nil
 }

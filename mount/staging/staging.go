@@ -57,7 +57,7 @@ func Against(ctx context.Context, read treediff.Reader, tree object.ID, x *sessi
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("compare what was staged: %w", err)
+		return nil, fmt.Errorf("compare staged changes: %w", err)
 	}
 	// Entries with the same path are ordered by stage in the index format.
 	slices.SortFunc(conflicts, func(a, b session.IndexEntry) int {

@@ -47,7 +47,7 @@ var (
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // errBad means that a file is not a journal, or cannot be continued.
-var errBad = errors.New("no journal to be continued")
+var errBad = errors.New("journal cannot be continued")
 
 // record is one record of the file.
 type record struct {

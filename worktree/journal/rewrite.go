@@ -16,7 +16,7 @@ const (
 )
 
 // errRestarted means that a rewrite was given up, because the journal was closed or has begun a new epoch.
-var errRestarted = errors.New("the journal has begun anew or was closed")
+var errRestarted = errors.New("the journal began a new epoch or was closed")
 
 // MakeRoom rewrites the file if it is nearly full. It must be called before each change, by a goroutine that holds no locks: a
 // rewrite reads every record and creates a file, which Note must not do, because its callers hold locks. MakeRoom returns at once
@@ -185,7 +185,7 @@ func (r *rewriting) write(name string) error {
 			rec := j.log.at(r.off)
 			size := recordSize(len(rec.path))
 			if next.end+size+8 > j.room {
-				failed = errors.New("more has come meanwhile than there is room for")
+				failed = errors.New("the records that were appended during the rewrite do not fit")
 				return false
 			}
 			if failed = next.grow(next.end + size + 8); failed != nil {
