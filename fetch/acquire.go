@@ -31,7 +31,7 @@ type Snapshot struct {
 	Partial bool          // the remote supports filters, so the commit was fetched without blobs
 
 	start time.Time
-	// took is the time until all trees were fetched. It does not change after done is closed.
+	// took is the time from the call of Acquire until all trees were fetched. It does not change after done is closed.
 	took time.Duration
 	// shallow lists the commits whose parents the remote did not send.
 	shallow []object.ID

@@ -53,7 +53,8 @@ func (cs *counts) configFilesOf(ctx context.Context, tree object.ID) (r configFi
 	return r, nil
 }
 
-// findConfigFiles adds the configuration files below a tree to the result, to. dir is the path of the tree; "" is the root.
+// findConfigFiles appends the configuration files below a tree to the lists in to, and counts the files there. dir is the path of
+// the tree; "" is the root.
 func (cs *counts) findConfigFiles(ctx context.Context, tree object.ID, dir string, to *configFiles) error {
 	entries, err := cs.trees.entries(ctx, tree)
 	if err != nil {

@@ -17,7 +17,7 @@ var (
 type (
 	// Readers records when readers last began to wait, for all stores of a process; see pipeline.Readers.
 	Readers = pipeline.Readers
-	// Refusal is an object whose answers were invalid; see pipeline.Refusal.
+	// Refusal describes an object whose answers were invalid; see pipeline.Refusal.
 	Refusal = pipeline.Refusal
 )
 

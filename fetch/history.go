@@ -21,7 +21,7 @@ type History string
 
 const (
 	Shallow   History = "shallow"   // only the newest commits are on this host
-	Deepening History = "deepening" // the other commits are being fetched
+	Deepening History = "deepening" // the commits that are missing on this host are being fetched
 	Complete  History = "complete"  // every commit that the refs of the remote reach is on this host
 )
 

@@ -12,13 +12,14 @@ import (
 )
 
 const (
-	// alongside is the maximum number of blobs of a readahead window that are sent in the same request as the blob that is read.
+	// alongside is the maximum number of blobs that readahead adds to the request for the blob that is read.
 	alongside = 512
-	// crawlAhead is the maximum number of wants that a crawl (see RawView.crawl) has queued at a time. It bounds their memory.
+	// crawlAhead is the maximum number of wants that the goroutine of RawView.crawl has queued at a time. It bounds their memory.
 	crawlAhead = 2 * pipeline.MaxCrawlBatch
-	// slack is the maximum number of missing blobs between two files that the same reader waits for, one after the other.
+	// slack is how many missing blobs a reader may skip between two reads that wait for contents. After more, the second read
+	// counts as one of another reader.
 	slack = 8
-	// maxLook is the maximum number of files between two files that the same reader waits for, one after the other.
+	// maxLook is how many files, on this host or missing, a reader may skip between two reads that wait for contents.
 	maxLook = 2048
 	// neighbourTime is the maximum time by which the search for its neighbours may delay the request for a blob.
 	neighbourTime = 5 * time.Millisecond

@@ -15,8 +15,8 @@ import (
 // While packs are being joined and the store has at least manyPacks packs, awaitRoom waits for at most roomTime. It counts the
 // packs at intervals of roomLook.
 const (
-	// manyPacks is a number of packs in the store. A join takes about one second, in which a script requests about twenty
-	// objects.
+	// manyPacks is the number of packs in the store from which on awaitRoom waits. A join takes about one second, in which a
+	// script requests about twenty objects.
 	manyPacks = 40
 	roomTime  = 2 * time.Second
 	roomLook  = 10 * time.Millisecond

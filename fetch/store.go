@@ -132,8 +132,8 @@ func (s *Store) GitDir() string { return s.repo.Path() }
 // Stats describes the state and the traffic of a store.
 type Stats struct {
 	Requests, RoundTrips   int64
-	Blobs                  int64 // blobs that arrived
-	BytesIn                int64 // bytes read from the network
+	Blobs                  int64 // number of blobs that have arrived
+	BytesIn                int64 // number of bytes read from the network
 	Foreground, Background int   // number of queued wants: readers wait for those in the foreground
 	Notices                []string
 	Failure                error // error of the last request; nil after a success

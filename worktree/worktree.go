@@ -33,11 +33,12 @@
 //
 // # Freeze
 //
-// A freeze returns the differences since a journal position, all of them as of one moment, with contents that can be read
-// while programs continue to change the files. Most of the work is done before that moment, while no request waits: listing
-// one directory after the other and pinning the contents in the overlay. Every change made meanwhile is in the journal behind
-// the position that was returned first. At the moment of the freeze, under Layer.Freeze, only these paths are listed again and
-// replace the earlier entries. So requests wait for the changes of a few milliseconds, however many files differ.
+// A freeze returns the differences since a journal position, all of them at one moment, with contents that can be read while
+// programs continue to change the files. It does most of the work before that moment, while requests continue: it lists one
+// directory after the other, and pins the contents in the overlay. The change journal records every change that is made during
+// this work behind the position at which the work began. At the moment of the freeze, under Layer.Freeze, only these paths are
+// listed again and replace the earlier entries. Therefore requests have to wait only while the changes of a few milliseconds are
+// listed, however many files differ.
 //
 // # Takeover
 //
@@ -51,9 +52,9 @@
 //
 // # Power cuts
 //
-// All files are accessed through disk.FS, so that a test can cut the power at every operation. The table is synced before a
-// log that refers to its nodes is. The journal is closed last: a clean journal that is found on another boot contains every
-// change. The journal begins a new epoch if the overlay may have returned to an earlier state.
+// All files are accessed through disk.FS, so that a test can simulate a power cut at every operation. The table is synced before
+// a log that refers to its nodes. The journal is closed last, so a journal that is marked as clean when the host has been
+// restarted contains every change. The journal begins a new epoch if the overlay may have returned to an earlier state.
 //
 // # Parts
 //
@@ -87,9 +88,9 @@
 //	overlay.Layer -> removed.Set -> overlay.Pin
 //	overlay.Layer -> nameSearch.mu
 //	table.syncing -> table.append
-//	writers.Set is a leaf
-//	gate is a leaf, and so is table.append. The overlay syncs the table before its log, and holds no lock
-//	that readers wait for while it does so
+//
+// A goroutine that holds writers.Set, gate or table.append acquires no other lock. The overlay syncs the table before its log, and
+// then holds no lock for which readers wait.
 package worktree
 
 import (
