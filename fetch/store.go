@@ -131,7 +131,7 @@ func (s *Store) GitDir() string { return s.repo.Path() }
 
 // Stats describes the state and the traffic of a store.
 type Stats struct {
-	Requests, RoundTrips   int64
+	Requests, RoundTrips   int64 // number of requests; the same plus the number of connections that were opened
 	Blobs                  int64 // number of blobs that have arrived
 	BytesIn                int64 // number of bytes read from the network
 	Foreground, Background int   // number of queued wants: readers wait for those in the foreground

@@ -23,15 +23,15 @@ const DefaultBudget = 256 << 20
 // for the same time.
 const behindWait = time.Second
 
-// goBehind starts the background work of a mount after the kernel has received its root inode, and returns immediately. Each
-// kind of work runs in a goroutine:
+// goBehind starts the background work of a mount after the kernel has received its root inode, and returns immediately. Each kind
+// of work runs in a separate goroutine:
 //
-//	git        git directory, then pushes of the session, missing trees, history
-//	contents   prefetch of the mounted tree, and again after each switch
-//	rest       following the branch, repacking, filling the index, waiting for umount(8)
+//	git        creates the git directory, then starts pushes of the session and fetches missing trees and history
+//	contents   prefetches the contents of the mounted tree, and again after each switch
+//	others     follow the branch, join packs, complete git's index, and wait for umount(8)
 //
-// The parameter before states which of this work the predecessor has finished; it is zero for a new mount. If the mount was
-// aborted already, goBehind starts nothing and returns false.
+// before states which of this work the predecessor has completed; it is the zero value for a new mount. If the start of the mount
+// was cancelled, goBehind starts nothing and returns false.
 func (m *Mount) goBehind(before takeover.State) bool {
 	ctx, cancel := context.WithCancel(context.Background())
 	m.mu.Lock()

@@ -20,16 +20,16 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// A mount can start from a checkpoint instead of a commit's tree: a session that was last mounted elsewhere, a fork of
-// another session, or one checkpoint that is shown read-only. The tree of the checkpoint is then the base tree, the
-// overlay is empty, and the git directory is created from the checkpoint state. The objects that the session owns are
-// copied first, without contents, into the session's repository in the home:
+// A mount can start from a checkpoint instead of a commit: if its session was last mounted on another host, if it is a fork of
+// another session, or if it shows one checkpoint read-only. The tree of the checkpoint is then the base tree, the overlay is empty,
+// and the git directory is created from the checkpoint state. The objects of the session, without the contents of files, are first
+// copied to the session's repository in the home of the mount (its directory below the state directory):
 //
-//	from another home        its packs are hard-linked, which takes no time whatever their size
-//	from a session remote    four requests: refs, meta, checkpoints with their trees, small files of the state
+//	from another home        the packs are hard-linked, which takes the same short time for any size
+//	from a session remote    four requests fetch refs, metadata, checkpoints with their trees, and small files of the state
 //
-// All other objects are on the mounted remote, and are fetched as for any mount. Contents that the session created and
-// that are missing are fetched from the session remote when they are read (fetch.Local.From).
+// All other objects are on the mounted remote, and are fetched as for any mount. Missing contents that were created in the session
+// are fetched from the session remote when they are read (fetch.Local).
 
 // gitPath returns the path of the git directory in the home of a mount (its directory below the state directory). The file ".git"
 // in the root of the mount refers to this path.

@@ -33,13 +33,13 @@ func (m *Mount) Stop(ctx context.Context, force bool) error {
 
 // takeDown ends a mount in these steps:
 //
-//	submodules   unmount them first, since they keep the mount busy
-//	push         the last checkpoint, while the kernel still has the mount
-//	unserve      unmount the bind mounts, then the mount itself
-//	finish       stop background work and release the rest
+//	submodules   are unmounted first, because they keep the mount busy
+//	push         the last checkpoint is created and pushed, while the kernel still has the mount
+//	unserve      the bind mounts and then the mount itself are unmounted
+//	finish       background work is stopped, and all resources are released
 //
-// If the mount is busy and force is not set, takeDown returns an error and the mount is served as before. takeDown must not run
-// concurrently with the start of the mount.
+// If the mount is busy and force is false, takeDown returns an error, and the mount is served as before. takeDown must not be called
+// while the mount is being started.
 func (m *Mount) takeDown(ctx context.Context, force bool) error {
 	if err := m.submodules.leave(ctx, force); err != nil {
 		return err

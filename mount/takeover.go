@@ -19,16 +19,16 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// If a process that serves mounts dies, its mounts stay attached, and the kernel blocks all accesses to them. The successor
-// takes over each mount. It uses the descriptors and the state that the keeper (the interface to the supervisor) stores, and the
-// files on disk. The steps are:
+// If a process that serves mounts dies, its mounts stay attached, and the kernel blocks all accesses to them. The successor takes
+// over each mount. It uses the descriptors and the state that the keeper (the interface to the supervisor) holds, and the files on
+// disk. It does so in these steps:
 //
-//	serve the kernel   store, home, fetched trees, namespace, device: no step needs the network or another program
-//	then git           the sockets, on which git commands are waiting already
-//	then the rest      what the dead process had not finished: history, prefetching, trees that were being fetched
+//	serve the kernel   open the home, the store, the working tree and the FUSE device; this needs no network and no other program
+//	serve git          open the sockets on which git commands may be waiting already
+//	continue           do what the dead process has not completed: fetch trees and history, prefetch contents
 //
-// If the mount request was not answered before the process died, the mount is removed, and the caller repeats its request. If a
-// mount cannot be taken over, it is removed too, and the reason is recorded for status requests (Host.Failures).
+// If the mount request was not answered before the process died, the mount is removed, and the client repeats its request. A mount
+// that cannot be taken over is removed too, and the reason is recorded for the status (Host.Failures).
 
 const (
 	takeTries = 5                     // maximum number of attempts in one process

@@ -23,14 +23,14 @@ import (
 
 // A merge applies the changes of another session to the working tree, in these steps:
 //
-//	adopt              copy the commits and trees of the other checkpoint
-//	checkpoint         of the working tree as it is; restoring it undoes the merge
-//	git merge-tree     of three trees: merge base, ours, theirs. The contents of paths that both sides changed are fetched
-//	                   before, in one request; other paths are merged by id
-//	checkpoint         of the result, with the stages of conflicts in its index; never pushed
-//	restore --staged   of the paths that differ; after a crash it is repeated like any restore
+//	adopt              copies the commits and trees of the other session's checkpoint
+//	checkpoint         stores the present working tree, so that the user can undo the merge by a restore
+//	git merge-tree     merges three trees: the merge base, ours and theirs. The contents of paths that both sessions have changed
+//	                   are fetched before, with one request; for other paths, git compares only the ids
+//	checkpoint         stores the result, with the conflicts in its index; this checkpoint is never pushed
+//	restore --staged   changes the paths that differ from the result; after a crash it is completed like any other restore
 //
-// HEAD and branches do not move. The changes of the other session are staged afterwards, as after git merge --squash.
+// HEAD and branches do not change. Afterwards the changes of the other session are staged, as after git merge --squash.
 
 // merging is the state of one merge. Only one goroutine uses it.
 type merging struct {

@@ -195,6 +195,7 @@ func (s *Source) Unreleased() int {
 	return s.open
 }
 
+// obey counts a call of method for the object id, and applies the Rule for this object. It returns the error of the Rule or of ctx.
 func (s *Source) obey(ctx context.Context, method string, id object.ID) error {
 	s.mu.Lock()
 	s.calls[method]++
@@ -226,6 +227,7 @@ func (s *Source) obey(ctx context.Context, method string, id object.ID) error {
 	return r.Err
 }
 
+// Tree returns the entries of the tree id.
 func (s *Source) Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
 	if err := s.obey(ctx, "Tree", id); err != nil {
 		return nil, err
@@ -237,6 +239,7 @@ func (s *Source) Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, er
 	return entries, nil
 }
 
+// Size returns the size of a blob, which KnownSize returns too from then on.
 func (s *Source) Size(ctx context.Context, b worktree.Blob) (int64, error) {
 	if err := s.obey(ctx, "Size", b.ID); err != nil {
 		return 0, err
@@ -244,6 +247,7 @@ func (s *Source) Size(ctx context.Context, b worktree.Blob) (int64, error) {
 	return s.size(b)
 }
 
+// size does the same as Size, without counting the call. It returns an error if the Source has no such blob at this path.
 func (s *Source) size(b worktree.Blob) (int64, error) {
 	f, ok := s.blobs[b.ID]
 	if !ok || s.all[b.Tree][b.Path] != b.ID || b.Link != (f.Mode == object.ModeSymlink) {
@@ -255,6 +259,7 @@ func (s *Source) size(b worktree.Blob) (int64, error) {
 	return f.told(), nil
 }
 
+// told returns the size, in bytes, that the Source reports for the file.
 func (f File) told() int64 {
 	if f.Size != 0 {
 		return f.Size
@@ -262,6 +267,7 @@ func (f File) told() int64 {
 	return int64(len(f.Data))
 }
 
+// KnownSize returns the size of a blob if Size or Open was called for the blob, or if KnowsSizes is set.
 func (s *Source) KnownSize(b worktree.Blob) (int64, bool) {
 	f, ok := s.blobs[b.ID]
 	if !ok {
@@ -275,8 +281,10 @@ func (s *Source) KnownSize(b worktree.Blob) (int64, bool) {
 	return f.told(), s.known[b.ID]
 }
 
+// Looked does nothing.
 func (s *Source) Looked(worktree.Blob) {}
 
+// Open returns the contents of a blob.
 func (s *Source) Open(ctx context.Context, b worktree.Blob) (worktree.Content, error) {
 	if err := s.obey(ctx, "Open", b.ID); err != nil {
 		return nil, err
@@ -294,6 +302,7 @@ func (s *Source) Open(ctx context.Context, b worktree.Blob) (worktree.Content, e
 	return &content{bytes.NewReader([]byte(f.Data)), s}, nil
 }
 
+// sizedReaderAt is an io.ReaderAt whose size is known.
 type sizedReaderAt interface {
 	io.ReaderAt
 	Size() int64
@@ -305,15 +314,18 @@ type content struct {
 	source *Source
 }
 
+// Release records that the contents were released.
 func (c *content) Release() {
 	c.source.mu.Lock()
 	defer c.source.mu.Unlock()
 	c.source.open--
 }
 
+// diskContent is the contents of an open blob that are stored in a file.
 type diskContent struct {
 	content
 	file File
 }
 
+// File returns the descriptor of the file, and the offset at which the contents begin.
 func (c *diskContent) File() (fd uintptr, off int64) { return c.file.OnDisk.Fd(), c.file.Offset }
