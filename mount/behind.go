@@ -180,7 +180,7 @@ func (m *Mount) wholeSnapshot(ctx context.Context) (*fetch.Snapshot, error) {
 	return again, err
 }
 
-// snapshot returns the current snapshot of the mounted commit. wholeSnapshot may replace it.
+// snapshot returns the current snapshot of the mounted commit, which wholeSnapshot may replace later.
 func (m *Mount) snapshot() *fetch.Snapshot {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -29,8 +29,8 @@ func (m *Mount) gitDirInside() *bind.GitDir {
 	return bind.NewGitDir(m.Dir, m.gitSources)
 }
 
-// gitSources returns the directories and programs that are bind-mounted below .git. The caller has set m.store, m.home (the
-// mount's directory below the state directory) and m.record before.
+// gitSources returns the directories and programs that are bind-mounted below ".git". The caller must have set m.store, m.record,
+// and m.home (the mount's directory below the state directory).
 func (m *Mount) gitSources() (bind.Sources, error) {
 	program, err := os.Executable()
 	if err != nil {

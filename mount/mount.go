@@ -116,7 +116,7 @@ type serving struct {
 	tree       *worktree.Tree    // base tree and overlay
 	server     *fuse.Server      // answers the requests of the kernel; nil: not mounted
 	redirects  bind.Redirects    // paths that are served from a plain directory elsewhere
-	inside     *bind.GitDir      // git directory that is bind-mounted as .git; nil: .git is a file
+	inside     *bind.GitDir      // git directory that is bind-mounted as ".git"; nil: ".git" is a file
 	submodules submodules        // mounts of submodules inside this one
 	agent      *agent.Agent      // creates and pushes the checkpoints of the session
 	handover   takeover.Handover // stores state and descriptors for a successor

@@ -248,7 +248,7 @@ type outcome struct {
 	err     error            // error because of which changes were not stored completely in the home
 
 	trashed string    // name of the session that was moved to the trash; "" if none was
-	until   time.Time // when the trashed or kept session expires; zero if it does not
+	until   time.Time // time at which the session, kept or in the trash, expires; zero if it does not expire
 }
 
 // leave closes the tree of a mount that the kernel has unmounted, and then keeps, moves or removes the home (the mount's

@@ -267,7 +267,7 @@ func (a agentMount) ReadMeta(ctx context.Context, remote *transport.Remote, id o
 	return resume.ReadMeta(ctx, a.m.host.State, remote, id)
 }
 
-// Contents returns a function that fetches missing contents of the session, or nil if no contents can be missing.
+// Contents returns a function that fetches missing contents of the session. It returns nil if no contents can be missing.
 func (a agentMount) Contents(ctx context.Context) func(ids []object.ID) error {
 	return a.m.Listed().Contents(ctx)
 }

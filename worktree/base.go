@@ -14,9 +14,10 @@ type Base struct {
 	view *view
 }
 
-// Walk calls emit for every path of the base tree, including paths that were changed or removed since. The order is
-// that of git's index: the order of the entries of trees, with everything below a directory behind it. All of these paths
-// have nodes afterwards. Walk waits for trees, not for sizes. It stops at the first error, also one that emit returns.
+// Walk calls emit for every path of the base tree, including paths that were changed or removed in the mount. The order is that
+// of git's index: the entries of a tree in their order, and everything below a directory after the directory. Afterwards all of
+// these paths have nodes. Walk waits until trees are fetched, but not for sizes. It stops at the first error, and returns it; the
+// error may be that of emit.
 func (b *Base) Walk(ctx context.Context, emit func(e BaseEntry) error) error {
 	if !b.gate.enter() {
 		return ErrClosed
@@ -25,10 +26,9 @@ func (b *Base) Walk(ctx context.Context, emit func(e BaseEntry) error) error {
 	return b.view.base.Walk(ctx, Root, "", emit)
 }
 
-// Glance returns the attributes of a file or link that still shows a certain blob of the base tree, and false for any other
-// node or if the size is not known. n may be an inode number from git's index, which stores only the lower 32 bits; the
-// comparison with blob detects that such a number denotes another file. The Source does not count the call as a lookup by a
-// reader.
+// Glance returns the attributes of a file or link if it still shows the given blob of the base tree and its size is known;
+// otherwise it returns false. n may be an inode number from git's index, which contains only the lower 32 bits. If such a number
+// is that of another file, the comparison with blob detects this. The Source does not count the call as a lookup.
 func (b *Base) Glance(n Node, blob object.ID) (Attr, bool) {
 	if !b.gate.enter() {
 		return Attr{}, false
@@ -45,5 +45,5 @@ func (b *Base) Glance(n Node, blob object.ID) (Attr, bool) {
 	return a, a.Size >= 0
 }
 
-// Counts returns how much of the base tree the table contains.
+// Counts returns how many nodes and directories of the base tree the table contains.
 func (b *Base) Counts() inode.Counts { return b.view.base.Table.Counts() }

@@ -13,7 +13,7 @@ import (
 type FrozenKind uint8
 
 const (
-	// FrozenGone is the kind of a path at which no file exists.
+	// FrozenGone means that no file exists at the path.
 	FrozenGone FrozenKind = iota
 	// FrozenBlob is an unchanged blob of a tree. FrozenEntry.ID is the blob. The file may have another mode than in the tree.
 	FrozenBlob

@@ -115,7 +115,7 @@ type Node = inode.Node
 // Root is the node of the mount's root directory, in every mount.
 const Root = inode.Root
 
-// The types of the base tree, which package basetree declares.
+// These types are declared by package basetree.
 type (
 	Blob      = basetree.Blob
 	Content   = basetree.Content
@@ -124,7 +124,7 @@ type (
 	BaseEntry = basetree.Entry
 )
 
-// Errors that the methods of a Tree return, besides values of syscall.Errno.
+// These errors are returned by the methods of a Tree, in addition to values of syscall.Errno.
 var (
 	ErrNotExist = fs.ErrNotExist
 	ErrNotDir   = basetree.ErrNotDir

@@ -27,14 +27,14 @@ import (
 type GitDir struct {
 	dir     string // directory of the mount
 	sources func() (Sources, error)
-	thread  atomic.Uint32 // ID of the thread that is mounting or unmounting now; 0: none
+	thread  atomic.Uint32 // ID of the thread that is creating or removing bind mounts now; 0: none
 }
 
 // Sources are the files and directories that are bind-mounted at ".git" or below it.
 type Sources struct {
 	Git     string // git directory
 	Objects string // objects directory of the store
-	Session string // objects directory of the session, if the mounted checkpoint needs it; "": none
+	Session string // object directory of the session, if the mounted checkpoint needs it; "": none
 	Program string // path of this program
 	Monitor string // program that answers git's fsmonitor queries
 }
@@ -51,7 +51,7 @@ func (g *GitDir) Wanted() bool { return g != nil }
 // package fuse must reply at once, because the git directory is available only after the thread has continued.
 func (g *GitDir) Mounts(tid uint32) bool { return g != nil && tid != 0 && tid == g.thread.Load() }
 
-// boundPlace is one bind mount: source is mounted over the path at, which is relative to .git.
+// boundPlace is one bind mount: the file or directory source is mounted over the path at, which is relative to ".git".
 type boundPlace struct {
 	source, at string
 	readOnly   bool

@@ -105,7 +105,7 @@ func (r *Redirects) Paths() []string {
 // Any reports whether the mount has redirects.
 func (r *Redirects) Any() bool { return len(r.all) > 0 }
 
-// Notes returns a sentence for each path that could not be redirected, with the reason.
+// Notes returns one sentence for each path that could not be redirected, which names the reason.
 func (r *Redirects) Notes() []string {
 	r.noteMu.Lock()
 	defer r.noteMu.Unlock()

@@ -75,8 +75,8 @@ type followed struct {
 	Why     string    `json:"why,omitempty"`    // why the mount was not switched; "": it was switched, or was at Tip already
 }
 
-// Run refreshes the mount in regular intervals until ctx ends. The mount calls it after the first attempt to fetch the history, if it
-// was requested to follow its branch.
+// Run calls Refresh in regular intervals until ctx ends. If the mount request demands following, Run is started after the first
+// attempt to fetch the history.
 func (w *Follower) Run(ctx context.Context) {
 	interval := w.Interval
 	if interval <= 0 {
@@ -98,9 +98,9 @@ func (w *Follower) Run(ctx context.Context) {
 	}
 }
 
-// Refresh fetches the current commit of the mounted branch from the remote, and switches the mount to it if the mount follows
-// the branch. The reply contains the old and the new commit, whether the mount was switched, and if not, the reason. The errors of
-// Refresh name the cause and a remedy.
+// Refresh fetches the current commit of the mounted branch from the remote. If the mount follows the branch, Refresh switches it
+// to that commit. The reply contains the old and the new commit, and the reason if the mount was not switched. Errors name the
+// cause and a remedy.
 func (w *Follower) Refresh(ctx context.Context, progress func(control.Progress)) (control.RefreshReply, error) {
 	start := time.Now()
 	progress(control.Progress{Phase: "trees"})

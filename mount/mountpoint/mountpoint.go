@@ -21,13 +21,13 @@ import (
 const (
 	// FUSEType is the file-system type that artifactfs mounts have in the mount table.
 	FUSEType = "fuse.artifactfs"
-	// autofsType is the type of an automount: accesses to it wait until a file system is mounted over it (autofs(5),
-	// systemd.automount(5)).
+	// autofsType is the file-system type of an automount point. An access to it waits until the automounter has mounted a file
+	// system over it (see autofs(5) and systemd.automount(5)).
 	autofsType = "autofs"
 	// ProbeTime is the maximum time for which IsDead waits for a reply of the process that serves a mount. A mount without a
 	// reply in this time is treated as hanging, but not as dead.
 	ProbeTime = 2 * time.Second
-	// maxStacked is the maximum number of dead mounts at one directory that are removed.
+	// maxStacked is the maximum number of dead mounts, one over the other, that are removed from one directory.
 	maxStacked = 16
 )
 
@@ -200,8 +200,8 @@ func (p *Point) Remove() {
 	}
 }
 
-// empty returns nil if the path is an empty directory, and otherwise ErrNotEmpty, ErrNotDirectory or the error of a system
-// call.
+// empty returns nil if the directory exists and has no entries. Otherwise it returns ErrNotEmpty, ErrNotDirectory, or the error
+// of a system call.
 func (p *Point) empty() error {
 	info, err := os.Stat(p.Dir)
 	switch {

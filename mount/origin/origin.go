@@ -175,7 +175,7 @@ func (k *KnownSession) Take(all *remotes.Remotes, at string, g remotes.Given) *t
 	return k.Remote
 }
 
-// Close closes the connection unless Take has returned it. k may be nil.
+// Close closes the connection, unless Take was called. k may be nil.
 func (k *KnownSession) Close() {
 	if k != nil && !k.taken {
 		k.Remote.Close()

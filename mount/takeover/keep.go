@@ -200,5 +200,5 @@ func (in Inherited) Has(p part) bool { return in.files[p] != nil }
 // File returns part p, which remains in the set. It returns nil if the set does not contain p.
 func (in Inherited) File(p part) *os.File { return in.files[p] }
 
-// Put adds a part to the set, for example one that was taken before.
+// Put adds part p to the set, for example after it was taken.
 func (in Inherited) Put(p part, f *os.File) { in.files[p] = f }

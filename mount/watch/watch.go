@@ -21,18 +21,18 @@ type Watcher struct {
 	// mu guards file and wakes.
 	mu    sync.Mutex
 	file  *os.File                    // nil if there is none
-	wakes map[int32][]chan<- struct{} // by watch descriptor; other descriptors are left from previous processes
+	wakes map[int32][]chan<- struct{} // channels to notify, by watch descriptor; other descriptors remain from previous processes
 	done  sync.WaitGroup
 }
 
-// Kept is the name under which the keeper (the interface to the supervisor) stores the descriptor.
+// Kept is the name with which the keeper (the interface to the supervisor) holds the inotify descriptor.
 const Kept = "watch"
 
-// New returns a watcher that uses the descriptor of the previous process, if before is not nil. Otherwise it creates a
-// descriptor and stores it with the keeper k, if k is not nil. New does not fail: if it cannot create a descriptor, Add returns
-// errNoWatch.
+// New returns a Watcher. It uses before, the inotify descriptor of the previous process, unless before is nil. Otherwise it
+// creates a descriptor and sends it to the keeper k, unless k is nil. New does not fail: if it cannot create a descriptor, Add
+// returns errNoWatch.
 //
-// The keeper stores the descriptor because closing the last copy of it is slow: the kernel waits in fsnotify_destroy_group
+// The keeper holds the descriptor because closing the last copy of it takes long: the kernel waits in fsnotify_destroy_group
 // (fs/notify) for all readers of the list of watches. If this process had the last copy, its exit would take about 15 ms longer,
 // and the successor would start later.
 func New(k takeover.Keeper, before *os.File) *Watcher {
@@ -54,15 +54,15 @@ func New(k takeover.Keeper, before *os.File) *Watcher {
 	return w
 }
 
-// pollable returns a copy of f that Go's runtime polls, whatever flags earlier processes have set on f. It returns nil if that
-// fails. It closes f.
+// pollable returns a copy of f that Go's runtime polls, whatever flags earlier processes have set on f. It closes f. It returns
+// nil if the copy cannot be created.
 func pollable(f *os.File) *os.File {
 	defer f.Close()
 	raw, err := f.SyscallConn()
 	if err != nil {
 		return nil
 	}
-	// os.NewFile decides whether a descriptor is polled, so a new descriptor is needed for a new decision.
+	// Only os.NewFile checks whether a descriptor can be polled, so a new File is needed after the flags were changed.
 	fd, dupErr := -1, error(nil)
 	if err := raw.Control(func(old uintptr) { fd, dupErr = unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 3) }); err != nil || dupErr != nil {
 		return nil
@@ -76,9 +76,9 @@ func pollable(f *os.File) *os.File {
 
 var errNoWatch = errors.New("changes cannot be watched")
 
-// Add watches dir: whenever a file appears in dir, the watcher sends to wake without blocking, until stop is called. Several
-// channels may watch the same directory. If wake already watches dir, Add returns a nil stop and false. If dir is removed and
-// created again, the caller has to add it again.
+// Add watches the directory dir. Whenever a file appears in dir, the Watcher sends a value to wake, unless that would block,
+// until stop is called. Several channels may watch the same directory. If wake watches dir already, Add returns a nil stop, and
+// fresh as false. If dir is removed and created again, Add must be called again.
 func (w *Watcher) Add(dir string, wake chan<- struct{}) (stop func(), fresh bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -105,7 +105,7 @@ func (w *Watcher) Add(dir string, wake chan<- struct{}) (stop func(), fresh bool
 	return func() { w.forget(key, wake) }, true, nil
 }
 
-// forget stops sending events of the watch descriptor key to wake. It removes the watch if no other channel uses it.
+// forget stops sending events of the watch descriptor key to wake. If no other channel uses the descriptor, it removes the watch.
 func (w *Watcher) forget(key int32, wake chan<- struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -128,8 +128,8 @@ func (w *Watcher) forget(key int32, wake chan<- struct{}) {
 	}
 }
 
-// read receives events from f and sends to the channels of their directories, until f is closed. The events have the format of
-// struct inotify_event in inotify(7).
+// read reads events from f and sends values to the channels of their directories, until f is closed. The format of an event is
+// struct inotify_event (see inotify(7)).
 func (w *Watcher) read(f *os.File) {
 	buf := make([]byte, 16<<10)
 	for {
@@ -138,7 +138,7 @@ func (w *Watcher) read(f *os.File) {
 			return
 		}
 		w.mu.Lock()
-		// One read returns several events, each followed by a name of variable length.
+		// One read can return several events. Each event is followed by a name of variable length.
 		for b := buf[:n]; len(b) >= unix.SizeofInotifyEvent; {
 			key, mask := int32(binary.NativeEndian.Uint32(b)), binary.NativeEndian.Uint32(b[4:])
 			poke(w.wakes[key])
@@ -157,7 +157,7 @@ func (w *Watcher) read(f *os.File) {
 	}
 }
 
-// poke sends to each channel in wakes that is ready to receive or has free buffer space.
+// poke sends a value to each channel in wakes, unless that would block.
 func poke(wakes []chan<- struct{}) {
 	for _, wake := range wakes {
 		select {
@@ -167,11 +167,11 @@ func poke(wakes []chan<- struct{}) {
 	}
 }
 
-// Close closes the descriptor, removes it from the keeper, and waits until the goroutine that runs read has ended.
+// Close closes the descriptor, removes it from the keeper, and waits until the goroutine of read has ended.
 func (w *Watcher) Close() {
 	w.mu.Lock()
 	f := w.file
-	// With file set to nil, Add returns errNoWatch, and forget does not touch the descriptor.
+	// While file is nil, Add returns errNoWatch, and forget does not use the descriptor.
 	w.file = nil
 	w.mu.Unlock()
 	if f != nil {

@@ -41,7 +41,7 @@ const (
 // entry is one entry of a list: the permissions of one user, one group or a class of users.
 type entry struct {
 	tag  tag
-	perm uint16 // bits as in one digit of a mode: 4 read, 2 write, 1 execute
+	perm uint16 // permission bits as in one digit of a mode: 4 is read, 2 is write, 1 is execute
 	id   uint32 // ID of a user or group; used only with the tags user and group
 }
 
@@ -95,7 +95,7 @@ func (l List) Bytes() []byte {
 	return b
 }
 
-// Extended reports whether the list has an entry that the permission bits of a mode cannot express.
+// Extended reports whether the list has an entry for which a mode has no permission bits.
 func (l List) Extended() bool {
 	return slices.ContainsFunc(l, func(e entry) bool { return e.tag == user || e.tag == group || e.tag == mask })
 }

@@ -21,7 +21,7 @@ import (
 // Node is the number of a file, directory or symbolic link of the mount.
 type Node = inode.Node
 
-// Errors that the methods of a Tree return, besides those of the Source.
+// These errors are returned by the methods of a Tree, in addition to the errors of the Source.
 var (
 	ErrNotDir  = errors.New("not a directory")
 	ErrNoNode  = errors.New("no such node") // the inode table does not contain the node

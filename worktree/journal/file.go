@@ -26,7 +26,7 @@ type header struct {
 	_       [8]byte
 }
 
-// Constants of the file format, and limits of the file.
+// These constants belong to the file format, or limit the size of the file.
 const (
 	headerSize   = 64 // in bytes
 	recordHeader = 16 // bytes before the path: the length | the checksum << 32, and the number of the record
