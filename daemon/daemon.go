@@ -256,8 +256,8 @@ func (d *Daemon) list() []*mount.Mount {
 	return mounts
 }
 
-// find returns the mount that contains the path dir: the mount whose directory is dir, or otherwise the nearest directory above
-// it. dir must be absolute. It returns false if dir is not in a mount.
+// find returns the mount that contains the path dir: the mount whose directory is dir, or else the mount at the nearest directory
+// above dir. dir must be absolute. It returns false if dir is not in a mount.
 func (d *Daemon) find(dir string) (*mount.Mount, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -27,7 +27,7 @@ import (
 // settled is the minimum age that the files of the base tree have when a mount is created.
 const settled = 2 * time.Second
 
-// leaveTime is the maximum time for the closing of an ending mount. None of its steps waits for the network.
+// leaveTime is the maximum time that leave takes to close an ending mount. No step of leave waits for the network.
 const leaveTime = 5 * time.Second
 
 // enter locks the mount's home (its directory below the state directory), and reads the record of the session that is stored

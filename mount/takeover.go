@@ -317,7 +317,7 @@ func (m *Mount) abandon(why error) {
 	m.removeUnserved()
 }
 
-// removeUnserved removes a mount that this process has not served from the registry, and closes m.gone.
+// removeUnserved removes from the registry a mount that this process has not served, and closes m.gone.
 func (m *Mount) removeUnserved() {
 	m.mu.Lock()
 	m.stopping, m.state = true, control.StateUnmounted

@@ -160,7 +160,7 @@ func (rs *Refusals) Request(ctx context.Context, id object.ID, request func() er
 	switch {
 	case err == nil:
 		delete(rs.byID, id)
-	// A full disk does not make the history refused. The history is fetched when the disk has room again.
+	// If the disk is full, the history is not refused, because it can be fetched when the disk has room again.
 	case isInvalidAnswer(err) && !(id.IsZero() && isLocal(err)):
 		return rs.record(id, "", err)
 	}

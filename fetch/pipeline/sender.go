@@ -214,8 +214,8 @@ func givesUp(f *Pending, err error) bool {
 	return !IsUnreachable(err)
 }
 
-// IsFinal reports whether err would not change if the request was repeated: the remote denies access, the repository does not
-// exist, or the request was cancelled.
+// IsFinal reports whether a repetition of the request would fail with err again: the remote denies access, the repository does
+// not exist, or the request was cancelled.
 func IsFinal(err error) bool {
 	return errors.Is(err, transport.ErrAuth) || errors.Is(err, transport.ErrForbidden) || errors.Is(err, transport.ErrNotFound) ||
 		errors.Is(err, context.Canceled)
