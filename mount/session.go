@@ -276,7 +276,7 @@ func (m *Mount) leave() (o outcome) {
 	if w.Git, err = gitdir.HasWork(ctx, filepath.Join(m.home.Dir, "git")); err != nil {
 		o.err = errors.Join(o.err, err)
 	}
-	// A session that was created by a mount which was never served has no checkpoints to keep.
+	// If this mount has created the session and was never served, the checkpoints of the session are not kept.
 	w.Checkpoints = statedir.HasSessionRepo(m.home.Dir) && !m.agent.Empty() && (m.wasServed() || !m.home.Created)
 	switch {
 	// There is nothing to keep: the mount has no session, or the session is deleted without the trash, or it is discarded without
@@ -284,11 +284,11 @@ func (m *Mount) leave() (o outcome) {
 	case m.Session == "" || m.Writable() && m.options.removes(), m.Writable() && m.options.discards() && o.err == nil && !w.Any():
 		m.removeHome()
 		return outcome{}
-	// This mount cannot have changed the home, which existed before it.
+	// This mount cannot have changed the home, so it is kept as it is.
 	case m.Request.ReadOnly, m.tree == nil && !m.home.Created:
 		m.home.Release()
 		return outcome{err: o.err}
-	// A new home without changes of the user is removed.
+	// The home is removed if it was never in use, or contains no changes of the user.
 	case m.tree == nil, m.home.Created && !m.wasServed(), o.err == nil && !w.Any():
 		m.removeHome()
 		return o

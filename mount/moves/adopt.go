@@ -111,7 +111,8 @@ func (m *Mover) adoptHere(ctx context.Context, repo *session.Repo, of, id string
 	return a, nil
 }
 
-// sawObjects makes the store find packs that were added to the session's repository without it, for example by hard links.
+// sawObjects lets repo and m.Mount.Owned, the two readers of the repository of the session, find packs that were added without
+// them, for example by hard links.
 func (m *Mover) sawObjects(repo *session.Repo) error {
 	packs, err := repo.Packs()
 	if err == nil {
