@@ -44,7 +44,7 @@ type File struct {
 func Parse(text []byte) (File, error) {
 	var f File
 	if len(text) > maxFile {
-		return f, fmt.Errorf("file has %d bytes, limit is %d", len(text), maxFile)
+		return f, fmt.Errorf("configuration file has %d bytes, limit is %d", len(text), maxFile)
 	}
 	meta, err := toml.Decode(string(text), &f)
 	var bad toml.ParseError

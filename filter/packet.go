@@ -53,7 +53,7 @@ func (p packetReader) lines(take func(line string) error) error {
 			return err
 		}
 	}
-	return fmt.Errorf("%w: list is too long", errProtocol)
+	return fmt.Errorf("%w: list has more than %d lines", errProtocol, maxLines)
 }
 
 // status reads lines up to the next flush packet. It returns the last status among the lines, or the status in the parameter

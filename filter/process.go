@@ -101,7 +101,7 @@ func (c *process) filter(f *File, mayDelay bool) (answer, error) {
 	case !c.smudge:
 		return refused, fmt.Errorf("%w: program does not support smudge", ErrUnfiltered)
 	case len(f.Path) > pktline.MaxData-len("pathname=\n"):
-		return refused, fmt.Errorf("%w: path of the file is too long", ErrUnfiltered)
+		return refused, fmt.Errorf("%w: path of %d bytes is too long for the filter protocol", ErrUnfiltered, len(f.Path))
 	}
 	c.head(f)
 	if mayDelay {

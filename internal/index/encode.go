@@ -123,7 +123,7 @@ func (x *Index) check() error {
 		e := &x.Entries[i]
 		switch {
 		case e.Path == "" || len(e.Path) > maxPath:
-			return fmt.Errorf("path has %d bytes, want 1 to 4096", len(e.Path))
+			return fmt.Errorf("path of an entry has %d bytes, want 1 to 4096", len(e.Path))
 		case e.ID.Format() != x.Format || e.ID.IsZero():
 			return fmt.Errorf("entry %q has no %s object ID", e.Path, x.Format)
 		case i > 0 && compare(&x.Entries[i-1], e) >= 0:

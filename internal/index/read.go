@@ -147,7 +147,7 @@ func (r *reader) entry(e, before *Entry) error {
 	e.Stat = readStat(b, b[28:])
 	e.Mode = object.Mode(number(b, 24))
 	if !e.Mode.IsBlob() && e.Mode != object.ModeGitlink && e.Mode != object.ModeDir {
-		return fmt.Errorf("invalid mode %o", uint32(e.Mode))
+		return fmt.Errorf("an entry has the invalid mode %o", uint32(e.Mode))
 	}
 	if e.ID, err = r.id(); err != nil {
 		return err
@@ -167,9 +167,9 @@ func (r *reader) entry(e, before *Entry) error {
 	case e.Path == "": // an entry without a path replaces an entry of the shared index; it occurs only in a split index
 		return ErrSplit
 	case len(e.Path) > maxPath:
-		return fmt.Errorf("path has %d bytes, want 1 to 4096", len(e.Path))
+		return fmt.Errorf("path of an entry has %d bytes, want 1 to 4096", len(e.Path))
 	case min(len(e.Path), maxNameInFlags) != int(flags&maxNameInFlags):
-		return fmt.Errorf("path has %d bytes, but the entry states %d", len(e.Path), flags&maxNameInFlags)
+		return fmt.Errorf("path of entry %.80q has %d bytes, but the entry states %d", e.Path, len(e.Path), flags&maxNameInFlags)
 	case before != nil && compare(before, e) >= 0:
 		return fmt.Errorf("entry %q is out of order", e.Path)
 	}
@@ -212,7 +212,7 @@ func (r *reader) fullPath(e *Entry, start, length int) (err error) {
 	}
 	pad, err := r.take(8 - (r.at-start)%8)
 	if err == nil && (strings.Trim(pad, "\x00") != "" || strings.IndexByte(e.Path, 0) >= 0) {
-		err = errors.New("path is not padded with NULs")
+		err = errors.New("path of an entry is not padded with NULs")
 	}
 	return err
 }

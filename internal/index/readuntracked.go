@@ -1,7 +1,7 @@
 package index
 
 import (
-	"errors"
+	"fmt"
 	"strings"
 
 	"github.com/artifactfs/artifactfs/object"
@@ -71,7 +71,7 @@ func (r *reader) directories(u *Untracked, n int) error {
 		return err
 	}
 	if len(all) != n {
-		return errors.New("number of directories differs from the stated number")
+		return fmt.Errorf("untracked cache has %d directories, but states %d", len(all), n)
 	}
 	var maps [3]bitmap // valid directories, check-only directories, and directories whose ignore file has an id
 	for i := range maps {
