@@ -182,7 +182,7 @@ func (b *Blobs) adopt(id object.ID, f *os.File, size int64) error {
 	}
 	// If the file were shorter than the size in its header, the contents would later seem to be damaged.
 	if have, _ := linked(f); have < size {
-		return fmt.Errorf("file has %d bytes, want at least %d", have, size)
+		return fmt.Errorf("spooled file has %d bytes, want at least %d", have, size)
 	}
 	buf := checkBuffers.Get().(*[64 << 10]byte)
 	defer checkBuffers.Put(buf)

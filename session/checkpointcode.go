@@ -98,7 +98,7 @@ func ParseCheckpoint(f object.Format, id object.ID, content []byte) (Checkpoint,
 	}
 	// The State has to be a parent of the checkpoint, so that the State stays reachable as long as the checkpoint.
 	if len(info.Parents) == 0 || info.Parents[len(info.Parents)-1] != p.State || len(info.Parents) > 2 {
-		return bad(trailerState, errors.New("state is not the last of at most two parents"))
+		return bad(trailerState, errors.New("checkpoint state is not the last of at most two parents"))
 	}
 	for key, to := range map[string]*int64{trailerChanged: &p.Changed, trailerBytes: &p.Bytes, trailerLeft: &p.Left} {
 		if *to, err = parseCount(trailers[key]); err != nil {
@@ -147,7 +147,7 @@ func parseCount(text string) (int64, error) {
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err == nil && n < 0 {
-		err = errors.New("number is negative")
+		err = errors.New("number in a checkpoint trailer is negative")
 	}
 	return n, err
 }

@@ -63,7 +63,7 @@ const (
 // index returns the remembered index. It returns an error if the index has special entries that were not written to the file.
 func (m *indexMemory) index() (session.Index, error) {
 	if !m.Plain && m.Special == nil {
-		return session.Index{}, errors.New("special index entries are not in memory")
+		return session.Index{}, errors.New("special entries of the last index are not in memory")
 	}
 	id, err := object.ParseID(m.Tree)
 	return session.Index{Tree: id, Special: m.Special}, err

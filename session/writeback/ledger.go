@@ -79,7 +79,7 @@ const (
 )
 
 // errLedger is returned for a ledger's file that is not in the format of the method encode.
-var errLedger = errors.New("unexpected format")
+var errLedger = errors.New("file of the ledger has an unexpected format")
 
 // newLedger returns an empty ledger for the session remote with the URL remote.
 func newLedger(remote string) *ledger {
