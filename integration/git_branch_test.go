@@ -54,7 +54,7 @@ git show --stat heavy; git cat-file -p heavy; git tag -v none
 	{name: "merge, fast-forward", steps: `
 git merge origin/octo1; git status --short --branch; git log --oneline -2
 `},
-	{name: "merge --no-ff, --squash, already there", steps: `
+	{name: "merge --no-ff, --squash, already merged", steps: `
 git merge -q --no-ff -m joined origin/octo1; git log --graph --oneline -4; git merge origin/octo1
 git merge --squash origin/octo2; git status --short; git commit -q -m squashed; git merge --ff-only origin/topic; git log --oneline -3
 `},

@@ -27,7 +27,7 @@ echo new >new; git add -N new
 git status --short; git diff; git diff --cached
 git commit -q -m none; git commit -q -a -m new; git show --stat
 `},
-	{name: "add of a directory in the place of a file, and back", steps: `
+	{name: "add of a directory that replaces a file, and back", steps: `
 rm docs/d00.md; mkdir docs/d00.md; echo in >docs/d00.md/in
 git add -A; git status --short; git commit -q -m dir
 rm -r docs/d00.md; echo file >docs/d00.md; git add docs; git status --short
@@ -172,7 +172,7 @@ git read-tree HEAD~1; git status --short; git read-tree --reset -u HEAD~3; git s
 git read-tree --prefix=copied/ HEAD:docs; git status --short | wc -l; git checkout-index -a -f; git status --short | wc -l
 git read-tree --empty; git ls-files; git reset -q; git status --short | wc -l
 `},
-	{name: "index of its own", steps: `
+	{name: "separate index file", steps: `
 export GIT_INDEX_FILE="$(git rev-parse --git-dir)/other"; git read-tree HEAD; echo x >new; git add -A; git write-tree; git status --short
 git status --short
 `},
@@ -202,7 +202,7 @@ cp README.md copy; cp -a src/m00 src/copy; sed -i s/line/LINE/ LICENSE; dd if=/d
 ln docs/d02.md hard; : >docs/d03.md; mkfifo fifo; mv fifo docs/
 git status --short; git add -A; git status --short; git commit -q -m programs; git status --short
 `},
-	{name: "working tree gone and back", steps: `
+	{name: "working tree removed and restored", steps: `
 rm -rf *; git status --short | wc -l; git checkout -q .; git status --short
 rm -rf .gitattributes docs src; git stash -q; git status --short; git stash drop -q
 `},

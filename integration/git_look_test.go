@@ -219,7 +219,7 @@ git rev-parse --show-object-format
 git rev-parse --short HEAD
 git rev-parse no-such
 `},
-	{name: "merge-base and friends", steps: `
+	{name: "merge-base and similar commands", steps: `
 git merge-base main origin/topic
 git merge-base --is-ancestor v1.0 main
 git merge-base --all main origin/far

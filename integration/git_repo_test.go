@@ -30,10 +30,10 @@ git push 2>/dev/null; git fetch -q; git status --short --branch; git rebase -q; 
 	{name: "push to an empty repository", steps: `
 git init -q --bare ../bare.git; append README.md; git commit -q -a -m mine
 git push -q ../bare.git main v1.0; git -C ../bare.git for-each-ref; git -C ../bare.git fsck
-`, why: "git packs whole commits for a repository that has none, so every content of the history has to be here"},
+`, why: "git packs whole commits for a repository that has no commits, so it needs all contents of the history"},
 	{name: "clone of the working tree", steps: `
 git clone -q --no-local -u 'env GIT_NO_LAZY_FETCH=0 git-upload-pack' file://$TOP ../copy; git -C ../copy log --oneline -2; git -C ../copy status --short --branch
-`, why: "see push to an empty repository"},
+`, why: "as for a push to an empty repository"},
 	{name: "bundle", steps: `
 append README.md; git commit -q -a -m mine; git bundle create -q ../b main~2..main; git bundle verify -q ../b; git bundle list-heads ../b; git ls-remote ../b
 git fetch -q ../b main:copy; git log --oneline -1 copy
@@ -59,11 +59,11 @@ git reflog expire --expire=now --all; git gc -q --prune=now; git fsck; git statu
 git submodule status; git submodule init; git submodule update -q; git submodule status; cat sub/in-sub.txt; git status --short; git -C sub status --short --branch; git -C sub rev-parse --show-superproject-working-tree --show-toplevel
 append sub/in-sub.txt; git status --short; git diff --submodule; git -C sub commit -q -a -m changed; git status --short; git add sub; git commit -q -m sub; git show --submodule=short --format=%s; git submodule summary HEAD~1; git submodule foreach -q 'git rev-parse HEAD'
 git submodule update -q; git submodule deinit -q -f sub; git status --short; ls sub
-`, why: "the requests are those for the superproject; the submodule is cloned by stock git"},
+`, why: "only the requests for the superproject are counted; stock git clones the submodule"},
 	{name: "submodule add, rm", steps: `
 git submodule add -q ../sub.git mods/other; git status --short; cat .gitmodules; git commit -q -m added; git mv mods/other mods/moved; git status --short; git commit -q -m moved; git rm -q mods/moved; git status --short; git commit -q -m gone; git status --short; ls -a mods
 `},
-	{name: "sparse-checkout", why: "the sizes of all files are asked for first: see above", steps: `
+	{name: "sparse-checkout", why: "git first requests the sizes of all files: see above", steps: `
 git -c core.fsmonitor=false update-index -q --refresh
 git sparse-checkout set docs src/m00; git status --short; ls; ls src; git ls-files -t | cut -c1 | sort | uniq -c; git sparse-checkout list
 append README.md; git sparse-checkout add bin; ls; git checkout -q topic; ls; git status --short; git sparse-checkout reapply; git checkout -q -f main; git sparse-checkout disable; git status --short; ls
@@ -74,10 +74,10 @@ git config user.name Other; git config alias.s 'status --short'; append README.m
 git config --get-regexp '^branch\.'; git config remote.origin.url; git config --type=bool core.bare; git var GIT_COMMITTER_IDENT
 git --git-dir="$(git rev-parse --absolute-git-dir)" --work-tree="$TOP" -C / status --short; GIT_DIR="$(git rev-parse --absolute-git-dir)" GIT_WORK_TREE="$TOP" git -C src ls-files m00
 `},
-	{name: "in the directory of git", steps: `
+	{name: "commands in the git directory", steps: `
 cd "$(git rev-parse --git-dir)" && git rev-parse HEAD; git branch --show-current; git log --oneline -1
 `},
-	{name: "credentials, hooks and ignore files of one's own", steps: `
+	{name: "the user's credentials, hooks and ignore files", steps: `
 echo '*.local' >>"$(git rev-parse --git-path info/exclude)"; echo x >a.local; git status --short --ignored; echo '*.md -diff' >"$(git rev-parse --git-path info/attributes)"; append README.md; git diff; git check-attr diff README.md
 echo '*.md' >.git-ignore; git -c core.excludesFile=$TOP/.git-ignore status --short
 `},
