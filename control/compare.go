@@ -19,9 +19,11 @@ type SessionCompareRequest struct {
 
 // CompareSide names one of the checkpoints to compare.
 type CompareSide struct {
-	Of            string `json:"of"`                       // session of the checkpoint
-	SessionRemote string `json:"session_remote,omitempty"` // session remote that has Of; "": this host has it, or the session remote of Dir
-	ID            string `json:"id"`                       // checkpoint; "": the newest
+	Of string `json:"of"` // session of the checkpoint: directory of a mount, or name of a session
+	// SessionRemote is the session remote that has the session. "": this host or the session remote of the mount has the
+	// session.
+	SessionRemote string `json:"session_remote,omitempty"`
+	ID            string `json:"id"` // checkpoint; "": the newest
 }
 
 // Verdict states whether the changes that two checkpoints made to one path can be merged.
@@ -35,16 +37,16 @@ const (
 
 // SessionCompareReply is the output of `session compare --json`.
 type SessionCompareReply struct {
-	Remote string         `json:"remote" v5:"origin"` // the mounted remote of all sides, without secrets
-	Sides  []ComparedSide `json:"sides"`
-	Shared []SharedPath   `json:"shared"` // paths that two or more sides changed, or that have conflicts; sorted by name
+	Remote string         `json:"remote" v5:"origin"` // mounted remote of all sides, without secrets
+	Sides  []ComparedSide `json:"sides"`              // compared checkpoints, in the order of the request
+	Shared []SharedPath   `json:"shared"`             // paths that two or more sides changed, or that have conflicts; sorted by name
 }
 
 // ComparedSide is one of the compared checkpoints, with its changes.
 type ComparedSide struct {
-	Checkpoint    Checkpoint `json:"checkpoint" v5:"point"`
-	SessionRemote string     `json:"session_remote"` // session remote of the checkpoint, without secrets; "": it was read on this host
-	Base          string     `json:"base"`           // base commit of the session; "": the session started on an unborn branch
+	Checkpoint    Checkpoint `json:"checkpoint" v5:"point"` // compared checkpoint
+	SessionRemote string     `json:"session_remote"`        // session remote that the checkpoint was read from, without secrets; "": this host
+	Base          string     `json:"base"`                  // base commit of the session; "": the branch was unborn
 	// BaseCheckpoint is SESSION@ID of the checkpoint that all sides started from. If it is set, the changes are relative to it.
 	BaseCheckpoint string       `json:"base_checkpoint,omitempty" v5:"base_point"`
 	Users          []string     `json:"users" v5:"who"` // users that worked in the session, in order of appearance
@@ -58,17 +60,17 @@ type ComparedSide struct {
 
 // SharedPath is a path that two or more sides changed, or that has a conflict when the sides are merged.
 type SharedPath struct {
-	Path    string       `json:"path"`
+	Path    string       `json:"path"`    // path relative to the mount
 	Status  []string     `json:"status"`  // status of the path in each side, as in PathChange; "": the side did not change the path
-	Verdict Verdict      `json:"verdict"` // worst verdict of all pairs
-	Pairs   []SharedPair `json:"pairs"`
+	Verdict Verdict      `json:"verdict"` // worst verdict of all pairs: "same", "clean" or "conflict"
+	Pairs   []SharedPair `json:"pairs"`   // verdicts on each pair of sides that changed the path
 }
 
 // SharedPair is the verdict on a path for two of the sides.
 type SharedPair struct {
-	A       int     `json:"a"` // index of the first side in the list of sides
-	B       int     `json:"b"` // index of the second side in the list of sides
-	Verdict Verdict `json:"verdict"`
+	A       int     `json:"a"`       // index of the first side in the list of sides
+	B       int     `json:"b"`       // index of the second side in the list of sides
+	Verdict Verdict `json:"verdict"` // "same": equal contents, "clean": git merges the changes, or "conflict"
 }
 
 // validate returns an error if the number of sides is wrong, or if a side or the directory is invalid.

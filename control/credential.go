@@ -8,16 +8,18 @@ import (
 // CredentialRequest sets a new token for the mount at Dir, for all other mounts that use the same login on the same host, and for git
 // commands in these mounts. The token is first tried on the remote. If the remote refuses the token, nothing is changed.
 type CredentialRequest struct {
-	Dir       string `json:"dir"`                  // absolute directory of the mount, or a directory in it
-	TokenFile string `json:"token_file,omitempty"` // absolute; read again each time the remote refuses the current token
-	Session   bool   `json:"session,omitempty"`    // the token is for the session remote
+	Dir string `json:"dir"` // absolute directory of the mount, or a directory in it
+	// TokenFile is the absolute path of a file with the token. The file is read again each time the remote refuses the current
+	// token.
+	TokenFile string `json:"token_file,omitempty"`
+	Session   bool   `json:"session,omitempty"` // the token is for the session remote
 
 	Token Secret `json:"-"` // sent in the field of the same name in wireCredential, because a value of type Secret is never marshaled
 }
 
 // CredentialReply is the output of `credential set --json`.
 type CredentialReply struct {
-	Dir     string   `json:"dir"`
+	Dir     string   `json:"dir"`     // absolute directory of the mount
 	Remote  string   `json:"remote"`  // remote that the token is for, without secrets
 	Checked bool     `json:"checked"` // the remote accepted the token; false: the remote could not be reached
 	Mounts  []string `json:"mounts"`  // directories of all mounts that use the token from now on

@@ -6,6 +6,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"maps"
 	"os"
 	"reflect"
 	"regexp"
@@ -83,6 +84,7 @@ func jsonType(e ast.Expr) string {
 // table returns the fields of a struct as a table; those that it embeds come first.
 func table(all map[string]*ast.StructType, name string) string {
 	var b strings.Builder
+	keys := jsonKeys(all, name)
 	var rows func(name string)
 	rows = func(name string) {
 		for _, f := range all[name].Fields.List {
@@ -103,6 +105,7 @@ func table(all map[string]*ast.StructType, name string) string {
 			if about == "" {
 				about = strings.TrimSpace(f.Doc.Text())
 			}
+			about = jsonNames(about, f.Names[0].Name, keys)
 			kind := jsonType(f.Type)
 			if strings.HasPrefix(options, "omit") {
 				kind += ", optional"
@@ -115,6 +118,44 @@ func table(all map[string]*ast.StructType, name string) string {
 		return "No fields.\n"
 	}
 	return "| field | type | |\n|---|---|---|\n" + b.String()
+}
+
+// jsonKeys maps the names of the fields of a struct, and of the structs that it embeds, to their keys in JSON.
+func jsonKeys(all map[string]*ast.StructType, name string) map[string]string {
+	keys := make(map[string]string)
+	for _, f := range all[name].Fields.List {
+		if id, ok := f.Type.(*ast.Ident); ok && len(f.Names) == 0 && all[id.Name] != nil {
+			maps.Copy(keys, jsonKeys(all, id.Name))
+		}
+		if len(f.Names) == 0 || f.Tag == nil {
+			continue
+		}
+		key, _, _ := strings.Cut(reflect.StructTag(strings.Trim(f.Tag.Value, "`")).Get("json"), ",")
+		if key != "-" {
+			keys[f.Names[0].Name] = key
+		}
+	}
+	return keys
+}
+
+// words matches the words of a comment, and the parts of words that are written with a dash.
+var words = regexp.MustCompile(`\w+`)
+
+// jsonNames replaces the names of fields in the comment on a field by their keys in JSON. A comment may begin with the name of its field;
+// any other first word is a word of the sentence.
+func jsonNames(comment, field string, keys map[string]string) string {
+	var b strings.Builder
+	end := 0
+	for _, at := range words.FindAllStringIndex(comment, -1) {
+		word := comment[at[0]:at[1]]
+		key, ok := keys[word]
+		if !ok || word == strings.ToLower(word) || at[0] == 0 && word != field {
+			continue
+		}
+		b.WriteString(comment[end:at[0]] + "`" + key + "`")
+		end = at[1]
+	}
+	return b.String() + comment[end:]
 }
 
 // The tables of fields in doc/protocol.md are made of the types of this package: go test ./control -run Document -update

@@ -54,12 +54,14 @@ func (c ErrorCode) Retryable() bool {
 // Error is a failure in the form that is shown to the user: one line `verb object: cause`, and optionally a hint. It is sent over the
 // socket with all of its fields. None of them may contain a secret.
 type Error struct {
-	Code   int       `json:"code"` // exit code
-	Verb   string    `json:"verb,omitempty"`
-	Object string    `json:"object,omitempty"`
-	Cause  string    `json:"cause"`
-	Hint   string    `json:"hint,omitempty"`
-	Kind   ErrorCode `json:"kind,omitempty"` // "": the code that Error.ErrorCode derives from the exit code
+	Code   int    `json:"code"`             // exit code of the command line
+	Verb   string `json:"verb,omitempty"`   // operation that failed, such as "mount"
+	Object string `json:"object,omitempty"` // object of the operation, such as a URL or a directory
+	Cause  string `json:"cause"`            // reason of the failure
+	Hint   string `json:"hint,omitempty"`   // what the user can do about it
+	// Kind classifies the failure. It is "" in errors of older daemons: then it follows from Code (2: usage, 4: not-mounted, 5:
+	// unsynced, others: failed).
+	Kind ErrorCode `json:"kind,omitempty"`
 }
 
 // Error returns `verb object: cause` as one line, even if the cause has several lines.
@@ -88,14 +90,14 @@ func (e *Error) ErrorCode() ErrorCode {
 
 // ErrorReport is the last line that a failed command with --json prints.
 type ErrorReport struct {
-	Error ReportedError `json:"error"`
+	Error ReportedError `json:"error"` // the error
 }
 
 // ReportedError is an Error in the form that programs read.
 type ReportedError struct {
-	Code      ErrorCode `json:"code"`
-	Message   string    `json:"message"`   // one line
-	Hint      string    `json:"hint"`      // what the user can do to correct the failure; "": there is no suggestion
+	Code      ErrorCode `json:"code"`      // kind of the error
+	Message   string    `json:"message"`   // one line: verb, object and cause
+	Hint      string    `json:"hint"`      // what the user can do about it; "": there is no advice
 	Retryable bool      `json:"retryable"` // the same request may succeed later
 }
 

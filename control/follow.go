@@ -14,38 +14,39 @@ type Refresher interface {
 
 // RefreshRequest requests that the mounted branch is fetched from the remote. A mount that follows the branch moves to the new commit.
 type RefreshRequest struct {
-	Dir string `json:"dir"` // absolute mount directory
+	Dir string `json:"dir"` // absolute directory of the mount
 }
 
 // RefreshReply is the output of `refresh --json`.
 type RefreshReply struct {
-	Dir     string `json:"dir"`
-	Branch  string `json:"branch"`
-	From    string `json:"from"`             // commit that was mounted before
-	To      string `json:"to"`               // commit of the branch on the remote
-	Follows bool   `json:"follows"`          // the mount follows the branch
-	Moved   bool   `json:"moved"`            // the mount has moved to To
-	Paths   int64  `json:"paths"`            // number of changed paths
-	Why     string `json:"why,omitempty"`    // reason why a mount that follows the branch was not moved
-	Behind  *int64 `json:"behind,omitempty"` // number of commits that To has and HEAD lacks; missing: the history is not on this host
-	Took    int64  `json:"took_ms"`          // duration in milliseconds
+	Dir     string `json:"dir"`           // absolute directory of the mount
+	Branch  string `json:"branch"`        // short name of the branch
+	From    string `json:"from"`          // commit that was mounted before
+	To      string `json:"to"`            // commit of the branch on the remote
+	Follows bool   `json:"follows"`       // the mount follows the branch
+	Moved   bool   `json:"moved"`         // the mount was moved to the new commit
+	Paths   int64  `json:"paths"`         // number of changed paths
+	Why     string `json:"why,omitempty"` // reason why a mount that follows the branch was not moved
+	// Behind is the number of commits of the branch on the remote that HEAD lacks; missing: the history is not on this host.
+	Behind *int64 `json:"behind,omitempty"`
+	Took   int64  `json:"took_ms"` // duration in milliseconds
 }
 
 // FollowStatus is the state of a mount that follows a branch of the remote.
 type FollowStatus struct {
-	Branch  string    `json:"branch"`
-	Commit  string    `json:"commit"`           // commit of the branch on the remote, at the time Checked
+	Branch  string    `json:"branch"`           // short name of the branch
+	Commit  string    `json:"commit"`           // commit that the branch on the remote had at the last request
 	Checked time.Time `json:"checked,omitzero"` // time of the last request for the branch
 	Moved   time.Time `json:"moved,omitzero"`   // time at which the mount was last moved
-	Why     string    `json:"why,omitempty"`    // reason why the mount is not at Commit
+	Why     string    `json:"why,omitempty"`    // reason why the mount does not show this commit
 }
 
 // RefusedObject is an object that cannot be read, because the remote's answers for it were invalid several times.
 type RefusedObject struct {
 	Object string     `json:"object,omitempty"` // id of the object; missing: the history was refused
 	Path   string     `json:"path,omitempty"`   // path of a file with these contents
-	Cause  string     `json:"cause"`
-	Next   *time.Time `json:"next,omitempty"` // time of the next attempt; missing: only a prefetch or a new mount tries again
+	Cause  string     `json:"cause"`            // error of the last attempt to fetch the object
+	Next   *time.Time `json:"next,omitempty"`   // time of the next attempt; missing: only a prefetch or a new mount tries again
 }
 
 // validate returns an error if the directory is not absolute.

@@ -5,18 +5,19 @@ import "context"
 // MergeRequest requests that the changes of another session are merged into the mount at Dir.
 type MergeRequest struct {
 	Dir           string `json:"dir"`                      // absolute directory of the mount
-	Of            string `json:"of"`                       // the other session, as in SessionLogRequest
-	SessionRemote string `json:"session_remote,omitempty"` // session remote that has Of; "": this host has it
-	ID            string `json:"id"`                       // checkpoint of Of; "": the newest
-	Nonce         string `json:"nonce,omitempty"`          // as in RestoreRequest
+	Of            string `json:"of"`                       // other session: directory of a mount, or name of a session
+	SessionRemote string `json:"session_remote,omitempty"` // session remote that has the other session; "": the session is on this host
+	ID            string `json:"id"`                       // checkpoint of the other session; "": the newest
+	Nonce         string `json:"nonce,omitempty"`          // random text that is the same if the request is repeated; "": it is never repeated
 }
 
 // MergeReply is the output of `session merge --json`.
 type MergeReply struct {
-	Dir       string       `json:"dir"`
-	Theirs    Checkpoint   `json:"theirs"`    // checkpoint of the other session that was merged
-	Base      string       `json:"base"`      // tree that both sessions started from
-	Before    *Checkpoint  `json:"before"`    // restoring this checkpoint undoes the merge; null: there was nothing to merge
+	Dir    string     `json:"dir"`    // absolute directory of the mount
+	Theirs Checkpoint `json:"theirs"` // checkpoint that was merged
+	Base   string     `json:"base"`   // tree that both sessions started from
+	// Before is a checkpoint that was made before the merge: restoring it undoes the merge. null: there was nothing to merge.
+	Before    *Checkpoint  `json:"before"`
 	Changes   []PathChange `json:"changes"`   // changes of the working tree
 	Conflicts []string     `json:"conflicts"` // paths that git could not merge
 	Kept      []string     `json:"kept"`      // paths that were left unchanged, because other processes changed them during the merge

@@ -4,9 +4,9 @@ import "path/filepath"
 
 // PrefetchRequest requests that some contents are fetched before all other contents, except those that a process waits for.
 type PrefetchRequest struct {
-	Dir   string   `json:"dir"`   // absolute mount directory
-	Paths []string `json:"paths"` // pathspecs relative to Dir: a path, a directory, or a pattern of path.Match; none: everything
-	Wait  bool     `json:"wait"`  // send the reply after everything that matches was fetched
+	Dir   string   `json:"dir"`   // absolute directory of the mount
+	Paths []string `json:"paths"` // paths, directories or glob patterns, relative to the mount; none: everything
+	Wait  bool     `json:"wait"`  // send the reply after all matching contents were fetched; false: at once
 	// Commits selects versions of files that are fetched into git's object store instead, for programs that read the store without
 	// using a promisor remote. An element is a commit (all of its files) or a range A..B (both versions of the files that its
 	// commits changed). The reply is sent after they were fetched.
@@ -17,7 +17,7 @@ type PrefetchRequest struct {
 type PrefetchReply struct {
 	Matched int64 `json:"matched"`               // number of blobs that match
 	Fetched int64 `json:"fetched" v5:"hydrated"` // number of matching blobs that are on this host
-	Bytes   int64 `json:"bytes"`                 // total size of these contents; 0 if the request has Commits
+	Bytes   int64 `json:"bytes"`                 // total size of the fetched contents; 0 if the request has Commits
 }
 
 // validate returns an error if the directory is not absolute.

@@ -116,16 +116,20 @@ var BaseModes = []BaseMode{BaseAuto, BaseThin, BaseShared, BaseSeed}
 
 // SessionOptions determine what is stored in the checkpoints of a mount, when they are made, and where they are pushed.
 type SessionOptions struct {
-	Remote   string   `json:"remote,omitempty"`    // URL, path, "embedded", "origin" or "none"; never printed, because it may contain a secret
-	Policy   Policy   `json:"policy,omitempty"`    // "": PolicyIdle
-	Base     BaseMode `json:"base,omitempty"`      // how the session remote gets the history of the mounted repository; "": BaseAuto
-	Branches string   `json:"branches,omitempty"`  // names of branches on the session remote, as session.Layout.Branches; "": unchanged
+	// Remote is the session remote: a URL or path (which may contain a secret and is never logged), "embedded", "origin" or
+	// "none".
+	Remote string `json:"remote,omitempty"`
+	// Policy states when checkpoints are made: "off", "idle", "before-risk" or "interval=DURATION"; "": "idle".
+	Policy   Policy   `json:"policy,omitempty"`
+	Base     BaseMode `json:"base,omitempty"`      // how the session remote gets the history: "auto", "thin", "shared" or "seed"; "": "auto"
+	Branches string   `json:"branches,omitempty"`  // pattern of branch names on the session remote, "as-is", or "" for the default
 	TakeOver bool     `json:"take_over,omitempty"` // resume the session even if another machine holds its claim
 
-	Include     []string `json:"include,omitempty"`       // globs of paths that checkpoints contain even if ignored or on the deny list
-	Exclude     []string `json:"exclude,omitempty"`       // globs of paths that checkpoints leave out, besides those that look like secrets
-	NoDenyList  bool     `json:"no_deny_list,omitempty"`  // checkpoints contain paths that look like secrets
-	MaxFileSize int64    `json:"max_file_size,omitempty"` // maximum size in bytes of new files in checkpoints; 0: the default
+	// Include are globs of paths that checkpoints contain although they are ignored or look like secrets.
+	Include     []string `json:"include,omitempty"`
+	Exclude     []string `json:"exclude,omitempty"`       // globs of further paths that checkpoints leave out
+	NoDenyList  bool     `json:"no_deny_list,omitempty"`  // checkpoints also contain paths that look like secrets
+	MaxFileSize int64    `json:"max_file_size,omitempty"` // maximum size of new files in checkpoints, in bytes; 0: the default
 }
 
 // elsewhere reports whether the session remote is a URL or path, which may also be known on other machines.
@@ -139,76 +143,80 @@ func (o SessionOptions) elsewhere() bool {
 
 // CheckpointRequest requests a checkpoint of the mount at Dir.
 type CheckpointRequest struct {
-	Dir     string `json:"dir"` // absolute directory of the mount, or a directory in it
-	Message string `json:"message,omitempty"`
-	Pin     string `json:"pin,omitempty"`  // name by which the checkpoint is pinned
-	Sync    bool   `json:"sync,omitempty"` // send the reply when the checkpoint is on the session remote
+	Dir     string `json:"dir"`               // absolute directory of the mount, or a directory in it
+	Message string `json:"message,omitempty"` // text that describes the checkpoint
+	Pin     string `json:"pin,omitempty"`     // name by which the checkpoint is pinned
+	Sync    bool   `json:"sync,omitempty"`    // send the reply when the checkpoint is on the session remote
 }
 
 // CheckpointReply is the output of `checkpoint --json`.
 type CheckpointReply struct {
 	Checkpoint
-	Made    bool      `json:"made"`               // false: nothing had changed, and the checkpoint is an earlier one
-	LeftOut []LeftOut `json:"left_out" v5:"left"` // paths that the checkpoint leaves out, at most a hundred
-	Paused  float64   `json:"paused_ms"`          // longest time for which a write had to wait, in milliseconds
-	Took    float64   `json:"took_ms"`            // total duration in milliseconds
+	Made    bool      `json:"made"`               // false: nothing had changed since this checkpoint was made earlier
+	LeftOut []LeftOut `json:"left_out" v5:"left"` // paths that the checkpoint leaves out, at most 100
+	Paused  float64   `json:"paused_ms"`          // longest time that a write had to wait, in milliseconds
+	Took    float64   `json:"took_ms"`            // total duration, in milliseconds
 	Steps   []Step    `json:"steps"`              // parts of the total duration
 }
 
 // Step is one part of an operation, with its duration.
 type Step struct {
-	Name string  `json:"name"`
-	Took float64 `json:"took_ms"`
+	Name string  `json:"name"`    // name of the step
+	Took float64 `json:"took_ms"` // duration in milliseconds
 }
 
 // LeftOut is a path that a checkpoint leaves out. A directory is left out with everything below it.
 type LeftOut struct {
-	Path string `json:"path"`
-	Why  string `json:"why"`            // reason: "ignored", "secret", "excluded", "size" or "type"
+	Path string `json:"path"`           // path relative to the mount
+	Why  string `json:"why"`            // "ignored", "secret", "excluded", "size" (too large) or "type" (not a file or link)
 	Size int64  `json:"size,omitempty"` // size of a file in bytes
 }
 
 // Checkpoint describes one checkpoint.
 type Checkpoint struct {
-	ID       string    `json:"id"` // ULID; requests may also use a unique prefix, the name of a pin, or "@", "@~1", ... from the newest
-	Session  string    `json:"session"`
-	Lane     string    `json:"lane"`
-	Commit   string    `json:"commit"` // commit that stores the checkpoint
-	Tree     string    `json:"tree"`
-	Head     string    `json:"head"`   // commit of HEAD; "": the branch was unborn
-	Branch   string    `json:"branch"` // short name of HEAD's branch; "": HEAD was detached
-	Reason   string    `json:"reason"` // a session.Reason
-	Message  string    `json:"message,omitempty"`
-	Time     time.Time `json:"time"`
-	Prev     string    `json:"prev,omitempty"` // id of the previous checkpoint; missing: this is the first checkpoint
-	Changed  int64     `json:"changed"`        // number of paths that differ from the previous checkpoint
-	Bytes    int64     `json:"bytes"`          // total size of the contents that the checkpoint added, in bytes
-	Excluded int64     `json:"excluded"`       // number of paths that the checkpoint leaves out
-	Pins     []string  `json:"pins,omitempty"`
+	// ID is a ULID. A request may also name a checkpoint by a unique prefix of its id, by a pin, or by "@", "@~1", ..., counted
+	// from the newest one.
+	ID      string `json:"id"`
+	Session string `json:"session"` // name of the session
+	Lane    string `json:"lane"`    // chain of checkpoints of one writer of the session
+	Commit  string `json:"commit"`  // commit that stores the checkpoint
+	Tree    string `json:"tree"`    // id of the tree of the working tree
+	Head    string `json:"head"`    // commit of HEAD; "": the branch was unborn
+	Branch  string `json:"branch"`  // short name of HEAD's branch; "": HEAD was detached
+	// Reason is "manual", "idle", "interval", "git", "before-risk", "unmount", "shutdown", "discard", "turn", "removal",
+	// "restore", "merge" or "fork".
+	Reason   string    `json:"reason"`
+	Message  string    `json:"message,omitempty"`  // text that describes the checkpoint
+	Time     time.Time `json:"time"`               // time at which it was made
+	Prev     string    `json:"prev,omitempty"`     // id of the previous checkpoint
+	Changed  int64     `json:"changed"`            // number of paths that differ from the previous checkpoint
+	Bytes    int64     `json:"bytes"`              // total size of the contents that the checkpoint added
+	Excluded int64     `json:"excluded"`           // number of paths that the checkpoint leaves out
+	Pins     []string  `json:"pins,omitempty"`     // names by which the checkpoint is pinned
 	Recorded int64     `json:"recorded,omitempty"` // number of transcript records between the previous checkpoint and this one
 	Synced   bool      `json:"synced"`             // the checkpoint is on the session remote
 }
 
 // SyncRequest requests that everything in the session of a mount is pushed to its session remote.
 type SyncRequest struct {
-	Dir     string        `json:"dir"`
-	Timeout time.Duration `json:"timeout_ns"` // maximum duration of the push; 0: no limit
+	Dir     string        `json:"dir"`        // absolute directory of the mount, or a directory in it
+	Timeout time.Duration `json:"timeout_ns"` // 0: no timeout
 }
 
 // SyncReply is the output of `sync --json`.
 type SyncReply struct {
-	Dir     string        `json:"dir"`
-	Session SessionStatus `json:"session"`
+	Dir     string        `json:"dir"`     // absolute directory of the mount
+	Session SessionStatus `json:"session"` // state of the session after the push
 }
 
 // SessionsReply is the output of `session list --json`.
 type SessionsReply struct {
-	Sessions []SessionInfo `json:"sessions"`
+	Sessions []SessionInfo `json:"sessions"` // sessions
 }
 
 // SessionsOnRequest requests a list of the sessions on a session remote, which has the same form as in SessionLogRequest.
 type SessionsOnRequest struct {
-	SessionRemote string `json:"session_remote"`
+	SessionRemote string `json:"session_remote"` // URL, which may contain a secret, or absolute path
 }
 
 func (r SessionsOnRequest) validate() error { return needAt("any", r.SessionRemote) }
@@ -216,23 +224,24 @@ func (r SessionsOnRequest) validate() error { return needAt("any", r.SessionRemo
 // SessionInfo describes one session.
 type SessionInfo struct {
 	SessionStatus
-	Remote       string       `json:"remote" v5:"origin"` // mounted remote, without secrets
-	Dir          string       `json:"dir"`                // directory at which the session is mounted, or was last mounted
-	Mounted      bool         `json:"mounted"`
-	Stale        bool         `json:"stale,omitempty"`                          // not mounted, and unchanged for 7 days
-	Base         string       `json:"base"`                                     // base commit of the session
-	Parent       string       `json:"parent,omitempty" v5:"from"`               // "SESSION CHECKPOINT" that the session was forked from
+	Remote string `json:"remote" v5:"origin"` // URL or path of the mounted remote, without secrets
+	// Directory at which the session is mounted, or was mounted last.
+	Dir          string       `json:"dir"`
+	Mounted      bool         `json:"mounted"`                                  // the session is mounted on this host
+	Stale        bool         `json:"stale,omitempty"`                          // the session is not mounted, and was not changed for 7 days
+	Base         string       `json:"base"`                                     // id of the base commit
+	Parent       string       `json:"parent,omitempty" v5:"from"`               // "SESSION CHECKPOINT" from which the session was forked
 	ParentRemote string       `json:"parent_remote,omitempty" v5:"from_remote"` // session remote of the parent session, without secrets
-	Last         *Checkpoint  `json:"last,omitempty"`                           // newest checkpoint of the session
-	History      []Transition `json:"history,omitempty"`                        // changes of the session's state, oldest first
+	Last         *Checkpoint  `json:"last,omitempty"`                           // newest checkpoint
+	History      []Transition `json:"history,omitempty"`                        // changes of the state, oldest first
 }
 
 // Transition is one change of a session's state.
 type Transition struct {
-	State  string    `json:"state"` // a session.LifeState
-	Time   time.Time `json:"time"`
-	Actor  string    `json:"actor"` // user@host, or the value of an environment variable
-	Reason string    `json:"reason"`
+	State  string    `json:"state"`  // new state, as in SessionStatus; also "resumed"
+	Time   time.Time `json:"time"`   // time of the change
+	Actor  string    `json:"actor"`  // user and host in the form user@host, or the value of an environment variable
+	Reason string    `json:"reason"` // reason of the change
 }
 
 // SessionLogRequest requests a list of checkpoints, newest first. Of is the absolute directory of a mount or the name of a
@@ -240,172 +249,141 @@ type Transition struct {
 // of a session on that session remote, and nothing is read from this host. Of and SessionRemote have the same meaning in the
 // requests below.
 type SessionLogRequest struct {
-	Of            string `json:"of"`
-	SessionRemote string `json:"session_remote,omitempty"`
-	Limit         int    `json:"limit"` // maximum number of checkpoints; 0: all
+	Of            string `json:"of"`                       // directory of a mount, or name of a session
+	SessionRemote string `json:"session_remote,omitempty"` // session remote that has the session Of; "": the session is on this host
+	Limit         int    `json:"limit"`                    // maximum number of checkpoints; 0: all
 }
 
 // SessionLogReply is the output of `session log --json`.
 type SessionLogReply struct {
-	Session     string       `json:"session"`
-	Checkpoints []Checkpoint `json:"checkpoints" v5:"points"`
+	Session     string       `json:"session"`                 // name of the session
+	Checkpoints []Checkpoint `json:"checkpoints" v5:"points"` // checkpoints, newest first
 }
 
 // SessionShowRequest requests a description of one checkpoint.
 type SessionShowRequest struct {
-	Of            string `json:"of"`
-	SessionRemote string `json:"session_remote,omitempty"`
-	ID            string `json:"id"` // checkpoint; "": the newest
+	Of            string `json:"of"`                       // directory of a mount, or name of a session
+	SessionRemote string `json:"session_remote,omitempty"` // session remote that has the session Of; "": the session is on this host
+	ID            string `json:"id"`                       // checkpoint; "": the newest
 }
 
 // SessionShowReply is the output of `session show --json`.
 type SessionShowReply struct {
 	Checkpoint
-	Changes      []PathChange `json:"changes"` // changes relative to the previous checkpoint or, for the first one, to the base tree
-	LeftOut      []LeftOut    `json:"left_out"`
-	Staged       []PathChange `json:"staged"`                                    // differences between HEAD and the index
-	Records      int64        `json:"records"`                                   // number of records made while it was the newest
-	RemoteBranch string       `json:"remote_branch,omitempty" v5:"branch_there"` // full name of Branch on the session remote; "": none
+	// Changes are the differences from the previous checkpoint; for the first checkpoint, from the base tree.
+	Changes []PathChange `json:"changes"`
+	LeftOut []LeftOut    `json:"left_out"` // paths that the checkpoint leaves out
+	Staged  []PathChange `json:"staged"`   // differences between HEAD and the index
+	// Records is the number of records that were made while the checkpoint was the newest.
+	Records int64 `json:"records"`
+	// RemoteBranch is the full name of the branch on the session remote; "": the branch is not on the session remote.
+	RemoteBranch string `json:"remote_branch,omitempty" v5:"branch_there"`
 	// Since are the transcript records between the previous checkpoint and this one.
 	Since []TranscriptRecord `json:"since"`
 
-	Status        SessionStatus `json:"session_status"` // status of the checkpoint's session
-	SessionRemote string        `json:"session_remote"` // session remote, as a URL without secrets or a path; "": nothing is pushed
-	Link          string        `json:"link"`           // text that ParseLink accepts; "": there is no session remote
-	ForkCommand   string        `json:"fork_command"`   // command that forks the session from this checkpoint
-	ResumeCommand string        `json:"resume_command"` // command that resumes the session
+	Status        SessionStatus `json:"session_status"` // status of the session
+	SessionRemote string        `json:"session_remote"` // URL without secrets, or a path; "": nothing is pushed
+	// Link is "URL#session=NAME@CHECKPOINT", which mount, resume and fork accept; "": there is no session remote.
+	Link          string `json:"link"`
+	ForkCommand   string `json:"fork_command"`   // command that forks the session from this checkpoint
+	ResumeCommand string `json:"resume_command"` // command that resumes the session
 }
 
 // SessionDiffRequest requests a comparison of two checkpoints, or of a checkpoint and the working tree.
 type SessionDiffRequest struct {
-	Of            string `json:"of"`
-	SessionRemote string `json:"session_remote,omitempty"`
-	A             string `json:"a"`                  // checkpoint; "": the base tree
-	B             string `json:"b"`                  // checkpoint; "": a new checkpoint of the working tree
-	AOf           string `json:"a_of,omitempty"`     // session of A, in the form of Of; "": the same session
-	ARemote       string `json:"a_remote,omitempty"` // session remote that has AOf, in the form of SessionRemote
-	Patch         bool   `json:"patch"`              // the reply contains the text of the differences
-	Stat          bool   `json:"stat"`               // the reply contains the numbers of added and removed lines
+	Of            string `json:"of"`                       // directory of a mount, or name of a session
+	SessionRemote string `json:"session_remote,omitempty"` // session remote that has the session Of; "": the session is on this host
+	A             string `json:"a"`                        // checkpoint; "": the base tree
+	B             string `json:"b"`                        // checkpoint; "": a new checkpoint of the working tree
+	// AOf is the session of checkpoint A: the directory of a mount, or the name of a session; "": the session Of.
+	AOf     string `json:"a_of,omitempty"`
+	ARemote string `json:"a_remote,omitempty"` // session remote that has the session AOf; "": the session is on this host
+	Patch   bool   `json:"patch"`              // the reply contains the text of the differences
+	Stat    bool   `json:"stat"`               // the reply contains the numbers of lines
 }
 
 // SessionDiffReply is the output of `session diff --json`.
 type SessionDiffReply struct {
 	A, B    Checkpoint   `json:"-"`
-	Changes []PathChange `json:"changes"`
-	Patch   string       `json:"patch,omitempty"` // differences in the format of git diff
+	Changes []PathChange `json:"changes"`         // changed paths
+	Patch   string       `json:"patch,omitempty"` // text of the differences in the format of git diff
 }
 
 // PathChange is one path whose entries in two trees differ.
 type PathChange struct {
-	Path    string `json:"path"`
-	Status  string `json:"status"` // "A", "M", "D" or "T", as in git diff --name-status
-	OldMode string `json:"old_mode,omitempty"`
-	NewMode string `json:"new_mode,omitempty"`
-	Old     string `json:"old,omitempty"`     // blob id before the change
-	New     string `json:"new,omitempty"`     // blob id after the change
-	Added   int64  `json:"added,omitempty"`   // number of added lines; -1: the file is binary
-	Removed int64  `json:"removed,omitempty"` // number of removed lines
+	Path    string `json:"path"`               // path relative to the mount
+	Status  string `json:"status"`             // "A" (added), "M" (modified), "D" (deleted) or "T" (other type), as in git diff --name-status
+	OldMode string `json:"old_mode,omitempty"` // mode before the change, in octal
+	NewMode string `json:"new_mode,omitempty"` // mode after the change, in octal
+	Old     string `json:"old,omitempty"`      // id of the blob before the change
+	New     string `json:"new,omitempty"`      // id of the blob after the change
+	Added   int64  `json:"added,omitempty"`    // number of added lines; -1: the file is binary
+	Removed int64  `json:"removed,omitempty"`  // number of removed lines
 }
 
 // RestoreRequest requests that paths are changed back to their state in a checkpoint.
 type RestoreRequest struct {
-	Dir           string   `json:"dir"`
-	ID            string   `json:"id"`
-	Of            string   `json:"of,omitempty"`             // other session that has the checkpoint; "": the session of Dir
-	SessionRemote string   `json:"session_remote,omitempty"` // session remote that has Of; "": this host has it
-	Paths         []string `json:"paths"`                    // paths relative to the mount; none: everything that checkpoints contain
-	Staged        bool     `json:"staged"`                   // restore the index, too
-	DryRun        bool     `json:"dry_run"`
-	Nonce         string   `json:"nonce,omitempty"` // random text that identifies a repeated request; "": it is never repeated
+	Dir           string   `json:"dir"`                      // absolute directory of the mount, or a directory in it
+	ID            string   `json:"id"`                       // checkpoint to restore
+	Of            string   `json:"of,omitempty"`             // other session that has the checkpoint; "": the session of the mount has it
+	SessionRemote string   `json:"session_remote,omitempty"` // session remote that has the session Of; "": the session is on this host
+	Paths         []string `json:"paths"`                    // paths relative to the mount; none: all paths that checkpoints contain
+	Staged        bool     `json:"staged"`                   // also restore the index
+	DryRun        bool     `json:"dry_run"`                  // change nothing, and return the changes that would be made
+	// Nonce is a random text that is the same if the request is repeated; "": the request is never repeated.
+	Nonce string `json:"nonce,omitempty"`
 }
 
 // RestoreReply is the output of `session restore --json`.
 type RestoreReply struct {
-	Dir        string       `json:"dir"`
-	Checkpoint Checkpoint   `json:"checkpoint" v5:"point"`
-	Before     *Checkpoint  `json:"before"` // restoring this checkpoint undoes the restore; null in a dry run
-	Changes    []PathChange `json:"changes"`
-	Kept       []string     `json:"kept"` // paths that were left unchanged, because other processes changed them during the restore
-	DryRun     bool         `json:"dry_run"`
+	Dir        string     `json:"dir"`                   // absolute directory of the mount
+	Checkpoint Checkpoint `json:"checkpoint" v5:"point"` // checkpoint that was restored
+	// Before is a checkpoint that was made before the restore: restoring it undoes the restore. null: the request was a dry run.
+	Before  *Checkpoint  `json:"before"`
+	Changes []PathChange `json:"changes"` // changed paths
+	// Kept are paths that other processes changed during the restore, and that were left unchanged.
+	Kept   []string `json:"kept"`
+	DryRun bool     `json:"dry_run"` // nothing was changed
 }
 
 // ForkRequest requests a new session that starts from a checkpoint. In Mount, Remote and Ref are those of the parent session; Dir,
 // Session and the options are those of the new session.
 type ForkRequest struct {
-	Of            string       `json:"of"`
-	SessionRemote string       `json:"session_remote,omitempty"`
-	ID            string       `json:"id"` // checkpoint; "": the current working tree if the parent is mounted, else the newest checkpoint
-	Mount         MountRequest `json:"mount"`
+	Of            string `json:"of"`                       // directory of a mount of the parent session, or name of the parent session
+	SessionRemote string `json:"session_remote,omitempty"` // session remote that has the parent session; "": the session is on this host
+	// ID is a checkpoint; "": the current working tree if the parent session is mounted, else its newest checkpoint.
+	ID string `json:"id"`
+	// Mount has the directory, the name and the options of the new session. An empty remote means that of the parent session.
+	Mount MountRequest `json:"mount"`
 }
 
 // SessionSetRequest requests a change of a session's state, or that a pin is set or removed.
 type SessionSetRequest struct {
-	Of     string `json:"of"`
-	State  string `json:"state,omitempty"` // "paused", "closed", "archived", "open"; "": the state is not changed
-	Reason string `json:"reason,omitempty"`
-	Actor  string `json:"actor,omitempty"`
-	Pin    string `json:"pin,omitempty"` // name of the pin that is set or, with Unpin, removed
-	ID     string `json:"id,omitempty"`  // checkpoint that is pinned; "" with Unpin
-	Unpin  bool   `json:"unpin,omitempty"`
+	Of     string `json:"of"`               // directory of a mount, or name of a session
+	State  string `json:"state,omitempty"`  // new state: "paused", "closed", "archived" or "open"; "": the state is not changed
+	Reason string `json:"reason,omitempty"` // reason of the change, which is stored with it
+	Actor  string `json:"actor,omitempty"`  // user or program that requested the change; "": user@host
+	Pin    string `json:"pin,omitempty"`    // name of the pin that is set or, with Unpin, removed
+	ID     string `json:"id,omitempty"`     // checkpoint that is pinned; not used with Unpin
+	Unpin  bool   `json:"unpin,omitempty"`  // remove the pin
 }
 
 // SessionGCRequest requests that checkpoints which no rule keeps are dropped.
 type SessionGCRequest struct {
-	Of     string        `json:"of"`
-	DryRun bool          `json:"dry_run"`
+	Of     string        `json:"of"`       // directory of a mount, or name of a session
+	DryRun bool          `json:"dry_run"`  // drop nothing, and return the checkpoints that would be dropped
 	All    time.Duration `json:"all_ns"`   // all checkpoints younger than this are kept; 0: seven days
 	Daily  time.Duration `json:"daily_ns"` // of the checkpoints younger than this, the last one of each day is kept; 0: thirty days
 }
 
-// SessionDeleteRequest requests that a session which is not mounted is deleted.
-type SessionDeleteRequest struct {
-	Of       string `json:"of"`
-	Remote   string `json:"remote,omitempty"`    // URL or absolute path, may contain a secret; "": that of the session on this host
-	TakeOver bool   `json:"take_over,omitempty"` // delete the session even if another machine holds its claim
-}
-
-// SessionDeleteReply is the output of `session delete --json` and `session undelete --json`.
-type SessionDeleteReply struct {
-	Session string    `json:"session"`
-	Local   bool      `json:"local" v5:"here"` // the session was on this host
-	Refs    int64     `json:"refs"`            // number of refs that were changed on the session remote
-	Kept    []string  `json:"kept,omitempty"`  // refs on the session remote that were left unchanged
-	Until   time.Time `json:"until,omitzero"`  // time until which the session can be restored
-}
-
-// SessionUndeleteRequest requests that a deleted session is restored. If several deleted sessions have the name, the one that
-// was deleted last is restored.
-type SessionUndeleteRequest struct {
-	Session string `json:"session"`
-	Remote  string `json:"remote,omitempty"` // session remote, as in SessionDeleteRequest
-}
-
-// SessionTrashRequest requests a list of the deleted sessions of the state directory, or of a session remote.
-type SessionTrashRequest struct {
-	Remote string `json:"remote,omitempty"` // session remote, as in SessionDeleteRequest; "": the trash of the state directory is listed
-}
-
-// SessionTrashReply is the output of `session list --deleted --json`.
-type SessionTrashReply struct {
-	Deleted []DeletedSession `json:"deleted"` // deleted sessions; the one that was deleted last is the first
-}
-
-// DeletedSession is a deleted session that can be restored.
-type DeletedSession struct {
-	Name   string    `json:"name"`
-	Remote string    `json:"session_remote" v5:"remote"` // session remote of the session, without secrets
-	At     time.Time `json:"deleted_at"`
-	Until  time.Time `json:"until"` // time until which the session can be restored
-}
-
 // SessionGCReply is the output of `session gc --json`.
 type SessionGCReply struct {
-	Session string       `json:"session"`
+	Session string       `json:"session"` // name of the session
 	Kept    int64        `json:"kept"`    // number of checkpoints that were kept
-	Dropped []Checkpoint `json:"dropped"` // checkpoints that were dropped
+	Dropped []Checkpoint `json:"dropped"` // checkpoints that were dropped, or would be dropped
 	Records int64        `json:"records"` // number of transcript records that were dropped
 	Bytes   int64        `json:"bytes"`   // number of bytes that became free
-	DryRun  bool         `json:"dry_run"`
+	DryRun  bool         `json:"dry_run"` // nothing was dropped
 }
 
 // defaultNotes is the notes ref of a SessionNoteRequest without a Ref.
@@ -479,13 +457,5 @@ func (r ForkRequest) validate() error {
 	}
 	return m.validate()
 }
-func (r SessionSetRequest) validate() error    { return needOf(r.Of) }
-func (r SessionGCRequest) validate() error     { return needOf(r.Of) }
-func (r SessionDeleteRequest) validate() error { return needOf(r.Of) }
-func (r SessionUndeleteRequest) validate() error {
-	if err := ValidSession(r.Session); err != nil {
-		return err
-	}
-	return nil
-}
-func (r SessionTrashRequest) validate() error { return nil }
+func (r SessionSetRequest) validate() error { return needOf(r.Of) }
+func (r SessionGCRequest) validate() error  { return needOf(r.Of) }

@@ -13,7 +13,7 @@ import (
 
 // TraceRequest requests a message for each request that a mount answers, until the caller closes the connection or the mount ends.
 type TraceRequest struct {
-	Dir string `json:"dir"` // absolute mount directory
+	Dir string `json:"dir"` // absolute directory of the mount
 	All bool   `json:"all"` // false: only reads, and requests that had to wait for the remote
 }
 
@@ -35,27 +35,28 @@ const (
 
 // TraceEvent describes one request that a mount has answered. `trace --json` prints one event per line.
 type TraceEvent struct {
-	Time    time.Time   `json:"time"`
-	PID     int         `json:"pid"`          // process that caused the request; 0: the kernel, by writing back or reading ahead
-	Command string      `json:"command"`      // name of the process; "" if the process has ended
-	Op      string      `json:"op"`           // name of the request in the kernel, in lower case
-	Path    string      `json:"path"`         // path relative to the mount; "": the root
-	To      string      `json:"to,omitempty"` // new path of a rename, relative to the mount
-	Offset  int64       `json:"offset"`       // offset of the range that was read or written, in bytes
-	Size    int64       `json:"size"`         // size of the range that was read or written, in bytes
-	Source  TraceSource `json:"source"`
-	Blobs   int64       `json:"blobs"`           // number of blobs that were requested from the remote together with the blob of this request
-	Bytes   int64       `json:"bytes"`           // number of bytes of contents that were received for this request
-	Wait    int64       `json:"wait_us"`         // time until the answer, in microseconds
-	Error   string      `json:"error,omitempty"` // name of the errno, such as ENOENT; "": the request succeeded
+	Time    time.Time `json:"time"`         // time at which the request arrived
+	PID     int       `json:"pid"`          // process that caused the request; 0: the kernel, by writing back or reading ahead
+	Command string    `json:"command"`      // name of the process; "": the process has ended
+	Op      string    `json:"op"`           // name of the request in the kernel, in lower case
+	Path    string    `json:"path"`         // path relative to the mount; "": the root
+	To      string    `json:"to,omitempty"` // new path of a rename, relative to the mount
+	Offset  int64     `json:"offset"`       // offset of the range that was read or written, in bytes
+	Size    int64     `json:"size"`         // size of the range that was read or written, in bytes
+	// Source is "hit" (on this host), "fetched", "listed" (trees were fetched), "sized" (sizes were fetched) or "converted".
+	Source TraceSource `json:"source"`
+	Blobs  int64       `json:"blobs"`           // number of blobs that were requested from the remote together with this request
+	Bytes  int64       `json:"bytes"`           // number of bytes of contents that were received for this request
+	Wait   int64       `json:"wait_us"`         // time until the answer, in microseconds
+	Error  string      `json:"error,omitempty"` // name of an errno, such as ENOENT
 }
 
 // Trace is a message of a stream of events. The first message may contain no events: it only shows that the stream has
 // started.
 type Trace struct {
-	PID    int          `json:"pid"`  // process that serves the mount
-	Lost   int64        `json:"lost"` // number of events that were dropped because the caller read too slowly
-	Events []TraceEvent `json:"events"`
+	PID    int          `json:"pid"`    // process that serves the mount
+	Lost   int64        `json:"lost"`   // number of events that were dropped because the caller read too slowly
+	Events []TraceEvent `json:"events"` // events, oldest first
 }
 
 // Trace calls the function each with every message of a mount's stream of events, in the goroutine of the caller. It returns

@@ -8,80 +8,80 @@ import (
 
 // SessionTranscriptRequest requests the transcript of a session.
 type SessionTranscriptRequest struct {
-	Of   string `json:"of"`
-	Turn int    `json:"turn,omitempty"` // number of the only turn to return; 0: all turns
-	Head string `json:"head,omitempty"` // Head of the previous reply; if it is still current, the reply has no records; "": none
+	Of   string `json:"of"`             // directory of a mount, or name of a session
+	Turn int    `json:"turn,omitempty"` // number of the turn whose records are returned; 0: all turns
+	Head string `json:"head,omitempty"` // head of the previous reply; if nothing was added since, the reply has no records
 }
 
 // SessionTranscriptReply is the output of `session transcript --json`, which prints one record per line.
 type SessionTranscriptReply struct {
-	Session string             `json:"session"`
-	Head    string             `json:"head"`  // commit of the transcript; "": nothing was recorded
-	Turns   int                `json:"turns"` // number of the last turn
-	Records []TranscriptRecord `json:"records"`
+	Session string             `json:"session"` // name of the session
+	Head    string             `json:"head"`    // commit of the transcript; "": nothing was recorded
+	Turns   int                `json:"turns"`   // number of the last turn
+	Records []TranscriptRecord `json:"records"` // records, oldest first
 }
 
 // TranscriptRecord is one record of a transcript, or the tombstone of an erased record.
 type TranscriptRecord struct {
-	ID         string          `json:"id"`
-	Time       time.Time       `json:"time"`
-	Checkpoint string          `json:"checkpoint" v5:"point"` // newest checkpoint when the record was made; "": there was none
-	Session    string          `json:"session"`
-	Lane       string          `json:"lane"`
-	Actor      string          `json:"actor"`
-	Turn       int             `json:"turn"`   // number of the record's turn, counted from 1; 0: before the first turn
-	Begins     bool            `json:"begins"` // the record is the first one of its turn
-	Record     json.RawMessage `json:"record,omitempty"`
-	Erased     *Erased         `json:"erased,omitempty"` // tombstone, if the record was erased
+	ID         string          `json:"id"`                    // id of the record
+	Time       time.Time       `json:"time"`                  // time of the recording
+	Checkpoint string          `json:"checkpoint" v5:"point"` // checkpoint that was the newest at that time; "": there was none
+	Session    string          `json:"session"`               // name of the session
+	Lane       string          `json:"lane"`                  // chain of checkpoints of the writer
+	Actor      string          `json:"actor"`                 // user or program that made the record
+	Turn       int             `json:"turn"`                  // number of the turn, counted from 1; 0: before the first turn
+	Begins     bool            `json:"begins"`                // the record is the first of its turn
+	Record     json.RawMessage `json:"record,omitempty"`      // the recorded JSON object; missing: it was erased
+	Erased     *Erased         `json:"erased,omitempty"`      // tombstone, if the record was erased
 }
 
 // Erased is the tombstone of an erased record.
 type Erased struct {
-	Time time.Time `json:"time"` // time of the erasure
-	By   string    `json:"by"`   // user or program that erased the record
-	Why  string    `json:"why,omitempty"`
+	Time time.Time `json:"time"`          // time of the erasure
+	By   string    `json:"by"`            // user or program that erased the record
+	Why  string    `json:"why,omitempty"` // reason of the erasure
 }
 
 // SessionEraseRequest requests that records of a transcript are erased permanently.
 type SessionEraseRequest struct {
-	Of      string    `json:"of"`
-	Before  time.Time `json:"before"`            // records older than this are erased; zero: age selects no record
+	Of      string    `json:"of"`                // directory of a mount, or name of a session
+	Before  time.Time `json:"before"`            // records older than this time are erased; the zero time: none
 	Records []string  `json:"records,omitempty"` // ids of further records to erase
 	Why     string    `json:"why,omitempty"`     // reason, which is stored in the tombstones
-	Actor   string    `json:"actor,omitempty"`
+	Actor   string    `json:"actor,omitempty"`   // user or program that requested the erasure; "": user@host
 }
 
 // SessionEraseReply is the output of `session erase --json`.
 type SessionEraseReply struct {
-	Session string   `json:"session"`
-	Erased  []string `json:"erased"` // ids of the erased records
-	Bytes   int64    `json:"bytes"`  // number of bytes that became free on this host
+	Session string   `json:"session"` // name of the session
+	Erased  []string `json:"erased"`  // ids of the erased records
+	Bytes   int64    `json:"bytes"`   // number of bytes that became free on this host
 }
 
 // SessionFactsRequest requests changes of the facts and the handoff of a session, and the facts and handoff after these
 // changes.
 type SessionFactsRequest struct {
-	Of      string   `json:"of"`
+	Of      string   `json:"of"`                // directory of a mount, or name of a session
 	Add     []string `json:"add,omitempty"`     // texts of new facts
 	Remove  string   `json:"remove,omitempty"`  // id of the fact to remove
 	Handoff *string  `json:"handoff,omitempty"` // new handoff; null: the handoff is not changed
-	Actor   string   `json:"actor,omitempty"`
+	Actor   string   `json:"actor,omitempty"`   // author of the changes; "": user@host
 }
 
 // SessionFactsReply is the output of `session fact list --json`.
 type SessionFactsReply struct {
-	Session  string `json:"session"`
-	Facts    []Fact `json:"facts"` // oldest first
-	Handoff  string `json:"handoff"`
+	Session  string `json:"session"`  // name of the session
+	Facts    []Fact `json:"facts"`    // facts, oldest first
+	Handoff  string `json:"handoff"`  // text that describes the state of the session
 	Redacted int64  `json:"redacted"` // number of secrets that were removed from the new texts
 }
 
 // Fact is a short text for those who resume a session.
 type Fact struct {
-	ID   string    `json:"id"`
-	Time time.Time `json:"time"`
-	By   string    `json:"by"` // author
-	Text string    `json:"text"`
+	ID   string    `json:"id"`   // id of the fact
+	Time time.Time `json:"time"` // time at which the fact was added
+	By   string    `json:"by"`   // author
+	Text string    `json:"text"` // text of the fact
 }
 
 func (r SessionTranscriptRequest) validate() error { return needOf(r.Of) }
@@ -117,31 +117,31 @@ func (c *Client) SessionFacts(ctx context.Context, r SessionFactsRequest) (Sessi
 
 // SessionNoteRequest requests that a git note is written on a commit.
 type SessionNoteRequest struct {
-	Dir    string          `json:"dir"`
+	Dir    string          `json:"dir"`    // absolute directory of the mount, or a directory in it
 	Commit string          `json:"commit"` // name of a commit or of a checkpoint: "@", "@~N", an id or "turn:N"; "": HEAD
-	Ref    string          `json:"ref"`    // notes ref; "agent" stands for refs/notes/agent, which is the default of a Client
-	JSON   json.RawMessage `json:"json"`
+	Ref    string          `json:"ref"`    // notes ref; "agent" and "": refs/notes/agent
+	JSON   json.RawMessage `json:"json"`   // value of any type, which becomes the text of the note
 }
 
 // SessionNoteReply is the output of `session note --json`.
 type SessionNoteReply struct {
-	Commit   string `json:"commit"`
-	Ref      string `json:"ref"`
+	Commit   string `json:"commit"`   // id of the commit
+	Ref      string `json:"ref"`      // full name of the notes ref
 	Note     string `json:"note"`     // id of the note's blob
 	Redacted int64  `json:"redacted"` // number of secrets that were removed from the note
 }
 
 // SessionRecordRequest requests that records are appended to the transcript of the mount at Dir.
 type SessionRecordRequest struct {
-	Dir   string   `json:"dir"`
+	Dir   string   `json:"dir"`   // absolute directory of the mount, or a directory in it
 	Lines []string `json:"lines"` // records, one JSON object each
 }
 
 // SessionRecordReply is the output of `session record --json`.
 type SessionRecordReply struct {
-	Ref        string `json:"ref"`
-	Checkpoint string `json:"checkpoint" v5:"point"` // checkpoint that was the newest one when the records were appended
-	Lines      int64  `json:"lines"`                 // number of appended records
+	Ref        string `json:"ref"`                   // full name of the ref that stores the transcript
+	Checkpoint string `json:"checkpoint" v5:"point"` // checkpoint that was the newest at that time
+	Lines      int64  `json:"lines"`                 // number of records
 	Redacted   int64  `json:"redacted"`              // number of secrets that were removed from the records
 }
 

@@ -48,30 +48,30 @@ const (
 
 // MountRequest requests a mount of a remote at a directory.
 type MountRequest struct {
-	// Remote is any git URL or an absolute path. It may contain a secret, so it is never printed or logged. If it is "", the
-	// mounted remote is that of the session Session, which is read from the session remote in SessionOptions.
+	// Remote is any git URL or an absolute path. It may contain a secret, so it is never printed or logged. "": the session named
+	// Session is read from the session remote in SessionOptions, which must be a URL or path, and its remote is mounted.
 	Remote string `json:"remote"`
 	Dir    string `json:"dir"` // absolute directory; it is created if it does not exist
 	Ref    string `json:"ref"` // branch, tag, full ref name or commit id; "": the remote's HEAD
 
-	// Follow makes the mount move with its branch on the remote. The branch is requested at the interval FollowInterval; 0
-	// stands for the daemon's default.
+	// Follow makes the mount move with its branch on the remote.
 	Follow         bool          `json:"follow,omitempty"`
-	FollowInterval time.Duration `json:"follow_interval_ns,omitempty"`
+	FollowInterval time.Duration `json:"follow_interval_ns,omitempty"` // time between two requests for the branch; 0: the daemon's default
 
 	// Session is the name of the session that the mount resumes or starts. If it is "", the name is derived from remote and
 	// directory; a read-only mount then has no session.
 	Session  string `json:"session"`
-	ReadOnly bool   `json:"read_only"`
+	ReadOnly bool   `json:"read_only"` // nothing can be changed in the mount
 
-	// Redirects are paths relative to Dir that are stored outside of the mount, in the form of config.Paths. With RedirectsOnly,
-	// the mount fails if one of them is not possible, and the repository's own configuration adds no further redirects.
-	Redirects     []string `json:"redirects"`
-	RedirectsOnly bool     `json:"redirects_only"`
+	// Redirects are paths relative to Dir whose contents are stored outside of the mount.
+	Redirects []string `json:"redirects"`
+	// RedirectsOnly makes the mount fail if one of Redirects is not possible, and ignores the redirects that the configuration of
+	// the repository names.
+	RedirectsOnly bool `json:"redirects_only"`
 
 	Submodules bool `json:"submodules"` // also mount submodules at their paths, recursively
 
-	GitDir GitDir `json:"git_dir,omitempty"` // place of the git directory; "": GitDirOutside
+	GitDir GitDir `json:"git_dir,omitempty"` // place of the git directory: "outside" or "inside" of the mount; "": "outside"
 
 	MountFetch
 	MountAccess
@@ -81,15 +81,16 @@ type MountRequest struct {
 	// was already created for the same Nonce, the reply describes that mount.
 	Nonce string `json:"nonce,omitempty"`
 
-	// Passing means that the daemon does not mount the directory again after a restart of the machine.
+	// Passing keeps the daemon from mounting the directory again after a restart of the machine.
 	Passing bool `json:"passing,omitempty"`
 	// Through is another path to Dir, which the daemon uses instead: while an automount is in progress, only processes of the
 	// automounter can use Dir itself. The path is valid until the reply.
 	Through string `json:"through,omitempty"`
 
-	// At is the name of a checkpoint of the session, as in Checkpoint.ID. The mount then shows that checkpoint and is read-only.
+	// At names a checkpoint of the session. The mount then shows that checkpoint and is read-only. "": no checkpoint.
 	At string `json:"at,omitempty"`
 
+	// SessionOptions are the options of the session. Options that are empty keep their values if the session exists.
 	SessionOptions SessionOptions `json:"session_options,omitzero"`
 	// CreateRemote is a command that creates the session remote if a git server does not have it. The command may contain a
 	// secret, so it is not stored.
@@ -103,12 +104,16 @@ type MountRequest struct {
 // MountFetch is the part of a MountRequest that states what is fetched from the remote, and for how long the reply waits. Its JSON
 // fields are fields of the request itself.
 type MountFetch struct {
-	History        History  `json:"history"`         // whether the history is fetched; "": HistoryBackground
-	Prefetch       Prefetch `json:"prefetch"`        // contents that are fetched before they are read; "": PrefetchAuto
-	PrefetchBudget int64    `json:"prefetch_budget"` // maximum number of bytes that PrefetchAuto fetches; 0: the daemon's default
-	Wait           Wait     `json:"wait"`            // time at which the reply is sent; "": WaitTree
-	CacheSize      int64    `json:"cache_size"`      // maximum size of the fetched contents on disk, in bytes; 0: the daemon's default
-	// Timeout is the timeout for the remote, for this request and for later reads. 0 means the daemon's default.
+	// History is "background" (fetched after the mount), "full" (fetched before the reply) or "none"; "": "background".
+	History History `json:"history"`
+	// Prefetch selects contents to fetch ahead: "auto" (those that are probably read first), "all" or "none"; "": "auto".
+	Prefetch       Prefetch `json:"prefetch"`
+	PrefetchBudget int64    `json:"prefetch_budget"` // maximum number of bytes that are fetched with Prefetch "auto"; 0: the daemon's default
+	// Wait is the state that is reached before the reply: "tree" (the root can be read), "git" (and git is ready) or "all" (and
+	// prefetching is done); "": "tree".
+	Wait      Wait  `json:"wait"`
+	CacheSize int64 `json:"cache_size"` // maximum size of the fetched contents on disk, in bytes; 0: the daemon's default
+	// Timeout is how long this request and later reads wait for the remote; 0: the daemon's default.
 	Timeout time.Duration `json:"timeout_ns"`
 }
 
@@ -118,7 +123,7 @@ type MountAccess struct {
 	AllowOther bool   `json:"allow_other"`   // other users may access the mount
 	ACL        bool   `json:"acl,omitempty"` // the mount supports POSIX access control lists
 	UID        uint32 `json:"uid"`           // user id of the owner of every path; 0: root
-	GID        uint32 `json:"gid"`           // group id of every path; 0: root's group
+	GID        uint32 `json:"gid"`           // id of the group of every path; 0: root's group
 
 	// ExactOwner makes a Client send UID and GID unchanged. If it is false, a Client replaces a value of 0 by the caller's own id.
 	ExactOwner bool `json:"-"`
@@ -127,8 +132,8 @@ type MountAccess struct {
 // MountLogin is the part of a MountRequest by which the daemon logs in to the remote and to the session remote. The JSON fields of
 // the files are fields of the request itself; the secrets and the environment are sent as fields of wireMount.
 type MountLogin struct {
-	TokenFile string `json:"token_file"` // absolute path; the file is read again each time the remote refuses the current token
-	Token     Secret `json:"-"`          // sent in the field of the same name in wireMount, because a value of type Secret is never marshaled
+	TokenFile string `json:"token_file"` // absolute path of a file with the token; read again each time the remote refuses the current token
+	Token     Secret `json:"-"`          // sent as a field of wireMount, because a Secret itself is never marshaled
 
 	// SessionToken and SessionTokenFile are the Token and TokenFile for the session remote. If both are empty and the session
 	// remote is on the same host as the mounted remote, the token of the mounted remote is used.
@@ -165,16 +170,16 @@ func (Secret) MarshalText() ([]byte, error) { return []byte("(hidden)"), nil }
 
 // MountReply is the output of `mount --json`.
 type MountReply struct {
-	ID      string  `json:"id"`
-	Dir     string  `json:"dir"`
-	Remote  string  `json:"remote"`  // mounted remote, without secrets
-	Ref     string  `json:"ref"`     // short name of the mounted ref; "": the commit was named by its id
-	Commit  string  `json:"commit"`  // id of the mounted commit in hexadecimal; "": the repository is empty
-	Session string  `json:"session"` // name of the session; "": the mount has none
-	Resumed bool    `json:"resumed"` // the session existed before
-	Changed int64   `json:"changed"` // number of paths in the session that differ from the commit
-	Files   int64   `json:"files"`   // number of files and links in the tree; -1: the trees are still being fetched
-	Timings Timings `json:"timings_ms"`
+	ID      string  `json:"id"`         // id of the mount: the name of its directory below mounts/ of the state directory
+	Dir     string  `json:"dir"`        // absolute directory of the mount
+	Remote  string  `json:"remote"`     // URL or path of the remote, without secrets
+	Ref     string  `json:"ref"`        // short name of the mounted ref; "": the commit was named by its id
+	Commit  string  `json:"commit"`     // id of the mounted commit in hexadecimal; "": the repository is empty
+	Session string  `json:"session"`    // name of the session; "": the mount has none
+	Resumed bool    `json:"resumed"`    // the session existed before
+	Changed int64   `json:"changed"`    // number of paths in the session that differ from the commit
+	Files   int64   `json:"files"`      // number of files and links in the tree; -1: the trees are still being fetched
+	Timings Timings `json:"timings_ms"` // when the states of the mount were reached
 }
 
 // Timings are the times at which states were reached, in milliseconds since the request arrived.
@@ -183,22 +188,22 @@ type Timings struct {
 	Tree    int64 `json:"tree"`    // the root directory is readable
 	Trees   int64 `json:"trees"`   // every directory is on this host; 0: they are still being fetched
 	Mounted int64 `json:"mounted"` // the mount is attached to the kernel
-	Total   int64 `json:"total"`   // the state that Wait names was reached
+	Total   int64 `json:"total"`   // the state that Wait of the request names was reached
 }
 
 // SwitchRequest requests that a mounted working tree is changed to another commit.
 type SwitchRequest struct {
-	Dir    string `json:"dir"`    // absolute mount directory
+	Dir    string `json:"dir"`    // absolute directory of the mount
 	Ref    string `json:"ref"`    // branch, tag or commit; "-": the previous value of HEAD; "": HEAD
 	Create string `json:"create"` // name of a new branch at the commit; "": no branch is created
 	Detach bool   `json:"detach"` // accept any commit, and detach HEAD
 
-	Forward string `json:"forward,omitempty"` // commit to which the branch Ref is moved; set only by the daemon itself
+	Forward string `json:"forward,omitempty"` // commit to which the branch Ref is moved; clients leave it empty
 }
 
 // SwitchReply is the output of `switch --json`.
 type SwitchReply struct {
-	Dir        string   `json:"dir"`
+	Dir        string   `json:"dir"`                // absolute directory of the mount
 	From       string   `json:"from"`               // previous branch; "": HEAD was detached
 	FromCommit string   `json:"from_commit"`        // previous commit; all zeros: the branch was unborn
 	Branch     string   `json:"branch"`             // new branch; "": HEAD is detached
@@ -212,11 +217,11 @@ type SwitchReply struct {
 
 // Progress reports the progress of a request.
 type Progress struct {
-	Phase   string `json:"phase"`             // one or two words: "connect", "trees", "prefetch"
+	Phase   string `json:"phase"`             // current phase in one or two words, such as "connect", "trees", "prefetch"
 	Done    int64  `json:"done"`              // amount that is done, in Unit
 	Total   int64  `json:"total"`             // total amount, in Unit; 0: unknown
 	Unit    string `json:"unit,omitempty"`    // "bytes", or a plural noun such as "objects"
-	Message string `json:"message,omitempty"` // message that is shown on a separate line, such as a warning
+	Message string `json:"message,omitempty"` // text that is shown on a separate line, such as a warning
 }
 
 // State is the state of a mount.
@@ -242,67 +247,68 @@ const (
 // UpgradeRequest requests that the worker is replaced by a process of another executable. The request is the same in all
 // versions of the protocol.
 type UpgradeRequest struct {
-	Executable string `json:"executable"` // absolute path
+	Executable string `json:"executable"` // absolute path of the new executable
 }
 
 // DaemonStatus describes the worker and the supervisor.
 type DaemonStatus struct {
 	PID        int       `json:"pid"`                  // process id of the worker
 	Supervisor int       `json:"supervisor,omitempty"` // process id of the supervisor, which replaces the worker when it dies; 0: none
-	Version    string    `json:"version"`
-	Protocol   int       `json:"protocol,omitempty"` // newest version of the messages that the daemon supports
-	Since      time.Time `json:"since"`              // start of the worker
-	Takeovers  int       `json:"takeovers"`          // number of workers that have taken over the mounts of a predecessor
-	Reason     string    `json:"reason,omitempty"`   // reason why the previous worker ended
+	Version    string    `json:"version"`              // version of the program
+	Protocol   int       `json:"protocol,omitempty"`   // newest version of the messages that the daemon supports
+	Since      time.Time `json:"since"`                // start of the worker
+	Takeovers  int       `json:"takeovers"`            // number of workers that have taken over the mounts of another
+	Reason     string    `json:"reason,omitempty"`     // reason why the previous worker ended
 
 	UpgradeFailed string `json:"upgrade_failed,omitempty"` // reason why the last upgrade was undone
 }
 
 // Status is the output of `status --json`.
 type Status struct {
-	Mounts []MountStatus `json:"mounts"`
-	Cache  CacheStatus   `json:"cache,omitzero"`
+	Mounts []MountStatus `json:"mounts"`          // mounts, also those that ended by a failure
+	Cache  CacheStatus   `json:"cache,omitzero"`  // fetched contents on disk
 	Daemon DaemonStatus  `json:"daemon,omitzero"` // the daemon that answered
 }
 
 // MountStatus is the current state of one mount.
 type MountStatus struct {
-	ID       string       `json:"id"`
-	Dir      string       `json:"dir"`
-	Remote   string       `json:"remote"` // mounted remote, without secrets
-	Ref      string       `json:"ref"`
-	Commit   string       `json:"commit"`
-	Head     string       `json:"head,omitempty"` // git's HEAD: the short name of a branch, or a commit
+	ID     string `json:"id"`             // id of the mount
+	Dir    string `json:"dir"`            // absolute directory of the mount
+	Remote string `json:"remote"`         // URL or path of the remote, without secrets
+	Ref    string `json:"ref"`            // short name of the mounted ref; "": the commit was named by its id
+	Commit string `json:"commit"`         // id of the commit that the mount shows
+	Head   string `json:"head,omitempty"` // git's HEAD: the short name of a branch, or a commit
+	// State is "preparing", "mounted", "degraded" (the last request to the remote failed), "failed" or "unmounted".
 	State    State        `json:"state"`
 	Error    string       `json:"error,omitempty"` // reason why the state is degraded or failed, without secrets
 	Notes    []string     `json:"notes,omitempty"` // notes, such as on features that the remote or repository does not support
-	ReadOnly bool         `json:"read_only"`
-	Since    time.Time    `json:"since"`     // time of the mount
-	PID      int          `json:"pid"`       // process that serves the mount
-	GitReady bool         `json:"git_ready"` // the git directory is ready
-	History  HistoryState `json:"history"`
+	ReadOnly bool         `json:"read_only"`       // nothing can be changed in the mount
+	Since    time.Time    `json:"since"`           // time of the mount
+	PID      int          `json:"pid"`             // process that serves the mount
+	GitReady bool         `json:"git_ready"`       // the git directory is ready
+	History  HistoryState `json:"history"`         // "shallow", "deepening" (the history is being fetched) or "complete"
 
-	Tree    TreeStatus    `json:"tree"`
-	Blobs   BlobStatus    `json:"blobs"`
-	Network NetworkStatus `json:"network"`
-	Queue   QueueStatus   `json:"queue"`
+	Tree    TreeStatus    `json:"tree"`    // directories and files of the base tree
+	Blobs   BlobStatus    `json:"blobs"`   // contents of the files in the base tree
+	Network NetworkStatus `json:"network"` // requests to the remote since the mount
+	Queue   QueueStatus   `json:"queue"`   // blobs that wait to be fetched
 
-	Operations OperationStatus `json:"operations"`
+	Operations OperationStatus `json:"operations"` // requests of the kernel
 
-	Overlay OverlayStatus `json:"overlay"`
-	Session SessionStatus `json:"session"`
+	Overlay OverlayStatus `json:"overlay"` // differences from the base tree
+	Session SessionStatus `json:"session"` // session of the mount; all fields are empty if there is none
 
-	Redirects []RedirectStatus `json:"redirects,omitempty"`
+	Redirects []RedirectStatus `json:"redirects,omitempty"` // paths that are stored outside of the mount
 
-	SubmoduleOf string `json:"submodule_of,omitempty" v5:"around"` // Dir of the mount that has this mount as a submodule
+	SubmoduleOf string `json:"submodule_of,omitempty" v5:"around"` // directory of the mount that has this mount as a submodule
 
-	Refused []RefusedObject `json:"refused,omitempty"`
-	Follow  *FollowStatus   `json:"follow,omitempty"` // missing: the mount does not follow the branch
+	Refused []RefusedObject `json:"refused,omitempty"` // objects that cannot be read, because the remote's answers were invalid
+	Follow  *FollowStatus   `json:"follow,omitempty"`  // state of following the branch; missing: the mount does not follow its branch
 }
 
 // TreeStatus describes the base tree.
 type TreeStatus struct {
-	Files    int64 `json:"files"`    // number of files and links; while Complete is false, only those that are known so far
+	Files    int64 `json:"files"`    // number of files and links; while Complete is false, of those that are known so far
 	Complete bool  `json:"complete"` // every directory is on this host
 }
 
@@ -329,16 +335,16 @@ type QueueStatus struct {
 
 // OperationStatus counts the requests that the kernel has sent to the mount.
 type OperationStatus struct {
-	Total   int64 `json:"total"`
-	Pending int64 `json:"pending"` // requests without an answer yet
-	Fetched int64 `json:"fetched"` // requests that had to wait for the remote
+	Total   int64 `json:"total"`   // number of requests that the kernel has sent
+	Pending int64 `json:"pending"` // number of requests without an answer yet
+	Fetched int64 `json:"fetched"` // number of requests that had to wait for the remote
 }
 
 // CacheStatus describes the fetched contents on disk, which all mounts share.
 type CacheStatus struct {
-	Blobs int64 `json:"blobs"`
-	Bytes int64 `json:"bytes"`
-	Quota int64 `json:"quota"` // maximum of Bytes
+	Blobs int64 `json:"blobs"` // number of cached contents
+	Bytes int64 `json:"bytes"` // size of the cached contents
+	Quota int64 `json:"quota"` // maximum size of the cached contents, in bytes
 }
 
 // OverlayStatus describes the differences from the base tree.
@@ -357,17 +363,18 @@ type RedirectStatus struct {
 // DivergedRef is a branch, tag or notes ref that has diverged on the session remote. Its value in the mount was pushed under another
 // name.
 type DivergedRef struct {
-	Ref       string `json:"ref"`
+	Ref       string `json:"ref"`                   // full name of the ref in the mount
 	RemoteRef string `json:"remote_ref" v5:"there"` // name of the ref on the session remote
-	KeptRef   string `json:"kept_ref" v5:"ours"`    // ref on the session remote that has Ref's value in the mount
+	KeptRef   string `json:"kept_ref" v5:"ours"`    // ref on the session remote to which the value of the ref in the mount was pushed
 	// BlockedBy is a ref whose name prevents RemoteRef from being created; "": RemoteRef has commits that Ref lacks.
 	BlockedBy string `json:"blocked_by,omitempty" v5:"in_way"`
 }
 
 // SessionStatus describes the session of a mount. All fields are zero if the mount has none.
 type SessionStatus struct {
-	Name          string `json:"name"`
-	SessionRemote string `json:"session_remote" v5:"remote"` // URL without secrets, or the path of the embedded session remote; "": none
+	Name string `json:"name"` // name of the session; "": the mount has none
+	// SessionRemote is the URL without secrets, or the path of the embedded session remote; "": there is none.
+	SessionRemote string `json:"session_remote" v5:"remote"`
 	// Mode is how the session remote gets the history of the mounted remote: "embedded", "shared", "seed", "thin" or "none"; "":
 	// not known yet.
 	Mode         string        `json:"mode"`
@@ -375,22 +382,26 @@ type SessionStatus struct {
 	LastSync     *time.Time    `json:"last_sync"`               // time of the last complete push; null: there was none
 	Error        string        `json:"error,omitempty"`         // reason why refs are pending, without secrets
 	Diverged     []string      `json:"diverged,omitempty"`      // diverged refs; their values were pushed below refs/afs/diverged/
-	DivergedRefs []DivergedRef `json:"diverged_refs,omitempty"` // the same refs, with their names on the session remote
-	Branches     string        `json:"branches,omitempty"`      // names of branches on the session remote; "{branch}": unchanged
-	State        string        `json:"state,omitempty"`         // a session.LifeState
-	Lane         string        `json:"lane,omitempty"`          // lane of the next checkpoint
+	DivergedRefs []DivergedRef `json:"diverged_refs,omitempty"` // the refs of Diverged, with their names on the session remote
+	// Branches is the pattern of the names of branches on the session remote; "{branch}": the names are unchanged.
+	Branches string `json:"branches,omitempty"`
+	// State is "open" (never mounted), "active" (mounted), "paused" (not mounted), "closed" or "archived".
+	State string `json:"state,omitempty"`
+	Lane  string `json:"lane,omitempty"` // chain of checkpoints that the next checkpoint belongs to
 	// TakenOverBy is the host that took over the session from this mount, which continues in Lane.
-	TakenOverBy      string     `json:"taken_over_by,omitempty" v5:"taken_by"`
+	TakenOverBy string `json:"taken_over_by,omitempty" v5:"taken_by"`
+	// Policy states when checkpoints are made automatically: "off", "idle", "before-risk" or "interval=DURATION".
 	Policy           Policy     `json:"policy,omitempty"`
 	Checkpoints      int64      `json:"checkpoints" v5:"points"`                   // number of checkpoints
 	LastCheckpoint   string     `json:"last_checkpoint,omitempty" v5:"last_point"` // id of the newest checkpoint
 	LastCheckpointAt *time.Time `json:"last_checkpoint_at" v5:"last_point_at"`     // time of the newest checkpoint; null: there is none
 	Dirty            bool       `json:"dirty"`                                     // files or git state changed since the newest checkpoint
 
-	// Number of bytes over the network, of all mounts of the session on this host.
-	Sent     int64 `json:"sent"`             // to the session remote
-	Received int64 `json:"received"`         // from the session remote
-	Seeded   int64 `json:"seeded,omitempty"` // from the mounted remote, for history that the session remote lacked
+	// The following fields count the bytes that all mounts of the session on this host have transferred over the network.
+
+	Sent     int64 `json:"sent"`             // bytes that were sent to the session remote
+	Received int64 `json:"received"`         // bytes that were received from the session remote
+	Seeded   int64 `json:"seeded,omitempty"` // bytes that were fetched from the mounted remote, for history that the session remote lacked
 }
 
 // validate returns an error if no daemon could carry out the request. Both the client and the daemon call validate.

@@ -7,9 +7,8 @@ type UnmountRequest struct {
 	Dir     string `json:"dir"`     // absolute directory of the mount
 	Discard bool   `json:"discard"` // delete the session with all changes
 
-	Trash bool `json:"trash,omitempty"` // with Discard: the session goes to the trash, from which it can be restored for 7 days
-	// Keep, if set without Discard, is the time after which the session goes to the trash. 0: the session is kept until it is
-	// deleted.
+	Trash bool `json:"trash,omitempty"` // with Discard: move the session to the trash, from which it can be restored for 7 days
+	// Keep is used without Discard: after this time, the session goes to the trash. 0: it is kept until it is deleted.
 	Keep time.Duration `json:"keep_ns,omitempty"`
 
 	// Timeout is the maximum time to wait until the session remote has everything; 0: the daemon's default; negative: do not
@@ -23,19 +22,20 @@ type UnmountRequest struct {
 
 // UnmountReply is the output of `unmount --json` for one directory.
 type UnmountReply struct {
-	ID         string `json:"id"`
-	Dir        string `json:"dir"`
-	Session    string `json:"session"`                         // session that stores the changes; "": there are no changes
-	Pending    int64  `json:"pending"`                         // number of the session's refs that are not on the session remote yet
-	Why        string `json:"why,omitempty"`                   // reason why refs are pending
-	Kept       int64  `json:"kept"`                            // number of changed paths in the session
-	NotRemoved string `json:"not_removed,omitempty" v5:"left"` // error message if a discarded session remains on the session remote
+	ID      string `json:"id"`            // id of the mount
+	Dir     string `json:"dir"`           // absolute directory of the mount
+	Session string `json:"session"`       // session that stores the changes; "": there were no changes
+	Pending int64  `json:"pending"`       // number of refs of the session that are not on the session remote yet
+	Why     string `json:"why,omitempty"` // reason why refs are pending
+	Kept    int64  `json:"kept"`          // number of changed paths in the session
+	// NotRemoved describes the parts of a discarded session that remain on the session remote, and the reason.
+	NotRemoved string `json:"not_removed,omitempty" v5:"left"`
 
 	Trashed string    `json:"trashed,omitempty"` // name under which `session undelete` restores the session; "": nothing was discarded
 	Until   time.Time `json:"until,omitzero"`    // end of the time for which the session is kept, or can be restored from the trash
 
-	SessionRemote string        `json:"session_remote,omitempty"` // session remote, without secrets; only set if DivergedRefs is not empty
-	DivergedRefs  []DivergedRef `json:"diverged_refs,omitempty"`
+	SessionRemote string        `json:"session_remote,omitempty"` // session remote, without secrets; set only if there are DivergedRefs
+	DivergedRefs  []DivergedRef `json:"diverged_refs,omitempty"`  // refs that have diverged on the session remote
 
 	Submodules []UnmountReply `json:"submodules,omitempty"` // mounts of submodules that were unmounted with this one
 }

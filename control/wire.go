@@ -66,20 +66,20 @@ const firstTimeless = 4
 
 // request is the line that a client sends on a connection.
 type request struct {
-	Version int             `json:"version"`
-	Op      op              `json:"op"`
-	Args    json.RawMessage `json:"args"`
-	Needs   []string        `json:"needs,omitempty"` // names of fields of Args that the server must know
+	Version int             `json:"version"`         // newest version of the protocol that the client supports
+	Op      op              `json:"op"`              // operation
+	Args    json.RawMessage `json:"args"`            // arguments of the operation; missing: all defaults
+	Needs   []string        `json:"needs,omitempty"` // names of fields in Args that the server must know
 }
 
 // message is one line of the answer. It has exactly one of Progress, Trace, Result and Error.
 type message struct {
-	Version  int             `json:"version"`
-	Progress *Progress       `json:"progress,omitempty"`
-	Trace    *Trace          `json:"trace,omitempty"`
-	Result   json.RawMessage `json:"result,omitempty"`
-	Error    *Error          `json:"error,omitempty"`
-	Ignored  []string        `json:"ignored,omitempty"` // with Result: names of the fields in the request that the server does not know
+	Version  int             `json:"version"`            // version of the protocol in which the message is written
+	Progress *Progress       `json:"progress,omitempty"` // the request is in progress
+	Trace    *Trace          `json:"trace,omitempty"`    // events of the operation trace
+	Result   json.RawMessage `json:"result,omitempty"`   // the request has succeeded; the value is the reply of the operation
+	Error    *Error          `json:"error,omitempty"`    // the request has failed
+	Ignored  []string        `json:"ignored,omitempty"`  // beside Result: names of the fields in the request that the server does not know
 }
 
 // wireMount is the form in which a MountRequest is sent. It contains the secrets as plain text, which MountRequest itself does not.
