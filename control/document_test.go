@@ -138,7 +138,7 @@ func jsonKeys(all map[string]*ast.StructType, name string) map[string]string {
 	return keys
 }
 
-// words matches the words of a comment, and the parts of words that are written with a dash.
+// words matches the words of a comment. A word with a dash is matched in parts.
 var words = regexp.MustCompile(`\w+`)
 
 // jsonNames replaces the names of fields in the comment on a field by their keys in JSON. A comment may begin with the name of its field;
@@ -149,7 +149,7 @@ func jsonNames(comment, field string, keys map[string]string) string {
 	for _, at := range words.FindAllStringIndex(comment, -1) {
 		word := comment[at[0]:at[1]]
 		key, ok := keys[word]
-		if !ok || word == strings.ToLower(word) || at[0] == 0 && word != field {
+		if !ok || at[0] == 0 && word != field {
 			continue
 		}
 		b.WriteString(comment[end:at[0]] + "`" + key + "`")
