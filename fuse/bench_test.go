@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/artifactfs/artifactfs/internal/harness/await"
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
 
@@ -28,7 +29,7 @@ func manyFiles(n int) map[string]worktreetest.File {
 // TestMemoryPerPath checks that the daemon's memory grows by at most 300 bytes per path in a walk, and that a second walk sends no request.
 func TestMemoryPerPath(t *testing.T) {
 	n := 100_000
-	if testing.Short() || raceEnabled {
+	if testing.Short() || await.Race {
 		n = 10_000
 	}
 	m := mount(t, manyFiles(n))
@@ -37,7 +38,7 @@ func TestMemoryPerPath(t *testing.T) {
 	requests, cold := m.timed(m.dir, "find", ".", "-size", "+100k")
 	perPath := float64(residentBytes(t)-before) / float64(m.tree.Base().Counts().Nodes)
 	t.Logf("%d paths: %.0f bytes of resident memory each, cold walk with stat %v, %v", m.tree.Base().Counts().Nodes, perPath, cold, requests)
-	if perPath > 300 && !raceEnabled {
+	if perPath > 300 && !await.Race {
 		t.Errorf("resident memory per path: got %.0f bytes, want at most 300", perPath)
 	}
 	if total(requests) > uint64(n)/4 {

@@ -26,6 +26,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/harness/await"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/object"
 )
@@ -70,7 +71,7 @@ func run(m *testing.M) int {
 	defer os.RemoveAll(base)
 	binary = filepath.Join(base, "artifactfs")
 	build := []string{"build", "-o", base}
-	if raceEnabled {
+	if await.Race {
 		build = append(build, "-race")
 	}
 	build = append(build, "../cmd/artifactfs", "../internal/harness/gittest/rot13filter")
@@ -88,7 +89,7 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer undo()
-	if raceEnabled {
+	if await.Race {
 		os.Setenv("GORACE", "log_path="+filepath.Join(base, "race"))
 	}
 	code := m.Run()

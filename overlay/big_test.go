@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/artifactfs/artifactfs/internal/harness/await"
 )
 
 // TestHalfAMillionFiles limits the memory per file of a large overlay, and the time to open it again.
@@ -58,10 +60,10 @@ func TestHalfAMillionFiles(t *testing.T) {
 		debug.FreeOSMemory()
 		each := (resident(t) - before) / files
 		t.Logf("%d records of %d MB: opened in %v of processor time (%v), %d bytes of memory a file", rec.Records, size>>20, took, rec.Start, each)
-		if took > 2*time.Second {
+		if took > 2*time.Second && !await.Race {
 			t.Errorf("Open took %v", took)
 		}
-		if each >= 200 {
+		if each >= 200 && !await.Race {
 			t.Errorf("memory per file: got %d bytes", each)
 		}
 	}

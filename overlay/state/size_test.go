@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/artifactfs/artifactfs/internal/harness/await"
 )
 
 // resident returns the resident memory of the process, in bytes.
@@ -76,7 +78,7 @@ func TestMemoryPerFile(t *testing.T) {
 		}
 		t.Logf("%d directories: %.1f bytes a file, create %v each (apply %v), look-up %v, dump %d MB in %v, longest slice %v", dirs, each,
 			time.Since(start)/files, applying/files, looking/files, bytes>>20, time.Since(from), longest)
-		if each > 150 && !raceEnabled {
+		if each > 150 && !await.Race {
 			t.Errorf("%d directories: got %.1f bytes per file", dirs, each)
 		}
 	}
