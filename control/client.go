@@ -23,7 +23,7 @@ const undoPatience = 10 * time.Second
 // concurrently.
 //
 // The methods return an *Error if the handler failed, ErrNoServer if no server answers, and the error of ctx if ctx ended first. In
-// the last case the request was undone, unless the server did not react within undoPatience.
+// the last case the server has undone the request, unless it did not react within undoPatience.
 type Client struct {
 	socket string
 	root   string // root of the mount, if this process is a guest in it (see Guests); otherwise ""
@@ -107,7 +107,7 @@ const (
 	askPause = 10 * time.Millisecond // pause between attempts
 )
 
-// errBroken means that a server was reached, and ended before it answered.
+// errBroken means that the client was connected to a server, but the server ended before it answered.
 var errBroken = fmt.Errorf("%w: daemon exited before the request was complete", ErrNoServer)
 
 // call sends a request and returns the reply. If the server dies before it replies, and repeating the request has no further effect,
@@ -165,9 +165,11 @@ func repeatable(o op, args any) bool {
 		r := args.(SwitchRequest)
 		// A revision that is relative to HEAD can name another commit when it is resolved again.
 		return r.Create == "" && r.Ref != "-" && (r.Ref == "HEAD" || !strings.Contains(r.Ref, "HEAD") && !strings.Contains(r.Ref, "@"))
-	case opCheckpoint: // the repeated request returns the checkpoint of the first request, or makes it if the first request has not
+	case opCheckpoint: // if the first request made the checkpoint, the repeated request returns that checkpoint
 		return true
-	case opRestore: // the successor completes the restore; but a restore makes checkpoints, so names relative to the newest one change
+	case opRestore:
+		// The server's successor completes the restore. But a restore makes checkpoints, so after it, a name that begins with "@" and
+		// counts back from the newest checkpoint can refer to another checkpoint.
 		r := args.(RestoreRequest)
 		return r.Nonce != "" && !strings.HasPrefix(r.ID, "@")
 	case opFork:
@@ -195,7 +197,7 @@ func (c *Client) ask(ctx context.Context, o op, line []byte, progress func(Progr
 	// returns only after the request was undone.
 	patience := undoPatience
 	if o.timeless() {
-		patience = 0 // these requests change nothing that could be undone
+		patience = 0 // these requests have no effect that the server could undo
 	}
 	defer context.AfterFunc(ctx, func() {
 		conn.SetReadDeadline(time.Now().Add(patience))

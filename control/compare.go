@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 )
 
-// maxCompared is the maximum number of checkpoints in one comparison. Every two of them are merged.
+// maxCompared is the maximum number of checkpoints in one comparison. The limit is low, because each pair of checkpoints is merged.
 const maxCompared = 16
 
 // SessionCompareRequest requests a comparison of the changes in checkpoints of several sessions, and a test whether these changes can
@@ -47,14 +47,15 @@ type ComparedSide struct {
 	Checkpoint    Checkpoint `json:"checkpoint" v5:"point"` // compared checkpoint
 	SessionRemote string     `json:"session_remote"`        // session remote that the checkpoint was read from, without secrets; "": this host
 	Base          string     `json:"base"`                  // base commit of the session; "": the branch was unborn
-	// BaseCheckpoint is SESSION@ID of the checkpoint that all sides started from. If it is set, the changes are relative to it.
+	// BaseCheckpoint is the checkpoint that all sides started from, in the form SESSION@ID. If it is set, the changes are relative to
+	// this checkpoint.
 	BaseCheckpoint string       `json:"base_checkpoint,omitempty" v5:"base_point"`
 	Users          []string     `json:"users" v5:"who"` // users that worked in the session, in order of appearance
 	Added          int64        `json:"added"`          // number of added files
 	Modified       int64        `json:"modified"`       // number of modified files
 	Removed        int64        `json:"removed"`        // number of removed files
-	LinesAdded     int64        `json:"lines_added"`    // number of added lines, without binary files
-	LinesRemoved   int64        `json:"lines_removed"`  // number of removed lines, without binary files
+	LinesAdded     int64        `json:"lines_added"`    // number of added lines in text files
+	LinesRemoved   int64        `json:"lines_removed"`  // number of removed lines in text files
 	Changes        []PathChange `json:"changes"`        // changes relative to the base
 }
 
@@ -63,7 +64,7 @@ type SharedPath struct {
 	Path    string       `json:"path"`    // path relative to the mount
 	Status  []string     `json:"status"`  // status of the path in each side, as in PathChange; "": the side did not change the path
 	Verdict Verdict      `json:"verdict"` // worst verdict of all pairs: "same", "clean" or "conflict"
-	Pairs   []SharedPair `json:"pairs"`   // verdicts on each pair of sides that changed the path
+	Pairs   []SharedPair `json:"pairs"`   // one verdict for each pair of sides that changed the path
 }
 
 // SharedPair is the verdict on a path for two of the sides.

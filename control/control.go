@@ -3,14 +3,14 @@
 //
 // Promises:
 //   - A connection carries one request, then zero or more messages of progress or trace, then exactly one result or error.
-//   - If the caller leaves, its request is canceled: when the caller closes the writing half of the connection, or dies, the context
-//     of the handler ends. A mount that succeeds after its caller has left is unmounted again.
+//   - If the caller closes the writing half of the connection or dies, its request is canceled: the context of the handler ends. A
+//     mount that succeeds after its caller has disconnected is unmounted again.
 //   - Only processes of the same user or of root can use a server. The socket has mode 0600 in a directory of mode 0700, and both
 //     sides get the peer's user id from the kernel before they read a byte.
 //   - A socket path has at most one server. The server holds a lock file beside the socket. So two servers that start at the same
 //     time, or a process that removes sockets of dead servers, cannot replace a living server.
-//   - If a server dies, another process can continue with its socket and its lock (Files, Inherit). Clients wait for that process.
-//     They repeat their request if repeating it has no further effect.
+//   - If a server dies, another process can continue to use the socket and the lock of that server (see Server.Files and Inherit).
+//     Clients wait for that process, and repeat their request if repeating it has no further effect.
 //   - A secret is sent only over the socket: MountRequest.Token is never printed, marshaled or logged.
 //
 // Both sides ignore fields that they do not know, so that new versions can add fields to requests and replies. The reply of a server
@@ -27,8 +27,8 @@ import (
 )
 
 // Protocol is the version of the messages. It changes only if a message changes its meaning, not if an operation or a field
-// is added. Oldest is the oldest supported version. A server answers a request in its own version or in that of the request,
-// whichever is older. So a client of any version from Oldest on can use everything that both the client and the server know.
+// is added. Oldest is the oldest supported version. A server answers a request in the server's version or in the version of the
+// request, whichever is older. So a client of any version from Oldest on can use everything that both the client and the server know.
 // In version 5, some fields of replies have other names (see fromNames5). A few operations are also available to clients
 // older than Oldest (see timeless); such clients can read the error with which the server refuses all other operations.
 const (
@@ -36,8 +36,9 @@ const (
 	Oldest   = 5
 )
 
-// Handler carries out requests. Its methods are called concurrently, and return soon after ctx ends. If an error is or wraps
-// an *Error, that *Error is sent to the caller. For any other error, the text of the error is sent, with the code ExitFailed.
+// Handler carries out requests. Its methods are called concurrently, and must return soon after ctx ends. If a method returns an
+// *Error, or an error that wraps one, that *Error is sent to the caller. For any other error, the text of the error is sent, with
+// the code ExitFailed.
 type Handler interface {
 	// Mount mounts a remote. It returns when the mount has reached the state that MountRequest.Wait names. It calls progress from
 	// one goroutine at a time.

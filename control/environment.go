@@ -72,7 +72,7 @@ func CallerEnvironment() Environment {
 // of its own caller.
 func launchEnvironment(env []string) []string {
 	var kept []string
-	var keys, values []string // those git settings announced by GIT_CONFIG_COUNT that are kept
+	var keys, values []string // names and values of the kept git settings (GIT_CONFIG_KEY_n, GIT_CONFIG_VALUE_n)
 	settings := map[string]string{}
 	for _, v := range env {
 		name, value, _ := strings.Cut(v, "=")

@@ -32,8 +32,8 @@ const (
 	CodeUnreachable ErrorCode = "unreachable"  // the remote could not be reached, or the connection broke
 	CodeTimeout     ErrorCode = "timeout"      // no answer arrived in time
 	CodeRateLimited ErrorCode = "rate-limited" // the remote accepts no more requests for a while
-	CodeConflict    ErrorCode = "conflict"     // something else exists at the place that the request names, or another process uses it
-	CodeBusy        ErrorCode = "busy"         // a process of this host uses what the request would change
+	CodeConflict    ErrorCode = "conflict"     // the path or the name in the request is already used by something else
+	CodeBusy        ErrorCode = "busy"         // a process on this host uses something that the request would change
 	CodeUnsynced    ErrorCode = "unsynced"     // the command succeeded, but not everything is on the session remote yet
 	CodeNoDaemon    ErrorCode = "no-daemon"    // no daemon answers
 	CodePermission  ErrorCode = "permission"   // this host denies permission
@@ -52,15 +52,15 @@ func (c ErrorCode) Retryable() bool {
 }
 
 // Error is a failure in the form that is shown to the user: one line `verb object: cause`, and optionally a hint. It is sent over the
-// socket with all of its fields. None of them may contain a secret.
+// socket with all of its fields, so no field may contain a secret.
 type Error struct {
 	Code   int    `json:"code"`             // exit code of the command line
 	Verb   string `json:"verb,omitempty"`   // operation that failed, such as "mount"
 	Object string `json:"object,omitempty"` // object of the operation, such as a URL or a directory
 	Cause  string `json:"cause"`            // reason of the failure
-	Hint   string `json:"hint,omitempty"`   // what the user can do about it
-	// Kind classifies the failure. It is "" in errors of older daemons: then it follows from Code (2: usage, 4: not-mounted, 5:
-	// unsynced, others: failed).
+	Hint   string `json:"hint,omitempty"`   // advice to the user
+	// Kind classifies the failure. Older daemons leave it empty; the kind of their errors is derived from Code (2: usage, 4:
+	// not-mounted, 5: unsynced, others: failed).
 	Kind ErrorCode `json:"kind,omitempty"`
 }
 
@@ -97,7 +97,7 @@ type ErrorReport struct {
 type ReportedError struct {
 	Code      ErrorCode `json:"code"`      // kind of the error
 	Message   string    `json:"message"`   // one line: verb, object and cause
-	Hint      string    `json:"hint"`      // what the user can do about it; "": there is no advice
+	Hint      string    `json:"hint"`      // advice to the user; "": there is no advice
 	Retryable bool      `json:"retryable"` // the same request may succeed later
 }
 

@@ -27,7 +27,8 @@ type RefreshReply struct {
 	Moved   bool   `json:"moved"`         // the mount was moved to the new commit
 	Paths   int64  `json:"paths"`         // number of changed paths
 	Why     string `json:"why,omitempty"` // reason why a mount that follows the branch was not moved
-	// Behind is the number of commits of the branch on the remote that HEAD lacks; missing: the history is not on this host.
+	// Behind is the number of commits that are reachable from the branch on the remote and not from HEAD; missing: the history is
+	// not on this host.
 	Behind *int64 `json:"behind,omitempty"`
 	Took   int64  `json:"took_ms"` // duration in milliseconds
 }
@@ -35,18 +36,18 @@ type RefreshReply struct {
 // FollowStatus is the state of a mount that follows a branch of the remote.
 type FollowStatus struct {
 	Branch  string    `json:"branch"`           // short name of the branch
-	Commit  string    `json:"commit"`           // commit that the branch on the remote had at the last request
+	Commit  string    `json:"commit"`           // commit that the branch on the remote pointed to at the last request
 	Checked time.Time `json:"checked,omitzero"` // time of the last request for the branch
 	Moved   time.Time `json:"moved,omitzero"`   // time at which the mount was last moved
-	Why     string    `json:"why,omitempty"`    // reason why the mount does not show this commit
+	Why     string    `json:"why,omitempty"`    // reason why the mount does not show Commit
 }
 
 // RefusedObject is an object that cannot be read, because the remote's answers for it were invalid several times.
 type RefusedObject struct {
-	Object string     `json:"object,omitempty"` // id of the object; missing: the history was refused
+	Object string     `json:"object,omitempty"` // id of the object; missing: the invalid answers were those for the history
 	Path   string     `json:"path,omitempty"`   // path of a file with these contents
 	Cause  string     `json:"cause"`            // error of the last attempt to fetch the object
-	Next   *time.Time `json:"next,omitempty"`   // time of the next attempt; missing: only a prefetch or a new mount tries again
+	Next   *time.Time `json:"next,omitempty"`   // time of the next attempt; missing: the next prefetch or new mount tries again
 }
 
 // validate returns an error if the directory is not absolute.

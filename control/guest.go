@@ -40,8 +40,8 @@ type Guests struct {
 	ended  sync.WaitGroup
 }
 
-// ServeGuests starts to answer requests of the guests of the mount at dir, until Close is called. gitDir is the git directory of the
-// mount. The handler h carries out the requests. It may serve other mounts, too: guests cannot access these.
+// ServeGuests starts a server that answers requests of the guests of the mount at dir until Close is called. gitDir is the git
+// directory of the mount. The handler h carries out the requests. If h also serves other mounts, guests cannot access those mounts.
 func ServeGuests(gitDir string, o gitsocket.Options, dir string, h Handler, log *zap.Logger) (*Guests, error) {
 	l, err := gitsocket.Listen(gitDir, guestSocket, o)
 	if err != nil {
@@ -161,7 +161,7 @@ func (g *guests) leave(called string, result any) any {
 	switch r := result.(type) {
 	case Status:
 		mounts := []MountStatus{}
-		// The result contains only the mount of the guest.
+		// Drop all other mounts from the result, so that it contains only the mount of the guest.
 		for _, m := range r.Mounts {
 			if m.Dir == g.dir {
 				m.Dir, m.PID, m.Redirects, m.SubmoduleOf, m.Remote, m.Session = "", 0, nil, "", notPath(m.Remote), ofGuest(m.Session)
@@ -242,8 +242,8 @@ func (g *guests) full(out *sender) {
 	out.conn.Close()
 }
 
-// work carries out a guest's request with the function do, after enter has checked and changed the request. Then leave
-// filters the result.
+// work checks and changes a guest's request with the method enter, carries it out with the function do, and removes information
+// about the host from the result with the method leave.
 func (g *guests) work(a asked, do func(asked) (any, error)) (any, error) {
 	called, err := g.enter(&a)
 	if err != nil {
@@ -296,7 +296,8 @@ func dialGuest(ctx context.Context, root string) (*net.UnixConn, error) {
 	return c.(*net.UnixConn), nil
 }
 
-// named sets the directory of the mount in a reply to a guest, because the server leaves it out.
+// named sets the directory of the mount in a reply to a guest to root. The server leaves the directory out of the reply, because
+// it is a path of the host.
 func named(root string, reply any) {
 	switch r := reply.(type) {
 	case *Status:

@@ -18,7 +18,7 @@ import (
 const (
 	launchTime = 15 * time.Second     // timeout for the first answer of a new daemon
 	launchPoll = 5 * time.Millisecond // interval at which Ensure checks whether the daemon answers
-	endTime    = 5 * time.Second      // timeout for the end of a daemon that did not answer
+	endTime    = 5 * time.Second      // time between SIGTERM and SIGKILL for a daemon that did not answer
 
 	defaultExecutable = "artifactfs"
 	defaultIdleExit   = 5 * time.Minute
@@ -30,7 +30,7 @@ type Launch struct {
 	State      string        // state directory; "": the default of StateDir
 	Socket     string        // path of the socket; "": DaemonSocket of the state directory
 	Executable string        // path of the artifactfs program; "": the artifactfs in $PATH
-	IdleExit   time.Duration // the daemon ends when it has had no mount for this time; 0: five minutes
+	IdleExit   time.Duration // time without a mount after which the daemon ends; 0: five minutes
 	LogFile    string        // path of the log; "": log/daemon.log in the state directory
 	LogLevel   string        // "debug", "info", "warn" or "error"; "": the default of the daemon
 	LogFormat  string        // "console" or "json"; "": the default of the daemon
@@ -169,7 +169,8 @@ func endChild(p *os.Process, ended <-chan error) {
 	}
 }
 
-// lastLine returns the last line of the log that was written after the offset from, in bytes.
+// lastLine returns the last line of the log that was written after the offset from, in bytes. If the log cannot be read or is
+// shorter than from, lastLine returns a text that refers to the log.
 func lastLine(path string, from int64) string {
 	b, err := os.ReadFile(path)
 	if err != nil || int64(len(b)) < from {

@@ -6,9 +6,9 @@ import (
 
 // SplitCheckpoint splits the name of a checkpoint into the session and the name within that session:
 // "fix-login@before-rename" is the checkpoint before-rename of the session fix-login. Session names contain no "@", so the
-// first "@" separates the two. If the first "@" is at the start of word, session is "" and checkpoint is the whole word. As
-// "@" and "@~2" count back from the newest checkpoint of a session, "fix-login@", "fix-login@@" and "fix-login@~2" count back
-// in the session fix-login.
+// first "@" separates the two. If the first "@" is at the start of word, session is "" and checkpoint is the whole word. The
+// checkpoints "@" and "@~2" are counted back from the newest checkpoint of a session; with a session name, they are written
+// "fix-login@" (or "fix-login@@") and "fix-login@~2".
 func SplitCheckpoint(word string) (session, checkpoint string) {
 	session, checkpoint, ok := strings.Cut(word, "@")
 	switch {
@@ -40,8 +40,9 @@ func (l Link) String() string {
 	return text
 }
 
-// ParseLink parses the text of a link. ok is false if word has no fragment. It returns an error if the fragment does not name a session,
-// because the rest of the link would mean something else. The error does not contain the URL, which may contain a secret.
+// ParseLink parses the text of a link. ok is false if word has no fragment (the part after "#"). ParseLink returns an error if the
+// fragment does not name a session, because the URL without its fragment would refer to something else. The error does not contain
+// the URL, which may contain a secret.
 func ParseLink(word string) (l Link, ok bool, err error) {
 	at := strings.LastIndexByte(word, '#')
 	if at < 0 {

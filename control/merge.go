@@ -8,7 +8,7 @@ type MergeRequest struct {
 	Of            string `json:"of"`                       // other session: directory of a mount, or name of a session
 	SessionRemote string `json:"session_remote,omitempty"` // session remote that has the other session; "": the session is on this host
 	ID            string `json:"id"`                       // checkpoint of the other session; "": the newest
-	Nonce         string `json:"nonce,omitempty"`          // random text that is the same if the request is repeated; "": it is never repeated
+	Nonce         string `json:"nonce,omitempty"`          // random text that is the same if the request is repeated; "": it is not repeated
 }
 
 // MergeReply is the output of `session merge --json`.
@@ -16,7 +16,8 @@ type MergeReply struct {
 	Dir    string     `json:"dir"`    // absolute directory of the mount
 	Theirs Checkpoint `json:"theirs"` // checkpoint that was merged
 	Base   string     `json:"base"`   // tree that both sessions started from
-	// Before is a checkpoint that was made before the merge: restoring it undoes the merge. null: there was nothing to merge.
+	// Before is a checkpoint that was made before the merge. Restoring this checkpoint undoes the merge. null: there was nothing to
+	// merge.
 	Before    *Checkpoint  `json:"before"`
 	Changes   []PathChange `json:"changes"`   // changes of the working tree
 	Conflicts []string     `json:"conflicts"` // paths that git could not merge

@@ -19,8 +19,8 @@ const (
 type sender struct {
 	conn    *net.UnixConn
 	version int            // version of the messages
-	done    sync.WaitGroup // waits for the goroutine that start starts
-	quit    chan struct{}  // closed by stop
+	done    sync.WaitGroup // waits for the goroutine that the method start has started
+	quit    chan struct{}  // closed by the method stop
 	wake    chan struct{}  // holds one token if there are steps to send
 
 	mu     sync.Mutex
@@ -53,8 +53,8 @@ func (s *sender) stop() {
 	s.done.Wait()
 }
 
-// progress queues the step p for sending. It never blocks: p replaces an unsent step of the same phase or, if maxUnsentSteps
-// steps are queued, the last of them.
+// progress queues the step p for sending. It never blocks: if the last queued step belongs to the same phase, or if maxUnsentSteps
+// steps are queued, p replaces the last queued step.
 func (s *sender) progress(p Progress) {
 	s.mu.Lock()
 	last := len(s.unsent) - 1
@@ -87,8 +87,8 @@ func (s *sender) flush() {
 	}
 }
 
-// result sends the last message, which contains the result v. ignored are the names of the fields in the request that this server
-// does not know.
+// result sends the last message, which contains the result v. The parameter ignored holds the names of the fields in the request
+// that this server does not know.
 func (s *sender) result(v any, ignored []string) error {
 	raw, err := json.Marshal(v)
 	if err != nil {

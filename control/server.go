@@ -17,9 +17,9 @@ import (
 
 const (
 	requestTime = 10 * time.Second      // timeout for receiving the request line, and for sending a message
-	undoTime    = 30 * time.Second      // timeout for unmounting a mount whose caller has left
+	undoTime    = 30 * time.Second      // timeout for unmounting a mount whose caller has disconnected
 	acceptPause = 50 * time.Millisecond // pause after a failed accept
-	endingTime  = 10 * time.Second      // timeout for the end of another server that is closing the same socket
+	endingTime  = 10 * time.Second      // time for which Listen waits for another server that is closing the same socket
 	endingPause = 5 * time.Millisecond  // interval at which Listen checks whether the other server has ended
 )
 
@@ -38,7 +38,7 @@ type Server struct {
 	onClose func()
 	working int                        // number of requests that are counted as in progress
 	waiting map[*net.UnixConn]struct{} // connections whose request is not in progress yet
-	ending  chan struct{}              // closed when the Shutdown request in progress has ended; nil if there is none
+	ending  chan struct{}              // closed when the Shutdown request in progress has ended; nil if no such request is in progress
 }
 
 // Listen creates the server of a socket. If another server is closing the socket, Listen waits until that server has ended.
@@ -168,9 +168,9 @@ func (s *Server) Close() {
 	s.closeLocked()
 }
 
-// CloseIdle closes the server if no request is in progress and idle returns true. It reports whether the server is closed. No request is
-// lost: a request that arrives at the same time either counts as in progress, or its caller gets ErrNoServer. New requests wait while
-// idle runs, so idle must not wait for a request.
+// CloseIdle closes the server if no request is in progress and the function idle returns true. It reports whether the server is
+// closed. No request is lost: a request that arrives at the same time either counts as in progress, or its caller gets ErrNoServer.
+// New requests wait while the function idle runs, so this function must not wait for a request.
 func (s *Server) CloseIdle(idle func() bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -237,7 +237,7 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) (end bool) {
 
 	ctx, cancel := context.WithCancel(ctx)
 	var watch sync.WaitGroup
-	watch.Go(func() { // the caller sends no more bytes, so the read returns only when the caller has left
+	watch.Go(func() { // the caller sends no more bytes, so the read returns only when the caller has disconnected
 		reader.ReadByte()
 		cancel()
 	})
@@ -251,11 +251,12 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) (end bool) {
 	}
 	out.stop()
 	if o == opShutdown {
-		s.decide(err == nil) // called before the reply is sent, because the caller expects that the path of the socket is free after the reply
+		// Close the server before the reply is sent, because the caller expects that the path of the socket is free after the reply.
+		s.decide(err == nil)
 	}
 
 	if err == nil {
-		// The caller of a mount request that has left cannot unmount the mount, so the server unmounts it.
+		// If the caller of a mount request has disconnected, it cannot unmount the mount, so the server unmounts it.
 		if err = ctx.Err(); err == nil || o != opMount {
 			err = out.result(result, r.ignored)
 		}
@@ -267,7 +268,7 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) (end bool) {
 		out.send(message{Error: AsError(err)})
 	}
 	s.log.Debug("answered request", zap.String("op", string(o)), zap.Duration("took", time.Since(start)), zap.Error(err))
-	conn.SetReadDeadline(time.Now()) // makes the read in watch return
+	conn.SetReadDeadline(time.Now()) // ends the read in the goroutine of watch
 	watch.Wait()
 	cancel()
 	return o == opShutdown && err == nil
@@ -284,13 +285,13 @@ func (s *Server) admit(conn *net.UnixConn) bool {
 	return true
 }
 
-// beginRequest counts a request as in progress. While a Shutdown request is in progress, a mount request waits for the result
-// of that request: if the shutdown fails, the mount is created; otherwise the caller gets ErrNoServer and can start another
-// server. beginRequest returns false if the server is closed.
+// beginRequest counts a request as in progress. While a Shutdown request is in progress, a mount request and another Shutdown
+// request wait for its result: if the shutdown fails, the waiting request is carried out; if the shutdown succeeds, the caller gets
+// ErrNoServer and can start another server. beginRequest returns false if the server is closed.
 func (s *Server) beginRequest(ctx context.Context, conn *net.UnixConn, o op) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// mu is released while this request waits, because decide acquires it.
+	// mu is released while this request waits, because the method decide, which ends the wait, acquires mu.
 	for s.ending != nil && (o == opMount || o == opShutdown) && !s.closed && ctx.Err() == nil {
 		ending := s.ending
 		s.mu.Unlock()
@@ -311,8 +312,8 @@ func (s *Server) beginRequest(ctx context.Context, conn *net.UnixConn, o op) boo
 	return true
 }
 
-// decide ends the wait of mount requests for a Shutdown request. If end is true, the shutdown has succeeded and the server is
-// closed.
+// decide wakes the requests that wait for the result of a Shutdown request. If the parameter end is true, the shutdown has
+// succeeded, and decide closes the server.
 func (s *Server) decide(end bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -410,7 +411,7 @@ func (s *Server) work(ctx context.Context, o op, args any, out *sender) (result 
 	return s.workSession(ctx, o, args, out)
 }
 
-// undo unmounts the mount at dir, because the caller that requested it has left.
+// undo unmounts the mount at dir, because the caller that requested the mount has disconnected.
 func (s *Server) undo(ctx context.Context, dir string) {
 	// The context of the request has ended because its caller left, so the unmount must not use that context.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)

@@ -13,7 +13,7 @@ type Sessions interface {
 	// Checkpoint makes a checkpoint of the working tree. If nothing has changed since the last checkpoint, it returns the
 	// last checkpoint.
 	Checkpoint(ctx context.Context, r CheckpointRequest, progress func(Progress)) (CheckpointReply, error)
-	// Sync returns when everything that existed at the time of the call is on the session remote.
+	// Sync pushes the session, and returns when everything that existed at the time of the call is on the session remote.
 	Sync(ctx context.Context, r SyncRequest, progress func(Progress)) (SyncReply, error)
 	// Sessions lists the sessions of the state directory, whether they are mounted or not.
 	Sessions(ctx context.Context) (SessionsReply, error)
@@ -59,7 +59,8 @@ const (
 	PolicyInterval   Policy = "interval="   // prefix of "interval=DURATION": a checkpoint is made at this interval if something has changed
 )
 
-// minInterval and maxInterval are the limits for the interval of PolicyInterval. Any other value is taken for a typing error.
+// minInterval and maxInterval are the limits for the interval of PolicyInterval. A value outside of these limits is refused,
+// because it is probably a typing error.
 const minInterval, maxInterval = time.Second, 30 * 24 * time.Hour
 
 // Split returns the kind of the policy. For PolicyInterval it also returns the interval.
@@ -105,7 +106,9 @@ const (
 type BaseMode string
 
 const (
-	BaseAuto   BaseMode = "auto"   // shared if the remote has the history, thin if it is empty and REMOTE is a network URL, else seed
+	// BaseAuto selects BaseShared if the session remote has the history, BaseThin if the session remote is empty and the mounted
+	// remote is a network URL, and BaseSeed otherwise.
+	BaseAuto   BaseMode = "auto"
 	BaseThin   BaseMode = "thin"   // the history is not pushed: the session refers to it by URL and commit
 	BaseShared BaseMode = "shared" // the session remote must contain the history, otherwise pushing fails
 	BaseSeed   BaseMode = "seed"   // the history is pushed to the session remote if the session remote lacks it
@@ -200,7 +203,7 @@ type Checkpoint struct {
 // SyncRequest requests that everything in the session of a mount is pushed to its session remote.
 type SyncRequest struct {
 	Dir     string        `json:"dir"`        // absolute directory of the mount, or a directory in it
-	Timeout time.Duration `json:"timeout_ns"` // 0: no timeout
+	Timeout time.Duration `json:"timeout_ns"` // maximum time to wait for the push; 0: no timeout
 }
 
 // SyncReply is the output of `sync --json`.
@@ -214,7 +217,7 @@ type SessionsReply struct {
 	Sessions []SessionInfo `json:"sessions"` // sessions
 }
 
-// SessionsOnRequest requests a list of the sessions on a session remote, which has the same form as in SessionLogRequest.
+// SessionsOnRequest requests a list of the sessions on a session remote.
 type SessionsOnRequest struct {
 	SessionRemote string `json:"session_remote"` // URL, which may contain a secret, or absolute path
 }
@@ -225,7 +228,7 @@ func (r SessionsOnRequest) validate() error { return needAt("any", r.SessionRemo
 type SessionInfo struct {
 	SessionStatus
 	Remote string `json:"remote" v5:"origin"` // URL or path of the mounted remote, without secrets
-	// Directory at which the session is mounted, or was mounted last.
+	// Dir is the directory at which the session is mounted, or was mounted last.
 	Dir          string       `json:"dir"`
 	Mounted      bool         `json:"mounted"`                                  // the session is mounted on this host
 	Stale        bool         `json:"stale,omitempty"`                          // the session is not mounted, and was not changed for 7 days
@@ -246,8 +249,8 @@ type Transition struct {
 
 // SessionLogRequest requests a list of checkpoints, newest first. Of is the absolute directory of a mount or the name of a
 // session. SessionRemote is a URL, which may contain a secret, or an absolute path. If SessionRemote is set, Of is the name
-// of a session on that session remote, and nothing is read from this host. Of and SessionRemote have the same meaning in the
-// requests below.
+// of a session on that session remote, and nothing is read from this host. The fields Of and SessionRemote of the other requests
+// have the same meaning.
 type SessionLogRequest struct {
 	Of            string `json:"of"`                       // directory of a mount, or name of a session
 	SessionRemote string `json:"session_remote,omitempty"` // session remote that has the session Of; "": the session is on this host
@@ -278,7 +281,7 @@ type SessionShowReply struct {
 	Records int64 `json:"records"`
 	// RemoteBranch is the full name of the branch on the session remote; "": the branch is not on the session remote.
 	RemoteBranch string `json:"remote_branch,omitempty" v5:"branch_there"`
-	// Since are the transcript records between the previous checkpoint and this one.
+	// Since contains the transcript records that were made between the previous checkpoint and this one.
 	Since []TranscriptRecord `json:"since"`
 
 	Status        SessionStatus `json:"session_status"` // status of the session
@@ -338,7 +341,8 @@ type RestoreRequest struct {
 type RestoreReply struct {
 	Dir        string     `json:"dir"`                   // absolute directory of the mount
 	Checkpoint Checkpoint `json:"checkpoint" v5:"point"` // checkpoint that was restored
-	// Before is a checkpoint that was made before the restore: restoring it undoes the restore. null: the request was a dry run.
+	// Before is a checkpoint that was made before the restore. Restoring this checkpoint undoes the restore. null: the request was a
+	// dry run.
 	Before  *Checkpoint  `json:"before"`
 	Changes []PathChange `json:"changes"` // changed paths
 	// Kept are paths that other processes changed during the restore, and that were left unchanged.
@@ -346,14 +350,15 @@ type RestoreReply struct {
 	DryRun bool     `json:"dry_run"` // nothing was changed
 }
 
-// ForkRequest requests a new session that starts from a checkpoint. In Mount, Remote and Ref are those of the parent session; Dir,
-// Session and the options are those of the new session.
+// ForkRequest requests a new session that starts from a checkpoint of another session, its parent. The fields Remote and Ref of Mount
+// belong to the parent session; its fields Dir and Session and the options belong to the new session.
 type ForkRequest struct {
 	Of            string `json:"of"`                       // directory of a mount of the parent session, or name of the parent session
 	SessionRemote string `json:"session_remote,omitempty"` // session remote that has the parent session; "": the session is on this host
 	// ID is a checkpoint; "": the current working tree if the parent session is mounted, else its newest checkpoint.
 	ID string `json:"id"`
-	// Mount has the directory, the name and the options of the new session. An empty remote means that of the parent session.
+	// Mount has the directory, the name and the options of the new session. If its remote is empty, the remote of the parent session
+	// is mounted.
 	Mount MountRequest `json:"mount"`
 }
 
@@ -372,8 +377,8 @@ type SessionSetRequest struct {
 type SessionGCRequest struct {
 	Of     string        `json:"of"`       // directory of a mount, or name of a session
 	DryRun bool          `json:"dry_run"`  // drop nothing, and return the checkpoints that would be dropped
-	All    time.Duration `json:"all_ns"`   // all checkpoints younger than this are kept; 0: seven days
-	Daily  time.Duration `json:"daily_ns"` // of the checkpoints younger than this, the last one of each day is kept; 0: thirty days
+	All    time.Duration `json:"all_ns"`   // age up to which all checkpoints are kept; 0: seven days
+	Daily  time.Duration `json:"daily_ns"` // age up to which the last checkpoint of each day is kept; 0: thirty days
 }
 
 // SessionGCReply is the output of `session gc --json`.
@@ -398,7 +403,7 @@ func needDir(dir string) error {
 	return nil
 }
 
-// needOf returns an error unless of is an absolute directory or the name of a session.
+// needOf returns an error unless the parameter of is an absolute directory or the name of a session.
 func needOf(of string) error {
 	if filepath.IsAbs(of) {
 		return nil
@@ -409,8 +414,8 @@ func needOf(of string) error {
 	return nil
 }
 
-// needAt returns an error unless of identifies a session. If remote is not "", of must be a name, because the session is on
-// that session remote and not mounted.
+// needAt returns an error unless the parameter of identifies a session: by its name or, if remote is empty, also by the directory of
+// its mount. It also returns an error if remote is neither empty nor a URL or path.
 func needAt(of, remote string) error {
 	if remote == "" {
 		return needOf(of)

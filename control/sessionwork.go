@@ -104,7 +104,7 @@ func (c *Client) Restore(ctx context.Context, r RestoreRequest, progress func(Pr
 	return call[RestoreReply](ctx, c, opRestore, r, progress)
 }
 
-// Fork creates a session that starts from a checkpoint of another one, and mounts it.
+// Fork creates a session that starts from a checkpoint of another session, and mounts the new session.
 func (c *Client) Fork(ctx context.Context, r ForkRequest, progress func(Progress)) (MountReply, error) {
 	r.Mount = r.Mount.ofCaller()
 	return call[MountReply](ctx, c, opFork, r, progress)

@@ -236,7 +236,7 @@ func inherit(socket string, listener *os.File) (*net.UnixListener, error) {
 		return nil, err
 	}
 	u, ok := l.(*net.UnixListener)
-	// The descriptor is not a unix socket, so it does not belong to a server.
+	// If the descriptor is not a unix socket, it does not belong to a server.
 	if !ok {
 		l.Close()
 		return nil, errors.New("inherited descriptor is not a unix socket")
@@ -290,7 +290,7 @@ func takeLock(socket string) (*fileLock, error) {
 			return nil, err
 		}
 		// The previous holder may have removed the file after this process opened the file and before this process locked it.
-		// Then try again.
+		// In that case, try again.
 		mine, err1 := f.Stat()
 		there, err2 := os.Lstat(path)
 		if err1 == nil && err2 == nil && os.SameFile(mine, there) {
@@ -302,8 +302,8 @@ func takeLock(socket string) (*fileLock, error) {
 
 // release removes the lock file, and then releases the lock.
 func (l *fileLock) release() {
-	// The file is removed while it is locked. A process that has opened the file before notices, after it has got the lock,
-	// that the path leads to another file, and tries again.
+	// The file is removed while it is locked. A process that opened the file earlier acquires the lock of a removed file. takeLock
+	// notices that the path does not lead to this file any more, and tries again.
 	os.Remove(l.path)
 	if raw, err := l.f.SyscallConn(); err == nil { // unlock, because closing the file releases the lock only if no other process has a copy
 		raw.Control(func(fd uintptr) { unix.Flock(int(fd), unix.LOCK_UN) })

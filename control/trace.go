@@ -14,7 +14,7 @@ import (
 // TraceRequest requests a message for each request that a mount answers, until the caller closes the connection or the mount ends.
 type TraceRequest struct {
 	Dir string `json:"dir"` // absolute directory of the mount
-	All bool   `json:"all"` // false: only reads, and requests that had to wait for the remote
+	All bool   `json:"all"` // report all requests; false: only reads, and requests that had to wait for the remote
 }
 
 // validate returns an error if the directory is not absolute.
@@ -51,17 +51,16 @@ type TraceEvent struct {
 	Error  string      `json:"error,omitempty"` // name of an errno, such as ENOENT
 }
 
-// Trace is a message of a stream of events. The first message may contain no events: it only shows that the stream has
-// started.
+// Trace is a message of a stream of events. The first message may contain no events; it then shows that the stream has started.
 type Trace struct {
 	PID    int          `json:"pid"`    // process that serves the mount
 	Lost   int64        `json:"lost"`   // number of events that were dropped because the caller read too slowly
 	Events []TraceEvent `json:"events"` // events, oldest first
 }
 
-// Trace calls the function each with every message of a mount's stream of events, in the goroutine of the caller. It returns
-// nil when ctx or the mount ends. If each returns an error, Trace returns that error. ErrNoServer means that the process that
-// serves the mount has ended; a successor may have taken over the mount.
+// Trace passes every message of a mount's stream of events to the function each, in the goroutine of the caller. Trace returns
+// nil when ctx or the mount ends. If the function each returns an error, Trace returns that error. ErrNoServer means that the
+// process that serves the mount has ended; a successor may have taken over the mount.
 func (c *Client) Trace(ctx context.Context, r TraceRequest, each func(Trace) error) error {
 	line, err := encodeRequest(opTrace, r)
 	if err != nil {
@@ -84,8 +83,8 @@ func (c *Client) Trace(ctx context.Context, r TraceRequest, each func(Trace) err
 	return fmt.Errorf("trace %s: %w", c.name(), err)
 }
 
-// readTrace sends the request line and calls the function each for every message. It returns when the stream ends or when
-// each returns an error.
+// readTrace sends the request line and passes every message of the answer to the function each. It returns when the stream ends, or
+// when the function each returns an error.
 func readTrace(conn *net.UnixConn, line []byte, each func(Trace) error) error {
 	conn.SetWriteDeadline(time.Now().Add(requestTime))
 	// EPIPE means that the server has refused the request without reading it. The server's error is read below.

@@ -10,7 +10,7 @@ import (
 type SessionTranscriptRequest struct {
 	Of   string `json:"of"`             // directory of a mount, or name of a session
 	Turn int    `json:"turn,omitempty"` // number of the turn whose records are returned; 0: all turns
-	Head string `json:"head,omitempty"` // head of the previous reply; if nothing was added since, the reply has no records
+	Head string `json:"head,omitempty"` // head of the previous reply; if nothing was recorded since then, no records are returned
 }
 
 // SessionTranscriptReply is the output of `session transcript --json`, which prints one record per line.
@@ -25,7 +25,7 @@ type SessionTranscriptReply struct {
 type TranscriptRecord struct {
 	ID         string          `json:"id"`                    // id of the record
 	Time       time.Time       `json:"time"`                  // time of the recording
-	Checkpoint string          `json:"checkpoint" v5:"point"` // checkpoint that was the newest at that time; "": there was none
+	Checkpoint string          `json:"checkpoint" v5:"point"` // newest checkpoint at that time; "": there was no checkpoint
 	Session    string          `json:"session"`               // name of the session
 	Lane       string          `json:"lane"`                  // chain of checkpoints of the writer
 	Actor      string          `json:"actor"`                 // user or program that made the record
@@ -110,7 +110,7 @@ func (c *Client) SessionErase(ctx context.Context, r SessionEraseRequest) (Sessi
 	return call[SessionEraseReply](ctx, c, opSessionErase, r, nil)
 }
 
-// SessionFacts changes the facts and the handoff of a session, and returns the new ones.
+// SessionFacts changes the facts and the handoff of a session, and returns the resulting facts and handoff.
 func (c *Client) SessionFacts(ctx context.Context, r SessionFactsRequest) (SessionFactsReply, error) {
 	return call[SessionFactsReply](ctx, c, opSessionFacts, r, nil)
 }
@@ -140,7 +140,7 @@ type SessionRecordRequest struct {
 // SessionRecordReply is the output of `session record --json`.
 type SessionRecordReply struct {
 	Ref        string `json:"ref"`                   // full name of the ref that stores the transcript
-	Checkpoint string `json:"checkpoint" v5:"point"` // checkpoint that was the newest at that time
+	Checkpoint string `json:"checkpoint" v5:"point"` // checkpoint that was the newest when the records were appended
 	Lines      int64  `json:"lines"`                 // number of records
 	Redacted   int64  `json:"redacted"`              // number of secrets that were removed from the records
 }

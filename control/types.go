@@ -34,8 +34,8 @@ type Wait string
 
 const (
 	WaitTree Wait = "tree" // the reply is sent when the root directory is readable
-	WaitGit  Wait = "git"  // the reply is sent when the git directory is ready, too
-	WaitAll  Wait = "all"  // the reply is sent when everything that prefetch selects was fetched, too
+	WaitGit  Wait = "git"  // the reply is sent when the root directory is readable and the git directory is ready
+	WaitAll  Wait = "all"  // the reply is sent when, in addition to WaitGit, the contents that Prefetch selects were fetched
 )
 
 // GitDir states where the git directory of a mount is.
@@ -81,7 +81,7 @@ type MountRequest struct {
 	// was already created for the same Nonce, the reply describes that mount.
 	Nonce string `json:"nonce,omitempty"`
 
-	// Passing keeps the daemon from mounting the directory again after a restart of the machine.
+	// Passing states that the daemon does not mount the directory again after a restart of the machine.
 	Passing bool `json:"passing,omitempty"`
 	// Through is another path to Dir, which the daemon uses instead: while an automount is in progress, only processes of the
 	// automounter can use Dir itself. The path is valid until the reply.
@@ -109,11 +109,11 @@ type MountFetch struct {
 	// Prefetch selects contents to fetch ahead: "auto" (those that are probably read first), "all" or "none"; "": "auto".
 	Prefetch       Prefetch `json:"prefetch"`
 	PrefetchBudget int64    `json:"prefetch_budget"` // maximum number of bytes that are fetched with Prefetch "auto"; 0: the daemon's default
-	// Wait is the state that is reached before the reply: "tree" (the root can be read), "git" (and git is ready) or "all" (and
-	// prefetching is done); "": "tree".
+	// Wait is the state that is reached before the reply: "tree" (the root directory is readable), "git" (in addition, the git
+	// directory is ready) or "all" (in addition, the prefetch is complete); "": "tree".
 	Wait      Wait  `json:"wait"`
 	CacheSize int64 `json:"cache_size"` // maximum size of the fetched contents on disk, in bytes; 0: the daemon's default
-	// Timeout is how long this request and later reads wait for the remote; 0: the daemon's default.
+	// Timeout is the maximum time that this request and later reads wait for the remote; 0: the daemon's default.
 	Timeout time.Duration `json:"timeout_ns"`
 }
 
@@ -129,8 +129,8 @@ type MountAccess struct {
 	ExactOwner bool `json:"-"`
 }
 
-// MountLogin is the part of a MountRequest by which the daemon logs in to the remote and to the session remote. The JSON fields of
-// the files are fields of the request itself; the secrets and the environment are sent as fields of wireMount.
+// MountLogin is the part of a MountRequest by which the daemon logs in to the remote and to the session remote. The paths of the
+// token files are sent as JSON fields of the request itself; the secrets and the environment are sent as fields of wireMount.
 type MountLogin struct {
 	TokenFile string `json:"token_file"` // absolute path of a file with the token; read again each time the remote refuses the current token
 	Token     Secret `json:"-"`          // sent as a field of wireMount, because a Secret itself is never marshaled
@@ -141,7 +141,7 @@ type MountLogin struct {
 	SessionTokenFile string `json:"session_token_file,omitempty"` // absolute path of a file with the token for the session remote
 
 	// Environment is the environment of the caller. Its settings for git, ssh and credential helpers apply to the remotes of
-	// this mount. If it is nil, the settings in the daemon's environment apply. It is sent as a field of wireMount.
+	// this mount. If Environment is nil, the settings in the daemon's environment apply.
 	Environment Environment `json:"-"`
 }
 
@@ -179,16 +179,16 @@ type MountReply struct {
 	Resumed bool    `json:"resumed"`    // the session existed before
 	Changed int64   `json:"changed"`    // number of paths in the session that differ from the commit
 	Files   int64   `json:"files"`      // number of files and links in the tree; -1: the trees are still being fetched
-	Timings Timings `json:"timings_ms"` // when the states of the mount were reached
+	Timings Timings `json:"timings_ms"` // times at which the states of the mount were reached
 }
 
-// Timings are the times at which states were reached, in milliseconds since the request arrived.
+// Timings are durations in milliseconds. Each begins when the mount request arrives and ends when the mount reaches a state.
 type Timings struct {
-	Connect int64 `json:"connect"` // the remote has answered
-	Tree    int64 `json:"tree"`    // the root directory is readable
-	Trees   int64 `json:"trees"`   // every directory is on this host; 0: they are still being fetched
-	Mounted int64 `json:"mounted"` // the mount is attached to the kernel
-	Total   int64 `json:"total"`   // the state that Wait of the request names was reached
+	Connect int64 `json:"connect"` // time until the remote answered
+	Tree    int64 `json:"tree"`    // time until the root directory was readable
+	Trees   int64 `json:"trees"`   // time until every directory was on this host; 0: directories are still being fetched
+	Mounted int64 `json:"mounted"` // time until the mount was attached
+	Total   int64 `json:"total"`   // time until the state that the request names in its field wait was reached
 }
 
 // SwitchRequest requests that a mounted working tree is changed to another commit.
@@ -257,7 +257,7 @@ type DaemonStatus struct {
 	Version    string    `json:"version"`              // version of the program
 	Protocol   int       `json:"protocol,omitempty"`   // newest version of the messages that the daemon supports
 	Since      time.Time `json:"since"`                // start of the worker
-	Takeovers  int       `json:"takeovers"`            // number of workers that have taken over the mounts of another
+	Takeovers  int       `json:"takeovers"`            // number of times that a new worker has taken over the mounts
 	Reason     string    `json:"reason,omitempty"`     // reason why the previous worker ended
 
 	UpgradeFailed string `json:"upgrade_failed,omitempty"` // reason why the last upgrade was undone
@@ -265,7 +265,7 @@ type DaemonStatus struct {
 
 // Status is the output of `status --json`.
 type Status struct {
-	Mounts []MountStatus `json:"mounts"`          // mounts, also those that ended by a failure
+	Mounts []MountStatus `json:"mounts"`          // all mounts, including those that ended because of a failure
 	Cache  CacheStatus   `json:"cache,omitzero"`  // fetched contents on disk
 	Daemon DaemonStatus  `json:"daemon,omitzero"` // the daemon that answered
 }
@@ -308,7 +308,7 @@ type MountStatus struct {
 
 // TreeStatus describes the base tree.
 type TreeStatus struct {
-	Files    int64 `json:"files"`    // number of files and links; while Complete is false, of those that are known so far
+	Files    int64 `json:"files"`    // number of files and links; while Complete is false, only those that are known so far are counted
 	Complete bool  `json:"complete"` // every directory is on this host
 }
 
@@ -342,8 +342,8 @@ type OperationStatus struct {
 
 // CacheStatus describes the fetched contents on disk, which all mounts share.
 type CacheStatus struct {
-	Blobs int64 `json:"blobs"` // number of cached contents
-	Bytes int64 `json:"bytes"` // size of the cached contents
+	Blobs int64 `json:"blobs"` // number of cached blobs
+	Bytes int64 `json:"bytes"` // total size of the cached blobs, in bytes
 	Quota int64 `json:"quota"` // maximum size of the cached contents, in bytes
 }
 
@@ -375,7 +375,7 @@ type SessionStatus struct {
 	Name string `json:"name"` // name of the session; "": the mount has none
 	// SessionRemote is the URL without secrets, or the path of the embedded session remote; "": there is none.
 	SessionRemote string `json:"session_remote" v5:"remote"`
-	// Mode is how the session remote gets the history of the mounted remote: "embedded", "shared", "seed", "thin" or "none"; "":
+	// Mode states how the session remote gets the history of the mounted remote: "embedded", "shared", "seed", "thin" or "none"; "":
 	// not known yet.
 	Mode         string        `json:"mode"`
 	Pending      int64         `json:"pending"`                 // number of refs that are not on the session remote yet

@@ -8,11 +8,12 @@ type UnmountRequest struct {
 	Discard bool   `json:"discard"` // delete the session with all changes
 
 	Trash bool `json:"trash,omitempty"` // with Discard: move the session to the trash, from which it can be restored for 7 days
-	// Keep is used without Discard: after this time, the session goes to the trash. 0: it is kept until it is deleted.
+	// Keep is the time after which the session is moved to the trash, if Discard is not set. 0: the session is kept until it is
+	// deleted.
 	Keep time.Duration `json:"keep_ns,omitempty"`
 
-	// Timeout is the maximum time to wait until the session remote has everything; 0: the daemon's default; negative: do not
-	// wait.
+	// Timeout is the maximum time to wait until everything in the session is on the session remote; 0: the daemon's default;
+	// negative: do not wait.
 	Timeout time.Duration `json:"timeout_ns,omitempty"`
 
 	// Detach also unmounts a mount that is in use. The mount disappears from the directory tree immediately, and later accesses by

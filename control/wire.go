@@ -79,7 +79,7 @@ type message struct {
 	Trace    *Trace          `json:"trace,omitempty"`    // events of the operation trace
 	Result   json.RawMessage `json:"result,omitempty"`   // the request has succeeded; the value is the reply of the operation
 	Error    *Error          `json:"error,omitempty"`    // the request has failed
-	Ignored  []string        `json:"ignored,omitempty"`  // beside Result: names of the fields in the request that the server does not know
+	Ignored  []string        `json:"ignored,omitempty"`  // beside Result: names of the request's fields that the server does not know
 }
 
 // wireMount is the form in which a MountRequest is sent. It contains the secrets as plain text, which MountRequest itself does not.
@@ -190,9 +190,9 @@ var decoders = map[op]func(raw []byte) (args any, ignored []string, err error){
 	opSessionCompare:    decodeArgs[SessionCompareRequest],
 }
 
-// decodeRequest decodes the line of a request. Fields that this server does not know are ignored, and returned as names. If the request
-// needs one of these fields, decodeRequest returns an error. It checks the version before the arguments, because in a version that is too
-// old, fields may have another meaning.
+// decodeRequest decodes the line of a request. It ignores fields that this server does not know, and returns the names of these
+// fields. If the request needs one of these fields, decodeRequest returns an error. It checks the version before the arguments,
+// because in a version that is too old, fields may have another meaning.
 func decodeRequest(line []byte) (asked, error) {
 	var r request
 	a := asked{version: Protocol}
