@@ -27,10 +27,10 @@ type Health struct {
 // LostRef is a ref that leads to a missing or damaged object.
 type LostRef struct {
 	Ref string // full name of the ref, or a common prefix of several refs
-	Err error  // names the object and states the damage
+	Err error  // error that names the object and states the damage
 }
 
-// Lock is a lock file of git or another program. Its owner may still run.
+// Lock is a lock file of git or another program. The process that created the file may still run.
 type Lock struct {
 	Path  string    // absolute path of the lock file
 	Since time.Time // time of the last change
@@ -110,7 +110,7 @@ func wholeCheckpoint(r *Repo, p Checkpoint, seen map[object.ID]bool) error {
 			continue
 		}
 		seen[id] = true
-		// Size searches all objects directories for the tree.
+		// A tree that the Repo does not own only has to exist. Size searches all objects directories for the tree.
 		if !r.Owned(id) {
 			if _, _, err := r.Size(id); err != nil {
 				return err

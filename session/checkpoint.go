@@ -15,18 +15,18 @@ type CheckpointID string
 // commit has no header as trailers of the commit message.
 type Checkpoint struct {
 	ID      CheckpointID
-	Commit  object.ID    // the checkpoint itself, as a commit
-	Tree    object.ID    // the working tree
+	Commit  object.ID    // commit that stores the checkpoint
+	Tree    object.ID    // tree of the files in the working tree
 	State   object.ID    // commit that stores the State
 	Session string       // session that the checkpoint was made in
 	Lane    string       // lane that the checkpoint belongs to: the checkpoints of one writer
-	Segment int          // number of the segment of the lane, from 1
+	Segment int          // number of the lane's segment that contains the checkpoint, counted from 1
 	Reason  Reason       // reason why the checkpoint was made
 	Message string       // message of the user; "" if there is none
 	Time    time.Time    // time of the checkpoint in whole seconds, as git stores times
 	Head    object.ID    // commit of HEAD; zero if HEAD was on a branch without a commit
 	Branch  string       // full name of the ref that HEAD pointed to; "" if HEAD was detached
-	Prev    CheckpointID // previous checkpoint of the lane, in this segment or an earlier one; "" for the first of the lane
+	Prev    CheckpointID // previous checkpoint of the lane, in this segment or an earlier one; "" for the first checkpoint of the lane
 	Base    object.ID    // commit of the mounted remote that the session started from; zero if it started without a commit
 	Changed int64        // number of paths that differ from the previous checkpoint
 	Bytes   int64        // total size in bytes of the contents that are new in this checkpoint
@@ -39,9 +39,9 @@ type State struct {
 	Branch  string               // full name of the ref that HEAD pointed to; "" if HEAD was detached
 	Head    object.ID            // commit of HEAD; zero if HEAD was on a branch without a commit
 	Refs    []packedrefs.Ref     // refs/stash, and those branches, tags and notes that differ from the mounted remote
-	Remote  []packedrefs.Ref     // refs below refs/remotes/ with their values at that time
+	Remote  []packedrefs.Ref     // refs below refs/remotes/ with their values at the time of the checkpoint
 	Stashes []Stash              // entries of the reflog of refs/stash, newest first
-	Tags    map[object.ID][]byte // contents of annotated tags made in the session, which no commit refers to
+	Tags    map[object.ID][]byte // contents of annotated tags that were created in the session, by ID
 	Index   Index                // git's index: a tree, and the entries that a tree cannot express
 	Dirs    map[string]uint32    // permissions of empty directories other than 0755, by path: git's trees cannot store them
 	Files   map[string]File      // files of the git directory, such as MERGE_HEAD, by path
@@ -65,7 +65,7 @@ const (
 	Secret   Why = "secret"   // the name or the contents look like a secret
 	Excluded Why = "excluded" // an exclude pattern of the session matches the path
 	TooLarge Why = "size"     // the file is larger than the configured limit
-	NoFile   Why = "type"     // a fifo, socket, device or nested repository, which git cannot store as a file
+	NoFile   Why = "type"     // the path is a fifo, socket, device or nested repository, which git cannot store as a file
 )
 
 // Stash is one entry of the reflog of refs/stash.

@@ -73,8 +73,8 @@ func signed(b *bytes.Buffer, at time.Time) {
 	}
 }
 
-// ParseCheckpoint parses the contents of a checkpoint's commit. id is the ID of the commit; ParseCheckpoint stores it as
-// Checkpoint.Commit without a check. It returns ErrNotCheckpoint if the commit is not a checkpoint.
+// ParseCheckpoint parses the contents of a checkpoint's commit. The parameter id is the ID of that commit; ParseCheckpoint does not
+// verify the ID, and stores it as Checkpoint.Commit. It returns ErrNotCheckpoint if the commit is not a checkpoint.
 func ParseCheckpoint(f object.Format, id object.ID, content []byte) (Checkpoint, error) {
 	info, err := object.ParseCommit(f, content)
 	if err != nil {
@@ -117,7 +117,7 @@ func ParseCheckpoint(f object.Format, id object.ID, content []byte) (Checkpoint,
 	}
 	p.Session, p.Lane, p.Branch, p.Reason =
 		trailers[trailerSession], trailers[trailerLane], trailers[trailerBranch], Reason(trailers[trailerReason])
-	// If the subject is that of autoSubject, which Encode writes in place of a message, the user wrote no message.
+	// If the message is the text of autoSubject, which Encode writes in place of an empty message, the user wrote no message.
 	if message != autoSubject(p.Reason) {
 		p.Message = message
 	}

@@ -56,7 +56,7 @@ type cursor struct {
 	parent     object.ID
 }
 
-// EachCheckpoint calls emit with each checkpoint of all lanes, newest first, until emit returns false.
+// EachCheckpoint calls the function emit with each checkpoint of all lanes, newest first, until emit returns false.
 func (l *Lanes) EachCheckpoint(emit func(Checkpoint) bool) error {
 	refs, err := l.refs.Refs(LanePrefix(l.session))
 	if err != nil {

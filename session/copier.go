@@ -38,7 +38,7 @@ func (c *Copier) Blob(id object.ID) error { return c.blob(id) }
 func (c *Copier) Commits(ctx context.Context, tips []object.ID) error {
 	seen, taken := maps.Clone(c.seen), len(c.list)
 	err := c.commits(ctx, tips)
-	if err != nil { // without this, a later walk would end at an object whose history was collected only in part
+	if err != nil { // forget the visited objects; otherwise a later walk would end at an object whose history is not collected
 		c.seen, c.list = seen, c.list[:taken]
 	}
 	return err

@@ -23,18 +23,18 @@ func (e *FindError) Error() string { return fmt.Sprintf("find checkpoint %.80q: 
 // Unwrap returns ErrNoCheckpoint or ErrAmbiguous.
 func (e *FindError) Unwrap() error { return e.Err }
 
-// headName is the name of the first checkpoint that was made with the current commit of HEAD.
+// headName is the name that stands for the oldest checkpoint that has the same HEAD as the newest checkpoint.
 const headName = "HEAD"
 
-// Find returns the checkpoint that a name stands for, and FindError if there is not exactly one. The name is interpreted as the
-// first of these that fits:
+// Find returns the checkpoint that a name stands for. It returns FindError if no checkpoint, or more than one, has the name. The
+// following forms of names are tried in this order:
 //
 //	@, @~N      the newest checkpoint, or the Nth before it; "" is the same as @
-//	NAME        the checkpoint of a pin, or the adopted one with that ID
-//	HEAD        the oldest checkpoint with the same HEAD as the newest one
+//	NAME        the checkpoint of the pin NAME, or the adopted checkpoint of another session with the ID NAME
+//	HEAD        the oldest checkpoint with the same HEAD as the newest checkpoint
 //	10m, 2h30m  the newest checkpoint of at least that age (w, d, h, m, s; without leading zero, since IDs begin with one)
 //	14:05, ...  the newest checkpoint that was made at or before that time (ParseTime)
-//	01M80Q4...  the checkpoint with that ID, or the only one whose ID begins so
+//	01M80Q4...  the checkpoint with that ID, or the only checkpoint whose ID begins with these digits
 //
 // The names of turns of the transcript are resolved by package transcript, which calls Find for all other names.
 func (l *Lanes) Find(name string) (Checkpoint, error) {
@@ -79,8 +79,8 @@ func (l *Lanes) findBack(name, back string) (Checkpoint, error) {
 	return list[n], nil
 }
 
-// findHead returns the oldest checkpoint that has the same HEAD as the newest checkpoint. It contains the files at the time when
-// the commit of HEAD was made or first checked out.
+// findHead returns the oldest checkpoint that has the same HEAD as the newest checkpoint. The returned checkpoint contains the files
+// as they were after the commit of HEAD was made or first checked out.
 func (l *Lanes) findHead() (found Checkpoint, err error) {
 	var head object.ID
 	err = l.EachCheckpoint(func(p Checkpoint) bool {
@@ -99,7 +99,7 @@ func (l *Lanes) findHead() (found Checkpoint, err error) {
 }
 
 // findTime returns the newest checkpoint that was made at or before the time in the parameter at. If all checkpoints are later,
-// the error states the time of the oldest.
+// findTime returns an error that states the time of the oldest checkpoint.
 func (l *Lanes) findTime(name string, at time.Time) (found Checkpoint, err error) {
 	var oldest Checkpoint
 	err = l.EachCheckpoint(func(p Checkpoint) bool {
@@ -194,7 +194,7 @@ func ParseTime(text string, now time.Time) (time.Time, bool) {
 }
 
 // parseAge parses an age such as "2h30m": numbers without leading zero, each with a unit. It returns false for any
-// other text and for more than maxAge.
+// other text, and for an age of more than maxAge.
 func parseAge(text string) (age time.Duration, ok bool) {
 	for text != "" {
 		digits := 0
@@ -220,11 +220,11 @@ func parseAge(text string) (age time.Duration, ok bool) {
 // maxAge is the longest age that a name can have: about a hundred years.
 const maxAge = 100 * 365 * 24 * time.Hour
 
-// errTaken reports that a pin must not have this name, because Find would take the name for a time, HEAD or a turn.
+// errTaken reports that a name must not be used for a pin, because Find would interpret the name as a time, HEAD or a turn.
 var errTaken = errors.New("name is a time, HEAD or a turn")
 
-// ValidPin returns an error if a pin must not have this name: Find would take it for a time or for HEAD, or ValidName
-// refuses it. Find still finds existing pins with such names.
+// ValidPin returns an error if ValidName refuses the name of a pin, or if Find would interpret the name as a time or as HEAD. Find
+// still finds existing pins with such names.
 func ValidPin(name string) error {
 	if err := ValidName(name); err != nil {
 		return err

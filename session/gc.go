@@ -11,11 +11,12 @@ import (
 	"github.com/artifactfs/artifactfs/odb"
 )
 
-// Retention is the rule that decides which checkpoints GC keeps. GC always keeps the newest checkpoint of each lane
-// and the pinned ones; in an archived session it keeps no others.
+// Retention is the rule that decides which checkpoints GC keeps because of their age. Independently of this rule, GC always keeps the
+// newest checkpoint of each lane, the pinned checkpoints, and all checkpoints of lanes that other writers hold. In an archived
+// session it keeps no other checkpoints.
 type Retention struct {
-	All   time.Duration // every checkpoint younger than this is kept; 0 means DefaultAll
-	Daily time.Duration // the last checkpoint of each day (UTC) and lane is kept if younger than this; 0 means DefaultDaily
+	All   time.Duration // age up to which every checkpoint is kept; 0 means DefaultAll
+	Daily time.Duration // age up to which the last checkpoint of each lane and day (UTC) is kept; 0 means DefaultDaily
 }
 
 const (
@@ -41,7 +42,7 @@ type GCResult struct {
 	Bytes   int64        // disk space that was freed, in bytes; 0 in a dry run
 }
 
-// GC removes the checkpoints that o.Keep does not keep, and all objects that no ref reaches after that. A checkpoint
+// GC removes the checkpoints that the rule o.Keep does not keep, and all objects that no ref reaches after that. A checkpoint
 // that follows a removed one in the same segment is rewritten as a new commit without that ancestor; its CheckpointID
 // stays the same. GC never changes branches, tags, notes, or the refs below KeptPrefix.
 //
@@ -63,8 +64,8 @@ func GC(ctx context.Context, r *Repo, o GCOptions) (GCResult, error) {
 }
 
 // Sweep removes unreachable objects from the packs of the repository and returns the number of bytes that it freed. It waits
-// until no caller is between Working and the function done that Working returned. While Sweep checks the refs for the last time
-// and removes the packs, calls of Working block.
+// until each caller of Working has called the function that Working returned. While Sweep checks the refs for the last time and
+// removes the packs, calls of Working block.
 func (r *Repo) Sweep(ctx context.Context) (freed int64, err error) {
 	if freed, err = r.packs.sweep(ctx); err != nil {
 		return freed, fmt.Errorf("remove unreachable objects from %s: %w", r.dir, err)
@@ -98,7 +99,7 @@ func (c collector) segments() ([]segment, error) {
 	var all []segment
 	for _, ref := range refs {
 		s := segment{ref: ref.Name, tip: ref.ID}
-		// The ref points to the newest checkpoint. Each checkpoint has the previous one of the segment as a parent.
+		// The ref points to the newest checkpoint of the segment. Each checkpoint has the previous checkpoint of the segment as a parent.
 		for at := ref.ID; !at.IsZero(); {
 			p, parent, err := c.repo.checkpointAt(at)
 			if err != nil {

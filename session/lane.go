@@ -59,8 +59,8 @@ func (e *TransitionError) Error() string {
 	return fmt.Sprintf("session %s is %s and cannot become %s", e.Session, e.From, e.To)
 }
 
-// transit appends a transition to the history of the session, and sets the state of the session to that of the transition. After a
-// transition to Resumed, the state is Active, because Resumed is a state of transitions only.
+// transit appends a transition to the history of the session, and sets the state of the session to the new state. After a transition
+// to Resumed, the session is Active, because the value Resumed is used only in the history.
 func (m *Meta) transit(to LifeState, now time.Time, actor, reason string) {
 	m.Transitions = append(m.Transitions, Transition{State: to, Time: now, Actor: clip(actor), Reason: clip(reason)})
 	if m.State = to; to == Resumed {
@@ -80,7 +80,7 @@ func clip(text string) string {
 	return strings.ToValidUTF8(text[:min(len(text), maxActor)], "")
 }
 
-// lane returns the lane called name, or nil if there is none.
+// lane returns the lane called name, or nil if the session has no lane of that name.
 func (m *Meta) lane(name string) *Lane {
 	if i := slices.IndexFunc(m.Lanes, func(l Lane) bool { return l.Name == name }); i >= 0 {
 		return &m.Lanes[i]
@@ -229,7 +229,7 @@ func Release(ctx context.Context, r *Repo, session, lane string, w Writer, reaso
 	return m, err
 }
 
-// become maps each state that a caller of Transit can request to the states from which a session can change to the requested one.
+// become maps each state that a caller of Transit can request to the states that a session may have before the change.
 // A request for Open reopens the session: the session becomes paused, or open if it was never active.
 var become = map[LifeState][]LifeState{
 	Paused:   {Active},
@@ -239,8 +239,8 @@ var become = map[LifeState][]LifeState{
 }
 
 // Transit changes the state of a session to t.State, and records t.Actor and t.Reason. It returns HeldError if a writer holds a
-// lane of the session, or may hold it, and TransitionError if the table become does not allow the change. If the session has the
-// state already, it stays unchanged. Transit returns the metadata after the change.
+// lane of the session, or may hold it, and TransitionError if the table become does not allow the change. If the session already has
+// the requested state, Transit changes nothing. It returns the metadata after the change.
 func Transit(ctx context.Context, r *Repo, session string, t Transition) (Meta, error) {
 	m, err := changeMeta(ctx, r, session, func(m *Meta, now time.Time) error {
 		if m.State == t.State || t.State == Open && m.State == Paused {
@@ -281,8 +281,8 @@ func Transit(ctx context.Context, r *Repo, session string, t Transition) (Meta, 
 }
 
 // Withdraw undoes the claim of w on a lane in which w has written no checkpoint. It releases the lane and restores the lane's
-// entry from the version of the metadata with the ID before, so that a later Claim treats the previous writer as the last one.
-// The transition records reason and actor.
+// entry from an earlier version of the metadata, whose commit is the parameter before. So a later Claim treats the previous writer as
+// the last writer of the lane. The transition records reason and actor.
 func Withdraw(ctx context.Context, r *Repo, session, lane string, w Writer, before object.ID, reason, actor string) (Meta, error) {
 	was, err := MetaAt(r, r.Format(), before)
 	if err != nil {
@@ -316,8 +316,8 @@ type YieldRequest struct {
 
 // Yield merges the local metadata of a session into q.Theirs, the newer version that another host has pushed to the
 // session remote, and stores the result. It returns the merged metadata and the lane that q.Writer continues in: the
-// same lane, or a new one if the other host has taken over the lane q.Lane. The caller must not have called
-// Repo.Working.
+// same lane, or a new lane if the other host has taken over the lane q.Lane. Yield calls Repo.Working, so the caller must have
+// ended its own call of Repo.Working before.
 func Yield(ctx context.Context, r *Repo, q YieldRequest) (Meta, Lane, error) {
 	defer r.Working()()
 	for range changeTries {
@@ -357,8 +357,8 @@ func (m Meta) clone() Meta {
 }
 
 // yield merges the local metadata, ours, into m, the version on the session remote. It adds the transitions, lanes and erasures
-// that are missing in m. The local transitions after the last transition that both versions have are appended to those of m, with
-// their times unchanged. yield returns the lane that the writer continues in.
+// that are missing in m. The local transitions after the last transition that both versions have are appended to the transitions of
+// m, with their times unchanged. yield returns the lane that the writer continues in.
 func (m *Meta) yield(ours Meta, q YieldRequest, now time.Time) Lane {
 	common := 0
 	// Both histories begin with the same transitions, those of the last version that both hosts had.
@@ -408,8 +408,8 @@ func laneName(lane, host, chance string) string {
 	return lane + "-" + host[:min(len(host), 40)] + "-" + chance
 }
 
-// SetPin pins a checkpoint: it creates the pin called name, which keeps the checkpoint from being dropped by GC. If a
-// pin of that name exists, SetPin moves it to the checkpoint.
+// SetPin pins a checkpoint: it creates the pin called name, so that GC does not drop the checkpoint. If a pin of that name exists,
+// SetPin moves the pin to the checkpoint.
 func SetPin(ctx context.Context, r *Repo, session, name string, p Checkpoint) error {
 	if err := ValidPin(name); err != nil {
 		return err

@@ -43,8 +43,8 @@ func OwnerBlob(f object.Format, session string) (odb.Outgoing, error) {
 	return Outgoing(f, object.Blob, []byte(session+"\n"))
 }
 
-// TagsPrefix returns the prefix of a session's tags on a session remote of which the session is not the owner. The prefix is
-// outside of refs/tags/, because new tags in refs/tags/ start release pipelines.
+// TagsPrefix returns the prefix of a session's tags on a session remote whose plain names the session does not own. The prefix is
+// outside of refs/tags/, because new tags in refs/tags/ often start release pipelines.
 func TagsPrefix(session string) string { return Prefix + "tags/" + session + "/" }
 
 // ValidBranches returns an error unless pattern is valid for Layout.Branches.
@@ -80,7 +80,7 @@ func (l Layout) Pattern() string {
 	return strings.ReplaceAll(pattern, sessionField, l.Session)
 }
 
-// There returns the name on the session remote of a ref, which is called ref in the mount.
+// There maps the name of a ref in the mount to the ref's name on the session remote.
 func (l Layout) There(ref string) string {
 	if branch, ok := strings.CutPrefix(ref, headsPrefix); ok {
 		return headsPrefix + strings.Replace(l.Pattern(), branchField, branch, 1)
@@ -91,8 +91,8 @@ func (l Layout) There(ref string) string {
 	return ref
 }
 
-// Here returns the name in the mount of the branch, tag or notes ref with the name there on the session remote. If the ref does
-// not belong to this session, ok is false and the other result must not be used.
+// Here maps the name of a branch, tag or notes ref on the session remote (the parameter there) to the ref's name in the mount. If
+// the ref does not belong to this session, ok is false and the other result must not be used.
 func (l Layout) Here(there string) (ref string, ok bool) {
 	switch {
 	case strings.HasPrefix(there, headsPrefix):
@@ -111,8 +111,8 @@ func (l Layout) Here(there string) (ref string, ok bool) {
 	return tagsPrefix + tag, ok && !l.Own && tag != ""
 }
 
-// Exclusive reports whether only this session writes the ref with the name there on the session remote. If other sessions write
-// the ref, too, a push may change it only to a commit that contains the old value.
+// Exclusive reports whether this session is the only writer of a ref of the session remote, whose name is the parameter there. If
+// other sessions also write the ref, a push may only move the ref to a commit that contains the old value.
 func (l Layout) Exclusive(there string) bool {
 	switch {
 	case strings.HasPrefix(there, notesPrefix):
@@ -174,8 +174,8 @@ func (l Layout) Mapped(there map[string]object.ID) map[string]object.ID {
 
 // Claimable reports whether a session may create OwnerRef on a session remote, because the session itself has pushed all refs of
 // that remote. The map there holds the values of these refs by name. An early version of artifactfs also pushed branches under
-// their plain names to remotes with branches of other users. If it has pushed base commits (basePrefix), too, the remote was
-// empty before.
+// their plain names to remotes with branches of other users. But if that version has also pushed base commits (see basePrefix), the
+// remote was empty before.
 func Claimable(m Meta, there map[string]object.ID) bool {
 	seeded := m.Base == ""
 	for name := range there {
@@ -191,8 +191,8 @@ func Claimable(m Meta, there map[string]object.ID) bool {
 	return true
 }
 
-// basePrefix returns the prefix of the refs to commits of the mounted remote that were pushed because they are parents of the
-// session's commits.
+// basePrefix returns the prefix of the refs that keep base commits on the session remote: commits of the mounted remote that were
+// pushed because they are parents of the session's commits.
 func basePrefix(session string) string { return Prefix + "ground/" + session + "/" }
 
 // isOf reports whether a ref below Prefix belongs to a session: its name is refs/afs/KIND/SESSION, or a name below that.

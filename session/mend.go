@@ -65,7 +65,7 @@ func (r *Repo) newestOf(ctx context.Context) (map[string]object.ID, error) {
 	newest := map[string]object.ID{}
 	checkpoints := map[string]CheckpointID{} // IDs of the checkpoints in newest
 	metas := map[object.ID]int{}             // number of transitions of each version of the metadata
-	passed := map[object.ID]bool{}           // versions of the metadata that are the parent of another
+	passed := map[object.ID]bool{}           // versions of the metadata that are the parent of another version
 	for _, t := range tables {
 		for i := range t.live {
 			if err := ctx.Err(); err != nil {
@@ -75,7 +75,7 @@ func (r *Repo) newestOf(ctx context.Context) (map[string]object.ID, error) {
 			if err != nil {
 				return nil, err
 			}
-			// Most objects are blobs and trees: the type is read without the contents.
+			// Most objects are blobs and trees. Size reads the type of an object without its contents.
 			if kind, _, err := r.Size(id); err != nil || kind != object.Commit {
 				continue
 			}
@@ -92,8 +92,8 @@ func (r *Repo) newestOf(ctx context.Context) (map[string]object.ID, error) {
 		}
 	}
 	most := -1
-	// Every version has all transitions of its parent. Skip the versions that are parents, because a version need not add a
-	// transition, and parent and child would then be equal.
+	// Every version has all transitions of its parent. A version that adds no transition has the same number of transitions as its
+	// parent, so skip the versions that are parents.
 	for id, transitions := range metas {
 		if !passed[id] && transitions > most {
 			most, newest[MetaRef(r.session)] = transitions, id

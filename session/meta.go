@@ -15,7 +15,7 @@ type Meta struct {
 	Format     string    `json:"format"`                // object format: "sha1" or "sha256"
 	Began      time.Time `json:"began"`                 // time at which the session was created
 	State      LifeState `json:"state"`                 // state of the session
-	From       string    `json:"from,omitempty"`        // "SESSION POINT" of the checkpoint that the session was forked from
+	From       string    `json:"from,omitempty"`        // "SESSION CHECKPOINT": the checkpoint that the session was forked from
 	FromRemote string    `json:"from_remote,omitempty"` // URL of the parent session's session remote, without secrets
 	Branches   string    `json:"branches,omitempty"`    // pattern of branch names on the session remote; see Layout.Branches
 	Lanes      []Lane    `json:"lanes"`                 // chains of checkpoints; see Lane

@@ -31,11 +31,11 @@ const (
 	transitionsFile = "transitions.jsonl" // entry of the tree of MetaRef
 
 	maxMetaFile    = 1 << 20  // maximum size of session.json in bytes
-	maxTransitions = 16 << 20 // maximum size in bytes; a mount and its unmount take about 200
+	maxTransitions = 16 << 20 // maximum size of transitions.jsonl in bytes; a mount with its unmount adds about 200
 	maxLanes       = 1000
-	maxActor       = 200  // bytes of an actor or a reason
-	maxErased      = 200  // number of erasures; the oldest ones beyond that are dropped
-	maxErasedIDs   = 4000 // IDs in all erasures together
+	maxActor       = 200  // maximum length of an actor or a reason in bytes
+	maxErased      = 200  // maximum number of erasures; the oldest erasures are dropped
+	maxErasedIDs   = 4000 // maximum number of IDs in all erasures together
 )
 
 // BaseRef returns the name of the ref that points to the checkpoint of another session from which the mount started. The ref
@@ -262,8 +262,8 @@ func changeMeta(ctx context.Context, r *Repo, session string, change func(m *Met
 	return Meta{}, fmt.Errorf("write session %s: %w", session, ErrRefMoved)
 }
 
-// same reports whether two versions of the metadata have equal contents. It compares only the numbers of transitions, because
-// transitions are never changed or removed.
+// same reports whether two versions of the metadata have equal contents. It compares how many transitions the versions have, and not
+// their contents, because transitions are never changed or removed.
 func same(a, b Meta) bool {
 	if len(a.Transitions) != len(b.Transitions) {
 		return false
@@ -273,8 +273,8 @@ func same(a, b Meta) bool {
 	return errX == nil && errY == nil && bytes.Equal(x, y)
 }
 
-// NoteErased adds an erasure of transcript records to the metadata. Forks of the session read the erasure there, and erase their
-// copies of the records.
+// NoteErased adds an erasure of transcript records to the metadata. Forks of the session read the erasure from the metadata, and
+// erase their copies of the records.
 func NoteErased(ctx context.Context, r *Repo, session string, e Erasure) error {
 	_, err := changeMeta(ctx, r, session, func(m *Meta, _ time.Time) error {
 		e.By, e.Why = e.By[:min(maxActor, len(e.By))], e.Why[:min(maxActor, len(e.Why))]
@@ -286,7 +286,7 @@ func NoteErased(ctx context.Context, r *Repo, session string, e Erasure) error {
 
 // erase adds the erasure e, and drops the oldest erasures beyond maxErased and maxErasedIDs.
 func (m *Meta) erase(e Erasure) {
-	// An equal or wider erasure is recorded already.
+	// If an equal or wider erasure is recorded already, nothing has to be added.
 	if slices.ContainsFunc(m.Erased, func(o Erasure) bool { return slices.Equal(o.IDs, e.IDs) && !o.Before.Before(e.Before) }) {
 		return
 	}
@@ -303,8 +303,8 @@ func (m *Meta) erase(e Erasure) {
 	}
 }
 
-// writeMeta writes a version of the metadata whose parent is parent, and changes MetaRef from the value old to the new version.
-// It returns ErrRefMoved if MetaRef does not have the value old.
+// writeMeta writes a new version of the metadata as a child of the commit parent, and changes MetaRef from the value old to the new
+// version. It returns ErrRefMoved if MetaRef does not have the value old.
 func writeMeta(ctx context.Context, r *Repo, m Meta, parent, old object.ID, now time.Time) (object.ID, error) {
 	id, objects, err := m.encode(r.Format(), parent, now)
 	if err == nil {
@@ -328,7 +328,7 @@ func CreateMeta(ctx context.Context, r *Repo, m Meta, actor string) (Meta, error
 	m.transit(Open, now, actor, "begun")
 	defer r.Working()()
 	_, err := writeMeta(ctx, r, m, object.ID{}, object.ID{}, now)
-	// Another process has created the same session first.
+	// If another process has created the same session first, return the metadata that this process has written.
 	if errors.Is(err, ErrRefMoved) {
 		m, _, err = ReadMeta(r, m.Session)
 	}

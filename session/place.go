@@ -11,8 +11,8 @@ import (
 	"github.com/artifactfs/artifactfs/odb"
 )
 
-// place is an objects directory of a git repository: that of the Repo, of the store, or of the mount. The directory need not exist
-// yet. Its packs are opened when they are needed for the first time. A place is safe for concurrent use.
+// place is an objects directory of a git repository: of the Repo, of the store, or of the mount's git directory. The directory need
+// not exist yet. Its packs are opened when they are needed for the first time. A place is safe for concurrent use.
 type place struct {
 	dir    string
 	format object.Format
@@ -58,7 +58,7 @@ func (p *place) close() error {
 	return p.store.Close()
 }
 
-// holds reports whether the place has the object id, and whether that is a loose object.
+// holds reports whether the place has the object id, and whether that object is a loose object.
 func (p *place) holds(id object.ID) (held, loose bool) {
 	if s, err := p.packs(); err == nil && s.Has(id) {
 		return true, false
@@ -67,7 +67,7 @@ func (p *place) holds(id object.ID) (held, loose bool) {
 	if _, err := os.Lstat(filepath.Join(p.dir, name[:2], name[2:])); err == nil {
 		return true, true
 	}
-	if s, err := p.packs(); err == nil && s.Refresh() == nil && s.Has(id) { // git may have packed the object after the first look
+	if s, err := p.packs(); err == nil && s.Refresh() == nil && s.Has(id) { // git may have packed the object after the packs were searched
 		return true, false
 	}
 	return false, false
