@@ -17,7 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// maxLinks is the number of symbolic refs that are followed, as in git.
+// maxLinks is the maximum number of symbolic refs that are followed to find the value of a ref. git has the same limit.
 const maxLinks = 5
 
 // RefDir reads the refs of a git directory, either a Repo or the git directory of a mount. It reads both loose and
@@ -83,8 +83,8 @@ func (r *RefDir) packedRefs() ([]packedrefs.Ref, error) {
 	return refs, nil
 }
 
-// loose reads the file of a ref, and returns the ID in the file, or in link the name of another ref. Both results are empty if
-// there is no such file.
+// loose reads the file of a ref. It returns the ID in the file or, if the ref is symbolic, the name of the other ref as the result
+// link. Both results are empty if the file does not exist.
 func (r *RefDir) loose(name string) (id object.ID, link string, err error) {
 	text, err := os.ReadFile(filepath.Join(r.dir, filepath.FromSlash(name)))
 	switch {
@@ -140,8 +140,8 @@ func (r *RefDir) inPacked(name string) (object.ID, error) {
 	return packed[i].ID, nil
 }
 
-// Refs returns the refs whose names begin with prefix, sorted by name, as stock git sees them. HEAD and broken refs
-// are not among them.
+// Refs returns the refs whose names begin with prefix, sorted by name, with the values that stock git reads. It leaves out HEAD and
+// broken refs.
 func (r *RefDir) Refs(prefix string) ([]packedrefs.Ref, error) {
 	refs, _, err := r.AllRefs(prefix)
 	return refs, err

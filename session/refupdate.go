@@ -24,17 +24,18 @@ type RefChange struct {
 	Name  string    // full name of the ref
 	Old   object.ID // value that the ref must have now; zero if the ref must not exist
 	New   object.ID // value to set; zero if the ref is to be deleted
-	Force bool      // make the change whatever value the ref has
+	Force bool      // make the change without comparing the value of the ref with Old
 }
 
 const (
-	// lockWait is how long lock waits for a lock file of git, and lockLook the interval at which it tries again.
+	// lockWait is the maximum time that the method lock waits for a lock file of git. lockLook is the interval at which the method
+	// tries again.
 	lockWait = 5 * time.Second
 	lockLook = 5 * time.Millisecond
 )
 
-// refWriter changes the refs of a Repo. It writes refs to disk while it holds updating and two more locks: the flock of lockFile
-// excludes other processes of artifactfs, and git's own lock files exclude git commands.
+// refWriter changes the refs of a Repo. It writes refs to disk while it holds the mutex updating and two more locks: the flock of
+// lockFile excludes other processes of artifactfs, and git's own lock files exclude git commands.
 type refWriter struct {
 	*RefDir
 	readOnly bool
@@ -193,8 +194,8 @@ func (w *refWriter) apply(ctx context.Context, changes []RefChange, ready func()
 	return nil
 }
 
-// writeRef calls ready, and then writes id to the file of a ref. The temporary file is outside of refs/, because git would list a
-// file there as a ref.
+// writeRef calls ready, and then writes id to the file of a ref. It creates a temporary file first. This file is outside of refs/,
+// because git would list every file in refs/ as a ref.
 func (w *refWriter) writeRef(file string, id object.ID, ready func() error) error {
 	temp := filepath.Join(w.dir, "artifactfs.ref")
 	f, err := os.OpenFile(temp, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o644)
@@ -209,7 +210,8 @@ func (w *refWriter) writeRef(file string, id object.ID, ready func() error) erro
 }
 
 // free prepares the creation of the file of a ref: it removes empty directories with the name of the file, and creates the missing
-// directories above it. If a packed ref prevents the creation, free returns ENOTDIR, as the kernel does for a loose one.
+// directories above it. If a packed ref prevents the creation, free returns ENOTDIR, the error that the kernel returns if the ref
+// is a file.
 func (w *refWriter) free(c RefChange) error {
 	file := filepath.Join(w.dir, filepath.FromSlash(c.Name))
 	if !c.New.IsZero() {
@@ -256,7 +258,7 @@ func makeDirs(dir string) error {
 		}
 	}
 	if errors.Is(err, fs.ErrExist) {
-		// A file at this path is a ref whose name is a directory in the name of the new ref.
+		// If there is a file at this path, it is a ref whose name is a directory in the name of the new ref.
 		st, err := os.Stat(dir)
 		if err == nil && !st.IsDir() {
 			err = &fs.PathError{Op: "mkdir", Path: dir, Err: syscall.ENOTDIR}
@@ -271,8 +273,8 @@ func makeDirs(dir string) error {
 
 // lock creates the lock file NAME.lock, which keeps git from changing the file NAME, and returns the path of the lock file. If
 // git holds the lock, the method lock waits up to lockWait and then returns disk.ErrLocked. The lock file is a hard link to
-// lockFile, whose flock the caller holds. So if such a hard link exists already, a killed process of this program has left it,
-// and lock takes it over.
+// lockFile, whose flock the caller holds. So if such a hard link exists already, a killed process of this program has left the
+// link, and the method lock uses it.
 func (w *refWriter) lock(ctx context.Context, name string) (string, error) {
 	lock := filepath.Join(w.dir, filepath.FromSlash(name)) + ".lock"
 	ours := filepath.Join(w.dir, lockFile)
@@ -306,7 +308,7 @@ func sameFile(a, b string) bool {
 	return err1 == nil && err2 == nil && os.SameFile(x, y)
 }
 
-// dropPacked deletes the refs in the set gone from packed-refs. It calls the function lock to take git's lock of that file.
+// dropPacked deletes the refs in the set gone from packed-refs. It calls the function lock to take git's lock of packed-refs.
 func (w *refWriter) dropPacked(ctx context.Context, gone map[string]bool, lock func(name string) error) error {
 	packed, err := w.packedRefs()
 	if err != nil || !slices.ContainsFunc(packed, func(p packedrefs.Ref) bool { return gone[p.Name] }) {

@@ -47,7 +47,7 @@ type RepoOptions struct {
 // parts is a separate type: RefDir reads refs and refWriter changes them, sources reads objects, Lanes reads checkpoints, and
 // maintenance joins and removes packs.
 //
-// Lock order: the locks of maintenance, refWriter.updating, the mutex of RefDir.
+// Locks are acquired in this order: the locks of maintenance, refWriter.updating, the mutex of RefDir.
 type Repo struct {
 	*RefDir
 	*sources
@@ -86,7 +86,7 @@ func OpenRepo(dir string, o RepoOptions) (*Repo, error) {
 }
 
 // prepare creates the missing files and directories of the repository, and writes its configuration. It writes HEAD last:
-// git does not accept a directory without HEAD as a repository, so git never uses one that a crash left incomplete.
+// git does not accept a directory without HEAD as a repository, so git never uses a repository that a crash left incomplete.
 func (r *Repo) prepare(o RepoOptions) error {
 	head := filepath.Join(r.dir, "HEAD")
 	if r.readOnly {
@@ -158,8 +158,8 @@ func (r *Repo) configure(o RepoOptions) error {
 			SetOption("remote", "origin", "promisor", "true").
 			SetOption("remote", "origin", "partialclonefilter", "blob:none")
 	}
-	// Disable the commit-graph: git would read that of the store, which names parents that are missing on this host, and would
-	// ignore the list of SetShallow.
+	// Disable the commit-graph. Otherwise git would read the commit-graph of the store, which names parents that are missing on this
+	// host, and would ignore the list of SetShallow.
 	c.SetOption("core", "", "commitGraph", "false")
 	c.SetOption("uploadpack", "", "allowFilter", "true").SetOption("uploadpack", "", "allowAnySHA1InWant", "true").
 		SetOption("gc", "", "auto", "0").SetOption("maintenance", "", "auto", "false").SetOption("receive", "", "autogc", "false")
@@ -256,7 +256,7 @@ func (r *Repo) SetShallow(ids []object.ID) error {
 }
 
 // AddShallow adds ids to the list of commits whose parents are missing on this host. It reads and writes the list without a lock,
-// so the effect of one of two concurrent calls may be lost.
+// so of two concurrent calls, one may overwrite the additions of the other.
 func (r *Repo) AddShallow(ids []object.ID) error {
 	had, err := r.Shallow()
 	if err != nil {
@@ -302,8 +302,8 @@ func (r *Repo) Record(ctx context.Context, objects []odb.Outgoing, changes []Ref
 	return err
 }
 
-// writeAhead writes objects to one new pack. The objects can be read when writeAhead returns. The function settle waits until
-// they are synced to disk; a nil result means that they are.
+// writeAhead writes objects to one new pack. The objects can be read when writeAhead returns. The function settle waits until the
+// objects are synced to disk, and returns an error if the sync fails.
 func (r *Repo) writeAhead(ctx context.Context, objects []odb.Outgoing) (settle func() error, err error) {
 	if r.readOnly {
 		return nil, ErrReadOnly

@@ -4,22 +4,23 @@
 //
 // # Terms
 //
-//   - A checkpoint is a commit whose tree is the working tree at one moment. To make a checkpoint does not change the user's
+//   - A checkpoint is a commit whose tree is the working tree at one moment. Making a checkpoint does not change the user's
 //     index, branches or files.
 //   - The state of a checkpoint is a second commit, which is a parent of the checkpoint. It stores the rest of git's data:
 //     index, HEAD, refs, stashes, and the files of an unfinished git operation, such as a rebase.
 //   - A writer is a daemon that mounts the session, identified by its state directory. A lane is the chain of checkpoints
 //     that one writer makes. A lane is divided into segments, each of which can be dropped as a whole, because the first
-//     checkpoint of a segment does not have the last one of the previous segment as a parent.
-//   - The session remote is the repository that the refs below are pushed to. If the user names none, it is the Repo itself.
-//   - An object is owned if it was created in the session; all others can be fetched from the mounted remote again. A Repo
-//     stores the owned objects, and reads the others from the store, which the mounts of one remote share.
+//     checkpoint of a segment does not have the last checkpoint of the previous segment as a parent.
+//   - The session remote is the repository that the refs below are pushed to. If the user names no session remote, the Repo itself
+//     is the session remote.
+//   - An object is owned if it was created in the session; all other objects can be fetched from the mounted remote again. A Repo
+//     stores the owned objects, and reads the other objects from the store, which the mounts of one remote share.
 //
 // # Refs
 //
 //	refs/afs/meta/SESSION               metadata of the session, and its history (Meta)
 //	refs/afs/j/SESSION/LANE/SEGMENT     the newest checkpoint of a segment
-//	refs/afs/pin/SESSION/NAME           a checkpoint kept by name
+//	refs/afs/pin/SESSION/NAME           the pinned checkpoint NAME, which GC keeps
 //	refs/afs/carried/SESSION/...        branches, tags and notes as the session last pushed them (CarriedRef)
 //	refs/afs/base/SESSION               checkpoint of another session that the mount started from (BaseRef)
 //	refs/afs/adopted/SESSION/ULID       checkpoints of other sessions that were restored or merged (AdoptedRef)
@@ -114,7 +115,7 @@ const (
 	Paused   LifeState = "paused"   // the session is not mounted, and can be resumed
 	Resumed  LifeState = "resumed"  // the session became Active again; recorded in a Transition, never in Meta.State
 	Closed   LifeState = "closed"   // the session cannot be resumed until it is reopened
-	Archived LifeState = "archived" // like closed, and GC drops all checkpoints but the pinned ones and the newest of each lane
+	Archived LifeState = "archived" // like Closed; in addition, GC keeps no checkpoints but the pinned ones and the newest of each lane
 )
 
 // Interrupted is the Transition.Reason of a change to Paused if the mount's process ended without an unmount.

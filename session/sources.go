@@ -128,7 +128,8 @@ func (s *sources) Open(id object.ID) (io.ReadCloser, error) {
 	in, out := io.Pipe()
 	go func() {
 		out.CloseWithError(s.look(id, func(p reader) error {
-			// Otherwise look could try the next reader after this one has written a part of the contents.
+			// Size fails if p lacks the object. Check this first: after p has written a part of the contents, look must not try the
+			// next reader.
 			if _, _, err := p.Size(id); err != nil {
 				return err
 			}
@@ -159,12 +160,12 @@ func (s *sources) Commit(id object.ID) (object.CommitInfo, error) {
 // errType reports an object whose type differs from the type that the reference to it implies.
 var errType = errors.New("object has another type")
 
-// typed returns the contents of an object, and errType if its type differs from the type want.
+// typed returns the contents of an object. It returns errType if the type of the object is not the parameter want.
 func (s *sources) typed(id object.ID, want object.Type, limit int64) ([]byte, error) {
 	return typed(s, id, want, limit)
 }
 
-// typed returns the contents of an object from src, and errType if its type differs from the type want.
+// typed returns the contents of an object from src. It returns errType if the type of the object is not the parameter want.
 func typed(src Objects, id object.ID, want object.Type, limit int64) ([]byte, error) {
 	t, content, err := src.Get(id, limit)
 	if err == nil && t != want {

@@ -31,10 +31,10 @@ const (
 	stateFiles   = "git"      // files of the git directory, in their directories
 )
 
-// Limits on a State that is read, because other users may write to the session remote that it comes from.
+// Limits for reading a State. They are needed because other users may write to the session remote from which the State was fetched.
 const (
-	maxStateText = 64 << 20 // size of one text, in bytes
-	maxStateDeep = 32       // depth of directories below stateFiles
+	maxStateText = 64 << 20 // maximum size of one text in bytes
+	maxStateDeep = 32       // maximum depth of directories below stateFiles
 )
 
 // Objects reads objects by ID. Get fails with odb.ErrTooLarge if the contents are larger than limit, in bytes.
@@ -90,8 +90,8 @@ func (w *stateWriter) add(t object.Type, content []byte) object.ID {
 	return o.ID
 }
 
-// text adds a blob, and returns entries with one more entry, which refers to the blob. For an empty text it returns entries
-// unchanged.
+// text adds a blob with the contents text, and appends an entry that refers to the blob to entries. If text is empty, the method adds
+// nothing and returns entries unchanged.
 func (w *stateWriter) text(entries []object.TreeEntry, name string, text []byte) []object.TreeEntry {
 	if len(text) == 0 {
 		return entries
@@ -99,9 +99,9 @@ func (w *stateWriter) text(entries []object.TreeEntry, name string, text []byte)
 	return append(entries, object.TreeEntry{Name: name, Mode: object.ModeFile, ID: w.add(object.Blob, text)})
 }
 
-// EncodeState returns the ID of the commit that stores the State s, and all objects to write for the commit, the commit last. The
-// list does not contain the objects to which s.Index refers. The parameter parents holds the owned commits that s names; they
-// become parents of the commit, so that they stay reachable. EncodeState removes duplicate parents.
+// EncodeState returns the ID of the commit that stores the State s, and all objects that have to be written for this commit. The last
+// object is the commit itself. The list does not contain the objects to which s.Index refers. The parameter parents holds the owned
+// commits that s names. EncodeState makes them parents of the commit, so that they stay reachable, and removes duplicate parents.
 func EncodeState(f object.Format, s State, parents []object.ID, at time.Time) (object.ID, []odb.Outgoing, error) {
 	w := &stateWriter{format: f}
 	var head bytes.Buffer
@@ -195,7 +195,7 @@ func refLines(refs []packedrefs.Ref) []byte {
 	return b.Bytes()
 }
 
-// files adds the trees and blobs for files by path, and returns the ID of the root.
+// files adds the trees and blobs for a map of files by path, and returns the ID of the root tree.
 func (w *stateWriter) files(files map[string]File) (object.ID, error) {
 	var entries []object.TreeEntry
 	below := map[string]map[string]File{}
@@ -324,7 +324,7 @@ func (s *State) read(src Objects, f object.Format, e object.TreeEntry) error {
 	return err
 }
 
-// readTags reads stateTags into tags. It verifies that each tag's contents match its ID.
+// readTags reads the tree of the entry stateTags into the map tags. It verifies that the contents of each tag match the tag's ID.
 func readTags(src Objects, f object.Format, id object.ID, tags map[object.ID][]byte) error {
 	entries, err := readTree(src, f, id)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// parseHead parses stateHead.
+// parseHead parses the text of the entry stateHead.
 func parseHead(f object.Format, text string) (branch string, head object.ID, err error) {
 	rest := text
 	if after, ok := strings.CutPrefix(text, "ref: "); ok {
@@ -32,7 +32,8 @@ func parseHead(f object.Format, text string) (branch string, head object.ID, err
 	return branch, head, nil
 }
 
-// parseSpecial parses stateSpecial. Every entry except an intent to add must have an ID.
+// parseSpecial parses the text of the entry stateSpecial, which lists entries of the index. Every index entry except an intent to add
+// must have an ID.
 func parseSpecial(f object.Format, text []byte) ([]IndexEntry, error) {
 	var list []IndexEntry
 	for line := range bytes.Lines(text) {
@@ -68,7 +69,7 @@ func validPath(path string) bool {
 	return true
 }
 
-// parseRefs parses stateRefs or stateRemote.
+// parseRefs parses the text of the entry stateRefs or stateRemote.
 func parseRefs(f object.Format, text []byte) ([]packedrefs.Ref, error) {
 	refs, err := packedrefs.Decode(text)
 	if err != nil {
@@ -82,7 +83,7 @@ func parseRefs(f object.Format, text []byte) ([]packedrefs.Ref, error) {
 	return refs, nil
 }
 
-// parseStashes parses stateStashes.
+// parseStashes parses the text of the entry stateStashes.
 func parseStashes(f object.Format, text string) ([]Stash, error) {
 	var list []Stash
 	for line := range strings.Lines(text) {
@@ -96,7 +97,7 @@ func parseStashes(f object.Format, text string) ([]Stash, error) {
 	return list, nil
 }
 
-// parseDirs parses stateDirs.
+// parseDirs parses the text of the entry stateDirs, and returns the permissions of the directories by path.
 func parseDirs(text string) (map[string]uint32, error) {
 	dirs := map[string]uint32{}
 	for text != "" {

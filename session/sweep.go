@@ -21,8 +21,8 @@ import (
 type packTable struct {
 	path string // path of the pack's files without their suffixes
 	size int64  // size of the .pack file in bytes
-	// promised is set if the pack has a .promisor file: the session remote has all objects of the pack, and objects that they
-	// refer to may be missing.
+	// promised is set if the pack has a .promisor file. The session remote has all objects of such a pack, and the objects may refer
+	// to objects that are missing on this host.
 	promised bool
 	kept     bool       // set if the pack has a .keep file: a user or program asks git not to remove it
 	index    *odb.Index // the pack's IDs
@@ -212,8 +212,8 @@ func (m *maintenance) sweep(ctx context.Context) (freed int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	// From this line on, no caller is in Working, so no process of artifactfs adds objects. Refs that were added since the first
-	// search may point to objects that were not copied, so search all refs again.
+	// While sweeping is locked, callers of Working wait, so artifactfs adds no objects. Refs that were added since the first search
+	// may point to objects that were not copied, so search all refs again.
 	m.sweeping.Lock()
 	defer m.sweeping.Unlock()
 	if err := live.takeUp(fresh); err != nil {
@@ -237,8 +237,8 @@ func (m *maintenance) sweep(ctx context.Context) (freed int64, err error) {
 	return max(0, freed), nil
 }
 
-// takeUp adds the packs that were written after m.packs was read. It leaves out the pack with the path but, because this pack
-// contains only copies of objects in other packs.
+// takeUp adds the packs that were written after m.packs was read. It leaves out the pack whose path is the parameter but, because
+// that pack contains only copies of objects in other packs.
 func (m *marking) takeUp(but string) error {
 	now, err := m.repo.readTables()
 	if err != nil {
@@ -281,8 +281,8 @@ func (m *marking) wasteful() (old []*packTable, wanted map[object.ID]bool) {
 	return old, wanted
 }
 
-// spare reports whether the pack t can be removed: every reachable object of t is in packed, the objects of the new pack, or in a pack
-// that is not in old, the packs to remove.
+// spare reports whether the pack t can be removed, because every reachable object of t is in another pack that remains. The set packed
+// holds the objects of the new pack, and the list old holds the packs to remove.
 func (m *marking) spare(t *packTable, old []*packTable, packed map[object.ID]bool) bool {
 	for i, live := range t.live {
 		if !live {
@@ -305,8 +305,8 @@ func (m *marking) spare(t *packTable, old []*packTable, packed map[object.ID]boo
 	return true
 }
 
-// repack runs git pack-objects to write the objects wanted to a new pack. It returns the path of the pack without a suffix, or ""
-// if the set wanted is empty.
+// repack runs git pack-objects to write the objects in the set wanted to a new pack. It returns the path of the pack without a
+// suffix, or "" if the set is empty.
 func (m *maintenance) repack(ctx context.Context, wanted map[object.ID]bool) (path string, err error) {
 	if len(wanted) == 0 {
 		return "", nil
@@ -331,8 +331,8 @@ func (m *maintenance) repack(ctx context.Context, wanted map[object.ID]bool) (pa
 	return path, disk.OS.SyncDir(filepath.Dir(path))
 }
 
-// removePacks removes the packs old. It removes the multi-pack-index and the .idx files first, because readers find a pack
-// through these files. A process that has the files open can still read them.
+// removePacks removes the packs in the list old. It removes the multi-pack-index and the .idx files first, because readers find a
+// pack through these files. A process that has opened the files of a pack can still read them.
 func (m *maintenance) removePacks(old []*packTable) error {
 	dir := filepath.Join(m.sources.own.dir, "pack")
 	if err := os.Remove(filepath.Join(dir, "multi-pack-index")); err != nil && !errors.Is(err, fs.ErrNotExist) {

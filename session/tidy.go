@@ -37,14 +37,15 @@ type tidying struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup // waits for the goroutine
 
-	// mu guards the fields below.
+	// mu protects the fields below.
 	mu      sync.Mutex
 	written int  // packs that were written since the Repo was opened
 	busy    bool // whether the goroutine runs
 	closed  bool // whether stop was called
 }
 
-// wrote counts a pack that was written. After every tidyEvery-th pack it starts tidy in the background.
+// wrote counts a pack that was written. After the first pack, and then after every tidyEvery packs, it starts the method tidy in the
+// background, unless tidy is running already.
 func (t *tidying) wrote(m *maintenance) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -76,7 +77,7 @@ func (t *tidying) stop() {
 // tidy joins small packs if there are more than manyPacks. It removes no object: the new pack contains all objects of the old
 // packs before those are removed, so a concurrent reader finds every object in the new pack or in an old one.
 func (m *maintenance) tidy(ctx context.Context) error {
-	if !m.maintaining.TryLock() { // Sweep holds the lock and rewrites the packs anyway
+	if !m.maintaining.TryLock() { // the method sweep holds the lock, and rewrites packs itself
 		return nil
 	}
 	defer m.maintaining.Unlock()
@@ -84,8 +85,8 @@ func (m *maintenance) tidy(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Packs with a .keep file stay. Packs with a .promisor file stay, too: they may lack objects that they refer to, which git
-	// permits only in a pack with that file.
+	// Packs with a .keep or .promisor file are not joined. The objects in a pack with a .promisor file may refer to missing objects,
+	// which git permits only in a pack with such a file.
 	packs = slices.DeleteFunc(packs, func(t *packTable) bool { return t.kept || t.promised })
 	if len(packs) <= manyPacks {
 		return nil

@@ -93,7 +93,7 @@ func isDigits(text string) bool {
 	return true
 }
 
-// Time returns the time at which the ID was made, in milliseconds.
+// Time returns the time at which the ID was made, with a precision of one millisecond.
 func (id CheckpointID) Time() time.Time {
 	var ms uint64
 	for i := range min(10, len(id)) {

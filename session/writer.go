@@ -22,9 +22,9 @@ type Life int
 
 // Values of Life.
 const (
-	Unknown Life = iota // unknown, because the process is on another machine or in another PID namespace
+	Unknown Life = iota // not known, because the process is on another machine or in another PID namespace
 	Lives               // the process is running
-	Dead                // the process has ended, or its machine was booted after it started
+	Dead                // the process has ended, or its machine was booted after the start of the process
 )
 
 // writerFile is the name of the file in a state directory that holds the random ID of that directory. The path of a state
@@ -116,8 +116,8 @@ func pidNamespace() string {
 	return name
 }
 
-// startOf returns the start time of a running process in clock ticks since boot, which distinguishes the process from a
-// later one with the same PID. For a zombie, a process that has ended, it returns fs.ErrNotExist.
+// startOf returns the start time of a running process in clock ticks since boot, which distinguishes the process from a later
+// process with the same PID. If the process is a zombie, startOf returns fs.ErrNotExist, because a zombie has ended.
 func startOf(pid int) (uint64, error) {
 	s, err := proc.Of(pid).Stat()
 	if err == nil && s.Ended() { // the process is a zombie
