@@ -6,7 +6,7 @@ import (
 )
 
 // Adopt writes the ledger, the file that records the values of the refs on the session remote, for a Repo whose refs were fetched
-// from there. It is called before the Queue of the Repo is created, so that the Queue treats refs that the session moves after
+// from that remote. It is called before the Queue of the Repo is created, so that the Queue treats refs that the session moves after
 // the fetch as changes of this session. The map refs holds the fetched values, and the map asked holds the values of pushes that
 // the server has not answered; the keys of both maps are the names of the refs in the Repo. The parameter remote is the URL of
 // the session remote without secrets.

@@ -14,8 +14,8 @@ import (
 )
 
 // carried lists the refs of the session that the git directory had at the last pass of a RefCopier. If a ref on the list is missing
-// from the git directory, the user has removed it. If a ref of the Repo was never on the list, it was not copied from the git
-// directory, so its absence there means nothing.
+// from the git directory, the user has removed the ref. If a ref of the Repo was never on the list, it was not copied from the git
+// directory, so the user need not have removed a ref that is missing there.
 //
 // The list is stored in a file of the Repo, in the format of packed-refs.
 type carried map[string]object.ID

@@ -15,15 +15,15 @@ import (
 )
 
 const (
-	// settle is the delay between a change and the pass that copies the change. During the delay, a git command can move its
-	// other refs and remove its lock files.
+	// settle is the delay between a change and the pass that copies the change. During the delay, the git command that made the
+	// change can move further refs and remove its lock files.
 	settle = 15 * time.Millisecond
 	// lockedFor is the delay before the refs are read again while git holds the lock of a ref.
 	lockedFor = 20 * time.Millisecond
 	// unwatched is the polling interval for directories that cannot be watched.
 	unwatched = time.Second
-	// firstLook is the delay before the first extra pass that run makes after a change. The delay triples with each extra pass;
-	// when it has reached lastLook, run makes no more extra passes.
+	// firstLook is the delay before the first extra pass that RefCopier.run makes after a change. The delay triples with each
+	// extra pass; when the delay has reached lastLook, there are no more extra passes.
 	firstLook = 100 * time.Millisecond
 	lastLook  = 10 * time.Second
 	// retryMost is the maximum delay between retries.
@@ -41,7 +41,7 @@ type Provider interface {
 
 // RefCopierOptions configures a RefCopier.
 type RefCopierOptions struct {
-	// Repo opens the session's bare repository, or creates it. It is called when there is a ref to copy for the first time.
+	// Repo opens the session's bare repository, or creates it. It is called before the first ref is copied.
 	Repo func() (*session.Repo, error)
 	// Session is the name of the session.
 	Session string
@@ -60,9 +60,9 @@ type RefCopierOptions struct {
 	// the Repo.
 	Provide Provider
 	// Moved is called when a branch, tag, notes ref, stash or HEAD has moved, before the ref is copied. It is also called
-	// after the Repo was opened. It must not block. May be nil.
+	// after the Repo was opened. It must not block. Moved may be nil.
 	Moved func()
-	// Failed is called with each failure, and with nil after the next success. May be nil.
+	// Failed is called with the error of each failed pass, and with nil after the next success. Failed may be nil.
 	Failed func(error)
 	Log    *zap.Logger // may be nil
 }
@@ -70,8 +70,8 @@ type RefCopierOptions struct {
 // RefCopier copies the branches, tags and notes refs of a mount's git directory into the session's Repo whenever they
 // move, with the objects that git created for them. It works in passes: each reads the refs and copies the changed ones.
 //
-// Locks: passing is a semaphore that is held during a pass, also during disk and network I/O. It guards the fields from
-// refs to clone. mu is a leaf lock (no other lock is taken while it is held), which guards failure.
+// Locks: passing is a semaphore that is held during a pass, also during disk and network I/O. It protects the fields from
+// refs to clone. mu is a leaf lock (no other lock is taken while mu is held), which protects the field failure.
 type RefCopier struct {
 	o      RefCopierOptions
 	log    *zap.Logger
@@ -114,7 +114,7 @@ func NewRefCopier(o RefCopierOptions) *RefCopier {
 func (c *RefCopier) Flush(ctx context.Context) error {
 	next, err := c.pass(ctx)
 	if err != nil || next > 0 {
-		select { // let the goroutine run make the pass, if one is still needed
+		select { // wake the goroutine of the method run, because another pass is needed
 		case c.wake <- struct{}{}:
 		default:
 		}

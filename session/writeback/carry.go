@@ -45,7 +45,7 @@ func (c *RefCopier) carry(ctx context.Context, now refsOf) error {
 	if err != nil {
 		return err
 	}
-	// A ref whose object is missing must not block the others: the ref is skipped, and reported after the others were copied.
+	// A ref whose object is missing must not block the other refs: it is skipped, and reported after the other refs were copied.
 	moves, lost := c.there(moves, before, after)
 	if len(moves) == 0 {
 		return errors.Join(lost, after.write(c.repo, before))
@@ -125,8 +125,8 @@ func (c *RefCopier) owner(objects *[]odb.Outgoing) (session.RefChange, error) {
 	return session.RefChange{Name: session.OwnerRef, Old: was, New: blob.ID}, nil
 }
 
-// there returns the moves without those to objects that are missing on this host, which it drops. The error lists the dropped
-// moves; the caller copies the other refs despite the error.
+// there drops the moves whose new values are missing on this host, and returns the other moves. The error lists the dropped moves;
+// the caller makes the other moves despite the error.
 func (c *RefCopier) there(moves []move, before, after carried) ([]move, error) {
 	var lost []error
 	moves = slices.DeleteFunc(moves, func(m move) bool {
@@ -192,8 +192,8 @@ func (c *RefCopier) theirs(now refsOf) map[string]object.ID {
 }
 
 // moves compares the git directory with the Repo, and returns the moves and the new list of copied refs. A ref that was never
-// copied and has the same value as the mounted remote's ref of that name is not copied: git has fetched it, or the user has just
-// created it and not committed yet. The next checkpoint records such a ref.
+// copied and has the same value as the mounted remote's ref of that name is not copied: git has fetched the ref, or the user has just
+// created the ref and has not committed yet. The next checkpoint records such a ref.
 func (c *RefCopier) moves(now refsOf, before carried) ([]move, carried, error) {
 	after := carried{}
 	var moves []move
@@ -258,7 +258,8 @@ func (c *RefCopier) moves(now refsOf, before carried) ([]move, carried, error) {
 }
 
 // bare reports whether the object id, or the target of id if id is a tag, is an object of the mounted remote and not of the
-// session. It returns false if the Repo is not the session remote, because the caller has no use for the answer then.
+// session. If the Repo is not the session remote, bare returns false without a search, because only clones of the Repo would need
+// the contents of such an object.
 func (c *RefCopier) bare(id object.ID) (bool, error) {
 	for c.clone != nil {
 		if c.repo.Remotes(id) && !c.repo.Owned(id) {
@@ -335,7 +336,7 @@ func contains(repo *session.Repo, tip, wanted object.ID) (bool, error) {
 		return false, nil
 	}
 	goal, err := repo.Commit(wanted)
-	if err != nil { // tip is missing on this host, or is not a commit
+	if err != nil { // the object wanted is missing on this host, or is not a commit
 		return false, nil
 	}
 	oldest := goal.Committed.Add(-24 * time.Hour)

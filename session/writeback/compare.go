@@ -26,8 +26,8 @@ type comparison struct {
 	ledger *ledger
 	// local and theirs hold the refs of the Repo and of the session remote, both by their names on the session remote.
 	local, theirs map[string]object.ID
-	noRewrite     bool // see refusals.noRewrite
-	outrun        bool // see Queue.outrun
+	noRewrite     bool // the session remote accepts only fast-forward updates of branches
+	outrun        bool // in the last round, other sessions moved the notes refs before each push
 
 	// The fields below are results.
 	updates []update             // updates that the session remote needs
@@ -37,7 +37,7 @@ type comparison struct {
 	diverged []Diverged
 	// behind holds the refs whose remote value contains the local value, each with its remote value.
 	behind map[string]object.ID
-	// gone holds the refs that the field updates removes.
+	// gone holds the refs that are removed by the updates in the field updates.
 	gone map[string]bool
 	// lost is set if the session remote has lost a ref that this session had pushed.
 	lost    bool
@@ -56,7 +56,7 @@ func (c *comparison) run() {
 			c.compare(ref)
 		}
 	}
-	// If another machine took the session over, the lanes may belong to it.
+	// If another machine took the session over, the lanes may belong to that machine, so do not push them.
 	if c.moved[session.MetaRef(c.layout.Session)] != (object.ID{}) {
 		c.updates = slices.DeleteFunc(c.updates, func(u update) bool { return isLane(u.Name, c.layout.Session) })
 	}
@@ -72,7 +72,7 @@ func (c *comparison) run() {
 func (c *comparison) compare(ref string) {
 	l, layout, name := c.ledger, c.layout, c.layout.Session
 	mine, there, known := c.local[ref], c.theirs[ref], l.refs[ref]
-	// Another ref, by, prevents the creation of this ref. Push the value to the diverged name until the other ref is removed.
+	// If another ref prevents the creation of this ref, push the value to the diverged name until the other ref is removed.
 	if by := c.inWay(ref, mine, there); by != "" {
 		c.diverge(ref, by)
 		return
@@ -156,7 +156,7 @@ func refsIn(local map[string]object.ID, l *ledger, layout session.Layout) []stri
 			refs = append(refs, ref)
 		}
 	}
-	// Removed refs come first, because a ref that still exists may prevent the creation of another one.
+	// Removed refs come first, because a ref that still exists on the session remote may prevent the creation of another ref.
 	slices.SortFunc(refs, func(a, b string) int {
 		_, x := local[a]
 		_, y := local[b]

@@ -21,11 +21,11 @@ type Figures struct {
 	Failures int64         // pushes that failed, or in which the session remote refused an update
 	Refs     int64         // accepted updates of refs
 	Refused  int64         // refused updates of refs
-	Bytes    int64         // bytes of packs sent, including failed pushes
+	Bytes    int64         // bytes of the packs that were sent, including the packs of failed pushes
 	Took     time.Duration // total duration of all pushes
 }
 
-// counters holds the counters behind Figures; Took is in nanoseconds.
+// counters holds the counters that the method figures returns as Figures. The counter took is in nanoseconds.
 type counters struct{ pushes, failures, refs, refused, bytes, took atomic.Int64 }
 
 // connection exchanges data with the session remote and counts the exchanged data. It keeps no other state between two calls. The
@@ -48,7 +48,7 @@ func (c *connection) figures() Figures {
 	}
 }
 
-// traffic returns the traffic of earlier queues plus that of this connection.
+// traffic returns the sum of the traffic of earlier queues and the traffic of this connection.
 func (c *connection) traffic() Traffic {
 	t, far := c.before, c.remote.Stats()
 	t.Sent, t.Received = t.Sent+far.BytesOut, t.Received+far.BytesIn
@@ -58,14 +58,14 @@ func (c *connection) traffic() Traffic {
 	return t
 }
 
-// isOrigin reports whether the session remote is the mounted remote. mounted is the URL of the mounted remote in the session's
-// metadata.
+// isOrigin reports whether the session remote is the mounted remote. The parameter mounted is the URL of the mounted remote in the
+// session's metadata.
 func (c *connection) isOrigin(mounted string) bool {
 	url := c.remote.URL()
 	return mounted == url || c.origin != nil && c.origin.URL() == url
 }
 
-// open starts a push: it requests the refs of the session remote below prefixes.
+// open starts a push: it requests the refs of the session remote whose names begin with one of the prefixes.
 func (c *connection) open(ctx context.Context, prefixes []string) (*thin.Push, error) {
 	start := time.Now()
 	push, err := c.remote.OpenPush(ctx, prefixes)
@@ -107,8 +107,8 @@ func (c *connection) send(ctx context.Context, push *thin.Push, req transport.Pu
 	return results, err
 }
 
-// fetch fetches the commit id from the session remote into the Repo, with all objects that id reaches and the commit ours does
-// not reach. It does nothing if the Repo has id.
+// fetch fetches the commit id from the session remote into the Repo, with all objects that are reachable from id and not from the
+// commit ours. It does nothing if the Repo owns id already.
 func (c *connection) fetch(ctx context.Context, id, ours object.ID) error {
 	if c.repo.Owned(id) {
 		return nil

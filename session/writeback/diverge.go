@@ -35,8 +35,8 @@ func (c *comparison) compareNotes(ref string) {
 // say adds a message for the user.
 func (c *comparison) say(text string) { c.notices = append(c.notices, text) }
 
-// sign adds the update that records that this session moved a ref of the user, called ref on the session remote, to the value
-// mine. The update sets the carried ref of that ref (session.CarriedRef).
+// sign adds the update that records that this session moved a ref of the user to the value mine. The parameter ref is the name of
+// that ref on the session remote. The update sets the carried ref of that ref (session.CarriedRef).
 func (c *comparison) sign(ref string, mine object.ID) {
 	user, users := c.layout.Here(ref)
 	to := session.CarriedRef(c.layout.Session, user)

@@ -43,7 +43,8 @@ type refsOf struct {
 	head string
 	// text is the contents of the file HEAD, which may be an id.
 	text string
-	// stashes is a text of the sizes and times of refs/stash and of its reflog, which differs after each change of the stashes.
+	// stashes is a text that contains the sizes and times of refs/stash and of its reflog. The text changes whenever the stashes
+	// change.
 	stashes string
 	// dirs lists the directories to watch for changed refs.
 	dirs []string
@@ -83,7 +84,7 @@ func (g *gitRefs) read() (refsOf, error) {
 			r.remotes[name] = id
 		}
 	}
-	// A loose ref overrides the packed one of the same name.
+	// A loose ref overrides the packed ref of the same name.
 	for _, p := range g.packed {
 		put(p.Name, p.ID)
 	}
@@ -117,7 +118,7 @@ func (r refsOf) same(o refsOf) bool {
 	return r.text == o.text && r.stashes == o.stashes && maps.Equal(r.users, o.users)
 }
 
-// walk reads the loose refs in the directory below, a parameter, into the map loose; symbolic refs get the zero id. It adds the
+// walk reads the loose refs whose names begin with the parameter below into the map loose; symbolic refs get the zero id. It adds the
 // directories, locks and broken refs that it finds to r.
 func (g *gitRefs) walk(below string, loose map[string]object.ID, r *refsOf) error {
 	watched := below != "refs/remotes/"
@@ -179,7 +180,7 @@ func (g *gitRefs) readPacked() error {
 	if err != nil {
 		return err
 	}
-	// git replaces packed-refs by rename, so a change shows in its inode or times.
+	// git replaces packed-refs by rename, so after a change the file has another inode or another modification time.
 	if g.stat != nil && os.SameFile(st, g.stat) && st.ModTime().Equal(g.stat.ModTime()) && st.Size() == g.stat.Size() {
 		return nil
 	}

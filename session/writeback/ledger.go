@@ -19,9 +19,9 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// ledger is the knowledge about the session remote, above all the values of its refs. It is stored in a file in the
+// ledger records the last known state of the session remote, mainly the values of its refs. It is stored in a file in the
 // directory of the Repo. If that file is lost, the ledger is empty, and a ref that is missing in the Repo is not removed
-// from the session remote, because it is not known that this session pushed it.
+// from the session remote, because it is not known whether this session pushed the ref.
 type ledger struct {
 	// remote is the URL of the session remote without secrets. A stored ledger with another URL is ignored.
 	remote string
@@ -38,7 +38,7 @@ type ledger struct {
 	refs map[string]acquaint
 }
 
-// acquaint is the knowledge about one ref of the session remote.
+// acquaint records the last known state of one ref of the session remote.
 type acquaint struct {
 	// acked is the last known value on the session remote; zero if the ref does not exist there.
 	acked object.ID
@@ -48,8 +48,8 @@ type acquaint struct {
 	sent []object.ID
 }
 
-// mayBe reports whether the ref may have the value there on the session remote because of a push without an answer: whether such
-// a push has sent that value.
+// mayBe reports whether the ref may have the value there on the session remote, because a push without an answer has sent that
+// value.
 func (a acquaint) mayBe(there object.ID) bool { return slices.Contains(a.sent, there) }
 
 // sentMost is the maximum length of acquaint.sent.
@@ -70,8 +70,8 @@ func (a acquaint) sends(old, new object.ID) acquaint {
 
 const (
 	// ledgerFile is the name of the ledger's file in the Repo's directory. The file starts with the line ledgerHead; the method
-	// encode writes the rest. In a line of the file, the word of the constant none stands for a missing value, and that of gone
-	// for a removal.
+	// encode writes the rest. In a line of the file, the text of the constant none stands for a missing value, and the text of the
+	// constant gone for a removal.
 	ledgerFile = "artifactfs.sent"
 	ledgerHead = "artifactfs sent 1"
 	none       = "-"

@@ -187,9 +187,9 @@ func (m *notesMerger) git(ctx context.Context, dir string, args ...string) (stri
 }
 
 // mergeNote merges two versions of a note, ours and theirs, that have both changed since the version base. If all versions are
-// JSON objects, as the command artifactfs session note writes them, mergeNote merges each member separately: a member that only one
+// JSON objects, as the command "artifactfs session note" writes them, mergeNote merges each member separately: a member that only one
 // side has changed gets the value of that side, and a member that both sides have changed gets the value of ours. Any other note
-// becomes the sorted union of the lines of both versions, as by git notes merge -s cat_sort_uniq.
+// becomes the sorted union of the lines of both versions, like the result of "git notes merge -s cat_sort_uniq".
 func mergeNote(base, ours, theirs []byte) []byte {
 	var b, o, t map[string]json.RawMessage
 	if json.Unmarshal(ours, &o) != nil || json.Unmarshal(theirs, &t) != nil || o == nil || t == nil ||
