@@ -19,7 +19,8 @@ import (
 // idSet is a set of object ids.
 type idSet map[object.ID]bool
 
-// pushSet is the set of objects that a push has to send: the owned objects that tips reach and the session remote lacks.
+// pushSet is the set of objects that a push has to send: the owned objects that are reachable from the pushed commits and that the
+// session remote lacks.
 type pushSet struct {
 	repo *session.Repo
 	sent idSet // objects that the session remote has
@@ -30,8 +31,8 @@ type pushSet struct {
 	baseCommits idSet // base commits: objects of the mounted remote that the session's commits refer to
 }
 
-// newPushSet returns the owned objects that tips reach, without those in sent. It walks from tips down to objects in sent and to
-// objects that are not owned, so its cost is proportional to the size of the result.
+// newPushSet returns the owned objects that are reachable from tips and not in the set sent. The walk ends at objects in the set sent
+// and at objects that are not owned, so its cost is proportional to the size of the result.
 func newPushSet(ctx context.Context, repo *session.Repo, tips []object.ID, sent idSet) (*pushSet, error) {
 	h := &pushSet{repo: repo, sent: sent, seen: idSet{}, baseCommits: idSet{}}
 	for stack := append([]object.ID(nil), tips...); len(stack) > 0; {
@@ -202,8 +203,8 @@ func (h *pushSet) below(content []byte, before object.ID) error {
 	return nil
 }
 
-// fill adds the objects of the mounted remote that the objects in h.objects refer to and the base commits do not contain, such as
-// a file that was taken from another commit. It fetches missing objects through store.
+// fill adds the objects of the mounted remote to which the objects in h.objects refer and which are not in the trees of the base
+// commits, such as a file that was taken from another commit. It fetches missing objects through store.
 func (h *pushSet) fill(ctx context.Context, baseCommits []object.ID, store Provider) error {
 	held, named := idSet{}, idSet{}
 	for _, id := range baseCommits {
@@ -221,7 +222,7 @@ func (h *pushSet) fill(ctx context.Context, baseCommits []object.ID, store Provi
 		}
 		var entries []object.TreeEntry
 		switch t {
-		case object.Commit: // the tree may be that of another commit of the mounted remote, for example after a cherry-pick
+		case object.Commit: // the tree may belong to another commit of the mounted remote, for example after a cherry-pick
 			var info object.CommitInfo
 			if info, err = object.ParseCommit(h.repo.Format(), content); err == nil {
 				entries = []object.TreeEntry{{Mode: object.ModeDir, ID: info.Tree}}
@@ -278,8 +279,8 @@ func (h *pushSet) spread(id object.ID, into, except idSet) error {
 }
 
 // packer returns a function that writes a pack of the objects ids to w. These objects are in the Repo or in an object directory
-// that it borrows from. The function runs git pack-objects, which finds deltas and reuses the entries of existing packs; it walks
-// no history.
+// from which the Repo borrows objects. The function runs git pack-objects, which finds deltas and reuses the entries of existing
+// packs, and does not walk the history.
 func packer(repo *session.Repo, ids []object.ID) func(ctx context.Context, w io.Writer) error {
 	return func(ctx context.Context, w io.Writer) error {
 		cmd := gitcmd.Isolated(ctx, "--git-dir="+repo.Dir(), "-c", "core.commitGraph=false", "pack-objects", "-q", "--stdout")

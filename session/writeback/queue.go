@@ -43,7 +43,7 @@ type QueueOptions struct {
 	// Origin is the mounted remote, from which the queue fetches history that the session remote lacks; if Origin is nil, the
 	// queue does not push such history.
 	Origin *transport.Remote
-	// Store fetches objects of the mounted remote that a push has to contain; may be nil.
+	// Store fetches objects of the mounted remote that a push has to contain. Store may be nil.
 	Store Provider
 	// Base is the way in which the session remote gets the base commits; with ModeUnknown, the queue chooses a way at the first
 	// push.
@@ -51,17 +51,17 @@ type QueueOptions struct {
 	// BaseURL is the URL of the mounted remote, without secrets; it is empty if other machines cannot read the mounted remote.
 	BaseURL string
 	// Taken is called when another machine moved a ref that only this session writes, such as its metadata. The changes
-	// that Taken makes to the Repo are pushed at once. The Queue's goroutine calls it, so it must not wait for the Queue.
-	// May be nil.
+	// that Taken makes to the Repo are pushed at once. The Queue's goroutine calls Taken, so Taken must not wait for the Queue.
+	// Taken may be nil.
 	Taken func(Taken)
 	// Notes changes a notes ref in the mount's git directory from the commit old to the commit merged, unless the user has moved
-	// the ref away from old. When Notes is called, the session remote and the Repo have the commit merged. May be nil.
+	// the ref away from old. When Notes is called, the session remote and the Repo have the commit merged. Notes may be nil.
 	Notes func(ctx context.Context, ref string, old, merged object.ID) error
 	Log   *zap.Logger // may be nil
 }
 
-// Queue pushes the refs of a Repo to the session remote whenever they move. Its goroutine works in rounds: each compares
-// the refs of both repositories and pushes the differences. Each part of a Queue is a separate type, which guards its own fields.
+// Queue pushes the refs of a Repo to the session remote whenever they move. Its goroutine works in rounds: each round compares
+// the refs of both repositories and pushes the differences. Each part of a Queue is a separate type with its own lock.
 //
 // Locks: remoteToken is a semaphore, held by the goroutine that exchanges data with the session remote. The locks of the parts are
 // leaf locks (no other lock is taken while one of them is held).
@@ -84,7 +84,7 @@ type Queue struct {
 	seeder seeder      // pushes base commits
 	merger notesMerger // merges notes of several sessions
 
-	// remoteToken guards the fields below.
+	// remoteToken protects the fields below.
 
 	// sent holds the objects that the session remote is known to have; nil if the set is not computed yet.
 	sent idSet
@@ -221,9 +221,9 @@ func (q *Queue) tellTaken() bool {
 	return len(news) > 0
 }
 
-// rest blocks until the next round has to start, and returns true then. It returns false if ctx is done first. The parameter
+// rest blocks until the next round has to start, and then returns true. It returns false if ctx is done first. The parameter
 // failures is the number of consecutive failed rounds, on which the delay of the retry depends. After a success, the parameter
-// wait is the delay until the next round; with 0, the next round starts when the Repo changes.
+// wait is the delay until the next round; if wait is 0, the next round starts when the Repo changes.
 func (q *Queue) rest(ctx context.Context, failures int, wait time.Duration) bool {
 	var retry, forget <-chan time.Time
 	// Wake up for the first refused update that may be sent again.
@@ -296,7 +296,7 @@ func (q *Queue) Sync(ctx context.Context, progress func(Status)) error {
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		// The call of changed precedes the reading of the answer, so that no change is missed.
+		// Get the channel changed before the answer is read, so that no change is missed.
 		changed, closed := q.report.changed()
 		answered, outcome := q.calls.answeredTo(mine)
 		switch {
@@ -360,6 +360,6 @@ func (q *Queue) Has(p session.Checkpoint) bool {
 	}
 	newest, err := q.o.Repo.CheckpointAt(id)
 	// The checkpoints of a segment form one chain in the order of their IDs. So the session remote has p if the ID of the last pushed
-	// checkpoint is not smaller than that of p.
+	// checkpoint is not smaller than the ID of p.
 	return err == nil && newest.ID >= p.ID
 }

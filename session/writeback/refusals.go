@@ -13,7 +13,7 @@ import (
 )
 
 // refusals records which updates the session remote does not accept. A refused update is sent again after a delay, which doubles
-// with each refusal of the same value. Queue.remoteToken guards all fields.
+// with each refusal of the same value. Queue.remoteToken protects all fields.
 type refusals struct {
 	// refs holds the last refusal of each refused ref, by the ref's name on the session remote.
 	refs map[string]refusal

@@ -25,13 +25,13 @@ type report struct {
 	// failures.
 	failure  error
 	since    time.Time
-	diverged []Diverged // see Status.Diverged
+	diverged []Diverged // refs whose values were pushed under other names
 	// behind holds the refs whose value on the session remote contains the Repo's value, each with the value on the session
 	// remote.
 	behind map[string]object.ID
-	// declined holds the refused refs, those of the user first.
+	// declined holds the refused refs: first the user's branches, tags and notes, then the other refs.
 	declined []refusedRef
-	notices  []string // see Status.Notices
+	notices  []string // messages for the user, oldest first
 	// next is closed and replaced whenever the report, the ledger or a call of Sync changes.
 	next   chan struct{}
 	closed bool // whether the queue was closed

@@ -21,7 +21,7 @@ const (
 	// roundTries is the maximum number of pushes in a round. Before each push the refs are read and compared again.
 	roundTries = 10
 	// movedTries is the number of times that a round sends an update again after the session remote has refused it because the
-	// ref is locked or has just changed. If that does not help, the update is left for a later round.
+	// ref is locked or has just changed. If the update is refused each time, it is left for a later round.
 	movedTries = 2
 	// refusedWait is the delay before a refused update is sent again. The delay doubles with each refusal.
 	refusedWait = 10 * time.Second
@@ -31,7 +31,7 @@ const (
 	namesMost = 500
 )
 
-// round compares the refs of the Repo with those of the session remote and pushes until they agree. The result need holds the
+// round compares the refs of the Repo with those of the session remote and pushes until the refs agree. The result need holds the
 // commits of the mounted remote that the session remote lacks and that have to be pushed first. The result busy reports that
 // notes were left for another round, because another session moved the notes ref before each push. If verify is set, round
 // contacts the session remote even if no ref is pending, and sends refused updates again. round takes Queue.remoteToken.
@@ -77,7 +77,7 @@ var errNoMeta = errors.New("session's refs are missing on this host")
 // pushAttempt is the state of one round.
 type pushAttempt struct {
 	q      *Queue
-	verify bool // contact the session remote even if no ref is pending; see Queue.round
+	verify bool // contact the session remote even if no ref is pending
 	// need holds the commits of the mounted remote that the session remote lacks.
 	need []object.ID
 	// apart is set after an atomic push was refused. The updates are then sent in a push that is not atomic, so that the session remote
@@ -95,8 +95,8 @@ type pushAttempt struct {
 	busy bool
 }
 
-// try reads and compares the refs, and makes at most one push of the refs that differ. again reports whether another push is needed.
-// The caller holds Queue.remoteToken.
+// try reads and compares the refs, and makes at most one push of the refs that differ. The result again reports whether another push
+// is needed. The caller holds Queue.remoteToken.
 func (t *pushAttempt) try(ctx context.Context) (again bool, err error) {
 	q := t.q
 	ledger := q.record.now().clone()
@@ -178,8 +178,8 @@ func (t *pushAttempt) left(u update) bool {
 }
 
 // load returns the objects that have to be sent with updates, and the updates that can be sent. If the session remote
-// lacks base commits, load sets t.need to these and leaves out the updates that depend on them. theirs holds the refs of
-// the session remote.
+// lacks base commits, load sets t.need to these commits and leaves out the updates that depend on them. The map theirs holds the
+// refs of the session remote.
 func (t *pushAttempt) load(ctx context.Context, push *thin.Push, updates []update, l *ledger,
 	theirs map[string]object.ID) (*pushSet, []update, error) {
 	q := t.q
@@ -234,8 +234,8 @@ func tipsOf(updates []update) []object.ID {
 }
 
 // send pushes updates with the objects of load. It writes the new values to the ledger before the push, so that after a
-// crash the next queue recognizes these values on the session remote as pushed by this session. again reports whether
-// there is more to push.
+// crash the next queue recognizes these values on the session remote as pushed by this session. The result again reports
+// whether there is more to push.
 func (t *pushAttempt) send(ctx context.Context, push *thin.Push, updates []update, l *ledger, load *pushSet,
 	local map[string]object.ID) (again bool, err error) {
 	q := t.q
@@ -349,8 +349,8 @@ func (t *pushAttempt) rejected(u update, r *transport.Rejected, l *ledger) error
 
 // lacking prepares the next push after the session remote has refused an update because it lacks objects. With each call in a
 // round, the next push contains more: after the first call, all objects that the refs of the session remote do not reach; after
-// the second, also the base commits; after the third, every object of the mounted remote that a pushed object refers to. If that
-// did not help either, lacking returns r, and the round has to end.
+// the second, also the base commits; after the third, every object of the mounted remote that a pushed object refers to. If none
+// of these pushes succeeds, the next call returns r, and the round has to end.
 func (t *pushAttempt) lacking(r *transport.Rejected) error {
 	t.missing++
 	switch {
@@ -364,8 +364,8 @@ func (t *pushAttempt) lacking(r *transport.Rejected) error {
 	return nil
 }
 
-// keep makes l the queue's ledger and writes it to the ledger's file. The map local holds the refs of the Repo; if all of them
-// are pushed, keep records the time.
+// keep makes l the queue's ledger and writes it to the ledger's file. The map local holds the refs of the Repo; if all of these
+// refs are pushed, keep also records the time.
 func (q *Queue) keep(l *ledger, local map[string]object.ID) {
 	if l.pending(local, q.record.layout(l)) == 0 {
 		l.synced = time.Now()

@@ -39,8 +39,8 @@ type seeder struct {
 	last baseAttempt
 }
 
-// seeding counts the bytes of a push of base commits: first those fetched from the mounted remote, then those sent to
-// the session remote. size is 0 while it is not known.
+// seeding counts the bytes of a push of base commits: first the bytes that are fetched from the mounted remote, then the
+// bytes that are sent to the session remote. The field size is 0 while the total size is not known.
 type seeding struct{ done, size atomic.Int64 }
 
 // Delays between attempts to push base commits. For each attempt, the mounted remote has to make a pack of its whole history, so
@@ -61,10 +61,10 @@ type baseAttempt struct {
 	failures int       // number of failures in a row
 }
 
-// push pushes the base commits need. The session remote is known to have the commits in the parameter have, whose history is not
-// sent. If the delay after the last failure is not over, push does nothing and returns the rest of the delay and that failure. If
-// asked is set, because a caller waits in Sync, push tries again unless the last failure is less than baseAgain ago. The caller
-// must not hold Queue.remoteToken.
+// push pushes the base commits in the slice need. The session remote is known to have the commits in the slice have, whose history
+// is not sent. If the delay after the last failure is not over, push does nothing and returns the rest of the delay and that
+// failure. The parameter asked is set while a caller waits in Sync; then push makes an attempt during the delay, too, unless less
+// time than baseAgain has passed since the last failure. The caller must not hold Queue.remoteToken.
 func (s *seeder) push(ctx context.Context, need, have []object.ID, asked bool) (time.Duration, error) {
 	s.mu.Lock()
 	last := s.last
@@ -120,10 +120,10 @@ func (g baseAttempt) next() time.Time {
 var errNoBase = errors.New("history of the session's base commit is missing on the session remote")
 
 // lacks returns the commits of baseCommits that the session remote does not have. The map theirs holds the refs of the session
-// remote. For commits that the ledger l does not list, lacks asks the session remote; if the server does not support the
-// question, lacks assumes that the session remote has the commits. If complained is set, the session remote has reported missing
-// objects: lacks then also asks for the commits that l lists, and if the server does not support the question, it assumes that
-// the session remote lacks the commits. lacks updates l.baseCommits and l.mode.
+// remote. For commits that the ledger l does not list, lacks asks the session remote (see connection.probe); if the server does not
+// support such requests, lacks assumes that the session remote has the commits. The parameter complained is set if the session
+// remote has reported missing objects. In this case, lacks also asks for the commits that l lists, and if the server does not
+// support such requests, it assumes that the session remote lacks the commits. lacks updates l.baseCommits and l.mode.
 func (s *seeder) lacks(
 	ctx context.Context, baseCommits idSet, l *ledger, theirs map[string]object.ID, complained bool,
 ) ([]object.ID, error) {
@@ -147,7 +147,7 @@ func (s *seeder) lacks(
 	}
 	slices.SortFunc(open, object.ID.Compare)
 	var lacks []object.ID
-	// If the session remote is the mounted remote, it has all base commits, so do not ask.
+	// If the session remote is the mounted remote, it has all base commits, so no request is needed.
 	if len(open) > 0 && (s.conn.origin == nil || s.conn.origin.URL() != s.conn.remote.URL()) {
 		has, not, known, err := s.conn.probe(ctx, open)
 		switch {
@@ -203,8 +203,8 @@ func (s *seeder) seed(ctx context.Context, need, have []object.ID) error {
 	return nil
 }
 
-// spool returns the path of a file with a pack of all objects that the commits need reach and the commits in the parameter have
-// do not reach. It fetches the pack from the mounted remote, unless an earlier attempt has left the file.
+// spool returns the path of a file with a pack of all objects that are reachable from the commits in the slice need and not from the
+// commits in the slice have. It fetches the pack from the mounted remote, unless an earlier attempt has left the file.
 func (s *seeder) spool(ctx context.Context, need, have []object.ID, active *seeding) (string, error) {
 	name := need[0].String()
 	path := filepath.Join(s.dir, "ground-"+name+fmt.Sprintf("-%d", len(need))+".pack")

@@ -18,13 +18,13 @@ import (
 
 // Traffic counts the bytes that all mounts of a session on this host have moved over the network for its session remote.
 type Traffic struct {
-	Sent, Received int64 // to and from the session remote
-	Seeded         int64 // received from the mounted remote for a session remote that lacks its history
+	Sent, Received int64 // bytes sent to the session remote, and bytes received from it
+	Seeded         int64 // bytes received from the mounted remote, for a session remote that lacks the history
 }
 
 // choose decides in the first round whether the session remote uses ModeThin, and records the decision in l. It chooses ModeThin if
 // the session remote is empty and other machines can read the mounted remote at BaseURL, or if the options require ModeThin.
-// Otherwise lacks chooses between ModeShared and ModeSeed during the first push.
+// Otherwise the method seeder.lacks chooses between ModeShared and ModeSeed during the first push.
 func (q *Queue) choose(ctx context.Context, push *thin.Push, l *ledger) error {
 	if push.Thin() {
 		l.mode = ModeThin
@@ -53,7 +53,7 @@ func (q *Queue) contained(ctx context.Context, push *thin.Push, updates []update
 	repo := q.o.Repo
 	var tips []object.ID
 	for _, u := range updates {
-		// Ordinary refs are read without the container, so their objects are sent beside it.
+		// Ordinary refs are read without the container, so their objects are sent as ordinary objects.
 		if push.Direct(u.Name) && !u.New.IsZero() {
 			tips = append(tips, u.New)
 		}
@@ -82,7 +82,8 @@ func (q *Queue) contained(ctx context.Context, push *thin.Push, updates []update
 	load.Write = func(ctx context.Context, dir string, ids []object.ID) error { return writePacks(ctx, repo, dir, ids) }
 	load.All = func(ctx context.Context, refs map[string]object.ID) ([]object.ID, bool, error) {
 		for _, id := range refs {
-			// Another machine has written this ref, and its objects are not on this host, so the container cannot be rewritten.
+			// If another machine has written this ref, its objects may be missing on this host. The container cannot be rewritten without
+			// these objects.
 			if !repo.Owned(id) && !repo.Remotes(id) {
 				return nil, false, nil
 			}

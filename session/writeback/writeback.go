@@ -6,10 +6,10 @@
 //   - No commit that the session remote has acknowledged is lost. A ref of the session remote that only this session writes
 //     (session.Layout.Exclusive) is moved by compare-and-swap from the value that this session pushed last; any other ref is
 //     moved only if its old value is an ancestor of the new one. Old tips of rewritten and removed branches are kept.
-//   - Notes refs are shared by all sessions and merged. Two versions of a note are merged by the union of their lines, as
-//     git notes merge -s cat_sort_uniq does.
+//   - Notes refs are shared by all sessions and merged. Two versions of a note are merged member by member if they are JSON
+//     objects; otherwise the result is the union of their lines, as with "git notes merge -s cat_sort_uniq".
 //   - Pushes are sent one at a time and in order. Each push contains the newest values of the refs and all commits between
-//     these values and those pushed before.
+//     these values and the values that were pushed before.
 //   - No clean shutdown is needed. The refs to push are the difference between the Repo's refs and the ledger, a file that
 //     records which values the session remote has acknowledged and which updates were sent without an answer.
 //   - A push reads only owned objects, those that were created in the session, so nothing is fetched from the mounted remote.
@@ -59,7 +59,7 @@ var (
 type Status struct {
 	// Mode is the way in which the session remote gets the base commits.
 	Mode Mode
-	// Pending is the number of refs that are not pushed yet: their values in the Repo and on the session remote differ.
+	// Pending is the number of refs that are not pushed yet, because their values in the Repo and on the session remote differ.
 	Pending int
 	// LastSync is the last time at which no ref was pending; zero if there was no such time.
 	LastSync time.Time
@@ -86,8 +86,8 @@ type Status struct {
 
 	// Seeding reports that a push of the base commits is in progress.
 	Seeding bool
-	// Seeded is the number of bytes that the push of the base commits has transferred; SeedSize is the number that it will
-	// transfer in all, 0 if that is not known yet.
+	// Seeded is the number of bytes that the push of the base commits has transferred. SeedSize is the total number of bytes that
+	// this push will transfer; 0 if the number is not known yet.
 	Seeded, SeedSize int64
 }
 
@@ -96,8 +96,8 @@ type Status struct {
 type Diverged struct {
 	// Ref is the name of the ref in the mount.
 	Ref string
-	// There is the usual name of the ref on the session remote. Either that name has commits that Ref does not contain, or a ref
-	// of that name cannot be created there.
+	// There is the usual name of the ref on the session remote. Either the ref of that name has commits that Ref does not contain,
+	// or a ref of that name cannot be created.
 	There string
 	// Ours is the name on the session remote to which the value of Ref was pushed instead.
 	Ours string
