@@ -1,9 +1,9 @@
 // Package thin stores a session on a session remote that lacks the history of the mounted repository, without pushing that
 // history.
 //
-// A git server accepts a push only if all objects that the new refs reach exist on the server. In thin mode, the objects that
-// were created in the session are therefore stored as packs inside of blobs. The commit whose tree holds these blobs is called a
-// container. Everything that a container reaches exists on the session remote. Its ref and its files are
+// A git server accepts a push only if all objects that are reachable from the new refs exist on the server. In thin mode, the objects
+// that were created in the session are therefore stored as packs inside of blobs. The commit whose tree holds these blobs is called
+// a container. All objects that are reachable from a container exist on the session remote. The container has this ref and these files:
 //
 // refs/afs/thin/SESSION
 //
@@ -11,12 +11,12 @@
 //	pack/000001.pack   packs of owned objects
 //
 // A push creates a new container whose parent is the previous one, and updates the ref by compare-and-swap. The description of a
-// session and its claim (session.MetaRef) need no object of the mounted repository, so they stay ordinary refs.
+// session and its claim (session.MetaRef) need no object of the mounted repository, so they are stored under an ordinary ref.
 //
 // Remote represents a session remote with the refs of one session. It hides the difference between ordinary refs and the refs in
 // a container from its callers.
 //
-// Small packs are joined from time to time, so that a container has fewer than joinAt packs plus one for each fullPack bytes.
+// Small packs are joined from time to time, so that a container has fewer than joinAt packs plus one pack for each fullPack bytes.
 // The number of times that a byte is sent again grows with the logarithm of the session's size.
 //
 // Data from a session remote is not trusted: sizes are limited, names are checked, and objects are hashed.
@@ -43,10 +43,10 @@ const (
 	packDir      = "pack"
 
 	maxManifest = 64 << 20 // maximum size of a manifest in bytes
-	maxRefs     = 1 << 20
-	maxPacks    = 1 << 16
-	maxCommits  = 1 << 16
-	maxPack     = 8 << 30 // maximum size of a pack in bytes; a pack exceeds PackSize only for one large object
+	maxRefs     = 1 << 20  // maximum number of refs in a manifest
+	maxPacks    = 1 << 16  // maximum number of packs in a manifest
+	maxCommits  = 1 << 16  // maximum number of base commits in a manifest
+	maxPack     = 8 << 30  // maximum size of a pack in bytes; a pack with one large object may exceed PackSize
 )
 
 // Prefix is the common prefix of the refs of all containers.
@@ -79,9 +79,9 @@ type manifest struct {
 	Session string
 	Format  object.Format
 	Base    Base
-	Next    int         // number that the next new pack gets
-	Packs   []packEntry // sorted by name, which is also the order of age
-	Refs    map[string]object.ID
+	Next    int                  // number that the next new pack gets
+	Packs   []packEntry          // packs sorted by name; the oldest pack comes first, because the names are ascending numbers
+	Refs    map[string]object.ID // values of the refs in the container, by name
 }
 
 // manifestJSON is the stored form of manifest.
@@ -250,7 +250,7 @@ func direct(ref, name string) bool {
 // TrashPrefix is the prefix of the refs of deleted sessions.
 const TrashPrefix = session.Prefix + "trash/"
 
-// clone returns a copy that shares no slice or map with m.
+// clone returns a copy of the manifest that shares no slice or map with m.
 func (m manifest) clone() manifest {
 	c := m
 	c.Base.Commits, c.Packs = slices.Clone(m.Base.Commits), slices.Clone(m.Packs)

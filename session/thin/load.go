@@ -28,8 +28,8 @@ type unpacked struct {
 // close closes the repository and removes it.
 func (u *unpacked) close() error { return errors.Join(u.repo.Close(), os.RemoveAll(u.dir)) }
 
-// load sets r.tip and r.manifest to those of the container tip. It takes them from memory, from the state file, or from the
-// session remote. The caller holds loading.
+// load sets r.tip to the parameter tip, the commit of a container, and r.manifest to the manifest of this container. It reads the
+// manifest from memory, from the state file, or from the session remote. The caller holds r.loading.
 func (r *Remote) load(ctx context.Context, tip object.ID) error {
 	r.mu.Lock()
 	known := r.tip == tip
@@ -141,8 +141,8 @@ func (r *Remote) fetchContainer(ctx context.Context, tip object.ID) (u *unpacked
 	return u, m, nil
 }
 
-// fetchInto fetches the container with the commit tip into the store, without the container's ancestors if the session remote
-// supports that.
+// fetchInto fetches the container with the commit tip into the object store in the parameter into. If the session remote supports
+// shallow fetches, the container's ancestors are not fetched.
 func (r *Remote) fetchInto(ctx context.Context, into *odb.Store, tip object.ID) error {
 	caps, err := r.Capabilities(ctx)
 	if err != nil {
@@ -257,7 +257,7 @@ func (u *unpacked) take(ctx context.Context, from *odb.Store, p packEntry) error
 	return err
 }
 
-// stream returns a pack with all objects of the container. Stock git makes the pack, because git reuses existing deltas.
+// stream returns a pack with all objects of the container. It runs git pack-objects, because git reuses existing deltas.
 func (u *unpacked) stream(ctx context.Context) (io.ReadCloser, error) {
 	var ids bytes.Buffer
 	for _, name := range slices.Sorted(maps.Keys(u.ids)) {

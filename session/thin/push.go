@@ -32,21 +32,21 @@ type Push struct {
 	transport.Receiver
 	remote *Remote
 	push   *transport.Push
-	// thin is set if the push goes to a container. tip is the commit of the container that the push replaces; zero if there is no
-	// container yet.
+	// thin is set if the push goes to a container. The field tip is the commit of the container that the push replaces; it is zero
+	// if there is no container yet.
 	thin bool
 	tip  object.ID
 }
 
 // Load describes the objects that a push to a container sends.
 type Load struct {
-	Direct    []odb.Outgoing // objects that the updated ordinary refs reach
-	Contained []object.ID    // ids of objects that the refs in the container reach and that the container lacks
+	Direct    []odb.Outgoing // objects that are reachable from the updated ordinary refs
+	Contained []object.ID    // ids of objects that are reachable from the refs in the container and that the container lacks
 	Base      Base           // base of these objects, which is added to the recorded base
-	// All returns the ids of all objects that refs reach. It is called if the container is to be rewritten with only these
-	// objects. The result ok is false if this host does not know all of the objects.
+	// All returns the ids of all objects that are reachable from refs. It is called if the container is to be rewritten, so that
+	// it contains no other objects. The result ok is false if this host does not know all of the objects.
 	All func(ctx context.Context, refs map[string]object.ID) (ids []object.ID, ok bool, err error)
-	// Write writes the objects ids as packs into the directory dir, none of them much larger than PackSize. It leaves out objects
+	// Write writes packs of the objects ids into the directory dir. No pack is much larger than PackSize. Write leaves out objects
 	// that no longer exist on this host.
 	Write func(ctx context.Context, dir string, ids []object.ID) error
 }
@@ -111,7 +111,7 @@ func (p *Push) Direct(ref string) bool { return direct(ref, p.remote.session) }
 func (p *Push) Close() { p.push.Close() }
 
 // Send updates refs by compare-and-swap, like transport.Push.Send, and returns the result of each update. A push to a container
-// sends the objects of load instead of req.Pack.
+// sends the objects in the parameter load instead of req.Pack.
 func (p *Push) Send(ctx context.Context, req transport.PushRequest, load Load) ([]error, error) {
 	if !p.thin {
 		return p.push.Send(ctx, req)
@@ -221,11 +221,11 @@ type nextContainer struct {
 	ids      map[string][]object.ID // ids of the objects in each new pack, by the pack's name
 	dir      string                 // directory of the pack files
 	alone    bool                   // whether the container's commit has no parent
-	// anew is set if the container was rewritten, so that it contains only objects that its refs reach.
+	// anew is set if the container was rewritten, so that it contains only objects that are reachable from its refs.
 	anew bool
 }
 
-// next builds the container that replaces the container with the commit p.tip. The caller holds loading, and removes n.dir after
+// next builds the container that replaces the container with the commit p.tip. The caller holds r.loading, and removes n.dir after
 // the push.
 func (r *Remote) next(ctx context.Context, p *Push, m manifest, load Load, keepOld bool) (n *nextContainer, err error) {
 	place, err := r.place()

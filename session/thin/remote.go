@@ -26,23 +26,23 @@ import (
 // held.
 type Remote struct {
 	*transport.Remote
-	session string // name of the session; if "", all calls are passed on
+	session string // name of the session; "": all calls are passed to the transport.Remote
 	log     *zap.Logger
 
 	loading sync.Mutex
 
 	mu            sync.Mutex
-	dir           string    // directory of the state and of extracted containers; if "", a temporary one is created when needed
+	dir           string    // directory of the state and of extracted containers; "": a temporary directory is created when it is needed
 	own           bool      // whether dir is temporary, so that Close removes it
 	usesContainer bool      // whether the session uses a container, even if none was pushed yet
-	tip           object.ID // commit of the container; zero if none is known
+	tip           object.ID // commit of the container; zero if no container is known
 	manifest      manifest  // manifest of the container at tip
 	unpacked      *unpacked
 	metas         map[object.ID]bool // objects that the listed ordinary refs name
 	keepOld       bool               // whether the session remote accepts a new container only with the previous one as its parent
 }
 
-// New returns a Remote for the refs of session name. If name is empty, the Remote passes all calls to remote.
+// New returns a Remote for the refs of the session called name. If name is empty, the Remote passes all calls to remote.
 func New(remote *transport.Remote, name string, log *zap.Logger) *Remote {
 	if log == nil {
 		log = zap.NewNop()
@@ -142,8 +142,8 @@ func (r *Remote) List(ctx context.Context, prefixes []string) (*Listing, error) 
 	return &Listing{r, caps.Format, refs.List, prefixes}, err
 }
 
-// Has returns the id of the ordinary ref whose name is given. The result more reports whether the session remote has a container,
-// lanes or pins of the session.
+// Has returns the value of the ordinary ref whose name is the parameter, or the zero id if the listing does not contain the ref. The
+// result more reports whether the listing contains a container, lanes or pins of the session.
 func (l *Listing) Has(ordinary string) (id object.ID, more bool) {
 	for _, ref := range l.list {
 		switch {

@@ -12,13 +12,13 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// state is the knowledge of this host about the container on the session remote. It is only a cache, because all of it can be
+// state records the container that the session remote was last known to have. It is only a cache, because the container can be
 // fetched from the session remote again.
 type state struct {
 	// Tip is the commit of the newest container that the session remote is known to have.
 	Tip          object.ID
 	Manifest     manifest
-	Next         object.ID // commit of a container that was sent without an answer from the server
+	Next         object.ID // commit of a container that was sent without an answer from the server; zero if there is none
 	NextManifest manifest
 }
 
@@ -28,8 +28,8 @@ const (
 	rewriteName = "rewrite" // this file exists as long as the container has to be rewritten
 )
 
-// stateJSON is the stored form of state. The member Remote is the URL of the session remote: the state is ignored if the Remote
-// has another URL.
+// stateJSON is the stored form of state. The member Remote is the URL of the session remote; the state is ignored if the session
+// remote now has another URL.
 type stateJSON struct {
 	Remote   string          `json:"remote"`
 	Tip      string          `json:"tip"`
@@ -107,8 +107,8 @@ func (r *Remote) readState() (st state, ok bool) {
 	return st, true
 }
 
-// writeIDs records the ids of the objects in new packs, which join needs later. It removes the records of packs that the
-// container no longer contains.
+// writeIDs records the ids of the objects in new packs, which the method Remote.join needs to join these packs later. It removes the
+// records of packs that the container no longer contains.
 func (r *Remote) writeIDs(m manifest, ids map[string][]object.ID) error {
 	dir, err := r.place()
 	if err != nil {
@@ -127,7 +127,7 @@ func (r *Remote) writeIDs(m manifest, ids map[string][]object.ID) error {
 	if err != nil {
 		return err
 	}
-	// there is the set of the names of the files that stay.
+	// The map there holds the names of the files to keep.
 	there := map[string]bool{}
 	for _, p := range m.Packs {
 		there[p.Name+".ids"] = true
@@ -164,7 +164,7 @@ func (r *Remote) readIDs(name string) ([]object.ID, bool) {
 }
 
 // Rewrite requests that the next push of the Remote with the directory dir rewrites the container, so that the container contains
-// only objects that its refs reach. The function neverMind withdraws the request.
+// only objects that are reachable from its refs. The function neverMind withdraws the request.
 func Rewrite(dir string) (neverMind func(), err error) {
 	// Store the request as a file, so that it outlives this process.
 	name := join(dir, rewriteName)
