@@ -26,7 +26,7 @@ const undoPatience = 10 * time.Second
 // the last case the server has undone the request, unless it did not react within undoPatience.
 type Client struct {
 	socket string
-	root   string // root of the mount, if this process is a guest in it (see Guests); otherwise ""
+	root   string // root of the mount, if this process is a guest: a program inside of the mount; "": no guest
 }
 
 // Dial checks that a server answers at the socket. It returns ErrNoServer if no server answers.

@@ -25,7 +25,7 @@ type ErrorCode string
 const (
 	CodeFailed      ErrorCode = "failed"       // none of the other codes applies
 	CodeUsage       ErrorCode = "usage"        // the arguments or the request are invalid
-	CodeAuth        ErrorCode = "auth"         // the remote requires credentials, or refuses those that were sent
+	CodeAuth        ErrorCode = "auth"         // the remote requires credentials, or refuses the credentials that were sent
 	CodeRefused     ErrorCode = "refused"      // the remote denies this user access, or rejects a push
 	CodeNotFound    ErrorCode = "not-found"    // there is no such repository, ref, commit, session, checkpoint or pin
 	CodeNotMounted  ErrorCode = "not-mounted"  // nothing is mounted at the directory, or the session is not mounted

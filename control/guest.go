@@ -156,7 +156,7 @@ func leads(args any) bool {
 	return false
 }
 
-// leave removes information about the host from a result. called is the name by which the guest calls the mount.
+// leave removes information about the host from a result. The parameter called is the name by which the guest calls the mount.
 func (g *guests) leave(called string, result any) any {
 	switch r := result.(type) {
 	case Status:
@@ -221,7 +221,7 @@ func notPath(remote string) string {
 	return remote
 }
 
-// failed returns the error that is sent to a guest. called is the name by which the guest calls the mount.
+// failed returns the error that is sent to a guest. The parameter called is the name by which the guest calls the mount.
 func (g *guests) failed(called string, err error) *Error {
 	// Errors contain the mount's directory on the host, which is replaced by the guest's name of the mount.
 	e := *AsError(err)

@@ -221,7 +221,7 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) (end bool) {
 	if r.version != 0 {
 		out.version = r.version
 	}
-	// An invalid request counts as in progress, too. Otherwise CloseIdle could close the server before the error is sent.
+	// An invalid request also counts as in progress, so that CloseIdle does not close the server before the error is sent.
 	if !s.beginRequest(ctx, conn, o) {
 		return false
 	}

@@ -110,7 +110,7 @@ const (
 	// remote is a network URL, and BaseSeed otherwise.
 	BaseAuto   BaseMode = "auto"
 	BaseThin   BaseMode = "thin"   // the history is not pushed: the session refers to it by URL and commit
-	BaseShared BaseMode = "shared" // the session remote must contain the history, otherwise pushing fails
+	BaseShared BaseMode = "shared" // the session remote must contain the history; if it does not, pushing fails
 	BaseSeed   BaseMode = "seed"   // the history is pushed to the session remote if the session remote lacks it
 )
 

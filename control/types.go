@@ -24,8 +24,8 @@ const (
 type Prefetch string
 
 const (
-	PrefetchAuto Prefetch = "auto" // contents are fetched up to the byte budget, those that are most likely to be read first
-	PrefetchAll  Prefetch = "all"  // all contents are fetched, those that are most likely to be read first
+	PrefetchAuto Prefetch = "auto" // contents are fetched up to the byte budget; contents that are likely to be read come first
+	PrefetchAll  Prefetch = "all"  // all contents are fetched; contents that are likely to be read come first
 	PrefetchNone Prefetch = "none" // contents are only fetched when they are read
 )
 
@@ -58,8 +58,8 @@ type MountRequest struct {
 	Follow         bool          `json:"follow,omitempty"`
 	FollowInterval time.Duration `json:"follow_interval_ns,omitempty"` // time between two requests for the branch; 0: the daemon's default
 
-	// Session is the name of the session that the mount resumes or starts. If it is "", the name is derived from remote and
-	// directory; a read-only mount then has no session.
+	// Session is the name of the session that the mount resumes or starts. If it is "", a writable mount gets a name that is derived
+	// from remote and directory, and a read-only mount has no session.
 	Session  string `json:"session"`
 	ReadOnly bool   `json:"read_only"` // nothing can be changed in the mount
 
@@ -106,7 +106,7 @@ type MountRequest struct {
 type MountFetch struct {
 	// History is "background" (fetched after the mount), "full" (fetched before the reply) or "none"; "": "background".
 	History History `json:"history"`
-	// Prefetch selects contents to fetch ahead: "auto" (those that are probably read first), "all" or "none"; "": "auto".
+	// Prefetch selects contents to fetch ahead: "auto" (contents that are likely to be read), "all" or "none"; "": "auto".
 	Prefetch       Prefetch `json:"prefetch"`
 	PrefetchBudget int64    `json:"prefetch_budget"` // maximum number of bytes that are fetched with Prefetch "auto"; 0: the daemon's default
 	// Wait is the state that is reached before the reply: "tree" (the root directory is readable), "git" (in addition, the git
@@ -308,7 +308,7 @@ type MountStatus struct {
 
 // TreeStatus describes the base tree.
 type TreeStatus struct {
-	Files    int64 `json:"files"`    // number of files and links; while Complete is false, only those that are known so far are counted
+	Files    int64 `json:"files"`    // number of files and links; while Complete is false, the number that is known so far
 	Complete bool  `json:"complete"` // every directory is on this host
 }
 
