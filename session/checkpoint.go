@@ -92,7 +92,7 @@ type IndexEntry struct {
 	Path         string      // path relative to the root of the working tree
 	Mode         object.Mode // type and permissions
 	ID           object.ID   // blob or gitlink; zero if IntentToAdd
-	Stage        uint8       // 1 to 3 in a conflict, otherwise 0
+	Stage        uint8       // 1 to 3 for an entry of a conflict, 0 for other entries
 	AssumeValid  bool        // flag of git update-index --assume-unchanged
 	SkipWorktree bool        // flag of git update-index --skip-worktree
 	IntentToAdd  bool        // flag of git add --intent-to-add

@@ -10,8 +10,9 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Lanes reads the checkpoints of one session: those in its lanes (the chains of checkpoints of one writer each), and the pinned
-// ones. Lanes keeps no state between calls: each method reads refs and commits, so all methods are safe for concurrent use.
+// Lanes reads the checkpoints of one session: the checkpoints in its lanes (a lane is the chain of checkpoints of one writer), and
+// the pinned checkpoints. Lanes keeps no state between calls: each method reads refs and commits, so all methods are safe for
+// concurrent use.
 type Lanes struct {
 	refs    *RefDir
 	objects *sources

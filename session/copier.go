@@ -33,8 +33,8 @@ func (c *Copier) Objects() []odb.Outgoing { return c.list }
 // Blob collects a blob unless the Repo owns it or the mounted remote has it.
 func (c *Copier) Blob(id object.ID) error { return c.blob(id) }
 
-// Commits collects all objects that tips reach and that the Repo does not own. Most tips are commits, but a tip may be an object
-// of any type. If Commits returns an error, it has collected nothing.
+// Commits collects all objects that are reachable from tips and that the Repo does not own. Most tips are commits, but a tip may be
+// an object of any type. If Commits returns an error, it has collected nothing.
 func (c *Copier) Commits(ctx context.Context, tips []object.ID) error {
 	seen, taken := maps.Clone(c.seen), len(c.list)
 	err := c.commits(ctx, tips)

@@ -269,7 +269,7 @@ func (c collector) shorten(ctx context.Context, all []segment, pins []packedrefs
 			changes = append(changes, RefChange{Name: s.ref, Old: s.tip, New: parent})
 		}
 	}
-	// Move a pin to the rewritten commit of its checkpoint. Otherwise the pin would keep the old history.
+	// Move a pin to the rewritten commit of its checkpoint, because the pin would keep the old history at the old commit.
 	for _, pin := range pins {
 		if to, ok := moved[pin.ID]; ok {
 			changes = append(changes, RefChange{Name: pin.Name, Old: pin.ID, New: to})

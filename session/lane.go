@@ -54,7 +54,7 @@ type TransitionError struct {
 	From, To LifeState
 }
 
-// Error returns the session with both states.
+// Error returns a text with the name of the session, its state and the requested state.
 func (e *TransitionError) Error() string {
 	return fmt.Sprintf("session %s is %s and cannot become %s", e.Session, e.From, e.To)
 }
@@ -361,7 +361,7 @@ func (m Meta) clone() Meta {
 // m, with their times unchanged. yield returns the lane that the writer continues in.
 func (m *Meta) yield(ours Meta, q YieldRequest, now time.Time) Lane {
 	common := 0
-	// Both histories begin with the same transitions, those of the last version that both hosts had.
+	// Both histories begin with the transitions of the last version of the metadata that both hosts had.
 	for common < min(len(m.Transitions), len(ours.Transitions)) && m.Transitions[common].is(ours.Transitions[common]) {
 		common++
 	}

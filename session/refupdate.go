@@ -86,7 +86,7 @@ func (w *refWriter) update(ctx context.Context, changes []RefChange, ready func(
 		if err := w.expect(c); err != nil {
 			return err
 		}
-		// Skip a change if the ref has the new value already. Otherwise apply would create directories just to lock a ref that
+		// Skip a change if the ref has the new value already, so that apply does not create directories just to lock a ref that
 		// does not exist.
 		if now, err := w.Ref(c.Name); err == nil && now == c.New {
 			continue
@@ -129,8 +129,8 @@ func shown(id object.ID) string {
 	return id.String()
 }
 
-// apply makes changes in one transaction: it locks all refs, checks their values again under the locks, then changes
-// packed-refs and the files. The locks are removed at the end, also after an error.
+// apply makes changes in one transaction: it locks all refs, checks their values again while it holds the locks, and changes
+// packed-refs and the files of the refs. It removes the locks at the end, even after an error.
 func (w *refWriter) apply(ctx context.Context, changes []RefChange, ready func() error) (err error) {
 	var locks []string
 	defer func() {
@@ -166,8 +166,8 @@ func (w *refWriter) apply(ctx context.Context, changes []RefChange, ready func()
 			return err
 		}
 	}
-	// The packed value is removed before the file of the ref. Otherwise, after a crash in between, the packed value would be the
-	// value of the ref.
+	// The packed value is removed before the file of the ref. In the other order, a crash between the two steps would make the packed
+	// value the value of the ref.
 	if err := w.dropPacked(ctx, gone, lock); err != nil {
 		return err
 	}
@@ -301,7 +301,7 @@ func (w *refWriter) lock(ctx context.Context, name string) (string, error) {
 	}
 }
 
-// sameFile reports whether both paths exist and are the same inode.
+// sameFile reports whether both paths exist and lead to the same inode.
 func sameFile(a, b string) bool {
 	x, err1 := os.Stat(a)
 	y, err2 := os.Stat(b)
