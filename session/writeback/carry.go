@@ -21,8 +21,8 @@ type move struct {
 	old, new object.ID
 }
 
-// carry copies the refs in the parameter now whose values differ from those in the Repo. In the same update of the Repo, it adds
-// refs that keep those old values that no other ref reaches.
+// carry copies the refs in the parameter now whose values differ from their values in the Repo. In the same update of the Repo, it
+// adds refs that keep the old values that are not reachable from the new values.
 func (c *RefCopier) carry(ctx context.Context, now refsOf) error {
 	if c.repo == nil && !c.anything(now) {
 		return nil

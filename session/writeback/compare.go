@@ -107,7 +107,7 @@ func (c *comparison) compare(ref string) {
 		}
 	// This session has pushed the ref, and the ref is missing on the session remote now.
 	case there.IsZero():
-		c.lost = true // the session remote may have lost objects, too
+		c.lost = true // the session remote may also have lost objects
 		l.learn(ref, there)
 		if mine.IsZero() {
 			return

@@ -114,7 +114,7 @@ func (c *connection) fetch(ctx context.Context, id, ours object.ID) error {
 		return nil
 	}
 	req := transport.FetchRequest{Wants: []object.ID{id}}
-	// With the commit ours in the request, the session remote does not send objects that ours reaches.
+	// With the commit ours in the request, the session remote does not send objects that are reachable from ours.
 	if !ours.IsZero() {
 		req.Haves = []object.ID{ours}
 	}
@@ -131,9 +131,10 @@ func (c *connection) fetch(ctx context.Context, id, ours object.ID) error {
 	return err
 }
 
-// probe asks the session remote which of the commits ids it has, and which it lacks. probe requests the commits by a fetch with
-// depth 1, and drops the answer; the server refuses the request if a commit is missing. The result known is false if the server
-// does not support such a fetch, or returns an error other than git's "not our ref".
+// probe asks the session remote which of the commits in the slice ids it has. The result has lists these commits, and the result
+// lacks lists the other commits. probe requests the commits by a fetch with depth 1, and drops the answer; the server refuses the
+// request if a commit is missing. The result known is false if the server does not support such a fetch, or returns an error other
+// than git's "not our ref".
 func (c *connection) probe(ctx context.Context, ids []object.ID) (has, lacks []object.ID, known bool, err error) {
 	// The probe needs protocol v2 and shallow fetches.
 	caps, err := c.remote.Capabilities(ctx)

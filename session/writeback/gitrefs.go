@@ -169,7 +169,7 @@ func (g *gitRefs) walk(below string, loose map[string]object.ID, r *refsOf) erro
 	})
 }
 
-// readPacked reads packed-refs, unless its inode, size and modification time are those of the last read.
+// readPacked reads packed-refs, unless its inode, size and modification time are the same as at the last read.
 func (g *gitRefs) readPacked() error {
 	name := filepath.Join(g.dir, "packed-refs")
 	st, err := os.Stat(name)

@@ -55,9 +55,9 @@ func (a acquaint) mayBe(there object.ID) bool { return slices.Contains(a.sent, t
 // sentMost is the maximum length of acquaint.sent.
 const sentMost = 64
 
-// sends returns the knowledge about the ref after a push that moves the ref from old to new was sent, and before its answer.
+// sends returns the state to record for the ref when a push that moves the ref from old to new was sent and is not answered yet.
 // Earlier pushes without an answer stay recorded if they move the ref from the same value, because the server may still apply
-// them.
+// these pushes.
 func (a acquaint) sends(old, new object.ID) acquaint {
 	var sent []object.ID
 	if a.acked == old {
@@ -236,7 +236,7 @@ func (l *ledger) learn(name string, now object.ID) {
 	l.set(name, r)
 }
 
-// set records r as the knowledge about the ref called name. If r is empty, set removes the ref from the ledger.
+// set records r as the state of the ref called name. If r is empty, set removes the ref from the ledger.
 func (l *ledger) set(name string, r acquaint) {
 	if r.acked.IsZero() && len(r.sent) == 0 {
 		delete(l.refs, name)

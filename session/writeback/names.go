@@ -89,7 +89,8 @@ func (q *Queue) local(l *ledger) (map[string]object.ID, error) {
 	return sentOf(refs, q.record.layout(l)), err
 }
 
-// sentOf returns those of refs that this session pushes, by their names on the session remote.
+// sentOf returns the values of the refs that this session pushes, by their names on the session remote. The parameter refs holds all
+// refs of the Repo.
 func sentOf(refs []packedrefs.Ref, layout session.Layout) map[string]object.ID {
 	sent := map[string]object.ID{}
 	for _, r := range refs {
@@ -100,7 +101,7 @@ func sentOf(refs []packedrefs.Ref, layout session.Layout) map[string]object.ID {
 	return sent
 }
 
-// isSent reports whether a name on the session remote, the parameter there, belongs to a ref that the session pushes.
+// isSent reports whether the session pushes the ref whose name on the session remote is the parameter there.
 func isSent(there string, layout session.Layout) bool {
 	name := layout.Session
 	_, users := layout.Here(there)

@@ -140,7 +140,7 @@ func (t *pushAttempt) pushNotes(
 				t.bringNotes(ctx, n, merged, l, local)
 			}
 			return true, nil
-		// The session remote has refused the value itself, so another push in this round would be refused, too.
+		// The session remote has refused the value itself, so it would also refuse another push in this round.
 		case refused.Kind != transport.RejectMoved:
 			q.refusals.add(n.ref, n.mine, refused)
 			return true, nil
@@ -162,8 +162,8 @@ func (t *pushAttempt) pushNotes(
 func (t *pushAttempt) bringNotes(ctx context.Context, n notesMove, merged object.ID, l *ledger, local map[string]object.ID) {
 	q := t.q
 	err := q.o.Notes(ctx, n.ref, n.mine, merged)
-	// Set the ref in the Repo now. Otherwise the RefCopier would copy it from the mount later, and the change of the Repo would
-	// cause another round.
+	// Also set the ref in the Repo now, so that the RefCopier does not copy the ref from the mount later, which would cause another
+	// round.
 	if err == nil {
 		err = q.o.Repo.Update(ctx, []session.RefChange{{Name: n.ref, Old: n.mine, New: merged}})
 	}

@@ -20,7 +20,7 @@ import (
 // maxNote is the maximum size of a note in bytes.
 const maxNote = 16 << 20
 
-// notesMerger merges the notes of this session with those of other sessions in the Repo. A round uses it before each push of a
+// notesMerger merges the notes of this session with the notes of other sessions in the Repo. A round uses it before each push of a
 // notes ref. It keeps no state between two merges; the caller holds Queue.remoteToken, because all merges use the same directory,
 // notesDir.
 type notesMerger struct {
@@ -55,8 +55,8 @@ func (m *notesMerger) merge(ctx context.Context, n notesMove, sent idSet) (merge
 		if Within(m.repo, merged, other) {
 			continue
 		}
-		// The fetch fails if the other session has removed its diverged name since the refs were read. Its notes are then part of
-		// the notes ref.
+		// The fetch fails if the other session has removed its diverged name since the refs were read. In this case, the notes of
+		// that session are part of the notes ref.
 		if err := m.conn.fetch(ctx, other, n.there); err != nil {
 			m.log.Debug("fetch notes of another session", zap.String("session", m.session), zap.Error(err))
 			continue

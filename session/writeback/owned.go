@@ -24,8 +24,8 @@ type idSet map[object.ID]bool
 type pushSet struct {
 	repo *session.Repo
 	sent idSet // objects that the session remote has
-	// seen holds the objects that the walk has visited; objects lists those of them that have to be sent, in the order of the
-	// walk.
+	// seen holds the objects that the walk has visited. The field objects lists the visited objects that have to be sent, in the
+	// order of the walk.
 	seen        idSet
 	objects     []object.ID
 	baseCommits idSet // base commits: objects of the mounted remote that the session's commits refer to

@@ -233,7 +233,7 @@ func tipsOf(updates []update) []object.ID {
 	return tips
 }
 
-// send pushes updates with the objects of load. It writes the new values to the ledger before the push, so that after a
+// send pushes updates with the objects in the set load. It writes the new values to the ledger before the push, so that after a
 // crash the next queue recognizes these values on the session remote as pushed by this session. The result again reports
 // whether there is more to push.
 func (t *pushAttempt) send(ctx context.Context, push *thin.Push, updates []update, l *ledger, load *pushSet,

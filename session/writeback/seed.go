@@ -63,8 +63,8 @@ type baseAttempt struct {
 
 // push pushes the base commits in the slice need. The session remote is known to have the commits in the slice have, whose history
 // is not sent. If the delay after the last failure is not over, push does nothing and returns the rest of the delay and that
-// failure. The parameter asked is set while a caller waits in Sync; then push makes an attempt during the delay, too, unless less
-// time than baseAgain has passed since the last failure. The caller must not hold Queue.remoteToken.
+// failure. The parameter asked is set while a caller waits in Sync. In this case, push makes an attempt even during the delay, unless
+// less time than baseAgain has passed since the last failure. The caller must not hold Queue.remoteToken.
 func (s *seeder) push(ctx context.Context, need, have []object.ID, asked bool) (time.Duration, error) {
 	s.mu.Lock()
 	last := s.last
@@ -173,8 +173,8 @@ func (s *seeder) lacks(
 	return lacks, nil
 }
 
-// seed pushes the commits need with all of their history, except the history of the commits in the parameter have. The history is
-// fetched from the mounted remote once, as one pack, and stays in a file until the session remote has it.
+// seed pushes the commits in the slice need with all of their history, except the history of the commits in the slice have. The
+// history is fetched from the mounted remote once, as one pack, and stays in a file until the session remote has it.
 func (s *seeder) seed(ctx context.Context, need, have []object.ID) error {
 	if s.conn.origin == nil {
 		return errNoBase
