@@ -215,8 +215,8 @@ func (j manifestJSON) manifest() (manifest, error) {
 		if err != nil {
 			return m, err
 		}
-		// A container never contains a ref that is always an ordinary ref (function direct). Otherwise the container could
-		// replace refs that the session remote lists itself.
+		// A container must not contain a ref that is always an ordinary ref (function direct), because such a ref could replace a
+		// ref that the session remote lists itself.
 		if !refname.Valid(name) || direct(name, j.Session) || name == session.OwnerRef {
 			return m, fmt.Errorf("invalid ref %.200q", name)
 		}

@@ -271,7 +271,8 @@ func (r *Remote) next(ctx context.Context, p *Push, m manifest, load Load, keepO
 		return nil, err
 	}
 	var before object.ID
-	// A rewritten container gets no parent: no ref then reaches the old containers, so the session remote can delete them.
+	// A rewritten container gets no parent. So no ref reaches the old containers any more, and gc on the session remote can delete
+	// them.
 	if n.anew && !keepOld {
 		n.alone = true
 	} else {
