@@ -44,7 +44,7 @@ type FollowStatus struct {
 
 // RefusedObject is an object that cannot be read, because the remote's answers for it were invalid several times.
 type RefusedObject struct {
-	Object string     `json:"object,omitempty"` // id of the object; missing: the invalid answers were those for the history
+	Object string     `json:"object,omitempty"` // id of the object; missing: the answers for the history were invalid
 	Path   string     `json:"path,omitempty"`   // path of a file with these contents
 	Cause  string     `json:"cause"`            // error of the last attempt to fetch the object
 	Next   *time.Time `json:"next,omitempty"`   // time of the next attempt; missing: the next prefetch or new mount tries again

@@ -32,8 +32,8 @@ type Launch struct {
 	Executable string        // path of the artifactfs program; "": the artifactfs in $PATH
 	IdleExit   time.Duration // time without a mount after which the daemon ends; 0: five minutes
 	LogFile    string        // path of the log; "": log/daemon.log in the state directory
-	LogLevel   string        // "debug", "info", "warn" or "error"; "": the default of the daemon
-	LogFormat  string        // "console" or "json"; "": the default of the daemon
+	LogLevel   string        // log level: "debug", "info", "warn" or "error"; "": the default of the daemon
+	LogFormat  string        // log format: "console" or "json"; "": the default of the daemon
 }
 
 // Ensure returns a Client of a daemon. If the daemon does not answer, Ensure starts it. If several processes call Ensure at the same

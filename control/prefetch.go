@@ -2,7 +2,8 @@ package control
 
 import "path/filepath"
 
-// PrefetchRequest requests that some contents are fetched early. Only contents that a process waits for are fetched before them.
+// PrefetchRequest requests that some contents are fetched early. Only contents that a process waits for are fetched before these
+// contents.
 type PrefetchRequest struct {
 	Dir   string   `json:"dir"`   // absolute directory of the mount
 	Paths []string `json:"paths"` // paths, directories or glob patterns, relative to the mount; none: everything

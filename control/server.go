@@ -91,7 +91,7 @@ func Inherit(ctx context.Context, socket string, listener, lock *os.File, h Hand
 	return newServer(socket, l, &fileLock{lock, lockName(socket)}, h, log), nil
 }
 
-// newServer returns a server for a listening socket. lock is nil for a socket for guests, because such a socket has no lock file.
+// newServer returns a server for a listening socket. The parameter lock is nil for a socket for guests, which has no lock file.
 func newServer(socket string, l *net.UnixListener, lock *fileLock, h Handler, log *zap.Logger) *Server {
 	return &Server{
 		handler: h, log: log, socket: socket, listener: l, lock: lock,
@@ -352,7 +352,7 @@ func (s *Server) readRequest(conn *net.UnixConn, r *bufio.Reader) (asked, error)
 		return asked{}, badRequest("%v", err)
 	}
 	a, err := decodeRequest(line)
-	// The server would never read bytes that follow the request, so they are an error of the client.
+	// The server would never read bytes that follow the request, so such bytes are an error of the client.
 	if err == nil && r.Buffered() > 0 {
 		err = badRequest("unexpected bytes after the request")
 	}

@@ -243,7 +243,7 @@ type SessionInfo struct {
 type Transition struct {
 	State  string    `json:"state"`  // new state, as in SessionStatus; also "resumed"
 	Time   time.Time `json:"time"`   // time of the change
-	Actor  string    `json:"actor"`  // user and host in the form user@host, or the value of an environment variable
+	Actor  string    `json:"actor"`  // user and host in the form user@host, or the value of $ARTIFACTFS_ACTOR
 	Reason string    `json:"reason"` // reason of the change
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// probeTime is the time within which a server must accept a connection. A server that takes longer counts as alive but busy.
+// probeTime is the maximum time to wait until a server accepts a connection. A server that takes longer counts as alive but busy.
 const probeTime = 2 * time.Second
 
 // StateDir returns the absolute path of the state directory: dir, if dir is not empty; otherwise $ARTIFACTFS_STATE, if that

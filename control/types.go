@@ -350,7 +350,7 @@ type CacheStatus struct {
 // OverlayStatus describes the differences from the base tree.
 type OverlayStatus struct {
 	Changed int64 `json:"changed"` // number of paths that differ from the base tree; -1: unknown, because the overlay cannot be read
-	Bytes   int64 `json:"bytes"`   // size of the overlay's files
+	Bytes   int64 `json:"bytes"`   // total size of the overlay's files, in bytes
 }
 
 // RedirectStatus describes a path that is stored outside of the mount.

@@ -82,7 +82,8 @@ type message struct {
 	Ignored  []string        `json:"ignored,omitempty"`  // beside Result: names of the request's fields that the server does not know
 }
 
-// wireMount is the form in which a MountRequest is sent. It contains the secrets as plain text, which MountRequest itself does not.
+// wireMount is the form in which a MountRequest is sent. It contains the secrets as plain text, because json.Marshal leaves out the
+// secrets of a MountRequest itself.
 type wireMount struct {
 	MountRequest
 	Token        string `json:"token,omitempty"`
