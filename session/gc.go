@@ -246,7 +246,7 @@ func (c collector) shorten(ctx context.Context, all []segment, pins []packedrefs
 	before := map[string]CheckpointID{} // last kept checkpoint of each lane so far
 	for _, s := range all {
 		var parent object.ID
-		anew := false // set if an earlier checkpoint of the segment was dropped, so that the later ones are rewritten
+		anew := false // set if an earlier checkpoint of the segment was dropped; all later checkpoints are then rewritten
 		for _, p := range s.checkpoints {
 			if !kept[p.ID] {
 				anew = true

@@ -12,7 +12,8 @@ import (
 // OwnerRef is the ref on a session remote that points to a blob with the name of one session, the owner of the plain names
 // (branch and tag names without a prefix). The owner pushes its branches and tags under the same names as in its mount. All other
 // sessions push their branches and tags under names with a prefix. OwnerRef is created once, by compare-and-swap, on a session
-// remote that was empty. A repository that people use has no OwnerRef, so every session uses names with a prefix there.
+// remote that was empty. A repository that already has branches of users gets no OwnerRef, so every session uses names with a
+// prefix there.
 const OwnerRef = Prefix + "owner"
 
 const (

@@ -39,7 +39,7 @@ type Lane struct {
 	Name    string    `json:"name"`    // part of the names of its refs; see SegmentRef
 	Writer  Writer    `json:"writer"`  // writer that holds the lane, or held it last
 	Since   time.Time `json:"since"`   // time at which Writer claimed the lane
-	Segment int       `json:"segment"` // lowest segment of Writer; increased when another state directory claims the lane
+	Segment int       `json:"segment"` // first segment that Writer writes; increased when another state directory claims the lane
 	// Left is the time at which the writer released the lane. If Left is nil, the writer still holds the lane, or its process has
 	// ended without a release.
 	Left *time.Time `json:"left,omitempty"`

@@ -40,7 +40,7 @@ type RepoOptions struct {
 	Borrow   []string      // objects directories of the store; git reads them through objects/info/alternates
 	Fresh    []string      // objects directories of the mount's git directory; a Copier copies new objects from there
 	ReadOnly bool          // write, create and lock nothing; OpenRepo fails if the repository does not exist
-	Log      *zap.Logger   // nil disables logging
+	Log      *zap.Logger   // logger; nil disables logging
 }
 
 // Repo is the bare repository of a session. Several goroutines and several processes may use it at the same time. Each of its
@@ -235,8 +235,8 @@ func (r *Repo) Shallow() ([]object.ID, error) {
 	return ids, nil
 }
 
-// SetShallow replaces the list of commits whose parents are missing on this host, the file shallow. git treats these
-// commits as if they had no parents.
+// SetShallow replaces the file shallow, which lists the commits whose parents are missing on this host. git treats these commits as
+// if they had no parents.
 func (r *Repo) SetShallow(ids []object.ID) error {
 	if r.readOnly {
 		return ErrReadOnly

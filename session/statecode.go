@@ -28,7 +28,7 @@ const (
 	stateStashes = "stashes"  // lines "ID MESSAGE\n", newest first
 	stateTags    = "tags"     // a blob with the contents of each tag, named by the tag's ID: a tree cannot refer to tag objects
 	stateDirs    = "dirs"     // "MODE PATH\0", sorted by path: octal permissions of empty directories
-	stateFiles   = "git"      // files of the git directory, in their directories
+	stateFiles   = "git"      // tree with files of the git directory, such as MERGE_HEAD
 )
 
 // Limits for reading a State. They are needed because other users may write to the session remote from which the State was fetched.

@@ -25,7 +25,7 @@ type packTable struct {
 	// to objects that are missing on this host.
 	promised bool
 	kept     bool       // set if the pack has a .keep file: a user or program asks git not to remove it
-	index    *odb.Index // the pack's IDs
+	index    *odb.Index // IDs of the pack's objects
 	live     []bool     // whether each object is reachable, by position in index
 }
 
