@@ -53,8 +53,8 @@ type RefCopierOptions struct {
 	// one of them is not copied.
 	Refs func() []packedrefs.Ref
 	// Watch starts a watch of the directory dir: until the function stop is called, Watch sends to the channel wake, without
-	// blocking, whenever a file appears in dir or dir is removed. The result fresh is false if dir is watched already; stop is
-	// then unused. If the field Watch is nil, the refs are read at regular intervals.
+	// blocking, whenever a file appears in dir or dir is removed. The result fresh is false if dir is watched already; the
+	// RefCopier does not use stop in this case. If the field Watch is nil, the refs are read at regular intervals.
 	Watch func(dir string, wake chan<- struct{}) (stop func(), fresh bool, err error)
 	// Provide is set if the Repo itself is the session remote. It then fetches the contents that stock git needs to clone
 	// the Repo.

@@ -279,10 +279,10 @@ func (c *RefCopier) bare(id object.ID) (bool, error) {
 	return false, nil
 }
 
-// changes returns the changes of refs for moves. The first changes create refs that keep the old values that the moves abandon:
-// after a crash in the middle of an Update, only the first changes were made, and no old value may be lost. For the same reason,
-// the carried ref of a user's ref (session.CarriedRef) is changed before that ref: without the carried ref, the move would look
-// like a move by another session.
+// changes returns the changes of refs that make the moves. The order matters, because after a crash in the middle of an Update, only
+// the first changes were made. First come changes that create refs to old values which would otherwise become unreachable, so that
+// no old value is lost. The carried ref of a user's ref (session.CarriedRef) is changed before that ref, because without the carried
+// ref, the move would look like a move by another session.
 func (c *RefCopier) changes(moves []move) ([]session.RefChange, error) {
 	var changes, keep []session.RefChange
 	kept := map[object.ID]bool{}

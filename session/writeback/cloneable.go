@@ -23,6 +23,7 @@ type cloneable struct {
 	trees map[object.ID]bool
 }
 
+// newCloneable returns a cloneable for the Repo repo. It fetches missing contents with the Provider p.
 func newCloneable(repo *session.Repo, p Provider) *cloneable {
 	return &cloneable{repo: repo, provide: p, commits: map[object.ID]bool{}, trees: map[object.ID]bool{}}
 }

@@ -82,7 +82,7 @@ func (c *comparison) compare(ref string) {
 		known = acquaint{acked: there}
 		l.learn(ref, there)
 	}
-	var next object.ID // expected value on the session remote, from which the update moves the ref
+	var next object.ID // value that the ref must have on the session remote before the update
 	switch {
 	// The session remote has the local value.
 	case there == mine:

@@ -176,6 +176,7 @@ type counting struct {
 	n *atomic.Int64
 }
 
+// Write writes p to the underlying writer, and adds the number of bytes written to c.n.
 func (c *counting) Write(p []byte) (int, error) {
 	n, err := c.Writer.Write(p)
 	c.n.Add(int64(n))

@@ -109,13 +109,13 @@ func isSent(there string, layout session.Layout) bool {
 		strings.HasPrefix(there, session.PinPrefix(name)) || strings.HasPrefix(there, session.KeptPrefix(name))
 }
 
-// isFirst reports whether a ref of session name can be pushed before the base commits, because it does not refer to
-// them.
+// isFirst reports whether a ref of the session called name can be pushed before the base commits, because the ref does not lead to
+// base commits.
 func isFirst(ref, name string) bool {
 	return ref == session.MetaRef(name) || ref == session.TranscriptRef(name) || ref == session.FactsRef(name)
 }
 
-// isLane reports whether ref belongs to a lane of session name.
+// isLane reports whether ref belongs to a lane of the session called name.
 func isLane(ref, name string) bool { return strings.HasPrefix(ref, session.LanePrefix(name)) }
 
 // isNotes reports whether ref is a notes ref.

@@ -128,7 +128,8 @@ func (h *pushSet) tip(id object.ID) ([]object.ID, error) {
 		if err != nil {
 			return nil, err
 		}
-		// The tree of a checkpoint consists of entries of Head's and Base's trees, except for the changed files.
+		// Apart from the changed files, the tree of a checkpoint consists of entries of the trees of Head and Base. So these
+		// commits count as base commits if they are not owned.
 		if p, err := session.ParseCheckpoint(h.repo.Format(), id, content); err == nil {
 			for _, stand := range []object.ID{p.Head, p.Base} {
 				if !stand.IsZero() && !h.sent[stand] && !h.repo.Owned(stand) {

@@ -244,6 +244,7 @@ type counted struct {
 	n *atomic.Int64
 }
 
+// Read reads into p from the underlying reader, and adds the number of bytes read to c.n.
 func (c *counted) Read(p []byte) (int, error) {
 	n, err := c.Reader.Read(p)
 	c.n.Add(int64(n))
