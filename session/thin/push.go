@@ -27,7 +27,7 @@ const (
 	joinLess = joinAt / 2   // minimum number of packs that are joined at once
 )
 
-// Push is a push to a session remote that was started and may not have been sent yet.
+// Push is a push to a session remote that OpenPush has started. The method Send sends the updates.
 type Push struct {
 	transport.Receiver
 	remote *Remote

@@ -97,7 +97,7 @@ func (r *Remote) readState() (st state, ok bool) {
 		}
 		return at, m, err
 	}
-	// A state that cannot be parsed counts as missing: the caller then fetches the container.
+	// A state that cannot be parsed counts as missing, so the caller fetches the container.
 	if st.Tip, st.Manifest, err = decode(j.Tip, j.Manifest); err != nil {
 		return st, false
 	}
