@@ -413,7 +413,7 @@ func (s *Server) work(ctx context.Context, o op, args any, out *sender) (result 
 
 // undo unmounts the mount at dir, because the caller that requested the mount has disconnected.
 func (s *Server) undo(ctx context.Context, dir string) {
-	// The context of the request has ended because its caller left, so the unmount must not use that context.
+	// The context of the request has ended because its caller has disconnected, so the unmount must not use that context.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
 	_, err := s.handler.Unmount(ctx, UnmountRequest{Dir: dir})

@@ -255,7 +255,8 @@ func inherit(socket string, listener *os.File) (*net.UnixListener, error) {
 	return u, nil
 }
 
-// fileLock is the ownership of a socket's path. The kernel releases it when all processes that hold the descriptor have ended.
+// fileLock is the lock of a socket's path: a lock file that is locked by flock(2). The kernel releases the lock when all processes
+// that hold the descriptor of the file have ended.
 type fileLock struct {
 	f    *os.File
 	path string // path of the lock file
