@@ -198,7 +198,7 @@ func (m Meta) heldByOthers(w Writer) map[string]bool {
 type keepers struct {
 	rules    Retention          // ages below which checkpoints are kept
 	now      time.Time          // time that ages are measured from
-	archived bool               // the session is archived, so rules do not apply
+	archived bool               // the session is archived, so the field rules is not used
 	pinned   map[object.ID]bool // commits of the pinned checkpoints
 	held     map[string]bool    // lanes that other writers hold or may hold, of which all checkpoints are kept
 }

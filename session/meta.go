@@ -21,7 +21,7 @@ type Meta struct {
 	Lanes      []Lane    `json:"lanes"`                 // chains of checkpoints; see Lane
 	// Erased describes the records that were erased from the transcript; forks of the session erase their copies of them.
 	Erased      []Erasure    `json:"erased,omitempty"`
-	Transitions []Transition `json:"-"` // oldest first; stored in transitions.jsonl, one per line
+	Transitions []Transition `json:"-"` // changes of the state, oldest first; stored in transitions.jsonl
 }
 
 // Erasure describes records that were erased from the transcript of a session: the records with the listed IDs, or all records

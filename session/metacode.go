@@ -27,8 +27,8 @@ var (
 // session remote, to which other users may write.
 const (
 	metaVersion     = 1                   // version of the format of session.json
-	metaFile        = "session.json"      // entry of the tree of MetaRef
-	transitionsFile = "transitions.jsonl" // entry of the tree of MetaRef
+	metaFile        = "session.json"      // file with the fields of Meta, in the tree of MetaRef's commit
+	transitionsFile = "transitions.jsonl" // file with Meta.Transitions, in the tree of MetaRef's commit
 
 	maxMetaFile    = 1 << 20  // maximum size of session.json in bytes
 	maxTransitions = 16 << 20 // maximum size of transitions.jsonl in bytes; a mount with its unmount adds about 200
