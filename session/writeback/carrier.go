@@ -64,7 +64,7 @@ type RefCopierOptions struct {
 	Moved func()
 	// Failed is called with the error of each failed pass, and with nil after the next success. Failed may be nil.
 	Failed func(error)
-	Log    *zap.Logger // may be nil
+	Log    *zap.Logger // logger; nil disables logging
 }
 
 // RefCopier copies the branches, tags and notes refs of a mount's git directory into the session's Repo whenever they
@@ -241,7 +241,7 @@ func (c *RefCopier) tellMoved(moved bool) {
 // RefCopierOptions.Watch in every call, because a directory that was removed and created again is not watched any more. The inode
 // number does not show this, because the new directory may have the inode number of the old one. The caller holds passing.
 func (c *RefCopier) watch(dirs []string) (fresh, ok bool) {
-	// Without Watch, pass reads the refs at regular intervals.
+	// If the field Watch is nil, the refs are read at regular intervals instead.
 	if c.o.Watch == nil {
 		return false, false
 	}

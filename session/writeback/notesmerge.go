@@ -203,7 +203,7 @@ func mergeNote(base, ours, theirs []byte) []byte {
 			t[name] = value
 		}
 	}
-	// Remove each member that ours has removed and theirs has not changed.
+	// Remove each member that was removed in ours and is unchanged in theirs.
 	for name, was := range b {
 		if _, ok := o[name]; !ok && bytes.Equal(t[name], was) {
 			delete(t, name)

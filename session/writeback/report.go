@@ -94,7 +94,8 @@ func (r *report) compared(c *comparison) {
 	}
 }
 
-// notice adds a text for Status, unless the report has that text. If the report has too many texts, notice drops the oldest.
+// notice adds a text for Status, unless the report has that text already. If the report has more than noticesMost texts, notice drops
+// the oldest text.
 func (r *report) notice(text string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

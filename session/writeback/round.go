@@ -102,7 +102,7 @@ func (t *pushAttempt) try(ctx context.Context) (again bool, err error) {
 	ledger := q.record.now().clone()
 	local, err := q.local(ledger)
 	// A power failure may leave files of refs without a value. Repair these refs from the ledger before the comparison, because
-	// the comparison would take them for removed refs.
+	// the comparison would treat these refs as removed.
 	if errors.Is(err, session.ErrBroken) {
 		if _, err = q.o.Repo.MendRefs(ctx, ledger.known(q.record.layout(ledger))); err == nil {
 			local, err = q.local(ledger)
