@@ -42,7 +42,7 @@ type Push struct {
 type Load struct {
 	Direct    []odb.Outgoing // objects that are reachable from the updated ordinary refs
 	Contained []object.ID    // ids of objects that are reachable from the refs in the container and that the container lacks
-	Base      Base           // base of these objects, which is added to the recorded base
+	Base      Base           // URL and commits of the mounted repository that these objects refer to; added to the manifest
 	// All returns the ids of all objects that are reachable from refs. It is called if the container is to be rewritten, so that
 	// it contains no other objects. The result ok is false if this host does not know all of the objects.
 	All func(ctx context.Context, refs map[string]object.ID) (ids []object.ID, ok bool, err error)
