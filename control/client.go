@@ -25,7 +25,7 @@ const undoPatience = 10 * time.Second
 // The methods return an *Error if the handler failed, ErrNoServer if no server answers, and the error of ctx if ctx ended first. In
 // the last case the server has undone the request, unless it did not react within undoPatience.
 type Client struct {
-	socket string
+	socket string // path of the daemon's socket; "" if this process is a guest
 	root   string // root of the mount, if this process is a guest: a program inside of the mount; "": no guest
 }
 

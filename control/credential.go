@@ -28,7 +28,7 @@ type CredentialReply struct {
 // wireCredential is the form in which a CredentialRequest is sent. It contains the token as plain text.
 type wireCredential struct {
 	CredentialRequest
-	Token string `json:"token,omitempty"`
+	Token string `json:"token,omitempty"` // token as plain text
 }
 
 // CredentialHolder is a Handler that can set new tokens for its mounts.

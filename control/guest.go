@@ -35,9 +35,9 @@ var guestOps = []op{opStatus, opMounts, opPrefetch, opCheckpoint, opSync, opSess
 
 // Guests is the server for the guests of one mount.
 type Guests struct {
-	server *Server
-	cancel context.CancelFunc
-	ended  sync.WaitGroup
+	server *Server            // server that answers the requests
+	cancel context.CancelFunc // cancels the requests in progress and ends the server
+	ended  sync.WaitGroup     // waits for the goroutine of the server
 }
 
 // ServeGuests starts a server that answers requests of the guests of the mount at dir until Close is called. gitDir is the git

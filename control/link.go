@@ -27,7 +27,7 @@ const sessionFragment = "session="
 // link is sufficient to show the session, to fork it or to resume it.
 type Link struct {
 	Remote     string // URL or path of the session remote
-	Session    string
+	Session    string // name of the session
 	Checkpoint string // name of the checkpoint; "": the newest checkpoint
 }
 

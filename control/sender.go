@@ -17,13 +17,13 @@ const (
 // sender writes the messages of the answer to one request. Progress messages never delay the request: if the caller reads
 // slowly, a newer step replaces an older step of the same phase that was not sent yet.
 type sender struct {
-	conn    *net.UnixConn
+	conn    *net.UnixConn  // connection to the caller
 	version int            // version of the messages
 	done    sync.WaitGroup // waits for the goroutine that the method start has started
 	quit    chan struct{}  // closed by the method stop
 	wake    chan struct{}  // holds one token if there are steps to send
 
-	mu     sync.Mutex
+	mu     sync.Mutex // protects unsent
 	unsent []Progress // steps that were not sent yet: at most one step for each phase, and the steps with messages
 }
 

@@ -25,17 +25,17 @@ const (
 
 // Server answers the requests on one socket.
 type Server struct {
-	handler  Handler
+	handler  Handler // carries out the requests
 	log      *zap.Logger
-	socket   string
+	socket   string // path of the socket; "" for a socket for guests
 	listener *net.UnixListener
-	lock     *fileLock
-	guests   *guests // set if the clients are guests; nil if they are processes of the host's user
-	conns    sync.WaitGroup
+	lock     *fileLock      // lock of the socket's path; nil for a socket for guests
+	guests   *guests        // set if the clients are guests; nil if they are processes of the host's user
+	conns    sync.WaitGroup // waits for the goroutines of the connections
 
-	mu      sync.Mutex
-	closed  bool
-	onClose func()
+	mu      sync.Mutex                 // protects the fields below
+	closed  bool                       // the server was closed
+	onClose func()                     // function that OnClose has set
 	working int                        // number of requests that are counted as in progress
 	waiting map[*net.UnixConn]struct{} // connections whose request is not in progress yet
 	ending  chan struct{}              // closed when the Shutdown request in progress has ended; nil if no such request is in progress

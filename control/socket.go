@@ -258,8 +258,8 @@ func inherit(socket string, listener *os.File) (*net.UnixListener, error) {
 // fileLock is the lock of a socket's path: a lock file that is locked by flock(2). The kernel releases the lock when all processes
 // that hold the descriptor of the file have ended.
 type fileLock struct {
-	f    *os.File
-	path string // path of the lock file
+	f    *os.File // open lock file, on which flock(2) is held
+	path string   // path of the lock file
 }
 
 // isLockOf reports whether an open file is the lock file of a socket. It returns false if the server that used the lock file

@@ -86,9 +86,9 @@ type message struct {
 // secrets of a MountRequest itself.
 type wireMount struct {
 	MountRequest
-	Token        string `json:"token,omitempty"`
-	SessionToken string `json:"session_token,omitempty"`
-	Environment  []byte `json:"environment,omitempty"` // variables NAME=value, each followed by a zero byte
+	Token        string `json:"token,omitempty"`         // token for the mounted remote
+	SessionToken string `json:"session_token,omitempty"` // token for the session remote
+	Environment  []byte `json:"environment,omitempty"`   // variables NAME=value, each followed by a zero byte
 }
 
 // spellOut returns the form in which r is sent, with its secrets as plain text. Values of type Secret are never marshaled, so
@@ -149,7 +149,7 @@ func encodeRequest(o op, args any) ([]byte, error) {
 
 // asked is a request that the server has read and decoded.
 type asked struct {
-	op      op
+	op      op       // operation
 	args    any      // arguments: a MountRequest, another request type, or empty{}
 	version int      // version of the messages in the answer
 	ignored []string // names of fields in the request that this server does not know
