@@ -14,7 +14,7 @@ type CheckpointID string
 // checkpoint of the same segment, if any, and the commit that stores its State. Encode stores the fields for which a git
 // commit has no header as trailers of the commit message.
 type Checkpoint struct {
-	ID      CheckpointID
+	ID      CheckpointID // ULID of the checkpoint
 	Commit  object.ID    // commit that stores the checkpoint
 	Tree    object.ID    // tree of the files in the working tree
 	State   object.ID    // commit that stores the State

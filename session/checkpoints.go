@@ -14,9 +14,9 @@ import (
 // the pinned checkpoints. Lanes keeps no state between calls: each method reads refs and commits, so all methods are safe for
 // concurrent use.
 type Lanes struct {
-	refs    *RefDir
-	objects *sources
-	session string
+	refs    *RefDir  // reads the refs of the segments and pins
+	objects *sources // reads the commits of the checkpoints
+	session string   // name of the session
 	format  object.Format
 }
 
@@ -53,8 +53,8 @@ func (l *Lanes) Checkpoints(limit int) ([]Checkpoint, error) {
 
 // cursor is the position of EachCheckpoint in one segment: the next checkpoint and its parent.
 type cursor struct {
-	checkpoint Checkpoint
-	parent     object.ID
+	checkpoint Checkpoint // next checkpoint of the segment to be emitted
+	parent     object.ID  // commit of the previous checkpoint of the segment; zero if there is none
 }
 
 // EachCheckpoint calls the function emit with each checkpoint of all lanes, newest first, until emit returns false.

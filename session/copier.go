@@ -17,7 +17,7 @@ import (
 // objects of the session that the object reaches. So the search ends at objects that the Repo owns already, and at objects of the
 // mounted remote.
 type Copier struct {
-	repo *Repo
+	repo *Repo              // repository to which the objects are to be written
 	seen map[object.ID]bool // objects that need not be visited again
 	list []odb.Outgoing     // collected objects
 }

@@ -14,7 +14,7 @@ import (
 // FindError reports a name that does not identify exactly one checkpoint. It wraps ErrNoCheckpoint or ErrAmbiguous.
 type FindError struct {
 	Name string // name that was passed to Find
-	Err  error
+	Err  error  // error that is or wraps ErrNoCheckpoint or ErrAmbiguous
 }
 
 // Error returns the message, with a long name cut off.

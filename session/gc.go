@@ -84,9 +84,9 @@ func (r *Repo) Working() (done func()) {
 
 // segment is a segment of a lane (a part of the lane's chain of checkpoints) with all of its checkpoints.
 type segment struct {
-	ref         string    // name of the segment's ref
-	tip         object.ID // commit of the newest checkpoint
-	lane        string
+	ref         string       // name of the segment's ref
+	tip         object.ID    // commit of the newest checkpoint
+	lane        string       // name of the lane
 	checkpoints []Checkpoint // checkpoints of the segment, oldest first
 }
 

@@ -50,8 +50,8 @@ func (e *HeldError) Error() string {
 
 // TransitionError reports a change of state that is not allowed; see Transit.
 type TransitionError struct {
-	Session  string
-	From, To LifeState
+	Session  string    // name of the session
+	From, To LifeState // state of the session, and requested state
 }
 
 // Error returns a text with the name of the session, its state and the requested state.

@@ -14,13 +14,13 @@ import (
 // place is an objects directory of a git repository: of the Repo, of the store, or of the mount's git directory. The directory need
 // not exist yet. Its packs are opened when they are needed for the first time. A place is safe for concurrent use.
 type place struct {
-	dir    string
+	dir    string // path of the objects directory
 	format object.Format
-	loose  *odb.Loose
+	loose  *odb.Loose // loose objects in the directory
 
-	mu     sync.Mutex
+	mu     sync.Mutex // protects store and closed
 	store  *odb.Store // nil while the directory of the packs was not opened, or does not exist
-	closed bool
+	closed bool       // close was called
 }
 
 // newPlace returns a place for the objects directory dir, which need not exist.

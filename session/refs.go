@@ -23,9 +23,9 @@ const maxLinks = 5
 // RefDir reads the refs of a git directory, either a Repo or the git directory of a mount. It reads both loose and
 // packed refs, and is safe for concurrent use.
 type RefDir struct {
-	dir    string
+	dir    string // path of the git directory
 	format object.Format
-	packed packedCache
+	packed packedCache // contents of packed-refs at the last read
 }
 
 // NewRefDir returns a RefDir that reads the refs of the git directory dir.
@@ -47,7 +47,7 @@ var ErrBroken = errors.New("ref is broken")
 
 // packedCache holds the parsed packed-refs file. The field stat identifies the version of the file that was read.
 type packedCache struct {
-	mu   sync.Mutex
+	mu   sync.Mutex // protects stat and refs
 	stat fs.FileInfo
 	refs []packedrefs.Ref // refs in packed-refs, sorted by name
 }

@@ -38,7 +38,7 @@ const (
 // lockFile excludes other processes of artifactfs, and git's own lock files exclude git commands.
 type refWriter struct {
 	*RefDir
-	readOnly bool
+	readOnly bool          // the Repo was opened for reading only
 	updating sync.Mutex    // held while refs are changed
 	changed  chan struct{} // receives a token after each change; has room for one token
 }

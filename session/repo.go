@@ -52,13 +52,13 @@ type Repo struct {
 	*RefDir
 	*sources
 	*Lanes
-	dir      string
-	session  string
+	dir      string // path of the repository
+	session  string // name of the session
 	format   object.Format
 	readOnly bool
-	log      *zap.Logger
-	refs     refWriter
-	packs    maintenance
+	log      *zap.Logger // logger for repaired refs and failures
+	refs     refWriter   // changes the refs
+	packs    maintenance // joins packs and removes unreachable objects
 }
 
 // lockFile is the name of the file on which flock(2) is held while refs are changed. The lock files that exclude git commands, such as

@@ -76,7 +76,7 @@ func EncodeTree(entries []object.TreeEntry) []byte {
 // stateWriter collects the objects of a State. err is the first error of add.
 type stateWriter struct {
 	format  object.Format
-	objects []odb.Outgoing
+	objects []odb.Outgoing // objects that were added, in this order
 	err     error
 }
 

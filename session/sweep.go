@@ -51,9 +51,9 @@ func (t *packTable) dead() (n int) {
 type marking struct {
 	// Objects in packs are marked. Loose objects have no mark, but the objects that they refer to are marked.
 	repo  *maintenance
-	packs []*packTable
-	loose bool        // the repository has loose objects
-	stack []object.ID // objects that are still to be followed
+	packs []*packTable // packs of the repository
+	loose bool         // the repository has loose objects
+	stack []object.ID  // objects that are still to be followed
 }
 
 // readTables reads the index files of all packs of the repository itself.

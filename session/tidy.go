@@ -21,9 +21,9 @@ const (
 
 // maintenance joins small packs of a Repo, and removes unreachable objects from its packs. Lock order: maintaining before sweeping.
 type maintenance struct {
-	dir     string // directory of the Repo
-	refs    *RefDir
-	sources *sources
+	dir     string   // directory of the Repo
+	refs    *RefDir  // reads the refs of the Repo
+	sources *sources // reads the objects of the Repo
 	log     *zap.Logger
 
 	maintaining sync.Mutex   // held while packs are joined or removed
@@ -33,9 +33,9 @@ type maintenance struct {
 
 // tidying is the state of the background goroutine that keeps the number of packs small.
 type tidying struct {
-	ctx    context.Context // canceled by stop
-	cancel context.CancelFunc
-	work   sync.WaitGroup // waits for the goroutine
+	ctx    context.Context    // canceled by stop
+	cancel context.CancelFunc // cancels ctx
+	work   sync.WaitGroup     // waits for the goroutine
 
 	// mu protects the fields below.
 	mu      sync.Mutex
