@@ -10,7 +10,7 @@ import (
 // syncCalls counts the calls of Queue.Sync and the answered calls. A call is answered when a round that began after the start of the
 // call is finished. mu is a leaf lock: no other lock is taken while mu is held.
 type syncCalls struct {
-	mu sync.Mutex
+	mu sync.Mutex // protects the fields below
 	// asked is the number of calls so far; answered is the number of those calls that a finished round covers.
 	asked, answered uint64
 	// outcome is the error of the last finished round.

@@ -75,8 +75,8 @@ type RefCopierOptions struct {
 type RefCopier struct {
 	o      RefCopierOptions
 	log    *zap.Logger
-	cancel context.CancelFunc
-	done   sync.WaitGroup
+	cancel context.CancelFunc // ends the goroutine of the method run
+	done   sync.WaitGroup     // waits for the goroutine of the method run
 	// wake starts a pass. The channel has room for one signal.
 	wake chan struct{}
 
@@ -90,7 +90,7 @@ type RefCopier struct {
 	// clone fetches the contents that stock git needs to clone the Repo; nil unless the Repo is the session remote.
 	clone *cloneable
 
-	mu sync.Mutex
+	mu sync.Mutex // protects failure
 	// failure is the error of the last pass; nil if that pass succeeded.
 	failure error
 }

@@ -16,8 +16,8 @@ import (
 // shallow, so that a clone does not need the history before them, and it fetches all contents in the trees that a clone needs.
 // Most of these contents were fetched earlier, when the user made the commit (decision 0007).
 type cloneable struct {
-	repo    *session.Repo
-	provide Provider
+	repo    *session.Repo      // repository that has to be cloneable
+	provide Provider           // fetches contents from the mounted remote
 	commits map[object.ID]bool // commits and tags that were made cloneable
 	// trees holds the trees whose contents have been fetched.
 	trees map[object.ID]bool
@@ -30,9 +30,9 @@ func newCloneable(repo *session.Repo, p Provider) *cloneable {
 
 // survey collects the objects that are needed to make tips cloneable.
 type survey struct {
-	commits, trees map[object.ID]bool
-	baseCommits    []object.ID // base commits, to be marked as shallow
-	blobs          map[object.ID]bool
+	commits, trees map[object.ID]bool // visited commits and tags, and visited trees
+	baseCommits    []object.ID        // base commits, to be marked as shallow
+	blobs          map[object.ID]bool // contents that a clone needs
 }
 
 // ready fetches the contents that a clone of the commits and tags in tips needs, and marks their base commits as shallow.

@@ -20,8 +20,8 @@ type update struct {
 // comparison compares the refs of the Repo with those of the session remote, and holds the differences. Each comparison is used
 // once, by one goroutine, and so has no lock. The method run fills the results.
 type comparison struct {
-	repo   *session.Repo
-	layout session.Layout
+	repo   *session.Repo  // the session's repository
+	layout session.Layout // maps names of refs in the Repo to names on the session remote
 	// ledger is a copy of the queue's ledger. The comparison records the values of the field theirs in this copy.
 	ledger *ledger
 	// local and theirs hold the refs of the Repo and of the session remote, both by their names on the session remote.

@@ -36,7 +36,7 @@ type connection struct {
 	origin *transport.Remote // mounted remote; nil if its history is not fetched
 	// before is the number of bytes that earlier queues of the session transferred.
 	before  Traffic
-	counted counters
+	counted counters // traffic of this connection
 }
 
 // figures returns the counters of this connection.

@@ -28,8 +28,8 @@ func isUsers(name string) bool {
 
 // gitRefs reads the refs of a git directory without git, in the format of gitrepository-layout(5).
 type gitRefs struct {
-	dir    string
-	format object.Format
+	dir    string           // path of the git directory
+	format object.Format    // object format of the ids in the refs
 	packed []packedrefs.Ref // contents of packed-refs at the last read
 	stat   fs.FileInfo      // attributes of packed-refs at the last read
 }
@@ -37,7 +37,7 @@ type gitRefs struct {
 // refsOf holds the refs of a git directory. They are not read atomically: another process may move refs while they are read. The
 // field users holds the branches, tags and notes refs.
 type refsOf struct {
-	users   map[string]object.ID
+	users   map[string]object.ID // branches, tags and notes refs, by name
 	remotes map[string]object.ID // refs below refs/remotes/
 	// head is the full name of the branch that HEAD names; it is empty if HEAD is detached.
 	head string

@@ -12,7 +12,7 @@ import (
 // session's metadata after that machine took the session over. Rounds fill it; the Queue's goroutine passes each new value to
 // QueueOptions.Taken once. mu is a leaf lock: no other lock is taken while mu is held.
 type movedRefs struct {
-	mu sync.Mutex
+	mu sync.Mutex // protects the fields below
 	// refs holds the moved refs, each with its value on the session remote at the last comparison.
 	refs map[string]object.ID
 	// reported holds the values that were added to news. It ensures that each value is passed to QueueOptions.Taken once.

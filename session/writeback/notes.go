@@ -35,7 +35,7 @@ const (
 
 // notesMove is a notes ref that has the value mine in the Repo and another value, there, on the session remote.
 type notesMove struct {
-	ref         string
+	ref         string // full name of the notes ref
 	mine, there object.ID
 	others      []object.ID // values that other sessions have pushed to their diverged names of ref
 }

@@ -24,9 +24,9 @@ const maxNote = 16 << 20
 // notes ref. It keeps no state between two merges; the caller holds Queue.remoteToken, because all merges use the same directory,
 // notesDir.
 type notesMerger struct {
-	repo    *session.Repo
-	conn    *connection
-	session string
+	repo    *session.Repo // repository in which the notes are merged
+	conn    *connection   // fetches notes of other sessions
+	session string        // name of the session
 	log     *zap.Logger
 }
 

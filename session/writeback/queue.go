@@ -70,7 +70,7 @@ type Queue struct {
 	log    *zap.Logger
 	cancel context.CancelFunc
 	ctx    context.Context // context of the goroutines; Close cancels it
-	done   sync.WaitGroup
+	done   sync.WaitGroup  // waits for the queue's goroutine
 	// wake has room for one signal, which Wake sends. remoteToken, the semaphore, holds one token while a goroutine
 	// exchanges data with the session remote.
 	wake        chan struct{}

@@ -14,11 +14,11 @@ import (
 // record holds the queue's ledger in memory and in its file. A round works on a copy; the method keep makes that copy the current
 // ledger. mu is a leaf lock: no other lock is taken while mu is held.
 type record struct {
-	conn *connection
+	conn *connection  // supplies the counts of transferred bytes
 	meta session.Meta // the session's metadata when the queue started
 	log  *zap.Logger
 
-	mu sync.Mutex
+	mu sync.Mutex // protects ledger
 	// ledger is the current ledger. The pointer is replaced; the ledger is never changed in place.
 	ledger *ledger
 }

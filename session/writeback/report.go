@@ -17,10 +17,10 @@ const noticesMost = 20
 // report holds the results of the rounds, which Status shows to users, and wakes the goroutines that wait for a change. mu is a
 // leaf lock: no other lock is taken while mu is held.
 type report struct {
-	session string
+	session string // name of the session
 	log     *zap.Logger
 
-	mu sync.Mutex
+	mu sync.Mutex // protects the fields below
 	// failure is the error of the last round; nil if that round succeeded. since is the time of the first of the consecutive
 	// failures.
 	failure  error

@@ -76,8 +76,8 @@ var errNoMeta = errors.New("session's refs are missing on this host")
 
 // pushAttempt is the state of one round.
 type pushAttempt struct {
-	q      *Queue
-	verify bool // contact the session remote even if no ref is pending
+	q      *Queue // queue that makes the round
+	verify bool   // contact the session remote even if no ref is pending
 	// need holds the commits of the mounted remote that the session remote lacks.
 	need []object.ID
 	// apart is set after an atomic push was refused. The updates are then sent in a push that is not atomic, so that the session remote

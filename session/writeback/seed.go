@@ -23,16 +23,16 @@ import (
 // goroutine calls its methods, except for progress, which any goroutine may call. mu is a leaf lock: no other lock is taken while
 // mu is held.
 type seeder struct {
-	conn    *connection
-	dir     string // directory for packs of history: QueueOptions.Dir
-	session string
+	conn    *connection // connection to the session remote and the mounted remote
+	dir     string      // directory for packs of history: QueueOptions.Dir
+	session string      // name of the session
 	log     *zap.Logger
 	// record adds base commits to the ledger after the session remote has confirmed them.
 	record func(ctx context.Context, ids []object.ID) error
 	// changed wakes the goroutines that wait for a change of the Status.
 	changed func()
 
-	mu sync.Mutex
+	mu sync.Mutex // protects active and last
 	// active is the push of base commits in progress; nil if there is none.
 	active *seeding
 	// last is the last attempt to push base commits.
