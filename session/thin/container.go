@@ -69,16 +69,16 @@ type Base struct {
 
 // packEntry describes one pack of a container.
 type packEntry struct {
-	Name string
+	Name string    // file name of the pack in the tree of the container
 	Blob object.ID // blob that contains the pack
 	Size int64     // size of the pack in bytes
 }
 
 // manifest describes a container. It is stored as container.json.
 type manifest struct {
-	Session string
-	Format  object.Format
-	Base    Base
+	Session string               // name of the session
+	Format  object.Format        // object format of the session
+	Base    Base                 // history that the objects in the packs refer to
 	Next    int                  // number that the next new pack gets
 	Packs   []packEntry          // packs sorted by name; the oldest pack comes first, because the names are ascending numbers
 	Refs    map[string]object.ID // values of the refs in the container, by name

@@ -19,9 +19,9 @@ import (
 
 // unpacked holds the contents of a container: its packs were extracted into a bare repository without refs.
 type unpacked struct {
-	dir     string
-	repo    *session.Repo
-	objects *odb.Store
+	dir     string                 // directory of the repository
+	repo    *session.Repo          // bare repository that contains the objects of the packs
+	objects *odb.Store             // packs of that repository
 	ids     map[string][]object.ID // ids of each pack's objects, by the pack's name
 }
 

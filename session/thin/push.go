@@ -30,8 +30,8 @@ const (
 // Push is a push to a session remote that OpenPush has started. The method Send sends the updates.
 type Push struct {
 	transport.Receiver
-	remote *Remote
-	push   *transport.Push
+	remote *Remote         // Remote that started the push
+	push   *transport.Push // push to the session remote, which sends the data
 	// thin is set if the push goes to a container. The field tip is the commit of the container that the push replaces; it is zero
 	// if there is no container yet.
 	thin bool
@@ -215,8 +215,8 @@ func packOf(f object.Format, objects []odb.Outgoing) func(context.Context, io.Wr
 
 // nextContainer is a container that was built and is ready to be sent.
 type nextContainer struct {
-	id       object.ID
-	manifest manifest
+	id       object.ID              // commit of the container
+	manifest manifest               // manifest of the container
 	objects  []odb.Outgoing         // objects that the session remote lacks
 	ids      map[string][]object.ID // ids of the objects in each new pack, by the pack's name
 	dir      string                 // directory of the pack files

@@ -29,15 +29,15 @@ type Remote struct {
 	session string // name of the session; "": all calls are passed to the transport.Remote
 	log     *zap.Logger
 
-	loading sync.Mutex
+	loading sync.Mutex // held while the container is read or replaced
 
-	mu            sync.Mutex
-	dir           string    // directory of the state and of extracted containers; "": a temporary directory is created when it is needed
-	own           bool      // whether dir is temporary, so that Close removes it
-	usesContainer bool      // whether the session uses a container, even if none was pushed yet
-	tip           object.ID // commit of the container; zero if no container is known
-	manifest      manifest  // manifest of the container at tip
-	unpacked      *unpacked
+	mu            sync.Mutex         // protects the fields below
+	dir           string             // directory of the state and of extracted containers; "": a temporary directory is created
+	own           bool               // whether dir is temporary, so that Close removes it
+	usesContainer bool               // whether the session uses a container, even if none was pushed yet
+	tip           object.ID          // commit of the container; zero if no container is known
+	manifest      manifest           // manifest of the container at tip
+	unpacked      *unpacked          // extracted container; nil if no container was fetched
 	metas         map[object.ID]bool // objects that the listed ordinary refs name
 	keepOld       bool               // whether the session remote accepts a new container only with the previous one as its parent
 }
@@ -116,8 +116,8 @@ func (r *Remote) Refs(ctx context.Context, prefixes []string) (transport.Refs, e
 type Listing struct {
 	remote   *Remote
 	format   object.Format
-	list     []transport.Ref
-	prefixes []string
+	list     []transport.Ref // refs that the session remote has listed
+	prefixes []string        // prefixes of the requested refs; empty: all refs
 }
 
 // ListAhead sends the request of the first call of List before that call, together with the request for the server's capabilities.

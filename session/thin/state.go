@@ -17,9 +17,9 @@ import (
 type state struct {
 	// Tip is the commit of the newest container that the session remote is known to have.
 	Tip          object.ID
-	Manifest     manifest
+	Manifest     manifest  // manifest of the container Tip
 	Next         object.ID // commit of a container that was sent without an answer from the server; zero if there is none
-	NextManifest manifest
+	NextManifest manifest  // manifest of the container Next
 }
 
 // Names of files in the directory of a Remote.
