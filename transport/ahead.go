@@ -18,9 +18,8 @@ import (
 // sent again in the normal way if the server does not have the assumed capabilities (protocol v0, only plain files, no filters,
 // another hash), if it demands a login, or if it redirects.
 
-// aheadPatience is the time after the arrival of the capabilities for which the client waits for the answer to a command sent
-// ahead. A server that serves only one connection at a time does not answer on the second connection, so the caller would wait in
-// vain.
+// aheadPatience is how long the client waits, after the capabilities have arrived, for the answer to a command that was sent
+// ahead. A server that serves only one connection at a time never answers on the second connection.
 const aheadPatience = 2 * time.Second
 
 // Ahead records which servers have refused a command sent ahead, so that no further command is sent ahead to these servers. The
@@ -88,8 +87,8 @@ func (r *Remote) FetchAhead(ctx context.Context, req FetchRequest) {
 	}
 }
 
-// sendAhead sends e in the background, unless the server's capabilities are already known or the server has refused such
-// a command before.
+// sendAhead sends e in the background, unless the server's capabilities are already known or the server has refused a command of
+// the same kind before.
 func (r *Remote) sendAhead(ctx context.Context, e *early) {
 	if _, caps, err := r.known(); r.opts.Ahead == nil || err != nil || caps != nil {
 		return
@@ -103,7 +102,7 @@ func (r *Remote) sendAhead(ctx context.Context, e *early) {
 		return
 	}
 	base, _ := h.at()
-	// Servers differ by host, so a refusal is recorded for the host and not for each repository.
+	// A refusal is recorded for the whole host, because all repositories of a host are usually served by the same program.
 	e.place += " " + base.Scheme + "://" + base.Host
 	if !r.opts.Ahead.mayTry(e.place) || r.tasks.begin() != nil {
 		return
@@ -133,7 +132,7 @@ func (r *Remote) sendAhead(ctx context.Context, e *early) {
 	}()
 }
 
-// removeEarly sets Remote.early to nil if it is e. It returns false if another goroutine has already done that.
+// removeEarly sets Remote.early to nil if its value is e. It returns false if another goroutine has already removed e.
 func (r *Remote) removeEarly(e *early) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -151,7 +150,7 @@ func (r *Remote) dropEarly(e *early) {
 	}
 }
 
-// refuseEarly ends the command that was sent ahead, and records that this server must not be sent such commands again.
+// refuseEarly ends the command that was sent ahead, and records that no such command may be sent ahead to this server again.
 func (r *Remote) refuseEarly() {
 	r.mu.Lock()
 	e := r.early
@@ -251,8 +250,8 @@ func (r *Remote) exchangeAhead(ctx context.Context, c carrier, caps Capabilities
 	return nil
 }
 
-// ahead sends one command. If the server demands a login, ahead fails and leaves the login to the discovery. The result judged
-// reports whether the server has answered with a status or a content type that is an error.
+// The method ahead sends one command. If the server demands a login, the method fails, because the discovery handles logins. The
+// result judged is true if the server has answered with a status or a content type that is an error.
 func (h *web) ahead(ctx context.Context, message []byte) (_ *answer, judged bool, err error) {
 	base, auth := h.at()
 	c := call{method: http.MethodPost, service: uploadPack, kind: "result", body: message, url: below(base, uploadPack.path(), "")}

@@ -36,22 +36,22 @@ type login struct {
 }
 
 // authenticator finds logins for one server. It tries, in this order, the password in the URL, the token in Options.Login, and
-// git credential. The first two are used only if the user named this server (the field own is set), and not for a server that the
-// remote redirects to.
+// git credential. The password and the token are used only if the field own is true, which means that the user named this server.
+// They are not sent to a server that the remote redirects to.
 type authenticator struct {
 	remote      *Remote
 	url         *url.URL // URL of the server, without user
 	user        string
 	secret      string
 	pass        bool          // whether the URL has a password, which may be empty
-	own         bool          // whether the user named this server, which is not the target of a redirect
-	helperToken chan struct{} // holds one token, and the goroutine that has put it there may run credential helpers
+	own         bool          // whether the user named this server; false if the remote redirected to it
+	helperToken chan struct{} // contains one element while a goroutine runs credential helpers
 
 	mu sync.Mutex
-	// mu guards the fields below.
+	// mu protects the fields below.
 	current  *login // the login that is sent now, or nil
 	approved bool   // git credential was informed that current works
-	renewed  int    // value of Login.Given's third result when current was found
+	renewed  int    // number of calls of Login.Renew that the method known has taken into account
 }
 
 // newAuthenticator returns the authenticator for the server whose base URL is in the parameter at. The parameter own reports
@@ -66,8 +66,8 @@ func newAuthenticator(r *Remote, ep *endpoint.URL, at *url.URL, own bool) *authe
 	return a
 }
 
-// first returns the login to send before the server demands one, which saves a round trip. It returns nil if no login is
-// known. A login that was not demanded yet is sent only over https, because http would send it in clear text.
+// first returns the login to send with the first request, before the server demands a login, which saves a round trip. It returns
+// nil if no login is known. Such a login is sent only over https, because http would send it in clear text.
 func (a *authenticator) first() (*login, error) {
 	current, _ := a.known()
 	if current != nil || !a.own || a.url.Scheme != "https" {
@@ -80,7 +80,7 @@ func (a *authenticator) first() (*login, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Another goroutine may have found a login since known was called; all goroutines use the same one.
+	// Another goroutine may have found a login since known was called. Use that login, so that all goroutines send the same one.
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.current == nil {
@@ -89,13 +89,13 @@ func (a *authenticator) first() (*login, error) {
 	return a.current, nil
 }
 
-// known returns the login that was found last, or nil if none was found. If the user has renewed the token since then, known
-// forgets that login, and the result again is true, once.
+// known returns the login that was found last, or nil if none was found. If the field own is true and the user has renewed the
+// token since the last call, known discards the login and returns nil and true. In all other cases the result again is false.
 func (a *authenticator) known() (current *login, again bool) {
 	_, _, renewed := a.remote.opts.Login.Given()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	// The counter grows with each Login.Renew, so a changed value means that the user has replaced the token since
+	// The counter increases with each call of Login.Renew, so a changed value means that the user has replaced the token since
 	// current was found.
 	if again = a.own && renewed != a.renewed; again {
 		a.current, a.renewed = nil, renewed
@@ -103,8 +103,8 @@ func (a *authenticator) known() (current *login, again bool) {
 	return a.current, again
 }
 
-// userLogin returns the login from the URL or else from the token, and nil if there is neither. A renewed token takes precedence
-// over the URL. The parameter bearer selects the form in which a token is sent.
+// userLogin returns the login from the URL or, if the URL has none, from the token. It returns nil if neither exists. A renewed
+// token takes precedence over the URL. The parameter bearer selects the form in which a token is sent.
 func (a *authenticator) userLogin(bearer bool) (*login, error) {
 	if !a.own {
 		return nil, nil

@@ -106,7 +106,7 @@ func hasWord(s, word string) bool {
 }
 
 // command returns the start of a request: the command name, the agent of this client if the server named its own agent, and the
-// object format. The capacity of the slice leaves space for more bytes, whose number is room.
+// object format. The slice has capacity for room more bytes, which the caller will append.
 func command(caps Capabilities, name string, room int) []byte {
 	b := pktline.AppendLine(make([]byte, 0, 256+room), "command="+name)
 	// The agent may be sent only to servers that send their agent (gitprotocol-v2, "agent").

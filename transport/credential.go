@@ -71,8 +71,8 @@ func (r *Remote) Accepted(ctx context.Context, q Question, secret string) {
 }
 
 // Logins returns the URLs, without secrets, for which Credential has answers: the remote's own URL and, if the user's git
-// configuration rewrites that URL, the rewritten URL. The result first reports whether the user named a login for this remote,
-// which then takes precedence over credential helpers.
+// configuration rewrites that URL, the rewritten URL. The result first is true if the user named a login for this remote; that
+// login takes precedence over credential helpers.
 func (r *Remote) Logins(ctx context.Context) (urls []string, first bool, err error) {
 	if r.endpoint.Scheme != endpoint.HTTP {
 		return nil, false, nil
@@ -119,7 +119,7 @@ func (r *Remote) loginsFor(ctx context.Context, q Question) (*authenticator, []s
 		return nil, nil, nil
 	}
 	at, a := h.at()
-	if !same(at) { // the server redirects to another host, to which the authenticator a belongs
+	if !same(at) { // the remote was redirected, and the authenticator a belongs to the new host
 		a = newAuthenticator(r, h.endpoint, h.endpoint.Base, true)
 	}
 	return a, h.set.Headers, nil
@@ -168,7 +168,8 @@ func headerLogin(value string) *login {
 	return l
 }
 
-// credential converts the login into a Credential. It returns false if the caller could not use the login.
+// credential converts the login into a Credential. It returns false if the caller does not support the scheme of the login, or if
+// the login contains control characters that would corrupt the credential protocol.
 func (l *login) credential(q Question) (Credential, bool, error) {
 	scheme, value, _ := strings.Cut(l.header, " ")
 	c := Credential{User: l.user, Password: l.secret}

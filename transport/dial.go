@@ -29,8 +29,8 @@ const (
 // path returns the URL path of the service in smart HTTP, below the repository's URL.
 func (s service) path() string { return "/" + string(s) }
 
-// connector opens connections to a server: over TCP, and through child processes, which are ssh or upload-pack. The
-// carriers of a Remote use it. Its fields do not change, so it needs no lock.
+// connector opens connections to a server, either over TCP or through a child process (ssh, or git's server program on this
+// host). The carriers of a Remote use the connector. Its fields do not change, so it needs no lock.
 type connector struct {
 	opts  *Options
 	stats *counters
@@ -113,7 +113,7 @@ func (n *connector) dialSSH(ep *endpoint.URL, ssh sshProgram, s service) dial {
 			return err
 		case errors.As(err, &said):
 			return fmt.Errorf("%w: %w", ErrNotFound, err)
-		case p.cmd.ProcessState.ExitCode() != 255: // ssh fails with 255, and any other status is that of the remote shell
+		case p.cmd.ProcessState.ExitCode() != 255: // ssh itself fails with status 255; any other status comes from the remote shell
 			return fmt.Errorf("%w%s", ErrNotFound, p.lastOutput())
 		case ssh.reaches(ctx, ep.Port, host, n.opts.Connect):
 			return fmt.Errorf("%w%s", ErrAuth, p.lastOutput())
@@ -196,9 +196,9 @@ func (s *socket) Write(b []byte) (int, error) {
 // abort closes the connection.
 func (s *socket) abort() { s.Close() }
 
-// explain returns ErrNotFound if the server has sent an error message, because a git daemon sends the same message and closes the
-// connection for a repository that does not exist and for a repository that it does not serve. explain returns other errors
-// unchanged, or as transport faults.
+// explain returns the cause of err. If the server has sent an error message, the result is ErrNotFound, because a git daemon
+// sends the same message and closes the connection for a repository that does not exist and for a repository that it does not
+// serve. explain returns other errors unchanged, or as transport faults.
 func (s *socket) explain(_ context.Context, err error) error {
 	var said remoteError
 	if errors.As(err, &said) {
@@ -207,8 +207,8 @@ func (s *socket) explain(_ context.Context, err error) error {
 	return streamFault(err)
 }
 
-// unreachable classifies the error of a failed dial. The error is transient, except when the host name does not exist, because
-// that does not change within seconds.
+// unreachable classifies the error of a failed dial. The error is transient, unless the host name does not exist: a name that is
+// missing now will still be missing at the next attempt, a few seconds later.
 func unreachable(err error) error {
 	var dns *net.DNSError
 	if errors.As(err, &dns) && dns.IsNotFound {

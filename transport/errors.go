@@ -32,8 +32,8 @@ var (
 	errProtocol = errors.New("server violated the git protocol")                // the server sent bytes that no git server sends
 )
 
-// denied is an error of authorisation. errors.Is reports it to be fs.ErrPermission, for callers that do not import this
-// package.
+// denied is an error of authorisation. For such an error, errors.Is(err, fs.ErrPermission) is true, so that callers can recognize
+// the error without importing this package.
 type denied string
 
 // Error returns the message.

@@ -14,9 +14,9 @@ import (
 // maxShallow is the maximum number of shallow commits that a server may list.
 const maxShallow = 1 << 20
 
-// fetchMessage returns a request for a pack without negotiation: it sends "done" at once, whether or not the server has the
-// haves. The request does not allow a thin pack, because the bases of its deltas may be missing on this host, and it suppresses
-// progress messages.
+// fetchMessage returns a request for a pack without negotiation: the request ends with "done", so the server sends the pack at
+// once and does not report which of the haves it knows. The request does not allow a thin pack, because the bases of its deltas
+// may be missing on this host, and it suppresses progress messages.
 func fetchMessage(caps Capabilities, req FetchRequest) ([]byte, error) {
 	switch {
 	case len(req.Wants) == 0:
@@ -68,7 +68,7 @@ func parseFetch(p *pktReader, f object.Format) (shallow []object.ID, err error) 
 			if shallow, err = parseShallow(p, f); err != nil {
 				return nil, err
 			}
-		default: // these are acknowledgments, wanted-refs or packfile-uris, which were not requested
+		default: // acknowledgments, wanted-refs and packfile-uris were not requested
 			return nil, fmt.Errorf("%w: unexpected section %.80q in the fetch response", errProtocol, line)
 		}
 	}
@@ -103,7 +103,7 @@ func (r *Remote) startPack(a *answer, f object.Format) (*FetchResponse, error) {
 	if err != nil {
 		return nil, err
 	}
-	// left is greater than zero as soon as a packet with pack data has begun.
+	// p.left becomes greater than zero when the header of a packet with pack data was read.
 	p := &pack{a: a, remote: r}
 	for p.left == 0 {
 		if err := p.step(); err != nil {
@@ -214,7 +214,7 @@ func (p *pack) end(err error) {
 	}
 	p.a.abort()
 	p.err = fmt.Errorf("read pack from %s: %w", p.remote.URL(), streamFault(err))
-	// Only a fault of the network is recorded in Stats.LastError, but not an error message of the server.
+	// Stats.LastError records only faults of the network, no error messages of the server.
 	if isFault(err) || errors.Is(p.err, io.ErrUnexpectedEOF) {
 		p.remote.stats.fail(p.err)
 	}

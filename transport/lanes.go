@@ -41,7 +41,7 @@ type lane struct {
 	// listed reports whether the connection has served ls-refs. The upload-pack process caches the loose refs that it has read
 	// until it exits, so a second listing on the same connection would be stale. Objects are looked up again for each command.
 	listed bool
-	spare  bool // opened before it was needed, and not used yet; guarded by lanes.mu while the connection is idle
+	spare  bool // whether the connection was opened before it was needed and is still unused; lanes.mu protects it while idle
 }
 
 // lanes is the carrier over ssh, git:// and local processes. It keeps idle connections for later exchanges.
@@ -49,9 +49,9 @@ type lanes struct {
 	remote   *Remote
 	dial     dial   // opens a connection to upload-pack
 	dialPush dial   // opens a connection to receive-pack
-	local    string // path of a repository on this host; "" if it is on another host
+	local    string // path of the repository if it is on this host, otherwise ""
 
-	// mu guards the fields below.
+	// mu protects the fields below.
 	mu   sync.Mutex
 	idle []*lane // idle connections, the most recently used one last
 	// opening is closed when the attempt to open the spare connection has ended. It is nil if no spare connection is being
@@ -62,7 +62,8 @@ type lanes struct {
 
 var _ carrier = (*lanes)(nil)
 
-// newLanes returns a carrier. The function to returns the functions that open connections to upload-pack and to receive-pack.
+// newLanes returns a carrier. The parameter to is a function that returns, for a service, the function that opens connections to
+// this service.
 func (r *Remote) newLanes(to func(service) dial) *lanes {
 	return &lanes{remote: r, dial: to(uploadPack), dialPush: to(receivePack)}
 }
@@ -182,7 +183,7 @@ func (s *lanes) take(kind commandKind) *lane {
 	return nil
 }
 
-// put keeps an idle connection for the next exchange, or closes it if it cannot be used again.
+// put keeps an idle connection for the next exchange, or closes the connection if it cannot be used again.
 func (s *lanes) put(l *lane) {
 	// Bytes after the end of an answer belong to no exchange. They would be read as the start of the next answer, so such
 	// a connection is closed.

@@ -60,8 +60,8 @@ func (n *connector) startProcess(cmd *exec.Cmd, verdict func(context.Context, *p
 			n.tasks.done()
 		}
 	}
-	// The child has its own copies of these ends. If this process kept them open, a read would not see the end of the stream when
-	// the child exits.
+	// The child has its own copies of childIn and childOut. If this process kept them open, a read would not see the end of the
+	// stream when the child exits.
 	childIn.Close()
 	childOut.Close()
 	if err != nil {
@@ -124,7 +124,7 @@ type tail struct {
 	buf []byte
 }
 
-// Write appends b and drops all bytes except the last ones, whose maximum number is the field most.
+// Write appends b. If the stored output then has more bytes than the field most allows, Write drops the oldest bytes.
 func (t *tail) Write(b []byte) (int, error) {
 	const most = 2 << 10
 	t.mu.Lock()

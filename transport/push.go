@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	pushPatience = 4       // factor of Options.Stall for the time that a server may work on a push without output
+	pushPatience = 4       // a server may work on a push without output for this many times Options.Stall
 	maxMessages  = 2 << 10 // maximum number of bytes of the server's messages, other than its report, that are kept
 )
 

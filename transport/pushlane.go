@@ -83,7 +83,9 @@ func (l *lanePush) send(ctx context.Context, head []byte, pack func(context.Cont
 			return err
 		}
 		if err := pack(ctx, to); err != nil {
-			if to.failed == nil { // otherwise the server could mistake the truncated pack for a complete pack
+			// If a write has failed, the connection is broken already. Otherwise close it, because the server could mistake the
+			// truncated pack for a complete pack.
+			if to.failed == nil {
 				if ctx.Err() == nil {
 					unmade = err
 				}
@@ -106,9 +108,9 @@ func (l *lanePush) send(ctx context.Context, head []byte, pack func(context.Cont
 	return err
 }
 
-// pushError stops the pack function and returns the reason why a push has failed: the reason that ended the watch if there is
-// one, else the error of the pack function, else the error read, which occurred while the answer was read. It returns nil if read
-// is nil.
+// pushError stops the pack function and returns the reason why a push has failed. The parameter read is the error that occurred
+// while the answer was read; if it is nil, the push has not failed and pushError returns nil. The reason is the error that ended
+// the watch if there is one, otherwise an error of the pack function that no broken connection has caused, otherwise read.
 func pushError(w *watch, e *emitter, read error) error {
 	if read == nil {
 		// The server has answered, so it does not need the rest of the pack.

@@ -22,8 +22,8 @@ const (
 	defaultConnect = 15 * time.Second
 	backoffFirst   = 100 * time.Millisecond // first pause before a retry
 	backoffMost    = 5 * time.Second        // longest pause before a retry
-	// waitMost is the maximum pause for which the client waits if the server asks for it. After a request for a longer pause,
-	// the error is returned to the caller.
+	// waitMost is the longest pause that the client makes because the server asks for one. If the server asks for a longer pause,
+	// the client does not retry, and returns the error to the caller.
 	waitMost = 2 * time.Minute
 )
 
@@ -71,9 +71,9 @@ func (a *answer) abort() { a.once.Do(func() { a.drop() }) }
 
 // Remote is a git repository behind a URL. It is safe for concurrent use.
 //
-// Lock order: no goroutine acquires a lock while it holds another, or waits for the network while it holds one.
-// discoveryToken is not a lock: the goroutine that has put a token there requests the capabilities, and the others wait
-// until they can put theirs there, or for the end of their context.
+// Lock order: no goroutine acquires a lock while it holds another, or waits for the network while it holds one. The channel
+// discoveryToken is not a lock: it has room for one element, and a goroutine requests the capabilities only after it has sent an
+// element to the channel. Other goroutines wait until the element was removed, or until their context ends.
 type Remote struct {
 	endpoint *endpoint.URL
 	opts     Options
@@ -87,7 +87,7 @@ type Remote struct {
 	discoveryToken chan struct{}
 
 	mu sync.Mutex
-	// mu guards the fields below.
+	// mu protects the fields below.
 	carrier carrier       // nil until the first connection
 	caps    *Capabilities // nil until the discovery has succeeded
 	early   *early        // nil if no command was sent ahead, or if its answer was taken
@@ -263,8 +263,8 @@ func (r *Remote) capabilities(ctx context.Context) (Capabilities, error) {
 	return caps, err
 }
 
-// attempts connects and calls the function in the parameter once with the carrier and the capabilities, until this function
-// succeeds or Options.Retries is used up.
+// attempts connects to the server and calls the function in the parameter once with the carrier and the capabilities. It repeats
+// this until the function succeeds, fails with an error that is not transient, or Options.Retries is used up.
 func (r *Remote) attempts(ctx context.Context, verb string, once func(carrier, Capabilities) error) error {
 	return r.attemptsAtMost(ctx, r.opts.Retries, verb, once)
 }
@@ -280,8 +280,8 @@ func (r *Remote) attemptsAtMost(ctx context.Context, retries int, verb string, o
 	})
 }
 
-// try calls the function once until it succeeds, fails with an error that is not transient, or the retries are used up. The
-// parameter verb is the start of the error message.
+// try calls the function in the parameter once until this function succeeds, fails with an error that is not transient, or the
+// retries are used up. The parameter verb is the start of the error message.
 func (r *Remote) try(ctx context.Context, retries int, verb string, once func() error) error {
 	start := time.Now()
 	for n := 0; ; n++ {
@@ -291,8 +291,7 @@ func (r *Remote) try(ctx context.Context, retries int, verb string, once func() 
 		}
 		if ctx.Err() == nil && !errors.Is(err, errClosed) {
 			r.stats.fail(err)
-			// Only a transient fault justifies another attempt. After any other error, the server would refuse the next attempt,
-			// too.
+			// Only a transient fault justifies another attempt. Any other error would occur again.
 			var t transient
 			if errors.As(err, &t) && n < retries {
 				if wait := backoff(n, t.after); fits(ctx, wait) && r.patient(time.Since(start)+wait) {
@@ -303,7 +302,7 @@ func (r *Remote) try(ctx context.Context, retries int, verb string, once func() 
 				}
 			}
 		}
-		if ctx.Err() != nil { // after the end of the context, any other error is a consequence of that end
+		if ctx.Err() != nil { // after ctx has ended, any other error is a consequence of that end
 			err = context.Cause(ctx)
 		}
 		return fmt.Errorf("%s %s: %w", verb, r.URL(), err)
@@ -311,20 +310,22 @@ func (r *Remote) try(ctx context.Context, retries int, verb string, once func() 
 }
 
 // backoff returns the pause before the retry number n. The pause doubles from retry to retry. Half of the pause is random, so
-// that many mounts do not retry at the same moment. The pause is not shorter than asked, the pause that the server has requested.
+// that many mounts do not retry at the same moment. The parameter asked is the pause that the server has requested; the result is
+// never shorter.
 func backoff(n int, asked time.Duration) time.Duration {
 	d := min(backoffFirst<<min(n, 10), backoffMost)
 	return asked + d/2 + rand.N(d/2)
 }
 
-// fits reports whether another attempt is possible after the pause wait: the pause must end before the deadline of ctx and must
-// not be longer than waitMost.
+// fits reports whether another attempt is possible after a pause of the duration wait: the pause must end before the deadline of
+// ctx and must not be longer than waitMost.
 func fits(ctx context.Context, wait time.Duration) bool {
 	deadline, ok := ctx.Deadline()
 	return wait <= waitMost && (!ok || time.Until(deadline) > wait)
 }
 
-// patient reports whether Options.Patience allows another attempt that begins later than the first attempt by the duration after.
+// patient reports whether Options.Patience allows another attempt. The parameter after is the time between the start of the first
+// attempt and the start of the next one.
 func (r *Remote) patient(after time.Duration) bool {
 	return r.opts.Patience <= 0 || after < r.opts.Patience
 }

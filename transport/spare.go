@@ -17,9 +17,9 @@ import (
 const spareAge = 10 * time.Second
 
 // OpenSpare opens a connection in the background, for the next exchange that would have to open one. An exchange that needs the
-// spare connection while it is being opened waits for it. OpenSpare does nothing if a spare connection is ready or is being
-// opened, before the first exchange, and, over HTTP, behind a proxy. After an exchange has taken the spare connection, the next
-// call of OpenSpare opens another one. Failures are only logged.
+// spare connection while it is being opened waits for it. OpenSpare does nothing if the capabilities are not known yet, if a
+// spare connection is ready or is being opened, or if the remote is reached over HTTP through a proxy. After an exchange has
+// taken the spare connection, the next call of OpenSpare opens another one. Failures are only logged.
 //
 // Over HTTP the TLS handshake of the spare connection is completed, and the connection is closed if it is not used within ten
 // seconds. On other carriers the spare connection leads to upload-pack, and is kept as long as other idle connections.
@@ -59,7 +59,7 @@ type webDialer struct {
 	age   time.Duration // time for which a spare connection is kept
 
 	mu sync.Mutex
-	// mu guards the fields below. last is the server of the last connection; the next spare connection is opened to this server.
+	// mu protects the fields below. last is the server of the last connection; the next spare connection is opened to this server.
 	last   place
 	ahead  *spareConn // the spare connection; nil if there is none, or if an exchange has taken it
 	closed bool
@@ -68,11 +68,11 @@ type webDialer struct {
 // spareConn is a spare connection, or the attempt to open one. It is stored in webDialer.ahead until an exchange takes it.
 type spareConn struct {
 	at     place
-	opened chan struct{} // closed when the attempt to open it is over
+	opened chan struct{} // closed when the attempt to open the connection has succeeded or failed
 
-	// webDialer.mu guards the fields below. conn does not change after opened was closed.
+	// webDialer.mu protects the fields below. conn does not change after opened was closed.
 	conn    net.Conn    // nil if the connection is not open yet, or the attempt failed
-	dropped bool        // set if no exchange will take the connection, so that it is closed as soon as it is open
+	dropped bool        // whether no exchange will take the connection, so that it is closed as soon as it is open
 	expiry  *time.Timer // closes the connection after webDialer.age; nil until the connection is open
 }
 

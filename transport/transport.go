@@ -117,7 +117,7 @@ func Open(rawURL string, o Options) (*Remote, error) {
 	return newRemote(ep, o), nil
 }
 
-// URL returns the remote's URL without the password and the query, and for http without the user, too.
+// URL returns the remote's URL without the password and the query. For HTTP, the user is also removed.
 func (r *Remote) URL() string { return r.endpoint.String() }
 
 // Capabilities returns the server's capabilities, and requests them at the first call. It returns ErrNoV2 if the server

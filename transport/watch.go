@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// watch ends an exchange when its context ends, when a read or write takes longer than stall, or when the remote is
-// closed. Ending an exchange means to call kill, which makes reads and writes that are blocked return.
+// watch ends an exchange when its context ends, when a read or write takes longer than stall, or when the remote is closed. To
+// end the exchange, watch calls the function kill, which makes reads and writes that are blocked return.
 type watch struct {
 	stall time.Duration
 	kill  func()
@@ -22,7 +22,7 @@ type watch struct {
 	since atomic.Int64    // start of the current wait, in nanoseconds since 1970; 0 if no read or write waits
 
 	mu sync.Mutex
-	// mu guards the fields below.
+	// mu protects the fields below.
 	cause error // reason why the exchange was ended; nil while the exchange runs
 	over  bool  // whether the exchange was released, so that kill must not be called any more
 }

@@ -41,7 +41,7 @@ type web struct {
 	dialer    *webDialer
 	set       endpoint.HTTPSettings
 
-	// mu guards the fields below.
+	// mu protects the fields below.
 	mu   sync.Mutex
 	base *url.URL // URL to which the discovery was redirected, or the URL that the user named
 	auth *authenticator
@@ -75,7 +75,8 @@ func (h *web) close() {
 	h.transport.CloseIdleConnections()
 }
 
-// spare returns nil behind a proxy, because the proxy decides whether an open connection saves time.
+// spare returns the function that opens a spare connection, as described at the interface carrier. It returns nil if the remote
+// is reached through a proxy, because then only the proxy decides whether an open connection saves time.
 func (h *web) spare() func(context.Context) error {
 	if h.transport.Proxy != nil {
 		base, _ := h.at()
@@ -186,8 +187,8 @@ func (h *web) advertisement(ctx context.Context, s service, read func(*pktReader
 	}
 }
 
-// rebase returns the URL of the repository, given the URL to, to which a discovery was redirected. It returns an error if that
-// URL is not the discovery URL of a repository.
+// rebase returns the URL of a repository. The parameter to is the URL to which the discovery of this repository was redirected.
+// rebase returns an error if that URL is not the discovery URL of a repository.
 func rebase(to *url.URL, s service) (*url.URL, error) {
 	u := *to
 	path, ok := strings.CutSuffix(u.Path, servicePath)
@@ -250,7 +251,7 @@ func compress(message []byte) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// call is one HTTP request. It is sent again after a refused login.
+// call is one HTTP request. If the server refuses the login, the call is sent again with another login.
 type call struct {
 	method  string
 	service service
@@ -259,7 +260,7 @@ type call struct {
 	gzip    bool
 	// open returns the body and its length, or -1 if the length is unknown; if open is nil, body is used.
 	open func() (io.ReadCloser, int64, error)
-	kind string // last word of the expected content type
+	kind string // last word of the expected content type, such as "result"
 }
 
 // contentType returns the content type of a request or an answer of the given kind.
