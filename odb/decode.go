@@ -10,8 +10,8 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// body is the contents of a delta's base, either in memory (data) or in a file (at). A caller that gets a body from a
-// function must call free.
+// body is the contents of a delta's base, either in memory (the field data) or in a file (the field at). A caller that gets a
+// body from a function must call its method free.
 type body struct {
 	typ     object.Type
 	size    int64
@@ -28,7 +28,7 @@ func (b *body) reader() io.ReaderAt {
 	return b.at
 }
 
-// free releases the file behind at. It does nothing if the contents are in memory.
+// free releases the file with the contents. It does nothing if the contents are in memory.
 func (b *body) free() {
 	if b.release != nil {
 		b.release()
@@ -67,7 +67,7 @@ type decoder struct {
 	delta []byte // buffer for deltas that fit into it
 	buf   []byte // buffer for streamed contents; created by the method copying
 
-	// late is a temporary file with the inflated data of the deltas in byID and byRecord, one after the other.
+	// late is a temporary file with the inflated data of the deltas in byID and byRecord, in the order in which they were stored.
 	late     *os.File
 	lateSize int64 // number of bytes in late
 	// waiting is the number of deltas in byID and byRecord. If it is not zero at the end, the pack is incomplete.
@@ -82,14 +82,14 @@ type decoder struct {
 type lateDelta struct {
 	rec      int   // record of the delta
 	base     int   // record of its base; set by wake
-	at, size int64 // offset and size of the inflated data in decoder.late, in bytes
+	at, size int64 // offset of the inflated data in decoder.late, and its size, in bytes
 }
 
 // maxDelta is the maximum size, in bytes, of deltas that are read into memory as a whole. Larger deltas are streamed.
 const maxDelta = 1 << 20
 
-// newDecoder returns a decoder for one pack. limit bounds the size of an object, and cache the total size of the contents
-// that are kept as delta bases, both in bytes.
+// newDecoder returns a decoder for one pack. The parameter limit is the maximum size of an object, and cache is the maximum total
+// size of the contents that are kept as delta bases, both in bytes.
 func newDecoder(f object.Format, limit, cache int64, in *input, t *table, k keeper) *decoder {
 	return &decoder{
 		format: f, limit: limit, in: in, table: t, keeper: k, cache: newLRU[int](cache),
@@ -139,8 +139,8 @@ func (d *decoder) run() ([]byte, error) {
 	return sum, nil
 }
 
-// missing returns the error for a delta whose base has not arrived. Either the base is not in the pack, or the base depends
-// on the delta itself.
+// missing returns the error for a delta whose base has not arrived: either the base is not in the pack, or the base is itself a
+// delta whose chain leads back to this delta.
 func (d *decoder) missing() error {
 	var first lateDelta
 	var base string
@@ -153,7 +153,7 @@ func (d *decoder) missing() error {
 	return atOffset(d.table.offset(first.rec), corrupt("delta base %s is not in the pack (needed by %d deltas)", base, d.waiting))
 }
 
-// next decodes the entry at off, which is the next entry of the stream, and delivers the object. It postpones a delta
+// next decodes the entry at the offset off, which is the next entry of the stream, and delivers the object. It postpones a delta
 // whose base has not been decoded yet.
 func (d *decoder) next(off int64) error {
 	if err := d.in.startEntry(); err != nil {
@@ -214,8 +214,8 @@ func (d *decoder) add(off int64) (int, error) {
 	return d.table.add(off, d.in.crc), nil
 }
 
-// resolve applies the delta whose data is next in the input, and delivers the result. If the base of the delta has not
-// been decoded yet, resolve stores the delta.
+// resolve applies the delta whose data is next in the input, and delivers the resulting object. If the base of the delta has not
+// been decoded yet, resolve postpones the delta.
 func (d *decoder) resolve(e *entry) error {
 	base, ok := 0, false
 	if e.kind == refDelta {
@@ -318,7 +318,8 @@ func (d *decoder) handOver(rec, depth int, o Object) error {
 	return nil
 }
 
-// wake appends the deltas that waited for the record rec as their base to the list ready. id is the object of that record.
+// wake appends the deltas that waited for the base rec, a record, to the list ready, and returns the list. The parameter id is
+// the id of the base.
 func (d *decoder) wake(ready []lateDelta, rec int, id object.ID) []lateDelta {
 	if d.waiting == 0 {
 		return ready
@@ -348,8 +349,8 @@ func (d *decoder) patchLate(l lateDelta) (Object, error) {
 	return d.patch(l.base, small, nil)
 }
 
-// patch applies a delta to the contents of the record base and returns the resulting object. The delta is in the slice small
-// or, if small is nil, is read from r.
+// patch applies a delta to the contents of the record base and returns the resulting object. The parameter small contains the
+// delta. If small is nil, patch reads the delta from r.
 func (d *decoder) patch(base int, small []byte, r byteSource) (Object, error) {
 	b, err := d.body(base)
 	if err != nil {
@@ -405,8 +406,8 @@ func (d *decoder) hashed(t object.Type, data []byte) (Object, error) {
 	return Object{ID: id, Type: t, Size: int64(len(data)), Data: data}, err
 }
 
-// output returns the object whose contents are the bytes that the function write writes, and computes the object's id. The
-// contents are stored in memory or in a file, as d.keeper decides.
+// output returns an object and computes its id. The function write writes the contents of the object; they are stored in memory
+// or in a file, as d.keeper decides.
 func (d *decoder) output(t object.Type, size int64, write func(io.Writer) error) (Object, error) {
 	if d.keeper.inMemory(t, size) {
 		var b bytes.Buffer

@@ -82,8 +82,8 @@ func readInstruction(r io.ByteReader) (instruction, error) {
 	return in, nil
 }
 
-// check returns ErrCorrupt for an instruction that reads outside the base or makes the result larger than the delta
-// states. left is the number of bytes that are still missing in the result.
+// check returns ErrCorrupt for an instruction that reads outside the base, or that makes the result larger than the delta states.
+// The parameter left is the number of bytes that are still missing in the result.
 func (in instruction) check(baseSize, left int64) error {
 	if in.off >= 0 && (in.off > baseSize || in.n > baseSize-in.off) {
 		return corrupt("delta copies %d bytes from offset %d of a base of %d bytes", in.n, in.off, baseSize)
@@ -94,8 +94,8 @@ func (in instruction) check(baseSize, left int64) error {
 	return nil
 }
 
-// cutDelta returns the error for a delta that ends inside an instruction. It replaces io.EOF, which would stand for the
-// regular end of a delta.
+// cutDelta returns the error for a delta that ends inside an instruction. It replaces io.EOF by ErrCorrupt, because
+// readInstruction returns io.EOF for the regular end of a delta.
 func cutDelta(err error) error {
 	if err == io.EOF {
 		return corrupt("delta is truncated")
@@ -176,8 +176,9 @@ func (r *sliceReader) ReadByte() (byte, error) {
 	return r.b[r.pos-1], nil
 }
 
-// streamDelta applies the rest of a delta, read from r, and writes the result to w. The caller has read the two sizes:
-// base has baseSize bytes, and the result has size bytes. streamDelta uses no memory except buf.
+// streamDelta applies the rest of a delta, which it reads from r, and writes the result to w. The caller has read the two sizes
+// at the start of the delta: base has baseSize bytes, and the result has size bytes. Apart from buf, streamDelta allocates no
+// memory for the contents.
 func streamDelta(w io.Writer, base io.ReaderAt, baseSize, size int64, r byteSource, buf []byte) error {
 	for left := size; ; {
 		in, err := readInstruction(r)

@@ -30,14 +30,14 @@ type Dir struct {
 	Loose Source
 }
 
-// OpenDir returns the Dir for the objects directory dir. packs is the Store of the same directory.
+// OpenDir returns the Dir for the objects directory dir. The parameter packs is the Store of the same directory.
 func OpenDir(dir string, packs *Store) *Dir {
 	return &Dir{Packs: packs, Loose: NewLoose(dir, packs.Format())}
 }
 
-// sources returns the sources of an object in the order in which they are searched. git creates the pack of an object before
-// it removes the object's loose file. This may happen after the packs were searched, so the packs are searched a second time.
-// If an object is not found, packs reads the list of packs again.
+// sources returns the sources in the order in which an object is searched: packs, loose objects, packs. The packs are searched
+// twice because git may pack a loose object after the first search: git creates the pack and then removes the loose file. A
+// search of the Store that does not find the object reads the list of packs again.
 func (d *Dir) sources() [3]Source { return [3]Source{d.Packs, d.Loose, d.Packs} }
 
 // Get returns an object's type and contents, as Store.Get does.

@@ -30,7 +30,7 @@ type entry struct {
 // isDelta reports whether the data of the entry is a delta.
 func (e *entry) isDelta() bool { return e.kind >= ofsDelta }
 
-// parsePackHeader parses the 12 bytes with which every pack starts. It returns the number of entries that the header states.
+// parsePackHeader parses the 12 bytes with which every pack starts. It returns the number of entries that these bytes state.
 func parsePackHeader(b []byte) (uint32, error) {
 	if len(b) < packHeaderSize || string(b[:4]) != "PACK" {
 		return 0, corrupt("file is not a pack: it starts with %.8q", b)
@@ -41,7 +41,8 @@ func parsePackHeader(b []byte) (uint32, error) {
 	return binary.BigEndian.Uint32(b[8:]), nil
 }
 
-// readEntry reads the header of the entry at the offset off. When it returns, r is at the start of the entry's zlib data.
+// readEntry reads the header of the entry at the offset off. When readEntry returns, the next byte of r is the first byte of the
+// entry's zlib data.
 func readEntry(r io.ByteReader, f object.Format, off int64) (entry, error) {
 	e := entry{off: off}
 	c, err := r.ReadByte()
@@ -56,7 +57,7 @@ func readEntry(r io.ByteReader, f object.Format, off int64) (entry, error) {
 		if c, err = r.ReadByte(); err != nil {
 			return e, err
 		}
-		if shift > 60 || shift == 60 && c&0x7f > 7 { // a size has at most 63 bits
+		if shift > 60 || shift == 60 && c&0x7f > 7 { // the size must fit into 63 bits
 			return e, corrupt("size in the entry header has more than 63 bits")
 		}
 		e.size |= int64(c&0x7f) << shift
@@ -132,8 +133,8 @@ func (z *inflater) finish() error {
 	return nil
 }
 
-// whole inflates exactly size bytes, into scratch if they fit, and checks that the zlib data ends there. It never allocates
-// more than four times the number of bytes that have arrived, or firstAlloc if that is more.
+// whole inflates exactly size bytes and checks that the zlib data ends there. It stores them in scratch if scratch is large
+// enough. It never allocates more than four times the number of bytes that have arrived, or firstAlloc if that is more.
 func (z *inflater) whole(scratch []byte, size int64) ([]byte, error) {
 	buf := scratch[:min(size, int64(cap(scratch)))]
 	if len(buf) == 0 {
@@ -170,7 +171,7 @@ func (z *inflater) stream(w io.Writer, size int64, buf []byte) error {
 	return z.finish()
 }
 
-// short returns the error for data that ends before the stated size.
+// short returns the error for zlib data that ends before the size in the entry's header is reached.
 func short(err error) error {
 	if err == io.EOF {
 		return corrupt("less data than the header states")

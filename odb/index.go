@@ -60,7 +60,7 @@ func ParseIndex(data []byte, f object.Format) (*Index, error) {
 	return x, nil
 }
 
-// fanout returns the number of objects whose ids begin with a byte of at most i.
+// fanout returns the number of objects whose ids begin with a byte that is not greater than i.
 func (x *Index) fanout(i int) uint32 { return binary.BigEndian.Uint32(x.data[indexHeaderSize+4*i:]) }
 
 // Len returns the number of objects.
@@ -87,8 +87,8 @@ func (x *Index) name(i int) []byte {
 // packSum returns the trailer of the pack that the index describes.
 func (x *Index) packSum() []byte { return x.data[len(x.data)-2*x.idLen : len(x.data)-x.idLen] }
 
-// find returns the offset of the entry of id. It returns -1 as the offset if the index refers to a position outside its
-// table of 8-byte offsets, and false if the index does not contain id.
+// find returns the offset of the entry of the object id, and true. The offset is -1 if the index refers to a position outside its
+// table of 8-byte offsets. If the index does not contain the object, find returns false.
 func (x *Index) find(id object.ID) (int64, bool) {
 	i, ok := x.Position(id)
 	if !ok {
@@ -106,8 +106,8 @@ func (x *Index) lookup(want []byte) (int64, bool) {
 	return x.offset(i), true
 }
 
-// search returns the position of an id. The fan-out table bounds the range for the first byte, and a binary search finds
-// the id in it.
+// search returns the position of an id among the sorted ids, and false if the index does not contain the id. The fan-out table
+// bounds the range of ids with the same first byte, in which a binary search finds the id.
 func (x *Index) search(want []byte) (int, bool) {
 	lo, hi := 0, int(x.fanout(int(want[0])))
 	if want[0] > 0 {
@@ -146,7 +146,7 @@ func (x *Index) offset(i int) int64 {
 	return int64(binary.BigEndian.Uint64(x.data[x.large+8*k:]) & (1<<63 - 1))
 }
 
-// writeIndex writes the index of a pack to w. t lists the entries of the pack, and packSum is the trailer of the pack.
+// writeIndex writes the index of a pack to w. The table t lists the entries of the pack, and packSum is the trailer of the pack.
 func writeIndex(w io.Writer, f object.Format, t *table, packSum []byte) error {
 	sum := f.New()
 	out := bufio.NewWriterSize(io.MultiWriter(w, sum), copyBuffer)

@@ -22,7 +22,7 @@ import (
 type IngestOptions struct {
 	Promisor      bool  // marks the pack as fetched from a promisor remote, which can supply the objects that it refers to
 	MaxObjectSize int64 // size in bytes above which an object is refused with ErrTooLarge
-	Temporary     bool  // the pack need not survive a power failure, so Ingest does not wait for the disk
+	Temporary     bool  // the pack may be lost in a power failure, so Ingest does not sync it to disk
 }
 
 // IngestResult describes the pack that Ingest has stored.
@@ -35,10 +35,10 @@ type IngestResult struct {
 // ingestCache bounds the size, in bytes, of the recent contents that Ingest caches as delta bases.
 const ingestCache = 8 << 20
 
-// Ingest reads a pack from r to its end and stores it. Each object can be read from the Store as soon as it was verified.
-// Ingest then calls the function each, unless it is nil, with the object, in the order of the pack; an object whose delta
-// precedes its base is delivered after the base. The calls are made in the goroutine of the caller. each may keep content but
-// must not modify it; content is nil for a blob that is too large for memory.
+// Ingest reads a pack from r to its end and stores it. Each object can be read from the Store as soon as it was verified. If the
+// function each is not nil, Ingest then calls it with the object, in the order of the pack, except that an object whose delta
+// precedes its base is delivered after the base. The calls are made in the goroutine of the caller. The function may keep the
+// contents in its third parameter but must not modify them; this parameter is nil for a blob that is too large for memory.
 //
 // The pack must contain the bases of all its deltas. If Ingest fails, it stores nothing, and the objects that could be read
 // during the call are not found any more.
@@ -117,7 +117,7 @@ type ingestion struct {
 
 var _ keeper = (*ingestion)(nil)
 
-// without returns packs without the live pack.
+// without returns a copy of the list packs in which the live pack is left out.
 func (g *ingestion) without(packs []source) []source {
 	return slices.DeleteFunc(slices.Clone(packs), func(p source) bool { return p == g.live })
 }
@@ -158,9 +158,9 @@ func hasPack(packs []source, path string) bool {
 	return slices.ContainsFunc(packs, func(p source) bool { p2, ok := p.(*pack); return ok && p2.path == path })
 }
 
-// finish renames file to its final name: it becomes the pack at path, with the entries in t and the trailer sum. finish
-// also writes the index. When finish returns, the contents of these files are on disk, unless o.Temporary is set.
-// settle then syncs the directory with their names, and removes the pack if that fails.
+// finish renames the file f to its final name: f becomes the pack at path, with the entries in t and the trailer sum. It also
+// writes the index. When finish returns, the contents of both files are on disk, unless o.Temporary is set. The caller must then
+// call the function settle, which syncs the directory with the names of the files. If that fails, settle removes the pack.
 //
 // The order of the steps ensures that a process that sees the index also sees the whole pack and its promisor mark,
 // even after a power failure, because file systems write the changes of a directory in order.
@@ -262,7 +262,7 @@ func lockedTemp(dir string) (*os.File, error) {
 			}
 		}
 		f.Close()
-		if !errors.Is(err, fs.ErrNotExist) && err != syscall.EWOULDBLOCK { // after these two errors, which a sweep causes, try again
+		if !errors.Is(err, fs.ErrNotExist) && err != syscall.EWOULDBLOCK { // another error than the two that a sweep causes
 			return nil, fmt.Errorf("create temporary file: %w", err)
 		}
 	}

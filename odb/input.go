@@ -21,7 +21,7 @@ type input struct {
 	summed   int    // buf[:summed] was added to sum
 	crc      uint32 // CRC-32 of the current entry so far
 	err      error  // error of r; returned when all bytes of buf were returned
-	hit      error  // error of r or of tee that was returned to the caller
+	hit      error  // error of r or of tee that a method of input has returned to its caller
 }
 
 // newInput returns an input that reads a pack from r. sum is an empty hash of the pack's format.
@@ -86,7 +86,7 @@ func (in *input) fill() error {
 	return nil
 }
 
-// settle adds the bytes that were returned since its last call to crc, and passes them to tee.
+// settle adds the bytes that were returned since the last call of settle to crc, and passes these bytes to tee.
 func (in *input) settle() error {
 	if in.marked == in.pos {
 		return nil
@@ -103,8 +103,8 @@ func (in *input) settle() error {
 	return nil
 }
 
-// total adds the bytes that were returned since its last call to sum. It is called as rarely as possible, because hashing
-// is faster in large pieces.
+// total adds the bytes that were returned since the last call of total to sum. It is called as rarely as possible, because
+// hashing is faster in large pieces.
 func (in *input) total() {
 	in.sum.Write(in.buf[in.summed:in.pos])
 	in.summed = in.pos

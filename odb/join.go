@@ -59,8 +59,8 @@ type candidate struct {
 	size int64 // size of the pack in bytes
 }
 
-// Join replaces many promisor packs by few, if there are more than o.Above. It does nothing while another process joins packs
-// or git runs maintenance. If it returns an error, no object was lost.
+// Join replaces many promisor packs by few, if their number is greater than o.Above. It does nothing while another process joins
+// packs or git runs maintenance. No object is lost, even if Join returns an error.
 func (s *Store) Join(ctx context.Context, o JoinOptions) (JoinResult, error) {
 	res, err := s.join(ctx, o)
 	if err != nil {
@@ -116,7 +116,7 @@ func (s *Store) join(ctx context.Context, o JoinOptions) (res JoinResult, err er
 	if len(old) == 0 {
 		return res, nil
 	}
-	err = s.Refresh() // makes readers in this process see the new pack immediately
+	err = s.Refresh() // lets readers in this process find the objects in the new pack immediately
 	if err == nil {
 		res.Removed, err = s.retire(ctx, old, left, res.Name, o)
 	}
@@ -182,7 +182,7 @@ func (s *Store) setDamaged(path string) {
 // redundant splits packs into two lists: old contains the packs whose objects are all in other packs, and rest contains the
 // others. Both lists keep the order of packs.
 func redundant(packs []candidate) (old, rest []candidate) {
-	for _, c := range packs { // the largest packs come first, because only a larger pack can contain all objects of another one
+	for _, c := range packs { // the largest packs come first, because a larger pack is more likely to contain all objects of c
 		if contained(c.idx, rest) {
 			old = append(old, c)
 		} else {
@@ -283,7 +283,7 @@ var errOvertaken = errors.New("packs were replaced by another process")
 // first the mark, then the pack, then the index.
 func (s *Store) publishJoined(packs []candidate, file, path string, t *table, sum, mark []byte) (err error) {
 	for _, c := range packs {
-		if !whole(c.path) { // git has repacked meanwhile, so the new pack is not needed
+		if !whole(c.path) { // git has repacked, so the new pack is not needed
 			return errOvertaken
 		}
 	}
@@ -328,7 +328,7 @@ func (s *Store) publishJoined(packs []candidate, file, path string, t *table, su
 	return settle()
 }
 
-// whole reports whether the pack exists together with its index and its promisor mark.
+// whole reports whether the files of the pack at path exist: the pack itself, its index and its promisor mark.
 func whole(path string) bool {
 	for _, suffix := range []string{".pack", ".idx", ".promisor"} {
 		if _, err := os.Lstat(path + suffix); err != nil {
@@ -371,7 +371,8 @@ func joinMarks(packs []candidate) ([]byte, error) {
 	return all, nil
 }
 
-// appendLines appends those lines of text that are not in the set seen to the slice all, and adds them to seen.
+// appendLines returns the slice all with those lines of text appended that are not in the set seen. It also adds these lines to
+// seen.
 func appendLines(all []byte, seen map[string]bool, text []byte) []byte {
 	for line := range strings.Lines(string(text)) {
 		line = strings.TrimSuffix(line, "\n")

@@ -109,7 +109,8 @@ func (p *joinPlan) addParts(b *oldBody) error {
 	return nil
 }
 
-// newPlace returns the new offset of the delta base at the old offset off, which must be an entry before the k-th entry of b.
+// newPlace returns the offset in the new pack for a delta base. The parameter off is the offset of the base in the old pack; the
+// base must precede the k-th entry of b.
 func (p *joinPlan) newPlace(b *oldBody, k int, off int64) (int64, error) {
 	at := sort.Search(k, func(j int) bool { return b.idx.offset(int(b.order[j])) >= off })
 	if at == k || b.idx.offset(int(b.order[at])) != off {
@@ -118,7 +119,7 @@ func (p *joinPlan) newPlace(b *oldBody, k int, off int64) (int64, error) {
 	if b.moved[at] >= 0 {
 		return b.moved[at], nil
 	}
-	rec, _ := p.table.find(b.id(int(b.order[at]))) // the base was not copied from b, because the plan already contains the object
+	rec, _ := p.table.find(b.id(int(b.order[at]))) // the plan already has a copy of the object from another pack
 	return p.table.offset(rec), nil
 }
 
@@ -203,8 +204,8 @@ func (b *oldBody) extent(k int) (off, end int64) {
 	return off, end
 }
 
-// rewrittenCRC returns the CRC of an entry whose old header is replaced by head. The old entry is at the offset off, and its
-// data is between the offsets data and end. rewrittenCRC first verifies that the CRC of the old entry equals the parameter
+// rewrittenCRC returns the CRC of an entry whose old header is replaced by head. The old entry is at the offset off, and its data
+// is between the offsets data and end. rewrittenCRC first verifies the CRC of the old entry, which must be equal to the parameter
 // was.
 func rewrittenCRC(c candidate, off, data, end int64, was uint32, head []byte) (uint32, error) {
 	old, crc := crc32.NewIEEE(), crc32.NewIEEE()

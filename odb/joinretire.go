@@ -34,9 +34,9 @@ const (
 	gracePoll, gracePollMost = 10 * time.Millisecond, time.Second
 )
 
-// retire removes the old packs, whose objects are all in other packs: in the packs left, or in the pack with the path joined,
-// unless that is "". It first waits until no process reads packs that it has listed before the new pack existed, and then
-// checks that the other packs still exist. It returns the number of removed packs.
+// retire removes the packs in old, whose objects are all in other packs: in the packs left, or in the pack with the path joined,
+// unless joined is "". retire first waits for the processes that may have listed the packs before the new pack existed, and then
+// checks that the packs that contain the objects still exist. It returns the number of removed packs.
 func (s *Store) retire(ctx context.Context, old, left []candidate, joined string, o JoinOptions) (removed int, err error) {
 	if err := s.awaitReaders(ctx, time.Now(), o); err != nil {
 		return 0, err
@@ -51,13 +51,13 @@ func (s *Store) retire(ctx context.Context, old, left []candidate, joined string
 	}
 	for _, c := range left {
 		if !whole(c.path) {
-			return 0, errOvertaken // git has repacked meanwhile, and removes the old packs itself
+			return 0, errOvertaken // git has repacked, and git removes the old packs itself
 		}
 	}
 	var gone []string
 	for _, c := range old {
-		// git may have created a .keep file to protect the pack since the packs were joined, and git may have removed packs
-		// in left.
+		// After the packs were joined, git may have created a .keep file to protect the old pack, or may have removed packs in
+		// left.
 		if _, err := os.Lstat(c.path + ".keep"); err == nil || !contained(c.idx, left) {
 			continue
 		}
@@ -188,7 +188,7 @@ func removeMultiIndex(dir string) error {
 	return nil
 }
 
-// tidyingMost is the age from which a lock file is assumed to belong to a dead process.
+// tidyingMost is the age from which a lock file is assumed to have been left behind by a process that has died.
 const tidyingMost = time.Hour
 
 // tidying reports whether git is repacking the repository with the directory objects, or is writing a multi-pack index

@@ -14,7 +14,7 @@ type live struct {
 	number uint64 // serial number of the pack; see source.serial
 }
 
-// A live pack is always open. Its file is closed when no view contains the pack any more.
+// Reads of a live pack never open a file, because its file stays open until no view contains the pack any more.
 var _ source = (*live)(nil)
 
 // open does nothing, because a live pack is always open.
@@ -33,9 +33,9 @@ func (l *live) close() { l.file.Close() }
 type tail struct {
 	file *os.File // the file that append and flush write
 
-	mu      sync.RWMutex // guards the fields below; the appending goroutine may read them without mu
+	mu      sync.RWMutex // protects the fields below; the appending goroutine may read them without mu
 	flushed int64        // number of bytes in file
-	buf     []byte       // the bytes that follow those in file
+	buf     []byte       // bytes that were appended but not written to file yet
 }
 
 // tailBuffer is the number of bytes that are collected before they are written to the file.

@@ -73,8 +73,8 @@ func (l *loader) header(src source, f object.Format, off int64) (link, int64, er
 	return k, 0, nil
 }
 
-// trace follows the delta chain from the entry at the offset off to a plain entry, or to an entry for which the function stop
-// returns true. It returns that entry, and stores the deltas before it in l.links.
+// trace follows the delta chain from the entry at the offset off. It ends at a plain entry, or at an entry for which the function
+// stop returns true, and returns that entry. The deltas before that entry are stored in l.links.
 func (l *loader) trace(src source, f object.Format, off int64, stop func(off int64) bool) (link, error) {
 	l.links = l.links[:0]
 	for at := off; ; {
@@ -142,8 +142,8 @@ func (s *Store) load(src source, off, limit int64) (object.Type, []byte, error) 
 		if l.scratch, err = l.inflate(src, top, l.scratch); err == nil {
 			data, err = applyDelta(data, l.scratch, most)
 		}
-		// If an intermediate result is too large, the object itself may be small enough. The caller then uses spill, which
-		// stores bases in files.
+		// An intermediate result may be too large for memory although the object itself is not. In this case the caller uses
+		// spill, which stores bases in files.
 		if errors.Is(err, ErrTooLarge) && len(l.links) > 0 {
 			return 0, nil, errLargeBase
 		}

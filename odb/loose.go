@@ -169,7 +169,7 @@ func (r *looseReader) whole() ([]byte, error) {
 	return append(make([]byte, 0, b.Len()), b.Bytes()...), nil
 }
 
-// stream writes the contents to w and checks that they have the size that the header states.
+// stream writes the contents to w and returns an error if their size differs from the size that the header states.
 func (r *looseReader) stream(w io.Writer) error {
 	if int64(len(r.rest)) > r.size {
 		return corrupt("more data than the header states")
@@ -193,7 +193,7 @@ func (r *looseReader) stream(w io.Writer) error {
 	return nil
 }
 
-// elsewhereWriter marks the errors of w with elsewhere, so that they do not count as damage of the object.
+// elsewhereWriter wraps each error of w in the type elsewhere, so that the error does not count as damage of the object.
 type elsewhereWriter struct{ w io.Writer }
 
 // Write writes p to w and marks an error of w with elsewhere.

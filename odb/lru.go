@@ -10,9 +10,9 @@ import (
 // lru caches contents that are likely to be bases of deltas. It drops the least recently used items first. The contents
 // are shared and must not be modified.
 type lru[K comparable] struct {
-	max int64 // maximum value of used, in bytes
+	max int64 // maximum total size of the items, in bytes
 
-	// mu guards the fields below.
+	// mu protects the fields below.
 	mu    sync.Mutex
 	used  int64 // size of all items in bytes, with cachedOverhead for each
 	items map[K]*list.Element
@@ -48,7 +48,7 @@ func (c *lru[K]) get(key K) (object.Type, []byte, bool) {
 	return it.typ, it.data, true
 }
 
-// put adds an item, unless it would occupy more than half the cache.
+// put adds an item, unless the item would occupy more than half the cache.
 func (c *lru[K]) put(key K, t object.Type, data []byte) {
 	cost := int64(cap(data)) + cachedOverhead
 	if cost > c.max/2 {

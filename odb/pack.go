@@ -175,7 +175,7 @@ type packReader struct {
 	hit error // the error that fill has returned
 }
 
-// seek sets the offset of the next byte. It keeps the contents of buf if they contain this offset.
+// seek sets the offset of the next byte to off. It keeps the contents of buf if the byte at off is among them.
 func (r *packReader) seek(src source, off int64) {
 	r.hit = nil
 	if at := r.off - int64(r.end); r.src == src && off >= at && off <= r.off {

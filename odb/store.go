@@ -30,9 +30,9 @@ type Store struct {
 	unsettled atomic.Int64 // number of packs whose directory entries may not be on disk yet
 
 	refreshing sync.Mutex // held by the goroutine that reads the directory; other goroutines wait for its result
-	scanned    scan       // state of the directory at the last Refresh; guarded by refreshing
+	scanned    scan       // state of the directory at the last Refresh; protected by refreshing
 
-	// mu guards the fields below. It is not held during disk operations.
+	// mu protects the fields below. It is not held during disk operations.
 	mu         sync.Mutex
 	view       *view          // the current view, which new operations use
 	users      map[source]int // number of views that contain a source
@@ -43,13 +43,13 @@ type Store struct {
 // view is a set of packs that stay open while an operation reads them. The set is never modified.
 type view struct {
 	packs []source // the newest pack is the first
-	refs  int      // number of operations that use the view, plus one while it is the current view; guarded by Store.mu
+	refs  int      // number of operations that use the view, plus one while it is the current view; protected by Store.mu
 }
 
-// scan describes the pack directory when it was last read.
+// scan describes the state of the pack directory when it was last read.
 type scan struct {
 	modified time.Time // the mtime of the directory, taken before it was read
-	// at is the time of the scan. settled compares it with modified.
+	// at is the time at which the scan began. The method settled compares it with modified.
 	at time.Time
 }
 
@@ -79,8 +79,8 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// replace sets the current view to the packs that the function change returns. change is called with the packs of the current
-// view, which it must not modify, and with s.mu held. replace returns false if the Store is closed.
+// replace sets the current view to the packs that the function in the parameter change returns. This function is called with the
+// packs of the current view, which it must not modify, and with s.mu held. replace returns false if the Store is closed.
 func (s *Store) replace(change func(packs []source) []source) bool {
 	s.mu.Lock()
 	if s.closed {
@@ -124,8 +124,8 @@ func (s *Store) release(v *view) {
 	}
 }
 
-// Refresh adds the packs that other processes have created and removes the packs that other processes have removed. It reads
-// the directory only if the directory has changed.
+// Refresh updates the list of packs: it adds the packs that other processes have created, and removes the packs that other
+// processes have removed. It reads the directory only if the directory has changed since the last call.
 func (s *Store) Refresh() error {
 	s.refreshing.Lock()
 	defer s.refreshing.Unlock()
@@ -145,7 +145,7 @@ func (s *Store) Refresh() error {
 	if err != nil {
 		return fmt.Errorf("refresh packs: %w", err)
 	}
-	gone := map[source]bool{} // packs that Refresh removes from the view; packs that an Ingest adds during the scan are not among them
+	gone := map[source]bool{} // packs that other processes have removed; packs that an Ingest adds during the scan are not in this map
 	for _, p := range before {
 		if p, ok := p.(*pack); ok {
 			gone[p] = !paths[p.path]
@@ -256,9 +256,9 @@ func (s *Store) inView(id object.ID) (found, gone bool) {
 	return false, gone
 }
 
-// read calls the function use with each entry of the object id until use returns no error. If use returns final, read returns
-// the error of use immediately. Another process may replace packs at any time, so if no entry could be read, read searches
-// once more after a Refresh.
+// read finds an object and calls the function use with an entry of the object. If use returns an error, read calls use with the
+// entry of the same object in the next pack, unless use also returns true as the result final; read then returns the error at
+// once. Another process may replace packs at any time, so if no entry could be read, read calls Refresh and searches once more.
 func (s *Store) read(id object.ID, use func(p source, off int64) (final bool, err error)) error {
 	for again := false; ; again = true {
 		found, err := s.readView(id, use)
@@ -274,8 +274,8 @@ func (s *Store) read(id object.ID, use func(p source, off int64) (final bool, er
 	}
 }
 
-// readView does the work of read for the packs of the current view. found reports whether use has succeeded or returned
-// final. If every entry was damaged, readView returns the last error.
+// readView does the work of read for the packs of the current view. The result found is true if a call of use has succeeded or
+// has returned true as the result final. If every entry was damaged, readView returns the last error.
 func (s *Store) readView(id object.ID, use func(p source, off int64) (bool, error)) (found bool, err error) {
 	v := s.acquire()
 	defer s.release(v)
@@ -309,7 +309,7 @@ func (s *Store) readView(id object.ID, use func(p source, off int64) (bool, erro
 }
 
 // Get returns the type and the verified contents of an object. The caller owns the slice. If the object is larger than limit
-// bytes, Get returns ErrTooLarge. Get may need memory of up to three times limit.
+// bytes, Get returns ErrTooLarge. Get may allocate up to three times limit.
 func (s *Store) Get(id object.ID, limit int64) (t object.Type, content []byte, err error) {
 	err = s.read(id, func(p source, off int64) (bool, error) {
 		t, content, err = s.content(p, off, limit)
@@ -336,8 +336,8 @@ func verify(f object.Format, id object.ID, t object.Type, content []byte) error 
 	return nil
 }
 
-// content returns the type and contents of the entry at the offset off, as load does. If a base is too large for memory, it
-// uses temporary files.
+// content returns the type and contents of the entry at the offset off, like load. If a base is too large for memory, content
+// decodes the entry in temporary files.
 func (s *Store) content(p source, off, limit int64) (object.Type, []byte, error) {
 	t, content, err := s.load(p, off, limit)
 	if err != errLargeBase {

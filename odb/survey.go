@@ -23,7 +23,7 @@ type Survey struct {
 	Bytes int64 // total size of the files
 }
 
-// Problem describes a damaged or useless file of an `objects` directory.
+// Problem describes a file of an `objects` directory that is damaged or useless.
 type Problem struct {
 	Path string // path of the file
 	What string // description of the damage, for the user
@@ -119,8 +119,8 @@ func Check(dir string, f object.Format, deep bool) ([]Problem, error) {
 	return problems, nil
 }
 
-// gone reports whether the file at path exists and its pack does not. The caller has listed the directory and not found the
-// pack, but processes create packs at any time, so gone looks up both files again.
+// gone reports whether the file at path still exists although its pack does not. The caller has listed the directory and has not
+// found the pack, but processes create packs at any time, so gone looks up both files again.
 func gone(path string) bool {
 	_, err := os.Lstat(path)
 	_, packErr := os.Lstat(strings.TrimSuffix(path, filepath.Ext(path)) + ".pack")

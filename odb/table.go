@@ -20,7 +20,7 @@ type table struct {
 	idLen, width int    // length of an id and of a record, in bytes
 	seed         uint64 // random number, so that a remote cannot choose ids that collide in slots
 
-	mu sync.RWMutex // guards the fields below; the goroutine that modifies the table may read them without mu
+	mu sync.RWMutex // protects the fields below; the goroutine that modifies the table may read these fields without mu
 	// n is the number of records.
 	n int
 	// named is the number of slots in use. If several records have the same id, only the first of them is in slots.
@@ -43,8 +43,7 @@ func newTable(f object.Format) *table {
 	return &table{idLen: f.Size(), width: f.Size() + 8 + 4, seed: rand.Uint64() | 1, slots: make([]uint32, 64)}
 }
 
-// record returns the bytes of record i: the id, then a word of 8 bytes with offset, type and depth, then the CRC-32 (4
-// bytes).
+// record returns the bytes of record i: the id, then 8 bytes with offset, type and depth, then 4 bytes with the CRC-32.
 func (t *table) record(i int) []byte {
 	at := i % chunkRecords * t.width
 	return t.chunks[i/chunkRecords][at : at+t.width : at+t.width]
@@ -92,8 +91,8 @@ func (t *table) add(off int64, crc uint32) int {
 	return i
 }
 
-// name sets the id, type and depth of record i. After that, find returns the record, unless an earlier record has the same
-// id.
+// name sets the id, type and depth of record i. From then on find returns the record for this id, unless an earlier record has
+// the same id.
 func (t *table) name(i int, id object.ID, typ object.Type, depth int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

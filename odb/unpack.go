@@ -36,10 +36,10 @@ type UnpackOptions struct {
 // unpackCache bounds the size, in bytes, of the recent contents that Unpack caches as delta bases.
 const unpackCache = 4 << 20
 
-// Unpack reads a pack from r to its end and passes each verified object to sink as soon as the object has arrived. An object
-// whose delta precedes its base is passed after the base. Unpack returns the number of objects that it has passed; these
-// objects are valid even if it returns an error. The pack must contain the bases of all its deltas. If sink returns an error,
-// Unpack ends with that error.
+// Unpack reads a pack from r to its end and calls the function sink with each object as soon as the object was received and
+// verified. An object whose delta precedes its base follows after the base. Unpack returns the number of objects that it has
+// passed to sink; these objects are valid even if Unpack returns an error. The pack must contain the bases of all its deltas. If
+// sink returns an error, Unpack returns that error.
 func Unpack(ctx context.Context, r io.Reader, o UnpackOptions, sink func(Object) error) (objects int, err error) {
 	in := newInput(r, o.Format.New(), ctx.Err, nil)
 	u := &unpacking{UnpackOptions: o, table: newTable(o.Format), sink: sink}
@@ -69,7 +69,7 @@ func (u *unpacking) spool(size int64) (*os.File, error) { return u.Spool(size) }
 // scratch opens a file for deltas that wait for their base.
 func (u *unpacking) scratch() (*os.File, error) { return u.Spool(0) }
 
-// base returns the contents of the record rec, in memory if they are small enough.
+// base returns the contents of the record rec. They are read into memory unless they are large.
 func (u *unpacking) base(rec int) (body, error) {
 	id := u.table.id(rec)
 	at, size, release, err := u.Base(id)

@@ -88,7 +88,7 @@ func (s *Store) WriteAhead(ctx context.Context, objects []Outgoing, o WriteOptio
 	if err != nil {
 		return "", nil, fmt.Errorf("write pack: %w", err)
 	}
-	s.unsettled.Add(1) // counted before adopt: after adopt, other goroutines skip these objects and rely on this pack
+	s.unsettled.Add(1) // must precede adopt, after which other goroutines skip these objects and rely on this pack
 	if !s.adopt(path) {
 		err = errors.Join(fs.ErrClosed, named())
 		s.unsettled.Add(-1)
@@ -105,8 +105,8 @@ func (s *Store) WriteAhead(ctx context.Context, objects []Outgoing, o WriteOptio
 	}, nil
 }
 
-// settleOthers returns when the packs that other goroutines are writing with WriteAhead are durable. Such packs may contain
-// objects that the caller of Write has passed.
+// settleOthers makes the packs durable that other goroutines have written with WriteAhead and not settled yet. Such packs may
+// contain objects that the caller of Write has passed. settleOthers returns an error if the directory cannot be synced.
 func (s *Store) settleOthers() error {
 	if s.unsettled.Load() == 0 {
 		return nil
@@ -273,7 +273,7 @@ const (
 	deflaters = 2
 )
 
-// deflation is one entry of a pack in compressed form, or the error of compressing it.
+// deflation is one entry of a pack in compressed form, or the error that occurred while the entry was compressed.
 type deflation struct {
 	data []byte // the compressed entry, with its header
 	err  error
