@@ -17,9 +17,9 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// appender appends small contents to the active segment, the one segment that this process writes to. Blobs calls it when it
-// stores contents, and before it evicts the active segment. The embedded lock, called append in comments, guards the fields. The
-// methods expect the caller to hold this lock unless their comments state otherwise.
+// appender appends small contents to the active segment, the one segment that this process writes to. Blobs calls the appender
+// when it stores contents, and before it evicts the active segment. The embedded lock, which comments call append, protects the
+// fields. The methods expect the caller to hold this lock unless their comments state otherwise.
 type appender struct {
 	folder  *folder
 	catalog *catalog
@@ -44,9 +44,9 @@ func (a *appender) appendRecord(id object.ID, data []byte) error {
 	}
 	h := header{id, int64(len(data)), crc32.Checksum(data, castagnoli)}
 	if err := writeFull(a.file, a.end, h.encode(), data); err != nil {
-		// Remove the incomplete record, so that the next record follows a complete one.
+		// Truncate the file to its previous end, so that the next record does not follow an incomplete one.
 		if err := a.file.Truncate(a.end); err != nil {
-			a.retire() // the segment ends with an incomplete record, so append to another segment
+			a.retire() // the segment keeps the incomplete record, so append to another segment
 		}
 		return err
 	}
@@ -63,8 +63,8 @@ func (a *appender) appendRecord(id object.ID, data []byte) error {
 	return nil
 }
 
-// openActive ensures that there is an active segment with room for a record: it keeps the present segment, continues an
-// unfinished segment, or creates one. The caller holds append.
+// openActive ensures that there is an active segment with room for a record. It keeps the current active segment, continues an
+// unfinished segment of an earlier process, or creates a segment. The caller holds append.
 func (a *appender) openActive() error {
 	a.catalog.mu.RLock()
 	closed, quota, s := a.catalog.closed, a.catalog.quota, a.active
@@ -77,11 +77,12 @@ func (a *appender) openActive() error {
 		return nil
 	}
 	a.retire()
-	// At most a sixteenth of the quota goes into one segment, so that evicting a segment loses only a small part of
-	// the cache.
+	// The size of a segment is at most a sixteenth of the quota, so that evicting one segment removes only a small part of the
+	// cache.
 	a.limit = min(max(quota/16, minSegment), maxSegment)
 	var st unix.Statfs_t
-	// On a nearly full disk, segments must be small, so that each eviction frees only a little.
+	// On a nearly full disk, segments must be small, because the smallest unit of eviction is a segment, and evicting a large one
+	// would lose more contents than necessary.
 	if err := unix.Statfs(a.folder.dir, &st); err == nil {
 		a.limit = max(minSegment, min(a.limit, int64(st.Bavail)*st.Bsize/8))
 	}
@@ -178,7 +179,7 @@ func (a *appender) takeOver(s *segment, f *os.File) bool {
 	switch how := a.look.readRecords(s, f, size); {
 	case how == broken:
 		return false
-	// The last process that appended to the segment died while it wrote this record.
+	// The last record is incomplete, because the last process that appended to the segment died while it wrote this record.
 	case how == torn:
 		if err := f.Truncate(s.scanned); err != nil {
 			return false
@@ -213,7 +214,7 @@ func (a *appender) retire() {
 	a.look.Lock()
 	a.catalog.mu.Lock()
 	s.scanned, s.own = a.end, false
-	// The slice has grown by appending. Copy it without spare capacity, which a finished segment does not need.
+	// The slice entries has spare capacity from appending. Copy it, because a finished segment needs no spare capacity.
 	if !s.dropped {
 		s.entries = slices.Clip(slices.Clone(s.entries))
 	}

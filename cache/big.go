@@ -15,12 +15,12 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// bigFile is the index entry of a blob that is stored in a file alone, a big file.
+// bigFile is the index entry of a big file, which contains only one blob.
 type bigFile struct {
 	size     int64        // size of the contents in bytes
 	used     atomic.Int64 // time of last use, Unix nanoseconds
-	stamped  atomic.Int64 // time of use that was last written to the file's mtime
-	verified uint64       // number of the inode whose contents this process has verified; guarded by catalog.mu
+	stamped  atomic.Int64 // time of last use that was last written to the file's mtime, Unix nanoseconds
+	verified uint64       // number of the inode whose contents this process has verified; protected by catalog.mu
 }
 
 // readBigHeader reads the header at the end of a big file, and the file's attributes. It returns false if the header
@@ -38,8 +38,8 @@ func readBigHeader(f *os.File, id object.ID) (header, unix.Stat_t, bool) {
 	return h, st, ok && h.id == id && h.size == st.Size-headerSize
 }
 
-// openBig opens the big file of a blob, which another process may have stored. It returns nil if there is no such file. The first
-// time that this process opens the file, openBig reads all of the contents to verify them.
+// openBig opens the big file of a blob, which another process may have stored. It returns nil if there is no such file. When this
+// process opens the file for the first time, openBig reads all of the contents and verifies them.
 func (b *Blobs) openBig(id object.ID) *Content {
 	b.catalog.mu.RLock()
 	closed := b.catalog.closed
@@ -47,7 +47,7 @@ func (b *Blobs) openBig(id object.ID) *Content {
 	if closed || id.IsZero() {
 		return nil
 	}
-	// The index may be incomplete, because other processes store big files, too. So look for the file itself.
+	// Look for the file even if the index does not contain the blob, because another process may have stored the file.
 	f, err := os.Open(b.folder.bigPath(id))
 	if err != nil {
 		b.catalog.forgetBig(id)
@@ -64,7 +64,7 @@ func (b *Blobs) openBig(id object.ID) *Content {
 		checkBuffers.Put(buf)
 		good = err == nil && crc == h.crc
 	}
-	// The file is damaged, or incomplete after a crash. Remove it, so that the blob will be fetched again.
+	// The contents are damaged, or are incomplete after a crash. Remove the file, so that the blob will be fetched again.
 	if !good {
 		f.Close()
 		os.Remove(b.folder.bigPath(id))
@@ -77,7 +77,8 @@ func (b *Blobs) openBig(id object.ID) *Content {
 	return &Content{file: f, size: h.size}
 }
 
-// evictBig deletes a big file and returns the number of bytes freed. A Content that has the file open stays readable.
+// evictBig deletes a big file and returns the number of bytes freed. If a Content has the file open, the contents can still be
+// read through this Content.
 func (b *Blobs) evictBig(id object.ID) int64 {
 	if err := os.Remove(b.folder.bigPath(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return 0
@@ -104,9 +105,9 @@ func (b *Blobs) putBig(id object.ID, data []byte) error {
 }
 
 // Spool creates a temporary file, on the file system of the cache, for contents of about size bytes. The caller writes the
-// contents to the file and then calls PutFile. If the caller closes the file instead, the file is deleted: at once if the file
-// system supports unnamed files, otherwise by the next OpenBlobs or Collect. If the disk has too little space, Spool first evicts
-// other contents; if that does not free enough space, the error wraps unix.ENOSPC.
+// contents to the file and then calls PutFile. If the caller closes the file without calling PutFile, the file is deleted: at
+// once if the file system supports unnamed files, otherwise by the next OpenBlobs or Collect. If the disk has too little space,
+// Spool first evicts other contents; if that does not free enough space, the error wraps unix.ENOSPC.
 func (b *Blobs) Spool(size int64) (*os.File, error) {
 	f, err := b.folder.temp()
 	if errors.Is(err, fs.ErrNotExist) { // another process has deleted the directory
@@ -125,8 +126,8 @@ func (b *Blobs) Spool(size int64) (*os.File, error) {
 	return f, nil
 }
 
-// ensureFree evicts contents until the disk has size bytes free. If that is impossible it returns unix.ENOSPC and
-// evicts nothing, because the size comes from the remote and may be wrong.
+// ensureFree evicts contents until the disk has size bytes free. If evicting all contents would not free enough space, it evicts
+// nothing and returns unix.ENOSPC, because the remote has stated the size and may be wrong.
 func (b *Blobs) ensureFree(f *os.File, size int64) error {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil {
@@ -180,7 +181,7 @@ func (b *Blobs) adopt(id object.ID, f *os.File, size int64) error {
 	case id.IsZero():
 		return errNoID
 	}
-	// If the file were shorter than the size in its header, the contents would later seem to be damaged.
+	// If the file were shorter than the size in its header, a later reader would treat the contents as damaged.
 	if have, _ := linked(f); have < size {
 		return fmt.Errorf("spooled file has %d bytes, want at least %d", have, size)
 	}

@@ -52,8 +52,9 @@ var ErrClosed = errors.New("cache is closed")
 // holds open. The file system frees the space only when every process has closed the file.
 const housekeeping = 2 * time.Second
 
-// Blobs stores verified contents of blobs on disk, within a quota. Its methods may be called from any goroutine.
-// Blobs decides what is read, stored and evicted; each of the other types has one part of the state.
+// Blobs stores verified contents of blobs on disk, within a quota. Its methods may be called from any goroutine. Blobs decides
+// what is read, stored and evicted. Its fields (folder, catalog, appender, lookout) hold the state, each with its own lock where
+// it needs one.
 type Blobs struct {
 	folder  folder
 	catalog catalog
@@ -72,8 +73,8 @@ type Usage struct {
 	Damaged int64 // number of blobs that were found damaged since opening, and dropped
 }
 
-// OpenBlobs opens the cache in dir, creating it if needed, and evicts until it has at most quota bytes. The caller
-// must call Close.
+// OpenBlobs opens the cache in dir, creates the directory if it does not exist, and evicts contents until the cache has at most
+// quota bytes. The caller must call Close.
 func OpenBlobs(dir string, quota int64) (*Blobs, error) {
 	b := &Blobs{stop: make(chan struct{})}
 	b.catalog.init(quota)
@@ -136,8 +137,9 @@ func (b *Blobs) Close() error {
 	return nil
 }
 
-// Get returns the contents of a blob, and false if the cache does not have them. It verifies contents that this process has not
-// verified before. It removes damaged contents, and returns false for them. The caller must release the result.
+// Get returns the contents of a blob, and true. If this process reads the contents for the first time, Get verifies them, and
+// removes them if they are damaged. It returns false if the cache does not have valid contents. The caller must release the
+// Content.
 func (b *Blobs) Get(id object.ID) (*Content, bool) {
 	for range 2 { // the second pass runs after the records of other processes were indexed
 		s, ref, e, ok := b.catalog.holdSmall(id)
@@ -157,8 +159,8 @@ func (b *Blobs) Get(id object.ID) (*Content, bool) {
 	return nil, false
 }
 
-// Size returns the size of a blob in bytes, and false if the cache does not have the blob. It reads from disk only to find
-// records that other processes have appended recently.
+// Size returns the size of a blob in bytes, and false if the cache does not have the blob. It accesses the disk only to look for
+// contents that other processes have stored recently.
 func (b *Blobs) Size(id object.ID) (int64, bool) {
 	if size, ok := b.catalog.knownSize(id); ok {
 		return size, true
@@ -180,8 +182,8 @@ func (b *Blobs) Usage() Usage {
 // checkBuffers recycles the buffers through which contents are read to verify them.
 var checkBuffers = sync.Pool{New: func() any { return new([64 << 10]byte) }}
 
-// openSmall returns the Content of a record whose segment the caller holds; the Content takes over that hold. If the
-// contents are damaged or the segment was evicted, openSmall returns nil and releases the segment.
+// openSmall returns the Content of a record. The caller holds the segment of the record and passes this hold to the Content. If
+// the contents are damaged or the segment was evicted, openSmall returns nil and releases the segment.
 func (b *Blobs) openSmall(s *segment, ref uint32, e entry, id object.ID) *Content {
 	f, err := s.open(b.folder.segDir())
 	if err != nil {

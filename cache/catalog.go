@@ -9,20 +9,20 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// catalog is the index of all contents that can be read, with the size of the cache and its quota. Every reader and
-// writer of a Blobs uses it. The lock mu guards all fields except damaged, and is never held across a system call.
+// catalog is the index of all contents that can be read, with the size of the cache and its quota. Every reader and writer of a
+// Blobs uses the catalog. The lock mu protects all fields except damaged, and is never held across a system call.
 type catalog struct {
 	damaged atomic.Int64 // number of contents found damaged since opening
 
 	mu       sync.RWMutex
 	closed   bool
 	quota    int64
-	evictAt  int64               // limit for bytes above which a Put evicts; usually the quota
+	evictAt  int64               // a Put evicts contents if bytes exceeds this limit; usually the quota
 	bytes    int64               // total size of all indexed segments and big files
 	segments []*segment          // by slot; slot 0 is never used
 	unused   []uint16            // free indexes of segments
 	byName   map[string]*segment // segments by file name
-	index    refs                // references are slot<<16 | index in the segment's entries
+	index    refs                // a reference is slot<<16 | index in the entries of the segment in this slot
 	big      map[object.ID]*bigFile
 }
 
@@ -33,7 +33,8 @@ func (c *catalog) init(quota int64) {
 	c.index.hash = func(ref uint32) uint64 { return hashSum(c.entry(ref).idBytes()) }
 }
 
-// releaseAll empties the index and releases the segments that the index holds. Contents that were not released yet stay readable.
+// releaseAll empties the index and releases the segments that the index holds. A Content that the caller of Get has not released
+// yet can still be read.
 func (c *catalog) releaseAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -76,7 +77,8 @@ func (c *catalog) findLocked(id object.ID) (ref uint32, e entry, ok bool) {
 	return ref, e, true
 }
 
-// placeLocked returns the slot of an id in the index of small contents. The caller holds mu, at least for reading.
+// placeLocked returns the slot of the hash table index for an id, and reports whether the id is in the table. The caller holds
+// mu, at least for reading.
 func (c *catalog) placeLocked(id object.ID) (at int, ok bool) {
 	sum := id.Bytes()
 	return c.index.find(hashSum(sum), func(ref uint32) bool { return string(c.entry(ref).idBytes()) == string(sum) })
@@ -96,7 +98,8 @@ func (c *catalog) holdSmall(id object.ID) (*segment, uint32, entry, bool) {
 	return s, ref, e, true
 }
 
-// setMeta sets a flag in the entry to which ref refers, unless s was dropped and another segment uses the slot of s.
+// setMeta sets a flag in the entry to which ref refers. It does nothing if the segment s was dropped, because another segment may
+// use its slot.
 func (c *catalog) setMeta(s *segment, ref uint32, flag uint32) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -119,8 +122,9 @@ func (c *catalog) forget(s *segment, ref uint32, id object.ID) {
 	}
 }
 
-// addLocked adds entries of one segment to the index, in the order of the file. If there are two records for an id, the index
-// keeps the old one if this process has verified it, and otherwise uses the new one. The caller holds mu.
+// addLocked adds entries of one segment to the index, in the order of the file. If the index already has an entry for the same
+// id, addLocked keeps the old entry if this process has verified its contents, and otherwise replaces it by the new one. The
+// caller holds mu.
 func (c *catalog) addLocked(s *segment, entries []entry) {
 	if s.dropped || c.closed {
 		return
@@ -164,8 +168,8 @@ func (c *catalog) enterLocked(s *segment) bool {
 	return true
 }
 
-// drop removes a segment from the index. Contents that were opened before stay readable. Removing the entries of a
-// full segment takes milliseconds, so drop releases mu for a moment after every 1024 entries.
+// drop removes a segment from the index. Contents that were opened before can still be read. Removing the entries of a full
+// segment takes milliseconds, so drop releases mu for a moment after every 1024 entries.
 func (c *catalog) drop(s *segment) {
 	c.mu.Lock()
 	if s.dropped || c.closed {
@@ -192,8 +196,8 @@ func (c *catalog) drop(s *segment) {
 	s.release()
 }
 
-// enterBig adds a big file to the index, unless the index has the file already, and returns its entry. The parameter verified is
-// the inode number of the file if its contents were verified, otherwise 0.
+// enterBig adds a big file to the index, unless the index already contains the file, and returns the index entry. The parameter
+// verified is the inode number of the file if this process has verified the contents, otherwise 0.
 func (c *catalog) enterBig(id object.ID, size int64, used time.Time, verified uint64) *bigFile {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -214,7 +218,8 @@ func (c *catalog) enterBig(id object.ID, size int64, used time.Time, verified ui
 	return f
 }
 
-// forgetBig removes a big file from the index and returns its size on disk in bytes, or 0 if it was not in the index.
+// forgetBig removes a big file from the index. It returns the size of the file on disk in bytes, or 0 if the index did not
+// contain the file.
 func (c *catalog) forgetBig(id object.ID) (freed int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -227,7 +232,7 @@ func (c *catalog) forgetBig(id object.ID) (freed int64) {
 	return f.size + headerSize
 }
 
-// over reports whether more than limit bytes are stored.
+// over reports whether the cache contains more than limit bytes.
 func (c *catalog) over(limit int64) bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

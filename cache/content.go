@@ -7,8 +7,7 @@ import (
 	"sync/atomic"
 )
 
-// Content provides the contents of one blob. The contents stay readable until Release, even if the cache evicts the
-// blob.
+// Content provides the contents of one blob. They can be read until Release is called, even if the cache evicts the blob.
 type Content struct {
 	file *os.File
 	// segment is the segment that contains the blob. It is held until Release, so that its file stays open.

@@ -37,7 +37,7 @@ func (d *folder) makeDirs() error {
 	return nil
 }
 
-// writeSidecar writes the sidecar of a segment. It replaces the old one atomically, by a rename, so that readers
+// writeSidecar writes the sidecar of a segment. It writes a temporary file and renames it to the final name, so that readers
 // never see a partly written sidecar.
 func (d *folder) writeSidecar(segment string, content []byte) error {
 	f, err := os.CreateTemp(d.tmpDir(), "idx-*")
@@ -84,7 +84,7 @@ func (d *folder) temp() (*os.File, error) {
 		if _, ok := linked(f); ok {
 			return f, nil
 		}
-		f.Close() // another process has removed it
+		f.Close() // another process has removed the file
 	}
 }
 
@@ -96,8 +96,7 @@ func (d *folder) discard(f *os.File) {
 	f.Close()
 }
 
-// probeUnnamed reports whether the file system can create files without a name (O_TMPFILE) and link them to a name
-// later.
+// probeUnnamed reports whether the file system can create files without a name (O_TMPFILE) and give them a name later.
 func (d *folder) probeUnnamed() bool {
 	d.unnamed = true
 	f, err := d.temp()

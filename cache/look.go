@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// lookEvery is the minimum interval at which misses look for records of other processes.
+	// lookEvery is the minimum interval between two calls of lookAround that look for records of other processes.
 	lookEvery = time.Millisecond
 	// growthChecks is the number of unfinished segments whose size one call of lookAround checks.
 	growthChecks = 8
@@ -37,7 +37,7 @@ func (l *lookout) listBig() error {
 	for _, d := range dirs {
 		files, err := os.ReadDir(filepath.Join(root, d.Name()))
 		if err != nil {
-			continue // this is not a directory of the cache
+			continue // skip a plain file, and a directory that cannot be read
 		}
 		for _, file := range files {
 			id, err := object.ParseID(file.Name())
@@ -60,9 +60,9 @@ func (l *lookout) listBig() error {
 	return nil
 }
 
-// lookout keeps the catalog up to date with the files on disk, which other processes add, extend and remove. Blobs
-// calls it after a miss and at intervals. The embedded lock guards listed, next and the field scanned of segments, and is
-// called look in comments. Blobs also holds it while it evicts.
+// lookout keeps the catalog up to date with the files on disk, which other processes add, extend and remove. Blobs calls the
+// lookout after a miss and at intervals. The embedded lock, which comments call look, protects the fields listed and next, and
+// the field scanned of segments. Blobs also holds this lock while it evicts contents.
 type lookout struct {
 	folder   *folder
 	catalog  *catalog
@@ -74,13 +74,13 @@ type lookout struct {
 	next   int       // index of the segment at which the next growth checks start
 }
 
-// lookAround indexes the records that other processes have stored since the last call, and drops the segments that they have
-// evicted. It reports whether it found any records. It does nothing and returns false if another call was made within the last
-// millisecond or is in progress.
+// lookAround adds the records that other processes have stored since the last call to the index, and drops the segments that
+// other processes have evicted. It returns true if it found any records. If another call was made within the last millisecond or
+// is in progress, lookAround does nothing and returns false.
 func (l *lookout) lookAround() bool {
 	now, next := int64(time.Since(l.started)), l.nextLook.Load()
-	// Of all goroutines that do not find their blob within one millisecond, only one continues from this line. The other
-	// goroutines return a miss at once.
+	// If several goroutines miss a blob within one millisecond, only one of them continues after this line. The other goroutines
+	// return a miss at once.
 	if now < next || !l.nextLook.CompareAndSwap(next, now+int64(lookEvery)) || !l.TryLock() {
 		return false
 	}
@@ -105,8 +105,7 @@ func (l *lookout) listChanged() (bool, error) {
 	return true, l.listSegments()
 }
 
-// listSegments adds the segments that are new on disk to the index, and drops segments that no longer exist. The caller holds
-// look.
+// listSegments adds new segments on disk to the index, and drops segments that no longer exist on disk. The caller holds look.
 func (l *lookout) listSegments() error {
 	begun := time.Now()
 	names := map[string]bool{}
@@ -124,7 +123,7 @@ func (l *lookout) listSegments() error {
 			return err
 		}
 		for _, name := range list {
-			// Sidecars and other files have the value false, so that they are not read as segments.
+			// Only segments have the value true, so that sidecars and other files are not read as segments.
 			names[name] = isSegmentName(name)
 		}
 	} else if !errors.Is(err, fs.ErrNotExist) {
@@ -179,7 +178,7 @@ func (l *lookout) readSegment(name string) {
 	l.catalog.mu.Lock()
 	ok := !l.catalog.closed && l.catalog.enterLocked(s)
 	if ok {
-		// Growing the index once is cheaper than growing it in several steps.
+		// Growing the index once is faster than growing it in several steps.
 		l.catalog.index.reserve(l.catalog.index.n + len(entries))
 		l.catalog.addLocked(s, entries)
 		s.scanned = covered
@@ -190,8 +189,9 @@ func (l *lookout) readSegment(name string) {
 	}
 }
 
-// readRecords indexes the complete records of a segment between s.scanned and size, the size of the file f. The caller must have
-// read the size before the call, and holds look. The result describes the bytes after the last complete record.
+// readRecords adds the complete records of a segment to the index. It reads the part of the file f between the offsets s.scanned
+// and size. The caller must have read the size of the file before the call, and holds look. The result describes the bytes after
+// the last complete record.
 func (l *lookout) readRecords(s *segment, f *os.File, size int64) ending {
 	var found []entry
 	end, how, err := scanRecords(f, s.scanned, size, func(h header, off int64) bool {
@@ -205,7 +205,7 @@ func (l *lookout) readRecords(s *segment, f *os.File, size int64) ending {
 	l.catalog.mu.Lock()
 	defer l.catalog.mu.Unlock()
 	l.catalog.addLocked(s, found)
-	// The bytes of a dropped segment were subtracted when it was dropped.
+	// The size of a dropped segment was already subtracted from the size of the cache.
 	if !s.dropped {
 		l.catalog.bytes += size - s.size
 		s.size = size
@@ -213,8 +213,9 @@ func (l *lookout) readRecords(s *segment, f *os.File, size int64) ending {
 	return how
 }
 
-// readGrowth indexes the records that other processes have appended to segments. Each call checks a few unfinished segments, and
-// the next call continues with the following segments. readGrowth reports whether it found records. The caller holds look.
+// readGrowth adds the records that other processes have appended to segments to the index. Each call checks a few unfinished
+// segments, and the next call continues with the segments after these. readGrowth reports whether it found records. The caller
+// holds look.
 func (l *lookout) readGrowth() bool {
 	var check []*segment
 	l.catalog.mu.RLock()
@@ -238,8 +239,8 @@ func (l *lookout) readGrowth() bool {
 	return grown
 }
 
-// readMore indexes the records that another process has appended to s, and reports whether there were any. It drops s
-// if it was evicted. The caller holds look.
+// readMore adds the records that another process has appended to the segment s to the index, and reports whether there were any.
+// If s was evicted, readMore drops s. The caller holds look.
 func (l *lookout) readMore(s *segment) bool {
 	f, err := s.open(l.folder.segDir())
 	if errors.Is(err, fs.ErrNotExist) {

@@ -66,7 +66,7 @@ func (m *Memory) get(id object.ID) (remembered, bool) {
 	return r, ok && r.id == id
 }
 
-// put adds an item of cost bytes, unless that is more than an eighth of the cache.
+// put adds an item whose size is cost bytes, unless that is more than an eighth of the cache.
 func (m *Memory) put(r remembered, cost int64) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()

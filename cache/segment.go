@@ -26,8 +26,8 @@ const (
 	segmentSuffix = ".seg"
 	sidecarSuffix = ".idx"
 
-	// stampEvery is the minimum interval at which the time of last use is written to a file's mtime. Other processes, and later
-	// processes, read the time there.
+	// stampEvery is the minimum interval at which the time of last use is written to a file's mtime, from which other processes,
+	// and later processes, read the time.
 	stampEvery = time.Minute
 )
 
@@ -37,20 +37,20 @@ type segment struct {
 	slot uint16 // index in catalog.segments
 
 	file    atomic.Pointer[os.File] // opened when first needed
-	holders atomic.Int32            // number of holds: one of the index, and one of each Content; the last release closes file
+	holders atomic.Int32            // number of holds: one of the index, and one of each Content; when it becomes 0, file is closed
 	used    atomic.Int64            // time of last use, Unix nanoseconds
 	stamped atomic.Int64            // time of use that was last written to the file's mtime
 
-	// catalog.mu guards the fields below. While it is held for reading, flags of entries may also be set atomically.
+	// catalog.mu protects the fields below. While it is held for reading, flags of entries may also be set atomically.
 	entries []entry
 	size    int64 // known size of the file, in bytes
 	own     bool  // whether this process appends to the segment
 	dropped bool  // whether the segment was evicted or deleted, so that its entries are being removed from the index
 
-	scanned int64 // offset of the end of the last indexed record; guarded by the lock look, and not updated while own is true
+	scanned int64 // offset of the end of the last indexed record; protected by the lock look, and not updated while own is true
 }
 
-// newSegment returns a segment with one hold, which belongs to the index. The parameter used is the time of last use.
+// newSegment returns a segment with one hold, the hold of the index. The parameter used is the time of last use.
 func newSegment(name string, used time.Time) *segment {
 	s := &segment{name: name}
 	s.holders.Store(1)
@@ -91,8 +91,8 @@ func (s *segment) open(dir string) (*os.File, error) {
 	return s.file.Load(), nil
 }
 
-// hold keeps the segment's file open until release is called. The caller holds catalog.mu, or already has another hold
-// on the segment.
+// hold prevents the segment's file from being closed until release is called. The caller holds catalog.mu, or already has another
+// hold on the segment.
 func (s *segment) hold() { s.holders.Add(1) }
 
 // release ends one hold. When the last hold ends, release closes the file.
@@ -116,7 +116,7 @@ func touch(used, stamped *atomic.Int64, f *os.File) {
 		return
 	}
 	tv := []unix.Timeval{unix.NsecToTimeval(now.UnixNano()), unix.NsecToTimeval(now.UnixNano())}
-	// Ignore an error, because an old mtime only makes the choice of files to evict worse.
+	// Ignore an error: an old mtime only means that the file may be evicted too early.
 	_ = unix.Futimes(int(f.Fd()), tv)
 }
 

@@ -16,24 +16,24 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// A table of sizes is a file with a header of 16 bytes ("AFSsize1", the length of an id, seven zeros) and records.
-// All records have the same length, so that a damaged record does not affect the others:
+// A table of sizes is a file with a header of 16 bytes ("AFSsize1", the length of an id, seven zeros), followed by records. All
+// records have the same length, so that a damaged record does not affect the others:
 //
 //	id    20 or 32 bytes
 //	size  6 bytes, little-endian
 //	crc   CRC-32C of the above, 4 bytes, little-endian
 //
-// If several records have the same id, the last one counts. A process that appends holds flock. It first truncates an
-// incomplete record at the end, which is left when a writer dies and which no process can have read.
+// If several records have the same id, the last one counts. A process that appends holds the file's flock. If the file ends with
+// an incomplete record, whose writer has died, the process first truncates it; no process can have read such a record.
 const (
 	sizesMagic = "AFSsize1"
 	sizesHead  = 16
 	sizeBytes  = 6
 	maxSize    = 1<<(8*sizeBytes) - 1
 
-	// flushAfter is the time for which a new size waits in memory, so that further sizes are written together with it.
+	// flushAfter is how long a new size waits in memory, so that later sizes can be written together with it.
 	flushAfter = 500 * time.Millisecond
-	// sizesLookEvery is the minimum interval at which misses read the records that other processes have appended.
+	// sizesLookEvery is the minimum interval at which a Get that misses reads the records that other processes have appended.
 	sizesLookEvery = 10 * time.Millisecond
 	// rowsPerChunk is the number of rows for which memory is allocated at once.
 	rowsPerChunk = 4096
@@ -47,7 +47,7 @@ const (
 type Sizes struct {
 	format   object.Format
 	started  time.Time
-	nextLook atomic.Int64 // earliest time of the next reading by a miss, in nanoseconds since started
+	nextLook atomic.Int64 // earliest time at which a miss may read the file again, in nanoseconds since started
 
 	dirty chan struct{} // capacity 1: has an element while sizes wait to be written
 	stop  chan struct{}
@@ -189,8 +189,8 @@ func (s *Sizes) Get(id object.ID) (int64, bool) {
 		return size, true
 	}
 	now, next := int64(time.Since(s.started)), s.nextLook.Load()
-	// Of all goroutines whose id is missing within sizesLookEvery, only one reads the file. The other goroutines return a miss at
-	// once, as does a goroutine that would have to wait for the lock.
+	// If several goroutines miss an id within sizesLookEvery, only one of them reads the file. The other goroutines return a miss
+	// at once. A goroutine that would have to wait for the lock also returns a miss.
 	if now < next || !s.nextLook.CompareAndSwap(next, now+int64(sizesLookEvery)) || !s.io.TryLock() {
 		return 0, false
 	}
@@ -213,15 +213,15 @@ func (s *Sizes) find(id object.ID) (int64, bool) {
 	return getSize(s.row(s.index.slots[at])[s.format.Size():]), true
 }
 
-// placeLocked returns the slot of an id in the index, and false if the index does not have the id. The caller holds
+// placeLocked returns the slot of the hash table index for an id, and reports whether the id is in the table. The caller holds
 // mu, at least for reading.
 func (s *Sizes) placeLocked(sum []byte) (int, bool) {
 	n := s.format.Size()
 	return s.index.find(hashSum(sum), func(ref uint32) bool { return string(s.row(ref)[:n]) == string(sum) })
 }
 
-// setLocked adds a row or changes the size in the row. The result changed is false if the row already had this size. The caller
-// holds mu.
+// setLocked adds a row for an id, or changes the size in the existing row. The result changed is false if the row already had
+// this size. The caller holds mu.
 func (s *Sizes) setLocked(sum []byte, size int64) (ref uint32, changed bool) {
 	n := s.format.Size()
 	if at, ok := s.placeLocked(sum); ok {
@@ -243,8 +243,8 @@ func (s *Sizes) setLocked(sum []byte, size int64) (ref uint32, changed bool) {
 	return ref, true
 }
 
-// Put records the size of a blob in bytes. The size is written to the file within about a second. Put ignores ids in another
-// format, and sizes that six bytes cannot express.
+// Put records the size of a blob in bytes. The size is written to the file within about a second. Put ignores an id whose format
+// is not that of the table, and a size that does not fit into six bytes.
 func (s *Sizes) Put(id object.ID, size int64) {
 	if len(id.Bytes()) != s.format.Size() || size < 0 || size > maxSize {
 		return
@@ -256,7 +256,7 @@ func (s *Sizes) Put(id object.ID, size int64) {
 	}
 	s.mu.Unlock()
 	if changed {
-		// If dirty has an element already, a flush follows that also writes this size.
+		// If the channel dirty already has an element, a flush will follow that also writes this size.
 		select {
 		case s.dirty <- struct{}{}:
 		default:
@@ -273,7 +273,7 @@ func (s *Sizes) Close() error {
 	if closed {
 		return nil
 	}
-	// Sizes that other goroutines Put after the flush below are not written.
+	// Sizes that other goroutines pass to Put after the flush below are not written.
 	close(s.stop)
 	s.wg.Wait()
 	err := s.flush()
@@ -302,7 +302,8 @@ func (s *Sizes) flushLoop() {
 			return
 		case <-timer.C:
 		}
-		// After an error, such as a full disk, the sizes remain pending and are written with the next ones.
+		// If flush returns an error, for example because the disk is full, the sizes remain pending and the next flush writes
+		// them.
 		_ = s.flush()
 	}
 }
@@ -326,7 +327,7 @@ func (s *Sizes) flush() error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// Sizes that were Put during the write remain pending.
+	// Sizes that were passed to Put during the write remain pending.
 	if s.pending = s.pending[len(pending):]; len(s.pending) == 0 {
 		s.pending = nil
 	}
@@ -351,7 +352,7 @@ func (s *Sizes) appendRecords(buf []byte) error {
 	if end < sizesHead {
 		return fmt.Errorf("file %s was truncated to %d bytes by another process", f.Name(), end)
 	}
-	// A process that died while it wrote has left an incomplete record at the end.
+	// If a process died while it wrote, the file may end with an incomplete record.
 	if rest := (end - sizesHead) % int64(s.recordSize()); rest != 0 {
 		end -= rest
 		if err := f.Truncate(end); err != nil {

@@ -15,7 +15,8 @@ import (
 var errNoID = errors.New("object ID is empty")
 
 // Put stores the contents of the blob id, which the caller has verified. If the disk is full, Put evicts other contents and tries
-// once more. If that fails, too, the error wraps unix.ENOSPC or unix.EDQUOT, and nothing is stored.
+// once more. If the second attempt fails because the disk is still full, the error wraps unix.ENOSPC or unix.EDQUOT, and nothing
+// is stored.
 func (b *Blobs) Put(id object.ID, data []byte) error {
 	if _, ok := b.catalog.knownSize(id); ok {
 		return nil
@@ -69,6 +70,6 @@ func writeFull(f *os.File, off int64, head, data []byte) error {
 	}
 }
 
-// leastNoted is the minimum number of new records for which the sidecar is rewritten. A successor reads records that are not in
-// the sidecar one by one, which takes about 3 us each.
+// leastNoted is the minimum number of new records for which the sidecar is rewritten. A process that opens the segment reads the
+// records that the sidecar does not list one by one, which takes about 3 us each.
 const leastNoted = 256

@@ -9,8 +9,8 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Excess returns the number of bytes that Collect with the same parameter keep would free now, and the number of blobs that the
-// cache would lose. It evicts nothing.
+// Excess returns the number of bytes that a call of Collect with the same parameter keep would free now, and the number of blobs
+// that the cache would lose. Excess evicts nothing.
 func (b *Blobs) Excess(keep int64) (freed, blobs int64) {
 	b.look.Lock()
 	defer b.look.Unlock()
@@ -29,8 +29,8 @@ func (b *Blobs) Excess(keep int64) (freed, blobs int64) {
 	return freed, blobs
 }
 
-// weigh returns the number of bytes that the eviction of v would free, and the number of blobs that would be lost. Both are 0 if
-// a process appends to the segment, which therefore cannot be evicted.
+// weigh returns the number of bytes that the eviction of v would free, and the number of blobs that would be lost. Both results
+// are 0 if a process appends to the segment, because then the segment cannot be evicted.
 func (b *Blobs) weigh(v victim) (size, blobs int64) {
 	if v.segment == nil {
 		b.catalog.mu.RLock()
@@ -64,8 +64,8 @@ func (b *Blobs) weigh(v victim) (size, blobs int64) {
 	return v.segment.size, blobs
 }
 
-// Each calls the function each once for every id in the table, with the size of the blob in bytes. The function must not call
-// methods of s.
+// Each calls the function in the parameter each once for every id in the table, with the size of the blob in bytes. This function
+// must not call methods of s.
 func (s *Sizes) Each(each func(id object.ID, size int64)) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
