@@ -33,26 +33,27 @@ import (
 )
 
 const (
-	lockName = query.Socket + ".lock" // the lock file of git's own monitor
+	lockName = query.Socket + ".lock" // name of the lock file that git's own monitor uses
 	newName  = query.Socket + ".new"  // name of the new socket before it is renamed
 
-	noToken = "0" // a token that Ask never returns, so that the answer to it is always "everything may have changed"
+	noToken = "0" // a token that Ask never returns, so for this token the monitor always answers "everything may have changed"
 
 	maxToken   = 64 << 10               // maximum size of a query in bytes
 	maxClients = 256                    // maximum number of connections at a time; further connections wait in the kernel's queue
-	patience   = 10 * time.Second       // time limit for a client to send its query, and to receive the answer
-	grace      = 500 * time.Millisecond // replaces patience while the server closes
+	patience   = 10 * time.Second       // time limit for a client to send its query, and then to receive the answer
+	grace      = 500 * time.Millisecond // time limit that replaces patience while the server closes
 	absence    = 300 * time.Millisecond // pause after "quit", and after errors of accept(2) and listen(2)
 )
 
-// Ask returns the changes since the position token: the next token and the changed paths, relative to the root. The paths of
-// directories end with a slash. The result all means that any path may have changed.
+// Ask is a function that returns the changes since the journal position token: the next token and the changed paths, relative to
+// the root. The paths of directories end with a slash. If the result all is true, the changes are not known, and git must examine
+// all paths.
 type Ask func(ctx context.Context, token string) (next string, paths []string, all bool, err error)
 
-// Options connect a server with the servers before and after it.
+// Options pass the socket from a server that died to this server, and from this server to its successor.
 type Options struct {
-	// Inherited is the listening socket of a server that died, or nil. The connections that wait on the socket are
-	// answered. Serve takes ownership of the file.
+	// Inherited is the listening socket of a server that died, or nil. The server answers the connections that already wait on
+	// this socket. Serve takes ownership of the file.
 	Inherited *os.File
 	// Keep is called with each listening socket before clients can find it, so that the socket can be passed to a
 	// successor. Keep must not close the file. It may be nil.
@@ -69,13 +70,13 @@ type Server struct {
 	done   sync.WaitGroup // waits for run and for the clients
 	room   chan struct{}  // holds one value for each open connection
 
-	// mu guards the fields below.
+	// mu protects the fields below.
 	mu       sync.Mutex
 	listener *net.UnixListener      // nil during the pause after "quit"
 	clients  map[*net.UnixConn]bool // open connections; Close shortens their deadlines
 }
 
-// Serve listens on the socket of a git directory and answers queries with the results of ask, until Close.
+// Serve listens on the socket of a git directory and answers queries with the results of the function ask, until Close is called.
 func Serve(gitDir string, ask Ask, o Options) (*Server, error) {
 	l, err := inherit(gitDir, o.Inherited)
 	if l == nil && err == nil {
@@ -129,8 +130,8 @@ func isShut(l *net.UnixListener) bool {
 	return err != nil || shut
 }
 
-// shut refuses further connections and closes the listener. It calls shutdown(2), because other processes may have the
-// same socket open.
+// shut refuses further connections on the listener and closes it. It calls shutdown(2), because close(2) alone would leave the
+// socket open if other processes have the same socket open.
 func shut(l *net.UnixListener) {
 	if raw, err := l.SyscallConn(); err == nil {
 		raw.Control(func(fd uintptr) { unix.Shutdown(int(fd), unix.SHUT_RDWR) })
@@ -177,7 +178,7 @@ func listen(gitDir string, keep func(*os.File) error) (*net.UnixListener, error)
 	return l, nil
 }
 
-// run accepts clients until the server is closed. After each "quit" it pauses.
+// run accepts clients until the server is closed. After each "quit" it pauses for the duration absence.
 func (s *Server) run(l *net.UnixListener) {
 	defer s.done.Done()
 	for l != nil {
@@ -200,7 +201,7 @@ func (s *Server) accept(l *net.UnixListener) {
 			if errors.Is(err, net.ErrClosed) || s.away(l) {
 				return
 			}
-			select { // most likely the process has no free file descriptors
+			select { // accept has failed, most likely because the process has no free file descriptors
 			case <-time.After(absence):
 			case <-s.ctx.Done():
 				return
@@ -212,7 +213,7 @@ func (s *Server) accept(l *net.UnixListener) {
 	}
 }
 
-// again waits for a pause after git has sent "quit", and then listens again. It returns nil if the server is closed.
+// again waits for the duration absence after git has sent "quit", and then listens again. It returns nil if the server is closed.
 func (s *Server) again() *net.UnixListener {
 	for {
 		select {
@@ -250,7 +251,7 @@ func (s *Server) client(c *net.UnixConn) {
 		return
 	}
 	in := pktline.NewReader(c, 512)
-	if err := in.Fill(1); err != nil { // the client has only checked whether a monitor listens
+	if err := in.Fill(1); err != nil { // the client sends nothing if it only checks whether a monitor listens
 		return
 	}
 	word, err := query.Read(in, maxToken)
@@ -298,7 +299,7 @@ func answer(next string, paths []string, all bool) []byte {
 	return out
 }
 
-// leave stops listening. The client that sent "quit" gets its answer after the server has stopped.
+// leave stops listening. For the command "quit", leave is called before the client gets its answer.
 func (s *Server) leave() {
 	s.mu.Lock()
 	l := s.listener
@@ -316,8 +317,8 @@ func (s *Server) away(l *net.UnixListener) bool {
 	return s.listener != l
 }
 
-// Close stops listening and waits for the queries that are being answered. Later clients wait for the next server,
-// because the socket file remains.
+// Close stops listening and waits until the queries in progress are answered. The socket file remains, so that later clients wait
+// for the next server.
 func (s *Server) Close() error {
 	s.cancel()
 	s.leave()

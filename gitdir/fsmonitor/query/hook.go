@@ -10,23 +10,23 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// HookName is the name of the hook program. CarefulName is its name for git 2.32 to 2.42, in which `git diff HEAD` and
-// `git diff-index HEAD` have a bug: for files that the monitor reports as unchanged they compare stat data that they have
-// not read, and report some of the files as deleted (fixed by git's commit 6a044a2048). Under this name the hook fails
-// for these commands, so that git reads the files itself.
+// HookName is the name of the hook program. CarefulName is the name under which git 2.32 to 2.42 start the same program. These
+// versions have a bug in `git diff HEAD` and `git diff-index HEAD`: for files that the monitor reports as unchanged, they compare
+// stat data that they have not read, and report some of the files as deleted (fixed by git's commit 6a044a2048). Under the name
+// CarefulName the hook fails for these commands, so that git examines the files without the monitor.
 const (
 	HookName    = "artifactfs-fsmonitor"
 	CarefulName = HookName + "-careful"
 )
 
-// IsHook reports whether a program that was started under this name has to act as the hook.
+// IsHook reports whether a program that was started under this name must run as the hook.
 func IsHook(name string) bool {
 	name = filepath.Base(name)
 	return name == HookName || name == CarefulName
 }
 
-// Hook runs the hook program (githooks(5), fsmonitor-watchman) and returns its exit code. The slice args holds the path of the
-// hook in the git directory, the version of the protocol, which must be 2, and a token.
+// Hook runs the hook program (githooks(5), fsmonitor-watchman) and returns its exit code. The slice args has three elements: the
+// path of the hook in the git directory, the version of the protocol, which must be 2, and a token.
 func Hook(args []string, stdout io.Writer) int {
 	if len(args) != 3 || args[1] != "2" {
 		return 2

@@ -19,7 +19,8 @@ import (
 // Socket is the name of the socket in a git directory. git's own client uses the same name.
 const Socket = "fsmonitor--daemon.ipc"
 
-// patience is the maximum time for which the client waits for an answer. After that, git searches for changes itself.
+// patience is how long the client waits for an answer. After that time, git searches the working tree for changes without the
+// monitor.
 const patience = 30 * time.Second
 
 // ErrCut means that the other side has closed the connection early, or has sent something that is not a pkt-line.
@@ -33,7 +34,7 @@ func Read(r *pktline.Reader, limit int) ([]byte, error) {
 		kind, data, err := r.Next()
 		switch {
 		case err == io.EOF, err == nil && kind == pktline.Flush:
-			return all, nil // git accepts the end of the input in place of a flush packet, too
+			return all, nil // like git, accept the end of the input in place of a flush packet
 		case err == io.ErrUnexpectedEOF, errors.Is(err, pktline.ErrLength), err == nil && kind != pktline.Data, len(all)+len(data) > limit:
 			return nil, ErrCut
 		case err != nil:
@@ -55,12 +56,13 @@ func Write(w io.Writer, text []byte) error {
 	return err
 }
 
-// tries is the maximum number of times that Changes sends a query if the monitor closes the connection. The monitor may have
-// died, and its successor listens on the same socket.
+// tries is the maximum number of times that Changes sends a query. It sends the query again if the monitor closes the connection,
+// because the monitor may have died and its successor listens on the same socket.
 const tries = 3
 
-// Changes queries the monitor of a git directory for the changes since the position token. It writes the answer to w unchanged:
-// the next token and a NUL, and then every path followed by a NUL. The path "/" means that any path may have changed.
+// Changes queries the monitor of a git directory for the changes since the journal position token. It writes the answer to w
+// unchanged: the next token and a NUL, and then every changed path, each followed by a NUL. The path "/" in the answer means that
+// the monitor does not know which paths have changed, so git must examine all of them.
 func Changes(gitDir, token string, w io.Writer) error {
 	for try := 1; ; try++ {
 		answer, err := ask(gitDir, token)
