@@ -22,16 +22,16 @@ import (
 // ErrLocked means that another git process is changing the index, or was killed while it changed the index.
 var ErrLocked = errors.New("index.lock exists: another git process is running, or was killed")
 
-// lockWait is the time for which LockIndex waits for index.lock. A `git status` that an editor runs holds this lock for
-// milliseconds, and FillIndex holds it for an even shorter time. If the lock is held longer, it belongs to a command that waits
-// for an editor, or was left by a process that was killed.
+// lockWait is how long LockIndex waits for index.lock. A `git status` that an editor runs holds this lock for milliseconds, and
+// FillIndex holds it for an even shorter time. A lock that is held for longer than lockWait belongs to a command that waits for
+// an editor, or was left by a process that was killed.
 const lockWait = time.Second
 
 // LockedIndex is the index of a git directory while this process holds index.lock.
 type LockedIndex struct {
 	dir   *Dir
 	path  string // path of the index file
-	given bool   // whether the lock was released; an index.lock that exists after that belongs to another process
+	given bool   // whether Release has removed the lock; an index.lock that exists after that belongs to another process
 }
 
 // lockMark is the content of an index.lock that this program creates. lockPrefix is the prefix of the names of temporary files
@@ -72,7 +72,7 @@ func (l *LockedIndex) take() (bool, error) {
 	defer os.Remove(f.Name())
 	_, err = f.WriteString(lockMark)
 	if err = errors.Join(err, f.Chmod(0o644), f.Close()); err == nil {
-		err = os.Link(f.Name(), l.path+".lock") // a hard link, so that the lock file never exists without its contents
+		err = os.Link(f.Name(), l.path+".lock") // use a hard link, because the lock file must never exist without its contents
 	}
 	if errors.Is(err, fs.ErrExist) {
 		return false, nil
@@ -88,7 +88,8 @@ func (d *Dir) BreakLocks(ctx context.Context) error {
 	return errors.Join(d.breakIndex(), d.git.breakUpdates(ctx))
 }
 
-// breakIndex removes an index.lock that this program has created, and temporary files that were to become the lock or the index.
+// breakIndex removes an index.lock that this program has created, and temporary files that this program would have renamed to the
+// lock or to the index.
 func (d *Dir) breakIndex() error {
 	lock := filepath.Join(d.path, "index.lock")
 	leftovers, err := filepath.Glob(filepath.Join(quoteGlob.Replace(d.path), lockPrefix+"*"))
@@ -113,8 +114,9 @@ func (l *LockedIndex) Read() (*index.Index, error) {
 	return index.Read(l.dir.format, text)
 }
 
-// Replace replaces the index with x, sets the modification time of the file to the time written, and releases the lock. git
-// compares the contents of each file that is not older than the index, so the time written determines which files git compares.
+// Replace replaces the index with x, sets the modification time of the index file to the time in the parameter written, and
+// releases the lock. git compares the contents of each file that is not older than the index, so this time determines which files
+// git compares.
 func (l *LockedIndex) Replace(x *index.Index, written time.Time) error {
 	name, err := l.dir.writeBeside(x, written)
 	if err == nil {
@@ -127,8 +129,8 @@ func (l *LockedIndex) Replace(x *index.Index, written time.Time) error {
 	return errors.Join(err, l.Release())
 }
 
-// writeBeside writes an index to a temporary file in the git directory, syncs the file and returns its path. The caller
-// renames the file to the index.
+// writeBeside writes an index to a temporary file in the git directory, syncs the file and returns its path. The caller renames
+// the file to the name of the index.
 func (d *Dir) writeBeside(x *index.Index, written time.Time) (name string, err error) {
 	f, err := os.CreateTemp(d.path, lockPrefix)
 	if err != nil {
@@ -167,8 +169,8 @@ type Difference struct {
 	Old, New         object.ID
 }
 
-// Differences compares the trees from and to, and returns the paths that differ, sorted. The zero id stands for the empty
-// tree.
+// Differences compares two trees, which are in the parameters from and to, and returns the paths that differ, sorted. The zero id
+// stands for the empty tree.
 func (d *Dir) Differences(ctx context.Context, from, to object.ID) ([]Difference, error) {
 	empty, err := object.Hash(d.format, object.Tree, nil)
 	if err != nil {
@@ -216,7 +218,7 @@ func (d *Dir) Differences(ctx context.Context, from, to object.ID) ([]Difference
 // arguments (execve(2)).
 const atOnceArgs = 64 << 10
 
-// Modified returns those of paths whose files differ from the index.
+// Modified returns those elements of paths whose files in the working tree differ from the index.
 func (d *Dir) Modified(ctx context.Context, paths []string) ([]string, error) {
 	var modified []string
 	for len(paths) > 0 {
@@ -227,7 +229,7 @@ func (d *Dir) Modified(ctx context.Context, paths []string) ([]string, error) {
 		}
 		args := []string{"diff", "--name-only", "-z", "--no-renames", "--no-ext-diff", "--ignore-submodules=all", "--"}
 		for _, path := range paths[:n] {
-			// Without the word literal git would interpret * and some other characters of the path as wildcards.
+			// Without "literal", git would interpret * and some other characters of the path as wildcards.
 			args = append(args, ":(top,literal)"+path)
 		}
 		out, err := d.git.output(ctx, nil, args...)
@@ -240,7 +242,7 @@ func (d *Dir) Modified(ctx context.Context, paths []string) ([]string, error) {
 	return modified, nil
 }
 
-// Ignored returns those of paths that git ignores, according to .gitignore and similar files.
+// Ignored returns those elements of paths that git ignores, according to .gitignore and similar files.
 func (d *Dir) Ignored(ctx context.Context, paths []string) ([]string, error) {
 	if len(paths) == 0 {
 		return nil, nil
@@ -263,7 +265,7 @@ func split(out []byte) []string {
 	return slices.Clip(list)
 }
 
-// Staged returns the paths whose entries in the index differ from tree.
+// Staged returns the paths whose entries in the index differ from those in the tree with the id in the parameter tree.
 func (d *Dir) Staged(ctx context.Context, tree object.ID) ([]string, error) {
 	out, err := d.git.output(ctx, nil, "diff-index", "--cached", "--name-only", "-z", "--no-renames", "--ignore-submodules=none",
 		tree.String())

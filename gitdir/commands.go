@@ -30,7 +30,7 @@ func (c *commands) objects(ctx context.Context, names ...string) ([]object.ID, e
 		return nil, fmt.Errorf("look up %d objects: git listed %d", len(names), len(lines))
 	}
 	for i, line := range lines {
-		if id, err := object.ParseID(line); err == nil { // otherwise git printed "missing" or "ambiguous"
+		if id, err := object.ParseID(line); err == nil { // for a name that cannot be resolved, git prints "missing" or "ambiguous"
 			ids[i] = id
 		}
 	}

@@ -36,7 +36,8 @@ func (o Options) configure(c *config.Config, path string) ([]byte, error) {
 	if o.Format != object.SHA1 {
 		c.SetOption("extensions", "", "objectFormat", o.Format.String())
 	}
-	if (o.Partial || o.Session != "") && o.Helper != "" { // a session may refer to objects that even a complete remote lacks
+	// Even if the remote is no promisor, a session may refer to objects that the remote lacks.
+	if (o.Partial || o.Session != "") && o.Helper != "" {
 		c.SetOption("remote", helperRemote, "promisor", "true").
 			SetOption("remote", helperRemote, "skipFetchAll", "true").
 			SetOption("remote", helperRemote, "tagOpt", "--no-tags")
@@ -64,9 +65,9 @@ func (o Options) configure(c *config.Config, path string) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// setMonitor writes the file monitorConfig. Its settings apply to the mount's working tree, but not to worktrees that
-// `git worktree add` creates elsewhere, because those have no file system monitor. The settings depend on the version of
-// git and on the paths of programs, so Create and Open write the file each time.
+// setMonitor writes the file monitorConfig. Its settings apply only to the mount's working tree. Worktrees that `git worktree
+// add` creates elsewhere have no file system monitor, so the settings must not apply to them. The settings depend on the version
+// of git and on the paths of programs, so Create and Open write the file each time.
 func (o Options) setMonitor(path string) error {
 	c := config.New()
 	for _, name := range []string{query.HookName, query.CarefulName} {
@@ -79,8 +80,8 @@ func (o Options) setMonitor(path string) error {
 	if o.Git.AtLeast(socketMonitor) {
 		command = "true"
 	} else if o.Monitor != "" {
-		// git starts a command without special characters directly and not through a shell. The hook finds the socket of
-		// the monitor in the directory of this link.
+		// git starts a command without special characters directly, without a shell. The link is in the git directory, so the
+		// hook finds the socket of the monitor in the directory of the link.
 		if err := os.Symlink(target, hook); err != nil {
 			return err
 		}

@@ -9,14 +9,14 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// FillIndex adds data to the index that was unknown when the index was written. It changes only entries whose files git
-// considers unchanged. The data are, first, the sizes of files. If an index entry has no size, git has to compare the
-// contents of the file, and commands that do not refresh the index report the file as changed. Second, the ids of ignore
-// files. If an id is missing, git searches all directories below such a file once.
+// FillIndex adds data to the index that was unknown when the index was written: the sizes of files and the ids of ignore files.
+// It changes only entries whose files git considers unchanged. If an entry has no size, git has to compare the contents of the
+// file, and commands that do not refresh the index report the file as changed. If the id of an ignore file is missing, git
+// searches all directories below the directory of this file once.
 //
-// size returns the size of a file in bytes, or false if the size is not known. Of the fields of o, FillIndex uses Ignore,
-// Converts and Bar. It returns false if a git command is running or has changed the index. The index is then unchanged,
-// and the caller may try again later.
+// The function size returns the size of a file in bytes, or false if the size is not known. Of the fields of o, FillIndex uses
+// Ignore, Converts and Bar. If a git command is running or has changed the index, FillIndex leaves the index unchanged and
+// returns false. The caller may then try again later.
 //
 // The new index is prepared before index.lock is created, so that the lock is held only for a rename. Even so, a git
 // command that finds the lock would fail, or would not update the index. Therefore FillIndex calls o.Bar, which prevents
@@ -59,7 +59,8 @@ func (d *Dir) fillIndex(o IndexOptions, size func(e index.Entry) (int64, bool)) 
 	if filled == 0 {
 		return true, nil
 	}
-	name, err := d.writeBeside(x, before.ModTime()) // git compares the contents of files as young as the index
+	// Keep the time of the old index, because git compares the contents of files that are not older than the index.
+	name, err := d.writeBeside(x, before.ModTime())
 	if err != nil {
 		return false, err
 	}

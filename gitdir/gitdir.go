@@ -51,7 +51,7 @@ type Options struct {
 	Remote   string        // URL of the remote without secrets
 	Objects  string        // the store's objects directory
 	Ref      string        // full name of the requested branch or tag; "" if a commit id was requested
-	Commit   object.ID     // commit that Ref points to; zero if the branch has no commit
+	Commit   object.ID     // commit that Ref points to, or the requested commit; zero if the branch has no commit
 	Shallow  []object.ID   // commits whose parents are not in the store
 	Partial  bool          // whether the remote is a promisor: it can supply objects that the store lacks
 	Default  string        // full name of the remote's default branch; "" if it is not known
@@ -82,10 +82,10 @@ type Dir struct {
 	head   packedrefs.Ref // the requested branch; its name is "" if HEAD was detached
 }
 
-// Create creates the git directory at path. The directory must not exist, or must be the incomplete result of a Create
-// that crashed, for which Open returns false.
+// Create creates the git directory at path. If the directory exists, it must be the incomplete result of a call of Create during
+// which the process died. For such a directory, Open returns false.
 func Create(path string, o Options) (*Dir, error) {
-	if o.Commit.IsZero() { // git clone does not set origin/HEAD either if the default branch has no commit
+	if o.Commit.IsZero() { // like git clone, do not set origin/HEAD if the default branch has no commit
 		o.Default = ""
 	}
 	d := o.dir(path)
@@ -94,7 +94,7 @@ func Create(path string, o Options) (*Dir, error) {
 		head = "ref: " + o.Ref + "\n"
 	}
 	var err error
-	// In a State, HEAD may be detached or on a branch other than the requested one.
+	// HEAD in a State may be detached, or on a branch other than the requested one.
 	if o.State != nil {
 		if head, err = o.stateHead(); err != nil {
 			return nil, fmt.Errorf("create git directory: %w", err)
@@ -170,7 +170,7 @@ func Open(path string, o Options) (*Dir, bool, error) {
 	err = errors.Join(err, o.borrow(path),
 		o.setMonitor(path),
 		o.SetLogins(path),
-		d.SetShallow(o.Shallow)) // the store may have been created again, with less history
+		d.SetShallow(o.Shallow)) // the store may have been created again with fewer commits
 	if err != nil {
 		return nil, false, fmt.Errorf("open git directory: %w", err)
 	}
@@ -234,7 +234,7 @@ func (d *Dir) SetRefs(remote []packedrefs.Ref) error {
 	var refs []packedrefs.Ref
 	kept := map[string]bool{}
 	for _, r := range packed {
-		// Drop all remote-tracking branches. The code below adds the branches that the remote still has.
+		// Drop all remote-tracking branches. The code below adds those that the remote still has.
 		if !strings.HasPrefix(r.Name, "refs/remotes/origin/") {
 			refs, kept[r.Name] = append(refs, r), true
 		}
@@ -252,7 +252,7 @@ func (d *Dir) SetRefs(remote []packedrefs.Ref) error {
 		tracking = tracking || r.Name == d.tracking()
 		refs = append(refs, r)
 	}
-	// The list of the remote's refs may lack the requested branch, in particular if the list was not fetched yet.
+	// The parameter remote may lack the requested branch, in particular if the list of the remote's refs was not fetched yet.
 	if !tracking && len(refs) > 0 && d.head.Name != "" {
 		refs = append(refs, packedrefs.Ref{Name: d.tracking(), ID: d.head.ID})
 	}

@@ -18,7 +18,7 @@ import (
 var (
 	// ErrNoCommit means that no branch, tag or commit has this name.
 	ErrNoCommit = errors.New("no such branch or commit")
-	// ErrNotBranch means that the name stands for a commit and not for a branch, although Wish.Detach is not set.
+	// ErrNotBranch means that the name stands for a commit and not for a branch, and Wish.Detach is false.
 	ErrNotBranch = errors.New("name is a commit, not a branch")
 	// ErrBranchExists means that the branch in Wish.Create already exists.
 	ErrBranchExists = errors.New("branch already exists")
@@ -28,14 +28,14 @@ var (
 	ErrInUse = errors.New("branch is checked out in another worktree")
 )
 
-// Head is the position of HEAD: a branch, or a commit if HEAD is detached.
+// Head describes what HEAD refers to: a branch, or a commit if HEAD is detached.
 type Head struct {
 	Branch string    // short name of the branch; "" if HEAD is detached
 	Commit object.ID // zero if the branch has no commit
 	Tree   object.ID // tree of Commit; zero if the branch has no commit
 }
 
-// name returns the name that stands for h in a reflog message.
+// name returns the text by which a reflog message refers to h.
 func (h Head) name() string {
 	if h.Branch == "" {
 		return h.Commit.String()
@@ -43,14 +43,14 @@ func (h Head) name() string {
 	return h.Branch
 }
 
-// Wish is the position to which the user wants to move HEAD.
+// Wish describes the branch or commit to which the user wants to move HEAD.
 type Wish struct {
-	Name   string // branch, tag or commit; "-" means the previous position of HEAD, "" the commit of HEAD
-	Create string // short name of a branch to create at this commit; "" to create none
-	Detach bool   // whether to detach HEAD, which is possible at any commit
+	Name   string // branch, tag or commit; "-" means the branch or commit before the last switch, "" the commit of HEAD
+	Create string // short name of a branch to create at the commit of Name; "" to create none
+	Detach bool   // whether to detach HEAD; if it is false, Name must be a branch unless Create is set
 }
 
-// Destination is the position for which a Wish stands.
+// Destination is the result of Resolve: the branch or commit to which Move moves HEAD.
 type Destination struct {
 	Head
 	Name     string // name for the reflog message
@@ -59,7 +59,7 @@ type Destination struct {
 	start    string // start point of the new branch, as an argument of git branch
 }
 
-// Head returns the position of HEAD.
+// Head returns the branch and the commit of HEAD.
 func (d *Dir) Head(ctx context.Context) (Head, error) {
 	text, err := os.ReadFile(filepath.Join(d.path, "HEAD"))
 	if err != nil {
@@ -77,8 +77,8 @@ func (d *Dir) Head(ctx context.Context) (Head, error) {
 	return h, nil
 }
 
-// Resolve determines the position for which a Wish stands, by the rules of git switch. It returns ErrNoCommit if no local commit
-// has the name, and the other errors that are declared above.
+// Resolve determines the branch or commit for a Wish, by the rules of git switch. It returns ErrNoCommit if no commit on this
+// host has the name, and the other errors of this file as their comments state.
 func (d *Dir) Resolve(ctx context.Context, w Wish) (Destination, error) {
 	name := w.Name
 	switch name {
@@ -91,7 +91,7 @@ func (d *Dir) Resolve(ctx context.Context, w Wish) (Destination, error) {
 		}
 		name = strings.TrimSpace(string(out))
 	}
-	// git would interpret such a name as an option, or as several lines of input.
+	// git would interpret such a name as an option, or as more than one line of input.
 	if strings.HasPrefix(name, "-") || strings.ContainsAny(name, "\n\x00") {
 		return Destination{}, ErrNoCommit
 	}
@@ -153,7 +153,7 @@ func (d *Dir) guess(ctx context.Context, name string) (Destination, error) {
 	}, errors.Join(err1, err2)
 }
 
-// unused returns ErrInUse if the branch is checked out in another worktree of this git directory.
+// unused returns ErrInUse if the branch is checked out in another worktree of this git directory, and nil otherwise.
 func (d *Dir) unused(ctx context.Context, branch string) error {
 	// Most git directories have no other worktree. In this case git need not be started.
 	if _, err := os.Stat(filepath.Join(d.path, "worktrees")); err != nil {
@@ -175,7 +175,8 @@ func (d *Dir) unused(ctx context.Context, branch string) error {
 	return nil
 }
 
-// Move moves HEAD, and creates the branch first if necessary. It continues to its end even if ctx ends.
+// Move moves HEAD to the destination in the parameter to. It first creates the branch if to.New is set. The parameter from is
+// used in the reflog message. Move continues even if ctx ends, because a git process that is stopped leaves lock files.
 func (d *Dir) Move(ctx context.Context, from Head, to Destination) error {
 	if to.New {
 		args := []string{"branch", to.Branch, to.start}
@@ -193,8 +194,8 @@ func (d *Dir) Move(ctx context.Context, from Head, to Destination) error {
 	return d.git.update(ctx, []string{"HEAD"}, "update-ref", "--no-deref", "-m", reason, "HEAD", to.Commit.String())
 }
 
-// Track sets the ref of a branch or tag that was fetched without the rest of the history. The ref of a branch is its
-// remote-tracking branch. If ref is "", a commit was fetched, and Track does nothing.
+// Track sets the ref of a branch or tag whose commit was fetched without the rest of the history. The ref of a branch is its
+// remote-tracking branch. If the user requested a commit, ref is "" and Track does nothing.
 func (d *Dir) Track(ctx context.Context, ref string, commit object.ID) error {
 	if branch, ok := strings.CutPrefix(ref, "refs/heads/"); ok {
 		ref = "refs/remotes/origin/" + branch
@@ -205,14 +206,15 @@ func (d *Dir) Track(ctx context.Context, ref string, commit object.ID) error {
 	return d.git.update(ctx, []string{ref}, "update-ref", ref, commit.String())
 }
 
-// Forward moves the branch that HEAD is on from one commit to another, as git pull does for a fast-forward. The parameter reason
-// is the message for the reflog. git refuses the change if the branch does not have the commit from.
+// Forward moves a branch from one commit to another, as git pull does for a fast-forward. The caller passes the branch that HEAD
+// is on. The parameter reason is the message for the reflog. git refuses the change if the branch no longer points to the commit
+// in the parameter from.
 func (d *Dir) Forward(ctx context.Context, branch string, from, to object.ID, reason string) error {
 	ref := "refs/heads/" + branch
 	return d.git.update(ctx, []string{"HEAD", ref}, "update-ref", "-m", reason, ref, to.String(), from.String())
 }
 
-// Commit returns the commit and the tree to which name resolves. Both are zero if there is no such commit.
+// Commit returns the commit to which name resolves, and the tree of this commit. Both are zero if there is no such commit.
 func (d *Dir) Commit(ctx context.Context, name string) (Head, error) {
 	ids, err := d.git.objects(ctx, name+"^{commit}", name+"^{tree}")
 	if err != nil {
@@ -227,7 +229,7 @@ func (d *Dir) Reaches(ctx context.Context, ancestor, commit object.ID) bool {
 	return err == nil
 }
 
-// Behind returns the number of commits that HEAD lacks: the parameter commit and its ancestors that are not reachable from HEAD.
+// Behind returns the number of commits that are reachable from the parameter commit but not from HEAD.
 func (d *Dir) Behind(ctx context.Context, commit object.ID) (int64, error) {
 	out, err := d.git.output(ctx, nil, "rev-list", "--count", "HEAD.."+commit.String())
 	if err != nil {
@@ -252,7 +254,7 @@ func (d *Dir) Changes(ctx context.Context, ignored bool) (paths []string, err er
 	return paths, err
 }
 
-// OtherWork reports whether the git directory has a stash, or a local branch other than the parameter branch.
+// OtherWork reports whether the git directory has a stash, or a local branch other than the one in the parameter branch.
 func (d *Dir) OtherWork(ctx context.Context, branch string) (bool, error) {
 	out, err := d.git.output(ctx, nil, "for-each-ref", "--format=%(refname)", "refs/heads", "refs/stash")
 	for line := range strings.Lines(string(out)) {

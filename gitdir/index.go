@@ -21,11 +21,11 @@ type Walk func(ctx context.Context, emit func(index.Entry) error) error
 
 // IndexOptions configures WriteIndex and FillIndex.
 type IndexOptions struct {
-	Token string // position in the file system monitor, as git stores it; "" if there is no monitor
-	// Ignore returns the contents of an ignore file as the mount shows them. It returns true if git may read the file whenever it
-	// searches for untracked files; the index then records the id of the file. An ignore file for which Ignore returns false is
-	// recorded as missing: git notices the file at the first change in or below its directory, and then searches that whole
-	// directory, which takes long for the root. A nil Ignore is equivalent to a function that always returns false.
+	Token string // journal position up to which the index contains all changes, as git stores it; "" if there is no monitor
+	// Ignore returns the contents of an ignore file as the mount shows them. The second result is true if git may read the file
+	// whenever it searches for untracked files; the index then records the id of the file. An ignore file for which the second
+	// result is false is recorded as missing: git notices the file at the first change in or below its directory, and then
+	// searches that whole directory, which takes long for the root. If Ignore is nil, all ignore files are recorded as missing.
 	Ignore func(e index.Entry) ([]byte, bool)
 	// Converts reports whether git would convert a file when it is added (attributes such as text, or filters). If Converts is
 	// nil, no file is converted.
@@ -36,9 +36,9 @@ type IndexOptions struct {
 	Bar func() (release func(), ok bool)
 }
 
-// WriteIndex writes the index of an unchanged working tree. It does nothing if an index exists, because only git changes an
+// WriteIndex writes the index of an unchanged working tree. It does nothing if an index exists, because only git may change an
 // existing index. The caller must ensure that no git command runs before WriteIndex has returned: WriteIndex removes index.lock,
-// assuming that a process that died while it wrote the index has left the file.
+// assuming that this file was left by a process that died while it wrote the index.
 func (d *Dir) WriteIndex(ctx context.Context, o IndexOptions, walk Walk) error {
 	path := filepath.Join(d.path, "index")
 	if _, err := os.Lstat(path); err == nil {
@@ -100,9 +100,9 @@ func (d *Dir) writeIndex(ctx context.Context, path string, o IndexOptions, walk 
 	return errors.Join(err, os.Remove(lock))
 }
 
-// ignoreID returns the id under which git records an ignore file: the id of the blob if git considers the file unchanged
-// and does not convert it, otherwise the id of the text that git reads. It returns false if the file is to be recorded as
-// missing.
+// ignoreID returns the id under which git records an ignore file. If git considers the file unchanged and does not convert it,
+// this is the id of the blob; otherwise it is the id of the text that git reads. ignoreID returns false if the file must be
+// recorded as missing.
 func (o IndexOptions) ignoreID(f object.Format, e index.Entry) (object.ID, bool) {
 	if o.Ignore == nil || e.Mode == object.ModeSymlink { // git does not follow a symbolic link
 		return object.ID{}, false
@@ -117,8 +117,8 @@ func (o IndexOptions) ignoreID(f object.Format, e index.Entry) (object.ID, bool)
 	return index.ExcludeID(f, content), true
 }
 
-// untracked returns an untracked cache that contains no directories. Its other fields must have the values that git expects,
-// because git discards a cache that was written with other settings or for another working tree.
+// untracked returns an untracked cache that contains no directories. The other fields of the cache must have the values that git
+// expects, because git discards a cache that was written with other settings or for another working tree.
 func (d *Dir) untracked(ctx context.Context) (*index.Untracked, error) {
 	u := &index.Untracked{Ident: index.Ident(realPath(d.git.workTree)), Flags: index.ShowNormal, PerDirectory: ".gitignore"}
 	settings, err := d.settings(ctx)

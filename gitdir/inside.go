@@ -26,9 +26,10 @@ const (
 	borrowedName  = insideDir + "/borrowed" // file that lists the paths of the objects directories outside the mount
 )
 
-// insideHelper is the upload-pack command of the promisor remote, to be run by sh. git appends the path of the remote, which the
-// # turns into a comment. git runs the command in git's current directory, which may be that of a linked worktree, and without
-// GIT_DIR in the environment. Therefore the command first reads GIT_DIR from the environment of its parent.
+// insideHelper is the upload-pack command of the promisor remote. git runs the command with sh and appends the path of the
+// remote, which becomes a comment because the command ends in #. git runs the command in git's current directory, which may be
+// that of a linked worktree, and removes GIT_DIR from the environment. Therefore the command first reads GIT_DIR from the
+// environment of its parent.
 const insideHelper = `g=$(tr '\0' '\n' </proc/$PPID/environ | sed -n 's/^GIT_DIR=//p'); ` +
 	`d=$(git ${g:+--git-dir="$g"} rev-parse --git-common-dir) && ` +
 	`exec "$d/` + InsideHelper + `" upload-pack-helper "$d" #`
@@ -36,8 +37,8 @@ const insideHelper = `g=$(tr '\0' '\n' </proc/$PPID/environ | sed -n 's/^GIT_DIR
 // insideURL is a placeholder where git requires a URL. No program opens it.
 const insideURL = "file:///artifactfs"
 
-// setPlaces sets the settings that depend on the paths of the git directory and of programs. It reports whether one of these
-// settings has changed.
+// setPlaces sets the settings that depend on the paths of the git directory and of programs. It returns true if this has changed
+// a setting.
 func (o Options) setPlaces(c *config.Config, path string) (changed bool) {
 	core := c.Section("core")
 	switch {
@@ -120,8 +121,8 @@ func PrepareInside(path string) error {
 	return err
 }
 
-// Borrowing returns the environment variables for a git command that runs outside the mount, on a git directory whose
-// alternates are valid only inside it. It returns nil for other git directories.
+// Borrowing returns the environment variables for a git command that runs outside the mount on the git directory at path, if the
+// alternates of this directory are valid only inside the mount. It returns nil for other git directories.
 func Borrowing(path string) []string {
 	objects, err := os.ReadFile(filepath.Join(path, borrowedName))
 	if err != nil {

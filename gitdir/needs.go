@@ -21,7 +21,7 @@ var atOnce = []string{
 var takesBranch = []string{"checkout", "switch", "reset"}
 
 // NeedsHistory reports whether a process with the arguments argv may need commits or refs that are fetched only after the mount
-// was made. It returns true for a git command that reads the history, names other commits, or is unknown to this package. It
+// was created. It returns true for a git command that reads the history, names other commits, or is unknown to this package. It
 // returns false for programs other than git.
 func NeedsHistory(argv []string) bool {
 	if len(argv) == 0 || filepath.Base(argv[0]) != "git" {

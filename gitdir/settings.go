@@ -86,7 +86,7 @@ func parseSettings(out string) (s convert.Settings, attributes string) {
 		d.Name = name[:end]
 		switch name[end+1:] {
 		case "smudge":
-			// For an empty value git runs no command, but it does not stream the file either.
+			// If the value is empty, git runs no command, but it still reads the file into memory instead of streaming it.
 			d.Smudge, d.Clean = value, d.Clean || value == ""
 		case "process":
 			d.Process, silenced[d.Name] = value, value == ""
@@ -98,7 +98,8 @@ func parseSettings(out string) (s convert.Settings, attributes string) {
 		drivers[d.Name] = d
 	}
 	for name := range silenced {
-		if d := drivers[name]; silenced[name] { // an empty filter.NAME.process overrides smudge and clean, and nothing is converted
+		// If filter.NAME.process is set but empty, git ignores smudge and clean, and converts nothing.
+		if d := drivers[name]; silenced[name] {
 			d.Smudge, d.Clean = "", true
 			drivers[name] = d
 		}

@@ -18,12 +18,12 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// The functions in this file create a git directory with the state of another git directory at a checkpoint of a session: HEAD,
-// refs, stashes, upstreams, an operation in progress, and the index. This state is read from the session's repository and is not
-// trusted. Only the upstreams of branches and the user's name and email are copied from the configuration, and only files that
-// git creates during an operation are copied from the other files.
+// The functions in this file create a git directory with the state that another git directory had at a checkpoint of a session:
+// HEAD, refs, stashes, upstreams, an operation in progress, and the index. This state is read from the session's repository and
+// is not trusted. From the configuration, only the upstreams of branches and the user's name and email are copied. Of the other
+// files, only those in the list carried are copied, most of which git creates during an operation such as a merge.
 
-// State is the state of another git directory.
+// State is the state of the git directory that is copied.
 type State struct {
 	Branch  string           // full name of the branch that HEAD pointed to; "" if HEAD was detached
 	Head    object.ID        // commit of HEAD; zero if Branch had no commit
@@ -45,8 +45,8 @@ type File struct {
 	Exec    bool // whether the file is executable
 }
 
-// carried lists the files of a git directory that a State may contain. A name that ends with a slash stands for all files
-// below this directory.
+// carried lists the files of a git directory that a State may contain. A name that ends with a slash stands for all files below
+// the directory of this name.
 var carried = []string{
 	"MERGE_HEAD", "MERGE_MODE", "MERGE_MSG", "MERGE_RR", "SQUASH_MSG", "AUTO_MERGE", "CHERRY_PICK_HEAD",
 	"REVERT_HEAD", "REBASE_HEAD", "ORIG_HEAD",
@@ -217,7 +217,7 @@ type Staged struct {
 	Trees func(dir string) (object.ID, bool)
 }
 
-// Apply changes x, the index of an unchanged working tree, to the staged index.
+// Apply changes x, which is the index of an unchanged working tree, so that it contains the staged changes.
 func (s *Staged) Apply(x *index.Index) {
 	changes := slices.Clone(s.Changes)
 	// The entries of a conflict replace the entry of stage 0, which is in the index of the unchanged working tree.

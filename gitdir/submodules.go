@@ -24,9 +24,9 @@ type Submodule struct {
 	URL  string // URL as written in the file, which may be relative; see ResolveURL
 }
 
-// ParseModules parses the contents of a .gitmodules file. The contents are not trusted. It returns the submodules, sorted by
-// path. It leaves out submodules that git would refuse, and describes each of them, with the reason, in refused. It also leaves
-// out submodules that git would not check out (update = none).
+// ParseModules parses the contents of a .gitmodules file, which are not trusted. It returns the submodules, sorted by path. It
+// leaves out submodules that git would refuse, and adds a text with the name and the reason for each of them to the result
+// refused. It also leaves out submodules that git would not check out (update = none).
 func ParseModules(text []byte) (modules []Submodule, refused []string, err error) {
 	c := config.New()
 	if err := config.NewDecoder(bytes.NewReader(text)).Decode(c); err != nil {

@@ -29,8 +29,8 @@ func fromTemplate(path string, o Options) (*config.Config, error) {
 	if err := os.MkdirAll(path, 0o755); err != nil || o.Git == (Version{}) {
 		return c, err
 	}
-	// git init writes HEAD, which Create must write last, so run git init in another directory. Remove directories that a process
-	// that died has left. A git process that still runs may write to such a directory, so use a new name each time.
+	// git init writes HEAD, which Create must write last, so run git init in another directory. First remove such directories of
+	// processes that have died. A git process that still runs may write to one of them, so use a new name each time.
 	left, _ := filepath.Glob(quoteGlob.Replace(path) + madeSuffix + "*")
 	for _, dir := range left {
 		os.RemoveAll(dir)
@@ -62,7 +62,7 @@ func fromTemplate(path string, o Options) (*config.Config, error) {
 			continue
 		}
 		to := filepath.Join(path, e.Name())
-		if _, err := os.Lstat(to); err == nil { // an earlier attempt that failed has moved the file
+		if _, err := os.Lstat(to); err == nil { // the file was already moved by an earlier attempt, which then failed
 			continue
 		}
 		if err := os.Rename(filepath.Join(made, e.Name()), to); err != nil {
@@ -79,7 +79,7 @@ func (o Options) writeLogs(path string) error {
 		return nil
 	}
 	out, err := gitcmd.New(context.Background(), "var", "GIT_COMMITTER_IDENT").Output()
-	if err != nil { // the user has configured no identity; like git clone, use an identity made of the user and host names
+	if err != nil { // the user has configured no identity; like git clone, use an identity made of the user name and the host name
 		name := "unknown"
 		if u, err := user.Current(); err == nil {
 			name = u.Username

@@ -15,11 +15,11 @@ import (
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 )
 
-// git itself changes the refs, because it knows how they are stored (loose, packed, reftable). If git is killed, its lock
-// files remain, and every later change of the same ref fails until they are removed. git is killed together with this
-// process. Therefore, while git runs, update keeps a note: a file that lists the files that git may lock. update locks
-// the note (flock), and git inherits this lock. A successor that obtains the lock knows that git has ended, and that the
-// lock files are stale.
+// To change refs, this package runs git, because git knows how they are stored (loose, packed, reftable). If git is killed, its
+// lock files remain, and every later change of the same ref fails until they are removed. git is killed together with this
+// process. Therefore update creates a file before it starts git, the note, which lists the files that git may lock. update locks
+// the note (flock), and git inherits this lock. A successor that obtains the lock knows that git has ended, and that the lock
+// files are stale.
 
 const (
 	updatePrefix = "artifactfs-update-" // start of the names of the notes; sumOf ignores these files
@@ -67,8 +67,8 @@ func (c *commands) breakUpdates(ctx context.Context) error {
 	return err
 }
 
-// breakUpdate waits until the git process of one note has ended, and removes the lock files that the process has left, and the
-// note.
+// breakUpdate waits until the git process to which a note belongs has ended. It then removes the lock files that this process has
+// left, and the note itself. The parameter name is the path of the note.
 func (c *commands) breakUpdate(ctx context.Context, name string) error {
 	note, err := os.Open(name)
 	if err != nil {
@@ -107,8 +107,8 @@ func (c *commands) breakUpdate(ctx context.Context, name string) error {
 	return os.Remove(name)
 }
 
-// breakStale removes a lock file that was created after the time in the parameter after, unless another process seems to hold the
-// lock. A process that is alive changes or removes the lock file within lockTime.
+// breakStale removes a lock file that was created after the time in the parameter after. It keeps the file if another process
+// seems to hold the lock: a running process changes or removes its lock file within lockTime.
 func breakStale(ctx context.Context, lock string, after time.Time) error {
 	first, err := os.Lstat(lock)
 	for start := time.Now(); err == nil && !first.ModTime().Before(after); {

@@ -22,7 +22,7 @@ func (v Version) AtLeast(other Version) bool {
 	return v.Major > other.Major || v.Major == other.Major && v.Minor >= other.Minor
 }
 
-// lastAsked caches the version of the git program on PATH. The version is valid as long as the program is the same file.
+// lastAsked caches the version of the git program on PATH. The cached version is used as long as the program is the same file.
 var lastAsked struct {
 	sync.Mutex
 	path    string
@@ -43,7 +43,7 @@ func InstalledGit(ctx context.Context) (Version, error) {
 	}
 	lastAsked.Lock()
 	defer lastAsked.Unlock()
-	// Compare the file, too, because a package manager may replace git while the daemon runs.
+	// Compare path and file, because a package manager may replace the file while the daemon runs.
 	if at := lastAsked.file; lastAsked.path == path && os.SameFile(at, file) && at.ModTime().Equal(file.ModTime()) &&
 		at.Size() == file.Size() {
 		return lastAsked.version, nil

@@ -18,12 +18,12 @@ import (
 	"github.com/artifactfs/artifactfs/internal/packedrefs"
 )
 
-// sealName is the file that records the state of a git directory when it was created: a hash of HEAD, refs,
-// configuration, hooks and other files, and the checksum of the index. If the state is still the same later, the git
-// directory contains no changes of the user. It can then be created again from the remote, so it is not kept. The hash
-// leaves out files that change without the user, or that contain no changes of the user: remote-tracking refs and the
-// remote's tags, the list of shallow commits, objects (see HasOwnObjects), logs, files of artifactfs, and files that git
-// commands leave for later commands. If only the index differs, its tree is compared with HEAD.
+// sealName is the file that records the state of a git directory when it was created: a hash of HEAD, refs, configuration, hooks
+// and other files, and the checksum of the index. If the state is still the same later, the git directory contains no changes of
+// the user, so it need not be kept, because it can be created again from the remote. The hash leaves out files that change
+// without the user, or that contain no changes of the user: remote-tracking refs and the remote's tags, the list of shallow
+// commits, objects (see HasOwnObjects), logs, files of artifactfs, and files that git commands leave for later commands. If the
+// recorded state differs only in the index, the tree of the index is compared with HEAD.
 const sealName = "artifactfs-made"
 
 // ignored lists the files and directories that the hash leaves out, by their paths in the git directory.
@@ -51,9 +51,9 @@ func (d *Dir) Sealed() bool {
 	return err == nil
 }
 
-// HasWork reports whether a git directory contains anything that cannot be fetched from the remote: objects, refs,
-// settings or staged changes. If Seal was never called for the directory, because it does not exist or is incomplete,
-// HasWork considers only the objects.
+// HasWork reports whether a git directory contains data that cannot be fetched from the remote: objects, refs, settings or staged
+// changes. If Seal was never called for the directory, because the directory does not exist or is incomplete, HasWork considers
+// only the objects.
 func HasWork(ctx context.Context, path string) (bool, error) {
 	if own, err := HasOwnObjects(path); own || err != nil {
 		return own, err
@@ -81,9 +81,9 @@ func HasWork(ctx context.Context, path string) (bool, error) {
 }
 
 // staged reports whether the index differs from HEAD's tree. A changed index file does not prove such a difference, because git
-// also rewrites the index to refresh it. If git fails, staged returns true, so that no changes are lost.
+// rewrites the index even to refresh stat data. If git fails, staged returns true, so that no changes are lost.
 func staged(ctx context.Context, path string) bool {
-	// --work-tree does not name the mount, because git would access the mount, which may not be served yet.
+	// Pass the git directory as --work-tree and not the mount: git accesses this path, and the mount may not be served yet.
 	cmd := gitcmd.New(ctx, "--git-dir", path, "--work-tree", path, "-c", "core.fsmonitor=false", "diff-index",
 		"--cached", "--quiet", "HEAD", "--")
 	cmd.Dir, cmd.Env = path, append(cmd.Env, Borrowing(path)...)
