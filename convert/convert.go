@@ -33,11 +33,11 @@ type Settings struct {
 
 // Driver is a filter driver of the user's configuration. The zero Driver converts nothing.
 type Driver struct {
-	Name     string // the part NAME of "filter=NAME"
+	Name     string // the name NAME in "filter=NAME"
 	Smudge   string // command run for each file; "%f" stands for the path
 	Process  string // command of a long-running process, used instead of Smudge
-	Clean    bool   // a clean command is configured
-	Required bool   // git does not check out a file that the driver fails to filter
+	Clean    bool   // whether a clean command is configured
+	Required bool   // whether git refuses to check out a file that the driver fails to filter
 }
 
 // autoCRLF is the parsed value of core.autocrlf.
@@ -136,9 +136,8 @@ func Decide(s Settings, files []*File, path string) Rule {
 	return r
 }
 
-// Returns reports whether git would convert the file at path when the file is added to the repository, as git's function
-// would_convert_to_git does. The result does not depend on the contents of the file. The parameters are the same as those of
-// Decide.
+// Returns reports whether git would convert the file at path when the file is added to the repository (git's function
+// would_convert_to_git). The result does not depend on the contents of the file. The parameters are the same as those of Decide.
 func Returns(s Settings, files []*File, path string) bool {
 	w := s.collect(files, path, 1<<numValues-1)
 	_, driver := s.Drivers[w[attrFilter].text]

@@ -12,13 +12,13 @@ import (
 // this name.
 const badEncoding = "\x00"
 
-// encoder converts UTF-8 to another encoding. It returns false if the contents are not valid UTF-8 or have characters
-// that the encoding lacks; git leaves such contents unchanged.
+// encoder converts UTF-8 to another encoding. It returns false if the contents are not valid UTF-8 or have characters that the
+// other encoding cannot express; git leaves such contents unchanged.
 type encoder func(content []byte) ([]byte, bool)
 
-// Iconv returns the encoding to which the caller must convert the result of Apply, with package filter, because the
-// conversion needs iconv's tables. It returns "" if there is none. The caller must leave contents unchanged that are
-// empty or cannot be encoded, as Apply does.
+// Iconv returns the name of an encoding to which the caller must convert the result of Apply, with package filter, because the
+// conversion needs iconv's tables. It returns "" if no such conversion is needed. Like Apply, the caller must leave contents
+// unchanged that are empty or cannot be encoded.
 func (r Rule) Iconv() string {
 	if r.encoding == "" || r.encoding == badEncoding || encoderOf(r.encoding) != nil {
 		return ""
@@ -139,8 +139,8 @@ func utf32Encoder(order byteOrder, mark bool) encoder {
 	}
 }
 
-// belowEncoder returns an encoder that writes each character below limit as one byte. It refuses contents with other
-// characters.
+// belowEncoder returns an encoder for contents in which every character is below limit. The encoder writes each character as one
+// byte, and returns false if the contents have other characters.
 func belowEncoder(limit rune) encoder {
 	return func(content []byte) ([]byte, bool) {
 		if bytes.IndexFunc(content, func(r rune) bool { return r >= utf8.RuneSelf }) < 0 {

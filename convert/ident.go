@@ -9,8 +9,8 @@ import (
 // keyword is the start of a "$Id$" or "$Id: ...$", which the attribute ident expands.
 const keyword = "$Id"
 
-// mayExpand reports whether content may contain a keyword that has to be expanded. If it returns false, the caller need not
-// copy content.
+// mayExpand reports whether content may contain a keyword that has to be expanded. If mayExpand returns false, the caller need
+// not make a copy of content.
 func mayExpand(content []byte) bool {
 	for {
 		i := bytes.Index(content, []byte(keyword))
@@ -84,7 +84,7 @@ func expandStream(id object.ID, content []byte) []byte {
 	const head = keyword + "\x00" // as in git, the keyword includes the NUL of the C string
 	expansion := ": " + id.String() + " $"
 	out, changed := make([]byte, 0, len(content)+256), false
-	held := 0    // offset in out; the output from this offset on is what git's filter would still have in its buffer
+	held := 0    // offset in out from which git's filter would still hold the output in its buffer
 	matched := 0 // number of bytes at the start of head that have matched; they are not in out yet
 	for i := 0; i < len(content); {
 		if matched == 0 && held == len(out) {

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// blank has the characters that separate words. They include CR, so a CR at the end of a line is ignored.
+// blank has the characters that separate words. A CR is one of them, so a CR at the end of a line is ignored.
 const blank = " \t\r\n"
 
 // macroPrefix is the beginning of a line that defines a macro.
@@ -13,8 +13,8 @@ const macroPrefix = "[attr]"
 
 // parser collects the rules and macros of one attributes file.
 type parser struct {
-	macrosMay bool // the file may define macros
-	fold      bool // patterns do not distinguish upper and lower case
+	macrosMay bool // whether the file may define macros
+	fold      bool // whether patterns match without regard to upper and lower case
 	rules     []rule
 	macros    map[string][]assignment // macros by name; if a name has several definitions, the last one counts
 }
@@ -34,7 +34,7 @@ func (p *parser) read(content []byte) {
 	}
 }
 
-// line parses one line, which has a pattern or the name of a macro, and then attributes. As in git, a line with an
+// line parses one line, which consists of a pattern or the name of a macro, followed by attributes. As in git, a line with an
 // invalid attribute is ignored as a whole.
 func (p *parser) line(raw []byte) {
 	if len(raw) >= maxLine {
@@ -84,7 +84,7 @@ func (p *parser) line(raw []byte) {
 	}
 }
 
-// parseAssignments parses the attributes of a line. It returns false if the name of any attribute is invalid.
+// parseAssignments parses the attributes of a line. It returns false if one of the attributes has an invalid name.
 func parseAssignments(s string) ([]assignment, bool) {
 	var as []assignment
 	for s = strings.TrimLeft(s, blank); s != ""; s = strings.TrimLeft(s, blank) {
@@ -130,8 +130,8 @@ func validName(name string) bool {
 	return true
 }
 
-// unquote parses a C-quoted string at the start of s. rest is the part of s after the string. ok is false if s does
-// not start with a valid quoted string; the caller then takes s literally.
+// unquote parses a C-quoted string at the start of s. The result rest is the part of s after the string. The result ok is false
+// if s does not start with a valid quoted string; the caller then takes s literally.
 func unquote(s string) (text, rest string, ok bool) {
 	if s == "" || s[0] != '"' {
 		return "", "", false

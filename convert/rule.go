@@ -18,9 +18,9 @@ const (
 	eolAuto         // every LF becomes CRLF if the contents look like text and have no CR
 )
 
-// identMode selects one of git's two ways to expand $Id$, which differ for unusual contents. git converts a file in
-// memory if its line ends depend on its contents, or if it has an encoding or a driver. It streams other files to
-// disk.
+// identMode selects one of git's two ways to expand $Id$, which have different results for unusual contents. git converts a file
+// in memory if the conversion of its line ends depends on its contents, or if the file has an encoding or a driver. It streams
+// other files to disk.
 type identMode uint8
 
 const (
@@ -35,7 +35,7 @@ const (
 type Rule struct {
 	eol      eolMode
 	ident    identMode
-	encoding string // value of the attribute working-tree-encoding; "": none
+	encoding string // value of the attribute working-tree-encoding; "" if there is none
 	driver   Driver // the zero Driver if there is none
 }
 
@@ -72,8 +72,8 @@ func (r Rule) Unfiltered() Rule {
 // conversion.
 func (r Rule) Streams() bool { return r.eol == eolAsIs && r.ident == identNone && r.encoding == "" }
 
-// Key returns a string that identifies the conversion of the file at path, to be used in the keys of caches. The
-// string contains path only if the driver receives the path, so that its output may depend on it.
+// Key returns a string that identifies the conversion of the file at path, for use in the keys of caches. The string contains
+// path only if the path is passed to the driver, whose output may then depend on it.
 func (r Rule) Key(path string) string {
 	key := r.String()
 	if r.encoding != "" {
@@ -102,8 +102,8 @@ func (r Rule) String() string {
 	return ident + "+" + eol
 }
 
-// Apply converts the contents of blob id, except for the conversions that Iconv and Driver return. If nothing
-// changes, it returns content itself.
+// Apply converts the contents of the blob id. It leaves the conversions that Iconv and Driver return to the caller. If nothing
+// changes, it returns the slice content itself.
 func (r Rule) Apply(id object.ID, content []byte) []byte {
 	switch r.ident {
 	case identStream:
@@ -122,7 +122,7 @@ func (r Rule) Apply(id object.ID, content []byte) []byte {
 	return content
 }
 
-// toCRLF inserts a CR before each LF that does not follow a CR.
+// toCRLF inserts a CR before each LF that is not preceded by a CR.
 func toCRLF(content []byte) []byte {
 	lone := bytes.Count(content, []byte("\n")) - bytes.Count(content, []byte("\r\n"))
 	if lone == 0 {
