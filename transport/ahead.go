@@ -22,8 +22,8 @@ import (
 // ahead. A server that serves only one connection at a time never answers on the second connection.
 const aheadPatience = 2 * time.Second
 
-// Ahead records which servers have refused a command sent ahead, so that no further command is sent ahead to these servers. The
-// zero value is ready to use. Ahead is safe for concurrent use.
+// Ahead records which servers have refused a command that was sent ahead, so that these servers are not sent such commands again.
+// The zero value is ready to use. Ahead is safe for concurrent use.
 type Ahead struct {
 	mu      sync.Mutex
 	refused map[string]bool // keys: a command and a server, such as "fetch https://example.com"
@@ -60,7 +60,7 @@ type early struct {
 
 	// The fields below do not change once done is closed.
 	answer *answer // nil if there is no answer
-	judged bool    // whether the server has answered with a status or a content type that refuses the command
+	judged bool    // whether the server has refused the command by the status or the content type of its answer
 }
 
 // assumed returns the capabilities that most servers have. Commands that are sent ahead are encoded for these capabilities.
@@ -171,8 +171,8 @@ func (e *early) end() {
 	}
 }
 
-// takeEarly returns the answer to the command sent ahead if that command equals the command that would be sent now. Otherwise it
-// returns nil. It waits at most aheadPatience for the answer to begin. If the caller cannot read the answer, it must call
+// takeEarly returns the answer to the command sent ahead if that command equals the command that the caller would send now, and
+// nil otherwise. It waits at most aheadPatience for the answer to begin. If the caller cannot read the answer, it must call
 // refuseEarly.
 func (r *Remote) takeEarly(ctx context.Context, caps Capabilities, kind commandKind,
 	message func(Capabilities) ([]byte, error)) (a *answer, refused func()) {
@@ -210,7 +210,7 @@ func (r *Remote) takeEarly(ctx context.Context, caps Capabilities, kind commandK
 		}
 		return nil, nil
 	}
-	stop := context.AfterFunc(ctx, e.cancel) // from now on, the end of ctx, the caller's context, cancels the command
+	stop := context.AfterFunc(ctx, e.cancel) // from now on the command is canceled when ctx, the caller's context, ends
 	a = e.answer
 	keep, drop := a.keep, a.drop
 	a.keep = func() { stop(); keep(); e.cancel() }

@@ -126,7 +126,7 @@ func (a *authenticator) token(bearer bool) (*login, error) {
 	if l.header = "Bearer " + token; !bearer {
 		l.user = a.user
 		if l.user == "" {
-			l.user = "x-access-token" // hosting services ignore the user name that is sent with a token
+			l.user = "x-access-token" // hosting services that accept a token as the password ignore the user name
 		}
 		l.header = basic(l.user, token)
 	}
@@ -225,8 +225,8 @@ func mayPrompt() bool {
 // error is ErrAuth if git has no login.
 func (a *authenticator) fill(ctx context.Context, challenges []string, prompt bool) (*login, error) {
 	var in bytes.Buffer
-	// The input has the format of git-credential(1). wwwauth[] passes the server's challenges to credential helpers that
-	// use them.
+	// The input has the format of git-credential(1). The key wwwauth[] passes the server's challenges to the credential helpers,
+	// some of which use the challenges.
 	fmt.Fprintf(&in, "capability[]=authtype\nprotocol=%s\nhost=%s\npath=%s\n", a.url.Scheme, a.url.Host, strings.TrimPrefix(a.url.Path, "/"))
 	if a.user != "" {
 		fmt.Fprintf(&in, "username=%s\n", a.user)
@@ -246,7 +246,7 @@ func (a *authenticator) fill(ctx context.Context, challenges []string, prompt bo
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	if err != nil { // the error does not quote the helper's output, which may contain a secret
+	if err != nil { // the new error does not quote the helper's output, which may contain a secret
 		return nil, fmt.Errorf("%w: %s requires credentials, and git's credential helper has none for this host", ErrAuth, a.url.Host)
 	}
 	l := parseCredential(out)
@@ -276,8 +276,8 @@ func parseCredential(out []byte) *login {
 	return &login{header: basic(v["username"], v["password"]), source: fromHelper, user: v["username"], secret: v["password"], answer: out}
 }
 
-// report informs git credential whether a login was accepted: verb is "approve" or "reject". If the helper fails, the only
-// consequence is that the user is asked for the login again later, so the error is only logged.
+// report informs git credential whether a login was accepted: the parameter verb is "approve" or "reject". An error is only
+// logged, because its only consequence is that git may ask the user for the login again.
 func (a *authenticator) report(ctx context.Context, verb string, l *login) {
 	cmd := a.remote.opts.Env.Git(ctx, "credential", verb)
 	cmd.Env = append(cmd.Env, "GIT_TERMINAL_PROMPT=0")

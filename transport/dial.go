@@ -71,7 +71,8 @@ func (r *Remote) newLocal(path string) *lanes {
 	return s
 }
 
-// isPartial reports whether the repository at path on this host is a partial clone, as the repositories of sessions are.
+// isPartial reports whether the repository at path on this host is a partial clone. The repositories of sessions are partial
+// clones.
 func isPartial(ctx context.Context, path string) bool {
 	for _, dir := range []string{path, filepath.Join(path, ".git")} {
 		out, err := Environment(nil).Git(ctx, "config", "--file", filepath.Join(dir, "config"), "--get-regexp",
@@ -179,14 +180,14 @@ type socket struct {
 	spare bool // whether OpenSpare has opened the connection, before it was needed
 }
 
-// Read reads from the connection and counts the bytes.
+// Read reads from the connection and counts the bytes that it has read.
 func (s *socket) Read(b []byte) (int, error) {
 	n, err := s.Conn.Read(b)
 	s.stats.in.Add(int64(n))
 	return n, err
 }
 
-// Write writes to the connection and counts the bytes.
+// Write writes to the connection and counts the bytes that it has written.
 func (s *socket) Write(b []byte) (int, error) {
 	n, err := s.Conn.Write(b)
 	s.stats.out.Add(int64(n))

@@ -66,7 +66,7 @@ func proxyFunc(set endpoint.HTTPSettings) (func(*http.Request) (*url.URL, error)
 		choose := set.Env.ProxyFunc()
 		return func(req *http.Request) (*url.URL, error) {
 			u, err := choose(req)
-			if err != nil { // the error quotes the proxy's URL, which may contain a password
+			if err != nil { // do not return err, because it quotes the proxy's URL, which may contain a password
 				return nil, errProxyURL
 			}
 			return u, nil
@@ -84,7 +84,7 @@ func proxyFunc(set endpoint.HTTPSettings) (func(*http.Request) (*url.URL, error)
 	if err != nil || u.Host == "" {
 		return nil, errProxyURL
 	}
-	// The configuration has no list of exceptions for http.proxy, so the exceptions are those of the environment.
+	// git's configuration has no list of hosts that are exempt from http.proxy, so use the list in the environment.
 	except := set.Env.Get("no_proxy")
 	if except == "" {
 		except = set.Env.Get("NO_PROXY")

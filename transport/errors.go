@@ -28,7 +28,7 @@ var (
 	errClosed  = errors.New("connection to the remote was closed by this program") // Remote.Close was called before
 	// errAborted means that the caller closed FetchResponse.Pack before its end.
 	errAborted  = errors.New("pack was closed before its end")
-	errHungUp   = errors.New("server closed the connection before it answered") // an idle or spare connection turned out to be dead
+	errHungUp   = errors.New("server closed the connection before it answered") // an idle or spare connection was dead when it was used
 	errProtocol = errors.New("server violated the git protocol")                // the server sent bytes that no git server sends
 )
 
@@ -42,8 +42,8 @@ func (d denied) Error() string { return string(d) }
 // Is reports whether target is fs.ErrPermission.
 func (d denied) Is(target error) bool { return target == fs.ErrPermission }
 
-// NotOurRef means that the server does not have, or does not serve, the object ID. One such want makes the whole request fail, so
-// the caller must repeat the request without this want.
+// NotOurRef means that the server does not have the object ID, or does not serve it. The whole request fails if it wants one such
+// object, so the caller must repeat the request without this object.
 type NotOurRef struct{ ID object.ID }
 
 // Error returns a message with the object's id.
@@ -61,7 +61,8 @@ func (e RateLimited) Error() string {
 	return fmt.Sprintf("server limits the rate of requests: retry after %s", e.After)
 }
 
-// transient marks an error that may not occur in another attempt. The field after is the pause that the server asks for, or zero.
+// transient marks an error that may not occur again if the operation is repeated. The field after is the pause that the server
+// asks for, or zero.
 type transient struct {
 	error
 	after time.Duration
@@ -131,15 +132,15 @@ func plain(text []byte) string {
 	}, string(text))
 }
 
-// brokenPipe marks an error of a write to the server. The last message of the server usually explains the failure better than
-// such an error.
+// brokenPipe marks an error that occurred while bytes were written to the server. The server's last message usually explains the
+// failure better than this error.
 type brokenPipe struct{ error }
 
 // Unwrap returns the error of the write.
 func (e brokenPipe) Unwrap() error { return e.error }
 
-// isIO reports whether err is only a consequence of another error, because it was caused by a broken connection or a canceled
-// context.
+// isIO reports whether err was caused by a broken connection or a canceled context. Such an error is only a consequence of
+// another error, which has broken the connection or canceled the context.
 func isIO(err error) bool {
 	var broken brokenPipe
 	return errors.As(err, &broken) || errors.Is(err, context.Canceled)

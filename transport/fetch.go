@@ -129,8 +129,8 @@ type pack struct {
 	err    error // why the pack ended: io.EOF after a complete pack
 }
 
-// step reads the header of the next packet, and if the packet is not part of the pack, also its body. It returns io.EOF at the
-// regular end of the answer.
+// step reads the header of the next packet. If the packet contains no pack data, step also reads its body. It returns io.EOF at
+// the regular end of the answer.
 func (p *pack) step() error {
 	kind, n, err := p.a.header()
 	if err != nil {
@@ -173,7 +173,7 @@ func (p *pack) step() error {
 func (p *pack) Read(b []byte) (int, error) {
 	n := 0
 	for n < len(b) && p.err == nil {
-		// Copy more packets only if they are buffered already, because a call that has copied data must not block.
+		// Continue only if more bytes are buffered, because a call that has already copied data must not block.
 		if p.left == 0 {
 			if n > 0 && !p.a.Ready() {
 				break
@@ -220,7 +220,7 @@ func (p *pack) end(err error) {
 	}
 }
 
-// Close drops the connection if the pack has not been read to its end. A Read that is blocked then returns.
+// Close drops the connection if the pack has not been read to its end. A Read that is blocked in another goroutine then returns.
 func (p *pack) Close() error {
 	p.a.abort()
 	return nil

@@ -24,7 +24,8 @@ type duplex interface {
 	io.Writer
 	// abort drops the connection: reads and writes that are blocked return. It may be called more than once.
 	abort()
-	// explain returns the cause of err, an error before the first answer, as far as the cause can be found.
+	// explain returns the cause of err, if the cause can be found, and otherwise err itself. The error err occurred before the
+	// first answer.
 	explain(ctx context.Context, err error) error
 }
 
@@ -100,7 +101,8 @@ func (s *lanes) discover(ctx context.Context) (Capabilities, error) {
 	return caps, err
 }
 
-// exchange sends the command on an idle connection, else on the spare connection that is being opened, else on a new connection.
+// exchange sends the command on an idle connection. If there is none, it uses the spare connection that is being opened, and if
+// there is no such connection either, a new one.
 func (s *lanes) exchange(ctx context.Context, kind commandKind, message []byte) (*answer, error) {
 	l := s.take(kind)
 	if l == nil {
@@ -200,7 +202,7 @@ func (s *lanes) put(l *lane) {
 	}
 }
 
-// expire closes a connection that was idle for idleLane, unless an exchange has taken it.
+// expire closes the connection l, which was idle for idleLane, unless an exchange has taken it in the meantime.
 func (s *lanes) expire(l *lane) {
 	s.mu.Lock()
 	i := slices.Index(s.idle, l)
@@ -213,8 +215,8 @@ func (s *lanes) expire(l *lane) {
 	}
 }
 
-// hangUp closes a connection. It first sends a flush packet in place of a command, as the protocol demands. The buffer of
-// an idle pipe or socket is empty, so the write does not block.
+// hangUp closes a connection. Before that it sends a flush packet in place of a command, as the protocol demands. This write does
+// not block, because the buffer of an idle pipe or socket is empty.
 func (s *lanes) hangUp(l *lane) {
 	l.conn.Write(pktline.AppendFlush(nil))
 	l.conn.abort()

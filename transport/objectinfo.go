@@ -25,9 +25,9 @@ func infoMessage(caps Capabilities, ids []object.ID) ([]byte, error) {
 	return pktline.AppendFlush(b), nil
 }
 
-// parseInfo parses an answer to object-info: the word "size", then a line "<id> <size>" for each object. For an object that the
-// server does not have, the size in the line is empty and the returned size is -1. git answers in the order of the request; for
-// another order parseInfo builds a map.
+// parseInfo parses an answer to object-info: the word "size", then a line "<id> <size>" for each object. If the server does not
+// have an object, the size in its line is empty and the returned size is -1. git answers in the order of the request. If a server
+// answers in another order, parseInfo builds a map from ids to positions.
 func parseInfo(p *pktReader, f object.Format, ids []object.ID) ([]int64, error) {
 	kind, line, err := p.line()
 	if err != nil {
@@ -43,7 +43,7 @@ func parseInfo(p *pktReader, f object.Format, ids []object.ID) ([]int64, error) 
 	if kind != pktline.Data || string(line) != "size" {
 		return nil, fmt.Errorf("%w: object-info response starts with %v %.80q, want \"size\"", errProtocol, kind, line)
 	}
-	// The map at maps an id to its position in ids. It is built only if the server answers in another order.
+	// The map at contains, for each id, its position in ids. It is built only if the server answers in another order.
 	var at map[object.ID]int
 	for n := 0; ; n++ {
 		kind, line, err := p.line()

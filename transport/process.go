@@ -26,8 +26,8 @@ type process struct {
 	cmd     *exec.Cmd
 	exited  chan struct{} // closed when the child has exited
 	once    sync.Once     // ensures that abort closes the pipes only once
-	// verdict returns the error to report if the child has ended before its first answer. The parameter err is the error of the
-	// read.
+	// The function verdict is called if the child has ended before its first answer. It returns the error to report. Its
+	// parameter err is the error of the read.
 	verdict func(ctx context.Context, p *process, err error) error
 }
 
@@ -52,7 +52,7 @@ func (n *connector) startProcess(cmd *exec.Cmd, verdict func(context.Context, *p
 	p := &process{in: in, out: out, stats: n.stats, cmd: cmd, exited: make(chan struct{}), verdict: verdict}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = childIn, childOut, &p.stderr
 	cmd.Dir = "/"
-	cmd.WaitDelay = exitGrace // a grandchild may keep stderr open longer than the child runs
+	cmd.WaitDelay = exitGrace // Wait must not wait longer for the end of stderr, which a grandchild may keep open
 	// begin fails if the Remote is closed; otherwise Remote.Close waits for the child.
 	if err = n.tasks.begin(); err == nil {
 		if err = cmd.Start(); err != nil {

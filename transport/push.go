@@ -181,7 +181,8 @@ func (p *Push) head(req PushRequest) ([]byte, error) {
 		}
 		return id.String(), nil
 	}
-	// The server's report names refs, so the results of two commands for the same ref could not be distinguished.
+	// Refuse two commands for the same ref: the server's report names only refs, so the results of these commands could not be
+	// distinguished.
 	var b []byte
 	seen := make(map[string]bool, len(req.Updates))
 	for i, u := range req.Updates {
@@ -229,7 +230,7 @@ func (p *Push) emptyPack(_ context.Context, w io.Writer) error {
 	return err
 }
 
-// emitter runs the function that writes a pack, in a goroutine. Its owner must call stop.
+// emitter runs, in a goroutine, the function that writes a pack. The owner of the emitter must call stop.
 type emitter struct {
 	cancel context.CancelFunc
 	done   sync.WaitGroup

@@ -9,8 +9,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/pktline"
 )
 
-// lanePush is a push over ssh, git:// or a local process. It has its own connection: receive-pack serves one push and
-// exits.
+// lanePush is a push over ssh, git:// or a local process. Each push has its own connection, because receive-pack serves one push
+// and then exits.
 type lanePush struct {
 	remote *Remote
 	conn   duplex
@@ -55,8 +55,8 @@ func (s *lanes) receive(ctx context.Context, prefixes []string) (pushLine, Recei
 // openBlind returns nil, because on this carrier the server sends its refs before each push.
 func (*lanes) openBlind() pushLine { return nil }
 
-// close ends an unused push with a flush packet in place of commands, as the protocol demands. It does nothing after
-// send.
+// close ends a push that was not sent. It writes a flush packet in place of commands, as the protocol demands. After send, close
+// does nothing.
 func (l *lanePush) close() {
 	l.once.Do(func() {
 		l.conn.Write(pktline.AppendFlush(nil))

@@ -111,7 +111,8 @@ func parseReceiver(p *pktReader, prefixes []string) (Receiver, error) {
 	}
 }
 
-// cutAfter returns err for a stream that ended before its packet number n. The end is unexpected if packets precede it.
+// cutAfter returns the error for a stream that ended with err before its packet number n. If n is greater than zero, the end is
+// unexpected, because packets preceded it.
 func cutAfter(n int, err error) error {
 	if n > 0 {
 		return cut(err)
@@ -176,7 +177,7 @@ func (about *Receiver) addRef(line string, prefixes []string) error {
 	return nil
 }
 
-// banded reads the report from band 1 of the answer, and stores the end of the messages on band 2.
+// banded reads the report from band 1 of the answer, and stores the last part of the server's messages, which arrive on band 2.
 type banded struct {
 	p *pktReader
 	// rest is the unread part of the current packet.
@@ -227,7 +228,7 @@ func (b *banded) step() error {
 	return nil
 }
 
-// drain reads the answer to its end, which the server sends after its hooks have finished.
+// drain reads the rest of the answer. The server ends the answer after its hooks have finished.
 func (b *banded) drain() error {
 	for {
 		b.rest = nil
@@ -252,8 +253,8 @@ func (p *Push) report(answer *pktReader, updates []RefUpdate) ([]error, error) {
 	return results, err
 }
 
-// parseReport parses the report about updates. The function said returns the messages that the server has sent on band 2;
-// parseReport calls said after it has read the report.
+// parseReport parses the report about updates and returns the result of each update. The function said returns the messages that
+// the server has sent on band 2; parseReport calls said after it has read the report.
 func parseReport(p *pktReader, updates []RefUpdate, said func() string) ([]error, error) {
 	kind, line, err := p.line()
 	if err != nil {
@@ -304,7 +305,7 @@ func parseReport(p *pktReader, updates []RefUpdate, said func() string) ([]error
 			}
 			rejected.Kind, rejected.Text = RejectUnpack, plain([]byte(unpacked))
 			results[i] = rejected
-		// Every update must have a result, because an update without a result could be mistaken for a success.
+		// An update without a result in the report is an error, because it could otherwise be mistaken for a success.
 		case !reported[i]:
 			return nil, fmt.Errorf("%w: push report lacks the result of ref %s", errProtocol, u.Name)
 		}

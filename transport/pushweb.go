@@ -66,7 +66,8 @@ func (h *web) receive(ctx context.Context, prefixes []string) (pushLine, Receive
 // openBlind returns a push at once, because an HTTP push is one request that needs no preceding listing.
 func (h *web) openBlind() pushLine { return webPush{h} }
 
-// filterRefs returns the refs whose names begin with one of the prefixes. It overwrites the array of refs.
+// filterRefs returns the refs whose names begin with one of the prefixes. It reuses the array of the slice refs, whose contents
+// are lost.
 func filterRefs(refs []Ref, prefixes []string) []Ref {
 	filtered := refs[:0]
 	for _, r := range refs {
@@ -141,8 +142,8 @@ func (l webPush) send(ctx context.Context, head []byte, pack func(context.Contex
 	return err
 }
 
-// upload is the body of a push: the commands in head, then the pack. The field made runs the pack function, which writes into
-// pipe. The field all is the whole body.
+// upload is the body of a push: the commands in head, then the pack. The field made is the emitter that runs the pack function,
+// which writes the pack into the field pipe. The field all is a reader of the whole body.
 type upload struct {
 	head io.Reader
 	pipe *io.PipeReader

@@ -30,8 +30,8 @@ func refsMessage(caps Capabilities, prefixes []string) ([]byte, error) {
 	return pktline.AppendFlush(b), nil
 }
 
-// parseRefs parses an answer to ls-refs. The protocol allows servers to ignore the prefixes, so parseRefs drops refs that
-// are not below one of them. It also drops refs with invalid names.
+// parseRefs parses an answer to ls-refs. The protocol allows servers to ignore the prefixes, so parseRefs drops refs whose names
+// do not begin with one of the prefixes. It also drops refs with invalid names.
 func parseRefs(p *pktReader, f object.Format, prefixes []string) (Refs, error) {
 	var refs Refs
 	for n := 0; ; n++ {

@@ -174,8 +174,8 @@ func (r *Remote) known() (carrier, *Capabilities, error) {
 	return r.carrier, r.caps, nil
 }
 
-// connect returns the carrier and the capabilities. The first successful call requests the capabilities; later calls
-// return them at once.
+// connect returns the carrier and the capabilities. The first successful call requests the capabilities from the server. Later
+// calls return the stored values.
 func (r *Remote) connect(ctx context.Context) (carrier, Capabilities, error) {
 	c, caps, err := r.known()
 	if err != nil || caps != nil {

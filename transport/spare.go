@@ -171,7 +171,7 @@ func (d *webDialer) reserve() func(context.Context) error {
 	}
 }
 
-// expire closes a spare connection that no exchange has taken.
+// expire closes a spare connection that no exchange has taken within webDialer.age.
 func (d *webDialer) expire(s *spareConn) {
 	d.mu.Lock()
 	waits := d.ahead == s

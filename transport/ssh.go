@@ -65,8 +65,8 @@ func newSSHProgram(s endpoint.Settings, env Environment) sshProgram {
 	return p
 }
 
-// options returns the arguments that precede the host. Only OpenSSH can send the GIT_PROTOCOL variable, which requests
-// protocol version 2.
+// options returns the arguments that precede the host on the command line. Only OpenSSH can send the variable GIT_PROTOCOL, which
+// requests protocol version 2.
 func (p sshProgram) options(port string, connect time.Duration) []string {
 	var args []string
 	switch p.variant {
@@ -121,7 +121,7 @@ func (p sshProgram) reaches(ctx context.Context, port, host string, connect time
 		key, value, _ := strings.Cut(strings.TrimSpace(line), " ")
 		found[key] = value
 	}
-	// A host behind a proxy need not be reachable from this machine.
+	// The host is reached through a proxy or is unknown, so the attempt to connect directly would prove nothing.
 	if found["proxycommand"] != "" || found["proxyjump"] != "" || found["hostname"] == "" {
 		return false
 	}

@@ -83,8 +83,8 @@ func (w *watch) end(cause error) {
 	}
 }
 
-// arm starts the stall clock for a wait, and disarm stops it. The clock is stopped between two reads, because the time
-// that the caller takes is not a stall.
+// arm starts the stall clock when a read or write begins to wait. disarm stops the clock when the wait ends. Between two reads
+// the clock does not run, because the time that the caller takes is not a stall.
 func (w *watch) arm() {
 	w.since.Store(time.Now().UnixNano())
 	w.timer.Reset(w.stall)
@@ -158,7 +158,7 @@ func (s *watched) Read(p []byte) (int, error) {
 	switch {
 	case err == nil:
 	case err == io.EOF, errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		err = s.w.explain(err) // an aborted stream may look like a stream that has ended
+		err = s.w.explain(err) // the error of an aborted stream may be the same as at the end of a stream
 	default:
 		err = s.w.explain(fault(err))
 	}

@@ -117,7 +117,7 @@ func samePlace(a, b *url.URL) bool {
 	return b.Scheme == "https" && endpoint.PortOf(a) == "80" && endpoint.PortOf(b) == "443"
 }
 
-// below returns the URL of a service: base with path appended. Like git, below keeps the query of base.
+// below returns the URL of a service: the URL base with path appended to its path. Like git, below keeps the query of base.
 func below(base *url.URL, path, query string) *url.URL {
 	u := *base
 	u.Path += path
@@ -309,8 +309,8 @@ func (h *web) send(ctx context.Context, c call) (*answer, error) {
 	}
 }
 
-// judge returns the error that the status and the content type of res mean for a git client, or nil if res is an answer to the
-// request c.
+// judge returns the error that corresponds, for a git client, to the status and the content type of res. It returns nil if res is
+// an answer to the request c.
 func (h *web) judge(c call, res *http.Response) error {
 	// Some servers answer 403 with Retry-After when the client has exceeded the rate limit.
 	after := retryAfter(res.Header.Get("Retry-After"), time.Now())
@@ -363,7 +363,7 @@ func retryAfter(value string, now time.Time) time.Duration {
 	return 0
 }
 
-// once sends the request once and does not check the status of the answer. It returns errHungUp if the request was sent on a
+// once sends the request one time and does not check the status of the answer. It returns errHungUp if the request was sent on a
 // spare connection that was dead.
 func (h *web) once(ctx context.Context, c call, l *login) (_ *answer, _ *http.Response, err error) {
 	// The context of the request also applies to the response body, so call cancel only after the answer has ended.
@@ -374,7 +374,7 @@ func (h *web) once(ctx context.Context, c call, l *login) (_ *answer, _ *http.Re
 	}
 	w := h.remote.watches.add(ctx, stall, cancel)
 	w.since.Store(time.Now().UnixNano()) // connecting also counts as a wait in Stats.Quiet
-	// While the connection is being opened, the time limits of the dialer apply. From then on the stall clock runs.
+	// While the connection is being opened, the time limits of the dialer apply. The stall clock runs only after that.
 	onSpare, answered := false, atomic.Bool{}
 	trace := &httptrace.ClientTrace{
 		GotConn: func(info httptrace.GotConnInfo) {
@@ -436,8 +436,8 @@ func (h *web) once(ctx context.Context, c call, l *login) (_ *answer, _ *http.Re
 	}, res, nil
 }
 
-// drainMost is the maximum number of bytes that are read of an unneeded body, such as an error page, so that the connection can
-// be used again.
+// drainMost is the maximum number of bytes that are read from the rest of a body, such as an error page, so that the connection
+// can be used again. The connection of a longer body is closed.
 const drainMost = 64 << 10
 
 // setHeaders sets the headers of a request: the protocol version, the headers that the user has configured, and the
@@ -471,7 +471,8 @@ func (h *web) setHeaders(req *http.Request, c call, l *login) {
 	if c.changes() {
 		return
 	}
-	// Requests that only read can be repeated. The key Idempotency-Key makes net/http repeat such a request on a new connection
-	// if the kept connection was dead. With an empty list of values, net/http sends no header.
+	// A request that only reads can be repeated. If the header has the key Idempotency-Key, net/http repeats the request on a new
+	// connection after it was sent on a kept connection that was dead. The list of values is empty, so net/http sends no such
+	// header to the server.
 	req.Header["Idempotency-Key"] = []string{}
 }

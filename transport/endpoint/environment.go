@@ -36,7 +36,8 @@ func (e Environment) all() []string {
 	return e
 }
 
-// Without returns a copy of the environment without those variables for which a function in drop returns true.
+// Without returns a copy of the environment in which those variables are left out for whose names a function in drop returns
+// true.
 func (e Environment) Without(drop ...func(name string) bool) []string {
 	kept := make([]string, 0, len(e)+8)
 	for _, v := range e.all() {
@@ -71,8 +72,8 @@ func (e Environment) Git(ctx context.Context, args ...string) *exec.Cmd {
 }
 
 // ForRepository returns the environment for a program that serves a repository on this host, or that reaches a repository through
-// ssh. The repository has its own settings, so the variables that point git at another repository and the settings of a
-// git command line are removed.
+// ssh. It leaves out the variables that point git at another repository, and the settings of a git command line, because the
+// repository has its own settings.
 func (e Environment) ForRepository() []string { return e.Without(gitcmd.IsLocal, isConfigEnv) }
 
 // ForRemote returns the environment for a stock git process that runs in another repository and reaches a remote.

@@ -91,7 +91,7 @@ type HTTPSettings struct {
 // specific one takes precedence, as git-config describes for http.<url>.*.
 func (s Settings) HTTP(u *url.URL, user string, env Environment) (HTTPSettings, error) {
 	w := HTTPSettings{FollowRedirects: true, Env: env}
-	// best holds, for each key, the specificity of the setting in use.
+	// The map best holds, for each key, the specificity of the setting that was applied last.
 	best := map[string]specificity{}
 	for _, line := range s {
 		key, ok := strings.CutPrefix(line.name, "http.")
@@ -117,7 +117,7 @@ func (s Settings) HTTP(u *url.URL, user string, env Environment) (HTTPSettings, 
 	return w, nil
 }
 
-// set applies one setting to w. Settings that have no effect on this client are ignored.
+// set applies one setting of git's configuration to w. It ignores settings that have no effect on this client.
 func (w *HTTPSettings) set(key string, line setting) error {
 	var err error
 	var yes bool
