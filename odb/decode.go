@@ -318,8 +318,8 @@ func (d *decoder) handOver(rec, depth int, o Object) error {
 	return nil
 }
 
-// wake appends the deltas that waited for the base rec, a record, to the list ready, and returns the list. The parameter id is
-// the id of the base.
+// wake removes the deltas whose base is the record rec from the lists of waiting deltas, appends these deltas to ready, and
+// returns ready. The parameter id is the id of the base.
 func (d *decoder) wake(ready []lateDelta, rec int, id object.ID) []lateDelta {
 	if d.waiting == 0 {
 		return ready

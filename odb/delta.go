@@ -36,7 +36,7 @@ func readSize(r io.ByteReader) (int64, error) {
 			return 0, corrupt("size in the delta has more than 63 bits")
 		}
 		if n |= uint64(c&0x7f) << shift; c&0x80 == 0 {
-			return int64(n), nil // the last shift is at most 56, so n has at most 63 bits
+			return int64(n), nil // n has at most 63 bits, because the last shift is at most 56
 		}
 	}
 }

@@ -100,7 +100,7 @@ func (s *Store) ingest(ctx context.Context, r io.Reader, o IngestOptions, each f
 	s.replace(func(packs []source) []source {
 		packs = g.without(packs)
 		if hasPack(packs, path) {
-			return packs // a Refresh has already added the pack, or the pack existed before
+			return packs // the pack is in the list already: Refresh has added it, or it existed before this Ingest
 		}
 		return append([]source{&pack{path: path, format: s.format, number: g.live.number}}, packs...)
 	})
@@ -169,7 +169,7 @@ func (s *Store) finish(f *os.File, t *table, path string, sum []byte, o IngestOp
 		return nil, err
 	}
 	if !o.Temporary {
-		startWriting(f) // lets the disk write the pack while the index is being built
+		startWriting(f) // the disk then writes the pack while the index is being built
 	}
 	idx, err := lockedTemp(s.dir)
 	if err != nil {

@@ -116,7 +116,7 @@ func (s *Store) join(ctx context.Context, o JoinOptions) (res JoinResult, err er
 	if len(old) == 0 {
 		return res, nil
 	}
-	err = s.Refresh() // lets readers in this process find the objects in the new pack immediately
+	err = s.Refresh() // after this call, readers in this process find the objects in the new pack
 	if err == nil {
 		res.Removed, err = s.retire(ctx, old, left, res.Name, o)
 	}
@@ -306,7 +306,7 @@ func (s *Store) publishJoined(packs []candidate, file, path string, t *table, su
 	}
 	idx, err := write(func(f *os.File) error { return writeIndex(f, s.format, t, sum) })
 	if idx != nil {
-		defer idx.Close() // keeps the file locked until it is renamed
+		defer idx.Close() // the lock on the file is held until the file was renamed
 	}
 	if err != nil {
 		return fmt.Errorf("write index: %w", err)

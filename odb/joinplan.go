@@ -131,7 +131,8 @@ func (p *joinPlan) record(b *oldBody, i int, off int64, crc uint32) int {
 	return rec
 }
 
-// step appends the step s to the plan. If s continues the copy of the last step, it extends the last step instead.
+// step appends the step s to the plan. If s has no new header and continues the copy of the last step, step extends the last step
+// instead.
 func (p *joinPlan) step(s joinStep) {
 	p.size += s.size()
 	if n := len(p.steps); n > 0 && s.head == nil {
@@ -226,7 +227,7 @@ func rewrittenCRC(c candidate, off, data, end int64, was uint32, head []byte) (u
 type joinWriter struct {
 	plan *joinPlan
 	file *os.File
-	pace func() error // called between pieces of work, like JoinOptions.Pace
+	pace func() error // function that is called between pieces of work, like JoinOptions.Pace
 }
 
 // joinPiece is the number of bytes that are processed between two calls of pace.
@@ -257,8 +258,8 @@ func (w *joinWriter) copy() error {
 	return out.Flush()
 }
 
-// check reads the new file again, compares the CRC of each entry, writes the trailer and returns it. If a CRC differs, the
-// result at is the offset of that entry; otherwise it is -1.
+// check reads the new file again, compares the CRC of each entry with the CRC in the plan, writes the trailer and returns it. If
+// a CRC differs, the result at is the offset of the entry with this CRC; otherwise it is -1.
 func (w *joinWriter) check() (sum []byte, at int64, err error) {
 	h := w.plan.format.New()
 	in := bufio.NewReaderSize(io.TeeReader(io.NewSectionReader(w.file, 0, w.plan.size), h), copyBuffer)

@@ -132,8 +132,8 @@ func changeTime(st fs.FileInfo) time.Time {
 	return st.ModTime()
 }
 
-// dropMultiIndex removes the multi-pack indexes if one of them names a pack in paths. git does the same before it removes
-// packs. The indexes of the packs contain the same information.
+// dropMultiIndex removes the multi-pack indexes if one of them names a pack in paths, as git does before it removes packs. No
+// information is lost, because each pack has its own index.
 func dropMultiIndex(dir string, paths []string) error {
 	for _, pattern := range []string{"multi-pack-index", "multi-pack-index.d/*.midx"} {
 		found, err := filepath.Glob(filepath.Join(escapeGlob.Replace(dir), pattern))
@@ -264,7 +264,7 @@ func readers(dir string, since time.Time, spared func(pid int) bool) (found, che
 		}
 		isGit, age := strings.HasPrefix(stat.Name, "git"), uptime-stat.Started()
 		fsck := isGit && checks(p)
-		// The start time of a process is rounded down to a tick, so one tick is added to the age.
+		// The start time of a process is rounded down to a clock tick, so add one tick to the age.
 		if now.Sub(since) >= age+proc.Tick && !fsck || spared != nil && spared(pid) {
 			continue
 		}

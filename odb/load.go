@@ -88,7 +88,7 @@ func (l *loader) trace(src source, f object.Format, off int64, stop func(off int
 		if k.typ != 0 {
 			return k, nil
 		}
-		if len(l.links) == maxDepth { // a chain can be this long if REF deltas form a cycle
+		if len(l.links) == maxDepth { // REF deltas in a damaged pack may form a cycle, so the length of the chain is limited
 			return k, l.fail(off, corrupt("delta chain is longer than %d", maxDepth))
 		}
 		l.links = append(l.links, k)

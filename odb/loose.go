@@ -181,7 +181,8 @@ func (r *looseReader) stream(w io.Writer) error {
 			return r.fail(short(err))
 		}
 	}
-	// zlib compares the checksum only at the end of its data. This read also detects more data than the header states.
+	// zlib verifies the checksum only when a read reaches the end of its data. This read also detects data beyond the size that
+	// the header states.
 	var one [1]byte
 	n, err := io.ReadFull(r.zip, one[:]) // the read that returns io.EOF verifies the checksum
 	switch {

@@ -60,7 +60,7 @@ func (c *lru[K]) put(key K, t object.Type, data []byte) {
 		return
 	}
 	c.items[key] = c.order.PushFront(&cached[K]{key, t, data})
-	// Drop the least recently used items until the cache is not larger than max.
+	// Drop the least recently used items until the total size is at most max.
 	for c.used += cost; c.used > c.max; {
 		last := c.order.Back()
 		it := c.order.Remove(last).(*cached[K])

@@ -136,7 +136,7 @@ func mapFile(path string) ([]byte, error) {
 	if st.Size() == 0 {
 		return nil, corrupt("index is empty")
 	}
-	// The index is mapped and not read, because it may have tens of megabytes, and one lookup reads only a few pages.
+	// Map the index instead of reading it, because it may have tens of megabytes, and one lookup reads only a few pages.
 	data, err := syscall.Mmap(int(f.Fd()), 0, int(st.Size()), syscall.PROT_READ, syscall.MAP_SHARED)
 	if err != nil {
 		return nil, fmt.Errorf("map file %s: %w", path, err)
@@ -157,7 +157,8 @@ func (p *pack) end() int64 { return p.files.Load().end }
 // serial returns the number that identifies the pack in the cache of bases.
 func (p *pack) serial() uint64 { return p.number }
 
-// close unmaps the index and closes the pack. No reader may be using the pack; Store.release ensures that.
+// close unmaps the index and closes the pack. The caller ensures that no reader uses the pack; Store.release calls close only
+// then.
 func (p *pack) close() {
 	if f := p.files.Swap(nil); f != nil {
 		syscall.Munmap(f.idx.data)

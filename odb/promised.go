@@ -35,7 +35,7 @@ func (s *Store) promised(id object.ID) (found, gone bool) {
 		if _, ok := p.find(id); !ok {
 			continue
 		}
-		// The mark is looked up at each call, because git may create or remove the mark while the pack is open.
+		// Look up the mark at each call, because git may create or remove the mark while the pack is open.
 		if _, err := os.Lstat(p.path + ".promisor"); err == nil {
 			return true, gone
 		}

@@ -45,7 +45,7 @@ func (p *spiller) plain(k link) (body, error) {
 	return body{typ: k.typ, size: k.size, at: f, release: func() { f.Close() }}, nil
 }
 
-// delta applies the delta of the entry k to base and writes the result to a file. The caller must free base.
+// delta applies the delta of the entry k to the contents base and writes the result to a file. The caller must still free base.
 func (p *spiller) delta(k link, base body) (body, error) {
 	var size int64
 	f, err := p.write(k, func(w io.Writer) error {

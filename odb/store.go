@@ -73,7 +73,7 @@ func Open(dir string, f object.Format) (*Store, error) {
 // Format returns the hash format of the objects.
 func (s *Store) Format() object.Format { return s.format }
 
-// Close closes all packs, each as soon as its readers have finished. After Close, no object is found.
+// Close closes all packs; a pack in use is closed when its readers have finished. After Close, no object is found.
 func (s *Store) Close() error {
 	s.replace(func([]source) []source { s.closed = true; return nil })
 	return nil
@@ -105,7 +105,7 @@ func (s *Store) acquire() *view {
 	return s.view
 }
 
-// release ends an operation on v. It closes the packs that are in no view any more.
+// release ends an operation on the view v. It closes the packs that are no longer in any view.
 func (s *Store) release(v *view) {
 	var unused []source
 	s.mu.Lock()
@@ -301,7 +301,7 @@ func (s *Store) readView(id object.ID, use func(p source, off int64) (bool, erro
 	switch {
 	case damage != nil:
 		return false, damage
-	// A pack that cannot be opened may contain the object. It counts as missing, so that it can be fetched again.
+	// If a pack cannot be opened, the object may be in this pack. Report the object as missing, so that it can be fetched again.
 	case unread != nil:
 		return false, fmt.Errorf("%w; %w", ErrNotFound, unread)
 	}
@@ -379,8 +379,8 @@ func (s *Store) WriteTo(id object.ID, w io.Writer) error {
 	})
 }
 
-// copyTo writes the contents of the entry at the offset off to w, and returns ErrCorrupt if their hash is not id. Contents of
-// up to copyBuffer bytes are verified before they are written.
+// copyTo writes the contents of the entry at the offset off to w. It returns ErrCorrupt if the hash of these contents is not id.
+// Contents of up to copyBuffer bytes are verified before they are written; longer contents are verified while they are written.
 func (s *Store) copyTo(w io.Writer, p source, off int64, id object.ID) error {
 	t, size, err := s.stat(p, off)
 	if err != nil {

@@ -149,7 +149,7 @@ func checkPair(pack, idx string, f object.Format, deep bool) error {
 	if err != nil {
 		return err
 	}
-	// For a file that is shorter than a trailer, the comparison below fails.
+	// If the file is shorter than a trailer, end is negative and the read below returns an error.
 	end := info.Size() - int64(f.Size())
 	trailer := make([]byte, f.Size())
 	if _, err := file.ReadAt(trailer, max(end, 0)); err != nil || !bytes.Equal(trailer, x.packSum()) {

@@ -103,7 +103,7 @@ func (t *table) name(i int, id object.ID, typ object.Type, depth int) {
 	copy(r, id.Bytes())
 	off := binary.LittleEndian.Uint64(r[t.idLen:])
 	binary.LittleEndian.PutUint64(r[t.idLen:], off|uint64(typ)<<typeShift|uint64(depth)<<depthShift)
-	// If several records have the same id, the slot refers to the first one, so that all readers use the same copy.
+	// If several records have the same id, keep the first one in the slot, so that all readers use the same copy of the object.
 	if s := t.slot(r[:t.idLen]); t.slots[s] == 0 {
 		t.slots[s] = uint32(i) + 1
 		t.named++

@@ -28,8 +28,8 @@ type UnpackOptions struct {
 	MaxObjectSize int64 // size in bytes above which an object is refused with ErrTooLarge, before memory is allocated for it
 	// Spool opens a file for contents of size bytes, or, if size is 0, for the deltas that wait for their base.
 	Spool func(size int64) (*os.File, error)
-	// Base returns a reader of the contents of an object that was passed to sink during this call, the size of the contents,
-	// and the function that releases them.
+	// Base returns the contents of an object that was passed to sink during this call: a reader, the size in bytes, and the
+	// function that releases the reader.
 	Base func(id object.ID) (io.ReaderAt, int64, func(), error)
 }
 

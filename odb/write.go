@@ -318,7 +318,7 @@ func deflated(ctx context.Context, f object.Format, objects []Outgoing) (next <-
 			d := entryDeflater{format: f}
 			for j := range jobs {
 				j.place <- d.entry(j.o)
-				runtime.Gosched() // lets goroutines run that serve readers of the mount
+				runtime.Gosched() // yield to goroutines that serve readers of the mount
 			}
 		})
 	}
