@@ -90,7 +90,7 @@ func (a *appender) openActive() error {
 		return nil
 	}
 	err := a.create()
-	if errors.Is(err, fs.ErrNotExist) { // the directory was deleted by another process
+	if errors.Is(err, fs.ErrNotExist) { // another process has deleted the directory
 		if err = a.folder.makeDirs(); err == nil {
 			err = a.create()
 		}
@@ -115,7 +115,7 @@ func (a *appender) create() error {
 			f.Close()
 			return err
 		}
-		if _, ok := linked(f); !locked || !ok { // another process evicted the file before it was locked
+		if _, ok := linked(f); !locked || !ok { // another process may have removed the file before this process locked it
 			f.Close()
 			continue
 		}

@@ -81,7 +81,8 @@ func OpenBlobs(dir string, quota int64) (*Blobs, error) {
 	b.folder.dir = dir
 	b.look.folder, b.look.catalog, b.look.started = &b.folder, &b.catalog, time.Now()
 	b.append.folder, b.append.catalog, b.append.look = &b.folder, &b.catalog, &b.look
-	if err := b.folder.makeDirs(); err != nil && !isFull(err) { // on a full disk the directories are created later, when they are needed
+	// If the disk is full, the directories are created later, when contents are stored.
+	if err := b.folder.makeDirs(); err != nil && !isFull(err) {
 		return nil, fmt.Errorf("open blob cache: %w", err)
 	}
 	b.folder.unnamed = b.folder.probeUnnamed()
@@ -141,7 +142,7 @@ func (b *Blobs) Close() error {
 // removes them if they are damaged. It returns false if the cache does not have valid contents. The caller must release the
 // Content.
 func (b *Blobs) Get(id object.ID) (*Content, bool) {
-	for range 2 { // the second pass runs after the records of other processes were indexed
+	for range 2 { // try again if the first pass has dropped an entry or found new records
 		s, ref, e, ok := b.catalog.holdSmall(id)
 		if ok {
 			if c := b.openSmall(s, ref, e, id); c != nil {

@@ -108,7 +108,7 @@ func (c *catalog) setMeta(s *segment, ref uint32, flag uint32) {
 	}
 }
 
-// forget removes damaged contents from the index, so that they can be stored again.
+// forget removes an entry whose contents are damaged from the index, so that the contents can be stored again.
 func (c *catalog) forget(s *segment, ref uint32, id object.ID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

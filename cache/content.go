@@ -35,7 +35,7 @@ func (c *Content) ReadAt(p []byte, off int64) (int, error) {
 	}
 	n, err := c.file.ReadAt(p, c.off+off)
 	switch {
-	case err == io.EOF: // another program truncated the file
+	case err == io.EOF: // another program has truncated the file
 		err = io.ErrUnexpectedEOF
 	case err == nil && short:
 		return n, io.EOF
@@ -51,7 +51,7 @@ func (c *Content) Size() int64 { return c.size }
 
 // Release ends the use of c, which must not be read afterwards. Further calls of Release do nothing.
 func (c *Content) Release() {
-	// Without this check, a second Release could close the file of a segment that other goroutines still read.
+	// Release the segment only once: a second release could close the file while other goroutines still read the segment.
 	if !c.released.CompareAndSwap(false, true) {
 		return
 	}

@@ -71,7 +71,7 @@ func (d *folder) temp() (*os.File, error) {
 		}
 		return os.NewFile(uintptr(fd), filepath.Join(d.tmpDir(), "unnamed")), nil
 	}
-	// Another process may remove the file (clearTemp) before this process locks it. In this case, try again.
+	// Another process may remove the file (clearTemp) before this process locks the file. In this case, create another file.
 	for {
 		f, err := os.CreateTemp(d.tmpDir(), "spool-*")
 		if err != nil {

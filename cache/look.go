@@ -18,8 +18,8 @@ const (
 	// growthChecks is the number of unfinished segments whose size one call of lookAround checks.
 	growthChecks = 8
 	// settled is the age above which a directory's mtime proves that no file was added after the directory was listed. A younger
-	// mtime does not prove it: the clocks of some file systems tick only every 10 ms, so a later addition may result in the same
-	// mtime.
+	// mtime does not prove this, because the clocks of some file systems tick only every 10 ms, so two changes within one tick
+	// result in the same mtime.
 	settled = 100 * time.Millisecond
 )
 
@@ -147,8 +147,8 @@ func (l *lookout) listSegments() error {
 		}
 	}
 	l.listed = time.Time{}
-	// If a file is added within the same tick of the clock, the mtime does not change. So the mtime is relied upon
-	// only if it was old when the listing began; otherwise the next call lists the directory again.
+	// A file that is added within the same tick of the clock does not change the mtime. So the mtime is relied upon only if it
+	// was old when the listing began. Otherwise the next call lists the directory again.
 	if begun.Sub(changed) > settled {
 		l.listed = changed
 	}

@@ -22,8 +22,8 @@ type Memory struct {
 	cache  *ristretto.Cache[uint64, remembered]
 }
 
-// remembered is one item: the entries of a tree, or contents. Its key in the cache is only a part of the id, so the item stores
-// the whole id.
+// remembered is one item: the entries of a tree, or the contents of a blob. Its key in the cache is only a part of the id, so the
+// item also stores the whole id.
 type remembered struct {
 	id      object.ID
 	entries []object.TreeEntry
@@ -47,8 +47,8 @@ func NewMemory(maxBytes int64) (*Memory, error) {
 	return &Memory{max: maxBytes, cache: c}, nil
 }
 
-// memoryKey returns the first eight bytes of an id. Because ids are hashes, two ids rarely have the same key; get compares the
-// whole id.
+// memoryKey returns the first eight bytes of an id. Two ids rarely have the same key, because ids are hashes; if they do, get
+// detects this, because it compares the whole id.
 func memoryKey(id object.ID) uint64 {
 	var b [8]byte
 	copy(b[:], id.Bytes())
@@ -89,7 +89,7 @@ func (m *Memory) PutTree(id object.ID, entries []object.TreeEntry) {
 	// The cost is the memory of the slice and its strings, which ristretto cannot measure.
 	cost := int64(cap(entries)) * int64(unsafe.Sizeof(object.TreeEntry{}))
 	for i := range entries {
-		cost += int64(len(entries[i].Name)+15) &^ 15 // size of the name, rounded up about as Go's allocator does
+		cost += int64(len(entries[i].Name)+15) &^ 15 // rounded up to a multiple of 16, roughly like the sizes that Go's allocator uses
 	}
 	m.put(remembered{id: id, entries: entries}, cost)
 }

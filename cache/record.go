@@ -78,7 +78,7 @@ type entry struct {
 }
 
 const (
-	metaSize     = 1<<21 - 1 // bits that hold the size
+	metaSize     = 1<<21 - 1 // bits of entry.meta that hold the size
 	metaGone     = 1 << 29   // the contents were found damaged, so they are not returned any more
 	metaSHA256   = 1 << 30   // the id has 32 bytes
 	metaVerified = 1 << 31   // this process has verified the contents

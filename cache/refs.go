@@ -99,7 +99,7 @@ func (t *refs) remove(at int) {
 			t.slots[gap] = 0
 			return
 		}
-		// Move the reference to the gap, unless a search for it begins after the gap.
+		// Move the reference to the gap, unless the search for its key begins after the gap.
 		home := t.home(t.hash(ref))
 		if gap <= i && (home <= gap || home > i) || gap > i && home <= gap && home > i {
 			t.slots[gap] = ref

@@ -105,13 +105,13 @@ func (s *segment) release() {
 	}
 }
 
-// touch records that the file f is used now. If stampEvery has passed since the last update, it also updates the mtime of the
-// file. It needs no lock.
+// touch records that a file is in use now. If stampEvery has passed since the mtime of the file f was last updated, touch also
+// updates the mtime. It needs no lock.
 func touch(used, stamped *atomic.Int64, f *os.File) {
 	now := time.Now()
 	used.Store(now.UnixNano())
 	last := stamped.Load()
-	// If several readers find that the mtime is old, only one of them updates it.
+	// If several readers find that the mtime is old, only the first of them updates the mtime.
 	if now.UnixNano()-last < int64(stampEvery) || !stamped.CompareAndSwap(last, now.UnixNano()) {
 		return
 	}

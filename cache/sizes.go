@@ -49,11 +49,11 @@ type Sizes struct {
 	started  time.Time
 	nextLook atomic.Int64 // earliest time at which a miss may read the file again, in nanoseconds since started
 
-	dirty chan struct{} // capacity 1: has an element while sizes wait to be written
+	dirty chan struct{} // has capacity 1, and contains an element while sizes wait to be written
 	stop  chan struct{}
 	wg    sync.WaitGroup
 
-	io struct { // held while the file is read or written
+	io struct { // this lock is held while the file is read or written
 		sync.Mutex
 		file *os.File
 		// read is the number of bytes at the beginning of the field file that are already in memory.
@@ -145,8 +145,8 @@ func checkSizesHead(file *os.File, f object.Format) (bool, error) {
 	return string(head[:]) == string(want), nil
 }
 
-// lockWait acquires the flock of a file. If another process has the lock, it waits, but only shortly, because a process holds the
-// lock only while it appends a few records.
+// lockWait acquires the flock of a file. If another process holds the lock, lockWait waits. The wait is short, because a process
+// holds the lock only while it appends a few records.
 func lockWait(f *os.File) error {
 	for {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX)
@@ -202,7 +202,7 @@ func (s *Sizes) Get(id object.ID) (int64, bool) {
 	return s.find(id)
 }
 
-// find returns the size of an id if it is in memory.
+// find returns the size of an id, and false if the size is not in memory.
 func (s *Sizes) find(id object.ID) (int64, bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -365,7 +365,7 @@ func (s *Sizes) appendRecords(buf []byte) error {
 	// If other processes have appended records that are not in memory yet, readNew reads these records together with the records
 	// in buf.
 	if s.io.read == end {
-		s.io.read += int64(len(buf)) // the records of this process need not be read again
+		s.io.read += int64(len(buf)) // the records in buf are in memory already, so they need not be read again
 	}
 	return nil
 }
@@ -379,7 +379,7 @@ func (s *Sizes) readNew() error {
 	}
 	rec := int64(s.recordSize())
 	left := max(0, info.Size()-s.io.read) / rec * rec
-	// The file is read in parts, so that memory does not hold a large table twice.
+	// Read the file in parts, so that the bytes of the whole file are never in memory in addition to the rows.
 	buf := make([]byte, min(left, rowsPerChunk*rec))
 	for left > 0 {
 		part := buf[:min(left, int64(len(buf)))]
