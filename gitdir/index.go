@@ -138,7 +138,7 @@ func (d *Dir) untracked(ctx context.Context) (*index.Untracked, error) {
 	}
 	for name, to := range map[string]*index.Exclude{file: &u.ExcludesFile, filepath.Join(d.path, "info", "exclude"): &u.InfoExclude} {
 		content, err := os.ReadFile(name)
-		if err != nil { // git also ignores a file that it cannot read
+		if err != nil { // like git, ignore a file that cannot be read
 			continue
 		}
 		to.ID = index.ExcludeID(d.format, content)

@@ -49,14 +49,15 @@ func (o Options) setPlaces(c *config.Config, path string) (changed bool) {
 		core.RemoveOption("worktree") // without this setting git uses the directory that contains .git
 		changed = true
 	}
-	if !slices.Contains(c.Section("include").OptionAll("path"), loginsConfig) { // the configuration was written by an earlier version
+	// A configuration that an earlier version of artifactfs has written lacks this include.
+	if !slices.Contains(c.Section("include").OptionAll("path"), loginsConfig) {
 		first := config.New().Section("include")
 		c.Sections = append(config.Sections{first.AddOption("path", loginsConfig)}, c.Sections...)
 		changed = true
 	}
 	condition := "gitdir:" + quoteGlob.Replace(realPath(path))
 	if o.Inside {
-		condition = "gitdir:.git" // git prepends **/ and appends nothing, so .git/worktrees/x does not match
+		condition = "gitdir:.git" // git extends this pattern to **/.git, which does not match .git/worktrees/x
 	}
 	for _, s := range c.Section("includeIf").Subsections {
 		if s.Option("path") == monitorConfig && s.Name != condition {

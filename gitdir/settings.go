@@ -37,7 +37,7 @@ func ReadCheckout(ctx context.Context, gitDir string) (c Checkout) {
 	read := func(path string) []byte {
 		content, err := os.ReadFile(expandUser(path))
 		if err != nil {
-			return nil // git also ignores a file that it cannot read
+			return nil // like git, ignore a file that cannot be read
 		}
 		return content
 	}

@@ -133,7 +133,7 @@ func (o Options) writeStateLogs(path string) error {
 	logs := map[string]string{}
 	if s := o.State; !s.Head.IsZero() {
 		what := "session: went on at a checkpoint"
-		if s.Branch == "" { // git status searches the reflog for such a message, to print where HEAD was detached
+		if s.Branch == "" { // git status searches the reflog for a message of this form, to print where HEAD was detached
 			what = "checkout: moving from a checkpoint to " + s.Head.String()
 		}
 		line := zero + " " + s.Head.String() + " " + who(s.Head) + "\t" + what + "\n"

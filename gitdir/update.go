@@ -24,9 +24,9 @@ import (
 const (
 	updatePrefix = "artifactfs-update-" // start of the names of the notes; sumOf ignores these files
 
-	updateTime = 10 * time.Second     // maximum wait for a git process whose parent has died
-	lockTime   = time.Second          // maximum wait for a running process to release a lock
-	lockLook   = 5 * time.Millisecond // interval between two attempts
+	updateTime = 10 * time.Second     // maximum time to wait for a git process whose parent has died
+	lockTime   = time.Second          // maximum time to wait for a running process to release a lock
+	lockLook   = 5 * time.Millisecond // interval between two attempts to acquire a lock
 )
 
 // patient holds settings that make git wait, for this many milliseconds, for other processes that change refs.
@@ -97,7 +97,8 @@ func (c *commands) breakUpdate(ctx context.Context, name string) error {
 	}
 	for file := range strings.Lines(string(text)) {
 		file, whole := strings.CutSuffix(file, "\n")
-		if !whole || !filepath.IsLocal(file) { // the process died while it wrote the note, before it started git
+		// If a line is incomplete, the process died while it wrote the note, before it started git, so there is no lock file.
+		if !whole || !filepath.IsLocal(file) {
 			continue
 		}
 		if err := breakStale(ctx, filepath.Join(c.path, file+".lock"), st.ModTime()); err != nil {

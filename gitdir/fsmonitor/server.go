@@ -34,7 +34,7 @@ import (
 
 const (
 	lockName = query.Socket + ".lock" // name of the lock file that git's own monitor uses
-	newName  = query.Socket + ".new"  // name of the new socket before it is renamed
+	newName  = query.Socket + ".new"  // temporary name of a new socket, which is then renamed
 
 	noToken = "0" // a token that Ask never returns, so for this token the monitor always answers "everything may have changed"
 
@@ -148,7 +148,7 @@ func listen(gitDir string, keep func(*os.File) error) (*net.UnixListener, error)
 	if err := lock.Close(); err != nil {
 		return nil, err
 	}
-	dir, err := os.Open(gitDir) // used for a short path, because the path of a socket is limited to 107 bytes (unix(7))
+	dir, err := os.Open(gitDir) // the socket is created through this descriptor, because its path is limited to 107 bytes (unix(7))
 	if err != nil {
 		return nil, err
 	}
