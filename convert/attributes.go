@@ -23,7 +23,7 @@ const (
 	attrFilter
 	attrEncoding
 	numValues              // number of attributes whose values affect a conversion
-	attrBinary = numValues // git's built-in macro; files may redefine it
+	attrBinary = numValues // the macro that is built into git; attributes files may define it again
 	macroBase  = attrBinary + 1
 
 	attrNamed attr = -1 // any other attribute; it may be a macro that the file in the root directory defines

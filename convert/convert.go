@@ -121,7 +121,7 @@ func Decide(s Settings, files []*File, path string) Rule {
 		}
 	}
 	r.encoding = w[attrEncoding].encoding()
-	whole := act == actAuto || act == actAutoCRLF || r.encoding != "" // git buffers such files in memory; it streams others to disk
+	whole := act == actAuto || act == actAutoCRLF || r.encoding != "" // git converts such a file in memory; it streams other files to disk
 	if d, ok := s.Drivers[w[attrFilter].text]; ok && w[attrFilter].state == valued {
 		runs := d.Smudge != "" || d.Process != ""
 		whole = whole || runs || d.Clean

@@ -144,7 +144,7 @@ func utf32Encoder(order byteOrder, mark bool) encoder {
 func belowEncoder(limit rune) encoder {
 	return func(content []byte) ([]byte, bool) {
 		if bytes.IndexFunc(content, func(r rune) bool { return r >= utf8.RuneSelf }) < 0 {
-			return content, true // content has only ASCII characters: IndexFunc would have found an invalid byte, which it decodes as U+FFFD
+			return content, true // the contents are ASCII, because IndexFunc decodes an invalid byte as U+FFFD and would have found it
 		}
 		out := make([]byte, 0, len(content))
 		for len(content) > 0 {

@@ -85,7 +85,7 @@ func expandStream(id object.ID, content []byte) []byte {
 	expansion := ": " + id.String() + " $"
 	out, changed := make([]byte, 0, len(content)+256), false
 	held := 0    // offset in out from which git's filter would still hold the output in its buffer
-	matched := 0 // number of bytes at the start of head that have matched; they are not in out yet
+	matched := 0 // number of bytes at the start of head that have matched; out does not contain these bytes yet
 	for i := 0; i < len(content); {
 		if matched == 0 && held == len(out) {
 			n := bytes.IndexByte(content[i:], '$')
@@ -124,7 +124,7 @@ func expandStream(id object.ID, content []byte) []byte {
 			}
 		case atEnd:
 			out = append(out, c)
-			continue // held stays the same, because git's filter keeps this output in its buffer
+			continue // do not change held, because git's filter keeps this output in its buffer
 		default:
 			out = append(out, c)
 		}

@@ -50,7 +50,7 @@ func compile(s string, fold bool) (p pattern, ok bool) {
 	if s == "" || s[0] == '!' || s[len(s)-1] == '/' {
 		return p, false
 	}
-	s = strings.Clone(s) // a copy, so that the text of the whole file is not kept in memory
+	s = strings.Clone(s) // copy s, so that the text of the whole file is not kept in memory
 	wild := strings.IndexAny(s, special)
 	if strings.IndexByte(s, '/') < 0 {
 		switch {
