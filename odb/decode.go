@@ -39,14 +39,14 @@ func (b *body) free() {
 type keeper interface {
 	// inMemory reports whether contents of this type and size are delivered in memory and not in a file.
 	inMemory(t object.Type, size int64) bool
-	// spool opens the file for contents that are not delivered in memory. It returns a nil file if the contents need not be
+	// spool opens a file for contents that are not delivered in memory. It returns nil as the file if the contents need not be
 	// stored.
 	spool(size int64) (*os.File, error)
 	// scratch opens a file for the deltas whose base has not arrived yet.
 	scratch() (*os.File, error)
 	// base returns the contents of record rec, which was delivered before.
 	base(rec int) (body, error)
-	// deliver receives a verified object. depth is the number of deltas between the object and plain contents.
+	// deliver receives a verified object. The parameter depth is the number of deltas between the object and plain contents.
 	deliver(rec int, depth int, o Object) error
 }
 
@@ -281,7 +281,7 @@ func (d *decoder) postpone(e *entry, base int) error {
 	return nil
 }
 
-// deliver passes an object to d.keeper, and then decodes and delivers the deltas that waited for this object.
+// deliver passes an object to d.keeper. It then decodes and delivers the deltas that have waited for this object as their base.
 func (d *decoder) deliver(rec, depth int, o Object) error {
 	if err := d.handOver(rec, depth, o); err != nil {
 		return err
@@ -301,7 +301,7 @@ func (d *decoder) deliver(rec, depth int, o Object) error {
 	return nil
 }
 
-// handOver passes one object to d.keeper, which stores it or passes it on. Contents in memory are also added to the
+// handOver passes one object to the method deliver of d.keeper. If the contents are in memory, handOver also adds them to the
 // cache, because one of the next deltas probably has this object as its base.
 func (d *decoder) handOver(rec, depth int, o Object) error {
 	// The depth is bounded, because later reads of the object have to follow the whole chain.

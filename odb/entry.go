@@ -186,8 +186,8 @@ type elsewhere struct{ error }
 // Unwrap returns the error without the mark.
 func (e elsewhere) Unwrap() error { return e.error }
 
-// diagnose returns the cause of err, an error that occurred during decoding. readErr is the error of the reader of the pack,
-// or nil if the reader did not fail. In the latter case, an error of zlib means that the pack is corrupt.
+// diagnose returns the cause of err, an error that occurred during decoding. The parameter readErr is the error of the reader of
+// the pack, or nil if the reader did not fail. If readErr is nil, an error of zlib means that the pack is corrupt.
 func diagnose(err, readErr error) error {
 	var e elsewhere
 	switch {

@@ -15,9 +15,9 @@ type Index struct {
 	data   []byte // the whole index file, usually mapped into memory
 	idLen  int    // length of an id in bytes
 	n      int    // number of objects
-	names  int    // position of the sorted ids in data
-	offs   int    // position of the 4-byte offsets in data
-	large  int    // position of the 8-byte offsets in data
+	names  int    // offset in data at which the sorted ids begin
+	offs   int    // offset in data at which the table of 4-byte offsets begins
+	large  int    // offset in data at which the table of 8-byte offsets begins
 	larges int    // number of 8-byte offsets
 }
 

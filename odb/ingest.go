@@ -153,7 +153,7 @@ func (g *ingestion) deliver(rec, depth int, o Object) error {
 	return nil
 }
 
-// hasPack reports whether packs contains the finished pack at path. path has no suffix.
+// hasPack reports whether the list packs contains the finished pack at path, which is a path without suffix.
 func hasPack(packs []source, path string) bool {
 	return slices.ContainsFunc(packs, func(p source) bool { p2, ok := p.(*pack); return ok && p2.path == path })
 }

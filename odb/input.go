@@ -24,7 +24,8 @@ type input struct {
 	hit      error  // error of r or of tee that a method of input has returned to its caller
 }
 
-// newInput returns an input that reads a pack from r. sum is an empty hash of the pack's format.
+// newInput returns an input that reads a pack from r. The parameter sum is a hash of the pack's format to which no bytes were
+// added yet.
 func newInput(r io.Reader, sum hash.Hash, stop func() error, tee func([]byte) error) *input {
 	return &input{r: r, stop: stop, tee: tee, sum: sum, buf: make([]byte, 32<<10)}
 }

@@ -18,7 +18,7 @@ import (
 type joinPlan struct {
 	format    object.Format
 	table     *table     // objects of the new pack, in the order of its entries
-	size      int64      // size of the new pack so far in bytes, without its trailer
+	size      int64      // size of the planned part of the new pack in bytes, without the trailer
 	steps     []joinStep // steps by which the body of the new pack is written
 	rewritten []int      // positions in table of the entries with a new header
 }
@@ -123,8 +123,8 @@ func (p *joinPlan) newPlace(b *oldBody, k int, off int64) (int64, error) {
 	return p.table.offset(rec), nil
 }
 
-// record adds the object at position i of b's index to the table. off and crc are the offset and the CRC of the object's
-// entry in the new pack.
+// record adds the object at position i of b's index to the table and returns the number of its record. The parameters off and crc
+// are the offset and the CRC of the object's entry in the new pack.
 func (p *joinPlan) record(b *oldBody, i int, off int64, crc uint32) int {
 	rec := p.table.add(off, crc)
 	p.table.name(rec, b.id(i), 0, 0)

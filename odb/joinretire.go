@@ -217,9 +217,9 @@ func tidying(objects string, now time.Time) bool {
 	return syscall.Kill(n, 0) != syscall.ESRCH
 }
 
-// awaitReaders waits until every process that may have listed the pack directory before the time since has ended. It
-// also waits for every running fsck, because fsck reports packs that are removed while it runs, even if other packs
-// contain the objects. It waits at most graceMost, or graceCrowded if there are many packs and no fsck.
+// awaitReaders waits until every process has ended that may have listed the pack directory before the time in the parameter
+// since. It also waits for every running fsck, because fsck reports packs that are removed while it runs, even if other packs
+// contain the objects. It waits at most graceMost, or graceCrowded if there are more packs than o.Crowd and no fsck is running.
 func (s *Store) awaitReaders(ctx context.Context, since time.Time, o JoinOptions) error {
 	for pause := gracePoll; ; pause = min(2*pause, gracePollMost) {
 		found, checking := readers(s.dir, since, o.Reader)
@@ -238,11 +238,11 @@ func (s *Store) awaitReaders(ctx context.Context, since time.Time, o JoinOptions
 	}
 }
 
-// readers reports whether a process other than this one may be using packs in dir that the process found before the time
-// since. Such a process has mapped some of the packs, as git maps indexes, or it is a git process that started a moment ago.
-// The mappings of other users' processes may be unreadable, so only the second condition is checked for such processes.
-// Processes for which the function spared returns true are ignored. checking reports whether a process is running fsck; such
-// a process counts even if it started after since.
+// readers reports whether a process other than this one may be using packs in dir that the process found before the time in the
+// parameter since. Such a process has mapped some of the packs, as git maps indexes, or is a git process that started a moment
+// ago. The mappings of other users' processes may be unreadable, so for these processes only the start time is examined.
+// Processes for which the function spared returns true are ignored. The result checking is true if a process is running fsck;
+// such a process counts even if it started after that time.
 func readers(dir string, since time.Time, spared func(pid int) bool) (found, checking bool) {
 	pids, err := proc.PIDs()
 	if err != nil {

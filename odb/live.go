@@ -41,7 +41,7 @@ type tail struct {
 // tailBuffer is the number of bytes that are collected before they are written to the file.
 const tailBuffer = 256 << 10
 
-// append appends a copy of p. Only one goroutine may call the methods append and flush.
+// append appends a copy of p to the tail. Only one goroutine may call the methods append and flush.
 func (t *tail) append(p []byte) error {
 	if len(t.buf)+len(p) > tailBuffer {
 		if err := t.flush(); err != nil {

@@ -24,8 +24,8 @@ type Loose struct {
 // NewLoose returns a reader for the loose objects in dir, which need not exist.
 func NewLoose(dir string, f object.Format) *Loose { return &Loose{dir, f} }
 
-// Get returns the type and the verified contents of an object. It returns ErrNotFound if the object does not exist,
-// ErrTooLarge if the contents are larger than limit bytes, and ErrCorrupt if their hash is not id.
+// Get returns the type and the verified contents of an object. It returns ErrNotFound if the object does not exist, ErrTooLarge
+// if the contents are larger than limit bytes, and ErrCorrupt if the hash of the contents is not id.
 func (l *Loose) Get(id object.ID, limit int64) (t object.Type, content []byte, err error) {
 	err = l.open(id, func(r *looseReader) error {
 		if r.size > limit {

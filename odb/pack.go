@@ -144,8 +144,8 @@ func mapFile(path string) ([]byte, error) {
 	return data, nil
 }
 
-// find returns the offset of the entry of id, or false if the pack does not contain id. This method and the methods
-// below may be called only after open and before close.
+// find returns the offset of the entry of the object id, or false if the pack does not contain the object. The methods find,
+// ReadAt and end may be called only after open and before close.
 func (p *pack) find(id object.ID) (int64, bool) { return p.files.Load().idx.find(id) }
 
 // ReadAt reads bytes of the pack file.

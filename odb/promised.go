@@ -18,7 +18,7 @@ func (s *Store) Promised(id object.ID) bool {
 	return found
 }
 
-// promised searches the packs of the current view. gone reports whether one of the packs could not be opened because
+// promised searches the packs of the current view. The result gone is true if one of the packs could not be opened because
 // another process has removed it.
 func (s *Store) promised(id object.ID) (found, gone bool) {
 	v := s.acquire()

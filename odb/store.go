@@ -43,7 +43,7 @@ type Store struct {
 // view is a set of packs that stay open while an operation reads them. The set is never modified.
 type view struct {
 	packs []source // the newest pack is the first
-	refs  int      // number of operations that use the view, plus one while it is the current view; protected by Store.mu
+	refs  int      // number of operations that use the view, plus one while the view is the current one; protected by Store.mu
 }
 
 // scan describes the state of the pack directory when it was last read.
@@ -173,8 +173,8 @@ func (s *Store) Refresh() error {
 	return nil
 }
 
-// settled reports whether a later change of the directory is certain to have another mtime than the scan has seen. File
-// systems take the mtime from a clock of the kernel that advances every 4 to 10 ms, and some old file systems store only
+// settled reports whether every later change of the directory will result in another mtime than the one in the field modified.
+// File systems take the mtime from a clock of the kernel that advances every 4 to 10 ms, and some old file systems store only
 // seconds.
 func (c scan) settled() bool {
 	tick := 20 * time.Millisecond
@@ -239,8 +239,8 @@ func (s *Store) Has(id object.ID) bool {
 	return found
 }
 
-// inView searches the packs of the current view. gone reports whether one of the packs could not be opened because
-// another process has removed it.
+// inView searches the packs of the current view. The result gone is true if one of the packs could not be opened because another
+// process has removed it.
 func (s *Store) inView(id object.ID) (found, gone bool) {
 	v := s.acquire()
 	defer s.release(v)

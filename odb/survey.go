@@ -17,7 +17,7 @@ import (
 // Survey counts the files and objects of an `objects` directory.
 type Survey struct {
 	Packs   int   // number of packs
-	Objects int64 // objects in packs; an object in n packs counts n times
+	Objects int64 // number of objects in packs; an object that is in n packs is counted n times
 	// Loose is the number of loose objects.
 	Loose int64
 	Bytes int64 // total size of the files

@@ -76,7 +76,8 @@ func (t *table) id(i int) object.ID {
 	return id
 }
 
-// add appends a record, still without an id, for the entry at off, and returns its number.
+// add appends a record for the entry at the offset off, and returns the number of the record. The id of the record is set later
+// by the method name.
 func (t *table) add(off int64, crc uint32) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()

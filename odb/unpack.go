@@ -26,7 +26,8 @@ type UnpackOptions struct {
 	Format        object.Format
 	SpoolOver     int64 // contents of more than this number of bytes are stored in a file
 	MaxObjectSize int64 // size in bytes above which an object is refused with ErrTooLarge, before memory is allocated for it
-	// Spool opens a file for contents of size bytes, or, if size is 0, for the deltas that wait for their base.
+	// Spool opens a file for contents of size bytes. If size is 0, the file is for the deltas that wait for their base, whose
+	// size is not known.
 	Spool func(size int64) (*os.File, error)
 	// Base returns the contents of an object that was passed to sink during this call: a reader, the size in bytes, and the
 	// function that releases the reader.

@@ -279,9 +279,9 @@ type deflation struct {
 	err  error
 }
 
-// deflated compresses the small objects in other goroutines. It returns a channel that delivers one channel for each small
-// object, in the order of objects; that channel delivers the compressed entry. The function stop ends the goroutines and
-// waits until they have ended.
+// deflated compresses the small objects in other goroutines. It returns a channel that delivers, in the order of objects, one
+// channel for each small object. This second channel delivers the compressed entry of the object. The function stop ends the
+// goroutines and waits until they have ended.
 func deflated(ctx context.Context, f object.Format, objects []Outgoing) (next <-chan chan deflation, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	// The capacity of order limits the number of compressed objects that wait in memory to be written.
