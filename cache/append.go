@@ -163,10 +163,11 @@ func (a *appender) resume() bool {
 	return false
 }
 
-// takeOver makes s the active segment unless another process appends to s or s is damaged; f is the open file of s. It returns
-// false if s cannot be used. An incomplete record at the end is truncated: because the record was never complete, no process can
-// have indexed it. If other bytes that are not a record follow the last record, s is not used, because other processes may have
-// indexed records there before the damage. The caller holds append and look.
+// takeOver makes the segment s the active segment. The parameter f is the open file of s. takeOver returns false if s cannot be
+// used, for example because another process appends to s, or because s is damaged or was evicted. It truncates an incomplete
+// record at the end: no process can have indexed such a record, because the record was never complete. If other bytes that are
+// not a record follow the last record, s is not used, because other processes may have indexed records there before the damage.
+// The caller holds append and look.
 func (a *appender) takeOver(s *segment, f *os.File) bool {
 	if locked, err := lock(f); err != nil || !locked {
 		return false

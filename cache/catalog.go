@@ -19,7 +19,7 @@ type catalog struct {
 	quota    int64
 	evictAt  int64               // a Put evicts contents if bytes exceeds this limit; usually the quota
 	bytes    int64               // total size of all indexed segments and big files
-	segments []*segment          // by slot; slot 0 is never used
+	segments []*segment          // the indexed segments by slot; slot 0 is never used, so that no reference is 0
 	unused   []uint16            // free indexes of segments
 	byName   map[string]*segment // segments by file name
 	index    refs                // a reference is slot<<16 | index in the entries of the segment in this slot

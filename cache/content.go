@@ -49,7 +49,7 @@ func (c *Content) ReadAt(p []byte, off int64) (int, error) {
 // Size returns the size of the contents in bytes.
 func (c *Content) Size() int64 { return c.size }
 
-// Release ends the use of c, which must not be read afterwards. Further calls of Release do nothing.
+// Release ends the use of the Content, which must not be read after this call. Further calls of Release do nothing.
 func (c *Content) Release() {
 	// Release the segment only once: a second release could close the file while other goroutines still read the segment.
 	if !c.released.CompareAndSwap(false, true) {

@@ -88,7 +88,7 @@ func (d *folder) temp() (*os.File, error) {
 	}
 }
 
-// discard closes a temporary file and removes its temporary name, if it has one.
+// discard closes a temporary file. If the file has a temporary name, discard removes it.
 func (d *folder) discard(f *os.File) {
 	if !d.unnamed {
 		os.Remove(f.Name())
@@ -130,7 +130,7 @@ func (d *folder) clearTemp() {
 	}
 }
 
-// name moves a temporary file to its final path. It replaces an existing file.
+// name moves a temporary file to its final path. A file that exists at this path is replaced.
 func (d *folder) name(f *os.File, path string) error {
 	// Up to three more attempts: the directory may not exist, and another process may store the same file at the same
 	// time.

@@ -39,7 +39,7 @@ type segment struct {
 	file    atomic.Pointer[os.File] // opened when first needed
 	holders atomic.Int32            // number of holds: one of the index, and one of each Content; when it becomes 0, file is closed
 	used    atomic.Int64            // time of last use, Unix nanoseconds
-	stamped atomic.Int64            // time of use that was last written to the file's mtime
+	stamped atomic.Int64            // time of last use that was last written to the file's mtime, Unix nanoseconds
 
 	// catalog.mu protects the fields below. While it is held for reading, flags of entries may also be set atomically.
 	entries []entry
@@ -74,8 +74,8 @@ func sidecarName(segment string) string {
 	return strings.TrimSuffix(segment, segmentSuffix) + sidecarSuffix
 }
 
-// open returns the segment's file, opened for reading. dir is the directory of segments. The caller must hold the
-// segment (hold), and must not close the file.
+// open returns the segment's file, opened for reading. The parameter dir is the directory of segments. The caller must hold the
+// segment (method hold), and must not close the file.
 func (s *segment) open(dir string) (*os.File, error) {
 	if f := s.file.Load(); f != nil {
 		return f, nil
@@ -120,8 +120,8 @@ func touch(used, stamped *atomic.Int64, f *os.File) {
 	_ = unix.Futimes(int(f.Fd()), tv)
 }
 
-// lock acquires the flock that a process holds while it appends to f. It returns false, without waiting, if another
-// process has the lock. The lock belongs to the open file, so the kernel releases it when the process dies.
+// lock acquires the flock that a process holds while it appends to the file f. If another process holds the lock, lock returns
+// false at once. The lock belongs to the open file, so the kernel releases it when the process dies.
 func lock(f *os.File) (bool, error) {
 	for {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
