@@ -34,10 +34,10 @@ type LockedIndex struct {
 	given bool   // whether Release has removed the lock; an index.lock that exists after that belongs to another process
 }
 
-// lockMark is the content of an index.lock that this program creates. lockPrefix is the prefix of the names of temporary files
-// that become the lock or the index. BreakLocks uses both to recognize the files that a killed process of this program has left.
-// git writes the new index into its lock file, whereas this program writes the new index to another file, so a lock file with
-// lockMark was never created by git.
+// lockMark is the contents of each index.lock that this program creates. lockPrefix is the start of the names of temporary files
+// that are later renamed to the lock or to the index. With both, BreakLocks recognizes the files that a killed process of this
+// program has left. git writes the new index into its lock file, whereas this program writes the new index to another file, so
+// git never creates a lock file with the contents lockMark.
 const (
 	lockMark   = "artifactfs switch\n"
 	lockPrefix = "index.artifactfs-"

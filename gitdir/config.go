@@ -23,8 +23,8 @@ const (
 	helperRemote = "artifactfs"
 )
 
-// configure adds settings to c, the configuration of git's template: those of a clone, and those that artifactfs needs.
-// It returns the contents of the configuration file.
+// configure adds two groups of settings to c, the configuration of git's template: those that git clone sets, and those that
+// artifactfs needs. It returns the contents of the configuration file.
 func (o Options) configure(c *config.Config, path string) ([]byte, error) {
 	// The includes are the first sections, so that the user's settings, which follow, take precedence.
 	first := config.New()
@@ -100,7 +100,8 @@ func (o Options) setMonitor(path string) error {
 	return disk.WriteFile(filepath.Join(path, monitorConfig), b.Bytes(), 0o644)
 }
 
-// realPath returns path with all symbolic links resolved, because git compares such paths. Components that do not exist are kept.
+// realPath returns path with all symbolic links resolved, because git compares resolved paths. Components of the path that do not
+// exist are kept.
 func realPath(path string) string {
 	if real, err := filepath.EvalSymlinks(path); err == nil {
 		return real

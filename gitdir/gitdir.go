@@ -177,8 +177,8 @@ func Open(path string, o Options) (*Dir, bool, error) {
 	return d, true, nil
 }
 
-// Reopen returns the git directory at path after a takeover. The predecessor has opened the directory for the same mount,
-// and git commands may be using it, so Reopen does not change any file.
+// Reopen returns the git directory at path after a takeover. It does not change any file, because the predecessor has opened the
+// directory for the same mount, and git commands may be using the directory.
 func Reopen(path string, o Options) *Dir { return o.dir(path) }
 
 // HasOwnObjects reports whether a git directory contains objects that were not fetched from a remote: loose objects, or

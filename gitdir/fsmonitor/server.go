@@ -68,7 +68,7 @@ type Server struct {
 	ctx    context.Context      // canceled by Close
 	cancel context.CancelFunc
 	done   sync.WaitGroup // waits for run and for the clients
-	room   chan struct{}  // holds one value for each open connection
+	room   chan struct{}  // contains one element for each open connection; its capacity limits their number
 
 	// mu protects the fields below.
 	mu       sync.Mutex
