@@ -64,7 +64,7 @@ func (n *connector) dialLocal(path string, s service) dial {
 	}
 }
 
-// newLocal returns the carrier for the repository at path on this host.
+// newLocal returns the carrier for the repository at path, which is on this host.
 func (r *Remote) newLocal(path string) *lanes {
 	s := r.newLanes(func(s service) dial { return r.connector.dialLocal(path, s) })
 	s.local = path

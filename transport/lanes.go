@@ -39,8 +39,9 @@ type lane struct {
 	stream *watched
 	pkt    *pktReader
 	idle   *time.Timer // closes the connection after it has been idle for idleLane
-	// listed reports whether the connection has served ls-refs. The upload-pack process caches the loose refs that it has read
-	// until it exits, so a second listing on the same connection would be stale. Objects are looked up again for each command.
+	// The field listed is true if the connection has served ls-refs. The upload-pack process caches the loose refs that it has
+	// read until it exits, so a second listing on the same connection could be out of date. Objects are not affected, because
+	// upload-pack looks them up again for each command.
 	listed bool
 	spare  bool // whether the connection was opened before it was needed and is still unused; lanes.mu protects it while idle
 }

@@ -31,8 +31,8 @@ type process struct {
 	verdict func(ctx context.Context, p *process, err error) error
 }
 
-// startProcess starts cmd in the directory "/": the daemon must not have a working directory below its own mounts, and
-// the configuration of a repository there must not take effect. verdict is stored in the process.
+// startProcess starts cmd in the directory "/", because the daemon must not have a working directory below its own mounts, and
+// the configuration of a repository there must not take effect. The parameter verdict is stored in the process.
 func (n *connector) startProcess(cmd *exec.Cmd, verdict func(context.Context, *process, error) error) (duplex, error) {
 	childIn, in, err := os.Pipe()
 	if err != nil {

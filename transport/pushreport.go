@@ -217,7 +217,7 @@ func (b *banded) step() error {
 	case bandData:
 		b.rest = packet[1:]
 	case bandProgress:
-		// Only the end of the messages is kept, because hooks may print any amount of text.
+		// Keep only the last part of the messages, because hooks may print any amount of text.
 		b.said = append(b.said, packet[1:]...)
 		b.said = b.said[max(0, len(b.said)-maxMessages):]
 	case bandError:

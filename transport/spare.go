@@ -59,7 +59,8 @@ type webDialer struct {
 	age   time.Duration // time for which a spare connection is kept
 
 	mu sync.Mutex
-	// mu protects the fields below. last is the server of the last connection; the next spare connection is opened to this server.
+	// mu protects the fields below. The field last is the server of the last connection; the next spare connection is opened to
+	// this server.
 	last   place
 	ahead  *spareConn // the spare connection; nil if there is none, or if an exchange has taken it
 	closed bool
@@ -70,7 +71,7 @@ type spareConn struct {
 	at     place
 	opened chan struct{} // closed when the attempt to open the connection has succeeded or failed
 
-	// webDialer.mu protects the fields below. conn does not change after opened was closed.
+	// webDialer.mu protects the fields below. After the channel opened was closed, the field conn does not change.
 	conn    net.Conn    // nil if the connection is not open yet, or the attempt failed
 	dropped bool        // whether no exchange will take the connection, so that it is closed as soon as it is open
 	expiry  *time.Timer // closes the connection after webDialer.age; nil until the connection is open
@@ -211,7 +212,7 @@ func (d *webDialer) close() {
 	}
 }
 
-// socketOf returns the socket below the TLS layers of c. There are two such layers if the proxy itself is reached over
+// socketOf returns the socket below the TLS layers of the connection c. There are two layers if the proxy is also reached over
 // TLS.
 func socketOf(c net.Conn) *socket {
 	for {

@@ -1,11 +1,11 @@
 // Package transport is a git protocol version 2 client over http(s), ssh, git:// and local
 // processes.
 //
-// A fresh remote costs one connection, one request for the capabilities (the discovery), and then one request for each
-// command. An open connection is kept for the next command. The first command may be sent at the same time as the
-// discovery (RefsAhead, FetchAhead). Several commands may run at once, each on its own connection. Servers are not
-// trusted: the parsers accept what the protocol allows and reject the rest, and no memory is allocated only because a
-// message claims to be large.
+// A new Remote needs one connection, one request for the capabilities (the discovery), and then one request for each command. An
+// open connection is kept for the next command. The first command may be sent at the same time as the discovery (RefsAhead,
+// FetchAhead). Several commands may run at once, each on its own connection. Servers are not trusted: the parsers accept what the
+// protocol allows and reject the rest, and the size that a message claims to have does not determine how much memory is
+// allocated.
 //
 // Terms: an *exchange* is one request and its answer. A *carrier* makes exchanges over one kind of connection: *web* over
 // HTTP, *lanes* over ssh, git:// and pipes to local processes. A *lane* is a connection to one upload-pack process, which

@@ -216,7 +216,8 @@ func (h *web) exchange(ctx context.Context, _ commandKind, message []byte) (*ans
 	base, _ := h.at()
 	c.url = below(base, c.service.path(), "")
 	a, err := h.send(ctx, c)
-	// The repository was moved while the remote was in use. Repeat the discovery, starting at the URL that the user named.
+	// The server redirects because the repository has moved since the discovery. Repeat the discovery, starting at the URL that
+	// the user named.
 	var m moved
 	if errors.As(err, &m) && h.set.FollowRedirects {
 		start := *h.endpoint.Base

@@ -49,8 +49,8 @@ func (e Environment) Without(drop ...func(name string) bool) []string {
 	return kept
 }
 
-// Get returns the value of a variable, or "". If the list contains several entries for name, the last one is used, as in
-// a process that is started with the list.
+// Get returns the value of the variable name, or "" if it is not set. If the list contains several entries for this variable, Get
+// uses the last one, as a process does that is started with the list.
 func (e Environment) Get(name string) string {
 	if e == nil {
 		return os.Getenv(name)

@@ -189,7 +189,7 @@ type specificity struct {
 	user       bool
 }
 
-// less reports whether a is less specific than b.
+// less reports whether the pattern with the specificity a is less specific than the pattern with the specificity b.
 func (a specificity) less(b specificity) bool {
 	if a.host != b.host {
 		return a.host < b.host

@@ -118,7 +118,7 @@ func newLocal(raw, path string) (*URL, error) {
 	return &URL{Scheme: Local, Display: abs, Raw: raw, Path: abs}, nil
 }
 
-// parseFile parses rest, the part of a URL after file://. Its host must be empty or localhost.
+// parseFile parses the part of a URL after file://, which is in the parameter rest. The host in rest must be empty or localhost.
 func parseFile(raw, rest string) (*URL, error) {
 	host, path, ok := strings.Cut(rest, "/")
 	if !ok || host != "" && host != "localhost" {
@@ -195,7 +195,7 @@ func newSSH(raw, authority, path string) (*URL, error) {
 	return ep, err
 }
 
-// newHosted returns the URL of a repository on another host. authority is [user[:password]@]host[:port].
+// newHosted returns the URL of a repository on another host. The parameter authority has the form [user[:password]@]host[:port].
 func newHosted(s Scheme, raw, authority, path string) (*URL, error) {
 	ep := &URL{Scheme: s, Raw: raw, Path: path, Host: authority}
 	if at := strings.LastIndexByte(authority, '@'); at >= 0 {
