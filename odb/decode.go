@@ -224,7 +224,7 @@ func (d *decoder) resolve(e *entry) error {
 		if base, ok = d.table.at(e.baseOff); !ok {
 			return corrupt("no entry at the offset of the delta base, %d", e.baseOff)
 		}
-		// A base whose type is unknown is itself a delta that waits for its base.
+		// If the type of the base is unknown, the base is itself a delta that waits for its base.
 		ok = d.table.typ(base) != 0
 	}
 	if !ok {

@@ -66,7 +66,7 @@ func (s *Store) ingest(ctx context.Context, r io.Reader, o IngestOptions, each f
 	}
 	kept := false
 	defer func() {
-		// After an error the live pack is removed from the view. Readers that use it keep its file open until they have
+		// After an error, remove the live pack from the view. Readers that use the live pack keep its file open until they have
 		// finished.
 		if !kept {
 			s.replace(g.without)
@@ -218,8 +218,8 @@ func publish(pack, idx, path string, promisor bool) (settle func() error, err er
 			os.Remove(path + ".promisor")
 		}
 	}
-	// The promisor mark is created before the pack and the index are renamed. If git saw the pack without the mark, it
-	// would report the objects that the pack lacks as damage.
+	// Create the promisor mark before the pack and the index are renamed. If git saw the pack without the mark, it would report
+	// the objects that the pack lacks as damage.
 	if promisor {
 		var mark *os.File
 		if mark, err = os.OpenFile(path+".promisor", os.O_CREATE|os.O_WRONLY, 0o444); err == nil {

@@ -69,7 +69,7 @@ func (in *input) fill() error {
 	in.total()
 	in.start += int64(in.end)
 	in.pos, in.end, in.marked, in.summed = 0, 0, 0, 0
-	// A reader may return neither bytes nor an error. As in bufio, 100 such reads in a row are an error.
+	// A reader may return neither bytes nor an error. After 100 such reads in a row, return an error, as bufio does.
 	for tries := 0; in.end == 0 && in.err == nil; tries++ {
 		if err := in.stop(); err != nil {
 			in.err = err

@@ -31,14 +31,14 @@ type link struct {
 	typ  object.Type // type of the object if the entry is plain; 0 if it is a delta
 }
 
-// loaders holds idle loaders, because creating a zlib reader with its window takes longer than reading a small object.
+// loaders holds idle loaders for reuse, because creating a zlib reader with its window takes longer than reading a small object.
 var loaders = sync.Pool{New: func() any { return &loader{r: packReader{buf: make([]byte, 4<<10)}} }}
 
 // getLoader returns a loader for one read. The caller must call the loader's method put.
 func getLoader() *loader { return loaders.Get().(*loader) }
 
-// put returns l to the pool. It drops the references to the source and to a large buffer, so that the pool does not keep them
-// in memory.
+// put returns the loader l to the pool. It drops the references to the source and to a large buffer, so that the pool does not
+// keep the source and the buffer in memory.
 func (l *loader) put() {
 	l.r.seek(nil, 0) // drop the reference to the source
 	if cap(l.scratch) > maxDelta {

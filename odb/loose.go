@@ -110,7 +110,7 @@ type looseReader struct {
 // maxLooseHeader bounds the length of the header in bytes: type, size and separators.
 const maxLooseHeader = 32
 
-// readFault records the error of the file, because zlib may return a different error.
+// readFault is a reader that records the error of the file, because zlib may return a different error.
 type readFault struct {
 	r   io.Reader
 	err error

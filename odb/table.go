@@ -31,8 +31,8 @@ type table struct {
 
 const (
 	chunkRecords = 1 << 10
-	// The second field of a record is a word with 46 bits for the offset, 3 for the type and 15 for the depth of the
-	// delta chain.
+	// After the id, a record has a word of 64 bits: 46 bits for the offset, 3 for the type and 15 for the depth of the delta
+	// chain.
 	typeShift   = 46
 	depthShift  = 49
 	maxPackSize = 1<<typeShift - 1

@@ -96,7 +96,7 @@ func (s *Store) WriteAhead(ctx context.Context, objects []Outgoing, o WriteOptio
 	}
 	return name, func() error {
 		defer s.unsettled.Add(-1)
-		// If the sync has failed, the pack was removed, so its objects must not be found in it any more.
+		// If the sync has failed, the pack's files were removed, so remove the pack from the view.
 		if err := named(); err != nil {
 			s.disown(path)
 			return fmt.Errorf("write pack: %w", err)
