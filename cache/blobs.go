@@ -102,8 +102,8 @@ func OpenBlobs(dir string, quota int64) (*Blobs, error) {
 	return b, nil
 }
 
-// keepHouse indexes the records of other processes and updates the sidecar of the active segment, every housekeeping
-// interval, until Close.
+// keepHouse runs until Close. After each interval of the length housekeeping, it adds the records of other processes to the index
+// and updates the sidecar of the active segment.
 func (b *Blobs) keepHouse() {
 	tick := time.NewTicker(housekeeping)
 	defer tick.Stop()

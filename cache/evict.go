@@ -111,7 +111,7 @@ func (b *Blobs) evictTo(limit int64, spare object.ID) (freed int64) {
 }
 
 // victims returns all segments and big files except the active segment, least recently used first. The time of last use is the
-// time in memory or the file's mtime, whichever is later: other processes update the mtime when they use the file.
+// later of two times: the time in memory, and the file's mtime, which other processes update when they use the file.
 func (b *Blobs) victims() []victim {
 	var list []victim
 	b.catalog.mu.RLock()

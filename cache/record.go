@@ -84,7 +84,7 @@ const (
 	metaVerified = 1 << 31   // this process has verified the contents
 )
 
-// makeEntry returns the index entry of a record at the offset off.
+// makeEntry returns the index entry of a record. The parameter h is the header of the record, and off its offset in the segment.
 func makeEntry(h header, off int64) entry {
 	e := entry{off: uint32(off), meta: uint32(h.size)}
 	if copy(e.sum[:], h.id.Bytes()) == object.SHA256.Size() {

@@ -71,7 +71,7 @@ func (t *refs) place(h uint64, ref uint32) {
 	t.slots[at] = ref
 }
 
-// reserve grows the table so that it has room for n references in total.
+// reserve makes the table large enough for n references in total.
 func (t *refs) reserve(n int) {
 	if want := n*4/3 + 1; want > len(t.slots) {
 		t.resize(max(minSlots, want))

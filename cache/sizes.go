@@ -39,8 +39,8 @@ const (
 	rowsPerChunk = 4096
 )
 
-// Sizes is a persistent table of the sizes of blobs in bytes, by id. The mounts of one remote share it, in several
-// processes. An entry takes 31 to 34 bytes of memory with SHA-1 ids, 43 to 46 with SHA-256. The methods may be called
+// Sizes is a persistent table of the sizes of blobs, in bytes, by id. All mounts of one remote use the same table, also from
+// several processes. An entry takes 31 to 34 bytes of memory with SHA-1 ids, and 43 to 46 with SHA-256. The methods may be called
 // from any goroutine.
 //
 // Lock order: io before mu. A Get that finds its id acquires only mu.

@@ -40,8 +40,8 @@ func (b *Blobs) weigh(v victim) (size, blobs int64) {
 		}
 		return 0, 0
 	}
-	// A process that appends to the segment holds its flock, and evictTo would skip the segment. So the lock is
-	// acquired only as a test and released at once.
+	// A process that appends to the segment holds its flock, and evictTo would skip such a segment. So try to acquire the lock,
+	// only to test whether it is free, and release it at once.
 	f, err := os.Open(filepath.Join(b.folder.segDir(), v.segment.name))
 	if err == nil {
 		locked, lockErr := lock(f)
