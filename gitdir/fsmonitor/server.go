@@ -10,9 +10,10 @@
 //
 // If no process listens on the socket, git waits for a second and then starts its own monitor. That monitor would watch
 // the mount's directory even while nothing is mounted there, and would answer all later queries. The server prevents this
-// in two ways. When it closes, it leaves the socket file in the directory. git then waits for the next server, which
-// replaces the file by a rename. And the lock file that git's monitor creates before its socket always exists. git then
-// searches for changes itself, which is slower but correct.
+// in two ways. First, when the server closes, it leaves the socket file in the directory. git then waits for the next
+// server, which replaces the file by a rename. Second, the server creates the lock file that git's monitor would create
+// before its socket. While this file exists, git's monitor does not start, and git searches for changes itself, which is
+// slower but correct.
 package fsmonitor
 
 import (
@@ -108,7 +109,7 @@ func inherit(gitDir string, f *os.File) (*net.UnixListener, error) {
 		return nil, l.Close()
 	}
 	u.SetUnlinkOnClose(false)
-	// The server may have died between the call of Keep and the rename, so repeat the rename.
+	// Repeat the rename, because the previous server may have died after it called Keep and before it renamed the socket.
 	err = os.Rename(filepath.Join(gitDir, newName), filepath.Join(gitDir, query.Socket))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, errors.Join(err, l.Close())
@@ -116,7 +117,7 @@ func inherit(gitDir string, f *os.File) (*net.UnixListener, error) {
 	return u, nil
 }
 
-// isShut reports whether a listening socket was shut down, so that clients can no longer connect.
+// isShut reports whether a listening socket was shut down by shutdown(2), after which clients can no longer connect to it.
 func isShut(l *net.UnixListener) bool {
 	shut := true
 	raw, err := l.SyscallConn()
@@ -276,7 +277,7 @@ func (s *Server) client(c *net.UnixConn) {
 	_ = query.Write(c, answer(next, paths, all)) // an error means that the client has exited
 }
 
-// expect sets the deadline for the next step of a client.
+// expect sets the deadline for the next step of a client: to send its query, or to receive the answer.
 func (s *Server) expect(c *net.UnixConn) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
