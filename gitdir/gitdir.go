@@ -9,7 +9,8 @@
 // The files differ from those of `git clone --filter=blob:none` as follows:
 //   - objects: contains only objects that git commands create. objects/info/alternates names the store, whose commit-graph
 //     git reads too.
-//   - refs/heads/NAME: the requested branch is in packed-refs, like the others. git writes it as a loose ref when it moves.
+//   - refs/heads/NAME: the requested branch is in packed-refs, like the other refs. When the branch moves, git writes it as
+//     a loose ref.
 //   - logs/refs/heads/NAME: exists, as with git 2.39. git 2.55 writes only the reflog of HEAD.
 //   - config: sets core.worktree, because the git directory is not in the working tree. gc.auto and maintenance.auto are
 //     off, because artifactfs maintains the packs. It has a remote named artifactfs, from which git requests missing objects.
@@ -19,7 +20,7 @@
 //     directory. core.worktree is not set in this case.
 //   - artifactfs-config: settings for the mount's working tree, but not for other worktrees (`git worktree add`). config
 //     includes this file on the condition that this is the git directory.
-//   - artifactfs-control: socket of the session's API for processes inside the mount (package control, guest.go).
+//   - artifactfs-control: socket on which processes inside the mount can use the session's API (package control).
 //   - artifactfs-logins: settings that make git request logins from the daemon. config includes this file.
 //   - artifactfs-fsmonitor or artifactfs-fsmonitor-careful: the fsmonitor hook for git before 2.55.
 //   - fsmonitor--daemon.ipc and its lock: the socket of the file system monitor for later versions of git.

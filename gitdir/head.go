@@ -155,7 +155,7 @@ func (d *Dir) guess(ctx context.Context, name string) (Destination, error) {
 
 // unused returns ErrInUse if the branch is checked out in another worktree of this git directory, and nil otherwise.
 func (d *Dir) unused(ctx context.Context, branch string) error {
-	// Most git directories have no other worktree. In this case git need not be started.
+	// Start git only if there is another worktree, because most git directories have none.
 	if _, err := os.Stat(filepath.Join(d.path, "worktrees")); err != nil {
 		return nil
 	}

@@ -15,8 +15,8 @@ import (
 )
 
 // A git directory that is visible inside the mount (Options.Inside) contains no absolute paths, because the mount may be visible
-// at several paths, for example in containers. The code that mounts the git directory bind-mounts the files and directories that
-// it needs from outside on the paths below.
+// at several paths, for example in containers. Files and directories from outside are made visible by bind mounts on the paths
+// below. The code that mounts the git directory creates them.
 const (
 	insideDir     = "artifactfs"            // directory in the git directory
 	InsideObjects = insideDir + "/objects"  // mount point for the store's objects directory

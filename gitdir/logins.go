@@ -14,7 +14,7 @@ import (
 // Login is a remote for which git commands in the mount get their login from the daemon.
 type Login struct {
 	URL   string // http or https, without secrets
-	First bool   // whether the daemon's login takes precedence over those of the user's credential helpers
+	First bool   // whether the daemon's login takes precedence over logins from the user's credential helpers
 }
 
 // insideLogin is the credential helper for a git directory that is visible inside the mount. git appends the operation

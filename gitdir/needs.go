@@ -17,7 +17,7 @@ var atOnce = []string{
 	"update-ref", "var", "version", "write-tree",
 }
 
-// takesBranch lists the git commands whose first argument may be a branch or a commit that was not fetched yet.
+// takesBranch lists the git commands whose first argument may be a branch or a commit that is not fetched yet.
 var takesBranch = []string{"checkout", "switch", "reset"}
 
 // NeedsHistory reports whether a process with the arguments argv may need commits or refs that are fetched only after the mount

@@ -88,7 +88,7 @@ func (o Options) stateRefs() []packedrefs.Ref {
 	var refs []packedrefs.Ref
 	seen := map[string]bool{}
 	for _, r := range slices.Concat(o.State.Refs, o.State.Remote) {
-		// originHead is a symbolic ref, which packed-refs cannot contain. SetDefault writes it.
+		// Leave out originHead, because it is a symbolic ref, which packed-refs cannot contain. SetDefault writes it.
 		if validRef(r.Name) && r.Name != originHead && !seen[r.Name] && r.ID.Format() == o.Format && !r.ID.IsZero() {
 			seen[r.Name] = true
 			refs = append(refs, packedrefs.Ref{Name: r.Name, ID: r.ID})
@@ -220,7 +220,8 @@ type Staged struct {
 // Apply changes x, which is the index of an unchanged working tree, so that it contains the staged changes.
 func (s *Staged) Apply(x *index.Index) {
 	changes := slices.Clone(s.Changes)
-	// The entries of a conflict replace the entry of stage 0, which is in the index of the unchanged working tree.
+	// The entries of a conflict (stages 1 to 3) replace the entry of stage 0 for the same path, which is in the index of the
+	// unchanged working tree.
 	for i, e := range s.Others {
 		if i == 0 || s.Others[i-1].Path != e.Path {
 			changes = append(changes, index.Change{Entry: index.Entry{Path: e.Path}, Gone: true})

@@ -17,8 +17,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 )
 
-// madeSuffix is part of the name of the directory in which git init creates a repository: the name of the git directory,
-// madeSuffix and a random suffix.
+// madeSuffix is part of the name of the directory in which git init creates a repository. The name consists of the name of the
+// git directory, madeSuffix and a random suffix.
 const madeSuffix = ".new"
 
 // fromTemplate runs git init in a temporary directory and moves the files that git puts into every new repository to path: hooks,

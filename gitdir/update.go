@@ -51,7 +51,7 @@ func (c *commands) update(ctx context.Context, files []string, args ...string) e
 	cmd.ExtraFiles = []*os.File{note}
 	err = gitcmd.Run(cmd)
 	note.Close()
-	// git was killed by a signal, so its lock files are stale.
+	// If git was killed by a signal, its lock files are stale, so remove them.
 	if state := cmd.ProcessState; state != nil && !state.Exited() {
 		return errors.Join(err, c.breakUpdate(ctx, note.Name()))
 	}

@@ -118,7 +118,7 @@ func sumOf(path string) (string, error) {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
-		// Leave out the settings that depend on the directory of the mount, because that directory may have changed.
+		// Leave out the settings that contain the mount's directory, because the mount may have been moved to another directory.
 		if relative == "config" {
 			content = withoutPlaces(content)
 		}
