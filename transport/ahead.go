@@ -110,7 +110,7 @@ func (r *Remote) sendAhead(ctx context.Context, e *early) {
 	ctx, e.cancel = context.WithCancel(context.WithoutCancel(ctx)) // the answer may be read after the caller's context has ended
 	e.done = make(chan struct{})
 	r.mu.Lock()
-	// Another goroutine may have sent a command ahead, or finished the discovery, since the check above.
+	// Check again, because another goroutine may have sent a command ahead, or finished the discovery, since the first check.
 	busy := r.early != nil || r.caps != nil
 	if !busy {
 		r.early = e

@@ -32,7 +32,7 @@ func (r *Remote) Credential(ctx context.Context, q Question) (Credential, bool, 
 		return Credential{}, false, err
 	}
 	l, err := a.forOthers(ctx, q, headers)
-	// A token is not bound to a user name, so a token also answers a question that names a user.
+	// A token is not bound to a user name, so it answers a question that names any user.
 	if l == nil || err != nil || q.User != "" && l.user != "" && l.user != q.User && l.source != fromToken {
 		return Credential{}, false, err
 	}
@@ -142,7 +142,7 @@ func (a *authenticator) forOthers(ctx context.Context, q Question, headers []str
 		return l, nil
 	}
 	l, err := a.fill(ctx, q.Challenges, false)
-	if err != nil { // no helper has a login, but the caller may have a login
+	if err != nil { // do not return err, because the program that asked may have a login of its own
 		return nil, givenErr
 	}
 	a.mu.Lock()

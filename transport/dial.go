@@ -84,7 +84,7 @@ func isPartial(ctx context.Context, path string) bool {
 	return false
 }
 
-// localVerdict returns the error to report for a child process that ended before its first answer.
+// localVerdict returns the error to report if the child process for the repository at path ended before its first answer.
 func localVerdict(path string, s service, p *process, err error) error {
 	_, statErr := os.Stat(path)
 	switch {

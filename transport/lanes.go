@@ -32,8 +32,8 @@ type duplex interface {
 // dial opens a connection on which the server sends the first message.
 type dial func(ctx context.Context) (duplex, error)
 
-// lane is a connection to one upload-pack process. It serves one exchange (a request and its answer) after the other, and
-// is idle between them.
+// lane is a connection to one upload-pack process. It serves one exchange (a request and its answer) at a time, and is idle
+// between two exchanges.
 type lane struct {
 	conn   duplex
 	stream *watched
@@ -150,7 +150,7 @@ func (s *lanes) send(ctx context.Context, l *lane, kind commandKind, message []b
 		if cause != nil {
 			return nil, w.explain(cause)
 		}
-		// No byte of an answer arrived, because the server had closed the idle connection, so the command may be sent again.
+		// If no byte of an answer has arrived, the server had closed the idle connection, so the command may be sent again.
 		if len(l.pkt.Buffered()) == 0 {
 			err = errors.Join(errHungUp, err)
 		}

@@ -110,7 +110,7 @@ func (p *process) explain(ctx context.Context, err error) error {
 	return p.verdict(ctx, p, err)
 }
 
-// lastOutput returns ": " and the last output of the child on stderr, or "" if there was none.
+// lastOutput returns the last output of the child on stderr, preceded by ": ", or "" if the child has written nothing to stderr.
 func (p *process) lastOutput() string {
 	if s := plain(p.stderr.bytes()); s != "" {
 		return ": " + s

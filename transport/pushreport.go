@@ -295,7 +295,8 @@ func parseReport(p *pktReader, updates []RefUpdate, said func() string) ([]error
 			return nil, fmt.Errorf("%w: unexpected line %.80q in the push report", errProtocol, line)
 		}
 	}
-	// A failure to unpack is reported once for all updates. It replaces the results of the updates that needed the pack.
+	// If the server could not unpack the pack, it reports this once for all updates. This failure replaces the results of the
+	// updates that needed the pack.
 	for i, u := range updates {
 		rejected, _ := results[i].(*Rejected)
 		switch {

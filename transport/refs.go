@@ -52,7 +52,8 @@ func parseRefs(p *pktReader, f object.Format, prefixes []string) (Refs, error) {
 		switch {
 		case !wanted(ref.Name, prefixes):
 		case ref.ID.IsZero():
-			// Only a HEAD whose branch does not exist yet has no id. Its target is the branch that the first commit will create.
+			// A ref without an id is a HEAD whose branch does not exist yet. The target of HEAD is the branch that the first
+			// commit will create.
 			if ref.Name == "HEAD" {
 				refs.Unborn = ref.Target
 			}

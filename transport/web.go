@@ -32,8 +32,8 @@ const (
 )
 
 // web is the carrier over smart HTTP. It uses HTTP/1.1, with which each exchange has its own connection, so that a small answer
-// gets a fair share of the network beside bulk transfers. As a stream of a shared HTTP/2 connection, the answer would not get
-// this share.
+// gets a fair share of the network beside bulk transfers. With HTTP/2, all exchanges would be streams of one connection, and the
+// small answer would get a smaller share.
 type web struct {
 	remote    *Remote
 	endpoint  *endpoint.URL
@@ -407,8 +407,8 @@ func (h *web) once(ctx context.Context, c call, l *login) (_ *answer, _ *http.Re
 	res, err := h.transport.RoundTrip(req)
 	w.disarm()
 	if err != nil {
-		// net/http itself repeats a request that fails on a connection that net/http has kept. But net/http treats a spare
-		// connection as a new connection, so report errHungUp for it.
+		// If a request fails on a connection that net/http has kept, net/http itself repeats the request. But it treats a spare
+		// connection as a new connection and does not repeat the request, so report errHungUp.
 		if onSpare && !answered.Load() && w.ended() == nil && ctx.Err() == nil {
 			err = fmt.Errorf("%w: %w", errHungUp, err)
 		}
@@ -421,8 +421,8 @@ func (h *web) once(ctx context.Context, c call, l *login) (_ *answer, _ *http.Re
 	return &answer{
 		pktReader: newPktReader(body),
 		keep: func() {
-			// A connection can be used again only after the body was read to its end. The end has usually arrived with the last
-			// packet.
+			// Read the body to its end, because only then can the connection be used again. The end has usually arrived together
+			// with the last packet.
 			w.timer.Reset(min(drainGrace, w.stall))
 			io.CopyN(io.Discard, res.Body, drainMost)
 			res.Body.Close()
