@@ -20,7 +20,7 @@ import (
 
 // IngestOptions configures Ingest.
 type IngestOptions struct {
-	Promisor      bool  // marks the pack as fetched from a promisor remote, which can supply the objects that it refers to
+	Promisor      bool  // whether to mark the pack as fetched from a promisor remote, which can supply the objects that it refers to
 	MaxObjectSize int64 // size in bytes above which an object is refused with ErrTooLarge
 	Temporary     bool  // the pack may be lost in a power failure, so Ingest does not sync it to disk
 }
@@ -88,7 +88,7 @@ func (s *Store) ingest(ctx context.Context, r io.Reader, o IngestOptions, each f
 	if err := g.live.flush(); err != nil {
 		return IngestResult{}, err
 	}
-	// finish renames the file, so after this call the deferred os.Remove finds no file with the temporary name.
+	// After finish has renamed the file, the deferred os.Remove finds no file with the temporary name and does nothing.
 	settle, err := s.finish(file, g.live.table, path, sum, o)
 	if err == nil && !o.Temporary {
 		err = settle()
@@ -200,15 +200,16 @@ func (s *Store) finish(f *os.File, t *table, path string, sum []byte, o IngestOp
 	return publish(f.Name(), idx.Name(), path, o.Promisor)
 }
 
-// startWriting makes the kernel start to write a file to disk, without waiting for the end. If it was called for the pack and
-// for the index before the first of them is synced, the journal of the file system commits both together, and the second sync
-// costs almost nothing. Errors are ignored, because the call only saves time.
+// startWriting makes the kernel start to write a file to disk, and does not wait for the end. If startWriting was called for both
+// the pack and the index before the first of the two files is synced, the journal of the file system commits both together, and
+// the second sync costs almost nothing. Errors are ignored, because the call only saves time.
 func startWriting(f *os.File) {
 	_ = unix.SyncFileRange(int(f.Fd()), 0, 0, unix.SYNC_FILE_RANGE_WRITE)
 }
 
-// publish renames a pack and its index to their final names, and returns settle as described at finish. If files with
-// these names exist, they have the same contents, because the name is the hash of the contents.
+// publish renames a pack and its index to their final names, and returns the function settle, which syncs the directory or, if
+// that fails, removes the pack. If files with these names exist, they have the same contents, because the name is the hash of the
+// contents.
 func publish(pack, idx, path string, promisor bool) (settle func() error, err error) {
 	remove := func() {}
 	if _, err := os.Lstat(path + ".idx"); err != nil {
@@ -262,7 +263,7 @@ func lockedTemp(dir string) (*os.File, error) {
 			}
 		}
 		f.Close()
-		if !errors.Is(err, fs.ErrNotExist) && err != syscall.EWOULDBLOCK { // another error than the two that a sweep causes
+		if !errors.Is(err, fs.ErrNotExist) && err != syscall.EWOULDBLOCK { // a sweep causes no other errors than these two
 			return nil, fmt.Errorf("create temporary file: %w", err)
 		}
 	}

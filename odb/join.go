@@ -17,14 +17,14 @@ import (
 
 // JoinOptions configures Join.
 type JoinOptions struct {
-	Above int                             // Join does nothing if the number of promisor packs is not above this number
+	Above int                             // Join does nothing unless there are more promisor packs than this number
 	Keep  int                             // maximum number of promisor packs after Join
 	Pace  func(ctx context.Context) error // called between pieces of work; it may block to slow Join down
-	// Reader reports whether the process pid detects automatically that packs were replaced, so that Join need not wait for
-	// the end of that process. If Reader is nil, Join waits for every process that may read packs.
+	// Reader reports whether the process pid detects by itself that packs were replaced, so that Join need not wait until this
+	// process has ended. If Reader is nil, Join waits for every process that may read packs.
 	Reader func(pid int) bool
-	// Crowd is the number of packs above which Join waits only for a short time before it removes the old packs, even if
-	// processes may be reading them.
+	// Crowd is a number of packs. If there are more packs, Join waits only for a short time before it removes the old packs, even
+	// if processes may be reading the old packs.
 	Crowd int
 }
 
@@ -37,18 +37,17 @@ type JoinResult struct {
 	Removed int    // number of removed packs
 }
 
-// Join reads only packs that have the mark of a promisor remote, and copies their entries unchanged. A REF delta names
-// its base by id. An OFS delta names its base by distance, which stays valid if the whole body of a pack is copied. If
-// several packs contain an object, only the first copy is taken, so the bodies of later packs are copied in parts. If
-// that changes the distance of a delta to its base, or if its base is the copy from an earlier body, the delta gets a new
-// header before its old data. Bases still precede their OFS deltas. No cycle can arise, because objects of an earlier
-// body never refer to a later one.
+// Join reads only packs that have the mark of a promisor remote, and copies their entries unchanged. A REF delta names its base
+// by id. An OFS delta names its base by its distance in the pack, which stays the same if the whole body of a pack is copied. If
+// several packs contain an object, only the first copy is taken, so the bodies of later packs are copied in parts. A delta gets a
+// new header before its old data if the distance to its base changes, or if its base is the copy from an earlier body. Bases
+// still precede their OFS deltas. No cycle can arise, because objects of an earlier body never refer to a later body.
 //
-// The new pack is complete, on disk and visible to git before an old pack is removed. A git process reads the directory
-// once, opens an index when it first needs it, and opens the pack even later. If a file is missing, git reads the
-// directory again and finds the new pack, so it misses no object. But commands that list all promised objects (fsck, gc,
-// rev-list) skip a missing index. So an old pack is kept until all git processes have ended that may have read the
-// directory before the new pack existed.
+// The new pack is complete, on disk and visible to git before an old pack is removed. A git process lists the directory once,
+// opens an index when the process first needs it, and opens the pack even later. If a file is missing, git lists the directory
+// again and finds the new pack, so no object is missing for git. But commands that list all promised objects (fsck, gc, rev-list)
+// skip a missing index. So an old pack is kept until all git processes have ended that may have listed the directory before the
+// new pack existed.
 //
 // If Join is killed, it may leave packs whose objects are all in other packs. The next Join finds and removes them.
 
@@ -276,7 +275,7 @@ func (s *Store) joinPacks(ctx context.Context, packs []candidate, o JoinOptions)
 	return res, err
 }
 
-// errOvertaken means that another process has removed packs while they were being joined.
+// errOvertaken means that another process has removed packs while this process was joining them.
 var errOvertaken = errors.New("packs were replaced by another process")
 
 // publishJoined writes the index and the promisor mark of the new pack, and renames the files to their final names:
@@ -346,8 +345,8 @@ func (o *JoinOptions) pace(ctx context.Context) error {
 	return o.Pace(ctx)
 }
 
-// maxMark is the maximum size in bytes of one pack's promisor mark. Git writes into the mark the refs for which the pack
-// was fetched, and does not read them again.
+// maxMark is the maximum size in bytes of one pack's promisor mark. git writes the refs for which the pack was fetched into this
+// file, and does not read the lines again.
 const maxMark = 8 << 20
 
 // joinMarks returns the lines of the promisor marks of all packs, without duplicates.

@@ -28,7 +28,7 @@ type joinPlan struct {
 type joinStep struct {
 	from   candidate // old pack from which bytes are copied
 	head   []byte    // new header of the first copied entry; may be empty
-	off, n int64     // range that is copied, in bytes
+	off, n int64     // range of bytes that is copied: its offset in the old pack, and its length
 }
 
 // size returns the number of bytes that the step writes.
@@ -158,8 +158,8 @@ func (p *joinPlan) sourceOf(off int64) string {
 // oldBody is the body of a pack that is being joined: the entries between its header and its trailer.
 type oldBody struct {
 	candidate
-	order   []uint32 // positions in the index, sorted by offset of the entry
-	moved   []int64  // new offsets in the same order; -1 if the entry is not copied; nil if the whole body is copied
+	order   []uint32 // positions of the entries in the index, in the order of their offsets in the pack
+	moved   []int64  // new offset of each entry, in the order of the field order; -1 if it is not copied; nil if the whole body is copied
 	dropped int      // number of objects that the plan already contains
 }
 
@@ -206,8 +206,8 @@ func (b *oldBody) extent(k int) (off, end int64) {
 }
 
 // rewrittenCRC returns the CRC of an entry whose old header is replaced by head. The old entry is at the offset off, and its data
-// is between the offsets data and end. rewrittenCRC first verifies the CRC of the old entry, which must be equal to the parameter
-// was.
+// is between the offsets data and end. The parameter was is the CRC that the index states for the old entry; rewrittenCRC first
+// verifies it.
 func rewrittenCRC(c candidate, off, data, end int64, was uint32, head []byte) (uint32, error) {
 	old, crc := crc32.NewIEEE(), crc32.NewIEEE()
 	crc.Write(head)

@@ -25,10 +25,9 @@ const (
 	graceMost = time.Minute
 	// graceCrowded replaces graceMost if there are more packs than JoinOptions.Crowd.
 	graceCrowded = time.Second
-	// graceYoung is the age below which any git process is assumed to have listed the pack directory, even if the process has
-	// not mapped a file of the directory yet. The time is short, because most git processes work in other repositories of
-	// this host. If a git process older than that does not find an old pack, it lists the directory again and finds the new
-	// pack.
+	// graceYoung is the age below which any git process is assumed to have listed the pack directory, even if the process has not
+	// mapped a file of the directory yet. The time is short, because most git processes work in other repositories of this host.
+	// If an older git process does not find an old pack, it lists the directory again and finds the new pack.
 	graceYoung = 500 * time.Millisecond
 	// gracePoll and gracePollMost are the shortest and the longest pause between two checks of the running processes.
 	gracePoll, gracePollMost = 10 * time.Millisecond, time.Second
@@ -90,8 +89,8 @@ func removePacks(dir string, paths []string) error {
 	return nil
 }
 
-// orphanAge is the age from which a pack without an index is treated as the remainder of an interrupted removal. A pack
-// that is being created gets its index within moments.
+// orphanAge is the age from which a pack without an index is treated as the rest of an interrupted removal. The index of a pack
+// that is being created appears much earlier.
 const orphanAge = time.Hour
 
 // removeOrphans removes packs whose removal was interrupted after their index was removed, and promisor marks of packs
@@ -110,8 +109,8 @@ func removeOrphans(dir string, now time.Time) error {
 		if _, err := os.Lstat(path + ".idx"); !errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		// The pack may be an old file that was just renamed. A rename updates the change time of the inode, so this time is
-		// compared and not the modification time.
+		// The pack may be an old file that was renamed a moment ago. A rename updates the change time of the inode but not the
+		// modification time, so compare the change time.
 		if st, err := os.Lstat(path + ".pack"); err == nil && now.Sub(changeTime(st)) < orphanAge {
 			continue
 		}
@@ -170,8 +169,8 @@ func namesAny(multi string, paths []string) (bool, error) {
 	return false, nil
 }
 
-// removeMultiIndex removes all files of multi-pack indexes. It removes the file first that git reads first: the index, or the
-// list of a chain of indexes.
+// removeMultiIndex removes all files of multi-pack indexes. The first file that it removes is the file that git reads first: the
+// index or, for a chain of indexes, the file that lists the chain.
 func removeMultiIndex(dir string) error {
 	for _, pattern := range []string{"multi-pack-index", "multi-pack-index.d/multi-pack-index-chain", "multi-pack-index-*.rev",
 		"multi-pack-index-*.bitmap", "multi-pack-index.d/multi-pack-index-*"} {

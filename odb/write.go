@@ -26,8 +26,8 @@ import (
 // fast as with zlib's default, which would save another tenth. Speed matters because a reader waits for the pack.
 const writeLevel = zlib.BestSpeed
 
-// Outgoing is an object to write into a pack. Open opens the contents; the writer reads them to the end and closes them. Open
-// may be called from any goroutine.
+// Outgoing is an object to write into a pack. The function Open opens the contents; the writer of the pack reads them to the end
+// and closes the reader. Open may be called from any goroutine.
 type Outgoing struct {
 	ID   object.ID
 	Type object.Type
@@ -37,12 +37,12 @@ type Outgoing struct {
 
 // WriteOptions configures Write.
 type WriteOptions struct {
-	Promisor bool // marks the pack as fetched from a promisor remote, which can supply the objects that it refers to
+	Promisor bool // whether to mark the pack as fetched from a promisor remote, which can supply the objects that it refers to
 }
 
-// Write writes one pack with those elements of objects that no pack contains yet. It returns the name of the pack, or "" if
-// there is nothing to write. When Write returns, git and other processes can read the pack. If the hash of the contents of an
-// object is not the object's id, no pack is written.
+// Write writes one pack with those elements of objects that no pack contains yet. It returns the name of the pack, or "" if all
+// objects are in packs already. When Write returns, git and other processes can read the pack. If the hash of the contents of an
+// object differs from the object's id, no pack is written.
 func (s *Store) Write(ctx context.Context, objects []Outgoing, o WriteOptions) (name string, err error) {
 	name, settle, err := s.WriteAhead(ctx, objects, o)
 	if err == nil {
@@ -54,9 +54,9 @@ func (s *Store) Write(ctx context.Context, objects []Outgoing, o WriteOptions) (
 	return name, nil
 }
 
-// WriteAhead writes a pack like Write, but does not wait until the pack is durable, so that the caller can write other
-// files at the same time. All objects can be read when WriteAhead returns. The caller must call settle, which returns
-// when the objects are durable. If settle fails, it removes the pack.
+// WriteAhead writes a pack like Write, but does not wait until the pack is durable, so that the caller can write other files at
+// the same time. When WriteAhead returns, all objects can be read. The caller must call the function settle, which waits until
+// the objects are durable. If settle fails, it removes the pack.
 func (s *Store) WriteAhead(ctx context.Context, objects []Outgoing, o WriteOptions) (name string, settle func() error, err error) {
 	seen := make(map[object.ID]bool, len(objects))
 	objects = slices.DeleteFunc(slices.Clone(objects), func(o Outgoing) bool {
