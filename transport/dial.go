@@ -46,10 +46,10 @@ func (n *connector) program(s service, prefix string) string {
 	return prefix + strings.TrimPrefix(string(s), "git-")
 }
 
-// dialLocal returns a dial function that runs upload-pack or receive-pack on a repository of this host. The process is a child of
-// this process and serves no other client, so dialLocal enables features that only a server's administrator could enable
-// elsewhere: filters, object-info, and a repository that another user owns. (git's safe.directory protects users who enter such a
-// repository by accident; here the user has named the repository.)
+// dialLocal returns a dial function that runs upload-pack or receive-pack on a repository of this host. The child process serves
+// no other client, so dialLocal enables features that on another host only the server's administrator could enable: filters,
+// object-info, and a repository that another user owns. (git's safe.directory protects users who enter such a repository by
+// accident; here the user has named the repository.)
 func (n *connector) dialLocal(path string, s service) dial {
 	verdict := func(_ context.Context, p *process, err error) error { return localVerdict(path, s, p, err) }
 	program := n.program(s, "git ")
@@ -161,11 +161,11 @@ func (n *connector) dialGit(ep *endpoint.URL, service service) dial {
 }
 
 // sendAgainSoon makes the kernel retransmit lost segments every second. By default the pauses between retransmissions double up
-// to two minutes. With the shorter pauses, a connection continues as soon as the network does. The kernel drops the connection
-// after Options.Stall without an acknowledgement. The option exists since Linux 6.15 (TCP_RTO_MAX_MS in
-// include/uapi/linux/tcp.h).
+// to two minutes. With the shorter pauses, a connection continues soon after an interruption of the network has ended. If no
+// acknowledgement arrives for the duration Options.Stall, the kernel drops the connection. Linux has this option since 6.15
+// (TCP_RTO_MAX_MS in include/uapi/linux/tcp.h).
 func (n *connector) sendAgainSoon(_, _ string, c syscall.RawConn) error {
-	const rtoMax, most = 44, 1000 // rtoMax is TCP_RTO_MAX_MS, and most is its value in milliseconds
+	const rtoMax, most = 44, 1000 // rtoMax is the option TCP_RTO_MAX_MS, and most is the value for it, in milliseconds
 	return c.Control(func(fd uintptr) {
 		if unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, rtoMax, most) == nil {
 			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(n.opts.Stall.Milliseconds()))

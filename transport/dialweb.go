@@ -20,7 +20,7 @@ import (
 // Limits of the connections that net/http keeps open.
 const (
 	maxIdleConns = 8
-	idleConn     = 2 * time.Minute // most servers close a connection earlier, and net/http notices that
+	idleConn     = 2 * time.Minute // most servers close an idle connection earlier, and net/http then drops it
 	connBuffer   = 64 << 10
 )
 
@@ -48,7 +48,7 @@ func (n *connector) newTransport(set endpoint.HTTPSettings) (*http.Transport, *w
 		DialTLSContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
 			return d.dial(ctx, place{addr: addr, secure: true})
 		},
-		TLSClientConfig:     conf, // used for a server behind a proxy
+		TLSClientConfig:     conf, // net/http uses this configuration for a server behind a proxy
 		TLSHandshakeTimeout: n.opts.Connect,
 		DisableCompression:  true, // packs are compressed already
 		MaxIdleConns:        maxIdleConns,

@@ -93,7 +93,8 @@ func (s *lanes) open(ctx context.Context) (*lane, Capabilities, error) {
 	return l, caps, nil
 }
 
-// discover opens a connection to learn the capabilities, and keeps the connection for the first command.
+// discover opens a connection and returns the capabilities that the server sends first. It keeps the connection for the first
+// command.
 func (s *lanes) discover(ctx context.Context) (Capabilities, error) {
 	l, caps, err := s.open(ctx)
 	if err == nil {
@@ -170,8 +171,8 @@ func (s *lanes) send(ctx context.Context, l *lane, kind commandKind, message []b
 	}, nil
 }
 
-// take removes and returns the idle connection that was used most recently, because it is the most likely to be alive. It
-// returns nil if no idle connection can serve this kind of command.
+// take removes the most recently used idle connection from s.idle and returns it. The server is least likely to have closed this
+// connection. take returns nil if no idle connection can serve this kind of command.
 func (s *lanes) take(kind commandKind) *lane {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -188,8 +189,8 @@ func (s *lanes) take(kind commandKind) *lane {
 
 // put keeps an idle connection for the next exchange, or closes the connection if it cannot be used again.
 func (s *lanes) put(l *lane) {
-	// Bytes after the end of an answer belong to no exchange. They would be read as the start of the next answer, so such
-	// a connection is closed.
+	// Close a connection on which bytes have arrived after the end of an answer. These bytes belong to no exchange and would be
+	// read as the start of the next answer.
 	keep := len(l.pkt.Buffered()) == 0 && l.pkt.Err() == nil
 	s.mu.Lock()
 	keep = keep && !s.closed && len(s.idle) < maxIdleLanes

@@ -15,7 +15,7 @@ import (
 
 const (
 	pushPatience = 4       // a server may work on a push without output for this many times Options.Stall
-	maxMessages  = 2 << 10 // maximum number of bytes of the server's messages, other than its report, that are kept
+	maxMessages  = 2 << 10 // maximum number of bytes that are kept of the server's messages, in addition to its report
 )
 
 // Receiver holds the data that a server announces to a client that pushes: its refs and its capabilities.
@@ -23,7 +23,7 @@ type Receiver struct {
 	Format     object.Format
 	Atomic     bool        // whether the server can apply either all updates or none
 	Delete     bool        // whether the server can delete refs
-	Refs       []Ref       // the server's refs below the requested prefixes; only their names and ids
+	Refs       []Ref       // the server's refs below the requested prefixes; callers use only the fields Name and ID
 	Alternates []object.ID // tips of other repositories whose objects the server uses (".have")
 	Agent      string      // the server's program and version; "" if the server does not state them
 
@@ -55,10 +55,11 @@ type Push struct {
 	line   pushLine // the connection, or for HTTP the server, to which the push is sent
 }
 
-// pushLine is the part of an open push that depends on the carrier.
+// pushLine is an open push on one carrier.
 type pushLine interface {
-	// send sends the commands in head and then the pack, calls read with the server's answer, and returns when the functions pack
-	// and read have returned. If pack fails, send returns the error of pack instead of the errors that result from it.
+	// send sends the commands in head and then the pack, which the function pack writes, and calls the function read with the
+	// server's answer. It returns when both functions have returned. If the function pack fails, send returns the error of that
+	// function instead of the errors that result from this failure.
 	send(ctx context.Context, head []byte, pack func(context.Context, io.Writer) error, read func(*pktReader) error) error
 	// close ends the push. It does nothing after send.
 	close()
@@ -72,9 +73,9 @@ func (r *Remote) OpenPush(ctx context.Context, prefixes []string) (*Push, error)
 	return r.openPush(ctx, func(ctx context.Context, c carrier) (pushLine, Receiver, error) { return c.receive(ctx, prefixes) })
 }
 
-// OpenPushOf opens a push for a caller that has just listed refs and will change some of them. An HTTP push is one request that
-// contains the old values of the refs, so over HTTP OpenPushOf only opens a connection and does not list the refs again. On other
-// carriers the server sends its refs first in any case.
+// OpenPushOf opens a push for a caller that has just listed refs and will change some of these refs. An HTTP push is one request
+// that contains the old values of the refs, so over HTTP OpenPushOf only opens a connection and does not list the refs again. On
+// other carriers, the server sends its refs at the start of each push, whether or not the caller needs them.
 func (r *Remote) OpenPushOf(ctx context.Context, refs []Ref) (*Push, error) {
 	_, caps, err := r.known()
 	if err != nil {
@@ -88,7 +89,7 @@ func (r *Remote) OpenPushOf(ctx context.Context, refs []Ref) (*Push, error) {
 		if caps != nil {
 			if line := c.openBlind(); line != nil {
 				r.OpenSpare()
-				// The server has not sent its capabilities for pushes, but all servers support report-status.
+				// Assume report-status, which all servers support, because the server has not sent its capabilities for pushes.
 				return line, Receiver{Format: caps.Format, Refs: refs, report: true, namesFormat: caps.Format != object.SHA1}, nil
 			}
 		}
@@ -240,7 +241,7 @@ type emitter struct {
 // errUnread is the error of a write to a pack whose reader was closed.
 var errUnread = errors.New("reader of the pack was closed")
 
-// emit starts run in a goroutine. The context of run ends when stop is called.
+// emit starts the function run in a goroutine. The context that run receives ends when stop is called.
 func emit(ctx context.Context, run func(ctx context.Context) error) *emitter {
 	e := new(emitter)
 	ctx, e.cancel = context.WithCancel(ctx)

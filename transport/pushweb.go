@@ -14,7 +14,8 @@ const (
 	// A body whose length is unknown is sent only if it is larger than postWhole, because some servers and proxies do not
 	// support such requests. git's http.postBuffer serves the same purpose.
 	postWhole = 1 << 20
-	// A listing of more refs than advertisedLong is not requested a second time.
+	// advertisedLong is a number of refs. If a server lists more refs for a push, later calls of receive avoid requesting the
+	// complete list.
 	advertisedLong = 256
 )
 
@@ -23,8 +24,8 @@ type webPush struct{ web *web }
 
 var _ pushLine = webPush{}
 
-// receive requests the server's capabilities and refs. If the server has many refs, later calls reuse the capabilities
-// and request only the refs below prefixes, from upload-pack.
+// receive requests the server's capabilities and refs. If the server has many refs, receive keeps the capabilities. Later calls
+// that have prefixes then request only the refs below these prefixes, from upload-pack.
 func (h *web) receive(ctx context.Context, prefixes []string) (pushLine, Receiver, error) {
 	// A listing of many refs is long, and receive-pack cannot restrict the listing, so keep the capabilities from the first
 	// listing.
@@ -109,7 +110,7 @@ func (l webPush) send(ctx context.Context, head []byte, pack func(context.Contex
 	if pack == nil {
 		c.body = head
 	} else {
-		// The body is needed again after a refused login, so each attempt calls the pack function again.
+		// If a login is refused, the body must be sent again, so each attempt calls the pack function again.
 		c.open = func() (io.ReadCloser, int64, error) {
 			if up != nil {
 				up.Close()
@@ -128,8 +129,8 @@ func (l webPush) send(ctx context.Context, head []byte, pack func(context.Contex
 	}
 	if up != nil {
 		packed := up.stop()
-		// If the pack function failed first, its error is the cause of the failed request. If it failed because the request had
-		// failed (isIO), the error of the request is the cause.
+		// If the pack function failed first, its error is the cause of the failed request, so return that error. If the pack
+		// function failed because the request had failed (isIO), return the error of the request.
 		if err != nil && packed != nil && !isIO(packed) && ctx.Err() == nil {
 			err = packed
 		}
@@ -151,8 +152,8 @@ type upload struct {
 	all  io.Reader
 }
 
-// start starts the pack function. It returns the body and its length, or -1 as the length if the body is larger than
-// postWhole.
+// start starts the pack function and returns the body and its length. If the body is larger than postWhole, the length is unknown
+// and start returns -1 as the length.
 func (u *upload) start(ctx context.Context, pack func(context.Context, io.Writer) error) (io.ReadCloser, int64, error) {
 	r, w := io.Pipe()
 	u.pipe = r

@@ -27,8 +27,8 @@ const (
 	waitMost = 2 * time.Minute
 )
 
-// carrier exchanges messages with a server over one kind of connection: web for HTTP, lanes for ssh, git:// and local
-// processes.
+// carrier is an interface that exchanges messages with a server over one kind of connection. It has two implementations: web for
+// HTTP, and lanes for ssh, git:// and local processes.
 type carrier interface {
 	// discover requests the server's capabilities.
 	discover(ctx context.Context) (Capabilities, error)
@@ -54,8 +54,7 @@ const (
 	readsRefs
 )
 
-// answer is the answer to a command: packets up to a flush packet. The caller must end it by calling either finish or
-// abort.
+// answer is the answer to a command: packets up to a flush packet. The caller must call either finish or abort.
 type answer struct {
 	*pktReader
 	keep func() // called after the answer was read completely, so that the connection may serve the next exchange
@@ -83,7 +82,7 @@ type Remote struct {
 	tasks    tasks
 	// connector opens connections with the options, counters and tasks of this Remote.
 	connector connector
-	// discoveryToken contains one element, a token, while a goroutine requests the capabilities or creates the carrier.
+	// discoveryToken contains one element while a goroutine requests the capabilities or creates the carrier.
 	discoveryToken chan struct{}
 
 	mu sync.Mutex
@@ -110,7 +109,7 @@ func newRemote(ep *endpoint.URL, o Options) *Remote {
 	return r
 }
 
-// Stats returns the counters since Open.
+// Stats returns the values of the counters, which count since Open.
 func (r *Remote) Stats() Stats {
 	s := r.stats.snapshot()
 	s.Quiet = r.watches.quiet(time.Now())
@@ -164,7 +163,7 @@ func (r *Remote) newCarrier(ctx context.Context) (carrier, error) {
 	return nil, fmt.Errorf("connect to remote: unknown URL scheme %d", ep.Scheme)
 }
 
-// known returns the carrier and the capabilities. Each is nil if it does not exist yet.
+// known returns the carrier, or nil if it does not exist yet, and the capabilities, or nil if they are not known yet.
 func (r *Remote) known() (carrier, *Capabilities, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -187,7 +186,7 @@ func (r *Remote) connect(ctx context.Context) (carrier, Capabilities, error) {
 	case <-ctx.Done():
 		return nil, Capabilities{}, context.Cause(ctx)
 	}
-	// The goroutine that held r.discoveryToken before may have finished the discovery.
+	// While this goroutine waited, another goroutine may have finished the discovery.
 	c, caps, err = r.known()
 	if err != nil || caps != nil {
 		return c, deref(caps), err
@@ -210,7 +209,7 @@ func (r *Remote) connect(ctx context.Context) (carrier, Capabilities, error) {
 	return c, found, nil
 }
 
-// createCarrier creates the carrier for the remote's URL and stores it in r. The caller holds r.discoveryToken.
+// createCarrier creates the carrier for the remote's URL and stores it in r. The caller has sent an element to r.discoveryToken.
 func (r *Remote) createCarrier(ctx context.Context) (carrier, error) {
 	c, err := r.newCarrier(ctx)
 	if err != nil {
@@ -245,7 +244,7 @@ func (r *Remote) carrierFor(ctx context.Context) (carrier, error) {
 	return r.createCarrier(ctx)
 }
 
-// deref returns the value at the pointer c, or the zero value if c is nil.
+// deref returns the capabilities to which c points, or the zero value if c is nil.
 func deref(c *Capabilities) Capabilities {
 	if c == nil {
 		return Capabilities{}

@@ -22,13 +22,13 @@ import (
 
 // Limits and names of smart HTTP.
 const (
-	gzipOver     = 1 << 10                 // longer requests are compressed; bytes
-	maxHops      = 20                      // number of redirects that are followed, as in git
+	gzipOver     = 1 << 10                 // requests that are longer than this number of bytes are compressed
+	maxHops      = 20                      // maximum number of redirects that are followed, as in git
 	maxLogins    = 4                       // number of refused logins after which an exchange fails
 	drainGrace   = 250 * time.Millisecond  // time limit for reading the rest of a body after its last packet
 	userAgent    = "git/2.40 (artifactfs)" // some forges serve only clients whose names begin with "git/"
 	servicePath  = "/info/refs"
-	maxRetryWait = 24 * time.Hour // longer pauses in Retry-After are shortened to this
+	maxRetryWait = 24 * time.Hour // maximum pause in Retry-After; longer pauses are shortened to this value
 )
 
 // web is the carrier over smart HTTP. It uses HTTP/1.1, with which each exchange has its own connection, so that a small answer
@@ -94,7 +94,8 @@ func (h *web) at() (*url.URL, *authenticator) {
 	return h.base, h.auth
 }
 
-// move sets another base URL. The authenticator is kept if the new URL may receive the same secrets.
+// move sets another base URL. It keeps the authenticator if the new URL may receive the same secrets as the old URL, and
+// otherwise creates a new one.
 func (h *web) move(base *url.URL) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -105,8 +106,8 @@ func (h *web) move(base *url.URL) {
 	}
 }
 
-// samePlace reports whether the URL b may receive secrets that are meant for the URL a: if scheme, host and port are equal, or if
-// b is the https service of the same host.
+// samePlace reports whether the URL b may receive secrets that are meant for the URL a. This is true if scheme, host and port are
+// equal, or if b is the https service of the same host.
 func samePlace(a, b *url.URL) bool {
 	if !strings.EqualFold(a.Hostname(), b.Hostname()) {
 		return false
@@ -374,7 +375,7 @@ func (h *web) once(ctx context.Context, c call, l *login) (_ *answer, _ *http.Re
 		stall *= pushPatience
 	}
 	w := h.remote.watches.add(ctx, stall, cancel)
-	w.since.Store(time.Now().UnixNano()) // connecting also counts as a wait in Stats.Quiet
+	w.since.Store(time.Now().UnixNano()) // the time for opening the connection also counts as a wait in Stats.Quiet
 	// While the connection is being opened, the time limits of the dialer apply. The stall clock runs only after that.
 	onSpare, answered := false, atomic.Bool{}
 	trace := &httptrace.ClientTrace{
