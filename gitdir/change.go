@@ -83,7 +83,8 @@ func (l *LockedIndex) take() (bool, error) {
 	return true, nil
 }
 
-// BreakLocks removes the lock files that a killed process of this program, or a git command that it had started, has left.
+// BreakLocks removes the lock files of processes that were killed: those of this program, and those of git commands that this
+// program had started.
 func (d *Dir) BreakLocks(ctx context.Context) error {
 	return errors.Join(d.breakIndex(), d.git.breakUpdates(ctx))
 }
@@ -181,7 +182,8 @@ func (d *Dir) Differences(ctx context.Context, from, to object.ID) ([]Difference
 			*id = empty
 		}
 	}
-	// With --ignore-submodules git need not read .gitmodules to determine which changes of submodules to report.
+	// The option --ignore-submodules states which changes of submodules to report. Without this option git would read .gitmodules
+	// to determine that.
 	out, err := d.git.output(ctx, nil, "diff-tree", "-r", "-z", "--raw", "--no-renames", "--full-index",
 		"--ignore-submodules=none", from.String(), to.String())
 	if err != nil {

@@ -17,9 +17,9 @@ import (
 const (
 	monitorConfig = "artifactfs-config" // file with settings that apply only to the mount's working tree
 	loginsConfig  = "artifactfs-logins" // file with settings that make git request logins from the daemon
-	// helperRemote is the name of the promisor remote from which the daemon supplies objects. Its section must precede the
-	// section of origin, because git tries promisor remotes in the order of the configuration file. (extensions.partialClone
-	// would have the same effect, but libgit2 refuses repositories with this setting.)
+	// helperRemote is the name of the promisor remote through which git requests missing objects from the daemon. Its section
+	// must precede the section of origin, because git tries promisor remotes in the order of the configuration file.
+	// (extensions.partialClone would have the same effect, but libgit2 refuses repositories with this setting.)
 	helperRemote = "artifactfs"
 )
 
@@ -29,7 +29,7 @@ func (o Options) configure(c *config.Config, path string) ([]byte, error) {
 	// The includes are the first sections, so that the user's settings, which follow, take precedence.
 	first := config.New()
 	first.SetOption("include", "", "path", loginsConfig)
-	first.SetOption("includeIf", "gitdir:", "path", monitorConfig) // setPlaces completes the condition gitdir
+	first.SetOption("includeIf", "gitdir:", "path", monitorConfig) // setPlaces adds the path of the git directory to the condition gitdir
 	c.Sections = append(first.Sections, c.Sections...)
 	c.SetOption("core", "", "repositoryformatversion", "1").SetOption("core", "", "filemode", "true").
 		SetOption("core", "", "bare", "false").SetOption("core", "", "logallrefupdates", "true")

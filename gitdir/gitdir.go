@@ -1,6 +1,6 @@
-// Package gitdir creates the git directory of a mount. HEAD is at the requested branch or commit, the remote is `origin`,
-// the objects of the store are used through alternates, the shallow commits are listed while the history is incomplete,
-// and the index records every file of the new working tree as unchanged.
+// Package gitdir creates the git directory of a mount. In this directory, HEAD is at the requested branch or commit, the remote
+// is named `origin`, the objects of the store are used through alternates, and the index records every file of the new working
+// tree as unchanged. While the history is incomplete, the directory lists the shallow commits.
 //
 // Stock git can use the directory like any other. The files have the formats of git's gitrepository-layout(5).
 //
@@ -64,14 +64,15 @@ type Options struct {
 	// Helper is the path of the artifactfs command, which git runs to fetch missing objects. If Helper is "", git requests
 	// missing objects from the remote.
 	Helper string
-	Inside bool    // whether the git directory is mounted at .git in the working tree; see insideDir
+	Inside bool    // whether the git directory is visible inside the mount, at .git in the working tree; see insideDir
 	Logins []Login // remotes for which the daemon has logins
 
 	// Session is the objects directory of a session, used through alternates like Objects; "" if there is none.
 	Session string
 	// State is the state with which the new directory starts; nil means the state of a fresh clone.
 	State *State
-	// Committer returns the committer of a commit as "NAME <EMAIL> SECONDS ZONE", or "" if the committer is unknown. May be nil.
+	// Committer returns the committer of a commit as "NAME <EMAIL> SECONDS ZONE", or "" if the committer is unknown. Committer
+	// may be nil.
 	Committer func(commit object.ID) string
 }
 
@@ -80,7 +81,7 @@ type Dir struct {
 	path   string // path of the git directory
 	git    commands
 	format object.Format
-	head   packedrefs.Ref // the requested branch; its name is "" if HEAD was detached
+	head   packedrefs.Ref // the requested branch; its Name is "" if there is none
 }
 
 // Create creates the git directory at path. If the directory exists, it must be the incomplete result of a call of Create during
@@ -203,8 +204,8 @@ func HasOwnObjects(path string) (bool, error) {
 // quoteGlob escapes the special characters of filepath.Glob patterns.
 var quoteGlob = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`)
 
-// SetShallow replaces the list of commits whose parents are missing (gitrepository-layout(5), "shallow"). If ids is empty, it
-// removes the file.
+// SetShallow replaces the list of commits whose parents are missing (gitrepository-layout(5), "shallow"). If ids is empty,
+// SetShallow removes the file with the list.
 func (d *Dir) SetShallow(ids []object.ID) error {
 	path := filepath.Join(d.path, "shallow")
 	if len(ids) == 0 {
@@ -220,8 +221,9 @@ func (d *Dir) SetShallow(ids []object.ID) error {
 	return disk.WriteFile(path, []byte(text.String()), 0o644)
 }
 
-// SetRefs replaces the remote-tracking branches refs/remotes/origin/* and adds the remote's tags. The requested branch is
-// always among the refs. Existing branches and tags keep their values, because git or the user may have changed them.
+// SetRefs replaces the remote-tracking branches refs/remotes/origin/* and adds the remote's tags. The requested branch always has
+// a remote-tracking branch, even if the parameter remote lacks the branch. Local branches and existing tags keep their values,
+// because git or the user may have changed them.
 func (d *Dir) SetRefs(remote []packedrefs.Ref) error {
 	path := filepath.Join(d.path, "packed-refs")
 	text, err := os.ReadFile(path)

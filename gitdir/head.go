@@ -22,7 +22,7 @@ var (
 	ErrNotBranch = errors.New("name is a commit, not a branch")
 	// ErrBranchExists means that the branch in Wish.Create already exists.
 	ErrBranchExists = errors.New("branch already exists")
-	// ErrAmbiguous means that there is no local branch with this name, and that several remotes have one.
+	// ErrAmbiguous means that no local branch has this name, but that branches of several remotes have it.
 	ErrAmbiguous = errors.New("several remotes have a branch with this name")
 	// ErrInUse means that the branch is checked out in another worktree.
 	ErrInUse = errors.New("branch is checked out in another worktree")
@@ -223,7 +223,8 @@ func (d *Dir) Commit(ctx context.Context, name string) (Head, error) {
 	return Head{Commit: ids[0], Tree: ids[1]}, nil
 }
 
-// Reaches reports whether ancestor is commit itself or one of its ancestors, as far as the history was fetched.
+// Reaches reports whether the commit ancestor is reachable from the parameter commit, including the case that both are the same
+// commit. It considers only the history that was fetched.
 func (d *Dir) Reaches(ctx context.Context, ancestor, commit object.ID) bool {
 	_, err := d.git.output(ctx, nil, "merge-base", "--is-ancestor", ancestor.String(), commit.String())
 	return err == nil
@@ -279,7 +280,7 @@ func (d *Dir) Busy() string {
 	return ""
 }
 
-// HeadName returns the short name of the branch that HEAD points to, or the commit id if HEAD is detached. It returns ""
+// HeadName returns the short name of the branch that HEAD points to, or, if HEAD is detached, the id of the commit. It returns ""
 // if HEAD cannot be read.
 func (d *Dir) HeadName() string {
 	text, err := os.ReadFile(filepath.Join(d.path, "HEAD"))

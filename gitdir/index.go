@@ -78,8 +78,7 @@ func (d *Dir) writeIndex(ctx context.Context, path string, o IndexOptions, walk 
 	if o.Staged != nil {
 		o.Staged.Apply(x)
 	}
-	// Only the process that has created the lock file may replace the index, by renaming the lock file. git follows the same
-	// rule.
+	// Create the lock file first, because only the process that has created it may replace the index. git follows the same rule.
 	lock := path + ".lock"
 	if err := os.Remove(lock); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

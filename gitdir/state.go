@@ -164,7 +164,7 @@ func (o Options) writeStateLogs(path string) error {
 	return nil
 }
 
-// oneLine replaces line breaks and NULs by spaces, because a reflog entry is one line.
+// oneLine returns s with line breaks and NULs replaced by spaces, because a reflog entry is one line.
 func oneLine(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\n' || r == '\r' || r == 0 {
@@ -213,7 +213,7 @@ func (o Options) setCarried(c *config.Config) error {
 type Staged struct {
 	Changes []index.Change // changed paths that have no conflict
 	Others  []index.Entry  // entries of stages 1 to 3, for paths that have a conflict; sorted by path
-	// Trees returns the id of a directory's tree in the index, or false if the id is unknown; may be nil.
+	// Trees returns the id of a directory's tree in the index, or false if the id is unknown. Trees may be nil.
 	Trees func(dir string) (object.ID, bool)
 }
 

@@ -26,7 +26,7 @@ import (
 // recorded state differs only in the index, the tree of the index is compared with HEAD.
 const sealName = "artifactfs-made"
 
-// ignored lists the files and directories that the hash leaves out, by their paths in the git directory.
+// ignored lists the files and directories that the hash in the file sealName leaves out, by their paths in the git directory.
 var ignored = []string{
 	"index", "logs", "objects", "packed-refs", "shallow", "FETCH_HEAD", "ORIG_HEAD", "COMMIT_EDITMSG", "gc.log", "gc.pid", "refs/remotes",
 }
@@ -147,8 +147,8 @@ func withoutPlaces(config []byte) []byte {
 	return kept
 }
 
-// packedSum returns the packed refs that belong to the user. It leaves out the remote's tags if artifactfs has written
-// the file. After git has written the file, these tags cannot be distinguished from the user's.
+// packedSum returns the packed refs that belong to the user. If artifactfs has written the file packed-refs, packedSum leaves out
+// the remote's tags. If git has written the file, the remote's tags cannot be distinguished from the user's tags.
 func packedSum(path string) ([]byte, error) {
 	text, err := os.ReadFile(filepath.Join(path, "packed-refs"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
