@@ -27,10 +27,10 @@ type appender struct {
 
 	sync.Mutex
 	active *segment // the segment that this process appends to; nil if there is none
-	file   *os.File // file of active, opened for writing; holds the flock
+	file   *os.File // the file of the active segment, opened for writing; this process holds its flock
 	end    int64    // offset of the end of the last record of active
 	noted  int      // number of records in the sidecar of active
-	limit  int64    // size, in bytes, at which active is full
+	limit  int64    // size, in bytes, at which the active segment is full
 }
 
 // appendRecord appends a record with the contents to the active segment and adds it to the index. The caller holds
@@ -134,8 +134,8 @@ func (a *appender) create() error {
 	}
 }
 
-// resume makes an unfinished segment the active segment, so that short-lived processes do not create one small segment each. It
-// returns false if there is no suitable segment. The caller holds append.
+// resume makes an unfinished segment of an earlier process the active segment, because otherwise each short-lived process would
+// create one small segment. It returns false if there is no suitable segment. The caller holds append.
 func (a *appender) resume() bool {
 	a.look.Lock()
 	defer a.look.Unlock()
@@ -224,9 +224,9 @@ func (a *appender) retire() {
 	f.Close() // closing the file releases the lock
 }
 
-// noteActive acquires append and writes the sidecar of the active segment if the number of new records is at least leastNoted and
-// at least an eighth of the number of records in the sidecar. A process that is killed cannot write the sidecar, and without a
-// sidecar its successor would have to read the header of every record.
+// noteActive acquires append and writes the sidecar of the active segment, if the sidecar lacks at least leastNoted records and
+// at least an eighth of the number of records that it lists. It is called at intervals, because a process that is killed cannot
+// write the sidecar, and without a sidecar the next process would have to read the header of every record.
 func (a *appender) noteActive() {
 	a.Lock()
 	defer a.Unlock()

@@ -86,7 +86,7 @@ func (b *Blobs) evictBig(id object.ID) int64 {
 	return b.catalog.forgetBig(id)
 }
 
-// putBig stores large contents that are in memory.
+// putBig stores contents that are too large for a segment and are in memory. It writes them to a big file.
 func (b *Blobs) putBig(id object.ID, data []byte) error {
 	f, err := b.Spool(int64(len(data)))
 	if err != nil {

@@ -3,11 +3,11 @@
 //
 // # Blobs
 //
-// Blobs promises the following. Get returns exactly the bytes that were Put under an id, or nothing. Contents stay
-// readable until they are released. The bytes on disk stay near the quota. Any process may delete any file in the
-// directory at any moment. Blobs does not promise durability: it never calls fsync, a crash may lose contents, and
-// damaged contents are dropped. But it never returns wrong bytes: all contents have a checksum, which each process
-// verifies when it first reads them.
+// Blobs promises the following. Get returns exactly the bytes that Put has stored under an id, or nothing. The contents that Get
+// has returned can be read until they are released. The number of bytes on disk stays near the quota. Any process may delete any
+// file in the directory at any moment. Blobs does not promise durability: it never calls fsync, a crash may lose contents, and
+// damaged contents are dropped. But Blobs never returns wrong bytes: all contents have a checksum, which each process verifies
+// when it first reads them.
 //
 // Contents up to 1 MiB are appended as records to large files, the segments, because a file for each blob would cost
 // 30-50 us and a block of disk. Larger contents have a file of their own (a big file). Layout of the directory:
@@ -118,7 +118,7 @@ func (b *Blobs) keepHouse() {
 	}
 }
 
-// Close closes the cache. Contents that were not released yet stay readable. Further calls of Close do nothing.
+// Close closes the cache. A Content that was not released yet can still be read. Further calls of Close do nothing.
 func (b *Blobs) Close() error {
 	b.catalog.mu.Lock()
 	if b.catalog.closed {

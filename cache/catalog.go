@@ -20,13 +20,13 @@ type catalog struct {
 	evictAt  int64               // a Put evicts contents if bytes exceeds this limit; usually the quota
 	bytes    int64               // total size of all indexed segments and big files
 	segments []*segment          // the indexed segments by slot; slot 0 is never used, so that no reference is 0
-	unused   []uint16            // free indexes of segments
-	byName   map[string]*segment // segments by file name
+	unused   []uint16            // slots that no segment uses
+	byName   map[string]*segment // the indexed segments by file name
 	index    refs                // a reference is slot<<16 | index in the entries of the segment in this slot
 	big      map[object.ID]*bigFile
 }
 
-// init makes an empty catalog with a quota in bytes.
+// init makes the catalog empty. The parameter quota is in bytes.
 func (c *catalog) init(quota int64) {
 	c.quota, c.evictAt, c.segments = quota, quota, []*segment{nil}
 	c.byName, c.big = map[string]*segment{}, map[object.ID]*bigFile{}
@@ -62,7 +62,8 @@ func (c *catalog) knownSize(id object.ID) (int64, bool) {
 // entry returns the entry to which a reference of the index refers. The caller holds mu.
 func (c *catalog) entry(ref uint32) *entry { return &c.segments[ref>>16].entries[ref&0xffff] }
 
-// findLocked returns the reference and a copy of the entry of an id. The caller holds mu, at least for reading.
+// findLocked looks up an id in the index. It returns the reference to the entry, a copy of the entry, and whether the index
+// contains the id. The caller holds mu, at least for reading.
 func (c *catalog) findLocked(id object.ID) (ref uint32, e entry, ok bool) {
 	at, ok := c.placeLocked(id)
 	if !ok {

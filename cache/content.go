@@ -10,7 +10,8 @@ import (
 // Content provides the contents of one blob. They can be read until Release is called, even if the cache evicts the blob.
 type Content struct {
 	file *os.File
-	// segment is the segment that contains the blob. It is held until Release, so that its file stays open.
+	// The field segment is the segment that contains the blob. The Content holds the segment until Release, so that its file
+	// stays open.
 	segment  *segment // nil if the blob is stored in a big file
 	off      int64    // offset of the contents in file, in bytes
 	size     int64    // size of the contents in bytes

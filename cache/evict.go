@@ -116,7 +116,7 @@ func (b *Blobs) victims() []victim {
 	var list []victim
 	b.catalog.mu.RLock()
 	for _, s := range b.catalog.byName {
-		// The active segment can be evicted only after retire.
+		// Skip the active segment, which can be evicted only after retire was called.
 		if !s.own {
 			list = append(list, victim{used: s.used.Load(), segment: s})
 		}

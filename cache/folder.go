@@ -17,7 +17,7 @@ import (
 // Its fields do not change after OpenBlobs, so folder needs no lock.
 type folder struct {
 	dir     string
-	unnamed bool // whether the file system supports unnamed files (O_TMPFILE), which the kernel deletes when their process ends
+	unnamed bool // whether the file system supports unnamed files (O_TMPFILE), which the kernel deletes when they are closed
 }
 
 // segDir returns the directory of segments and their sidecars.

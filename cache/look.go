@@ -67,11 +67,11 @@ type lookout struct {
 	folder   *folder
 	catalog  *catalog
 	started  time.Time
-	nextLook atomic.Int64 // earliest time of the next lookAround, in nanoseconds since started
+	nextLook atomic.Int64 // earliest time at which lookAround may look again, in nanoseconds since started
 
 	sync.Mutex
 	listed time.Time // mtime of seg/ when it was last listed; zero if that was too recent to rely on
-	next   int       // index of the segment at which the next growth checks start
+	next   int       // slot of the segment that readGrowth has examined last
 }
 
 // lookAround adds the records that other processes have stored since the last call to the index, and drops the segments that
@@ -87,7 +87,7 @@ func (l *lookout) lookAround() bool {
 	defer l.Unlock()
 	listed, err := l.listChanged()
 	if err != nil {
-		return false // report a miss; the next Put will return the error
+		return false // report a miss; if the error persists, the next Put returns it
 	}
 	return l.readGrowth() || listed
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Memory caches parsed trees and small contents in memory, up to a limit in bytes. It refuses a new item that was used less often
-// than the items that it would replace. It stores items asynchronously, so an item may be found only some time after it was put,
-// or never.
+// Memory caches parsed trees and small contents in memory, up to a limit in bytes. If a new item was used less often than the
+// items that it would replace, Memory does not store it. Items are stored asynchronously, so an item may be found only some time
+// after it was put, or never.
 type Memory struct {
 	max int64
 
@@ -108,7 +108,7 @@ func (m *Memory) PutContent(id object.ID, data []byte) {
 	m.put(remembered{id: id, content: data}, int64(cap(data)))
 }
 
-// Close frees the memory. After Close the other methods find no items and store none.
+// Close frees the memory. After Close, Tree and Content find no items, and PutTree and PutContent store none.
 func (m *Memory) Close() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -32,7 +32,7 @@ type Store struct {
 	refreshing sync.Mutex // held by the goroutine that reads the directory; other goroutines wait for its result
 	scanned    scan       // state of the directory at the last Refresh; protected by refreshing
 
-	// mu protects the fields below. It is not held during disk operations.
+	// mu protects the fields below. No goroutine holds mu during disk operations.
 	mu         sync.Mutex
 	view       *view          // the current view, which new operations use
 	users      map[source]int // number of views that contain a source
