@@ -24,8 +24,8 @@ func (f *writable) GetAttr(cancel <-chan struct{}, in *raw.GetAttrIn, out *raw.A
 	return raw.OK
 }
 
-// attr returns the attributes of a node. It waits for a size only if the system call that caused the request may use
-// the size; otherwise the size may be negative.
+// attr returns the attributes of a node. It waits for a size only if the system call that caused the request may use the size.
+// If attr does not wait, the returned size may be negative, which means that the size is unknown.
 func (f *writable) attr(w *waiter, in *raw.GetAttrIn) (worktree.Attr, error) {
 	n := worktree.Node(in.NodeId)
 	unknown := f.sizes.state(n) == sizeUnknown
@@ -38,9 +38,9 @@ func (f *writable) attr(w *waiter, in *raw.GetAttrIn) (worktree.Attr, error) {
 	return f.tree.Attr(w, n)
 }
 
-// SetAttr changes the attributes that the request selects. The kernel also sends a SETATTR without a system call that
-// requests it, to set times: with a writeback cache only the kernel knows when a file was last written (fs/fuse/dir.c,
-// fuse_flush_times).
+// SetAttr changes the attributes that the request selects. A system call such as chmod(2) causes the request, but the kernel
+// also sends a SETATTR without such a call to store the times of a file, because with a writeback cache only the kernel knows
+// when the file was last written (fs/fuse/dir.c, fuse_flush_times).
 func (f *writable) SetAttr(cancel <-chan struct{}, in *raw.SetAttrIn, out *raw.AttrOut) raw.Status {
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()

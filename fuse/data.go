@@ -24,7 +24,7 @@ func (f *writable) Read(cancel <-chan struct{}, in *raw.ReadIn, buf []byte) (raw
 }
 
 // Write writes data to a file. Usually the kernel sends the request to write back its cache, and no process waits for the
-// reply. A process waits only if the write drops set-user-ID or set-group-ID.
+// reply. A process waits only if the write clears the set-user-ID or set-group-ID bit of the file.
 func (f *writable) Write(cancel <-chan struct{}, in *raw.WriteIn, data []byte) (uint32, raw.Status) {
 	round := f.writes.begin()
 	defer f.writes.end(round)

@@ -30,7 +30,7 @@ type Device struct {
 // differently, and the kernel applies that first answer for as long as the mount exists.
 var ErrUnfit = errors.New("mount was started by an incompatible version of artifactfs")
 
-// errHello means that bytes that should be an INIT request are not one.
+// errHello means that the bytes that were read as the kernel's INIT request are not an INIT request.
 var errHello = errors.New("first request of the kernel is not INIT")
 
 const (
@@ -115,8 +115,9 @@ func (d *Device) CanMove() bool {
 	return err == nil && in.Flags64()&raw.CAP_HAS_RESEND != 0
 }
 
-// agreed reports whether the reply to INIT may request the capability, which earlier versions of this program did not
-// request. A mount that is taken over keeps the capabilities of its first reply.
+// agreed reports whether the reply to INIT may request a capability that earlier versions of this program did not request. The
+// result is true if INIT was not answered yet or if the stored reply contains the capability, because a mount that is taken
+// over keeps the capabilities of its first reply.
 func (d *Device) agreed(capability uint64) bool {
 	if len(d.answer) == 0 {
 		return true

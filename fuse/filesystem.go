@@ -16,8 +16,8 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// forever is the time for which replies let the kernel cache entries and attributes. If they change without a request of the
-// kernel, they are invalidated explicitly (Server.Invalidate).
+// forever is the time for which replies let the kernel cache entries and attributes. Entries and attributes that change without
+// a request of the kernel are invalidated explicitly (Server.Invalidate).
 const forever = 10 * 365 * 24 * time.Hour
 
 // fileSystem answers the requests that only read, for read-only and writable mounts, and refuses all others with EROFS (see

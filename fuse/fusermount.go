@@ -28,7 +28,7 @@ func attachFusermount(dir string, o Options) (*os.File, error) {
 	}
 	ours, theirs := pair[0], os.NewFile(uintptr(pair[1]), "socket")
 	defer unix.Close(ours)
-	// In the name, an unescaped comma would end the mount option.
+	// Escape the name of the file system, because a comma in the name would otherwise end the mount option.
 	escape := strings.NewReplacer(`\`, `\\`, ",", `\,`)
 	options := []string{
 		"nosuid", "nodev", "default_permissions", "fsname=" + escape.Replace(o.FsName), "subtype=" + subtype,

@@ -24,7 +24,7 @@ const gitName = ".git"
 type gitGate struct {
 	await func(ctx context.Context, pid uint32) (done bool) // Options.Await; nil: no look-up waits
 	open  atomic.Bool                                       // set when await has returned true
-	first atomic.Uint32                                     // id of the thread in which known looks the name up; 0 before and afterwards
+	first atomic.Uint32                                     // id of the thread in which the method known looks up ".git"; otherwise 0
 }
 
 // guards reports whether the name in dir is ".git" in the root and look-ups of it must still wait.
@@ -48,7 +48,8 @@ func (g *gitGate) pass(w *waiter, dir worktree.Node, name string) (keep bool, er
 	return false, w.Err()
 }
 
-// known makes the kernel know the name ".git". It looks the name up in a thread that pass does not let wait.
+// known makes the kernel know the name ".git". It looks up the name in a new thread, whose look-up the method pass answers
+// without waiting.
 func (g *gitGate) known(dir string) error {
 	if g.await == nil {
 		return nil
@@ -57,8 +58,8 @@ func (g *gitGate) known(dir string) error {
 		g.first.Store(uint32(unix.Gettid()))
 		defer g.first.Store(0)
 		var st unix.Stat_t
-		// If this look-up fails, changes of the root's entries wait as long as the first look-up of the name waits. Nothing
-		// else depends on it.
+		// An error has only one effect: changes of the root's entries then wait as long as the first look-up of ".git" by
+		// another process waits.
 		_ = unix.Lstat(filepath.Join(dir, gitName), &st)
 		return nil
 	})

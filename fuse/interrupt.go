@@ -32,7 +32,7 @@ type waiter struct {
 
 	mu   sync.Mutex
 	done chan struct{} // channel that Done returns; closed when the context is done
-	err  error         // result of Err; guarded by mu
+	err  error         // result of Err; protected by mu
 
 	finished chan struct{}  // closed by finish, so that watch returns
 	watcher  sync.WaitGroup // waits for the goroutine that runs watch
@@ -69,8 +69,8 @@ func (w *waiter) finish() {
 // Deadline returns false, because a request has no time limit.
 func (w *waiter) Deadline() (time.Time, bool) { return time.Time{}, false }
 
-// Value returns the identity of the request for the key worktree.RequestKey, and its cost for the key metrics.CostKey. The
-// layers below use both.
+// Value returns the identity of the request for the key worktree.RequestKey, and the cost of the request for the key
+// metrics.CostKey. The packages that carry out the request read both values from the context.
 func (w *waiter) Value(key any) any {
 	switch key.(type) {
 	case worktree.RequestKey:
@@ -151,5 +151,5 @@ func stopping(tid uint32) bool {
 	return pendingStop(status)
 }
 
-// pendingStop reports whether one of stopSignals is pending that the thread does not block.
+// pendingStop reports whether a signal in stopSignals is pending for the thread and not blocked by the thread.
 func pendingStop(s proc.Status) bool { return s.Pending&^s.Blocked&stopSignals != 0 }

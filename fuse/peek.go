@@ -12,12 +12,12 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// A GETATTR does not state its purpose. But the process that has caused it is blocked in a system call, which /proc shows
-// (proc(5), syscall). Many system calls only check permissions, and these must not wait for a size that may have to be
-// fetched. The functions below find out the purpose. The request waits for the size if the system call cannot be read,
-// because the thread is in a namespace that hides it, must not be traced, or uses io_uring. It also waits if the attributes
-// are for another file system that is stacked on this one: even in a system call that seems to need no size, that file system
-// may read attributes to copy a file (overlayfs, copy up).
+// A GETATTR does not state its purpose. But the process that has caused the request is blocked in a system call, which /proc
+// shows (proc(5), syscall). Many system calls only check permissions, and these must not wait for a size that may have to be
+// fetched. The functions below determine the purpose from the system call. The request waits for the size if the system call
+// cannot be read, because the thread is in a namespace that hides it, must not be traced, or uses io_uring. The request also
+// waits if another file system that is stacked on this one requests the attributes: even in a system call that seems to need no
+// size, that file system may read attributes to copy a file (overlayfs, copy up).
 
 // sysCall is a system call that a thread is blocked in.
 type sysCall proc.SystemCall
@@ -91,7 +91,7 @@ func stacks(mountinfo []byte) bool {
 		_, source, _ := bytes.Cut(line, []byte(" - "))
 		kind, _, _ := bytes.Cut(source, []byte(" "))
 		switch string(kind) {
-		case "overlay", "ecryptfs", "": // "": the line has no type, so the format is unknown
+		case "overlay", "ecryptfs", "": // an empty type means that the format of the line is unknown
 			return true
 		}
 	}
@@ -111,15 +111,15 @@ func indifferent(thread proc.Process, mode uint32) bool {
 	// touch and unlink are not listed, because their system calls already show that they need no size.
 	case "chgrp", "chmod", "chown", "cp", "ln", "mv":
 		return true
-	case "rm": // unless rm may ask (an option, a read-only file), because the text of its question depends on the size
+	case "rm": // rm needs the size if it asks the user (an option, a read-only file), because its question depends on the size
 		args, err := thread.Args()
 		return err == nil && mode&0o222 != 0 && !asks(args)
 	}
 	return false
 }
 
-// asks reports whether one of rm's arguments may be an option that makes rm ask before it removes a file (-i, -I,
-// --interactive). It also returns true for some other options.
+// asks reports whether one of the arguments of rm may be an option that makes rm ask before it removes a file (-i, -I,
+// --interactive). The result is also true for some options that do not have this effect.
 func asks(args []string) bool {
 	for _, arg := range args {
 		if len(arg) > 1 && arg[0] == '-' && strings.ContainsAny(arg, "iI") {
@@ -134,14 +134,14 @@ func asks(args []string) bool {
 type use int
 
 const (
-	useAny     use = iota // unknown; it may need the size
-	useNone               // only attributes other than the size, as the mask of statx(2) shows
-	useChange             // only permissions, because the call opens or changes the file
-	useOpenHow            // depends on the flags of openat2(2), which are in the memory of the thread
-	useStat               // depends on the program that calls stat
+	useAny     use = iota // the purpose is unknown, so the call may need the size
+	useNone               // the call needs only attributes other than the size, as the mask of statx(2) shows
+	useChange             // the call opens or changes the file, and the kernel needs only the permissions
+	useOpenHow            // the purpose depends on the flags of openat2(2), which are in the memory of the thread
+	useStat               // the purpose depends on the program that calls stat
 )
 
-// use returns the purpose of a system call; useAny if it is not known.
+// use returns the purpose for which the kernel needs the attributes during a system call, or useAny if the purpose is unknown.
 func (c sysCall) use() use {
 	// In 32-bit programs the same numbers stand for other system calls. The stacks of such programs are below 4 GiB, and the
 	// stacks of 64-bit programs are above.
@@ -174,8 +174,8 @@ func (c sysCall) use() use {
 	return useAny
 }
 
-// openUse returns the purpose of an open(2) with these flags. An open for writing needs only permissions; the kernel requests
-// the size later.
+// openUse returns the purpose of an open(2) with these flags. If the open needs no size (writes), the kernel requests the
+// attributes only to check permissions.
 func openUse(flags uint64) use {
 	if writes(flags) {
 		return useChange
@@ -192,9 +192,9 @@ func statUse(flags uint64) use {
 	return useStat
 }
 
-// writes reports whether an open with these flags needs no size: either it is for writing only, and each write requests the
-// size, or it empties the file. An open with O_RDWR needs the size, because the program may map the file next, and for a
-// mapping the kernel does not request the size.
+// writes reports whether an open with these flags needs no size. That is the case if the file is opened only for writing,
+// because the kernel then requests the size with each write, and if the open truncates the file to size 0. An open with O_RDWR
+// needs the size, because the program may map the file next, and for a mapping the kernel does not request the size.
 func writes(flags uint64) bool {
 	return flags&unix.O_ACCMODE == unix.O_WRONLY || flags&unix.O_TRUNC != 0
 }

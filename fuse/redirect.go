@@ -44,7 +44,7 @@ type place struct {
 
 // redirect is one directory over which another directory is being mounted.
 type redirect struct {
-	node     worktree.Node // the directory, once it was created; guarded by redirects.mu
+	node     worktree.Node // node of the directory; set once the directory was created; protected by redirects.mu
 	once     sync.Once
 	lookedUp chan struct{} // closed by once when another process looks the name up
 	done     chan struct{} // closed when bind has returned
@@ -172,10 +172,10 @@ func (s *Server) Redirect(at worktree.Place, bind func() error) error {
 	return <-done
 }
 
-// afterMkdir returns a channel that is closed when the kernel has processed the reply to a MKDIR. Until then the kernel has
-// the name cached as absent and sends no look-up for it, so mounting at that name would fail. To find out, afterMkdir looks
-// up a name in the parent that is too long to exist: mkdir(2) holds the lock of the parent until it has processed the reply,
-// and look-ups of unknown names need the same lock (fs/namei.c, lookup_slow).
+// afterMkdir returns a channel that is closed when the kernel has processed the reply to a MKDIR. Until then the kernel has the
+// name cached as absent and sends no look-up for it, so mounting at that name would fail. To notice this moment, afterMkdir
+// looks up a name in the parent that is too long to exist: mkdir(2) holds the lock of the parent until it has processed the
+// reply, and look-ups of unknown names need the same lock (fs/namei.c, lookup_slow).
 func (r *redirects) afterMkdir(at string) (noted <-chan struct{}) {
 	done := make(chan struct{})
 	r.binds.Go(func() {
@@ -188,10 +188,10 @@ func (r *redirects) afterMkdir(at string) (noted <-chan struct{}) {
 	return done
 }
 
-// The method bind calls the function bind when the kernel has processed the reply to the MKDIR (noted is closed), or as soon
-// as a process looks the name up. Waiting for noted alone would not suffice: the look-up may belong to another mkdir(2) of
-// the same name, which holds the lock of the parent until its look-up is answered, and then noted would never be closed. If
-// that look-up was sent before the directory was created, mounting fails with ENOENT and is tried again.
+// The method bind calls the function bind when the kernel has processed the reply to the MKDIR (the channel noted is closed),
+// or as soon as a process looks up the name. Waiting only for noted could last forever: the look-up may belong to another
+// mkdir(2) of the same name, which holds the lock of the parent until its look-up is answered, so noted would never be closed.
+// If that look-up was sent before the directory was created, mounting fails with ENOENT and is tried again.
 func (d *redirect) bind(bind func() error, noted <-chan struct{}) error {
 	select {
 	case <-noted:

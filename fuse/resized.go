@@ -24,7 +24,7 @@ type resized struct {
 
 	any atomic.Bool // set when the first wrong size is recorded, which is rare; while it is false, mu is not needed
 
-	mu     sync.Mutex             // guards the field hidden
+	mu     sync.Mutex             // protects the field hidden
 	hidden map[worktree.Node]bool // files whose new generation the kernel has not looked up yet
 }
 

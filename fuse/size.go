@@ -20,10 +20,10 @@ import (
 // the size.
 //
 // With a writeback cache the kernel does not take a new size from a reply, but keeps its own (fs/fuse/inode.c,
-// fuse_change_attributes). Its size can be grown only by a notice that stores the last byte of the file in the page
-// cache, which moves the end of the file (fuse_notify_store). The kernel still reads the page of that byte as a
-// whole, unless the byte is the only one in the page. In this case the page counts as read, so the stored byte must
-// be the right one; otherwise any byte will do.
+// fuse_change_attributes). Only a notice that stores the last byte of the file in the page cache can increase the kernel's
+// size, because this notice moves the end of the file (fuse_notify_store). Usually the kernel still reads the whole page of
+// that byte from this process, so the stored byte may have any value. If the byte is the only byte of the page, however, the
+// kernel treats the page as read, so the stored byte must have the value that it has in the file.
 //
 // The first reply that contains a file decides whether the file's size is stored by such a notice. The decision holds
 // as long as the mount exists, even if the kernel forgets the file in between: if replies with the size and replies
@@ -40,7 +40,7 @@ import (
 // (worktree.Kernel.Shown): the lower two are a sizeState, the upper two the generation (see the type resized).
 type sizes struct {
 	tree    *worktree.Tree
-	sending [64]sync.Mutex // by node id modulo 64: held while a size is stored in the kernel
+	sending [64]sync.Mutex // locks by node id modulo 64; the lock of a node is held while its size is stored in the kernel
 }
 
 const (
@@ -69,8 +69,8 @@ func (s *sizes) state(n worktree.Node) sizeState {
 	return sizeState(w.Load() >> shift & sizeBits)
 }
 
-// set changes the state of a node from the state from to the state to. It returns false, and changes nothing, if the node is
-// in another state.
+// set changes the state of a node to the state in the parameter to, if the node's state equals the parameter from. Otherwise
+// set changes nothing and returns false.
 func (s *sizes) set(n worktree.Node, from, to sizeState) bool {
 	w, shift := s.tree.Kernel().Shown(n)
 	for {
@@ -84,8 +84,8 @@ func (s *sizes) set(n worktree.Node, from, to sizeState) bool {
 	}
 }
 
-// hidesSize reports whether replies must contain size 0 for a file. known is true if the caller knows the size. The first
-// call for a file determines the result: later calls return the same, unless markKnown was called since then.
+// hidesSize reports whether replies must contain size 0 for a file. known is true if the caller knows the size. The first call
+// for a file determines the result: later calls return the same result until markKnown is called for the file.
 func (s *sizes) hidesSize(n worktree.Node, known bool) bool {
 	if n.Own() {
 		return false

@@ -18,9 +18,9 @@ import (
 // not open in it. Use WithoutDevice for every system call that may wait for a mount of this process.
 //
 // A thread that waits in the kernel for a reply of its own process cannot be killed once the request was read, and until that
-// thread ends it keeps the files of its descriptor table open. If one of these files were the device, the kernel would keep
-// the mount alive with no process to serve it, and the thread would hang forever (fs/fuse/dev.c, request_wait_answer). If one
-// of them were a lock file, a successor could not start. With a separate table the thread keeps only harmless files open.
+// thread ends it keeps the files of its descriptor table open. If one of these files were the device, the kernel would keep the
+// mount alive with no process to serve it, and the thread would hang forever (fs/fuse/dev.c, request_wait_answer). If one of
+// these files were a lock file, a successor could not start. With a separate table the thread keeps only harmless files open.
 //
 // The descriptors of other threads are closed on this thread, and their numbers may stand for other files here. So f must
 // call WithAllFiles for every action that uses a file of the process, opens a file for other threads, or starts a program.
@@ -57,7 +57,7 @@ func (d *Device) tellKernel(tell func() raw.Status) (status raw.Status) {
 func withFiles(keep []int, f func() error) error {
 	done := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // never unlocked, so that the thread ends with the goroutine and no other goroutine gets this descriptor table
+		runtime.LockOSThread() // never unlocked, so that the thread ends with the goroutine; no other goroutine may use its descriptors
 		if unix.Gettid() == os.Getpid() {
 			// This is the main thread, which Go never ends. It would keep a copy of every open file, and /proc/self/fd shows
 			// the descriptors of the main thread. While this goroutine occupies the main thread, the next goroutine gets

@@ -43,14 +43,14 @@ type event struct {
 	cost      metrics.Cost // data that the request had to wait for
 }
 
-// tracer reports requests to listeners. If there are none, it costs each request one or two atomic loads.
+// tracer reports requests to listeners. While it has no listeners, it costs each request one or two atomic loads.
 type tracer struct {
 	tree     *worktree.Tree
 	listened atomic.Bool // true while Trace has listeners
 	open     sync.Map    // event (*event) of each request in progress, by the unique id of the request
 
 	mu        sync.RWMutex
-	listeners map[*func(Event)]struct{} // keys point to the functions that Trace was called with; guarded by mu
+	listeners map[*func(Event)]struct{} // keys point to the functions that Trace was called with; protected by mu
 }
 
 // Trace calls the function listen for each request that begins after the call of Trace, just before the request is answered,
@@ -110,8 +110,8 @@ func (t *tracer) end(e *event, took time.Duration, status raw.Status) {
 	}
 }
 
-// path returns the path of the entry name in the directory node, or of the node itself if name is "". For a node without a
-// path it returns the inode number as text.
+// path returns the path of an entry of the directory node, which has the name in the parameter name. If name is "", it returns
+// the path of the node itself. For a node without a path it returns the inode number as text.
 func (t *tracer) path(node uint64, name string) string {
 	at, err := t.tree.Path(worktree.Node(node))
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 // ErrBusy means that processes use files or directories of the mount, so it cannot be unmounted.
 var ErrBusy = errors.New("files or directories of the mount are in use")
 
-// busyFor is the time for which Unmount repeats its attempt if the mount is in use, because a process that has just ended may
-// hold its files open for a moment longer.
+// busyFor is the time for which Unmount repeats its attempt while the mount is in use. A process that has just ended may hold
+// its files open for a moment longer.
 const busyFor = 200 * time.Millisecond
 
 // Unmount unmounts and returns when the kernel has ended the mount and all requests are answered. If the mount is in use, the

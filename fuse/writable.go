@@ -15,7 +15,7 @@ type writable struct {
 	resized   resized
 	redirects redirects
 	writes    *writing // WRITEs in progress
-	acl       bool     // POSIX access control lists apply (Options.ACL)
+	acl       bool     // whether POSIX access control lists apply (Options.ACL)
 
 	notices sync.WaitGroup // waits for the notices to the kernel that are sent in the background
 }
@@ -47,7 +47,7 @@ func (f *writable) shown(a worktree.Attr) (_ worktree.Attr, keep bool) {
 		a.Size = 0
 		return a, false
 	}
-	if a.Size < 0 { // another request has found out the size after a was read
+	if a.Size < 0 { // another request has found out the size after the attributes a were read
 		a, keep = f.tree.KnownAttr(a.Node)
 		return a, keep
 	}

@@ -58,9 +58,9 @@ func (s *Server) WriteBack(ctx context.Context) error {
 }
 
 // refreshInBackground calls Refresh in the background. WriteBack uses it if Refresh would take long because of the number of
-// files; nearly all of these files have been closed. The kernel does not report a write to a file that is not refreshed yet,
-// so at the end refreshInBackground writes all files back once more. While an earlier call is still running, it calls Refresh
-// before it returns.
+// files; nearly all of these files have been closed. The kernel does not report a write to a file that is not refreshed yet, so
+// at the end refreshInBackground writes all files back once more. If the background work of an earlier call has not ended,
+// refreshInBackground instead calls Refresh itself and returns afterwards.
 func (s *Server) refreshInBackground(nodes []worktree.Node) {
 	if !s.refreshing.CompareAndSwap(false, true) {
 		s.Refresh(nodes)
@@ -220,7 +220,7 @@ func (w *writing) wait(ctx context.Context) error {
 	return nil
 }
 
-// before reports whether a WRITE of an earlier round than the given round is in progress. The caller must hold mu.
+// before reports whether a WRITE is in progress that began in an earlier round than the given round. The caller must hold mu.
 func (w *writing) before(round uint64) bool {
 	for r := range w.inRound {
 		if r < round {

@@ -24,8 +24,8 @@ func (f *writable) GetXAttr(_ <-chan struct{}, h *raw.InHeader, name string, des
 		return 0, raw.Status(syscall.EOPNOTSUPP)
 	}
 	n := worktree.Node(h.NodeId)
-	// OnRecord is checked first, because it is cheap and makes reading /proc unnecessary. It is true for most of the files
-	// that this request concerns, since they were just created; Written then has no effect.
+	// OnRecord is checked first, because it is cheap and may make reading /proc unnecessary. It returns true for most of the
+	// files that this request concerns, because they were just created; calling Written for such a file has no effect.
 	if name == capability && len(dest) == 0 && (f.tree.Monitor().OnRecord(n) || !asksForAttribute(h.Pid)) {
 		f.tree.Monitor().Written(n)
 	}
