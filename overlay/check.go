@@ -37,7 +37,7 @@ func (r *Report) add(repaired bool, format string, args ...any) {
 // contents files without an owner, to lost+found. It returns ErrInUse if another process has the overlay open.
 func Check(dir string, repair bool) (Report, error) { return check(dir, repair, Options{}) }
 
-// check does the work of Check, with additional options that tests set.
+// check does the work of Check with the options o. Only tests set any of them.
 func check(dir string, repair bool, o Options) (Report, error) {
 	o.defaults()
 	var r Report
@@ -137,7 +137,7 @@ func copyFile(on disk.FS, from, to string) error {
 	return errors.Join(err, dst.Sync(), dst.Close(), on.SyncDir(filepath.Dir(to)))
 }
 
-// census holds the properties of inodes that follow from the directory entries.
+// census holds properties of inodes that are computed from the directory entries.
 type census struct {
 	names   map[Node]int  // number of names of each own node
 	subdirs map[Node]int  // number of subdirectories in each directory, both new ones and those moved from the base tree

@@ -22,8 +22,9 @@ type contents struct {
 	readOnly bool
 
 	mu sync.Mutex
-	// mu guards the fields below. made holds the numbers of the subdirectories that this process created and whose entries may
-	// not be on disk. doubts is true if an earlier process may have left other such subdirectories.
+	// mu protects the fields made and doubts. The field made holds the numbers of the subdirectories that this process created
+	// and whose entries may not be on disk. The field doubts is true if an earlier process may have left other such
+	// subdirectories.
 	made   map[uint64]bool
 	doubts bool
 }
@@ -102,7 +103,8 @@ func (c *contents) syncEntry(number uint64) error {
 	return nil
 }
 
-// doubt records that a killed process may have created subdirectories whose entries it did not sync.
+// doubt records that a killed process may have created subdirectories whose entries are not on disk, because it did not sync
+// them.
 func (c *contents) doubt() {
 	c.mu.Lock()
 	c.doubts = true
@@ -130,8 +132,8 @@ func (c *contents) lose(number uint64) error {
 	return err
 }
 
-// each calls f for the number of every existing contents file. It skips the subdirectories before the one to which the number
-// from belongs. It stops at the first error of f and returns this error.
+// each calls f for the number of every existing contents file, beginning with the subdirectory that contains the number in the
+// parameter from. It stops at the first error of f and returns this error.
 func (c *contents) each(from uint64, f func(number uint64) error) error {
 	dirs, err := c.fs.ReadDir(c.dir)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -12,9 +12,9 @@ import (
 	"github.com/artifactfs/artifactfs/overlay/state"
 )
 
-// Section is an optional interface of the reader that is passed to CopyUp. Its method returns the open file, the offset and the
-// length in bytes at which the contents are stored, so that file systems with reflinks can share the blocks. A nil file means
-// that the contents are not stored in a file.
+// Section is an optional interface of the reader that is passed to CopyUp. Its method returns the open file that stores the
+// contents, and the offset and the length of the contents in this file, in bytes, so that file systems with reflinks can share
+// the blocks. A nil file means that the contents are not stored in a file.
 type Section interface {
 	Section() (f *os.File, off, n int64)
 }
@@ -47,8 +47,8 @@ func (f *File) CopyUp(base io.ReaderAt, size int64) error {
 	return err
 }
 
-// take makes the filled contents file called number the file's contents if the file's contents are still those of the base tree.
-// It reports whether it did so.
+// take makes the contents file with this number, which CopyUp has filled, the contents of the file. It reports whether it did
+// so: if the file has received other contents than those of the base tree since the copy began, take changes nothing.
 func (f *File) take(number uint64, data disk.File, size int64) (bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -58,8 +58,8 @@ func (f *File) take(number uint64, data disk.File, size int64) (bool, error) {
 	if f.place != inBase {
 		return false, nil
 	}
-	// The inode is not marked dirty: nothing was written after the copy, and the mtime of the contents file is the time of the
-	// copy, not the file's mtime.
+	// Do not mark the inode dirty: nothing was written after the copy, and the mtime of the contents file is the time of the
+	// copy instead of the mtime of the file.
 	if err := f.adopt(number, size, state.FlagUnsettled); err != nil {
 		return false, err
 	}
@@ -103,8 +103,8 @@ func fill(to disk.File, base io.ReaderAt, size int64) error {
 }
 
 // CopyRange copies up to n bytes from another file, or within this file, and returns the number of bytes copied, which is less
-// than n at the end of the source. It returns ErrBase if f needs a CopyUp first, and ErrSourceBase if the source has the base
-// tree's contents, which the caller must then read itself.
+// than n at the end of the source. It returns ErrBase if CopyUp must be called for f first. It returns ErrSourceBase if the
+// contents of the source are in the base tree, where the caller must then read them.
 func (f *File) CopyRange(from *File, fromOff, off, n int64) (int64, error) {
 	f.l.cut.RLock()
 	defer f.l.cut.RUnlock()

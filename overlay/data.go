@@ -55,9 +55,9 @@ func (f *File) WriteAt(p []byte, off int64) (int, error) {
 	return n, err
 }
 
-// lockForChange takes f.mu shared. The file then has a contents file, and its inode is marked dirty in the log. The mark must
-// be logged before the first byte is written: recovery after a kill reads the sizes of dirty inodes only from their contents
-// files, and would keep a wrong size otherwise. After an error f.mu is not held.
+// lockForChange takes f.mu shared. When it returns nil, the file has a contents file and its inode is marked dirty in the log.
+// The mark must be logged before the first byte is written: recovery after a kill reads the sizes of dirty inodes only from
+// their contents files, and would keep a wrong size of an inode without the mark. After an error f.mu is not held.
 func (f *File) lockForChange() error {
 	for {
 		f.mu.RLock()
@@ -203,7 +203,7 @@ func (f *File) Truncate(size int64) error {
 	err := f.load()
 	switch {
 	case size == 0 && errors.Is(err, ErrDamaged):
-		return f.createContents(f.fresh()) // the contents file is missing, but the truncation removes its bytes anyway
+		return f.createContents(f.fresh()) // a missing contents file is replaced, because the truncation removes its bytes anyway
 	case err != nil:
 		return err
 	case f.place == inBase && size > 0:
@@ -243,7 +243,7 @@ func (f *File) Fallocate(mode uint32, off, n int64) error {
 	return errors.Join(err, f.restat())
 }
 
-// restat sets the size to that of the contents file. The caller holds f.mu exclusively.
+// restat sets the file's size to the size of the contents file on disk. The caller holds f.mu exclusively.
 func (f *File) restat() error {
 	info, err := f.data.Stat()
 	if err != nil {
@@ -306,8 +306,8 @@ func (f *File) Blocks() (int64, error) {
 	return 0, nil
 }
 
-// IfBase calls the function g if the file has the base tree's contents, and returns the error of g. The contents remain those of
-// the base tree until g returns. The function must not call the layer.
+// IfBase calls the function g if the contents of the file are in the base tree, and returns the error of g. Until g returns, no
+// operation gives the file other contents. The function must not call the layer.
 func (f *File) IfBase(g func() error) error {
 	if err := f.rlock(); err != nil {
 		return err

@@ -17,7 +17,7 @@ type File struct {
 	l    *Layer
 	node Node
 
-	// files.mu guards the fields below.
+	// files.mu protects the fields below.
 	users   int           // number of calls of Layer.File without a matching Done
 	idle    *list.Element // element of files.idle; nil while the File has users
 	retired bool          // whether the node was dropped, so that the last Done closes the File

@@ -47,8 +47,8 @@ type Pin struct {
 	kept   atomic.Uint64 // ID of the Kept record that the pin belongs to, while the log contains that record; 0 if there is none
 
 	mu    sync.Mutex
-	saved map[int64]int64 // chunk number -> offset of its old bytes in pins.before, for the chunks that were changed since
-	lost  error           // error of later reads, because the old bytes are unavailable or the pin was released; nil if they are readable
+	saved map[int64]int64 // offsets in pins.before of the old bytes of the chunks that were changed after the pin was made, by chunk number
+	lost  error           // error that later reads return (old bytes are unavailable, or the pin was released); nil while reads succeed
 }
 
 // Size returns the length of the pinned contents in bytes.
@@ -65,8 +65,8 @@ func (l *Layer) Freeze(f func(r Reader)) (paused time.Duration) {
 	return time.Since(start)
 }
 
-// Pin pins the contents of an inode. To pin several files as of the same moment, call Pin within Freeze. A caller that is
-// notified of every later change may also call Pin before Freeze.
+// Pin pins the contents of an inode. To pin several files as of the same moment, call Pin inside the function that is passed to
+// Freeze. A caller that is notified of every later change may also call Pin before Freeze.
 func (l *Layer) Pin(in Inode) *Pin {
 	p := &Pin{l: l, number: in.Content, size: in.Size}
 	if p.number == 0 || p.size == 0 {
@@ -144,7 +144,7 @@ func (p *Pin) ReadAt(b []byte, off int64) (int, error) {
 	got, err := data.ReadAt(want, off)
 	_ = data.Close() // the file was only read, so no write error can be lost
 	if errors.Is(err, io.EOF) {
-		err = nil // the missing bytes were truncated after the pin, and were saved before that
+		err = nil // the end of the contents file was cut off after the pin was made, and its bytes were saved before; restore adds them
 	}
 	if err == nil {
 		err = p.restore(want, off, got)
@@ -158,9 +158,9 @@ func (p *Pin) ReadAt(b []byte, off int64) (int, error) {
 	return len(want), nil
 }
 
-// restore replaces the chunks in b that were changed since the pin by their old bytes. The parameter got is the number of bytes
-// that were read from the contents file. Every chunk is saved before it is changed, so restore, which runs after the read, finds
-// all changed chunks.
+// restore replaces the bytes in b of all chunks that were changed after the pin was made by the old bytes. The parameter got is
+// the number of bytes that were read from the contents file. Every chunk is saved before it is changed, so restore, which runs
+// after the read, finds all changed chunks.
 func (p *Pin) restore(b []byte, off int64, got int) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -184,8 +184,8 @@ func (p *Pin) restore(b []byte, off int64, got int) error {
 	return nil
 }
 
-// keep saves the bytes between the offsets off and end of the File's contents file for its pins, before these bytes change. The
-// caller holds the lock of the File, and l.cut shared, so that no new pin is made.
+// keep saves, for every pin of the contents file, the bytes between the offsets off and end before a change replaces these
+// bytes. The caller holds the lock of the File, and l.cut shared, so that no new pin is made.
 func (f *File) keep(off, end int64) {
 	s := &f.l.pins
 	if s.count.Load() == 0 {
@@ -203,7 +203,7 @@ func (f *File) keep(off, end int64) {
 	}
 }
 
-// keep saves the chunks between the offsets off and end that were not saved yet. After a failure the pin is lost.
+// keep saves those chunks between the offsets off and end that the pin has not saved yet. If saving fails, the pin is lost.
 func (p *Pin) keep(from disk.File, off, end int64) {
 	end = min(end, p.size)
 	p.mu.Lock()
@@ -280,7 +280,8 @@ func (s *pins) pinned(number uint64) bool {
 	return len(s.byNumber[number]) > 0
 }
 
-// yield makes the pins of the given contents files lost, so that these files can be removed to free disk space.
+// yield gives up the pins of the given contents files, so that these files can be removed to free disk space. Later reads
+// through these pins return an error.
 func (s *pins) yield(numbers []uint64) {
 	if s.count.Load() == 0 {
 		return
@@ -301,8 +302,8 @@ func (s *pins) yield(numbers []uint64) {
 	}
 }
 
-// Lost returns the error of later reads, which is ErrPinLost if the old bytes could not be saved, and nil if the contents can
-// be read.
+// Lost returns the error with which later reads fail, and nil if the contents can be read. The error is ErrPinLost if the old
+// bytes could not be saved.
 func (p *Pin) Lost() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -32,7 +32,7 @@ func (j *janitor) poke() {
 // run does the background work: it drops nodes that could not be dropped at once, removes dead contents files, syncs dirty files
 // and marks them clean, and compacts the log. It sleeps while there is no work.
 //
-// After a failed round, run waits for a minute. Close stops run and then does a last round of the work.
+// If a round fails, run waits for a minute before the next round. Close stops run and then does a last round of the work.
 func (j *janitor) run() {
 	defer j.busy.Done()
 	pause := j.l.o.pause
@@ -45,7 +45,7 @@ func (j *janitor) run() {
 		select {
 		case <-j.stop:
 			return
-		case <-time.After(pause): // tasks that arrive during the pause are done in the same round and share one sync
+		case <-time.After(pause): // tasks that are added during the pause are done in the same round and share one sync
 		}
 		pause = j.l.o.pause
 		if err := j.tidy(false); err != nil {
@@ -61,7 +61,7 @@ func (j *janitor) run() {
 	}
 }
 
-// tidy does one round of the janitor's work. If all is set, it includes the files that were written recently.
+// tidy does one round of the janitor's work. It skips dirty files that were written recently, unless all is set.
 func (j *janitor) tidy(all bool) error {
 	err := j.l.dropForsaken()
 	err = errors.Join(err, j.l.settleDue(all))

@@ -94,8 +94,8 @@ func (s *opening) keptNow(start Start) (found []KeptFile, err error) {
 	})
 }
 
-// Overwrites reports whether a write of p at the offset off would change bytes that were written before. A write into a hole does
-// not count, because the kernel may write back the end of a new file before its beginning.
+// Overwrites reports whether a write of p at the offset off would change bytes that were written before. A write into a hole
+// does not count, because the kernel may write back the end of a new file before the file's beginning.
 func (f *File) Overwrites(p []byte, off int64) bool {
 	if err := f.rlock(); err != nil {
 		return false
@@ -143,16 +143,16 @@ func (f *File) onlyHoles(old, p []byte, off int64) bool {
 	return true
 }
 
-// CopiedWithin reports whether the last copy by KeepCopy is younger than the duration within.
+// CopiedWithin reports whether the time since the last copy by KeepCopy is shorter than the duration in the parameter within.
 func (f *File) CopiedWithin(within time.Duration) bool {
 	at := f.copied.Load()
 	return at != 0 && f.l.clock()-at < int64(within)
 }
 
-// SetAside gives a file that is about to be truncated to zero a new, empty contents file, and leaves the old contents file
-// unchanged. It does nothing if the contents are empty or longer than the number of bytes in most. In the same update it calls
-// the function keep with the number and the size of the old contents file. The function keep either pins the old contents file,
-// calls Tx.Keep and returns true, or it returns false, and the file stays unchanged.
+// SetAside prepares a file for a truncation to size zero: it gives the file a new, empty contents file, and leaves the old
+// contents file unchanged. It does nothing if the contents are empty or longer than the number of bytes in the parameter most.
+// In the same update it calls the function keep with the number and the size of the old contents file. The function keep either
+// pins the old contents file, calls Tx.Keep and returns true, or it returns false, and the file stays unchanged.
 func (f *File) SetAside(most int64, keep func(tx *Tx, number uint64, size int64) bool) error {
 	l := f.l
 	l.cut.RLock()
@@ -193,10 +193,10 @@ func (f *File) SetAside(most int64, keep func(tx *Tx, number uint64, size int64)
 	return nil
 }
 
-// KeepCopy copies the contents before they are changed. It does nothing if the last copy is younger than the duration within, or
-// if the contents are empty or longer than the number of bytes in most. In the update that records the copy, it calls the
-// function keep with the number and the size of the copy. The function keep either pins the copy, calls Tx.Keep and returns true,
-// or it returns false, and the copy is discarded.
+// KeepCopy copies the contents before they are changed. It does nothing if the time since the last copy is shorter than the
+// duration in the parameter within, or if the contents are empty or longer than the number of bytes in the parameter most. In
+// the update that records the copy, it calls the function keep with the number and the size of the copy. The function keep
+// either pins the copy, calls Tx.Keep and returns true, or it returns false, and the copy is discarded.
 func (f *File) KeepCopy(within time.Duration, most int64, keep func(tx *Tx, number uint64, size int64) bool) error {
 	l := f.l
 	if f.CopiedWithin(within) {
@@ -214,7 +214,7 @@ func (f *File) KeepCopy(within time.Duration, most int64, keep func(tx *Tx, numb
 	if f.place != inContent || size == 0 || size > most {
 		return nil
 	}
-	f.copied.Store(l.clock()) // set the time even if the copy fails, because on a full disk not every write should try again
+	f.copied.Store(l.clock()) // set the time even if the copy fails, so that on a full disk not every write tries to copy the file
 	number, err := l.newNumber()
 	if err != nil {
 		return err

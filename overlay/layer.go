@@ -13,7 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/overlay/wal"
 )
 
-// The types and values below are those of package state that callers of the layer use.
+// The types and constants below belong to package state. Callers of the layer need them, and use these names for them.
 type (
 	Node     = state.Node
 	Inode    = state.Inode
@@ -95,7 +95,7 @@ type Layer struct {
 	removing sync.Mutex // held while dead contents files are removed; taken after File.mu and before rotating
 
 	mu sync.RWMutex
-	// mu guards the fields below.
+	// mu protects the fields below.
 	state    *state.Table
 	tx       Tx                // the only update in progress, reused
 	broken   error             // error with which all changes fail, set when log and state differ; nil if they agree

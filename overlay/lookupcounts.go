@@ -92,8 +92,8 @@ func (h *lookupHeader) bytes() []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(h)), unsafe.Sizeof(*h))
 }
 
-// memory implements state.Memory: it maps the chunk of counts at the offset off in bytes. It allocates the disk space first,
-// because a call that counts a lookup cannot return an error.
+// memory maps the chunk of counts at the offset off in bytes (see state.Memory). It allocates the disk space first, because a
+// call that counts a lookup cannot return an error.
 func (t *lookupCounts) memory(off int64) ([]byte, error) {
 	off += countsStart
 	// A takeover must not fail on a full disk, so space that was allocated before is not allocated again.

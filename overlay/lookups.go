@@ -59,8 +59,7 @@ func (l *Layer) dropUnused(tx *Tx, n Node) {
 	}
 }
 
-// dropForsaken drops the nodes that could not be dropped earlier. Each update drops at most as many nodes as the constant slice
-// states.
+// dropForsaken drops the nodes that could not be dropped earlier, in updates of at most 1000 nodes each (the constant slice).
 func (l *Layer) dropForsaken() error {
 	for {
 		l.mu.Lock()

@@ -20,8 +20,8 @@ import (
 const (
 	// counterContents is an upper bound of the contents file numbers in use.
 	counterContents = state.CounterContents
-	// counterBoot identifies the boot of the host in which the layer was last opened and recovered (bootMark). It is 0 if the
-	// layer was closed and had no unfinished work.
+	// counterBoot identifies the boot of the host in which the layer was last opened and recovered (see the method bootMark).
+	// The counter is 0 if the layer was closed and had no unfinished work.
 	counterBoot = state.CounterUser
 	// counterUncounted is the node of the file that Stats and Changed leave out (Tx.Uncount), or 0 if there is none.
 	counterUncounted = state.CounterUser + 1
@@ -34,8 +34,8 @@ const (
 	Clean     Start = iota // the overlay was closed, or it is new
 	Killed                 // the process died, but the host continued to run
 	PowerLoss              // the host went down before Close
-	// Rebooted means that the overlay was closed, but that the host may have gone down since: contents without an fsync may be
-	// missing.
+	// Rebooted means that the overlay was closed, but that the host may have gone down after Close: contents that were not
+	// synced by an fsync may be missing.
 	Rebooted
 )
 
@@ -49,7 +49,7 @@ type Recovery struct {
 	TookOver bool     // whether the lookup counts of the previous process were continued
 	// Kept lists the removed and overwritten files that no checkpoint contains yet.
 	Kept   []KeptFile
-	Shrunk []Node // after Rebooted: files whose inode had to be corrected, because the contents file changed since Close
+	Shrunk []Node // files whose inode was corrected because the contents file has changed since Close; set only if Start is Rebooted
 }
 
 // Open opens the overlay in dir, and creates the directory if it does not exist. It returns ErrInUse, ErrDamaged or
@@ -213,8 +213,8 @@ func (s *opening) replay(record []byte, _ int64) error {
 	return nil
 }
 
-// started determines how the last use ended, from the log's header and counterBoot. The counter is set only after recovery,
-// so if a process dies during recovery, the next Open gets the same result.
+// started determines how the last use ended, from the log's header and the counter counterBoot. The counter is set only after
+// recovery, so if a process dies during recovery, the next Open gets the same result.
 func (s *opening) started(found wal.Recovery) Start {
 	mark := s.l.state.Counter(counterBoot)
 	switch {
@@ -261,7 +261,7 @@ func (s *opening) makeDirectories() error {
 	return s.takeLock()
 }
 
-// blame wraps err in ErrDamaged if it reports that the log is damaged, and returns every other error unchanged.
+// blame wraps err in ErrDamaged if err reports that the log is damaged, and returns every other error unchanged.
 func blame(err error) error {
 	var damage *wal.DamageError
 	if errors.As(err, &damage) {

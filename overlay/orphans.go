@@ -8,8 +8,8 @@ import (
 
 // findOrphans moves contents files without an owner to lost+found. Such a file is left behind if a process dies after it has
 // created the file and before the log names the file. After a takeover findOrphans deletes these files instead: the log is
-// complete, and the kernel sends unanswered requests again, so no change depends on them. Files whose number is bound or more
-// belong to this process and are skipped. Close waits for findOrphans.
+// complete, and the kernel sends unanswered requests again, so no change depends on the files. Files whose number is at least
+// the parameter bound belong to this process and are skipped. Close waits for findOrphans.
 func (l *Layer) findOrphans(owned map[uint64]struct{}, bound uint64, tookOver bool) {
 	defer l.janitor.busy.Done()
 	found, end := 0, l.contents.lose

@@ -38,8 +38,8 @@ func (l *Layer) settleDue(all bool) error {
 	return failed
 }
 
-// settle syncs the contents of a file if the file is unsettled, and appends its node to *calm, the nodes whose inodes may be
-// marked clean. It does nothing if the file was written recently, unless all is set.
+// settle syncs the contents of a file if the file is unsettled, and appends the file's node to *calm, the list of the nodes
+// whose inodes may be marked clean. If the file was written recently, settle does nothing unless all is set.
 func (l *Layer) settle(n Node, all bool, calm *[]Node) error {
 	f := l.File(n)
 	defer f.Done()
@@ -106,8 +106,8 @@ func (f *File) settled() error {
 	})
 }
 
-// clean logs the sizes of dirty inodes and marks the inodes clean. A write that runs at the same time notices the change and
-// marks its inode dirty again.
+// clean logs the sizes of dirty inodes and marks the inodes clean. A write that runs at the same time finds the mark cleared
+// and marks its inode dirty again.
 func (l *Layer) clean(nodes []Node) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -34,8 +34,8 @@ func (r Reader) ReadDir(dir Node, after uint64, emit func(cookie uint64, name st
 // EachDir calls emit for every node that has entries, until emit returns false.
 func (r Reader) EachDir(emit func(dir Node) bool) { r.t.EachDir(emit) }
 
-// Names calls emit for every name of n in the layer, until emit returns false. It visits at most the number of entries in the
-// parameter most, and returns the number of visited entries. If the result equals most, n may have more names.
+// Names calls emit for every name of n in the layer, until emit returns false. It visits at most as many entries as the
+// parameter most states, and returns the number of visited entries. If the result equals most, n may have more names.
 func (r Reader) Names(n Node, most int64, emit func(dir Node, name string) bool) (looked int64) {
 	r.t.EachDir(func(dir Node) bool {
 		more := true
@@ -91,19 +91,19 @@ type Tx struct {
 	made Node
 }
 
-// put is an inode that the update writes when it commits. Only the fields that differ from old are logged, however often the
-// inode was put.
+// put is an inode that the update writes when it commits. The log record contains only the fields that differ from the field
+// old, even if the inode was put several times.
 type put struct {
 	in, old Inode
 	existed bool // whether the layer had the inode before the update
-	logSize bool // log the size even if it equals that in the state, because the log may contain another size
+	logSize bool // whether to log the size even if the state has the same size, because the log may contain another size
 	settled bool // whether the update clears the inode's dirty mark
 }
 
-// Update calls the function f and applies all changes that f requested on tx, atomically: they are made if and only if Update
-// returns nil. The function must not block and must not call the layer. If the log has no space, Update frees some and calls f a
-// second time with a new Tx. It waits for the layer's lock, and for the disk if the log must grow. It returns an error of f
-// unchanged, and EROFS for a read-only layer.
+// Update calls the function f and applies all changes that f requested on tx, atomically: the changes are made if and only if
+// Update returns nil. The function must not block and must not call the layer. If the log has no space, Update frees some and
+// calls f a second time with a new Tx. Update waits for the layer's lock, and for the disk if the log must grow. It returns an
+// error of f unchanged, and EROFS for a read-only layer.
 func (l *Layer) Update(f func(tx *Tx) error) error {
 	return l.withRoom(func() error { return l.tryUpdate(f) })
 }
