@@ -11,8 +11,8 @@ import (
 // arena allocates memory outside the Go heap, so that the garbage collector neither scans nor counts it. A ref identifies a
 // block and stays valid whatever else is allocated. Block sizes are rounded up to a size class, and a released block is added
 // to the free list of its class. A small allocation may cut a part off a free block of a larger class before new memory is
-// used. That matters for directories that grow at the same time, because each of them releases its smaller leaves one after
-// the other.
+// used. This saves memory when several directories grow at the same time, because each of them releases its smaller leaves one
+// after the other.
 type arena struct {
 	chunks [][]byte
 	// next is the first granule in the last chunk that was never used.
@@ -58,7 +58,7 @@ func (a *arena) alloc(n int) ref {
 	}
 	if larger := a.larger(c); larger != 0 {
 		r := a.take(larger)
-		a.put(r+ref(c), larger-c) // up to fine, a class is equal to its number of granules
+		a.put(r+ref(c), larger-c) // up to the class fine, the number of a class is equal to the number of granules in its blocks
 		return r
 	}
 	granules := ref(size / granule)
@@ -102,7 +102,7 @@ func (a *arena) take(c int) ref {
 	return r
 }
 
-// larger returns the smallest class above the small class c that has a free block, or 0 if there is none.
+// larger returns the smallest class above c, but at most the class fine, that has a free block. It returns 0 if there is none.
 func (a *arena) larger(c int) int {
 	for c++; c <= fine; c = (c | 63) + 1 {
 		if word := a.listed[c/64] >> (c % 64); word != 0 {

@@ -11,7 +11,7 @@ import (
 type Batch struct {
 	b    []byte
 	puts int
-	// err describes the first put that Apply will refuse.
+	// err describes the first put that is invalid and that Apply will refuse; nil if there is none.
 	err error
 }
 
@@ -98,7 +98,8 @@ const (
 	maxValue  = 64 << 10
 )
 
-// PutInode sets the fields in which the inode new differs from the inode old, or all fields if old is nil.
+// PutInode sets the fields in which the inode in the parameter new differs from the inode in the parameter old, or all fields
+// if old is nil.
 func (b *Batch) PutInode(new, old *Inode) {
 	mask := hasAll
 	if old != nil {
@@ -205,8 +206,8 @@ func (b *Batch) SetCounter(c Counter, v uint64) {
 	}
 }
 
-// Request records that the batch was made for the kernel's request with this id, and the node that the request created (made), or
-// 0 if it created none.
+// Request records that the batch was made for the kernel's request with this id. The parameter made is the node that the
+// request created, or 0 if the request created none.
 func (b *Batch) Request(id uint64, made Node) {
 	b.begin(putRequest)
 	b.uint(id)

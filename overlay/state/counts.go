@@ -26,7 +26,7 @@ const (
 	maxLookups   = 1<<32 - 1
 )
 
-// reach allocates the memory for the word of a slot, if it has none.
+// reach allocates the memory for the word of a slot, if the slot has none yet.
 func (c *counts) reach(slot uint32) error {
 	i := int(slot / slotsInChunk)
 	for len(c.chunks) <= i {
@@ -65,8 +65,8 @@ func (c *counts) close() {
 	*c = counts{}
 }
 
-// Count starts to count lookups of own nodes, in memory that the owner supplies or, if memory is nil, in anonymous memory.
-// Existing nodes have the counts that this memory already contains.
+// Count starts to count lookups of own nodes. The function memory supplies the memory for the counts; if it is nil, anonymous
+// memory is used. Nodes that exist already have the counts that the supplied memory contains.
 func (t *Table) Count(memory Memory) (err error) {
 	t.counts.close()
 	t.counts.memory = memory

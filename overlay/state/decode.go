@@ -22,12 +22,12 @@ type put struct {
 	// mask holds the bits of the fields that a putInode sets (hasMode and following).
 	mask  uint64
 	inode Inode // only the fields in mask are valid
-	// number is, depending on code, the number of a contents file, the value of a counter, the number of a request or the first
-	// ID.
+	// number is, depending on the field code, the number of a contents file, the value of a counter, the number of a request,
+	// or the first ID in a range of Kept records.
 	number uint64
 	// nth is the number of an entry among the entries with the same hash.
 	nth uint16
-	// last is the last ID in the range of a putReleased.
+	// last is the last ID in the range of Kept records that a putReleased removes.
 	last uint64
 	kept Kept
 }

@@ -99,8 +99,8 @@ func (s *directories) entry(d *directory, p place) (*dentry, place) {
 	return s.dentry(s.refs(&leaves[p.leaf])[p.at]), p
 }
 
-// search returns the entry of a name with its place and key. If there is no such entry, it returns nil, and the place and the
-// key for a new entry with this name.
+// search returns the entry of a name with its place and key. If there is no such entry, search returns nil, and the place and
+// the key that a new entry with this name would have.
 func (s *directories) search(d *directory, name string) (e *dentry, p place, key uint64) {
 	hash := s.hash(name)
 	key = uint64(hash) << nthBits
@@ -189,8 +189,8 @@ func (s *directories) addEntry(d *directory, name string, n Node, p place, key u
 	s.count(d, n, +1)
 }
 
-// count adds the difference in the parameter by to the number of hidden entries if n is 0, and otherwise to the number of present
-// entries.
+// count adds the number in the parameter by, which may be negative, to the number of hidden entries if n is 0, and otherwise to
+// the number of present entries.
 func (s *directories) count(d *directory, n Node, by int) {
 	if n == 0 {
 		d.hidden += uint32(by)

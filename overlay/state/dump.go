@@ -17,10 +17,10 @@ const (
 	dumpDone
 )
 
-// Dump appends about limit puts to b, beginning at the cursor c, and returns the cursor for the next call. Applied in order, the
-// puts of all calls turn an empty table into a copy of t. Changes may be applied to t between two calls if they are also applied
-// to the copy, in the same order relative to the dump's batches: if a change affects a part that was already dumped, it thereby
-// changes the copy, too; any other change is contained in a later batch.
+// Dump appends about limit puts to b, beginning at the cursor c, and returns the cursor for the next call. Applied in order,
+// the puts of all calls turn an empty table into a copy of t. Changes may be applied to t between two calls if the caller also
+// applies them to the copy, in the same order relative to the dump's batches. If such a change affects a part that was already
+// dumped, applying it corrects the copy. A change of any other part is also contained in a later batch.
 func (t *Table) Dump(c Cursor, limit int, b *Batch) (next Cursor, done bool) {
 	end := b.puts + limit
 	for c.phase < dumpDone && b.puts < end {

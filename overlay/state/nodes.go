@@ -58,7 +58,7 @@ func (t *Table) need(n Node) *record {
 	}
 	if n.Own() {
 		r := t.own.at(slot(n))
-		// The slot's previous node was dropped, but its drop is not among the replayed records.
+		// The slot still has its previous node: that node was dropped, but the replayed records do not contain the drop.
 		if r.is(recordUsed) {
 			t.wipe(r)
 			t.freed = max(t.freed, r.key)
@@ -98,7 +98,7 @@ func (t *Table) drop(n Node) {
 	if r.is(recordUsed) {
 		t.wipe(r)
 	}
-	// This also applies to a node that the table never had: its generation has been used.
+	// Raise the generation of the slot even if the table never had this node, because the generation has been used.
 	r.key = max(r.key, generation(n))
 	t.freed = max(t.freed, r.key)
 	t.list(slot(n), r)

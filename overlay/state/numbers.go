@@ -25,7 +25,8 @@ func (m *numbers) home(key uint64) int {
 	return int(key * 0x9E3779B97F4A7C15 >> (64 - bits.TrailingZeros(uint(len(m.cells)))))
 }
 
-// at returns the index of the cell that has the key or, if no cell has it, of the free cell in which the key must be stored.
+// at returns the index of the cell that has the key. If no cell has it, at returns the index of the free cell in which the key
+// must be stored.
 func (m *numbers) at(key uint64) int {
 	i := m.home(key)
 	for m.cells[i].key != key && m.cells[i].key != 0 {
@@ -80,7 +81,7 @@ func (m *numbers) remove(key uint64) {
 	}
 	mask := len(m.cells) - 1
 	for i := (hole + 1) & mask; m.cells[i].key != 0; i = (i + 1) & mask {
-		// Move a key back to the hole, unless its preferred cell is behind the hole.
+		// Move the key back to the hole, unless the preferred cell of the key is behind the hole.
 		if home := m.home(m.cells[i].key); (i-home)&mask >= (i-hole)&mask {
 			m.cells[hole] = m.cells[i]
 			hole = i

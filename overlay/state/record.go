@@ -11,7 +11,7 @@ type record struct {
 	parent                    Node
 	mode, nlink, uid, gid     uint32
 	rdev, flags               uint32
-	// key is, for an own node, the current or last generation of its slot, and for a base node, the node number.
+	// key is the current or last generation of the slot for an own node, and the node number for a base node.
 	key                 uint32
 	dir, target, xattrs ref // blocks in the arena; 0 means none
 	// state holds the bits recordUsed to recordListed. For own nodes, the bits above them hold the next slot in the list of free
@@ -28,7 +28,7 @@ const (
 	maxSlots       = 1 << (32 - linkShift) // 67 million slots
 )
 
-// is reports whether the state has any of the bits in bit.
+// is reports whether any bit of the parameter bit is set in the record's state.
 func (r *record) is(bit uint32) bool { return r.state&bit != 0 }
 
 // inode returns the record's fields as the Inode of n.

@@ -1,10 +1,11 @@
 package state
 
-// requests holds the latest requests of the kernel that changed something. The kernel sends a request again if the process died
-// before it replied. requests still has the request then, so that the change is not made twice.
+// requests holds the latest requests of the kernel that changed something. If the process dies before it has replied to a
+// request, the kernel sends the request again. The next process then finds the request here, and does not make the change
+// twice.
 type requests struct {
 	ring []request
-	next int // index of the oldest request, once the ring is full
+	next int // index of the oldest request in ring, once the ring is full
 }
 
 // request is one request of the kernel, with the node that it created, or 0 if it created none.

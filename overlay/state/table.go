@@ -198,9 +198,10 @@ func (t *Table) Entry(dir Node, name string) (Node, Presence) {
 	return 0, Unknown
 }
 
-// ReadDir calls emit for the entries that follow the cookie after (0 means from the start), until emit returns false. The name
-// points into the table, so the caller must clone a name that it keeps. The node of a hidden entry is 0. Cookies are below 1<<49.
-// An entry that exists during a whole series of calls is emitted exactly once, whatever is put between two calls.
+// ReadDir calls emit for the entries that follow the cookie in the parameter after (0 means from the start), until emit returns
+// false. The name points into the table, so the caller must clone a name that it keeps. The node of a hidden entry is 0.
+// Cookies are below 1<<49. An entry that exists during a whole series of calls is emitted exactly once, even if other entries
+// change between two calls.
 func (t *Table) ReadDir(dir Node, after uint64, emit func(name string, n Node, cookie uint64) bool) {
 	r := t.find(dir)
 	if r == nil || r.dir == 0 {

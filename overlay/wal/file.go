@@ -29,19 +29,19 @@ type file struct {
 	spare   atomic.Pointer[chunk]
 	want    chan struct{} // wakes the goroutine that prepares spare; unmap closes it
 	stopped chan struct{} // closed when that goroutine has ended
-	// growing is held while a chunk is made. A goroutine that holds the owner's locks may take growing, but not the other way
-	// round.
+	// growing is held while a chunk is made. A goroutine that holds the owner's locks may take growing. A goroutine that holds
+	// growing must not take the owner's locks.
 	growing sync.Mutex
-	made    int64 // guarded by growing: index of the next chunk to map, counted from the beginning of the file
-	taken   int64 // guarded by growing: bytes of the file whose disk space is allocated
+	made    int64 // index of the next chunk to map, counted from the beginning of the file; protected by growing
+	taken   int64 // number of bytes of the file whose disk space is allocated; protected by growing
 
-	// The owner's lock for appending guards the fields below.
+	// The owner's lock for appending protects the fields below.
 	chunks   []*chunk // mapped chunks in order, beginning with the one that contains end
 	end      int64    // offset of the next record
 	appended uint64   // sequence number of the last record
 	scratch  head     // header of the record that is being appended; a field, so that append does not allocate memory
 
-	// The owner's lock for syncing guards the fields below.
+	// The owner's lock for syncing protects the fields below.
 	synced uint64 // sequence number of the last synced record
 	broken error  // error of a failed sync; all later syncs fail
 }
@@ -70,11 +70,12 @@ func create(fs disk.FS, path string, boot bootID) (*file, error) {
 	return l, nil
 }
 
-// resume prepares a file for appending at offset end, behind which the file contains only zeros; the parameter last is the
-// sequence number of the last record. The function set writes the header. With sync the file is synced.
+// resume prepares a file for appending at the offset end, behind which the file contains only zeros; the parameter last is the
+// sequence number of the last record. The function set writes the header. If the parameter sync is true, the file is synced.
 //
-// The disk space of the first taken bytes is already allocated, and a takeover within them must not fail on a full disk. So
-// resume maps the chunk of the last existing byte, and not the chunk that the next record may need.
+// The parameter taken is the length in bytes of the part of the file whose disk space is already allocated. A takeover that
+// needs no more than this part must not fail on a full disk. So resume maps the chunk of the last existing byte, and not the
+// chunk that the next record may need.
 func resume(f disk.File, end int64, last uint64, taken int64, set func(*header), sync bool) (*file, error) {
 	l := &file{disk: f, want: make(chan struct{}, 1), stopped: make(chan struct{}), end: end, appended: last, taken: taken}
 	l.made = (end - 1) / chunkSize
@@ -173,7 +174,7 @@ func (l *file) append(record []byte, time int64) (err error) {
 	l.end, l.appended = end, l.appended+1
 	// Full chunks are never written again, so their mappings are released.
 	for l.end >= l.chunks[0].off+chunkSize && len(l.chunks) > 1 {
-		_ = l.disk.Unmap(l.chunks[0].mem) // the record is appended whether or not the mapping is released
+		_ = l.disk.Unmap(l.chunks[0].mem) // the error is ignored, because the record was appended even if the mapping is not released
 		l.chunks = l.chunks[1:]
 	}
 	// Prepare the next chunk when half of the last chunk is used.
@@ -220,8 +221,8 @@ func (l *file) at(off int64) []byte {
 	return c.mem[off-c.off:]
 }
 
-// sync writes at least the records with the sequence numbers up to want to disk, so that they survive a power cut. The caller
-// must not call sync concurrently; mu guards end and appended.
+// sync writes at least the records with sequence numbers up to the number want to disk, so that they survive a power cut. The
+// caller must not call sync concurrently. The lock mu protects the fields end and appended.
 func (l *file) sync(mu *sync.Mutex, want uint64) error {
 	if l.broken != nil {
 		return fmt.Errorf("sync log %s: %w: %w", l.disk.Name(), ErrUnsynced, l.broken)

@@ -86,7 +86,7 @@ type Log struct {
 	file     *file     // nil if the log was opened with Salvage or is closed; replaced only with both locks held
 	rotation *Rotation // rotation in progress, or nil
 	size     int64     // used length of the log in bytes, if file is nil
-	dirDirty bool      // guarded by syncing: the file's directory entry may not be on disk
+	dirDirty bool      // whether the file's directory entry may not be on disk yet; protected by syncing
 }
 
 // Append adds a record, which must not be empty, with a time in nanoseconds since 1970. Once Append has returned, the record
@@ -125,9 +125,9 @@ func (l *Log) Sync() error {
 	return l.syncLocked(want)
 }
 
-// syncLocked syncs the file up to the record with the sequence number want. The caller holds l.syncing. If a Rotation has
-// replaced the file since the caller determined the sequence number, the rotation has synced these records, and syncLocked does
-// nothing.
+// syncLocked syncs the file up to the record with the sequence number in the parameter want. The caller holds l.syncing. If a
+// Rotation has replaced the file since the caller determined this number, the rotation has synced the records, and syncLocked
+// does nothing.
 func (l *Log) syncLocked(want uint64) error {
 	if l.file == nil {
 		return fmt.Errorf("sync log %s: %w", l.path, os.ErrClosed)

@@ -80,7 +80,7 @@ func (l *Log) start(o Options) (_ *Log, r Recovery, err error) {
 	return l, r, nil
 }
 
-// recovered is a Recovery with the position after which records are appended.
+// recovered is a Recovery together with the position in the file at which the next record is appended.
 type recovered struct {
 	Recovery
 	replayed
@@ -88,8 +88,8 @@ type recovered struct {
 	size int64 // size of the file in bytes
 }
 
-// recover replays the log file and, unless Salvage is set, cuts the bytes behind the last record. The order in which these
-// writes reach the disk does not matter: until a header with the current boot ID is synced, the next Open repeats them.
+// recover replays the log file and, unless Salvage is set, cuts the bytes behind the last record. The order in which its writes
+// reach the disk does not matter: until a header with the current boot ID is synced, the next Open repeats the writes.
 func (l *Log) recover(f disk.File, o *Options) (recovered, error) {
 	var r recovered
 	st, err := f.Stat()
@@ -121,7 +121,7 @@ func (l *Log) recover(f disk.File, o *Options) (recovered, error) {
 	if err != nil {
 		return r, err
 	}
-	// It is damage if a synced part is invalid, or if valid records follow the end although there was no power cut.
+	// The log is damaged if a synced part is invalid, or if valid records follow the end although there was no power cut.
 	if uint64(r.end) < h.synced || !r.PowerLost && (behind > 0 || r.refused) {
 		r.Damage = &DamageError{l.path, r.end, behind}
 		if !o.Salvage {

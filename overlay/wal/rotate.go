@@ -8,12 +8,12 @@ import (
 )
 
 // Rotation replaces a log by a shorter log with the same meaning. While the rotation runs, every record that is appended to the
-// log is also appended to the new log, between the records that the rotation itself adds. So both logs have the same meaning at
-// the moment of Commit.
+// log is also appended to the new log, between the records that the rotation itself adds. So when Commit is called, a replay of
+// either log has the same result.
 type Rotation struct {
 	log  *Log
 	file *file
-	err  error // guarded by log.mu: the error because of which the new log lacks a record
+	err  error // error because of which the new log lacks a record; protected by log.mu
 }
 
 // newPath returns the path that a new log has before it is renamed to path.
