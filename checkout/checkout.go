@@ -26,8 +26,8 @@ type Kernel interface {
 	Invalidate(stale worktree.Stale)
 }
 
-// StaleMark records that paths are being changed and that the kernel has not been notified of these changes yet. The record
-// exists as long as the kernel's mount, so it survives the process.
+// StaleMark is a mark for the time in which paths have been changed and the kernel has not been notified of the changes yet.
+// The mark exists as long as the kernel's mount, so it survives the death of the process.
 type StaleMark interface {
 	// Stale reports whether a process was killed between SetStale(true) and SetStale(false).
 	Stale() bool
@@ -38,12 +38,13 @@ type StaleMark interface {
 // Mounts reports whether other file systems are mounted in the working tree.
 type Mounts interface {
 	On(path string) bool    // reports whether a file system is mounted on path
-	Below(path string) bool // reports whether a file system is mounted on path or below it
+	Below(path string) bool // reports whether a file system is mounted on path or in a directory below path
 }
 
 // Differ compares trees.
 type Differ interface {
-	// Differences returns the paths in which two trees differ. The zero ID stands for the empty tree.
+	// Differences returns the paths at which the tree in the parameter to differs from the tree in the parameter from. The zero
+	// ID stands for the empty tree.
 	Differences(ctx context.Context, from, to object.ID) ([]gitdir.Difference, error)
 }
 
@@ -68,7 +69,7 @@ type Index interface {
 type Refs interface {
 	// Move moves HEAD to a branch or commit. It creates the branch if to.New is set.
 	Move(ctx context.Context, from gitdir.Head, to gitdir.Destination) error
-	// Forward moves the branch that HEAD is on from one commit to another.
+	// Forward moves the branch that HEAD is on from one commit to another. reason is the message of the reflog entry.
 	Forward(ctx context.Context, branch string, from, to object.ID, reason string) error
 }
 
@@ -112,7 +113,7 @@ type change struct {
 }
 
 // apply records the intent of a change, changes the working tree and replaces the index, which releases the index lock. The
-// returned intent is still open: the caller must end it after the caller's own last step. If apply returns an error, it has
+// returned intent is still open: the caller must end the intent after its own last step. If apply returns an error, it has
 // ended the intent, and some paths may have been changed. The change journal contains these paths, so git status lists them.
 // After the intent was recorded, apply continues even if ctx ends, because the remaining steps do not wait for the network.
 func (c *Checkout) apply(ctx context.Context, lock Index, x *index.Index, ch change) (*Pending, error) {
@@ -141,8 +142,8 @@ func (c *Checkout) apply(ctx context.Context, lock Index, x *index.Index, ch cha
 	return pending, nil
 }
 
-// end removes the intent of a completed change from the journal. If that fails, end logs the error. The change is then
-// repeated later, which has no effect.
+// end removes the intent of a completed change from the journal. If the removal fails, end logs the error, and the change is
+// repeated at a later start. Repeating a completed change has no effect.
 func (c *Checkout) end(p *Pending) {
 	if err := p.End(); err != nil {
 		c.Log.Warn("remove finished checkout from the journal", zap.String("dir", c.Dir), zap.Error(err))

@@ -25,8 +25,8 @@ const (
 	oldRestoreFile = "restore.json"
 )
 
-// Intent is a checkout that has begun. It does not refer to HEAD, which the checkout changes: branches and commits are
-// recorded by full name or ID, and checkpoints by ID. Exactly one field is set.
+// Intent is a checkout that has begun. Because the checkout changes HEAD, the intent does not refer to HEAD: it contains the
+// full names of branches, and the IDs of commits and checkpoints. Exactly one field is set.
 type Intent struct {
 	Switch  *SwitchIntent  `json:"switch,omitempty"`
 	Restore *RestoreIntent `json:"restore,omitempty"`
@@ -35,10 +35,10 @@ type Intent struct {
 // SwitchIntent is a switch of HEAD. The JSON names of its fields are those of control.SwitchRequest, which earlier versions
 // of this program stored.
 type SwitchIntent struct {
-	Ref string `json:"ref"` // branch or commit ID to switch to, or at which Create is created
+	Ref string `json:"ref"` // branch or commit ID to switch to; if Create is set, the commit at which the new branch starts
 	// Create is the branch to create; "": none.
 	Create string `json:"create,omitempty"`
-	// Detach states that HEAD is detached, and not moved to a branch.
+	// Detach states that the switch detaches HEAD instead of moving HEAD to a branch.
 	Detach bool `json:"detach,omitempty"`
 	// Forward is the commit ID to which the branch Ref is moved while HEAD stays on the branch. If it is "", HEAD is moved.
 	Forward string `json:"forward,omitempty"`
@@ -50,8 +50,8 @@ type RestoreIntent struct {
 	// Before is the checkpoint that was made before the restore. The user can undo the restore with it.
 	Before session.CheckpointID `json:"before"`
 	Paths  []string             `json:"paths,omitempty"`  // paths relative to the root; none: all paths
-	Staged bool                 `json:"staged,omitempty"` // whether the index is restored too
-	// Nonce is the nonce of the request, by which a repetition of the request is recognized.
+	Staged bool                 `json:"staged,omitempty"` // whether the index is restored in addition to the files
+	// Nonce is the nonce of the client's request. A second request with this nonce is a repetition of the first one.
 	Nonce string `json:"nonce,omitempty"`
 }
 
@@ -61,7 +61,7 @@ type Journal struct {
 	home string // path of the mount's home
 
 	mu   sync.Mutex
-	open []*Pending // in the order in which they began; guarded by mu
+	open []*Pending // open intents, in the order in which they began; protected by mu
 }
 
 // Pending is an intent that has begun and has not ended.
@@ -80,8 +80,8 @@ type journalText struct {
 }
 
 // OpenJournal reads the intents that killed processes left in the home of a mount, including those in the files of earlier
-// versions of this program. The caller must end each of them. A file that cannot be read is returned as one intent with an
-// error.
+// versions of this program. The caller must end each of these intents. If a file cannot be read, OpenJournal returns one intent
+// for the file, whose field Err is set.
 func OpenJournal(home string) *Journal {
 	j := &Journal{home: home}
 	var all journalText
@@ -131,7 +131,7 @@ func (j *Journal) readOld() {
 	}
 }
 
-// readJSON decodes a JSON file into the value that into points to. It returns false if the file does not exist.
+// readJSON decodes a JSON file into the value to which the pointer into points. It returns false if the file does not exist.
 func readJSON(name string, into any) (bool, error) {
 	text, err := os.ReadFile(name)
 	if errors.Is(err, fs.ErrNotExist) {

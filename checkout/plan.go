@@ -31,16 +31,15 @@ func (p *Plan) clearAway(g *worktree.Graft) {
 	g.Over = worktree.Found{}
 }
 
-// planner compares the target with the working tree. It searches for files at paths where the target needs other entries, for
-// a switch as well as for a restore. The rules in which a switch and a restore differ are in switchplan.go and
-// restoreplan.go.
+// planner compares the target with the working tree. Both a switch and a restore use it to search for files at paths where the
+// target needs other entries. The rules in which a switch and a restore differ are in switchplan.go and restoreplan.go.
 type planner struct {
 	tree Tree
 	plan Plan
 
-	to    map[string]gitdir.Difference // the target's entries at the paths in which the trees differ
+	to    map[string]gitdir.Difference // entries of the target at the paths in which the two trees differ, by path
 	gone  map[string]bool              // paths that the plan removes
-	above map[string]bool              // directories that fileAbove has checked; true if a file has this path and stays
+	above map[string]bool              // directories that fileAbove has checked; the value is true if a file that stays has this path
 }
 
 // newPlanner returns a planner with an empty plan.
@@ -48,8 +47,8 @@ func newPlanner(tree Tree) planner {
 	return planner{tree: tree, to: map[string]gitdir.Difference{}, gone: map[string]bool{}, above: map[string]bool{}}
 }
 
-// fileAbove returns the path of a file that stays where the target needs a directory above the path at. It returns "" if
-// there is no such file. At most one such file can exist, because nothing exists below a file.
+// fileAbove looks for a file that stays at the path of a directory which the target needs above the path at. It returns the
+// path of this file, or "" if there is none. At most one such file can exist, because nothing exists below a file.
 func (p *planner) fileAbove(ctx context.Context, at string) (string, error) {
 	for dir := parentOf(at); dir != ""; dir = parentOf(dir) {
 		stays, known := p.above[dir]
@@ -71,8 +70,8 @@ func (p *planner) fileAbove(ctx context.Context, at string) (string, error) {
 }
 
 // filesBelow returns the files below the directory dir that the plan does not remove. The parameter at is the path of dir,
-// which a file of the target replaces. filesBelow adds the directories below dir to the plan's removals. p.gone must contain
-// all paths that are removed.
+// where the target has a file. filesBelow adds the directories below dir to the paths that the plan removes. All paths that the
+// plan removes must be in p.gone before the call.
 func (p *planner) filesBelow(ctx context.Context, dir worktree.Node, at string) (paths []string, err error) {
 	var children []worktree.Entry
 	err = p.tree.ReadDir(ctx, dir, 0, func(e worktree.Entry) bool {
@@ -111,9 +110,9 @@ func (p *planner) comesBelow(dir string) bool {
 	return false
 }
 
-// entryOf returns the index entry of a changed path. It records the size as unknown, so that git compares the contents
-// whenever it checks the file, even if the file changes again in the same clock tick. The attributes a of the file are used
-// only if valid is set.
+// entryOf returns the index entry of a changed path. It records the size as unknown, so that git compares the contents whenever
+// it checks the file, even if the file changes again in the same clock tick. The attributes of the file in the parameter a are
+// used only if valid is set.
 func entryOf(path string, mode object.Mode, id object.ID, a worktree.Attr, valid bool) index.Change {
 	e := index.Entry{Path: path, Mode: mode, ID: id, Valid: valid && mode != object.ModeGitlink}
 	if e.Valid {

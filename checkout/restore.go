@@ -18,14 +18,14 @@ import (
 type Checkpoints interface {
 	// Capture makes a checkpoint of the current state.
 	Capture(ctx context.Context) (session.Checkpoint, error)
-	// Hold protects the tree of a checkpoint from gc, because the working tree is about to show parts of the tree.
+	// Hold protects the tree of a checkpoint from gc. It is called before the working tree shows parts of this tree.
 	Hold(ctx context.Context, p session.Checkpoint) error
 	// Dirs returns those permissions of a checkpoint's directories that differ from the default, by path.
 	Dirs(ctx context.Context, p session.Checkpoint) (map[string]uint32, error)
 }
 
-// StagedOf returns the index entries of the target that differ from the entries in the checkpoint now, which is the current
-// state.
+// StagedOf returns the index entries of the target that differ from the index entries in the checkpoint in the parameter now,
+// which contains the current state.
 type StagedOf func(ctx context.Context, now session.Checkpoint) (*gitdir.Staged, error)
 
 // Restore is a restore of files in progress. It must be used by a single goroutine. The caller must hold the index lock
@@ -38,18 +38,18 @@ type Restore struct {
 	Paths       []string           // paths to restore, relative to the root; none: all paths
 	Target      session.Checkpoint // checkpoint to restore from
 
-	// Before is the checkpoint of the state before the restore. To repeat an interrupted restore, the caller sets it;
-	// otherwise Compare sets it.
+	// Before is the checkpoint of the state before the restore. To repeat an interrupted restore, the caller sets this field.
+	// For a new restore, Compare sets the field.
 	Before session.Checkpoint
-	// Changes are the paths to change, in the order in which Differ lists them. Compare sets this field.
+	// Changes lists the paths to change, in the order in which Differ lists them. Compare sets this field.
 	Changes []gitdir.Difference
-	// Kept are the paths that were left unchanged, because a program changed them during the restore or because another
-	// file occupies the path.
+	// Kept lists the paths that were left unchanged, because a program changed them during the restore or because another file
+	// occupies the path.
 	Kept []string
 
-	again bool                      // whether the caller has set Before, so that an interrupted restore is repeated
+	again bool                      // whether the caller has set Before, which means that an interrupted restore is repeated
 	now   session.Checkpoint        // checkpoint of the current state
-	found map[string]worktree.Found // states of the changed paths, looked up before the checkpoint now was made
+	found map[string]worktree.Found // states of the changed paths, by path, as they were before the checkpoint now was made
 }
 
 // Compare makes a checkpoint of the current state and lists the differences from the target. If a path has changed between
@@ -88,7 +88,7 @@ func (r *Restore) Compare(ctx context.Context) (err error) {
 	return err
 }
 
-// checkPaths returns a fault.NoPathError if neither the target nor the working tree has a requested path.
+// checkPaths returns a fault.NoPathError if a requested path exists neither in the target nor in the working tree.
 func (r *Restore) checkPaths(ctx context.Context) error {
 	for _, p := range r.Paths {
 		known := false
@@ -154,8 +154,8 @@ func (r *Restore) differences(ctx context.Context, from object.ID) ([]gitdir.Dif
 }
 
 // spareChanged removes from Changes the paths that a program changed after the interrupted restore began: such a path has
-// neither the state before the restore nor the state that the restore sets. An empty directory does not count as such a
-// change, nor does a missing file where a directory must be restored, because a killed restore may leave either of them.
+// neither the state before the restore nor the state that the restore sets. Two differences do not count as such a change,
+// because a killed restore may leave them: an empty directory, and a missing file where a directory must be restored.
 func (r *Restore) spareChanged(ctx context.Context) error {
 	if !r.again || r.now.ID == r.Before.ID {
 		return nil

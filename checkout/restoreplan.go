@@ -9,12 +9,12 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// PlanRestore plans the change of every path in list, which holds the differences between a checkpoint of the current state
-// and the target, in the order of a tree walk. found holds the state of each path before that checkpoint was made. A path
-// that is missing in found was changed since then, and stays unchanged. PlanRestore never refuses: if a path is occupied by a
-// file that checkpoints do not store, such as an ignored file, it lists the path in Kept. The function dirs returns the
-// permissions of those directories of the target that are empty or contain empty directories; it is called only if list has
-// an empty directory. PlanRestore changes nothing.
+// PlanRestore plans the change of every path in list, which holds the differences between a checkpoint of the current state and
+// the target, in the order of a tree walk. The map found holds the state of each path before that checkpoint was made. A path
+// that is missing in this map was changed after that time, and stays unchanged. PlanRestore never refuses: if a path is
+// occupied by a file that checkpoints do not store, such as an ignored file, PlanRestore lists the path in Kept. The function
+// dirs returns the permissions of those directories of the target that are empty or contain empty directories; it is called
+// only if list contains an empty directory. PlanRestore changes nothing.
 func PlanRestore(ctx context.Context, tree Tree, list []gitdir.Difference, found map[string]worktree.Found,
 	dirs func(context.Context) (map[string]uint32, error)) (*Plan, error) {
 	p := newPlanner(tree)

@@ -46,7 +46,7 @@ func (c *Checkout) Switch(ctx context.Context, from gitdir.Head, to gitdir.Desti
 // "HEAD~2" by the branch or commit that they stand for now.
 func (s SwitchIntent) lasting(to gitdir.Destination) SwitchIntent {
 	switch {
-	// The intent needs no replacement in these cases. If the branch to create exists when the switch is repeated, Retry
+	// These intents are returned without a replacement. If the branch to create exists when the switch is repeated, Retry
 	// returns the switch to use instead.
 	case s.Forward != "", s.Create != "":
 	case to.Branch != "":
@@ -57,8 +57,8 @@ func (s SwitchIntent) lasting(to gitdir.Destination) SwitchIntent {
 	return s
 }
 
-// switchFiles changes the working tree and the index from the tree from to the tree to. If it succeeds, it has released lock,
-// and the caller must end the returned intent.
+// switchFiles changes the working tree and the index from the tree in the parameter from to the tree in the parameter to. If it
+// succeeds, it has released the index lock, and the caller must end the returned intent.
 func (c *Checkout) switchFiles(ctx context.Context, lock Index, from, to object.ID, want SwitchIntent,
 	pending *Pending) (s Switched, begun *Pending, err error) {
 	list, err := c.Differ.Differences(ctx, from, to)
@@ -112,8 +112,8 @@ func (c *Checkout) moveHead(ctx context.Context, from gitdir.Head, to gitdir.Des
 }
 
 // Retry returns the switch that completes s, if s was interrupted and its repetition has failed with err. It returns false if
-// no other switch completes s. Another switch is needed if the killed process had created the branch and had not moved HEAD
-// to the branch: s would create the branch once more.
+// no other switch completes s. Another switch is needed if the killed process had created the branch and had not moved HEAD to
+// the branch: a repetition of s would try to create the branch a second time, and fail.
 func (s SwitchIntent) Retry(err error) (SwitchIntent, bool) {
 	return SwitchIntent{Ref: s.Create}, errors.Is(err, gitdir.ErrBranchExists)
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// switchedEntries returns the index entries for the plan p, whose grafts had the results done. It also returns the paths that
-// were left unchanged because a program changed them during the switch.
+// switchedEntries returns the index entries for the plan p. The parameter done holds the results of the plan's grafts.
+// switchedEntries also returns the paths that were left unchanged because a program changed them during the switch.
 func switchedEntries(p *Plan, done []worktree.Grafted, device uint32) (list []index.Change, kept []string) {
 	list = slices.Clone(p.Index)
 	for i, g := range p.Grafts {
@@ -28,8 +28,9 @@ func switchedEntries(p *Plan, done []worktree.Grafted, device uint32) (list []in
 }
 
 // switchIndex updates the index with three kinds of changes: the changed entries, the changes of other paths that the change
-// journal has recorded, and new file times. others are the files of the mount that the index may lack, sorted. read is passed
-// to index.Switch. written is the modification time that the index file will have.
+// journal has recorded, and new file times. The parameter others holds the sorted paths of the files in the mount that the
+// index may lack. The parameter read is passed to index.Switch. The parameter written is the modification time that the index
+// file will have.
 func switchIndex(x *index.Index, entries []index.Change, since worktree.Changes, others []string, read bool, written time.Time) {
 	tracked := make(map[string]bool, len(x.Entries))
 	for _, e := range x.Entries {
@@ -50,10 +51,10 @@ func switchIndex(x *index.Index, entries []index.Change, since worktree.Changes,
 		}
 		x.Heard(since.Token, since.Paths, func(path string) bool { return changed[path] })
 	}
-	// Git does not trust the entry of a file whose modification time is not older than that of the index, because the file
-	// may have changed again in the same clock tick. Git reads such a file when it next writes the index. So the index
-	// receives a later time than the files. Files that are still not older get size 0, with which git, too, marks an unknown
-	// state.
+	// Git does not trust the entry of a file whose modification time is not older than that of the index, because the file may
+	// have changed again in the same clock tick. Git reads such a file when it next writes the index. So the index receives a
+	// later time than the files. If a file is still not older than the index, the size in its entry is set to 0, which is git's
+	// own mark for an entry of unknown state.
 	for i := range x.Entries {
 		if s := &x.Entries[i].Stat; s.Mtime >= written.Add(-time.Second).UnixNano() {
 			s.Size = 0
@@ -61,8 +62,8 @@ func switchIndex(x *index.Index, entries []index.Change, since worktree.Changes,
 	}
 }
 
-// others returns the files of the mount that git may not track, sorted: files that the base tree does not have, redirected
-// directories, and the paths in missing at which a file exists.
+// others returns the sorted paths of the files in the mount that git may not track: files that the base tree does not have,
+// redirected directories, and the paths in the parameter missing at which a file exists.
 func (c *Checkout) others(ctx context.Context, missing []string) []string {
 	list := append(c.Added(), c.Redirects()...)
 	for _, p := range missing {
@@ -74,7 +75,7 @@ func (c *Checkout) others(ctx context.Context, missing []string) []string {
 	return slices.Compact(list)
 }
 
-// missing returns the paths of the base tree that do not exist in a tree.
+// missing returns the paths that exist in the base tree of the mount but not in the given tree.
 func (c *Checkout) missing(ctx context.Context, tree object.ID) (paths []string, err error) {
 	list, err := c.Differ.Differences(ctx, c.Base, tree)
 	for _, d := range list {
@@ -85,7 +86,7 @@ func (c *Checkout) missing(ctx context.Context, tree object.ID) (paths []string,
 	return paths, err
 }
 
-// except returns those elements of paths whose paths are not among the changes. It reuses the array of paths.
+// except returns the elements of paths for which there is no change in the list changes. It reuses the array of paths.
 func except(paths []string, changes []index.Change) []string {
 	changed := make(map[string]bool, len(changes))
 	for _, c := range changes {
@@ -95,8 +96,8 @@ func except(paths []string, changes []index.Change) []string {
 }
 
 // setTrees stores the IDs of the target's trees in the index (git's cache-tree extension), so that git need not compare these
-// directories. It leaves out every directory that contains a path in staged, because the entries of these paths differ from
-// those of the target.
+// directories. It leaves out every directory that contains a path in the parameter staged, because the entries of these paths
+// differ from the target's entries.
 func (c *Checkout) setTrees(ctx context.Context, x *index.Index, root object.ID, staged []string) {
 	differ := map[string]bool{} // directories that contain a staged path
 	for _, p := range staged {

@@ -26,7 +26,7 @@ type switchPlanner struct {
 	again  bool // whether a killed process may have carried out a part of the switch
 
 	staged, dirty, inTheWay []string // refused paths, by the reason of the refusal
-	doubtful                []int    // indexes of grafts over files of which only git can say whether they differ from their index entries
+	doubtful                []int    // indexes of grafts over files which git must compare with their index entries
 	untracked               []int    // indexes of grafts over files that are not in the index
 }
 
@@ -94,10 +94,10 @@ func (p *switchPlanner) add(ctx context.Context, d gitdir.Difference, have *inde
 	switch {
 	case have == nil && d.OldMode != 0 && d.NewMode == 0: // [3] neither the index nor the target contains the path
 		return nil
-	case have == nil && d.OldMode != 0: // the removal of the entry is staged, but the target has a new version of the file
+	case have == nil && d.OldMode != 0: // a removal of the entry is staged, but the target has a new version of the file
 		p.staged = append(p.staged, d.Path)
 		return nil
-	case have != nil && same(d.NewMode, d.New): // [6, 7, 18, 19] the entry is already that of the target
+	case have != nil && same(d.NewMode, d.New): // [6, 7, 18, 19] the index entry equals the entry of the target
 		return nil
 	case have != nil && !same(d.OldMode, d.Old): // [8, 9, 12, 13, 16, 17] the entry differs from both trees
 		p.staged = append(p.staged, d.Path)
@@ -138,8 +138,8 @@ func (p *switchPlanner) add(ctx context.Context, d gitdir.Difference, have *inde
 	return nil
 }
 
-// checkAbove refuses the path at if the user has a file where one of the path's directories must be created. For a tracked
-// path this counts as a local change, otherwise as an untracked file that the switch would overwrite.
+// checkAbove refuses the path at if the user has a file at the path of a directory that must be created above it. If the index
+// contains the path at, the file counts as a local change, otherwise as an untracked file that the switch would overwrite.
 func (p *switchPlanner) checkAbove(ctx context.Context, at string, tracked bool) error {
 	file, err := p.fileAbove(ctx, at)
 	switch {
