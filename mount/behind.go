@@ -59,7 +59,7 @@ func (m *Mount) goBehind(before takeover.State) bool {
 		}
 		m.handover.Update(func(h *takeover.State) { h.GitReady = true })
 		m.work.Go("push session", func() { m.agent.Start(ctx, m.snapshot().Format) })
-		if !m.snapshot().Whole() { // the predecessor died before all trees were fetched
+		if !m.snapshot().Whole() { // the predecessor died before all trees were fetched, so they are fetched now
 			m.work.Repeat(ctx, "fetch trees", nil, func() error {
 				_, err := m.wholeSnapshot(ctx)
 				return err
@@ -68,7 +68,7 @@ func (m *Mount) goBehind(before takeover.State) bool {
 		if before.History {
 			m.store.SetHistoryComplete()
 		}
-		// The history is complete, or it is not to be fetched.
+		// If the history is complete, or if it is not to be fetched, deepen is not called.
 		if before.History || git == nil || m.Request.History == control.HistoryNone || m.snapshot().Commit.IsZero() {
 			close(m.Events.HistoryTried)
 			return
@@ -91,8 +91,8 @@ func (m *Mount) goBehind(before takeover.State) bool {
 		if before.Hydrated {
 			close(m.Events.HydrateTried)
 		} else {
-			// If all contents are already on this host, the prefetch only walks through the tree. No client waits for this, so it
-			// is delayed until no mount is being started.
+			// If all contents are already on this host, the prefetch only walks through the tree. Unless the client waits for
+			// the prefetch, it is delayed until no mount is being started.
 			if m.snapshot().Local && m.Request.Wait != control.WaitAll {
 				m.host.Turns.Calm(ctx, nil, nil)
 			}
@@ -102,7 +102,8 @@ func (m *Mount) goBehind(before takeover.State) bool {
 			if ctx.Err() == nil {
 				m.handover.Update(func(h *takeover.State) { h.Hydrated = true })
 			}
-			// After a switch or an update of the branch, the mount shows another tree, whose contents are prefetched as well.
+			// After a switch or an update of the branch, the mount shows another tree. The contents of this tree are prefetched
+			// too.
 			if !m.shown.changed(ctx) {
 				return
 			}
@@ -136,7 +137,7 @@ func (m *Mount) goBehind(before takeover.State) bool {
 		m.objects.expect(ctx, m.store, m.record, m.host.Log.With(zap.String("dir", m.Dir)))
 	})
 	m.work.Go("fill the index", func() { m.side.Index.Fill(ctx, before.Filled) })
-	go func() { // umount(8) ends the mount without a request to this process, so this goroutine waits for the end
+	go func() { // umount(8) ends the mount without a request to this process, so this goroutine waits until the server has ended
 		m.server.Wait()
 		m.unregisterUnmounted()
 		m.finish()
@@ -144,9 +145,9 @@ func (m *Mount) goBehind(before takeover.State) bool {
 	return true
 }
 
-// afterOthers delays the background work of a mount that was taken over. It waits until all mounts of the same takeover are
-// served, but for at most behindWait, because file-system calls in those mounts block until they are served. For a mount that was
-// not taken over, it returns at once.
+// afterOthers delays the background work of a mount that was taken over. File-system calls in a mount block until the mount is
+// served, so afterOthers waits until all mounts of the same takeover are served, but at most for the time behindWait. For a
+// mount that was not taken over, it returns at once.
 func (m *Mount) afterOthers(ctx context.Context) {
 	if m.takeoverDone == nil {
 		return

@@ -43,8 +43,9 @@ func sessionRepoDir(home *statedir.Home) string {
 	return filepath.Join(home.Dir, statedir.SessionRepoName)
 }
 
-// lend lets the store use the objects in the mount's git directory and in its session's repository. The store reads them on this
-// host, and fetches missing ones from the session remote. lend also opens the session remotes; objects.close closes them.
+// lend lets the store use the objects in the mount's git directory and in its session's repository. The store reads these
+// objects on this host, and fetches missing ones from the session remote. lend also opens the session remotes; objects.close
+// closes them.
 func (m *Mount) lend() error {
 	m.objects.local = m.store.OpenLocal(filepath.Join(gitPath(m.home), "objects"))
 	m.objects.owned = m.store.OpenLocal(origin.SessionObjects(m.home.Dir))
@@ -87,11 +88,11 @@ func (m *Mount) lend() error {
 	return nil
 }
 
-// addForkRemote adds the session remote of the parent session as another source of objects. at is its URL. The session token is
-// sent to it only if it is on the same host as the mount's own session remote.
+// addForkRemote adds the session remote of the parent session as another source of objects. The parameter at is the URL of this
+// remote. The session token is sent to this remote only if it is on the same host as the mount's own session remote.
 func (m *Mount) addForkRemote(at string) error {
 	r := m.requestNow()
-	// The token is valid for the host of the own session remote, and must not be sent to another host.
+	// The token is valid only for the host of the mount's own session remote, and must not be sent to another host.
 	if own, _ := remotes.SessionURL(r); !remotes.SameHost(at, own) {
 		r.SessionToken, r.SessionTokenFile = "", ""
 	}
@@ -164,8 +165,8 @@ func (m *Mount) resumeSession(ctx context.Context, name string, reportStart func
 
 // startAt records that the mount starts from checkpoint a, and fetches the rest of its snapshot if necessary. It sets m.snap.
 func (m *Mount) startAt(ctx context.Context, a *resume.Start) error {
-	// The snapshot is missing if the checkpoint was linked from this host; if it was fetched, Resume has acquired the snapshot at
-	// the same time.
+	// The field Snapshot is nil if the checkpoint was linked from this host. If the checkpoint was fetched, Resume has acquired
+	// the snapshot at the same time.
 	if a.Snapshot == nil {
 		if err := m.target().Acquire(ctx, a); err != nil {
 			return err
@@ -230,8 +231,8 @@ func (m *Mount) repoOptions(f object.Format, name string) session.RepoOptions {
 	}
 }
 
-// checkpointTime returns the modification time for files that are unchanged since checkpoint p: the time of the checkpoint, but
-// at the latest the duration settled before the time since, at which the mount was started.
+// checkpointTime returns the modification time for files that are unchanged since the checkpoint p. This is the time of the
+// checkpoint, but at the latest the time since, at which the mount was started, minus the duration settled.
 func checkpointTime(p session.Checkpoint, since time.Time) time.Time {
 	if latest := since.Add(-settled); p.Time.After(latest) {
 		return latest

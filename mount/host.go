@@ -33,14 +33,14 @@ type Host struct {
 	Turns    *turns.Turns      // delays background work while mounts are being started
 	Handler  control.Handler   // answers requests of programs in a mount
 	Registry Registry          // table of all mounts
-	// Served is closed when the takeover of all mounts has ended, except for mounts whose takeover has killed earlier workers.
-	// Those are taken over after that.
+	// Served is closed when all mounts of the predecessor were taken over, except the mounts whose takeover has killed earlier
+	// workers. Those mounts are taken over afterwards.
 	Served chan struct{}
 	Times  fuse.Latencies // durations of the kernel requests of all mounts
 }
 
-// Registry is the table of all mounts of a process, as far as a mount needs it. Its methods may be called from any goroutine, but
-// not by a goroutine that holds the lock of a mount.
+// Registry is the table of all mounts of a process, with the methods that a mount calls. They may be called from any goroutine,
+// but not by a goroutine that holds the lock of a mount.
 type Registry interface {
 	// HomeOf returns the home of a session on this host: the session's directory below the state directory. The parameter of is
 	// the name of the session, or an absolute path in its mount. HomeOf returns statedir.ErrNoSession if this host has no session

@@ -43,8 +43,8 @@ func (m *Mount) SessionHome() (origin.Home, error) {
 	return origin.Home{Dir: m.home.Dir, Session: m.Session, Record: m.record, Mounted: m.Listed(), Carried: m.agent.Options()}, nil
 }
 
-// reportLeft adds to the reply of an unmount the refs that are not pushed, with the reason, and the diverged refs: those that
-// were pushed under another name because another session had changed them too.
+// reportLeft adds two lists to the reply of an unmount: the refs that are not pushed, with the reason, and the diverged refs. A
+// diverged ref was pushed under another name, because another session had changed the ref too.
 func (m *Mount) reportLeft(reply *control.UnmountReply) {
 	left := m.agent.Left()
 	reply.Pending, reply.Why, reply.DivergedRefs = left.Pending, left.Why, left.Diverged
@@ -53,7 +53,8 @@ func (m *Mount) reportLeft(reply *control.UnmountReply) {
 	}
 }
 
-// lostText returns a message about a ref that was moved after the last checkpoint of a session whose mount then died.
+// lostText returns a message about a ref of a session that was moved after the session's last checkpoint, just before the mount
+// died.
 func lostText(ref, id string) string {
 	return fmt.Sprintf("%s was moved to %.12s after that checkpoint, just before the end; it is kept: git show %.12s",
 		statedir.ShortRef(ref), id, id)

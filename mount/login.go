@@ -10,8 +10,8 @@ import (
 	"github.com/artifactfs/artifactfs/mount/takeover"
 )
 
-// requestNow returns the mount request with the current credentials. SetCredential may have replaced those of the original
-// request; if the token was replaced, the password is removed from the URL. The caller must not hold m.mu.
+// requestNow returns the mount request with the current credentials. SetCredential may have replaced the credentials of the
+// original request; if the token was replaced, the password is removed from the URL. The caller must not hold m.mu.
 func (m *Mount) requestNow() control.MountRequest {
 	r := m.Request
 	m.mu.Lock()
@@ -32,14 +32,14 @@ func (m *Mount) requestNow() control.MountRequest {
 	return r
 }
 
-// HoldLogin sets the login (the credentials for one host) of the mount to the one that all mounts of its remote share. The registry calls
-// it when it adds the mount, and calls Drop of package remotes when it removes the mount.
+// HoldLogin makes the mount use the login (the credentials for one host) that all mounts of its remote share. The registry
+// calls HoldLogin when it adds the mount, and calls Drop of package remotes when it removes the mount.
 func (m *Mount) HoldLogin() {
 	m.login = m.host.Remotes.Hold(m, remotes.GivenFor(m.Request.Remote, string(m.Request.Token), m.Request.TokenFile))
 }
 
-// LoginOf returns the URL and the login of the mounted remote, or, if session is true, those of the session remote. The login is
-// nil if there is no such remote. The URL may contain a secret.
+// LoginOf returns the URL and the login of the mounted remote, or, if session is true, those of the session remote. If session
+// is true and the mount has no session remote, the URL is "" and the login is nil. The URL may contain a secret.
 func (m *Mount) LoginOf(session bool) (at string, l *remotes.Login) {
 	if !session {
 		return m.Request.Remote, m.login

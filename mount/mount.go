@@ -46,7 +46,7 @@ import (
 // "mounted". finish sets the state "unmounted", removes the mount from the registry and closes gone. In a takeover, Inherit is
 // called instead of New, and Succeed instead of Start.
 //
-// mu guards the fields whose comments say so. As long as the state is control.StatePreparing, only the goroutine that runs Start
+// mu protects the fields whose comments say so. As long as the state is control.StatePreparing, only the goroutine that runs Start
 // or Succeed may use the other fields. After that they do not change, and every goroutine may read them. The methods may be
 // called from any goroutine.
 type Mount struct {
@@ -57,7 +57,7 @@ type Mount struct {
 	serving
 	ending
 
-	mu sync.Mutex // guards the fields whose comments name mu; for the lock order see the package comment
+	mu sync.Mutex // protects the fields whose comments name mu; for the lock order see the package comment
 }
 
 // requested contains the identity of a mount and the request for it.
@@ -65,21 +65,21 @@ type requested struct {
 	ID      string               // name of the home, which is the mount's directory below the state directory
 	Dir     string               // clean absolute path of the mount's root directory
 	Request control.MountRequest // the original request; requestNow returns it with the current tokens
-	since   time.Time            // time at which the mount was started, even if it was taken over since
+	since   time.Time            // time at which the mount was started; a takeover does not change it
 	Session string               // name of the session, which equals ID; "": the mount has no session
 	Parent  *Mount               // mount that contains this one as a submodule; nil: this mount is not a submodule
 
 	login        *remotes.Login // credentials for the mounted remote
-	sessionLogin *remotes.Login // credentials for the session remote; nil: there is no session remote; guarded by mu
+	sessionLogin *remotes.Login // credentials for the session remote; nil: there is no session remote; protected by mu
 }
 
 // starting contains the inputs and the result of the start of a mount. In a mount that was taken over, abort does nothing, and
 // from, far and known are nil.
 type starting struct {
 	abort   context.CancelFunc // cancels the start
-	aborted bool               // abort has cancelled the start; guarded by mu
+	aborted bool               // whether abort has cancelled the start; protected by mu
 	started chan struct{}      // closed when this process serves the mount and reply is set
-	reply   control.MountReply // reply to the mount request; valid after started is closed; guarded by mu
+	reply   control.MountReply // reply to the mount request; valid after started is closed; protected by mu
 	before  fetch.Stats        // statistics of the store at the time when the mount was started
 
 	takeoverDone chan struct{}      // closed when the takeover has ended; nil: the mount was started by this process
@@ -87,13 +87,13 @@ type starting struct {
 
 	// base is the record of an earlier mount, whose base commit is mounted again. If it is nil, the request names the commit.
 	base       *statedir.Record
-	from       *origin.Local        // checkpoint, of a session on this host, from which the mount starts; nil: none
-	far        *origin.Far          // checkpoint, of a session on a session remote, from which the mount starts; nil: none
+	from       *origin.Local        // checkpoint of a session on this host from which the mount starts; nil: none
+	far        *origin.Far          // checkpoint of a session on a session remote from which the mount starts; nil: none
 	known      *origin.KnownSession // metadata of the session to resume, if it was read before the start; otherwise nil
-	newer      map[string]object.ID // refs that are newer on the session remote than in the checkpoint from which the mount started
-	moved      map[string]bool      // names of those refs in newer that the session itself has changed too
-	resumed    bool                 // the session already existed before the mount
-	otherOwner bool                 // the files of the session belong to another user than the request names
+	newer      map[string]object.ID // refs of the session remote that have commits which the checkpoint at the start of the mount lacks
+	moved      map[string]bool      // names of the refs in newer that the session itself has changed too
+	resumed    bool                 // whether the session already existed before the mount
+	otherOwner bool                 // whether the files of the session belong to another user than the user that the request names
 	point      mountpoint.Point     // mount point, with the directories that were created for it
 }
 
@@ -105,10 +105,10 @@ type acquired struct {
 	store   *fetch.Store     // shared with other mounts of the remote
 	release func()           // releases the store
 	objects objects          // objects of the mount that the store can read, and session remotes
-	snap    *fetch.Snapshot  // snapshot of the mounted commit; guarded by mu once the mount is served
-	view    *fetch.View      // returns the contents of files, converted as checkout would write them
+	snap    *fetch.Snapshot  // snapshot of the mounted commit; protected by mu once the mount is served
+	view    *fetch.View      // returns the contents of files, converted as git does when it checks a file out
 	filters *filter.Programs // programs that convert contents
-	shown   *shownTree       // tree that prefetch and readahead use
+	shown   *shownTree       // tree whose contents prefetch and readahead fetch
 }
 
 // serving contains the parts that a mount needs while it is mounted in the kernel.
@@ -122,20 +122,20 @@ type serving struct {
 	handover   takeover.Handover // stores state and descriptors for a successor
 
 	Events *gitside.Events // events of the background work for which requests wait
-	// side serves git commands. It is nil until the tree is open. mu guards it until the mount is served.
+	// side serves git commands. It is nil until the tree is open. mu protects it until the mount is served.
 	side     *gitside.Side
 	moves    *moves.Mover       // switches, restores and merges; set when the mount begins to be served
 	work     *background.Work   // runs the background work, and records its failures
-	follower *follow.Follower   // follows the branch; nil until the mount is served; guarded by mu
-	state    control.State      // phase of the mount; guarded by mu
-	cancel   context.CancelFunc // ends the background work; nil until the mount is served; guarded by mu
+	follower *follow.Follower   // follows the branch; nil until the mount is served; protected by mu
+	state    control.State      // phase of the mount; protected by mu
+	cancel   context.CancelFunc // ends the background work; nil until the mount is served; protected by mu
 }
 
 // ending contains the options and the result of the unmount.
 type ending struct {
-	stopping bool           // finish was called; guarded by mu
+	stopping bool           // whether finish was called; protected by mu
 	options  unmountOptions // what the unmount does with the session
-	outcome  outcome        // what was kept of the user's changes; guarded by mu, and constant after gone is closed
+	outcome  outcome        // what was kept of the user's changes; protected by mu, and constant after gone is closed
 	gone     chan struct{}  // closed when the mount has ended and released everything
 }
 
@@ -153,7 +153,7 @@ type StartPoint struct {
 func New(host *Host, r control.MountRequest, b StartPoint, abort context.CancelFunc) *Mount {
 	id, dir := r.Session, filepath.Clean(r.Dir)
 	if r.At != "" {
-		id = "" // a mount that shows a checkpoint has a home of its own, because the session may be mounted at the same time
+		id = "" // a mount that shows a checkpoint has a separate home, because the session may be mounted at the same time
 	} else if id == "" && !r.ReadOnly {
 		id = statedir.SessionName(statedir.WithoutSecrets(r.Remote), dir)
 	}
@@ -194,7 +194,7 @@ const LeaveWait = 10 * time.Second
 // waits until the mount is served, and returns true. Otherwise it returns mountpoint.ErrAlreadyMounted. If ctx ends first, it
 // returns the cause. If it returns false and no error, the caller has to look for a mount of the directory again.
 func (m *Mount) AwaitEnd(ctx context.Context, nonce string) (repeated bool, err error) {
-	asked := nonce != "" && m.Request.Nonce == nonce // the mount was created by the same request
+	asked := nonce != "" && m.Request.Nonce == nonce // whether the mount was created by an earlier attempt of the same request
 	if err := m.AwaitTakeover(ctx); err != nil {
 		return false, context.Cause(ctx)
 	}
@@ -203,7 +203,7 @@ func (m *Mount) AwaitEnd(ctx context.Context, nonce string) (repeated bool, err 
 	}
 	served := m.Served()
 	switch {
-	case m.isEnding(served): // wait until the registry no longer contains the mount
+	case m.isEnding(served): // wait below until the registry no longer contains the mount
 	case served && asked:
 		return true, nil
 	// The first attempt of the request is still in progress: wait until the mount is served or has ended.

@@ -29,8 +29,8 @@ func (o *objects) addFork(remote *thin.Remote, l *fetch.Local) {
 	l.SetSessionRemote(remote)
 }
 
-// expect registers the blobs that the mounted checkpoint has and the base commit lacks, so that the store requests them from the
-// session remote and not from the mounted remote. It waits until the trees of both are fetched.
+// expect registers the blobs that are in the mounted checkpoint and not in the base commit, so that the store requests these
+// blobs from the session remote and not from the mounted remote. It waits until the trees of both commits are fetched.
 func (o *objects) expect(ctx context.Context, store *fetch.Store, r statedir.Record, log *zap.Logger) {
 	base, err := r.Base()
 	if err != nil || base.Shown.IsZero() || o.sessionRemote == nil && o.forkRemote == nil {
@@ -46,7 +46,7 @@ func (o *objects) expect(ctx context.Context, store *fetch.Store, r statedir.Rec
 	if err != nil {
 		log.Debug("look for contents of the session", zap.Error(err))
 	}
-	// Blobs on this host are not requested, so only missing ones have to be registered.
+	// Blobs on this host are never requested, so only the missing blobs have to be registered.
 	ids = o.owned.Missing(ids)
 	o.owned.Expect(ids)
 	if o.forkObjects != nil {
@@ -54,7 +54,7 @@ func (o *objects) expect(ctx context.Context, store *fetch.Store, r statedir.Rec
 	}
 }
 
-// close closes everything and sets o to its zero value. It returns all errors joined.
+// close closes all sources of objects and session remotes, and sets o to its zero value. It returns all errors joined.
 func (o *objects) close() (err error) {
 	for _, l := range []*fetch.Local{o.local, o.owned, o.forkObjects} {
 		if l != nil {

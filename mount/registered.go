@@ -10,8 +10,9 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// HasRegistration reports whether the mount may have a registry file. A mount of a submodule has none, because it is restored with
-// its parent. Without a keeper (the interface to the supervisor) no mount has one, because all mounts end with this process.
+// HasRegistration reports whether the mount may have a registry file. A mount of a submodule has none, because it is restored
+// with its parent. If there is no keeper (the interface to the supervisor), no mount has a registry file, because all mounts
+// end with this process.
 func (m *Mount) HasRegistration() bool { return m.host.Keeper != nil && m.Parent == nil }
 
 // Registration returns the contents of the mount's registry file. It returns false if the mount is not to be restored after a

@@ -108,7 +108,7 @@ func (m *Mount) acquire(ctx context.Context, progress func(control.Progress)) er
 			return fault.Remote(err)
 		}
 		// If a file's mtime is not older than the index, git assumes that the file may have changed, and compares its contents.
-		// Therefore the files must be older.
+		// Therefore the times of the files are set to a time before the start of the mount.
 		if latest := m.since.Add(-settled); snap.Time.After(latest) {
 			snap.Time = latest
 		}
@@ -180,7 +180,7 @@ func (m *Mount) open() error {
 		o.GitFile, o.GitDir, o.KeepRemoved = gitFile(m.home), m.inside.Wanted(), m.agent.Automatic()
 	case m.Session != "":
 		o.OverlayReadOnly = true
-	default: // the overlay contains nothing but .git
+	default: // in a mount without a session, the overlay contains nothing but .git
 		o.GitFile, o.GitDir, o.ReadOnly = gitFile(m.home), m.inside.Wanted(), true
 	}
 	if m.Writable() && m.takeoverDone == nil {
@@ -279,22 +279,22 @@ func (m *Mount) leave() (o outcome) {
 	// If this mount has created the session and was never served, the checkpoints of the session are not kept.
 	w.Checkpoints = statedir.HasSessionRepo(m.home.Dir) && !m.agent.Empty() && (m.wasServed() || !m.home.Created)
 	switch {
-	// There is nothing to keep: the mount has no session, or the session is deleted without the trash, or it is discarded without
-	// changes.
+	// The home is removed in three cases: the mount has no session, the session is deleted without the trash, or the session is
+	// discarded and has no changes.
 	case m.Session == "" || m.Writable() && m.options.removes(), m.Writable() && m.options.discards() && o.err == nil && !w.Any():
 		m.removeHome()
 		return outcome{}
-	// This mount cannot have changed the home, so it is kept as it is.
+	// This mount cannot have changed the home, so the home is left as it was.
 	case m.Request.ReadOnly, m.tree == nil && !m.home.Created:
 		m.home.Release()
 		return outcome{err: o.err}
-	// The home is removed if it was never in use, or contains no changes of the user.
+	// The home is also removed if it was never in use, or contains no changes of the user.
 	case m.tree == nil, m.home.Created && !m.wasServed(), o.err == nil && !w.Any():
 		m.removeHome()
 		return o
 	}
 	o.unsaved = w
-	m.record.Made = nil // the caller of leave removes these directories
+	m.record.Made = nil // the caller of leave removes the directories that this field lists
 	m.record.Counted, m.record.Changed, m.record.Bytes = o.err == nil, w.Paths, w.Bytes
 	m.record.Until = m.options.expiry(time.Now())
 	o.until = m.record.Until

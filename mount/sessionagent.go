@@ -36,7 +36,8 @@ var (
 	_ agent.Objects    = agentMount{}
 )
 
-// newAgent returns the agent of the mount, which creates and pushes checkpoints. It does nothing until configureAgent is called.
+// newAgent returns the agent of the mount, which creates and pushes checkpoints. The agent does nothing until configureAgent is
+// called.
 func (m *Mount) newAgent() *agent.Agent {
 	a := agentMount{m}
 	log := m.host.Log
@@ -83,7 +84,7 @@ func (a agentMount) MassRemoved() (time.Time, bool, bool) { return a.m.tree.Remo
 // Await waits until the mount has tried to create the git directory. It returns false if ctx or the mount ends first.
 func (a agentMount) Await(ctx context.Context) bool { return a.m.Events.AwaitGit(ctx) }
 
-// Exists reports whether the git directory was created, or the attempt to create it has failed.
+// Exists reports whether the git directory was created, or the attempt to create it has failed. It does not wait.
 func (a agentMount) Exists() bool {
 	return a.m.Events.GitWasTried() || gitside.HasIndex(gitPath(a.m.home))
 }
@@ -92,7 +93,7 @@ func (a agentMount) Exists() bool {
 func (a agentMount) Untouched() (bool, error) {
 	b := a.mountedGitState()
 	if b == nil {
-		// If the mount started from a checkpoint, this question does not arise, because the agent compares with the checkpoint.
+		// If the mount started from a checkpoint, the agent compares with the checkpoint, so this result does not matter.
 		return true, nil
 	}
 	return b.Untouched(gitPath(a.m.home), a.m.snapshot().Format)
@@ -150,8 +151,8 @@ func (a agentMount) NewCapturer(r agent.CaptureRequest) (agent.Capturer, error) 
 // captureMemory is the name of the file in a home that lists the files which the last checkpoint contains.
 const captureMemory = "capture.json"
 
-// writeBackTime is the maximum time for which a checkpoint waits until cached writes are stored. A write is delayed if the remote
-// does not send an object that the write needs. The next checkpoint then contains the write.
+// writeBackTime is the maximum time for which a checkpoint waits until cached writes are stored. A write is delayed if the
+// remote does not send an object that the write needs. In this case the write is contained in the next checkpoint.
 const writeBackTime = 5 * time.Second
 
 // writeBack waits until the kernel has written its dirty pages to the tree. After writeBackTime it logs that writes are missing,
@@ -167,7 +168,7 @@ func (a agentMount) writeBack(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, writeBackTime)
 	defer cancel()
 	err := a.m.server.WriteBack(limited)
-	// If limited has ended but ctx has not, the time writeBackTime has passed.
+	// If the context limited has ended and ctx has not, the time writeBackTime has passed.
 	if err != nil && ctx.Err() == nil && limited.Err() != nil {
 		a.m.host.Log.Warn("a checkpoint is made without writes that are still in flight", zap.String("dir", a.m.Dir), zap.Error(err))
 		return nil
@@ -255,14 +256,14 @@ func (a agentMount) OpenOrigin() (*transport.Remote, error) {
 	return origin.Remote, nil
 }
 
-// FetchMeta fetches a version of the session's metadata: the commit want. have is the version on this host.
+// FetchMeta fetches the session's metadata in the version of the commit want. The commit have is the version on this host.
 func (a agentMount) FetchMeta(ctx context.Context, want, have object.ID) error {
 	r := fetch.FetchRequest{From: a.m.objects.sessionRemote, Wants: []object.ID{want}, Haves: []object.ID{have}, Contents: true}
 	_, err := a.m.objects.owned.Fetch(ctx, r)
 	return err
 }
 
-// ReadMeta returns the metadata, with the given id, of a session on the session remote remote.
+// ReadMeta reads the metadata of a session from the given session remote. The parameter id is the commit of the metadata.
 func (a agentMount) ReadMeta(ctx context.Context, remote *transport.Remote, id object.ID) (session.Meta, error) {
 	return resume.ReadMeta(ctx, a.m.host.State, remote, id)
 }
@@ -298,7 +299,8 @@ func (m *Mount) pushBeforeUnmount(ctx context.Context) {
 	if !m.agent.Active() || m.options.removes() || !m.wasServed() || m.foreign() || !mountpoint.HasFUSE(m.Dir) {
 		return
 	}
-	// If trees are still being fetched, the git directory may not exist yet.
+	// If trees are still being fetched, the git directory may not exist yet. The last argument states whether all trees are on
+	// this host.
 	m.agent.BeforeUnmount(ctx, m.endReason(), m.snapshot().Whole())
 }
 

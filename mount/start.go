@@ -20,9 +20,9 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// Start starts the mount, and waits for everything for which the request wants to wait. It calls served when the mount is served
-// or has failed. If the start fails, Start removes the mount again. If the mount is served already, because a client has repeated
-// its request, Start returns the reply of the earlier request.
+// Start starts the mount, and waits for everything for which the request wants to wait. It calls served when the mount is
+// served or has failed. If the start fails, Start removes the mount again. If a client has repeated its request and the mount
+// is served already, Start returns the reply of the earlier request.
 func (m *Mount) Start(ctx context.Context, start time.Time, served func(), progress func(control.Progress)) (control.MountReply, error) {
 	reply, err := m.startOnce(ctx, start, progress)
 	served()
@@ -98,7 +98,7 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 		return reply, err
 	}
 	m.before = m.store.Stats()
-	if base, ok := m.knownBase(); ok { // this runs while the home is prepared
+	if base, ok := m.knownBase(); ok { // connect to the remote while the home (the mount's directory below the state directory) is prepared
 		m.store.ConnectFor(base) // the home is the mount's directory below the state directory
 	}
 	progress(control.Progress{Phase: "connect"})
@@ -119,7 +119,7 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 		return reply, err
 	}
 	read := make(chan gitdir.Checkout, 1)
-	go func() { read <- gitdir.ReadCheckout(ctx, gitPath(m.home)) }() // this runs while requests are sent to the remote
+	go func() { read <- gitdir.ReadCheckout(ctx, gitPath(m.home)) }() // read the configuration while requests are sent to the remote
 	err = m.acquire(ctx, progress)
 	checkout := <-read
 	if err != nil {
@@ -166,7 +166,7 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 			m.redirects.BindExisting(ctx)
 		}
 	}
-	// When the client receives the reply, it can read the root directory.
+	// Wait for the root directory, so that the client can read it as soon as the client receives the reply.
 	if err := <-rootReady; err != nil {
 		return reply, fault.Remote(err)
 	}
@@ -177,7 +177,7 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 			Connect: m.snap.Connect.Milliseconds(), Tree: time.Since(start).Milliseconds(), Mounted: mounted.Milliseconds(),
 		},
 	}
-	// Until this update, a successor removes the mount. From this update on, it takes the mount over.
+	// A successor removes the mount if this process dies before this update, and takes the mount over after this update.
 	m.handover.Update(func(h *takeover.State) {
 		h.Phase, h.Request, h.Record, h.Resumed, h.Notes, h.Made, h.Reply =
 			takeover.Served, m.requestNow(), m.record, m.resumed, m.redirects.Notes(), m.point.Created, reply

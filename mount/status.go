@@ -12,8 +12,8 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// Status returns the status of the mount. The numbers of files come from a count that began at the time then or later. If then is
-// zero, the numbers are left out.
+// Status returns the status of the mount. The numbers of files come from a count that began at the time in the parameter then
+// or later. If this time is zero, the numbers are left out.
 func (m *Mount) Status(ctx context.Context, then time.Time) control.MountStatus {
 	m.mu.Lock()
 	state, snap, served := m.state, m.snap, m.cancel != nil
@@ -114,8 +114,9 @@ func (m *Mount) Served() bool {
 // Ended returns a channel that is closed when all parts of the mount have ended.
 func (m *Mount) Ended() <-chan struct{} { return m.gone }
 
-// Trace calls hear for each request of the kernel, until the caller calls stop. It returns false if the mount is not mounted in
-// the kernel. Package fuse describes what hear may do.
+// Trace calls the function hear for each request of the kernel, until the caller calls stop. It returns false if the mount is
+// not mounted in the kernel. The function hear delays the request until it returns, and several goroutines may call it at the
+// same time.
 func (m *Mount) Trace(hear func(fuse.Event)) (stop func(), ok bool) {
 	if m.server == nil {
 		return nil, false
@@ -131,8 +132,8 @@ type Figures struct {
 	Agent agent.Figures     // counters of the session
 }
 
-// Figures returns the values of the mount for the metrics. The numbers of files come from a count that began at the time then or
-// later.
+// Figures returns the values of the mount for the metrics. The numbers of files come from a count that began at the time in the
+// parameter then or later.
 func (m *Mount) Figures(ctx context.Context, then time.Time) Figures {
 	f := Figures{MountStatus: m.Status(ctx, then)}
 	if m.Served() {

@@ -39,7 +39,7 @@ const (
 type submodules struct {
 	mount *Mount
 
-	// mu guards inside and notes.
+	// mu protects inside and notes.
 	mu     sync.Mutex
 	inside []*Mount
 	notes  []string // reasons why some submodules are not mounted
@@ -52,8 +52,8 @@ type submodule struct {
 	commit object.ID
 }
 
-// enter mounts the submodules of the mount, and the submodules in these. If a submodule cannot be mounted, it adds a note that
-// the status shows.
+// enter mounts the submodules of the mount, and the submodules inside those submodules. If a submodule cannot be mounted, enter
+// adds a note that the status shows.
 func (s *submodules) enter(ctx context.Context) {
 	level := []*Mount{s.mount}
 	// Each iteration mounts the submodules that are directly in the mounts of the previous iteration.
@@ -172,7 +172,7 @@ func (m *Mount) wholeModules(ctx context.Context) []gitdir.Submodule {
 	}
 	modules, _, err := readModules(ctx, m.view, m.snapshot().Tree)
 	if err != nil {
-		return nil // find reports the error in a note
+		return nil // the error is not returned, because find reports it in a note
 	}
 	whole := modules[:0]
 	for _, module := range modules {
@@ -259,8 +259,8 @@ func (s *submodules) leave(ctx context.Context, force bool) error {
 	return nil
 }
 
-// again mounts the submodules again that leave has unmounted, because the mount that contains them remains. It resumes their
-// sessions.
+// again mounts the submodules that leave has unmounted, because the mount that contains them remains. It resumes the sessions
+// of these submodules.
 func (s *submodules) again(ctx context.Context) {
 	if len(s.list()) == 0 {
 		return
@@ -271,8 +271,8 @@ func (s *submodules) again(ctx context.Context) {
 	s.enter(context.WithoutCancel(ctx))
 }
 
-// settle returns the unmount replies of the submodules. If discard is true, it discards their sessions, to the trash if trash is
-// true.
+// settle returns the unmount replies of the submodules. If discard is true, it also discards the sessions of the submodules. A
+// discarded session is moved to the trash if trash is true, and is deleted otherwise.
 func (s *submodules) settle(discard, trash bool) (replies []control.UnmountReply) {
 	for _, m := range s.list() {
 		m.mu.Lock()

@@ -43,8 +43,9 @@ var (
 	errNotMoved = errors.New("the process that served it has died, and this kernel does not let another one take over (Linux 6.9 does)")
 )
 
-// Inherit returns the mount to which the descriptors in belong, which a predecessor has left. The caller adds it to the registry
-// and calls Succeed. If the state of the mount cannot be read, Inherit closes the descriptors and returns an error.
+// Inherit returns the mount to which the descriptors in the parameter in belong, which a predecessor has left. The caller adds
+// the mount to the registry and calls Succeed. If the state of the mount cannot be read, Inherit closes the descriptors and
+// returns an error.
 func Inherit(host *Host, in takeover.Inherited) (*Mount, error) {
 	k, err := takeover.Resume(host.Keeper, in, host.Log)
 	if err != nil {
@@ -92,9 +93,9 @@ func (m *Mount) JoinParent(mountAt func(dir string) (*Mount, bool)) {
 	outmost.submodules.inside = append(outmost.submodules.inside, m)
 }
 
-// Succeed takes over the mount, or removes it if a takeover is not possible. It closes m.takeoverDone. ended is true if the mount
-// was unmounted while no process served it; then a repeated unmount request may still ask for the result. If another version of
-// the program may be able to serve the mount, Succeed leaves it attached and returns an error.
+// Succeed takes over the mount, or removes it if a takeover is not possible. It closes m.takeoverDone. ended is true if the
+// mount was unmounted while no process served it; then the client may repeat an unmount request to get the result. If another
+// version of the program may be able to serve the mount, Succeed leaves the mount attached and returns an error.
 func (m *Mount) Succeed() (ended bool, err error) {
 	defer close(m.takeoverDone)
 	h := m.handover.State()
@@ -155,13 +156,13 @@ func (m *Mount) beginHandover() {
 	m.handover = takeover.Begin(m.host.Keeper, h, m.host.Log)
 }
 
-// Touch acquires and releases the lock of the mount and the lock of its working tree. It blocks if a goroutine does not release
-// one of them, which a liveness check detects.
+// Touch acquires and releases the lock of the mount and the lock of its working tree. If a goroutine never releases one of
+// these locks, Touch blocks, and the caller, a liveness check, detects this.
 func (m *Mount) Touch() {
 	m.mu.Lock()
 	served := m.cancel != nil
 	m.mu.Unlock()
-	if served { // the field tree is set then, and does not change any more
+	if served { // m.tree is set once the mount is served, and does not change any more
 		m.tree.KnownAttr(worktree.Root)
 	}
 }
@@ -217,9 +218,9 @@ func (m *Mount) takeOver() (err error) {
 	if m.server, err = fuse.Serve(m.tree, m.Dir, d, m.fuseOptions()); err != nil && m.server == nil {
 		return err
 	} else if err != nil {
-		m.host.Log.Warn("take over mount", zap.String("dir", m.Dir), zap.Error(err)) // the mount was unmounted at this moment
+		m.host.Log.Warn("take over mount", zap.String("dir", m.Dir), zap.Error(err)) // the mount was unmounted just before
 	}
-	if h.Discard { // the predecessor was about to unmount it and discard its session
+	if h.Discard { // the predecessor was about to unmount the mount and to discard its session
 		m.handover.Update(func(h *takeover.State) { h.Discard, h.Trash = false, false })
 	}
 	m.goBehind(h)
@@ -254,7 +255,7 @@ func (m *Mount) checkout(ctx context.Context, h takeover.State) gitdir.Checkout 
 	return gitdir.ReadCheckout(ctx, gitPath(m.home))
 }
 
-// undoTakeOver releases everything that a failed call of takeOver has opened, so that takeOver can be called again.
+// undoTakeOver releases everything that a failed call of takeOver has opened. After that, takeOver can be called again.
 func (m *Mount) undoTakeOver() {
 	if m.view != nil {
 		m.filters.Close()
@@ -288,7 +289,7 @@ func (m *Mount) removeUnfinished() {
 		switch {
 		case err != nil:
 			lock.Close()
-		// The home of a mount without a session of its own is deleted.
+		// If the mount has no session, its home is deleted.
 		case m.Request.ReadOnly && (m.Request.Session == "" || m.Request.At != ""):
 			m.home = t
 			m.removeHome()
@@ -299,7 +300,7 @@ func (m *Mount) removeUnfinished() {
 	m.removeUnserved()
 }
 
-// abandon detaches a mount that cannot be taken over, and records why as the reason, which the status shows.
+// abandon detaches a mount that cannot be taken over. It records the error why as the reason, which the status shows.
 func (m *Mount) abandon(why error) {
 	m.host.Log.Error("abandon mount", zap.String("dir", m.Dir), zap.Error(why))
 	m.host.Failures.Add(FailureOf(m.handover.State(), why))

@@ -10,9 +10,9 @@ import (
 // unmountOptions states what an unmount does with the session. The methods may be called from any goroutine.
 type unmountOptions struct {
 	mu      sync.Mutex
-	discard bool          // whether to delete the session; guarded by mu
-	trash   bool          // whether a deleted session is moved to the trash; guarded by mu
-	keepFor time.Duration // how long the session is kept; 0: until a user deletes it; guarded by mu
+	discard bool          // whether to delete the session; protected by mu
+	trash   bool          // whether a deleted session is moved to the trash; protected by mu
+	keepFor time.Duration // how long the session is kept; 0: until a user deletes it; protected by mu
 }
 
 // set sets whether the unmount discards the session, whether a discarded session is moved to the trash, and how long a session is
