@@ -16,8 +16,8 @@ import (
 var _ control.CredentialHolder = (*Daemon)(nil)
 
 // SetCredential replaces the credentials of the mount at r.Dir by a new token or token file. It first tries the token on the
-// remote. If the remote refuses the token, nothing is changed; if the remote cannot be reached, the token is used unchecked. All
-// users of the same login use the new token at once: the fetching of contents and history, a session remote on the same host,
+// remote. If the remote refuses the token, nothing is changed; if the remote cannot be reached, the token is used unchecked.
+// All users of the same login use the new token at once: requests for contents and history, a session remote on the same host,
 // submodules, git commands, and other mounts with this login.
 func (d *Daemon) SetCredential(ctx context.Context, r control.CredentialRequest) (control.CredentialReply, error) {
 	var reply control.CredentialReply
@@ -52,8 +52,8 @@ func (d *Daemon) SetCredential(ctx context.Context, r control.CredentialRequest)
 	return reply, nil
 }
 
-// renew sets a new token or token file in the login l, and makes each mount that uses l use them. It returns the sorted
-// directories of these mounts.
+// renew sets a new token or token file in the login l, and makes each mount with this login use the new credentials. It returns
+// the sorted directories of these mounts.
 func (d *Daemon) renew(ctx context.Context, l *remotes.Login, token, file string) []string {
 	uses := d.host.Remotes.Renew(l, token, file)
 	var dirs []string

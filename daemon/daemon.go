@@ -86,10 +86,10 @@ type Daemon struct {
 	taken            int   // number of workers that have served the mounts before this one; see Config.Takeovers
 	memoryLimit      int64 // soft memory limit, in bytes, that the Go runtime has without any mount
 
-	// The fields below are guarded by mu.
+	// The fields below are protected by mu.
 	mu     sync.Mutex
-	closed bool                    // Close was called, so no mount may be added
-	unfit  error                   // why this version of the program cannot serve one of the inherited mounts; nil if it can serve all of them
+	closed bool                    // whether Close was called; then no mount may be added
+	unfit  error                   // reason why this version of the program cannot serve one of the inherited mounts; nil if there is none
 	mounts map[string]*mount.Mount // all mounts, by directory
 	idle   chan struct{}           // closed while mounts is empty; replaced when the next mount is added
 }
@@ -97,8 +97,8 @@ type Daemon struct {
 var _ control.Handler = (*Daemon)(nil)
 
 // New opens the state directory and creates it if it is missing. If c.Descriptors contains descriptors of a predecessor, New
-// starts to take over the predecessor's mounts in the background, and Resumed waits for that. Otherwise New removes temporary
-// files that killed processes have left in the state directory. The caller must call Close.
+// starts to take over the predecessor's mounts in the background, and Resumed waits until this has ended. Otherwise New removes
+// temporary files that killed processes have left in the state directory. The caller must call Close.
 func New(c Config) (*Daemon, error) {
 	for _, dir := range []string{c.State, filepath.Join(c.State, "stores"), filepath.Join(c.State, "mounts")} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {

@@ -11,7 +11,7 @@ import (
 // the client repeats its request, the daemon takes the answer from endedMounts. The methods may be called from any goroutine.
 type endedMounts struct {
 	mu     sync.Mutex
-	mounts map[string]*mount.Mount // ended mounts, by directory; guarded by mu
+	mounts map[string]*mount.Mount // ended mounts, by directory; protected by mu
 }
 
 // endedMountTime is how long an ended mount is kept in endedMounts.

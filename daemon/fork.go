@@ -36,7 +36,7 @@ func (d *Daemon) Fork(ctx context.Context, r control.ForkRequest, progress func(
 	switch {
 	case err != nil:
 		return control.MountReply{}, fault.ExplainSession("fork", r.Of, err)
-	case p.ID == "": // the parent has no changes yet, so it has no checkpoint
+	case p.ID == "": // the parent has no changes, and therefore no checkpoint
 		b.Base = &h.Record
 	default:
 		b.From = h.Origin(p)
@@ -71,8 +71,9 @@ func (d *Daemon) HomeOf(of string) (h origin.Home, err error) {
 	return h, err
 }
 
-// mountOf returns a mount. If the parameter of is an absolute path, this is the mount that contains the path; otherwise it is the
-// mount of the session with the name of. mountOf returns false if there is no such mount.
+// mountOf returns a mount. If the parameter of is an absolute path, mountOf returns the mount that contains this path.
+// Otherwise the parameter is the name of a session, and mountOf returns the mount of this session. It returns false if there is
+// no such mount.
 func (d *Daemon) mountOf(of string) (*mount.Mount, bool) {
 	if filepath.IsAbs(of) {
 		return d.find(of)
@@ -91,9 +92,10 @@ func (d *Daemon) mountOf(of string) (*mount.Mount, bool) {
 // checkpointToFork returns the checkpoint from which a fork starts, and the home (directory below the state directory) in which
 // the checkpoint is stored. h is the home of the parent.
 //
-// If id is empty and h belongs to a writable mount, it creates a checkpoint of the current state. If id is empty and h belongs to
-// a mount that shows one checkpoint, it returns that checkpoint. If id is not empty and h shows one checkpoint, it looks id up in
-// the session's own home, if this host has it, because the home of such a mount contains only one checkpoint.
+// If id is empty and h belongs to a writable mount, it creates a checkpoint of the current state. If id is empty and h belongs
+// to a mount that shows one checkpoint, it returns that checkpoint. If id is not empty and h belongs to a mount that shows one
+// checkpoint, it looks up id in the session's own home, if this host has that home: the home of such a mount contains only one
+// checkpoint.
 func (d *Daemon) checkpointToFork(ctx context.Context, h origin.Home, id string) (origin.Home, session.Checkpoint, error) {
 	shows := h.Mounted != nil && h.Mounted.Session == ""
 	switch {
@@ -131,8 +133,8 @@ func (d *Daemon) show(ctx context.Context, r *control.MountRequest) (*origin.Loc
 	return h.Origin(p), nil
 }
 
-// complete sets the fields that a mount request leaves out: the remote to mount, and the checkpoint that is shown. It reads them
-// from the session on this host, or from the session remote if this host does not have the session.
+// complete sets the fields that a mount request leaves out: the remote to mount, and the checkpoint that is shown. It reads
+// their values from the session on this host, or from the session remote if this host does not have the session.
 func (d *Daemon) complete(ctx context.Context, r *control.MountRequest, b *mount.StartPoint) (err error) {
 	// A mount that shows one checkpoint must be read-only.
 	if r.At != "" && b.From == nil {

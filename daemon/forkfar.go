@@ -36,7 +36,7 @@ func (d *Daemon) forkFar(ctx context.Context, r control.ForkRequest, progress fu
 	if to.Remote == "" {
 		to.Remote = from.Meta.Remote
 	}
-	// If the request names no session remote, the fork is pushed to that of its parent.
+	// If the request names no session remote, the fork is pushed to the session remote of its parent.
 	if to.SessionOptions.Remote == "" {
 		to.SessionOptions.Remote = r.SessionRemote
 	}

@@ -198,12 +198,12 @@ func writePushes(w *metrics.Writer, mounts []scraped,
 	}
 }
 
-// remoteFigures contains the sums over all stores with the same URL. There are several stores with one URL if its mounts use
-// different credentials or options.
+// remoteFigures contains the sums over all stores with the same URL. If the mounts of one remote use different credentials or
+// options, there are several stores with the URL of this remote.
 type remoteFigures struct {
 	url                           string
 	stats                         fetch.Stats
-	up                            bool // the last request of every store with this URL succeeded
+	up                            bool // whether the last request of every store with this URL succeeded
 	waits, foreground, background metrics.Histogram
 }
 

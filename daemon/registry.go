@@ -37,8 +37,8 @@ func (d *Daemon) registryPath(dir string) string {
 }
 
 // register writes the registry file of a mount. It logs failures and does not return them. The mount of a submodule is not
-// registered, because it is restored with its parent. Without a keeper (the interface to the supervisor) no mount is registered,
-// because then all mounts end with this process.
+// registered, because it is restored with its parent. If there is no keeper (the interface to the supervisor), no mount is
+// registered, because then all mounts end with this process.
 func (d *Daemon) register(m *mount.Mount) {
 	r, ok := m.Registration()
 	if !ok {
@@ -66,9 +66,9 @@ func (d *Daemon) Unregister(m *mount.Mount) {
 	}
 }
 
-// Remount restores the registered mounts. It returns nil after it has tried each mount once, or the error of ctx. It repeats
-// failed attempts in the background. The attempts for a mount end when one succeeds, when another mount uses the directory, when
-// the mount is unregistered, or when the daemon exits.
+// Remount restores the registered mounts. It returns nil after it has tried to restore each mount once, or the error of ctx. It
+// repeats failed attempts in the background. The attempts for a mount end when one of them succeeds, when another mount uses
+// the directory, when the mount is unregistered, or when the daemon exits.
 func (d *Daemon) Remount(ctx context.Context) error {
 	files, err := filepath.Glob(filepath.Join(statedir.QuoteGlob(filepath.Join(d.host.State, "registry")), "*.json"))
 	if err != nil {
@@ -106,7 +106,7 @@ func (d *Daemon) Remount(ctx context.Context) error {
 func (d *Daemon) remount(ctx context.Context, path string) bool {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return true // the mount was unregistered in the meantime
+		return true // the mount was unregistered, so nothing has to be restored
 	}
 	var r statedir.Registered
 	if err == nil {
@@ -123,7 +123,7 @@ func (d *Daemon) remount(ctx context.Context, path string) bool {
 	if _, there := d.find(r.Request.Dir); there {
 		return true
 	}
-	// It is sufficient to wait until the files can be read, without git and the history.
+	// Wait only until the files can be read, and not for git and the history.
 	r.Request.Wait = control.WaitTree
 	if r.Request.Session != "" {
 		if _, err := os.Lstat(filepath.Join(d.host.Homes.Dir(), r.Request.Session)); err == nil {

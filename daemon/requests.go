@@ -74,10 +74,10 @@ func (d *Daemon) reserve(r control.MountRequest, b mount.StartPoint, abort conte
 	return m, nil
 }
 
-// awaitEarlier checks whether an earlier mount uses the directory of r. If it finds none, it returns nil. If that mount is
-// ending, it waits until the mount has ended. If that mount was created by a request with the same nonce, the client has repeated
-// a request whose reply was lost, and awaitEarlier returns the mount. Otherwise, or if the mount has not ended after
-// mount.LeaveWait, it returns mountpoint.ErrAlreadyMounted.
+// awaitEarlier checks whether an earlier mount uses the directory of r. If there is no earlier mount, it returns nil. If the
+// earlier mount is ending, it waits until that mount has ended. If the earlier mount was created by a request with the same
+// nonce, the client has repeated a request whose reply was lost, and awaitEarlier returns that mount. In all other cases, and
+// if the earlier mount has not ended after mount.LeaveWait, it returns mountpoint.ErrAlreadyMounted.
 func (d *Daemon) awaitEarlier(ctx context.Context, r control.MountRequest) (*mount.Mount, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, mount.LeaveWait, mountpoint.ErrAlreadyMounted)
 	defer cancel()
@@ -152,7 +152,8 @@ func (d *Daemon) Refresh(ctx context.Context, r control.RefreshRequest, progress
 	return m.Following().Refresh(ctx, progress)
 }
 
-// Prefetch fetches the contents of the files whose paths match r.Paths, before those of the background prefetch.
+// Prefetch fetches the contents of the files whose paths match r.Paths. They are fetched before the contents that the
+// background prefetch requests.
 func (d *Daemon) Prefetch(ctx context.Context, r control.PrefetchRequest, progress func(control.Progress)) (control.PrefetchReply, error) {
 	m, err := d.servedMount("prefetch", r.Dir)
 	if err != nil {
@@ -161,8 +162,8 @@ func (d *Daemon) Prefetch(ctx context.Context, r control.PrefetchRequest, progre
 	return m.Git().Prefetch(ctx, r, progress)
 }
 
-// servedMount returns the mount that contains the path dir. It returns an error with the action verb if dir is in no mount, or if
-// the mount is not served yet.
+// servedMount returns the mount that contains the path dir. If dir is in no mount, or if the mount is not served yet, it
+// returns an error whose text names the action verb, such as "switch".
 func (d *Daemon) servedMount(verb, dir string) (*mount.Mount, error) {
 	m, ok := d.find(dir)
 	if !ok || !m.Served() {

@@ -12,13 +12,13 @@ import (
 	"github.com/artifactfs/artifactfs/mount/takeover"
 )
 
-// suspect is a number of processes. If at least that many processes died while they took over a mount, the mount is taken over
-// after all others, so that the others are served even if this process dies too.
+// suspect is a number of deaths. If at least this many processes died while they took over a mount, the mount is taken over
+// after all other mounts, so that the others are served even if this process dies too.
 const suspect = 2
 
-// takeOverAll adds the mounts of the predecessor to the daemon and takes them over in the background. Mounts with at least
-// suspect deaths are taken over at the end, one after the other. takeOverAll closes d.host.Served when it has tried all other
-// mounts.
+// takeOverAll adds the mounts of the predecessor to the daemon and takes them over in the background. Mounts whose takeover has
+// killed at least suspect processes are taken over at the end, one after the other. takeOverAll closes d.host.Served when it
+// has tried to take over all other mounts.
 func (d *Daemon) takeOverAll(descriptors []keeper.Descriptor) {
 	if d.host.Keeper == nil {
 		return
@@ -72,7 +72,7 @@ func (d *Daemon) takeOverAll(descriptors []keeper.Descriptor) {
 		}
 		all.Wait()
 		close(d.host.Served)
-		// Each of these takeovers may kill the process, so they start after all other mounts are served.
+		// Each of these takeovers may kill the process, so they begin only after all other mounts are served.
 		for _, m := range later {
 			succeed(m)
 		}

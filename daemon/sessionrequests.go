@@ -21,8 +21,8 @@ import (
 
 var _ control.Sessions = (*Daemon)(nil)
 
-// carried returns the mount that contains the path dir, and the session of that mount. It returns an error with the action verb
-// if the session creates no checkpoints.
+// carried returns the mount that contains the path dir, and the session of that mount. If the session creates no checkpoints,
+// it returns an error whose text names the action verb, such as "sync".
 func (d *Daemon) carried(verb, dir string) (*mount.Mount, *catalog.Mounted, error) {
 	m, err := d.servedMount(verb, dir)
 	if err != nil {
@@ -126,7 +126,8 @@ func (d *Daemon) Sync(ctx context.Context, r control.SyncRequest, progress func(
 			return reply, fault.Unsynced("sync", c.Dir, err)
 		}
 		if reply = (control.SyncReply{Dir: c.Dir, Session: c.Status()}); reply.Session.Pending == 0 {
-			// Otherwise the push has created another ref to push, such as a checkpoint of merged notes.
+			// All refs are pushed. Otherwise the push has created another ref, such as a checkpoint of merged notes, and is
+			// repeated.
 			break
 		}
 	}

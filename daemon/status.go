@@ -24,8 +24,8 @@ func (d *Daemon) Mounts(ctx context.Context) (control.Status, error) {
 	return d.statusOfAll(ctx, time.Time{})
 }
 
-// statusOfAll returns the status of all mounts. The numbers of files come from counts that began at the time then or later. If
-// then is zero, the numbers are left out.
+// statusOfAll returns the status of all mounts. The numbers of files come from counts that began at the time in the parameter
+// then or later. If this time is zero, the numbers are left out.
 func (d *Daemon) statusOfAll(ctx context.Context, then time.Time) (control.Status, error) {
 	usage := d.blobs.Usage()
 	st := control.Status{
@@ -51,8 +51,8 @@ func (d *Daemon) statusOfAll(ctx context.Context, then time.Time) (control.Statu
 	return st, nil
 }
 
-// Failed returns the status of the mounts of a state directory that have failed. It works without a daemon. Status includes these
-// mounts as well.
+// Failed returns the status of the mounts of a state directory that have failed. It works without a daemon. The method Status
+// of a daemon returns these mounts in addition to the mounts of the daemon.
 func Failed(state string) (all []control.MountStatus) {
 	for _, f := range (statedir.Failures{State: state}).List() {
 		all = append(all, f.Status())

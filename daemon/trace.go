@@ -20,7 +20,7 @@ import (
 const (
 	traceRoom  = 8192    // maximum number of events that are buffered for a client that reads slowly
 	tracePaths = 4 << 20 // maximum length, in bytes, of all paths in these events
-	// traceParts divides both limits. One message contains at most that fraction, so that it stays small even if the JSON
+	// One message contains at most the limits above divided by traceParts, so that the message stays small even if the JSON
 	// encoding makes the paths longer.
 	traceParts = 8
 	tracePause = 20 * time.Millisecond // time in which events are collected for one message
@@ -70,7 +70,7 @@ func (d *Daemon) Trace(ctx context.Context, r control.TraceRequest, emit func(co
 	}
 }
 
-// listener buffers the events for one call of Trace. mu guards the fields below mu.
+// listener buffers the events for one call of Trace. mu protects the fields that follow mu.
 type listener struct {
 	all  bool
 	wake chan struct{} // signals that there are new events; has the capacity 1
