@@ -12,12 +12,12 @@ import (
 // repository.
 var listing = []string{"ls", "find", "stat", "tree", "du", "rm", "fd", "bash", "sh", "dash", "zsh", "fish"}
 
-// Await is called when the process pid has looked up ".git", and delays the reply until git works in the mount. It waits until
-// the git directory exists; if the process needs history, according to its command line, until the history is fetched or could
-// not be fetched; and until the objects are fetched that the command will probably need. If the command discards changes, Await
-// creates a checkpoint first. It returns true if later lookups need not wait.
+// Await is called when the process pid has looked up ".git", and delays the reply until git works in the mount. It waits for
+// three things: until the git directory exists; until the history was fetched or could not be fetched, if the command line of
+// the process shows that the process needs history; and until the objects are fetched that the command will probably need. If
+// the command discards changes, Await creates a checkpoint first. It returns true if later lookups need not wait.
 func (s *Side) Await(ctx context.Context, pid uint32) (done bool) {
-	// The thread that bind-mounts the git directory looks up ".git" itself. It must not wait for its own work.
+	// The thread that bind-mounts the git directory also looks up ".git". It must not wait until the directory is mounted.
 	if s.Inside.Mounts(pid) {
 		return false
 	}
@@ -55,8 +55,8 @@ func (s *Side) Await(ctx context.Context, pid uint32) (done bool) {
 	default:
 		return false
 	}
-	// If checkpoints are created before commands that discard changes, each lookup must be checked. While trees are missing,
-	// later commands may need objects.
+	// Later lookups must be checked if checkpoints are created before commands that discard changes, or if trees are missing,
+	// because later commands may need objects of these trees.
 	if s.Mount.Agent.Guards() || !s.Snapshot().Whole() {
 		return false
 	}

@@ -17,7 +17,7 @@ type Events struct {
 	WantGit func()
 
 	gitWanted     chan struct{}   // closed by WantGit
-	historyWanted atomic.Bool     // a git command is waiting for the history
+	historyWanted atomic.Bool     // whether a git command is waiting for the history
 	gone          <-chan struct{} // closed when the mount has ended
 }
 
@@ -48,7 +48,7 @@ func (e *Events) GitWasTried() bool {
 	}
 }
 
-// Await waits until what is closed. It returns false if ctx or the mount ends first.
+// Await waits until the channel in the parameter what is closed. It returns false if ctx or the mount ends first.
 func (e *Events) Await(ctx context.Context, what <-chan struct{}) bool {
 	select {
 	case <-what:

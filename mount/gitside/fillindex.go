@@ -13,16 +13,16 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// These are the pauses between two checks for newly fetched contents. The first pause is fillFirst. After each check that finds
-// no new contents, the pause doubles, up to fillMost.
+// The constants are the first and the longest pause between two checks for newly fetched contents. After each check that finds
+// no new contents, the pause doubles.
 const (
 	fillFirst = 2 * time.Second
 	fillMost  = 10 * time.Minute
 )
 
 // Fill completes git's index, which was written before all contents were fetched: it adds the sizes of files and the ids of
-// ignore files. It starts when prefetching has ended, and adds more when more contents were fetched, until ctx ends. filled is
-// true if the predecessor has already added everything that it had fetched.
+// ignore files. It starts when prefetching has ended. Until ctx ends, it adds more data when more contents were fetched. The
+// parameter filled is true if the predecessor has already added the data of all contents that it had fetched.
 func (ix *Index) Fill(ctx context.Context, filled bool) {
 	if !ix.Events.Await(ctx, ix.Events.GitTried) || !ix.Events.Await(ctx, ix.Events.HydrateTried) {
 		return

@@ -15,8 +15,8 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// provider returns the source of objects for git commands that miss objects. If the mount starts from a checkpoint, the source
-// includes the objects of the session.
+// provider returns the source of objects for git commands in whose repository objects are missing. If the mount starts from a
+// checkpoint, the source includes the objects of the session.
 func (s *Side) provider() promisor.Provider {
 	if s.Mount.Record.Checkpoint != nil {
 		return s.Mount.Owned
@@ -24,10 +24,10 @@ func (s *Side) provider() promisor.Provider {
 	return s.Mount.Store
 }
 
-// likeCheckpoint sets the fields of o from which a new git directory gets the branches, stashes and files that the checkpoint
-// recorded from which the mount starts. It returns the index of the checkpoint, or nil if the mount starts from a commit or git's
-// index exists already. It sets o.Session for every mount that starts from a checkpoint, so that git finds the objects of the
-// session.
+// likeCheckpoint prepares the options o of a new git directory: it sets the branches, stashes and files that were recorded in
+// the checkpoint from which the mount starts. It returns the index of the checkpoint, or nil if the mount starts from a commit
+// or git's index exists already. It sets o.Session for every mount that starts from a checkpoint, so that git finds the objects
+// of the session.
 func (s *Side) likeCheckpoint(o *gitdir.Options) (*session.Index, error) {
 	if s.Mount.Record.Checkpoint == nil {
 		return nil, nil
@@ -78,8 +78,8 @@ func gitState(s session.State) *gitdir.State {
 	return g
 }
 
-// SetDirModes sets the permissions of directories in a new mount to those that the checkpoint has recorded. Trees of git do not
-// contain the permissions of directories. It is called before the kernel knows any inode of the mount.
+// SetDirModes sets the permissions of directories in a new mount to the permissions that the checkpoint has recorded, because
+// trees of git do not contain the permissions of directories. It is called before the kernel knows any inode of the mount.
 func (s *Side) SetDirModes(ctx context.Context) error {
 	if s.Mount.Record.Checkpoint == nil || s.Resumed || !s.Mount.Writable {
 		return nil

@@ -9,19 +9,19 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// Git locks its index to write it. If another process holds the lock, a git command fails, or, like git status, does not store
-// its results. The daemon locks the index too, when it completes the index (Index.Fill). To avoid conflicts, it does so only
-// while no git command is running, and delays new git commands until it has released the lock.
+// Git locks its index to write it. If another process holds the lock, a git command fails or, like git status, does not store
+// its results. The daemon also locks the index when it completes the index (Index.Fill). To avoid conflicts, the daemon locks
+// the index only while no git command is running, and delays new git commands until it has released the lock.
 
 // passes is the time for which a git command is assumed to use the index after its start. A command that runs longer is probably
 // waiting in a pager.
 const passes = 10 * time.Minute
 
-// gitPass records the running git commands that have looked up ".git". The methods may be called from any goroutine; forget needs
-// mu.
+// gitPass records the running git commands that have looked up ".git". The methods may be called from any goroutine, but forget
+// only while the caller holds mu.
 type gitPass struct {
 	mu   sync.Mutex
-	seen map[string]pass // running commands, by proc.Identity; guarded by mu
+	seen map[string]pass // running commands, by proc.Identity; protected by mu
 }
 
 // pass is one recorded git command.
@@ -59,8 +59,8 @@ func (g *gitPass) forget() {
 	}
 }
 
-// bar makes git commands block in let until the caller calls release. If a git command is running, bar returns false. bar holds
-// g.mu until release is called, so release must be called soon.
+// bar makes git commands block in the method let until the caller calls release. If a git command is running, bar returns
+// false. bar holds g.mu until release is called, so release must be called soon.
 func (g *gitPass) bar() (release func(), ok bool) {
 	g.mu.Lock()
 	g.forget()

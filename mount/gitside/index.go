@@ -33,8 +33,8 @@ type Index struct {
 	Mount    *catalog.Mounted
 	Events   *Events
 	Tree     *worktree.Tree
-	View     *fetch.View // returns contents of files, converted as checkout would write them
-	Reads    bool        // false if prefetching is off: then only contents that a process reads are fetched
+	View     *fetch.View // returns the contents of files, converted as git does when it checks a file out
+	Reads    bool        // whether contents may be prefetched; if false, only contents that a process reads are fetched
 	Before   int64       // number of blobs that the store had received when the mount was started
 	Handover *takeover.Handover
 	Turns    *turns.Turns
@@ -42,15 +42,16 @@ type Index struct {
 
 	Snapshot func() *fetch.Snapshot           // returns the snapshot of the mounted commit
 	Git      func() *gitdir.Dir               // returns the git directory; nil if git commands do not work in the mount yet
-	Bar      func() (release func(), ok bool) // delays git commands until release is called; see gitPass.bar
+	Bar      func() (release func(), ok bool) // delays git commands until release is called (gitPass.bar)
 
 	// indexed is the number of blobs that the store had received when this process wrote git's index. It is negative if this
 	// process has not written the index.
 	indexed int64
 }
 
-// write writes git's first index, unless an index exists. The index contains the files of the base tree. was is the index of the
-// checkpoint from which the mount starts, whose staged changes are added; it is nil if the mount starts from a commit.
+// write writes git's first index, unless an index exists. The index contains the files of the base tree. The parameter was is
+// the index of the checkpoint from which the mount starts, whose staged changes are added; it is nil if the mount starts from a
+// commit.
 func (ix *Index) write(ctx context.Context, dir *gitdir.Dir, o gitdir.IndexOptions, was *session.Index) error {
 	if HasIndex(ix.Mount.GitDir) {
 		return nil
@@ -113,13 +114,13 @@ func (ix *Index) options(ctx context.Context) gitdir.IndexOptions {
 }
 
 const (
-	maxIgnoreFile = 1 << 20         // in bytes; git itself reads larger ignore files
+	maxIgnoreFile = 1 << 20         // in bytes; a larger ignore file is left to git, which reads the file itself
 	ignoreTime    = 2 * time.Second // maximum time to fetch ignore files, for which git commands wait
 )
 
-// ignoreFiles returns the contents of the ignore files in the base tree, by path, and the number of files in the tree. They are
-// written to git's untracked cache, which identifies ignore files by hash; without them, the first git status would read every
-// directory. Missing ignore files are fetched in one request, unless prefetching is off.
+// ignoreFiles returns the contents of the ignore files in the base tree, by path, and the number of files in the tree. The
+// caller writes this data to git's untracked cache, which identifies ignore files by hash. Without the cache, the first git
+// status would read every directory. Missing ignore files are fetched in one request, unless prefetching is off.
 func (ix *Index) ignoreFiles(ctx context.Context) (rules map[string][]byte, files int, err error) {
 	blobs, attributes, files, err := ix.View.GitConfigFiles(ctx)
 	if err != nil || len(blobs) == 0 {

@@ -27,12 +27,12 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// Side makes git commands work in one mount. The exported fields are set before the kernel has the mount, and do not change after
-// that. The methods may be called from any goroutine, but Make and Reopen only by one goroutine at a time.
+// Side makes git commands work in one mount. The exported fields are set before the kernel has the mount, and do not change
+// after that. The methods may be called from any goroutine, but Make and Reopen not by two goroutines at the same time.
 type Side struct {
 	Mount     *catalog.Mounted
 	Request   control.MountRequest // original request of the mount
-	Resumed   bool                 // the session existed before the mount
+	Resumed   bool                 // whether the session existed before the mount
 	Events    *Events
 	Index     *Index
 	Inside    *bind.GitDir        // git directory that is bind-mounted as ".git"; nil: ".git" is a file
@@ -53,11 +53,11 @@ type Side struct {
 	passes gitPass // running git commands
 
 	mu      sync.Mutex
-	servers servers // stopped by Close; guarded by mu
-	ready   bool    // git commands work in the mount; guarded by mu
+	servers servers // stopped by Close; protected by mu
+	ready   bool    // whether git commands work in the mount; protected by mu
 }
 
-// New returns s after it has set the functions of s.Index that s provides.
+// New sets the functions of s.Index that the Side s itself provides, and returns s.
 func New(s *Side) *Side {
 	s.Index.Git, s.Index.Bar, s.Index.indexed = s.Dir, s.passes.bar, -1
 	return s
@@ -78,14 +78,14 @@ type servers struct {
 }
 
 // Make waits for all trees of the mounted commit. Then it creates the git directory, or opens an existing one, and starts the
-// servers for git commands. Because writing the first index takes much processor time, Make waits before that until no other
-// mount does so (see package turns).
+// servers for git commands. Writing the first index takes much processor time, so before that Make waits until no other mount
+// is writing its first index (see package turns).
 func (s *Side) Make(ctx context.Context) (*gitdir.Dir, error) {
 	snap, err := s.Whole(ctx)
 	if err != nil {
 		return nil, err
 	}
-	x, modules := s.Index.options(ctx), s.Modules(ctx) // both may send requests to the remote, so they precede the turn
+	x, modules := s.Index.options(ctx), s.Modules(ctx) // both calls may send requests to the remote, so they are made before the wait for a turn
 	// A mount with changes creates a checkpoint soon, and needs the git directory for that.
 	if drain(s.Index.Tree.Monitor().Noticed()); s.Changed() > 0 {
 		s.Events.WantGit()
@@ -230,9 +230,9 @@ func (g servers) close() error {
 }
 
 // changes answers git's fsmonitor queries. It returns the paths that may have changed since the journal position token, and the
-// next position. If all is true, any path may have changed. A process can write to an open file through the page cache, without a
-// request to this process. Therefore changes makes the kernel drop its cached attributes of open files, so that the next write is
-// recorded.
+// next position. If all is true, the paths are not known, and git must check every path. A process can write to an open file
+// through the page cache, without a request to this process. Therefore changes makes the kernel drop its cached attributes of
+// open files, so that the next write is recorded.
 func (s *Side) changes(_ context.Context, token string) (next string, paths []string, all bool, err error) {
 	c, err := s.Index.Tree.Monitor().Changes(token)
 	if err != nil {
@@ -242,8 +242,8 @@ func (s *Side) changes(_ context.Context, token string) (next string, paths []st
 	return c.Token, append(c.Paths, s.Redirects()...), c.All, nil
 }
 
-// Ready returns the git directory of the mount. It waits until the mount has tried to create it, and returns fault.ErrNoGitDir if that
-// failed.
+// Ready returns the git directory of the mount. It waits until the mount has tried to create the directory, and returns
+// fault.ErrNoGitDir if the attempt has failed.
 func (s *Side) Ready(ctx context.Context) (*gitdir.Dir, error) {
 	if !s.Events.AwaitGit(ctx) {
 		return nil, errors.Join(ctx.Err(), fault.ErrNoGitDir)
