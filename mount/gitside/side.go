@@ -85,7 +85,7 @@ func (s *Side) Make(ctx context.Context) (*gitdir.Dir, error) {
 	if err != nil {
 		return nil, err
 	}
-	x, modules := s.Index.options(ctx), s.Modules(ctx) // both calls may send requests to the remote, so they are made before the wait for a turn
+	x, modules := s.Index.options(ctx), s.Modules(ctx) // both may send requests to the remote, so they are called before the turn
 	// A mount with changes creates a checkpoint soon, and needs the git directory for that.
 	if drain(s.Index.Tree.Monitor().Noticed()); s.Changed() > 0 {
 		s.Events.WantGit()
