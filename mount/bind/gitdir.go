@@ -17,13 +17,13 @@ import (
 )
 
 // GitDir makes the git directory of a mount visible as ".git" in the root of the mount, for processes that see only the mount,
-// such as those in a container. The git directory is bind-mounted over an empty directory of the overlay. The files outside of
-// the git directory to which it refers are bind-mounted over paths in it (see package gitdir, inside.go).
+// such as those in a container. The git directory is bind-mounted over an empty directory of the overlay. Files outside of the
+// git directory to which the git directory refers are bind-mounted over paths in it (see package gitdir, inside.go).
 //
 // The objects of the store are mounted read-only, because a container must not be able to change objects that other mounts share.
 //
 // All methods do nothing for a nil *GitDir, which belongs to a mount whose ".git" is a file. The methods may be called from any
-// goroutine, but, except for Mounts, not at the same time.
+// goroutine. Mounts may be called at any time. Only one of the other methods may run at a time.
 type GitDir struct {
 	dir     string // directory of the mount
 	sources func() (Sources, error)
@@ -51,7 +51,8 @@ func (g *GitDir) Wanted() bool { return g != nil }
 // package fuse must reply at once, because the git directory is available only after the thread has continued.
 func (g *GitDir) Mounts(tid uint32) bool { return g != nil && tid != 0 && tid == g.thread.Load() }
 
-// boundPlace is one bind mount: the file or directory source is mounted over the path at, which is relative to ".git".
+// boundPlace is one bind mount: the file or directory in the field source is mounted over the path in the field at, which is
+// relative to ".git".
 type boundPlace struct {
 	source, at string
 	readOnly   bool
@@ -96,7 +97,7 @@ func (g *GitDir) Bind() error {
 	})
 }
 
-// at returns the absolute path of place, which is relative to ".git".
+// The method at returns the absolute path of a place, which is a path relative to ".git".
 func (g *GitDir) at(place string) string { return filepath.Join(g.dir, ".git", place) }
 
 // going calls f with the mount table. f runs on a thread that has no FUSE device of this process open, and whose lookups of
@@ -113,8 +114,8 @@ func (g *GitDir) going(f func(mountinfo.Table) error) error {
 	})
 }
 
-// bindOne bind-mounts one source. The restrictions (nosuid, nodev, and possibly read-only) are set on a detached clone before it
-// is attached, so that no process can use the mount without them.
+// bindOne bind-mounts one source. The restrictions (nosuid, nodev, and possibly read-only) are set on a detached clone before
+// the clone is attached, so that no process can use the mount without these restrictions.
 func (g *GitDir) bindOne(p boundPlace) error {
 	root, err := unix.Open(g.dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -143,8 +144,9 @@ func (g *GitDir) bindOne(p boundPlace) error {
 	return unix.MoveMount(source, "", target, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
 }
 
-// Unbind unmounts all bind mounts, the innermost first. It stops at the first one that is in use and returns fuse.ErrBusy; the
-// caller can then restore the others with Bind. If force is true, it detaches all of them instead.
+// Unbind unmounts all bind mounts, the innermost first. If force is false, it stops at the first bind mount that is in use and
+// returns fuse.ErrBusy; the caller can then restore the removed bind mounts with Bind. If force is true, it detaches all bind
+// mounts instead.
 func (g *GitDir) Unbind(force bool) error {
 	if g == nil {
 		return nil

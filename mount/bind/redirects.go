@@ -32,12 +32,12 @@ import (
 // as node_modules. Accesses to these files cause no request to this process, and the files are removed with the mount.
 //
 // If this process runs as root, it bind-mounts the backing over the directory as soon as a process creates that directory.
-// Otherwise it creates a symbolic link when it mounts. The directory or link is called the placeholder. It is in the overlay,
-// but does not count as a change of the user, and is removed with the mount. The session's record lists it, so that the next
-// mount can remove it if this process is killed.
+// Otherwise it creates a symbolic link to the backing when it mounts. The directory or link is called the placeholder. The
+// placeholder is in the overlay, but does not count as a change of the user, and is removed with the mount. The session's
+// record lists the placeholder, so that the next mount can remove it if this process is killed.
 
-// Server is the part of package fuse with which this process can look up a directory and mount over it, while other lookups of
-// that directory wait.
+// Server is the part of package fuse that this package needs to look up a directory and to mount over it, while other lookups
+// of that directory wait.
 type Server interface {
 	// Redirect calls bind and returns its error. While bind runs, lookups of the directory at this place wait, except for those
 	// of the thread that runs bind.
@@ -54,13 +54,13 @@ type Redirects struct {
 	all []*redirect
 
 	noteMu sync.Mutex
-	notes  []string // messages about paths that could not be redirected; guarded by noteMu
+	notes  []string // messages about paths that could not be redirected; protected by noteMu
 
-	// mu is held shared while a backing is bind-mounted, and exclusively while one is unmounted. Both operations may cause
-	// requests to this process, but the handlers of these requests do not acquire mu. Two bind mounts must not exclude each
-	// other, because the kernel may hold the lock of one directory while it mounts over another.
+	// mu is held shared while a backing is bind-mounted, and exclusively while a backing is unmounted. Both operations may
+	// cause requests to this process, but the handlers of these requests do not acquire mu. Two backings may be bind-mounted at
+	// the same time, because the kernel may hold the lock of one directory while it mounts over another.
 	mu sync.RWMutex
-	// ending is true after Unbind was called, and disables new bind mounts; guarded by mu.
+	// ending is true after Unbind was called, and disables new bind mounts; protected by mu.
 	ending bool
 }
 
@@ -122,17 +122,17 @@ func (r *Redirects) Note(format string, args ...any) {
 // Wish describes which redirects a mount should have.
 type Wish struct {
 	Paths  []string // paths to redirect, relative to the root of the mount
-	Strict bool     // Plan returns an error, instead of adding a note, for a path that cannot be redirected
-	// Old are the redirects of the previous mount of the session.
+	Strict bool     // whether Plan returns an error, instead of adding a note, for a path that cannot be redirected
+	// Old lists the redirects of the previous mount of the session.
 	Old []statedir.Redirect
-	// Base returns the entries of a directory of the base tree, which is given by its tree ID. Paths in the base tree cannot
-	// be redirected.
+	// Base returns the entries of a directory of the base tree; the id is that of the directory's tree. Paths in the base tree
+	// cannot be redirected.
 	Base func(ctx context.Context, id object.ID) ([]object.TreeEntry, error)
 	Root object.ID // ID of the root of the base tree
 }
 
-// Plan decides which paths are redirected. It removes the placeholders and backings that an earlier mount of the session left
-// behind and that are not needed. It returns the redirects for the session's record. If w.Strict is set, Plan returns a
+// Plan decides which paths are redirected. It removes the placeholders and backings of an earlier mount of the session that
+// this mount does not need. It returns the redirects for the session's record. If w.Strict is set, Plan returns a
 // *control.Error for a path that cannot be redirected.
 func (r *Redirects) Plan(ctx context.Context, o Options, w Wish) ([]statedir.Redirect, error) {
 	r.o = o
@@ -154,7 +154,7 @@ func (r *Redirects) Plan(ctx context.Context, o Options, w Wish) ([]statedir.Red
 		if !slices.ContainsFunc(r.all, func(n *redirect) bool { return n.Redirect == d }) {
 			r.clear(ctx, d)
 		} else if attr, err := r.attr(ctx, d.Path); err == nil && attr.Mode&unix.S_IFMT == unix.S_IFLNK {
-			r.clearPlaceholder(ctx, d) // a process without the right to bind-mount has created the link
+			r.clearPlaceholder(ctx, d) // an earlier process without the right to bind-mount has created the link
 		}
 	}
 	var record []statedir.Redirect
@@ -184,8 +184,8 @@ func nextBacking(old []statedir.Redirect, taken []*redirect, path string) string
 	}
 }
 
-// possible returns nil if path p can be redirected. Otherwise the error is the reason: the path exists in the base tree, a file
-// exists above it, or it overlaps another redirect.
+// possible returns nil if the path p can be redirected. Otherwise the error is the reason: the path exists in the base tree, a
+// file exists at a directory above the path, or the path overlaps another redirect.
 func (r *Redirects) possible(ctx context.Context, w Wish, p string) error {
 	for _, d := range r.all {
 		if p == d.Path || strings.HasPrefix(p, d.Path+"/") || strings.HasPrefix(d.Path, p+"/") {
@@ -269,7 +269,7 @@ func (r *Redirects) bind(d *redirect) error {
 	return nil
 }
 
-// makeBacking creates the backing, with the owner and permissions of the directory that it replaces.
+// makeBacking creates the backing of a redirect, with the owner and permissions of the directory in the mount that it replaces.
 func (r *Redirects) makeBacking(d *redirect) error {
 	backing := r.backing(d.Redirect)
 	if err := os.MkdirAll(backing, 0o755); err != nil {
@@ -323,8 +323,8 @@ func (r *Redirects) Link(ctx context.Context) {
 	}
 }
 
-// BindExisting bind-mounts the backings over those directories that exist already. If a directory has entries, which are files of
-// the session, it adds a note and skips the directory.
+// BindExisting bind-mounts the backings over those directories that exist already. If a directory has entries, which are files
+// of the session, BindExisting adds a note and skips the directory.
 func (r *Redirects) BindExisting(ctx context.Context) {
 	for _, d := range r.all {
 		attr, empty, err := r.bare(ctx, d.Path)
@@ -342,8 +342,8 @@ func (r *Redirects) BindExisting(ctx context.Context) {
 	}
 }
 
-// Unbind removes all bind mounts, and prevents new ones until Rebind is called. If a bind mount is in use, it returns
-// fuse.ErrBusy, or detaches the bind mount if force is true. After an error, Rebind restores the bind mounts that were removed.
+// Unbind removes all bind mounts, and prevents new ones until Rebind is called. If a bind mount is in use, Unbind detaches it
+// if force is true, and otherwise returns fuse.ErrBusy. After an error, Rebind restores the bind mounts that were removed.
 func (r *Redirects) Unbind(force bool) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -26,7 +26,7 @@ func (r *Redirects) TakeOver(o Options, record []statedir.Redirect) {
 	}
 	for _, d := range record {
 		one := &redirect{Redirect: d}
-		active := !mountpoint.MayBind() // without the right to bind-mount, the redirect is a symbolic link, which exists from the start
+		active := !mountpoint.MayBind() // without the right to bind-mount, the redirect is a symbolic link, which has existed since the mount began
 		if !active {
 			_, active = boundAt(mounts, r.o.Dir, r.source(d))
 		}
@@ -35,10 +35,10 @@ func (r *Redirects) TakeOver(o Options, record []statedir.Redirect) {
 	}
 }
 
-// Unbound returns the directories of redirects over which no backing is mounted. Such a directory exists if the predecessor died
-// between a mkdir(2) and the bind mount. Unbound must be called before requests of the kernel are answered: package fuse then
-// blocks accesses to these directories until BindAgain has mounted their backings. Unbound leaves out a directory if the tree of
-// its parent is missing on this host; BindAgain mounts that backing as well.
+// Unbound returns the directories of redirects over which no backing is mounted. Such a directory exists if the predecessor
+// died between a mkdir(2) and the bind mount. Unbound must be called before requests of the kernel are answered: package fuse
+// then blocks accesses to these directories until BindAgain has mounted their backings. Unbound leaves out a directory if the
+// tree of its parent is missing on this host; BindAgain also mounts the backing of such a directory.
 func (r *Redirects) Unbound() (list []worktree.Place) {
 	ctx, cancel := context.WithTimeout(context.Background(), unboundTime)
 	defer cancel()
