@@ -24,8 +24,8 @@ import (
 )
 
 // Before a mount restores or merges a checkpoint of another session, it adopts that checkpoint: it copies the checkpoint's
-// objects into the repository of its own session, and creates a local ref (session.AdoptedRef) that protects the objects from
-// garbage collection. After that, the checkpoint can be found in the mount's own repository by its id.
+// objects to the repository of its own session, and creates a local ref (session.AdoptedRef) that protects the objects from
+// garbage collection. After that, the id of the checkpoint can be looked up in the repository of the mount's own session.
 
 // adopted is a checkpoint of another session whose commit and trees were copied to the repository of the mount's own session.
 type adopted struct {
@@ -33,10 +33,10 @@ type adopted struct {
 	meta       session.Meta // metadata of the session to which the checkpoint belongs
 }
 
-// adopt finds a checkpoint in another session and copies its objects to the repository of the mount's session. of is the name of
-// the other session, and id is the ID of the checkpoint. at is the URL of the session remote that stores the other session; ""
-// means that the session is on this host. A checkpoint of the mount's own session is looked up and not copied. adopt returns
-// fault.ErrOtherRemote if the other session belongs to a different mounted remote.
+// adopt finds a checkpoint in another session and copies its objects to the repository of the mount's session. The parameter of
+// is the name of the other session, and id is the ID of the checkpoint. The parameter at is the URL of the session remote that
+// stores the other session; "" means that the session is on this host. A checkpoint of the mount's own session is looked up and
+// not copied. adopt returns fault.ErrOtherRemote if the other session belongs to a different mounted remote.
 //
 // adopt creates the ref after all objects are stored. If the process crashes before that, no ref leads to the copied objects, and
 // the request can be repeated.
@@ -88,7 +88,7 @@ func (m *Mover) adoptHere(ctx context.Context, repo *session.Repo, of, id string
 	if a.meta, _, err = session.ReadMeta(theirs, h.Session); err != nil {
 		return a, err
 	}
-	for try := 1; ; try++ { // a repack may remove a pack before it is linked; its objects are in a new pack then
+	for try := 1; ; try++ { // a repack may remove a pack before the pack is linked; then a new pack contains its objects
 		err = resume.LinkOnce(filepath.Join(h.Dir, statedir.SessionRepoName, "objects"), origin.SessionObjects(m.Mount.Home))
 		if !errors.Is(err, fs.ErrNotExist) || try == 10 {
 			break
@@ -111,8 +111,8 @@ func (m *Mover) adoptHere(ctx context.Context, repo *session.Repo, of, id string
 	return a, nil
 }
 
-// sawObjects lets repo and m.Mount.Owned, the two readers of the repository of the session, find packs that were added without
-// them, for example by hard links.
+// sawObjects makes repo and m.Mount.Owned, the two readers of the session's repository, find packs that were added without a
+// call of either reader, for example by hard links.
 func (m *Mover) sawObjects(repo *session.Repo) error {
 	packs, err := repo.Packs()
 	if err == nil {
@@ -144,7 +144,7 @@ func (m *Mover) adoptFar(ctx context.Context, repo *session.Repo, of, at, id str
 		return a, err
 	}
 	r := fetch.FetchRequest{From: far.Remote(), Wants: []object.ID{a.checkpoint.Commit}}
-	// If this repository has the base commit, the session remote need not send the objects that the base commit reaches.
+	// If this repository has the base commit, the session remote need not send the objects that are reachable from it.
 	if base, err := object.ParseID(a.meta.Base); err == nil {
 		if _, err := repo.Commit(base); err == nil {
 			r.Haves = []object.ID{base}
@@ -163,8 +163,8 @@ func (m *Mover) adoptFar(ctx context.Context, repo *session.Repo, of, at, id str
 	return a, m.adoptFrom(ctx, far.Remote(), a.checkpoint)
 }
 
-// adoptContents opens the session remote with the URL at, and calls adoptFrom with it. of is the name of the session to which
-// checkpoint p belongs. It does nothing if the URL is not that of a session remote.
+// adoptContents opens the session remote with the URL in the parameter at, and calls adoptFrom with it. The parameter of is the
+// name of the session to which the checkpoint p belongs. adoptContents does nothing if the URL is not that of a session remote.
 func (m *Mover) adoptContents(ctx context.Context, at, of string, p session.Checkpoint) error {
 	remote, _, err := m.Remotes.Session(control.MountRequest{Session: of, SessionOptions: control.SessionOptions{Remote: at}})
 	if err != nil || remote == nil {
@@ -174,10 +174,10 @@ func (m *Mover) adoptContents(ctx context.Context, at, of string, p session.Chec
 	return m.adoptFrom(ctx, remote, p)
 }
 
-// adoptFrom makes the changed contents of checkpoint p readable in this mount: those that differ from the base tree and are
-// missing among the session's own objects. If remote is also the session remote of the mount's session, the contents are
-// registered, and fetched when they are read. Otherwise they are fetched now, because the next checkpoint has to push them to the
-// session remote of the mount's session. A failed fetch is logged and is not an error.
+// adoptFrom makes the changed contents of the checkpoint p readable in this mount. These are the contents that differ from the
+// base tree and are missing among the session's own objects. If the parameter remote is also the session remote of the mount's
+// session, the contents are registered, and fetched when they are read. Otherwise they are fetched now, because the next
+// checkpoint has to push them to the session remote of the mount's session. A failed fetch is logged and is not an error.
 func (m *Mover) adoptFrom(ctx context.Context, remote mirror.Remote, p session.Checkpoint) error {
 	base, err := m.Mount.Record.Base()
 	if err != nil {

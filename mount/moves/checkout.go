@@ -35,8 +35,9 @@ func (m *Mover) checkouts(git *gitdir.Dir) *checkout.Checkout {
 }
 
 // Finish opens the journal of unfinished changes, and completes the switches and restores that killed processes have started in
-// this mount. It is called before git commands can run and before Ready returns, and may be called again after a failure. If the
-// mount is read-only and does not follow a branch, Finish completes nothing, so that a later writable mount of the session does.
+// this mount. It is called before git commands can run and before Ready returns, and may be called again after a failure. If
+// the mount is read-only and does not follow a branch, Finish completes nothing; a later writable mount of the session then
+// completes the changes.
 func (m *Mover) Finish(ctx context.Context, git *gitdir.Dir) {
 	m.journal = checkout.OpenJournal(m.Mount.Home)
 	if !m.Mount.Writable && !m.Follow {
@@ -77,7 +78,7 @@ func (s staleMark) SetStale(stale bool) {
 }
 
 // mountsOver is the directory of a mount. Its methods report whether another file system is mounted at a path in that mount. If
-// the mount table cannot be read, they return true, so that no directory is changed that another mount might cover.
+// the mount table cannot be read, they return true. The caller then treats every directory as covered by another mount.
 type mountsOver string
 
 // On reports whether another file system is mounted at the path p of the mount.
@@ -90,8 +91,8 @@ func (dir mountsOver) Below(p string) bool {
 	return dir.any(func(at string) bool { return mountinfo.Within(path.Join(string(dir), p), at) })
 }
 
-// any reports whether the mount table contains a mount point for which is returns true. It also returns true if the mount table
-// cannot be read.
+// any reports whether the mount table contains a mount point for which the function is returns true. If the mount table cannot
+// be read, any returns true.
 func (dir mountsOver) any(is func(at string) bool) bool {
 	mounts, err := mountinfo.Self()
 	return err != nil || slices.ContainsFunc(mounts, func(m mountinfo.Mount) bool { return is(m.Point) })

@@ -53,8 +53,9 @@ func (m *Mover) Merge(ctx context.Context, r control.MergeRequest) (control.Merg
 	return reply, nil
 }
 
-// merge does the work of Merge. It returns fault.ErrReadOnly, fault.ErrNoGitDir, or, if the index still contains conflicts of an
-// earlier merge, fault.ErrConflicts. It does not change the working tree before its last step.
+// merge does the work of Merge. It returns fault.ErrReadOnly or fault.ErrNoGitDir if the mount cannot merge, and
+// fault.ErrConflicts if the index still contains conflicts of an earlier merge. It does not change the working tree before its
+// last step.
 func (m *Mover) merge(ctx context.Context, r control.MergeRequest) (reply control.MergeReply, err error) {
 	if !m.Mount.Writable {
 		return reply, fault.ErrReadOnly
@@ -112,8 +113,8 @@ func (m *Mover) merge(ctx context.Context, r control.MergeRequest) (reply contro
 	return reply, nil
 }
 
-// commonTree returns the tree of the merge base. If one of the two sessions was forked from the other, or both from the same
-// checkpoint, the merge base is the checkpoint of the fork. Otherwise the result is that of commonCommit.
+// commonTree returns the tree of the merge base. If one of the two sessions was forked from the other, or both were forked from
+// the same checkpoint, the merge base is the checkpoint of the fork. Otherwise the result is that of commonCommit.
 func (w *merging) commonTree(ctx context.Context) (object.ID, error) {
 	m := w.m
 	ours, _, err := session.ReadMeta(w.repo, m.Mount.Session)
@@ -140,8 +141,8 @@ func (w *merging) commonTree(ctx context.Context) (object.ID, error) {
 	return w.commonCommit(ctx)
 }
 
-// commonCommit returns the tree of the base commit if both sessions have the same one; otherwise the tree of the merge base of
-// their base commits. It returns the zero id if one of the sessions was started on an unborn branch.
+// commonCommit returns the tree of the base commit if both sessions have the same base commit, and otherwise the tree of the
+// merge base of their two base commits. It returns the zero id if one of the sessions was started on an unborn branch.
 func (w *merging) commonCommit(ctx context.Context) (object.ID, error) {
 	ours, theirs := w.m.Mount.Record.Commit, w.theirs.meta.Base
 	if ours == "" || theirs == "" {

@@ -28,11 +28,11 @@ type Mover struct {
 	Mount         *catalog.Mounted // directories, session, agent and objects of the mount
 	Tree          *worktree.Tree
 	Server        *fuse.Server       // serves the kernel's requests
-	View          *fetch.View        // returns contents of files, converted as checkout would write them
+	View          *fetch.View        // returns the contents of files, converted as git does when it checks a file out
 	Local         *fetch.Local       // objects in the git directory of the mount
 	SessionRemote *thin.Remote       // session remote; nil: none
-	Follow        bool               // the mount follows its branch on the remote
-	Reads         bool               // false if prefetching is off: then only contents that a process reads are fetched
+	Follow        bool               // whether the mount follows its branch on the remote
+	Reads         bool               // whether contents may be prefetched; if false, only contents that a process reads are fetched
 	Handover      *takeover.Handover // stores state for a successor
 
 	State   string // path of the state directory
@@ -41,8 +41,8 @@ type Mover struct {
 	Remotes *remotes.Remotes
 	HomeOf  func(of string) (origin.Home, error) // returns the home of a session on this host, given its name or a path in its mount
 
-	// Ready waits until the mount has tried to create the git directory, and returns it. It returns fault.ErrNoGitDir if that has
-	// failed.
+	// Ready waits until the mount has tried to create the git directory, and returns the directory. It returns
+	// fault.ErrNoGitDir if the attempt has failed.
 	Ready     func(ctx context.Context) (*gitdir.Dir, error)
 	Base      func() object.ID     // returns the base tree of the mount
 	Redirects func() []string      // returns the redirects, whose files are stored outside of the mount
@@ -51,6 +51,6 @@ type Mover struct {
 	journal *checkout.Journal // records changes that are not complete; set by Finish
 
 	mu sync.Mutex
-	// restored is a completed restore whose reply was not received by its client yet, or nil. mu guards it.
+	// restored is a completed restore whose reply no client has received yet, or nil. mu protects this field.
 	restored *restored
 }

@@ -29,7 +29,7 @@ type restoring struct {
 	capture func(context.Context, session.Reason, string) (session.Checkpoint, capture.Report, error)
 }
 
-// newRestoring returns a restore of paths, or of all files if paths is empty. The caller must set Target.
+// newRestoring returns a restore of the given paths, or of all files if paths is empty. The caller must set the field Target.
 func (m *Mover) newRestoring(git *gitdir.Dir, repo *session.Repo, paths []string) *restoring {
 	w := &restoring{m: m, repo: repo, capture: m.Mount.Agent.Capture}
 	w.Restore = checkout.Restore{Checkout: m.checkouts(git), Checkpoints: w, Differ: dirDiffer(m.View.Tree), Paths: paths}
@@ -39,7 +39,7 @@ func (m *Mover) newRestoring(git *gitdir.Dir, repo *session.Repo, paths []string
 // dirDiffer compares trees with treediff.WithDirs, which also finds empty directories.
 type dirDiffer treediff.Reader
 
-// Differences returns the paths in which two trees differ, including empty directories, in the order of treediff.WithDirs.
+// Differences returns the paths at which two trees differ, including empty directories, in the order of treediff.WithDirs.
 func (read dirDiffer) Differences(ctx context.Context, from, to object.ID) (list []gitdir.Difference, err error) {
 	err = treediff.WithDirs(ctx, treediff.Reader(read), from, to, func(path string, from, to object.TreeEntry) error {
 		list = append(list, gitdir.Difference{Path: path, OldMode: from.Mode, NewMode: to.Mode, Old: from.ID, New: to.ID})
@@ -77,8 +77,8 @@ func (m *Mover) restore(ctx context.Context, r control.RestoreRequest) (reply co
 	if err != nil {
 		return reply, err
 	}
-	// If the daemon died before its reply, the client repeats the request. The successor may have completed the restore already,
-	// which it recognizes by the nonce.
+	// If the daemon died before it replied, the client repeats the request. The successor may have completed the restore
+	// already. It finds the completed restore by the nonce of the request.
 	if done, ok := m.takeRestored(r.Nonce); ok {
 		return done, nil
 	}
@@ -98,7 +98,7 @@ func (m *Mover) restore(ctx context.Context, r control.RestoreRequest) (reply co
 	if err != nil {
 		return reply, err
 	}
-	defer lock.Release() // Apply has released the lock already if it was successful
+	defer lock.Release() // has no effect if Apply has succeeded, because Apply has then released the lock
 	repo, err := m.Mount.Agent.Open(ctx)
 	if err != nil {
 		return reply, err
@@ -120,8 +120,8 @@ func (m *Mover) restore(ctx context.Context, r control.RestoreRequest) (reply co
 	return w.reply(w.Changes, false)
 }
 
-// pathsInside returns the paths in clean form, relative to the root of the mount. If one of them is the root itself, it returns
-// no paths, which stands for all files. It returns an error for a path outside of the mount.
+// pathsInside returns the paths in clean form, relative to the root of the mount. If one of the paths is the root itself, it
+// returns an empty list, which stands for all files. It returns an error for a path outside of the mount.
 func pathsInside(paths []string) (inside []string, err error) {
 	for _, p := range paths {
 		if p = filepath.ToSlash(filepath.Clean(p)); p == "." {

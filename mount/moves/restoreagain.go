@@ -34,19 +34,19 @@ func (m *Mover) finishRestore(ctx context.Context, git *gitdir.Dir, p *checkout.
 }
 
 // restoreRest completes a restore that was interrupted, and stores its reply for a client that repeats the request. It changes
-// only paths that are in their state before or after the restore, because any other path was changed later.
+// only paths that still are in the state before or after the restore. A path in any other state was changed later.
 func (m *Mover) restoreRest(ctx context.Context, git *gitdir.Dir, p *checkout.Pending) error {
 	lock, err := git.LockIndex(ctx)
 	if err != nil {
 		return err
 	}
-	defer lock.Release() // Apply has released the lock already if it was successful
+	defer lock.Release() // has no effect if Apply has succeeded, because Apply has then released the lock
 	repo, err := m.Mount.Agent.Open(ctx)
 	if err != nil {
 		return err
 	}
 	w := m.newRestoring(git, repo, p.Restore.Paths)
-	// Capture would wait until git works in the mount, which is the case only after restoreRest.
+	// The method Capture waits until git works in the mount. Git works only after restoreRest has returned, so use CaptureNow.
 	w.capture = m.Mount.Agent.CaptureNow
 	if w.Before, err = repo.Find(string(p.Restore.Before)); err != nil {
 		return err

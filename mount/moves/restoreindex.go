@@ -83,8 +83,8 @@ func (w *restoring) stateOf(ctx context.Context, p session.Checkpoint) (session.
 	return w.repo.State(p)
 }
 
-// keepForGit copies the blobs to which x refers, and which belong to the session, to the object store of the mount's git
-// directory.
+// keepForGit copies blobs to the object store of the mount's git directory: the blobs to which x refers and that the session's
+// repository owns, and the empty blob for files that were added with git add -N.
 func (w *restoring) keepForGit(ctx context.Context, x *gitdir.Staged) error {
 	var out []odb.Outgoing
 	add := func(e index.Entry) {

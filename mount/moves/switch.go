@@ -51,7 +51,7 @@ func (m *Mover) MoveTo(ctx context.Context, git *gitdir.Dir, want checkout.Switc
 	if what := git.Busy(); what != "" {
 		return reply, fault.GitBusyError(what)
 	}
-	// The comparison starts from the current HEAD, because git may have changed it since the mount was created.
+	// The switch starts from the current HEAD, because git may have changed HEAD since the mount was created.
 	from, err := git.Head(ctx)
 	if err != nil {
 		return reply, err
@@ -92,7 +92,7 @@ func (m *Mover) destination(ctx context.Context, git *gitdir.Dir, want checkout.
 	progress func(control.Progress)) (gitdir.Destination, error) {
 	wish := gitdir.Wish{Name: want.Ref, Create: want.Create, Detach: want.Detach}
 	to, err := git.Resolve(ctx, wish)
-	// Either git has resolved the name, or the name cannot be one on the remote.
+	// No fetch is needed if git has resolved the name, or if no branch, tag or commit on the remote can have this name.
 	if !errors.Is(err, gitdir.ErrNoCommit) || want.Ref == "" || want.Ref == "-" {
 		return to, err
 	}
@@ -116,7 +116,8 @@ func (m *Mover) destination(ctx context.Context, git *gitdir.Dir, want checkout.
 	return git.Resolve(ctx, wish)
 }
 
-// finishSwitch repeats a switch that was interrupted. If that fails, it removes the switch from the journal.
+// finishSwitch repeats a switch that was interrupted. If the repetition fails, finishSwitch calls abandonCheckout, which
+// removes the switch from the journal.
 func (m *Mover) finishSwitch(ctx context.Context, git *gitdir.Dir, p *checkout.Pending) {
 	err := p.Err
 	if err == nil {
