@@ -25,9 +25,9 @@ type Creation struct {
 	Format  string                      // object format that the session's record contains; "": not known
 }
 
-// Run creates the session remote of the request if it is missing. If the session remote is a path, it creates a bare repository.
-// If it is a URL, it runs the command of --session-remote-create, if the request contains one. A path that was read from the
-// session's record is not created, because it may be on a disk that is not mounted at the moment.
+// Run creates the session remote of the request if it is missing. If the session remote is a path, Run creates a bare
+// repository. If it is a URL, Run executes the command of --session-remote-create, if the request contains one. A path that was
+// read from the session's record is not created, because the repository may be on a disk that is not mounted at the moment.
 func (c *Creation) Run(ctx context.Context, progress func(control.Progress)) error {
 	at, kind := SessionURL(c.Request)
 	if kind == "" && !filepath.IsAbs(at) && len(c.Request.CreateRemote) > 0 && !c.Request.ReadOnly {
@@ -54,24 +54,24 @@ func (c *Creation) Run(ctx context.Context, progress func(control.Progress)) err
 	return nil
 }
 
-// formatOfRemote returns the object format of the mounted remote. If the session's record does not contain the format, it asks
-// the remote.
+// formatOfRemote returns the object format of the mounted remote. If the session's record does not contain the format,
+// formatOfRemote asks the remote for its format.
 func (c *Creation) formatOfRemote(ctx context.Context) (object.Format, error) {
 	if c.Format != "" {
 		return object.ParseFormat(c.Format)
 	}
 	caps, err := c.Store.Remote().Capabilities(ctx)
-	if errors.Is(err, transport.ErrNoV2) { // servers without protocol version 2 have only SHA-1 repositories
+	if errors.Is(err, transport.ErrNoV2) { // a server without protocol version 2 has only SHA-1 repositories
 		return object.SHA1, nil
 	}
 	return caps.Format, err
 }
 
-// makeBare creates a bare repository with mode 0700 at the path at. It creates the repository with a temporary name and then
-// renames it, so that a crash does not leave an incomplete repository at the path. If another process creates a repository at the
-// same path, makeBare keeps that one.
+// makeBare creates a bare repository with mode 0700 at the path in the parameter at. It creates the repository with a temporary
+// name and then renames it, so that a crash does not leave an incomplete repository at this path. If another process creates a
+// repository at the same path first, makeBare keeps the repository of the other process.
 func makeBare(ctx context.Context, at string, f object.Format) error {
-	temp, err := os.MkdirTemp(filepath.Dir(at), "."+filepath.Base(at)+".*.tmp") // creates a directory with mode 0700
+	temp, err := os.MkdirTemp(filepath.Dir(at), "."+filepath.Base(at)+".*.tmp") // MkdirTemp creates a directory with mode 0700
 	if err != nil {
 		return err
 	}

@@ -30,10 +30,10 @@ const (
 	shortestSecret = 8
 )
 
-// createByHook runs the command of --session-remote-create if the git server reports that no repository exists at the URL of the
-// session remote. If the server cannot be reached or refuses the login, it returns nil, because the first push reports that
-// error. The mutex Remotes.creating allows one mount at a time to do this: if several mounts start with the same new session
-// remote, the first one runs the command, and the others find the repository.
+// createByHook runs the command of --session-remote-create if the git server reports that no repository exists at the URL of
+// the session remote. If the server cannot be reached or refuses the login, createByHook returns nil, because the first push
+// reports that error. createByHook holds the mutex Remotes.creating: if several mounts start with the same new session remote,
+// the first mount runs the command, and the others find the repository.
 func (c *Creation) createByHook(ctx context.Context, progress func(control.Progress)) error {
 	c.Remotes.creating.Lock()
 	defer c.Remotes.creating.Unlock()
@@ -67,8 +67,8 @@ func (c *Creation) createByHook(ctx context.Context, progress func(control.Progr
 	return nil
 }
 
-// lacksRemote returns the URL of the session remote, without credentials, if the git server reports that the repository does not
-// exist. Otherwise it returns "". It returns no error if the server cannot be reached.
+// lacksRemote returns the URL of the session remote, without credentials, if the git server reports that the repository does
+// not exist. Otherwise it returns "". If the server cannot be reached, it returns "" and no error.
 func (c *Creation) lacksRemote(ctx context.Context) (url string, err error) {
 	remote, _, err := c.Remotes.Session(c.Request)
 	if err != nil || remote == nil {
@@ -108,8 +108,8 @@ func (c *Creation) runHook(ctx context.Context, url, format string) (out string,
 		err = cause
 	}
 	out = text.String()
-	// The first three values are secrets, and are always replaced. Short arguments of the command are not replaced, because the
-	// output may contain the same characters by chance.
+	// The first three values are secrets, and are always replaced in the output. Short arguments of the command are not
+	// replaced, because the output may contain the same characters by chance.
 	for i, secret := range append(append(given.Secrets(), string(r.Token)), r.CreateRemote[1:]...) {
 		if secret != "" && (i < 3 || len(secret) >= shortestSecret) {
 			out = strings.ReplaceAll(out, secret, "***")

@@ -10,11 +10,11 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// Login contains the credentials for the remotes on one host. Mounts with equal credentials for the same host share one Login, so
-// that a new token is used at once by all of them, their stores, submodules and session remotes.
+// Login contains the credentials for the remotes on one host. Mounts with equal credentials for the same host share one Login,
+// so that these mounts, their stores, submodules and session remotes all use a new token at once.
 type Login struct {
 	*transport.Login       // the present credentials; has its own lock
-	given            Given // guarded by Remotes.mu, except place and user, which do not change
+	given            Given // protected by Remotes.mu, except place and user, which do not change
 }
 
 // User returns the user name in the URL of the remote, or "" if the URL contains none.
@@ -33,7 +33,7 @@ type Given struct {
 	token, file    string // a token, or the path of a file with a token
 }
 
-// GivenFor returns the credentials in the URL remote, together with a token and a token file.
+// GivenFor returns the credentials in the URL of the remote, together with the given token and token file.
 func GivenFor(remote, token, file string) Given {
 	g := Given{token: token, file: file}
 	if u, err := url.Parse(remote); err == nil && u.Host != "" {
@@ -44,9 +44,9 @@ func GivenFor(remote, token, file string) Given {
 	return g
 }
 
-// GivenForSession returns the credentials for the session remote with the URL at. These are the session token of request r, or,
-// if r contains none and both remotes are on the same host, the token of the mounted remote. The token of the mounted remote is
-// never sent to another host.
+// GivenForSession returns the credentials for the session remote with the URL in the parameter at. These are the session token
+// of the request r. If r contains no session token and both remotes are on the same host, they are the token of the mounted
+// remote instead. The token of the mounted remote is never sent to another host.
 func GivenForSession(r control.MountRequest, at string) Given {
 	token, file := string(r.SessionToken), r.SessionTokenFile
 	if token == "" && file == "" && SameHost(at, r.Remote) {
@@ -61,15 +61,16 @@ func (g Given) Token() string { return g.token }
 // Secrets returns the token and the password. Either may be "".
 func (g Given) Secrets() []string { return []string{g.token, g.password} }
 
-// stock returns a function that returns the current credentials of g and l. The store passes them to stock git, which it runs for
-// remotes that package transport does not support. A password in the URL is used until the token is replaced.
+// The method stock returns a function that returns the current credentials of g and l. The store passes these credentials to
+// stock git, which it runs for remotes that package transport does not support. A password in the URL is used until the token
+// is replaced.
 func (g Given) stock(l *transport.Login) func() fetch.Credential {
 	return func() fetch.Credential {
 		if _, _, renewed := l.Given(); g.password != "" && renewed == 0 {
 			return fetch.Credential{User: g.user, Secret: g.password}
 		}
 		token, err := l.Token()
-		if err != nil { // a public remote needs no token; other remotes make git return an error
+		if err != nil { // the error is ignored: a public remote needs no token, and for other remotes git reports the missing login
 			return fetch.Credential{}
 		}
 		user := g.user
@@ -80,7 +81,8 @@ func (g Given) stock(l *transport.Login) func() fetch.Credential {
 	}
 }
 
-// Login returns the login for the credentials g that mounts already use. If no mount uses one, it returns a new login.
+// Login returns the login that mounts already use for the credentials g. If no mount uses these credentials, it returns a new
+// login.
 func (r *Remotes) Login(g Given) *Login {
 	r.mu.Lock()
 	defer r.mu.Unlock()

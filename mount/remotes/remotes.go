@@ -33,12 +33,12 @@ type Remotes struct {
 	memory *cache.Memory // cache of trees and small contents in memory, of all stores
 	blobs  *cache.Blobs  // cache of contents on disk, of all stores
 
-	readers fetch.Readers   // records when readers of any store last began to wait; prefetches are delayed for them
-	ahead   transport.Ahead // servers that refuse a command which is sent before their capabilities are known
+	readers fetch.Readers   // times at which readers of any store last began to wait; prefetches are delayed while readers wait
+	ahead   transport.Ahead // servers that refuse a command if it is sent before their capabilities are known
 
 	creating sync.Mutex // held while the command of a request is creating a session remote
 
-	// The fields below are guarded by mu.
+	// The fields below are protected by mu.
 	mu     sync.Mutex
 	stores map[storeKey]*sharedStore // open stores
 	held   map[any][]*Login          // logins that each mount uses
@@ -52,7 +52,7 @@ func New(state string, log *zap.Logger, memory *cache.Memory, blobs *cache.Blobs
 // sharedStore is a store with the number of mounts that use it. Store and err may be read after opened was closed.
 type sharedStore struct {
 	*fetch.Store
-	users  int           // number of mounts that use the store; guarded by Remotes.mu
+	users  int           // number of mounts that use the store; protected by the field mu of Remotes
 	opened chan struct{} // closed when Store or err is set
 	err    error         // error because of which the store could not be opened
 	leave  func()        // releases the lock that prevents other processes from removing the store
@@ -81,9 +81,9 @@ func deadline(req control.MountRequest) time.Duration {
 	return req.Timeout
 }
 
-// Store returns the store for the mounted remote of the request req. l is the login of the mount. If no other mount uses the
-// store, Store opens it; otherwise it waits until another call has opened it. The caller must call release once when it no longer
-// uses the store. If Store returns an error, release is nil.
+// Store returns the store for the mounted remote of the request req. The parameter l is the login of the mount. If no other
+// mount uses the store, Store opens it. If another call is opening the store, Store waits until that call has finished. The
+// caller must call release once when it no longer uses the store. If Store returns an error, release is nil.
 func (r *Remotes) Store(req control.MountRequest, l *Login) (s *fetch.Store, release func(), err error) {
 	remote, err := transport.Open(req.Remote, r.options(req, l))
 	if err != nil {
@@ -95,7 +95,7 @@ func (r *Remotes) Store(req control.MountRequest, l *Login) (s *fetch.Store, rel
 	dir := statedir.StoreName(remote.URL())
 	key := storeKey{dir, req.Remote, l, Environment(req).Fingerprint(), req.Timeout}
 	r.mu.Lock()
-	// The first user opens the store without holding mu. The others wait until opened is closed.
+	// The first user opens the store without holding mu. The other users wait until the channel opened is closed.
 	shared, ok := r.stores[key]
 	if !ok {
 		shared = &sharedStore{opened: make(chan struct{})}
@@ -122,12 +122,12 @@ func (r *Remotes) Store(req control.MountRequest, l *Login) (s *fetch.Store, rel
 		release()
 		return nil, nil, shared.err
 	}
-	shared.Forgive() // objects that were refused may be requested again for a new mount
+	shared.Forgive() // objects that were refused before may be requested again, because a new mount uses the store
 	return shared.Store, release, nil
 }
 
-// release records that one mount less uses the store. The last one closes the store, without holding r.mu, because closing waits
-// for the disk.
+// release records that one mount has stopped using the store. When the last mount stops, release closes the store. It does not
+// hold r.mu while it closes the store, because closing waits for the disk.
 func (r *Remotes) release(key storeKey, shared *sharedStore) {
 	r.mu.Lock()
 	shared.users--
@@ -154,8 +154,8 @@ func (r *Remotes) Session(req control.MountRequest) (remote *thin.Remote, kind s
 	return remote, kind, err
 }
 
-// SessionLogin does the same as Session, and also returns the login with which it has opened the session remote. No mount uses
-// that login yet.
+// SessionLogin does the same as Session. It also returns the login with which it has opened the session remote; no mount is
+// recorded as a user of this login yet.
 func (r *Remotes) SessionLogin(req control.MountRequest) (remote *thin.Remote, l *Login, kind string, err error) {
 	at, kind := SessionURL(req)
 	if at == "" {
@@ -172,8 +172,8 @@ func (r *Remotes) SessionLogin(req control.MountRequest) (remote *thin.Remote, l
 // tokenTime is the maximum time for which TryToken waits for the remote to accept or refuse a token.
 const tokenTime = 15 * time.Second
 
-// TryToken sends a request for HEAD to a remote, with a token, or with the token in a file. at is the URL of the remote, without
-// a password. TryToken returns nil if the remote accepts the token within tokenTime.
+// TryToken sends a request for HEAD to a remote, with a token, or with the token in a file. The parameter at is the URL of the
+// remote, without a password. TryToken returns nil if the remote accepts the token within the time tokenTime.
 func (r *Remotes) TryToken(ctx context.Context, at string, env transport.Environment, token, file string) error {
 	l := transport.NewLogin(token, file)
 	if _, err := l.Token(); err != nil {

@@ -28,16 +28,16 @@ func SessionURL(r control.MountRequest) (at, kind string) {
 	case control.RemoteOrigin:
 		return r.Remote, control.RemoteOrigin
 	}
-	// If the request has no session token, and the session remote is on the host of the mounted remote, the user and password of
-	// the mounted URL are used.
+	// If the request has no session token, and the session remote is on the host of the mounted remote, the session remote is
+	// accessed with the user and password in the URL of the mounted remote.
 	if r.SessionToken == "" && r.SessionTokenFile == "" {
 		return LikeUser(r.SessionOptions.Remote, r.Remote), ""
 	}
 	return r.SessionOptions.Remote, ""
 }
 
-// LikeUser returns the URL remote with the user and password of the URL other, if both are on the same host and remote contains
-// no user. Otherwise it returns remote unchanged.
+// LikeUser returns the URL in the parameter remote with the user and password of the URL in the parameter other, if both URLs
+// have the same host and remote contains no user. Otherwise it returns remote unchanged.
 func LikeUser(remote, other string) string {
 	u, err := url.Parse(remote)
 	o, otherErr := url.Parse(other)
@@ -73,8 +73,8 @@ func WithUser(remote, user string) string {
 	return u.String()
 }
 
-// IsLocal reports whether a remote is on this machine. It is used to refuse a local submodule in a repository that is not local,
-// as git does.
+// IsLocal reports whether a remote is on this machine. Callers use it to refuse a local submodule in a repository that is not
+// local, as git does.
 func IsLocal(remote string) bool {
 	// As in git-clone(1), a remote without a scheme and host is a local path.
 	if scheme, _, ok := strings.Cut(remote, "://"); ok {
@@ -92,9 +92,9 @@ func SameHost(a, b string) bool {
 	return errA == nil && errB == nil && ua.Host != "" && ua.Scheme == ub.Scheme && ua.Host == ub.Host
 }
 
-// Readable returns remote if other machines can probably reach the repository by the same URL. This is the case for the schemes
-// http, https, ssh and git, and for addresses such as host:path. Otherwise it returns "", because the same path is another
-// directory on another machine.
+// Readable returns remote unchanged if other machines can probably reach the repository by the same URL. This is the case for
+// the schemes http, https, ssh and git, and for addresses such as host:path. For all other remotes it returns "", because a
+// local path may be another directory on another machine.
 func Readable(remote string) string {
 	if scheme, _, ok := strings.Cut(remote, "://"); ok {
 		switch strings.ToLower(scheme) {
