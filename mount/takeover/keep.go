@@ -1,6 +1,6 @@
-// Package takeover passes a mount from the process that serves it to the successor of that process. A keeper, which is outside of
-// both processes, holds the open files of the mount. All other information is in a state file. The process may be killed at any
-// moment. The successor finds the state as it was either before or after the last update.
+// Package takeover passes a mount from the process that serves it to the successor of that process. A keeper, which is outside
+// of both processes, holds the open files of the mount. All other information is in a state file. The process may be killed at
+// any moment; the successor then finds the state as it was either before or after the last update of the state file.
 package takeover
 
 import (
@@ -15,8 +15,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/keeper"
 )
 
-// Keeper holds open files for the successor of this process. If this process has sent a file and dies before the keeper receives
-// it, the keeper still receives it.
+// Keeper holds open files for the successor of this process. If this process has sent a file to the keeper and dies before the
+// keeper has received the file, the keeper nevertheless receives it.
 type Keeper interface {
 	// Keep sends a copy of f to the keeper. It replaces an earlier file with the same name.
 	Keep(name string, f *os.File) error
@@ -28,11 +28,11 @@ type Keeper interface {
 type part string
 
 const (
-	// partState is the state file. The keeper holds it from before any other part of the mount exists until all other parts have
-	// been removed.
+	// partState is the state file. The keeper receives it before any other part of the mount, and holds it until all other
+	// parts have been removed.
 	partState part = "state"
 
-	// The following parts exist besides the state.
+	// The following parts are held in addition to the state file.
 	PartDevice part = "device" // the FUSE device of the mount
 	// PartLock is the lock of the mount's home (its directory below the state directory). It is held so that no other process can
 	// lock the home between two workers.
@@ -61,8 +61,8 @@ type Handover struct {
 	log *zap.Logger
 }
 
-// Begin returns the Handover of a new mount with state h. If keeper is nil, it returns a Handover that does nothing. It does the
-// same after an error, which it logs.
+// Begin returns the Handover of a new mount with the state h. If keeper is nil, it returns a Handover that does nothing. If an
+// error occurs, it logs the error and also returns a Handover that does nothing.
 func Begin(keeper Keeper, h State, log *zap.Logger) Handover {
 	if keeper == nil {
 		return Handover{}
@@ -79,8 +79,8 @@ func Begin(keeper Keeper, h State, log *zap.Logger) Handover {
 	return k
 }
 
-// Resume returns the Handover of a mount that the predecessor has left. It fails if the predecessor died before any other part of
-// the mount existed, and removes all files of the mount from the keeper then.
+// Resume returns the Handover of a mount that the predecessor has left. If the predecessor died before any other part of the
+// mount existed, Resume removes all files of the mount from the keeper and returns an error.
 func Resume(keeper Keeper, in Inherited, log *zap.Logger) (Handover, error) {
 	state, err := openStateFile(in.files[partState])
 	// The state is sent before any other part of the mount is created. Without a valid state, there is nothing to take over.
@@ -102,8 +102,8 @@ func (k *Handover) State() State {
 	return k.state.get()
 }
 
-// Keep sends a copy of f to the keeper as part p. It logs an error and does not return it; the mount may then end with this
-// process.
+// Keep sends a copy of f to the keeper as the part p. It logs an error and does not return it. After an error the mount may end
+// with this process.
 func (k *Handover) Keep(p part, f *os.File) {
 	if k.state == nil {
 		return
@@ -132,8 +132,8 @@ func (k *Handover) Update(change func(h *State)) {
 // Stale reports whether a process died while it was changing the working tree.
 func (k *Handover) Stale() bool { return k.state != nil && k.state.get().Stale }
 
-// Drop removes all parts from the keeper, after the mount has ended. It removes the state last: if this process is killed before
-// that, a successor needs the state to understand the other parts.
+// Drop removes all parts from the keeper, after the mount has ended. It removes the state last, because a successor needs the
+// state to understand the other parts if this process is killed before Drop has removed them.
 func (k *Handover) Drop() {
 	if k.state == nil {
 		return

@@ -37,11 +37,11 @@ type State struct {
 	Request control.MountRequest `json:"request"`
 	Token   string               `json:"token,omitempty"` // token of Request, because the JSON form of Request leaves it out
 
-	SessionToken string `json:"session_token,omitempty"` // session token of Request, which the JSON form leaves out too
-	Environment  []byte `json:"environment,omitempty"`   // environment of Request, which the JSON form leaves out too
+	SessionToken string `json:"session_token,omitempty"` // session token of Request, because the JSON form leaves it out
+	Environment  []byte `json:"environment,omitempty"`   // environment of Request, because the JSON form leaves it out
 	// ParentDir is the directory of the mount that contains this one, if this one is a submodule; "" for other mounts.
 	ParentDir string             `json:"around,omitempty"`
-	Resumed   bool               `json:"resumed,omitempty"` // the session existed before the mount
+	Resumed   bool               `json:"resumed,omitempty"` // whether the session existed before the mount
 	Notes     []string           `json:"notes,omitempty"`   // notes on paths that could not be redirected
 	Reply     control.MountReply `json:"reply"`             // reply to the request for the mount
 
@@ -49,17 +49,17 @@ type State struct {
 	// Hello is the encoded state of the FUSE connection (fuse.Device).
 	Hello []byte `json:"hello,omitempty"`
 
-	Checkout *gitdir.Checkout `json:"checkout,omitempty"` // git's configuration; nil if it is larger than MaxCheckout bytes
+	Checkout *gitdir.Checkout `json:"checkout,omitempty"` // git's configuration; nil if the configuration is larger than MaxCheckout bytes
 
-	GitReady bool `json:"git_ready,omitempty"` // the git directory exists, and git commands can run
-	History  bool `json:"history,omitempty"`   // the history is complete, or was not requested
-	Hydrated bool `json:"hydrated,omitempty"`  // prefetching has ended
-	Filled   bool `json:"filled,omitempty"`    // git's index contains all sizes that are known
+	GitReady bool `json:"git_ready,omitempty"` // whether the git directory exists and git commands can run
+	History  bool `json:"history,omitempty"`   // whether the history is complete or was not requested
+	Hydrated bool `json:"hydrated,omitempty"`  // whether prefetching has ended
+	Filled   bool `json:"filled,omitempty"`    // whether git's index contains all sizes that are known
 	// Stale is true while files are changed whose old contents may be in the kernel's cache.
 	Stale bool `json:"stale,omitempty"`
 	// Discard is true if the mount is being unmounted and its session is to be discarded.
 	Discard bool `json:"discard,omitempty"`
-	Trash   bool `json:"trash,omitempty"` // if Discard is true: the session is moved to the trash
+	Trash   bool `json:"trash,omitempty"` // whether the session is moved to the trash; used only if Discard is true
 	Died    int  `json:"died,omitempty"`  // number of processes in a row that have died while they took over the mount
 
 	// Keep is how long the session is kept after the unmount that is in progress; 0 if none is in progress.
@@ -72,7 +72,7 @@ type State struct {
 type stateFile struct {
 	file *os.File
 
-	// mu guards number and state. number is the number of the slot that was written last.
+	// mu protects number and state. number is the number of the slot that was written last.
 	mu     sync.Mutex
 	number uint64
 	state  State
@@ -82,8 +82,8 @@ const (
 	slotSize   = 4 << 20 // in bytes; pages that were never written use no memory
 	slotHeader = 20      // in bytes: checksum (4), number (8), length (8), in little-endian order
 
-	// MaxCheckout is the maximum size, in bytes, of the git configuration in a State. If it is larger, a successor reads the
-	// configuration files again.
+	// MaxCheckout is the maximum size, in bytes, of the git configuration in a State. If the configuration is larger, a
+	// successor reads the configuration files again.
 	MaxCheckout = 1 << 20
 )
 
@@ -129,7 +129,7 @@ func openStateFile(f *os.File) (*stateFile, error) {
 	return s, nil
 }
 
-// readSlot reads the slot at the offset at, in bytes. ok is false if the checksum does not match.
+// readSlot reads the slot at the given offset in bytes (parameter at). ok is false if the checksum does not match.
 func readSlot(f *os.File, at int64) (number uint64, text []byte, ok bool) {
 	head := make([]byte, slotHeader)
 	if _, err := f.ReadAt(head, at); err != nil {
