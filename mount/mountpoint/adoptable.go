@@ -9,8 +9,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/mountinfo"
 )
 
-// adoptable returns nil if a mount that another program has created can be served as r requests. Otherwise the error is the
-// reason.
+// adoptable returns nil if a mount that another program has created can be served as the request r demands. Otherwise it
+// returns an error that states the reason.
 func adoptable(mounts mountinfo.Table, r control.MountRequest) error {
 	found, ok := mounts.At(r.Dir)
 	if !ok || found.Type != FUSEType {

@@ -21,11 +21,11 @@ import (
 const (
 	// FUSEType is the file-system type that artifactfs mounts have in the mount table.
 	FUSEType = "fuse.artifactfs"
-	// autofsType is the file-system type of an automount point. An access to it waits until the automounter has mounted a file
-	// system over it (see autofs(5) and systemd.automount(5)).
+	// autofsType is the file-system type of an automount point. An access to an automount point waits until the automounter has
+	// mounted a file system over it (see autofs(5) and systemd.automount(5)).
 	autofsType = "autofs"
-	// ProbeTime is the maximum time for which IsDead waits for a reply of the process that serves a mount. A mount without a
-	// reply in this time is treated as hanging, but not as dead.
+	// ProbeTime is the maximum time for which IsDead waits for a reply of the process that serves a mount. A mount that does
+	// not reply in this time is treated as hanging, but not as dead.
 	ProbeTime = 2 * time.Second
 	// maxStacked is the maximum number of dead mounts, one over the other, that are removed from one directory.
 	maxStacked = 16
@@ -33,7 +33,7 @@ const (
 
 // These errors describe problems with the directory of a mount, or with this host.
 var (
-	// ErrAlreadyMounted means that an artifactfs mount that is served is at the directory.
+	// ErrAlreadyMounted means that an artifactfs mount exists at the directory and is served by a process.
 	ErrAlreadyMounted = errors.New("directory already has an artifactfs mount")
 	// ErrTaken means that another file system is mounted at the directory.
 	ErrTaken = errors.New("another file system is mounted at the directory")
@@ -43,7 +43,7 @@ var (
 	ErrNotEmpty = errors.New("directory is not empty")
 	// ErrNotDirectory means that the path is a file and not a directory.
 	ErrNotDirectory = errors.New("path is not a directory")
-	// ErrDeadMount means that the process of a mount has died, and that the mount cannot be removed.
+	// ErrDeadMount means that the process that served the mount has died, and that the mount cannot be removed.
 	ErrDeadMount = errors.New("directory has a dead mount, whose process has exited")
 	// ErrUserMount means that fusermount3 has failed.
 	ErrUserMount = errors.New("fusermount3 failed to mount")
@@ -64,8 +64,8 @@ type Point struct {
 // inside another artifactfs mount, except the one at parentDir; if parentDir is "", there is no exception. If Prepare fails, it
 // removes the directories that it has created.
 //
-// Prepare reads the mount table before it calls stat(2) for dir, because stat may wait for the process that serves a mount, and
-// because the kernel may answer from its cache for a dead mount.
+// Prepare reads the mount table before it calls stat(2) for dir, for two reasons: stat may wait for the process that serves a
+// mount, and for a dead mount the kernel may answer from its cache.
 func Prepare(ctx context.Context, dir, parentDir string) (Point, error) {
 	p := Point{Dir: dir}
 	err := CheckDevice()
@@ -107,7 +107,7 @@ func CheckDevice() error {
 }
 
 // clearDead removes dead artifactfs mounts from dir. It returns an error if another mount is at dir, or if dir is inside an
-// artifactfs mount other than the one at parentDir.
+// artifactfs mount other than the mount at parentDir.
 func clearDead(ctx context.Context, dir, parentDir string) error {
 	for range maxStacked {
 		mounts, err := mountinfo.Self()
@@ -157,7 +157,7 @@ func Detach(ctx context.Context, dir string) error {
 	if os.Geteuid() == 0 {
 		return unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 	}
-	return fuse.WithAllFiles(func() error { // the thread of the caller may have its own table of descriptors
+	return fuse.WithAllFiles(func() error { // the thread of the caller may have a separate descriptor table
 		if out, err := exec.CommandContext(ctx, "fusermount3", "-u", "-z", "--", dir).CombinedOutput(); err != nil {
 			return fmt.Errorf("run fusermount3: %w: %s", err, bytes.TrimSpace(out))
 		}
@@ -275,8 +275,8 @@ func DetachQuietly(dir string, log *zap.Logger) {
 // busyPause is the maximum pause between two attempts to unmount a busy mount. The pause doubles after each attempt.
 const busyPause = 64 * time.Millisecond
 
-// UnmountIdle calls umount2(2). If the mount is busy, it repeats the call for a short time, because a process that has just ended
-// may still hold files. Then it returns EBUSY.
+// UnmountIdle calls umount2(2). If the mount is busy, it repeats the call for a short time, because a process that has just
+// ended may still hold files. If the mount is still busy after that, it returns EBUSY.
 func UnmountIdle(dir string, flags int) error {
 	for pause := time.Millisecond; ; pause *= 2 {
 		err := unix.Unmount(dir, flags)

@@ -28,7 +28,7 @@ type user struct {
 func (u user) String() string { return fmt.Sprintf("%s (%s)", u.name, u.pid) }
 
 // usersOf returns the processes that keep the mount at dir busy. It only reads /proc, because this process would have to answer
-// an access to a file of the mount. Processes of other users may be missing.
+// an access to a file of the mount. The result may lack processes of other users.
 func usersOf(dir string) (users []user) {
 	mounts, _ := mountinfo.Self()
 	mount, ok := mounts.At(dir)
@@ -77,8 +77,8 @@ func usersByCopies(copies []mountinfo.Copy) (users []user) {
 	return users
 }
 
-// linksInto reports whether a symbolic link in /proc leads to a file in the mount. link reads the link, and inside reports
-// whether a path is in the mount.
+// linksInto reports whether a symbolic link in /proc leads to a file in the mount. The function link reads the link, and the
+// function inside reports whether a path is in the mount.
 func linksInto(link func() (string, error), inside func(string) bool) bool {
 	to, err := link()
 	return err == nil && inside(to)
@@ -121,8 +121,8 @@ func mountOf(p proc.Process, fd int) string {
 	return ""
 }
 
-// mapsFrom reports whether process p has mapped a file of the given device. The device is the fourth field of a line in the
-// format of proc_pid_maps(5).
+// mapsFrom reports whether the process p has mapped a file of the given device. The device has the format of the fourth field
+// of a line in proc_pid_maps(5).
 func mapsFrom(p proc.Process, device string) bool {
 	text, err := p.Maps()
 	if err != nil {
