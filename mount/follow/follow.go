@@ -26,9 +26,10 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// A mount that follows its branch regularly asks the remote for the commit of the branch, and then switches to that commit, as
-// the command artifactfs switch does. A writable mount switches only if the user has not changed anything: git status lists no
-// changes, and HEAD is the commit to which following has switched, or an ancestor of the branch on the remote.
+// A mount that follows its branch regularly asks the remote for the commit of the branch, and then switches to that commit in
+// the same way as the command "artifactfs switch". A writable mount switches only if the user has not changed anything: git
+// status lists no changes, and HEAD is either the commit to which following has switched, or an ancestor of the branch on the
+// remote.
 
 // Follower makes one mount follow its branch. The exported fields are set before the mount is served, and do not change after
 // that. The methods may be called from any goroutine. A nil Follower belongs to a mount that is not served, and its methods do
@@ -36,7 +37,7 @@ import (
 type Follower struct {
 	Mount    *catalog.Mounted
 	Moves    *moves.Mover
-	On       bool          // the mount request says that the mount follows its branch
+	On       bool          // whether the mount follows its branch, as the mount request says
 	Interval time.Duration // time between two requests to the remote; 0 stands for DefaultInterval
 	Log      *zap.Logger
 
@@ -116,9 +117,10 @@ func (w *Follower) Refresh(ctx context.Context, progress func(control.Progress))
 	return reply, nil
 }
 
-// refresh asks the remote for the commit of the mounted branch, fetches that commit if it is missing, updates the remote-tracking
-// branch, and switches the mount if it follows the branch. The channel w.turn lets one call run at a time. refresh returns
-// fault.ErrNoBranch if a tag or a commit is mounted, and errBranchGone if the branch was deleted on the remote.
+// refresh asks the remote for the commit of the mounted branch, fetches that commit if it is missing, and updates the
+// remote-tracking branch. If the mount follows the branch, refresh then switches the mount. The channel w.turn lets only one
+// call run at a time. refresh returns fault.ErrNoBranch if a tag or a commit is mounted, and errBranchGone if the branch was
+// deleted on the remote.
 func (w *Follower) refresh(ctx context.Context) (reply control.RefreshReply, err error) {
 	ref := w.Snapshot().Ref
 	branch, ok := strings.CutPrefix(ref, "refs/heads/")
@@ -171,9 +173,9 @@ func (w *Follower) refresh(ctx context.Context) (reply control.RefreshReply, err
 	return reply, err
 }
 
-// goAlong switches a mount that follows its branch to tip, the commit of the branch on the remote, unless changes of the user
-// prevent this. It sets reply.Moved, reply.Paths and reply.Why, and stores the state of following. known is the commit that the
-// remote-tracking branch had before.
+// goAlong switches a mount that follows its branch to the commit tip, which the branch has on the remote, unless changes of the
+// user prevent the switch. It sets reply.Moved, reply.Paths and reply.Why, and stores the state of following. The parameter
+// known is the commit that the remote-tracking branch had before.
 func (w *Follower) goAlong(ctx context.Context, git *gitdir.Dir, branch string, from gitdir.Head, tip, known object.ID,
 	reply *control.RefreshReply) error {
 	f := w.readFollowed()
@@ -198,7 +200,7 @@ func (w *Follower) goAlong(ctx context.Context, git *gitdir.Dir, branch string, 
 			var busy fault.GitBusyError
 			switch {
 			case errors.As(err, &in), errors.As(err, &busy), errors.Is(err, gitdir.ErrLocked):
-				f.Why, err = err.Error(), nil // the switch has failed, which is a reason in the reply; the next refresh tries again
+				f.Why, err = err.Error(), nil // the failed switch is only a reason in the reply; the next refresh tries again
 			case err == nil:
 				reply.Moved, reply.Paths = true, moved.Paths
 				f.Put, f.Moved = tip.String(), time.Now()
@@ -214,8 +216,8 @@ func (w *Follower) goAlong(ctx context.Context, git *gitdir.Dir, branch string, 
 	return w.noteFollowed(f)
 }
 
-// holdsBack returns a sentence with the reason why changes of the user prevent the switch to tip. It returns "" if nothing
-// prevents it. put is the commit to which following last set HEAD.
+// holdsBack returns a sentence with the reason why changes of the user prevent the switch to the commit tip. It returns "" if
+// no change prevents the switch. put is the commit to which following last set HEAD.
 func (w *Follower) holdsBack(ctx context.Context, git *gitdir.Dir, head object.ID, put string, tip object.ID) (string, error) {
 	if head.String() != put && !git.Reaches(ctx, head, tip) {
 		return "the branch has commits of its own", nil
@@ -235,8 +237,8 @@ func (w *Follower) holdsBack(ctx context.Context, git *gitdir.Dir, head object.I
 	return "", nil
 }
 
-// Unchanged reports whether a writable mount is in exactly the state to which following has set it. If ignored is true, files
-// that git ignores count as changes of the user.
+// Unchanged reports whether a writable mount is in exactly the state to which following has switched it. If ignored is true,
+// files that git ignores count as changes of the user.
 func (w *Follower) Unchanged(ctx context.Context, ignored bool) bool {
 	if w == nil || !w.On || !w.Mount.Writable {
 		return false
