@@ -26,7 +26,7 @@ func (r *Redirects) TakeOver(o Options, record []statedir.Redirect) {
 	}
 	for _, d := range record {
 		one := &redirect{Redirect: d}
-		active := !mountpoint.MayBind() // without the right to bind-mount, the redirect is a symbolic link, which has existed since the mount began
+		active := !mountpoint.MayBind() // without this right, the redirect is a symbolic link, which exists already
 		if !active {
 			_, active = boundAt(mounts, r.o.Dir, r.source(d))
 		}
