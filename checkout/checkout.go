@@ -48,8 +48,7 @@ type Differ interface {
 	Differences(ctx context.Context, from, to object.ID) ([]gitdir.Difference, error)
 }
 
-// Git returns properties of paths that only git can determine. Each method runs one git command, whatever the number of
-// paths.
+// Git returns properties of paths that only git can determine. Each method runs a single git command for any number of paths.
 type Git interface {
 	Modified(ctx context.Context, paths []string) ([]string, error) // returns the elements of paths whose files differ from the index
 	// Ignored returns the elements of paths that git ignores.

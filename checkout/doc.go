@@ -11,9 +11,9 @@
 // # Steps, and the state that a kill after each leaves
 //
 // Below, the successor is the next process that serves the mount, or the next mount of the session. If a kill interrupts a
-// checkout, the successor repeats it as a whole. A step has no effect where its changes are made already. The intent is the
-// record of the checkout in the file checkout.json, and a graft is the change of a path to its entry in tree B. The mount's
-// home is its directory below the state directory.
+// checkout, the successor repeats it as a whole. A step whose changes were already made has no effect. The intent is the record
+// of the checkout in the file checkout.json, and a graft is the change of a path to its entry in tree B. The mount's home is
+// its directory below the state directory.
 //
 //	step             state after a kill                                how the successor completes it
 //	index.lock       a lock with the mark of this program              gitdir.Dir.BreakLocks removes it, and a half-written index
@@ -35,8 +35,8 @@
 //
 // # Other records that outlive a process
 //
-// The following records are not intents. Each of them has one owner and states a fact that the owner brings up to date,
-// instead of an operation that is repeated:
+// The following records are not intents. Each of these records has one owner, which keeps the record up to date. Unlike an
+// intent, none of them describes an operation that is repeated:
 //   - the state that the daemon passes to its successor: Stale, as above. It exists as long as the kernel's mount, while an
 //     intent exists as long as the session.
 //   - the file "shown" in the mount's home: the tree that is prefetched. It is written before the intent ends.

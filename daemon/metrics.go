@@ -34,7 +34,7 @@ func (d *Daemon) WriteMetrics(ctx context.Context, out io.Writer) error {
 	writeMounts(w, mounts)
 	writeRemotes(w, mounts)
 	usage := d.blobs.Usage()
-	// one writes a metric family that has one sample without labels.
+	// The function one writes a metric family that has a single sample without labels.
 	one := func(name string, kind metrics.Kind, help string, v float64) {
 		w.Family(name, kind, help)
 		w.Sample(v)
@@ -52,7 +52,7 @@ func (d *Daemon) WriteMetrics(ctx context.Context, out io.Writer) error {
 
 // writeProcess writes the metrics of this process, with the names that the client libraries of Prometheus use.
 func (d *Daemon) writeProcess(w *metrics.Writer) {
-	// one writes a metric family that has one sample without labels.
+	// The function one writes a metric family that has a single sample without labels.
 	one := func(name string, kind metrics.Kind, help string, v float64) {
 		w.Family(name, kind, help)
 		w.Sample(v)
@@ -124,7 +124,7 @@ func writeMounts(w *metrics.Writer, mounts []scraped) {
 		w.Sample(1, m.label, metrics.Label{Name: "remote", Value: m.Remote}, metrics.Label{Name: "ref", Value: m.Ref},
 			metrics.Label{Name: "commit", Value: m.Commit}, metrics.Label{Name: "session", Value: m.Session.Name})
 	}
-	// each writes a metric family with one sample for each mount.
+	// The function each writes a metric family with one sample for each mount.
 	each := func(name string, kind metrics.Kind, help string, value func(m *scraped) float64) {
 		w.Family(name, kind, help)
 		for i := range mounts {
@@ -242,7 +242,7 @@ func remotesOf(mounts []scraped) (all []*remoteFigures) {
 func writeRemotes(w *metrics.Writer, mounts []scraped) {
 	all := remotesOf(mounts)
 	label := func(r *remoteFigures) metrics.Label { return metrics.Label{Name: "remote", Value: r.url} }
-	// each writes a metric family with one sample for each remote.
+	// The function each writes a metric family with one sample for each remote.
 	each := func(name string, kind metrics.Kind, help string, value func(r *remoteFigures) float64) {
 		w.Family(name, kind, help)
 		for _, r := range all {

@@ -104,7 +104,7 @@ func (d *Daemon) awaitEarlier(ctx context.Context, r control.MountRequest) (*mou
 func (d *Daemon) Unmount(ctx context.Context, r control.UnmountRequest) (control.UnmountReply, error) {
 	m, ok := d.find(r.Dir)
 	if !ok || m.Dir != filepath.Clean(r.Dir) {
-		if m, ok = d.endedMounts.remove(filepath.Clean(r.Dir)); !ok { // for example, the mount ended during a takeover
+		if m, ok = d.endedMounts.remove(filepath.Clean(r.Dir)); !ok { // endedMounts has mounts that ended in a takeover
 			if d.host.Failures.Forget(filepath.Clean(r.Dir), nil) {
 				return control.UnmountReply{Dir: filepath.Clean(r.Dir)}, nil
 			}

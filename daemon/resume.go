@@ -51,7 +51,7 @@ func (d *Daemon) takeOverAll(descriptors []keeper.Descriptor) {
 	}
 	// The mounts with the fewest deaths are tried first, because their takeovers are the most likely to succeed.
 	slices.SortStableFunc(later, func(a, b *mount.Mount) int { return a.Deaths() - b.Deaths() })
-	// succeed takes over m, and records the result for Resumed and for repeated unmount requests.
+	// The function succeed takes over m, and records the result for Resumed and for repeated unmount requests.
 	succeed := func(m *mount.Mount) {
 		ended, err := m.Succeed()
 		if ended {

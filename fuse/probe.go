@@ -13,7 +13,7 @@ import (
 // Kernel describes the FUSE implementation of the running kernel.
 type Kernel struct {
 	Major, Minor uint32   // version of the FUSE protocol
-	Resend       bool     // the kernel can resend unanswered requests (Linux 6.9), so a mount can be taken over
+	Resend       bool     // whether the kernel can resend unanswered requests (Linux 6.9), so that a mount can be taken over
 	Lacks        []string // names of the optional features that the kernel does not have, for display
 }
 

@@ -63,7 +63,7 @@ import (
 // Options configure a mount.
 type Options struct {
 	FsName     string      // source of the mount, which mount(8) and df(1) show to every user, so it must contain no secrets
-	AllowOther bool        // whether users other than the one who mounts may use the mount
+	AllowOther bool        // whether other users than the user who mounts may use the mount
 	ReadOnly   bool        // whether the mount has the flag MS_RDONLY
 	ACL        bool        // whether POSIX access control lists apply; used only on writable mounts
 	StatFS     string      // path on the file system whose free space statfs(2) reports for the mount; "": no free space is reported

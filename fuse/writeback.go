@@ -124,7 +124,7 @@ func (s *Server) syncfs() error {
 	if _, err := retryEINTR(func() (int, error) { return 0, unix.Syncfs(fd) }); err != nil {
 		return err
 	}
-	if err := unix.Fstatfs(fd, &st); err != nil { // sends a STATFS, which arrives after the WRITEs
+	if err := unix.Fstatfs(fd, &st); err != nil { // this call sends a STATFS, which arrives after the WRITEs
 		return err
 	}
 	var root unix.Stat_t
@@ -165,7 +165,7 @@ func (s *Server) settle(waiting string) {
 	}
 }
 
-// writing counts the WRITEs in progress, so that WriteBack can wait for those that began before a certain moment.
+// writing counts the WRITEs in progress, so that WriteBack can wait for the WRITEs that began before a certain moment.
 type writing struct {
 	mu      sync.Mutex
 	round   uint64         // number of the current round; each call of wait starts a new round

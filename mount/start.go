@@ -98,7 +98,7 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 		return reply, err
 	}
 	m.before = m.store.Stats()
-	if base, ok := m.knownBase(); ok { // connect to the remote while the home (the mount's directory below the state directory) is prepared
+	if base, ok := m.knownBase(); ok { // connect to the remote while the home is prepared
 		m.store.ConnectFor(base) // the home is the mount's directory below the state directory
 	}
 	progress(control.Progress{Phase: "connect"})

@@ -72,7 +72,7 @@ func (s *submodules) enter(ctx context.Context) {
 	}
 }
 
-// mountAll mounts several submodules at the same time, and returns the mounts of those that succeeded.
+// mountAll mounts several submodules at the same time, and returns the mounts of the submodules that could be mounted.
 func (s *submodules) mountAll(ctx context.Context, wanted []submodule) []*Mount {
 	mounts := make([]*Mount, len(wanted))
 	slots := make(chan struct{}, submodulesAtOnce)

@@ -19,9 +19,9 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// If a process that serves mounts dies, its mounts stay attached, and the kernel blocks all accesses to them. The successor takes
-// over each mount. It uses the descriptors and the state that the keeper (the interface to the supervisor) holds, and the files on
-// disk. It does so in these steps:
+// If a process that serves mounts dies, its mounts stay attached, and the kernel blocks all accesses to them. The successor
+// takes over each mount. It uses the descriptors and the state that the keeper (the interface to the supervisor) holds, and the
+// files on disk. A takeover has these steps:
 //
 //	serve the kernel   open the home, the store, the working tree and the FUSE device; this needs no network and no other program
 //	serve git          open the sockets on which git commands may be waiting already

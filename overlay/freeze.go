@@ -13,10 +13,10 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// A pinned contents file can be read as it was at one moment, whatever is written to the file later. Writers still change the
-// contents file itself: before a chunk of the file is changed for the first time, the old bytes of the chunk are copied to a file
-// without a name. So a pin leaves no trace on disk after the process has ended. A contents file that its node no longer uses,
-// because the file was truncated or removed, stays in contents/ until its last pin is released.
+// A pinned contents file can be read as it was at one moment, even if the file is changed later. Writers still change the
+// contents file itself: before a chunk of the file is changed for the first time, the old bytes of the chunk are copied to a
+// file without a name. So a pin leaves no trace on disk after the process has ended. A contents file that its node no longer
+// uses, because the file was truncated or removed, stays in contents/ until its last pin is released.
 //
 // A pin never makes a change fail: if there is no space for the old bytes, the pin is lost and its reader receives ErrPinLost.
 

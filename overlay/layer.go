@@ -69,7 +69,7 @@ type Options struct {
 	boot  string        // boot ID of the host; set by tests
 	pause time.Duration // time for which the janitor collects work before it starts a round; 0 means one second
 	quiet time.Duration // time from the last write to a dirty file until the janitor syncs it; 0 means three seconds
-	still bool          // run nothing in the background; set by Check
+	still bool          // whether nothing runs in the background; set by Check
 	idle  int           // maximum number of idle Files that stay open; 0 means maxIdle
 }
 

@@ -138,7 +138,7 @@ func (s *opening) open() (Recovery, error) {
 		s.rec.Problems = append(s.rec.Problems, found.Damage.Error())
 	}
 	s.rec.Start = s.started(found)
-	if s.rec.Start == Rebooted && continued { // another process had opened the layer in this boot, and completed the recovery
+	if s.rec.Start == Rebooted && continued { // another process has opened the layer in this boot and completed the recovery
 		s.rec.Start = Killed
 	}
 	s.rec.TookOver = continued && s.rec.Start != PowerLoss

@@ -72,7 +72,7 @@ func (r *Redirects) BindAgain(ctx context.Context, server Server) {
 	}
 }
 
-// redirect bind-mounts the backing of d over an existing directory. While it does so, server prevents other processes from
+// redirect bind-mounts the backing of d over an existing directory. During the bind mount, server prevents other processes from
 // creating another directory at the same path.
 func (r *Redirects) redirect(ctx context.Context, server Server, d *redirect) {
 	parent, err := r.o.Tree.Resolve(ctx, path.Dir(d.Path))

@@ -60,9 +60,9 @@ type Point struct {
 	Created []string // directories that Prepare has created, the deepest one last
 }
 
-// Prepare creates dir if it does not exist, removes dead artifactfs mounts from it, and checks that it is empty. dir must not be
-// inside another artifactfs mount, except the one at parentDir; if parentDir is "", there is no exception. If Prepare fails, it
-// removes the directories that it has created.
+// Prepare creates dir if it does not exist, removes dead artifactfs mounts from it, and checks that it is empty. dir must not
+// be inside another artifactfs mount, except the mount at parentDir; if parentDir is "", there is no exception. If Prepare
+// fails, it removes the directories that it has created.
 //
 // Prepare reads the mount table before it calls stat(2) for dir, for two reasons: stat may wait for the process that serves a
 // mount, and for a dead mount the kernel may answer from its cache.

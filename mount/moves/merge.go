@@ -226,7 +226,7 @@ func (w *merging) take(ctx context.Context) error {
 	for _, file := range files {
 		id, err := object.ParseID(filepath.Base(filepath.Dir(file)) + filepath.Base(file))
 		if err != nil {
-			continue // a temporary file of git
+			continue // the file is a temporary file of git, and not an object
 		}
 		t, content, err := loose.Get(id, maxMerged)
 		if err != nil {

@@ -126,7 +126,7 @@ func (r *Remotes) Drop(holder any) {
 }
 
 // Renew replaces the credentials of the login l by a new token or token file. Mounts that are created with the new token later
-// share this login. The function uses reports whether a holder was using the login at the time of the call.
+// share this login. The returned function reports whether a holder was using the login at the time when Renew was called.
 func (r *Remotes) Renew(l *Login, token, file string) (uses func(holder any) bool) {
 	l.Renew(token, file)
 	r.mu.Lock()

@@ -9,10 +9,10 @@ import (
 )
 
 // arena allocates memory outside the Go heap, so that the garbage collector neither scans nor counts it. A ref identifies a
-// block and stays valid whatever else is allocated. Block sizes are rounded up to a size class, and a released block is added
-// to the free list of its class. A small allocation may cut a part off a free block of a larger class before new memory is
-// used. This saves memory when several directories grow at the same time, because each of them releases its smaller leaves one
-// after the other.
+// block and stays valid while other blocks are allocated. Block sizes are rounded up to a size class, and a released block is
+// added to the free list of its class. A small allocation may cut a part off a free block of a larger class before new memory
+// is used. This saves memory when several directories grow at the same time, because each of them releases its smaller leaves
+// one after the other.
 type arena struct {
 	chunks [][]byte
 	// next is the first granule in the last chunk that was never used.

@@ -26,7 +26,7 @@ type Inode struct {
 	Atime, Mtime, Ctime   int64  // times in nanoseconds since 1970
 	Content               uint64 // number of the contents file; 0 if there is none
 	Flags                 uint32 // FlagDirty, FlagUnsettled
-	Parent                Node   // for a directory the target of "..", for a file the directory of its latest name, as a hint
+	Parent                Node   // of a directory: the target of ".."; of a file: the directory of its latest name, used as a hint
 }
 
 // Presence is the overlay's record about a name in a directory.

@@ -15,8 +15,8 @@ import (
 // Open opens the log at path, or creates it. If it returns a *DamageError or ErrVersion, it has not changed the file.
 //
 // After a power cut, bytes behind the last valid record are cut and saved in LostFound, if they lie behind the part that is
-// known to be synced. On the boot that wrote the log, only the last record may be incomplete. Everything else that is invalid
-// is damage.
+// known to be synced. If the log was written in the current boot of the host, only the last record may be incomplete. Any other
+// invalid part is reported as damage.
 func Open(path string, o Options) (*Log, Recovery, error) {
 	l := &Log{fs: o.FS, path: path}
 	if l.fs == nil {

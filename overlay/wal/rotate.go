@@ -45,7 +45,7 @@ func (l *Log) Begin() (*Rotation, error) {
 	return r, nil
 }
 
-// Append adds a record to the new log only, with a time in nanoseconds since 1970.
+// Append adds a record to the new log, but not to the old log, with a time in nanoseconds since 1970.
 func (r *Rotation) Append(record []byte, time int64) error {
 	if len(record) == 0 {
 		return errEmpty
