@@ -106,7 +106,7 @@ func (r *Restore) checkPaths(ctx context.Context) error {
 	return nil
 }
 
-// has reports whether the path at exists in a tree.
+// has reports whether a tree contains the path in the parameter at.
 func (read TreeReader) has(ctx context.Context, tree object.ID, at string) (bool, error) {
 	name, rest, deeper := strings.Cut(at, "/")
 	entries, err := read(ctx, tree)
@@ -123,7 +123,7 @@ func (read TreeReader) has(ctx context.Context, tree object.ID, at string) (bool
 	return true, nil
 }
 
-// Wants reports whether the path at is one of the requested paths, or is below one of them.
+// Wants reports whether a path is one of the requested paths, or is below one of them.
 func (r *Restore) Wants(at string) bool {
 	return len(r.Paths) == 0 || slices.ContainsFunc(r.Paths, func(p string) bool { return at == p || strings.HasPrefix(at, p+"/") })
 }

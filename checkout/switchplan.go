@@ -85,8 +85,8 @@ func unmergedPaths(x *index.Index) (paths []string) {
 	return paths
 }
 
-// add plans the path of the difference d. have is the path's index entry, or nil if there is none. The numbers in brackets
-// refer to the cases in the table of git-read-tree(1).
+// add plans the path of the difference d. The parameter have is the path's index entry, or nil if the index has no entry for
+// the path. The numbers in brackets refer to the cases in the table of git-read-tree(1).
 func (p *switchPlanner) add(ctx context.Context, d gitdir.Difference, have *index.Entry) error {
 	same := func(mode object.Mode, id object.ID) bool {
 		return have != nil && !have.IntentToAdd && have.Mode == mode && have.ID == id
@@ -138,8 +138,9 @@ func (p *switchPlanner) add(ctx context.Context, d gitdir.Difference, have *inde
 	return nil
 }
 
-// checkAbove refuses the path at if the user has a file at the path of a directory that must be created above it. If the index
-// contains the path at, the file counts as a local change, otherwise as an untracked file that the switch would overwrite.
+// checkAbove refuses a path (the parameter at) if the user has a file at the path of a directory that must be created above it.
+// If the index contains this path, the file counts as a local change, otherwise as an untracked file that the switch would
+// overwrite.
 func (p *switchPlanner) checkAbove(ctx context.Context, at string, tracked bool) error {
 	file, err := p.fileAbove(ctx, at)
 	switch {

@@ -115,8 +115,9 @@ func (d *Daemon) checkpointToFork(ctx context.Context, h origin.Home, id string)
 	return h, p, err
 }
 
-// show returns the checkpoint that request r is to show, and completes r from the session of that checkpoint. It returns nil,
-// without an error, if this host does not have the session and the caller has to look it up on a session remote.
+// show returns the checkpoint that request r is to show, and sets the fields that r leaves out to those of the session of that
+// checkpoint. It returns nil, without an error, if this host does not have the session and the caller has to look it up on a
+// session remote.
 func (d *Daemon) show(ctx context.Context, r *control.MountRequest) (*origin.Local, error) {
 	h, err := d.HomeOf(r.Session)
 	if errors.Is(err, statedir.ErrNoSession) && r.SessionOptions.Remote != "" {

@@ -102,7 +102,7 @@ func (l *listener) hear(e fuse.Event) {
 	}
 }
 
-// take removes and returns events for one message, at most the traceParts-th part of the limits. more is true if other events
+// take removes and returns events for one message, at most the limits divided by traceParts. more is true if other events
 // remain in the buffer.
 func (l *listener) take() (t control.Trace, more bool) {
 	l.mu.Lock()

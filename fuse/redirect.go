@@ -110,8 +110,8 @@ func (r *redirects) run(p place, d *redirect, bind func() error, at string) erro
 	})
 }
 
-// exempt makes look-ups by a thread return without waiting for redirects, until the function over is called. Two threads may
-// mount at the same directory at the same time. One of them may then wait in the kernel until the other has mounted, so the
+// exempt makes look-ups by a thread return without waiting for redirects, until the returned function is called. Two threads
+// may mount at the same directory at the same time. One of them may then wait in the kernel until the other has mounted, so the
 // look-ups of both threads must be answered without waiting.
 func (r *redirects) exempt(thread uint32) (over func()) {
 	r.mu.Lock()

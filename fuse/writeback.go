@@ -220,7 +220,8 @@ func (w *writing) wait(ctx context.Context) error {
 	return nil
 }
 
-// before reports whether a WRITE is in progress that began in an earlier round than the given round. The caller must hold mu.
+// The method before reports whether a WRITE is in progress that began in an earlier round than the given round. The caller must
+// hold mu.
 func (w *writing) before(round uint64) bool {
 	for r := range w.inRound {
 		if r < round {

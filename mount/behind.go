@@ -30,8 +30,8 @@ const behindWait = time.Second
 //	contents   prefetches the contents of the mounted tree, and again after each switch
 //	others     follow the branch, join packs, complete git's index, and wait for umount(8)
 //
-// before states which of this work the predecessor has completed; it is the zero value for a new mount. If the start of the mount
-// was cancelled, goBehind starts nothing and returns false.
+// The parameter before states which parts of this work the predecessor has completed; it is the zero value for a new mount. If
+// the start of the mount was cancelled, goBehind starts nothing and returns false.
 func (m *Mount) goBehind(before takeover.State) bool {
 	ctx, cancel := context.WithCancel(context.Background())
 	m.mu.Lock()

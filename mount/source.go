@@ -38,7 +38,8 @@ func (s source) Open(ctx context.Context, b worktree.Blob) (worktree.Content, er
 	return c, nil
 }
 
-// of returns the View whose conversion of contents follows the .gitattributes files of the tree that contains the blob b.
+// The method of returns the View whose conversion of contents follows the .gitattributes files of the tree that contains the
+// blob b.
 func (s source) of(b worktree.Blob) *fetch.View { return s.view.Of(b.Tree) }
 
 // blob converts a Blob of package worktree to one of package fetch.

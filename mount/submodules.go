@@ -105,7 +105,7 @@ func (s *submodules) mountAll(ctx context.Context, wanted []submodule) []*Mount 
 	return mounts
 }
 
-// at returns the mount of the submodule in the directory dir, and false if there is none.
+// The method at returns the mount of the submodule in the directory dir, and false if there is none.
 func (s *submodules) at(dir string) (*Mount, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -259,8 +259,8 @@ func (s *submodules) leave(ctx context.Context, force bool) error {
 	return nil
 }
 
-// again mounts the submodules that leave has unmounted, because the mount that contains them remains. It resumes the sessions
-// of these submodules.
+// The method again mounts the submodules that the method leave has unmounted, because the mount that contains them remains. It
+// resumes the sessions of these submodules.
 func (s *submodules) again(ctx context.Context) {
 	if len(s.list()) == 0 {
 		return

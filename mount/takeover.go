@@ -43,9 +43,9 @@ var (
 	errNotMoved = errors.New("the process that served it has died, and this kernel does not let another one take over (Linux 6.9 does)")
 )
 
-// Inherit returns the mount to which the descriptors in the parameter in belong, which a predecessor has left. The caller adds
-// the mount to the registry and calls Succeed. If the state of the mount cannot be read, Inherit closes the descriptors and
-// returns an error.
+// Inherit returns the mount whose descriptors, which a predecessor has left, are in the parameter in. The caller adds the mount
+// to the registry and calls Succeed. If the state of the mount cannot be read, Inherit closes the descriptors and returns an
+// error.
 func Inherit(host *Host, in takeover.Inherited) (*Mount, error) {
 	k, err := takeover.Resume(host.Keeper, in, host.Log)
 	if err != nil {

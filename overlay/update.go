@@ -20,8 +20,9 @@ func (r Reader) Inode(n Node) (Inode, bool) { return r.t.Inode(n) }
 // Entry returns the layer's entry for a name in dir: unknown, hidden, or present with its node.
 func (r Reader) Entry(dir Node, name string) (Node, Presence) { return r.t.Entry(dir, name) }
 
-// ReadDir calls emit for the layer's entries in dir that follow the cookie after (0 means from the start), until emit returns
-// false. The name is valid until emit returns. Cookies are below 1<<49 and stay valid while entries are added and removed.
+// ReadDir calls emit for the layer's entries in dir that follow the cookie in the parameter after (0 means from the start),
+// until emit returns false. The name is valid until emit returns. Cookies are below 1<<49 and stay valid while entries are
+// added and removed.
 func (r Reader) ReadDir(dir Node, after uint64, emit func(cookie uint64, name string, n Node, p Presence) bool) {
 	r.t.ReadDir(dir, after, func(name string, n Node, cookie uint64) bool {
 		if n == 0 {
@@ -260,7 +261,7 @@ func (tx *Tx) PutInode(in Inode) {
 	tx.put(in)
 }
 
-// put adds the inode in to the inodes that commit writes. It replaces an earlier put of the same node.
+// put adds an inode to the inodes that commit writes. It replaces an earlier put of the same node.
 func (tx *Tx) put(in Inode) *put {
 	for i := range tx.puts {
 		if tx.puts[i].in.Node == in.Node {

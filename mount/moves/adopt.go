@@ -124,8 +124,8 @@ func (m *Mover) sawObjects(repo *session.Repo) error {
 	return err
 }
 
-// adoptFar adopts a checkpoint of a session that is stored on the session remote with the URL at. It fetches the checkpoint's
-// commits and trees, and calls adoptFrom to make its contents available.
+// adoptFar adopts a checkpoint of a session that is stored on the session remote with the URL in the parameter at. It fetches
+// the checkpoint's commits and trees, and calls adoptFrom to make its contents available.
 func (m *Mover) adoptFar(ctx context.Context, repo *session.Repo, of, at, id string) (a adopted, err error) {
 	all := m.Catalog
 	far, err := all.MirrorOf(ctx, at, of)

@@ -42,8 +42,8 @@ func (m *Mover) switchTo(ctx context.Context, r control.SwitchRequest, progress 
 	return m.MoveTo(ctx, git, checkout.SwitchIntent{Ref: r.Ref, Create: r.Create, Detach: r.Detach}, nil, progress)
 }
 
-// MoveTo changes HEAD, the index and the working tree to the destination that want describes. pending is the interrupted switch
-// that is repeated, or nil for a new switch.
+// MoveTo changes HEAD, the index and the working tree to the destination that the intent want describes. pending is the
+// interrupted switch that is repeated, or nil for a new switch.
 func (m *Mover) MoveTo(ctx context.Context, git *gitdir.Dir, want checkout.SwitchIntent, pending *checkout.Pending,
 	progress func(control.Progress)) (control.SwitchReply, error) {
 	var reply control.SwitchReply

@@ -45,8 +45,8 @@ func (s *attributes) dropTarget(r *record) {
 	}
 }
 
-// xattr returns the header, the name and the value of the attribute in the block at. The name and the value point into the
-// arena.
+// xattr returns the header, the name and the value of the attribute to which the ref at points. The name and the value point
+// into the arena.
 func (s *attributes) xattr(at ref) (x *xattr, name string, value []byte) {
 	x = view[xattr](s.arena, at)
 	b := s.arena.bytes(at, xattrSize+int(x.len)+int(x.size))[xattrSize:]

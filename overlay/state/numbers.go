@@ -25,8 +25,8 @@ func (m *numbers) home(key uint64) int {
 	return int(key * 0x9E3779B97F4A7C15 >> (64 - bits.TrailingZeros(uint(len(m.cells)))))
 }
 
-// at returns the index of the cell that has the key. If no cell has it, at returns the index of the free cell in which the key
-// must be stored.
+// The method at returns the index of the cell that has the key. If no cell has the key, it returns the index of the free cell
+// in which the key must be stored.
 func (m *numbers) at(key uint64) int {
 	i := m.home(key)
 	for m.cells[i].key != key && m.cells[i].key != 0 {

@@ -28,7 +28,7 @@ const (
 	maxSlots       = 1 << (32 - linkShift) // 67 million slots
 )
 
-// is reports whether any bit of the parameter bit is set in the record's state.
+// The method is reports whether any of the given bits is set in the record's state.
 func (r *record) is(bit uint32) bool { return r.state&bit != 0 }
 
 // inode returns the record's fields as the Inode of n.
@@ -56,7 +56,7 @@ const (
 // A record has 96 bytes: the memory use per file is documented, so a change of it must be deliberate.
 var _ [96]byte = [recordSize]byte{}
 
-// at returns the record at an index, and allocates its chunk if needed.
+// The method at returns the record at an index, and allocates its chunk if needed.
 func (s *slab) at(i uint32) *record {
 	c := int(i / slabRecords)
 	for len(s.chunks) <= c {

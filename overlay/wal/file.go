@@ -215,7 +215,7 @@ func (l *file) write(off int64, b []byte) {
 	}
 }
 
-// at returns the mapped memory from the offset off to the end of the chunk that contains off.
+// The method at returns the mapped memory from the offset off to the end of the chunk that contains off.
 func (l *file) at(off int64) []byte {
 	c := l.chunks[(off-l.chunks[0].off)/chunkSize]
 	return c.mem[off-c.off:]
