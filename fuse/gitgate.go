@@ -20,7 +20,7 @@ const gitName = ".git"
 // that create or remove entries of the root would wait for that lock. A look-up of a name that the kernel knows, but must
 // verify, holds no lock (fs/fuse/dir.c, fuse_dentry_revalidate). So the method known looks the name up once, before any other
 // process can use the mount, and the method pass lets this look-up be answered without waiting. If memory pressure makes the
-// kernel forget the name while a look-up waits, changes of the root's entries wait too.
+// kernel forget the name while a look-up waits, changes of the root's entries also wait.
 type gitGate struct {
 	await func(ctx context.Context, pid uint32) (done bool) // Options.Await; nil: no look-up waits
 	open  atomic.Bool                                       // set when await has returned true

@@ -103,8 +103,8 @@ func (f *writable) make(op op, cancel <-chan struct{}, h *raw.InHeader, umask ui
 	return raw.OK
 }
 
-// cred returns the owner and the umask for a new entry. The umask matters only with access control lists; without
-// them the kernel has already applied it to the mode.
+// cred returns the owner and the umask for a new entry. The umask matters only with access control lists; without access
+// control lists the kernel has already applied the umask to the mode.
 func cred(h *raw.InHeader, umask uint32) worktree.Cred {
 	return worktree.Cred{UID: h.Uid, GID: h.Gid, Umask: umask}
 }

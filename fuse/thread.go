@@ -94,8 +94,8 @@ func closeAllBut(keep []int) error {
 }
 
 // pollFiles returns the descriptors with which Go's runtime itself waits for events. They must stay open in every thread: any
-// thread that allocates memory or returns from a system call may start a garbage collection or look for goroutines to run,
-// and then it polls. If polling fails, the runtime ends the process ("netpoll failed").
+// thread that allocates memory or returns from a system call may start a garbage collection or look for goroutines to run, and
+// polls these descriptors while it does so. If polling fails, the runtime ends the process ("netpoll failed").
 var pollFiles = sync.OnceValue(func() []int {
 	if r, w, err := os.Pipe(); err == nil { // opening the first pollable file makes the runtime create its descriptors
 		r.Close()

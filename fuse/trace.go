@@ -22,7 +22,7 @@ type Event struct {
 	PID     int           // id of the process that made the request; 0: the kernel itself, when it writes back its cache
 	Command string        // name of that process; "" if it has ended
 	Path    string        // path of the file, relative to the root of the mount; "" is the root itself
-	To      string        // new path of a renamed entry; otherwise ""
+	To      string        // new path of a renamed entry; "" for other requests
 	Offset  int64         // offset of the range that was read or written, in bytes
 	Size    int64         // size of the range that was read or written, in bytes
 	Status  raw.Status    // status of the reply

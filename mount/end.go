@@ -55,8 +55,9 @@ func (m *Mount) takeDown(ctx context.Context, force bool) error {
 	return nil
 }
 
-// unserve unmounts the bind mounts inside the mount, and then the mount itself. If that fails and force is false, it restores the
-// bind mounts and returns an error that names the processes that use the mount. If force is true, it detaches everything instead.
+// unserve unmounts the bind mounts inside the mount, and then the mount itself. If the unmount fails and force is false, it
+// restores the bind mounts and returns an error that names the processes that use the mount. If force is true, it detaches
+// everything instead.
 func (m *Mount) unserve(ctx context.Context, force bool) error {
 	m.filters.Release() // idle filter programs would keep the mount busy, because their working directory is in it
 	if m.foreign() {

@@ -18,7 +18,8 @@ import (
 const filterDeadline = 15 * time.Minute
 
 // newFilters returns the filter programs that convert the contents of files in the mount (see gitattributes(5)). As when git
-// starts them, GIT_DIR and GIT_WORK_TREE are set in their environment. The other variables are those of the mount request.
+// starts them, GIT_DIR and GIT_WORK_TREE are set in their environment. The other environment variables are taken from the mount
+// request.
 func (m *Mount) newFilters() *filter.Programs {
 	env := []string{"GIT_DIR=" + gitPath(m.home), "GIT_WORK_TREE=" + m.Dir}
 	if m.inside.Wanted() {

@@ -198,7 +198,7 @@ func (s *submodules) mountOne(ctx context.Context, w submodule) (*Mount, error) 
 	if err := plain(ctx, parent.tree, parent.Dir, w.Path); err != nil {
 		return nil, err
 	}
-	// The request for a submodule is that of its parent, without the options that apply only to the parent.
+	// The request for a submodule is a copy of its parent's request, without the options that apply only to the parent.
 	r := parent.requestNow()
 	r.Remote, r.Dir, r.Ref = remotes.LikeUser(remote, r.Remote), filepath.Join(parent.Dir, w.Path), w.commit.String()
 	r.Submodules, r.Redirects, r.RedirectsOnly, r.Nonce = false, nil, false, ""

@@ -27,8 +27,8 @@ import (
 //	serve git          open the sockets on which git commands may be waiting already
 //	continue           do what the dead process has not completed: fetch trees and history, prefetch contents
 //
-// If the mount request was not answered before the process died, the mount is removed, and the client repeats its request. A mount
-// that cannot be taken over is removed too, and the reason is recorded for the status (Host.Failures).
+// If the mount request was not answered before the process died, the mount is removed, and the client repeats its request. A
+// mount that cannot be taken over is also removed, and the reason is recorded for the status (Host.Failures).
 
 const (
 	takeTries = 5                     // maximum number of attempts in one process

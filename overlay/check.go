@@ -68,7 +68,7 @@ func check(dir string, repair bool, o Options) (Report, error) {
 }
 
 // mendLog replaces a damaged log by a new one that has the records before the damage. It copies the damaged log to lost+found
-// before it renames the new log, so after a crash at any point there is a log.
+// before it renames the new log, so that a log exists after a crash at any moment.
 func mendLog(dir string, o Options, r *Report) error {
 	path := filepath.Join(dir, "log")
 	table := state.New()
@@ -140,7 +140,7 @@ func copyFile(on disk.FS, from, to string) error {
 // census holds properties of inodes that are computed from the directory entries.
 type census struct {
 	names   map[Node]int  // number of names of each own node
-	subdirs map[Node]int  // number of subdirectories in each directory, both new ones and those moved from the base tree
+	subdirs map[Node]int  // number of subdirectories in each directory, including subdirectories that were moved from the base tree
 	parent  map[Node]Node // parent of each directory, according to the directory's entry
 }
 

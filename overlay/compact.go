@@ -33,8 +33,9 @@ func (j *janitor) long(closing bool) bool {
 }
 
 // compact replaces the log by a new one that contains only the current state. Changes continue during the compaction and are
-// appended to both logs. Each slice of the state is read and appended under one lock, so that no change can be appended
-// between the two and then be undone by the older slice. If compact fails, the old log stays in use and no change is lost.
+// appended to both logs. Each slice of the state is read and appended under one lock, so that no change is appended between the
+// two steps. The older slice would undo such a change in the new log. If compact fails, the old log stays in use and no change
+// is lost.
 func (j *janitor) compact() error {
 	j.l.rotating.Lock()
 	defer j.l.rotating.Unlock()

@@ -100,7 +100,7 @@ func (l *Layer) removeDead() error {
 	return err
 }
 
-// discard removes a contents file that no log record names. If that fails, the janitor tries again.
+// discard removes a contents file that no log record names. If the removal fails, the janitor tries again.
 func (l *Layer) discard(number uint64) {
 	if l.contents.remove(number) == nil {
 		return

@@ -34,7 +34,7 @@ var (
 	// ErrSourceBase means that the contents of the source file of CopyRange are in the base tree, so the caller must read them
 	// there.
 	ErrSourceBase = errors.New("source file has the contents of the base tree")
-	// ErrDamaged means that stored bytes differ from those that were written. A damaged overlay can still be opened with
+	// ErrDamaged means that stored bytes differ from the bytes that were written. A damaged overlay can still be opened with
 	// Options.ReadOnly.
 	ErrDamaged = errors.New("overlay is damaged")
 	// ErrVersion means that an incompatible version of the program wrote the overlay.
@@ -45,7 +45,7 @@ var (
 
 // Options configures Open.
 type Options struct {
-	// Log receives warnings. If it is nil, they are dropped.
+	// Log receives warnings. If Log is nil, the warnings are dropped.
 	Log *zap.Logger
 	// ReadOnly opens the overlay without writing anything. If the log is damaged, the records before the damage are used.
 	ReadOnly bool
@@ -54,16 +54,16 @@ type Options struct {
 	ValidBase func(Node) bool
 	// BeforeSync is called before each sync of the log. It syncs the data outside the overlay that log records refer to.
 	BeforeSync func() error
-	// TakeOver states that the kernel still has the mount of the dead process that served this overlay. A node without a name
-	// then survives if the kernel holds a reference to it, and unanswered requests may arrive again. Without TakeOver, no
-	// kernel holds a reference to any node.
+	// TakeOver states that the kernel still has the mount of the dead process that served this overlay. With TakeOver, a node
+	// without a name survives if the kernel holds a reference to the node, and unanswered requests may arrive again. Without
+	// TakeOver, no kernel holds a reference to any node.
 	TakeOver bool
-	// Knows reports whether the kernel holds a reference to a base node. It is called only with TakeOver.
+	// Knows reports whether the kernel holds a reference to a base node. It is called only if TakeOver is set.
 	Knows func(Node) bool
 	// Seed determines the cookies in directories. Cookies remain valid in another process that uses the same seed. The zero
 	// Seed stands for a random one.
 	Seed state.Seed
-	// FS is the file system to use; nil stands for that of the operating system. Tests replace it.
+	// FS is the file system to use; nil stands for the file system of the operating system. Only tests set this field.
 	FS disk.FS
 
 	boot  string        // boot ID of the host; set by tests
@@ -83,7 +83,7 @@ type Layer struct {
 	log    *zap.Logger
 	wal    *wal.Log      // write-ahead log; nil until open has opened it
 	lock   func()        // releases the lock on the directory
-	counts *lookupCounts // the file with the kernel's lookup counts; nil if lookups are counted in memory only
+	counts *lookupCounts // the file with the kernel's lookup counts; nil if lookups are counted in memory, without a file
 
 	contents *contents
 	files    files

@@ -16,7 +16,7 @@ import (
 
 // lookupCounts is the file with the kernel's lookup counts of own nodes, in the order of their slots (see package state). The
 // file is mapped into memory, so its counts are correct whenever the process dies. A takeover on the same boot continues the
-// file. Every other Open creates a new one, because then no kernel holds a reference.
+// file. Every other Open creates a new file, because in that case no kernel holds a reference to a node.
 type lookupCounts struct {
 	file disk.File
 	// taken is the length in bytes of the part of the file whose disk space is allocated.

@@ -13,8 +13,8 @@ import (
 	"github.com/artifactfs/artifactfs/promisor"
 )
 
-// Prefetch fetches the contents of the paths that match r.Paths, before those of the background prefetch. If r names commits, it
-// fetches their objects instead.
+// Prefetch fetches the contents of the paths that match r.Paths, before the contents that the background prefetch requests. If
+// r names commits, it fetches their objects instead.
 func (s *Side) Prefetch(ctx context.Context, r control.PrefetchRequest, progress func(control.Progress)) (control.PrefetchReply, error) {
 	var reply control.PrefetchReply
 	// Objects of commits are fetched into git's object store, contents of paths into the cache of contents.

@@ -40,7 +40,7 @@ type merging struct {
 	now    session.Checkpoint // checkpoint of the working tree as it was before the merge
 	base   object.ID          // tree of the merge base; zero: the empty tree
 	treediff.Merged
-	objects string // directory to which git writes new objects; "": that of git's directory
+	objects string // directory to which git writes new objects; "": the object directory of the git directory
 }
 
 // Merge merges a checkpoint of another session into the mount. The reply lists the changed paths and the conflicts, and names the

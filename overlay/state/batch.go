@@ -91,7 +91,7 @@ const (
 	hasAll = 1<<iota - 1
 )
 
-// Maximum lengths in bytes of names, link targets and attribute values. They are those of Linux.
+// Maximum lengths in bytes of names, link targets and attribute values. They are equal to the limits of Linux.
 const (
 	maxName   = 255
 	maxTarget = 4096

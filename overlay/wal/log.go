@@ -33,7 +33,7 @@ type Options struct {
 	// LostFound is the directory in which a tail that was cut off is saved. It is created when needed. If LostFound is empty, the
 	// tail is saved in the directory of the log.
 	LostFound string
-	// Salvage opens the log without writing anything, and reads a damaged log up to the damage. Append then fails.
+	// Salvage opens the log without writing anything, and reads a damaged log up to the damage. Append to such a log fails.
 	Salvage bool
 	// BootID is the boot ID of the host; if it is empty, the file system FS returns the boot ID.
 	BootID string
@@ -110,8 +110,8 @@ func (l *Log) Append(record []byte, time int64) error {
 	return nil
 }
 
-// Sync writes all records to disk that were appended before the call, so that they survive a power cut. Calls that begin during a
-// sync share the next sync: the first of them to get the lock syncs the records of all.
+// Sync writes all records to disk that were appended before the call, so that they survive a power cut. Calls that begin during
+// a sync share the next sync: the first of these calls that gets the lock syncs the records of all of them.
 func (l *Log) Sync() error {
 	l.mu.Lock()
 	if l.file == nil {

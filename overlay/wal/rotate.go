@@ -62,7 +62,7 @@ func (r *Rotation) Append(record []byte, time int64) error {
 }
 
 // Commit replaces the old log by the new log. If Commit fails, the old log stays in use, unless only the sync of the directory
-// failed: then the new log is in use, and the next Sync syncs the directory again.
+// failed: in that case the new log is in use, and the next Sync syncs the directory again.
 func (r *Rotation) Commit() error {
 	l := r.log
 	l.mu.Lock()
