@@ -128,8 +128,8 @@ func (s *opening) correct(inodes []Inode, lost *[]uint64) error {
 	return s.l.state.Apply(b.Bytes())
 }
 
-// skipNumbers sets the next contents file number to the highest number of all existing files plus one, because power loss may
-// have removed the record that reserved their numbers.
+// skipNumbers raises the next contents file number above the numbers of all existing files, because power loss may have removed
+// the record that reserved their numbers.
 func (s *opening) skipNumbers() error {
 	err := s.l.contents.each(s.l.next, func(number uint64) error {
 		s.l.next = max(s.l.next, number+1)
