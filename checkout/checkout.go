@@ -26,8 +26,8 @@ type Kernel interface {
 	Invalidate(stale worktree.Stale)
 }
 
-// StaleMark is a mark for the time in which paths have been changed and the kernel has not been notified of the changes yet.
-// The mark exists as long as the kernel's mount, so it survives the death of the process.
+// StaleMark is a mark that is set from before paths are changed until the kernel has been notified of the changes. The mark
+// exists as long as the kernel's mount, so it survives the death of the process.
 type StaleMark interface {
 	// Stale reports whether a process was killed between SetStale(true) and SetStale(false).
 	Stale() bool

@@ -35,7 +35,7 @@ type Intent struct {
 // SwitchIntent is a switch of HEAD. The JSON names of its fields are those of control.SwitchRequest, which earlier versions
 // of this program stored.
 type SwitchIntent struct {
-	Ref string `json:"ref"` // branch or commit ID to switch to; if Create is set, the commit at which the new branch starts
+	Ref string `json:"ref"` // branch or commit ID to switch to; if Create is set, the starting point of the new branch
 	// Create is the branch to create; "": none.
 	Create string `json:"create,omitempty"`
 	// Detach states that the switch detaches HEAD instead of moving HEAD to a branch.

@@ -15,7 +15,7 @@ var errLocked = errors.New("a lock is held for too long")
 func (d *Daemon) Alive(ctx context.Context) error {
 	done := make(chan struct{})
 	at := make(chan string, 1) // name of the lock that is being acquired
-	// The function ask stores the name of the lock that is acquired next in the channel at. It first removes the previous name
+	// The function ask puts into the channel at the name of the lock that is acquired next. It first removes the previous name
 	// from the channel, if that name was not read yet.
 	ask := func(what string) {
 		select {

@@ -108,7 +108,7 @@ func (m *Mount) acquire(ctx context.Context, progress func(control.Progress)) er
 			return fault.Remote(err)
 		}
 		// If a file's mtime is not older than the index, git assumes that the file may have changed, and compares its contents.
-		// Therefore the times of the files are set to a time before the start of the mount.
+		// Therefore a time that is too late is replaced by a time before the start of the mount.
 		if latest := m.since.Add(-settled); snap.Time.After(latest) {
 			snap.Time = latest
 		}

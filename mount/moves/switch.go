@@ -117,7 +117,7 @@ func (m *Mover) destination(ctx context.Context, git *gitdir.Dir, want checkout.
 }
 
 // finishSwitch repeats a switch that was interrupted. If the repetition fails, finishSwitch calls abandonCheckout, which
-// removes the switch from the journal.
+// removes the switch from the journal unless ctx has ended.
 func (m *Mover) finishSwitch(ctx context.Context, git *gitdir.Dir, p *checkout.Pending) {
 	err := p.Err
 	if err == nil {
