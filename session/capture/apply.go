@@ -16,22 +16,23 @@ import (
 type edit struct {
 	c *Capturer
 	v *view
-	// out collects the objects to write; the Copier in copies collects objects that git created; trees is the tree under
-	// construction.
+	// The output out collects the objects that are to be written. The Copier copies collects objects that git created. The field
+	// trees holds the checkpoint's tree, which is under construction.
 	out    *output
 	copies *session.Copier
 	trees  *trees
-	// left is the set of paths that the checkpoint's tree leaves out.
+	// The set left contains the paths that exist in the working tree but that the checkpoint's tree leaves out.
 	left *leftSet
-	// ignore holds the texts of ignore files that the tree leaves out but whose rules still apply, by directory, as in
-	// memory.Ignore.
+	// The map ignore holds the texts of ignore files that the tree leaves out, by directory. The rules of these ignore files still
+	// apply, as those in memory.Ignore.
 	ignore map[string]string
 	// plain and cleaned are files whose blobs are not made yet. The contents of plain files are stored unchanged; git converts the
 	// contents of cleaned files first.
 	plain, cleaned []source
 	// attributes is the set of directories whose .gitattributes file differs from the one in the base tree.
 	attributes map[string]bool
-	// dirs holds the permissions of directories other than 0755; emptyDirs drops the entries of directories that contain a file.
+	// The map dirs holds the permissions of directories other than 0755. The method emptyDirs later drops the entries of
+	// directories that contain a file.
 	dirs map[string]uint32
 }
 
@@ -41,7 +42,7 @@ func (c *Capturer) apply(ctx context.Context, v *view, out *output, copies *sess
 	e := &edit{c: c, v: v, out: out, copies: copies, trees: newTrees(c.readTree, c.format, v.from), ignore: map[string]string{},
 		attributes: map[string]bool{}, dirs: map[string]uint32{}}
 	if v.whole {
-		// The entries of v are everything that differs from the base tree, so nothing is taken from the previous checkpoint.
+		// The entries of v are everything that differs from the base tree, so the state of the previous checkpoint is not needed.
 		e.left = newLeftSet(nil)
 	} else {
 		e.left = c.left
@@ -85,7 +86,7 @@ func (c *Capturer) apply(ctx context.Context, v *view, out *output, copies *sess
 			under = f.Path + "/"
 		}
 	}
-	// Callbacks that the Tree calls cannot return errors, so v stores the first error.
+	// The Tree calls methods of v that cannot return errors, so v.failure holds the first error of these methods.
 	if err := v.failure; err != nil {
 		return nil, err
 	}
@@ -95,7 +96,7 @@ func (c *Capturer) apply(ctx context.Context, v *view, out *output, copies *sess
 // entry applies one entry to the tree. The result passed reports that the entry and everything below it were left out.
 func (e *edit) entry(ctx context.Context, f *worktree.FrozenEntry) (passed bool, err error) {
 	switch f.Kind {
-	// The parent directory exists, and may be empty now: record its permissions.
+	// The path was removed. Its parent directory exists, and may be empty now, so record the permissions of the parent.
 	case worktree.FrozenGone:
 		e.mode(parent(f.Path), f.Perm)
 		return false, e.trees.remove(ctx, f.Path)
@@ -133,8 +134,8 @@ func (e *edit) entry(ctx context.Context, f *worktree.FrozenEntry) (passed bool,
 		}
 		return false, e.trees.set(ctx, f.Path, f.Mode, f.ID)
 	}
-	// The file is larger than FreezeOptions.MaxPinned, so its contents were not frozen. After errUnpinned, shoot freezes again
-	// without that limit.
+	// The file is larger than FreezeOptions.MaxPinned, so its contents were not frozen. The method shoot handles errUnpinned: it
+	// freezes the working tree again without that limit.
 	if f.Content == nil {
 		return false, errUnpinned
 	}
@@ -154,7 +155,8 @@ func (e *edit) movedTree(ctx context.Context, f *worktree.FrozenEntry) error {
 	if err := e.trees.set(ctx, f.Path, object.ModeDir, f.ID); err != nil {
 		return err
 	}
-	// At the new path, ignore rules of other parent directories apply, so files may be ignored that were not before.
+	// At the new path, the ignore rules of other parent directories apply. They may exclude files that were not ignored at the old
+	// path.
 	ignored, err := e.v.ignoredIn(f.ID, f.Path)
 	if err != nil {
 		return err
@@ -185,8 +187,9 @@ func (e *edit) drop(ctx context.Context, path string, mode object.Mode, id objec
 	return e.trees.remove(ctx, strings.TrimSuffix(path, "/"))
 }
 
-// moved handles an unchanged blob that was renamed. Git may convert the file differently at its new path, so moved adds the file
-// to e.cleaned, with the contents that the working tree shows. It returns false if the blob can be used unchanged.
+// moved handles a file that was renamed and whose blob is unchanged. Git may convert the file differently at its new path, so
+// moved adds the file to e.cleaned, with the contents that the working tree shows. It returns false if the blob can be used
+// unchanged.
 func (e *edit) moved(ctx context.Context, f *worktree.FrozenEntry) (bool, error) {
 	// Either the file was not renamed, or git converts its contents neither at the old path nor at the new path.
 	if f.From == "" || f.Mode == object.ModeSymlink || !e.other(f.Path) && !e.c.converts(ctx, f.Path) && !e.c.converts(ctx, f.From) {
@@ -199,7 +202,7 @@ func (e *edit) moved(ctx context.Context, f *worktree.FrozenEntry) (bool, error)
 	}
 	n, err := e.c.o.Tree.Resolve(ctx, f.Path)
 	if err != nil {
-		return false, nil // the file was renamed again after the freeze: the next checkpoint contains the new path
+		return false, nil // the file was renamed again after the freeze, so the next checkpoint contains its new path
 	}
 	a, err := e.c.o.Tree.Attr(ctx, n)
 	if err != nil {
@@ -209,7 +212,7 @@ func (e *edit) moved(ctx context.Context, f *worktree.FrozenEntry) (bool, error)
 	return true, nil
 }
 
-// other reports whether the attributes of path may differ from those in the base tree.
+// other reports whether the attributes that apply to path may differ from those that apply to path in the base tree.
 func (e *edit) other(path string) bool {
 	if len(e.attributes) == 0 {
 		return false
@@ -273,7 +276,7 @@ func (e *edit) judge(ctx context.Context, f *worktree.FrozenEntry) (session.Why,
 		return session.Excluded, nil
 	}
 	if e.v.trackedFile(path) {
-		// Leave out a secret that is staged but was never committed, because it may have been staged by mistake.
+		// The file is a secret that is staged but was never committed. It may have been staged by mistake, so leave it out.
 		if r.secret(path) && !e.committed(ctx, path) {
 			return session.Secret, nil
 		}
@@ -304,14 +307,14 @@ func (e *edit) judge(ctx context.Context, f *worktree.FrozenEntry) (session.Why,
 func (e *edit) forgotten(ctx context.Context, was, now tracking) error {
 	var list []string
 	candidate := func(path string) {
-		// If the view has an entry for the path or for a directory above it, entry has decided about the path already.
+		// If the view has an entry for the path or for a directory above it, the method entry has already decided about the path.
 		for at := path; at != ""; at = parent(at) {
 			if _, ok := e.v.entries[at]; ok {
 				return
 			}
 		}
 		if !e.v.trackedFile(path) && !e.c.rules.include.covers(path, false) {
-			// Call file only to record in v.needs which ignore files have to be fetched. Its result is not used.
+			// The method file records in v.needs which ignore files have to be fetched. Its result is not used here.
 			e.v.x.file(path)
 			list = append(list, path)
 		}
@@ -362,8 +365,8 @@ func (e *edit) committed(ctx context.Context, path string) bool {
 	return false
 }
 
-// leave leaves the entry f out of the tree and records the reason. If the reason is Excluded and the base tree has an entry at
-// the path of f, the tree keeps that entry.
+// leave leaves the path of the entry f out of the tree and records the reason. If the reason is session.Excluded and the base tree
+// contains the path, the checkpoint's tree gets the entry of the base tree instead.
 func (e *edit) leave(ctx context.Context, f *worktree.FrozenEntry, reason session.Why) error {
 	l := LeftOut{Path: f.Path, Why: reason, Size: f.Size}
 	switch f.Kind {
@@ -375,7 +378,8 @@ func (e *edit) leave(ctx context.Context, f *worktree.FrozenEntry, reason sessio
 		f.Path == join(parent(f.Path), ignoreName) {
 		e.ignore[parent(f.Path)] = string(text)
 	}
-	// An excluded file may be tracked. Without its entry of the base tree, the checkpoint would show the file as removed.
+	// An excluded file may be tracked. Unless the tree has the entry of the base tree, the checkpoint would show the file as
+	// removed.
 	if reason == session.Excluded {
 		was, err := e.c.lookup(ctx, e.c.o.BaseTree, f.Path)
 		if err != nil {

@@ -20,14 +20,14 @@
 // writers do not have to wait for the fetch. Then the Tree is frozen. Ignored directories without tracked files are skipped.
 // Usually only the changes since the previous checkpoint are read and applied to its tree. Everything that differs from the
 // base tree is read again after a change of an ignore file or of other rules, and if the memory file (type memory) is lost.
-// Then git's state is read. If the index now tracks a path that was left out, or no longer tracks a path that is in the tree,
-// the tree is corrected.
+// Then git's state is read. If the index now tracks a path that the new tree leaves out, or no longer tracks an ignored path that
+// the new tree contains, the new tree is corrected.
 //
 // Terms: a path is tracked if it is in the index, as in git. A path is left out if the checkpoint's tree does not contain it
 // although the file exists. Each left-out path is listed with a reason; a directory that is left out as a whole is listed once.
 //
-// Locks: the goroutine that makes a checkpoint holds Capturer.token. token guards all fields except those that Capturer.mu
-// guards.
+// Locks: the goroutine that makes a checkpoint holds Capturer.token. The lock Capturer.mu protects the fields that are declared
+// below it; the goroutine that holds the token may use all other fields.
 package capture
 
 import (
@@ -49,8 +49,8 @@ import (
 // DefaultMaxFileSize is the default of Rules.MaxFileSize, in bytes.
 const DefaultMaxFileSize = 50 << 20
 
-// Rules decide which files a checkpoint contains in addition to the tracked files. Exclude applies to tracked files, too: the
-// checkpoint then has the version of the base tree.
+// Rules decide which files a checkpoint contains in addition to the tracked files. The field Exclude also applies to tracked
+// files: a checkpoint then contains the version of the file in the base tree.
 type Rules struct {
 	// Include are globs of paths that checkpoints contain although they are ignored or look like secrets.
 	Include []string
@@ -108,7 +108,8 @@ type LeftOut = session.LeftOut
 
 // Report describes how a checkpoint was made.
 type Report struct {
-	// Made is false if nothing had changed: then no checkpoint was made, and Checkpoint has returned the previous one.
+	// Made is false if nothing had changed. In this case no checkpoint was made, and Checkpoint has returned the previous
+	// checkpoint.
 	Made bool
 	// Left holds at most 100 of the left-out paths, those with the most surprising reasons first.
 	Left []LeftOut
@@ -123,17 +124,17 @@ type Report struct {
 	Steps []Step
 }
 
-// Capturer makes the checkpoints of one mount. Its methods may be called concurrently; it makes one checkpoint at a
-// time.
+// Capturer makes the checkpoints of one mount. Its methods may be called concurrently, but it makes only one checkpoint at a time.
 type Capturer struct {
 	o      Options
 	rules  rules
 	format object.Format
 	refs   *session.RefDir // refs of the mount's git directory
 
-	// token holds one value. The goroutine that received the value makes a checkpoint and owns the fields from here to settled.
+	// The channel token holds one value. The goroutine that has received the value makes a checkpoint and may use the fields from
+	// mem to settled.
 	token chan struct{}
-	// mem is the state from which the next checkpoint continues; left is the set of paths that the tree in mem leaves out.
+	// mem is the state from which the next checkpoint continues. The set left contains the paths that the tree in mem leaves out.
 	mem      memory
 	left     *leftSet
 	user     userIgnore
@@ -142,19 +143,19 @@ type Capturer struct {
 	steps steps
 	// headTree is the tree of the commit of HEAD. It is set for the checkpoint in progress.
 	headTree object.ID
-	// pinned is the value of FreezeOptions.MaxPinned: larger contents are not frozen; 0 means that there is no limit.
+	// pinned is used as FreezeOptions.MaxPinned: the contents of larger files are not frozen. 0 means that there is no limit.
 	pinned int64
 	// treeCache holds the trees that were read for the checkpoint in progress.
 	treeCache     map[object.ID][]object.TreeEntry
 	treeCacheSize int // number of entries in treeCache
 	// pending holds encoded trees that are not in the Repo yet, by id.
 	pending map[object.ID][]byte
-	// tracking determines which paths are tracked.
+	// The field tracking contains the trees that determine which paths are tracked.
 	tracking tracking
 	// ignoreFiles are parsed ignore files, by blob id.
 	ignoreFiles map[object.ID]globs
-	// settled is the set of objects that refs name and that need not be copied to the Repo, because the mounted remote has them
-	// or because they no longer exist.
+	// settled is the set of objects to which refs point and that need not be copied to the Repo, because the mounted remote has
+	// these objects or because the objects no longer exist.
 	settled map[object.ID]bool
 
 	mu sync.Mutex
@@ -162,7 +163,7 @@ type Capturer struct {
 	lane  string
 	least int  // lowest segment number of lane that may be used, as in Options.Segment
 	fresh bool // whether the next checkpoint starts a new segment
-	// last is the newest checkpoint; nil if there is none.
+	// last is the newest checkpoint of the lane; nil if the lane has no checkpoint.
 	last  *session.Checkpoint
 	count int // number of checkpoints in last's segment
 }
@@ -278,7 +279,7 @@ type shot struct {
 	copies *session.Copier
 	state  gitState
 	tree   object.ID // tree of the frozen files
-	shown  object.ID // tree of the checkpoint: the field tree, or that tree with the files that were just removed
+	shown  object.ID // tree of the checkpoint: the same as in the field tree, or that tree with the files that were just removed
 	left   []LeftOut // the left-out paths that leftSet.first returns
 	at     time.Time // time at which the Tree was frozen
 }
@@ -303,9 +304,9 @@ func (c *Capturer) checkpoint(ctx context.Context, reason session.Reason, messag
 	}
 	defer s.view.frozen.Release()
 	defer s.out.close()
-	saved := false // set after a checkpoint with the removed files was written
-	// The removed files are read after the freeze. The function done releases their contents after the checkpoint was written or
-	// has failed.
+	saved := false // saved is set once a checkpoint contains the removed files
+	// The contents of the removed files are read after the freeze. The function done releases these contents once the checkpoint
+	// was written or has failed.
 	if reason == session.Removal {
 		done, said, err := c.takeRemoved(ctx, s)
 		defer func() { done(saved) }()
@@ -325,9 +326,9 @@ func (c *Capturer) checkpoint(ctx context.Context, reason session.Reason, messag
 	saved = nothing
 	// A new message is a reason to make a checkpoint even if nothing has changed.
 	if nothing && (!have || message == "" || reason == session.Removal || strings.TrimSpace(message) == strings.TrimSpace(last.Message)) {
-		// The memory is stored even without a new checkpoint, because with its newer journal position the next checkpoint reads
-		// fewer changes. But if the last checkpoint contains the removed files, the tree without them was not written to the
-		// Repo. The next checkpoint must not start from that tree.
+		// Store the memory even without a new checkpoint: its journal position is newer, so the next checkpoint reads fewer
+		// changes. There is one exception. If s.tree differs from s.shown, the last checkpoint contains the removed files, and the
+		// tree without these files was not written to the Repo. The next checkpoint must not start from such a tree.
 		if have && s.tree == s.shown {
 			c.remember(s, last.Commit)
 		}
@@ -343,11 +344,12 @@ func (c *Capturer) checkpoint(ctx context.Context, reason session.Reason, messag
 	return p, report, nil
 }
 
-// shoot freezes the working tree and reads git's state. It repeats both steps until the view and the index agree on which paths
-// are tracked.
+// shoot freezes the working tree and reads git's state. It repeats both steps until the paths that the view treats as tracked are
+// those that the index tracks.
 func (c *Capturer) shoot(ctx context.Context) (*shot, error) {
 	whole := false
-	// If git commands keep changing the index, the view and the index may never agree: after several tries, use the last reading.
+	// If git commands keep changing the index, the view and the index may never agree. After several attempts, use the last
+	// reading.
 	for try := 0; ; try++ {
 		s := &shot{out: newOutput(c.format, c.o.Repo.Remotes), copies: session.NewCopier(c.o.Repo)}
 		var err error
@@ -364,7 +366,7 @@ func (c *Capturer) shoot(ctx context.Context) (*shot, error) {
 		s.out.close()
 		switch {
 		case errors.Is(err, errUnpinned) && c.pinned > 0: // the checkpoint needs a file that is larger than the limit
-			c.pinned, whole = 0, true // the failed apply has changed c.left, so read everything again
+			c.pinned, whole = 0, true // the failed call of apply has changed c.left, so read all differences from the base tree again
 		case err != nil:
 			return nil, err
 		}
@@ -376,8 +378,8 @@ func (c *Capturer) shoot(ctx context.Context) (*shot, error) {
 type verdict int
 
 const (
-	// agree means that the tree is complete. lookAgain means that everything that differs from the base tree has to be read
-	// again.
+	// The verdict agree means that the tree is complete. The verdict lookAgain means that everything that differs from the base
+	// tree has to be read again.
 	agree verdict = iota
 	lookAgain
 )
@@ -404,7 +406,7 @@ func (c *Capturer) develop(ctx context.Context, s *shot) (verdict, error) {
 			return lookAgain, nil
 		}
 	}
-	// A path that was left out and is tracked now has to be read, although the file may not have changed since the previous
+	// A tracked path that the previous checkpoint left out has to be read now, although the file may not have changed since that
 	// checkpoint.
 	if anew && !s.view.whole {
 		for path := range c.left.all {

@@ -20,7 +20,8 @@ import (
 // errUnpinned is returned if the contents of a file were not frozen because the file is larger than FreezeOptions.MaxPinned.
 var errUnpinned = errors.New("contents are too large to be frozen")
 
-// converts reports whether git may convert the file at path. An error while the attributes are read is only logged.
+// converts reports whether git may convert the file at path. If the attributes cannot be read, it logs the error and returns
+// false.
 func (c *Capturer) converts(ctx context.Context, path string) bool {
 	if c.o.Converts == nil {
 		return false
@@ -230,8 +231,8 @@ func (l *cleaning) add(ctx context.Context, list []source) error {
 	return nil
 }
 
-// take adds to the output the blob that git made of a file. If git did not write the blob, the git directory had the blob
-// already, and take copies it from there, unless the mounted remote has it.
+// take adds to the output the blob that git made of a file. If git did not write the blob, the git directory already had the blob.
+// In this case take copies the blob from the git directory, unless the mounted remote has it.
 func (l *cleaning) take(loose *odb.Loose, id object.ID) error {
 	_, size, err := loose.Size(id)
 	if errors.Is(err, odb.ErrNotFound) {
@@ -241,8 +242,8 @@ func (l *cleaning) take(loose *odb.Loose, id object.ID) error {
 		return err
 	}
 	l.e.out.add(odb.Outgoing{ID: id, Type: object.Blob, Size: size, Open: func() (io.ReadCloser, error) {
-		// WriteTo needs a writer, but the pack needs a reader. The pipe connects the two without reading a large blob into memory
-		// as a whole.
+		// WriteTo writes to a writer, but the pack reads from a reader. The pipe connects the two, so that a large blob is never
+		// in memory as a whole.
 		in, out := io.Pipe()
 		go func() { out.CloseWithError(loose.WriteTo(id, out)) }()
 		return in, nil

@@ -22,8 +22,8 @@ func (e *edit) mode(dir string, perm uint32) {
 	}
 }
 
-// rememberDirs copies recorded permissions from the previous checkpoint, except those of directories that the entries of the
-// view describe.
+// rememberDirs copies the recorded permissions of directories from the previous checkpoint, except those of directories for which
+// the view has entries.
 func (e *edit) rememberDirs() {
 	before := e.c.mem.Dirs
 	if e.v.whole {

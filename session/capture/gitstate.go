@@ -39,7 +39,7 @@ type gitState struct {
 	stat    fileStat    // attributes of the index file
 	head    object.ID   // tree of the commit State.Head
 	tips    []object.ID // all objects that State names by id
-	parents []object.ID // commits that were created in the session and become parents of the checkpoint state
+	parents []object.ID // commits that were created in the session; they become parents of the commit that stores the state
 }
 
 // readState reads git's state. If HEAD or refs changed during the reading, it reads again, up to three times.
@@ -67,7 +67,8 @@ func (c *Capturer) readState(ctx context.Context, out *output, copies *session.C
 		}
 		same := after.Head == before.Head && after.Branch == before.Branch && slices.Equal(after.Refs, before.Refs) &&
 			slices.Equal(after.Stashes, before.Stashes)
-		// A git command changed refs during the reading. After the last try, the next checkpoint records its result.
+		// A git command has changed refs during the reading. If this was the last attempt, the next checkpoint records the
+		// command's result.
 		if !same && try < 3 {
 			continue
 		}
@@ -87,7 +88,8 @@ func (c *Capturer) readRefs() (gitState, error) {
 		return s, err
 	}
 	for _, r := range all {
-		// packed-refs stores the targets of tags, and loose refs do not. Drop the targets, so that equal refs compare as equal.
+		// The file packed-refs stores the targets of tags, but loose refs do not. Drop the targets, so that a ref compares as
+		// equal in both forms.
 		r.Peeled = object.ID{}
 		switch {
 		case strings.HasPrefix(r.Name, "refs/remotes/"):
@@ -112,8 +114,8 @@ func (c *Capturer) readStashes(newest packedrefs.Ref) ([]session.Stash, error) {
 		return nil, err
 	}
 	list := parseStashLog(c.format, text)
-	// `git stash store` and `git update-ref` can set refs/stash without a reflog entry, so add the value of the ref if the log
-	// lacks it.
+	// The commands `git stash store` and `git update-ref` can set refs/stash without a reflog entry. If the log lacks the value of
+	// the ref, add it to the list.
 	if len(list) == 0 || list[0].Commit != newest.ID {
 		list = append([]session.Stash{{Commit: newest.ID}}, list...)
 	}
@@ -254,7 +256,7 @@ func (c *Capturer) readTips(ctx context.Context, s *gitState, copies *session.Co
 		add(r.ID)
 	}
 	for name, f := range s.Files {
-		// Of the recorded files, only those tested here contain commit ids, one per line.
+		// Of the recorded files, only those that are tested here contain ids of commits, one per line.
 		if !strings.HasSuffix(name, "_HEAD") &&
 			!slices.Contains([]string{"rebase-merge/onto", "rebase-merge/orig-head", "rebase-apply/onto", "rebase-apply/orig-head"}, name) {
 			continue
@@ -305,9 +307,9 @@ func (c *Capturer) readTips(ctx context.Context, s *gitState, copies *session.Co
 // mostNested is the maximum number of tags in a chain of tags that point to tags.
 const mostNested = 16
 
-// readTip makes the object id, which was created in the session, reachable from the checkpoint state. A commit becomes a parent
-// of the state. The contents of a tag object are stored in the state, because the tag's ref may be pushed later or never; then
-// readTip continues with the tag's target.
+// readTip makes the object id, which was created in the session, reachable from the checkpoint state. A commit becomes a parent of
+// the state. A tag object is stored in the state itself, because its ref may be pushed later or never; then readTip continues with
+// the target of the tag.
 func (c *Capturer) readTip(ctx context.Context, id object.ID, s *gitState, copies *session.Copier) error {
 	for range mostNested {
 		t, _, err := c.o.Repo.Size(id)

@@ -51,7 +51,7 @@ func (g globs) add(text string, fold bool) globs {
 	if strings.HasPrefix(text, "!") { // only the first ! negates the rule
 		text = `\` + text
 	}
-	if strings.HasSuffix(text, "/") { // a pattern such as "a//" matches nothing
+	if strings.HasSuffix(text, "/") { // a pattern that still ends in a slash, such as "a//", matches nothing
 		return g
 	}
 	var ok bool
@@ -112,7 +112,7 @@ func (g globs) covers(path string, dir bool) bool {
 	return yes
 }
 
-// below reports whether a rule could match some path below dir. Negated rules do not count.
+// below reports whether a rule could match a path below the directory dir. Rules that are negated with ! do not count.
 func (g globs) below(dir string) bool {
 	for i := range g {
 		if !g[i].negated && g[i].pattern.Below(dir) {
@@ -149,8 +149,8 @@ func (x *ignores) dir(path string) bool {
 // file reports whether a path that is not a directory is ignored.
 func (x *ignores) file(path string) bool { return x.dir(parent(path)) || x.here(path, false) }
 
-// here reports whether the rules ignore path itself, regardless of the directories above it. Ignore files are applied first,
-// from the nearest directory up to the root, then info/exclude, then core.excludesFile.
+// here reports whether the rules ignore path itself, regardless of the directories above path. The rules of ignore files take
+// precedence, from the nearest directory up to the root; info/exclude and core.excludesFile follow in this order.
 func (x *ignores) here(path string, dir bool) bool {
 	folded := path
 	if x.fold {

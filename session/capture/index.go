@@ -38,13 +38,14 @@ type staging struct {
 	c      *Capturer
 	out    *output
 	copies *session.Copier
-	// tracked is the number of leading trees, in the lists named against below, whose entries count as tracked: HEAD's tree and
-	// the base tree. An index entry that equals the entry at the same path in any tree of against needs no further check.
+	// The methods have a parameter against: a list of trees, or of directories at the same path in these trees. The first trees of
+	// the list, as many as tracked states, are HEAD's tree and the base tree; their entries count as tracked. An index entry that
+	// equals the entry at the same path in any of the trees needs no further check.
 	tracked int
 }
 
-// readIndex returns the index and the attributes of the index file. If the attributes and head, HEAD's tree, are those of the
-// previous reading, it returns the previous result.
+// readIndex returns the index and the attributes of the index file. The parameter head is the id of HEAD's tree. If the attributes
+// and head are the same as for the previous reading, readIndex returns the previous result.
 func (c *Capturer) readIndex(ctx context.Context, out *output, copies *session.Copier, head object.ID) (session.Index, fileStat, error) {
 	name := filepath.Join(c.o.GitDir, "index")
 	st, err := statOf(name)
@@ -75,8 +76,8 @@ func (s *staging) file(ctx context.Context, name string, st fileStat, against []
 	if err != nil {
 		return session.Index{}, err
 	}
-	// An index without special entries is read without parsing each entry, because git's cached trees in it show which
-	// directories have not changed.
+	// An index without special entries is read without parsing each entry, because the trees that git caches in the index show
+	// which directories are unchanged.
 	if o, err := index.ReadOutline(s.c.format, text); err == nil {
 		id, err := s.root(ctx, o, o.Len(), o.Tree, against)
 		return session.Index{Tree: id}, err
@@ -118,13 +119,13 @@ func (s *staging) index(ctx context.Context, x *index.Index, against []object.ID
 	plain := x.Entries
 	for i := range x.Entries {
 		e := &x.Entries[i]
-		// The tree describes a plain entry completely, so only the others become special entries.
+		// A tree describes a plain entry completely, so only entries with a flag or a conflict stage become special entries.
 		if e.Stage == 0 && !e.AssumeValid && !e.SkipWorktree && !e.IntentToAdd || e.Mode == object.ModeDir {
 			continue
 		}
 		special := session.IndexEntry{Path: e.Path, Mode: e.Mode, ID: e.ID, Stage: e.Stage, AssumeValid: e.AssumeValid,
 			SkipWorktree: e.SkipWorktree, IntentToAdd: e.IntentToAdd}
-		// git add -N records a path without contents, so its id is meaningless.
+		// The command "git add -N" records a path without contents, so the id in its index entry has no meaning.
 		if e.IntentToAdd {
 			special.ID = object.ID{}
 		}
@@ -153,9 +154,9 @@ func (s *staging) root(ctx context.Context, all entries, n int, cached *index.Tr
 	return id, err
 }
 
-// dir makes the tree of the directory at path from the entries lo to hi, which are all entries below that directory. path ends in
-// a slash, or is "" for the root. dir returns the zero id if there are no entries. The parameter cached is the directory's cached
-// tree in the index; against holds the ids of the same directory in other trees.
+// dir makes the tree of one directory from the entries lo to hi-1, which are all entries below that directory. The directory's
+// path ends in a slash, or is "" for the root. dir returns the zero id if there are no entries. The parameter cached is the
+// directory's cached tree in the index; the list against holds the ids of the same directory in other trees.
 func (s *staging) dir(ctx context.Context, all entries, lo, hi int, path string, cached *index.Tree,
 	against []object.ID) (object.ID, error) {
 	// If git's cached tree is valid and exists on this host or on the mounted remote, its entries need not be examined.
@@ -225,8 +226,8 @@ func (s *staging) entry(path string, e object.TreeEntry, refs [][]object.TreeEnt
 	tracked := false
 	for i, r := range refs {
 		was, ok := find(r, e.Name)
-		// Skip the checks for an entry that is equal in one of the trees: it is committed, or was checked for the previous
-		// checkpoint.
+		// An entry that is equal in one of the trees is committed, or was checked for the previous checkpoint. Skip the checks
+		// below.
 		if ok && was == e {
 			return true, nil
 		}
@@ -248,7 +249,7 @@ func (c *Capturer) joinedIndex(ctx context.Context, name string) (*index.Index, 
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
-	// The copy refers to the shared index file by its id, and git looks for that file in the git directory.
+	// The copy contains only the id of the shared index file, and git looks for the shared index file in the git directory.
 	copied := filepath.Join(dir, "index")
 	text, err := os.ReadFile(name)
 	if err != nil {

@@ -48,7 +48,7 @@ func (s *leftSet) delete(path string) {
 	}
 }
 
-// forget removes path, and all paths below it, from the set.
+// forget removes path itself and all paths below path from the set.
 func (s *leftSet) forget(path string) {
 	s.delete(path)
 	s.delete(path + "/")

@@ -31,7 +31,7 @@ type memory struct {
 	Ignore map[string]string `json:"ignore,omitempty"`
 	// Attributes lists the directories whose .gitattributes file differs from the one in the base tree.
 	Attributes []string `json:"attributes,omitempty"`
-	// Dirs holds the permissions of those empty directories whose permissions are not 0755.
+	// Dirs holds the permissions of those empty directories that have permissions other than 0755.
 	Dirs  map[string]uint32 `json:"dirs,omitempty"`
 	Index *indexMemory      `json:"index,omitempty"`
 	tree  object.ID         // the parsed value of Tree
@@ -115,7 +115,7 @@ func recall(name string, checkpoint object.ID) memory {
 	if err == nil {
 		m.tree, err = object.ParseID(m.Tree)
 	}
-	// With the journal position of another checkpoint, the next checkpoint would miss changes.
+	// The journal position in the file belongs to another checkpoint. With that position, the next checkpoint would miss changes.
 	if err != nil || m.Version != memoryVersion || m.Checkpoint != checkpoint.String() {
 		return memory{}
 	}
@@ -127,7 +127,7 @@ func (m *memory) save(name string) error {
 	if name == "" {
 		return nil
 	}
-	// To write so large a file for each checkpoint would cost more than to read all changes once after the next start.
+	// Writing so large a file for each checkpoint would cost more than reading all changes once after the next start.
 	if len(m.Left) > maxRemembered {
 		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -162,8 +162,8 @@ func (c *Capturer) remember(s *shot, commit object.ID) {
 		Checkpoint: commit.String(), Token: f.Token, tree: s.tree, Rules: s.view.x.print, Left: c.left.all, Ignore: s.edit.ignore,
 		Attributes: slices.Sorted(maps.Keys(s.edit.attributes)), Index: s.state.remembered(), Dirs: s.edit.dirs,
 	}
-	// An ignore file could not be read, so the checkpoint may contain ignored files. Make the next checkpoint read everything
-	// again.
+	// An ignore file could not be read, so the checkpoint may contain ignored files. Without a journal position and an index, the
+	// next checkpoint reads everything again.
 	if len(s.view.unread) > 0 {
 		c.mem, c.left = memory{}, newLeftSet(nil)
 	}

@@ -29,7 +29,7 @@ func (c *Capturer) onlyOthersNotes(s *shot, last session.Checkpoint, info object
 	if err != nil {
 		return false, err
 	}
-	for _, r := range before.Refs { // put back the values that these refs had at the last checkpoint
+	for _, r := range before.Refs { // replace the values of these refs by those of the last checkpoint
 		if i := slices.IndexFunc(s.state.Refs, func(n packedrefs.Ref) bool { return n.Name == r.Name }); i >= 0 &&
 			c.isOthersNotes(s.state.Refs[i]) {
 			notes[r.ID] = true

@@ -25,7 +25,7 @@ type output struct {
 	// trees holds the contents of the collected trees, by id.
 	trees   map[object.ID][]byte
 	bytes   int64    // total size of the blobs in list
-	temps   []string // temporary directories that hold some of the objects
+	temps   []string // temporary directories that hold some of the objects; close removes these directories
 	keeping int64    // number of bytes of file contents that are kept in memory
 }
 
@@ -116,7 +116,8 @@ func (w *output) hash(ctx context.Context, list []source) error {
 				next++
 				stop := failure != nil || i >= len(list) || ctx.Err() != nil
 				keep := !stop && list[i].size <= smallFile && w.keeping+list[i].size <= keepMost
-				// keepMost limits all files together, so the bytes of each file are counted before the lock is released.
+				// keepMost limits the contents of all files together, so the size of each file is added before the lock is
+				// released.
 				if keep {
 					w.keeping += list[i].size
 				}
@@ -150,7 +151,7 @@ func (s *source) hash(f object.Format, keep bool, buf []byte) error {
 	}
 	h := object.NewHasher(f, object.Blob, s.size)
 	n, err := io.CopyBuffer(struct{ io.Writer }{h}, struct{ io.Reader }{io.NewSectionReader(s.content, 0, s.size)}, buf)
-	// The hash begins with the size, so after a short read the id would be wrong.
+	// The hashed header contains the size, so after a short read the id would be wrong.
 	if err == nil && n != s.size {
 		err = io.ErrUnexpectedEOF
 	}

@@ -14,7 +14,7 @@ import (
 func (c *Capturer) nothingNew(ctx context.Context, s *shot, last session.Checkpoint, have bool, reason session.Reason) (bool, error) {
 	if !have {
 		switch reason {
-		// These reasons need a checkpoint even without changes.
+		// For these reasons a checkpoint is made even without changes.
 		case session.Manual, session.Forking, session.Restore:
 			return false, nil
 		}

@@ -10,15 +10,15 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/removed"
 )
 
-// takeRemoved adds the files that were just removed or overwritten to the tree of the checkpoint, and returns the message said,
-// which states the number of these files. The tree that memory records does not contain these files, so the next checkpoint shows
-// the removal. The caller calls done after the checkpoint was written or has failed; done releases the contents of the files. If
-// the parameter saved of done is false, the Tree keeps the files for the next checkpoint.
+// takeRemoved adds the files that were just removed or overwritten to the tree of the checkpoint. It returns the message said,
+// which states the number of these files, and the function done. The caller calls done, which releases the contents of the files,
+// once the checkpoint was written or has failed. If done is called with saved set to false, the Tree keeps the files for the next
+// checkpoint. The tree in the memory file does not contain these files, so the next checkpoint shows that they were removed.
 func (c *Capturer) takeRemoved(ctx context.Context, s *shot) (done func(saved bool), said string, err error) {
 	// Take the list after the freeze, so that it contains every file that was removed before the freeze.
 	files, lost, done := c.o.Tree.Removals().Take()
 	e := s.edit
-	// The frozen files have been processed already: the call of contents below must process the removed files only.
+	// The method contents has processed the frozen files already. Its call below must process only the removed files.
 	e.plain, e.cleaned = nil, nil
 	n := 0
 	for _, k := range files {
@@ -82,8 +82,8 @@ func (v *view) inSkipped(path string) bool {
 	return false
 }
 
-// saved reports to the Tree which changes are now in checkpoints, and which directories checkpoints leave out because they are
-// ignored.
+// saved reports to the Tree which changes checkpoints now contain, and which directories checkpoints leave out because the
+// directories are ignored.
 func (c *Capturer) saved(s *shot) {
 	ignored := map[string]bool{}
 	for path, l := range c.left.all {

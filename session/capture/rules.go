@@ -84,7 +84,8 @@ func (r Rules) compile() (rules, error) {
 	}{{r.Include, &c.include}, {r.Exclude, &c.exclude}} {
 		for _, glob := range list.from {
 			before := len(*list.to)
-			// add drops a rule that can match no path. Report such a rule, because otherwise the option would have no effect.
+			// The method add drops a rule that can match no path. Return an error for such a rule, because otherwise the option
+			// would silently have no effect.
 			if *list.to = list.to.add(strings.TrimPrefix(glob, "./"), false); len(*list.to) == before {
 				return rules{}, fmt.Errorf("glob %q cannot match any path", glob)
 			}

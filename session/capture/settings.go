@@ -29,15 +29,16 @@ type ignoreSettings struct {
 	print     string // hash of these rules and of Options.Rules
 }
 
-// userIgnore caches two settings of git's configuration. The values are valid while the attributes in stats are unchanged.
+// userIgnore caches the values of core.excludesFile and core.ignoreCase. The values are valid while the files in configFiles have
+// the attributes in the field stats.
 type userIgnore struct {
 	stats []fileStat // attributes of configFiles
 	file  string     // path of core.excludesFile
 	fold  bool       // value of core.ignoreCase
 }
 
-// configFiles returns the names of the configuration files that may set core.excludesFile. Changes of files that these files
-// include are not noticed.
+// configFiles returns the names of the configuration files that may set core.excludesFile. Files that these configuration files
+// include are not listed, so changes of included files are not noticed.
 func configFiles(gitDir string) []string {
 	home, _ := os.UserHomeDir()
 	files := []string{filepath.Join(gitDir, "config"), "/etc/gitconfig", filepath.Join(configHome(), "git", "config")}
@@ -64,7 +65,7 @@ func (c *Capturer) ignoreSettings(ctx context.Context) (ignoreSettings, error) {
 	var stats []fileStat
 	for _, name := range configFiles(c.o.GitDir) {
 		st, err := statOf(name)
-		// A file that cannot be examined counts as missing: statOf returned zero attributes for it.
+		// A configuration file that cannot be examined counts as missing: statOf has returned zero attributes for the file.
 		if err != nil && !errors.Is(err, fs.ErrPermission) {
 			st = fileStat{}
 		}
@@ -86,8 +87,8 @@ func (c *Capturer) ignoreSettings(ctx context.Context) (ignoreSettings, error) {
 		}
 	}
 	user, own := readRules(c.user.file), readRules(infoExclude(c.o.GitDir))
-	// The hash covers every rule from outside of the working tree. The method look compares the hash with that of the previous
-	// checkpoint.
+	// The hash covers every rule from outside of the working tree. The method look compares this hash with the hash that the
+	// previous checkpoint recorded.
 	sum := sha256.New()
 	fmt.Fprintf(sum, "%v\x00%q\x00%q\x00%+v", c.user.fold, user, own, c.o.Rules)
 	return ignoreSettings{c.user.fold, parseIgnore(user, c.user.fold), parseIgnore(own, c.user.fold),

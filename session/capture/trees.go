@@ -13,7 +13,7 @@ import (
 // treeReader returns the entries of a tree.
 type treeReader func(ctx context.Context, id object.ID) ([]object.TreeEntry, error)
 
-// child is an entry of a directory. A zero mode means that the entry was removed.
+// child is an entry of a directory. If its mode is zero, the entry was removed.
 type child struct {
 	mode object.Mode
 	id   object.ID // id of the entry; for a directory in memory, the id of the tree that it was read from, or zero
@@ -203,7 +203,7 @@ func (t *trees) writeChild(c child, emit func(id object.ID, content []byte) erro
 	if err != nil {
 		return object.ID{}, err
 	}
-	// If the changes cancel each other out, the tree exists already.
+	// The changes may cancel each other out. Then the tree exists already and need not be emitted.
 	if id == c.id {
 		return id, nil
 	}
@@ -215,15 +215,16 @@ func isEmptyTree(e object.TreeEntry) bool {
 	return e.Mode == object.ModeDir && e.ID == object.EmptyTree(e.ID.Format())
 }
 
-// difference is a path whose entry differs between two trees. The mode of the field from or to is 0 if the tree has no entry. A
-// directory is a difference only if it is empty in one of the trees.
+// difference is a path whose entry differs between two trees. The field from is the entry in the first tree, and the field to the
+// entry in the second tree; the mode of the entry is 0 if the tree does not contain the path. A directory is a difference only if
+// its tree is empty in one of the two trees.
 type difference struct {
 	path     string
 	from, to object.TreeEntry
 }
 
-// compare calls emit for every path that differs between the trees from and to, in the order of git's tree entries. The zero id
-// stands for an empty tree. The parameter dir is the path of both trees.
+// compare calls emit for every path that differs between the trees from and to, in the order of git's tree entries. A zero id
+// stands for an empty tree. The parameter dir is the path of the directory to which both trees belong.
 func compare(ctx context.Context, read treeReader, from, to object.ID, dir string, emit func(difference) error) error {
 	if from == to {
 		return nil
@@ -279,7 +280,8 @@ func compare(ctx context.Context, read treeReader, from, to object.ID, dir strin
 	return nil
 }
 
-// changed returns the number of paths that differ between the checkpoint and the tree before; a zero id stands for the base tree.
+// changed returns the number of paths that differ between the checkpoint and the tree in the parameter before. If before is the
+// zero id, the checkpoint is compared with the base tree.
 func (c *Capturer) changed(ctx context.Context, s *shot, before object.ID) (int64, error) {
 	if before.IsZero() {
 		before = c.o.BaseTree

@@ -23,7 +23,8 @@ type InitialState struct {
 	Commit object.ID
 	// Tree is the tree of Commit; both are zero for an unborn branch.
 	Tree object.ID
-	// Refs returns the refs of the mounted remote, whose tags exist in the git directory, too. Refs is nil if there are no refs.
+	// Refs returns the refs of the mounted remote. The tags among these refs also exist in the git directory. Refs is nil if the
+	// remote has no refs.
 	Refs func() []packedrefs.Ref
 }
 
@@ -74,7 +75,7 @@ func (b InitialState) like(s session.State) bool {
 	}
 	for name := range s.Files {
 		switch name {
-		case "config", "ORIG_HEAD", "info/exclude", "info/sparse-checkout": // these files exist without changes, too
+		case "config", "ORIG_HEAD", "info/exclude", "info/sparse-checkout": // these files may exist although nothing has changed
 		default:
 			return false
 		}
@@ -87,7 +88,7 @@ func (b InitialState) like(s session.State) bool {
 		switch {
 		case r.Name == b.Branch:
 			return r.ID != b.Commit
-		// A tag is from the mounted remote if the remote has it with the same value.
+		// A tag comes from the mounted remote if the remote has a tag with the same name and value.
 		case strings.HasPrefix(r.Name, "refs/tags/"):
 			return !slices.ContainsFunc(theirs, func(t packedrefs.Ref) bool { return t.Name == r.Name && t.ID == r.ID })
 		}

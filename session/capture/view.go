@@ -21,12 +21,12 @@ type view struct {
 	// ctx is the context of the call that makes the view. It is stored because callbacks of the Tree have no context.
 	ctx    context.Context
 	frozen *worktree.Frozen
-	// from is the tree to which the frozen entries are applied.
+	// The field from is the id of the tree to which the frozen entries are applied.
 	from object.ID
-	// whole is set if the field from is the base tree, so that the entries are everything that differs from the base tree.
+	// The field whole is set if the field from is the base tree. The entries are then everything that differs from the base tree.
 	whole bool
 	x     ignores
-	// tracking is the tree of the index.
+	// The field tracking is the id of the tree of the index.
 	tracking object.ID
 	// special holds the paths of index entries that a tree cannot describe (value true), and the directories above them
 	// (value false).
@@ -62,7 +62,7 @@ func (v *view) rulesOf(dir string) globs {
 	return g
 }
 
-// readRules returns the same as rulesOf, without the cache.
+// readRules reads and parses the ignore file in dir, as rulesOf documents, but does not look in the cache.
 func (v *view) readRules(dir string) globs {
 	path := join(dir, ignoreName)
 	// The ignore file itself is among the entries, so its new text applies.
@@ -75,7 +75,8 @@ func (v *view) readRules(dir string) globs {
 			if id.IsZero() {
 				return nil
 			}
-			// This directory was renamed together with the ignore file, which is found in the directory's tree.
+			// This directory was renamed together with the ignore file, so the ignore file is in the tree of the renamed
+			// directory.
 			root, rel = id, path[len(at)+1:]
 		}
 	}
@@ -97,7 +98,7 @@ func (v *view) readRules(dir string) globs {
 	}
 	_, text, err := v.c.o.Repo.Get(e.ID, maxIgnoreFile)
 	if err != nil {
-		// If the fetch has failed already, do not repeat it for the same checkpoint.
+		// If an earlier fetch of this file has failed, do not repeat the fetch for the same checkpoint.
 		if !slices.Contains(v.unread, path) {
 			v.needs[path] = e.ID
 		}
@@ -134,8 +135,8 @@ func (v *view) fetchRules() {
 	clear(v.x.cached)
 }
 
-// skip reports whether the directory dir is left out with everything below it: dir is ignored, Include matches no path in it, and
-// no file in it is tracked.
+// skip reports whether the directory dir is left out with everything below it. This is the case if dir is ignored, Include matches
+// no path in dir, and no file in dir is tracked.
 func (v *view) skip(dir string) bool {
 	if v.skipped[dir] {
 		return true
@@ -176,7 +177,7 @@ func (v *view) ignoredIn(id object.ID, dir string) (list []string, err error) {
 
 // tracked reports whether the index has an entry for path or for a path below it.
 func (v *view) tracked(path string) bool {
-	// Conflicts and files added with git add -N are tracked, but not in the tree of the index.
+	// Paths with conflicts and paths added with "git add -N" are tracked, but are not in the tree of the index.
 	if _, ok := v.special[path]; ok {
 		return true
 	}
@@ -219,9 +220,9 @@ func (v *view) track(by tracking) {
 	}
 }
 
-// learn records the paths and the ignore files among entries; the function read returns the text of an ignore file. The result
-// stale reports that rules have changed for paths that have no entry, so that these paths have to be read again. The result
-// differs reports that the ignore files differ from those of the previous call.
+// learn records the paths and the ignore files among entries. The function read returns the text of an ignore file. The result
+// stale is true if rules have changed for paths that have no entry, so that these paths have to be read again. The result differs
+// is true if the ignore files are not the same as in the previous call.
 func (v *view) learn(entries []worktree.FrozenEntry, read func(e *worktree.FrozenEntry) ([]byte, error)) (stale, differs bool, err error) {
 	v.entries = make(map[string]object.ID, len(entries))
 	for i := range entries {
@@ -237,7 +238,7 @@ func (v *view) learn(entries []worktree.FrozenEntry, read func(e *worktree.Froze
 	for i := range entries {
 		e := &entries[i]
 		dir, name := split(e.Path)
-		if name == attributesName { // git may convert the files below dir differently now
+		if name == attributesName { // different attributes may make git convert the files below dir differently
 			stale = stale || !v.within(dir)
 		}
 		if name != ignoreName {
@@ -260,7 +261,7 @@ func (v *view) learn(entries []worktree.FrozenEntry, read func(e *worktree.Froze
 	return stale, differs, v.failure
 }
 
-// within reports whether an entry describes dir, or a directory above dir, completely.
+// within reports whether the view has an entry that describes the directory dir, or a directory above dir, completely.
 func (v *view) within(dir string) bool {
 	for at := dir; at != ""; at = parent(at) {
 		if _, ok := v.entries[at]; ok {
@@ -278,8 +279,8 @@ func (c *Capturer) look(ctx context.Context, again bool) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Rules outside of the working tree have changed, so the status of unchanged files may have changed from ignored to not
-	// ignored, or the reverse.
+	// Rules outside of the working tree have changed. Files that have not changed may have become ignored, or may no longer be
+	// ignored.
 	if rules.print != c.mem.Rules {
 		whole = true
 	}
@@ -293,8 +294,8 @@ func (c *Capturer) look(ctx context.Context, again bool) (*view, error) {
 		if whole {
 			v.from = c.o.BaseTree
 		}
-		// The index may have changed since c.tracking was read, so that skip decides wrongly. develop checks the skipped
-		// directories after it has read the index.
+		// The index may have changed since c.tracking was read, and then skip decides wrongly. Therefore develop checks the
+		// skipped directories after it has read the index.
 		v.track(c.tracking)
 		if whole, err = v.names(token, try); err != nil {
 			return nil, err
@@ -313,7 +314,7 @@ func (c *Capturer) look(ctx context.Context, again bool) (*view, error) {
 			clear(v.parsed)
 		}
 		stale, differs, err := v.learn(frozen.Entries, func(e *worktree.FrozenEntry) ([]byte, error) { return c.contentOf(ctx, e) })
-		// If the ignore files are the same as in the dry run, the right directories were skipped.
+		// If the ignore files are the same as in the dry run, skip has selected the right directories.
 		if err == nil && (!differs || try > 2) && (!stale || v.whole) {
 			v.frozen = frozen
 			return v, nil
@@ -326,9 +327,9 @@ func (c *Capturer) look(ctx context.Context, again bool) (*view, error) {
 	}
 }
 
-// names reads the names of the changed paths without blocking writers, and fetches the ignore files that decide about these
-// paths. The result whole reports that everything that differs from the base tree has to be read, because the journal position
-// token is empty or too old, or because rules have changed for unchanged paths.
+// names reads the names of the changed paths without blocking writers, and fetches the ignore files that decide about these paths.
+// The result whole is true if everything that differs from the base tree has to be read. This is the case if the journal position
+// token is empty or too old, or if rules have changed for unchanged paths.
 func (v *view) names(token string, try int) (whole bool, err error) {
 	for range 3 {
 		dry, err := v.c.o.Tree.Freeze(v.ctx, token, worktree.FreezeOptions{Skip: v.skipping(try), DryRun: true})
@@ -366,8 +367,8 @@ func (v *view) names(token string, try int) (whole bool, err error) {
 	return token == "", nil
 }
 
-// skipping returns the function that selects the directories to skip. After three attempts whose ignore files differed, it
-// returns nil, so that no directory is skipped.
+// skipping returns the function that selects the directories to skip. It returns nil, so that no directory is skipped, if the
+// ignore files differed in three attempts.
 func (v *view) skipping(try int) func(dir string) bool {
 	if try > 2 {
 		return nil
@@ -463,7 +464,7 @@ func (c *Capturer) readTree(ctx context.Context, id object.ID) ([]object.TreeEnt
 	return list, nil
 }
 
-// findTree returns the same as readTree, without the cache.
+// findTree returns the entries of a tree, as readTree documents, but does not look in the cache.
 func (c *Capturer) findTree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
 	// Trees of the checkpoint that is being made are not in the Repo yet.
 	if content, ok := c.pending[id]; ok {
