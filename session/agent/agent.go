@@ -70,7 +70,7 @@ type Agent struct {
 	meta        session.Meta           // metadata of the session after this process last claimed a lane or lost its lane to another writer
 	lane        session.Lane           // lane in which this mount makes checkpoints
 	closed      bool                   // End was called, so Open fails
-	followed    chan struct{}          // closed and replaced by a new channel each time a change by another writer was processed
+	followed    chan struct{}          // closed, and replaced by a new channel, after each change by another writer was processed
 	checkpoints checkpoints
 	notes       []string // lines for the user, which Notices returns
 	ending      ending   // progress of ending the mount
@@ -101,7 +101,7 @@ type checkpoints struct {
 	leftOut []capture.LeftOut  // files that the checkpoint newest does not contain, with the reasons
 	unread  []string           // ignore files that could not be read when the checkpoint newest was made
 	count   int64              // number of checkpoints in all lanes
-	old     int                // number of checkpoints that gc would have dropped when they were last counted
+	old     int                // at the time of the last count, number of checkpoints that gc would have dropped
 	seen    time.Time          // start of the latest capture; the checkpoint newest contains all changes before this time
 	made    Figures
 }

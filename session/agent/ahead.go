@@ -15,7 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// withdrawTime is the timeout for releasing a lane on the session remote after a failed mount.
+// withdrawTime is the timeout for releasing a lane on the session remote after the mount has failed to start.
 const withdrawTime = 5 * time.Second
 
 // AheadClaim is a claim that is pushed while the checkpoints of the session are still being fetched, so that the mount does not
@@ -70,7 +70,7 @@ func (c *AheadClaim) Begin(ctx context.Context, repo *session.Repo) {
 }
 
 // claim claims the lane in repo and pushes the claim with the push that ClaimAhead has opened. If another writer has changed the
-// metadata on the session remote, it undoes the claim in repo.
+// metadata on the session remote, claim undoes the change in repo.
 func (c *AheadClaim) claim(ctx context.Context, repo *session.Repo) error {
 	l := &c.agent.claim
 	if _, err := l.claimLane(ctx, repo, c.agent.Options().TakeOver); err != nil {
@@ -88,7 +88,8 @@ func (c *AheadClaim) claim(ctx context.Context, repo *session.Repo) error {
 	defer push.Close()
 	l.setClaimed(true)
 	err = writeback.Ahead(ctx, repo, push, c.ref, c.old, now)
-	// The claim is undone here. Agent.Claim pushes it again later, and the other writer's change is processed then.
+	// The remote has refused the push, so undo the claim in repo. Later Agent.Claim processes the other writer's change and pushes
+	// a new claim.
 	if errors.Is(err, writeback.ErrMoved) {
 		l.setClaimed(false)
 		return repo.Update(ctx, []session.RefChange{{Name: c.ref, Old: now, New: c.old}})
@@ -112,12 +113,12 @@ func (c *AheadClaim) Wait() error {
 	if IsRefusal(c.err) {
 		return c.err
 	}
-	return nil // Agent.Claim repeats a claim that failed for another reason
+	return nil // any other error is ignored, because Agent.Claim repeats the claim
 }
 
-// AddTo adds the metadata ref with its commit on the session remote to the map acknowledged. If the session remote did not
-// acknowledge the commit that was sent, AddTo adds the old commit there, and the sent one to the map asked. The caller must
-// have called Wait. AddTo does nothing if c is nil or if no commit was sent.
+// AddTo adds the metadata ref, with the commit that the session remote has acknowledged for this ref, to the map acknowledged.
+// This is the commit that was sent or, without an acknowledgement, the old commit; in the second case AddTo also adds the commit
+// that was sent to the map asked. The caller must have called Wait. AddTo does nothing if c is nil or if no commit was sent.
 func (c *AheadClaim) AddTo(acknowledged, asked map[string]object.ID) {
 	if c == nil || c.now.IsZero() {
 		return
@@ -173,8 +174,8 @@ func (l *laneClaim) withdraw() {
 	}
 }
 
-// withdrawAhead releases a lane that was claimed by an AheadClaim alone, so no queue exists that could push the release. The
-// parameter before is the commit of the metadata before the claim.
+// withdrawAhead releases a lane that only an AheadClaim has claimed: no queue was opened, so withdrawAhead pushes the release
+// itself. The parameter before is the commit of the metadata before the claim.
 func (l *laneClaim) withdrawAhead(ctx context.Context, writer session.Writer, before object.ID) error {
 	c := l.agent.config
 	repo, err := c.Repository.OpenMeta()

@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	fewSegments = 4 // up to this number of segments, Open counts the checkpoints itself; otherwise a goroutine counts them
-	// manyOld is the number of droppable checkpoints from which Notices suggests gc. Each checkpoint has to be read when
-	// checkpoints are counted or listed.
+	fewSegments = 4 // if the lanes have more segments than this, a goroutine counts the checkpoints after Open has returned
+	// manyOld is the number of droppable checkpoints from which Notices suggests gc. The number matters because each
+	// checkpoint has to be read when checkpoints are counted or listed.
 	manyOld = 1000
 )
 
@@ -51,8 +51,8 @@ func (a *Agent) CaptureNow(ctx context.Context, reason session.Reason, message s
 	if _, err = a.Open(ctx); err != nil {
 		return p, report, err
 	}
-	// The token is removed even if the policy ignores changes of the git directory, because in that case no goroutine waits
-	// for tokens and removes them.
+	// Remove the token even if the policy ignores changes of the git directory: in this case no goroutine waits for the token, so
+	// no other code removes it.
 	signed := drain(a.git.moved)
 	if signed {
 		a.git.heard()
@@ -81,7 +81,7 @@ func (a *Agent) CaptureNow(ctx context.Context, reason session.Reason, message s
 	return p, report, nil
 }
 
-// CheckpointHead makes a checkpoint if the commit of HEAD is not the commit of HEAD in the newest checkpoint of repo.
+// CheckpointHead makes a checkpoint if HEAD points to another commit than in the newest checkpoint of repo.
 func (a *Agent) CheckpointHead(ctx context.Context, repo *session.Repo) error {
 	last := object.ID{}
 	if newest, err := repo.Checkpoints(1); err != nil {
@@ -100,7 +100,7 @@ func (a *Agent) CheckpointHead(ctx context.Context, repo *session.Repo) error {
 // checkpointLock is a lock whose Lock stops waiting when a context ends. The channel has capacity 1 and is full while the lock is held.
 type checkpointLock chan struct{}
 
-// Lock waits until no other goroutine makes or removes checkpoints. If ctx ends first, it returns the cause.
+// Lock waits until no other goroutine makes or removes checkpoints. If ctx ends first, Lock returns the cause of its end.
 func (t checkpointLock) Lock(ctx context.Context) error {
 	select {
 	case t <- struct{}{}:
@@ -120,9 +120,9 @@ func (a *Agent) Newest() (p session.Checkpoint, lane string) {
 	return a.checkpoints.newest, a.lane.Name
 }
 
-// LeftOut returns the files that exist in the working tree but not in checkpoint id, as of the last comparison with the working
-// tree. It returns false if id is not the newest checkpoint, or if this process has made no comparison. The files that were left
-// out when a checkpoint was made are listed in its checkpoint state.
+// LeftOut returns the files that exist in the working tree but not in the checkpoint id, as of the last comparison with the
+// working tree. It returns false if id is not the newest checkpoint, or if this process has made no comparison. A different list,
+// that of the files that were left out when a checkpoint was made, is stored in the checkpoint state.
 func (a *Agent) LeftOut(id session.CheckpointID) ([]capture.LeftOut, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -145,8 +145,8 @@ func (a *Agent) Recount() {
 	c.count, c.old = int64(len(checkpoints))+int64(c.made.Made-made), oldCheckpoints(checkpoints, time.Now())
 }
 
-// oldCheckpoints returns the number of checkpoints that are older than session.DefaultAll. Of these, gc keeps only the last one of
-// each day and the pinned ones. The checkpoints must be sorted, newest first.
+// oldCheckpoints returns the number of checkpoints that are older than session.DefaultAll. Of these checkpoints, gc keeps only the
+// last one of each day and those that are pinned. The checkpoints must be sorted, newest first.
 func oldCheckpoints(checkpoints []session.Checkpoint, now time.Time) int {
 	i := slices.IndexFunc(checkpoints, func(p session.Checkpoint) bool { return now.Sub(p.Time) > session.DefaultAll })
 	if i < 0 {
@@ -169,7 +169,7 @@ func (a *Agent) unsaved() bool {
 		return true
 	}
 	untouched, err := a.config.Git.Untouched()
-	if err != nil && !errors.Is(err, fs.ErrNotExist) { // without a git directory, git has changed nothing
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // if the git directory does not exist, git has changed nothing
 		a.log.Debug("check git directory for changes", zap.String("dir", a.config.Dir), zap.Error(err))
 	}
 	return err == nil && !untouched
@@ -196,8 +196,8 @@ func (a *Agent) KeepAll(ctx context.Context, reason session.Reason) error {
 	if _, _, captureErr := a.CaptureNow(ctx, reason, ""); captureErr != nil {
 		return errors.Join(err, unsavedError(captureErr))
 	}
-	// The checkpoint contains the commits of all refs. If copying the refs failed, a user who clones the embedded session
-	// remote may lack contents, but no change is lost.
+	// The checkpoint contains the commits of all refs, so no change is lost if copying the refs has failed. But a user who clones
+	// the embedded session remote may then lack contents.
 	if a.Options().Remote == control.RemoteEmbedded {
 		return err
 	}

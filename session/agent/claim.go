@@ -54,7 +54,7 @@ func (a *Agent) Claim(ctx context.Context, o ClaimOptions) error {
 	l := &a.claim
 	l.setPending(true)
 	defer l.setPending(false)
-	if o.Resumed && a.Options().TakeOver { // the lane may have got another writer since this host last read the metadata
+	if o.Resumed && a.Options().TakeOver { // the lane may have another writer since this host last read the metadata
 		l.update(ctx)
 	}
 	_, err := a.Open(ctx)
@@ -70,7 +70,7 @@ func (a *Agent) Claim(ctx context.Context, o ClaimOptions) error {
 	if IsRefusal(err) || ctx.Err() != nil {
 		return err
 	}
-	a.problems.note("open session", err) // the claim is repeated later; until then, the mount can be used
+	a.problems.note("open session", err) // the claim is repeated later; the mount can be used before that
 	return nil
 }
 
@@ -215,8 +215,8 @@ func (l *laneClaim) update(ctx context.Context) bool {
 	return newer
 }
 
-// fetchMeta fetches the metadata of the session remote, and stores it on this host if it is a descendant of the metadata that
-// this host has. newer reports whether it was stored.
+// fetchMeta fetches the metadata of the session remote. If the fetched metadata is a descendant of the metadata on this host,
+// fetchMeta stores the fetched metadata, and the result newer is true.
 func (l *laneClaim) fetchMeta(ctx context.Context) (newer bool, err error) {
 	c := l.agent.config
 	ref, remote := session.MetaRef(c.Session), c.Remotes.Session()
@@ -250,8 +250,8 @@ func (l *laneClaim) fetchMeta(ctx context.Context) (newer bool, err error) {
 	return false, nil
 }
 
-// giveUp undoes the claim of a starting mount if another writer has the lane, and reports whether it has done so. The claim
-// stands if the mount has started already, or if the mount takes over the lane.
+// giveUp undoes the claim of a starting mount if another writer has the lane, and reports whether the claim was undone. If the
+// mount has started already, or if the mount takes over the lane, giveUp keeps the claim and returns false.
 func (l *laneClaim) giveUp(ctx context.Context, t writeback.Taken) (bool, error) {
 	a := l.agent
 	a.mu.Lock()

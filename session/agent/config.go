@@ -33,8 +33,8 @@ type Config struct {
 
 	// Writer returns the identity under which this state directory and this process write to sessions.
 	Writer func() (session.Writer, error)
-	// Watch starts to send to the channel wake, without blocking, when an entry is created in dir. The function stop ends
-	// this. If the channel wake watches dir already, fresh is false and stop is nil.
+	// Watch starts to send to the channel wake, without blocking, whenever an entry is created in the directory dir. The returned
+	// function stop ends the watch. If Watch was called before with the same dir and wake, fresh is false and stop is nil.
 	Watch func(dir string, wake chan<- struct{}) (stop func(), fresh bool, err error)
 	// Background runs the function work in a goroutine, and reports a panic of work. The unmount waits until work has
 	// returned.
@@ -50,7 +50,7 @@ type Tree interface {
 	Changed() int64
 	// LastChange returns the time of the latest change.
 	LastChange() time.Time
-	// Noticed returns a channel that holds one token after a change.
+	// Noticed returns a channel that holds one token after a file was changed.
 	Noticed() <-chan struct{}
 }
 
@@ -77,7 +77,7 @@ type GitDir interface {
 
 // Captures opens Capturers of the working tree.
 type Captures interface {
-	// NewCapturer returns a Capturer that continues from the newest checkpoint of r.Lane.
+	// NewCapturer returns a Capturer that continues from the newest checkpoint of the lane in r.Lane.
 	NewCapturer(r CaptureRequest) (Capturer, error)
 }
 
@@ -120,7 +120,8 @@ type Remotes interface {
 
 // Objects fetches objects from session remotes.
 type Objects interface {
-	// FetchMeta fetches the commit want of the session's metadata into the session's repository, which has the commit have.
+	// FetchMeta fetches the commit want, a version of the session's metadata, into the session's repository, which already has the
+	// commit have.
 	FetchMeta(ctx context.Context, want, have object.ID) error
 	// ReadMeta reads commit id of another session's metadata from its session remote, without storing it.
 	ReadMeta(ctx context.Context, remote *transport.Remote, id object.ID) (session.Meta, error)

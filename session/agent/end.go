@@ -27,7 +27,7 @@ const (
 
 // ending is the progress and the result of ending the mount.
 type ending struct {
-	patience time.Duration         // timeout for waiting for the session remote; 0: SyncTime; negative: do not wait
+	patience time.Duration         // timeout for waiting for the session remote; 0 means SyncTime; if negative, the mount does not wait
 	tried    bool                  // BeforeUnmount has run
 	why      error                 // reason why refs are missing on the session remote; nil if the reason is unknown or no ref is missing
 	unsaved  error                 // reason why the latest changes are in no checkpoint; nil if a checkpoint contains them
@@ -88,7 +88,7 @@ func (a *Agent) SetPatience(d time.Duration) {
 type EndRequest struct {
 	Served bool           // the mount was attached to the kernel
 	Opened bool           // the working tree of the mount is open
-	Keep   bool           // the changes are kept; false: they are discarded with the mount
+	Keep   bool           // the changes are kept; if false, the changes are discarded with the mount
 	Reason session.Reason // reason that is recorded in the last checkpoint
 }
 
@@ -200,7 +200,7 @@ func (a *Agent) Left() Left {
 	defer a.mu.Unlock()
 	l := Left{Diverged: a.ending.diverged}
 	switch {
-	case a.ending.unsaved != nil: // count at least the ref that the missing checkpoint would have updated
+	case a.ending.unsaved != nil: // count at least the ref that the checkpoint would have updated if it had not failed
 		l.Pending, l.Why = max(1, a.ending.pending), "last changes are in no checkpoint: "+control.AsError(a.ending.unsaved).Error()
 	case a.ending.pending == 0:
 	case a.ending.why == nil:

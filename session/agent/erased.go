@@ -44,8 +44,9 @@ func (e parentErasures) follow(ctx context.Context) {
 	}
 }
 
-// look reads the parent's metadata, and repeats all erasures that it lists. It does nothing if the metadata is still the
-// commit seen, whose erasures were repeated before. It returns the commit whose erasures have been repeated.
+// look reads the parent's metadata, and repeats all erasures that the metadata lists. The parameter seen is the commit of the
+// metadata whose erasures were repeated before; if the metadata still has this commit, look does nothing. look returns the commit
+// whose erasures have been repeated.
 func (e parentErasures) look(ctx context.Context, parent string, remote *transport.Remote, seen object.ID) (object.ID, error) {
 	ref := session.MetaRef(parent)
 	refs, err := remote.Refs(ctx, []string{ref})

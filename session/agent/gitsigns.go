@@ -47,9 +47,10 @@ func (g *gitSigns) clear() bool {
 	return moved
 }
 
-// due returns the time at which a checkpoint of updated refs has to be made; zero if no ref was updated. tried is the time of the
-// previous decision whether to make a checkpoint, and took is the duration of that decision and its checkpoint. The longer
-// checkpoints take, the more rarely they are made, so that a rebase of a hundred commits is not delayed by a hundred checkpoints.
+// due returns the time at which a checkpoint of updated refs has to be made; zero if no ref was updated. The parameter tried is
+// the time of the previous decision whether to make a checkpoint, and took is the duration of this decision and its checkpoint.
+// The longer checkpoints take, the more rarely they are made, so that a rebase of a hundred commits is not delayed by a hundred
+// checkpoints.
 func (g *gitSigns) due(tried time.Time, took time.Duration) time.Time {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -66,7 +67,7 @@ func (g *gitSigns) due(tried time.Time, took time.Duration) time.Time {
 	return at
 }
 
-// sign puts a token back into moved. It is called if a token was taken, but the change was not processed.
+// sign puts a token back into the channel moved. It is called after a token was taken if the change was not processed.
 func (g *gitSigns) sign() {
 	select {
 	case g.moved <- struct{}{}:
@@ -74,14 +75,15 @@ func (g *gitSigns) sign() {
 	}
 }
 
-// heard records that a token was taken from moved.
+// heard records that a token was taken from the channel moved.
 func (g *gitSigns) heard() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.at = time.Now()
 }
 
-// last returns the time at which a change was last noticed. If moved still holds a token, that is the current time.
+// last returns the time at which a change was last noticed. If the channel moved still holds a token, last returns the current
+// time.
 func (g *gitSigns) last() time.Time {
 	if len(g.moved) > 0 {
 		return time.Now()
@@ -94,7 +96,7 @@ func (g *gitSigns) last() time.Time {
 // watchFunc is the type of the field Config.Watch, which documents the function.
 type watchFunc = func(dir string, wake chan<- struct{}) (stop func(), fresh bool, err error)
 
-// watch returns a function that calls the function watch twice, so that a change of the directory is also sent to g.moved.
+// watch returns a watchFunc that calls the parameter watch twice, so that a change of the directory is also sent to g.moved.
 func (g *gitSigns) watch(watch watchFunc) watchFunc {
 	return func(dir string, wake chan<- struct{}) (func(), bool, error) {
 		theirs, fresh, err := watch(dir, wake)

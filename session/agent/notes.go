@@ -52,15 +52,15 @@ func (n *mergedNotes) move(ctx context.Context, p place, ref string, old, merged
 	return nil
 }
 
-// commit returns the last commit that move has set the notes ref to, or is about to set it to. It returns the zero ID if
-// there is none.
+// commit returns the last commit to which move has set the notes ref, or is about to set the notes ref. It returns the zero ID if
+// there is no such commit.
 func (n *mergedNotes) commit(ref string) object.ID {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.commits[ref]
 }
 
-// pipeObjects runs the command pack and stores the pack that it prints in the git directory to.
+// pipeObjects runs the command in the parameter pack, and stores the pack that this command prints in the git directory to.
 func pipeObjects(ctx context.Context, pack *exec.Cmd, to string) error {
 	var stderr bytes.Buffer
 	pack.Stderr = &stderr

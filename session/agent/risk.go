@@ -83,8 +83,8 @@ func risky(argv []string) bool {
 	return true
 }
 
-// option returns a function that reports whether an argument is one of the given options. A long option may have a value after "=".
-// A short option may be alone or combined with others after one dash.
+// option returns a function that reports whether an argument is one of the listed options. A long option may be followed by "="
+// and a value. A short option may be alone, or combined with other short options after one dash.
 func option(options ...string) func(arg string) bool {
 	return func(arg string) bool {
 		for _, o := range options {
@@ -100,7 +100,7 @@ func option(options ...string) func(arg string) bool {
 	}
 }
 
-// errPatience is the cause that ends the context of a checkpoint in BeforeGit after riskTime.
+// errPatience is the cause with which the context of a checkpoint in BeforeGit ends after riskTime.
 var errPatience = errors.New("limit for delaying git was reached")
 
 // Guards reports whether a checkpoint is made before git commands that may discard changes.
@@ -137,7 +137,8 @@ type lastLook struct {
 	process string
 }
 
-// isFirst returns false if it was called for the same process immediately before.
+// isFirst reports whether process pid is another process than in the previous call. It returns true if the process cannot be
+// identified.
 func (l *lastLook) isFirst(pid uint32) bool {
 	process := proc.Identity(int(pid))
 	l.mu.Lock()

@@ -11,7 +11,7 @@ import (
 
 // These times determine when checkpoints are made automatically.
 const (
-	idleRest = 2 * time.Second // if no file changes for this time after a change, a checkpoint is made
+	idleRest = 2 * time.Second // a checkpoint is made when no file has changed for this duration
 	// idleMost is the maximum time until a change is in a checkpoint, and the minimum time between two checkpoints while a
 	// program keeps writing.
 	idleMost = 10 * time.Second
@@ -30,8 +30,8 @@ type schedule struct {
 	every time.Duration // interval between checkpoints with PolicyInterval
 }
 
-// due returns the time at which a checkpoint of changed files has to be made. first and last are the times of the first and the last
-// change since the last checkpoint, and made is the time of that checkpoint.
+// due returns the time at which a checkpoint of changed files has to be made. The parameters first and last are the times of the
+// first and the last change since the last checkpoint, and made is the time of the last checkpoint.
 func (s schedule) due(first, last, made time.Time) time.Time {
 	if s.kind == control.PolicyInterval {
 		return first.Add(s.every)
@@ -49,12 +49,12 @@ func (s schedule) due(first, last, made time.Time) time.Time {
 // waiting is the state of makeCheckpoints: the channels that report changes, and the times of past changes and checkpoints.
 type waiting struct {
 	agent          *Agent
-	noticed, signs <-chan struct{} // report changes of files and of the git directory; nil if such changes cause no checkpoints
-	removed        <-chan struct{} // reports removals of many files
+	noticed, signs <-chan struct{} // channels for changes of files and of the git directory; nil if such changes cause no checkpoints
+	removed        <-chan struct{} // channel that reports removals of many files
 	first          time.Time       // time of the first change since the last checkpoint; zero if there is none
 	made           time.Time       // time of the last checkpoint
 	tried          time.Time       // time of the last decision whether to make a checkpoint
-	took           time.Duration   // duration of that decision and its checkpoint
+	took           time.Duration   // duration of that decision and, if a checkpoint was made, of making it
 }
 
 // makeCheckpoints makes checkpoints according to the policy until ctx ends. It blocks until the working tree or the git directory
@@ -74,7 +74,7 @@ func (w *waiting) makeCheckpoints(ctx context.Context) {
 		if !ok {
 			return
 		}
-		// Changes that were reported before this line will be in the checkpoint, so they are forgotten.
+		// The next checkpoint will contain the changes that were reported before this line, so forget these changes.
 		moved := a.git.clear()
 		drain(w.noticed)
 		drain(w.signs)
@@ -169,8 +169,8 @@ func (w *waiting) next() (time.Time, session.Reason) {
 	}
 	if latest, full, many := a.config.Removals.MassRemoved(); many {
 		drain(w.removed)
-		// A removal causes no checkpoint before the time soon. Until then the contents of the removed files are kept, so that
-		// the checkpoint can still contain them.
+		// A removal causes no checkpoint before the time in the variable soon. Until then the contents of the removed files are
+		// kept, so that the checkpoint can still contain them.
 		soon := w.tried.Add(min(max(removalRest, 5*w.took), idleMost))
 		// Wait until no file has been removed for a while, because hashing the files would slow the removal down.
 		if rested := latest.Add(removalRest / 4); !full && rested.After(soon) {

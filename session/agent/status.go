@@ -40,7 +40,8 @@ func (a *Agent) Status() control.SessionStatus {
 	}
 	ShowNewest(&s, a.checkpoints.newest)
 	s.Dirty = last.After(a.checkpoints.seen)
-	// Without a checkpoint, the latest change of the git directory is its creation by this process, so it is not counted.
+	// If there is no checkpoint, the latest change of the git directory is its creation by this process, so this change is not
+	// counted.
 	if a.checkpoints.newest.ID == "" {
 		s.Dirty = changed
 	}

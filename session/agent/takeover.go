@@ -17,8 +17,8 @@ import (
 	"github.com/artifactfs/artifactfs/session/writeback"
 )
 
-// followTries is the maximum number of attempts of a push that is refused because other writers have changed refs. followWait is
-// the timeout for processing each of their changes.
+// followTries is the maximum number of attempts to push if the session remote refuses a push because other writers have changed
+// refs. followWait is the timeout for processing each of these changes.
 const (
 	followTries = 3
 	followWait  = 2 * time.Second
@@ -60,7 +60,7 @@ func (o otherWriters) follow(t writeback.Taken) {
 	a := o.agent
 	a.log.Warn("ref of session was changed by another mount", zap.String("session", a.config.Session), zap.String("ref", t.Ref))
 	ctx := context.Background()
-	a.opening.Lock() // the queue may call follow before join, which runs with this lock held, has returned
+	a.opening.Lock() // join holds this lock, and the queue may call follow before join has returned
 	//lint:ignore SA2001 taking the lock waits for its holder
 	a.opening.Unlock()
 	if a.opened().queue == nil || a.Lock(ctx) != nil {
@@ -111,8 +111,8 @@ func (o otherWriters) yield(ctx context.Context, t writeback.Taken) error {
 	return nil
 }
 
-// takenText returns the note that another host has taken over the lane theirs, and that this mount continues in the lane
-// ours.
+// takenText returns the note for the user that another host has taken over the lane in the parameter theirs, and that this mount
+// continues in the lane in the parameter ours.
 func takenText(meta session.Meta, theirs, ours string) string {
 	for _, l := range meta.Lanes {
 		if l.Name == theirs {
@@ -179,7 +179,7 @@ func (o otherWriters) leaveSegment(ctx context.Context, t writeback.Taken) error
 	return nil
 }
 
-// isOnTop reports whether checkpoint other is an ancestor of checkpoint in the same segment, or equal to it.
+// isOnTop reports whether the checkpoint other is equal to checkpoint, or is an ancestor of checkpoint in the same segment.
 func isOnTop(repo *session.Repo, checkpoint, other object.ID) (bool, error) {
 	for at := checkpoint; !at.IsZero(); {
 		if at == other {
