@@ -1,7 +1,8 @@
 // Package catalog finds sessions and answers requests about them: sessions that are mounted, sessions of the state directory, and
 // sessions of session remotes. Requests on a mounted session use its mount through the struct Mounted.
 //
-// Lock order: the home of a session that is not mounted, then its repository. The agent of a mounted session has its own locks.
+// Lock order: the lock of the home (the session's directory below the state directory) of a session that is not mounted, then the
+// lock of the session's repository. The agent of a mounted session has separate locks.
 package catalog
 
 import (
@@ -31,9 +32,9 @@ type Catalog struct {
 
 // Mounts finds the mounts of this process. Its methods are safe for concurrent use.
 type Mounts interface {
-	// Mounted returns the served mount of a session; nil if there is none. The parameter of is the name of the session or a
-	// directory in the mount. If the mount is being taken over by another worker, Mounted waits for it. It returns
-	// statedir.ErrNoSession if the mount has no session.
+	// Mounted returns the served mount of a session; nil if the session is not mounted. The parameter of is the name of the
+	// session or a directory in the mount. If another worker is taking over the mount, Mounted waits until the takeover has ended.
+	// It returns statedir.ErrNoSession if the mount has no session.
 	Mounted(ctx context.Context, of string) (*Mounted, error)
 	// Writable returns all served mounts that can be written to.
 	Writable() []*Mounted
@@ -78,7 +79,7 @@ func (all *Catalog) OpenMount(m *Mounted) (*opened, error) {
 	o := &opened{Session: m.Session, record: m.Record, home: m.Home, mount: m}
 	o.Repo, o.queue = m.Agent.Repo()
 	if o.Repo == nil { // the mount is read-only, or the agent has not opened the repository
-		// A session without a checkpoint has no repository.
+		// The home of a session without a checkpoint contains no repository.
 		if !statedir.HasSessionRepo(o.home) {
 			return o, nil
 		}

@@ -76,9 +76,9 @@ func (c *comparing) close() {
 	}
 }
 
-// open finds the checkpoint of side r and appends it to c.sides. If several checkpoints of a session are compared, the
-// session is opened once. If this host does not have the session, open searches the session remote of the mount at dir for
-// the session.
+// open finds the checkpoint of the side in r and appends the checkpoint to c.sides. A session is opened only once, even if several
+// of its checkpoints are compared. If this host does not have the session, open searches for the session on the session remote of
+// the mount at dir.
 func (c *comparing) open(ctx context.Context, r control.CompareSide, dir string) (err error) {
 	key := control.CompareSide{Of: r.Of, SessionRemote: r.SessionRemote}
 	o := c.opened[key]
@@ -122,8 +122,8 @@ func (c *comparing) open(ctx context.Context, r control.CompareSide, dir string)
 	return nil
 }
 
-// openBeside opens the session name on the session remote of the mount m. If m has no session remote, it returns missing,
-// which is the error of the search on this host.
+// openBeside opens the session name on the session remote of the mount m. If m has no session remote, openBeside returns the error
+// in the parameter missing, which is the error of the search on this host.
 func (all *Catalog) openBeside(ctx context.Context, m *Mounted, name string, missing error) (*opened, error) {
 	r := m.Request()
 	r.Session, r.SessionOptions = name, m.Agent.Options()
@@ -153,8 +153,8 @@ func (c *comparing) compare(ctx context.Context, reply *control.SessionCompareRe
 		return err
 	}
 	for _, s := range c.sides {
-		// If all sides have a common fork point, their changes are relative to it; otherwise to the base commit of their own
-		// session.
+		// If all sides have a common fork point, the changes of each side are relative to that fork point. Otherwise they are
+		// relative to the base commit of the side's session.
 		if s.base = fork.Tree; all {
 			s.reply.BaseCheckpoint = fork.Session + "@" + string(fork.ID)
 		} else if s.base, err = s.o.baseTree(ctx); err != nil {
@@ -192,7 +192,7 @@ func (c *comparing) compare(ctx context.Context, reply *control.SessionCompareRe
 	return nil
 }
 
-// want adds the blobs among entries to the contents that are fetched for this side.
+// want adds the ids of the blobs among entries to s.ids, the contents that are fetched for this side.
 func (s *compareSide) want(entries ...object.TreeEntry) {
 	for _, e := range entries {
 		if e.Mode.IsBlob() {
@@ -214,7 +214,7 @@ func (c *comparing) tree(ctx context.Context, id object.ID) ([]object.TreeEntry,
 			return entries, nil
 		}
 	}
-	// If no repository on this host has the tree, o.tree may request it from the session remote.
+	// If no repository on this host has the tree, the method tree of the session may request the tree from the session remote.
 	var last error
 	for _, s := range c.sides {
 		entries, err := s.o.tree(ctx, id)
@@ -226,9 +226,9 @@ func (c *comparing) tree(ctx context.Context, id object.ID) ([]object.TreeEntry,
 	return nil, last
 }
 
-// forkCheckpoint returns the checkpoint from which the sessions of all sides were forked, and true. One side may belong to
-// the parent session itself; then the result is the checkpoint from which the sessions of the other sides were forked. ok is
-// false if there is no such checkpoint, or if gc has dropped the checkpoint.
+// forkCheckpoint returns the checkpoint from which the sessions of all sides were forked, and true. One side may belong to the
+// parent session itself. In this case the result is the checkpoint from which the sessions of the other sides were forked. The
+// result ok is false if there is no such checkpoint, or if gc has dropped it.
 func (c *comparing) forkCheckpoint(ctx context.Context, sides []*compareSide) (p session.Checkpoint, ok bool, err error) {
 	from := ""
 	var parent *compareSide
@@ -248,8 +248,8 @@ func (c *comparing) forkCheckpoint(ctx context.Context, sides []*compareSide) (p
 			return p, false, nil
 		}
 	}
-	// A forked session keeps the checkpoint that it started from, whereas gc may have dropped that checkpoint from the parent
-	// session. So search all sides.
+	// A forked session keeps the checkpoint from which it was forked, even if gc has dropped this checkpoint from the parent
+	// session. So search the sessions of all sides.
 	for _, s := range sides {
 		if base, err := s.o.Repo.Ref(session.BaseRef(s.o.Session)); err == nil && !base.IsZero() && s != parent {
 			if p, err := s.o.Repo.CheckpointAt(base); err == nil && string(p.ID) == id {
@@ -264,7 +264,7 @@ func (c *comparing) forkCheckpoint(ctx context.Context, sides []*compareSide) (p
 		o := c.opened[key]
 		if o == nil {
 			if o, err = c.all.openAt(ctx, name, remote, true); err != nil {
-				return p, false, ctx.Err() // the parent session may have been deleted
+				return p, false, ctx.Err() // return no error for a parent session that cannot be opened, because it may have been deleted
 			}
 			c.opened[key] = o
 		}
@@ -317,8 +317,8 @@ func (c *comparing) commonTree(ctx context.Context, a, b *compareSide) (object.I
 	return tree, nil
 }
 
-// mirrorOf returns a mirror of the mounted remote of side s, from which objects can be read that no session has. If one of
-// the compared sessions is mounted, the mirror uses the credentials of that mount.
+// mirrorOf returns a mirror of the mounted remote of side s. Objects that no session has can be read from this mirror. If one of
+// the compared sessions is mounted, the mirror uses the credentials of the session's mount.
 func (c *comparing) mirrorOf(ctx context.Context, s *compareSide) (*mirror.Mirror, error) {
 	url := s.meta.Remote
 	if m := c.mirrors[url]; m != nil {

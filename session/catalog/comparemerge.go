@@ -18,7 +18,7 @@ import (
 type comparedPair struct {
 	a, b    int       // indexes in comparing.sides; a < b
 	base    object.ID // tree of the merge base; the zero id stands for the empty tree
-	renames bool      // the contents by which git detects renames are on this host
+	renames bool      // whether the contents by which git detects renames are on this host
 }
 
 // pairs returns all pairs of sides with their merge bases, and adds the contents that git needs to merge them to c.merged.
@@ -40,8 +40,8 @@ func (c *comparing) pairs(ctx context.Context) (all []comparedPair, err error) {
 	return all, nil
 }
 
-// provide fetches the missing contents that git is going to compare. It requests each blob from the remote of a side that
-// contains it.
+// provide fetches the missing contents that git is going to compare. It requests the contents of each side from the remote of that
+// side.
 func (c *comparing) provide(ctx context.Context) error {
 	for _, s := range c.sides {
 		ids, err := c.missing(ctx, s.ids)
@@ -52,7 +52,8 @@ func (c *comparing) provide(ctx context.Context) error {
 			return err
 		}
 	}
-	// The contents of a merge base may be stored by the session of either side, or by the mounted remote, so try all of them.
+	// The contents of a merge base may be stored by the session of either side or by the mounted remote, so try the remotes of all
+	// sides.
 	var last error
 	for _, s := range c.sides {
 		ids, err := c.missing(ctx, c.merged)
@@ -64,8 +65,8 @@ func (c *comparing) provide(ctx context.Context) error {
 	return last
 }
 
-// provideFrom fetches contents from the remote of side s: through the mount of its session, from its session remote, or from the
-// mounted remote, if the session is on this host and is not mounted.
+// provideFrom fetches contents for side s. It uses the mount of the session if the session is mounted, the session remote if the
+// session exists only there, and the mounted remote otherwise.
 func (c *comparing) provideFrom(ctx context.Context, s *compareSide, ids []object.ID) error {
 	switch {
 	case len(ids) == 0:
@@ -158,8 +159,8 @@ func (c *comparing) shared(ctx context.Context, pairs []comparedPair) ([]control
 		if err != nil {
 			return nil, err
 		}
-		// set records the verdict v of the pair p for a path. The verdict of the path itself is the worst one of all pairs:
-		// conflict is worse than clean, and clean is worse than same.
+		// The function set records the verdict v of the pair p for a path. The verdict of the path itself is the worst verdict of
+		// all pairs: conflict is worse than clean, and clean is worse than same.
 		set := func(path string, v control.Verdict) {
 			at := paths[path]
 			if at == nil {
@@ -177,14 +178,14 @@ func (c *comparing) shared(ctx context.Context, pairs []comparedPair) ([]control
 		for path, x := range changed[p.a] {
 			y, both := changed[p.b][path]
 			switch {
-			case slices.Contains(conflicts, path): // the next loop sets the verdict of this path
+			case slices.Contains(conflicts, path): // the loop over conflicts below sets the verdict of this path
 			case both && x.NewMode == y.NewMode && x.New == y.New:
 				set(path, control.VerdictSame)
 			case both:
 				set(path, control.VerdictClean)
 			}
 		}
-		// A path that only one side changed can have a conflict, too, if the path was renamed or if a directory replaces a
+		// A path that only one side has changed can also have a conflict, if the path was renamed or if a directory replaces a
 		// file.
 		for _, path := range conflicts {
 			set(path, control.VerdictConflict)
@@ -203,11 +204,11 @@ func (c *comparing) shared(ctx context.Context, pairs []comparedPair) ([]control
 // conflicts runs git merge-tree for a pair of sides in the scratch repository, and returns the paths with conflicts.
 func (c *comparing) conflicts(ctx context.Context, p comparedPair) ([]string, error) {
 	ours, theirs := c.sides[p.a].checkpoint.Tree, c.sides[p.b].checkpoint.Tree
-	// If both sides are equal, or one has not changed anything, git has nothing to merge.
+	// If both sides are equal, or if one side has changed nothing, git has nothing to merge.
 	if ours == theirs || ours == p.base || theirs == p.base {
 		return nil, nil
 	}
-	// git merge-tree takes commits and finds their merge base, so temporary commits are created for the three trees.
+	// The command "git merge-tree" takes two commits and finds their merge base. Create temporary commits for the three trees.
 	objects, us, them, err := treediff.CommitsToMerge(c.scratch.Format(), p.base, ours, theirs)
 	if err != nil {
 		return nil, err
@@ -215,8 +216,8 @@ func (c *comparing) conflicts(ctx context.Context, p comparedPair) ([]string, er
 	if err := c.scratch.Write(ctx, objects); err != nil {
 		return nil, err
 	}
-	// Rename detection reads the contents of all candidates. If some contents are missing, git would fetch them one by one,
-	// so the detection is turned off. Exit status 1 reports conflicts.
+	// Rename detection reads the contents of all candidates. If some of these contents are missing, git would fetch them one by
+	// one, so turn the detection off. Exit status 1 of git reports conflicts.
 	out, err := c.git(ctx, c.scratch.Dir(), "-c", "merge.renames="+strconv.FormatBool(p.renames), "merge-tree", "--write-tree", "-z",
 		"--messages", us.String(), them.String())
 	if err != nil && !gitcmd.Exited(err, 1) {
@@ -231,7 +232,7 @@ func (c *comparing) git(ctx context.Context, dir string, args ...string) ([]byte
 	return c.gitOn(ctx, dir, "", args...)
 }
 
-// gitOn runs git like the method git, and passes the string in to git as standard input.
+// gitOn runs git like the method git, and passes the string in as standard input to git.
 func (c *comparing) gitOn(ctx context.Context, dir, in string, args ...string) ([]byte, error) {
 	var objects []string
 	add := func(dir string) {
@@ -247,7 +248,7 @@ func (c *comparing) gitOn(ctx context.Context, dir, in string, args ...string) (
 			add(o.mount.GitDir)
 		}
 	}
-	// Mirrors of mounted remotes have the merge bases that no session has.
+	// A merge base that no session has is in one of the mirrors of mounted remotes.
 	for _, m := range c.mirrors {
 		add(m.Dir())
 	}

@@ -27,7 +27,7 @@ func (all *Catalog) SessionDiff(ctx context.Context, r control.SessionDiffReques
 	}
 	defer func() { o.Close() }()
 	p := pair{a: o, b: o}
-	// The two checkpoints may belong to different sessions.
+	// The checkpoints A and B of the request may belong to different sessions.
 	if r.AOf != "" && (r.AOf != r.Of || r.ARemote != r.SessionRemote) {
 		if p.a, err = all.openAt(ctx, r.AOf, r.ARemote, true); err != nil {
 			return reply, fault.ExplainSessionAt("read session", r.AOf, err)
@@ -35,8 +35,8 @@ func (all *Catalog) SessionDiff(ctx context.Context, r control.SessionDiffReques
 		defer p.a.Close()
 	}
 	var from object.ID
-	// r.A is looked up before a checkpoint of the current state is made, so that "@" stands for the newest earlier
-	// checkpoint.
+	// Look up r.A before a checkpoint of the current state is made, so that the name "@" stands for the newest checkpoint before
+	// that one.
 	if r.A != "" {
 		a, err := p.a.Find(ctx, r.A)
 		if err != nil {
@@ -44,7 +44,7 @@ func (all *Catalog) SessionDiff(ctx context.Context, r control.SessionDiffReques
 		}
 		from = a.Tree
 	}
-	// The working tree is compared by creating a checkpoint of it.
+	// To compare the working tree, make a checkpoint of its current state.
 	if r.B == "" && o.mount != nil && o.mount.Agent.Active() {
 		if _, _, err := o.mount.Agent.Checkpoint(ctx, session.Idle, ""); err != nil {
 			return reply, fault.ExplainSession("compare with the working tree of", r.Of, err)
@@ -53,8 +53,7 @@ func (all *Catalog) SessionDiff(ctx context.Context, r control.SessionDiffReques
 		if err != nil {
 			return reply, fault.ExplainSession("read session", r.Of, err)
 		}
-		// The new checkpoint is visible in a session that is opened after the checkpoint was created, so the session is opened
-		// again.
+		// The new checkpoint is visible only in a session that is opened after the checkpoint was made, so open the session again.
 		o.Close()
 		if o, p.b = now, now; r.AOf == "" {
 			p.a = now
@@ -87,8 +86,8 @@ func (all *Catalog) SessionDiff(ctx context.Context, r control.SessionDiffReques
 // pair holds the session of the old tree and the session of the new tree of a comparison. Both may be the same session.
 type pair struct{ a, b *opened }
 
-// tree returns the entries of a tree that one of the two sessions contains. If neither repository on this host has the tree,
-// the method sends a request.
+// tree returns the entries of a tree that one of the two sessions contains. If neither repository on this host has the tree, the
+// method sends a request to a remote.
 func (p pair) tree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
 	for _, o := range []*opened{p.a, p.b} {
 		if entries, err := o.Repo.Tree(id); err == nil {
@@ -143,7 +142,7 @@ func (p pair) lines(ctx context.Context, reply *control.SessionDiffReply, from, 
 	return nil
 }
 
-// provide fetches the contents of changed paths in one or two requests. Git would send a request for each path.
+// provide fetches the contents of changed paths in one or two requests, whereas git would send one request for each path.
 func (p pair) provide(ctx context.Context, changes []control.PathChange) error {
 	var old, now []object.ID
 	for _, c := range changes {
@@ -172,8 +171,8 @@ func appendBlob(ids []object.ID, mode, text string) []object.ID {
 	return append(ids, id)
 }
 
-// provide fetches contents that the session's trees refer to. If the session is on this host and not mounted, provide does
-// nothing, because git fetches each object when it reads it.
+// provide fetches contents to which the session's trees refer. If the session is on this host but not mounted, provide does
+// nothing, because git fetches each missing object when it reads the object.
 func (o *opened) provide(ctx context.Context, ids []object.ID) error {
 	switch {
 	case len(ids) == 0:
@@ -193,7 +192,7 @@ func (p pair) git(ctx context.Context, args ...string) ([]byte, error) {
 	cmd := gitcmd.New(ctx, args...)
 	cmd.Dir = p.b.Repo.Dir()
 	cmd.Env = append(cmd.Env, "GIT_DIR="+p.b.Repo.Dir(), gitcmd.NoPrompt, gitcmd.PlainText)
-	// Trees and contents of the other session are read through an alternate.
+	// Git runs in the repository of session b. It reads the trees and contents of session a through an alternate.
 	if p.a != p.b {
 		cmd.Env = append(cmd.Env, gitcmd.Alternates(filepath.Join(p.a.Repo.Dir(), "objects")))
 	}

@@ -54,9 +54,9 @@ func (all *Catalog) mirrorFor(ctx context.Context, r control.MountRequest) (*mir
 	return m, nil
 }
 
-// openAt opens a session for reading; the parameter of is its name. If at is empty, the session is on this host; otherwise at is
-// the URL of the session remote that stores it. For a session on a session remote, the commits of its checkpoints are fetched,
-// and their trees too if withTrees is set. The caller closes the result.
+// openAt opens a session for reading. The parameter of is the session's name. The parameter at is the URL of the session remote
+// that stores the session, or "" if the session is on this host. For a session on a session remote, openAt fetches the commits of
+// the checkpoints and, if withTrees is set, their trees. The caller closes the result.
 func (all *Catalog) openAt(ctx context.Context, of, at string, withTrees bool) (*opened, error) {
 	if at == "" {
 		return all.openSession(ctx, of, false)
@@ -143,7 +143,8 @@ func (o *opened) farBase(ctx context.Context) error {
 	return nil
 }
 
-// farState fetches, in one request, the contents of the checkpoint state of p and of the transcript files that belong to p.
+// farState fetches, in one request, the contents of the checkpoint state of p and of the transcript files that were recorded for
+// p.
 func (o *opened) farState(ctx context.Context, p session.Checkpoint) error {
 	blobs, err := resume.StateBlobs(o.Repo, p)
 	if err != nil {
@@ -179,7 +180,7 @@ func (all *Catalog) SessionsOn(ctx context.Context, r control.SessionsOnRequest)
 	}
 	for _, name := range m.Sessions() {
 		o, err := farOpened(m, name)
-		if err == nil && !m.Refs()[thin.Ref(name)].IsZero() { // its checkpoints are objects of a container, which openAt fetches
+		if err == nil && !m.Refs()[thin.Ref(name)].IsZero() { // openAt fetches the objects of a thin session
 			if o, err = all.openAt(ctx, name, r.SessionRemote, false); err == nil {
 				defer o.Close()
 			}
@@ -193,8 +194,8 @@ func (all *Catalog) SessionsOn(ctx context.Context, r control.SessionsOnRequest)
 	return reply, nil
 }
 
-// farInfo returns the description of a session that is read from its session remote. If the mount of the session died, the
-// session's state is reported as paused.
+// farInfo returns the description of a session that is read from its session remote. If the mount of the session has died, farInfo
+// reports the state of the session as paused.
 func (o *opened) farInfo() control.SessionInfo {
 	meta, _ := o.far.Meta(o.Session)
 	i := control.SessionInfo{Remote: meta.Remote, Base: meta.Base, Parent: meta.From, ParentRemote: meta.FromRemote}
@@ -216,7 +217,7 @@ func (o *opened) farInfo() control.SessionInfo {
 		return i
 	}
 	i.Checkpoints = int64(len(checkpoints))
-	// The newest checkpoint is the first.
+	// The checkpoints are sorted, newest first.
 	last := o.Shown(checkpoints[0])
 	i.Last = &last
 	agent.ShowNewest(&i.SessionStatus, checkpoints[0])

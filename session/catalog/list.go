@@ -46,7 +46,7 @@ func (o *opened) info() control.SessionInfo {
 		i.History = append(i.History, control.Transition{State: string(t.State), Time: t.Time, Actor: t.Actor, Reason: t.Reason})
 	}
 	i.Stale = o.stale(meta, time.Now())
-	if o.mount == nil && meta.Interrupted() { // the daemon of the last mount died; the next mount records this transition
+	if o.mount == nil && meta.Interrupted() { // the daemon of the last mount has died, and only the next mount records this in the metadata
 		i.History = append(i.History, control.Transition{State: string(session.Paused),
 			Time: meta.Transitions[len(meta.Transitions)-1].Time, Reason: session.Interrupted})
 	}
@@ -70,7 +70,7 @@ func (o *opened) stale(meta session.Meta, now time.Time) bool {
 	return o.mount == nil && now.Sub(last) > staleAfter
 }
 
-// carriedStatus returns the push status of the session that is stored in the home t. The caller must have locked t.
+// carriedStatus returns the push status of the session whose home is t. The caller must have locked t.
 func carriedStatus(t *statedir.Home, r statedir.Record) control.SessionStatus {
 	o := &opened{Session: r.Session, record: r, home: t.Dir}
 	if !statedir.HasSessionRepo(t.Dir) { // the session has no checkpoint
@@ -107,7 +107,7 @@ func (o *opened) unmountedStatus() control.SessionStatus {
 	}
 	if checkpoints, err := o.Repo.Checkpoints(0); err == nil {
 		s.Checkpoints = int64(len(checkpoints))
-		// The checkpoints are sorted with the newest first.
+		// The checkpoints are sorted, newest first.
 		if len(checkpoints) > 0 {
 			agent.ShowNewest(&s, checkpoints[0])
 		}
@@ -121,8 +121,8 @@ func (o *opened) unmountedStatus() control.SessionStatus {
 	return s
 }
 
-// ListUnmounted returns the sessions that are not mounted, without those whose names are in the map but. It skips homes that
-// are still locked after statedir.ListTime.
+// ListUnmounted returns the sessions that are not mounted, except those whose names are in the map but. It skips each home that is
+// still locked when statedir.ListTime has passed since the call.
 func ListUnmounted(ctx context.Context, h statedir.Homes, but map[string]bool) ([]control.SessionInfo, error) {
 	ids, _, err := h.IDs()
 	if err != nil {
@@ -158,9 +158,9 @@ func ListUnmounted(ctx context.Context, h statedir.Homes, but map[string]bool) (
 	return all, nil
 }
 
-// sendLater pushes a change of a session that is not mounted. If the session remote does not answer within pushTime, the
-// change is pushed when the session is mounted again. For a mounted session sendLater does nothing, because the agent pushes
-// the change.
+// sendLater pushes a change of a session that is not mounted. If the session remote does not answer within pushTime, the next
+// mount of the session pushes the change. For a mounted session sendLater does nothing, because the session's agent pushes the
+// change.
 func (o *opened) sendLater(ctx context.Context, all *Catalog) {
 	remote := o.record.Carried.Remote
 	if o.mount != nil || o.Repo == nil || remote == control.RemoteEmbedded || remote == "" {

@@ -19,13 +19,14 @@ type opened struct {
 	home    string          // directory of the session below the state directory
 	mount   *Mounted        // nil if the session is not mounted
 	Repo    *session.Repo   // nil if the session has no checkpoint yet
-	// queue pushes the session of a mount that can be written to; nil for all others.
+	// queue pushes the session. It is nil unless the session has a mount that can be written to.
 	queue *writeback.Queue
 	far   *mirror.Mirror // mirror of the session remote that Repo belongs to; nil if Repo is on this host
 
 	// pins holds the names under which the user pinned each checkpoint.
 	pins map[session.CheckpointID][]string
-	// release closes what was opened for this request and unlocks the directory of the session; nil if nothing was opened.
+	// release closes everything that was opened for this request, and unlocks the home of the session. It is nil if nothing was
+	// opened.
 	release func()
 
 	// acknowledged reports whether a checkpoint is known to be pushed. It is nil if this host does not know what was pushed.
@@ -39,8 +40,8 @@ func (o *opened) Close() {
 	}
 }
 
-// layout returns the names under which the session's branches are stored on its session remote. It returns false if the session
-// has no session remote, or if the refs of the session remote cannot be read.
+// layout returns the names under which the session remote stores the session's branches. It returns false if the session has no
+// session remote, or if the refs of the session remote cannot be read.
 func (o *opened) layout() (session.Layout, bool) {
 	if o.far != nil {
 		// The refs of the session remote were fetched when the mirror was opened.
@@ -71,7 +72,7 @@ func (all *Catalog) openSession(ctx context.Context, of string, write bool) (*op
 	if m, err := all.Mounts.Mounted(ctx, of); err != nil {
 		return nil, err
 	} else if m != nil {
-		// After a takeover the agent may not have opened the repository yet.
+		// After a takeover, the agent of the new worker may not have opened the repository yet.
 		if m.Agent.Active() && statedir.HasSessionRepo(m.Home) {
 			if _, err := m.Agent.Open(ctx); err != nil && write {
 				return nil, err

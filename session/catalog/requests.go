@@ -61,7 +61,7 @@ func (all *Catalog) SessionLog(ctx context.Context, r control.SessionLogRequest)
 	// If gc has copied a checkpoint to another segment (a part of the chain of checkpoints), the list contains the
 	// checkpoint twice.
 	checkpoints = slices.CompactFunc(checkpoints, func(a, b session.Checkpoint) bool { return a.ID == b.ID })
-	// A record is stored with the checkpoint that was the newest one when the record was made.
+	// A transcript record is stored with the checkpoint that was the newest one when the record was made.
 	recorded, err := o.recordsBefore(ctx)
 	if err != nil { // without the transcript, the checkpoints are still listed
 		all.Log.Warn("read transcript", zap.String("session", o.Session), zap.Error(err))
@@ -187,7 +187,7 @@ func (all *Catalog) SessionGC(ctx context.Context, r control.SessionGCRequest,
 	if reply.Records, err = o.expire(ctx, r, n.Dropped); err != nil {
 		return reply, fault.ExplainSession("collect", r.Of, err)
 	}
-	// The contents of expired records are unreachable, and are removed from the repository.
+	// No ref reaches the contents of expired records any more, so remove these contents from the repository.
 	if reply.Records > 0 && !r.DryRun {
 		swept, err := o.Repo.Sweep(ctx)
 		if err != nil {
@@ -202,7 +202,7 @@ func (all *Catalog) SessionGC(ctx context.Context, r control.SessionGCRequest,
 	for _, p := range n.Dropped {
 		reply.Dropped = append(reply.Dropped, o.Shown(p))
 	}
-	// The status must show the new number of checkpoints, and the session remote must drop the same checkpoints.
+	// The status must show the new number of checkpoints, and the session remote must also drop the dropped checkpoints.
 	if !r.DryRun {
 		if o.mount != nil {
 			o.mount.Agent.Recount()
@@ -224,7 +224,7 @@ func (o *opened) expire(ctx context.Context, r control.SessionGCRequest, dropped
 	if err != nil {
 		return 0, err
 	}
-	// A pin keeps its checkpoint even after gc has dropped it from the lane (the chain of checkpoints of one writer).
+	// A pin keeps its checkpoint even after gc has dropped the checkpoint from its lane (the chain of checkpoints of one writer).
 	for id := range o.pins {
 		there[id] = true
 	}

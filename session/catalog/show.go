@@ -53,13 +53,13 @@ func (all *Catalog) SessionShow(ctx context.Context, r control.SessionShowReques
 	if err != nil {
 		return reply, fault.ExplainSession("show checkpoint", string(p.ID), err)
 	}
-	if head, err := o.treeOf(p.Head); err == nil { // if the commit is not on this host, the staged paths are left out
+	if head, err := o.treeOf(p.Head); err == nil { // without the commit on this host, the reply has no staged paths
 		if reply.Staged, err = o.changes(ctx, head, state.Index.Tree); err != nil {
 			return reply, fault.ExplainSession("show checkpoint", string(p.ID), err)
 		}
 	}
 	reply.LeftOut = LeftOut(state.Left)
-	// The agent may know files that were excluded after the checkpoint was made.
+	// The agent may know of files that are excluded now but were not excluded when the checkpoint was made.
 	if o.mount != nil {
 		if now, ok := o.mount.Agent.LeftOut(p.ID); ok {
 			reply.LeftOut = LeftOut(now)
@@ -69,8 +69,8 @@ func (all *Catalog) SessionShow(ctx context.Context, r control.SessionShowReques
 	if err != nil {
 		return reply, fault.ExplainSession("show checkpoint", string(p.ID), err)
 	}
-	// A record is stored with the checkpoint that was the newest when the record was made. So the records of the
-	// previous checkpoint describe the actions that led to this checkpoint.
+	// A record is stored with the checkpoint that was the newest one when the record was made. Therefore the records that are
+	// stored with the previous checkpoint describe the actions that led to this checkpoint.
 	for _, l := range lines {
 		if l.Checkpoint == p.ID {
 			reply.Records++
@@ -83,8 +83,8 @@ func (all *Catalog) SessionShow(ctx context.Context, r control.SessionShowReques
 	return reply, nil
 }
 
-// treeBefore returns the tree that checkpoint p is compared with. This is the tree of the previous checkpoint, or the base tree
-// if there is no previous checkpoint or gc has dropped it.
+// treeBefore returns the tree with which the checkpoint p is compared. This is the tree of the previous checkpoint, or the base
+// tree if there is no previous checkpoint or if gc has dropped it.
 func (o *opened) treeBefore(ctx context.Context, p session.Checkpoint) (object.ID, error) {
 	// The previous checkpoint may be in another segment.
 	if p.Prev != "" {
@@ -134,7 +134,7 @@ func (o *opened) tree(ctx context.Context, id object.ID) ([]object.TreeEntry, er
 		return o.farTree(ctx, id)
 	}
 	entries, err := o.Repo.Tree(id)
-	// Trees of the mounted remote that are still being fetched are missing in the repository.
+	// The repository lacks trees of the mounted remote that are still being fetched.
 	if err != nil && o.mount != nil {
 		return o.mount.Store.Tree(ctx, id)
 	}
@@ -166,7 +166,8 @@ func PathChange(path string, from, to object.TreeEntry) control.PathChange {
 		c.Status = "A"
 	case to.Mode == 0:
 		c.Status = "D"
-	// Git reports a change between files with different modes as M, and every other change of type as T.
+	// Git reports the status T if the type of the entry changes, for example from a file to a symbolic link. A change between an
+	// executable and another file does not change the type, so its status is M.
 	case from.Mode != to.Mode && !(file(from.Mode) && file(to.Mode)):
 		c.Status = "T"
 	}

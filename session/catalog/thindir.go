@@ -15,7 +15,8 @@ import (
 func ThinDir(repo string) string { return filepath.Join(repo, "artifactfs.thin") }
 
 // rewrite makes the next push write a new container without the objects that the caller is about to drop. If the caller then drops
-// nothing, it calls neverMind. If dryRun is set, or if the session has no container, rewrite changes nothing.
+// no object, it calls the returned function neverMind, which withdraws the request. If dryRun is set, or if the session has no
+// container, rewrite changes nothing.
 func (o *opened) rewrite(dryRun bool) (neverMind func(), err error) {
 	dir := ThinDir(o.Repo.Dir())
 	if _, err := os.Lstat(dir); dryRun || errors.Is(err, fs.ErrNotExist) {

@@ -37,7 +37,7 @@ func (all *Catalog) SessionTranscript(ctx context.Context, r control.SessionTran
 		return reply, nil
 	}
 	head, err := transcript.Head(o.Repo, o.Session)
-	// The caller has this version of the transcript already, so no records are returned.
+	// The caller already has this version of the transcript, so the reply contains no records.
 	if err == nil && !head.IsZero() && head.String() == r.Head {
 		reply.Head = r.Head
 		return reply, nil
@@ -116,7 +116,7 @@ func (all *Catalog) SessionErase(ctx context.Context, r control.SessionEraseRequ
 	if err := session.NoteErased(ctx, o.Repo, o.Session, note); err != nil && !errors.Is(err, session.ErrNoMeta) {
 		return reply, fault.ExplainSession("tell forks what was erased from", r.Of, err)
 	}
-	// Sweep removes objects, which must not happen while a checkpoint is being made.
+	// Sweep removes objects, and must not run while a checkpoint is being made. The agent's lock prevents new checkpoints.
 	if o.mount != nil && o.mount.Writable {
 		if err := o.mount.Agent.Lock(ctx); err != nil {
 			return reply, fault.ExplainSession("erase from", r.Of, err)

@@ -38,7 +38,7 @@ func (all *Catalog) Expire(ctx context.Context, now time.Time) {
 	}
 	for _, id := range ids {
 		r, err := statedir.ReadRecord(filepath.Join(all.Homes.Dir(), id))
-		// A damaged record is not touched here; artifactfs doctor reports it.
+		// Skip a session whose record is damaged; the command "artifactfs doctor" reports it.
 		if err != nil || r.Until.IsZero() || now.Before(r.Until) || ctx.Err() != nil {
 			continue
 		}
@@ -63,11 +63,11 @@ func (all *Catalog) SessionDelete(ctx context.Context, r control.SessionDeleteRe
 	return reply, nil
 }
 
-// sessionDelete does the work of SessionDelete, which only adds hints to the errors. now is the current time. sessionDelete
-// returns an error if the session is mounted for writing.
+// sessionDelete deletes a session; SessionDelete calls it and adds hints to its errors. The parameter now is the current time.
+// sessionDelete returns an error if the session is mounted for writing.
 func (all *Catalog) sessionDelete(ctx context.Context, r control.SessionDeleteRequest,
 	now time.Time) (reply control.SessionDeleteReply, err error) {
-	// The files of a session that is mounted for writing could still change.
+	// The files of a session that is mounted for writing could change during the deletion.
 	if m, err := all.Mounts.Mounted(ctx, r.Of); err != nil {
 		return reply, err
 	} else if m != nil && m.Writable {
@@ -100,7 +100,7 @@ func (all *Catalog) sessionDelete(ctx context.Context, r control.SessionDeleteRe
 		t = nil
 	}
 	if r.Remote != "" && t != nil && statedir.WithoutSecrets(r.Remote) != statedir.ShownRemote(rec.Carried.Remote, t.Dir, rec) {
-		t.Unlock() // the session on this host has another session remote, so it is not the one to delete
+		t.Unlock() // the session on this host uses another session remote, so it is not the session to delete
 		t, rec = nil, statedir.Record{}
 	}
 	req := control.MountRequest{Remote: rec.Remote, Session: name, SessionOptions: rec.Carried}
@@ -122,9 +122,9 @@ func (all *Catalog) sessionDelete(ctx context.Context, r control.SessionDeleteRe
 	return reply, err
 }
 
-// DeleteOnRemote moves a session to the trash of its session remote, if it has one other than the embedded one. It returns the
-// number of removed refs, and the names of refs that it kept. If another machine holds a claim on the session, it returns an
-// error unless takeOver is set.
+// DeleteOnRemote moves a session to the trash of its session remote. It does nothing if the session has only the embedded session
+// remote. It returns the number of removed refs, and the names of the refs that it kept. If another machine holds a claim on the
+// session, it returns an error unless takeOver is set.
 func (all *Catalog) DeleteOnRemote(ctx context.Context, r control.MountRequest, takeOver bool,
 	now time.Time) (refs int64, kept []string, err error) {
 	far, _, err := all.Remotes.Session(r)
@@ -147,7 +147,7 @@ func (all *Catalog) DeleteOnRemote(ctx context.Context, r control.MountRequest, 
 		if err != nil {
 			return 0, nil, err
 		}
-		// A session that another machine is using is deleted if the request asks for that with takeOver.
+		// If another machine is using the session, delete the session only if takeOver is set.
 		for _, lane := range meta.Lanes {
 			if held := meta.Held(lane.Name, writer); held != nil && !takeOver {
 				return 0, nil, held
@@ -190,8 +190,7 @@ func (all *Catalog) SessionUndelete(ctx context.Context, r control.SessionUndele
 	return reply, nil
 }
 
-// sessionUndelete does the work of SessionUndelete, which only adds hints to the errors. It restores the session on the
-// session remote first.
+// sessionUndelete restores a session, first on its session remote; SessionUndelete calls it and adds hints to its errors.
 func (all *Catalog) sessionUndelete(ctx context.Context, r control.SessionUndeleteRequest, reply *control.SessionDeleteReply) error {
 	deleted, err := all.Homes.Trash()
 	if err != nil {
@@ -222,8 +221,8 @@ func (all *Catalog) sessionUndelete(ctx context.Context, r control.SessionUndele
 			return fault.SessionRemote(far, err)
 		}
 		reply.Kept, err = trash.Undelete(ctx, far.Remote, r.Session, there)
-		// The session may be missing in the trash of the session remote, because another machine or an interrupted call has
-		// restored it already.
+		// The session may be missing in the trash of the session remote, because another machine or an earlier, interrupted call
+		// has already restored it there.
 		if err != nil && (i < 0 || !errors.Is(err, trash.ErrNone)) {
 			return fault.SessionRemote(far, err)
 		}

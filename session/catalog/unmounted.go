@@ -43,7 +43,7 @@ func Unmounted(state string) ([]control.MountStatus, error) {
 		carried := carriedStatus(t, r)
 		t.Unlock()
 		switch {
-		// The record of a damaged session may have no name.
+		// If the session is damaged, its record may lack the name of the session.
 		case err != nil:
 			r.Session = id
 			s := unmountedStatus(id, r, statedir.Unsaved{Paths: -1})
@@ -73,8 +73,8 @@ func Discard(state, session string) error {
 	return statedir.Homes{State: state, Log: zap.NewNop()}.Discard(session, true)
 }
 
-// Elsewhere reports whether a session that is not mounted has a session remote other than the embedded one. A daemon is needed
-// to delete the session there.
+// Elsewhere reports whether a session that is not mounted has a session remote other than the embedded one. Only a daemon can
+// delete the session on that session remote.
 func Elsewhere(state, session string) bool {
 	h := statedir.Homes{State: state, Log: zap.NewNop()}
 	r, err := statedir.ReadRecord(filepath.Join(h.Dir(), session))
