@@ -16,10 +16,10 @@ import (
 // EraseRequest selects records to erase from a transcript.
 type EraseRequest struct {
 	Session string          // session whose transcript is changed
-	Lane    string          // lane that is named in the message of the new commit
-	Before  time.Time       // erases the records that were made before this time; zero: age selects no record
+	Lane    string          // lane of the mount that erases; the message of the new commit states it
+	Before  time.Time       // selects the records that were made before this time; zero selects no record by its time
 	Others  bool            // limits Before to records of other sessions, such as the records that a fork has from its parent
-	IDs     map[string]bool // erases the records with these ids
+	IDs     map[string]bool // selects the records with these ids
 	Stone   Tombstone       // replaces each erased record
 }
 
@@ -34,7 +34,7 @@ func Erase(ctx context.Context, r *session.Repo, e EraseRequest, provide func(id
 		if err != nil {
 			return nil, err
 		}
-		// A tombstone contains the number of its record's turn, which is known only after all records were read in order.
+		// A tombstone contains the turn of the erased record. Turns are counted over all records, so read all records first.
 		turns := map[string]Line{}
 		for _, l := range lines {
 			turns[l.ID] = l
@@ -56,8 +56,8 @@ func (e EraseRequest) wants(l Line) bool {
 	return l.Erased == nil && (e.IDs[l.ID] || l.Time.Before(e.Before) && !(e.Others && l.Session == e.Session))
 }
 
-// rewrite replaces the selected records in every file of the transcript by tombstones, and returns the ids of these records.
-// turns contains all records, by id.
+// rewrite replaces the selected records in every file of the transcript by tombstones, and returns the ids of these records. The
+// map turns contains all records, by id.
 func (e EraseRequest) rewrite(ctx context.Context, r *session.Repo, ref string, turns map[string]Line) (erased []string, err error) {
 	w := rewriting{session: e.Session, lane: e.Lane, at: e.Stone.Time, message: "erase",
 		edit: func(_ string, text []byte) ([]byte, int, error) {
@@ -74,8 +74,8 @@ type rewriting struct {
 	session, lane string
 	at            time.Time // time of the new commit
 	message       string    // first word of the new commit's message
-	// edit returns the new contents of the file at path, which has the form DAY/NAME, and the number of records that it
-	// removed; 0 means that the file is unchanged. A file whose new contents are empty is removed.
+	// The function edit returns the new contents of the file at path, which has the form DAY/NAME, and the number of records that
+	// it has removed; 0 means that the file is unchanged. If the new contents are empty, the file is removed.
 	edit func(path string, text []byte) (after []byte, gone int, err error)
 }
 

@@ -47,8 +47,7 @@ func Expire(ctx context.Context, r *session.Repo, e ExpireRequest, provide func(
 // expire makes one attempt for Expire. It returns session.ErrRefMoved if another process changed the ref during the call.
 func (e ExpireRequest) expire(ctx context.Context, r *session.Repo, ref string,
 	provide func(ids []object.ID) error) (dropped int64, err error) {
-	// Reading all records is expensive, so first check by the names of the segments whether any segment may have to be
-	// dropped.
+	// Reading all records is expensive. So check first, by the names of the segments, whether any segment may have to be dropped.
 	if some, err := e.some(r, ref); err != nil || !some {
 		return 0, err
 	}
@@ -64,8 +63,8 @@ func (e ExpireRequest) expire(ctx context.Context, r *session.Repo, ref string,
 	}
 	old := func(l Line) bool { return !e.There(l.Checkpoint) && e.Now.Sub(newest[segmentOf(l)]) > e.Keep }
 	stays := map[string]Line{} // records that are replaced by tombstones, by id
-	// last is the id of the tombstone in the current run of consecutive dropped records. Each run needs a tombstone only for
-	// the last record in it that began a turn, because later turns are counted from that record.
+	// In each run of consecutive dropped records, only the last record that began a turn is replaced by a tombstone, because later
+	// turns are counted from that record. The variable last is the id of this record in the current run.
 	last := ""
 	for _, l := range lines {
 		if !old(l) {
@@ -102,7 +101,7 @@ func (e ExpireRequest) some(r *session.Repo, ref string) (bool, error) {
 		return false, err
 	}
 	for _, day := range days {
-		// A day that began less than Keep ago has only records that are younger than Keep.
+		// If a day began less than the duration Keep ago, all records of the day are younger than Keep.
 		began, err := time.Parse(time.DateOnly, day.Name)
 		if err != nil || e.Now.Sub(began) <= e.Keep {
 			continue
@@ -128,8 +127,8 @@ func isStone(l Line) bool {
 	return l.Erased != nil && l.Erased.By == expiredBy && l.Erased.Why == expiredWhy
 }
 
-// drop removes the lines for which the function old returns true from the text of a file, except that it replaces the lines
-// in stays by tombstones. gone is the number of lines that were removed or replaced.
+// drop removes the lines for which the function old returns true from the text of a file, and replaces the lines in the map stays
+// by tombstones. The result gone is the number of lines that were removed or replaced.
 func (e ExpireRequest) drop(text []byte, old func(Line) bool, stays map[string]Line) (after []byte, gone int, err error) {
 	var b bytes.Buffer
 	w := json.NewEncoder(&b)

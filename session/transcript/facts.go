@@ -40,7 +40,7 @@ type Fact struct {
 // Facts contains the facts of a session, oldest first, and its handoff.
 type Facts struct {
 	Facts   []Fact
-	Handoff string // text that describes the state of the work; "": there is none
+	Handoff string // text that describes the state of the work; "" if there is no handoff
 }
 
 // ReadFacts returns the facts of the session name, and the commit that stores them; the commit is zero if there are no facts.
@@ -76,16 +76,16 @@ func ReadFacts(r *session.Repo, name string, provide func(ids []object.ID) error
 	return f, head, nil
 }
 
-// FactsChange describes a change of a session's facts. If Add, Remove or Handoff is empty, it changes nothing.
+// FactsChange describes a change of a session's facts. A field Add, Remove or Handoff that is empty requests no change.
 type FactsChange struct {
 	Session string    // session whose facts are changed
 	By      string    // name of the author of the new facts
 	Time    time.Time // time of the change
 	// Add contains the texts of new facts.
 	Add []string
-	// Remove is the id of the fact to remove; "": no fact is removed.
+	// Remove is the id of the fact to remove; "" removes no fact.
 	Remove string
-	// Handoff is the new text of the handoff; nil: the handoff is not changed.
+	// Handoff is the new text of the handoff; nil keeps the old text.
 	Handoff *string
 }
 

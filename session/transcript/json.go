@@ -54,7 +54,7 @@ func RedactJSON(text []byte) (clean []byte, secrets int64, err error) {
 				name = ""
 			}
 		case '}', ']':
-			// After a value, continue with the name of the enclosing member, because the name of an array's member applies
+			// After a value, continue with the name of the enclosing member. The name of a member whose value is an array applies
 			// to all elements of the array.
 			members = members[:len(members)-1]
 			name = ""
@@ -104,8 +104,8 @@ func redactString(literal []byte, key string) (value string, clean []byte, secre
 // isObject reports whether text, which is compact valid JSON, is an object.
 func isObject(text []byte) bool { return len(text) > 0 && text[0] == '{' }
 
-// mergeObjects returns an object with the members of both objects. If both have a member of the same name, the value of the
-// object new is used. The members of old are first, in their order. The members that only new has follow.
+// mergeObjects returns an object with the members of both objects. If both have a member of the same name, the value in the object
+// new is used. The members of the object old come first, in their order; the members that only the object new has follow.
 func mergeObjects(old, new []byte) ([]byte, error) {
 	a, err := members(old)
 	if err != nil {
@@ -140,7 +140,7 @@ func mergeObjects(old, new []byte) ([]byte, error) {
 	return append(out, '}'), nil
 }
 
-// member is one member of a JSON object. value is the original text.
+// member is one member of a JSON object. The field value holds the original text of the member's value.
 type member struct {
 	name  string
 	value json.RawMessage

@@ -31,8 +31,8 @@ const (
 // NoteRequest describes a note to write on a commit.
 type NoteRequest struct {
 	GitDir string // git directory that contains the commit
-	Commit string // name of the commit in any form that git accepts; "": HEAD
-	Also   string // another object directory in which git searches for Commit; "": none
+	Commit string // name of the commit in any form that git accepts; "" stands for HEAD
+	Also   string // additional object directory in which git searches for Commit; "" if there is none
 	Ref    string // name of the notes ref; "agent" stands for refs/notes/agent
 	JSON   []byte // text of the note, which must be JSON
 }
@@ -112,10 +112,11 @@ func (n NoteRequest) write(ctx context.Context, to Noted, text []byte) (note str
 	return string(id), nil
 }
 
-// git runs a git command in the git directory and returns its output without surrounding spaces. in is the standard input.
+// git runs a git command in the git directory and returns its output without surrounding white space. The parameter in is the
+// standard input of the command.
 func (n NoteRequest) git(ctx context.Context, in []byte, args ...string) ([]byte, error) {
-	// The configuration of the git directory names the mount as the working tree. --work-tree overrides it, because accesses
-	// to the mount would go through the daemon that waits for this command.
+	// The configuration of the git directory names the mount as the working tree. The option --work-tree overrides this, because
+	// an access to the mount would wait for the daemon, which waits for this command.
 	args = append([]string{"--git-dir", n.GitDir, "--work-tree", n.GitDir, "-c", "core.hooksPath=" + os.DevNull,
 		"-c", "core.fsmonitor=false"}, args...)
 	cmd := gitcmd.New(ctx, args...)

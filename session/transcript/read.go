@@ -19,11 +19,11 @@ import (
 type Line struct {
 	ID         string               // a ULID; for a record without an id, derived from the text of the line
 	Time       time.Time            // time at which the line was recorded
-	Checkpoint session.CheckpointID // checkpoint that was the newest one when the line was recorded; "": there was none
+	Checkpoint session.CheckpointID // checkpoint that was the newest one when the line was recorded; "" if there was none
 	Session    string               // session in which the line was recorded; in a fork, this may be the parent
 	Lane       string               // lane of the mount that recorded the line
 	Actor      string               // user or program whose action the record describes
-	Turn       int                  // number of the record's turn; 0: before the first turn
+	Turn       int                  // number of the record's turn; 0 stands for the time before the first turn
 	StartsTurn bool                 // the record is the first one of its turn
 	Record     json.RawMessage      // the recorded JSON object; nil if it is erased
 	Erased     *Tombstone           // tombstone that replaces Record; nil if the record is not erased
@@ -33,7 +33,7 @@ type Line struct {
 type Tombstone struct {
 	Time time.Time `json:"time"`          // time of the erasure
 	By   string    `json:"by"`            // user or program that erased the record
-	Why  string    `json:"why,omitempty"` // reason for the erasure; "": none was recorded
+	Why  string    `json:"why,omitempty"` // reason for the erasure; "" if none was recorded
 }
 
 // turnMarkers holds the members of a record that show whether the record begins a turn.
@@ -43,9 +43,10 @@ type turnMarkers struct {
 	Turn int    `json:"turn"`
 }
 
-// startsTurn reports whether the record begins a turn; the parameter turn is the turn of the previous record. If the record
-// has a member "turn" with a number, the record begins a turn if that number differs from the parameter. Otherwise the record
-// must be a person's prompt: it has "type":"prompt", or "role":"user" without a type or with "type":"message".
+// startsTurn reports whether the record begins a turn. The parameter turn is the turn of the previous record. If the record has a
+// member "turn" with a positive number, the record begins a turn if that number differs from the parameter. Otherwise the record
+// begins a turn only if it is a person's prompt: it has "type":"prompt", or it has "role":"user" and either no type or
+// "type":"message".
 func (b turnMarkers) startsTurn(turn int) bool {
 	if b.Turn > 0 {
 		return b.Turn != turn
@@ -53,7 +54,8 @@ func (b turnMarkers) startsTurn(turn int) bool {
 	return b.Type == "prompt" || b.Role == "user" && (b.Type == "" || b.Type == "message")
 }
 
-// HasPrompt reports whether one of the lines is a person's prompt. The lines are records that were not added yet.
+// HasPrompt reports whether one of the lines is a person's prompt. The lines are records that have not been added to the
+// transcript yet.
 func HasPrompt(lines []string) bool {
 	return slices.ContainsFunc(lines, func(line string) bool {
 		var b turnMarkers

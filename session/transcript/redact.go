@@ -17,9 +17,9 @@ type kind struct {
 	// shape returns the regular expression, which must match from the beginning of the hint.
 	shape func() *regexp.Regexp
 	word  bool // the hint must not follow a letter, a digit or an underscore
-	// secret is the number of the group to remove; 0 is the whole match, and a negative number stands for the first group
-	// that matched. doubt means that the expression also matches harmless text, so that a text counts as a secret only if it
-	// looks random.
+	// The field secret is the number of the group to remove: 0 is the whole match, and a negative number stands for the first
+	// group that has matched. The field doubt means that the expression also matches harmless text, so a text counts as a secret
+	// only if it looks random.
 	secret int
 	doubt  bool
 }
@@ -72,7 +72,7 @@ func once(shape string) func() *regexp.Regexp {
 
 // Redact replaces each text that looks like a secret, and returns the result and the number of replaced secrets.
 func Redact(text string) (clean string, secrets int64) {
-	// Hints are compared in lower case. The copy in lower case has the same length, so its positions are valid for text, too.
+	// Hints are compared in lower case. The copy in lower case has the same length, so positions in the copy are valid for text.
 	low := lower(text)
 	for _, k := range kinds {
 		if redacted, n := k.redact(text, low); n > 0 {
@@ -123,8 +123,8 @@ func (k kind) redact(text, low string) (string, int64) {
 	var n int64
 	last := 0
 	for _, at := range k.places(low) {
-		// A hint inside an earlier match does not begin another secret. For some kinds, a hint within a word does not begin a
-		// secret.
+		// A hint inside an earlier match does not begin another secret. For kinds whose field word is set, a hint in the middle of
+		// a word does not begin a secret either.
 		if at < last || k.word && at > 0 && isWord(low[at-1]) {
 			continue
 		}
@@ -134,7 +134,7 @@ func (k kind) redact(text, low string) (string, int64) {
 		}
 		from, to := k.place(m)
 		from, to = at+from, at+to
-		// A placeholder is not a secret. If the field doubt of the kind is set, the value must also look random.
+		// A placeholder is not a secret. If k.doubt is set, a value that does not look random is not a secret either.
 		if value := text[from:to]; placeholder(value) || k.doubt && !random(value) {
 			continue
 		}
@@ -186,7 +186,7 @@ func placeholder(v string) bool {
 
 const (
 	leastRandom  = 8   // minimum length in bytes, because shorter values cannot be distinguished from words
-	leastEntropy = 3.0 // minimum entropy in bits per byte; most words have less
+	leastEntropy = 3.0 // minimum entropy in bits per byte; most words have a lower entropy
 )
 
 // random reports whether a value looks randomly generated: it is long enough, consists of many different characters, and mixes

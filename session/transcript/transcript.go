@@ -31,7 +31,7 @@ import (
 )
 
 const (
-	maxLine = 1 << 20  // maximum size of a record in bytes
+	maxLine = 1 << 20  // maximum size in bytes of a record
 	maxPart = 64 << 10 // size in bytes at which a file is full; it is small because each batch rewrites the last file
 	// maxFile is the maximum size in bytes of a file that is read. A file may exceed maxPart by the size of one batch.
 	maxFile = 64 << 20
@@ -42,11 +42,11 @@ const (
 type Batch struct {
 	Session    string               // session to whose transcript the records are added
 	Lane       string               // lane of the mount that adds the records
-	Checkpoint session.CheckpointID // newest checkpoint when the records are added; "": there is none yet
+	Checkpoint session.CheckpointID // newest checkpoint when the records are added; "" if there is no checkpoint yet
 	Actor      string               // user or program whose actions the records describe
 	Time       time.Time            // time of all records of the batch
 	Lines      []string             // the records, each of which is a JSON object
-	// Provide fetches the missing contents with the given ids; nil: all contents are on this host.
+	// Provide fetches the missing contents with the given ids; nil if all contents are on this host.
 	Provide func(ids []object.ID) error
 }
 
@@ -280,8 +280,8 @@ func Files(r *session.Repo, name string, p session.CheckpointID) (ids []object.I
 	return ids, nil
 }
 
-// Until returns the newest commit, beginning at the commit tip, whose transcript contains no record of a checkpoint after p.
-// It returns zero if there is no such commit.
+// Until returns the newest commit whose transcript contains no record of a checkpoint after p. It searches the history of the
+// commit tip. It returns zero if there is no such commit.
 func Until(r *session.Repo, tip object.ID, p session.CheckpointID) (object.ID, error) {
 	for at := tip; !at.IsZero(); {
 		info, err := r.Commit(at)
