@@ -45,8 +45,8 @@ func ParseAgent(name string) (Agent, error) {
 // Timeout is the maximum time that a hook takes for one event. The agent waits during this time.
 const Timeout = 10 * time.Second
 
-// grace is the difference between the timeout in the agent's configuration and Timeout. An agent kills a hook that exceeds
-// the configured timeout, so the hook must end before.
+// grace is the difference between the timeout in the agent's configuration and Timeout. An agent kills a hook that exceeds the
+// configured timeout, so the hook must end earlier.
 const grace = 5 * time.Second
 
 // configuration describes the file that configures an agent's hooks, and the events for which Install adds hooks.
@@ -54,13 +54,13 @@ type configuration struct {
 	path   string        // path of the file, relative to the working directory
 	events []configured  // events for which Install adds hooks
 	unit   time.Duration // unit of "timeout" in the file
-	named  bool          // each entry of the file has a "name"
+	named  bool          // whether each entry of the file has a member "name"
 }
 
 // configured is an event for which a hook is added.
 type configured struct {
 	name string // the agent's name of the event
-	tool bool   // the entry of the event has a "matcher", which selects tools
+	tool bool   // whether the entry of the event has a "matcher", which selects tools
 }
 
 // configurations contains the configuration of each agent except OpenCode, which has a plugin instead of hooks.
@@ -92,8 +92,8 @@ var configurations = map[Agent]configuration{
 	OpenCode: {path: ".opencode/plugins/artifactfs.js"},
 }
 
-// readers are the agents' built-in tools that change no file, so no checkpoint is made before them. Any tool that is not listed, such
-// as a tool of an MCP server, may change files.
+// readers are the agents' built-in tools that change no file, so no checkpoint is made before one of them runs. Any tool that is
+// not listed, such as a tool of an MCP server, may change files.
 var readers = map[Agent][]string{
 	Claude: {"Read", "Glob", "Grep", "LS", "NotebookRead", "WebFetch", "WebSearch", "TodoRead", "TodoWrite", "TaskCreate", "TaskGet",
 		"TaskList", "TaskUpdate", "TaskOutput", "BashOutput", "AskUserQuestion", "EnterPlanMode", "ExitPlanMode", "ToolSearch",

@@ -33,8 +33,8 @@ func turnFile(gitDir, conversation string) string {
 	return filepath.Join(gitDir, turnsDir, hex.EncodeToString(sum[:8])+".json")
 }
 
-// LoadTurn returns the stored state of a conversation. If there is none, known is false and the result has the position of
-// the end of the reflog, because the commits before this position were not made in this conversation.
+// LoadTurn returns the stored state of a conversation. If no state is stored, known is false and the field Reflog of the result is
+// the present size of the reflog, because the commits in the reflog were not made in this conversation.
 func LoadTurn(gitDir, conversation string) (t Turn, known bool, err error) {
 	text, err := os.ReadFile(turnFile(gitDir, conversation))
 	if err == nil && json.Unmarshal(text, &t) == nil {
@@ -89,8 +89,8 @@ const maxReflog = 1 << 20
 var making = []string{"commit:", "commit (", "cherry-pick", "revert", "merge ", "rebase (pick)", "rebase (squash)",
 	"rebase (fixup)", "rebase (reword)", "rebase (edit)", "rebase (continue)", "rebase: ", "am:"}
 
-// Commits returns the commits that were made in the git directory since the last call, oldest first, and sets t.Reflog to the
-// position after these commits in the reflog. A fast-forward merge makes no commit.
+// Commits returns the commits that were made in the git directory since the previous call, oldest first. It sets t.Reflog to the
+// position in the reflog behind these commits. A fast-forward merge does not create a commit.
 func (t *Turn) Commits(gitDir string) ([]string, error) {
 	f, err := os.Open(filepath.Join(gitDir, "logs", "HEAD"))
 	if err != nil {
@@ -107,7 +107,7 @@ func (t *Turn) Commits(gitDir string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Git may be writing the last line. If the line is incomplete, it is left for the next event.
+	// Git may still be writing the last line. Leave an incomplete line to the next event.
 	text = text[:bytes.LastIndexByte(text, '\n')+1]
 	t.Reflog += int64(len(text))
 	var made []string

@@ -14,7 +14,7 @@ type Kind string
 
 // These are the kinds of events. The value of a kind is the "type" of its records in the transcript.
 const (
-	Other        Kind = "" // for an event of any other kind, nothing is recorded
+	Other        Kind = "" // any other kind of event, for which nothing is recorded
 	SessionStart Kind = "agent_start"
 	Prompt       Kind = "prompt"      // the user has sent a prompt, which begins a turn
 	ToolCall     Kind = "tool_call"   // a tool is about to run
@@ -47,14 +47,14 @@ type Event struct {
 	Agent   Agent // agent that has sent the event
 	Kind    Kind
 	Session string          // name that the agent has given to the conversation
-	Dir     string          // the agent's working directory; "": unknown
-	Model   string          // model that the agent uses; "": unknown
+	Dir     string          // the agent's working directory; "" if unknown
+	Model   string          // model that the agent uses; "" if unknown
 	Text    string          // text of a prompt or a response
 	Tool    string          // name of the tool; "" if the event is not about a tool
 	Call    string          // id of a tool call; the result of the call has the same id
 	Input   json.RawMessage // arguments of a tool call
 	Output  json.RawMessage // result of a tool call
-	Failed  bool            // the tool failed
+	Failed  bool            // whether the tool has failed
 }
 
 // MaxEvent is the maximum size of an event in bytes. Parse refuses larger events.
@@ -103,7 +103,7 @@ func Parse(a Agent, text []byte) (Event, error) {
 		}
 	case ToolResult:
 		e.Failed = w.Event == "PostToolUseFailure"
-		// If a tool has failed, the event contains an error instead of an output.
+		// If a tool has failed, the event contains an error instead of an output, so use the error as the output.
 		if e.Output == nil {
 			e.Output = present(w.Error)
 		}

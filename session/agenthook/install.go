@@ -22,11 +22,11 @@ import (
 //go:embed opencode.js
 var plugin string
 
-// Change describes the change that Install or Uninstall made to a configuration file.
+// Change describes the change that Install or Uninstall has made to a configuration file.
 type Change struct {
 	Path    string // path of the configuration file
 	Changed bool
-	Tracked bool // git tracks the file, so git status shows the change
+	Tracked bool // whether git tracks the file, so that git status shows the change
 }
 
 // maxSettings is the maximum size in bytes of a settings file. Larger files are not changed.
@@ -83,8 +83,8 @@ func (c configuration) render(a Agent, before []byte, command string) ([]byte, e
 // pluginMark is the beginning of the plugin. It distinguishes the plugin from another file of the same name.
 const pluginMark = "// artifactfs session hooks"
 
-// Uninstall removes everything that Install has added: the hooks, the line in info/exclude, the file if nothing else is in
-// it, and the directories that are then empty.
+// Uninstall removes everything that Install has added: the hooks, the line in info/exclude, the configuration file if it contains
+// nothing else, and directories that are empty afterwards.
 func Uninstall(dir string, a Agent) (Change, error) {
 	c := configurations[a]
 	path := filepath.Join(dir, c.path)

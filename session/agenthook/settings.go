@@ -46,7 +46,8 @@ func parseSettings(text []byte) (value, error) {
 	return root, nil
 }
 
-// parseValue reads the next value from d, which decodes text. depth is the number of values that enclose the value.
+// parseValue reads the next value from d, which decodes text. The parameter depth is the number of arrays and objects that contain
+// the value.
 func parseValue(d *json.Decoder, text []byte, depth int) (value, error) {
 	if depth > maxDepth {
 		return value{}, fmt.Errorf("JSON is nested deeper than %d", maxDepth)
@@ -98,8 +99,8 @@ func (v value) index(key string) int {
 	return slices.IndexFunc(v.members, func(m member) bool { return m.key == key })
 }
 
-// at follows keys through nested objects and returns the value that the last key leads to. It returns false if one of the
-// keys is missing.
+// at looks up the first of the keys in v, each further key in the value that was found for the previous key, and returns the last
+// value. It returns false if one of the keys is missing.
 func (v value) at(keys ...string) (value, bool) {
 	for _, key := range keys {
 		i := v.index(key)
@@ -128,7 +129,7 @@ func remove(text []byte, from value, i int) []byte {
 	switch {
 	case i > 0:
 		start = from.members[i-1].value.end
-	// If the first of several members is removed, the comma after it is removed, too.
+	// If the first of several members is removed, also remove the comma behind this member.
 	case len(from.members) > 1:
 		start, end = from.members[0].start, from.members[1].start
 	}
@@ -204,8 +205,8 @@ func quote(s string) string {
 	return string(q)
 }
 
-// uninstall returns the settings text without the hooks that install has added, and the number of removed hooks.
-// Objects and arrays that are empty afterwards are removed, too.
+// uninstall returns the settings text without the hooks that install has added, and the number of removed hooks. It also removes
+// objects and arrays that are empty afterwards.
 func uninstall(text []byte, a Agent) (rest []byte, removed int, err error) {
 	// Each removal changes the offsets after it, so the text is parsed again until no hook is left.
 	for {
