@@ -17,11 +17,11 @@ import (
 	"github.com/artifactfs/artifactfs/session/writeback"
 )
 
-// Resume fetches the session name from the session remote of the mount: the metadata, the checkpoints with their trees, and
-// the files of the checkpoint whose name is in the parameter at ("" stands for the newest one). At the same time it claims
-// the lane. known contains the data of the session that were read before; it may be nil. Resume calls reportStart once it
-// knows that the session remote has the session. The result is nil if the session remote does not have the session, or if the
-// session has no checkpoint.
+// Resume fetches the session name from the session remote of the mount: the metadata, the checkpoints with their trees, and the
+// files of one checkpoint. The name of this checkpoint is in the parameter at; "" stands for the newest checkpoint. At the same
+// time Resume claims the lane. The parameter known contains the data of the session that were read before; it may be nil. Resume
+// calls reportStart once it knows that the session remote has the session. The result is nil if the session remote does not have
+// the session, or if the session has no checkpoint.
 func (t *Target) Resume(ctx context.Context, name, at string, known *Known, reportStart func()) (*Start, error) {
 	if t.Remote == nil {
 		return nil, nil
@@ -114,9 +114,9 @@ func (t *Target) putMeta(ctx context.Context, repo *session.Repo, k *Known, id o
 	return meta, t.Claims.Refused(meta)
 }
 
-// fetchCheckpoint fetches the checkpoints of the session. It also fetches the files and refs of the checkpoint that the mount
-// starts from, whose name is in the parameter at. all contains the refs of the session remote. The function based waits until
-// the base commit was fetched.
+// fetchCheckpoint fetches the checkpoints of the session. It also fetches the files and refs of the checkpoint from which the
+// mount starts; the name of this checkpoint is in the parameter at. The map all contains the refs of the session remote. The
+// function based waits until the base commit was fetched.
 func (t *Target) fetchCheckpoint(ctx context.Context, repo *session.Repo, s *Start, at string, layout session.Layout,
 	all map[string]object.ID, based func() error) error {
 	name := repo.Session()
@@ -190,8 +190,8 @@ func adopt(repo *session.Repo, remote *thin.Remote, layout session.Layout, there
 	return writeback.Adopt(repo, remote.URL(), layout, same, asked)
 }
 
-// fetchCheckpoints fetches the checkpoints whose commits are in tips, including their trees, checkpoint states and history.
-// The commit base is sent as a have, so that the history of the mounted remote is left out.
+// fetchCheckpoints fetches the checkpoints whose commits are in tips, including their trees, checkpoint states and history. It
+// sends the commit base as a have, so that the server leaves out the history of the mounted remote.
 func (t *Target) fetchCheckpoints(ctx context.Context, repo *session.Repo, remote *thin.Remote, base object.ID, tips []object.ID) error {
 	var haves []object.ID
 	if !base.IsZero() {
@@ -261,8 +261,8 @@ func StateBlobs(repo *session.Repo, p session.Checkpoint) ([]object.ID, error) {
 	return blobs, walk(c.Tree, "")
 }
 
-// fetchNewer fetches the commits of those branches, tags and notes of the session that have another commit on the session
-// remote than in the checkpoint. Otherwise commits that were made after the checkpoint would be lost.
+// fetchNewer fetches the commits of those branches, tags and notes of the session that have another commit on the session remote
+// than in the checkpoint. Without these commits, changes that were made after the checkpoint would be lost.
 func (t *Target) fetchNewer(ctx context.Context, repo *session.Repo, remote *thin.Remote, s *Start,
 	state session.State, there map[string]object.ID) error {
 	var newer []object.ID
@@ -270,8 +270,8 @@ func (t *Target) fetchNewer(ctx context.Context, repo *session.Repo, remote *thi
 	for _, r := range state.Refs {
 		named[r.Name] = true
 	}
-	// Do not request commits of the mounted remote, to which a branch may refer. A container does not have these commits, and
-	// repo.Size finds them only after the store has fetched all of their trees.
+	// Do not request commits of the mounted remote, although a branch may refer to such a commit: a container does not have these
+	// commits, and repo.Size finds them only after the store has fetched all of their trees.
 	bases := append(remote.Base().Commits, s.Base)
 	for ref, id := range there {
 		if !named[ref] && !strings.HasPrefix(ref, session.KeptPrefix(repo.Session())) {
@@ -299,10 +299,10 @@ func (t *Target) fetchNewer(ctx context.Context, repo *session.Repo, remote *thi
 	})
 }
 
-// keepNewer creates refs for the commits that branches, tags and notes have on the session remote, if these commits are newer
-// than those in the checkpoint. In the mount, the branches, tags and notes start with the commits in the checkpoint, so
-// without these refs the newer commits would be unreachable. The next push replaces commits that the session itself pushed
-// after its last checkpoint. It does not replace commits of other sessions.
+// keepNewer creates refs for the commits that branches, tags and notes have on the session remote, if these commits are newer than
+// the commits in the checkpoint. In the mount, the branches, tags and notes start with the commits in the checkpoint, so without
+// the created refs the newer commits would be unreachable. The next push replaces commits that this session has pushed after its
+// last checkpoint, but not commits of other sessions.
 func keepNewer(ctx context.Context, repo *session.Repo, s *Start, state session.State, there map[string]object.ID) error {
 	s.Newer, s.Own = map[string]object.ID{}, map[string]bool{}
 	var changes []session.RefChange
@@ -332,9 +332,9 @@ func keepNewer(ctx context.Context, repo *session.Repo, s *Start, state session.
 // mostHaves is the maximum number of commits that one request sends as haves. Each have is one line of the request.
 const mostHaves = 256
 
-// haves returns commits that can be sent as haves, because this host has them or can fetch them from the mounted remote,
-// together with everything that they reach. The base commit is one of them, because the request for the checkpoint has
-// fetched only objects that were created in the session.
+// haves returns commits that can be sent as haves, because this host has these commits and everything reachable from them, or can
+// fetch both from the mounted remote. The base commit is one of the haves, because the request for the checkpoint has fetched only
+// objects that were created in the session.
 func (t *Target) haves(s *Start, state session.State) []object.ID {
 	known := []object.ID{s.Checkpoint.Commit}
 	if !s.Base.IsZero() {

@@ -31,15 +31,15 @@ type Parent struct {
 	free       bool                 // the fork's session remote has no session with the name of the fork
 }
 
-// forkPrefixes returns the prefixes of the refs that a fork of a session needs.
+// forkPrefixes returns the prefixes of the names of the refs that a fork of the session name needs.
 func forkPrefixes(name string) []string {
 	return []string{session.MetaRef(name), session.LanePrefix(name), session.PinPrefix(name), session.TranscriptRef(name),
 		session.FactsRef(name)}
 }
 
-// Look reads the metadata of the session name from its session remote, in three requests. ok is false if the session remote
-// does not have the session. checkpoint names the checkpoint to fork; "" stands for the newest one. Temporary files are
-// created in dir.
+// Look reads the metadata of the session name from its session remote, in three requests. The result ok is false if the session
+// remote does not have the session. The parameter checkpoint names the checkpoint to fork; "" stands for the newest one. Temporary
+// files are created in the directory dir.
 func Look(ctx context.Context, dir string, remote *thin.Remote, name, checkpoint string) (p *Parent, ok bool, err error) {
 	p = &Parent{Remote: remote, Session: name, checkpoint: checkpoint}
 	// A link that names no checkpoint forks the newest one.
@@ -68,8 +68,8 @@ func Look(ctx context.Context, dir string, remote *thin.Remote, name, checkpoint
 	return p, true, nil
 }
 
-// Free reports, after Fork, whether the session remote of the fork has no session with the name of the fork. If so, no other
-// machine uses the session, and the claim can be pushed after the mount has started.
+// Free reports, after Fork, whether the session remote of the fork has no session with the name of the fork. If the result is
+// true, no other machine uses the session, and the claim can be pushed after the mount has started.
 func (p *Parent) Free() bool { return p.free }
 
 // read reads the refs of the parent. If the parent is stored in a container, which is one commit with the objects of a
@@ -89,8 +89,8 @@ func (p *Parent) read(ctx context.Context) error {
 	return nil
 }
 
-// Fork fetches the parent's checkpoint that the mount starts from, and everything that belongs to this checkpoint. The
-// parameter at is the URL of the parent's session remote, which may contain a secret.
+// Fork fetches the parent's checkpoint from which the mount starts, and everything that belongs to this checkpoint. The parameter
+// at is the URL of the parent's session remote; the URL may contain a secret.
 func (t *Target) Fork(ctx context.Context, p *Parent, at string) (_ *Start, err error) {
 	repo, err := session.OpenRepo(t.RepoDir, t.RepoOptions(p.format, p.Session))
 	if err != nil {
@@ -133,7 +133,7 @@ func (t *Target) isFree(ctx context.Context, p *Parent) bool {
 	}
 	to := t.Remote
 	if to.URL() == p.Remote.URL() {
-		to = p.Remote // the fork is pushed to the same session remote, to which this connection is already open
+		to = p.Remote // the fork uses the same session remote as the parent, and this connection is already open
 	}
 	refs, err := to.Remote.Refs(ctx, []string{session.MetaRef(t.Session), thin.Ref(t.Session)})
 	return err == nil && len(refs.List) == 0
@@ -187,13 +187,13 @@ func (t *Target) findForked(ctx context.Context, repo *session.Repo, p *Parent, 
 	return nil
 }
 
-// parentTips are the commits of the parent's transcript and facts, from which those of the fork start. A commit that the
-// parent lacks is zero.
+// parentTips holds the commits of the parent's transcript and facts. The transcript and the facts of the fork start from these
+// commits. A commit is zero if the parent lacks the transcript or the facts.
 type parentTips struct{ transcript, facts object.ID }
 
-// forkRefs turns the repository of the parent into the repository of the fork. It creates refs for the checkpoint p that the
-// fork starts from, for the parent's transcript up to the checkpoint p, and for the parent's facts. Then it removes all refs
-// of the parent.
+// forkRefs turns the repository of the parent into the repository of the fork. It creates refs for the checkpoint p, from which
+// the fork starts, for the parent's transcript up to this checkpoint, and for the parent's facts. Then it removes all refs of the
+// parent.
 func (t *Target) forkRefs(ctx context.Context, repo *session.Repo, parent string, tips parentTips, p session.Checkpoint) error {
 	changes := []session.RefChange{{Name: session.BaseRef(t.Session), New: p.Commit, Force: true}}
 	until, err := transcript.Until(repo, tips.transcript, p.ID)

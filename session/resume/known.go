@@ -24,11 +24,11 @@ type Known struct {
 	Listing *thin.Listing // refs of the session, as the session remote lists them
 	MetaID  object.ID     // commit of the session's metadata; zero if the session remote has no such session
 	Meta    session.Meta  // metadata of the session; valid after ReadMeta
-	// objects are the objects of the metadata. The slice is nil if one of them was too large to be kept in memory.
+	// objects are the objects of the metadata; nil if one of the objects was too large to be kept in memory.
 	objects []odb.Outgoing
 }
 
-// prefixes returns the prefixes of the refs that are needed to resume the session name.
+// prefixes returns the prefixes of the names of the refs that are needed to resume the session name.
 func prefixes(name string) []string {
 	return []string{session.MetaRef(name), session.LanePrefix(name), session.PinPrefix(name), session.KeptPrefix(name),
 		session.CarriedPrefix(name), session.TranscriptRef(name), session.FactsRef(name), session.OwnerRef, session.TagsPrefix(name),
@@ -83,8 +83,9 @@ func ReadMeta(ctx context.Context, dir string, remote Fetcher, id object.ID) (se
 	return meta, err
 }
 
-// readMeta reads the metadata commit id and its history up to depth commits; 0 stands for the whole history. It returns the
-// metadata and all fetched objects. The slice of objects is nil if one of them was too large to be kept in memory.
+// readMeta reads the metadata commit id and its history, at most depth commits; a depth of 0 stands for the whole history. It
+// returns the metadata and all fetched objects. The slice of objects is nil if one of the objects was too large to be kept in
+// memory.
 func readMeta(ctx context.Context, dir string, remote Fetcher, id object.ID, depth int) (session.Meta, []odb.Outgoing, error) {
 	tmp, err := os.MkdirTemp(dir, "meta-*.tmp")
 	if err != nil {

@@ -19,14 +19,14 @@ type Local struct {
 	Session    string // name of the session
 	Checkpoint session.Checkpoint
 	Ref        string // full name of the ref that the session started from; "" if the session started from a commit
-	// ContentsFrom is the URL of the session remote from which missing contents of the session can be fetched; "" if there is
-	// none. The URL may contain a secret.
+	// ContentsFrom is the URL of the session remote from which missing contents of the session can be fetched; "" if there is no
+	// such session remote. The URL may contain a secret.
 	ContentsFrom string
 }
 
-// Link adds all objects that another session owns to the repository of the mount, by hard links, without copying contents.
-// The parameter from identifies a checkpoint of the other session. If the mount has a session, the session of the mount
-// becomes a fork of the other session.
+// Link adds all objects that another session owns to the repository of the mount. It creates hard links and copies no contents.
+// The parameter from identifies a checkpoint of the other session. If the mount has a session, the session of the mount becomes a
+// fork of the other session.
 func (t *Target) Link(ctx context.Context, from Local) (*Start, error) {
 	format := from.Checkpoint.Tree.Format()
 	var tips parentTips
@@ -100,7 +100,7 @@ func LinkOnce(from, to string) error {
 	if err != nil {
 		return err
 	}
-	// Readers open a pack when they see its .idx file, so that file is linked last.
+	// Readers open a pack when they see its .idx file, so the .idx file is linked last.
 	for _, ending := range packFiles {
 		for _, p := range packs {
 			if strings.HasPrefix(p.Name(), "pack-") && strings.HasSuffix(p.Name(), ending) {

@@ -35,8 +35,8 @@ type Start struct {
 	Base       object.ID          // base commit of the session; zero if the session started on an unborn branch
 	Format     object.Format
 	Snapshot   *fetch.Snapshot // snapshot of Base; nil if it was not fetched yet
-	// ContentsFrom is the URL of another session's session remote from which missing contents can be fetched; "" if there is
-	// none. The URL may contain a secret.
+	// ContentsFrom is the URL of another session's session remote, from which missing contents can be fetched; "" if no such
+	// session remote is needed. The URL may contain a secret.
 	ContentsFrom string
 	// Newer contains the refs whose values on the session remote and in Checkpoint differ, with the values on the session remote.
 	Newer map[string]object.ID
@@ -62,13 +62,13 @@ type Target struct {
 type Objects interface {
 	// Fetch fetches objects and stores them.
 	Fetch(ctx context.Context, r fetch.FetchRequest) (fetch.Fetched, error)
-	// KeepAs stores objects whose format is f.
+	// KeepAs stores objects. The parameter f is the object format of their ids.
 	KeepAs(ctx context.Context, f object.Format, objects []odb.Outgoing) error
 	// Size returns the type and the size of an object that is on this host.
 	Size(id object.ID) (object.Type, int64, error)
 }
 
-// Store is the store of the mounted remote, which fetches its commits. It is implemented by *fetch.Store.
+// Store is the store of the mounted remote, which fetches commits of that remote. It is implemented by *fetch.Store.
 type Store interface {
 	// Connect connects to the mounted remote in the background.
 	Connect()
@@ -78,8 +78,8 @@ type Store interface {
 
 // Claims claims the lane of a session that is being resumed. It is implemented by *agent.Agent.
 type Claims interface {
-	// ClaimAhead starts to push the claim in the background. ref is the session's metadata ref, and old its commit on the
-	// session remote.
+	// ClaimAhead starts to push the claim in the background. The parameter ref is the session's metadata ref, and old is the
+	// commit of this ref on the session remote.
 	ClaimAhead(ctx context.Context, remote *thin.Remote, ref string, old object.ID) *agent.AheadClaim
 	// Refused returns an error if this host may not claim the session that meta describes.
 	Refused(meta session.Meta) error
@@ -95,8 +95,8 @@ func (t *Target) Acquire(ctx context.Context, s *Start) error {
 	return nil
 }
 
-// acquireBeside starts Acquire in the background. The function wait waits for the result of Acquire and returns its error.
-// The function stop cancels Acquire and waits until it has returned.
+// acquireBeside starts Acquire in the background. The function wait waits until Acquire has returned, and returns its error. The
+// function stop cancels Acquire and waits until Acquire has returned.
 func (t *Target) acquireBeside(ctx context.Context, s *Start) (wait func() error, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var err error
@@ -115,9 +115,8 @@ func (t *Target) acquireBeside(ctx context.Context, s *Start) (wait func() error
 	}
 }
 
-// Find returns the checkpoint that name stands for; "" stands for the newest one. If name is a turn, Find reads the
-// transcript and calls the function contents to fetch missing contents of the transcript. contents is nil if no contents are
-// missing.
+// Find returns the checkpoint to which name refers; "" refers to the newest one. If name is a turn, Find reads the transcript and
+// calls the function contents to fetch missing contents of the transcript. The function is nil if no contents are missing.
 func Find(repo *session.Repo, name string, contents func(ids []object.ID) error) (session.Checkpoint, error) {
 	if name == "" {
 		name = "@"
@@ -133,8 +132,8 @@ func keepBase(ctx context.Context, repo *session.Repo, p session.Checkpoint) err
 	return repo.Update(ctx, []session.RefChange{{Name: session.BaseRef(repo.Session()), New: p.Commit, Force: true}})
 }
 
-// setRefs sets refs to their values on the session remote, which are in the map there. It skips each ref for which the
-// function which returns false.
+// setRefs sets refs to the values that they have on the session remote, which are in the map there. It skips a ref if the function
+// which returns false for the ref.
 func setRefs(ctx context.Context, repo *session.Repo, there map[string]object.ID, which func(ref string) bool) error {
 	var changes []session.RefChange
 	for ref, id := range there {
