@@ -57,14 +57,15 @@ type Mirror struct {
 	caps   transport.Capabilities
 	refs   map[string]object.ID     // refs of the session remote, as far as Find has read them
 	main   *session.Repo            // the repository, through which objects are written
-	views  map[string]*session.Repo // the same repository, opened read-only once for each session, by session name
+	views  map[string]*session.Repo // by session name: the same repository, opened read-only once for each session
 	metas  map[string]session.Meta
-	// had records, by session, which part of the checkpoints was fetched. based records which base commits were fetched.
+	// The map had records, by session, which part of the checkpoints was fetched. The map based records the base commits that were
+	// fetched.
 	had   map[string]depth
 	based map[object.ID]bool
 }
 
-// depth states which part of a session's checkpoints was fetched: nothing, the commits, or the commits and their trees.
+// depth states which part of a session's checkpoints was fetched: nothing, only the commits, or the commits and their trees.
 type depth int
 
 const (
@@ -116,7 +117,8 @@ func (m *Mirror) Remote() Remote { return m.remote }
 // Refs returns the ids of the session remote's refs, by full name, as far as Find has read them.
 func (m *Mirror) Refs() map[string]object.ID { return m.refs }
 
-// Find reads the descriptions of the sessions called names, or of all sessions if there are no names. It sends two requests.
+// Find reads the descriptions of the sessions with the given names, or of all sessions if no names are given. It sends two
+// requests.
 func (m *Mirror) Find(ctx context.Context, names ...string) error {
 	prefixes := []string{session.Prefix}
 	if len(names) > 0 {
@@ -146,7 +148,7 @@ func (m *Mirror) Find(ctx context.Context, names ...string) error {
 		if of, ok := strings.CutPrefix(name, session.MetaRef("")); ok {
 			meta, err := session.MetaAt(m.main, m.caps.Format, id)
 			if errors.Is(err, session.ErrNotMeta) || errors.Is(err, session.ErrNewerMeta) || err == nil && meta.Session != of {
-				continue // another program or a later version wrote the ref: skip it and read the others
+				continue // another program or a later version wrote this ref, so skip it and read the others
 			}
 			if err != nil {
 				return err
@@ -171,8 +173,8 @@ func (m *Mirror) fetch(ctx context.Context, r transport.FetchRequest) error {
 	return m.bringFrom(ctx, m.remote, m.caps, r)
 }
 
-// fetchAny is like fetch, but if the session remote does not have the objects, fetchAny fetches them from the mounted remote of
-// the session called name.
+// fetchAny fetches objects like the method fetch. If the session remote does not have the objects, fetchAny fetches them from the
+// mounted remote of the session called name.
 func (m *Mirror) fetchAny(ctx context.Context, name string, r transport.FetchRequest) error {
 	err := m.fetch(ctx, r)
 	url := m.metas[name].Remote
@@ -196,8 +198,8 @@ func (m *Mirror) fetchAny(ctx context.Context, name string, r transport.FetchReq
 	return nil
 }
 
-// bringFrom fetches the objects of the request r from the remote into the Mirror. If the server does not support filters, the
-// filter of the request is ignored; if it does not support shallow fetches, the depth is ignored.
+// bringFrom fetches the objects of the request r from a remote into the Mirror. If the remote's server does not support filters,
+// the request is sent without its filter; if the server does not support shallow fetches, the request is sent without its depth.
 func (m *Mirror) bringFrom(ctx context.Context, from Remote, caps transport.Capabilities, r transport.FetchRequest) error {
 	if !caps.Filter {
 		r.Filter = ""
@@ -217,7 +219,7 @@ func (m *Mirror) bringFrom(ctx context.Context, from Remote, caps transport.Capa
 	if _, err := packs.Ingest(ctx, resp.Pack, odb.IngestOptions{MaxObjectSize: maxObject, Promisor: true, Temporary: true}, nil); err != nil {
 		return err
 	}
-	// The views use the same pack directory as m.main, but each has its own list of packs.
+	// The views use the same pack directory as m.main, but each view has a separate list of packs.
 	for _, v := range m.views {
 		packs, err := v.Packs()
 		if err == nil {
@@ -259,13 +261,13 @@ func (m *Mirror) Repo(name string) (*session.Repo, error) {
 	return v, err
 }
 
-// Checkpoints fetches the commits of the named sessions' checkpoints, in one request.
+// Checkpoints fetches, in one request, the commits of the checkpoints of the named sessions.
 func (m *Mirror) Checkpoints(ctx context.Context, names ...string) error {
 	return m.checkpoints(ctx, commits, names)
 }
 
-// Trees fetches, in one request, the commits of the named sessions' checkpoints and transcripts, and those of their trees that
-// the base commits do not have.
+// Trees fetches, in one request, the commits of the named sessions' checkpoints and transcripts, and the trees of these commits,
+// except for trees that the base commits contain.
 func (m *Mirror) Trees(ctx context.Context, names ...string) error {
 	return m.checkpoints(ctx, trees, names)
 }
@@ -304,7 +306,7 @@ func (m *Mirror) checkpoints(ctx context.Context, d depth, names []string) error
 // Base fetches the base commit of the session called name, and all trees of that commit.
 func (m *Mirror) Base(ctx context.Context, name string) error {
 	base, err := object.ParseID(m.metas[name].Base)
-	if err != nil || m.based[base] { // the session started on an unborn branch, or the commit was fetched before
+	if err != nil || m.based[base] { // either the session started on an unborn branch, or the commit was fetched before
 		return nil
 	}
 	if err := m.fetchAny(ctx, name, transport.FetchRequest{Wants: []object.ID{base}, Depth: 1, Filter: "blob:none"}); err != nil {
@@ -314,8 +316,8 @@ func (m *Mirror) Base(ctx context.Context, name string) error {
 	return nil
 }
 
-// Contents fetches, in one request, those of the blobs ids that are missing in the Mirror. The blobs are contents of the session
-// called name.
+// Contents fetches, in one request, those blobs of the list ids that are missing in the Mirror. The blobs are contents of the
+// session called name.
 func (m *Mirror) Contents(ctx context.Context, name string, ids []object.ID) error {
 	var wants []object.ID
 	for _, id := range ids {

@@ -1,4 +1,4 @@
-// Package trash deletes sessions from a session remote, and restores deleted ones.
+// Package trash deletes sessions from a session remote, and restores deleted sessions.
 //
 // A deleted session can be restored for the duration Keep. Until then, each of its refs exists under another name:
 //
@@ -60,9 +60,10 @@ func Refs(ctx context.Context, remote *transport.Remote) (map[string]object.ID, 
 	return there, nil
 }
 
-// Of returns those refs of a session remote that belong to the session with the layout l: the refs whose names contain the
-// session's name, and branches and tags that only this session pushes or that still have the values that it pushed. The parameter
-// owner is the id that session.OwnerRef has if it names this session; the map there holds all refs of the session remote.
+// Of returns those refs of a session remote that belong to the session with the layout l. These are the refs whose names contain
+// the session's name, and the branches and tags that only this session pushes or that still have the values that it pushed. The
+// parameter owner is the id that session.OwnerRef has if it names this session. The map there holds all refs of the session
+// remote.
 func Of(l session.Layout, owner object.ID, there map[string]object.ID) map[string]object.ID {
 	mine := map[string]object.ID{}
 	for name, id := range there {
@@ -117,7 +118,7 @@ func Delete(ctx context.Context, remote *transport.Remote, name string, refs map
 	return kept, nil
 }
 
-// List returns the deleted sessions among the refs in the map there, the refs of a session remote. The newest deletion is first.
+// List returns the deleted sessions, newest deletion first. The map there contains the refs of a session remote.
 func List(there map[string]object.ID) []Deleted {
 	found := map[string]*Deleted{}
 	for ref, id := range there {
@@ -148,8 +149,8 @@ func List(there map[string]object.ID) []Deleted {
 }
 
 // Undelete restores the deleted session called name. If several sessions with this name were deleted, Undelete restores the
-// session that was deleted last. The result taken lists the refs that were created again with another value after the deletion:
-// Undelete leaves these refs unchanged, and the values of the deleted session stay in the trash.
+// session that was deleted last. The result taken lists the refs that were created again, with another value, after the deletion:
+// Undelete leaves these refs unchanged, and the values that they had in the deleted session stay in the trash.
 func Undelete(ctx context.Context, remote *transport.Remote, name string, there map[string]object.ID) (taken []string, err error) {
 	i := slices.IndexFunc(List(there), func(d Deleted) bool { return d.Session == name })
 	if i < 0 {
@@ -201,8 +202,8 @@ func Expire(ctx context.Context, remote *transport.Remote, there map[string]obje
 	return nil
 }
 
-// move updates refs of a session remote. If all is set and the server supports it, the updates are atomic: the server makes all
-// of them or none. The result kept lists the refs that the server refuses to delete. Any other refused update is an error.
+// move updates refs of a session remote. If all is set and the server supports atomic pushes, the server makes either all updates
+// or none. The result kept lists the refs that the server refuses to delete. Any other refused update is an error.
 func move(ctx context.Context, remote *transport.Remote, updates []transport.RefUpdate, all bool) (kept []string, err error) {
 	if len(updates) == 0 {
 		return nil, nil

@@ -18,9 +18,9 @@ import (
 // detect renames, git compares these files with the files that the same side removed and the other side changed.
 const mostRenames = 200
 
-// ContentsToMerge returns the IDs of the contents that git merge-tree reads when it merges the trees ours and theirs: the
-// contents of paths that both sides changed since the tree base, and the contents that git compares to detect renames.
-// complete is false if a side has added more than mostRenames files that may be renamed ones; the rest is left out.
+// ContentsToMerge returns the IDs of the contents that git merge-tree reads when it merges the trees ours and theirs: the contents
+// of paths that both sides changed since the tree base, and the contents that git compares to detect renames. The result complete
+// is false if a side has added more than mostRenames files that may be renamed ones; ids then lacks contents of such files.
 func ContentsToMerge(ctx context.Context, read Reader, base, ours, theirs object.ID) (ids []object.ID, complete bool, err error) {
 	type side struct{ from, to object.TreeEntry }
 	changes := [2]map[string]side{{}, {}}
@@ -69,9 +69,9 @@ func ContentsToMerge(ctx context.Context, read Reader, base, ours, theirs object
 	return ids, complete, nil
 }
 
-// CommitsToMerge returns the objects that git merge-tree needs to merge the trees ours and theirs. Git finds the base of a
-// merge through commits, so the objects are a root commit with the tree base, two commits with the trees ours and theirs and
-// the root commit as parent, and the empty tree. us and them are the IDs of the commits with the trees ours and theirs.
+// CommitsToMerge returns the objects that git merge-tree needs to merge the trees ours and theirs. Git finds the base of a merge
+// through commits, so the objects are a root commit with the tree base, two commits with the trees ours and theirs and the root
+// commit as parent, and the empty tree. The results us and them are the IDs of the commits with the trees ours and theirs.
 func CommitsToMerge(f object.Format, base, ours, theirs object.ID) (objects []odb.Outgoing, us, them object.ID, err error) {
 	commit := func(tree, parent object.ID) (object.ID, error) {
 		id, err := object.ParseID(Name(f, tree))

@@ -30,7 +30,7 @@ func WithDirs(ctx context.Context, read Reader, from, to object.ID, each func(pa
 type comparison struct {
 	read Reader
 	each func(path string, from, to object.TreeEntry) error // called for each difference between the trees
-	dirs bool                                               // report empty directories as well as files
+	dirs bool                                               // whether empty directories are reported in addition to files
 }
 
 // isEmptyDir reports whether e is the empty tree.
@@ -55,7 +55,7 @@ func (d comparison) below(ctx context.Context, at string, from, to object.ID) er
 	if err != nil {
 		return err
 	}
-	// Entries of the old tree that remain in this map after the loop over the new tree were removed.
+	// The entries of the old tree that are still in this map after the loop over the new tree were removed.
 	was := make(map[string]object.TreeEntry, len(before))
 	for _, e := range before {
 		was[e.Name] = e
@@ -82,7 +82,7 @@ func (d comparison) entry(ctx context.Context, at string, from, to object.TreeEn
 	if from.Mode == to.Mode && from.ID == to.ID {
 		return nil
 	}
-	// An empty directory has no entries that could be reported below, so it is reported here.
+	// The comparison of its entries cannot report an empty directory, so report the directory here.
 	if d.dirs && (isEmptyDir(to) || isEmptyDir(from) && to.Mode == 0) {
 		was, is := object.TreeEntry{}, object.TreeEntry{}
 		if isEmptyDir(from) {
@@ -96,7 +96,7 @@ func (d comparison) entry(ctx context.Context, at string, from, to object.TreeEn
 		}
 	}
 	// A directory is not reported itself; its entries are compared below. If a directory has replaced a file or link, or was
-	// replaced by one, that file or link is reported.
+	// replaced by a file or link, that file or link is reported.
 	var fromDir, toDir object.ID
 	if from.Mode == object.ModeDir {
 		fromDir, from = from.ID, object.TreeEntry{}
