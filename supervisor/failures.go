@@ -2,15 +2,16 @@ package supervisor
 
 import "time"
 
-// failures counts the workers that failed one after the other. The counts determine the pause before the next worker is started,
-// the moment at which the supervisor gives up, and the time limits of a worker.
+// failures counts consecutive workers that have failed. The counts determine the pause before the next worker is started, the
+// moment at which the supervisor gives up, and the time limits of a worker.
 type failures struct {
-	unserved int // number of workers in a row that ended before they served
-	hasty    int // number of workers in a row that crashed within hastyTime after they had begun to serve
-	hung     int // number of workers in a row that the watchdog has killed
+	unserved int // number of consecutive workers that ended before they served
+	hasty    int // number of consecutive workers that crashed within hastyTime after they had begun to serve
+	hung     int // number of consecutive workers that the watchdog has killed
 }
 
-// countHaste counts the worker w, which has served and ended, if it has crashed soon after it began to serve.
+// countHaste updates the count hasty for the worker w, which has served and ended: it counts w if w has crashed soon after it
+// began to serve, and resets the count if w has crashed later.
 func (f *failures) countHaste(w *worker) {
 	switch {
 	case !w.crashed():
@@ -38,5 +39,5 @@ func (f *failures) tooMany() bool { return f.unserved >= giveUpAfter || f.hasty 
 // most returns the number of failures to be shown to the user.
 func (f *failures) most() int { return max(f.unserved, f.hasty) }
 
-// patience returns how often the time limits of a worker are doubled.
+// patience returns the number of times that the time limits of a worker are doubled.
 func (f *failures) patience() int { return min(f.hung, mostPatience) }

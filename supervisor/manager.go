@@ -14,9 +14,9 @@ import (
 
 // Time limits for the communication with the service manager.
 const (
-	// barrierTime is the maximum wait for a manager that has not read all messages.
+	// barrierTime is the maximum wait until the manager has read all messages.
 	barrierTime = 5 * time.Second
-	notifyTime  = time.Second // maximum wait for each message to a manager that does not read
+	notifyTime  = time.Second // maximum wait for sending one message, if the manager does not read
 )
 
 // manager is the connection to the service manager that started this process (see sd_notify(3) and systemd.exec(5)). A nil
@@ -26,18 +26,19 @@ type manager struct {
 	fd    int
 	addr  unix.Sockaddr
 	keep  bool          // whether the manager stores descriptors for this process
-	every time.Duration // interval of the manager's watchdog; 0 means that it does not watch this process
+	every time.Duration // interval of the manager's watchdog; 0 if the manager does not watch this process
 }
 
-// newManager returns the manager that the environment names, or nil if it names none. The variable FDSTORE holds the size of the
-// manager's descriptor store. Service managers before systemd 254 do not set FDSTORE, so the unit file must set it.
+// newManager returns a connection to the manager that the environment names, or nil if the environment names none. The environment
+// variable FDSTORE holds the size of the manager's descriptor store. Service managers before systemd 254 do not set FDSTORE, so
+// the unit file must set this variable.
 func newManager() *manager {
 	path := os.Getenv("NOTIFY_SOCKET")
 	if path == "" {
 		return nil
 	}
-	// The socket's name is a path, or an abstract name that begins with @. unix.SockaddrUnix replaces the @ by the zero byte
-	// that the kernel expects.
+	// The socket's name is a path, or an abstract name that begins with @. In an abstract name the kernel expects a zero byte in
+	// place of the @; unix.SockaddrUnix makes this replacement.
 	if path[0] != '/' && path[0] != '@' {
 		return nil
 	}
@@ -46,8 +47,8 @@ func newManager() *manager {
 		return nil
 	}
 	timeout := unix.NsecToTimeval(notifyTime.Nanoseconds())
-	// The supervisor must be able to replace workers at any time, so a manager that does not read must not block the supervisor
-	// for long.
+	// The supervisor must be able to replace workers at any time, so the timeout bounds how long a manager that does not read can
+	// block the supervisor.
 	unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &timeout)
 	m := &manager{fd: fd, addr: &unix.SockaddrUnix{Name: path}}
 	size, _ := strconv.Atoi(os.Getenv("FDSTORE"))
@@ -62,8 +63,8 @@ func newManager() *manager {
 // keeps reports whether the manager stores descriptors for this process.
 func (m *manager) keeps() bool { return m != nil && m.keep }
 
-// period returns the interval of the messages to the manager's watchdog: tick, or half of the watchdog's interval if that is
-// shorter.
+// period returns the interval of the messages to the manager's watchdog: the duration tick, or half of the watchdog's interval if
+// half of that interval is shorter.
 func (m *manager) period(tick time.Duration) time.Duration {
 	if m == nil || m.every == 0 {
 		return tick
@@ -71,14 +72,14 @@ func (m *manager) period(tick time.Duration) time.Duration {
 	return max(min(tick, m.every/2), time.Millisecond)
 }
 
-// alive resets the manager's watchdog, if the manager has one for this process.
+// alive reports to the manager's watchdog that this process is alive. It does nothing if the manager does not watch this process.
 func (m *manager) alive() {
 	if m != nil && m.every > 0 {
 		m.notify(keeper.Message{keeper.Watchdog: "1"})
 	}
 }
 
-// notify sends a message to the manager. It ignores errors, because the supervisor can work without the manager.
+// notify sends a message to the manager. It ignores errors, because the supervisor also works without the manager.
 func (m *manager) notify(msg keeper.Message, fds ...int) {
 	if m == nil {
 		return
@@ -103,8 +104,8 @@ func (m *manager) store(name string, fd int) {
 	}
 }
 
-// remove removes the descriptor called name from the manager's store if s has a descriptor with this name. Otherwise the manager
-// would store two descriptors with the same name.
+// remove removes the descriptor called name from the manager's store if the store s has a descriptor with this name. Without this
+// removal, the manager would store two descriptors with the same name.
 func (m *manager) remove(s store, name string) {
 	if _, ok := s[name]; ok && m.keeps() {
 		m.notify(keeper.Message{keeper.Remove: "1", keeper.Name: name})
@@ -121,8 +122,8 @@ func (m *manager) barrier() {
 	if err := unix.Pipe2(p, unix.O_CLOEXEC); err != nil {
 		return
 	}
-	// The manager closes its copy of the write end when it reads the message. Then no write end is open, and the poll below
-	// reports the end of the pipe.
+	// The manager closes its copy of the pipe's write end when it reads the message. After that no write end is open, and the poll
+	// below reports the end of the pipe.
 	defer unix.Close(p[0])
 	m.notify(keeper.Message{"BARRIER": "1"}, p[1])
 	unix.Close(p[1])
@@ -154,8 +155,8 @@ func passed() store {
 			os.Unsetenv(name)
 		}
 	}()
-	// If LISTEN_PID names another process, the variables were inherited by mistake, and the descriptors do not belong to this
-	// process.
+	// If LISTEN_PID names another process, this process has inherited the variables by mistake, and the descriptors are not meant
+	// for it.
 	if os.Getenv("LISTEN_PID") != strconv.Itoa(os.Getpid()) {
 		return s
 	}

@@ -21,9 +21,9 @@ import (
 )
 
 // handoverVariable is the environment variable that is set if this supervisor continues the work of another supervisor or of a
-// worker. Its value is "self:N" if the other supervisor is this process before exec(2), which has left a handover in the
-// descriptor N. Its value is "worker:N" if a worker without a supervisor hands over its descriptors through the connection in the
-// descriptor N.
+// worker. Its value is "self:N" after exec(2) of this process; the previous executable, also a supervisor, has left a handover in
+// the descriptor N. Its value is "worker:N" if a worker that has lost its supervisor hands over its descriptors through the
+// connection in the descriptor N.
 const handoverVariable = "ARTIFACTFS_HANDED"
 
 // handover is the state that a supervisor passes to the next executable through exec(2), encoded as JSON.
@@ -73,8 +73,8 @@ func (s *supervisor) inheritSelf(fd int) error {
 		return fmt.Errorf("read handover state: %w", err)
 	}
 	for _, fd := range h.Descriptors {
-		// The descriptors stayed open during exec(2), because exec had cleared their close-on-exec flag. Workers must not
-		// inherit them.
+		// The descriptors stayed open during exec(2), because exec had cleared their close-on-exec flag. Set the flag again,
+		// because workers must not inherit these descriptors.
 		unix.CloseOnExec(fd)
 	}
 	unix.CloseOnExec(h.Conn)
@@ -95,8 +95,8 @@ func (s *supervisor) inheritSelf(fd int) error {
 	return nil
 }
 
-// inheritWorker takes the descriptors over from a worker without a supervisor. The next worker is started at once, and serves
-// after the old worker has ended.
+// inheritWorker takes the descriptors over from a worker that has lost its supervisor. The next worker is started at once, and
+// serves after the old worker has ended.
 func (s *supervisor) inheritWorker(fd int) error {
 	unix.CloseOnExec(fd)
 	conn, err := keeper.Open(fd)
@@ -122,7 +122,7 @@ func (s *supervisor) inheritWorker(fd int) error {
 		break
 	}
 	if s.next, err = s.start(s.program.path, s.Executable); err != nil {
-		s.Log.Warn("start worker", zap.Error(err)) // another worker is started when one is needed
+		s.Log.Warn("start worker", zap.Error(err)) // ignore this error, because another worker is started when a worker is needed
 	}
 	// The old worker exits when it receives this message.
 	if err := conn.Tell(keeper.Adopted, "1"); err != nil {
@@ -135,7 +135,7 @@ func (s *supervisor) inheritWorker(fd int) error {
 
 // replace continues this process with another executable and the same worker. It returns only if the replacement fails.
 func (s *supervisor) replace(file *os.File) error {
-	// The new executable starts a spare worker itself, so the present one is not needed.
+	// The new executable starts a spare worker itself, so this process no longer needs its spare.
 	s.dropNext()
 	w := s.worker
 	// A read deadline in the past ends the goroutine in the method read, between two messages. No message is lost: unread
@@ -145,7 +145,7 @@ func (s *supervisor) replace(file *os.File) error {
 		e := <-s.events
 		switch {
 		case e.from != w || e.message != nil || e.exited:
-			s.handle(e) // drop the results, which matter only for the end of this worker's connection, an event that is handled last
+			s.handle(e) // ignore the results, which matter only for the end of this worker's connection; that event is handled last
 		default:
 			reading = false
 			if e.gone {
@@ -201,8 +201,8 @@ func (s *supervisor) exec(file *os.File, w *worker) error {
 	return fmt.Errorf("replace supervisor: %w", err)
 }
 
-// Resurrect is called by a worker that has lost its supervisor. It starts another supervisor, hands the descriptors over and
-// exits this process. It returns only if a step fails.
+// Resurrect is called by a worker that has lost its supervisor. It starts another supervisor, hands the descriptors over to it,
+// and exits this process. It returns only if one of these steps fails.
 func Resurrect(conn *keeper.Conn, executable string, args []string, s keeper.Start) error {
 	to, peer, err := keeper.Pair()
 	if err != nil {
@@ -228,8 +228,8 @@ func Resurrect(conn *keeper.Conn, executable string, args []string, s keeper.Sta
 		return err
 	}
 	os.Exit(0)
-	// The next worker starts to serve when the connection closes. KeepAlive makes sure that the kernel closes the connection at
-	// exit, and not a finalizer earlier.
+	// The next worker starts to serve when the connection closes. KeepAlive prevents a finalizer from closing the connection
+	// before this process exits.
 	runtime.KeepAlive(to)
 	return nil
 }

@@ -8,13 +8,14 @@ import (
 
 // meter distinguishes a worker that hangs from a worker that waits because the host does not let it run.
 type meter interface {
-	// starved returns for how much of the last period, whose length is passed, the process pid could not run although it was
-	// ready to run, because it waited for a processor, a memory page or a disk. The first call for a process returns an estimate.
+	// starved returns how long, during the last period, the process pid could not run although it was ready to run, because it
+	// waited for a processor, a memory page or a disk. The parameter passed is the length of the period. The first call for a
+	// process returns an estimate.
 	starved(pid int, passed time.Duration) time.Duration
 }
 
 // threads is the meter that reads the times of a process's threads in /proc. The map last holds the times of the threads of the
-// process pid at the previous call. A call for another process starts without earlier times.
+// process pid at the previous call. A call for another process ignores these times.
 type threads struct {
 	pid  int
 	last map[string]threadTimes // times at the previous call, by thread ID
@@ -30,7 +31,7 @@ type threadTimes struct {
 func (m *threads) starved(pid int, passed time.Duration) time.Duration {
 	before := m.last
 	if pid != m.pid {
-		// The thread IDs of one process mean nothing in another process.
+		// The times in m.last belong to another process, so ignore them.
 		before = nil
 	}
 	m.pid, m.last = pid, make(map[string]threadTimes, len(before))

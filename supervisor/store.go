@@ -17,7 +17,8 @@ type store map[string]int
 // takeover).
 const mountSuffix = ".state"
 
-// put stores a descriptor, which then belongs to the store. It closes an earlier descriptor with the same name.
+// put stores the descriptor fd, which then belongs to the store. If the store has a descriptor with the same name, put closes that
+// descriptor.
 func (s store) put(name string, fd int) {
 	s.remove(name)
 	s[name] = fd

@@ -3,8 +3,8 @@
 // and passes it all descriptors. The kernel then sends the successor those requests again that were not answered.
 //
 // Promises:
-//   - There is only one kind of takeover: from a worker that has died. A worker that hangs, is stopped or must be upgraded is
-//     first killed by SIGKILL. A worker that crashed is handled in the same way.
+//   - There is only one kind of takeover: a successor takes over from a worker that has died. A worker that hangs, is stopped
+//     or must be upgraded is therefore first killed by SIGKILL. A worker that has crashed is replaced in the same way.
 //   - A successor begins to serve when the connection to its predecessor has ended, which happens when the kernel has closed
 //     the predecessor's files. The supervisor does not wait for the rest of the predecessor's end. The successor's process
 //     may be started before that moment (a spare).
@@ -14,11 +14,11 @@
 //     instead.
 //   - The supervisor never opens, stats or holds a file in a mount, and a worker does not do so before it serves. Otherwise an
 //     exec, which closes descriptors, could block, because the close of a file in a mount waits for an answer of the worker.
-//   - The supervisor may be lost, too. Under a service manager, the manager's descriptor store also has the descriptors.
-//     Without one, the worker starts a new supervisor and hands everything over to it.
+//   - The supervisor may also be lost. Under a service manager, the manager's descriptor store has copies of the descriptors.
+//     Without a service manager, the worker starts a new supervisor and hands the descriptors over to that supervisor.
 //
-// The state belongs to one goroutine, in the method run. Other goroutines only send events to it, and it waits for nothing
-// but events and timers.
+// The state belongs to the goroutine of the method run, which waits only for events and timers. Other goroutines send events
+// to that goroutine.
 package supervisor
 
 import (
@@ -40,35 +40,35 @@ const (
 	readyTime = time.Minute // maximum time from the order to serve until the worker serves
 	// waitingTime is the maximum time from the start of an upgrade's worker until it is ready for the order to serve.
 	waitingTime = 20 * time.Second
-	// statusTime is the wait for the exit status of a worker whose connection has ended, while there are mounts whose users
-	// wait.
+	// statusTime is the wait for the exit status of a worker whose connection has ended. It applies while there are mounts,
+	// because their users are waiting.
 	statusTime = 2 * time.Millisecond
-	codeTime   = time.Second // wait for the same exit status while there are no mounts, or while the worker is unmounting
+	codeTime   = time.Second // the same wait while there are no mounts, or while the worker is unmounting
 	goneTime   = time.Second // maximum time for the connection of a killed worker to end
 	// stopTime is the maximum time for a worker to unmount everything: a little more than twice the worker's own limit.
 	stopTime = 75 * time.Second
-	// spareTime is the pause between the moment a worker serves and the start of a spare, because the worker has more urgent
-	// tasks at first.
+	// spareTime is the pause between the moment at which a worker serves and the start of a spare, because the worker has more
+	// urgent tasks at first.
 	spareTime = 300 * time.Millisecond
-	// A worker that crashes within hastyTime after it began to serve probably crashes because of the state that it took over.
+	// A worker that crashes within hastyTime after it began to serve has probably crashed because of the state that it took over.
 	hastyTime = time.Second
 
 	// A worker that the host does not schedule is not replaced, because its successor would also wait for a processor or for
 	// memory. After starvedFactor times the watchdog's limit the worker is replaced nevertheless, because the measurement of
 	// its waiting time may be wrong.
 	starvedFactor = 20
-	// mostPatience is the maximum number of times that the time limits are doubled. They are doubled once for each of the last
-	// consecutive workers that the watchdog has killed.
+	// mostPatience is the maximum number of times that the time limits are doubled. The limits are doubled once for each
+	// consecutive worker that the watchdog has killed.
 	mostPatience = 4
 	calmTime     = time.Minute // time for which a worker must serve before the time limits are reset
 
 	upgradeTries = 3  // number of failed workers of a new executable after which the old executable is used again
-	giveUpAfter  = 10 // number of workers in a row that did not serve, after which the mounts are detached
-	// hastyFree is the number of crashes in a row, each soon after serving began, that are followed by a new worker without
-	// a pause.
+	giveUpAfter  = 10 // number of consecutive workers that did not serve, after which the mounts are detached
+	// hastyFree is the number of consecutive crashes, each soon after serving began, after which the next worker is still started
+	// without a pause.
 	hastyFree  = 10
-	hastyLimit = 40 // number of crashes in a row, each soon after serving began, after which the mounts are detached
-	stopTries  = 2  // number of workers that die while they unmount everything, after which the mounts are detached
+	hastyLimit = 40 // number of consecutive crashes, each soon after serving began, after which the mounts are detached
+	stopTries  = 2  // number of workers that may die while they unmount everything; after that the mounts are detached
 )
 
 // Pauses before the successor of a failed worker is started. They are variables so that tests can shorten them.
@@ -87,15 +87,15 @@ type Config struct {
 
 	// GiveUp detaches those of the descriptors that are mounts, and records the reason where the user can read it.
 	GiveUp func(descriptors []keeper.Descriptor, reason string) error
-	// Leave reports whether the mounts stay in the service manager's descriptor store when the supervisor is asked to exit.
-	// It is called only if there is such a store. If Leave is nil, the mounts do not stay.
+	// Leave reports whether the mounts are to stay in the service manager's descriptor store when the supervisor is asked to exit.
+	// It is called only if the manager has such a store. If Leave is nil, the mounts do not stay there.
 	Leave func() bool
 
 	Log *zap.Logger
 }
 
-// supervisor is the state of the method run. Only the goroutine of run accesses this state, except for the fields events and
-// done, which other goroutines use, too.
+// supervisor is the state of the method run. Only the goroutine of run accesses this state, except that other goroutines also use
+// the fields events and done.
 type supervisor struct {
 	Config
 	manager *manager
@@ -112,13 +112,13 @@ type supervisor struct {
 
 	count  int    // number of takeovers
 	reason string // reason why the last worker ended
-	// failures counts the workers that failed one after the other.
+	// failures counts consecutive workers that have failed.
 	failures failures
 	// upgrade is the upgrade in progress; nil if there is none.
 	upgrade *upgrade
 	// upgradeFailed is the reason why the last upgrade failed, or "" if it did not fail.
 	upgradeFailed string
-	// exit records how far the end of the daemon has come, after the context of Run has ended.
+	// exit records the progress of the end of the daemon, after the context of Run has ended.
 	exit exit
 
 	timers   timers
@@ -135,7 +135,7 @@ type program struct {
 	env  []string // environment of workers
 }
 
-// exit describes how far the end of the daemon has come.
+// exit describes the progress of the end of the daemon.
 type exit struct {
 	begun   bool // whether the daemon is ending: the mounts are being unmounted, or are left to the service manager
 	leaving bool // whether the mounts are left to the service manager
@@ -152,7 +152,7 @@ type timers struct {
 
 // event is sent by other goroutines to run. Exactly one of the fields message, gone, overdue and exited is set.
 type event struct {
-	// from is the worker that the event is about.
+	// The field from is the worker to which the event relates.
 	from    *worker
 	message keeper.Message
 	// fds holds the descriptors that arrived with the message. The receiver must close them.
@@ -235,7 +235,8 @@ func (s *supervisor) handle(e event) (code int, end bool) {
 			return s.ended(w)
 		case w == s.last && w.status != nil:
 			s.learn(w)
-		// The connection ends soon, unless a child of the worker has a copy of the socket, so the wait is limited.
+		// The connection ends soon after the process, unless a child of the worker has a copy of the socket. The deadline limits
+		// the wait in that case.
 		case !w.gone:
 			w.conn.SetReadDeadline(time.Now().Add(goneTime))
 		}
@@ -246,8 +247,8 @@ func (s *supervisor) handle(e event) (code int, end bool) {
 		case w == s.next:
 			s.next = nil
 			s.lostNext(w)
-		// The exit status usually arrives a moment after the end of the connection. Wait for it shortly, because the status shows
-		// whether the worker crashed.
+		// The exit status usually arrives a moment after the end of the connection. Wait a short time for the status, because it
+		// shows whether the worker has crashed.
 		case w == s.worker && !w.exited:
 			patience := codeTime
 			if s.store.hasMounts() && !w.stopping {
@@ -270,8 +271,8 @@ func (s *supervisor) message(w *worker, m keeper.Message, fds []int) {
 	switch {
 	case m[keeper.Waiting] != "":
 		w.waiting, w.version = true, m[keeper.Version]
-		// The worker of the upgrade is ready for the order to serve, so killing the old worker now causes only a short pause
-		// for the users of the mounts.
+		// The worker of the upgrade is ready for the order to serve. The old worker can be killed now, because the users of the
+		// mounts then have to wait only for a short time.
 		if w == s.next && s.upgrade != nil && s.worker != nil {
 			s.kill(s.worker, "upgrade to "+w.version)
 		}
@@ -321,7 +322,7 @@ func (s *supervisor) ready(w *worker) {
 // beat runs every tick: it checks the workers, and reports to the service manager that this process is alive.
 func (s *supervisor) beat(now time.Time, every time.Duration) {
 	// If the supervisor itself was late, because it was stopped or the machine slept, the delay must not count as silence of the
-	// worker. So count at most two intervals.
+	// worker. Therefore at most two intervals are counted.
 	passed := min(now.Sub(s.lastTick), 2*every)
 	s.lastTick = now
 	s.manager.alive()
@@ -341,20 +342,21 @@ func (s *supervisor) beat(now time.Time, every time.Duration) {
 	s.watchdog(w, now, passed)
 }
 
-// watchdog kills a worker that sends no sign of life for the watchdog's limit, or does not become ready within readyTime. Time
-// during which the host did not let the worker run does not count. Until a worker is ready, only readyTime applies, because the
-// kernel may have to read the worker's executable from disk.
+// watchdog kills a worker that sends no sign of life for the watchdog's limit, or that does not become ready within readyTime. It
+// does not count time during which the host did not let the worker run. Until a worker is ready, only the limit readyTime applies,
+// because the kernel may have to read the worker's executable from disk.
 func (s *supervisor) watchdog(w *worker, now time.Time, passed time.Duration) {
 	w.silence += passed
-	// A healthy worker is not measured, because the measurement costs more than it is worth.
+	// Measure only a worker that is silent or not yet ready, because the measurement takes more time than it is worth for a
+	// healthy worker.
 	if w.silence > 2*tick || w.readyAt.IsZero() {
 		starved := min(s.meter.starved(w.pid(), passed), passed)
 		w.starved += starved
 		w.starting += passed - starved
 	}
 	patience := s.failures.patience()
-	// A worker that the watchdog has killed may have been slow because of the machine. So each successor has twice the time of
-	// its predecessor.
+	// A worker that the watchdog has killed may have been slow because of the machine, so the limits of its successor are twice as
+	// long.
 	if w.readyAt.IsZero() {
 		limit := readyTime << patience
 		if w.starting >= limit || now.Sub(w.orderedAt) >= starvedFactor*limit {
@@ -423,7 +425,7 @@ func (s *supervisor) left() (code int, end bool) {
 
 // giveUp kills the workers and detaches all mounts, so that the users of the mounts receive errors. It returns the exit code.
 func (s *supervisor) giveUp(reason string) (code int) {
-	// The workers are killed first, because a living worker would answer requests of mounts that are being detached.
+	// Kill the workers first, because a worker that is alive would answer requests of mounts that are being detached.
 	for _, w := range []*worker{s.worker, s.next} {
 		if w != nil {
 			w.process.Kill()

@@ -19,10 +19,10 @@ type upgrade struct {
 	path     string   // path of the new executable
 	file     *os.File // the open executable, which stays usable if the path is replaced or removed
 	ordered  bool     // whether a worker of the new executable has received the order to serve
-	failures int      // number of such workers that ended before they served
+	failures int      // number of workers of the new executable that ended before they served
 }
 
-// exe returns a path of the open executable. The path stays valid if the file was replaced or removed.
+// exe returns a path of the open executable. The path stays valid even if the file is replaced or removed.
 func (u *upgrade) exe() string { return proc.FDPath(u.file) }
 
 // orderStart sends the order to serve to the worker that waits, or to a new worker. If no worker can be started, orderStart
@@ -49,11 +49,11 @@ func (s *supervisor) orderStart() error {
 	if err == nil {
 		err = w.conn.Send(start.Message())
 	}
-	// The daemon was told to stop while no worker served, so the new worker takes over only to unmount everything.
+	// The daemon was told to stop while no worker served, so the new worker takes over only in order to unmount everything.
 	if err == nil && s.exit.begun {
 		err = w.conn.Tell(keeper.Stop, "1")
 	}
-	if err != nil && !errors.Is(err, unix.EPIPE) { // EPIPE means that the worker has ended, and an event for that follows
+	if err != nil && !errors.Is(err, unix.EPIPE) { // EPIPE means that the worker has ended, and a later event reports this end
 		s.kill(w, err.Error())
 	}
 	return nil
@@ -75,9 +75,9 @@ func (s *supervisor) successor() (*worker, error) {
 }
 
 // ended handles the end of the worker that served: it starts the takeover. If the result end is true, the supervisor must instead
-// end with the exit code code.
+// end with the exit code in the result code.
 func (s *supervisor) ended(w *worker) (code int, end bool) {
-	// Set last, because the exit status may arrive after the connection has ended.
+	// Record w as s.last, because its exit status may arrive after the connection has ended.
 	s.worker, s.last, s.timers.spare = nil, w, nil
 	switch {
 	case w.stopping && s.store.hasMounts():
@@ -94,7 +94,7 @@ func (s *supervisor) ended(w *worker) (code int, end bool) {
 	s.Log.Warn("replace worker that has exited", zap.Int("pid", w.pid()), zap.String("why", s.reason))
 	w.endedAt = time.Now()
 	switch {
-	case w.readyAt.IsZero() && w.hung: // the watchdog has killed the worker, so the next worker has more time
+	case w.readyAt.IsZero() && w.hung: // the watchdog has killed the worker, so the next worker gets a longer time limit
 		s.failUpgrade()
 	case w.readyAt.IsZero():
 		s.failures.unserved++
@@ -110,7 +110,7 @@ func (s *supervisor) ended(w *worker) (code int, end bool) {
 			return s.giveUp("worker died while it unmounted: " + s.reason), true
 		}
 	}
-	// Neither new workers nor pauses have helped. The users of the mounts now receive errors instead of waiting.
+	// Neither new workers nor pauses have helped. Detach the mounts, so that their users receive errors instead of waiting.
 	if s.failures.tooMany() {
 		return s.giveUp(fmt.Sprintf("%d workers failed one after the other, the last one: %s", s.failures.most(), s.reason)), true
 	}
@@ -118,7 +118,8 @@ func (s *supervisor) ended(w *worker) (code int, end bool) {
 	return 0, false
 }
 
-// learn records how the previous worker ended, if the exit status of that worker arrived only after the takeover had begun.
+// learn records how the previous worker ended. It is called if the exit status of that worker arrived only after the takeover had
+// begun.
 func (s *supervisor) learn(w *worker) {
 	if w.killed != "" {
 		return
@@ -144,8 +145,8 @@ func (s *supervisor) retry() {
 
 // wantSpare schedules the start of a spare worker, if there are mounts that it could take over.
 func (s *supervisor) wantSpare() {
-	// During an upgrade a worker of the new executable is waiting already. While a worker does not serve yet, it needs the
-	// machine's resources itself.
+	// During an upgrade, a worker of the new executable is already waiting. A worker that does not serve yet needs the resources
+	// of the machine itself, so no spare is started before it serves.
 	if s.Spare && s.next == nil && s.timers.spare == nil && !s.exit.begun && s.upgrade == nil && s.store.hasMounts() &&
 		s.worker != nil && !s.worker.readyAt.IsZero() {
 		s.timers.spare = time.After(spareTime)
@@ -168,7 +169,7 @@ func (s *supervisor) prepare() {
 // lostNext handles the end of the worker that waited for the order to serve.
 func (s *supervisor) lostNext(w *worker) {
 	if s.upgrade == nil {
-		return // another spare is started after the next takeover
+		return // after the next takeover, another spare is started
 	}
 	why := w.killed
 	if why == "" {
@@ -177,7 +178,7 @@ func (s *supervisor) lostNext(w *worker) {
 	s.abandonUpgrade(why)
 }
 
-// beginUpgrade starts a worker of another executable, with the given path and the open descriptor fd. The present worker is
+// beginUpgrade starts a worker of another executable, which has the given path and the open descriptor fd. The present worker is
 // killed only when the new worker is ready for the order to serve.
 func (s *supervisor) beginUpgrade(path string, fd int) {
 	file, err := outOfTheWay(fd, path)
@@ -203,8 +204,8 @@ func (s *supervisor) beginUpgrade(path string, fd int) {
 }
 
 // outOfTheWay moves the descriptor fd to a number of at least firstFree. When a child process is started, its descriptors are
-// moved to low numbers before the kernel opens the executable by the number of fd. A low number of fd would have been overwritten
-// by then.
+// moved to low numbers before the kernel opens the executable by the number of fd. If fd had a low number, another descriptor
+// would have replaced it by then.
 func outOfTheWay(fd int, name string) (*os.File, error) {
 	defer unix.Close(fd)
 	up, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, firstFree)
@@ -263,8 +264,8 @@ func (s *supervisor) failUpgrade() {
 	}
 }
 
-// finishUpgrade makes the new executable that of later workers, and replaces the supervisor itself by it. It is called when a
-// worker of the new executable serves.
+// finishUpgrade makes the new executable the one from which later workers are started, and replaces the supervisor itself by the
+// new executable. It is called when a worker of the new executable serves.
 func (s *supervisor) finishUpgrade(w *worker) {
 	u := s.upgrade
 	if u == nil || !u.ordered {
@@ -275,9 +276,10 @@ func (s *supervisor) finishUpgrade(w *worker) {
 	if s.program.file != nil {
 		s.program.file.Close()
 	}
-	// Later workers are started from the new executable, too.
+	// Later workers are also started from the new executable.
 	s.program.path, s.program.file = u.exe(), u.file
-	// If this fails, workers use the new executable already, and only the supervisor keeps the old one.
+	// If replacing the supervisor fails, the workers nevertheless use the new executable, and only the supervisor still runs the
+	// old one.
 	if err := s.replace(u.file); err != nil {
 		s.Log.Warn("replace supervisor", zap.Error(err))
 	}

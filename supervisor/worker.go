@@ -23,21 +23,22 @@ type worker struct {
 	// process is nil if this supervisor does not know the process ID of the worker.
 	process *os.Process
 	conn    *keeper.Conn
-	// status is the exit status; nil if it is unknown, because the worker runs or is not a child of this process.
+	// status is the exit status of the worker; nil if the status is unknown, because the worker still runs or is not a child of
+	// this process.
 	status *os.ProcessState
 
 	version   string
 	waiting   bool      // whether the worker is ready for the order to serve
 	orderedAt time.Time // time at which the order to serve was sent
 	readyAt   time.Time // time at which the worker began to serve; zero if it does not serve yet
-	endedAt   time.Time // time at which its end was handled and the search for its successor began
+	endedAt   time.Time // time at which the worker's end was handled and the search for its successor began
 
-	silence  time.Duration // time since the last sign of life
-	starved  time.Duration // part of silence in which the host did not let the worker run
+	silence  time.Duration // time since the last sign of life of the worker
+	starved  time.Duration // the part of the duration silence in which the host did not let the worker run
 	starting time.Duration // time since the order to serve, without the time in which the host did not let the worker run
 	hung     bool          // whether the watchdog has killed the worker
 	stopping bool          // whether the worker has unmounted everything and ends on purpose
-	killed   string        // reason why the supervisor has killed the worker; "" if it has not
+	killed   string        // reason why the supervisor has killed the worker; "" if the supervisor has not killed it
 	// gone is set after the connection has ended, and exited after the process has ended.
 	gone, exited bool
 }
@@ -85,7 +86,7 @@ func (s *supervisor) watch(w *worker) {
 		return
 	}
 	go func() {
-		status, _ := w.process.Wait() // status is nil if the worker is the child of another process
+		status, _ := w.process.Wait() // if the worker is the child of another process, status is nil
 		s.bring(event{from: w, exited: true, status: status})
 	}()
 }
@@ -94,7 +95,7 @@ func (s *supervisor) watch(w *worker) {
 func (s *supervisor) read(w *worker) {
 	for {
 		m, fds, err := w.conn.Receive()
-		// The method kill has set the deadline, before which the connection of the killed worker should have ended.
+		// The method kill has set a deadline for the end of the connection of the killed worker. The deadline has passed.
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			s.bring(event{from: w, overdue: true})
 			return
@@ -110,8 +111,8 @@ func (s *supervisor) read(w *worker) {
 	}
 }
 
-// bring sends an event to run. If run has ended, bring closes the descriptors of the event instead, so that no sender blocks
-// forever.
+// bring sends an event to run. If run has ended, bring closes the descriptors of the event instead of waiting, because no
+// goroutine would receive the event.
 func (s *supervisor) bring(e event) {
 	select {
 	case s.events <- e:
@@ -132,7 +133,7 @@ func (s *supervisor) kill(w *worker, why string) {
 	w.conn.SetReadDeadline(time.Now().Add(goneTime))
 }
 
-// pid returns the process ID of a worker, or 0 if it is unknown.
+// pid returns the process ID of a worker, or 0 if the process ID is unknown.
 func (w *worker) pid() int {
 	if w.process == nil {
 		return 0
