@@ -14,18 +14,18 @@ import (
 type Options struct {
 	Format  object.Format // object format of the ids
 	Version uint32        // version of the index file: 2 or 4
-	Token   string        // position in the file system monitor, as git stores it; "": no monitor
+	Token   string        // position in the file system monitor, as git stores it; "" if there is no monitor
 	// Untracked contains the fields of the untracked cache, except Root, which the Builder sets. If it is nil, the index
 	// has no untracked cache, and git searches the whole working tree for untracked files.
 	Untracked *Untracked
 	Files     int // estimated number of files, to allocate memory for; 0 if unknown
-	// Ignore returns the id that git compares with the contents of an ignore file (see Directory.Ignore), or false if it
-	// is not known. If Ignore is nil, no id is known.
+	// Ignore returns the id that git compares with the contents of an ignore file (see Directory.Ignore). It returns false if the
+	// id is not known. If Ignore is nil, no id is known.
 	Ignore func(e Entry) (object.ID, bool)
 }
 
-// Builder builds the index of an unchanged working tree. The caller walks over the tree and calls Dir or Add for each
-// path, in git's order, and then Index or WriteTo. The first error of Dir or Add is returned by Index or WriteTo.
+// Builder builds the index of an unchanged working tree. The caller walks over the tree and calls Dir or Add for each path, in
+// git's order, and at the end Index or WriteTo. If a call of Dir or Add has failed, Index and WriteTo return the first error.
 type Builder struct {
 	o     Options
 	x     Index
@@ -82,11 +82,11 @@ func (b *Builder) Add(e Entry) {
 	b.x.Entries = append(b.x.Entries, e)
 }
 
-// ignoreFile records that a directory contains an ignore file. If the id of the file is not known, the directory is recorded
-// as having no ignore file. After a change in or below the directory, git then finds the file, reads it, and searches
-// everything below the directory again. The empty stat data make git do the same if it has no file system monitor. With
-// ShowAll, git would not search the directories above the change again, so it would not read their ignore files. Therefore,
-// with ShowAll the directory is invalid from the beginning.
+// ignoreFile records that a directory contains an ignore file. If the id of the file is not known, the directory is recorded as
+// having no ignore file. After a change in or below the directory, git then finds the file, reads it, and searches everything
+// below the directory again. The empty stat data make git do the same if it has no file system monitor. With the flag ShowAll, git
+// would not search the directories above the change again, so it would not read the ignore files in them. Therefore, with ShowAll,
+// the directory is marked invalid from the beginning.
 func (b *Builder) ignoreFile(d *Directory, e Entry) {
 	if b.o.Ignore != nil {
 		if id, ok := b.o.Ignore(e); ok {
@@ -133,8 +133,8 @@ func (x *Index) FillIgnored(id func(e Entry) (object.ID, bool)) int {
 	return filled
 }
 
-// leave closes the directories that do not contain path, and returns the innermost directory that does. It returns nil if the
-// walk did not add the directory of path.
+// leave closes the directories on the stack that do not contain path, and returns the innermost directory that contains path. It
+// returns nil if the walk did not add the directory of path.
 func (b *Builder) leave(path string) *level {
 	for i := len(b.stack) - 1; i >= 0; i-- {
 		l := b.stack[i]
@@ -160,8 +160,8 @@ func (b *Builder) fail(what string) {
 	}
 }
 
-// close finishes a directory. It sets the number of entries, and sorts the subdirectories into the order in which git
-// searches them.
+// close finishes a directory. It sets the number of entries below the directory, and sorts the subdirectories into the order in
+// which git searches them.
 func (b *Builder) close(l *level) {
 	l.tree.Count = len(b.x.Entries) - l.start
 	if slices.ContainsFunc(l.tree.Sub, func(s *Tree) bool { return s.Count <= 0 }) {
@@ -190,12 +190,12 @@ func (b *Builder) Index() (*Index, error) {
 	if b.err != nil {
 		return nil, b.err
 	}
-	for _, l := range slices.Backward(b.stack) { // the innermost directory first, because a directory is finished after its subdirectories
+	for _, l := range slices.Backward(b.stack) { // close the innermost directory first, because subdirectories precede parents
 		b.close(l)
 	}
 	root := b.stack[0]
 	b.stack = nil
-	// If the caller passed no ids of trees, the index has no cache tree.
+	// If the root has no id, the caller has passed no ids of trees. Then the index has no cache tree.
 	if !root.tree.ID.IsZero() {
 		b.x.Tree = root.tree
 	}

@@ -13,9 +13,9 @@ type Change struct {
 	Gone  bool  // whether the path is removed
 }
 
-// Apply makes the changes, of which at most one may have the same path. A change replaces all stages of its path. It
-// invalidates the directories of the changed paths in the cache tree and in the untracked cache. If a directory is replaced
-// by a file, or a file by a directory, the caller must also pass the changes of the paths below the directory.
+// Apply makes the changes. No two of the changes may have the same path. A change replaces all stages of its path. Apply
+// invalidates the directories of the changed paths in the cache tree and in the untracked cache. If a directory is replaced by a
+// file, or a file by a directory, the caller must also pass the changes of the paths below the directory.
 func (x *Index) Apply(changes []Change) {
 	// Clone the slice, so that sorting does not change the order of the caller's slice.
 	changes = slices.Clone(changes)
@@ -38,7 +38,7 @@ func (x *Index) Apply(changes []Change) {
 		if !c.Gone {
 			merged = append(merged, c.Entry)
 		}
-		// If the new entry has the same contents, the id of the tree remains valid.
+		// If the new entry has the same mode, id and flag IntentToAdd as the old one, the id of the tree remains valid.
 		if !same && (had || !c.Gone) {
 			x.Tree.invalidate(c.Entry.Path)
 		}
@@ -58,7 +58,7 @@ func (t *Tree) invalidate(path string) {
 		switch {
 		case i < 0:
 			return
-		// The path was a directory, which was removed or replaced by a file.
+		// The path was a directory in the tree. This directory was removed or replaced by a file.
 		case !below:
 			t.Sub = slices.Delete(t.Sub, i, i+1)
 			return
@@ -67,8 +67,9 @@ func (t *Tree) invalidate(path string) {
 	}
 }
 
-// invalidate makes git search the directory of path again. If git lists a directory without tracked files as one name
-// (ShowNormal), the change may affect the lists of all directories above, so these are invalidated too.
+// invalidate makes git search the directory of path again. With the flag ShowNormal, git lists a directory without tracked files
+// as one name. The change may then affect the lists of all directories above the path, so invalidate also makes git search those
+// directories again.
 func (u *Untracked) invalidate(path string) {
 	if u == nil {
 		return
@@ -95,8 +96,8 @@ func (x *Index) SetTrees(id func(dir string) (object.ID, bool)) {
 	x.fill(x.Tree, "", x.Entries, id)
 }
 
-// fill sets the ids of the tree of a directory and of the trees below it. entries are the index entries in the directory. dir
-// is the path of the directory, with a slash at the end, or "" for the root.
+// fill sets the ids of the tree of a directory and of the trees below it. The parameter entries contains the index entries below
+// the directory. The parameter dir is the path of the directory, with a slash at the end, or "" for the root.
 func (x *Index) fill(t *Tree, dir string, entries []Entry, id func(string) (object.ID, bool)) {
 	if t.Count == len(entries) { // the id is already known
 		return
@@ -118,7 +119,7 @@ func (x *Index) fill(t *Tree, dir string, entries []Entry, id func(string) (obje
 		for n < len(rest) && strings.HasPrefix(rest[n].Path, sub) {
 			n++
 		}
-		// A subtree whose id is still known keeps the id.
+		// A subtree keeps its id if the id is still known.
 		s := &Tree{Name: name, Count: -1}
 		if i := slices.IndexFunc(before, func(s *Tree) bool { return s.Name == name }); i >= 0 {
 			s = before[i]

@@ -19,8 +19,8 @@ const (
 	flagExtended     = 1 << 14
 	stageShift       = 12
 	maxNameInFlags   = 1<<12 - 1
-	flagSkipWorktree = 1 << 14 // in the extended flags, which exist if flagExtended is set
-	flagIntentToAdd  = 1 << 13 // in the extended flags
+	flagSkipWorktree = 1 << 14 // part of the extended flags, which exist if flagExtended is set
+	flagIntentToAdd  = 1 << 13 // part of the extended flags
 )
 
 const (
@@ -57,7 +57,7 @@ func (x *Index) WriteTo(w io.Writer) (int64, error) {
 	e.out = binary.BigEndian.AppendUint32(e.out, uint32(len(x.Entries)))
 	blocks := e.entries(x.Entries, version)
 	end := len(e.out)
-	// A single block cannot be read by several threads, so IEOT is omitted.
+	// Several threads cannot read a single block, so IEOT is omitted.
 	if len(blocks) > 1 {
 		e.extension("IEOT", blocks.appendTo)
 	}
@@ -161,8 +161,8 @@ func (e *encoder) extension(name string, body func([]byte) []byte) {
 	e.heads.Write(e.out[at : at+8])
 }
 
-// block is a range of entries that a thread can read without reading the entries before it (IEOT).
-type block struct{ offset, count uint32 } // offset is that of the first entry in bytes; count is the number of entries
+// block is a range of entries that a thread can read without reading the entries before this range (IEOT).
+type block struct{ offset, count uint32 } // offset is the position in bytes of the first entry, and count is the number of entries
 
 // blocks is the contents of the IEOT extension.
 type blocks []block
@@ -193,14 +193,14 @@ func (e *encoder) entries(entries []Entry, version uint32) blocks {
 	return all
 }
 
-// entry appends one entry. before is the path of the previous entry. If alone is true, the path must be stored as a whole,
-// because a thread may start to read at this entry.
+// entry appends the entry n. The parameter before is the path of the previous entry. If alone is true, the path must be stored as
+// a whole, because a thread may start to read at this entry.
 func (e *encoder) entry(n *Entry, version uint32, before string, alone bool) {
 	start := len(e.out)
 	e.out = n.Stat.appendTo(e.out, uint32(n.Mode))
 	e.out = append(e.out, n.ID.Bytes()...)
-	// For a path that is too long for the length field, the field contains its highest value. Readers then search for the NUL
-	// at the end of the path.
+	// If a path is too long for the length field, the field contains the highest value that fits into it. Readers then search for
+	// the NUL at the end of the path.
 	flags := uint16(min(len(n.Path), maxNameInFlags)) | uint16(n.Stage)<<stageShift
 	if n.AssumeValid {
 		flags |= flagAssumeValid

@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// These are limits of a run-length word. A bitmap in the index is compressed by EWAH (gitformat-bitmap(5)): a
-// run-length word states how many words with only zeros or only ones it stands for, and how many literal words follow.
+// These are limits of a run-length word. A bitmap in the index is compressed by EWAH (gitformat-bitmap(5)): a run-length word
+// states how many words with only zeros or only ones it replaces, and how many literal words follow.
 const (
 	runBits     = 32
 	literalBits = 31
@@ -38,7 +38,7 @@ func (b *bitmap) appendTo(out []byte) []byte {
 	out = binary.BigEndian.AppendUint32(out, uint32(b.n))
 	out = append(out, 0, 0, 0, 0) // number of words, set below
 	last, count := 0, 0
-	// Even an empty bitmap has one run-length word.
+	// A bitmap has at least one run-length word, even if it is empty.
 	for rest, first := b.words, true; first || len(rest) > 0; first = false {
 		var word uint64
 		run := 0
@@ -97,7 +97,7 @@ func readBitmap(in []byte, limit int) (bitmap, int, error) {
 		}
 	}
 	b.n = int(n)
-	// A run of ones may contain bits beyond the last number, which are cleared.
+	// A run of ones may contain bits beyond the last number of the bitmap. Clear these bits.
 	if top := int(n % 64); top != 0 && int64(len(b.words)) == most {
 		b.words[most-1] &= 1<<top - 1
 	}

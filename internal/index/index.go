@@ -15,10 +15,10 @@ type Entry struct {
 	Path string      // relative to the root of the working tree, without a leading slash
 	Mode object.Mode // type and permissions of the file
 	ID   object.ID   // a blob, the commit of a submodule, or a tree in a sparse index
-	// Stat is the stat data of the file. If the size in Stat is 0 and the file is not empty, git compares the contents of the
-	// file whenever it checks the file.
+	// Stat is the stat data of the file. If the size in Stat is 0 and the file is not empty, git compares the contents of the file
+	// whenever git checks the file.
 	Stat Stat
-	// Valid means that, according to the file system monitor, the file has not changed since the index's Token. It is
+	// Valid means that, according to the file system monitor, the file has not changed since the position Index.Token. Valid is
 	// always false for a submodule.
 	Valid bool
 
@@ -31,11 +31,11 @@ type Entry struct {
 // Index is the contents of an index file.
 type Index struct {
 	Format  object.Format // object format of the IDs
-	Version uint32        // version of the file: 4, or any other value to let WriteTo choose 2 or 3 by the flags of the entries
+	Version uint32        // version of the file: 4; with any other value, WriteTo chooses 2 or 3 by the flags of the entries
 	Entries []Entry       // in git's order: by the bytes of the path, and then by stage
 	Tree    *Tree         // cache tree (TREE), with the ids of the trees that the entries form; nil if there is none
-	// Token is the token for the next query to the file system monitor. If it is "", there is no monitor, and no entry is
-	// Valid.
+	// Token is the position from which git's next query to the file system monitor starts. If Token is "", there is no monitor,
+	// and no entry is Valid.
 	Token     string
 	Untracked *Untracked // untracked cache (UNTR); nil if there is none
 	Sparse    bool       // sparse index (sdir): a directory outside the sparse checkout may be one entry of mode ModeDir
@@ -73,8 +73,8 @@ type Directory struct {
 	Name      string       // "" for the root
 	Valid     bool         // the fields below are valid; if false, git searches the directory
 	CheckOnly bool         // git has only determined whether the directory contains an untracked file
-	Stat      Stat         // stat data of the directory; if they have changed, git searches the directory again
-	Ignore    object.ID    // ExcludeID of its ignore file; zero if the file is recorded as missing
-	Files     []string     // names of the untracked files and directories in it
+	Stat      Stat         // stat data of the directory; if the directory has other data, git searches it again
+	Ignore    object.ID    // ExcludeID of the directory's ignore file; zero if the file is recorded as missing
+	Files     []string     // names of the untracked files and directories in the directory
 	Sub       []*Directory // sorted by name
 }

@@ -30,9 +30,8 @@ type Outline struct {
 // markEvery is the distance between two marks. To reach an entry, fewer than markEvery entries have to be skipped.
 const markEvery = 64
 
-// ReadOutline parses an index file as far as an Outline needs it. It does not verify the checksum; git does not verify it
-// either when it reads an index. It returns ErrNoOutline if the index must be read by Read, and ErrSplit if it is a split
-// index.
+// ReadOutline parses an index file as far as an Outline needs it. Like git, it does not verify the checksum when it reads an
+// index. It returns ErrNoOutline if only Read can read the index, and ErrSplit if the index is split.
 func ReadOutline(f object.Format, data []byte) (*Outline, error) {
 	o, err := readOutline(f, data)
 	if err != nil {
@@ -41,7 +40,7 @@ func ReadOutline(f object.Format, data []byte) (*Outline, error) {
 	return o, nil
 }
 
-// readOutline does the work of ReadOutline. ReadOutline adds to its errors that the index could not be read.
+// readOutline is ReadOutline with plain errors; ReadOutline adds to each error that the index could not be read.
 func readOutline(f object.Format, data []byte) (*Outline, error) {
 	body := len(data) - f.Size()
 	if body < headerSize || string(data[:4]) != "DIRC" {
@@ -51,8 +50,8 @@ func readOutline(f object.Format, data []byte) (*Outline, error) {
 	if o.version < 2 || o.version > 4 {
 		return nil, fmt.Errorf("unknown index version %d", o.version)
 	}
-	// The entry count in the file determines how much memory is needed, so a count that is too large for the file is
-	// refused first.
+	// The number of entries that the file states determines how much memory is needed. Refuse a number that is too large for the
+	// size of the file before memory is allocated.
 	if least := fixedSize + f.Size() + 2 + 1; o.count > body/least {
 		return nil, fmt.Errorf("index states %d entries: %w", o.count, errShort)
 	}
@@ -83,9 +82,9 @@ type cursor struct {
 	path []byte // path of the previous entry, because an entry of version 4 contains only the difference from that path
 }
 
-// next moves the cursor behind the next entry and sets the cursor's path to the path of this entry. special reports that an
-// Outline cannot represent the entry. more reports that the path of the entry is greater than the previous path, as the order
-// of entries requires.
+// next moves the cursor behind the next entry and sets the cursor's path to the path of this entry. The result special is true if
+// an Outline cannot represent the entry. The result more is true if the path of the entry is greater than the previous path, as
+// the order of entries requires.
 func (o *Outline) next(c *cursor) (special, more bool, err error) {
 	at := c.at
 	name := at + fixedSize + o.format.Size() + 2
@@ -107,8 +106,8 @@ func (o *Outline) next(c *cursor) (special, more bool, err error) {
 		}
 		same, name = len(c.path)-gone, name+n
 	}
-	// A long path does not fit into the length field, and an entry of version 4 contains only the end of the path. Such a
-	// path ends at a NUL.
+	// The path ends at a NUL in two cases: if it is too long for the length field, and in version 4, in which an entry contains
+	// only the end of the path.
 	if o.version == 4 || length == maxNameInFlags {
 		if length = bytes.IndexByte(o.data[name:], 0); length < 0 {
 			return false, false, errShort
@@ -127,8 +126,8 @@ func (o *Outline) next(c *cursor) (special, more bool, err error) {
 	return false, more, nil
 }
 
-// extensions parses the extensions, which follow the entries, and stores TREE. It ignores the others. The parameter at is the
-// offset of the first extension in bytes.
+// extensions parses the extensions, which follow the entries, and stores the extension TREE. It ignores all other optional
+// extensions. The parameter at is the offset of the first extension in bytes.
 func (o *Outline) extensions(at int) error {
 	r := reader{x: &Index{Format: o.format}}
 	for at < len(o.data) {
@@ -166,7 +165,7 @@ func (o *Outline) extensions(at int) error {
 // Len returns the number of entries.
 func (o *Outline) Len() int { return o.count }
 
-// before returns a cursor at the start of entry i.
+// before returns a cursor that is positioned at the start of entry i.
 func (o *Outline) before(i int) cursor {
 	m := o.marks[i/markEvery]
 	c := cursor{m.at, bytes.Clone(m.path)}
@@ -192,7 +191,7 @@ func (o *Outline) Entry(i int) (Entry, error) {
 	return e, nil
 }
 
-// Search returns the number of the first entry in [lo, hi) whose path is not less than path, or hi if there is none.
+// Search returns the index of the first entry in [lo, hi) whose path is not less than path, or hi if there is no such entry.
 func (o *Outline) Search(lo, hi int, path string) int {
 	return lo + sort.Search(hi-lo, func(i int) bool {
 		c := o.before(lo + i)

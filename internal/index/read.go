@@ -12,11 +12,11 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// ErrSplit means that the index is a split index, which consists of two files (core.splitIndex). This package cannot read
-// it.
+// ErrSplit means that the index is a split index, which consists of two files (core.splitIndex). This package cannot read a split
+// index.
 var ErrSplit = errors.New("index is split (core.splitIndex)")
 
-// errShort means that the index file ends earlier than a length in it states.
+// errShort means that the file ends before the end of a part whose length the file states.
 var errShort = errors.New("index is truncated")
 
 // Read parses an index file of version 2 to 4. It drops the extensions that only speed up reading (EOIE, IEOT), which
@@ -29,7 +29,7 @@ func Read(f object.Format, data []byte) (*Index, error) {
 	return x, nil
 }
 
-// read does the work of Read. Read adds to its errors that the index could not be read.
+// read is Read with plain errors; Read adds to each error that the index could not be read.
 func read(f object.Format, data []byte) (*Index, error) {
 	body := len(data) - f.Size()
 	if body < headerSize || string(data[:4]) != "DIRC" {
@@ -114,8 +114,8 @@ func (r *reader) id() (object.ID, error) {
 	return object.FromBytes([]byte(b))
 }
 
-// varint returns the next number in variable-length encoding. It returns errShort for a number that exceeds the length of
-// the file, because the number states a count of bytes or of larger items.
+// varint returns the next number in variable-length encoding. The number states a count of bytes or of larger items, so varint
+// returns errShort if the number exceeds the length of the file.
 func (r *reader) varint() (int, error) {
 	v, n := varint.Decode([]byte(r.text[r.at:min(len(r.text), r.at+9)]))
 	if n == 0 || v > uint64(len(r.text)) {
@@ -130,14 +130,14 @@ func number(b string, at int) uint32 {
 	return uint32(b[at])<<24 | uint32(b[at+1])<<16 | uint32(b[at+2])<<8 | uint32(b[at+3])
 }
 
-// readStat decodes stat data, of which an entry has the mode in the middle. The string b begins with the times, the device
-// and the inode number, and the string rest with the user, the group and the size.
+// readStat decodes stat data. In an entry the mode is in the middle of the stat data, so the data are passed in two parts: the
+// string b begins with the times, the device and the inode number, and the string rest with the user, the group and the size.
 func readStat(b, rest string) Stat {
 	at := func(i int) int64 { return int64(number(b, i))*1e9 + int64(number(b, i+4)) }
 	return Stat{at(0), at(8), number(b, 16), number(b, 20), number(rest, 0), number(rest, 4), number(rest, 8)}
 }
 
-// entry parses one entry into e. before is the previous entry, or nil for the first entry.
+// entry parses one entry into e. The parameter before is the previous entry, or nil for the first entry.
 func (r *reader) entry(e, before *Entry) error {
 	start := r.at
 	b, err := r.take(fixedSize)
@@ -199,8 +199,8 @@ func (r *reader) flags(e *Entry) (uint16, error) {
 	return flags, nil
 }
 
-// fullPath parses a path in version 2 or 3. The path is followed by 1 to 8 NULs, so that the size of the entry is a
-// multiple of 8 bytes. start is the offset of the entry, and length the path length in its flags.
+// fullPath parses a path in version 2 or 3. The path is followed by 1 to 8 NULs, so that the size of the entry is a multiple of 8
+// bytes. The parameter start is the offset of the entry, and length is the path length in its flags.
 func (r *reader) fullPath(e *Entry, start, length int) (err error) {
 	if length < maxNameInFlags {
 		e.Path, err = r.take(length)
@@ -235,7 +235,7 @@ func (r *reader) shortPath(e, before *Entry) error {
 	if gone > len(before.Path) {
 		return fmt.Errorf("entry removes %d bytes from the previous path %q, which is shorter", gone, before.Path)
 	}
-	// Each path may contain most of the previous one, so without a limit the paths in a file of n bytes could have n*n bytes
+	// A path may contain most of the previous path. Without a limit, the paths in a file of n bytes could therefore have n*n bytes
 	// in total.
 	if len(before.Path)-gone+len(come) > maxPath {
 		return errShort
@@ -288,8 +288,8 @@ func (r *reader) extension() error {
 // maxDepth is the maximum depth of directories. A path of maxPath bytes cannot have more directories.
 const maxDepth = maxPath / 2
 
-// tree parses the cache tree of a directory and of the directories below it. depth is the depth of the directory, and
-// entries the number of entries in the index.
+// tree parses the cache tree of a directory and of the directories below it. The parameter depth is the depth of the directory,
+// and entries is the number of entries in the index.
 func (r *reader) tree(depth, entries int) (*Tree, error) {
 	name, err := r.name()
 	if err != nil {

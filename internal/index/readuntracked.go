@@ -7,7 +7,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// stat parses stat data as UNTR contains them, without a mode.
+// stat parses stat data in the form that UNTR contains, which has no mode.
 func (r *reader) stat() (Stat, error) {
 	b, err := r.take(statSize)
 	if err != nil {
@@ -36,7 +36,7 @@ func (r *reader) untracked() (*Untracked, error) {
 	if err != nil {
 		return nil, err
 	}
-	u.Ident, _, _ = strings.Cut(ident, "\x00") // old versions of git wrote several strings; only the first one is used
+	u.Ident, _, _ = strings.Cut(ident, "\x00") // old versions of git wrote several strings; use only the first one
 	for _, x := range []*Exclude{&u.InfoExclude, &u.ExcludesFile} {
 		if x.Stat, err = r.stat(); err != nil {
 			return nil, err

@@ -11,9 +11,9 @@ import (
 // of the untracked cache that remain valid: a checkout does not create untracked files, so a directory that had none
 // still has none. However, changed ignore rules may turn ignored files into untracked ones.
 //
-// The function other reports whether a directory contains a file that is not tracked, whether the file is ignored or not.
-// Changed ignore files matter only for such a directory. read states that git may read changed ignore files, so that their
-// ids are recorded.
+// The function other reports whether a directory contains a file that is not tracked, be it ignored or not. Changed ignore files
+// matter only for such a directory. If read is set, git may read changed ignore files, so Switch records the ids of these files;
+// otherwise it records the files as missing.
 func (x *Index) Switch(changes []Change, other func(dir string) bool, read bool) {
 	// Apply would invalidate the directories of all changed paths in the untracked cache.
 	known := x.Untracked
@@ -33,7 +33,7 @@ func (x *Index) Switch(changes []Change, other func(dir string) bool, read bool)
 		case read && !c.Gone && c.Entry.Mode != object.ModeSymlink && !d.Ignore.IsZero():
 			d.Ignore = c.Entry.ID
 		default:
-			d.Ignore = object.ID{} // git reads the file when it searches the directory
+			d.Ignore = object.ID{} // record the file as missing; git reads it when it searches the directory
 		}
 	}
 	for _, c := range changes {
@@ -43,9 +43,9 @@ func (x *Index) Switch(changes []Change, other func(dir string) bool, read bool)
 	}
 }
 
-// switched invalidates the directory of path and all directories above, if one of these directories contains untracked
-// files. git lists a directory without tracked files as one name, and the change may affect which directories are
-// listed in this way. switched returns the directory of path, or nil if it is not in the cache.
+// switched returns the directory of path, or nil if the cache does not contain this directory. If this directory or a directory
+// above it contains untracked files, switched invalidates all these directories: git lists a directory without tracked files as
+// one name, and the change may affect which directories are listed in this way.
 func (u *Untracked) switched(path string) *Directory {
 	d, rest := u.Root, path
 	chain := []*Directory{d}
@@ -84,8 +84,8 @@ func (d *Directory) forget() {
 	}
 }
 
-// prune removes directories from the untracked cache of which the index no longer contains an entry. It checks the
-// directories that contain path, beginning at the root, and removes the first such directory, with all directories below it.
+// prune removes a directory from the untracked cache if the index no longer contains an entry below it. It checks the directories
+// that contain path, beginning below the root, and removes the first such directory together with all directories below it.
 func (x *Index) prune(path string) {
 	d := x.Untracked.Root
 	for at := 0; ; {
@@ -108,9 +108,9 @@ func (x *Index) prune(path string) {
 	}
 }
 
-// Heard applies an answer of the file system monitor to the index. paths are the paths that may have changed since the
-// previous token; a path that ends with a slash stands for everything below it. Heard records the new token. The function
-// spare reports that a path is unchanged although the answer contains it.
+// Heard applies an answer of the file system monitor to the index. The list paths contains the paths that may have changed since
+// the previous token; a path that ends with a slash stands for everything below it. Heard records the new token. The function
+// spare returns true for a path that has not changed although the answer contains it.
 func (x *Index) Heard(token string, paths []string, spare func(path string) bool) {
 	if x.Token == "" {
 		return

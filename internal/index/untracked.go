@@ -7,8 +7,8 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Values of Untracked.Flags (git's dir.h). With ShowNormal, git lists a directory without tracked files as one name, and
-// does not list empty directories. With ShowAll it lists every file.
+// Values of Untracked.Flags (git's dir.h). With ShowNormal, git lists a directory without tracked files as one name, and does not
+// list empty directories. With ShowAll, git lists every file.
 const (
 	ShowAll    = 0
 	ShowNormal = 1<<1 | 1<<2
@@ -26,7 +26,7 @@ func ExcludeID(f object.Format, content []byte) object.ID {
 		content = append(content[:len(content):len(content)], '\n')
 	}
 	id, err := object.Hash(f, object.Blob, content)
-	if err != nil { // with a zero id, git finds a different id and reads the file
+	if err != nil { // with a zero id, git finds that the id is different and reads the file
 		return object.ID{}
 	}
 	return id
