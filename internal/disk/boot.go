@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// BootUUID returns the boot ID of the host in the binary form that the headers of files contain. It reads the ID through the
-// file system in the parameter on. The host gets a new boot ID at each start.
+// BootUUID returns the boot ID of the host in the binary form that the headers of files contain. The parameter on is the file
+// system through which BootUUID reads the ID. The host gets a new boot ID at each start.
 func BootUUID(on FS) (id [16]byte, err error) {
 	text, err := on.BootID()
 	if err != nil {

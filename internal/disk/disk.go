@@ -42,8 +42,8 @@ func TryLockFile(path string) (*os.File, error) {
 	return f, nil
 }
 
-// Relock locks a file that TryLockFile returned, perhaps in another process. It returns ErrLocked if another process
-// has locked the file since.
+// Relock locks a file that TryLockFile has returned, perhaps in another process. It returns ErrLocked if another process has
+// locked the file in the meantime.
 func Relock(f *os.File) error {
 	err := flock(f, syscall.LOCK_EX|syscall.LOCK_NB)
 	if errors.Is(err, syscall.EWOULDBLOCK) {
@@ -52,15 +52,15 @@ func Relock(f *os.File) error {
 	return err
 }
 
-// Unlock releases the lock and closes the file. Closing alone would not release the lock while copies of the
-// descriptor exist: a child process that is being started has one until it executes its program, and other processes
-// may have received one.
+// Unlock releases the lock and closes the file. To close the file would not be enough, because the lock exists as long as there
+// are copies of the descriptor. A child process that is being started has such a copy until it executes its program, and other
+// processes may have received a copy.
 func Unlock(f *os.File) {
 	flock(f, syscall.LOCK_UN)
 	f.Close()
 }
 
-// lock opens the file at path, creating the file if needed, and locks it. how is the operation of flock(2).
+// lock opens the file at path, creating the file if needed, and locks it. The parameter how is the operation for flock(2).
 func lock(path string, how int) (func(), error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

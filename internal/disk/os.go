@@ -52,7 +52,7 @@ func (f osFile) Seek(off int64, whence int) (int64, error) {
 
 func (f osFile) Allocate(mode uint32, off, n int64) error {
 	err := again(func() error { return unix.Fallocate(int(f.Fd()), mode, off, n) })
-	if mode == 0 && errors.Is(err, unix.EOPNOTSUPP) { // for example on NFS: write zeros after the end of the file
+	if mode == 0 && errors.Is(err, unix.EOPNOTSUPP) { // for example on NFS; write zeros after the end of the file instead
 		var st os.FileInfo
 		if st, err = f.Stat(); err == nil {
 			at := max(off, st.Size())
@@ -110,7 +110,7 @@ func (f osFile) CopyFrom(off int64, from *os.File, fromOff, n int64) (int64, err
 	return done, nil
 }
 
-// fail adds the operation and the file's path to an error. It returns nil if err is nil.
+// fail returns err with the operation and the file's path added. It returns nil if err is nil.
 func (f osFile) fail(verb string, err error) error {
 	if err == nil {
 		return nil
@@ -118,7 +118,7 @@ func (f osFile) fail(verb string, err error) error {
 	return fmt.Errorf("%s %s: %w", verb, f.Name(), err)
 }
 
-// again repeats the function call as long as a signal interrupts it (EINTR).
+// again repeats the function in the parameter call as long as a signal interrupts it (EINTR).
 func again(call func() error) error {
 	for {
 		if err := call(); !errors.Is(err, unix.EINTR) {

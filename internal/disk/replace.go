@@ -6,10 +6,9 @@ import (
 	"os"
 )
 
-// WriteFile replaces the file at path by one that contains data. A reader finds either the old file or the complete
-// new one, even after a crash or a power cut at any point, because data is synced before the new file is renamed to
-// path. A power cut may undo the rename, since the directory is not synced. After an error the old file is unchanged,
-// and the temporary file is removed.
+// WriteFile replaces the file at path by a file that contains data. A reader finds either the old file or the complete new file,
+// even after a crash or a power cut at any point, because data is synced before the new file is renamed to path. A power cut may
+// undo the rename, since the directory is not synced. After an error the old file is unchanged, and the temporary file is removed.
 func WriteFile(path string, data []byte, perm os.FileMode) error {
 	return WriteFileOn(OS, path, data, perm)
 }
@@ -19,15 +18,16 @@ func WriteFileOn(fs FS, path string, data []byte, perm os.FileMode) error {
 	return replace(fs, path, data, perm, File.Sync)
 }
 
-// WriteFileUnsynced replaces a file like WriteFile, but without the sync: after a power cut the file may be empty or
+// WriteFileUnsynced replaces a file like WriteFile, but does not sync the new file: after a power cut the file may be empty or
 // incomplete. It is meant for files that the caller syncs later, or that can be computed again.
 func WriteFileUnsynced(path string, data []byte, perm os.FileMode) error {
 	return replace(OS, path, data, perm, func(File) error { return nil })
 }
 
-// replace writes data to a new file beside path, calls the function sync with the new file, and renames the new file to path.
+// replace writes data to a new file beside path, calls the function in the parameter sync with the new file, and renames the new
+// file to path.
 func replace(fs FS, path string, data []byte, perm os.FileMode, sync func(File) error) error {
-	temp := path + "." + rand.Text() + ".tmp" // a random name, because another process may replace the same file
+	temp := path + "." + rand.Text() + ".tmp" // the name is random, because another process may replace the same file
 	f, err := fs.OpenFile(temp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err

@@ -41,7 +41,7 @@ var (
 	errRemote = errors.New("remote failed")
 )
 
-// OtherCommitError is the error of a request to resume a session at a commit other than its base commit.
+// OtherCommitError is the error of a request to resume a session at a commit that is not the session's base commit.
 type OtherCommitError struct{ Ref, Commit, Session, Base string }
 
 // Error returns a message with both commits.
@@ -80,7 +80,7 @@ type GitBusyError string
 // Error returns a message with the operation.
 func (e GitBusyError) Error() string { return "git is " + string(e) }
 
-// RefusalError means that a working tree was not changed because of some of its paths.
+// RefusalError means that a working tree was not changed, because some of its paths prevent the change.
 type RefusalError struct {
 	Why, Hint string
 	Paths     []string

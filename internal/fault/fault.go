@@ -15,10 +15,10 @@ import (
 	"github.com/artifactfs/artifactfs/session/writeback"
 )
 
-// Area is the part of the program that reports a failure. The hint for the same cause may differ between areas.
+// Area is the part of the program that reports a failure. The same cause may have different hints in different areas.
 type Area uint16
 
-// A Subject has exactly one area. A row of a table may apply to several areas.
+// A Subject has exactly one area. A row of a table may apply to several areas, so the areas are bits.
 const (
 	General   Area = 1 << iota
 	Session        // checkpoints and sessions on this host
@@ -36,8 +36,8 @@ type Subject struct {
 	Area         Area
 	Verb, Object string // printed as "verb object: cause"
 
-	Checkpoint string // checkpoint that is printed instead of Object if it does not exist; "": Object is printed
-	Remote     string // the mounted remote, without secrets; printed instead of Object if the remote has failed
+	Checkpoint string // checkpoint that is printed instead of Object if the checkpoint does not exist; "" to print Object
+	Remote     string // the mounted remote, without secrets; if this remote has failed, it is printed instead of Object
 	Session    string
 	Ref        string // the requested branch or commit
 	ID         string // the requested checkpoint
@@ -50,12 +50,12 @@ func Explain(verb, object string, err error) *control.Error {
 	return Subject{Area: General, Verb: verb, Object: object}.Explain(err)
 }
 
-// ExplainSession is like Explain, for checkpoints and sessions on this host.
+// ExplainSession calls Subject.Explain for a failure that concerns checkpoints and sessions on this host.
 func ExplainSession(verb, object string, err error) *control.Error {
 	return Subject{Area: Session, Verb: verb, Object: object}.Explain(err)
 }
 
-// ExplainSessionAt is like Explain, for checkpoints and sessions that may be on a session remote.
+// ExplainSessionAt calls Subject.Explain for a failure that concerns checkpoints and sessions that may be on a session remote.
 func ExplainSessionAt(verb, object string, err error) *control.Error {
 	return Subject{Area: SessionAt, Verb: verb, Object: object}.Explain(err)
 }
@@ -83,7 +83,7 @@ func (s Subject) explain(err error) *control.Error {
 	if s.Checkpoint != "" && (errors.Is(err, session.ErrNoCheckpoint) || errors.Is(err, session.ErrAmbiguous)) {
 		s.Object = s.Checkpoint
 	}
-	// Most errors begin with the verb and the object. These are removed, because they would be printed twice.
+	// Most errors begin with the verb and the object. Remove these words, because otherwise they would be printed twice.
 	e := &control.Error{Code: control.ExitFailed, Verb: s.Verb, Object: s.Object,
 		Cause: strings.TrimPrefix(err.Error(), s.Verb+" "+s.Object+": ")}
 	var exit int
@@ -139,7 +139,7 @@ func (s Subject) explain(err error) *control.Error {
 	return e
 }
 
-// ExplainDelete is like Explain, for the deletion of sessions and for deleted sessions.
+// ExplainDelete calls Subject.Explain for a failure that concerns the deletion of a session, or a deleted session.
 func ExplainDelete(verb, object string, err error) *control.Error {
 	return Subject{Area: Delete, Verb: verb, Object: object}.Explain(err)
 }
@@ -160,7 +160,7 @@ func Unsynced(verb, dir string, err error) *control.Error {
 		e.Cause = ErrSlow.Error()
 	}
 	e.Code = control.ExitUnsynced
-	// After other failures, the user has to change something before the next attempt, so the more specific code is kept.
+	// After any other failure, the user has to change something before the next attempt, so keep the more specific code.
 	if code := e.ErrorCode(); code == control.CodeFailed || code.Retryable() {
 		e.Kind = control.CodeUnsynced
 	}
@@ -170,12 +170,13 @@ func Unsynced(verb, dir string, err error) *control.Error {
 	return e
 }
 
-// OneLine replaces the line ends in the causes of a failed push, which are one on each line, by semicolons.
+// OneLine returns the causes of a failed push on one line. The parameter has one cause on each line; semicolons separate the
+// causes in the result.
 func OneLine(causes string) string {
 	return strings.ReplaceAll(strings.TrimPrefix(strings.TrimSpace(causes), "sync: "), "\n", "; ")
 }
 
-// findText returns the text of the cause if a checkpoint was not found. object is the name that the user has typed.
+// findText returns the text of the cause if a checkpoint was not found. The parameter object is the name that the user has typed.
 func findText(object string, e *session.FindError) string {
 	cause, tail, _ := strings.Cut(e.Err.Error(), ": ")
 	switch {

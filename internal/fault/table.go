@@ -25,8 +25,8 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/inode"
 )
 
-// row states how the errors with a certain cause are reported. If a field is empty, its value is taken from a later row that
-// matches the error.
+// row states how the errors with a certain cause are reported. If one of the fields code to hint is empty, its value is taken from
+// a later row that matches the error.
 type row struct {
 	in Area // areas that the row applies to; 0 for all
 	// match reports whether the row applies to an error.
@@ -34,14 +34,14 @@ type row struct {
 	code  control.ErrorCode
 	exit  int
 	cause func(s Subject, err error) string // returns the text that replaces the text of the error
-	hint  func(s Subject, err error) string // returns the hint; "": there is none
-	last  bool                              // whether the rows after this row are ignored
+	hint  func(s Subject, err error) string // returns the hint; nil if the row has no hint
+	last  bool                              // whether the later rows are ignored
 }
 
-// namesSessionRemote are the areas in which the session remote is printed as the object if it has failed.
+// namesSessionRemote are the areas in which a message about a failed session remote names the session remote as its object.
 const namesSessionRemote = SessionAt | List | Mount | Resume
 
-// is returns a function that reports whether an error is one of targets (errors.Is).
+// is returns a function that reports whether an error is one of the errors in targets (errors.Is).
 func is(targets ...error) func(error) bool {
 	return func(err error) bool {
 		for _, t := range targets {
@@ -82,8 +82,8 @@ func text(t string) func(Subject, error) string {
 // lockedIndex is the hint for a locked index.
 const lockedIndex = "if no git command is running in the mount, remove {gitdir}/index.lock"
 
-// specific lists the causes of single areas or operations. The value of each field is taken from the first row that matches
-// and has a value for the field. Therefore rows for fewer areas precede those for more areas.
+// The table specific lists the causes of single areas or operations. The value of each field is taken from the first row that
+// matches and has a value for the field. Therefore rows for fewer areas precede rows for more areas.
 var specific = []row{
 	{match: is(context.Canceled), code: control.CodeInterrupted, exit: control.ExitFailed, cause: text("interrupted"), last: true},
 
@@ -189,9 +189,9 @@ var specific = []row{
 		hint: text("unmount the session first, or send the request to the daemon that serves it")},
 }
 
-// common lists the causes that every operation can have. It determines the fields for which no row of specific has a value.
-// The first row that matches and has an exit status or a hint determines both, because the rows after it only match causes
-// that this error wraps.
+// The table common lists the causes that every operation can have. It determines the fields for which no row of specific has a
+// value. The first row that matches and has an exit status or a hint determines both, because later rows match only errors that
+// the matched error wraps.
 var common = []row{
 	// Rows for failures of remotes.
 	{match: a[*fetch.RefError](), code: control.CodeNotFound, exit: control.ExitRemote, hint: of(func(_ Subject, e *fetch.RefError) string {
@@ -242,7 +242,7 @@ var common = []row{
 	{match: is(errRemote), exit: control.ExitRemote},
 }
 
-// sessionRemoteHint is the hint for a failure of a session remote, if no row has another hint.
+// sessionRemoteHint is the hint for a failure of a session remote if no row has a more specific hint.
 const sessionRemoteHint = "check --session-remote; with --session-remote embedded or none no other repository is used"
 
 // noGit reports whether err means that git is not installed.

@@ -45,13 +45,13 @@ import (
 const (
 	maxMessage = 32 << 10 // maximum length of a message in bytes
 	maxName    = 255      // maximum length of a descriptor's name in bytes; see sd_pid_notify_with_fds(3)
-	// maxFiles is the maximum number of descriptors in one message. The kernel permits 253 (SCM_MAX_FD), but their names must
-	// fit into the message too.
+	// maxFiles is the maximum number of descriptors in one message. The kernel permits 253 (SCM_MAX_FD), but the names of the
+	// descriptors must also fit into the message.
 	maxFiles = 100
-	sendTime = 3 * time.Second // time after which Send fails if the other end does not read
+	sendTime = 3 * time.Second // time after which Send fails if the process at the other end does not read
 )
 
-// Keys of messages. The comments state the value of each key.
+// These are the keys of messages. The comment beside each key states the meaning of its value.
 const (
 	Store         = "FDSTORE"          // "1": the receiver must hold the attached descriptor
 	Remove        = "FDSTOREREMOVE"    // "1": the receiver must close a held descriptor
@@ -75,11 +75,11 @@ const (
 
 // Descriptor is a held descriptor with its name.
 type Descriptor struct {
-	Name string   // name of the descriptor; see ValidName
+	Name string   // name under which the descriptor is held; see ValidName
 	File *os.File // the descriptor; it belongs to the receiver
 }
 
-// Message holds the lines of one message: the value of each key.
+// Message maps the keys of one message to their values.
 type Message map[string]string
 
 // Encode returns the message in the syntax of sd_notify(3), with its lines sorted by key. It replaces line feeds in values by
@@ -108,8 +108,8 @@ func Parse(b []byte) (Message, error) {
 	return m, nil
 }
 
-// ValidName returns nil if a descriptor can be held under this name, both by the supervisor and by a service manager: the
-// name must have 1 to 255 printable ASCII characters and no colon.
+// ValidName returns nil if both the supervisor and a service manager can hold a descriptor under this name. The name must have 1
+// to 255 printable ASCII characters and no colon.
 func ValidName(name string) error {
 	bad := func(r rune) bool { return r <= ' ' || r >= 0x7f || r == ':' }
 	if name == "" || len(name) > maxName || strings.ContainsFunc(name, bad) {
@@ -118,14 +118,14 @@ func ValidName(name string) error {
 	return nil
 }
 
-// Conn is one end of a connection between a worker and the supervisor. Its methods may be called concurrently, except
-// Receive, AwaitStart, and HandOver for the Conn that is its argument, because the latter two call Receive.
+// Conn is one end of a connection between a worker and the supervisor. Its methods may be called concurrently, except Receive and
+// the methods that call Receive: AwaitStart, and HandOver for the Conn that is passed to it.
 type Conn struct {
 	c           *net.UnixConn
 	buf, rights []byte // buffers of Receive for the message and its control messages
 
 	mu sync.Mutex
-	// held has copies of the descriptors that were passed to Keep or received by AwaitStart, by name; guarded by mu.
+	// The map held contains, by name, copies of the descriptors that were passed to Keep or received by AwaitStart; guarded by mu.
 	held map[string]*os.File
 }
 
@@ -198,8 +198,8 @@ func (c *Conn) SendDescriptors(descriptors map[string]int) error {
 	return nil
 }
 
-// Receive returns the next message with its descriptors, which the caller must close. It returns io.EOF if the other end is
-// closed.
+// Receive returns the next message with its descriptors, which the caller must close. It returns io.EOF if the process at the
+// other end has closed the connection.
 func (c *Conn) Receive() (m Message, fds []int, err error) {
 	n, nr, flags, _, err := c.c.ReadMsgUnix(c.buf, c.rights)
 	switch {
@@ -232,7 +232,7 @@ func closeAll(fds []int) {
 	}
 }
 
-// SetReadDeadline makes Receive fail with os.ErrDeadlineExceeded after the time t.
+// SetReadDeadline makes a call of Receive fail with os.ErrDeadlineExceeded if it has received no message at the time t.
 func (c *Conn) SetReadDeadline(t time.Time) { c.c.SetReadDeadline(t) }
 
 // Dup returns a close-on-exec copy of the connection's descriptor.

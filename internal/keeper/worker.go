@@ -16,15 +16,15 @@ import (
 type Start struct {
 	Reason string // how the previous worker ended; "" for the first worker
 	Count  int    // number of workers that have taken over, including this one
-	// Managed states that a service manager holds the descriptors too, so that the worker ends if the supervisor is lost.
+	// Managed is true if a service manager also holds the descriptors. The worker then ends if it loses the supervisor.
 	Managed       bool
 	Supervisor    int    // process ID of the supervisor
 	UpgradeFailed string // reason why the last upgrade was reverted; "" if it was not reverted
 }
 
-// Keep passes a copy of a descriptor to the supervisor, which holds the copy instead of an earlier one with the same name.
-// The caller still owns f. If the supervisor has died, Keep returns nil nevertheless, because HandOver passes the descriptor
-// to the next supervisor.
+// Keep passes a copy of a descriptor to the supervisor, which holds the copy instead of an earlier descriptor with the same name.
+// The caller still owns f. Keep also returns nil if the supervisor has died, because HandOver later passes the descriptor to the
+// next supervisor.
 func (c *Conn) Keep(name string, f *os.File) error {
 	if err := ValidName(name); err != nil {
 		return err
@@ -54,10 +54,10 @@ func (c *Conn) Drop(name string) error {
 	return nil
 }
 
-// isGone reports whether an error means that the other end of the connection has been closed.
+// isGone reports whether an error means that the process at the other end has closed the connection.
 func isGone(err error) bool { return errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) }
 
-// remember replaces the local copy of a descriptor by f, or removes it if f is nil. The caller holds mu.
+// remember replaces the local copy of the descriptor called name by f, or removes the copy if f is nil. The caller holds mu.
 func (c *Conn) remember(name string, f *os.File) {
 	if old := c.held[name]; old != nil {
 		old.Close()
@@ -68,7 +68,8 @@ func (c *Conn) remember(name string, f *os.File) {
 	}
 }
 
-// send sends a message with the descriptor of a file. It does not call File.Fd, which would change the file status flags.
+// send sends a message with the descriptor of a file. It does not call File.Fd, because that method would change the file status
+// flags.
 func (c *Conn) send(m Message, f *os.File) error {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -154,7 +155,7 @@ func (s Start) Message() Message {
 	return m
 }
 
-// StartOf returns the Start that a message of Start.Message contains.
+// StartOf returns the Start that is encoded in the message m, which was made by Start.Message.
 func StartOf(m Message) Start {
 	count, _ := strconv.Atoi(m[Count]) // the supervisor has written the numbers, so they are valid
 	supervisor, _ := strconv.Atoi(m[Supervisor])
@@ -164,8 +165,8 @@ func StartOf(m Message) Start {
 // Tell sends a message with the single line KEY=VALUE. The key is one of the constants of this package, such as Ready.
 func (c *Conn) Tell(key, value string) error { return c.Send(Message{key: value}) }
 
-// HandOver sends all held descriptors and s to another supervisor through the connection to, and waits until that supervisor
-// has confirmed. It returns an error if the supervisor does not confirm.
+// HandOver sends all held descriptors and s to another supervisor through the connection to, and waits until that supervisor has
+// confirmed that it has them. Without this confirmation, HandOver returns an error.
 func (c *Conn) HandOver(to *Conn, s Start) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

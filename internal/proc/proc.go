@@ -25,7 +25,7 @@ const Self Process = Root + "self"
 // Process is the path of a process's or thread's directory in /proc.
 type Process string
 
-// Of returns the Process with this process ID or thread ID.
+// Of returns the Process for a process ID or thread ID.
 func Of(pid int) Process { return Process(Root + strconv.Itoa(pid)) }
 
 // PIDs returns the IDs of the processes that /proc shows, in no particular order.
@@ -73,8 +73,8 @@ func (p Process) Name() (string, error) {
 // SetName changes the name of this process's command (proc_pid_comm(5)).
 func SetName(name string) error { return os.WriteFile(Self.file("comm"), []byte(name), 0) }
 
-// Args returns the arguments that p was started with, beginning with the command (proc_pid_cmdline(5)). It returns nil if p
-// is exiting, has ended but was not waited for by its parent, or is a thread of the kernel.
+// Args returns the arguments that p was started with, beginning with the command (proc_pid_cmdline(5)). It returns nil if p is
+// exiting, if p has ended and its parent has not waited for it yet, or if p is a thread of the kernel.
 func (p Process) Args() ([]string, error) {
 	text, err := os.ReadFile(p.file("cmdline"))
 	if err != nil || len(text) == 0 {
@@ -92,8 +92,8 @@ func (p Process) Environ() ([]string, error) {
 	return strings.Split(strings.TrimSuffix(string(text), "\x00"), "\x00"), nil
 }
 
-// Dir returns the working directory (proc_pid_cwd(5)). If the directory was removed, the kernel appends " (deleted)" to its
-// path. The same holds for RootDir and Executable.
+// Dir returns the working directory of p (proc_pid_cwd(5)). If the directory was removed, the kernel appends " (deleted)" to its
+// path. The kernel also appends this text to the results of RootDir and Executable.
 func (p Process) Dir() (string, error) { return os.Readlink(p.file("cwd")) }
 
 // RootDir returns the directory that is "/" for p (proc_pid_root(5)).
@@ -102,12 +102,12 @@ func (p Process) RootDir() (string, error) { return os.Readlink(p.file("root")) 
 // Executable returns the path of the program that p runs (proc_pid_exe(5)).
 func (p Process) Executable() (string, error) { return os.Readlink(p.ExecutablePath()) }
 
-// ExecutablePath returns a path at which the program of p can be opened and executed, even if its file was removed or
+// ExecutablePath returns a path at which the program of p can be opened and executed, even if the program's file was removed or
 // replaced.
 func (p Process) ExecutablePath() string { return p.file("exe") }
 
-// Namespace returns the name of p's namespace of this kind, which is "mnt" or "pid" (proc_pid_ns(5)). Two processes in the
-// same namespace have the same name for it.
+// Namespace returns the name of p's namespace of the given kind, which is "mnt" or "pid" (proc_pid_ns(5)). The names for two
+// processes are equal if both processes are in the same namespace.
 func (p Process) Namespace(kind string) (string, error) { return os.Readlink(p.file("ns/" + kind)) }
 
 // MountTable returns the path of p's mount table, which package mountinfo reads.
@@ -125,7 +125,8 @@ func (p Process) MapsBelow(dir string) bool {
 // Stack returns the kernel's call stack of a thread (proc_pid_stack(5)). Only root may read it.
 func (p Process) Stack() ([]byte, error) { return os.ReadFile(p.file("stack")) }
 
-// Memory opens p's memory as a file in which an offset is an address (proc_pid_mem(5)). flag is os.O_RDONLY or os.O_RDWR.
+// Memory opens p's memory as a file in which an offset is an address (proc_pid_mem(5)). The parameter flag is os.O_RDONLY or
+// os.O_RDWR.
 func (p Process) Memory(flag int) (*os.File, error) { return os.OpenFile(p.file("mem"), flag, 0) }
 
 // Cgroup is one line of proc_pid_cgroup(5), which describes a control group of a process.

@@ -9,7 +9,7 @@ import (
 // Status holds some fields of proc_pid_status(5).
 type Status struct {
 	Name    string // name of the command
-	PID     int    // process ID, even if the status is that of a thread
+	PID     int    // process ID, even if the status describes a thread
 	Pending uint64 // signals that are pending for the thread or its process; signal n is bit n-1
 	Blocked uint64 // signals that the thread blocks
 }
@@ -56,9 +56,9 @@ type SystemCall struct {
 	Stack  uint64 // stack pointer
 }
 
-// SystemCall returns the system call in which a thread is blocked. If the thread is not blocked, running is true and ok is
-// false. ok is also false if the thread is blocked outside of a system call, if it has ended, or if this process may not
-// inspect it.
+// SystemCall returns the system call in which a thread is blocked. If the thread is not blocked, running is true and ok is false.
+// The result ok is also false if the thread is blocked outside of a system call, if the thread has ended, or if this process may
+// not inspect the thread.
 func (p Process) SystemCall() (c SystemCall, running, ok bool) {
 	line, err := os.ReadFile(p.file("syscall"))
 	if err != nil {
@@ -71,8 +71,8 @@ func (p Process) SystemCall() (c SystemCall, running, ok bool) {
 	return c, false, ok
 }
 
-// ParseSystemCall parses the line of proc_pid_syscall(5). It has the number of the system call in decimal, then six
-// arguments, the stack pointer and the program counter in hexadecimal.
+// ParseSystemCall parses the line in the file that proc_pid_syscall(5) describes. The line contains the number of the system call
+// in decimal, then six arguments, the stack pointer and the program counter in hexadecimal.
 func ParseSystemCall(line []byte) (c SystemCall, ok bool) {
 	fields := bytes.Fields(line)
 	if len(fields) != 9 {
