@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// killWait is the time that program.wait waits for the output pipes to be closed, because children of a killed
-	// program may still have them open. It is also the time between stop and kill.
+	// killWait is the time that program.wait waits for the output pipes to be closed: children of a killed program may still have
+	// the pipes open. It is also the time between the calls of stop and kill.
 	killWait = time.Second
 	// maxLogLine is the maximum length in bytes of a logged line of standard error.
 	maxLogLine = 1 << 10
@@ -37,22 +37,22 @@ type program struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
 	out io.Reader // output of the program
-	// limit is the deadline for the next input or output.
+	// The field limit is the maximum time until the next input or output.
 	limit  time.Duration
 	timer  *time.Timer // kills the program when the time limit has passed
-	late   atomic.Bool // the timer has killed the program
-	undo   func() bool // cancels the call of stop at the end of the context
+	late   atomic.Bool // whether the timer has killed the program
+	undo   func() bool // cancels the call of the method stop that would follow the end of the context
 	killed sync.Once
-	over   atomic.Bool // the process was waited for, so its PID may belong to another process
+	over   atomic.Bool // whether the process was waited for, after which its PID may belong to another process
 }
 
-// launch starts a shell command in the working tree, as git does. When ctx is canceled, the command is stopped.
+// launch starts a shell command in the working tree, as git does. When ctx is canceled, the command is stopped (method stop).
 func (p *Programs) launch(ctx context.Context, command string) (*program, error) {
 	return p.start(ctx, exec.Command("/bin/sh", "-c", enter, p.o.Dir, command), command)
 }
 
-// start starts cmd with the environment, pipes and deadline of a program. name identifies the program in logs. The
-// caller must close the input and call wait.
+// start starts cmd with the environment, pipes and deadline of a program. The parameter name identifies the program in logs. The
+// caller must close the input of the program and call wait.
 func (p *Programs) start(ctx context.Context, cmd *exec.Cmd, name string) (*program, error) {
 	cmd.Dir, cmd.Env, cmd.WaitDelay = "/", p.env, killWait
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no terminal for prompts, and a process group that can be killed as a whole
@@ -76,8 +76,8 @@ func (p *Programs) start(ctx context.Context, cmd *exec.Cmd, name string) (*prog
 	return g, nil
 }
 
-// alive restarts the deadline; it is called after the program has read or written. rest stops the deadline until the next
-// call of alive.
+// alive restarts the deadline. It is called after the program has read or written. The method rest stops the deadline until the
+// next call of alive.
 func (g *program) alive() { g.timer.Reset(g.limit) }
 func (g *program) rest()  { g.timer.Stop() }
 
@@ -90,8 +90,8 @@ func (g *program) kill() {
 	})
 }
 
-// stop closes the input of the program, upon which a filter program should end. If the program still runs after killWait,
-// stop kills it.
+// stop closes the input of the program, which asks a filter program to end. If the program still runs after killWait, stop kills
+// the program.
 func (g *program) stop() {
 	g.in.Close()
 	time.AfterFunc(killWait, g.kill)
@@ -104,7 +104,7 @@ func (g *program) wait() error {
 	g.over.Store(true)
 	g.timer.Stop()
 	g.undo()
-	if errors.Is(err, exec.ErrWaitDelay) { // a child of the program still has standard error open
+	if errors.Is(err, exec.ErrWaitDelay) { // no error: a child of the program still has standard error open
 		err = nil
 	}
 	return err
@@ -165,8 +165,8 @@ func (p *Programs) OneShot(command string, f File) error {
 	return p.pipe(g.ctx, run, f.reader(), f.Out, command)
 }
 
-// place waits for one of the maxOneShots slots for commands. The caller must release the slot by a receive from p.oneShots.
-// If ctx ends first, the error is ErrStopped.
+// place waits for one of the maxOneShots slots for commands. The caller must release the slot by a receive from p.oneShots. If ctx
+// ends before a slot is free, the error is ErrStopped.
 func (p *Programs) place(ctx context.Context) error {
 	select {
 	case p.oneShots <- struct{}{}:
@@ -252,9 +252,8 @@ func expand(command, path string) string {
 // encodingName matches the names of encodings that may be passed to iconv(1).
 var encodingName = regexp.MustCompile(`^[A-Za-z0-9_.:+()-]+(//[A-Za-z]*)?$`)
 
-// Iconv converts content from UTF-8 to another encoding with iconv(1), which has the same tables as git. It tries the
-// names of the encoding in order. The second result is false if iconv(1) knows none of them or the contents cannot be
-// encoded.
+// Iconv converts content from UTF-8 to another encoding with iconv(1), which has the same tables as git. It tries the given names
+// of the encoding in order. The second result is false if iconv(1) knows none of the names or the contents cannot be encoded.
 func (p *Programs) Iconv(names []string, content []byte) ([]byte, bool, error) {
 	p.mu.Lock()
 	g, err := p.beginWork()
@@ -311,7 +310,7 @@ type lineLog struct {
 	line []byte // start of a line whose end was not written yet
 }
 
-// Write collects bytes and logs every complete line, truncated to maxLogLine. It never returns an error, which would
+// Write collects bytes and logs every complete line, truncated to maxLogLine. It never returns an error, because an error would
 // disturb the program.
 func (l *lineLog) Write(b []byte) (int, error) {
 	n := len(b)

@@ -12,7 +12,7 @@
 // Programs run in the working tree, but this package opens no file in it: a program may read from the mount while the mount
 // waits for the output of the program.
 //
-// Lock order: Programs.mu before pool.mu. Neither is held while waiting for a program.
+// Lock order: Programs.mu before pool.mu. No goroutine holds either lock while it waits for a program.
 package filter
 
 import (
@@ -41,15 +41,15 @@ const (
 	maxProcesses = 4
 	// maxOneShots is the maximum number of one-shots, including runs of iconv(1), at the same time.
 	maxOneShots = 8
-	// startPause is the time after a failed start in which no process is started. Requests in this time fail with the
-	// error of that start.
+	// startPause is the time after a failed start of a process during which no process is started. A request in this time fails
+	// with the error of that start.
 	startPause = time.Second
 	// maxBatch is the maximum number of files that a process delays at the same time.
 	maxBatch = 1000
 )
 
 var (
-	// ErrUnfiltered means that a program did not filter a file, because it refused to, failed, or does not support
+	// ErrUnfiltered means that a program did not filter a file, because the program refused the file, failed, or does not support
 	// smudging.
 	ErrUnfiltered = errors.New("filter program failed")
 	// ErrDeadline means that a program was killed because it had no input or output for longer than Options.Deadline.
@@ -62,27 +62,27 @@ var (
 // variables that name a repository or contain a secret (see private), and Env.
 type Options struct {
 	Dir  string   // the working tree; programs start in it
-	Base []string // variables as "NAME=value"; empty: the variables of this process
-	Env  []string // further variables, which are passed on unchanged
-	// Deadline is the longest time that a program may run without input or output.
+	Base []string // environment variables in the form "NAME=value"; if Base is empty, those of this process
+	Env  []string // additional environment variables, which are passed on unchanged
+	// Deadline is the maximum time that a program may run without input or output.
 	Deadline time.Duration
-	Ready    func(context.Context) error // waits until programs can use the git directory; nil: no wait
+	Ready    func(context.Context) error // waits until programs can use the git directory; nil if no wait is needed
 	Log      *zap.Logger
 }
 
 // File is one file that is to be filtered.
 type File struct {
 	Path                 string      // path of the file, relative to the working tree
-	Ref, Treeish, BlobID string      // metadata of the checkout that git sends to a process; "": not sent
+	Ref, Treeish, BlobID string      // metadata of the checkout that git sends to a process; an empty string is not sent
 	Content              io.ReaderAt // the contents before filtering
 	Size                 int64       // length of Content in bytes
 	Out                  Output      // receives the filtered contents
-	Wanted               func() bool // reports whether a caller still waits for the file; nil: always
-	Ahead                bool        // the file is prefetched: filter it even if no caller waits for it yet
+	Wanted               func() bool // reports whether a caller still waits for the file; nil means that a caller waits
+	Ahead                bool        // whether the file is prefetched, so that it is filtered even if no caller waits for it yet
 }
 
-// Output receives the output of a program. Reset discards what was written so far; it is called before each attempt,
-// because a program may run several times for the same file.
+// Output receives the output of a program. The method Reset discards everything that was written so far. It is called before each
+// attempt, because a program may run several times for the same file.
 type Output interface {
 	io.Writer
 	Reset() error
@@ -101,7 +101,7 @@ type Programs struct {
 	oneShots chan struct{} // semaphore with maxOneShots slots
 
 	mu     sync.Mutex
-	closed bool             // Close was called
+	closed bool             // whether Close was called
 	pools  map[string]*pool // pools of processes, by command
 	shots  map[*File]bool   // files of the running one-shots
 	// running is the current generation, to which new programs belong.
@@ -148,8 +148,8 @@ func private(entry string) bool {
 	return gitcmd.IsLocal(name)
 }
 
-// beginWork registers a call for which Release and Close wait, until the caller calls Done of the result's wg. It
-// returns ErrStopped after Close. The caller holds p.mu.
+// beginWork registers a call, and returns the generation to which the call belongs. Release and Close wait until the caller calls
+// Done of the generation's wg. After Close, beginWork returns ErrStopped. The caller holds p.mu.
 func (p *Programs) beginWork() (*generation, error) {
 	if p.closed {
 		return nil, ErrStopped
@@ -158,9 +158,9 @@ func (p *Programs) beginWork() (*generation, error) {
 	return p.running, nil
 }
 
-// Process filters f through a process that runs command, and waits for the result without a time limit. If no caller
-// wants the file any more when f is next in the queue, the error is ErrStopped. If the error is nil, f.Out has received
-// all of the output.
+// Process filters f through a process that runs command, and waits for the result without a time limit. If no caller wants the
+// file any more when f is the next file in the queue, the error is ErrStopped. If the error is nil, f.Out has received all of the
+// output.
 func (p *Programs) Process(command string, f File) error {
 	j := &job{file: f, done: make(chan struct{})}
 	p.mu.Lock()
@@ -187,9 +187,9 @@ func (p *Programs) pool(command string) *pool {
 	return o
 }
 
-// Release stops all programs, unless a caller waits for one of them, and reports whether it has stopped them. It is
-// called before the mount is unmounted, because the working directory of an idle process is in the mount and would
-// prevent the unmount. Programs are started again when they are needed.
+// Release stops all programs if no caller waits for any of them, and reports whether it has stopped them. It is called before the
+// mount is unmounted, because the working directory of an idle process is in the mount and would prevent the unmount. Programs are
+// started again when they are needed.
 func (p *Programs) Release() bool {
 	p.mu.Lock()
 	free := !p.closed
@@ -200,7 +200,7 @@ func (p *Programs) Release() bool {
 		free = free && !f.wanted()
 	}
 	g := p.running
-	if free { // the pools end with their generation, so new ones are needed
+	if free { // the old pools end with their generation, so later calls need new pools
 		p.running, p.pools = newGeneration(), map[string]*pool{}
 	}
 	p.mu.Unlock()

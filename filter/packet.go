@@ -24,8 +24,8 @@ func newPacketReader(r io.Reader) packetReader {
 	return packetReader{pktline.NewReader(r, pktline.MaxPacket)}
 }
 
-// next returns the data of the next packet, valid until the next call. It returns nil for a flush packet and, as git
-// does, for an empty packet.
+// next returns the data of the next packet; the data are valid until the next call. It returns nil for a flush packet and, like
+// git, for an empty packet.
 func (p packetReader) next() ([]byte, error) {
 	kind, data, err := p.Next()
 	switch {
@@ -41,7 +41,7 @@ func (p packetReader) next() ([]byte, error) {
 	return data, nil
 }
 
-// lines calls take for each line up to the next flush packet, without the line end. It returns the first error of
+// lines calls the function take for each line up to the next flush packet, without the line end. It returns the first error of
 // take.
 func (p packetReader) lines(take func(line string) error) error {
 	for range maxLines {
@@ -56,8 +56,8 @@ func (p packetReader) lines(take func(line string) error) error {
 	return fmt.Errorf("%w: list has more than %d lines", errProtocol, maxLines)
 }
 
-// status reads lines up to the next flush packet. It returns the last status among the lines, or the status in the parameter
-// before if no line is a status.
+// status reads lines up to the next flush packet. It returns the last status among these lines. If no line is a status, it returns
+// the status in the parameter before.
 func (p packetReader) status(before string) (string, error) {
 	status := before
 	err := p.lines(func(line string) error {
@@ -92,8 +92,8 @@ func (p packetReader) copyTo(w io.Writer) error {
 // errOutput means that the filtered contents could not be written to File.Out, which is not a fault of the program.
 var errOutput = errors.New("write filtered contents")
 
-// packetWriter writes packets to a program, through a buffer. Only flush returns errors; it returns the first error of all
-// writes.
+// packetWriter writes packets to a program, through a buffer. Only the method flush returns an error of a write: the first error
+// since the packetWriter was created.
 type packetWriter struct {
 	w *bufio.Writer
 }
@@ -107,8 +107,8 @@ func (p packetWriter) packet(content []byte) {
 	p.w.Write(content)
 }
 
-// content reads r to its end and writes the contents as packets. It returns errors of r; flush returns the errors of the
-// writes.
+// content reads r to its end and writes the contents as packets. It returns an error of r. An error of a write is returned by
+// flush.
 func (p packetWriter) content(r io.Reader) error {
 	buf := make([]byte, pktline.MaxData)
 	for {

@@ -12,8 +12,8 @@ import (
 // maxTries is the maximum number of processes that a file is sent to, if each of them dies while it filters the file.
 const maxTries = 3
 
-// job is one file in a pool. Until done is closed, only the worker that has taken the job uses its fields, except since;
-// afterwards the fields do not change.
+// job is one file in a pool. Until done is closed, only the worker that has taken the job uses its fields, except the field since.
+// After done was closed, the fields do not change.
 type job struct {
 	file  File
 	since time.Time     // time at which the job was queued; guarded by pool.mu
@@ -40,7 +40,7 @@ type pool struct {
 	workers  int       // number of running workers
 	idle     int       // number of workers that wait for a job
 	busy     []*job    // jobs that workers have taken
-	failure  error     // error of the last start of a process; nil if it succeeded
+	failure  error     // error of the last start of a process; nil if the start succeeded
 	failedAt time.Time // time of the last attempt to start a process
 }
 
@@ -96,7 +96,7 @@ func (o *pool) unwanted() bool {
 type worker struct {
 	pool *pool
 	ctx  context.Context // ends when the programs are stopped
-	c    *process        // the process; nil if none is running
+	c    *process        // the process that the worker uses; nil if no process is running
 }
 
 // work takes and filters jobs until the method take returns nil. Then it stops the process.
@@ -122,8 +122,8 @@ func (w *worker) work() {
 	}
 }
 
-// take waits for jobs and moves them, at most maxBatch, from the queue to the busy list. It returns nil if the queue was
-// empty for idleTime or the programs are being stopped; the worker must then end. The last worker that ends finishes the
+// take waits for jobs and moves at most maxBatch of them from the queue to the list of busy jobs. It returns nil if the queue was
+// empty for idleTime or if the programs are being stopped; the worker must then end. The last worker that ends finishes the
 // remaining jobs with ErrStopped.
 func (w *worker) take() []*job {
 	o := w.pool
@@ -180,8 +180,8 @@ func (o *pool) release(jobs []*job) {
 	o.busy = slices.DeleteFunc(o.busy, func(j *job) bool { return slices.Contains(jobs, j) })
 }
 
-// connect starts a process unless the worker has one. If a start has failed less than startPause ago, connect returns the
-// error of that start without a new attempt, so that a broken command is not started for every file.
+// connect starts a process unless the worker already has one. If a start has failed less than startPause ago, connect makes no new
+// attempt and returns the error of that start, so that a broken command is not started for every file.
 func (w *worker) connect() error {
 	if w.c != nil {
 		return nil
@@ -205,12 +205,12 @@ func (w *worker) connect() error {
 	return err
 }
 
-// round filters jobs, all at the same time if the process can delay files. It finishes each job, or returns the job in the
-// result again if another process must try the job.
+// round filters jobs. If the process can delay files, round sends all jobs to it at the same time. It finishes each job, unless
+// another process must try the job; such jobs are in the result again.
 //
-// A single job is never delayed, since the program could not filter other files meanwhile. Two jobs with the same path cannot
-// be delayed at the same time, because the protocol identifies a delayed file by its path; the second job is filtered
-// afterwards.
+// A single job is never delayed, because the program has no other file to filter during the delay. Two jobs with the same path
+// cannot be delayed at the same time, because the protocol identifies a delayed file by its path; the second job is filtered after
+// the first.
 func (w *worker) round(jobs []*job) (again []*job) {
 	if w.c != nil && w.c.delay && w.c.listed && len(jobs) > 1 {
 		w.c.end(false) // start a new process, because some programs, such as git-lfs, accept no delayed files after they have listed some
@@ -252,8 +252,8 @@ func (w *worker) round(jobs []*job) (again []*job) {
 	return again
 }
 
-// collect waits until delayed files are available, reads them and finishes their jobs. The map waiting contains the delayed
-// jobs by path. After an error the process cannot be used any more.
+// collect waits until delayed files are available, reads these files and finishes their jobs. The map waiting contains the delayed
+// jobs, by path. After an error the process cannot be used any more.
 func (w *worker) collect(waiting map[string]*job) error {
 	paths, err := w.c.available()
 	if err != nil {
@@ -289,7 +289,7 @@ func drain(waiting map[string]*job) []*job {
 	return jobs
 }
 
-// finish sets a job's result. It adds the command to the error.
+// finish sets a job's result. If err is not nil, the result also names the command.
 func (w *worker) finish(j *job, err error) {
 	if err != nil && !errors.Is(err, ErrStopped) {
 		err = fmt.Errorf("run filter %q: %w", w.pool.command, err)
@@ -297,9 +297,9 @@ func (w *worker) finish(j *job, err error) {
 	j.finish(err)
 }
 
-// bury kills the process, which has failed with err, and finishes or returns the jobs that the process was filtering. If the
-// process had answered for other files before, bury returns those jobs in again that another process may try. It finishes all
-// other jobs with an error.
+// bury kills the process, which has failed with the error err while it was filtering the list jobs. If the process had answered
+// for other files before, another process may try these jobs: bury returns the jobs that were sent to fewer than maxTries
+// processes in the result again. It finishes all other jobs with an error.
 func (w *worker) bury(err error, jobs []*job) (again []*job) {
 	late, served := w.c.run.late.Load(), w.c.served
 	w.c.end(true)

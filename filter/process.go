@@ -16,9 +16,9 @@ type process struct {
 	run    *program
 	in     packetWriter
 	out    packetReader
-	smudge bool // the program can smudge and has not answered "abort"
-	delay  bool // the program can delay files (see the package comment)
-	listed bool // available was called; after that, some programs accept no more delayed files
+	smudge bool // whether the program can smudge and has not answered "abort"
+	delay  bool // whether the program can delay files (see the package comment)
+	listed bool // whether available was called; after that call, some programs accept no more delayed files
 	served int  // number of files for which the program has answered, including refusals
 }
 
@@ -65,7 +65,7 @@ func (c *process) handshake() error {
 	if err != nil {
 		return err
 	}
-	for _, able := range []string{"clean", "smudge", "delay"} { // as git does, because some programs expect all of them
+	for _, able := range []string{"clean", "smudge", "delay"} { // like git, request all three, because some programs expect this
 		c.in.line("capability=" + able)
 	}
 	c.in.end()
@@ -93,9 +93,9 @@ const (
 	broken                 // the program cannot be used any more
 )
 
-// filter sends a file to the program and reads the answer. If mayDelay is set, the answer may be delayed. If the answer is
-// refused or broken, the error is the cause. If the answer is answered, the error is nil, or wraps errOutput if the output
-// could not be written.
+// filter sends a file to the program and reads the answer. If mayDelay is set, the program may delay the file. If the answer is
+// refused or broken, the error is the cause. If the answer is answered, the error is nil, or wraps errOutput if the output could
+// not be written.
 func (c *process) filter(f *File, mayDelay bool) (answer, error) {
 	switch {
 	case !c.smudge:
@@ -134,8 +134,8 @@ func (c *process) head(f *File) {
 
 // reply completes a request and reads the program's answer.
 //
-// After the status "success" the program sends the output, and after the output it may send another status, which
-// replaces the first. "error" means that it refuses this file, "abort" that it refuses this and all later files
+// After the status "success" the program sends the output, and after the output it may send another status, which replaces the
+// first. The status "error" means that the program refuses this file, and "abort" that it refuses this and all later files
 // (gitattributes(5)). Any other status is a protocol error, after which the program cannot be used.
 func (c *process) reply(f *File, mayDelay bool) (answer, error) {
 	c.in.end()
@@ -202,8 +202,8 @@ func (c *process) available() ([]string, error) {
 	return paths, err
 }
 
-// end stops the process by closing its input and returns when the process has ended. If kill is set, end kills the process
-// first; otherwise it kills the process if there is no output for killWait.
+// end stops the process by closing its input, and returns when the process has ended. If kill is set, end first kills the process.
+// Otherwise it kills the process if the process writes no output for the duration killWait.
 func (c *process) end(kill bool) {
 	if kill {
 		c.run.kill()
