@@ -17,20 +17,20 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// Failure records why a mount ended although its user did not request that. The status and list commands report it, and so
-// does the next mount at the same directory.
+// Failure records why a mount ended although its user did not request that. The commands "status" and "list" report the failure,
+// and the next mount at the same directory reports it as well.
 type Failure struct {
 	Dir     string    `json:"dir"`     // directory where the failed mount was
 	ID      string    `json:"id"`      // name of the mount's home
 	Remote  string    `json:"remote"`  // URL of the mounted remote, without secrets
-	Session string    `json:"session"` // session of the mount; "" if it had none
+	Session string    `json:"session"` // session of the mount; "" if the mount had no session
 	Ref     string    `json:"ref"`     // ref that was mounted
 	Commit  string    `json:"commit"`  // base commit of the mount
 	When    time.Time `json:"when"`    // time of the failure
 	Cause   string    `json:"why"`     // description of the failure, for the user
 }
 
-// Failures is the directory failed/ of a state directory. It contains one file for each directory whose mount has failed.
+// Failures is the directory failed/ of a state directory. It contains one file for each directory at which a mount has failed.
 type Failures struct {
 	State string
 	Log   *zap.Logger
@@ -45,7 +45,7 @@ func FileName(dir string) string {
 // Dir returns the path of failed/.
 func (f Failures) Dir() string { return filepath.Join(f.State, "failed") }
 
-// Add records a failure, replacing an earlier failure of the same directory. If the failure cannot be recorded, Add
+// Add records a failure. It replaces an earlier failure of a mount at the same directory. If the failure cannot be recorded, Add
 // logs the error.
 func (f Failures) Add(failure Failure) {
 	text, err := json.MarshalIndent(failure, "", "\t")
@@ -60,8 +60,8 @@ func (f Failures) Add(failure Failure) {
 	}
 }
 
-// Forget removes the failure of a directory, after a new mount or an unmount. It reports the failure to progress, unless
-// progress is nil. It returns false if no failure was recorded.
+// Forget removes the recorded failure of a directory, after a new mount or an unmount. It reports the failure to the function
+// progress, unless progress is nil. It returns false if no failure was recorded.
 func (f Failures) Forget(dir string, progress func(control.Progress)) bool {
 	path := filepath.Join(f.Dir(), FileName(dir))
 	failure, ok := readFailure(path)
@@ -78,7 +78,7 @@ func readFailure(path string) (failure Failure, ok bool) {
 	return failure, err == nil && json.Unmarshal(text, &failure) == nil && filepath.IsAbs(failure.Dir)
 }
 
-// List returns all failures, sorted by directory. It returns nil if they cannot be read.
+// List returns all recorded failures, sorted by directory. It returns nil if the failures cannot be read.
 func (f Failures) List() (all []Failure) {
 	entries, err := os.ReadDir(f.Dir())
 	if err != nil {

@@ -26,9 +26,9 @@ import (
 // holds a lock on the file "lock" in the home. The text of that file names the mount by process ID and directory. The text is
 // empty if the process only reads or removes the home and then exits.
 //
-// mounts.lock is held while homes are created, listed, locked and renamed, and not otherwise. So a home that is being created
-// is never mistaken for a home that a killed process left behind, and a process that only reads a home does not prevent a
-// mount from starting.
+// The lock mounts.lock is held only while homes are created, listed, locked and renamed. So a home that is being created is never
+// mistaken for a home that a killed process left behind, and a process that only reads a home does not prevent a mount from
+// starting.
 //
 // A home is removed only at the user's request if its overlay contains changes, if its git directory has objects that no
 // remote has, or if the overlay or the git directory cannot be read.
@@ -37,16 +37,16 @@ const (
 	lookTime = 10 * time.Second // maximum time to wait for processes that only read a home
 	// LookPause is the pause between two attempts to lock a home that another process reads.
 	LookPause = 10 * time.Millisecond
-	// ListTime is the maximum total time for which a listing of sessions waits for homes that other commands have locked.
+	// ListTime is the maximum total time for which a list of sessions waits for homes that other commands have locked.
 	ListTime = time.Second
 
-	largeLog = 8 << 20 // size in bytes; the log of an overlay that is larger than this certainly contains changes
+	largeLog = 8 << 20 // size in bytes; if the log of an overlay is larger, the overlay certainly contains changes
 
-	// RemovedPrefix is the prefix of the name of a home or store that is being removed. No session name begins with it.
+	// RemovedPrefix is the prefix of the name of a home or store that is being removed. No session name begins with this prefix.
 	RemovedPrefix = ".removed-"
 )
 
-// InUseError reports that a mount holds the lock of a home. PID is the ID of the process that serves the mount.
+// InUseError reports that a mount holds the lock of a home. The field PID is the ID of the process that serves the mount.
 type InUseError struct{ Session, Dir, PID string }
 
 // Error returns the session, the directory where it is mounted, and the process ID.
@@ -76,7 +76,7 @@ type Home struct {
 // Dir returns the path of mounts/.
 func (h Homes) Dir() string { return filepath.Join(h.State, "mounts") }
 
-// lockAll takes mounts.lock. It waits for other processes.
+// lockAll takes the lock mounts.lock. It waits while another process holds this lock.
 func (h Homes) lockAll() (unlock func(), err error) {
 	return disk.Lock(filepath.Join(h.State, "mounts.lock"))
 }
@@ -134,8 +134,9 @@ func (t *Home) tryLock() (err error) {
 	return err
 }
 
-// TakeOver continues to use the home of a mount whose worker died. lock is the open lock file, which this process has
-// inherited from that worker, its predecessor. TakeOver returns fs.ErrNotExist if the predecessor has removed the home.
+// TakeOver makes this process continue to use the home of a mount whose worker has died. The parameter lock is the open lock file,
+// which this process has inherited from that worker, its predecessor. TakeOver returns fs.ErrNotExist if the predecessor has
+// removed the home.
 func (h Homes) TakeOver(id, mountDir string, lock *os.File) (*Home, error) {
 	t := &Home{Homes: h, id: id, Dir: filepath.Join(h.Dir(), id), LockFile: lock}
 	there, err := os.Stat(filepath.Join(t.Dir, "lock"))
@@ -145,7 +146,7 @@ func (h Homes) TakeOver(id, mountDir string, lock *os.File) (*Home, error) {
 	if own, err := lock.Stat(); err != nil || !os.SameFile(own, there) {
 		return nil, errors.Join(err, fs.ErrNotExist)
 	}
-	if err := disk.Relock(lock); err != nil { // the predecessor may have unlocked the file before it died
+	if err := disk.Relock(lock); err != nil { // lock the file again, because the predecessor may have unlocked it before it died
 		return nil, err
 	}
 	t.Unlock = func() { disk.Unlock(lock) }
@@ -172,8 +173,8 @@ func (h Homes) LockExisting(id string) (*Home, error) {
 	return t, nil
 }
 
-// Sign writes text into the lock file of the home. The text names the mount that holds the lock, and is empty for a
-// process without a mount. If that fails, for example on a full or read-only disk, Sign logs the error.
+// Sign writes text into the lock file of the home. The text names the mount that holds the lock; a process without a mount writes
+// an empty text. If writing fails, for example on a full or read-only disk, Sign logs the error.
 func (t *Home) Sign(text string) {
 	if err := os.WriteFile(filepath.Join(t.Dir, "lock"), []byte(text), 0o600); err != nil {
 		t.Homes.Log.Debug("write process ID to lock file", zap.String("home", t.Dir), zap.Error(err))
@@ -196,9 +197,9 @@ func (h Homes) Holder(id string) (InUseError, bool) {
 	return InUseError{id, dir, pid}, true
 }
 
-// dead reports whether the process of the mount has exited or is exiting. When a process is killed, the kernel frees the
-// process's memory, which contains its arguments, some time before it closes the files and so releases the lock. So a process
-// without arguments counts as dead.
+// dead reports whether the process of the mount has exited or is exiting. When a process is killed, the kernel first frees the
+// process's memory, which contains its arguments, and some time later closes the files of the process and so releases the lock.
+// Therefore a process without arguments counts as dead.
 func (e InUseError) dead() bool {
 	args, err := proc.Process(proc.Root + e.PID).Args()
 	return errors.Is(err, fs.ErrNotExist) || err == nil && len(args) == 0
@@ -224,7 +225,7 @@ func (t *Home) Remove() error {
 	return nil
 }
 
-// IDs returns the names of the homes, and the paths of directories that a killed process had begun to remove.
+// IDs returns the names of the homes, and the paths of directories whose removal was begun by a process that was then killed.
 func (h Homes) IDs() (ids, removed []string, err error) {
 	entries, err := os.ReadDir(h.Dir())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -261,9 +262,9 @@ func (w Unsaved) String() string {
 	return fmt.Sprintf("%d changed paths", w.Paths)
 }
 
-// Inspect returns the record of a home that is not mounted, and the changes that exist only in the home. After an error the
-// home must be treated as if it contained changes. If the record does not contain the counts, Inspect reads the overlay,
-// which can take seconds.
+// Inspect returns the record of a home that is not mounted, and the changes that exist only in the home. If Inspect returns an
+// error, the caller must treat the home as one that contains changes. If the record does not contain the counts, Inspect reads the
+// overlay, which can take seconds.
 func (t *Home) Inspect() (Record, Unsaved, error) {
 	var w Unsaved
 	r, err := ReadRecord(t.Dir)
@@ -291,8 +292,8 @@ func (t *Home) Inspect() (Record, Unsaved, error) {
 	return r, w, layer.Close()
 }
 
-// RemoveLeftovers removes the homes that killed processes left behind, unless they contain changes. If a home contains
-// changes, it stores the number of changes in the record. It skips locked homes.
+// RemoveLeftovers removes the homes that killed processes left behind and that contain no changes. If a home contains changes,
+// RemoveLeftovers stores the number of changes in its record. It skips locked homes.
 func (h Homes) RemoveLeftovers() error {
 	ids, removed, err := h.IDs()
 	if err != nil {
@@ -316,8 +317,8 @@ func (h Homes) RemoveLeftovers() error {
 	return nil
 }
 
-// Tidy removes the home of a killed process if the home contains no changes. Otherwise it stores the number of changes
-// in the record. It unlocks the home in both cases.
+// Tidy removes the home of a killed process if the home contains no changes. Otherwise Tidy stores the number of changes in the
+// record. In both cases it unlocks the home.
 func (t *Home) Tidy() {
 	log := t.Homes.Log.With(zap.String("home", t.Dir))
 	// Do not read a large log to count the changes, because that would delay the start of the daemon.
@@ -383,9 +384,9 @@ func (h Homes) IDOf(of string) (id string, err error) {
 	return id, nil
 }
 
-// WaitExisting locks an existing home like LockExisting, but waits for processes that only read the home. If they have not
-// finished after lookTime or when ctx ends, WaitExisting returns disk.ErrLocked. It returns ErrNoSession if the home does not
-// exist, and ErrBusySession with an InUseError if a mount holds the lock.
+// WaitExisting locks an existing home like LockExisting, but waits for processes that only read the home. If such a process still
+// has the lock when lookTime has passed or ctx ends, WaitExisting returns disk.ErrLocked. It returns ErrNoSession if the home does
+// not exist, and ErrBusySession with an InUseError if a mount holds the lock.
 func (h Homes) WaitExisting(ctx context.Context, id string) (*Home, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()

@@ -41,9 +41,9 @@ type Record struct {
 	Session string    `json:"session"` // name of the session
 	Remote  string    `json:"remote"`  // URL of the mounted remote, without secrets
 	Dir     string    `json:"dir"`     // directory where the session is mounted, or was last mounted
-	Asked   string    `json:"asked"`   // ref that the user requested (--ref); "": the remote's HEAD
-	Ref     string    `json:"ref"`     // full name of the ref; "": the user requested a commit by its ID
-	Commit  string    `json:"commit"`  // base commit; "" if the session started on an unborn branch, in which case Tree is "", too
+	Asked   string    `json:"asked"`   // ref that the user requested (--ref); "" if the user requested the remote's HEAD
+	Ref     string    `json:"ref"`     // full name of the ref; "" if the user requested a commit by its ID
+	Commit  string    `json:"commit"`  // base commit; "" if the session started on an unborn branch, and then Tree is also ""
 	Tree    string    `json:"tree"`    // base tree of the session
 	Format  string    `json:"format"`  // object format of the IDs (sha1 or sha256)
 	Time    time.Time `json:"time"`    // modification time of files that were not changed
@@ -51,27 +51,28 @@ type Record struct {
 	GID     uint32    `json:"gid"`     // group of files that were not changed
 	Began   time.Time `json:"began"`   // time at which the session started
 
-	// Checkpoint is the checkpoint that the session started from, instead of the tree of Commit; nil if there is none.
+	// Checkpoint is the checkpoint from which the session started, instead of the tree of Commit; nil if the session started from
+	// a commit.
 	Checkpoint *Checkpoint `json:"point,omitempty"`
 
-	// Made are the directories that were created for the mount, the deepest one last. If the mount is killed, they stay, and
-	// the next mount at Dir removes them when it ends.
+	// Made lists the directories that were created for the mount, the deepest one last. If the mount is killed, these directories
+	// stay, and the next mount at Dir removes them when it ends.
 	Made []string `json:"made,omitempty"`
 
 	// Redirects are the redirects of the last mount. Their directories in the overlay do not count as changes of the user.
 	Redirects  []Redirect `json:"redirects"`
 	Configured []string   `json:"configured"` // redirects that are named in the repository's configuration
 
-	// Until is the time at which the session is moved to the trash, unless it is mounted at that time. If Until is
-	// zero, the session is not moved automatically.
+	// Until is the time at which the session is moved to the trash, unless the session is mounted at that time. If Until is zero,
+	// the session is never moved to the trash automatically.
 	Until time.Time `json:"until,omitzero"`
 
 	// Carried are the options of the session remote and of checkpoints. The URL of the session remote is stored without
 	// secrets.
 	Carried control.SessionOptions `json:"carried,omitzero"`
 
-	// Counted states that Changed and Bytes agree with the overlay in the home. It is false while the session is mounted, so
-	// it stays false if the mount is killed.
+	// Counted is true if Changed and Bytes agree with the overlay in the home. It is false while the session is mounted, so it
+	// stays false if the mount is killed.
 	Counted bool  `json:"counted"`
 	Changed int64 `json:"changed"` // number of changed paths
 	Bytes   int64 `json:"bytes"`   // size of changed contents in bytes
@@ -80,7 +81,7 @@ type Record struct {
 // Redirect is a path in the mount that is a plain directory elsewhere.
 type Redirect struct {
 	Path    string `json:"path"`    // path relative to the root of the mount
-	Backing string `json:"backing"` // name of the directory below redirect/ in the home
+	Backing string `json:"backing"` // name of the plain directory, which is stored below redirect/ in the home
 }
 
 // SessionName returns the default name of a mount's session. The name depends only on the remote and the directory, so a
@@ -119,8 +120,8 @@ func ReadRecord(home string) (Record, error) {
 	return r, nil
 }
 
-// DecodeRecord parses and validates a record. It checks the version first, because in another version of the format, the fields
-// may have another meaning.
+// DecodeRecord parses and validates a record. It checks the version first, because the fields may have another meaning in another
+// version of the format.
 func DecodeRecord(text []byte) (Record, error) {
 	var head struct {
 		Version int `json:"version"`
@@ -192,8 +193,8 @@ func (r *Record) SetBase(s *fetch.Snapshot) {
 	}
 }
 
-// Save writes the record into a home. It writes a new file and renames it to session.json without a sync; SyncRecord syncs
-// it.
+// Save writes the record into a home. It writes a new file and renames this file to session.json, but does not sync it; SyncRecord
+// syncs the record.
 func (r Record) Save(home string) error {
 	r.Version = RecordVersion
 	text, err := json.MarshalIndent(r, "", "\t")
@@ -221,8 +222,8 @@ func SyncRecord(home string) error {
 	return nil
 }
 
-// HasOverlay reports whether the overlay of a home, which is named by its path, may have been written to. It also returns
-// true if this cannot be determined.
+// HasOverlay reports whether a program may have written to the overlay of a home. The parameter home is the path of the home.
+// HasOverlay also returns true if the overlay cannot be examined.
 func HasOverlay(home string) bool {
 	if strings.HasPrefix(filepath.Base(home), NamelessPrefix) {
 		return false // the overlay of a mount without a session contains only .git
@@ -234,14 +235,14 @@ func HasOverlay(home string) bool {
 	return len(contents) > 0 || err != nil && !errors.Is(err, fs.ErrNotExist)
 }
 
-// HasSessionRepo reports whether a home, which is named by its path, has a session repository. It also returns true if this
-// cannot be determined.
+// HasSessionRepo reports whether a home has a session repository. The parameter home is the path of the home. HasSessionRepo also
+// returns true if the home cannot be examined.
 func HasSessionRepo(home string) bool {
 	_, err := os.Lstat(filepath.Join(home, SessionRepoName))
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// NamelessPrefix is the prefix of the ID of a mount without a session. No session name begins with it.
+// NamelessPrefix is the prefix of the ID of a mount without a session. No session name begins with this prefix.
 const NamelessPrefix = "_"
 
 // ShortRef returns the name of a branch or tag without refs/heads/ or refs/tags/. It returns other names unchanged.
@@ -257,14 +258,16 @@ func ShortRef(name string) string {
 // SessionRepoName is the name of the session repository's directory in a home.
 const SessionRepoName = "session.git"
 
-// Checkpoint identifies the checkpoint that a session started from instead of a commit, as it is stored in the record.
+// Checkpoint is the part of a record that identifies the checkpoint from which a session started, if it did not start from a
+// commit.
 type Checkpoint struct {
 	ID     string    `json:"id"`     // id of the checkpoint
 	Commit string    `json:"commit"` // commit that stores the checkpoint
 	Tree   string    `json:"tree"`   // tree of the checkpoint
 	State  string    `json:"state"`  // commit that stores the checkpoint state
 	Time   time.Time `json:"time"`   // time at which the checkpoint was made
-	// From is the session remote of another session, which has contents that are missing on this host; "" if there is none.
+	// From is the URL of another session's session remote, which has contents that are missing on this host; "" if there is no
+	// such remote.
 	From string `json:"from,omitempty"`
 
 	Parent       string `json:"parent,omitempty"`        // session from which this session was forked

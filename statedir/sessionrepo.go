@@ -10,8 +10,9 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// OpenSessionRepo opens the session repository in the home with the path home and the record r. If write is not set, the
-// repository cannot be changed, and the session may be mounted. If write is set, the caller must hold the lock of the home.
+// OpenSessionRepo opens the session repository of a session. The parameter home is the path of the session's home, and r is its
+// record. If write is not set, the repository is opened read-only, and the session may be mounted. If write is set, the caller
+// must hold the lock of the home.
 func (h Homes) OpenSessionRepo(home string, r Record, write bool) (*session.Repo, error) {
 	base, _ := r.Base()
 	store := filepath.Join(h.State, "stores", StoreName(r.Remote), "git", "objects")
@@ -21,8 +22,8 @@ func (h Homes) OpenSessionRepo(home string, r Record, write bool) (*session.Repo
 	})
 }
 
-// SessionRemoteURL returns the URL of the session remote without secrets. It returns "" if the session has no session remote,
-// or only the embedded one below the state directory.
+// SessionRemoteURL returns the URL of the session remote without secrets. It returns "" if the session has no session remote, or
+// only the embedded session remote below the state directory.
 func (r Record) SessionRemoteURL() string {
 	switch remote := r.Carried.Remote; remote {
 	case "", control.RemoteEmbedded, control.RemoteNone:
@@ -32,8 +33,9 @@ func (r Record) SessionRemoteURL() string {
 	}
 }
 
-// ShownRemote returns the session remote that the option value remote selects, without secrets. It returns the URL, or the
-// path of the session repository in home for the embedded session remote, or "" if there is none.
+// ShownRemote returns the session remote that is selected by the option value in the parameter remote. It returns the URL of the
+// session remote without secrets, or the path of the session repository in home for the embedded session remote, or "" if there is
+// no session remote.
 func ShownRemote(remote, home string, r Record) string {
 	switch remote {
 	case control.RemoteEmbedded, "":

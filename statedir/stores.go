@@ -18,18 +18,19 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// Every process that has a store open holds a shared lock (flock) on the store's directory. A store is removed under the
-// exclusive lock. It is renamed before it is deleted, so that a process that opens the store at that time creates a new one.
+// Every process that has a store open holds a shared lock (flock) on the store's directory. A process that removes a store holds
+// the exclusive lock, and renames the store before it deletes it, so that a process that opens the store at that time creates a
+// new one.
 
 var (
 	// ErrStoreUsed reports that another process has the store open.
 	ErrStoreUsed = errors.New("store is used by a mount")
-	// errUnsettled reports that a process has locked a home and has not written its record yet.
+	// errUnsettled reports that a process has locked a home but has not written the record of the home yet.
 	errUnsettled = errors.New("session is being mounted")
 )
 
-// HoldStore opens the directory of a store, and creates the directory if it does not exist. Other processes cannot remove the
-// store until release is called.
+// HoldStore opens the directory of a store, and creates the directory if it does not exist. Until the function release is called,
+// other processes cannot remove the store.
 func HoldStore(dir string) (release func(), err error) {
 	for {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -50,7 +51,7 @@ func HoldStore(dir string) (release func(), err error) {
 	}
 }
 
-// lockDir locks a directory with flock(2), whose operation is in the parameter how. It returns fs.ErrNotExist if the
+// lockDir locks a directory with flock(2). The parameter how is the operation for flock(2). lockDir returns fs.ErrNotExist if the
 // directory was renamed before it was locked.
 func lockDir(dir string, how int) (*os.File, error) {
 	f, err := os.Open(dir)
@@ -108,7 +109,8 @@ func RemoveStore(dir string) error {
 	return nil
 }
 
-// StoreDirs returns the paths of the stores, and the paths of directories that a killed process had begun to remove.
+// StoreDirs returns the paths of the stores, and the paths of directories whose removal was begun by a process that was then
+// killed.
 func StoreDirs(state string) (stores, removed []string, err error) {
 	entries, err := os.ReadDir(filepath.Join(state, "stores"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -126,8 +128,8 @@ func StoreDirs(state string) (stores, removed []string, err error) {
 	return stores, removed, nil
 }
 
-// NeededStores returns the names of the stores that mounts and sessions of a state directory need. If it returns an error,
-// the names may be incomplete, so no store may be removed.
+// NeededStores returns the names of the stores that the mounts and sessions of a state directory need. If it returns an error, the
+// list of names may be incomplete, so the caller must remove no store.
 func NeededStores(state string) (map[string]bool, error) {
 	h := Homes{state, zap.NewNop()}
 	ids, _, err := h.IDs()
@@ -159,7 +161,7 @@ func NeededStores(state string) (map[string]bool, error) {
 			return needed, fmt.Errorf("read session record %s: %w", id, ErrNoRecord)
 		default:
 			t, err := h.LockExisting(id)
-			if err == nil { // this process could lock the home, so a killed process has left it
+			if err == nil { // no other process holds the lock, so a killed process has left the home behind
 				t.Unlock()
 			} else if errors.Is(err, disk.ErrLocked) {
 				return needed, fmt.Errorf("read session record %s: %w", id, errUnsettled)

@@ -43,7 +43,7 @@ func (t *Home) ToTrash(name string, now time.Time) error {
 	at := now.Unix()
 	to := func() string { return filepath.Join(t.Homes.trashDir(), name+"."+strconv.FormatInt(at, 10)) }
 	for _, err := os.Lstat(to()); err == nil; _, err = os.Lstat(to()) {
-		at++ // another session with this name was deleted in the same second
+		at++ // another session with this name was deleted in the same second, so use the next second
 	}
 	if err := os.Rename(t.Dir, to()); err != nil {
 		return fmt.Errorf("delete session %s: %w", name, err)
@@ -51,7 +51,7 @@ func (t *Home) ToTrash(name string, now time.Time) error {
 	return nil
 }
 
-// Trash returns the homes in the trash, the most recently deleted first.
+// Trash returns the homes in the trash, with the home that was deleted last at the start.
 func (h Homes) Trash() ([]Trashed, error) {
 	entries, err := os.ReadDir(h.trashDir())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -92,7 +92,7 @@ func (h Homes) FromTrash(name string) error {
 		return fmt.Errorf("restore session %s: %w", name, trash.ErrThere)
 	}
 	r, err := ReadRecord(all[i].Dir)
-	if err == nil && !r.Until.IsZero() { // otherwise Until would move the restored session to the trash again immediately
+	if err == nil && !r.Until.IsZero() { // without this, the session would be moved to the trash again immediately
 		r.Until = time.Time{}
 		err = r.Save(all[i].Dir)
 	}
@@ -102,7 +102,8 @@ func (h Homes) FromTrash(name string) error {
 	return os.Rename(all[i].Dir, to)
 }
 
-// EmptyTrash removes the homes that were deleted more than trash.Keep before now. It stops at the first error, which it logs.
+// EmptyTrash removes the homes that were deleted longer ago than trash.Keep, as seen from the time now. It stops at the first
+// error, which it logs.
 func (h Homes) EmptyTrash(now time.Time) {
 	all, err := h.Trash()
 	for _, t := range all {
