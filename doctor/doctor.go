@@ -25,7 +25,7 @@ type Level string
 
 const (
 	LevelOK   Level = "ok"   // nothing is wrong; also used for information
-	LevelWarn Level = "warn" // a limitation, or a problem that prevents nothing
+	LevelWarn Level = "warn" // a limitation, or a problem that does not prevent the use of the object
 	// LevelBad is a failure or damage.
 	LevelBad Level = "bad"
 )
@@ -36,7 +36,7 @@ type Finding struct {
 	// What describes the finding, for the user.
 	What  string `json:"what"`
 	Wrong bool   `json:"wrong"` // whether Level is LevelBad
-	// Mended reports that the problem was repaired.
+	// Mended is true if the problem was repaired.
 	Mended bool   `json:"mended"`
 	Hint   string `json:"hint,omitempty"`
 	Level  Level  `json:"level"`
@@ -72,8 +72,9 @@ func (d *doctor) wrong(object, hint, format string, args ...any) {
 	d.say(LevelBad, object, hint, format, args...)
 }
 
-// mend adds a finding of LevelBad about a problem that the function try can repair. If repairs were requested, mend calls try
-// and records the result in the finding. Otherwise it adds how, a description of the repair, to the finding.
+// mend adds a finding of LevelBad about the problem in the parameter what, which the function try can repair. If repairs were
+// requested, mend calls try and records the result in the finding. Otherwise it adds the parameter how, a description of the
+// repair, to the finding.
 func (d *doctor) mend(object, what, how string, try func() error) {
 	f := Finding{Object: object, What: what, Wrong: true, Level: LevelBad, Mend: how}
 	if d.repair {
@@ -86,9 +87,9 @@ func (d *doctor) mend(object, what, how string, try func() error) {
 	d.findings = append(d.findings, f)
 }
 
-// Examine examines dead mounts, and the homes in a state directory. A home is the directory with the overlay and the session
-// of one mount. If repair is set, Examine repairs problems that can be repaired without loss, and moves files without a
-// parent directory to lost+found. Of a mounted session it examines only the session repository. If deep is set, it hashes the
+// Examine examines dead mounts, and the homes in a state directory. A home is the directory with the overlay and the session of
+// one mount. If repair is set, Examine repairs problems that can be repaired without loss, and moves files without a parent
+// directory to lost+found. If a session is mounted, Examine checks only its session repository. If deep is set, Examine hashes the
 // packs of session repositories. It returns an error if ctx ends or the homes cannot be listed.
 func Examine(ctx context.Context, state string, repair, deep bool) ([]Finding, error) {
 	d := &doctor{homes: statedir.Homes{State: state, Log: zap.NewNop()}, repair: repair, deep: deep}
@@ -100,7 +101,7 @@ func Examine(ctx context.Context, state string, repair, deep bool) ([]Finding, e
 		return d.findings, err
 	}
 	for _, dir := range removed {
-		// A process was killed after it had renamed the home for its removal, so nothing in the home is needed.
+		// A process had renamed the home in order to remove it, and was then killed. Nothing in the home is needed.
 		d.mend(dir, "leftover of a process that was killed while it removed this directory", "removes the directory",
 			func() error { return os.RemoveAll(dir) })
 	}
@@ -148,7 +149,7 @@ func (d *doctor) home(ctx context.Context, id string) {
 		d.wrong(id, "", "session cannot be read: %v", err)
 		return
 	}
-	// Remove unlocks the home, so it must not be unlocked again.
+	// The method Remove has unlocked the home if removed is true. Then the home must not be unlocked a second time.
 	removed := false
 	defer func() {
 		if !removed {
@@ -183,7 +184,8 @@ func (d *doctor) home(ctx context.Context, id string) {
 	}
 }
 
-// sound reports whether all findings of LevelBad about the session with this id were repaired, or there were none.
+// sound reports whether no problem remains in the session with this id: either there was no finding of LevelBad about the session,
+// or all such problems were repaired.
 func (d *doctor) sound(id string) bool {
 	for _, f := range d.findings {
 		if f.Object == id && f.Wrong && !f.Mended {
@@ -199,7 +201,8 @@ func (d *doctor) overlay(id string, t *statedir.Home) bool {
 	dir := filepath.Join(t.Dir, "overlay")
 	report, err := overlay.Check(dir, d.repair)
 	for _, f := range report.Findings {
-		// If Check has repaired the overlay, each finding describes a repair that was made, so no suggested repair is added.
+		// If Check has repaired the overlay, each finding describes a repair that was made. In that case no suggestion of a repair
+		// is added.
 		how := "repairs the overlay; files without a directory are moved to lost+found"
 		if d.repair {
 			how = ""

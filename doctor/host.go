@@ -22,10 +22,10 @@ import (
 )
 
 const (
-	lowSpace   = 64 << 20 // minimum number of free bytes in a state directory; with fewer the finding is LevelBad
-	shortSpace = 1 << 30  // number of bytes that should be free; with fewer the finding is LevelWarn
-	lowFiles   = 1000     // minimum number of free inodes; with fewer the finding is LevelBad
-	// shortFiles is the number of inodes that should be free; with fewer the finding is LevelWarn.
+	lowSpace   = 64 << 20 // minimum number of free bytes in a state directory; with fewer free bytes the finding is LevelBad
+	shortSpace = 1 << 30  // number of bytes that should be free; with fewer free bytes the finding is LevelWarn
+	lowFiles   = 1000     // minimum number of free inodes; with fewer free inodes the finding is LevelBad
+	// shortFiles is the number of inodes that should be free; with fewer free inodes the finding is LevelWarn.
 	shortFiles = 50_000
 
 	// gitTime is the maximum run time of a git command.
@@ -68,8 +68,8 @@ func (d *doctor) kernel() {
 	case err != nil:
 		d.wrong("fuse", "a container needs --cap-add SYS_ADMIN and --device /dev/fuse, or --fuse-fd with a descriptor opened outside",
 			"test mount failed: %v", err)
-	// Without this feature, requests that a dead process has read and not answered are lost, because the kernel does not send
-	// them again.
+	// Without this feature, the kernel does not send requests a second time. So the requests that a process has read but not
+	// answered before it died are lost.
 	case !k.Resend:
 		d.warn("kernel", "with Linux 6.9 or later, mounts outlive their process",
 			"Linux %s, fuse %s; mounts fail if the daemon is killed", release, k)
@@ -130,7 +130,7 @@ func allowsOther(conf string) bool {
 	return false
 }
 
-// gitVersions lists versions of git. Each entry describes the limitation of all versions before its version.
+// gitVersions lists versions of git. Each entry describes the limitation of the versions that are older than the entry's version.
 var gitVersions = []struct {
 	major, minor int
 	lack         string
@@ -174,8 +174,8 @@ func gitVersion(text string) (major, minor int, ok bool) {
 	return major, minor, majorErr == nil && minorErr == nil
 }
 
-// stateDir checks that this user can write to the state directory and other users cannot, that enough space is free, and that
-// the file system is a local one.
+// stateDir checks three conditions: this user, but no other user, can write to the state directory; enough space is free; and the
+// file system is a local one.
 func (d *doctor) stateDir(state string) {
 	info, err := os.Stat(state)
 	// The first mount creates the directory, so the nearest existing directory above it must be writable.
@@ -204,8 +204,8 @@ func (d *doctor) stateDir(state string) {
 		d.wrong(state, "choose another directory with --state", "state directory cannot be used: %v", err)
 		return
 	}
-	// The mode of the state directory must not let other users write to it, and the mode of the directories below must not
-	// let them read.
+	// The mode of the state directory must not let other users write to the directory, and the mode of the directories below must
+	// not let other users read these directories.
 	d.private(state, info, 0o022)
 	for _, name := range []string{"mounts", "stores", "blobs", "run"} {
 		if info, err := os.Stat(filepath.Join(state, name)); err == nil {
@@ -228,7 +228,7 @@ func (d *doctor) stateDir(state string) {
 		say = func(object, format string, args ...any) { d.wrong(object, hint, format, args...) }
 	}
 	say(state, "%d MiB of disk space are free", free>>20)
-	switch { // some file systems have no limit for the number of files, and report 0
+	switch { // some file systems have no limit for the number of files and report 0 inodes
 	case st.Files > 0 && st.Ffree < lowFiles:
 		d.wrong(state, "remove small files from that file system", "only %d more files can be created on this file system", st.Ffree)
 	case st.Files > 0 && st.Ffree < shortFiles:

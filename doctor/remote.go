@@ -37,7 +37,7 @@ type RemoteCheck struct {
 }
 
 // ExamineRemotes requests the capabilities of remotes, and checks whether session remotes accept pushes. It examines up to
-// remoteLanes remotes concurrently, and each for at most remoteTime.
+// remoteLanes remotes concurrently, and takes at most remoteTime for each remote.
 func ExamineRemotes(ctx context.Context, state string, c RemoteCheck) []Finding {
 	known := slices.Clone(c.Known)
 	h := statedir.Homes{State: state, Log: zap.NewNop()}
@@ -61,7 +61,7 @@ func ExamineRemotes(ctx context.Context, state string, c RemoteCheck) []Finding 
 		wg.Go(func() {
 			lanes <- struct{}{}
 			defer func() { <-lanes }()
-			// A remote that does not answer must not delay the command for long.
+			// These timeouts are short, so that a remote that does not answer does not delay the command for long.
 			o := transport.Options{Connect: remoteTime / 2, Stall: remoteTime}
 			bad := all[i].warn // a failure is only a warning, because a mount continues without its remote
 			if i < len(c.Named) {
@@ -102,7 +102,7 @@ func (d *doctor) remote(ctx context.Context, url string, o transport.Options, ba
 	start := time.Now()
 	caps, err := r.Capabilities(ctx)
 	switch {
-	// A remote without protocol version 2 can be mounted, but git must then download the complete repository.
+	// A remote without protocol version 2 can be mounted, but then git downloads the complete repository.
 	case errors.Is(err, transport.ErrNoV2):
 		d.warn(shown, "with protocol version 2, contents would be fetched when they are read",
 			"remote does not support protocol version 2: git will download everything")
@@ -128,7 +128,7 @@ func (d *doctor) remote(ctx context.Context, url string, o transport.Options, ba
 		has = append(has, "object-info")
 	}
 	asked, any, err := wantsAnyID(ctx, r, caps)
-	// A server may report its capabilities even if it cannot read its objects, so objects are fetched, too.
+	// A server may report its capabilities even if it cannot read its objects, so the check also fetches objects.
 	if err != nil {
 		e := fault.Explain("fetch from", shown, fault.Remote(err))
 		bad(shown, e.Hint, "remote answers, but serves no objects: %s", e.Cause)
@@ -153,10 +153,10 @@ func (d *doctor) remote(ctx context.Context, url string, o transport.Options, ba
 	d.ok(shown, "%s (%v%s)%s", strings.Join(has, ", "), took, agent, tail)
 }
 
-// wantsAnyID reports whether a remote serves objects by IDs that no ref names. To find out, it fetches a commit, and then the
-// tree of that commit. known is false if the result is not certain.
+// wantsAnyID reports whether a remote serves objects by IDs that no ref names. To determine this, wantsAnyID fetches a commit, and
+// then the tree of that commit. The result known is false if the answer is not certain.
 func wantsAnyID(ctx context.Context, r *transport.Remote, caps transport.Capabilities) (known, any bool, err error) {
-	if !caps.Filter || !caps.Shallow { // without both, the request would fetch the whole repository
+	if !caps.Filter || !caps.Shallow { // without filters and shallow fetches, the request would fetch the whole repository
 		return false, false, nil
 	}
 	refs, err := r.Refs(ctx, []string{"HEAD"})
@@ -178,8 +178,8 @@ func wantsAnyID(ctx context.Context, r *transport.Remote, caps transport.Capabil
 
 const noTrees = "tree:0" // filter for a request that fetches only the wanted objects
 
-// oneTree sends a request whose reply has one or two objects, and returns the tree of the commit among them. It returns the
-// zero ID if the reply has no commit.
+// oneTree sends a request whose reply has one or two objects. It returns the ID of the tree of the commit in this reply, or the
+// zero ID if the reply contains no commit.
 func oneTree(ctx context.Context, r *transport.Remote, f object.Format, req transport.FetchRequest) (tree object.ID, err error) {
 	resp, err := r.Fetch(ctx, req)
 	if err != nil {

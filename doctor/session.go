@@ -17,16 +17,16 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// lockTime is the age from which a lock file of git is assumed to belong to a dead process.
+// lockTime is the age from which a lock file of git is assumed to belong to a process that has died.
 const lockTime = 10 * time.Minute
 
-// carried examines the session repository in the directory home of a mount. If the session is mounted, carried repairs
-// nothing, because the session's daemon writes to the repository.
+// carried examines the session repository in the directory home of a mount. If the session is mounted, carried repairs nothing,
+// because the session's daemon may be writing to the repository.
 func (d *doctor) carried(ctx context.Context, id, home string, r statedir.Record, mounted bool) {
 	if !statedir.HasSessionRepo(home) {
 		return
 	}
-	// look opens the repository again for each examination, so that it sees the current packs and refs.
+	// The function look opens the repository again for each examination, so that each examination sees the current packs and refs.
 	look := func() (session.Health, error) {
 		repo, err := d.homes.OpenSessionRepo(home, r, false)
 		if err != nil {
@@ -36,8 +36,8 @@ func (d *doctor) carried(ctx context.Context, id, home string, r statedir.Record
 		return repo.Check(ctx, d.deep)
 	}
 	h, err := look()
-	// If a mounted session looks damaged, look again: the daemon may have changed a ref or repacked during the first
-	// examination.
+	// If the repository of a mounted session looks damaged, examine it a second time: the daemon may have changed a ref or
+	// repacked during the first examination.
 	if mounted && err == nil && !h.Whole() {
 		h, err = look()
 	}
@@ -51,7 +51,7 @@ func (d *doctor) carried(ctx context.Context, id, home string, r statedir.Record
 	}
 	if len(h.Broken) > 0 {
 		d.broken(ctx, home, r, h.Broken, mounted)
-		// The repair may have changed which objects are missing, so the repository is examined again.
+		// The repair may have changed which objects are missing, so examine the repository again.
 		if again, err := look(); d.repair && err == nil {
 			h = again
 		}
@@ -76,8 +76,8 @@ func (d *doctor) carried(ctx context.Context, id, home string, r statedir.Record
 	}
 }
 
-// broken reports refs whose files do not contain an object ID, and restores them from the recorded state of the pushes. If
-// the session is mounted, it only reports them.
+// broken reports refs whose files do not contain an object ID. If the session is not mounted, a repair restores these refs from
+// the recorded state of the pushes.
 func (d *doctor) broken(ctx context.Context, home string, r statedir.Record, refs []string, mounted bool) {
 	dir := filepath.Join(home, statedir.SessionRepoName)
 	what := "refs have invalid contents, as after a power failure: " + strings.Join(refs, ", ")
@@ -118,7 +118,7 @@ func (d *doctor) sessionWhole(id, home string, r statedir.Record, h session.Heal
 		text += fmt.Sprintf(", the newest (%s) of %s", h.Newest.ID, h.Newest.Time.Format(time.DateTime))
 	}
 	far := r.SessionRemoteURL()
-	if far == "" || mounted { // for a mounted session, artifactfs status reports the pending refs
+	if far == "" || mounted { // the command "artifactfs status" reports the pending refs of a mounted session
 		d.ok(id, "%s", text)
 		return
 	}
@@ -144,8 +144,8 @@ func (d *doctor) sessionWhole(id, home string, r statedir.Record, h session.Heal
 	}
 }
 
-// farSessions returns the records of all sessions that have a session remote, by the URL of that remote without secrets. It
-// skips sessions whose records cannot be read.
+// farSessions returns the records of all sessions that have a session remote. The key of the map is the URL of the session remote
+// without secrets. farSessions skips sessions whose records cannot be read.
 func farSessions(h statedir.Homes) map[string][]statedir.Record {
 	all := map[string][]statedir.Record{}
 	ids, _, err := h.IDs()
@@ -165,8 +165,8 @@ func farSessions(h statedir.Homes) map[string][]statedir.Record {
 	return all
 }
 
-// sessionRemote checks whether a session remote accepts pushes, and which of the given sessions were never pushed to it. It
-// pushes nothing.
+// sessionRemote checks whether a session remote accepts pushes, and which of the given sessions were never pushed to this session
+// remote. It does not push anything itself.
 func (d *doctor) sessionRemote(ctx context.Context, url string, sessions []statedir.Record) {
 	var names []string
 	var prefixes []string

@@ -13,7 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// leftTime is the age from which an unfinished git directory in a store is assumed to belong to a dead process.
+// leftTime is the age from which an unfinished git directory in a store is assumed to belong to a process that has died.
 const leftTime = time.Hour
 
 // ExamineStores examines the stores of a state directory. A store has the objects that the mounts of one remote share. If
@@ -29,7 +29,7 @@ func ExamineStores(ctx context.Context, state string, repair, deep bool) ([]Find
 		d.mend(dir, "leftover of a process that was killed while it removed this directory", "removes the directory",
 			func() error { return os.RemoveAll(dir) })
 	}
-	// If a session cannot be read, any store might be needed by it, so no store is removed.
+	// If a session cannot be read, the session might need any of the stores, so remove no store.
 	needed, err := statedir.NeededStores(state)
 	if err != nil {
 		d.warn("stores", "", "some session cannot be read, so no store can be removed: %v", err)
@@ -43,11 +43,11 @@ func ExamineStores(ctx context.Context, state string, repair, deep bool) ([]Find
 	return d.findings, nil
 }
 
-// store examines one store. unneeded states that no mount and no session needs the store.
+// store examines one store. The parameter unneeded is set if no mount and no session needs the store.
 func (d *doctor) store(dir string, deep, unneeded bool) {
 	info, ok := fetch.Peek(dir)
 	if !ok {
-		return // nothing was fetched into the store yet, or another process is creating it
+		return // the store is still empty, or another process is creating it
 	}
 	name := info.URL
 	if name == "" {
@@ -71,7 +71,7 @@ func (d *doctor) store(dir string, deep, unneeded bool) {
 		switch {
 		case p.Junk:
 			d.mend(p.Path, p.What, "removes the file", func() error { return os.Remove(p.Path) })
-		// A damaged store that is not needed is reported and removed as a whole, below.
+		// The store is damaged and not needed. The code below reports it and removes it as a whole.
 		case unneeded:
 			bad++
 		default:
