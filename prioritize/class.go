@@ -1,9 +1,8 @@
-// Package prioritize predicts which files will be read next. It derives classes of urgency from paths, and has a
-// queue of wants (blobs to request) that is ordered by them. It uses no clock, disk, network or lock.
+// Package prioritize predicts which files will be read next. It assigns a class of urgency to each path, and has a queue of wants
+// (blobs to request) that is ordered by these classes. It uses no clock, disk, network or lock.
 //
-// Promises: the class of a path never changes, and every path has one, even if it is not valid UTF-8. A queue returns
-// each want exactly once. It orders wants by class, within a class by distance from the root and kind of file, and
-// then by age.
+// Promises: the class of a path never changes, and every path has a class, even if the path is not valid UTF-8. A queue returns
+// each want exactly once. It orders wants by class; within a class by distance from the root and kind of file; and finally by age.
 //
 // The order of the classes is the order in which builds, editors and coding tools read a fresh checkout: first
 // manifests, settings and instructions, then the README and the other files of the root directory, then program text
@@ -17,13 +16,13 @@ type Class uint8
 
 const (
 	Waiting   Class = iota // a process waits for the blob
-	Sibling                // fetched along with a blob that a process waits for, such as a neighbouring file
-	Readahead              // named in a prefetch command, or next for a process that reads the whole tree
+	Sibling                // the blob is fetched with another blob for which a process waits, for example that of a neighbouring file
+	Readahead              // the blob is named in a prefetch command, or a process that reads the whole tree will need it next
 	Manifest               // manifests, lock files, settings, and instructions for coding tools
 	Readme                 // README and its translations
 	Root                   // the other text files in the root directory
-	Source                 // program text and files compiled with it
-	Test                   // tests and their data
+	Source                 // program text, and other files that are compiled with it
+	Test                   // tests and the data of tests
 	Doc                    // documentation and examples
 	Other                  // data, files of unknown kind, generated and vendored files
 	Media                  // images, fonts, sound, archives, binaries: large and seldom read

@@ -10,9 +10,9 @@ func Classify(path string, depth int) Class {
 	return c
 }
 
-// rank returns the position of a want within its class; wants with lower ranks are more urgent. Files near the root have
-// lower ranks. At equal distance from the root, files with the trait later have higher ranks. Classes more urgent than
-// Manifest do not depend on the path, so all their wants have rank 0.
+// rank returns the position of a want within its class; wants with lower ranks are more urgent. Files near the root have lower
+// ranks. At equal distance from the root, files with the trait called later have higher ranks. For classes more urgent than
+// Manifest the rank does not depend on the path; all wants of these classes have rank 0.
 func rank(c Class, path string) uint8 {
 	if c < Manifest {
 		return 0
@@ -25,8 +25,8 @@ func rank(c Class, path string) uint8 {
 	return r
 }
 
-// classify does the work of Classify, and also returns the traits of the file name, on which the rank depends. If several
-// cases apply, the first one determines the result.
+// classify returns the class that Classify returns, and also the traits of the file name, on which the rank depends. If several
+// cases apply, the first case determines the result.
 func classify(path string, depth int) (Class, traits) {
 	dir, name := "", path
 	if i := strings.LastIndexByte(path, '/'); i >= 0 {
@@ -67,7 +67,7 @@ func classify(path string, depth int) (Class, traits) {
 		return Source, is
 	case is&doc != 0:
 		return Doc, is
-	// A file without extension in a directory of scripts is probably a program.
+	// A file that has no extension and is in a directory of scripts is probably a program.
 	case place&scripts != 0 && strings.IndexByte(name, '.') < 0:
 		return Source, is | later
 	}
@@ -88,8 +88,8 @@ func placeTraits(dir string) traits {
 	return t
 }
 
-// nameTraits returns the traits of a file name, which must be in lower case. The traits of the whole name take precedence
-// over those of its beginning and end, and the latter take precedence over those of the extension.
+// nameTraits returns the traits of a file name, which must be in lower case. If the whole name has traits, they are returned;
+// otherwise the traits of its beginning or end; and otherwise those of the extension and of the part before the extension.
 func nameTraits(name string) traits {
 	if t, ok := fileNames[name]; ok {
 		return t

@@ -7,7 +7,7 @@ type traits uint16
 
 const (
 	manifest traits = 1 << iota
-	later           // files that are last in their class: lock files, which are large, and text that is seldom compiled
+	later           // files that come last in their class: lock files, which are large, and text that is seldom compiled
 	source
 	test
 	fixture // data of tests, even if the name looks like program text
@@ -18,8 +18,8 @@ const (
 	scripts  // a directory whose files without extension are programs
 )
 
-// words returns a table of names with their traits. The keys of the parameter of are traits, and each value lists the names
-// that have these traits, separated by white space.
+// words returns a table of names with their traits. Each key of the map in the parameter of is a set of traits; its value lists
+// the names that have these traits, separated by white space.
 func words(of map[traits]string) map[string]traits {
 	table := map[string]traits{}
 	for t, list := range of {

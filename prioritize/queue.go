@@ -6,7 +6,7 @@ import "github.com/artifactfs/artifactfs/object"
 type Want struct {
 	ID    object.ID
 	Class Class
-	Path  string // relative to the root of the tree; the order within a class depends on it
+	Path  string // path relative to the root of the tree; the order within a class depends on it
 	Seq   uint64 // age: among wants of equal class and rank, the lowest Seq is first
 }
 
@@ -24,8 +24,8 @@ type Queue struct {
 	pushes uint64              // number of calls of Push so far
 }
 
-// slot holds one want. The index of the slot does not change while the want is queued, so byID and heap can refer to
-// it.
+// slot holds one want. The index of the slot does not change while the want is queued, so the fields byID and heap of the Queue
+// can refer to the slot by its index.
 type slot struct {
 	want   Want
 	rank   uint8
@@ -36,8 +36,8 @@ type slot struct {
 // NewQueue returns an empty queue.
 func NewQueue() *Queue { return &Queue{byID: map[object.ID]int32{}} }
 
-// Push queues w. If the id is already queued, the want with the more urgent class is kept; if the classes are equal,
-// the earlier want is kept.
+// Push queues w. If a want with the same id is already queued, Push keeps only the want with the more urgent class, or the queued
+// want if the classes are equal.
 func (q *Queue) Push(w Want) {
 	w.Class = min(w.Class, Last)
 	if i, ok := q.byID[w.ID]; ok {
@@ -61,7 +61,7 @@ func (q *Queue) Push(w Want) {
 	q.up(len(q.heap) - 1)
 }
 
-// Raise changes the class of a queued want to c if that is more urgent. It reports whether the id is queued.
+// Raise changes the class of the queued want with this id to c if c is more urgent. It reports whether the id is queued.
 func (q *Queue) Raise(id object.ID, c Class) bool {
 	i, ok := q.byID[id]
 	if !ok {
@@ -91,7 +91,8 @@ func (q *Queue) Best() (Class, bool) {
 	return q.slots[q.heap[0]].want.Class, true
 }
 
-// Take removes and returns up to n wants, the most urgent first. It takes no want whose class is less urgent than worst.
+// Take removes up to n wants from the queue and returns them, the most urgent want first. It takes no want whose class is less
+// urgent than the class worst.
 func (q *Queue) Take(worst Class, n int) []Want {
 	var taken []Want
 	for len(taken) < n && len(q.heap) > 0 {
@@ -119,7 +120,7 @@ func (q *Queue) LenClass() map[Class]int {
 	return m
 }
 
-// replace replaces the want in slot i by w, which has the same id and a more urgent class.
+// replace replaces the want in slot i by the want w, which must have the same id and a more urgent class.
 func (q *Queue) replace(i int32, w Want) {
 	s := &q.slots[i]
 	q.counts[s.want.Class]--
@@ -136,11 +137,11 @@ func (q *Queue) remove(i int32) {
 	q.counts[s.want.Class]--
 	// Clear the slot, so that the memory of the path can be freed.
 	*s = slot{}
-	// The last entry of the heap moves to the gap, and then up or down to its position.
+	// The last entry of the heap moves to the gap, and from there up or down to its position.
 	q.swap(at, last)
 	q.heap = q.heap[:last]
 	if last == 0 {
-		*q = Queue{byID: map[object.ID]int32{}, pushes: q.pushes} // release the memory of the map, because maps never shrink
+		*q = Queue{byID: map[object.ID]int32{}, pushes: q.pushes} // maps never shrink, so replace the map to release its memory
 		return
 	}
 	q.free = append(q.free, i)
