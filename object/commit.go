@@ -62,7 +62,7 @@ func ParseCommit(f Format, content []byte) (CommitInfo, error) {
 
 // ParseTagTarget returns the object that an annotated tag points to.
 func ParseTagTarget(f Format, content []byte) (ID, Type, error) {
-	// The two headers are at the start of the tag. Only the start is parsed, because a tag may be large.
+	// The headers "object" and "type" are at the start of the tag. Only the start is parsed, because a tag may be large.
 	head, rest, _ := strings.Cut(string(content[:min(len(content), 256)]), "\n")
 	kind, _, _ := strings.Cut(rest, "\n")
 	value, ok := strings.CutPrefix(head, "object ")

@@ -99,7 +99,7 @@ func ParseID(s string) (ID, error) {
 	return id, nil
 }
 
-// ParseIDOf parses an id like ParseID, but returns an error if the id does not have the length of an id of format f.
+// ParseIDOf parses an id like ParseID, but also returns an error if the id is not as long as the ids of the format f.
 func ParseIDOf(f Format, s string) (ID, error) {
 	id, err := ParseID(s)
 	if err == nil && id.Format() != f {
@@ -108,7 +108,7 @@ func ParseIDOf(f Format, s string) (ID, error) {
 	return id, err
 }
 
-// MustID parses an id like ParseID, for constants. It panics if the id is invalid.
+// MustID parses an id that is a constant of the program, like ParseID. It panics if the id is invalid.
 func MustID(s string) ID {
 	id, err := ParseID(s)
 	if err != nil {
@@ -155,7 +155,7 @@ const (
 	Tag    Type = 4
 )
 
-// String returns git's name of the type, as in the header that is hashed.
+// String returns git's name of the type, which is part of the header that is hashed with the contents.
 func (t Type) String() string {
 	switch t {
 	case Commit:

@@ -24,8 +24,8 @@ func (m Mode) IsBlob() bool { return m == ModeFile || m == ModeExec || m == Mode
 // MaxNameLen is the maximum length of a file name on Linux, in bytes.
 const MaxNameLen = 255
 
-// MaxTreeSize is the maximum size of a tree in bytes. It is far above the size of any real directory (1 MiB has about
-// 25,000 entries), and low enough that parsing such a tree does not exhaust the host's memory.
+// MaxTreeSize is the maximum size of a tree in bytes. The trees of real directories are far smaller (1 MiB has about 25,000
+// entries), and parsing a tree of this size does not exhaust the host's memory.
 const MaxTreeSize = 256 << 20
 
 // TreeEntry is one entry of a directory.
@@ -35,9 +35,9 @@ type TreeEntry struct {
 	ID   ID
 }
 
-// ParseTree parses a tree. It returns an error for entries that could harm a checkout: names that are empty, ".", "..", that
-// contain '/', that are longer than MaxNameLen or that some file system treats as ".git" (IsDotGit); unknown modes; zero ids;
-// and entries that are duplicate or out of order.
+// ParseTree parses a tree. It returns an error for entries that could harm a checkout: names that are empty, "." or "..", that
+// contain '/', that are longer than MaxNameLen, or that some file system treats as ".git" (IsDotGit); unknown modes; zero ids; and
+// entries that are duplicate or out of order.
 func ParseTree(f Format, content []byte) ([]TreeEntry, error) {
 	if len(content) > MaxTreeSize {
 		return nil, fmt.Errorf("parse tree: %d bytes, limit is %d", len(content), MaxTreeSize)
@@ -78,8 +78,8 @@ func ParseTree(f Format, content []byte) ([]TreeEntry, error) {
 	return entries, nil
 }
 
-// parseMode parses the octal mode at the start of an entry. nameAt is the offset of the name, after the space that
-// follows the mode.
+// parseMode parses the octal mode at the start of an entry. The result nameAt is the offset of the name, which begins after the
+// space that follows the mode.
 func parseMode(b []byte) (mode Mode, nameAt int, err error) {
 	i := 0
 	for ; i < len(b) && b[i] != ' '; i++ {
@@ -96,7 +96,7 @@ func parseMode(b []byte) (mode Mode, nameAt int, err error) {
 	case mode == ModeDir, mode == ModeSymlink, mode == ModeGitlink:
 	case mode&typeMask != regular || mode&^(typeMask|0o777) != 0:
 		return 0, 0, fmt.Errorf("unknown mode %o", uint32(mode))
-	case mode&userExec != 0: // old histories have other permissions; like git, keep only the user's execute bit
+	case mode&userExec != 0: // old histories have other permissions; like git, keep only the user's execute permission
 		mode = ModeExec
 	default:
 		mode = ModeFile
@@ -114,8 +114,8 @@ func isZero(b []byte) bool {
 	return true
 }
 
-// CompareEntries compares two entries by git's order in trees: by the bytes of their names, where a directory's name counts
-// as if it ended in '/'. The result is negative if a precedes b, zero if they are equal, and positive otherwise.
+// CompareEntries compares two entries in git's order of tree entries: by the bytes of their names, as if the name of a directory
+// ended in '/'. The result is negative if a precedes b, zero if they are equal, and positive otherwise.
 func CompareEntries(a, b TreeEntry) int {
 	n := min(len(a.Name), len(b.Name))
 	// If the names are equal up to the length of the shorter one, the next byte decides.
@@ -138,9 +138,9 @@ func byteAt(e TreeEntry, i int) byte {
 	return 0
 }
 
-// repeats reports whether e is a directory and a file of the same name is among the entries before it. In git's order other
-// entries may stand between the two ("a", "a.b", "a/"). The names of these entries all start with the name of the directory,
-// so repeats stops at the first entry whose name does not start with it.
+// repeats reports whether e is a directory and a file of the same name is among the entries in the parameter before. In git's
+// order other entries may stand between the two ("a", "a.b", "a/"). The names of these entries all start with the name of the
+// directory, so repeats stops at the first entry whose name does not start with that name.
 func repeats(before []TreeEntry, e TreeEntry) bool {
 	if e.Mode != ModeDir {
 		return false
@@ -177,15 +177,16 @@ func hfsIgnored(r rune) bool {
 	return r >= 0x200c && r <= 0x200f || r >= 0x202a && r <= 0x202e || r >= 0x206a && r <= 0x206f || r == 0xfeff
 }
 
-// IsDotGit reports whether some file system treats name as ".git". These names are ".git" in any case, ".git" with code
-// points that HFS+ ignores or with characters that NTFS ignores (trailing dots and spaces, and streams such as ".git:x" and
-// ".git::$INDEX_ALLOCATION"), and NTFS's short name "git~1". Callers must refuse these names on every file system, because a
-// tree that contains one of them is an attack.
+// IsDotGit reports whether some file system treats name as ".git". It returns true for ".git" in any combination of upper and
+// lower case; for ".git" with code points that HFS+ ignores, or with characters that NTFS ignores (trailing dots and spaces, and
+// streams such as ".git:x" and ".git::$INDEX_ALLOCATION"); and for NTFS's short name "git~1". Callers must refuse these names on
+// every file system, because a tree that contains one of them is an attack.
 func IsDotGit(name string) bool {
 	if len(name) < 4 {
 		return false
 	}
-	// Most names are excluded by their first byte, since HFS+ does not ignore any ASCII character.
+	// Most names can be excluded by their first byte. HFS+ ignores no ASCII character, so a name that begins with another ASCII
+	// character cannot be treated as ".git".
 	if c := name[0]; c != '.' && c != 'g' && c != 'G' && c < utf8.RuneSelf {
 		return false
 	}
