@@ -15,7 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/statedir/space"
 )
 
-// cacheCommand returns the command cache with its subcommands. It needs no daemon: the subcommands work on the state
+// cacheCommand returns the command "cache" with its subcommands. It needs no daemon: the subcommands work on the state
 // directory.
 func cacheCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
@@ -38,7 +38,7 @@ commits that were made in a mount.`,
 	return cmd
 }
 
-// cacheStatCommand returns the command cache stat, which changes nothing.
+// cacheStatCommand returns the command "cache stat", which changes nothing.
 func cacheStatCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "stat",
@@ -54,7 +54,7 @@ unmounted session: the size of its changes and of its git directory, which exist
 	}
 }
 
-// cacheGCCommand returns the command cache gc.
+// cacheGCCommand returns the command "cache gc".
 func cacheGCCommand(a *cli.App) *cobra.Command {
 	var quota cli.Size
 	var dryRun bool
@@ -76,7 +76,7 @@ daemon is writing. It never removes data that exists only on this host.`,
 }
 
 // cacheStat prints the sizes of the state directory. If the state directory does not exist, it prints an empty report. The quota
-// of contents in the report is the quota of the running daemons.
+// of contents in the report is the largest quota of the running daemons.
 func cacheStat(ctx context.Context, a *cli.App) error {
 	st, err := space.Examine(ctx, a.State)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -120,7 +120,7 @@ func printCache(a *cli.App, st space.Report, found cli.Survey) error {
 			cli.Count(r.Blobs), cli.BytesOf(r.BlobBytes), needed)
 	}
 	w.Flush()
-	// The daemons count the changes; "?" means that a daemon could not count them.
+	// The daemons count the changes in the mounts; "?" is printed if a daemon could not count them.
 	changed := map[string]string{}
 	for _, m := range found.Mounts {
 		changed[m.ID] = cli.Count(m.Overlay.Changed)
@@ -156,11 +156,11 @@ func orDash(s string) string {
 	return (&control.Error{Cause: s}).Error()
 }
 
-// cacheGC evicts contents and removes unused stores. Without a quota on the command line, it uses the largest quota of the
+// cacheGC evicts contents and removes unused stores. If the command line states no quota, cacheGC uses the largest quota of the
 // running daemons, or the default quota if no daemon runs.
 func cacheGC(ctx context.Context, a *cli.App, quota int64, dryRun bool) error {
 	if quota == 0 {
-		found, _ := a.Survey(ctx) // drop the error, because the command status reports daemons that do not answer
+		found, _ := a.Survey(ctx) // ignore the error, because the command "artifactfs status" reports daemons that do not answer
 		for _, d := range found.Daemons {
 			quota = max(quota, d.Cache.Quota)
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// checkpointCommand returns the command checkpoint. Without --json it prints only the ID of the checkpoint on stdout.
+// checkpointCommand returns the command "checkpoint". Without --json it prints only the ID of the checkpoint on stdout.
 func checkpointCommand(a *cli.App) *cobra.Command {
 	var r control.CheckpointRequest
 	cmd := &cobra.Command{
@@ -102,7 +102,8 @@ func makeCheckpoint(ctx context.Context, a *cli.App, dir string, r control.Check
 // leftShown is the maximum number of paths that sayLeft prints without --verbose.
 const leftShown = 5
 
-// sayLeft prints the paths that a checkpoint does not contain. Ignored paths are printed only with --verbose.
+// sayLeft prints the paths that exist in the working tree but that the checkpoint does not contain. Ignored paths are printed only
+// with --verbose.
 func sayLeft(a *cli.App, c control.CheckpointReply) {
 	if a.Verbose {
 		what := "no changes since the last checkpoint"
@@ -120,7 +121,7 @@ func sayLeft(a *cli.App, c control.CheckpointReply) {
 		}
 		names = append(names, cli.LeftText(l))
 	}
-	// The reply lists only some of the paths; Excluded is the number of all paths that the checkpoint does not contain.
+	// The reply lists only some of the paths. The field Excluded is the number of all paths that the checkpoint does not contain.
 	more := int(c.Checkpoint.Excluded) - ignored - len(names)
 	if len(names) == 0 {
 		return
@@ -144,7 +145,7 @@ func milliseconds(ms float64) string {
 	return cli.Seconds(time.Duration(ms * float64(time.Millisecond)))
 }
 
-// syncCommand returns the command sync. The daemon pushes the session; the command waits for the end of the push.
+// syncCommand returns the command "sync". The daemon pushes the session; the command waits until the push has ended.
 func syncCommand(a *cli.App) *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{
@@ -196,7 +197,7 @@ func syncSessions(ctx context.Context, a *cli.App, dir string, timeout time.Dura
 	}
 	s := reply.Session
 	warnDiverged(a, "sync", m.Dir, s.SessionRemote, s.DivergedRefs)
-	if err == nil && s.Pending > 0 && s.Error != "" { // without an error, the pending refs were created after the sync
+	if err == nil && s.Pending > 0 && s.Error != "" { // if there is no error, the pending refs were created after the sync
 		err = unsynced("sync", m.Dir, s)
 	}
 	if err == nil && !a.JSON {
@@ -211,20 +212,20 @@ func printSynced(w io.Writer, s control.SessionStatus) error {
 	return err
 }
 
-// unsynced returns the error with exit code 5 that reports refs missing on the session remote, with the reason.
+// unsynced returns an error with exit code 5. It states how many refs are missing on the session remote, and why.
 func unsynced(verb, dir string, s control.SessionStatus) error {
 	cause := cli.Plural(s.Pending, "ref") + " not on the session remote yet"
 	if s.Error != "" {
 		cause += ": " + sentence(s.Error)
 	}
 	hint := "the changes are stored on this host, and the push is retried automatically"
-	if verb != "sync" { // for other verbs, no daemon retries the push
+	if verb != "sync" { // the mount has ended, so no daemon retries the push
 		hint = "the changes are stored on this host and will be pushed when session " + s.Name + " is mounted again"
 	}
 	return &control.Error{Code: control.ExitUnsynced, Verb: verb, Object: dir, Cause: cause, Hint: hint}
 }
 
-// warnDiverged prints a warning for each ref that the session remote stores under another name.
+// warnDiverged prints a warning for each diverged ref, which the session remote stores under another name.
 func warnDiverged(a *cli.App, verb, dir, remote string, refs []control.DivergedRef) {
 	for _, d := range refs {
 		cause, hint := divergedText(d, remote)
@@ -247,5 +248,5 @@ func divergedText(d control.DivergedRef, remote string) (cause, hint string) {
 		fmt.Sprintf("to merge both, run in the mount: git fetch %s %s && git merge FETCH_HEAD", cli.ShellWord(remote), d.RemoteRef)
 }
 
-// sentence joins several errors, each on its own line, into one line.
+// sentence returns several errors, which are on one line each, as one line.
 func sentence(text string) string { return strings.ReplaceAll(strings.TrimSpace(text), "\n", "; ") }

@@ -17,12 +17,12 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// stoppedFor is the time for which CMD must stay stopped before this process stops, too.
+// stoppedFor is the time for which CMD must stay stopped before this process also stops itself.
 const stoppedFor = 50 * time.Millisecond
 
 // forwarded lists the signals that this process passes on to CMD. Like a child of a shell script, CMD is in the process group of
-// this process, so that a pipeline that contains the command run is one job. The terminal sends its signals to the whole group,
-// so they reach CMD directly and must not be passed on a second time.
+// this process, so that a pipeline that contains the command "artifactfs run" is one job. The terminal sends its signals to the
+// whole group. These signals reach CMD directly, and must not be passed on a second time.
 var forwarded = []os.Signal{
 	syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM, syscall.SIGWINCH,
 }
@@ -32,8 +32,8 @@ func fromTerminal(s os.Signal) bool {
 	return s == syscall.SIGINT || s == syscall.SIGQUIT || s == syscall.SIGWINCH
 }
 
-// runChild runs a command in a directory of the mount and returns its exit code, or 128 plus the number of the signal
-// that killed it. If the command did not run, it returns an error and its exit code.
+// runChild runs a command in a directory of the mount and returns the exit code of the command, or 128 plus the number of the
+// signal that killed it. If the command could not be started, runChild returns an error with an exit code.
 //
 // It does not use Cmd.Wait, because only wait4(2) reports that CMD was stopped. CMD inherits stdin, stdout and stderr
 // unchanged.
@@ -48,7 +48,7 @@ func runChild(a *cli.App, command []string, dir string) (int, error) {
 
 	var wanted []os.Signal
 	for _, s := range forwarded {
-		if !signal.Ignored(s) { // CMD inherits ignored signals, so they stay ignored
+		if !signal.Ignored(s) { // a signal that this process ignores is also ignored by CMD, because CMD inherits this
 			wanted = append(wanted, s)
 		}
 	}
@@ -68,7 +68,7 @@ func runChild(a *cli.App, command []string, dir string) (int, error) {
 	for {
 		select {
 		case s := <-signals:
-			// In the foreground, the terminal has sent its signals to CMD, too.
+			// If the process group is in the foreground, the terminal has also sent its signals to CMD.
 			if !fromTerminal(s) || !terminal.ours() {
 				cmd.Process.Signal(s)
 			}
@@ -184,8 +184,8 @@ func isStopped(pid int) bool {
 	return err == nil && (stat.State == 'T' || stat.State == 't')
 }
 
-// give makes the process group in the parameter to the foreground group of the terminal. This is needed after CMD has ended,
-// because a shell with its own process group may exit without restoring the foreground group.
+// give makes the process group in the parameter to the foreground group of the terminal. This is needed after CMD has ended: a
+// shell that runs in a separate process group may exit without restoring the foreground group.
 func (t terminal) give(to int) {
 	if group, ok := t.foreground(); !ok || group == to {
 		return
@@ -197,8 +197,8 @@ func (t terminal) give(to int) {
 	unix.IoctlSetPointerInt(int(t.file.Fd()), unix.TIOCSPGRP, to)
 }
 
-// restore makes this process's group the foreground group again. If CMD was killed, it also restores the terminal's
-// settings.
+// restore makes the process group of this process the foreground group again. If CMD was killed, restore also restores the
+// settings of the terminal.
 func (t terminal) restore(status unix.WaitStatus) {
 	if t.file == nil {
 		return

@@ -12,17 +12,17 @@ import (
 	"github.com/artifactfs/artifactfs/doctor"
 )
 
-// examination contains the arguments of the doctor command.
+// examination contains the arguments of the command "doctor".
 type examination struct {
 	// The values of the flags --fix, --deep and --offline.
 	fix, deep, offline bool
-	// remotes lists the remotes on the command line, which are checked in addition to those of the mounts.
+	// remotes lists the remotes on the command line. They are checked in addition to the remotes of the mounts.
 	remotes []string
 	// tokenFile is the path of the file with the token for the remotes on the command line.
 	tokenFile string
 }
 
-// doctorCommand returns the command doctor. Package doctor contains its checks, except the checks that need a daemon.
+// doctorCommand returns the command "doctor". Package doctor contains its checks, except the checks that need a daemon.
 func doctorCommand(a *cli.App) *cobra.Command {
 	var e examination
 	cmd := &cobra.Command{
@@ -53,7 +53,7 @@ mount: contents that no longer belong to a path are moved to the lost+found dire
 	f.SortFlags = false
 	f.BoolVar(&e.fix, "fix", false, "repair the problems that can be repaired")
 	f.BoolVar(&e.fix, "repair", false, "")
-	f.Lookup("repair").Hidden = true // repair is the older name of the flag
+	f.Lookup("repair").Hidden = true // --repair is the older name of --fix
 	f.BoolVar(&e.deep, "deep", false, "also read and verify all fetched objects and contents")
 	f.BoolVar(&e.offline, "offline", false, "do not contact remotes")
 	f.StringVar(&e.tokenFile, "token-file", "", "read the token for each REMOTE on the command line from `FILE`")
@@ -103,8 +103,8 @@ func examine(ctx context.Context, a *cli.App, e examination) error {
 	return err
 }
 
-// daemonFindings returns the findings about the running daemons. The parameter asked is the error of the survey. For a daemon of
-// another version, the finding is a warning.
+// daemonFindings returns the findings about the running daemons. The parameter asked is the error that the survey of the daemons
+// has returned. A daemon of another version is reported as a warning.
 func daemonFindings(found cli.Survey, asked error) (all []doctor.Finding) {
 	say := func(level doctor.Level, object, what, hint string) {
 		all = append(all, doctor.Finding{Object: object, What: what, Level: level, Wrong: level == doctor.LevelBad, Hint: hint})

@@ -25,7 +25,7 @@ import (
 //	mount.fuse.artifactfs SOURCE DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]
 //	umount.fuse.artifactfs DIR [-flnrv] [-N NAMESPACE] [-t TYPE]
 //
-// (libmount, exec_helper in context_mount.c and context_umount.c). So lines of /etc/fstab and mount units work, and
+// (libmount, exec_helper in context_mount.c and context_umount.c). With this helper, lines of /etc/fstab and mount units work, and
 // umount also unmounts the mounts inside a mount, such as those of redirected directories.
 const (
 	mountHelper   = "mount.fuse.artifactfs"
@@ -46,7 +46,7 @@ func helper(name string) string {
 	return ""
 }
 
-// runHelper runs the helper and returns its exit code. Without -v it prints no result.
+// runHelper runs the helper called name and returns its exit code. Without the option -v, it prints no result.
 func runHelper(a *cli.App, name string, args []string) int {
 	h, err := parseHelper(name, args)
 	switch {
@@ -56,7 +56,7 @@ func runHelper(a *cli.App, name string, args []string) int {
 		err = helperUnmount(a, h)
 	case h.fake:
 	default:
-		a.Quiet, a.Passing = !h.verbose, true // /etc/fstab or the mount unit mounts it again after a restart
+		a.Quiet, a.Passing = !h.verbose, true // after a restart, /etc/fstab or the mount unit mounts the directory again
 		if a.Through, err = h.openAutomount(); err != nil {
 			break
 		}
@@ -73,9 +73,10 @@ func runHelper(a *cli.App, name string, args []string) int {
 	return helperCode(e.Code)
 }
 
-// openAutomount returns "" if the directory is not an automount point. Otherwise it opens the directory and returns a path to it
-// through the open descriptor. While the automount is pending, the kernel blocks accesses of all processes that the automounter
-// has not started (autofs_oz_mode). The daemon uses the path, and the descriptor stays open until this process ends.
+// openAutomount opens the directory of the mount if that directory is an automount point. It returns a path of the directory
+// through the open descriptor, or "" if the directory is not an automount point. While the automount is pending, the kernel blocks
+// accesses of all processes that the automounter has not started (autofs_oz_mode). The daemon uses the path, and the descriptor
+// stays open until this process ends.
 func (h helperRun) openAutomount() (through string, err error) {
 	dir, err := filepath.Abs(h.dir)
 	if err != nil {
@@ -151,7 +152,7 @@ func parseHelper(name string, args []string) (h helperRun, err error) {
 			continue
 		}
 		for j, letter := range arg[1:] {
-			if strings.ContainsRune("oNt", letter) { // these letters have a value, which follows directly or is the next argument
+			if strings.ContainsRune("oNt", letter) { // these letters have a value, which follows the letter or is the next argument
 				value := arg[2+j:]
 				if value == "" {
 					if i++; i == len(args) {
@@ -227,8 +228,8 @@ var mountFlags = map[string]uintptr{
 	"relatime": unix.MS_RELATIME, "strictatime": unix.MS_STRICTATIME,
 }
 
-// generic lists options that are ignored, because they are meant for mount(8) and init systems, are always in effect, or have no
-// meaning for artifactfs. A mount of artifactfs is always nosuid and nodev, and never records access times.
+// generic lists the mount options that are ignored. They are meant for mount(8) and init systems, are always in effect, or have no
+// meaning for artifactfs: a mount of artifactfs is always nosuid and nodev, and never records access times.
 var generic = []string{
 	"defaults", "rw", "auto", "noauto", "nouser", "users", "owner", "group", "nofail", "fail", "_netdev", "nosuid", "suid", "nodev", "dev",
 	"atime", "diratime", "norelatime", "nostrictatime", "lazytime", "nolazytime", "sync", "async", "dirsync",
@@ -236,7 +237,7 @@ var generic = []string{
 	"silent", "loud", "nonempty", "default_permissions", "auto_unmount", "noauto_unmount", "symfollow",
 }
 
-// translate converts mount options to arguments of artifactfs mount and flags of mount(2). If sloppy is set, it ignores unknown
+// translate converts mount options to arguments of "artifactfs mount" and flags of mount(2). If sloppy is set, it ignores unknown
 // options.
 //
 // An option that is the name of a flag of artifactfs mount, with underscores for hyphens, becomes that flag. Options of
@@ -251,7 +252,7 @@ func (h *helperRun) translate(name string, options []string, sloppy bool) error 
 		switch {
 		case key == "" || key == "user" || slices.Contains(generic, key) || strings.HasPrefix(key, "x-") ||
 			strings.HasPrefix(key, "X-") || key == "comment":
-		case key == "exec": // exec cancels the noexec that user implies
+		case key == "exec": // the option exec cancels the flag noexec, which the option user implies
 			h.flags &^= unix.MS_NOEXEC
 		case mountFlags[key] != 0:
 			h.flags |= mountFlags[key]
@@ -278,7 +279,7 @@ func (h *helperRun) translate(name string, options []string, sloppy bool) error 
 	return nil
 }
 
-// restrict adds the mount flags that the options require to the mount, by a bind remount.
+// restrict adds the mount flags that the mount options require. It uses a bind remount for that.
 func (h *helperRun) restrict() error {
 	if h.flags == 0 {
 		return nil
@@ -291,7 +292,7 @@ func (h *helperRun) restrict() error {
 		err = unix.Mount("", h.dir, "", unix.MS_REMOUNT|unix.MS_BIND|flags, "")
 	}
 	if errors.Is(err, unix.EPERM) && h.flags&unix.MS_NOEXEC == 0 {
-		return nil // without privileges the flags about access times cannot be set; they have no effect on artifactfs
+		return nil // an unprivileged process cannot set the flags about access times, but they have no effect on artifactfs anyway
 	}
 	if err != nil {
 		err = &control.Error{Code: control.ExitFailed, Verb: "mount", Object: h.dir,

@@ -11,7 +11,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// listCommand returns the command list, which prints the status of all mounts, one line for each mount.
+// listCommand returns the command "list", which prints the status of all mounts, one line for each mount.
 func listCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:     "list",

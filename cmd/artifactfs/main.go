@@ -1,5 +1,5 @@
-// Command artifactfs mounts git repositories: the whole tree after about one network round trip, contents when they are
-// read.
+// Command artifactfs mounts git repositories. The whole tree appears after about one network round trip, and contents are fetched
+// when they are read.
 //
 // Each file contains one command: its flags, its help, and its requests to a daemon. Package daemon does the work.
 package main
@@ -22,10 +22,10 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// main runs the command line, the helper of mount(8), or git's fsmonitor hook, depending on the name of the program. It
-// removes secrets from the process's arguments and environment first.
+// main runs the command line, the helper of mount(8), or git's fsmonitor hook, depending on the name of the program. Before that,
+// it removes secrets from the arguments and the environment of the process.
 func main() {
-	if query.IsHook(os.Args[0]) { // this is the fallback if the separate hook program is not installed
+	if query.IsHook(os.Args[0]) { // the separate hook program is not installed, so this program acts as the hook
 		os.Exit(query.Hook(os.Args, os.Stdout))
 	}
 	serving.HideSecrets()
@@ -75,8 +75,8 @@ func run(a *cli.App, args []string) int {
 	return e.Code
 }
 
-// asksForJSON reports whether unparsed arguments contain --json before "--". Arguments after "--" belong to another
-// program.
+// asksForJSON reports whether the unparsed arguments contain --json before the argument "--". Arguments after "--" belong to
+// another program.
 func asksForJSON(args []string) bool {
 	if end := slices.Index(args, "--"); end >= 0 {
 		args = args[:end]
@@ -84,8 +84,8 @@ func asksForJSON(args []string) bool {
 	return slices.Contains(args, "--json")
 }
 
-// deadlySignals returns the signals that end a command, without those that the parent process ignores, as nohup and
-// non-interactive shells arrange.
+// deadlySignals returns the signals that end a command. It leaves out signals that the parent process has made this process
+// ignore, as nohup and non-interactive shells do.
 func deadlySignals() []os.Signal {
 	signals := []os.Signal{syscall.SIGTERM}
 	for _, s := range []os.Signal{syscall.SIGINT, syscall.SIGHUP} {

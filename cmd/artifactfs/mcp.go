@@ -12,7 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/mcp"
 )
 
-// mcpCommand returns the command mcp, a server of the Model Context Protocol on stdin and stdout (package mcp).
+// mcpCommand returns the command "mcp", a server of the Model Context Protocol on stdin and stdout (package mcp).
 func mcpCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "mcp [DIR|SESSION]",
@@ -36,7 +36,7 @@ message and hint that --json prints.`,
 			}
 			err := mcp.Serve(cmd.Context(), versionText(), findSession(a, cli.First(args)), os.Stdin, a.Stdout)
 			if errors.Is(err, context.Canceled) {
-				return nil // an agent ends the server by a signal, which is not an error
+				return nil // a signal ends the server without an error, because agents stop the server in this way
 			}
 			return err
 		},

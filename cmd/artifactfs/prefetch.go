@@ -13,7 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// prefetchCommand returns the command prefetch. Without --wait it returns when the daemon has queued the contents.
+// prefetchCommand returns the command "prefetch". Without --wait the command returns when the daemon has queued the contents.
 func prefetchCommand(a *cli.App) *cobra.Command {
 	var wait bool
 	var commits []string
@@ -45,8 +45,8 @@ of each file that the commits of the range have changed. The command returns whe
 	return cmd
 }
 
-// prefetchPaths asks the daemon of the mount at dir to prefetch contents, and prints the result. If commits are named, the daemon
-// writes the contents of these commits to git's object store.
+// prefetchPaths asks the daemon of the mount at dir to prefetch contents, and prints the result. If the list commits is not empty,
+// the daemon writes the contents of these commits to git's object store.
 func prefetchPaths(ctx context.Context, a *cli.App, dir string, specs []string, wait bool, commits []string) error {
 	all, asked := a.Mounts(ctx)
 	m, err := cli.Find(all, asked, "prefetch", dir)
@@ -80,11 +80,11 @@ func prefetchPaths(ctx context.Context, a *cli.App, dir string, specs []string, 
 	return err
 }
 
-// pathsInMount converts pathspecs relative to dir to paths relative to the mount's root; dir is the root or a directory below it.
-// If the pathspecs select the whole mount, pathsInMount returns no paths.
+// pathsInMount converts pathspecs that are relative to dir to paths relative to the mount's root. The directory dir is the root or
+// a directory below it. If the pathspecs select the whole mount, pathsInMount returns no paths.
 func pathsInMount(root, dir string, specs []string) ([]string, error) {
 	below := ""
-	// dir may contain symbolic links, but root does not.
+	// The path dir may contain symbolic links, but the path root does not.
 	for _, spelling := range cli.Spellings(dir) {
 		if cli.Inside(root, spelling) {
 			below, _ = filepath.Rel(root, spelling)

@@ -19,7 +19,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/mountinfo"
 )
 
-// Exit codes of run for a command that could not be started, the same as in shells.
+// These are the exit codes of the command "run" if CMD could not be started. Shells use the same codes.
 const (
 	exitCannotRun = 126
 	exitNotFound  = 127
@@ -30,7 +30,7 @@ const (
 	busyPoll = 50 * time.Millisecond // interval between attempts to unmount
 )
 
-// runOptions holds the arguments of the run command.
+// runOptions holds the arguments of the command "run".
 type runOptions struct {
 	mounts.MountOptions
 	// dir is the directory to mount at; "" means a temporary directory.
@@ -43,7 +43,7 @@ type runOptions struct {
 	command []string
 }
 
-// runCommand returns the command run. It mounts through the shared daemon, and exits with the exit code of CMD.
+// runCommand returns the command "run". It mounts through the shared daemon, and exits with the exit code of CMD.
 func runCommand(a *cli.App) *cobra.Command {
 	var o runOptions
 	cmd := &cobra.Command{
@@ -85,7 +85,7 @@ could not be saved, and 5 if a part of them is not on the session remote yet.`,
 // runIn parses the arguments of run, creates the directory, and runs the command there.
 func runIn(a *cli.App, cmd *cobra.Command, args []string, o runOptions) error {
 	remote := cli.EnvironmentArguments("REMOTE")
-	// REMOTE precedes "--"; CMD and its arguments follow it.
+	// The argument REMOTE precedes "--". CMD and its arguments follow "--".
 	switch at := cmd.ArgsLenAtDash(); {
 	case at < 0 || at == len(args):
 		return cli.Usage(cmd, errors.New("command is missing: want REMOTE -- CMD [ARG...]"))
@@ -104,8 +104,8 @@ func runIn(a *cli.App, cmd *cobra.Command, args []string, o runOptions) error {
 	if a.JSON {
 		return cli.Usage(cmd, errors.New("--json is not possible: the output is that of CMD"))
 	}
-	// Report a missing command before anything is mounted. A command with a slash in its name may be a file in the mount, so do
-	// not check it.
+	// Report a missing command before anything is mounted. A command with a slash in its name may be a file in the mount, so such
+	// a command is not checked.
 	if !strings.Contains(o.command[0], "/") {
 		if _, err := exec.LookPath(o.command[0]); err != nil && !errors.Is(err, exec.ErrDot) {
 			return cannotRun(o.command[0], err)
@@ -123,14 +123,14 @@ func runIn(a *cli.App, cmd *cobra.Command, args []string, o runOptions) error {
 	return runMounted(cmd.Context(), a, o)
 }
 
-// place is the directory at which run mounts.
+// place is the directory at which the command "run" mounts.
 type place struct {
 	dir    string
-	parent string // temporary directory that contains dir and is removed with it; "" if there is none
+	parent string // temporary directory that contains dir and is removed after dir; "" if dir is the value of --dir
 }
 
-// makePlace returns the directory of --dir, or creates a temporary one. The temporary directory has the name that git
-// clone would choose.
+// makePlace returns the directory of --dir, or else creates a temporary directory, whose name is the one that git clone would
+// choose.
 func makePlace(o runOptions, remote string) (place, error) {
 	if o.dir != "" {
 		return place{dir: o.dir}, nil
@@ -152,12 +152,12 @@ func makePlace(o runOptions, remote string) (place, error) {
 // remove removes the temporary directory.
 func (p place) remove() {
 	if p.parent != "" {
-		os.Remove(p.parent) // this fails while a mount is still in the directory, which is then kept
+		os.Remove(p.parent) // this fails while the directory still contains a mount, and then keeps the directory
 	}
 }
 
-// runMounted mounts the remote, runs the command and unmounts. It returns the exit code of the command. If the command succeeded
-// and the unmount failed, it returns the error of the unmount instead.
+// runMounted mounts the remote, runs the command and unmounts. It returns the exit code of the command. If the command has
+// succeeded but the unmount fails, it returns the error of the unmount.
 func runMounted(ctx context.Context, a *cli.App, o runOptions) error {
 	if err := serving.KeepMemory(); err != nil { // CMD runs as the same user, and must not read the secrets in the memory of this process
 		return cli.Failure("run", o.Request.Dir, err)
@@ -175,13 +175,13 @@ func runMounted(ctx context.Context, a *cli.App, o runOptions) error {
 			Cause: "directory was mounted in the daemon's mount namespace, which differs from the one of this command",
 			Hint:  "add --state DIR with another state directory to start a daemon in this mount namespace"}
 	}
-	if err == nil { // no signal arrived after the mount was made
+	if err == nil { // err is nil, so no signal has arrived before or during the mount
 		code, err = runChild(a, o.command, reply.Dir)
 	}
 	if err != nil {
 		cli.PrintError(a.Stderr, control.AsError(err))
 	}
-	// Unmount even if a signal has ended CMD, and with it ctx.
+	// Unmount even if a signal has ended CMD and canceled ctx.
 	ctx = context.WithoutCancel(ctx)
 	if err := endRun(ctx, a, reply, o); err != nil {
 		e := control.AsError(cli.Failure("unmount", reply.Dir, err))
@@ -223,7 +223,7 @@ func endRun(ctx context.Context, a *cli.App, m control.MountReply, o runOptions)
 	}
 	request := control.UnmountRequest{Dir: m.Dir, Discard: o.discard, Keep: time.Duration(o.keep)}
 	var reply control.UnmountReply
-	// Processes that CMD left running may need a moment to exit.
+	// Processes that CMD has left running may need a moment to exit, so retry the unmount.
 	for deadline := time.Now().Add(busyTime); ; time.Sleep(busyPoll) {
 		reply, err = client.Unmount(ctx, request)
 		if !mountedAt(m.Dir) || time.Now().After(deadline) {

@@ -15,7 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// statusCommand returns the command status. With --watch it runs until a signal.
+// statusCommand returns the command "status". With --watch the command runs until it receives a signal.
 func statusCommand(a *cli.App) *cobra.Command {
 	var watch interval
 	cmd := &cobra.Command{
@@ -58,8 +58,8 @@ With --json, status prints {"mounts":[...],"daemon":{...},"cache":{...}}, or wit
 	return cmd
 }
 
-// showStatus prints the status of the mount that args names, or of all mounts and daemons. If a daemon does not reply,
-// it prints the rest and then returns the error.
+// showStatus prints the status of the mount that args names, or of all mounts and daemons. If a daemon does not reply, showStatus
+// prints the status of the other daemons and then returns the error.
 func showStatus(ctx context.Context, a *cli.App, args []string) error {
 	all, asked := a.Survey(ctx)
 	if len(args) > 0 {
@@ -99,7 +99,7 @@ func showStatus(ctx context.Context, a *cli.App, args []string) error {
 }
 
 // findAny returns the mount that contains dir, or else the session that was last mounted at dir. If neither exists, findAny
-// returns the error of cli.Find. The parameter asked is the error of the survey.
+// returns the error of cli.Find. The parameter asked is the error that the survey of the daemons has returned.
 func findAny(all []cli.Served, asked error, dir string) (cli.Served, error) {
 	m, err := cli.Find(all, asked, "status", dir)
 	if err != nil {
@@ -185,7 +185,7 @@ func printStatus(w io.Writer, m control.MountStatus, now time.Time) {
 		line("refused", "and %s more (--json shows all)", cli.Count(int64(n)))
 	}
 	if m.State == control.StatePreparing {
-		return // the daemon does not know the rest of the status yet
+		return // the daemon does not yet know the values that are printed below
 	}
 	line("remote", "%s", m.Remote)
 	line("ref", "%s", refAndCommit(m))
@@ -196,7 +196,7 @@ func printStatus(w io.Writer, m control.MountStatus, now time.Time) {
 		}
 		line("head", "%s", head)
 	}
-	// No daemon serves these mounts, so the rest of the status is unknown.
+	// No daemon serves such a mount, so the values that are printed below are unknown.
 	if m.State == control.StateUnmounted || m.State == control.StateFailed {
 		changedLines(m, now, line)
 		return

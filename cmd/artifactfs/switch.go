@@ -17,8 +17,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 )
 
-// switchCommand returns the command switch. The daemon changes the working tree and the index; this process runs the
-// hook.
+// switchCommand returns the command "switch". The daemon changes the working tree and the index; this process runs the
+// post-checkout hook.
 func switchCommand(a *cli.App) *cobra.Command {
 	var r control.SwitchRequest
 	dir := "."
@@ -51,8 +51,8 @@ git switch and git checkout work too, but they download every file that they wri
 	return cmd
 }
 
-// switchTo requests the switch from the daemon, prints the result, and runs the post-checkout hook. This process starts the hook
-// instead of the daemon, so that the hook has the user's environment and permissions.
+// switchTo requests the switch from the daemon, prints the result, and runs the post-checkout hook. The hook runs as a child of
+// this process and not of the daemon, so that it has the user's environment and permissions.
 func switchTo(ctx context.Context, a *cli.App, dir string, r control.SwitchRequest) error {
 	if r.Ref == "" && r.Create == "" && !r.Detach {
 		return &control.Error{Code: control.ExitUsage, Verb: "switch", Cause: "branch is missing", Hint: "artifactfs switch --help"}

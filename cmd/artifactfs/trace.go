@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	// traceAgain is the time for which trace waits for a new worker to serve the mount after the previous worker has ended.
+	// traceAgain is the time for which the command waits for a new worker to serve the mount after the previous worker has ended.
 	traceAgain = 10 * time.Second
 	// tracePoll is the interval between attempts to connect to the new worker.
 	tracePoll = 50 * time.Millisecond
 )
 
-// traceCommand returns the command trace, which follows one mount until a signal or its unmount.
+// traceCommand returns the command "trace", which follows one mount until a signal or its unmount.
 func traceCommand(a *cli.App) *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
@@ -66,7 +66,7 @@ func printTrace(ctx context.Context, a *cli.App, dir string, all bool) error {
 		case ctx.Err() != nil, err == nil:
 			return nil
 		case t.pid != 0 && errors.Is(err, control.ErrNoServer):
-			t.broken() // the stream broke, and another worker may continue the mount
+			t.broken() // the connection was lost; another worker may continue the mount
 		case t.again.IsZero():
 			return cli.Failure("trace", m.Dir, err)
 		}

@@ -16,7 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/session/trash"
 )
 
-// unmountOptions holds the arguments of the unmount command.
+// unmountOptions holds the arguments of the command "unmount".
 type unmountOptions struct {
 	// dirs and sessions are the directories and session names on the command line.
 	dirs, sessions []string
@@ -30,7 +30,7 @@ type unmountOptions struct {
 	timeout time.Duration
 }
 
-// unmountCommand returns the command unmount. Its arguments are checked as a whole before anything is unmounted.
+// unmountCommand returns the command "unmount". Its arguments are checked as a whole before anything is unmounted.
 func unmountCommand(a *cli.App) *cobra.Command {
 	var o unmountOptions
 	cmd := &cobra.Command{
@@ -105,13 +105,14 @@ type unmounted struct {
 	Discarded bool `json:"discarded,omitempty"`
 }
 
-// unmountMounts unmounts the selected mounts. It continues after a failure; the first error determines the exit code, and the
-// other errors are printed before it. With --all it also ends the shared daemon, if every mount was unmounted.
+// unmountMounts unmounts the selected mounts. It continues after a failure. The first error determines the exit code, and the
+// other errors are printed before the first one. With --all, unmountMounts also ends the shared daemon if every mount was
+// unmounted.
 func unmountMounts(ctx context.Context, a *cli.App, o unmountOptions) error {
 	mounts, asked := a.Mounts(ctx)
 	targets, errs := choose(mounts, asked, o)
 	done := []unmounted{}
-	var late []control.UnmountReply // replies that may report refs missing on the session remote
+	var late []control.UnmountReply // replies whose sessions may have refs that are missing on the session remote
 	for _, m := range targets {
 		if o.discard && !o.yes {
 			if err := cli.Confirm(a, "discard", cmp.Or(m.Dir, "session "+m.Session.Name)); err != nil {
@@ -170,8 +171,8 @@ func unmountMounts(ctx context.Context, a *cli.App, o unmountOptions) error {
 }
 
 // choose returns the mounts and sessions that the arguments select. It returns an error for each argument that selects nothing or
-// that names a directory below the root of a mount. With --discard, the directory at which a session was last mounted selects
-// that session. The parameter asked is the error of the survey.
+// that names a directory below the root of a mount. With --discard, the directory at which a session was last mounted selects that
+// session. The parameter asked is the error that the survey of the daemons has returned.
 func choose(mounts []cli.Served, asked error, o unmountOptions) (targets []cli.Served, errs []error) {
 	for _, dir := range o.dirs {
 		m, err := cli.Find(mounts, asked, "unmount", dir)
@@ -207,7 +208,7 @@ func choose(mounts []cli.Served, asked error, o unmountOptions) (targets []cli.S
 	}
 	if o.all {
 		for _, m := range mounts {
-			if m.Mounted() && m.SubmoduleOf == "" { // submodules are unmounted with their parent
+			if m.Mounted() && m.SubmoduleOf == "" { // submodules are unmounted together with the mount that contains them
 				targets = append(targets, m)
 			}
 		}
@@ -227,8 +228,8 @@ func unmountOne(ctx context.Context, a *cli.App, m cli.Served, o unmountOptions)
 	return unmounted{reply, o.discard}, err
 }
 
-// discardUnmounted moves a session that is not mounted to the trash, and returns the time at which the session expires there. If
-// the session has a session remote, the daemon moves the session; otherwise this process moves it.
+// discardUnmounted moves a session that is not mounted to the trash, and returns the time at which the session is removed from the
+// trash. If the session has a session remote, the daemon moves the session; otherwise this process does so.
 func discardUnmounted(ctx context.Context, a *cli.App, name string) (until time.Time, err error) {
 	if !catalog.Elsewhere(a.State, name) {
 		return time.Now().Add(trash.Keep), catalog.Discard(a.State, name)
@@ -249,7 +250,8 @@ func sayTrashed(a *cli.App, name string, until time.Time) {
 	fmt.Fprintf(a.Stderr, "artifactfs: artifactfs session undelete %s restores it until %s\n", name, until.Local().Format(time.DateTime))
 }
 
-// unmountWait converts --timeout to the value of a request, in which a negative value means no wait.
+// unmountWait converts the value of --timeout to the value of a request. In a request, a negative value means that the daemon does
+// not wait.
 func unmountWait(t time.Duration) time.Duration {
 	if t == 0 {
 		return -1
@@ -267,7 +269,8 @@ func reportChangesOfSubmodule(a *cli.App, parent control.MountStatus, sub contro
 		what, sub.Dir, sub.Session, cli.ResumeCommand(parent))
 }
 
-// endDaemon ends the shared daemon, if it runs. Daemons in the foreground end with their mount.
+// endDaemon ends the shared daemon if it is running. A daemon in the foreground ends with its mount, so endDaemon does nothing
+// about it.
 func endDaemon(ctx context.Context, a *cli.App) error {
 	client, err := control.Dial(ctx, a.DaemonSocket())
 	if err == nil {

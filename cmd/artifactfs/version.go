@@ -11,11 +11,11 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// The Makefile sets these variables: the output of git describe, the full commit ID, and the time of the commit in UTC
-// (RFC 3339).
+// The Makefile sets these variables: version to the output of git describe, commit to the full commit ID, and date to the time of
+// the commit in UTC (RFC 3339).
 var version, commit, date string
 
-// versionCommand returns the command version, which contacts no daemon.
+// versionCommand returns the command "version", which contacts no daemon.
 func versionCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
@@ -68,8 +68,8 @@ func versionText() string {
 	return "unknown"
 }
 
-// buildCommit returns the commit that this program was built from and the time of that commit: the values that the
-// Makefile has set, or else those that the go command recorded.
+// buildCommit returns the commit from which this program was built and the time of that commit. It returns the values that the
+// Makefile has set, or else the values that the go command has recorded.
 func buildCommit() (id, when string) {
 	if commit != "" {
 		return commit, date

@@ -19,8 +19,8 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// leastInterval is the shortest interval of --watch. A shorter interval would be useless, because a daemon needs time to count
-// the fetched files.
+// leastInterval is the shortest interval of --watch. A shorter interval would be useless, because a daemon needs about this time
+// to count the fetched files.
 const leastInterval = 100 * time.Millisecond
 
 // interval is the value of a flag for a number of seconds.
@@ -52,8 +52,8 @@ func (i *interval) Set(text string) error {
 }
 
 // take uses the first argument that is a number as the value of the flag, and returns the other arguments. It is needed because
-// the value of --watch is optional, so that pflag parses "--watch 5" as a flag and a directory. An existing path is not used as
-// a number.
+// the value of --watch is optional: pflag parses "--watch 5" as a flag and a directory. An argument that is the path of an
+// existing file is not used as a number.
 func (i *interval) take(args []string) []string {
 	for n, arg := range args {
 		if *i == 0 {
@@ -72,8 +72,8 @@ type watcher struct {
 	before map[string]control.MountStatus // previous status of each mount, by directory
 }
 
-// watchStatus prints the status every interval until ctx ends. If the named mount is missing at first, the command ends with an
-// error. Later errors are displayed, because a daemon may be restarting.
+// watchStatus prints the status at the interval every until ctx ends. If the named mount is missing at first, the command ends
+// with an error. Later errors are displayed and do not end the command, because a daemon may be restarting.
 func watchStatus(ctx context.Context, a *cli.App, args []string, every time.Duration) error {
 	screen := cli.IsTerminal(a.Stdout) && os.Getenv("TERM") != "dumb"
 	var w watcher
@@ -115,7 +115,7 @@ func showAll(a *cli.App, w *watcher, all cli.Survey, asked error, first, screen 
 			return err
 		}
 	case screen:
-		b.WriteString("\x1b[H") // overwrite the screen: clearing it first would flicker
+		b.WriteString("\x1b[H") // overwrite the screen, because clearing the screen first would make it flicker
 		width, height := 0, 0
 		if size, err := unix.IoctlGetWinsize(int(a.Stdout.Fd()), unix.TIOCGWINSZ); err == nil {
 			width, height = int(size.Col), int(size.Row)
@@ -161,7 +161,7 @@ func (w *watcher) table(out io.Writer, mounts []cli.Served, now time.Time, heade
 	for _, m := range mounts {
 		last, known := w.before[m.Dir]
 		before[m.Dir] = m.MountStatus
-		// The counters of a new worker start at 0, so compute its rates from 0.
+		// The counters of a new worker start at 0, so compute the rates as if the previous values were 0.
 		if known && last.PID != m.PID {
 			last = control.MountStatus{}
 		}
@@ -196,7 +196,7 @@ func (w *watcher) table(out io.Writer, mounts []cli.Served, now time.Time, heade
 	io.WriteString(out, text)
 }
 
-// fit writes the part of text that fits the terminal. A longer or wider text would scroll the terminal.
+// fit writes as much of text as the terminal can show. A longer or wider text would make the terminal scroll.
 func fit(out io.Writer, text string, width, height int) {
 	lines := strings.SplitAfter(strings.TrimSuffix(text, "\n"), "\n")
 	for i, line := range lines {
