@@ -1,4 +1,4 @@
-// Package sessions contains the subcommands of artifactfs session. Each file contains one command or several related ones.
+// Package sessions contains the subcommands of "artifactfs session". Each file contains one subcommand or several related ones.
 package sessions
 
 import (
@@ -19,7 +19,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// SessionCommand returns the session command with its subcommands.
+// SessionCommand returns the command "session" with its subcommands.
 func SessionCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:                   "session COMMAND",
@@ -81,12 +81,12 @@ session link prints one URL that names session remote, session and checkpoint.`,
 type work struct {
 	// client is a client of the daemon that serves the session, or of the shared daemon.
 	client *control.Client
-	of     string      // name of the session, or directory of its mount, for requests
-	remote string      // session remote on which the session is looked up; "" means this host
+	of     string      // name of the session or directory of its mount, as it is sent in requests
+	remote string      // session remote on which the session is looked up; "" if it is looked up on this host
 	mount  *cli.Served // mount of the session; nil if the session is not mounted
 }
 
-// name returns the session's name for errors: the directory of the mount, if it is mounted.
+// name returns the name of the session for error messages: the directory of its mount if the session is mounted.
 func (w work) name() string {
 	if w.mount != nil {
 		return w.mount.Dir
@@ -94,9 +94,9 @@ func (w work) name() string {
 	return "session " + w.of
 }
 
-// SessionOf finds a session by its name, by the directory of its mount, or by a directory inside the mount. The empty name
-// selects the mount around the current directory. The client of the result is connected to the daemon that serves the mount, or
-// to the shared daemon for an unmounted session.
+// SessionOf finds a session by its name, by the directory of its mount, or by a directory inside the mount. If name is empty, it
+// finds the session of the mount that contains the current directory. The client of the result is connected to the daemon that
+// serves the mount, or to the shared daemon if the session is not mounted.
 func SessionOf(ctx context.Context, a *cli.App, verb, name string) (work, error) {
 	all, asked := a.Mounts(ctx)
 	if name == "" {
@@ -107,7 +107,7 @@ func SessionOf(ctx context.Context, a *cli.App, verb, name string) (work, error)
 		}
 		return work{client: m.Client, of: m.Dir, mount: &m}, err
 	}
-	// The name of a session has precedence over a directory with the same name.
+	// If a session and a directory have the same name, the name means the session.
 	named := slices.DeleteFunc(slices.Clone(all), func(m cli.Served) bool { return m.Session.Name != name })
 	slices.SortStableFunc(named, func(x, y cli.Served) int { return cmp.Compare(rank(x), rank(y)) })
 	if len(named) > 0 && named[0].Mounted() {
@@ -125,14 +125,14 @@ func SessionOf(ctx context.Context, a *cli.App, verb, name string) (work, error)
 			Cause: "argument is neither a directory nor a valid session name", Hint: "run artifactfs session list to see the sessions"}
 	}
 	if sockets, err := a.Sockets(ctx); err == nil && len(sockets) == 0 && len(named) == 0 && of == name {
-		return work{}, noSession(verb, of) // do not start a daemon for this error
+		return work{}, noSession(verb, of) // return this error without starting a daemon
 	}
 	client, err := a.EnsureDaemon(ctx)
 	return work{client: client, of: of}, err
 }
 
-// isDirectory reports whether a word means a directory: it contains a slash, or is the name of an existing directory. A session's
-// name contains no slash.
+// isDirectory reports whether a word on the command line means a directory: it contains a slash, or is the name of an existing
+// directory. The name of a session never contains a slash.
 func isDirectory(name string) bool {
 	if name == "." || name == ".." || strings.Contains(name, "/") {
 		return true
@@ -141,7 +141,8 @@ func isDirectory(name string) bool {
 	return err == nil && info.IsDir()
 }
 
-// rank orders the mounts of a session: writable ones, then read-only ones, then unmounted ones.
+// rank returns the position of a mount in the order of the mounts of one session: writable mounts come first, then read-only
+// mounts, and then the session without a mount.
 func rank(m cli.Served) int {
 	switch {
 	case m.Mounted() && !m.ReadOnly:
@@ -170,12 +171,13 @@ func ofFlag(a *cli.App, cmd *cobra.Command, of *string) {
 	}
 }
 
-// CompleteSessions completes the names of sessions, for a command whose maximum number of arguments is most.
+// CompleteSessions completes the names of sessions for a command that takes at most as many arguments as the parameter most
+// states.
 func CompleteSessions(a *cli.App, most int) cobra.CompletionFunc {
 	return a.CompleteListed(most, func(m cli.Served) (choice, about string) { return m.Session.Name, m.Dir }, cobra.ShellCompDirectiveDefault)
 }
 
-// sessionListCommand returns the command session list. With --deleted it lists the trash instead.
+// sessionListCommand returns the command "session list". With --deleted it lists the trash instead.
 func sessionListCommand(a *cli.App) *cobra.Command {
 	var deleted bool
 	var remote string
@@ -210,8 +212,8 @@ session undelete can restore.`,
 	return cmd
 }
 
-// sessions returns the sessions of this host. The socket of a killed daemon accepts connections until the kernel has closed it.
-// So if no daemon replies, sessions lists the sockets again, for at most cli.StatusTime.
+// sessions returns the sessions of this host. The socket of a killed daemon still accepts connections until the kernel has closed
+// the socket. Therefore, if no daemon replies, sessions lists the sockets again, for at most cli.StatusTime.
 func sessions(ctx context.Context, a *cli.App) ([]control.SessionInfo, error) {
 	for until := time.Now().Add(cli.StatusTime); ; {
 		all, err := askSessions(ctx, a)
@@ -226,9 +228,9 @@ func sessions(ctx context.Context, a *cli.App) ([]control.SessionInfo, error) {
 	}
 }
 
-// askSessions queries all daemons concurrently. Every daemon knows all sessions, but knows more details of the sessions that it
-// serves. Daemons that have ended since they were listed are ignored. If all daemons have ended, askSessions returns
-// control.ErrNoServer.
+// askSessions queries all daemons concurrently. Every daemon knows all sessions, but a daemon knows more details of the sessions
+// that it serves. Daemons that have ended since the sockets were listed are ignored. If all daemons have ended, askSessions
+// returns control.ErrNoServer.
 func askSessions(ctx context.Context, a *cli.App) ([]control.SessionInfo, error) {
 	sockets, err := a.Sockets(ctx)
 	if err != nil {
@@ -237,9 +239,9 @@ func askSessions(ctx context.Context, a *cli.App) ([]control.SessionInfo, error)
 	if len(sockets) == 0 {
 		session, err := a.Mounts(ctx)
 		if err != nil || len(session) == 0 {
-			return nil, err // do not start a daemon for an empty list
+			return nil, err // an empty list needs no daemon
 		}
-		if len(session) == 1 && session[0].Mounted() { // this process is in the mount's container
+		if len(session) == 1 && session[0].Mounted() { // only the daemon of this mount can be reached, as in a container
 			reply, err := session[0].Client.Sessions(ctx)
 			return reply.Sessions, err
 		}
@@ -335,7 +337,7 @@ func sessionsAt(ctx context.Context, a *cli.App, remote string) ([]control.Sessi
 	return reply.Sessions, nil
 }
 
-// stateText returns a session's state, with remarks such as an interruption or a takeover by another machine.
+// stateText returns the state of a session as text, with remarks such as an interruption or a takeover by another machine.
 func stateText(s control.SessionInfo) string {
 	state := cmp.Or(s.State, "-")
 	if n := len(s.History); n > 0 && s.History[n-1].State == s.State && s.History[n-1].Reason == "interrupted" {

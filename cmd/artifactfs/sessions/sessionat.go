@@ -21,8 +21,8 @@ func farFlag(cmd *cobra.Command, remote *string) {
 }
 
 // workAt parses a word that names a checkpoint, and returns the session and the name of the checkpoint in that session. A word
-// without a session means a checkpoint of the session of -C. With a session remote and without -C, such a word is the name of a
-// session.
+// without a session means a checkpoint of the session that -C selects. If there is a session remote and no -C, such a word is the
+// name of a session.
 func workAt(ctx context.Context, a *cli.App, verb, of, remote, word string) (work, string, error) {
 	twice := &control.Error{Code: control.ExitUsage, Verb: verb, Object: word, Cause: "session is named twice: here and by -C",
 		Hint: "artifactfs session " + verb + " --help"}
@@ -66,8 +66,9 @@ func farWork(ctx context.Context, a *cli.App, remote, name string) (work, error)
 	return work{client: client, of: name, remote: remote}, err
 }
 
-// otherCheckpoint parses a word that names a checkpoint for an operation on a mount. It returns the session ("" means the session
-// of the mount), the session remote on which the session is looked up ("" means this host), and the name of the checkpoint.
+// otherCheckpoint parses a word that names a checkpoint, for an operation on a mount. It returns the session, the session remote
+// on which the session is looked up, and the name of the checkpoint. An empty session means the session of the mount, and an empty
+// session remote means this host.
 func otherCheckpoint(verb, remote, word string) (of, at, checkpoint string, err error) {
 	l, link, err := cli.LinkIn(verb, word)
 	if err != nil {
@@ -100,7 +101,7 @@ func namesSession(word string) bool {
 	return name != ""
 }
 
-// sessionLinkCommand returns the command session link. A link to a checkpoint that was not pushed yet is printed with a
+// sessionLinkCommand returns the command "session link". A link to a checkpoint that was not pushed yet is printed with a
 // warning.
 func sessionLinkCommand(a *cli.App) *cobra.Command {
 	var of, remote string

@@ -16,10 +16,10 @@ import (
 
 const (
 	tableWidth = 100 // maximum width of the output in columns
-	mostAlone  = 40  // maximum number of paths in the table that only one session changed
+	mostAlone  = 40  // maximum number of paths in the table that only one of the sessions has changed
 )
 
-// sessionCompareCommand returns the command session compare, which only reads checkpoints.
+// sessionCompareCommand returns the command "session compare", which only reads checkpoints.
 func sessionCompareCommand(a *cli.App) *cobra.Command {
 	var remote string
 	cmd := &cobra.Command{
@@ -58,9 +58,9 @@ URL#session=SESSION@ID, names the session remote, the session and the checkpoint
 	return cmd
 }
 
-// comparedSessions parses the words that name checkpoints. It returns the request, and a client of the daemon of the
-// first mounted session among them, or of the shared daemon. A session that is unknown on this host is not an error if
-// the current directory is in a mount: the daemon of that mount then looks it up.
+// comparedSessions parses the words that name checkpoints. It returns the request and a client. The client is connected to the
+// daemon of the first mounted session among the sessions, or to the shared daemon. If this host does not know a session and the
+// current directory is in a mount, the daemon of that mount looks the session up, so this is not an error.
 func comparedSessions(ctx context.Context, a *cli.App, remote string,
 	words []string) (r control.SessionCompareRequest, client *control.Client, err error) {
 	current, currentErr := SessionOf(ctx, a, "compare", "")
@@ -167,7 +167,7 @@ func printCompared(out io.Writer, r control.SessionCompareReply) error {
 		}
 	}
 	fmt.Fprintf(&text, "%s changed, %d by two or more, %d in conflict\n", cli.Plural(int64(len(paths)), "path"), shared, conflicts)
-	// The columns of the first table have no maximum width, so each line is cut.
+	// The columns of the first table have no maximum width, so each line is cut to tableWidth.
 	for line := range strings.Lines(text.String()) {
 		if _, err := fmt.Fprintln(out, firstChars(strings.TrimRight(line, " \n"), tableWidth)); err != nil {
 			return fmt.Errorf("print result: %w", err)
@@ -176,8 +176,8 @@ func printCompared(out io.Writer, r control.SessionCompareReply) error {
 	return nil
 }
 
-// changedPaths returns the changed paths of all sessions. The paths that several sessions changed are first; their number is the
-// second result.
+// changedPaths returns the paths that the sessions have changed. Paths that several sessions have changed come first; the result
+// shared is the number of these paths.
 func changedPaths(r control.SessionCompareReply) (paths []control.SharedPath, shared int) {
 	paths = append(paths, r.Shared...)
 	seen := map[string]bool{}
@@ -213,8 +213,8 @@ func verdictText(p control.SharedPath) string {
 // sideName returns the letter that stands for the session number i in the table.
 func sideName(i int) string { return string(rune('A' + i)) }
 
-// firstChars returns the first characters of a text, with "..." if the text was cut to width; lastChars returns the last
-// characters.
+// firstChars returns the first characters of a text. If the text is longer than width, it is cut to this width and ends in "...".
+// The function lastChars returns the last characters in the same way.
 func firstChars(text string, width int) string {
 	if r := []rune(text); len(r) > width {
 		return string(r[:width-3]) + "..."

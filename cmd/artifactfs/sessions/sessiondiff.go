@@ -21,7 +21,7 @@ type diffOptions struct {
 	stat, nameOnly, nameStatus bool
 }
 
-// sessionDiffCommand returns the command session diff. The daemon computes the diff and fetches missing contents.
+// sessionDiffCommand returns the command "session diff". The daemon computes the diff and fetches missing contents.
 func sessionDiffCommand(a *cli.App) *cobra.Command {
 	var o diffOptions
 	cmd := &cobra.Command{
@@ -69,8 +69,8 @@ With --name-only or --name-status, diff fetches no contents; otherwise it fetche
 	return cmd
 }
 
-// diffEnds finds the sessions and checkpoints of both ends of a comparison. If a name is empty, that end is the start of the
-// session or its working tree.
+// diffEnds finds the sessions and checkpoints of both ends of a comparison. If the name of the first end is empty, this end is the
+// start of the session. If the name of the second end is empty, this end is the working tree.
 func diffEnds(ctx context.Context, a *cli.App, o diffOptions, words []string) (r control.SessionDiffRequest, w work, err error) {
 	from, to := words[0], words[1]
 	x, fromCheckpoint, err := workAt(ctx, a, "diff", o.of, o.remote, from)
@@ -82,7 +82,7 @@ func diffEnds(ctx context.Context, a *cli.App, o diffOptions, words []string) (r
 		if w, to, err = workAt(ctx, a, "diff", o.of, o.remote, to); err != nil {
 			return r, w, err
 		}
-	case namesSession(from) && o.remote == "": // compare with the working tree around the current directory, if there is one
+	case namesSession(from) && o.remote == "": // compare with the working tree that contains the current directory, if it is in a mount
 		if current, err := SessionOf(ctx, a, "diff", ""); err == nil {
 			w = current
 		}

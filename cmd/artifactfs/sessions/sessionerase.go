@@ -15,7 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// sessionEraseCommand returns the command session erase. It also erases the records in forks on this host.
+// sessionEraseCommand returns the command "session erase". It also erases the records in forks on this host.
 func sessionEraseCommand(a *cli.App) *cobra.Command {
 	var of, before, why string
 	var records []string
@@ -87,8 +87,8 @@ func sessionErase(ctx context.Context, a *cli.App, of string, r control.SessionE
 	return err
 }
 
-// eraseForks erases the records ids from all sessions on this host that were forked, directly or indirectly, from
-// origin. It continues after an error.
+// eraseForks erases the records with the given ids from all sessions on this host that were forked, directly or indirectly, from
+// the session origin. It continues after an error.
 func eraseForks(ctx context.Context, a *cli.App, origin string, r control.SessionEraseRequest,
 	ids []string) (done []control.SessionEraseReply, err error) {
 	if len(ids) == 0 {
@@ -99,7 +99,7 @@ func eraseForks(ctx context.Context, a *cli.App, origin string, r control.Sessio
 		return nil, err
 	}
 	from := map[string]bool{origin: true}
-	// The list is not ordered by ancestry, so a fork of a fork may be found only in a later round.
+	// The list is not ordered by ancestry, so a fork of a fork may be found only in a later iteration of this loop.
 	for again := true; again; {
 		again = false
 		for _, s := range all {

@@ -15,7 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// sessionFactCommand returns the command session fact with the subcommands add, list and remove.
+// sessionFactCommand returns the command "session fact" with the subcommands add, list and remove.
 func sessionFactCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:                   "fact COMMAND",
@@ -93,7 +93,7 @@ removed.`,
 	return cmd
 }
 
-// sessionHandoffCommand returns the command session handoff. A session has at most one handoff.
+// sessionHandoffCommand returns the command "session handoff". A session has at most one handoff.
 func sessionHandoffCommand(a *cli.App) *cobra.Command {
 	var of, set string
 	cmd := &cobra.Command{

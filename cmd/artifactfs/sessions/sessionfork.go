@@ -23,7 +23,7 @@ type forkOptions struct {
 	of string
 }
 
-// sessionForkCommand returns the command session fork, which has the flags of mount except those that the checkpoint
+// sessionForkCommand returns the command "session fork", which has the flags of mount except those that the checkpoint
 // determines.
 func sessionForkCommand(a *cli.App) *cobra.Command {
 	var o forkOptions
@@ -97,7 +97,7 @@ func sessionFork(a *cli.App, cmd *cobra.Command, o forkOptions, args []string) e
 	if err := o.Complete(cmd, []string{origin, dir}, a); err != nil {
 		return err
 	}
-	if w.remote != "" { // the session on the session remote determines the mounted remote
+	if w.remote != "" { // the session on the session remote determines which remote is mounted
 		o.Request.Remote = ""
 	}
 	start := time.Now()
@@ -114,7 +114,8 @@ func sessionFork(a *cli.App, cmd *cobra.Command, o forkOptions, args []string) e
 }
 
 // workToFork finds the parent session of a fork, and the name of the checkpoint in that session. With --session-remote, a word
-// that is not the name of a checkpoint names a session on that remote, unless a session with this name is mounted on this host.
+// that is not the name of a checkpoint is the name of a session on that remote, unless a session with this name is mounted on this
+// host.
 func workToFork(ctx context.Context, a *cli.App, o forkOptions, word string) (work, string, error) {
 	_, link, err := cli.LinkIn("fork", word)
 	if err != nil {
@@ -132,7 +133,7 @@ func workToFork(ctx context.Context, a *cli.App, o forkOptions, word string) (wo
 		if checkpoint != "" {
 			return workAt(ctx, a, "fork", "", "", word)
 		}
-		if w, err := SessionOf(ctx, a, "fork", ""); err == nil { // in a mount, the word names a checkpoint of its session
+		if w, err := SessionOf(ctx, a, "fork", ""); err == nil { // the word names a checkpoint of the current mount's session
 			return w, word, nil
 		}
 		w, err := SessionOf(ctx, a, "fork", name)
@@ -165,7 +166,7 @@ func noSession(verb, name string) *control.Error {
 		Object: "session " + name, Cause: "no such session", Hint: "run artifactfs session list to see the sessions"}
 }
 
-// sessionResumeCommand returns the command session resume, which has the flags of mount except those that the session
+// sessionResumeCommand returns the command "session resume", which has the flags of mount except those that the session
 // determines.
 func sessionResumeCommand(a *cli.App) *cobra.Command {
 	var o mounts.MountOptions
@@ -244,8 +245,8 @@ func sessionResume(a *cli.App, cmd *cobra.Command, o mounts.MountOptions, args [
 			Object: "session " + name, Cause: "no such session on this host",
 			Hint: "add --session-remote URL for a session elsewhere; artifactfs session list shows the sessions on this host"}))
 	}
-	// The directory is the second argument, or else the session's last directory, or else a new directory with the session's
-	// name.
+	// The directory is the second argument. Without this argument it is the session's last directory or, if that is unknown, a new
+	// directory with the session's name.
 	dir := cmp.Or(append(args, known.Dir)[1], name)
 	o.Request.Session = name
 	if err := o.Complete(cmd, []string{known.Remote, dir}, a); err != nil {
@@ -261,7 +262,7 @@ func sessionResume(a *cli.App, cmd *cobra.Command, o mounts.MountOptions, args [
 	return printWork(a, "resumed session "+reply.Session, reply, time.Since(start))
 }
 
-// printWork prints the change to the session, the text in the parameter what, and then the result of the mount.
+// printWork prints the text in the parameter what, which describes the change to the session, and then the result of the mount.
 func printWork(a *cli.App, what string, m control.MountReply, took time.Duration) error {
 	if !a.JSON && !a.Quiet {
 		if _, err := io.WriteString(a.Stdout, what+": "); err != nil {

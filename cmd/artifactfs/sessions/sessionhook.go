@@ -17,7 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/session/transcript"
 )
 
-// sessionHookCommand returns the hidden command that coding agents run; users run `session hooks`.
+// sessionHookCommand returns the hidden command that coding agents run. It is not meant for users, who run "session hooks".
 func sessionHookCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:    "hook AGENT",
@@ -25,7 +25,7 @@ func sessionHookCommand(a *cli.App) *cobra.Command {
 		Short:  "Record an event of a coding agent, which is read from stdin",
 		Args:   cli.Arguments(1, 1, "AGENT"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			// Agents show an exit code other than 0 to the user, or stop the tool.
+			// An exit code other than 0 would make the agent show an error to the user, or stop the tool.
 			if err := sessionHook(cmd.Context(), a, args[0]); err != nil {
 				fmt.Fprintf(a.Stderr, "artifactfs: record an event of %s: %s\n", args[0], control.AsError(err).Error())
 			}
@@ -61,7 +61,7 @@ func sessionHook(ctx context.Context, a *cli.App, name string) error {
 	all, asked := a.Mounts(ctx)
 	m, err := cli.Find(all, asked, "record", dir)
 	if e := control.AsError(err); e != nil && e.Code == control.ExitNotMounted {
-		return nil // the directory is not in a mount, because one configuration may apply to many directories
+		return nil // report no error, because one configuration may apply to many directories, some of them outside of mounts
 	}
 	if err != nil {
 		return err
@@ -72,8 +72,8 @@ func sessionHook(ctx context.Context, a *cli.App, name string) error {
 	return recordEvent(ctx, a, m, dir, event)
 }
 
-// recordEvent makes a checkpoint, appends the record, and annotates commits, as far as the event requires. It continues
-// after an error.
+// recordEvent makes a checkpoint, appends a record and annotates commits. It does only those of the three that the event requires,
+// and continues after an error.
 func recordEvent(ctx context.Context, a *cli.App, m cli.Served, dir string, e agenthook.Event) error {
 	var failed []error
 	checkpoint := ""
@@ -101,8 +101,8 @@ func recordEvent(ctx context.Context, a *cli.App, m cli.Served, dir string, e ag
 
 const (
 	maxNotedPrompt = 500 // maximum length of the prompt in a note, in bytes
-	// maxNoted is the maximum number of commits that get a note after one event. More new commits come from a rebase and not from
-	// a turn.
+	// maxNoted is the maximum number of commits that get a note after one event. More new commits than this are the result of a
+	// rebase and not of a turn.
 	maxNoted = 100
 )
 
@@ -115,11 +115,10 @@ type commitNote struct {
 	Checkpoint string          `json:"checkpoint,omitempty"`
 }
 
-// noteCommits annotates the commits that were made since the previous event, and stores the prompt for the notes on
-// later ones.
+// noteCommits annotates the commits that were made since the previous event. It also stores the prompt of a turn for the notes on
+// the commits of this turn.
 //
-// The state between two events (agenthook.Turn) is a file in the git directory, which is removed when the agent's
-// session ends.
+// The state between two events (agenthook.Turn) is a file in the git directory, which is removed when the agent's session ends.
 func noteCommits(ctx context.Context, a *cli.App, m cli.Served, dir string, e agenthook.Event, checkpoint string) error {
 	gitDir, err := gitDirOf(ctx, dir)
 	if err != nil {
@@ -138,7 +137,7 @@ func noteCommits(ctx context.Context, a *cli.App, m cli.Served, dir string, e ag
 		return err
 	}
 	if e.Kind == agenthook.Prompt || e.Kind == agenthook.SessionStart {
-		made = nil // commits between two turns were made by the user
+		made = nil // the user has made these commits, because they were made between two turns
 	}
 	for _, commit := range made[:min(len(made), maxNoted)] {
 		note, err := json.Marshal(commitNote{e.Agent, e.Session, e.Model, turn.Prompt, checkpoint})
@@ -153,7 +152,7 @@ func noteCommits(ctx context.Context, a *cli.App, m cli.Served, dir string, e ag
 		prompt, _ := transcript.Redact(e.Text) // redact before the text is cut, so that no part of a secret remains
 		turn.Prompt = strings.ToValidUTF8(prompt[:min(len(prompt), maxNotedPrompt)], "")
 	}
-	// Most events change nothing. Then do not write the file.
+	// Most events do not change the state. If the state is unchanged, do not write the file.
 	if known && turn == before {
 		return nil
 	}

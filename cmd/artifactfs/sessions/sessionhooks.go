@@ -16,7 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/session/agenthook"
 )
 
-// sessionHooksCommand returns the command session hooks with its subcommands. They write configuration files and contact
+// sessionHooksCommand returns the command "session hooks" with its subcommands. They write configuration files and contact
 // no daemon.
 func sessionHooksCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
@@ -75,7 +75,7 @@ type hooksChange struct {
 	Tracked bool   `json:"tracked"` // whether git tracks the configuration file
 }
 
-// hooksInstallCommand returns the command session hooks install. A second installation changes nothing.
+// hooksInstallCommand returns the command "session hooks install". A second installation changes nothing.
 func hooksInstallCommand(a *cli.App) *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
@@ -115,7 +115,7 @@ func hooksInstallCommand(a *cli.App) *cobra.Command {
 	return cmd
 }
 
-// hooksUninstallCommand returns the command session hooks uninstall. If no hooks are installed, the command succeeds.
+// hooksUninstallCommand returns the command "session hooks uninstall". If no hooks are installed, the command succeeds.
 func hooksUninstallCommand(a *cli.App) *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
@@ -133,7 +133,7 @@ func hooksUninstallCommand(a *cli.App) *cobra.Command {
 			if err != nil {
 				return cli.Failure("uninstall hooks", args[0], err)
 			}
-			// Without hooks, the stored state between two events is not needed any more.
+			// If no hooks are left, the stored state between two events is not needed any more.
 			if gitDir, err := gitDirOf(cmd.Context(), dir); err == nil && !anyInstalled(dir) {
 				if err := agenthook.ForgetTurns(gitDir); err != nil {
 					return cli.Failure("uninstall hooks", args[0], err)
@@ -171,7 +171,7 @@ type hookStatus struct {
 	Error     string `json:"error,omitempty"` // reason why the file cannot be read
 }
 
-// hooksStatusCommand returns the command session hooks status.
+// hooksStatusCommand returns the command "session hooks status".
 func hooksStatusCommand(a *cli.App) *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
@@ -227,7 +227,7 @@ func anyInstalled(dir string) bool {
 	return false
 }
 
-// hooksOf parses an agent's name and finds the directory to configure.
+// hooksOf parses the name of an agent and determines the directory to configure.
 func hooksOf(verb, name, dir string) (agenthook.Agent, string, error) {
 	agent, err := agenthook.ParseAgent(name)
 	if err != nil {
@@ -237,8 +237,8 @@ func hooksOf(verb, name, dir string) (agenthook.Agent, string, error) {
 	return agent, dir, err
 }
 
-// hooksDir returns the absolute path of the directory to configure: dir, or else the top of the git working tree around
-// the current directory.
+// hooksDir returns the absolute path of the directory to configure: the directory dir or, if dir is empty, the top of the git
+// working tree that contains the current directory.
 func hooksDir(dir string) (string, error) {
 	if dir == "" {
 		dir = "."
@@ -256,8 +256,8 @@ func hooksDir(dir string) (string, error) {
 	return dir, nil
 }
 
-// hookProgram returns the command with which sh runs this program: the program's name if PATH leads to this program, so that the
-// hooks still work after an upgrade, and otherwise its path.
+// hookProgram returns the command with which sh runs this program. If PATH leads to this program, the command is the program's
+// name, so that the hooks still work after an upgrade. Otherwise it is the program's path.
 func hookProgram() (string, error) {
 	self, err := os.Executable()
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// sessionPinCommand returns the command session pin. The name of a pin must not look like the name of a checkpoint.
+// sessionPinCommand returns the command "session pin". The name of a pin must not look like the name of a checkpoint.
 func sessionPinCommand(a *cli.App) *cobra.Command {
 	var of string
 	cmd := &cobra.Command{
@@ -45,7 +45,7 @@ the name of another checkpoint of the session, it moves to this one.`,
 	return cmd
 }
 
-// sessionUnpinCommand returns the command session unpin.
+// sessionUnpinCommand returns the command "session unpin".
 func sessionUnpinCommand(a *cli.App) *cobra.Command {
 	var of string
 	cmd := &cobra.Command{
@@ -124,7 +124,7 @@ func sessionStateCommands(a *cli.App) (cmds []*cobra.Command) {
 	return cmds
 }
 
-// sessionGCCommand returns the command session gc. The daemon that serves the session drops the checkpoints; if the session is
+// sessionGCCommand returns the command "session gc". The daemon that serves the session drops the checkpoints; if the session is
 // not mounted, the shared daemon drops them.
 func sessionGCCommand(a *cli.App) *cobra.Command {
 	var of string

@@ -18,7 +18,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// sessionLogCommand returns the command session log.
+// sessionLogCommand returns the command "session log".
 func sessionLogCommand(a *cli.App) *cobra.Command {
 	var of, remote string
 	var limit int
@@ -59,7 +59,7 @@ git repository.`,
 	return cmd
 }
 
-// atMostOne checks the arguments of commands that accept the session either as an argument or by -C.
+// atMostOne checks the arguments of commands that accept the session either as an argument or as the value of -C.
 func atMostOne(cmd *cobra.Command, args []string, of string) error {
 	if of != "" && len(args) > 0 {
 		return errors.New("session is named twice: by an argument and by -C")
@@ -95,8 +95,8 @@ func sessionLog(ctx context.Context, a *cli.App, of, remote string, limit int) e
 	return printCheckpoints(a.Stdout, reply.Checkpoints, time.Now())
 }
 
-// printCheckpoints prints a table of checkpoints. An asterisk marks the checkpoints that were not pushed. The column RECORDED is
-// printed only if a checkpoint has records.
+// printCheckpoints prints a table of checkpoints. An asterisk marks the checkpoints that are not pushed. The column RECORDED is
+// printed only if at least one checkpoint has records.
 func printCheckpoints(out io.Writer, checkpoints []control.Checkpoint, now time.Time) error {
 	if len(checkpoints) == 0 {
 		return nil
@@ -140,7 +140,7 @@ func branchText(p control.Checkpoint) string {
 	return cmp.Or((&control.Error{Cause: p.Branch}).Error(), "-")
 }
 
-// sessionShowCommand returns the command session show.
+// sessionShowCommand returns the command "session show".
 func sessionShowCommand(a *cli.App) *cobra.Command {
 	var of, remote string
 	cmd := &cobra.Command{

@@ -10,7 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// sessionMergeCommand returns the command session merge. The session that receives the changes must be mounted; the other session
+// sessionMergeCommand returns the command "session merge". The session that receives the changes must be mounted; the other session
 // need not be mounted.
 func sessionMergeCommand(a *cli.App) *cobra.Command {
 	var of, remote string
@@ -40,8 +40,8 @@ are fetched. Without @ID, merge uses the newest checkpoint of SESSION. The exit 
 	return cmd
 }
 
-// sessionMerge merges another session into the mounted session and prints the result. After conflicts the exit code is 1.
-// The hint on stderr names the checkpoint that was made before the merge, which undoes it.
+// sessionMerge merges another session into the mounted session and prints the result. After conflicts the exit code is 1. The hint
+// on stderr names the checkpoint that was made before the merge, which can be restored to undo the merge.
 func sessionMerge(ctx context.Context, a *cli.App, of, remote, word string) error {
 	w, err := SessionOf(ctx, a, "merge", of)
 	if err != nil {

@@ -22,8 +22,8 @@ type restoreOptions struct {
 	request control.RestoreRequest
 }
 
-// sessionRestoreCommand returns the command session restore. The daemon first makes a checkpoint, which undoes the
-// restore.
+// sessionRestoreCommand returns the command "session restore". The daemon first makes a checkpoint, which can be restored to undo
+// the change.
 func sessionRestoreCommand(a *cli.App) *cobra.Command {
 	var o restoreOptions
 	var turn int
@@ -88,7 +88,7 @@ func sessionRestore(ctx context.Context, a *cli.App, o restoreOptions, id string
 	if r.Of, r.SessionRemote, r.ID, err = otherCheckpoint("restore", o.remote, id); err != nil {
 		return err
 	}
-	// PATHs are relative to the current directory, or with -C to the directory that -C names.
+	// The arguments PATH are relative to the current directory, or with -C to the directory that -C names.
 	from := "."
 	if o.of != "" && o.of != m.Session.Name {
 		from = o.of
@@ -146,7 +146,7 @@ func pathsIn(mount, from string, paths []string) ([]string, error) {
 	return inMount, nil
 }
 
-// printRestore prints the changes of a restore, and the command that undoes it.
+// printRestore prints the changes that a restore has made, and the command that undoes the restore.
 func printRestore(a *cli.App, r control.RestoreReply, now time.Time) {
 	changes := cli.Plural(int64(len(r.Changes)), "path")
 	at := fmt.Sprintf("%s (%s)", r.Checkpoint.ID, cli.Ago(r.Checkpoint.Time, now))

@@ -25,7 +25,7 @@ type transcriptOptions struct {
 	follow, markdown bool
 }
 
-// sessionTranscriptCommand returns the command session transcript.
+// sessionTranscriptCommand returns the command "session transcript".
 func sessionTranscriptCommand(a *cli.App) *cobra.Command {
 	var o transcriptOptions
 	cmd := &cobra.Command{
@@ -73,8 +73,8 @@ With --follow, transcript prints new records as they are appended, until Ctrl-C.
 // followPause is the interval at which --follow requests new records.
 const followPause = 300 * time.Millisecond
 
-// sessionTranscript prints the transcript, and with --follow continues until ctx ends. With --follow, only an error before the
-// first reply ends the command, because later the daemon may be restarting.
+// sessionTranscript prints the transcript. With --follow it then prints new records until ctx ends. In this case, only an error
+// before the first reply ends the command, because the daemon may be restarting when a later error occurs.
 func sessionTranscript(ctx context.Context, a *cli.App, o transcriptOptions) error {
 	w, err := SessionOf(ctx, a, "transcript", o.of)
 	if err != nil {
@@ -104,7 +104,7 @@ func sessionTranscript(ctx context.Context, a *cli.App, o transcriptOptions) err
 	}
 }
 
-// printTranscript prints the records whose IDs are not in printed yet, and adds these IDs to printed.
+// printTranscript prints the records whose IDs are not in the map printed yet, and adds these IDs to the map.
 func printTranscript(a *cli.App, reply control.SessionTranscriptReply, o transcriptOptions, printed map[string]bool) error {
 	if o.markdown {
 		if _, err := fmt.Fprintf(a.Stdout, "# Session %s\n", reply.Session); err != nil {
@@ -151,10 +151,10 @@ type said struct {
 	Failed  bool            `json:"failed"`
 }
 
-// maxShown is the maximum length in bytes of one part of a tool call in texts.
+// maxShown is the maximum length in bytes of each part of a tool call that is printed as text.
 const maxShown = 200
 
-// readRecord returns the kind of a record and its text. The text of an unknown kind of record is its JSON, shortened.
+// readRecord returns the kind of a record and its text. If the kind is unknown, the text is the shortened JSON of the record.
 func readRecord(r control.TranscriptRecord) (kind, text string) {
 	if r.Erased != nil {
 		text = "erased by " + r.Erased.By

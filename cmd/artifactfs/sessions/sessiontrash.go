@@ -15,7 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// sessionDeleteCommand returns the command session delete. A deleted session stays in the trash for 7 days.
+// sessionDeleteCommand returns the command "session delete". A deleted session stays in the trash for 7 days.
 func sessionDeleteCommand(a *cli.App) *cobra.Command {
 	var of, remote string
 	var yes, takeOver bool
@@ -63,7 +63,7 @@ func absRemote(remote string) string {
 // sessionDelete moves a session to the trash, after a confirmation, and prints how to restore it.
 func sessionDelete(ctx context.Context, a *cli.App, of, remote string, yes, takeOver bool) error {
 	var w work
-	// With a session remote, the session may be unknown on this host, so use its name without a lookup.
+	// With a session remote, the session may be unknown on this host, so its name is used without a lookup on this host.
 	if remote == "" || of == "" || isDirectory(of) {
 		var err error
 		if w, err = SessionOf(ctx, a, "delete", of); err != nil {
@@ -100,7 +100,7 @@ func sessionDelete(ctx context.Context, a *cli.App, of, remote string, yes, take
 	return nil
 }
 
-// sessionUndeleteCommand returns the command session undelete, which restores a session but does not mount it.
+// sessionUndeleteCommand returns the command "session undelete", which restores a session but does not mount it.
 func sessionUndeleteCommand(a *cli.App) *cobra.Command {
 	var remote string
 	cmd := &cobra.Command{

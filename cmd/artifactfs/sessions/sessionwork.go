@@ -18,7 +18,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// sessionNoteCommand returns the command session note. The session must be mounted.
+// sessionNoteCommand returns the command "session note". The session must be mounted.
 func sessionNoteCommand(a *cli.App) *cobra.Command {
 	var of, ref string
 	cmd := &cobra.Command{
@@ -110,7 +110,7 @@ func sayRedacted(a *cli.App, n int64) {
 	}
 }
 
-// sessionRecordCommand returns the command session record. The session must be mounted.
+// sessionRecordCommand returns the command "session record". The session must be mounted.
 func sessionRecordCommand(a *cli.App) *cobra.Command {
 	var of string
 	cmd := &cobra.Command{
@@ -137,7 +137,7 @@ If the input stays open, record appends the lines that it has read at each pause
 const (
 	recordPause = 200 * time.Millisecond // pause in the input after which pending lines are sent
 	recordLines = 1000                   // maximum number of lines in a request
-	recordBytes = 256 << 10              // maximum size of a request before its last line; quoting at most doubles the size
+	recordBytes = 256 << 10              // maximum bytes in a request before its last line is added; quoting at most doubles the size
 	// MaxRecordLine is the maximum length of a line in bytes.
 	MaxRecordLine = 256 << 10
 )
@@ -189,14 +189,15 @@ func sessionRecord(ctx context.Context, a *cli.App, of, from string) error {
 	return nil
 }
 
-// Batches calls write with the lines of in. A batch contains all lines that are available, up to recordLines and recordBytes; it
-// is written at the latest after recordPause without a new line. Batches returns the first error of write or of the input.
+// Batches reads lines from in and calls write with them, in batches. A batch contains all lines that are available, up to
+// recordLines lines and recordBytes bytes; it is written at the latest when no new line has arrived for recordPause. Batches
+// returns the first error of write or of the input.
 func Batches(ctx context.Context, in io.Reader, write func(lines []string) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	// A separate goroutine reads the input, so that this goroutine can notice a pause.
 	lines, failed := make(chan string, recordLines), make(chan error, 1)
-	go func() { // if the goroutine blocks in a read, it lives until the input or the process ends
+	go func() { // if this goroutine blocks in a read, it ends only with the input or with the process
 		failed <- readRecords(ctx, in, lines)
 		close(lines)
 	}()
@@ -235,7 +236,7 @@ func Batches(ctx context.Context, in io.Reader, write func(lines []string) error
 	}
 }
 
-// readRecords sends the lines of in to lines. It returns an error for a line that is not a JSON object.
+// readRecords reads lines from in and sends them to the channel lines. It returns an error for a line that is not a JSON object.
 func readRecords(ctx context.Context, in io.Reader, lines chan<- string) error {
 	scanner := bufio.NewScanner(in)
 	scanner.Buffer(nil, MaxRecordLine)
