@@ -25,8 +25,8 @@ import (
 // Version is the version of this build. Command main sets it before it runs a command.
 var Version string
 
-// App is one run of the command line. The flags are valid after the method Init has returned; commands run one at a time, so App
-// has no lock.
+// App is one run of the command line. The flags are valid after the method Init has returned. App has no lock, because it runs one
+// command at a time.
 type App struct {
 	Stdout, Stderr *os.File
 	Token          control.Secret // token for the remote, from the environment
@@ -35,7 +35,7 @@ type App struct {
 	NewHost func(daemon.Config) (Host, error)
 
 	// The fields below are global flags.
-	// State is the absolute path of the state directory; Socket is the value of --socket, or "" for the default socket.
+	// State is the absolute path of the state directory. Socket is the value of --socket, or "" for the default socket.
 	State, Socket                string
 	JSON, Verbose, Quiet         bool
 	LogFile, LogLevel, LogFormat string
@@ -45,7 +45,7 @@ type App struct {
 	Through string // path by which this process reaches the mount's directory: /proc/self/fd/N if a caller passed a descriptor
 
 	Running bool // whether the arguments were valid and a command runs
-	Serving bool // whether this process serves mounts, so that a second signal must not kill it
+	Serving bool // whether this process serves mounts, so that a second signal must not kill the process
 }
 
 // Init completes the global flags from the environment and finds the state directory. Cobra calls it after it has checked the
@@ -64,13 +64,13 @@ func (a *App) Init(cmd *cobra.Command, args []string) error {
 
 // CompleteFlag makes the shell complete the flag with these values. It panics if the command does not have the flag.
 func CompleteFlag(cmd *cobra.Command, name string, values ...string) {
-	// An error means that the flag does not exist. Then every test of the command line fails.
+	// An error means that the flag does not exist. In that case every test of the command line fails.
 	if err := cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
 		panic(err)
 	}
 }
 
-// PrintError writes an error on one line, and its hint, if any, on a second one.
+// PrintError writes an error on one line and, if the error has a hint, the hint on a second line.
 func PrintError(w io.Writer, e *control.Error) {
 	fmt.Fprintf(w, "artifactfs: %s\n", e.Error())
 	if e.Hint != "" {
@@ -115,7 +115,8 @@ func flagText(err error) string {
 	return fmt.Sprintf("invalid argument %q for \"--%s\" flag: %s", bad.GetValue(), bad.GetFlag().Name, why)
 }
 
-// Reason returns the text of err without the operation and the path that a *fs.PathError puts before it.
+// Reason returns the text of err. If err is or wraps a *fs.PathError, Reason returns only the text of its cause, without the
+// operation and the path.
 func Reason(err error) string {
 	var path *fs.PathError
 	if errors.As(err, &path) {
@@ -124,8 +125,8 @@ func Reason(err error) string {
 	return err.Error()
 }
 
-// Arguments returns a check of the number of arguments, which must be between the parameters least and most; a negative most
-// means that there is no maximum. The error describes the arguments by the text in the parameter takes.
+// Arguments returns a check of the number of arguments. This number must be at least the parameter least and at most the parameter
+// most; if most is negative, there is no maximum. The error describes the arguments by the text in the parameter takes.
 func Arguments(least, most int, takes string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) < least || most >= 0 && len(args) > most {
@@ -135,8 +136,8 @@ func Arguments(least, most int, takes string) cobra.PositionalArgs {
 	}
 }
 
-// EnsureDaemon returns a client of the shared daemon, which it starts if none runs. The daemon has the same log settings as this
-// command.
+// EnsureDaemon returns a client of the shared daemon. If no shared daemon is running, EnsureDaemon starts one with the same log
+// settings as this command.
 func (a *App) EnsureDaemon(ctx context.Context) (*control.Client, error) {
 	executable, err := os.Executable()
 	if err != nil {
@@ -168,7 +169,7 @@ func (a *App) DaemonSocket() string {
 	return control.DaemonSocket(a.State)
 }
 
-// ExitCode is an error whose text was already printed: it only sets the exit code.
+// ExitCode is an error that determines the exit code. Its text was already printed.
 type ExitCode int
 
 // Error implements error.

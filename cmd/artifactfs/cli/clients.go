@@ -25,8 +25,8 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-// StatusTime is the timeout for the status of a daemon. A daemon replies without waiting for anything, so a daemon that needs
-// longer hangs.
+// StatusTime is the timeout for the status of a daemon. A daemon does not wait for anything before it replies to this request, so
+// a daemon that needs longer hangs.
 const StatusTime = 5 * time.Second
 
 // EndPoll is the interval at which a command checks whether a daemon that does not answer has ended.
@@ -37,16 +37,15 @@ type Served struct {
 	// MountStatus is the status that the daemon or the state directory reported.
 	control.MountStatus
 	Client *control.Client
-	// socket is the path of the daemon's socket; it is "" for the mount around the current directory, which is reached through
-	// the mount.
+	// socket is the path of the daemon's socket. It is "" for the mount that contains the current directory if the client is
+	// connected through the mount itself.
 	socket string
 }
 
 // Mounted reports whether a daemon serves the mount.
 func (s Served) Mounted() bool { return s.Client != nil }
 
-// Sockets returns the sockets of the daemons to query: the one that --socket names, or all sockets of the state
-// directory.
+// Sockets returns the sockets of the daemons to query: the socket that --socket names, or all sockets of the state directory.
 func (a *App) Sockets(ctx context.Context) ([]string, error) {
 	if a.Socket != "" {
 		return []string{a.Socket}, nil
@@ -68,18 +67,18 @@ type Serving struct {
 	Cache control.CacheStatus
 }
 
-// Mounts returns the mounts of all daemons without their file counts, which a daemon needs time to compute. The error is that of
-// the method Survey.
+// Mounts returns the mounts of all daemons without the numbers of their files, which a daemon needs time to count. It returns an
+// error in the same cases as Survey.
 func (a *App) Mounts(ctx context.Context) ([]Served, error) {
 	s, err := a.surveyBy(ctx, (*control.Client).Mounts)
 	return s.Mounts, err
 }
 
-// Add adds sessions that are not mounted and failed mounts to s. If a failed mount has left changes, s gets only the entry of its
-// session, with the error of the mount.
+// Add adds sessions that are not mounted and failed mounts to s. If a failed mount has left changes, s gets only one entry: that
+// of the mount's session, with the error of the mount.
 func (s *Survey) Add(unmounted, failed []control.MountStatus) {
 	sameWork := func(a, b control.MountStatus) bool { return a.Dir == b.Dir && a.Session.Name == b.Session.Name }
-	for _, m := range s.Mounts { // daemons report failed mounts, too
+	for _, m := range s.Mounts { // daemons also report failed mounts
 		failed = slices.DeleteFunc(failed, func(f control.MountStatus) bool { return f.Dir == m.Dir })
 		if m.State == control.StateFailed {
 			failed = append(failed, m.MountStatus)
@@ -102,13 +101,13 @@ func (s *Survey) Add(unmounted, failed []control.MountStatus) {
 	}
 }
 
-// Survey queries all daemons concurrently. If one of them does not reply, it returns the replies of the others and an
+// Survey queries all daemons concurrently. If a daemon does not reply, Survey returns the replies of the other daemons and an
 // error. A daemon that does not reply within StatusTime counts as failed.
 func (a *App) Survey(ctx context.Context) (Survey, error) {
 	return a.surveyBy(ctx, (*control.Client).Status)
 }
 
-// surveyBy does the work of Survey. It sends the request question to each daemon.
+// surveyBy queries all daemons concurrently. It calls the function question, which sends the request, for each daemon.
 func (a *App) surveyBy(ctx context.Context, question func(*control.Client, context.Context) (control.Status, error)) (Survey, error) {
 	var s Survey
 	sockets, err := a.Sockets(ctx)
@@ -145,8 +144,8 @@ func (a *App) surveyBy(ctx context.Context, question func(*control.Client, conte
 	return s, a.OfState(errors.Join(errs...))
 }
 
-// guest returns the mount around the current directory if its daemon's socket is not reachable, as in a container. The
-// client then connects through the mount itself: see control.GuestDir.
+// guest returns the mount that contains the current directory if the socket of the mount's daemon is not reachable, as in a
+// container. The client then connects through the mount itself: see control.GuestDir.
 func (a *App) guest(ctx context.Context, seen []Served,
 	question func(*control.Client, context.Context) (control.Status, error)) (Served, bool) {
 	dir, err := os.Getwd()
@@ -182,8 +181,9 @@ func ask(ctx context.Context, socket string,
 	return status, client, err
 }
 
-// Find returns the mount at dir, or the nearest mount above it. If dir is in no mount, Find returns the error asked, the error of
-// the survey, or, if that is nil, an error with exit code 4. If one mount is inside another, the inner mount is returned.
+// Find returns the mount at dir, or the nearest mount above dir. If one mount is inside another, Find returns the inner mount. If
+// dir is in no mount, Find returns an error: the parameter asked, which is the error of the survey, or, if asked is nil, an error
+// with exit code 4.
 func Find(all []Served, asked error, verb, dir string) (Served, error) {
 	for _, spelling := range Spellings(dir) {
 		// The innermost mount has the longest directory.
@@ -257,7 +257,8 @@ func NotMounted(verb, dir string) *control.Error {
 	return e
 }
 
-// Failure returns err as a *control.Error with a verb and an object, unless it already has a verb.
+// Failure returns err as a *control.Error with the given verb and object. An error that already has a verb keeps its verb and
+// object.
 func Failure(verb, object string, err error) error {
 	e := *control.AsError(err)
 	if e.Verb == "" {
@@ -266,9 +267,9 @@ func Failure(verb, object string, err error) error {
 	return &e
 }
 
-// Spellings returns the absolute names under which a directory may be mounted: as written, with the symbolic links of its parent
-// resolved, and last with its own link resolved. Only the last name requires that the directory itself is read, which can hang in
-// a dead mount.
+// Spellings returns the absolute names under which a directory may be mounted. The first name is dir as it was written, the second
+// has the symbolic links of its parent resolved, and in the last name a link at dir itself is also resolved. To get the last name,
+// the directory itself has to be read, which can hang in a dead mount; the other names do not require this.
 func Spellings(dir string) []string {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
@@ -292,13 +293,14 @@ func Inside(dir, path string) bool {
 	return ok && (rest == "" || rest[0] == '/' || dir == "/")
 }
 
-// HasMount reports whether the topmost mount at dir is one of artifactfs.
+// HasMount reports whether the topmost mount at dir is a mount of artifactfs.
 func HasMount(table mountinfo.Table, dir string) bool {
 	m, _ := table.At(dir)
 	return m.Type == "fuse.artifactfs"
 }
 
-// CompleteMounts completes the directories of mounts, for a command whose maximum number of arguments is most.
+// CompleteMounts completes the directories of mounts for a command that takes at most as many arguments as the parameter most
+// states.
 func (a *App) CompleteMounts(most int) cobra.CompletionFunc {
 	return a.CompleteListed(most, func(m Served) (choice, about string) {
 		if m.Mounted() {
@@ -308,9 +310,9 @@ func (a *App) CompleteMounts(most int) cobra.CompletionFunc {
 	}, cobra.ShellCompDirectiveNoFileComp)
 }
 
-// CompleteListed completes arguments from the list of mounts and sessions, for a command whose maximum number of arguments is
-// most. The function in the parameter of returns an argument and its description, or "" to skip the mount. The parameter besides
-// is the directive to the shell, for example to complete file names, too.
+// CompleteListed completes arguments from the list of mounts and sessions, for a command that takes at most as many arguments as
+// the parameter most states. The function in the parameter of returns the argument for a mount and its description; an empty
+// argument skips the mount. The parameter besides is the directive to the shell, for example to complete file names as well.
 func (a *App) CompleteListed(most int, of func(m Served) (choice, about string), besides cobra.ShellCompDirective) cobra.CompletionFunc {
 	return func(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		state, err := control.StateDir(a.State)

@@ -12,11 +12,11 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 )
 
-// environmentPrefix is the prefix of every variable that stands for a flag or an argument.
+// environmentPrefix is the prefix of the name of every environment variable that sets a flag or an argument.
 const environmentPrefix = "ARTIFACTFS_"
 
-// FromEnvironment is the annotation of a command whose own flags may be set by environment variables. Other commands
-// ignore such variables: a session name left in the environment must not select what is unmounted.
+// FromEnvironment is the annotation of a command whose flags may be set by environment variables. Other commands ignore such
+// variables. Otherwise, for example, a session name that was left in the environment could select the session to unmount.
 var FromEnvironment = map[string]string{"environment": "flags"}
 
 // Everywhere lists the global flags that every command reads from the environment.
@@ -62,8 +62,8 @@ func flagCause(err error) string {
 	return text
 }
 
-// EnvironmentArguments returns the arguments from the variables with these names, up to the first empty one, and removes
-// the variables from the environment: a remote may contain a secret.
+// EnvironmentArguments returns the values of the environment variables with these names, up to the first empty one, as arguments.
+// It removes the variables from the environment, because the URL of a remote may contain a secret.
 func EnvironmentArguments(names ...string) (args []string) {
 	for i, name := range names {
 		value := os.Getenv(environmentPrefix + name)

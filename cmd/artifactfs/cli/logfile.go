@@ -16,12 +16,13 @@ import (
 
 const (
 	logSize = 10 << 20 // size in bytes at which a log file is rotated
-	logOld  = 3        // number of rotated files; FILE.1 is the youngest
+	logOld  = 3        // number of rotated files that are kept; FILE.1 is the newest
 )
 
-// logFile is a log file that several processes append to. Each process rotates the file when it is too large, and switches to the
-// new file when another process has rotated it. If standard output or error, to which a panic is written, was the same file, it
-// is redirected to the new file. A lock file beside the log, FILE.lock, excludes two rotations at the same time.
+// logFile is a log file to which several processes append. Each process rotates the file when the file is too large, and switches
+// to the new file when another process has rotated the file. If standard output or standard error, to which a panic is written,
+// refers to the rotated file, it is redirected to the new file. A lock on FILE.lock, a file beside the log, prevents two rotations
+// at the same time.
 type logFile struct {
 	path string
 
@@ -30,8 +31,8 @@ type logFile struct {
 	size int64    // size in bytes at which the file is rotated
 }
 
-// openLogFile opens the log file at path, and creates it if it is missing. On a full disk it succeeds anyway, and Write
-// opens the file later: a process that takes over mounts must not fail because of its log.
+// openLogFile opens the log file at path, and creates it if it is missing. If the disk is full, openLogFile returns no error, and
+// Write opens the file later: a process that takes over mounts must not fail because of its log.
 func openLogFile(path string) (*logFile, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -62,8 +63,8 @@ func (l *logFile) Write(p []byte) (int, error) {
 	return l.file.Write(p)
 }
 
-// reopenLocked opens the file that has the log's name now, and rotates the file if it is too large. Errors are not fatal while a
-// file is open: a log that is too long is better than no log. The caller holds l.mu.
+// reopenLocked opens the file that has the log's name now, and rotates the file if it is too large. If this fails while a file is
+// open, the log continues in the open file, because a log that is too long is better than no log. The caller holds l.mu.
 func (l *logFile) reopenLocked() error {
 	if here, full := l.lookLocked(); here && !full {
 		return nil
@@ -124,7 +125,7 @@ func follow(old, now *os.File) {
 	}
 }
 
-// Sync does nothing: written data is in the page cache and survives the process.
+// Sync does nothing, because written data is in the page cache and survives the end of the process.
 func (l *logFile) Sync() error { return nil }
 
 // close closes the file.

@@ -70,7 +70,7 @@ func (d *Days) Set(text string) error {
 	if err != nil || t < 0 {
 		return errors.New("invalid duration; examples are 7d and 12h")
 	}
-	*d = Days(max(t, 1)) // in a request 0 means the default, so the user's 0 becomes 1 ns
+	*d = Days(max(t, 1)) // in a request 0 means the default, so replace the user's 0 by 1 ns
 	return nil
 }
 
@@ -104,7 +104,7 @@ func SayStays(a *App, r control.SessionDeleteReply) {
 	}
 }
 
-// LeftText returns a path with the reason why a checkpoint does not contain it.
+// LeftText returns a text with a path that a checkpoint does not contain, and the reason why.
 func LeftText(l control.LeftOut) string {
 	why := map[string]string{"secret": "looks like a secret", "size": BytesOf(l.Size), "type": "not a file that git can store"}[l.Why]
 	if why == "" {
@@ -155,7 +155,7 @@ func SessionRemoteText(s control.SessionStatus) string {
 	return s.SessionRemote
 }
 
-// ReportAll prints all errors but the first, and returns the first error.
+// ReportAll prints all errors except the first, and returns the first error.
 func ReportAll(a *App, errs []error) error {
 	var first error
 	for _, err := range errs {
@@ -170,7 +170,7 @@ func ReportAll(a *App, errs []error) error {
 	return first
 }
 
-// IsPath distinguishes local paths from URLs and host:path as git does (connect.c, url_is_local_not_ssh).
+// IsPath reports whether remote is a local path and not a URL or HOST:PATH. It uses git's rules (connect.c, url_is_local_not_ssh).
 func IsPath(remote string) bool {
 	if strings.Contains(remote, "://") {
 		return false

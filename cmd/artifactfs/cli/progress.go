@@ -17,8 +17,8 @@ const (
 	plainPause = time.Second            // shortest interval between two plain lines of the same phase
 )
 
-// Progress shows the progress of an operation on stderr: as one line that is redrawn if stderr is a terminal, otherwise as plain
-// lines if verbose is set. Each message is printed on a separate line.
+// Progress shows the progress of an operation on stderr. On a terminal, the progress is one line that is redrawn. Otherwise it is
+// printed as plain lines, but only if verbose is set. Messages are printed in both cases, each on a separate line.
 type Progress struct {
 	out      *os.File
 	terminal bool
@@ -93,7 +93,7 @@ func (p *Progress) drawLocked() {
 	}
 	line := p.lineLocked()
 	if size, err := unix.IoctlGetWinsize(int(p.out.Fd()), unix.TIOCGWINSZ); err == nil && size.Col > 1 && len(line) >= int(size.Col) {
-		line = line[:size.Col-1] // cut the line, because a line that wraps could not be cleared
+		line = line[:size.Col-1] // cut the line, because clearLocked clears only one line of the terminal
 	}
 	p.drawn = true
 	fmt.Fprintf(p.out, "\r\x1b[K%s", line)

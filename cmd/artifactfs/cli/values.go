@@ -17,7 +17,7 @@ type Choice[T ~string] struct {
 	words []T
 }
 
-// NewChoice returns a flag that sets *value to one of words. NewChoice itself sets *value to initial.
+// NewChoice returns a flag that sets *value to one of the words. Before it returns, NewChoice sets *value to the default, initial.
 func NewChoice[T ~string](value *T, initial T, words ...T) *Choice[T] {
 	*value = initial
 	return &Choice[T]{value, words}
@@ -25,7 +25,7 @@ func NewChoice[T ~string](value *T, initial T, words ...T) *Choice[T] {
 
 // String implements pflag.Value.
 func (c *Choice[T]) String() string {
-	if c.value == nil { // pflag calls String on a zero value to get the default
+	if c.value == nil { // pflag calls String on a zero Choice in order to get the default
 		return ""
 	}
 	return string(*c.value)
@@ -100,7 +100,7 @@ func ParseSize(text string) (int64, error) {
 	n, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
 	n = math.Floor(n * float64(int64(1)<<shift))
 	switch {
-	case err != nil || math.IsNaN(n) || strings.ContainsAny(number, "XPE_"): // ParseFloat accepts 0x1p4, which is not a size
+	case err != nil || math.IsNaN(n) || strings.ContainsAny(number, "XPE_"): // ParseFloat accepts forms such as 0x1p4 that are not sizes
 		return 0, fmt.Errorf("invalid size; examples are 512M and 20G")
 	case n < 1:
 		return 0, fmt.Errorf("size must be at least one byte")
@@ -179,6 +179,6 @@ func (m *metricsAddress) Type() string   { return "unix:PATH|HOST:PORT" }
 // Set implements pflag.Value.
 func (m *metricsAddress) Set(text string) (err error) {
 	m.Address, err = metrics.ParseAddress(text)
-	m.Text = m.Address.String() // store the absolute form, because a worker receives the text and may run in another directory
+	m.Text = m.Address.String() // store the absolute form, because a worker, which receives this text, may run in another directory
 	return err
 }
