@@ -16,7 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/credential"
 )
 
-// CredentialCommand returns the credential command.
+// CredentialCommand returns the command "credential".
 func CredentialCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "credential",
@@ -31,7 +31,7 @@ func CredentialCommand(a *cli.App) *cobra.Command {
 	return cmd
 }
 
-// credentialSetCommand returns the command credential set.
+// credentialSetCommand returns the command "credential set".
 func credentialSetCommand(a *cli.App) *cobra.Command {
 	var r control.CredentialRequest
 	cmd := &cobra.Command{

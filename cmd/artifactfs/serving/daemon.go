@@ -21,8 +21,8 @@ import (
 	"github.com/artifactfs/artifactfs/supervisor"
 )
 
-// defaultWatchdog is longer than the time between two signs of life of a healthy worker, and short for a program that
-// waits for a reply.
+// defaultWatchdog is the default time after which a worker that sends no sign of life is replaced. It is longer than the time
+// between two signs of life of a healthy worker, and short for a program that waits for a reply.
 const defaultWatchdog = 3 * time.Second
 
 const (
@@ -31,7 +31,7 @@ const (
 	supervisorProcs = 2
 )
 
-// DaemonFlags contains the flags of the daemon command, which its workers also get.
+// DaemonFlags contains the flags of the command "daemon", which are passed on to its workers.
 type DaemonFlags struct {
 	Idle, watchdog time.Duration
 	restore        bool
@@ -58,8 +58,8 @@ func (f DaemonFlags) check(cmd *cobra.Command) error {
 	return nil
 }
 
-// daemonArguments returns the arguments to start a process of the daemon. Their paths are absolute, because the process
-// may run in another directory.
+// daemonArguments returns the arguments for starting a process of the daemon. All paths in these arguments are absolute, because
+// the process may run in another directory.
 func daemonArguments(a *cli.App, command string, f DaemonFlags) ([]string, error) {
 	args := []string{command, "--state", a.State, "--idle-exit", f.Idle.String(), "--watchdog",
 		f.watchdog.String(), "--log-format", a.LogFormat}
@@ -88,7 +88,7 @@ func daemonArguments(a *cli.App, command string, f DaemonFlags) ([]string, error
 	return args, nil
 }
 
-// DaemonCommand returns the daemon command.
+// DaemonCommand returns the command "daemon".
 func DaemonCommand(a *cli.App) *cobra.Command {
 	var f DaemonFlags
 	var upgrade bool
@@ -174,13 +174,14 @@ func supervise(ctx context.Context, a *cli.App, f DaemonFlags) error {
 // becomeDaemon does the setup that supervisor and worker have in common. It names the process, disables core dumps and
 // changes to the root directory.
 func becomeDaemon(a *cli.App) error {
-	// The name of a process that was started through a descriptor would be the descriptor's number. SetName sets the name of the
-	// first thread, which is shown as the name of the process.
+	// The kernel names a process that was started through a descriptor after the number of the descriptor. SetName sets the name
+	// of the first thread, which is shown as the name of the process.
 	_ = proc.SetName("artifactfs")
 	if err := KeepMemory(); err != nil {
 		return fmt.Errorf("start daemon: %w", err)
 	}
-	// The process must not use a directory that a user wants to unmount, in particular not one of its own mounts.
+	// The process must not use a directory that a user may want to unmount, in particular not a directory in one of its own
+	// mounts.
 	for _, path := range []*string{&a.Socket, &a.LogFile} {
 		if *path == "" {
 			continue
@@ -197,8 +198,8 @@ func becomeDaemon(a *cli.App) error {
 	return nil
 }
 
-// leadGroup moves all processes of a daemon to a new process group, so that they can be signalled together. With a terminal, the
-// daemon stays in its caller's group, so that Ctrl-C also reaches the daemon.
+// leadGroup moves all processes of a daemon to a new process group, so that they can be signalled together. If the daemon has a
+// terminal, it stays in the process group of its caller, so that Ctrl-C also reaches the daemon.
 func leadGroup() {
 	if unix.Getpgrp() == os.Getpid() {
 		return

@@ -13,15 +13,15 @@ import (
 )
 
 const (
-	// metricsTime is the time for which a successor tries to listen at the address, which a process that just died may still
-	// hold.
+	// metricsTime is the time for which a successor tries to listen at the address. A process that has just died may still hold
+	// the address for a moment.
 	metricsTime = 5 * time.Second
 	metricsPoll = 20 * time.Millisecond
 )
 
-// serveMetrics serves metrics in the background until the function end is called, which also waits until the server has ended.
-// Without the flag, serveMetrics does nothing. A successor starts even if the address is not free, and retries in the background
-// until its dead predecessor has released the address.
+// serveMetrics serves metrics in the background until the function end is called, which also waits until the server has ended. If
+// the flag --metrics is not set, serveMetrics does nothing. A successor starts even if the address is still in use, and retries in
+// the background until its dead predecessor has released the address.
 func serveMetrics(a *cli.App, h cli.Host, log *zap.Logger, successor bool) (end func(), _ error) {
 	if a.Metrics.Text == "" {
 		return func() {}, nil
@@ -34,7 +34,7 @@ func serveMetrics(a *cli.App, h cli.Host, log *zap.Logger, successor bool) (end 
 	ctx, cancel := context.WithCancel(context.Background())
 	var served sync.WaitGroup
 	served.Go(func() {
-		// Only a successor arrives here with an error: its predecessor may still hold the address.
+		// Only a successor reaches this point with an error. Its predecessor may still hold the address.
 		for give := time.Now().Add(metricsTime); errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(give) && ctx.Err() == nil; {
 			time.Sleep(metricsPoll)
 			l, err = address.Listen()

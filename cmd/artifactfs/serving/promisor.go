@@ -18,7 +18,7 @@ func PromisorCommand(a *cli.App) *cobra.Command {
 		Hidden: true,
 		Args:   cli.Arguments(1, 1, "GITDIR"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			// Drop the error, because git reports the failure.
+			// Ignore the error, because git reports the failure.
 			promisor.Ask(cmd.Context(), args[0], os.Getenv("GIT_PROTOCOL"), os.Stdin, a.Stdout)
 			return nil
 		},

@@ -13,8 +13,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// HideSecrets overwrites the secrets in this process's arguments and environment: /proc shows them to ps and to child
-// processes for as long as the process runs. os.Args and os.Environ keep their values.
+// HideSecrets overwrites the secrets in the arguments and the environment of this process. Otherwise /proc would show these
+// secrets to the command ps and to child processes as long as the process runs. os.Args and os.Environ keep their values.
 func HideSecrets() {
 	given := func(s string) bool {
 		from, to := Hidden(s)
@@ -28,7 +28,7 @@ func HideSecrets() {
 		args[i] = strings.Clone(arg) // os.Args points to the memory that is overwritten; os.Environ has returned a copy
 	}
 	os.Args = args
-	if err := overwriteSecrets(); err != nil { // the error is not fatal: the secrets only stay visible
+	if err := overwriteSecrets(); err != nil { // this error is not fatal, because it only means that the secrets stay visible
 		fmt.Fprintf(os.Stderr, "artifactfs: hide secrets from the process list: %v\n", err)
 	}
 }
@@ -48,7 +48,7 @@ func overwriteSecrets() error {
 	if _, err := mem.ReadAt(area, start); err != nil {
 		return err
 	}
-	// The area consists of strings that end in NUL.
+	// The area consists of strings that each end in a NUL byte.
 	at := start
 	for s := range strings.SplitSeq(string(area), "\x00") {
 		if from, to := Hidden(s); from < to {
@@ -61,8 +61,9 @@ func overwriteSecrets() error {
 	return nil
 }
 
-// Hidden returns the range of bytes that must be hidden in an argument, or in a variable with its name: the value of a token
-// variable; in an http URL all of USER:PASSWORD, because a token may be in place of the user; in other URLs the password.
+// Hidden returns the range of bytes that must be hidden in s, which is an argument or an environment variable in the form
+// NAME=VALUE. In a token variable, it is the value. In an http URL, it is all of USER:PASSWORD, because a token may be in the
+// place of the user. In any other URL, it is the password.
 func Hidden(s string) (from, to int) {
 	for _, name := range []string{cli.TokenVariable, cli.SessionTokenVariable} {
 		if strings.HasPrefix(s, name+"=") {

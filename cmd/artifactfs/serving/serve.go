@@ -25,9 +25,9 @@ const (
 	// closeTime is the timeout for unmounting everything.
 	closeTime = 30 * time.Second
 
-	// A daemon is mostly idle, and a host may run many daemons. So the heap of a daemon grows by less than Go's default of 100 %
-	// between collections, and memory that was used in a burst returns to the system. The limit, in bytes, is soft: live data may
-	// exceed it.
+	// A daemon is mostly idle, and a host may run many daemons. Therefore the heap of a daemon grows by less than Go's default of
+	// 100 % between collections, and memory that was used in a burst returns to the system. The memory limit, in bytes, is soft:
+	// live data may exceed it.
 	gcPercent   = 40
 	memoryLimit = 64 << 20
 
@@ -38,8 +38,8 @@ const (
 	leastProcs = 4
 )
 
-// ServeMount runs mount --foreground: it serves one mount until that is unmounted or a signal ends the process. It
-// prints the result of the mount before it starts to wait.
+// ServeMount runs the command "mount --foreground": it serves one mount until the mount is unmounted or a signal ends the process.
+// It prints the result of the mount before it starts to wait.
 func ServeMount(ctx context.Context, a *cli.App, r control.MountRequest) (err error) {
 	prepareToServe(a)
 	if err := KeepMemory(); err != nil {
@@ -127,8 +127,8 @@ func serveUntilClosed(server *control.Server) (end func()) {
 	}
 }
 
-// closeWhenIdle closes the server after no mount has existed for the duration idle. The server is closed only if there is still
-// no mount at that moment (control.Server.CloseIdle).
+// closeWhenIdle closes the server when no mount has existed for the duration idle. The server is closed only if there is still no
+// mount at the moment of closing (control.Server.CloseIdle).
 func closeWhenIdle(ctx context.Context, server *control.Server, h cli.Host, idle time.Duration) {
 	isIdle := func() bool {
 		select {
@@ -171,13 +171,13 @@ func prepareToServe(a *cli.App) {
 		runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), leastProcs))
 	}
 	ForgetRepository()
-	// If a reader of this process's output exits, the mounts must not end. SIGPIPE is caught instead of ignored, because git
-	// would inherit an ignored signal.
+	// If a reader of this process's output exits, the mounts must not end. SIGPIPE is caught and not ignored, because git would
+	// inherit an ignored signal.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 }
 
-// ForgetRepository removes the variables in which git passes a repository to hooks and aliases: after a mount from a
-// hook the daemon's git processes would work in the caller's repository.
+// ForgetRepository removes the environment variables in which git passes a repository to hooks and aliases. With these variables,
+// the git processes of a daemon that was started from a hook would work in the caller's repository.
 func ForgetRepository() {
 	for _, name := range gitcmd.LocalVariables {
 		os.Unsetenv(name)

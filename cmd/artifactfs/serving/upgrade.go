@@ -19,7 +19,7 @@ const (
 	upgradePoll = 5 * time.Millisecond
 )
 
-// upgradeReply is the output of `daemon --upgrade --json`.
+// upgradeReply is the output of the command "daemon --upgrade --json".
 type upgradeReply struct {
 	From   string `json:"from"`
 	To     string `json:"to"`
@@ -27,9 +27,9 @@ type upgradeReply struct {
 	Took   int64  `json:"took_ms"` // time until all mounts were served again
 }
 
-// upgradeDaemon replaces the running daemon's executable by that of this process, and prints the result. The supervisor
-// does the upgrade: if the new executable cannot serve the mounts, it starts the old one again, and upgradeDaemon
-// returns an error with the reason.
+// upgradeDaemon replaces the executable of the running daemon by the executable of this process, and prints the result. The
+// supervisor does the upgrade. If the new executable cannot serve the mounts, the supervisor starts the old one again, and
+// upgradeDaemon returns an error with the reason.
 func upgradeDaemon(ctx context.Context, a *cli.App) error {
 	executable, err := os.Executable()
 	if err == nil {
@@ -56,7 +56,7 @@ func upgradeDaemon(ctx context.Context, a *cli.App) error {
 		return cli.Failure("upgrade", "daemon", err)
 	}
 	start := time.Now()
-	// The worker that receives the request ends during a successful upgrade, so there is a reply only if the upgrade fails.
+	// The worker that receives the request ends during a successful upgrade, so there is a reply only if the upgrade has failed.
 	if err := client.Upgrade(ctx, control.UpgradeRequest{Executable: executable}); !errors.Is(err, control.ErrNoServer) {
 		if err == nil {
 			err = errors.New("upgrade daemon: the daemon sent no result")
@@ -107,8 +107,8 @@ func allServed(s control.Status) bool {
 	return true
 }
 
-// CheckExecutable returns an error if path is in a mount of artifactfs. It does not access the file: a daemon that runs
-// from a mount that it serves would wait for itself.
+// CheckExecutable returns an error if path is in a mount of artifactfs, because a daemon that runs from a mount that it serves
+// would wait for itself. CheckExecutable does not access the file.
 func CheckExecutable(path string) error {
 	table, err := mountinfo.Self()
 	if err != nil {

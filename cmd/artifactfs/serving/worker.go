@@ -26,14 +26,14 @@ import (
 
 const (
 	beatPause    = 500 * time.Millisecond // interval between two signs of life of a healthy worker
-	resumeTime   = 10 * time.Second       // time limit for serving the predecessor's mounts again before READY
+	resumeTime   = 10 * time.Second       // time limit for resuming the predecessor's mounts before READY is sent
 	resurrection = time.Second            // pause between attempts to start a supervisor
 
-	// Names under which the supervisor keeps the descriptors of the control socket and its lock.
+	// These are the names under which the supervisor keeps the descriptors of the control socket and of its lock.
 	SocketDescriptor = "control"
 	LockDescriptor   = "control-lock"
 
-	maxStacks = 256 << 10 // maximum bytes of goroutine stacks in the log of a worker that hangs
+	maxStacks = 256 << 10 // maximum size in bytes of the goroutine stacks in the log of a worker that hangs
 )
 
 // WorkerCommand returns the hidden command that the supervisor starts.
@@ -73,11 +73,11 @@ type worker struct {
 	since time.Time
 	log   *zap.Logger
 
-	ending atomic.Bool // stopped by a signal or idle, so that a failure of the supervisor no longer matters
+	ending atomic.Bool // whether the worker is stopped by a signal or idle, so that a failure of the supervisor no longer matters
 
 	mu     sync.Mutex    // guards failed, news and start.Reason
 	failed string        // reason why the last upgrade failed
-	news   chan struct{} // closed when failed changes
+	news   chan struct{} // closed when the field failed changes
 }
 
 // RunWorker waits until the supervisor starts this worker, and serves. A spare worker that is never started returns nil.
@@ -95,7 +95,7 @@ func RunWorker(ctx context.Context, a *cli.App, conn *keeper.Conn, f DaemonFlags
 	defer closeLog()
 	start, descriptors, err := conn.AwaitStart(cli.Version)
 	if errors.Is(err, io.EOF) {
-		return nil // this spare worker was not needed
+		return nil // this worker was a spare that was not needed
 	} else if err != nil {
 		return fmt.Errorf("start worker: %w", err)
 	}
@@ -159,7 +159,7 @@ func serveWorker(ctx context.Context, a *cli.App, cancel context.CancelFunc, w *
 		case err == nil || ctx.Err() != nil:
 		case errors.Is(err, context.DeadlineExceeded):
 			w.log.Warn("wait for mounts of the previous worker", zap.Error(err))
-		default: // if an upgrade fails in this way, the old executable continues
+		default: // if this happens during an upgrade, the supervisor starts the old executable again
 			w.log.Error("continue mounts", zap.Error(err))
 			os.Exit(control.ExitFailed)
 		}
@@ -205,8 +205,8 @@ func keepServer(conn *keeper.Conn, server *control.Server) error {
 	return errors.Join(conn.Keep(SocketDescriptor, listener), conn.Keep(LockDescriptor, lock))
 }
 
-// beat sends the supervisor signs of life while all mounts respond. The parameter patience is the timeout for their response. The
-// supervisor replaces a worker that sends no sign of life for the duration of --watchdog.
+// beat sends signs of life to the supervisor while all mounts respond. The parameter patience is the timeout for the responses of
+// the mounts. The supervisor replaces a worker that sends no sign of life for the duration of --watchdog.
 func (w *worker) beat(ctx context.Context, alive *atomic.Pointer[cli.Host], patience time.Duration, done <-chan struct{}) {
 	reported := false
 	for {
@@ -225,7 +225,7 @@ func (w *worker) beat(ctx context.Context, alive *atomic.Pointer[cli.Host], pati
 			stacks := make([]byte, maxStacks)
 			w.log.Error("daemon does not respond", zap.Error(err), zap.ByteString("stacks", stacks[:runtime.Stack(stacks, true)]))
 		}
-		if ctx.Err() != nil { // everything is being unmounted, which has its own timeout
+		if ctx.Err() != nil { // everything is being unmounted, for which another timeout applies
 			w.conn.Tell(keeper.Watchdog, "1")
 		}
 		select {
@@ -261,8 +261,9 @@ func listen(a *cli.App, w *worker, cancel context.CancelFunc, f DaemonFlags) {
 	}
 }
 
-// replaceSupervisor starts another supervisor, which starts another worker. This worker serves until then. Under a service
-// manager it exits instead: the manager has the descriptors and restarts the service.
+// replaceSupervisor starts another supervisor, which starts another worker. Until that worker serves, this worker continues to
+// serve. Under a service manager, replaceSupervisor ends this process instead: the manager has the descriptors and restarts the
+// service.
 func replaceSupervisor(a *cli.App, w *worker, f DaemonFlags) {
 	if w.ending.Load() {
 		return
@@ -298,7 +299,7 @@ func (w *worker) Status(ctx context.Context) (control.Status, error) {
 
 var _ control.Upgrader = (*worker)(nil)
 
-// Upgrade implements control.Upgrader. It returns only if the upgrade fails: a successful one ends this process.
+// Upgrade implements control.Upgrader. It returns only if the upgrade fails, because a successful upgrade ends this process.
 func (w *worker) Upgrade(ctx context.Context, r control.UpgradeRequest) error {
 	if err := CheckExecutable(r.Executable); err != nil {
 		return err
