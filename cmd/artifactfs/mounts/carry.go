@@ -87,8 +87,8 @@ func (c *commandWords) Set(text string) (err error) {
 	return err
 }
 
-// splitWords splits a command line at white space. Single quotes, double quotes and backslashes protect characters as in
-// a shell; no other character is special. It returns an error for an unclosed quote and for an empty command.
+// splitWords splits a command line at white space. Single quotes, double quotes and backslashes protect characters as in a shell;
+// all other characters are ordinary. It returns an error for an unclosed quote and for an empty command.
 func splitWords(text string) (words []string, err error) {
 	var word strings.Builder
 	inside, quote, escaped := false, rune(0), false
@@ -130,7 +130,7 @@ func splitWords(text string) (words []string, err error) {
 	return words, nil
 }
 
-// addCarryFlags adds the flags about checkpoints and the push to the session remote.
+// addCarryFlags adds the flags that concern checkpoints and the session remote.
 func (o *MountOptions) addCarryFlags(cmd *cobra.Command) {
 	r, s, f := &o.Request, &o.Request.SessionOptions, cmd.Flags()
 	f.StringVar(&s.Remote, "session-remote", "",
@@ -168,10 +168,10 @@ func (o *MountOptions) addCarryFlags(cmd *cobra.Command) {
 	cli.CompleteFlag(cmd, "session-remote", control.RemoteEmbedded, control.RemoteOrigin, control.RemoteNone)
 }
 
-// completeCarry checks the combination of the flags that addCarryFlags adds, and makes paths absolute.
+// completeCarry checks the combination of the flags that addCarryFlags has added, and makes paths absolute.
 func completeCarry(cmd *cobra.Command, r *control.MountRequest) error {
 	s := &r.SessionOptions
-	// A checkpoint can only be mounted read-only.
+	// A mount of a checkpoint must be read-only.
 	if r.At != "" {
 		if r.Session == "" {
 			return cli.Usage(cmd, errors.New("--at needs --session, the session of the checkpoint"))
@@ -187,7 +187,7 @@ func completeCarry(cmd *cobra.Command, r *control.MountRequest) error {
 	if err := session.ValidBranches(s.Branches); err != nil {
 		return cli.Usage(cmd, fmt.Errorf("--session-branches: %w", err))
 	}
-	// Make a path absolute, because the daemon runs in another directory.
+	// Make the path absolute, because the daemon runs in another directory.
 	if len(r.CreateRemote) > 0 && strings.Contains(r.CreateRemote[0], "/") {
 		abs, err := filepath.Abs(r.CreateRemote[0])
 		if err != nil {

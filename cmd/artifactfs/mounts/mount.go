@@ -1,5 +1,5 @@
-// Package mounts holds the commands that create mounts and update them: mount and refresh. Session fork, session resume
-// and run have the same flags (MountOptions).
+// Package mounts holds the commands that create mounts and update them: "mount" and "refresh". The commands "session fork",
+// "session resume" and "run" have the same flags (MountOptions).
 package mounts
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/artifactfs/artifactfs/mount/remotes"
 )
 
-// MountOptions holds the flags of commands that mount, and the request that results from them.
+// MountOptions holds the flags of a command that mounts, and the request that results from these flags.
 type MountOptions struct {
 	// Request is complete after the method Complete has returned.
 	Request       control.MountRequest
@@ -35,7 +35,7 @@ type MountOptions struct {
 	device        int    // descriptor of an open /dev/fuse, or -1 if there is none
 }
 
-// MountCommand returns the mount command.
+// MountCommand returns the command "mount".
 func MountCommand(a *cli.App) *cobra.Command {
 	var o MountOptions
 	cmd := &cobra.Command{
@@ -128,7 +128,7 @@ variables are ignored.`,
 	return cmd
 }
 
-// AddFlags adds the flags that all commands that mount have in common.
+// AddFlags adds the flags that all mounting commands have in common.
 func (o *MountOptions) AddFlags(cmd *cobra.Command) {
 	r, f := &o.Request, cmd.Flags()
 	o.device = -1
@@ -183,7 +183,7 @@ func (o *MountOptions) Complete(cmd *cobra.Command, args []string, a *cli.App) e
 	r.Passing, r.Through, r.ExactOwner = a.Passing, a.Through, true
 	r.RedirectsOnly = cmd.Flags().Changed("redirect")
 	if r.GitDir == control.GitDirOutside {
-		r.GitDir = "" // daemons of earlier versions do not know the value "outside"
+		r.GitDir = "" // send "" instead, because daemons of earlier versions do not know the value "outside"
 	}
 	if o.device >= 0 && !o.foreground {
 		return cli.Usage(cmd, errors.New("--fuse-fd needs --foreground, because the descriptor belongs to this process"))
@@ -204,7 +204,7 @@ func (o *MountOptions) Complete(cmd *cobra.Command, args []string, a *cli.App) e
 	if err := o.completeFollow(cmd); err != nil {
 		return err
 	}
-	if link { // the session determines the remote
+	if link { // the remote is that of the session in the link
 		dir := r.Session
 		if len(args) > 1 {
 			dir = args[1]
@@ -214,8 +214,8 @@ func (o *MountOptions) Complete(cmd *cobra.Command, args []string, a *cli.App) e
 	return completeRequest(r, args)
 }
 
-// InheritedDevice returns the descriptor of /dev/fuse that a more privileged program left open for this process. It
-// returns a usage error if fd is another file.
+// InheritedDevice returns the file /dev/fuse, which a more privileged program has opened and passed to this process as the
+// descriptor fd. It returns a usage error if fd refers to another file.
 func InheritedDevice(fd int) (*os.File, error) {
 	var st unix.Stat_t
 	err := unix.Fstat(fd, &st)
@@ -226,18 +226,18 @@ func InheritedDevice(fd int) (*os.File, error) {
 		return nil, &control.Error{Code: control.ExitUsage, Verb: "mount", Object: fmt.Sprintf("--fuse-fd %d", fd), Cause: err.Error(),
 			Hint: "the program that mounts must pass the descriptor through exec (no close-on-exec), and its number in --fuse-fd"}
 	}
-	unix.CloseOnExec(fd) // otherwise a child process that inherited the descriptor would keep the mount alive
+	unix.CloseOnExec(fd) // without this, a child process that inherits the descriptor would keep the mount alive
 	return os.NewFile(uintptr(fd), "/dev/fuse"), nil
 }
 
 // completeRequest adds the arguments to the request. It makes paths absolute, because the daemon runs in another directory. It
-// only checks that the token files exist, because the daemon reads them.
+// checks that the token files exist, but does not read them: the daemon reads them.
 func completeRequest(r *control.MountRequest, args []string) error {
 	fail := func(object, cause, hint string) error {
 		return &control.Error{Code: control.ExitUsage, Verb: "mount", Object: object, Cause: cause, Hint: hint}
 	}
 	r.Remote = args[0]
-	elsewhere := r.Session != "" && r.SessionOptions.Remote != "" // the session on the session remote determines the mounted remote
+	elsewhere := r.Session != "" && r.SessionOptions.Remote != "" // the session on the session remote determines the remote to mount
 	if r.Remote == "" && !elsewhere {
 		return fail("", "REMOTE is empty", "artifactfs mount --help")
 	}
@@ -286,8 +286,8 @@ func completeRequest(r *control.MountRequest, args []string) error {
 	if err != nil {
 		return fmt.Errorf("mount: %w", err)
 	}
-	// The status must show the real path of the directory, because the mount table contains that path. A directory that is
-	// already mounted through the inherited device must not be accessed, because no process answers its requests yet.
+	// The status must show the real path of the directory, because the mount table contains that path. If the directory is already
+	// mounted through the inherited device, it must not be accessed, because no process answers the requests of this mount yet.
 	real := ""
 	if r.Device == nil {
 		real, _ = filepath.EvalSymlinks(abs)
@@ -326,7 +326,7 @@ func completeRedirects(r *control.MountRequest) error {
 // RepositoryName returns the directory name that git clone would choose, or "" if the remote has no such name.
 func RepositoryName(remote string) string {
 	if _, rest, ok := strings.Cut(remote, "://"); ok {
-		_, remote, _ = strings.Cut(rest, "/") // the host is not used as a directory name
+		_, remote, _ = strings.Cut(rest, "/") // the directory is never named after the host
 	} else if !cli.IsPath(remote) {
 		_, remote, _ = strings.Cut(remote, ":")
 	}
@@ -354,7 +354,7 @@ func mountRemote(ctx context.Context, a *cli.App, o MountOptions) error {
 	return cli.PrintMount(a, reply, time.Since(start))
 }
 
-// MountInBackground requests a mount from the shared daemon, which it starts if necessary. The function show receives the
+// MountInBackground requests a mount from the shared daemon, which it starts if necessary. It calls the function show with the
 // progress. If the daemon exits between its start and the request, MountInBackground tries a second time.
 func MountInBackground(ctx context.Context, a *cli.App, r control.MountRequest, show func(control.Progress)) (control.MountReply, error) {
 	for again := true; ; again = false {
@@ -364,7 +364,7 @@ func MountInBackground(ctx context.Context, a *cli.App, r control.MountRequest, 
 		}
 		reply, err := client.Mount(ctx, r, show)
 		if again && errors.Is(err, control.ErrNoServer) {
-			continue // the daemon was idle and has just ended
+			continue // the daemon was idle and has ended just before the request
 		}
 		return reply, err
 	}

@@ -14,13 +14,13 @@ import (
 // followMounted is the value of --follow without an argument.
 const followMounted = "HEAD"
 
-// completeFollow checks --follow and adds it to the request.
+// completeFollow checks the flag --follow and adds its value to the request.
 func (o *MountOptions) completeFollow(cmd *cobra.Command) error {
 	r := &o.Request
 	fail := func(cause, hint string) error {
 		return &control.Error{Code: control.ExitUsage, Verb: cmd.Name(), Cause: cause, Hint: hint}
 	}
-	// The flag --follow-interval has a default, but without --follow the request must not contain an interval.
+	// The flag --follow-interval has a default, but a request without --follow must not contain an interval.
 	interval := r.FollowInterval
 	r.FollowInterval = 0
 	switch {
@@ -39,7 +39,7 @@ func (o *MountOptions) completeFollow(cmd *cobra.Command) error {
 	return nil
 }
 
-// RefreshCommand returns the refresh command.
+// RefreshCommand returns the command "refresh".
 func RefreshCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "refresh [DIR]",
