@@ -114,7 +114,7 @@ func Examine(ctx context.Context, state string, repair, deep bool) ([]Finding, e
 	return d.findings, nil
 }
 
-// deadMounts reports FUSE mounts of this program whose process has died, including those of other state directories.
+// deadMounts reports FUSE mounts of this program whose process has died, including the mounts of other state directories.
 func (d *doctor) deadMounts(ctx context.Context) error {
 	mounts, err := mountinfo.Self()
 	if err != nil {

@@ -62,7 +62,7 @@ var (
 // variables that name a repository or contain a secret (see private), and Env.
 type Options struct {
 	Dir  string   // the working tree; programs start in it
-	Base []string // environment variables in the form "NAME=value"; if Base is empty, those of this process
+	Base []string // environment variables in the form "NAME=value"; if Base is empty, the variables of this process are used
 	Env  []string // additional environment variables, which are passed on unchanged
 	// Deadline is the maximum time that a program may run without input or output.
 	Deadline time.Duration

@@ -16,7 +16,7 @@ const maxTries = 3
 // After done was closed, the fields do not change.
 type job struct {
 	file  File
-	since time.Time     // time at which the job was queued; guarded by pool.mu
+	since time.Time     // time at which the job was queued; protected by pool.mu
 	tries int           // number of processes that died while they filtered the file
 	err   error         // result of the job; valid after done is closed
 	done  chan struct{} // closed when err is the result

@@ -16,7 +16,7 @@ type Class uint8
 
 const (
 	Waiting   Class = iota // a process waits for the blob
-	Sibling                // the blob is fetched with another blob for which a process waits, for example that of a neighbouring file
+	Sibling                // fetched together with a blob for which a process waits, such as the blob of a neighbouring file
 	Readahead              // the blob is named in a prefetch command, or a process that reads the whole tree will need it next
 	Manifest               // manifests, lock files, settings, and instructions for coding tools
 	Readme                 // README and its translations

@@ -85,7 +85,7 @@ type Config struct {
 	Watchdog   time.Duration // time without a sign of life after which a worker counts as hung; 0 disables the check
 	Spare      bool          // whether a spare worker waits while there is a mount
 
-	// GiveUp detaches those of the descriptors that are mounts, and records the reason where the user can read it.
+	// GiveUp detaches the mounts among the descriptors, and records the reason where the user can read it.
 	GiveUp func(descriptors []keeper.Descriptor, reason string) error
 	// Leave reports whether the mounts are to stay in the service manager's descriptor store when the supervisor is asked to exit.
 	// It is called only if the manager has such a store. If Leave is nil, the mounts do not stay there.

@@ -129,8 +129,7 @@ type place struct {
 	parent string // temporary directory that contains dir and is removed after dir; "" if dir is the value of --dir
 }
 
-// makePlace returns the directory of --dir, or else creates a temporary directory, whose name is the one that git clone would
-// choose.
+// makePlace returns the directory of --dir, or else creates a temporary directory with the name that git clone would choose.
 func makePlace(o runOptions, remote string) (place, error) {
 	if o.dir != "" {
 		return place{dir: o.dir}, nil

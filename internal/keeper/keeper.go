@@ -125,7 +125,7 @@ type Conn struct {
 	buf, rights []byte // buffers of Receive for the message and its control messages
 
 	mu sync.Mutex
-	// The map held contains, by name, copies of the descriptors that were passed to Keep or received by AwaitStart; guarded by mu.
+	// The map held contains, by name, copies of the descriptors that were passed to Keep or received by AwaitStart; protected by mu.
 	held map[string]*os.File
 }
 

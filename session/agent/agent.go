@@ -62,7 +62,7 @@ type Agent struct {
 	looked   lastLook    // last git process that looked for its repository
 	place    place       // set by Configure, before any other method is called
 
-	// mu guards the fields below.
+	// The lock mu protects the fields below.
 	mu          sync.Mutex
 	options     control.SessionOptions // options in force; the URL of the session remote may contain a secret
 	schedule    schedule               // policy of the field options, which decides when checkpoints are made
@@ -241,7 +241,7 @@ func (a *Agent) AddNote(note string) {
 	a.notes = append(a.notes, note)
 }
 
-// Figures returns the counts of this process.
+// Figures returns the counts and times of the checkpoints that this process has made, and the figures of its push queue.
 func (a *Agent) Figures() Figures {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -257,11 +257,11 @@ type problems struct {
 	log *zap.Logger
 
 	mu     sync.Mutex
-	failed map[string]error // error of the last attempt, by operation; guarded by mu
+	failed map[string]error // error of the last attempt, by operation; protected by mu
 }
 
 // note records the result of an operation. A nil error removes the recorded failure of the operation. The result of a canceled
-// operation is ignored. Each failure is logged as a warning, and the first success after a failure is logged, too.
+// operation is ignored. Each failure is logged as a warning, and the first success after a failure is also logged.
 func (p *problems) note(operation string, err error) {
 	if errors.Is(err, context.Canceled) {
 		return

@@ -28,7 +28,7 @@ const confirmTime = 5 * time.Second
 type laneClaim struct {
 	agent *Agent
 
-	// mu guards the fields below.
+	// The lock mu protects the fields below.
 	mu      sync.Mutex
 	writer  session.Writer     // identity with which the lane is claimed; zero before the first claim
 	pending bool               // the mount is starting, and the session remote has not answered the claim yet

@@ -54,7 +54,8 @@ type Tree interface {
 	Noticed() <-chan struct{}
 }
 
-// Removals reports that many files were removed or overwritten at once. Their contents are kept until the next checkpoint.
+// Removals reports that many files were removed or overwritten at once. The contents of these files are kept until the next
+// checkpoint.
 type Removals interface {
 	// MassRemoval returns a channel that holds one token after many files were removed.
 	MassRemoval() <-chan struct{}
@@ -65,8 +66,8 @@ type Removals interface {
 
 // GitDir reports the state of the mount's git directory.
 type GitDir interface {
-	// Await waits until the git directory was created or its creation has failed. It returns false if ctx or the mount ended
-	// before that.
+	// Await waits until the git directory was created or its creation has failed. It returns false if ctx or the mount ends before
+	// that.
 	Await(ctx context.Context) bool
 	// Exists reports whether this process or a predecessor has created the git directory, so that git may have been used.
 	Exists() bool

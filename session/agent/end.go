@@ -211,7 +211,7 @@ func (a *Agent) Left() Left {
 	return l
 }
 
-// answered reports whether err means that the session remote has answered, although it has not accepted everything.
+// answered reports whether err means that the session remote has answered, but has not accepted all updates.
 func answered(err error) bool {
 	return errors.Is(err, writeback.ErrMoved) || errors.Is(err, writeback.ErrRefused)
 }

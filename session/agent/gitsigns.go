@@ -12,7 +12,7 @@ type gitSigns struct {
 	moved chan struct{} // holds one token after any change
 	refs  chan struct{} // holds one token after a ref was updated
 
-	// mu guards the fields below.
+	// The lock mu protects the fields below.
 	mu            sync.Mutex
 	at            time.Time // time at which a token was last taken from moved
 	first, latest time.Time // first and latest update of a ref since the last checkpoint; zero if there was none

@@ -25,7 +25,7 @@ const looseMost = 100
 // mergedNotes records which notes refs in the git directory were updated to merge notes of other sessions.
 type mergedNotes struct {
 	mu      sync.Mutex
-	commits map[string]object.ID // newest merge commit of each notes ref, even if the ref is not set to it yet; guarded by mu
+	commits map[string]object.ID // newest merge commit of each notes ref, even if the ref is not set to it yet; protected by mu
 }
 
 // move updates a notes ref in the mount's git directory from old to merged, unless the user has changed the ref at the same time.

@@ -133,7 +133,7 @@ func (a *Agent) BeforeGit(ctx context.Context, pid uint32, argv []string) {
 // lastLook identifies the git process that last looked for its repository.
 type lastLook struct {
 	mu sync.Mutex
-	// process is the identity of the process (proc.Identity); guarded by mu.
+	// process is the identity of the process (proc.Identity); protected by mu.
 	process string
 }
 

@@ -29,7 +29,7 @@ type edit struct {
 	// plain and cleaned are files whose blobs are not made yet. The contents of plain files are stored unchanged; git converts the
 	// contents of cleaned files first.
 	plain, cleaned []source
-	// attributes is the set of directories whose .gitattributes file differs from the one in the base tree.
+	// attributes is the set of directories whose .gitattributes file differs from the .gitattributes file in the base tree.
 	attributes map[string]bool
 	// The map dirs holds the permissions of directories other than 0755. The method emptyDirs later drops the entries of
 	// directories that contain a file.

@@ -64,7 +64,7 @@ func (l *cleaning) work(path string) string {
 	return filepath.Join(l.dir, "work", filepath.FromSlash(path))
 }
 
-// clean converts the files of list and sets their ids to those of the blobs that `git add` would make.
+// clean converts the files of list, and sets the id of each file to the id of the blob that the command "git add" would make.
 func (c *Capturer) clean(ctx context.Context, e *edit, list []source) error {
 	dir, err := os.MkdirTemp(c.o.Repo.Dir(), cleanPrefix)
 	if err != nil {

@@ -38,9 +38,9 @@ type staging struct {
 	c      *Capturer
 	out    *output
 	copies *session.Copier
-	// The methods have a parameter against: a list of trees, or of directories at the same path in these trees. The first trees of
-	// the list, as many as tracked states, are HEAD's tree and the base tree; their entries count as tracked. An index entry that
-	// equals the entry at the same path in any of the trees needs no further check.
+	// The methods have a parameter against, which is a list of trees, or of directories at the same path in these trees. The field
+	// tracked is the number of trees at the start of this list whose entries count as tracked: HEAD's tree and the base tree. An
+	// index entry that equals the entry at the same path in any of the trees needs no further check.
 	tracked int
 }
 

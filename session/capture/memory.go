@@ -29,7 +29,7 @@ type memory struct {
 	Left map[string]LeftOut `json:"left,omitempty"`
 	// Ignore holds the texts of ignore files that Tree leaves out, by directory. Their rules still apply.
 	Ignore map[string]string `json:"ignore,omitempty"`
-	// Attributes lists the directories whose .gitattributes file differs from the one in the base tree.
+	// Attributes lists the directories whose .gitattributes file differs from the .gitattributes file in the base tree.
 	Attributes []string `json:"attributes,omitempty"`
 	// Dirs holds the permissions of those empty directories that have permissions other than 0755.
 	Dirs  map[string]uint32 `json:"dirs,omitempty"`

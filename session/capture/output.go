@@ -18,7 +18,7 @@ import (
 // output collects the objects that a checkpoint writes.
 type output struct {
 	format object.Format
-	have   func(id object.ID) bool // reports whether a tree exists on the mounted remote, so that it need not be written
+	have   func(id object.ID) bool // reports whether a tree already exists on the mounted remote and need not be written
 	// list holds the objects to write; listed holds their ids.
 	list   []odb.Outgoing
 	listed map[object.ID]bool

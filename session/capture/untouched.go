@@ -61,7 +61,7 @@ func (b InitialState) Untouched(gitDir string, f object.Format) (bool, error) {
 	if len(x.Entries) == 0 {
 		return b.Tree.IsZero(), nil
 	}
-	// If the cached tree in the index is that of the commit, the index equals the commit, and the entries need no comparison.
+	// If the cached tree in the index is the tree of the commit, the index equals the commit, and its entries need no comparison.
 	known := x.Tree != nil && x.Tree.Count >= 0 && x.Tree.ID == b.Tree
 	return known && !slices.ContainsFunc(x.Entries, func(e index.Entry) bool {
 		return e.Stage != 0 || e.AssumeValid || e.SkipWorktree || e.IntentToAdd

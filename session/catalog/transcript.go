@@ -80,8 +80,8 @@ func (o *opened) recordsBefore(ctx context.Context) (map[session.CheckpointID]in
 	return after, err
 }
 
-// SessionErase replaces records of a transcript by tombstones, and removes the contents of these records from the repository.
-// The erasure is recorded in the session's metadata, so that forks of the session erase the records too.
+// SessionErase replaces records of a transcript by tombstones, and removes the contents of these records from the repository. The
+// session's metadata records the erasure, so that forks of the session also erase the records.
 func (all *Catalog) SessionErase(ctx context.Context, r control.SessionEraseRequest) (control.SessionEraseReply, error) {
 	reply := control.SessionEraseReply{Erased: []string{}}
 	o, err := all.openSession(ctx, r.Of, true)

@@ -75,7 +75,7 @@ type worker struct {
 
 	ending atomic.Bool // whether the worker is stopped by a signal or idle, so that a failure of the supervisor no longer matters
 
-	mu     sync.Mutex    // guards failed, news and start.Reason
+	mu     sync.Mutex    // protects failed, news and start.Reason
 	failed string        // reason why the last upgrade failed
 	news   chan struct{} // closed when the field failed changes
 }

@@ -72,8 +72,8 @@ func sessionHook(ctx context.Context, a *cli.App, name string) error {
 	return recordEvent(ctx, a, m, dir, event)
 }
 
-// recordEvent makes a checkpoint, appends a record and annotates commits. It does only those of the three that the event requires,
-// and continues after an error.
+// recordEvent makes a checkpoint, appends a record and annotates commits, if the event requires the step. It continues with the
+// next step after an error.
 func recordEvent(ctx context.Context, a *cli.App, m cli.Served, dir string, e agenthook.Event) error {
 	var failed []error
 	checkpoint := ""
