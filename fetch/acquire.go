@@ -16,22 +16,24 @@ import (
 )
 
 // acquireDepth is the depth of the first fetch, in commits. A depth of one would suffice to read the tree, but then `git show
-// HEAD` would have no parent to compare with, and would read every blob. The second commit adds hardly any bytes to the fetch.
+// HEAD` would lack the parent commit to compare with, and would read every blob. The second commit adds hardly any bytes to the
+// fetch.
 const acquireDepth = 2
 
 // Snapshot is one fetched commit. Acquire returns it as soon as the commit has been read, while its trees may still be in flight.
 type Snapshot struct {
-	Ref     string    // full name of the branch or tag; "" if the caller named a commit by its id
+	Ref     string    // full name of the branch or tag; "" if the caller passed the id of a commit
 	Commit  object.ID // zero for an unborn branch
-	Tree    object.ID // zero for an unborn branch: the tree is empty
-	Time    time.Time // time of the commit; for an unborn branch, the time of the call of Acquire
+	Tree    object.ID // zero for an unborn branch, whose tree is empty
+	Time    time.Time // time of the commit; for an unborn branch, the time at which Acquire was called
 	Format  object.Format
 	Connect time.Duration // time from the call of Acquire until the commit's id was known
-	Local   bool          // the commit was on this host, so nothing was fetched
-	Partial bool          // the remote supports filters, so the commit was fetched without blobs
+	Local   bool          // true if the commit was on this host, so that nothing was fetched
+	Partial bool          // true if the remote supports filters, so that the commit was fetched without blobs
 
 	start time.Time
-	// took is the time from the call of Acquire until all trees were fetched. It does not change after done is closed.
+	// took is the time from the call of Acquire until all trees were fetched. The field does not change after the channel done is
+	// closed.
 	took time.Duration
 	// shallow lists the commits whose parents the remote did not send.
 	shallow []object.ID
@@ -40,9 +42,9 @@ type Snapshot struct {
 
 	ready chan struct{} // closed when Commit and Tree are known, or when err is set
 	done  chan struct{} // closed when the fetch has ended
-	once  sync.Once     // closes the channel ready
-	// err is the error that ended the fetch. It does not change after done is closed. If Tree is zero too, the acquisition failed
-	// as a whole.
+	once  sync.Once     // runs the function that closes the channel ready
+	// err is the error that ended the fetch. The field does not change after the channel done is closed. If err is set and Tree
+	// is zero, not even the commit was fetched.
 	err error
 }
 
@@ -59,14 +61,14 @@ func (s *Snapshot) Wait(ctx context.Context) error {
 // Arrived returns the numbers of objects and of pack bytes that have arrived so far.
 func (s *Snapshot) Arrived() (objects, bytes int64) { return s.objects.Load(), s.bytes.Load() }
 
-// Took returns the time from the call of Acquire to the arrival of the last tree. It may be called only after Wait has returned.
+// Took returns the time from the call of Acquire to the arrival of the last tree. The caller must call Wait first.
 func (s *Snapshot) Took() time.Duration { return s.took }
 
-// Shallow returns the commits whose parents are not on this host. It may be called only after Wait has returned.
+// Shallow returns the commits whose parents are not on this host. The caller must call Wait first.
 func (s *Snapshot) Shallow() []object.ID { return s.shallow }
 
 // acquirer resolves refs, and fetches commits with their trees: for new mounts, for mounts that follow a branch, and for mounts
-// that are resumed. All of its fields are parts of the Store; it keeps no further state.
+// that are resumed. All fields of an acquirer are parts of the Store.
 type acquirer struct {
 	repo    *bare.Repo
 	storage *storage
@@ -78,9 +80,9 @@ type acquirer struct {
 	log     *zap.Logger
 }
 
-// acquire resolves ref ("" is the remote's HEAD) and fetches its commit and trees; it leaves out blobs if the remote supports
-// filters. It returns as soon as the commit has been read, and the trees continue to arrive in the background. If ctx ends before
-// the commit has been read, nothing is stored.
+// acquire resolves the name ref ("" stands for the remote's HEAD) to a commit, and fetches the commit and its trees, without
+// blobs if the remote supports filters. acquire returns as soon as the commit has been read. The trees continue to arrive in the
+// background. If ctx ends before the commit has been read, nothing is stored.
 func (a *acquirer) acquire(ctx context.Context, ref string) (*Snapshot, error) {
 	start := time.Now()
 	caps, err := a.fetcher.remote.Capabilities(ctx)
@@ -115,8 +117,8 @@ func (a *acquirer) acquire(ctx context.Context, ref string) (*Snapshot, error) {
 	return snap, nil
 }
 
-// newSnapshot returns the snapshot of a target whose commit and trees have not been read yet. start is the time at which Acquire
-// was called.
+// newSnapshot returns the snapshot of the target t, whose commit and trees have not been read yet. start is the time at which
+// Acquire was called.
 func newSnapshot(t target, f object.Format, start time.Time) *Snapshot {
 	return &Snapshot{
 		Ref: t.name, Commit: t.commit, Format: f, Connect: time.Since(start), Time: time.Now(), start: start,
@@ -124,8 +126,8 @@ func newSnapshot(t target, f object.Format, start time.Time) *Snapshot {
 	}
 }
 
-// finish records that the fetch of a snapshot has ended, and wakes all that wait for it. err is nil, or the error that ended the
-// fetch. finish must be called exactly once.
+// finish records that the fetch of a snapshot has ended, and wakes all goroutines that wait for the snapshot. err is nil, or the
+// error that ended the fetch. finish must be called exactly once.
 func (s *Snapshot) finish(err error) {
 	s.err, s.took = err, time.Since(s.start)
 	s.once.Do(func() { close(s.ready) })
@@ -139,7 +141,7 @@ func (a *acquirer) haveSnapshot(snap *Snapshot) bool {
 }
 
 // readSnapshot reads the commit and the root tree of snap with the function get, and sets snap.Tree and snap.Time. It returns
-// false if get does not find both.
+// false if get cannot read the commit or the tree.
 func readSnapshot(snap *Snapshot, get func(object.ID, int64) (object.Type, []byte, error)) bool {
 	t, content, err := get(snap.Commit, object.MaxCommitSize)
 	if err != nil || t != object.Commit {
@@ -156,11 +158,11 @@ func readSnapshot(snap *Snapshot, get func(object.ID, int64) (object.Type, []byt
 	return true
 }
 
-// stream starts the fetch of t and returns when the commit has been read. The trees continue to arrive after that. If the fetch
-// fails before the commit has been read, it returns the error.
+// stream starts the fetch of the target t and returns when the commit has been read. The trees continue to arrive afterwards. If
+// the fetch fails before the commit has been read, stream returns the error.
 func (a *acquirer) stream(ctx context.Context, caps transport.Capabilities, t target, snap *Snapshot) error {
 	req := transport.FetchRequest{Wants: []object.ID{t.want}, Haves: a.repo.CompleteTips()}
-	if caps.Shallow { // a depth is set although there are haves, because the remote may know none of them
+	if caps.Shallow { // the request has a depth even if it has haves, because the remote may lack all of these commits
 		req.Depth = acquireDepth
 	}
 	if caps.Filter {
@@ -169,7 +171,7 @@ func (a *acquirer) stream(ctx context.Context, caps transport.Capabilities, t ta
 		a.notices.add("the remote cannot leave out file contents (no filter): the files of this commit are downloaded at once")
 		req.Depth = min(req.Depth, 1) // without a filter, the remote would also send the contents of the parent commit
 	}
-	// Until the commit can be read, the end of ctx must cancel the fetch. After that the fetch must continue when ctx ends.
+	// If ctx ends before the commit can be read, the fetch must be canceled. If ctx ends later, the fetch must continue.
 	// Therefore the fetch has a separate context.
 	streamCtx, cancel := context.WithCancel(context.Background())
 	stopWatching := context.AfterFunc(ctx, cancel)
@@ -191,7 +193,7 @@ func (a *acquirer) stream(ctx context.Context, caps transport.Capabilities, t ta
 	}
 	// receive closes ready when the commit arrives, and finish closes it if the pack ends without the commit.
 	<-snap.ready
-	stopWatching() // from now on the end of ctx no longer cancels the fetch; only Store.Close does
+	stopWatching() // from now on the fetch continues when ctx ends; only Store.Close cancels the fetch
 	if snap.Tree.IsZero() {
 		<-snap.done
 		if snap.err == nil {
@@ -204,7 +206,7 @@ func (a *acquirer) stream(ctx context.Context, caps transport.Capabilities, t ta
 
 // receive sends the request for a commit and stores the pack of the answer. Each object can be read as soon as it has arrived.
 func (a *acquirer) receive(ctx context.Context, req transport.FetchRequest, snap *Snapshot) error {
-	// This fetch occupies the open connection, so a second connection is opened for the first reader.
+	// This fetch occupies the open connection, so a second connection is opened for the first reader of contents.
 	a.fetcher.remote.OpenSpare()
 	resp, err := a.fetcher.request(ctx, req)
 	if err != nil {

@@ -19,13 +19,14 @@ const (
 )
 
 // rules holds the .gitattributes files that apply in each directory of one tree. Directories are added when they are looked up. A
-// directory without a .gitattributes file uses the list of its parent. conversions.mu guards rules.
+// directory without a .gitattributes file uses the list of its parent. conversions.mu protects rules.
 type rules struct {
 	settings convert.Settings
-	// files contains, by directory, the .gitattributes files that apply there, the root's at index 0 and that of the directory
-	// last. An entry is nil if the directory at that depth has no such file; missing entries at the end are left out.
+	// files maps the path of a directory to the list of the .gitattributes files that apply in this directory. The index in the
+	// list is the depth: the root's file is at index 0, the file of the directory itself is last. An element is nil if the
+	// directory at that depth has no .gitattributes file. Nil elements at the end of the list are left out.
 	files   map[string][]*convert.File
-	refused map[object.ID]bool // keys of converted contents (see convertedID) that an optional filter driver refused to convert
+	refused map[object.ID]bool // cache keys (see convertedID) of the contents that an optional filter driver refused to convert
 }
 
 // rule returns the rule by which checkout would convert the file at path. Missing .gitattributes files are fetched in the same
@@ -39,7 +40,8 @@ func (v *View) rule(ctx context.Context, id object.ID, path string) (convert.Rul
 }
 
 // decide returns the conversion rule for the blob at path, given the .gitattributes files of its directory. If a filter driver
-// has refused this blob, the rule does not contain the driver, so that contents and size stay the same while the tree is mounted.
+// has refused this blob, the returned rule does not contain the driver, so that contents and size stay the same while the tree is
+// mounted.
 func (v *View) decide(files []*convert.File, id object.ID, path string) convert.Rule {
 	r := convert.Decide(v.rules.settings, files, path)
 	// The map of refused contents has to be searched only if the rule has a driver.
@@ -55,8 +57,8 @@ func (v *View) decide(files []*convert.File, id object.ID, path string) convert.
 	return r
 }
 
-// wantsForRead returns the wants for reading the file at path: the file itself, the .gitattributes files that apply to it, and
-// its neighbours. Blobs on this host are left out.
+// wantsForRead returns the wants for reading the file at path: the blob of the file, the .gitattributes files that apply to the
+// file, and the neighbours of the file. Blobs on this host are left out.
 func (v *View) wantsForRead(ctx context.Context, id object.ID, path string) pipeline.Neighbours {
 	c := pipeline.Neighbours{Patience: pipeline.HedgeAfter}
 	// If the file is on this host, only its .gitattributes files have to be fetched.
@@ -74,8 +76,8 @@ func (v *View) wantsForRead(ctx context.Context, id object.ID, path string) pipe
 	}
 }
 
-// knownRule returns the same as rule, but does not wait. It returns false if the .gitattributes files for path have not been
-// looked up yet.
+// knownRule returns the same rule as the method rule, but does not wait. It returns false if the .gitattributes files for path
+// have not been looked up yet.
 func (v *View) knownRule(id object.ID, path string) (convert.Rule, bool) {
 	v.conversions.mu.Lock()
 	files, ok := v.rules.files[dirOf(path)]
@@ -86,8 +88,8 @@ func (v *View) knownRule(id object.ID, path string) (convert.Rule, bool) {
 	return v.decide(files, id, path), true
 }
 
-// Exact reports whether the file at path can be read with the contents that checkout would write. It never waits. It returns true
-// if the attributes are not known yet, because the file will be converted when it is read.
+// Exact reports whether the file at path can be read with the contents that checkout would write. Exact never waits. If the
+// attributes are not known yet, Exact returns true, because the file will be converted when it is read.
 func (v *View) Exact(path string) bool {
 	r, ok := v.knownRule(object.ID{}, path)
 	return !ok || r.Check() == nil
@@ -102,7 +104,7 @@ func (v *View) Converts(path string) bool {
 	return convert.Returns(v.rules.settings, files, path)
 }
 
-// Returns returns the same as Converts, but first waits until the attributes for path have been looked up.
+// Returns reports the same as Converts, but first waits until the attributes for path have been looked up.
 func (v *View) Returns(ctx context.Context, path string) (bool, error) {
 	if _, err := v.attributes(ctx, dirOf(path), func() pipeline.Neighbours { return pipeline.Neighbours{} }); err != nil {
 		return v.Converts(path), fmt.Errorf("read attributes of %s: %w", path, err)
@@ -110,8 +112,8 @@ func (v *View) Returns(ctx context.Context, path string) (bool, error) {
 	return v.Converts(path), nil
 }
 
-// attributes returns the .gitattributes files that apply in the directory dir. If one of them has to be fetched, the request also
-// contains the wants that the function along returns.
+// attributes returns the .gitattributes files that apply in the directory dir. If one of these files has to be fetched, the
+// request also contains the wants that the function along returns.
 func (v *View) attributes(ctx context.Context, dir string, along func() pipeline.Neighbours) ([]*convert.File, error) {
 	v.conversions.mu.Lock()
 	files, ok := v.rules.files[dir]
@@ -119,8 +121,8 @@ func (v *View) attributes(ctx context.Context, dir string, along func() pipeline
 	if ok {
 		return files, nil
 	}
-	// The files of the parent directories apply too. They precede the file of dir in the list, because dir's attributes override
-	// theirs.
+	// The .gitattributes files of the parent directories apply too. They precede the file of dir in the list, because the
+	// attributes in dir override those of its parents.
 	if dir != "" {
 		var err error
 		if files, err = v.attributes(ctx, dirOf(dir), along); err != nil {
@@ -145,14 +147,14 @@ func (v *View) attributes(ctx context.Context, dir string, along func() pipeline
 	if v.rules.files == nil {
 		v.rules.files = map[string][]*convert.File{}
 	}
-	// The map would keep the caller's string alive, and that string may be a part of a larger buffer such as a request of the
-	// kernel. Therefore the string is copied.
+	// The string is copied, because the caller's string may be a part of a larger buffer, such as a request of the kernel, which
+	// the map would keep in memory.
 	v.rules.files[strings.Clone(dir)] = files
 	return files, nil
 }
 
-// padded returns a copy of files with length n, filled up with nil. The .gitattributes file of a directory is at the index that
-// equals the depth of the directory.
+// padded returns a copy of the list files, extended with nil elements to the length n. In such a list, the .gitattributes file of
+// a directory is at the index that equals the depth of the directory.
 func padded(files []*convert.File, n int) []*convert.File {
 	longer := make([]*convert.File, n, n+1)
 	copy(longer, files)
@@ -167,7 +169,8 @@ func depth(dir string) int {
 	return 1 + strings.Count(dir, "/")
 }
 
-// attributesEntry returns the tree entry of the .gitattributes file in directory dir, and false if there is none.
+// attributesEntry returns the tree entry of the .gitattributes file in directory dir, and false if dir has no .gitattributes
+// file.
 func (v *View) attributesEntry(ctx context.Context, dir string) (object.TreeEntry, bool) {
 	entries, err := v.store.trees.directory(ctx, v.root, dir)
 	if err != nil {
@@ -176,10 +179,11 @@ func (v *View) attributesEntry(ctx context.Context, dir string) (object.TreeEntr
 	return findAttributes(entries)
 }
 
-// findAttributes returns the entry of .gitattributes among the entries of a directory, and false if there is none.
+// findAttributes returns the entry of .gitattributes among the entries of a directory, and false if the directory has no such
+// entry.
 func findAttributes(entries []object.TreeEntry) (object.TreeEntry, bool) {
 	for _, e := range entries {
-		// A symlink is accepted as well: git then reads the text of its target as attributes.
+		// A symlink is accepted too, because git reads the text of a symlink's target as attributes.
 		if e.Name == attributesName && e.Mode.IsBlob() {
 			return e, true
 		}

@@ -8,20 +8,20 @@ import (
 )
 
 const (
-	// ignoreName is the file with which a repository excludes paths from git status and git add.
+	// ignoreName is the name of the file with which a repository excludes paths from `git status` and `git add`.
 	ignoreName = ".gitignore"
-	// maxConfigFiles is the maximum number of trees in counts.configFiles.
+	// maxConfigFiles is the maximum number of trees in the map counts.configFiles.
 	maxConfigFiles = 32
 )
 
-// configFiles lists the files of one tree that configure git and may be in any of its directories: .gitignore and .gitattributes.
+// configFiles lists the .gitignore and .gitattributes files in all directories of one tree.
 type configFiles struct {
 	ignore, attributes []Blob
-	// files is the number of all files of the tree, including symlinks and submodules.
+	// files is the number of files of the tree, including symlinks and submodules.
 	files int
 }
 
-// GitConfigFiles returns the .gitignore and .gitattributes files of the view's tree, and the number of all files of the tree. It
+// GitConfigFiles returns the .gitignore and .gitattributes files of the view's tree, and the number of files of the tree. It
 // waits for missing trees. Mounts of the same tree share the result.
 func (v *View) GitConfigFiles(ctx context.Context) (ignore, attributes []Blob, files int, err error) {
 	r, err := v.store.counts.configFilesOf(ctx, v.root)
@@ -31,7 +31,7 @@ func (v *View) GitConfigFiles(ctx context.Context) (ignore, attributes []Blob, f
 	return slices.Clone(r.ignore), slices.Clone(r.attributes), r.files, nil
 }
 
-// configFilesOf returns the configuration files of a tree. It waits for missing trees.
+// configFilesOf returns the .gitignore and .gitattributes files of a tree. It waits for missing trees.
 func (cs *counts) configFilesOf(ctx context.Context, tree object.ID) (r configFiles, err error) {
 	cs.mu.Lock()
 	r, ok := cs.configFiles[tree]
@@ -44,8 +44,8 @@ func (cs *counts) configFilesOf(ctx context.Context, tree object.ID) (r configFi
 	}
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	// The map is a cache of few trees. Clearing it is simpler than recording the order of use, and costs one walk through each
-	// tree that is used again.
+	// The map is a cache with few entries. Clearing the map is simpler than recording the order of use, and costs one walk
+	// through each tree that is used again.
 	if len(cs.configFiles) >= maxConfigFiles {
 		clear(cs.configFiles)
 	}
@@ -53,8 +53,8 @@ func (cs *counts) configFilesOf(ctx context.Context, tree object.ID) (r configFi
 	return r, nil
 }
 
-// findConfigFiles appends the configuration files below a tree to the lists in to, and counts the files there. dir is the path of
-// the tree; "" is the root.
+// findConfigFiles appends the .gitignore and .gitattributes files below a tree to the lists in the parameter to, and adds the
+// number of files below the tree to to.files. dir is the path of the tree; "" is the root.
 func (cs *counts) findConfigFiles(ctx context.Context, tree object.ID, dir string, to *configFiles) error {
 	entries, err := cs.trees.entries(ctx, tree)
 	if err != nil {
@@ -69,7 +69,7 @@ func (cs *counts) findConfigFiles(ctx context.Context, tree object.ID, dir strin
 			if err := cs.findConfigFiles(ctx, e.ID, join(dir, e.Name), to); err != nil {
 				return err
 			}
-		// A symlink or submodule with the name of a configuration file is counted, but not listed.
+		// A symlink or submodule named .gitignore or .gitattributes is counted, but not listed.
 		case e.Mode != object.ModeFile && e.Mode != object.ModeExec:
 		case e.Name == ignoreName:
 			to.ignore = append(to.ignore, Blob{ID: e.ID, Path: join(dir, e.Name)})

@@ -20,19 +20,19 @@ import (
 	"github.com/artifactfs/artifactfs/odb"
 )
 
-// maxConverted is the size, in bytes, up to which contents are converted in memory. Git converts larger contents as well, but
-// text of that size is hardly ever found in repositories. Contents that only a filter driver converts are streamed and may be of
-// any size.
+// maxConverted is the size, in bytes, up to which contents are converted in memory. Git also converts larger files, but
+// repositories hardly ever contain text files of that size. If a file is converted by a filter driver and in no other way, its
+// contents are streamed, so they may be of any size.
 const maxConverted = 512 << 20
 
-// convertedID returns the cache key of the contents into which rule r converts the blob at path. The key has the type of an
-// object id.
+// convertedID returns the cache key of the result of converting the blob at path by the rule r. The key has the type of an object
+// id.
 func convertedID(id object.ID, r convert.Rule, path string) object.ID {
 	// r.Key describes the conversion. The prefix makes sure that the key differs from the id of every object.
 	sum := sha256.Sum256([]byte("converted\x00" + id.String() + "\x00" + r.Key(path)))
 	key, err := object.FromBytes(sum[:])
 	if err != nil {
-		panic(err) // cannot happen: a SHA-256 sum has the length of an id
+		panic(err) // cannot happen, because a SHA-256 sum has the length of an id
 	}
 	return key
 }
@@ -72,26 +72,26 @@ func wholeOf(c Content) ([]byte, error) {
 	return content, nil
 }
 
-// smudge is the conversion of one blob by external programs, such as git-lfs. All readers that wait for its result share it. It
-// continues when these readers stop waiting, because most of the conversion may be done by then. err and data do not change after
-// done is closed.
+// smudge is the conversion of one blob by external programs, such as git-lfs. All readers that wait for its result share it. The
+// conversion continues when these readers stop waiting, because most of it may be done by then. The fields err and data do not
+// change after the channel done is closed.
 type smudge struct {
 	done    chan struct{}
 	waiters atomic.Int32
 	err     error
-	refused bool   // an optional filter driver refused to convert the blob
-	data    []byte // converted contents if they are small; nil if they are only in the cache
+	refused bool   // true if an optional filter driver refused to convert the blob
+	data    []byte // the converted contents if they are small; nil if they are large, and stored in the cache
 }
 
-// smudges contains the conversions in progress, so that a blob is converted once for all mounts that show it.
+// smudges contains the conversions in progress, so that a blob is converted once for all mounts that show the blob.
 type smudges struct {
 	mu      sync.Mutex
 	running map[object.ID]*smudge // conversions in progress, by the cache key of their results
 }
 
-// join returns the conversion with the given key. If there is none, it creates one and returns begun as true; the caller must
-// then run the conversion and call end. The caller counts as a reader that waits, unless ahead is true, which means that no
-// reader needs the result yet.
+// join returns the conversion in progress with the given key. If there is none, join creates a conversion and returns begun as
+// true; the caller must then run the conversion and call end. The caller counts as a reader that waits, unless ahead is true,
+// which means that no reader needs the result yet.
 func (s *smudges) join(key object.ID, ahead bool) (m *smudge, begun bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,7 +106,7 @@ func (s *smudges) join(key object.ID, ahead bool) (m *smudge, begun bool) {
 	return m, !ok
 }
 
-// end removes a conversion from those in progress and wakes the readers that wait for it.
+// end removes a conversion from the map of those in progress, and wakes the readers that wait for the conversion.
 func (s *smudges) end(key object.ID, m *smudge) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -114,7 +114,8 @@ func (s *smudges) end(key object.ID, m *smudge) {
 	close(m.done)
 }
 
-// smudged returns contents that external programs convert. It runs the programs unless the result is in the cache.
+// smudged returns the result of converting the blob b with external programs. It runs the programs unless the result is in the
+// cache.
 func (v *View) smudged(ctx context.Context, b Blob, r convert.Rule, key object.ID) (Content, error) {
 	ctx, cancel := v.untilClosed(ctx)
 	defer cancel()
@@ -124,7 +125,7 @@ func (v *View) smudged(ctx context.Context, b Blob, r convert.Rule, key object.I
 			v.smudgeAhead(b.Path, r)
 		}
 		metrics.Charge(ctx, metrics.Converted, 0, 0)
-		// A reader that stops waiting is no longer counted. If no reader waits, the driver may stop the conversion.
+		// A reader that stops waiting is no longer counted. When the count is zero, the filter driver may stop the conversion.
 		select {
 		case <-m.done:
 			m.waiters.Add(-1)
@@ -133,13 +134,13 @@ func (v *View) smudged(ctx context.Context, b Blob, r convert.Rule, key object.I
 			return nil, ctx.Err()
 		}
 		switch {
-		// The contents are opened again, now without the driver. Checkout too writes unfiltered contents if a filter fails that
-		// is not required.
+		// The contents are opened again, now without the driver. Checkout also writes unfiltered contents if a filter fails that
+		// is not marked `required`.
 		case m.refused:
 			v.refuse(key)
 			return v.Open(ctx, b)
 		case errors.Is(m.err, filter.ErrStopped) && ctx.Err() == nil:
-			continue // another mount ran the conversion, and was unmounted or lost its last reader, so this reader starts a new one
+			continue // the mount that ran the conversion was unmounted or lost its last reader, so the next iteration starts a new conversion
 		case m.err != nil:
 			return nil, fmt.Errorf("read %s: %w", b.Path, m.err)
 		case m.data != nil:
@@ -152,7 +153,7 @@ func (v *View) smudged(ctx context.Context, b Blob, r convert.Rule, key object.I
 	}
 }
 
-// refuse records that an optional filter driver refused to convert the contents with this cache key.
+// refuse records that an optional filter driver refused to convert a blob. key is the cache key of the conversion's result.
 func (v *View) refuse(key object.ID) {
 	v.conversions.mu.Lock()
 	defer v.conversions.mu.Unlock()
@@ -162,8 +163,8 @@ func (v *View) refuse(key object.ID) {
 	v.rules.refused[key] = true
 }
 
-// smudge returns the conversion of b that is in progress, or starts one and returns begun as true. The caller counts as a reader
-// that waits, unless ahead is true.
+// smudge returns the conversion of b by the rule r that is in progress. If there is none, smudge starts it and returns begun as
+// true. The caller counts as a reader that waits, unless ahead is true.
 func (v *View) smudge(b Blob, r convert.Rule, key object.ID, ahead bool) (m *smudge, begun bool) {
 	s := v.store
 	m, begun = s.smudges.join(key, ahead)
@@ -186,10 +187,10 @@ func (v *View) smudge(b Blob, r convert.Rule, key object.ID, ahead bool) (m *smu
 	return m, true
 }
 
-// runPrograms converts contents with external programs and stores the result in the cache under key. If the result is small, it
-// also returns the bytes; otherwise it returns nil. m is the conversion.
+// runPrograms converts contents with external programs and stores the result in the cache under key. If the result is small,
+// runPrograms also returns its bytes; otherwise it returns nil. m is the conversion in progress, of which runPrograms is a part.
 func (v *View) runPrograms(ctx context.Context, b Blob, r convert.Rule, key object.ID, m *smudge, ahead bool) ([]byte, error) {
-	if c, ok := v.store.storage.content(key); ok { // another conversion has stored the result since the caller looked
+	if c, ok := v.store.storage.content(key); ok { // another conversion has stored the result since the caller searched the cache
 		c.Release()
 		return nil, nil
 	}
@@ -221,7 +222,7 @@ func (v *View) runPrograms(ctx context.Context, b Blob, r convert.Rule, key obje
 		}
 		in = memoryContent(content)
 	}
-	// The result is stored in the cache only when it is complete, because a driver may fail after it has written a part.
+	// The result is stored in the cache when it is complete, not before, because a driver may fail after it has written a part.
 	out := &spool{storage: v.store.storage}
 	defer out.discard()
 	d, ok := r.Driver()
@@ -251,13 +252,13 @@ func hexOf(id object.ID) string {
 	return id.String()
 }
 
-// spool receives contents whose size is not known in advance. It keeps them in memory, and writes them to a file when they exceed
-// spoolOver.
+// spool is a writer for contents whose size is not known in advance. It keeps the contents in memory until they exceed spoolOver
+// bytes, and then moves them to a file.
 type spool struct {
 	storage *storage
-	// data holds the contents while they are at most spoolOver bytes.
+	// data holds the contents while their size is at most spoolOver bytes.
 	data []byte
-	// file receives the contents when they exceed spoolOver; until then it is nil.
+	// file holds the contents when they exceed spoolOver bytes; until then, file is nil.
 	file *os.File
 	// size is the number of bytes written so far.
 	size int64
@@ -293,20 +294,20 @@ func (o *spool) Reset() error {
 	return nil
 }
 
-// discard closes and removes the file, if there is one.
+// discard closes and removes the file if the contents were moved to one.
 func (o *spool) discard() {
 	if o.file != nil {
 		o.file.Close()
-		os.Remove(o.file.Name()) // fails without harm if the file was created without a name
+		os.Remove(o.file.Name()) // the error is ignored, because the file may have been created without a name
 		o.file = nil
 	}
 }
 
-// keep stores the contents in the cache. If they are small, it also returns them; otherwise it returns nil.
+// keep stores the contents in the cache under the given key. It returns the contents if they are small, otherwise nil.
 func (o *spool) keep(key object.ID) ([]byte, error) {
 	if o.file == nil {
 		data := o.data
-		// The caller takes nil to mean that the contents are only in the cache, so empty contents must be a slice that is not
+		// A result of nil means that the contents are large. Therefore empty contents are returned as an empty slice that is not
 		// nil.
 		if data == nil {
 			data = []byte{}
@@ -314,6 +315,6 @@ func (o *spool) keep(key object.ID) ([]byte, error) {
 		return data, o.storage.keep(odb.Object{ID: key, Type: object.Blob, Size: o.size, Data: data})
 	}
 	f := o.file
-	o.file = nil // keep in storage closes the file
+	o.file = nil // the method keep of storage closes the file
 	return nil, o.storage.keep(odb.Object{ID: key, Type: object.Blob, Size: o.size, File: f})
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// counts caches the results of walks through whole trees, which all mounts of a tree share: the numbers of files and the files
-// that configure git. mu guards the maps and is not held during a walk.
+// counts caches the results of walks through whole trees: the numbers of files and blobs, and the .gitignore and .gitattributes
+// files. All mounts of a tree share these results. mu protects the maps and is not held during a walk.
 type counts struct {
 	trees   *trees
 	storage *storage
@@ -18,7 +18,7 @@ type counts struct {
 	mu          sync.Mutex
 	known       map[object.ID]treeCount     // last finished count of each tree
 	counting    map[object.ID]chan struct{} // trees that are being counted; each channel is closed when the count of its tree has ended
-	configFiles map[object.ID]configFiles   // configuration files, by tree
+	configFiles map[object.ID]configFiles   // .gitignore and .gitattributes files, by tree
 }
 
 func newCounts(t *trees, s *storage, work *tasks) *counts {
@@ -35,8 +35,8 @@ type Counts struct {
 	Bytes                 int64 // total size, in bytes, of the blobs on this host
 }
 
-// Counts counts the files of the tree that the mount shows. While trees of it are being fetched, it counts only files whose trees
-// have arrived. It never waits.
+// Counts counts the files of the tree that the mount shows. It leaves out the files below subtrees that have not been fetched
+// yet. Counts never waits.
 func (v *RawView) Counts(ctx context.Context) Counts { return v.store.counts.count(v.shown()) }
 
 // count counts the files of a tree. It skips subtrees that are not on this host.
@@ -49,21 +49,21 @@ func (cs *counts) count(tree object.ID) Counts {
 // treeCount is the result of counting a tree.
 type treeCount struct {
 	Counts
-	// began is the time at which the count began. Contents that arrived later may not be included.
+	// began is the time at which the count began. The count may not include contents that arrived later.
 	began time.Time
 }
 
-// maxCounts is the maximum number of trees in counts.known.
+// maxCounts is the maximum number of trees in the map counts.known.
 const maxCounts = 256
 
-// CountsSince returns a count of the shown tree that began at the time then or later. All mounts of the tree share it, because
-// counting a large tree takes about 100 ms. If ctx ends first, CountsSince returns the previous count, and the new count
-// continues for later callers.
+// CountsSince returns a count of the shown tree that is not older than the time in the parameter then. All mounts of the tree
+// share a count, because counting a large tree takes about 100 ms. If ctx ends first, CountsSince returns the previous count, and
+// the new count continues for later callers.
 func (v *RawView) CountsSince(ctx context.Context, then time.Time) Counts {
 	return v.store.counts.since(ctx, v.shown(), then)
 }
 
-// since returns a count of a tree that began at the time then or later, as RawView.CountsSince does.
+// since returns a count of a tree that is not older than the time in the parameter then, as RawView.CountsSince does.
 func (cs *counts) since(ctx context.Context, tree object.ID, then time.Time) Counts {
 	for {
 		cs.mu.Lock()
@@ -91,7 +91,7 @@ func (cs *counts) since(ctx context.Context, tree object.ID, then time.Time) Cou
 // recount counts a tree, stores the result and closes done. If the store is closed, it counts nothing and only closes done.
 func (cs *counts) recount(tree object.ID, done chan struct{}) {
 	began := time.Now()
-	// end stores the count if counted is true, and wakes all callers that wait for the count.
+	// end stores the count h if counted is true, and wakes all callers that wait for the count.
 	end := func(h Counts, counted bool) {
 		cs.mu.Lock()
 		defer cs.mu.Unlock()
@@ -110,15 +110,15 @@ func (cs *counts) recount(tree object.ID, done chan struct{}) {
 	}
 }
 
-// counter counts files and blobs. A blob that is the contents of several files is counted once.
+// counter counts files and blobs. A blob that several files share is counted once.
 type counter struct {
 	Counts
 	storage *storage
 	seen    map[object.ID]struct{}
-	missing func(file) // called for each blob that is not on this host
+	missing func(file) // called for one file of each blob that is not on this host
 }
 
-// add counts the file f, and counts its blob unless an earlier file had the same blob.
+// add counts the file f, and counts the blob of f unless an earlier file had the same blob.
 func (c *counter) add(f file) {
 	c.Files++
 	if _, again := c.seen[f.id]; again {

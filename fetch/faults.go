@@ -8,14 +8,14 @@ import (
 var (
 	// ErrNotFound is returned if the remote does not have an object to which a tree refers.
 	ErrNotFound = pipeline.ErrNotFound
-	// ErrDeadline is returned if contents did not arrive within Config.Deadline.
+	// ErrDeadline is returned if contents or a tree did not arrive within Config.Deadline.
 	ErrDeadline = pipeline.ErrDeadline
 	// ErrClosed is returned if the store was closed during the call.
 	ErrClosed = pipeline.ErrClosed
 )
 
 type (
-	// Readers records when readers last began to wait, for all stores of a process; see pipeline.Readers.
+	// Readers records when a reader of any store of the process last began to wait; see pipeline.Readers.
 	Readers = pipeline.Readers
 	// Refusal describes an object whose answers were invalid; see pipeline.Refusal.
 	Refusal = pipeline.Refusal

@@ -14,9 +14,9 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// fetcher sends requests to the remote, and stores the blobs of the answers where readers find them. The pipeline decides which
-// blobs are requested and when, and calls sendBlobs for each batch. A fetcher needs no lock, because its counters are atomic and
-// the pipeline has its own lock.
+// fetcher sends requests to the remote, and stores the blobs of the answers where readers find them. The pipeline decides when
+// each blob is requested, and calls sendBlobs for each batch. A fetcher needs no lock, because its counters are atomic and the
+// pipeline has its own lock.
 type fetcher struct {
 	remote  *transport.Remote
 	pipe    *pipeline.Pipeline
@@ -37,8 +37,8 @@ func newFetcher(cfg Config, s *storage, t *tasks) *fetcher {
 	return f
 }
 
-// count adds one blob to the statistics and its size to the table of sizes. content is nil if the blob is large; its size is then
-// not recorded.
+// count adds one blob to the statistics, and records the size of the blob in the table of sizes. If the blob is large, content is
+// nil, and count does not record the size.
 func (f *fetcher) count(id object.ID, content []byte) {
 	if content != nil {
 		f.storage.sizes.Put(id, int64(len(content)))
@@ -47,8 +47,8 @@ func (f *fetcher) count(id object.ID, content []byte) {
 	f.blobsIn.Add(1)
 }
 
-// request sends a request for a pack. If an answer begins, it records that the remote is reachable, even if the pack turns out to
-// be invalid.
+// request sends a request for a pack. As soon as an answer begins, request records that the remote is reachable, even if the pack
+// turns out to be invalid.
 func (f *fetcher) request(ctx context.Context, r transport.FetchRequest) (*transport.FetchResponse, error) {
 	resp, err := f.remote.Fetch(ctx, r)
 	if err == nil {
@@ -57,8 +57,8 @@ func (f *fetcher) request(ctx context.Context, r transport.FetchRequest) (*trans
 	return resp, err
 }
 
-// ingest stores the objects of a pack and calls each for every object. An error is returned as a pipeline.AnswerError, because
-// the remote had already begun to answer.
+// ingest stores the objects of a pack, and calls the function each for every object. An error is returned as a
+// pipeline.AnswerError, because the remote had already begun to answer.
 func (f *fetcher) ingest(ctx context.Context, pack io.Reader, each func(object.ID, object.Type, []byte)) error {
 	if _, err := f.storage.objects.Ingest(ctx, pack, f.storage.ingestOptions(), each); err != nil {
 		return pipeline.AnswerError{Err: err}
@@ -66,8 +66,8 @@ func (f *fetcher) ingest(ctx context.Context, pack io.Reader, each func(object.I
 	return nil
 }
 
-// unpackBlobs verifies the blobs of a pack and stores each when it arrives. It calls arrived for each stored blob, and returns
-// their number.
+// unpackBlobs verifies the blobs of a pack and stores each blob when it arrives. It calls the function arrived for each stored
+// blob, and returns the number of stored blobs.
 func (f *fetcher) unpackBlobs(ctx context.Context, r io.Reader, arrived func(object.ID, []byte)) (int, error) {
 	return odb.Unpack(ctx, r, odb.UnpackOptions{
 		Format: f.storage.objects.Format(), SpoolOver: spoolOver, MaxObjectSize: maxBlobSize, Spool: f.storage.blobs.Spool,
@@ -82,8 +82,8 @@ func (f *fetcher) unpackBlobs(ctx context.Context, r io.Reader, arrived func(obj
 	}, func(o odb.Object) error { return f.publish(o, arrived) })
 }
 
-// publish stores one verified blob where readers find it, and then calls arrived. It drops objects that are not blobs, because
-// only blobs were requested.
+// publish stores one verified blob where readers find it, and then calls the function arrived. It drops an object that is not a
+// blob, because the request was for blobs.
 func (f *fetcher) publish(o odb.Object, arrived func(object.ID, []byte)) error {
 	if o.Type != object.Blob {
 		if o.File != nil {
@@ -118,8 +118,8 @@ func (f *fetcher) retry(ctx context.Context, work func() error) error {
 	return f.pipe.Health().Retry(ctx, nil, work)
 }
 
-// requestFailure returns the probable reason why an object was not fetched: the last failure of the remote, else the refusal of
-// an object, else ErrNotFound.
+// requestFailure returns the probable reason why an object was not fetched: the last failure of the remote. If the remote has not
+// failed, it returns the refusal of an object, and if no object is refused, ErrNotFound.
 func (f *fetcher) requestFailure() error {
 	if _, err := f.pipe.Health().Failure(); err != nil {
 		return err
@@ -130,8 +130,8 @@ func (f *fetcher) requestFailure() error {
 	return ErrNotFound
 }
 
-// contentsFailure returns the reason why the contents of blob id were not fetched: its refusal, else the result of
-// requestFailure.
+// contentsFailure returns the reason why the contents of blob id were not fetched: the refusal of the blob, or, if the blob is
+// not refused, the result of requestFailure.
 func (f *fetcher) contentsFailure(id object.ID) error {
 	if err := f.pipe.Refusals().Refused(id); err != nil {
 		return err

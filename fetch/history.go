@@ -20,14 +20,14 @@ import (
 type History string
 
 const (
-	Shallow   History = "shallow"   // only the newest commits are on this host
+	Shallow   History = "shallow"   // the newest commits are on this host, and older commits are missing
 	Deepening History = "deepening" // the commits that are missing on this host are being fetched
-	Complete  History = "complete"  // every commit that the refs of the remote reach is on this host
+	Complete  History = "complete"  // every commit reachable from the remote's refs is on this host
 )
 
-// history fetches all commits of the remote's branches and tags, and keeps the refs that the remote had when it last did so. The
-// refs and the boundary (the commits whose parents are missing) on disk are those of the repository; mu guards the fields below
-// mu. A process that fetches history holds the lock of bare.Repo.LockHistory, which excludes other processes.
+// history fetches all commits of the remote's branches and tags, and keeps the refs that the remote had at the last such fetch.
+// On disk, the store's bare repository contains the refs and the boundary (the commits whose parents are missing). mu protects
+// the fields below mu. A process that fetches history holds the lock of bare.Repo.LockHistory, which excludes other processes.
 type history struct {
 	repo    *bare.Repo
 	storage *storage
@@ -43,9 +43,9 @@ type history struct {
 // maxHistoryWait is the maximum time for which the fetch of history is delayed because readers wait for the remote.
 const maxHistoryWait = 30 * time.Second
 
-// fetch fetches the whole history of all branches and tags, without blobs. One process at a time does so for a store; other
-// processes wait for it. Just after a mount, many readers wait for the remote. While they do, fetch delays its request, for at
-// most maxHistoryWait or until urgent returns true.
+// fetch fetches the whole history of all branches and tags, without blobs. One process at a time fetches the history of a store;
+// other processes wait. Just after a mount, many readers wait for the remote. As long as readers wait, fetch delays its request,
+// for at most maxHistoryWait or until the function urgent returns true.
 func (h *history) fetch(ctx context.Context, urgent func() bool) error {
 	h.setState(Deepening)
 	busy := func() bool { return !urgent() && h.fetcher.pipe.Busy() }
@@ -70,8 +70,8 @@ func (h *history) setState(state History) {
 	h.state = state
 }
 
-// fetchExclusively waits for the lock that excludes other processes, and then fetches the history. While busy returns true,
-// because readers wait for the remote, it pauses the reading of the pack.
+// fetchExclusively waits for the lock that excludes other processes, and then fetches the history. The function busy reports
+// whether readers wait for the remote. While busy returns true, fetchExclusively pauses the reading of the pack.
 func (h *history) fetchExclusively(ctx context.Context, busy func() bool) error {
 	unlock, err := h.repo.LockHistory(ctx)
 	if err != nil {
@@ -97,8 +97,8 @@ func (h *history) fetchExclusively(ctx context.Context, busy func() bool) error 
 	if err != nil {
 		return err
 	}
-	// No commit is missing if all tips are in the store and the boundary is empty, which means that no commit lacks its parents.
-	// The first fetch then has contained the whole history.
+	// If all commits of the refs are in the store, and the boundary is empty (no commit lacks its parents), then the first fetch
+	// has contained the whole history, and no request is necessary.
 	missing := h.missingTips(refs)
 	switch {
 	case len(missing) == 0 && len(h.repo.Boundary()) == 0:
@@ -110,7 +110,7 @@ func (h *history) fetchExclusively(ctx context.Context, busy func() bool) error 
 	if err != nil {
 		return err
 	}
-	// The file of refs is written last, because its existence marks the history as complete.
+	// The refs are written after the objects, because the existence of the file packed-refs marks the history as complete.
 	if err := h.writeRefs(refs); err != nil {
 		return err
 	}
@@ -121,8 +121,8 @@ func (h *history) fetchExclusively(ctx context.Context, busy func() bool) error 
 	return nil
 }
 
-// writeCommitGraph writes git's commit-graph file, which makes git log faster in the store. A failure is logged and has no other
-// effect.
+// writeCommitGraph writes git's commit-graph file, which makes git log faster in the store. If this fails, writeCommitGraph logs
+// the error.
 func (h *history) writeCommitGraph(ctx context.Context) {
 	if err := h.repo.WriteCommitGraph(ctx); err != nil {
 		h.log.Warn("commit-graph not written: git log will be slower", zap.Error(err))
@@ -140,8 +140,8 @@ func (h *history) missingTips(refs transport.Refs) []object.ID {
 	return ids
 }
 
-// fetchAll fetches all objects that the refs reach in one pack, as a clone does. It sends no haves, because with haves the remote
-// would need about ten times as long to create the pack.
+// fetchAll fetches all objects that are reachable from the refs, in one pack, as a clone does. It sends no haves, because the
+// remote needs about ten times as long to create the pack for a request with haves.
 func (h *history) fetchAll(ctx context.Context, caps transport.Capabilities, refs transport.Refs, busy func() bool) error {
 	seen := map[object.ID]bool{}
 	req := transport.FetchRequest{}
@@ -162,7 +162,7 @@ func (h *history) fetchAll(ctx context.Context, caps transport.Capabilities, ref
 		return err
 	}
 	defer resp.Pack.Close()
-	// The pack may be large. Its reading is paused while readers wait for other requests, so that TCP slows the remote down.
+	// The pack may be large. While readers wait for other requests, the pack is not read, so that TCP slows the remote down.
 	paused := readerFunc(func(p []byte) (int, error) {
 		if err := pipeline.WaitWhile(ctx, pipeline.MaxPause, busy); err != nil {
 			return 0, err
@@ -172,7 +172,7 @@ func (h *history) fetchAll(ctx context.Context, caps transport.Capabilities, ref
 	if err := h.fetcher.ingest(ctx, paused, nil); err != nil {
 		return err
 	}
-	// The answer lists shallow commits if the remote is itself a shallow repository.
+	// The answer lists commits without parents if the remote is a shallow repository.
 	return h.repo.AddBoundary(resp.Shallow, h.storage.hasParents)
 }
 
@@ -187,7 +187,7 @@ func (h *history) writeRefs(refs transport.Refs) error {
 		}
 		list = append(list, packedrefs.Ref{Name: r.Name, ID: r.ID, Peeled: r.Peeled})
 	}
-	// The refs in memory are set first, so that they are correct even if the disk is full.
+	// The refs in memory are set before the file is written, so that they are correct even if the disk is full.
 	h.setRefs(list)
 	return h.repo.WriteRefs(head, list)
 }
@@ -209,14 +209,14 @@ func (h *history) list() []packedrefs.Ref {
 // defaultBranch returns the full name of the remote's HEAD branch at the time when the history was last completed; "" if it is
 // not known.
 func (h *history) defaultBranch() string {
-	if len(h.list()) == 0 { // before the history is complete, HEAD is the default of git init
+	if len(h.list()) == 0 { // until the history is complete, the HEAD of the repository is the default branch of `git init`
 		return ""
 	}
 	return h.repo.Head()
 }
 
-// setComplete sets the state to Complete if no state was set before. It is for a process that takes over from one in which the
-// history was complete.
+// setComplete sets the state to Complete if no state was set before. It is called by a process that takes over from another
+// process which had fetched the complete history.
 func (h *history) setComplete() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -14,20 +14,22 @@ import (
 const (
 	// alongside is the maximum number of blobs that readahead adds to the request for the blob that is read.
 	alongside = 512
-	// crawlAhead is the maximum number of wants that the goroutine of RawView.crawl has queued at a time. It bounds their memory.
+	// crawlAhead is the maximum number of wants that are queued while RawView.crawl adds more. It limits the memory for these
+	// wants.
 	crawlAhead = 2 * pipeline.MaxCrawlBatch
-	// slack is how many missing blobs a reader may skip between two reads that wait for contents. After more, the second read
-	// counts as one of another reader.
+	// slack is how many missing blobs a reader may skip between two reads that wait for contents. If more missing blobs are
+	// between two such reads, the second read is attributed to another reader.
 	slack = 8
-	// maxLook is how many files, on this host or missing, a reader may skip between two reads that wait for contents.
+	// maxLook is how many files a reader may skip between two reads that wait for contents. Unlike slack, maxLook also counts
+	// files whose blobs are on this host.
 	maxLook = 2048
-	// neighbourTime is the maximum time by which the search for its neighbours may delay the request for a blob.
+	// neighbourTime is the maximum time for which the request for a blob is delayed while its neighbours are searched.
 	neighbourTime = 5 * time.Millisecond
 )
 
-// neighbours returns wants that are sent in the same request as the blob at path, the most useful first. They are for files that
-// follow path in the tree. It returns none if the blob is in flight already. The search ends after neighbourTime, so there are
-// fewer wants if trees on the way have to be fetched.
+// neighbours returns wants that are sent in the same request as the blob at path, the most useful first. The wants are for files
+// that follow path in the tree. If the blob is in flight already, neighbours returns no wants. The search ends after
+// neighbourTime, so it finds fewer wants if it has to wait for missing trees.
 func (v *RawView) neighbours(ctx context.Context, id object.ID, path string) pipeline.Neighbours {
 	ctx, cancel := context.WithTimeout(ctx, neighbourTime)
 	defer cancel()
@@ -81,8 +83,8 @@ func (v *RawView) walkDir(ctx context.Context, path string, visit func(file) boo
 	}
 }
 
-// readerBefore returns the position of the reader that probably waits for path: between the file for which this reader waited
-// last and path, there are at most slack missing blobs and at most maxLook files. It returns nil if there is no such reader.
+// readerBefore returns the position of the reader that probably waits for path: at most slack missing blobs and at most maxLook
+// files are between path and the file for which this reader waited last. readerBefore returns nil if there is no such reader.
 func (v *RawView) readerBefore(ctx context.Context, path string) *readahead.Position {
 	for _, p := range v.ahead.Positions() {
 		if p.Path == path {

@@ -12,11 +12,11 @@ import (
 	"github.com/artifactfs/artifactfs/odb"
 )
 
-// While packs are being joined and the store has at least manyPacks packs, awaitRoom waits for at most roomTime. It counts the
-// packs at intervals of roomLook.
+// The limits of awaitRoom, which waits while packs are being joined and the store has at least manyPacks packs. It waits for at
+// most roomTime, and counts the packs at intervals of roomLook.
 const (
-	// manyPacks is the number of packs in the store from which on awaitRoom waits. A join takes about one second, in which a
-	// script requests about twenty objects.
+	// awaitRoom waits if the store has at least manyPacks packs. A join takes about one second. In this time, a script requests
+	// about twenty objects, each of which adds a pack.
 	manyPacks = 40
 	roomTime  = 2 * time.Second
 	roomLook  = 10 * time.Millisecond
@@ -27,7 +27,7 @@ func (s *storage) ingestOptions() odb.IngestOptions {
 	return odb.IngestOptions{Promisor: true, MaxObjectSize: maxBlobSize}
 }
 
-// missing returns those of ids that are not in the store's packs.
+// missing returns the elements of ids that are not in the store's packs.
 func (s *storage) missing(ids []object.ID) []object.ID {
 	var missing []object.ID
 	for _, id := range ids {
@@ -41,8 +41,8 @@ func (s *storage) missing(ids []object.ID) []object.ID {
 // refresh makes packs visible that other processes, such as git, have added to the store.
 func (s *storage) refresh() error { return s.objects.Refresh() }
 
-// find returns a source of an object on this host, with the object's type and its size in bytes. If the object cannot be read
-// from a Local, find searches the next source, because the remote may have the object too.
+// find returns a source on this host that contains the object with the given id, the object's type, and its size in bytes. If a
+// Local contains the object but cannot read it, find searches the next source, which may also contain the object.
 func (s *storage) find(id object.ID) (from odb.Source, t object.Type, size int64, err error) {
 	if t, size, err = s.objects.Size(id); !errors.Is(err, odb.ErrNotFound) {
 		return s.objects, t, size, err
@@ -69,7 +69,7 @@ func (s *storage) get(id object.ID, limit int64) (object.Type, []byte, error) {
 	return 0, nil, err
 }
 
-// localSources returns the objects of all open Locals, for reading.
+// localSources returns the object directories of all open Locals as sources of objects.
 func (s *storage) localSources() []odb.Source {
 	s.mu.Lock()
 	lent := s.locals
@@ -108,8 +108,8 @@ func (s *storage) join(ctx context.Context, o odb.JoinOptions) (odb.JoinResult, 
 }
 
 // awaitRoom waits while packs are being joined and there are too many of them, so that a script that requests one object after
-// the other does not create packs faster than they are joined. It waits for at most roomTime, because git is slower with many
-// packs but works.
+// the other does not create packs faster than they are joined. It waits for at most roomTime, because git also works with many
+// packs, although it is slower.
 func (s *storage) awaitRoom(ctx context.Context) {
 	for end := time.Now().Add(roomTime); s.joining.Load() > 0 && time.Now().Before(end); {
 		files, err := os.ReadDir(filepath.Join(s.repo.Objects(), "pack"))

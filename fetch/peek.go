@@ -11,7 +11,7 @@ import (
 type Info struct {
 	URL     string // URL of the store's remote, without secrets
 	Format  object.Format
-	Objects string // path of the object directory
+	Objects string // path of the store's object directory
 	Sizes   string // path of the file with the table of sizes
 }
 

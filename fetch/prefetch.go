@@ -18,26 +18,26 @@ import (
 type PrefetchPolicy string
 
 const (
-	// PrefetchAuto prefetches contents, those that are most likely needed first, within a budget of bytes. It leaves out large
-	// media files.
+	// PrefetchAuto prefetches contents in the order of probable need, within a budget of bytes. It leaves out large media files.
 	PrefetchAuto PrefetchPolicy = "auto"
-	// PrefetchAll prefetches all contents, those that are most likely needed first.
+	// PrefetchAll prefetches all contents in the order of probable need.
 	PrefetchAll  PrefetchPolicy = "all"
 	PrefetchNone PrefetchPolicy = "none"
 )
 
 const (
-	// queueAhead is the maximum number of prefetch wants in the queue. It bounds their memory.
+	// queueAhead is the maximum number of prefetch wants in the queue. It limits the memory for these wants.
 	queueAhead = 2 * pipeline.MaxPrefetchBatch
 	// prefetchPoll is the interval at which a prefetch checks whether the queue has room.
 	prefetchPoll = 20 * time.Millisecond
 	// offlineWait is the interval at which a prefetch tries again while the remote fails.
 	offlineWait = 3 * time.Second
-	// wantPoll is the interval at which a waiting call of Want counts the missing blobs. Each count walks through the whole tree.
+	// wantPoll is the interval at which a call of Want that waits counts the missing blobs. Each count walks through the whole
+	// tree.
 	wantPoll = 200 * time.Millisecond
 )
 
-// prefetchKey identifies a prefetch. Mounts with the same key run it one after the other.
+// prefetchKey identifies a prefetch. Several mounts with the same key run their prefetches one after the other.
 type prefetchKey struct {
 	tree   object.ID
 	policy PrefetchPolicy
@@ -50,8 +50,8 @@ type prefetches struct {
 	running map[prefetchKey]chan struct{} // each channel is closed when its prefetch ends
 }
 
-// begin waits until no other mount runs the prefetch with this key, and then returns. From then on, other callers with the same
-// key wait until done is called. If ctx ends first, begin returns the error of ctx.
+// begin waits until no other mount runs the prefetch with this key, and then returns. Other callers with the same key then wait
+// until the returned function done is called. If ctx ends first, begin returns the error of ctx.
 func (p *prefetches) begin(ctx context.Context, key prefetchKey) (done func(), err error) {
 	for {
 		p.mu.Lock()
@@ -77,9 +77,9 @@ func (p *prefetches) begin(ctx context.Context, key prefetchKey) (done func(), e
 }
 
 // Prefetch prefetches the blobs of the tree until all are on this host, budget bytes have arrived (0 means no limit), or ctx
-// ends. It returns an error if a blob could not be fetched. Blobs are fetched class by class, the class that is most likely
-// needed first. Each class takes one walk through the tree, so only the queue is kept in memory. If another mount is prefetching
-// the same tree, Prefetch waits until that prefetch ends, and then fetches the blobs that are still missing.
+// ends. It returns an error if a blob could not be fetched. Blobs are fetched class by class, in the order of probable need.
+// Prefetch walks through the tree once for each class, so that it need not keep a list of all blobs in memory. If another mount
+// is prefetching the same tree, Prefetch waits until that prefetch ends, and then fetches the blobs that are still missing.
 func (v *RawView) Prefetch(ctx context.Context, policy PrefetchPolicy, budget int64) error {
 	if policy == PrefetchNone || v.shown().IsZero() {
 		return nil
@@ -92,7 +92,8 @@ func (v *RawView) Prefetch(ctx context.Context, policy PrefetchPolicy, budget in
 	defer done()
 	lost := v.store.fetcher.pipe.Lost()
 	spent := func() bool { return budget > 0 && v.store.fetcher.bytesIn.Load()-start >= budget }
-	// The walk for one class counts the missing files of the other classes in left, so classes without missing files are skipped.
+	// left has the number of missing files of each class. The walk for one class counts the missing files of the other classes,
+	// so that classes without missing files are skipped.
 	left := map[prioritize.Class]int{}
 	for class := prioritize.Readahead + 1; class <= prioritize.Last; class++ {
 		if policy == PrefetchAuto && class == prioritize.Media || class > prioritize.Readahead+1 && left[class] == 0 {
@@ -101,7 +102,7 @@ func (v *RawView) Prefetch(ctx context.Context, policy PrefetchPolicy, budget in
 		if err := v.prefetchClass(ctx, class, left, spent); err != nil {
 			return err
 		}
-		// While the remote fails, the pipeline would give up the wants of the next classes too.
+		// If the remote fails and wants were given up, the pipeline would also give up the wants of the next classes.
 		if _, err := v.store.fetcher.pipe.Health().Failure(); err != nil && v.store.fetcher.pipe.Lost() > lost {
 			return v.lostSince(lost)
 		}
@@ -116,7 +117,8 @@ func (v *RawView) Prefetch(ctx context.Context, policy PrefetchPolicy, budget in
 	return v.lostSince(lost)
 }
 
-// lostSince returns an error if the pipeline has given up wants since its method Lost returned before.
+// lostSince returns an error if the pipeline has given up more wants than the number in the parameter before, an earlier result
+// of Pipeline.Lost.
 func (v *RawView) lostSince(before int) error {
 	if n := v.store.fetcher.pipe.Lost() - before; n > 0 {
 		return fmt.Errorf("fetch %d blobs: %w", n, v.store.fetcher.requestFailure())
@@ -124,8 +126,8 @@ func (v *RawView) lostSince(before int) error {
 	return nil
 }
 
-// prefetchClass queues the missing blobs of one class, and adds the numbers of missing files of the other classes to left. It
-// stops when spent returns true.
+// prefetchClass queues the missing blobs of one class, and adds the numbers of missing files of the other classes to the map
+// left. It stops when the function spent returns true, because the budget is used up.
 func (v *RawView) prefetchClass(ctx context.Context, class prioritize.Class, left map[prioritize.Class]int, spent func() bool) error {
 	var wants []prioritize.Want
 	var err error
@@ -140,7 +142,8 @@ func (v *RawView) prefetchClass(ctx context.Context, class prioritize.Class, lef
 			return true
 		}
 		if c := classOf(f); c != class {
-			// Files of other classes are only counted, so that the queue has room for the class that is most likely needed.
+			// A file of another class is counted, but its blob is not queued, so that the queue has room for the class that is
+			// most likely needed.
 			left[c]++
 			return true
 		}
@@ -156,8 +159,8 @@ func (v *RawView) prefetchClass(ctx context.Context, class prioritize.Class, lef
 	return err
 }
 
-// classOf returns the prefetch class of a file. Symlinks are in the class that is prefetched first: they are few and small, and
-// every access to a path through a symlink waits for its target.
+// classOf returns the prefetch class of a file. Symlinks are in the class that is prefetched first, because they are few and
+// small, and every access to a path through a symlink waits for the symlink's blob.
 func classOf(f file) prioritize.Class {
 	if f.mode == object.ModeSymlink {
 		return prioritize.Manifest
@@ -165,8 +168,8 @@ func classOf(f file) prioritize.Class {
 	return prioritize.Classify(f.path, strings.Count(f.path, "/"))
 }
 
-// awaitQueue waits until at most room background wants are queued. While the remote fails, it waits at least until the remote
-// answers again or offlineWait has passed.
+// awaitQueue waits until the number of queued background wants is at most room. While the remote fails, awaitQueue waits until
+// the remote answers again or the time offlineWait has passed.
 func (v *RawView) awaitQueue(ctx context.Context, room int) error {
 	for {
 		_, queued := v.store.fetcher.pipe.Queued()
@@ -183,7 +186,7 @@ func (v *RawView) awaitQueue(ctx context.Context, room int) error {
 			return ctx.Err()
 		}
 		if wait == offlineWait && queued <= room {
-			return nil // sending the next wants will show whether the remote answers again
+			return nil // the requests for the next wants will show whether the remote answers again
 		}
 	}
 }
@@ -200,13 +203,14 @@ func (v *RawView) awaitPrefetched(ctx context.Context) error {
 	return nil
 }
 
-// Want queues the missing blobs of the files for whose path match returns true, and returns counts of these files. If wait is
-// true, it blocks until all blobs are on this host or the remote fails, and calls progress with each new count.
+// Want queues the missing blobs of the files for whose path the function match returns true, and returns the counts of these
+// files. If wait is true, Want blocks until all of these blobs are on this host or the remote fails, and calls the function
+// progress with each new count.
 func (v *RawView) Want(ctx context.Context, match func(path string) bool, wait bool, progress func(Counts)) (Counts, error) {
 	// The user has asked for these files, so objects that were refused before are requested again.
 	v.store.Forgive()
 	p := v.store.fetcher.pipe
-	reached := time.Now() // time at which the remote was last known to be reachable
+	reached := time.Now() // the last time at which the remote was known to be reachable
 	for asked := false; ; asked = true {
 		if p.Health().Reachable() {
 			reached = time.Now()
@@ -225,7 +229,7 @@ func (v *RawView) Want(ctx context.Context, match func(path string) bool, wait b
 			if len(wants) > 0 && !p.IsPending(wants[0].ID) && v.missing(wants[0].ID) {
 				return h, fmt.Errorf("read %s: %w", wants[0].Path, v.store.fetcher.contentsFailure(wants[0].ID))
 			}
-			if len(wants) > 0 && wait && time.Since(reached) > p.Health().Deadline() { // the remote is unreachable for as long as a read would wait
+			if len(wants) > 0 && wait && time.Since(reached) > p.Health().Deadline() { // the remote has been unreachable for longer than a read would wait
 				_, cause := p.Health().Failure()
 				return h, fmt.Errorf("read %s: %w", wants[0].Path, p.Health().DeadlineError(cause))
 			}
@@ -243,8 +247,8 @@ func (v *RawView) Want(ctx context.Context, match func(path string) bool, wait b
 	}
 }
 
-// count counts the files for whose path match returns true, and calls missing for each of their blobs that is not on this host.
-// It waits for missing trees.
+// count counts the files for whose path the function match returns true, and calls the function missing for each blob of these
+// files that is not on this host. It waits for missing trees.
 func (v *RawView) count(ctx context.Context, match func(string) bool, missing func(file)) (Counts, error) {
 	c := counter{storage: v.store.storage, seen: map[object.ID]struct{}{}, missing: missing}
 	_, err := v.store.trees.walk(ctx, v.shown(), "", func(f file) bool {

@@ -56,7 +56,7 @@ type provision struct {
 	wanted, along []object.ID
 	unknown       bool // wanted may contain objects other than blobs
 
-	// mu guards the fields below, because the batches of one provision are requested concurrently.
+	// mu protects the fields below, because the batches of one provision are requested concurrently.
 	mu sync.Mutex
 	// refused holds objects that the remote does not know. This provision does not request them again.
 	refused map[object.ID]bool

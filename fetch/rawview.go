@@ -14,24 +14,25 @@ import (
 	"github.com/artifactfs/artifactfs/prioritize"
 )
 
-// RawView reads the blobs of one mount as they are stored in the repository. It also does readahead for them, and prefetches
-// them. Its methods may be called from any goroutine.
+// RawView reads the blobs of one mount as they are stored in the repository. It is also responsible for the readahead and the
+// prefetches of the mount. Its methods may be called from any goroutine.
 type RawView struct {
 	store *Store
 	tree  atomic.Pointer[object.ID] // the tree that the mount shows
 	ahead readahead.Tracker
 
-	gone chan struct{} // closed by Close
+	gone chan struct{} // channel that Close closes
 
 	mu       sync.Mutex
 	closed   bool
-	crawling bool // a goroutine is requesting the rest of the tree (see crawl)
-	// sizing is the request for sizes that is in flight, or nil. There is at most one, because each requests thousands of sizes.
+	crawling bool // true while a goroutine requests the rest of the tree (see crawl)
+	// sizing is the request for sizes that is in flight, or nil. At most one such request is in flight, because each request is
+	// for thousands of sizes.
 	sizing *sizeRequest
 }
 
 // rawView returns the RawView of a mount that shows tree. The call counts as the beginning of a read, so that prefetches are
-// delayed for a moment.
+// delayed for a short time.
 func (s *Store) rawView(tree object.ID) *RawView {
 	s.fetcher.pipe.NoteReader()
 	v := &RawView{store: s, gone: make(chan struct{})}
@@ -39,8 +40,9 @@ func (s *Store) rawView(tree object.ID) *RawView {
 	return v
 }
 
-// size returns the size, in bytes, of the blob at path. It searches the sizes known on this host, then the object directories of
-// mounts (type Local), and then sends an object-info request. ok is false if the size can be found only by fetching the contents.
+// size returns the size, in bytes, of the blob at path. It searches the sizes that are known on this host, then the object
+// directories of mounts (type Local). If it finds no size, it sends an object-info request. ok is false if the remote does not
+// return the size either, so that the contents have to be fetched.
 func (v *RawView) size(ctx context.Context, id object.ID, path string) (n int64, ok bool, err error) {
 	if n, ok := v.store.storage.knownSize(id); ok {
 		return n, true, nil
@@ -61,7 +63,7 @@ func (v *RawView) Show(tree object.ID) { v.tree.Store(&tree) }
 // shown returns the tree that the mount shows.
 func (v *RawView) shown() object.ID { return *v.tree.Load() }
 
-// Close ends all waits for objects of this view. They return context.Canceled.
+// Close ends all calls that wait for objects of this view. These calls return context.Canceled.
 func (v *RawView) Close() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -84,8 +86,8 @@ func (v *RawView) untilClosed(ctx context.Context) (context.Context, context.Can
 	return ctx, cancel
 }
 
-// Tree returns the entries of a tree. It waits until the tree has been fetched, or returns an error that wraps ErrDeadline after
-// the read deadline. The zero id stands for the empty tree.
+// Tree returns the entries of a tree. It waits until the tree has been fetched. When the read deadline has passed, it returns an
+// error that wraps ErrDeadline. The zero id stands for the empty tree.
 func (v *RawView) Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
 	if id.IsZero() {
 		return nil, nil
@@ -98,8 +100,8 @@ func (v *RawView) Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, e
 	closing, cancel := v.untilClosed(ctx)
 	defer cancel()
 	entries, err := v.store.Tree(closing, id)
-	// The error of the wait is context.DeadlineExceeded or context.Canceled, which does not show that the read deadline was the
-	// cause.
+	// err is context.DeadlineExceeded or context.Canceled, which does not show that the read deadline has passed. Therefore
+	// ErrDeadline is added.
 	if err != nil && errors.Is(context.Cause(ctx), ErrDeadline) && !errors.Is(err, ErrDeadline) {
 		err = fmt.Errorf("read tree %s: %w", id, ErrDeadline)
 		v.store.fetcher.pipe.Health().ReportFailure(err, func() { v.store.trees.fetchLater(id) })
@@ -111,8 +113,8 @@ func (v *RawView) Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, e
 // readahead is treated as a crawler, a process that reads the whole tree.
 func (v *RawView) NoteLookup(b Blob) { v.ahead.Looked(b.ID) }
 
-// openStored returns a blob's contents as they are stored in the repository. If they have to be fetched, the wants that the
-// function along returns are sent in the same request.
+// openStored returns a blob's contents as they are stored in the repository. If the contents have to be fetched, the same request
+// contains the wants that the function along returns.
 func (v *RawView) openStored(ctx context.Context, id object.ID, path string, along func() pipeline.Neighbours) (Content, error) {
 	if c, ok := v.store.storage.content(id); ok {
 		return c, nil
@@ -133,7 +135,7 @@ func (v *RawView) openStored(ctx context.Context, id object.ID, path string, alo
 		}
 	}
 	if c, here := v.store.storage.content(id); here {
-		if !ok { // large contents were stored on disk and not returned by Wait, so their bytes are added to the metrics here
+		if !ok { // Wait has stored large contents on disk without returning them, so their bytes are added to the metrics here
 			metrics.Charge(ctx, metrics.Fetched, 0, c.Size())
 		}
 		return c, nil
@@ -147,8 +149,8 @@ func (v *RawView) openStored(ctx context.Context, id object.ID, path string, alo
 	return nil, fmt.Errorf("read %s: blob %s was evicted on arrival: the cache is too small", path, id)
 }
 
-// crawl requests, in the background, all missing blobs after path and then those before path, because a reader reads the whole
-// tree. It does nothing if such a goroutine is running for this view.
+// crawl starts a goroutine that requests all missing blobs of the tree, first those after path, then those before path. It is
+// called for a reader that reads the whole tree. If such a goroutine is running for this view, crawl does not start another one.
 func (v *RawView) crawl(path string) {
 	v.store.fetcher.pipe.StartCrawl()
 	v.mu.Lock()

@@ -13,17 +13,17 @@ import (
 
 // Base describes the snapshot of an earlier mount, which is to be opened again.
 type Base struct {
-	Ref    string // full name of the branch or tag; "" if the user named a commit by its id
+	Ref    string // full name of the branch or tag; "" if the user passed the id of a commit
 	Commit object.ID
-	Tree   object.ID // Commit and Tree are zero for an unborn branch
+	Tree   object.ID // root tree of Commit; Commit and Tree are zero for an unborn branch
 	Time   time.Time
 	Format object.Format
-	// Shown is the tree that the mount showed if that is the tree of a session; zero if the mount showed the tree of Commit.
+	// Shown is the tree of the session that the mount showed; zero if the mount showed the tree of Commit.
 	Shown object.ID
 }
 
-// shows sets the ref of snapshot s. If the earlier mount showed the tree of a session (b.Shown), it also sets the tree and the
-// time of s to those of the earlier mount. It returns s.
+// shows sets the ref of the snapshot s and returns s. If the earlier mount showed the tree of a session (b.Shown), shows also
+// sets the tree and the time of s to those of the earlier mount.
 func (b Base) shows(s *Snapshot) *Snapshot {
 	s.Ref = b.Ref
 	if !b.Shown.IsZero() {
@@ -32,17 +32,17 @@ func (b Base) shows(s *Snapshot) *Snapshot {
 	return s
 }
 
-// resume returns the snapshot of an earlier mount. It sends no request if the commit is on this host. An unborn branch stays
-// unborn, even if the branch exists on the remote by now.
+// resume returns the snapshot of an earlier mount. It sends no request if the commit is on this host. If the branch was unborn,
+// the snapshot is that of an unborn branch, even if the branch exists on the remote by now.
 func (a *acquirer) resume(ctx context.Context, b Base) (*Snapshot, error) {
 	if b.Commit.IsZero() {
-		// The store may have been deleted since. An unborn branch needs its git directory only for the history, which is fetched
-		// later.
+		// The store may have been deleted since the earlier mount. For an unborn branch, the git directory of the store is needed
+		// when the history is fetched later.
 		if err := a.storage.prepare(ctx, b.Format, a.repo.Partial()); err != nil {
 			return nil, err
 		}
 		snap := newSnapshot(target{name: b.Ref}, b.Format, time.Now())
-		// The snapshot has the time of the earlier mount, so that files keep their timestamps.
+		// The snapshot has the time of the earlier mount's snapshot, so that files keep their timestamps.
 		snap.Time, snap.Local = b.Time, true
 		snap.finish(nil)
 		return b.shows(snap), nil
@@ -67,17 +67,17 @@ func (a *acquirer) connect() {
 	})
 }
 
-// connectFor connects as connect does. It is called before commit is acquired or resumed. If the store is empty, it also sends
-// the request for the commit.
+// connectFor opens a connection in the background, as connect does. It is called before the commit is acquired or resumed. If the
+// store is empty, connectFor also sends the request for the commit.
 func (a *acquirer) connectFor(commit object.ID) {
-	// If there is a store, it may have the commit already, or other commits that a request must send as haves.
+	// A store that exists may have the commit already, or other commits that the request must contain as haves.
 	if _, ok := a.repo.Format(); ok || commit.IsZero() {
 		a.connect()
 		return
 	}
 	a.tasks.start(func(ctx context.Context) {
-		// The filter is set before it is known whether the remote supports filters, because asking would take one more round
-		// trip.
+		// The request contains a filter although it is not known yet whether the remote supports filters, because a query would
+		// take one more round trip.
 		a.fetcher.remote.FetchAhead(ctx, transport.FetchRequest{Wants: []object.ID{commit}, Depth: acquireDepth, Filter: "blob:none"})
 		if _, err := a.fetcher.remote.Capabilities(ctx); err != nil {
 			a.log.Debug("connect to remote", zap.Error(err)) // the next request will return the error to its caller
@@ -88,8 +88,8 @@ func (a *acquirer) connectFor(commit object.ID) {
 // errIncomplete means that trees of a commit are missing because the previous process ended while it fetched them.
 var errIncomplete = errors.New("some trees were not fetched")
 
-// reopen returns the snapshot of a mount that this process takes over from another process. It sends no request: if trees are
-// missing, Wait returns errIncomplete, and acquire with the same commit fetches them.
+// reopen returns the snapshot of a mount that this process takes over from another process. It sends no request. If trees are
+// missing, Snapshot.Wait returns errIncomplete, and the caller can fetch the trees by calling acquire with the same commit.
 func (a *acquirer) reopen(ctx context.Context, b Base) (*Snapshot, error) {
 	if b.Commit.IsZero() {
 		return a.resume(ctx, b)
@@ -109,9 +109,9 @@ func (a *acquirer) reopen(ctx context.Context, b Base) (*Snapshot, error) {
 }
 
 // localSnapshot returns the snapshot of a commit in the store or in the object directory of a mount (type Local). It returns
-// false if the commit or its root tree is in neither.
+// false if the commit or its root tree is missing in both.
 func (a *acquirer) localSnapshot(commit object.ID, start time.Time) (*Snapshot, bool) {
-	// The store cannot contain an id of another object format than its own.
+	// A store contains objects of one object format, so it cannot contain a commit of another format.
 	if f, ok := a.repo.Format(); !ok || f != commit.Format() || a.storage.openObjects(f) != nil {
 		return nil, false
 	}
@@ -125,8 +125,8 @@ func (a *acquirer) localSnapshot(commit object.ID, start time.Time) (*Snapshot, 
 	return snap, true
 }
 
-// resolveCommit returns the commit that ref names on the remote ("" is the remote's HEAD). It returns the zero id for a branch
-// without a commit.
+// resolveCommit returns the id of the commit to which the name ref points on the remote ("" stands for the remote's HEAD). It
+// returns the zero id for a branch without a commit.
 func (a *acquirer) resolveCommit(ctx context.Context, ref string) (object.ID, error) {
 	caps, err := a.fetcher.remote.Capabilities(ctx)
 	if errors.Is(err, transport.ErrNoV2) {

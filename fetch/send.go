@@ -16,8 +16,8 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// sendBlobs fetches the blobs of one batch and stores each when it arrives. The pipeline calls it for each batch, as its function
-// Config.Send.
+// sendBlobs fetches the blobs of one batch and stores each blob when it arrives. The pipeline calls sendBlobs for each batch,
+// because it is the function pipeline.Config.Send.
 func (f *fetcher) sendBlobs(ctx context.Context, b *pipeline.Batch, arrived func(object.ID, []byte)) error {
 	start := time.Now()
 	wants := f.withoutLocal(b.Wants, arrived)
@@ -30,9 +30,9 @@ func (f *fetcher) sendBlobs(ctx context.Context, b *pipeline.Batch, arrived func
 	return err
 }
 
-// pausing returns an io.Reader of r, the answer to batch b. If b is a background batch, Read waits while readers wait for other
-// batches. The TCP window then fills and the remote stops sending, which leaves the processors of the remote and the network to
-// the requests of the readers.
+// pausing returns an io.Reader that reads from r, the answer to batch b. If b is a background batch, its Read method waits while
+// readers wait for other batches. In this time the TCP window fills and the remote stops sending, which leaves the network and
+// the remote's processors to the requests of the readers.
 func (f *fetcher) pausing(ctx context.Context, b *pipeline.Batch, r io.Reader) io.Reader {
 	return readerFunc(func(p []byte) (int, error) {
 		if err := f.pipe.Pause(ctx, b); err != nil {
@@ -42,11 +42,11 @@ func (f *fetcher) pausing(ctx context.Context, b *pipeline.Batch, r io.Reader) i
 	})
 }
 
-// fetchBlobs requests blobs from the session remotes and from the Store's remote. It stores each blob when it arrives, and calls
-// arrived for it. n is the number of blobs that have arrived.
+// fetchBlobs requests blobs from the session remotes and from the Store's remote. When a blob arrives, fetchBlobs stores the blob
+// and calls the function arrived. n is the number of blobs that have arrived.
 func (f *fetcher) fetchBlobs(ctx context.Context, b *pipeline.Batch, wants []object.ID,
 	arrived func(object.ID, []byte)) (n int, err error) {
-	// Blobs that a session remote probably has are requested there first. If the session remote lacks them, they are requested
+	// Blobs that a session remote probably has are requested there first. The blobs that the session remote lacks are requested
 	// from the Store's remote, like all other blobs.
 	seconds := f.storage.sessionLocals()
 	own, theirs := splitByRemote(wants, seconds)
@@ -57,13 +57,13 @@ func (f *fetcher) fetchBlobs(ctx context.Context, b *pipeline.Batch, wants []obj
 			came[id] = true
 			arrived(id, content)
 		})
-		// A file that was renamed in the session is expected on the session remote, although its blob may exist only on the
-		// mounted remote.
+		// For a file that was renamed in the session, the blob is requested from the session remote, which may lack it, because
+		// the blob was not changed in the session and exists on the mounted remote.
 		if secondErr != nil && ctx.Err() == nil {
 			own = append(slices.Clone(own), slices.DeleteFunc(theirs, func(id object.ID) bool { return came[id] })...)
 		}
 	}
-	// refusedBoth has the blobs that neither the session remotes nor the Store's remote could supply.
+	// refusedBoth contains the blobs that neither the session remotes nor the Store's remote could supply.
 	var refusedBoth []object.ID
 	for len(own) > 0 {
 		var resp *transport.FetchResponse
@@ -84,8 +84,8 @@ func (f *fetcher) fetchBlobs(ctx context.Context, b *pipeline.Batch, wants []obj
 		if !errors.As(err, &refused) || len(seconds) == 0 {
 			break
 		}
-		// The Store's remote fails a request because of one unknown id. That blob is requested from the session remotes, and the
-		// other blobs are requested from the Store's remote again.
+		// The Store's remote rejects a whole request if it lacks one of the objects. The blob that it lacks is requested from the
+		// session remotes, and the other blobs are requested from the Store's remote again.
 		own = slices.DeleteFunc(own, func(id object.ID) bool { return id == refused.ID })
 		if secondErr != nil && slices.Contains(theirs, refused.ID) {
 			refusedBoth, err = append(refusedBoth, refused.ID), nil
@@ -101,8 +101,8 @@ func (f *fetcher) fetchBlobs(ctx context.Context, b *pipeline.Batch, wants []obj
 	switch {
 	case err == nil && len(refusedBoth) > 0 && slices.ContainsFunc(theirs, func(id object.ID) bool { return came[id] }):
 		// If a session remote is a partial clone and lacks one of the requested objects, it ends the answer without any object.
-		// Then the failed request does not prove that it lacks all of them. The blobs that the Store's remote lacks as well are
-		// therefore requested from it again, without the others.
+		// Such an answer does not prove that the session remote lacks all of the requested objects. Therefore the blobs that the
+		// Store's remote lacks are requested from the session remote again, without the other blobs.
 		var got int
 		got, err = f.fetchFromSessions(ctx, seconds, refusedBoth, arrived)
 		n += got
@@ -112,8 +112,8 @@ func (f *fetcher) fetchBlobs(ctx context.Context, b *pipeline.Batch, wants []obj
 	return n, err
 }
 
-// withoutLocal returns the ids of the wants that have to be requested from a remote. For a blob that the object directory of a
-// mount (type Local) has, it calls arrived instead.
+// withoutLocal returns the ids of the wants that have to be requested from a remote. If the object directory of a mount (type
+// Local) contains a blob, withoutLocal leaves out the id of the blob and calls the function arrived.
 func (f *fetcher) withoutLocal(wants []prioritize.Want, arrived func(object.ID, []byte)) []object.ID {
 	ids := make([]object.ID, 0, len(wants))
 	locals := f.storage.localSources()
@@ -129,7 +129,7 @@ func (f *fetcher) withoutLocal(wants []prioritize.Want, arrived func(object.ID, 
 	return ids
 }
 
-// hasBlob reports whether one of the sources has the blob with this id.
+// hasBlob reports whether one of the sources in locals contains the blob with this id.
 func hasBlob(locals []odb.Source, id object.ID) bool {
 	for _, from := range locals {
 		if t, _, err := from.Size(id); err == nil && t == object.Blob {

@@ -14,8 +14,8 @@ import (
 // sizeBatch is the maximum number of ids in one object-info request, the protocol request for the sizes of objects.
 const sizeBatch = 10000
 
-// sizeRequest is one in-flight request for the sizes of blobs. All readers that wait for the request get its result. If it fails,
-// none of these readers repeats it.
+// sizeRequest is one in-flight request for the sizes of blobs. All readers that wait for the request get its result. If the
+// request fails, none of these readers repeats the request.
 type sizeRequest struct {
 	// done is closed when the answer has been stored or the request has failed.
 	done chan struct{}
@@ -25,7 +25,7 @@ type sizeRequest struct {
 }
 
 // askSizes requests the size of the blob at path, together with the sizes of thousands of blobs that follow path in the tree. ok
-// is false if the remote does not support object-info, or does not know the blob.
+// is false if the remote does not support object-info requests, or does not have the blob.
 func (v *RawView) askSizes(ctx context.Context, id object.ID, path string) (size int64, ok bool, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, v.store.fetcher.pipe.Health().Deadline(), ErrDeadline)
 	defer cancel()
@@ -37,8 +37,8 @@ func (v *RawView) askSizes(ctx context.Context, id object.ID, path string) (size
 	if errors.Is(err, transport.ErrNoV2) || err == nil && !caps.ObjectInfo {
 		return 0, false, nil
 	}
-	// The request in flight may have been started by another reader, for files that do not include this one. The loop ends at the
-	// latest when the answer to a request that this reader has started arrives.
+	// The request in flight may have been started by another reader, for other files. In this case the loop waits for another
+	// request. It ends at the latest when a request that this reader has started is answered.
 	for err == nil {
 		var r *sizeRequest
 		if r, err = v.sizeRequest(id, path); err != nil {
@@ -47,7 +47,7 @@ func (v *RawView) askSizes(ctx context.Context, id object.ID, path string) (size
 		select {
 		case <-r.done:
 			err = r.err
-		// The mount was unmounted. The request continues, because readers of other mounts may use its answer.
+		// The mount was unmounted. The request continues, because readers of other mounts may use the answer.
 		case <-v.gone:
 			err = context.Canceled
 		case <-ctx.Done():
@@ -60,15 +60,15 @@ func (v *RawView) askSizes(ctx context.Context, id object.ID, path string) (size
 			metrics.Charge(ctx, metrics.Sized, 0, 0)
 			return n, true, nil
 		}
-		if r.first == id { // this reader's own request was answered without the size, so the remote does not know the blob
+		if r.first == id { // the request that this reader started was answered without the size, so the remote does not have the blob
 			return 0, false, nil
 		}
 	}
 	return 0, false, fmt.Errorf("read size of %s: %w", path, err)
 }
 
-// sizeRequest returns the request for sizes that is in flight. If there is none, it starts one for the blob at path and those
-// that follow it. The request continues if the caller stops waiting.
+// sizeRequest returns the request for sizes that is in flight. If no request is in flight, it starts a request for the blob at
+// path and the blobs that follow in the tree. The request continues if the caller stops waiting.
 func (v *RawView) sizeRequest(id object.ID, path string) (*sizeRequest, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -94,7 +94,7 @@ func (v *RawView) sizeRequest(id object.ID, path string) (*sizeRequest, error) {
 // answers.
 func (v *RawView) fetchSizes(ctx context.Context, id object.ID, path string) error {
 	ids := []object.ID{id}
-	// The walk stops at a tree that cannot be read. The sizes of the blobs before it are requested nevertheless.
+	// The walk stops at a tree that cannot be read. The sizes of the blobs that precede this tree are requested nevertheless.
 	v.store.trees.walkFrom(ctx, v.shown(), path, func(f file) bool {
 		if _, known := v.store.storage.knownSize(f.id); !known {
 			ids = append(ids, f.id)
@@ -113,7 +113,7 @@ func (v *RawView) fetchSizes(ctx context.Context, id object.ID, path string) err
 		return err
 	}
 	for i, n := range sizes {
-		// A negative size means that the remote does not know the blob.
+		// A negative size means that the remote does not have the blob.
 		if n >= 0 {
 			v.store.storage.sizes.Put(ids[i], n)
 		}

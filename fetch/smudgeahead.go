@@ -9,11 +9,11 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// Smudging is the conversion of contents by a filter such as git-lfs when a file is read. Without the following limits and the
-// code below, git-lfs would download the files of a directory one by one, each when it is read. If a reader has waited
-// smudgeAfter times for filtered contents and has skipped hardly any file, the next files of the directory are smudged before
-// they are read. Their number doubles each time, up to smudgeFiles files and smudgeBytes bytes; the bytes are known only for
-// git-lfs pointers, which contain the size. The limits are lower than those for blobs, because filtered contents are large.
+// Smudging is the conversion of contents by a filter such as git-lfs when a file is read. Without the code below, git-lfs would
+// download the files of a directory one by one, each when it is read. If a reader has waited smudgeAfter times for filtered
+// contents and has skipped at most smudgeSlack files each time, the next files of the directory are smudged before they are read.
+// The number of these files doubles with each wait, up to smudgeFiles files and smudgeBytes bytes. The size in bytes is taken
+// from the git-lfs pointers, which contain it. The limits are lower than those for blobs, because filtered contents are large.
 const (
 	smudgeAfter = 3
 	smudgeFirst = 4
@@ -24,7 +24,7 @@ const (
 
 // smudging records the waits of one reader for filtered contents.
 type smudging struct {
-	last string // the edge: the path that the reader last waited for, or the last path that was smudged ahead
+	last string // the edge: the last path that the reader waited for or that was smudged ahead, whichever is later
 	// waits is the number of waits in this directory in which the reader skipped at most smudgeSlack files.
 	waits int
 	// window is the number of files that were smudged ahead after the last wait.
@@ -35,12 +35,12 @@ type smudging struct {
 // negative if path precedes the edge. waited returns the number of files to smudge ahead.
 func (s *smudging) waited(path string, gap int) int {
 	switch {
-	// A wait in another directory, or after a gap, is treated as the first wait of a new reader, for which nothing is smudged
+	// A wait in another directory, or after a gap, is treated as the first wait of a new reader, for which no files are smudged
 	// ahead yet.
 	case dirOf(path) != dirOf(s.last), gap > smudgeSlack, s.waits == 0:
 		*s = smudging{last: path, waits: 1}
 		return 0
-	case gap < 0: // path precedes the edge, so one of several concurrent readers waits for it
+	case gap < 0: // path precedes the edge, so another of several concurrent readers waits for path
 		return 0
 	}
 	s.last = path
@@ -51,8 +51,8 @@ func (s *smudging) waited(path string, gap int) int {
 	return s.window
 }
 
-// smudgeAhead starts to convert files that follow path in the same directory and are converted by the same filter as path. It
-// applies only to filter processes, because other filters convert one file per program start.
+// smudgeAhead starts to convert files that follow path in the same directory and are converted by the same filter as path. For
+// filters that start one program per file, instead of a long-running filter process, smudgeAhead does nothing.
 func (v *View) smudgeAhead(path string, r convert.Rule) {
 	d, _ := r.Driver()
 	if d.Process == "" {
@@ -80,7 +80,8 @@ func (v *View) smudgeAhead(path string, r convert.Rule) {
 				return false
 			}
 			files--
-			// The edge moves with each file, so that a later wait for a file of this window counts as a wait of the same reader.
+			// The edge advances with each file, so that a later wait for a file of this window counts as a wait of the same
+			// reader.
 			v.conversions.mu.Lock()
 			v.conversions.smudging.last = f.path
 			v.conversions.mu.Unlock()
@@ -93,8 +94,8 @@ func (v *View) smudgeAhead(path string, r convert.Rule) {
 	})
 }
 
-// filesBetween returns the number of files between the paths from and to, which are in the same directory. It returns -1 if to
-// does not follow from, or is in another directory.
+// filesBetween returns the number of files between two paths of one directory, the path from and the path to. It returns -1 if
+// the path to precedes the path from, equals it, or is in another directory.
 func (v *View) filesBetween(ctx context.Context, from, to string) int {
 	n, found := 0, false
 	if dirOf(from) == dirOf(to) {

@@ -8,8 +8,9 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// acquireWithGit does the same as acquire, for remotes without protocol version 2: old servers and plain file servers. Stock git
-// downloads the commit with all of its files, so no file is fetched on demand. A notice informs the user of this.
+// acquireWithGit does the same as acquire, for remotes that do not support protocol version 2: old servers and plain file
+// servers. Stock git downloads the commit with all of its files, so no file is fetched on demand. A notice informs the user about
+// this limitation.
 func (a *acquirer) acquireWithGit(ctx context.Context, ref string, start time.Time) (*Snapshot, error) {
 	a.notices.add("the remote does not speak git protocol version 2: everything is downloaded with stock git first")
 	name, id, format, err := a.resolveWithGit(ctx, ref)
@@ -41,15 +42,15 @@ func (a *acquirer) acquireWithGit(ctx context.Context, ref string, start time.Ti
 	return snap, nil
 }
 
-// resolveWithGit returns the commit that ref names on the remote, with the full name of the ref and the object format. It runs
-// `git ls-remote`, which supports every protocol of git. id is zero for a branch without a commit.
+// resolveWithGit returns the id of the commit to which the name ref points on the remote, the full name of the ref, and the
+// object format. It runs `git ls-remote`, which supports every protocol of git. id is zero for a branch without a commit.
 func (a *acquirer) resolveWithGit(ctx context.Context, ref string) (name string, id object.ID, format object.Format, err error) {
 	refs, err := a.repo.ListRemote(ctx)
 	if err != nil {
 		return "", object.ID{}, 0, err
 	}
 	found, f := refs.ByName, refs.Format
-	// A full commit id is not looked up among the refs. Its length shows the object format.
+	// A full commit id is not looked up among the refs. The length of the id shows the object format.
 	if v, err := object.ParseID(ref); err == nil {
 		return "", v, v.Format(), nil
 	}
@@ -72,8 +73,8 @@ func (a *acquirer) resolveWithGit(ctx context.Context, ref string) (name string,
 	return "", object.ID{}, 0, &RefError{Ref: ref}
 }
 
-// fetchWithGit fetches one commit with its files into the store. name is the full name of the ref, or "" if the user named the
-// commit by its id.
+// fetchWithGit fetches one commit with its files into the store. name is the full name of the ref, or "" if the user passed the
+// id of a commit.
 func (a *acquirer) fetchWithGit(ctx context.Context, name string, id object.ID) error {
 	want := name
 	if want == "" {

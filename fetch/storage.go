@@ -18,7 +18,7 @@ import (
 
 // storage finds the objects of a store that are on this host: in the packs of the store's repository, in the object
 // directories of mounts (type Local), in the cache of contents on disk, and in memory. It also has the table of sizes, which
-// includes blobs that are missing. It sends no requests. mu guards the fields below mu; objects and sizes do not change after
+// includes blobs that are missing. It sends no requests. mu protects the fields below mu; objects and sizes do not change after
 // openObjects has set them, and are read without mu from then on.
 type storage struct {
 	dir     string // the store's directory

@@ -9,9 +9,9 @@
 // A read calls, from top to bottom: View.Open, RawView.openStored (cache, then local packs), pipeline.Wait, fetcher.sendBlobs,
 // transport.Fetch, odb.Unpack. The hash of every object is verified before its first byte is returned.
 //
-// Lock order: conversions.mu and RawView.mu, then Local.mu, then the mutex of one part of the Store (such as storage or trees; no
-// goroutine holds two of these), then the pipeline's mutex. No goroutine holds any of these locks while it waits for the network
-// or the disk.
+// Lock order: conversions.mu and RawView.mu, then Local.mu, then the mutex of one part of the Store (such as storage or trees; a
+// goroutine must not hold two of these), then the pipeline's mutex. A goroutine must not hold any of these locks while it waits
+// for the network or the disk.
 package fetch
 
 import (
@@ -51,8 +51,8 @@ type Config struct {
 	Blobs      *cache.Blobs
 	Memory     *cache.Memory
 	Readers    *Readers              // shared by all stores of the process; nil: this store has its own
-	Deadline   time.Duration         // how long a read waits for contents before it returns ErrDeadline
-	Credential func() Credential     // login for stock git, which is used for remotes that package transport does not support; nil: none
+	Deadline   time.Duration         // maximum time for which a read waits for contents before it returns ErrDeadline
+	Credential func() Credential     // login for stock git, which fetches from remotes that package transport does not support; nil: no login
 	Env        transport.Environment // environment of stock git when it contacts the remote
 	Log        *zap.Logger
 }
@@ -60,7 +60,7 @@ type Config struct {
 // Credential is a user name and secret for stock git; see bare.Credential.
 type Credential = bare.Credential
 
-// Store is the part of the program that all mounts of one remote share. Each of its fields has one task and its own lock. The
+// Store is the part of the program that all mounts of one remote share. Each field of a Store has one task and its own lock. The
 // methods of Store may be called from any goroutine.
 type Store struct {
 	repo       *bare.Repo
@@ -131,10 +131,10 @@ func (s *Store) GitDir() string { return s.repo.Path() }
 
 // Stats describes the state and the traffic of a store.
 type Stats struct {
-	Requests, RoundTrips   int64 // number of requests; the same plus the number of connections that were opened
+	Requests, RoundTrips   int64 // number of requests; number of requests and of opened connections together
 	Blobs                  int64 // number of blobs that have arrived
 	BytesIn                int64 // number of bytes read from the network
-	Foreground, Background int   // number of queued wants: readers wait for those in the foreground
+	Foreground, Background int   // numbers of queued wants: those of readers with their neighbours, and all others
 	Notices                []string
 	Failure                error // error of the last request; nil after a success
 	FailedAt               time.Time
@@ -142,19 +142,19 @@ type Stats struct {
 	Refused                []Refusal
 }
 
-// Latencies returns how long readers waited for contents, and how long requests for contents took:
-// foreground for readers, background for prefetches.
+// Latencies returns histograms of the time for which readers waited for contents, and of the time that requests for contents
+// took. The histogram foreground is for the requests of readers, background is for prefetches.
 func (s *Store) Latencies() (waits, foreground, background *metrics.Histogram) {
 	return s.fetcher.pipe.Latencies()
 }
 
-// Stats returns the current counts. It is cheap and never waits for network or disk.
+// Stats returns the present state and counters of the store. It is cheap and never waits for the network or the disk.
 func (s *Store) Stats() Stats {
 	t := s.fetcher.remote.Stats()
 	st := Stats{Requests: t.Requests, RoundTrips: t.RoundTrips, BytesIn: t.BytesIn, Blobs: s.fetcher.blobsIn.Load()}
 	st.Foreground, st.Background = s.fetcher.pipe.Queued()
 	st.FailedAt, st.Failure = s.fetcher.pipe.Health().Failure()
-	// The request has not failed yet, but the status that users see must show why their reads block.
+	// A request that receives no bytes has not failed yet, but the status that users see must show why reads block.
 	if st.Failure == nil && t.Quiet >= quietMost {
 		st.Failure = fmt.Errorf("%w: no byte for %s", transport.ErrStalled, t.Quiet.Truncate(time.Second))
 		st.FailedAt = time.Now().Add(-t.Quiet)
@@ -167,14 +167,14 @@ func (s *Store) Stats() Stats {
 
 // The methods below forward to the parts of the Store. They are the methods that other packages use.
 
-// Format returns the store's object format. It may be called only after a commit was acquired, because the format is unknown
-// until then.
+// Format returns the store's object format. It must not be called before a commit was acquired, because until then the format is
+// unknown.
 func (s *Store) Format() object.Format { return s.storage.objects.Format() }
 
 // Objects returns the path of the store's object directory, as a slice with one element.
 func (s *Store) Objects() []string { return []string{s.repo.Objects()} }
 
-// Missing returns those of ids that are not in the store's packs.
+// Missing returns the elements of ids that are not in the store's packs.
 func (s *Store) Missing(ids []object.ID) []object.ID { return s.storage.missing(ids) }
 
 // Refresh makes packs visible that other processes, such as git, have added to the store.
@@ -186,33 +186,33 @@ func (s *Store) Join(ctx context.Context, o odb.JoinOptions) (odb.JoinResult, er
 	return s.storage.join(ctx, o)
 }
 
-// Tree returns the entries of a tree. While a commit is being acquired, it waits for the tree to arrive with that commit;
-// otherwise it requests the tree if it is missing. The zero id stands for the empty tree.
+// Tree returns the entries of a tree. While a commit is being acquired, Tree waits for a missing tree to arrive with that commit;
+// at other times, Tree requests the missing tree. The zero id stands for the empty tree.
 func (s *Store) Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
 	return s.trees.entries(ctx, id)
 }
 
-// Acquire resolves ref ("" is the remote's HEAD) and fetches its commit and trees; it leaves out blobs if the remote supports
-// filters. It returns as soon as the commit has been read, and the trees continue to arrive in the background. If ctx ends before
-// the commit has been read, nothing is stored.
+// Acquire resolves the name ref ("" stands for the remote's HEAD) to a commit, and fetches the commit and its trees, without
+// blobs if the remote supports filters. Acquire returns as soon as the commit has been read. The trees continue to arrive in the
+// background. If ctx ends before the commit has been read, nothing is stored.
 func (s *Store) Acquire(ctx context.Context, ref string) (*Snapshot, error) {
 	return s.acquirer.acquire(ctx, ref)
 }
 
-// Resume returns the snapshot that an earlier mount had. It sends no request if the commit is in the store. An unborn branch
-// stays unborn, even if the branch exists on the remote by now.
+// Resume returns the snapshot that an earlier mount had. It sends no request if the commit is on this host. If the branch was
+// unborn, the snapshot is that of an unborn branch, even if the branch exists on the remote by now.
 func (s *Store) Resume(ctx context.Context, b Base) (*Snapshot, error) {
 	return s.acquirer.resume(ctx, b)
 }
 
-// Reopen returns the snapshot of a mount that this process takes over from another process. It sends no request: if trees are
-// missing, Snapshot.Wait returns an error, and Acquire with the same commit fetches them.
+// Reopen returns the snapshot of a mount that this process takes over from another process. It sends no request. If trees are
+// missing, Snapshot.Wait returns an error, and the caller can fetch the trees by calling Acquire with the same commit.
 func (s *Store) Reopen(ctx context.Context, b Base) (*Snapshot, error) {
 	return s.acquirer.reopen(ctx, b)
 }
 
-// Resolve returns the commit that ref names on the remote ("" is the remote's HEAD). It returns the zero id for a branch without
-// a commit.
+// Resolve returns the id of the commit to which the name ref points on the remote ("" stands for the remote's HEAD). It returns
+// the zero id for a branch without a commit.
 func (s *Store) Resolve(ctx context.Context, ref string) (object.ID, error) {
 	return s.acquirer.resolveCommit(ctx, ref)
 }
@@ -221,33 +221,34 @@ func (s *Store) Resolve(ctx context.Context, ref string) (object.ID, error) {
 // TCP and TLS.
 func (s *Store) Connect() { s.acquirer.connect() }
 
-// ConnectFor connects as Connect does, and is called before a commit is acquired or resumed. If the store is empty, it also sends
-// the request for the commit.
+// ConnectFor opens a connection in the background, as Connect does. It is called before the commit is acquired or resumed. If the
+// store is empty, ConnectFor also sends the request for the commit.
 func (s *Store) ConnectFor(commit object.ID) { s.acquirer.connectFor(commit) }
 
 // HasCommit reports whether a commit and its trees are on this host.
 func (s *Store) HasCommit(id object.ID) bool { return s.acquirer.hasCommit(id) }
 
-// Tip returns the commit of a branch of the remote, with one request; it returns the zero id if the branch has no commit. While
+// Tip asks the remote, with one request, for the commit of a branch. It returns the zero id if the branch has no commit. While
 // the remote is unreachable, it waits for at most Config.Deadline.
 func (s *Store) Tip(ctx context.Context, ref string) (object.ID, error) {
 	return s.acquirer.tip(ctx, ref)
 }
 
-// Advance fetches tip, the new commit of a branch of the remote, with its trees and without contents. If the store has the
-// complete history, it stays complete: one request fetches all commits that tip reaches and have, a commit on this host, does
-// not. Otherwise Advance fetches only the newest commits, as for a new mount.
+// Advance fetches the new commit tip of a branch of the remote, with the trees of the commit and without file contents. If the
+// store has the complete history, the history stays complete: one request fetches all commits reachable from the commit tip but
+// not from have, a commit on this host. If the history is not complete, Advance fetches the newest commits, as for a new mount.
 func (s *Store) Advance(ctx context.Context, ref string, tip, have object.ID) error {
 	return s.acquirer.advance(ctx, ref, tip, have)
 }
 
-// Deepen fetches the whole history of all branches and tags, without blobs. While Busy returns true, it delays the request, for at
-// most 30 seconds or until urgent returns true.
+// Deepen fetches the whole history of all branches and tags, without blobs. While Busy returns true, Deepen delays the request,
+// for at most 30 seconds or until the function urgent returns true.
 func (s *Store) Deepen(ctx context.Context, urgent func() bool) error {
 	return s.history.fetch(ctx, urgent)
 }
 
-// SetHistoryComplete records that the history is complete, for a process that takes over from one in which it was.
+// SetHistoryComplete records that the history is complete. It is called by a process that takes over from another process which
+// had fetched the complete history.
 func (s *Store) SetHistoryComplete() { s.history.setComplete() }
 
 // Boundary returns the commits whose parents are not in the store. git calls such commits shallow.
@@ -256,8 +257,8 @@ func (s *Store) Boundary() []object.ID { return s.repo.Boundary() }
 // Refs returns the remote's branches and tags at the time when the history was last completed.
 func (s *Store) Refs() []packedrefs.Ref { return s.history.list() }
 
-// DefaultBranch returns the full name of the remote's HEAD branch at the time when the history was last completed; "" if it is
-// not known.
+// DefaultBranch returns the full name of the remote's HEAD branch at the time when the history was last completed; "" if the HEAD
+// branch is not known.
 func (s *Store) DefaultBranch() string { return s.history.defaultBranch() }
 
 // Retry calls work, a function that sends requests to the remote, and repeats the call while the remote is unreachable, for at
@@ -272,10 +273,11 @@ func (s *Store) Forgive() { s.fetcher.pipe.Refusals().Forgive() }
 // Refusals returns the refused objects, sorted by path.
 func (s *Store) Refusals() []Refusal { return s.fetcher.pipe.Refusals().List() }
 
-// Recovered returns a channel that is closed when the remote next answers after a failure.
+// Recovered returns a channel that is closed when the remote answers again after a failure.
 func (s *Store) Recovered() <-chan struct{} { return s.fetcher.pipe.Health().Recovered() }
 
-// Reachable reports whether the remote is not known to be unreachable. A new store counts its remote as reachable.
+// Reachable returns false if the last requests have shown that the remote is unreachable. Before the first request, it returns
+// true.
 func (s *Store) Reachable() bool { return s.fetcher.pipe.Health().Reachable() }
 
 // Busy reports whether requests of readers are in flight, a reader has begun to wait within the last second, or a process reads the

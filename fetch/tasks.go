@@ -11,23 +11,23 @@ import (
 // tasks runs the goroutines of a store: the fetches of snapshots and of history, the conversions of contents, and the counts of
 // trees.
 type tasks struct {
-	stop chan struct{} // closed by close
+	stop chan struct{} // channel that the method close closes
 	wg   sync.WaitGroup
 
 	mu     sync.Mutex
 	closed bool
 }
 
-// start runs work in a goroutine, which may outlive the caller. close cancels the context of work, and wait returns only after
-// work has returned. start returns false, and does not run work, if the store is closed.
+// start runs work in a goroutine, which may outlive the caller. The method close cancels the context of work, and the method wait
+// waits until work has returned. start returns false, and does not run work, if the store is closed.
 func (t *tasks) start(work func(ctx context.Context)) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
 		return false
 	}
-	// wg.Go is called with mu held. Therefore a concurrent call of close either precedes it, so that start returns false, or
-	// follows it, so that wait waits for the goroutine.
+	// wg.Go is called with mu held. Therefore a concurrent call of close either runs before start has locked mu, so that start
+	// returns false, or after wg.Go, so that wait waits for the goroutine.
 	t.wg.Go(func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
@@ -56,7 +56,7 @@ func (t *tasks) close() bool {
 	return true
 }
 
-// wait returns when all work has ended. close must have been called before.
+// wait blocks until all goroutines of the tasks have ended. The caller must call close first.
 func (t *tasks) wait() { t.wg.Wait() }
 
 // notices are messages about reduced service, such as a remote without filters. The status of a mount shows them to the user.
@@ -64,7 +64,7 @@ type notices struct {
 	log *zap.Logger
 
 	mu   sync.Mutex
-	list []string // messages, each contained once
+	list []string // messages, without duplicates
 }
 
 // add records a message and logs it, unless the same message was recorded before.

@@ -14,21 +14,21 @@ import (
 )
 
 // trees reads the trees of the remote's commits, and fetches those that are missing. While a commit is being acquired, a reader
-// that needs a missing tree waits for it to arrive with that commit. Otherwise the tree is requested by itself, with one request
-// for all readers that wait for it. mu guards the fields below mu. No goroutine holds mu while it waits for the network or the
-// disk.
+// that needs a missing tree waits for it to arrive with that commit. At other times, a missing tree is fetched with a request of
+// its own, which all readers of this tree share. mu protects the fields below mu. A goroutine must not hold mu while it waits for
+// the network or the disk.
 type trees struct {
 	storage *storage
 	fetcher *fetcher
 	tasks   *tasks
-	slots   chan struct{} // holds one value for each request for a single tree that is in flight; its capacity bounds their number
+	slots   chan struct{} // holds one value for each in-flight request for a single tree; the capacity limits the number of such requests
 
 	mu      sync.Mutex
 	streams int // number of acquisitions of commits in progress
-	// arrivals has the missing trees that readers wait for while streams > 0. A channel is closed when its tree arrives or
-	// streams becomes 0.
+	// arrivals contains the missing trees for which readers wait while streams > 0. The channel of a tree is closed when the tree
+	// arrives or streams becomes 0.
 	arrivals map[object.ID]chan struct{}
-	fetches  map[object.ID]chan struct{} // trees that a reader is fetching; a channel is closed when the fetch has ended
+	fetches  map[object.ID]chan struct{} // trees that a reader is fetching; the channel of a tree is closed when its fetch has ended
 }
 
 func newTrees(s *storage, f *fetcher, t *tasks) *trees {
@@ -38,8 +38,8 @@ func newTrees(s *storage, f *fetcher, t *tasks) *trees {
 	}
 }
 
-// entries returns the entries of a tree. If the tree is missing while a commit is being acquired, it waits for the tree to arrive
-// with that commit; otherwise it requests the tree. The zero id stands for the empty tree.
+// entries returns the entries of a tree. While a commit is being acquired, entries waits for a missing tree to arrive with that
+// commit; at other times, entries requests the missing tree. The zero id stands for the empty tree.
 func (t *trees) entries(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
 	if id.IsZero() || id == object.EmptyTree(id.Format()) {
 		return nil, nil
@@ -88,8 +88,8 @@ func (t *trees) fetchOnce(ctx context.Context, id object.ID) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		// The request of the other reader has ended. If it failed, this reader requests the tree itself, because the other reader
-		// may only have been canceled.
+		// The request of the other reader has ended. If the tree is still missing, this reader requests the tree, because the
+		// request of the other reader may have ended when that reader was interrupted.
 		if t.storage.objects.Has(id) {
 			return nil
 		}
@@ -100,7 +100,7 @@ func (t *trees) fetchOnce(ctx context.Context, id object.ID) error {
 		close(t.fetches[id])
 		delete(t.fetches, id)
 	}()
-	// The slot is acquired only after the entry in t.fetches exists, so that the readers of one tree use one slot together.
+	// The entry in t.fetches is created before the slot is acquired, so that all readers of one tree use one slot together.
 	select {
 	case t.slots <- struct{}{}:
 		defer func() { <-t.slots }()
@@ -144,7 +144,7 @@ func (t *trees) local(id object.ID) ([]object.TreeEntry, bool) {
 	return entries, err == nil
 }
 
-// fetchLater requests a tree in the background and reports to the pipeline whether the remote has answered. It is used to find
+// fetchLater requests a tree in the background and reports to the pipeline whether the remote has answered. It is called to find
 // out whether an unreachable remote answers again.
 func (t *trees) fetchLater(id object.ID) {
 	t.tasks.start(func(ctx context.Context) {
@@ -160,9 +160,9 @@ func (t *trees) fetchLater(id object.ID) {
 	})
 }
 
-// awaitArrival waits until the tree has arrived, or until the last acquisition in progress has ended. It then returns true,
-// although the tree may still be missing. If no acquisition is in progress, it returns at once, with true if the tree is on this
-// host. The only error is that of ctx.
+// awaitArrival waits until the tree has arrived or the last acquisition in progress has ended, and then returns true. In the
+// second case, the tree may still be missing. If no acquisition is in progress, awaitArrival returns at once whether the tree is
+// on this host. err is nil, or the error of ctx.
 func (t *trees) awaitArrival(ctx context.Context, id object.ID) (bool, error) {
 	t.mu.Lock()
 	if t.streams == 0 {
@@ -187,7 +187,7 @@ func (t *trees) awaitArrival(ctx context.Context, id object.ID) (bool, error) {
 	}
 }
 
-// announce wakes the readers that wait for a tree, because it has arrived.
+// announce wakes the readers that wait for a tree. It is called when the tree has arrived.
 func (t *trees) announce(id object.ID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -197,16 +197,16 @@ func (t *trees) announce(id object.ID) {
 	}
 }
 
-// streamBegins records that the acquisition of a commit has started, which may deliver trees. Each call must be followed by one
-// call of streamEnds.
+// streamBegins records that the acquisition of a commit, with which trees may arrive, has started. Each call must be followed by
+// one call of streamEnds.
 func (t *trees) streamBegins() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.streams++
 }
 
-// streamEnds records that the acquisition of a commit has ended. After the last one, it wakes the readers of trees that have not
-// arrived.
+// streamEnds records that the acquisition of a commit has ended. When no other acquisition is in progress, streamEnds wakes the
+// readers of trees that have not arrived.
 func (t *trees) streamEnds() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -219,17 +219,17 @@ func (t *trees) streamEnds() {
 	}
 }
 
-// fetch requests one tree and all trees below it, without blobs. If an earlier answer for the tree was invalid, it may return the
-// refusal of the tree without a request.
+// fetch requests one tree and all trees below it, without blobs. If an earlier answer for the tree was invalid, fetch may return
+// the refusal of the tree without sending a request.
 func (t *trees) fetch(ctx context.Context, id object.ID) error {
 	return t.fetcher.pipe.Refusals().Request(ctx, id, func() error { return t.request(ctx, id) })
 }
 
-// request sends the request for one tree and stores the answer. A remote without support for filters sends the blobs of the tree
-// as well.
+// request sends the request for one tree and stores the answer. A remote that does not support filters also sends the blobs of
+// the tree.
 func (t *trees) request(ctx context.Context, id object.ID) error {
 	if err := t.storage.objects.Refresh(); err == nil && t.storage.objects.Has(id) {
-		return nil // another process has fetched the tree since the caller looked
+		return nil // another process has fetched the tree since the caller searched for it
 	}
 	caps, err := t.fetcher.remote.Capabilities(ctx)
 	if err != nil {

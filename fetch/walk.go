@@ -15,8 +15,8 @@ type file struct {
 }
 
 // walk calls visit for every blob below the tree root, depth first and in the order of the entries, until visit returns false.
-// dir is the path of the tree, which precedes the paths of its files. walk waits for missing trees. It returns false if visit
-// returned false.
+// dir is the path of the tree root; the paths that visit receives begin with dir. walk waits for missing trees. It returns false
+// if visit returned false.
 func (t *trees) walk(ctx context.Context, root object.ID, dir string, visit func(file) bool) (bool, error) {
 	if root.IsZero() {
 		return true, nil
@@ -46,7 +46,7 @@ func (t *trees) walkEntries(ctx context.Context, entries []object.TreeEntry, dir
 	return true, nil
 }
 
-// walkLocal calls visit for blobs as walk does, but does not wait, because it skips trees that are not on this host.
+// walkLocal calls visit for blobs as walk does, but skips trees that are not on this host, so it never waits.
 func (t *trees) walkLocal(root object.ID, dir string, visit func(file)) {
 	if root.IsZero() {
 		return
@@ -67,15 +67,16 @@ func (t *trees) walkLocal(root object.ID, dir string, visit func(file)) {
 	}
 }
 
-// walkFrom calls visit for the blobs that follow path in the order of walk, until visit returns false or the whole tree has been
-// visited.
+// walkFrom calls visit for the blobs that follow path, in the same order as walk, until visit returns false or the end of the
+// tree is reached.
 func (t *trees) walkFrom(ctx context.Context, root object.ID, path string, visit func(file) bool) error {
 	_, err := t.walkRest(ctx, root, "", path, visit)
 	return err
 }
 
-// walkRest calls visit for the blobs that follow rest in a tree. dir is the path of the tree, and rest is a path relative to dir.
-// It visits nothing if the tree has no entry with the first component of rest. It returns false if visit returned false.
+// walkRest calls visit for the blobs that follow the path rest in a tree. dir is the path of the tree, and rest is relative to
+// dir. If the tree has no entry whose name is the first component of rest, walkRest does not call visit. It returns false if
+// visit returned false.
 func (t *trees) walkRest(ctx context.Context, tree object.ID, dir, rest string, visit func(file) bool) (bool, error) {
 	name, below, deeper := strings.Cut(rest, "/")
 	entries, err := t.entries(ctx, tree)
@@ -86,7 +87,7 @@ func (t *trees) walkRest(ctx context.Context, tree object.ID, dir, rest string, 
 		if e.Name != name {
 			continue
 		}
-		// The files after rest in the subdirectory come before the entries that follow the subdirectory.
+		// The remaining files of the subdirectory are visited before the entries that follow the subdirectory.
 		if deeper && e.Mode == object.ModeDir {
 			if on, err := t.walkRest(ctx, e.ID, join(dir, name), below, visit); !on || err != nil {
 				return false, err
@@ -97,8 +98,8 @@ func (t *trees) walkRest(ctx context.Context, tree object.ID, dir, rest string, 
 	return true, nil
 }
 
-// directory returns the entries of the directory at path; "" is the root. It returns nil if there is no directory at path. It
-// waits for missing trees.
+// directory returns the entries of the directory at path; "" is the root. It returns nil if path is not a directory of the tree.
+// It waits for missing trees.
 func (t *trees) directory(ctx context.Context, root object.ID, path string) ([]object.TreeEntry, error) {
 	entries, err := t.entries(ctx, root)
 	for err == nil && path != "" {

@@ -16,7 +16,7 @@ import (
 )
 
 // contents reads and changes the contents of files. Unchanged contents are read from the Source, which fetches blobs of the base
-// tree. The first change of a file copies its contents to the overlay. The lock in overlay.File guards the contents of a file. No
+// tree. The first change of a file copies its contents to the overlay. The lock in overlay.File protects the contents of a file. No
 // lock is held while the Source is called.
 type contents struct {
 	base    *basetree.Tree

@@ -13,7 +13,7 @@ import (
 
 // editor changes the names and attributes of files. Each change is one update of the overlay. An update excludes all other
 // changes, and the changed paths are recorded in the change journal before it takes effect. The trees that a change needs are
-// read before the update, because an update must not wait. The overlay's lock guards everything that an editor changes. The
+// read before the update, because an update must not wait. The overlay's lock protects everything that an editor changes. The
 // fields of an editor do not change after Open.
 type editor struct {
 	base    *basetree.Tree

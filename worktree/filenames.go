@@ -14,7 +14,7 @@ const maxSearched = 200_000
 
 // nameSearch finds the paths of files whose contents are about to be overwritten. The removed.Set needs these paths. The overlay
 // has no index from a node to its names, so a search reads the names of a directory, or of the whole overlay, and the number of
-// names that it reads per second is limited. mu guards the fields below mu. It may be acquired while a view of the overlay is
+// names that it reads per second is limited. mu protects the fields below mu. It may be acquired while a view of the overlay is
 // open.
 type nameSearch struct {
 	view    *view

@@ -29,7 +29,7 @@ type Changes struct {
 }
 
 // Monitor reports changes of the working tree to git's file system monitor, and to the session agent, which creates checkpoints.
-// Package fuse calls Written and Refreshed for files that the kernel caches. The recorder guards the state.
+// Package fuse calls Written and Refreshed for files that the kernel caches. The recorder protects the state.
 type Monitor struct {
 	gate    *gate
 	changes *recorder

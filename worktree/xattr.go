@@ -34,7 +34,7 @@ func keepsXattr(name string) bool {
 }
 
 // Xattrs reads and changes the extended attributes of files, for package fuse. An access control list is an extended attribute
-// that must agree with the mode of its file, so a change of one also changes the other. The overlay guards the attributes.
+// that must agree with the mode of its file, so a change of one also changes the other. The overlay protects the attributes.
 type Xattrs struct {
 	gate   *gate
 	view   *view

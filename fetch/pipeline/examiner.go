@@ -30,7 +30,7 @@ type part struct {
 }
 
 // examiner searches for the objects that made answers invalid, and requests refused blobs again when their time has come.
-// shared.mu guards parts and examining.
+// shared.mu protects parts and examining.
 type examiner struct {
 	shared   *shared
 	table    *table

@@ -20,7 +20,7 @@ const (
 )
 
 // Health is the state of the remote according to the requests of a pipeline: whether the remote is reachable, and when to try
-// again if it is not. Callers that send requests themselves report the results here. shared.mu guards the fields.
+// again if it is not. Callers that send requests themselves report the results here. shared.mu protects the fields.
 //
 // While the remote is unreachable, requests wait, and only one at a time is sent, as a probe. When a probe is answered, all
 // waiting requests are sent.

@@ -8,7 +8,7 @@ import (
 	"github.com/artifactfs/artifactfs/prioritize"
 )
 
-// pacer determines how large background batches are and when they are delayed because readers wait. shared.mu guards the fields
+// pacer determines how large background batches are and when they are delayed because readers wait. shared.mu protects the fields
 // below readers; the other fields are read without a lock.
 type pacer struct {
 	shared     *shared

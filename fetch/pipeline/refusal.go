@@ -45,7 +45,7 @@ func (r *refusal) Error() string {
 // Unwrap returns the cause of the refusal.
 func (r *refusal) Unwrap() error { return r.Err }
 
-// Refusals records the objects whose answers were invalid. shared.mu guards byID.
+// Refusals records the objects whose answers were invalid. shared.mu protects byID.
 type Refusals struct {
 	shared *shared
 	table  *table

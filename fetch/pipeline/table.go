@@ -10,7 +10,7 @@ import (
 )
 
 // Pending is the state of one want, from the first call that needs the blob until the contents are on this host or the pipeline
-// gives up. shared.mu guards all fields except done. err and data do not change after done is closed.
+// gives up. shared.mu protects all fields except done. err and data do not change after done is closed.
 type Pending struct {
 	done    chan struct{}
 	err     error
@@ -52,7 +52,7 @@ type Batch struct {
 }
 
 // table contains the pending wants, at most one for each blob, and the queue of those wants that are not part of a batch.
-// shared.mu guards the fields, and callers of the methods hold it.
+// shared.mu protects the fields, and callers of the methods hold it.
 type table struct {
 	shared  *shared
 	cached  func(id object.ID) bool // reports whether contents are on this host already

@@ -48,7 +48,7 @@ type Tracker struct {
 	dirs map[string]bool
 }
 
-// Position is the position of one reader in the tree. Path and Window do not change; Tracker.mu guards the other fields.
+// Position is the position of one reader in the tree. Path and Window do not change; Tracker.mu protects the other fields.
 type Position struct {
 	Path    string
 	Window  int // number of blobs to fetch from Path on

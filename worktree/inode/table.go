@@ -71,11 +71,11 @@ type Table struct {
 	next        atomic.Uint64 // index of the first free record
 
 	append   sync.Mutex // held while a block is added, which copies memory and may extend the files
-	nextName uint64     // offset of the first free byte of names; guarded by append
-	roots    []Node     // further roots, the latest first; guarded by append
+	nextName uint64     // offset of the first free byte of names; protected by append
+	roots    []Node     // further roots, the latest first; protected by append
 
 	syncing sync.Mutex // held during Sync, which waits for the disk and also holds append for a moment
-	synced  uint64     // all records before this index are on disk; guarded by syncing
+	synced  uint64     // all records before this index are on disk; protected by syncing
 }
 
 // header is record 0, in the format of the file.

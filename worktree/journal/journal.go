@@ -80,7 +80,7 @@ type Journal struct {
 	boot [16]byte
 	room int // maximum length of the file, in bytes
 
-	// mu guards the fields from log to closed. Each record has the number of the previous record plus one.
+	// mu protects the fields from log to closed. Each record has the number of the previous record plus one.
 	mu      sync.Mutex
 	log     log               // the mapped file
 	epoch   uint64            // random number of the present epoch

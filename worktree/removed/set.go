@@ -55,7 +55,7 @@ type File struct {
 func (k *File) Lost() bool { return k.pin != nil && k.pin.Lost() != nil }
 
 // Set contains the files that a working tree keeps after they were removed or overwritten. Package worktree adds a file within
-// the update of the overlay that removes or overwrites it; package session/capture takes the files for a checkpoint. mu guards
+// the update of the overlay that removes or overwrites it; package session/capture takes the files for a checkpoint. mu protects
 // the fields below mu; the other fields are atomic or do not change. The methods may be called from any goroutine.
 type Set struct {
 	layer *overlay.Layer // nil if the mount has no overlay, so that nothing is kept

@@ -21,7 +21,7 @@ type Node = overlay.Node
 
 // Set contains the files to which programs may be writing. Package worktree adds a file when the kernel reports a write, and
 // lists the files for the change journal and before a checkpoint. The zero Set is empty; Open must be called before Add. mu
-// guards all fields. A goroutine that holds mu acquires no other lock.
+// protects all fields. A goroutine that holds mu acquires no other lock.
 type Set struct {
 	mu    sync.Mutex
 	since map[Node]writer
