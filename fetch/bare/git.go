@@ -21,12 +21,12 @@ import (
 // gitDelay is how long Run waits, after git has ended, for processes that git has started and that still hold git's output open.
 const gitDelay = 5 * time.Second
 
-// Credential is a user name and secret for stock git. If it is the zero value, git uses the credential helpers that the user has
-// configured.
+// Credential is a user name and secret for stock git. If the Credential is the zero value, git uses the credential helpers that
+// the user has configured.
 type Credential struct{ User, Secret string }
 
-// credentialHelper is a git credential helper that prints the login from descriptor 3, a file in memory. Arguments and
-// environment variables could be read by other processes.
+// credentialHelper is a git credential helper that prints the login from descriptor 3, a file in memory. The login is not passed
+// in an argument or an environment variable, because other processes could read these.
 const credentialHelper = `!f() { if test "$1" = get; then cat /proc/self/fd/3; fi; }; f`
 
 // contact runs stock git in the git directory gitDir, with the login for the remote, and returns its output.
@@ -39,7 +39,7 @@ func (r *Repo) contact(ctx context.Context, gitDir string, args ...string) ([]by
 	if c.Secret == "" || !ok || strings.ContainsAny(c.User+c.Secret, "\r\n\x00") {
 		return run(ctx, gitDir, remoteAccess{env: r.env}, args...)
 	}
-	// The file has the format of git's credential protocol.
+	// The file in memory has the format of git's credential protocol.
 	f, err := memoryFile("username=" + c.User + "\npassword=" + c.Secret + "\n")
 	if err != nil {
 		return nil, err
@@ -60,7 +60,7 @@ func originOf(remote string) (string, bool) {
 	return u.Scheme + "://" + u.Host, true
 }
 
-// memoryFile returns an unnamed file in memory with the contents text.
+// memoryFile returns an unnamed file in memory that contains the string text.
 func memoryFile(text string) (*os.File, error) {
 	fd, err := unix.MemfdCreate("artifactfs-login", unix.MFD_CLOEXEC)
 	if err != nil {
@@ -79,15 +79,16 @@ func Run(ctx context.Context, gitDir string, args ...string) ([]byte, error) {
 	return run(ctx, gitDir, remoteAccess{}, args...)
 }
 
-// remoteAccess is the environment and the login with which stock git contacts a remote. The zero value is used for commands that
+// remoteAccess is the environment and the login with which stock git contacts a remote. The zero value is for commands that
 // contact no remote.
 type remoteAccess struct {
 	env   transport.Environment
-	login *os.File // file with the login, which becomes git's descriptor 3; nil: none
+	login *os.File // file with the login, which becomes git's descriptor 3; nil: no login
 }
 
-// run runs stock git in the git directory gitDir and returns its output. with is the zero value for commands that contact no
-// remote. An error contains the last line that git has written to standard error.
+// run runs stock git in the git directory gitDir, with the environment and the login in the parameter with, and returns git's
+// output. For commands that contact no remote, the parameter is the zero value. An error contains the last line that git has
+// written to standard error.
 func run(ctx context.Context, gitDir string, with remoteAccess, args ...string) ([]byte, error) {
 	cmd := gitcmd.New(ctx, args...)
 	cmd.Dir = gitDir
@@ -150,8 +151,8 @@ func (r *Repo) ListRemote(ctx context.Context) (RemoteRefs, error) {
 	return refs, nil
 }
 
-// FetchCommit fetches a commit and its files, without history. want is a ref or the id of the commit. Plain file servers do not
-// support this, so from them it fetches the whole history.
+// FetchCommit fetches a commit and its files, without history. want is a ref or the id of the commit. Plain file servers cannot
+// leave out history, so FetchCommit fetches the whole history from such a server.
 func (r *Repo) FetchCommit(ctx context.Context, want string) error {
 	_, err := r.contact(ctx, r.Path(), "fetch", "-q", "--no-tags", "--no-filter", "--depth=1", r.url, want)
 	// The protocols of plain file servers do not support --depth, so the fetch is repeated without it.
@@ -162,7 +163,7 @@ func (r *Repo) FetchCommit(ctx context.Context, want string) error {
 }
 
 // FetchHistory fetches the missing history of all branches and tags with stock git, and sets the refs of the repository. git
-// sends the commits on this host as haves. If filter is true, the remote leaves out the contents of files.
+// sends the commits on this host as haves. If filter is true, the remote leaves out all blobs.
 func (r *Repo) FetchHistory(ctx context.Context, filter bool) error {
 	args := []string{"fetch", "-q", "--prune", "--force"}
 	if filter {
@@ -175,8 +176,8 @@ func (r *Repo) FetchHistory(ctx context.Context, filter bool) error {
 	if err != nil {
 		return err
 	}
-	// All refs are moved to the file packed-refs, because CompleteTips reads no other refs. The existence of this file also marks
-	// the history as complete.
+	// All refs are moved to the file packed-refs, because CompleteTips reads the refs in this file and no other refs. The
+	// existence of the file also marks the history as complete.
 	_, err = Run(ctx, r.Path(), "pack-refs", "--all")
 	return err
 }
@@ -196,7 +197,7 @@ func (r *Repo) ReadRefs(ctx context.Context) ([]packedrefs.Ref, error) {
 	}
 	var refs []packedrefs.Ref
 	for line := range strings.Lines(string(out)) {
-		f := strings.Fields(line) // refs have no spaces in their names
+		f := strings.Fields(line) // the name of a ref cannot contain a space
 		ref := packedrefs.Ref{Name: f[0]}
 		if ref.ID, err = object.ParseID(f[1]); err == nil && len(f) > 2 {
 			ref.Peeled, err = object.ParseID(f[2])

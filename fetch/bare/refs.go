@@ -22,7 +22,7 @@ const lockPoll = 200 * time.Millisecond
 func (r *Repo) refsFile() string { return filepath.Join(r.Path(), "packed-refs") }
 
 // Complete reports whether the whole history has been fetched at least once. It checks whether the file packed-refs exists, which
-// is written last.
+// is written after the history was fetched.
 func (r *Repo) Complete() bool {
 	_, err := os.Stat(r.refsFile())
 	return err == nil
@@ -31,8 +31,8 @@ func (r *Repo) Complete() bool {
 // maxHaves is the maximum number of haves (ids of commits that the remote need not send) in one request.
 const maxHaves = 64
 
-// CompleteTips returns at most maxHaves commits whose whole history is in the repository: the branches that the remote had when
-// the history was last completed.
+// CompleteTips returns at most maxHaves commits whose whole history is in the repository. These are the commits to which the
+// remote's branches pointed when the history was last completed.
 func (r *Repo) CompleteTips() []object.ID {
 	content, err := os.ReadFile(r.refsFile())
 	if err != nil {
@@ -48,8 +48,8 @@ func (r *Repo) CompleteTips() []object.ID {
 	return ids
 }
 
-// LockHistory acquires the lock under which history is fetched and refs are written. Another process may hold this lock for a
-// long time, for which LockHistory waits. If ctx ends first, it returns the error of ctx.
+// LockHistory acquires the lock under which history is fetched and refs are written. If another process holds this lock, perhaps
+// for a long time, LockHistory waits. If ctx ends first, LockHistory returns the error of ctx.
 func (r *Repo) LockHistory(ctx context.Context) (unlock func(), err error) {
 	for {
 		unlock, err := disk.TryLock(filepath.Join(r.dir, "history.lock"))
@@ -64,8 +64,8 @@ func (r *Repo) LockHistory(ctx context.Context) (unlock func(), err error) {
 	}
 }
 
-// WriteRefs replaces the refs of the repository by list. If head is not "", it also sets HEAD to the branch head. From then on,
-// Complete returns true. The caller holds the lock of LockHistory.
+// WriteRefs replaces the refs of the repository by those in list. If head is not "", WriteRefs also makes HEAD point to the
+// branch with this name. Afterwards, Complete returns true. The caller holds the lock of LockHistory.
 func (r *Repo) WriteRefs(head string, list []packedrefs.Ref) error {
 	if err := disk.WriteFile(r.refsFile(), packedrefs.Encode(nil, list), 0o644); err != nil {
 		return fmt.Errorf("write refs: %w", err)
@@ -95,8 +95,8 @@ func (r *Repo) MoveRef(ref string, tip object.ID) ([]packedrefs.Ref, error) {
 	return list, r.WriteRefs("", list)
 }
 
-// Head returns the full name of the branch that HEAD names; "" if HEAD names none. Until WriteRefs was called, this is the
-// default branch of git init.
+// Head returns the full name of the branch to which HEAD points; "" if HEAD does not point to a branch. Until WriteRefs was
+// called, this is the default branch of `git init`.
 func (r *Repo) Head() string {
 	text, err := os.ReadFile(filepath.Join(r.Path(), "HEAD"))
 	name, ok := strings.CutPrefix(strings.TrimSpace(string(text)), "ref: ")

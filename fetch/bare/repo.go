@@ -1,9 +1,9 @@
 // Package bare maintains the bare git repository in which a store keeps its commits, trees and refs.
 //
 // A store's directory contains the repository (in the subdirectory git) and the file boundary, which lists the commits whose
-// parents were not fetched. Stock git reads the repository. It also fetches into the repository if package transport does not
-// support the remote, or if a complete history has to be updated. A Repo creates the repository, maintains its files other than
-// objects, and runs git in it. Package odb reads and writes the objects.
+// parents were not fetched. Stock git reads the repository. Stock git also fetches into the repository, if package transport does
+// not support the remote, or if a complete history has to be updated. A Repo creates the repository, maintains its files other
+// than objects, and runs git in it. Package odb reads and writes the objects.
 //
 // Several processes may use one repository. A process that changes the boundary holds a file lock, and a process that fetches
 // history or writes refs holds the lock of Repo.LockHistory.
@@ -27,7 +27,7 @@ import (
 type Config struct {
 	Dir        string                // the store's directory
 	URL        string                // URL of the remote, without secrets
-	Credential func() Credential     // login for stock git when it contacts the remote; nil: none
+	Credential func() Credential     // login for stock git when it contacts the remote; nil: no login
 	Env        transport.Environment // environment of stock git when it contacts the remote
 }
 
@@ -36,7 +36,7 @@ type Config struct {
 type Repo struct {
 	dir        string // the store's directory
 	url        string
-	credential func() Credential // login for stock git; nil: none
+	credential func() Credential // login for stock git; nil: no login
 	env        transport.Environment
 }
 
@@ -86,7 +86,7 @@ func (r *Repo) create(ctx context.Context, f object.Format, partial bool) error 
 		return err
 	}
 	defer os.RemoveAll(tmp)
-	// With an empty template, git does not copy this host's template of hooks and exclude files to the repository.
+	// With an empty template, git does not copy the hooks and exclude files that are configured as a template on this host.
 	if _, err := Run(ctx, tmp, "init", "-q", "--bare", "--template=", "--object-format="+f.String(), "."); err != nil {
 		return err
 	}
@@ -102,7 +102,8 @@ func (r *Repo) create(ctx context.Context, f object.Format, partial bool) error 
 		return err
 	}
 	err = os.Rename(tmp, r.Path())
-	// Another process has created an equivalent repository in the meantime, so this one is dropped.
+	// Another process has created an equivalent repository in the meantime, so the new repository in the temporary directory is
+	// dropped.
 	if errors.Is(err, fs.ErrExist) {
 		return nil
 	}
@@ -136,8 +137,8 @@ const storeConfig = `[remote "origin"]
 `
 
 // partialConfig marks the repository as a partial clone, so that git's own commands expect blobs to be missing. It must not be
-// set for remotes from which stock git fetches: over the protocols of plain file servers, git would start another git for every
-// missing object, which would do the same, without end.
+// set for remotes from which stock git fetches. With the protocols of plain file servers, git would start another git process for
+// every missing object, and this process would start the next one, without end.
 const partialConfig = `[remote "origin"]
 	promisor = true
 	partialclonefilter = blob:none
@@ -165,7 +166,7 @@ func formatOf(gitDir string) (object.Format, bool) {
 }
 
 // Peek returns the object format of the repository below dir, the directory of a store, and the URL of its remote; url is "" if
-// it cannot be read. ok is false if there is no repository.
+// the URL cannot be read. ok is false if the repository does not exist.
 func Peek(dir string) (f object.Format, url string, ok bool) {
 	git := filepath.Join(dir, "git")
 	if f, ok = formatOf(git); !ok {
@@ -175,7 +176,7 @@ func Peek(dir string) (f object.Format, url string, ok bool) {
 	if err != nil {
 		return f, "", true
 	}
-	for line := range strings.Lines(string(config)) { // the configuration contains one line with the URL, which create has written
+	for line := range strings.Lines(string(config)) { // the method create has written one line with the URL
 		if value, ok := strings.CutPrefix(strings.TrimSpace(line), "url = "); ok {
 			return f, unquoteConfig(value), true
 		}

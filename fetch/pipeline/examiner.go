@@ -15,21 +15,21 @@ import (
 // An answer is invalid if it contains a broken pack, an object over the size limit, or an object for which the disk has no room.
 // The cause is one of the objects that were requested. To find this object, the batch is divided: its halves are requested one
 // after the other, then the halves of an invalid half, and so on, until the object is alone. Then the object is refused, which
-// means that reads of it fail at once with the cause. The object is requested again after refusedFirst, then after twice as long
-// each time, up to refusedTries times.
+// means that reads of it fail at once with the cause. The object is requested again up to refusedTries times: first after the
+// duration refusedFirst, then each time after twice the previous duration.
 const (
 	singleTries  = 2 // number of requests for a single object before it is refused
 	refusedFirst = time.Second
 	refusedTries = 6
 )
 
-// part is a half, quarter and so on of the objects of a batch whose answer was invalid.
+// part is a half, a quarter or a smaller part of the objects of a batch whose answer was invalid.
 type part struct {
 	wants []prioritize.Want
-	tries int // number of requests so far; counted only if the part is a single object
+	tries int // number of requests so far, if the part is a single object
 }
 
-// examiner searches for the objects that made answers invalid, and requests refused blobs again when their time has come.
+// examiner searches for the objects that made answers invalid, and requests refused blobs again at the time Refusal.Next.
 // shared.mu protects parts and examining.
 type examiner struct {
 	shared   *shared
@@ -37,15 +37,15 @@ type examiner struct {
 	health   *Health
 	refusals *Refusals
 	send     func(ctx context.Context, b *Batch) error // sends a batch and reports each blob that arrives to the pipeline
-	retryOf  func(w prioritize.Want) func()            // returns the function that requests a want again; it is Pipeline.RetryOf
+	retryOf  func(w prioritize.Want) func()            // Pipeline.RetryOf, which returns a function that requests a want again
 	log      *zap.Logger
 
 	parts     []part // parts that examine requests, one after the other
 	examining bool   // true while the goroutine examine runs
 }
 
-// bisect schedules wants, whose answer was invalid with the error err, for requests in smaller parts. It starts the goroutine
-// examine unless it is running. The caller holds shared.mu.
+// bisect schedules requests for the given wants in smaller parts, because the answer to their batch was invalid with the error
+// err. It starts the goroutine examine unless this goroutine is running. The caller holds shared.mu.
 func (e *examiner) bisect(wants []prioritize.Want, err error) {
 	if len(wants) == 0 {
 		return
@@ -57,9 +57,9 @@ func (e *examiner) bisect(wants []prioritize.Want, err error) {
 	}
 }
 
-// split divides a part, whose answer was invalid with the error err, and adds the halves to the list of parts. Objects for which
-// readers wait form the first half. A part that is a single object is requested again; after singleTries requests it is refused.
-// The caller holds shared.mu.
+// split divides the part in the parameter of, because the answer to its request was invalid with the error err, and adds the
+// halves to the list of parts. If readers wait for some of the objects, these objects form the first half. A part that is a
+// single object is requested again; after singleTries requests it is refused. The caller holds shared.mu.
 func (e *examiner) split(of part, err error) {
 	if len(of.wants) == 1 {
 		w := of.wants[0]
@@ -104,8 +104,8 @@ func (e *examiner) refuse(w prioritize.Want, err error) {
 	}
 }
 
-// examine requests the parts one after the other, and refused objects when their time has come, until there are no more of them.
-// It runs in a separate goroutine.
+// examine requests the parts one after the other, and each refused object at its time Refusal.Next, until no parts and no refused
+// objects are left to request. It runs in a separate goroutine.
 func (e *examiner) examine() {
 	ctx, cancel := e.shared.context()
 	defer cancel()
@@ -144,7 +144,8 @@ func (e *examiner) examine() {
 }
 
 // nextSuspect returns the next batch that examine is to request. tries is the number of earlier requests for that part. If b is
-// nil and until is not zero, examine must wait until that time. If both are zero, there is nothing left, and examine must end.
+// nil and until is not zero, examine must wait until the time until. If b is nil and until is zero, nothing is left to request,
+// and examine must end.
 func (e *examiner) nextSuspect() (b *Batch, tries int, until time.Time) {
 	e.shared.mu.Lock()
 	defer e.shared.mu.Unlock()
@@ -206,20 +207,20 @@ func (e *examiner) examined(b *Batch, tries int, err error) bool {
 	for _, w := range b.Wants {
 		r, f := e.refusals.byID[w.ID], e.table.pending[w.ID]
 		switch {
-		case f != nil && f.inBatch == b: // the want belongs to a part, not to a refused object
+		case f != nil && f.inBatch == b: // the want belongs to a part, not to a refused object that is tried again
 			f.inBatch = nil
 			if invalid {
 				left = append(left, w)
 			} else {
-				e.table.queue.Push(w) // senders request the want again, and handle failures other than invalid answers
+				e.table.queue.Push(w) // a sender requests the want again, because senders handle failures other than invalid answers
 			}
 		case r == nil:
 		case invalid:
 			e.refuse(w, err)
 		case IsUnreachable(err):
 			r.Next = time.Now().Add(refusedFirst)
-		// The remote was repaired: it has sent the object, or no longer has it. Therefore all other refused objects are tried
-		// again.
+		// The answer for a refused object was valid: the remote has sent the object, or has reported that it lacks the object.
+		// The remote was probably repaired, so all other refused objects are tried again.
 		default:
 			e.refusals.forgive(object.ID{})
 		}

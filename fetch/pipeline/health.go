@@ -10,8 +10,9 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// While requests to the remote fail, one request is repeated at intervals, so that the end of the failure is noticed even if no
-// process reads. The interval doubles each time. Its maximum is maxRetry, or maxReaderProbe while a reader waits.
+// While requests to the remote fail, one request is repeated at intervals, so that the pipeline notices the end of the failure
+// even if no process reads. The interval doubles each time. Its maximum is maxRetry; while a reader waits, the maximum is
+// maxReaderProbe.
 const (
 	firstProbe     = 100 * time.Millisecond
 	maxReaderProbe = time.Second
@@ -20,7 +21,8 @@ const (
 )
 
 // Health is the state of the remote according to the requests of a pipeline: whether the remote is reachable, and when to try
-// again if it is not. Callers that send requests themselves report the results here. shared.mu protects the fields.
+// again if it is not. Callers that send requests themselves report the results with the methods of Health. shared.mu protects the
+// fields.
 //
 // While the remote is unreachable, requests wait, and only one at a time is sent, as a probe. When a probe is answered, all
 // waiting requests are sent.
@@ -36,8 +38,8 @@ type Health struct {
 	admitting      int           // number of calls of admit that wait because the remote is unreachable
 }
 
-// outage describes the last failure since the last successful request, and when to try again. A success resets it to the zero
-// value.
+// outage describes the last failure since the last successful request, and when to try again. A successful request resets the
+// outage to the zero value.
 type outage struct {
 	err   error
 	at    time.Time
@@ -48,8 +50,8 @@ type outage struct {
 	unreachable bool
 	probing     bool          // a probe (see Health) is in flight
 	next        time.Time     // time before which no request may be sent
-	notBefore   time.Time     // time until which the remote has asked for no requests (HTTP Retry-After)
-	changed     chan struct{} // closed when the waiting requests should check again; nil if none waits
+	notBefore   time.Time     // time before which the remote does not want requests (HTTP Retry-After)
+	changed     chan struct{} // closed when the waiting requests should check again; nil if no request waits
 }
 
 // AnswerError is an error that occurred after the remote had begun to answer: while the answer was read, verified or stored.
@@ -64,8 +66,8 @@ type SessionRemoteError struct{ Err error }
 func (e SessionRemoteError) Error() string { return e.Err.Error() }
 func (e SessionRemoteError) Unwrap() error { return e.Err }
 
-// IsUnreachable reports whether err means that the remote cannot be reached, so that a later request may succeed. Such errors are
-// connections that are refused, reset or lost, requests that stall, and the HTTP status codes 5xx and 429.
+// IsUnreachable reports whether err means that the remote cannot be reached, so that a later request may succeed. The causes of
+// such errors are connections that are refused, reset or lost, requests that stall, and the HTTP status codes 5xx and 429.
 func IsUnreachable(err error) bool {
 	var limited transport.RateLimited
 	var certificate *tls.CertificateVerificationError
@@ -74,15 +76,16 @@ func IsUnreachable(err error) bool {
 		(errors.Is(err, transport.ErrUnreachable) || errors.Is(err, transport.ErrStalled) || errors.As(err, &limited))
 }
 
-// Failure returns the last failure since the last successful request, and its time. err is nil if there is none.
+// Failure returns the error err of the last failure and the time at which it occurred. If no request has failed since the last
+// successful request, err is nil.
 func (h *Health) Failure() (at time.Time, err error) {
 	h.shared.mu.Lock()
 	defer h.shared.mu.Unlock()
 	return h.at, h.err
 }
 
-// ReportFailure records that a request to the remote has failed with err. retry repeats the request; it is called in the
-// background.
+// ReportFailure records that a request to the remote has failed with the error err. The function retry, which is called later in
+// the background, repeats the request.
 func (h *Health) ReportFailure(err error, retry func()) {
 	h.shared.mu.Lock()
 	defer h.shared.mu.Unlock()
@@ -106,7 +109,8 @@ func (h *Health) failed(err error, retry func(), probe bool) {
 			h.schedule()
 		}
 	}
-	// An older request has failed, or the deadline of a reader has passed. This shows nothing new about an unreachable remote.
+	// The remote is unreachable already, and the failed request is not the probe: it was sent earlier, or the deadline of a
+	// reader has passed. Such a failure shows nothing new about the remote.
 	if h.unreachable && !probe {
 		return
 	}
@@ -131,7 +135,8 @@ func (h *Health) schedule() {
 	}
 	h.next = h.at.Add(pause)
 	if h.notBefore.After(h.next) && (h.readersWaiting == 0 || time.Until(h.notBefore) <= h.deadline) {
-		// If the deadline of a waiting reader ends earlier than notBefore, a request is sent nevertheless.
+		// The condition excludes the case that the deadline of a waiting reader passes before the time notBefore. In that case
+		// the next request is sent earlier.
 		h.next = h.notBefore
 	}
 	if h.timer != nil {
@@ -149,7 +154,7 @@ func (h *Health) retryNow() {
 		retry = h.sendProbe
 	}
 	h.timer = nil
-	if failing && unreachable { // for the case that no waiting request becomes the probe
+	if failing && unreachable { // try again later, in case no waiting request becomes the probe
 		h.timer = time.AfterFunc(maxRetry, h.retryNow)
 	}
 	idle := h.admitting == 0 && h.table.queue.Len() == 0 && !h.probing
@@ -204,7 +209,7 @@ func (h *Health) answered() {
 }
 
 // mustWait reports whether the remote has asked for a pause (HTTP Retry-After) that has not ended, and no probe is in flight. An
-// answer that arrives during the pause belongs to a request that was sent before it. The caller holds shared.mu.
+// answer that arrives during the pause belongs to a request that was sent before the pause. The caller holds shared.mu.
 func (h *Health) mustWait() bool {
 	return h.unreachable && !h.probing && time.Now().Before(h.notBefore)
 }
@@ -238,9 +243,9 @@ func (h *Health) succeeded() {
 	h.recovered = make(chan struct{})
 }
 
-// Retry calls request on behalf of a reader. It calls request again as long as the remote is unreachable, until ctx ends or the
-// read deadline passes. While the remote is unreachable, the pipeline sends only one request at a time. retry, which may be nil,
-// is recorded with a failure and repeats the request in the background.
+// Retry calls the function request on behalf of a reader. While the remote is unreachable, Retry calls request again and again,
+// until ctx ends or the read deadline passes. In this state, the pipeline sends one request at a time. The function retry, which
+// may be nil, is recorded with a failure and repeats the request in the background.
 func (h *Health) Retry(ctx context.Context, retry func(), request func() error) error {
 	h.shared.mu.Lock()
 	h.addReader()
@@ -275,7 +280,7 @@ func (h *Health) Retry(ctx context.Context, retry func(), request func() error) 
 }
 
 // admit waits until a request may be sent. probe is true if the request is the probe, whose result the caller must report (see
-// mayRequest). The error is ErrClosed, the error of ctx, or that of DeadlineError.
+// mayRequest). The error is ErrClosed, the error of ctx, or the result of DeadlineError.
 func (h *Health) admit(ctx context.Context) (probe bool, err error) {
 	for {
 		h.shared.mu.Lock()
@@ -325,22 +330,23 @@ func (h *Health) DeadlineError(cause error) error {
 	return fmt.Errorf("%w after %s: %w", ErrDeadline, h.deadline, cause)
 }
 
-// Reachable reports whether the remote is not known to be unreachable.
+// Reachable returns false if the last requests have shown that the remote is unreachable. Before the first request, it returns
+// true.
 func (h *Health) Reachable() bool {
 	h.shared.mu.Lock()
 	defer h.shared.mu.Unlock()
 	return !h.unreachable
 }
 
-// Recovered returns a channel that is closed when the remote next answers after a failure.
+// Recovered returns a channel that is closed when the remote answers again after a failure.
 func (h *Health) Recovered() <-chan struct{} {
 	h.shared.mu.Lock()
 	defer h.shared.mu.Unlock()
 	return h.recovered
 }
 
-// Probe calls request as soon as a request may be sent, and records its result as the state of the remote. If ctx ends first,
-// request is not called.
+// Probe calls the function request as soon as a request may be sent, and records the result as the state of the remote. If ctx
+// ends first, Probe does not call request.
 func (h *Health) Probe(ctx context.Context, request func() error) {
 	probe, err := h.admit(ctx)
 	if err != nil {

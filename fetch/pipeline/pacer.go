@@ -8,23 +8,23 @@ import (
 	"github.com/artifactfs/artifactfs/prioritize"
 )
 
-// pacer determines how large background batches are and when they are delayed because readers wait. shared.mu protects the fields
-// below readers; the other fields are read without a lock.
+// pacer determines the size of background batches, and delays these batches while readers wait. shared.mu protects the fields
+// below readers; the other fields are used without a lock.
 type pacer struct {
 	shared     *shared
 	foreground atomic.Int32 // number of in-flight foreground batches
 	lastReader atomic.Int64 // time when a reader last began to wait, in nanoseconds since 1970
 	readers    *Readers     // readers of all stores of the process
 
-	crawlingUntil time.Time // until this time, readahead batches have the size crawlSize
+	crawlingUntil time.Time // time until which readahead batches have the size crawlSize
 	crawlSize     int       // size, in wants, of the next batch for a process that reads the whole tree
 	prefetchSize  int       // size, in wants, of the next prefetch batch
 	lastPrefetch  time.Time // time at which the last prefetch batch was sent
 }
 
 // Readers records when a reader of any store of the process last began to wait. All stores share the network connection of this
-// host, so prefetches of each store are delayed for the readers of all stores. Only the beginning of a wait counts, because a
-// reader that waits for a hanging remote must not delay the prefetches of all other stores.
+// host, so prefetches of each store are delayed for the readers of all stores. Readers records when a wait begins, not how long
+// it lasts, because a reader that waits for a hanging remote must not delay the prefetches of all other stores.
 type Readers struct{ last atomic.Int64 } // time in nanoseconds since 1970
 
 // active reports whether a reader of any store has begun to wait within the time activeTime before now.
@@ -32,13 +32,13 @@ func (r *Readers) active(now time.Time) bool {
 	return now.Sub(time.Unix(0, r.last.Load())) < activeTime
 }
 
-// beginForeground counts a foreground request that the caller sends, until the caller calls end.
+// beginForeground counts a foreground request that the caller sends, until the caller calls the returned function end.
 func (c *pacer) beginForeground() (end func()) {
 	c.foreground.Add(1)
 	return func() { c.foreground.Add(-1) }
 }
 
-// startCrawl makes readahead batches large for the time crawlTime, because a process reads the whole tree.
+// startCrawl makes readahead batches large for the time crawlTime. It is called when a process reads the whole tree.
 func (c *pacer) startCrawl() {
 	c.shared.mu.Lock()
 	defer c.shared.mu.Unlock()
@@ -56,8 +56,8 @@ func (c *pacer) noteReader() {
 	c.readers.last.Store(now)
 }
 
-// mayPrefetch reports whether a prefetch batch may be sent now. If it returns false, it wakes the senders after activeTime, so
-// that they check again. The caller holds shared.mu.
+// mayPrefetch reports whether a prefetch batch may be sent now. If mayPrefetch returns false, it wakes the senders after the time
+// activeTime, so that they check again. The caller holds shared.mu.
 func (c *pacer) mayPrefetch() bool {
 	now := time.Now()
 	active := c.foreground.Load() > 0 || c.readers.active(now)
@@ -68,8 +68,9 @@ func (c *pacer) mayPrefetch() bool {
 	return false
 }
 
-// pause blocks while the reading of the answer to batch b must be paused, but for at most MaxPause. The reading must be paused if
-// b is a background batch, foreground batches are in flight, and no reader waits for a blob of b. The error is that of ctx.
+// pause blocks while the answer to batch b must not be read, but for at most MaxPause. The answer must not be read while b is a
+// background batch, foreground batches are in flight, and no reader waits for a blob of b. pause returns the error of ctx if ctx
+// ends.
 func (c *pacer) pause(ctx context.Context, b *Batch) error {
 	return WaitWhile(ctx, MaxPause, func() bool { return b.background && c.foreground.Load() > 0 && b.urgent.Load() == 0 })
 }
@@ -98,8 +99,8 @@ func (c *pacer) batchSize(best prioritize.Class, now time.Time) int {
 }
 
 // noteBatch records that a background batch was taken from the queue at the time now. best is the class that was passed to
-// batchSize. full is true if the batch has the size that batchSize returned. A full prefetch batch doubles the size of the next
-// one. The caller holds shared.mu.
+// batchSize. full is true if the batch has the size that batchSize returned. After a full prefetch batch, the next prefetch batch
+// may be twice as large. The caller holds shared.mu.
 func (c *pacer) noteBatch(best prioritize.Class, full bool, now time.Time) {
 	if best <= prioritize.Readahead {
 		return
@@ -110,8 +111,8 @@ func (c *pacer) noteBatch(best prioritize.Class, full bool, now time.Time) {
 	}
 }
 
-// WaitWhile blocks while cond returns true, but for at most the duration limit. It returns the error of ctx if ctx has ended,
-// else nil.
+// WaitWhile blocks while the function cond returns true, but for at most the duration limit. If ctx has ended, WaitWhile returns
+// the error of ctx, otherwise nil.
 func WaitWhile(ctx context.Context, limit time.Duration, cond func() bool) error {
 	for start := time.Now(); cond() && time.Since(start) < limit; {
 		select {

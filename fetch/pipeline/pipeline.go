@@ -3,7 +3,7 @@
 // A want is one blob that is to be requested. Wants that are queued at the same time are sent in one request (a batch). At most
 // one want per blob is pending. Blobs for which readers wait are requested before those that only a prefetch needs. The pipeline
 // records whether the remote is reachable and how long to back off (health), and which objects had invalid answers (refusals). It
-// does not store blobs; Config.Send does.
+// does not store blobs, because Config.Send stores them.
 //
 // Files: pipeline.go (waiting and queueing), table.go (the pending wants), sender.go (choosing and sending batches), pacer.go
 // (how much is requested in the background), health.go (failures of the remote), refusal.go and examiner.go (invalid answers),
@@ -49,8 +49,8 @@ var (
 // Neighbours are wants that are queued together with the want of a reader, so that one request fetches all of them.
 type Neighbours struct {
 	Wants []prioritize.Want
-	// Patience is how long the reader waits for its blob to arrive with a background request before the blob is requested once
-	// more. It is HedgeAfter or HedgeCrawl.
+	// Patience is the time for which the reader waits for a blob that is part of a background request. After this time, the blob
+	// is requested once more. Patience is HedgeAfter or HedgeCrawl.
 	Patience time.Duration
 }
 
@@ -58,8 +58,8 @@ type Neighbours struct {
 // one want per object is pending at any time. A Pipeline consists of the parts below, which share one mutex. Its methods may be
 // called from any goroutine.
 //
-// Config.Cached is called with shared.mu held, so shared.mu must be acquired before any lock that this function acquires. No
-// goroutine holds shared.mu while it waits for the network or the disk.
+// Config.Cached is called with shared.mu held, so shared.mu must be acquired before any lock that this function acquires. A
+// goroutine must not hold shared.mu while it waits for the network or the disk.
 type Pipeline struct {
 	send     func(ctx context.Context, b *Batch, arrived func(object.ID, []byte)) error
 	shared   *shared
@@ -86,7 +86,7 @@ type Config struct {
 	// Probe sends a small request that shows whether the remote answers again. It may be nil.
 	Probe    func()
 	Deadline time.Duration // how long a reader waits for contents
-	Readers  *Readers      // shared by all stores of the process; nil: this pipeline has its own
+	Readers  *Readers      // shared by all stores of the process; nil: New creates one
 	Log      *zap.Logger
 }
 
@@ -124,23 +124,24 @@ func (p *Pipeline) Health() *Health { return p.health }
 // Refusals returns the part of the pipeline that records the objects whose answers were invalid.
 func (p *Pipeline) Refusals() *Refusals { return p.refusals }
 
-// Latencies returns histograms of how long readers waited for contents, and of how long foreground and background
+// Latencies returns histograms of the time for which readers waited for contents, and of the time that foreground and background
 // requests took.
 func (p *Pipeline) Latencies() (waits, foreground, background *metrics.Histogram) {
 	return &p.waits, &p.requests[0], &p.requests[1]
 }
 
-// BeginForeground counts a foreground request that the caller sends itself, until the caller calls end.
+// BeginForeground counts a foreground request that the caller sends itself, until the caller calls the returned function end.
 func (p *Pipeline) BeginForeground() (end func()) { return p.pacer.beginForeground() }
 
 // NoteReader records that a reader begins to wait now, or probably will at once.
 func (p *Pipeline) NoteReader() { p.pacer.noteReader() }
 
-// StartCrawl makes readahead batches large for the time crawlTime, because a process reads the whole tree.
+// StartCrawl makes readahead batches large for the time crawlTime. It is called when a process reads the whole tree.
 func (p *Pipeline) StartCrawl() { p.pacer.startCrawl() }
 
-// Pause blocks while the reading of the answer to batch b must be paused, but for at most MaxPause. The reading must be paused if
-// b is a background batch, foreground batches are in flight, and no reader waits for a blob of b. The error is that of ctx.
+// Pause blocks while the answer to batch b must not be read, but for at most MaxPause. The answer must not be read while b is a
+// background batch, foreground batches are in flight, and no reader waits for a blob of b. Pause returns the error of ctx if ctx
+// ends.
 func (p *Pipeline) Pause(ctx context.Context, b *Batch) error { return p.pacer.pause(ctx, b) }
 
 // Busy reports whether foreground requests are in flight, a reader has begun to wait within the last idleTime, or a process reads
@@ -158,7 +159,7 @@ func (p *Pipeline) Close() {
 	p.shared.closed = true
 	close(p.shared.stop)
 	p.shared.wake.Broadcast()
-	p.health.succeeded() // this call stops the timer of a failure
+	p.health.succeeded() // stops the timer for the next attempt after a failure
 	p.health.wakeAll()
 	p.shared.mu.Unlock()
 	p.shared.wg.Wait()
@@ -170,9 +171,10 @@ func (p *Pipeline) Close() {
 }
 
 // Wait waits until the contents of one blob are on this host and returns them. It queues the want w, unless w is pending already,
-// and the wants of neighbours. Contents larger than 1 MiB are returned as nil, and the caller has to read them from the cache.
-// The error is or wraps ErrNotFound, ErrDeadline, ErrClosed, the error of ctx, a Refusal, or the failure of the remote. If Wait
-// returns before the blob has arrived, an in-flight request continues.
+// together with the wants in the parameter neighbours. Contents larger than 1 MiB are returned as nil, and the caller has to read
+// them from the cache. The returned error is or wraps one of these: ErrNotFound, ErrDeadline, ErrClosed, the error of ctx, a
+// Refusal, or the failure of the remote. If Wait returns before the blob has arrived, an in-flight request for the blob
+// continues.
 func (p *Pipeline) Wait(ctx context.Context, w prioritize.Want, neighbours Neighbours) ([]byte, error) {
 	w.Class = prioritize.Waiting
 	p.NoteReader()
@@ -224,8 +226,8 @@ func (p *Pipeline) Wait(ctx context.Context, w prioritize.Want, neighbours Neigh
 	return nil, err
 }
 
-// await blocks until the want is finished, ctx ends, or the read deadline passes. Each time the duration patience has passed, it
-// calls hedge.
+// await blocks until the want is finished, ctx ends, or the read deadline passes. While it waits, await calls hedge at intervals
+// of the duration patience. hedge may request the blob once more.
 func (p *Pipeline) await(ctx context.Context, f *Pending, w prioritize.Want, patience time.Duration) error {
 	deadline := time.NewTimer(p.health.deadline)
 	defer deadline.Stop()
@@ -346,8 +348,8 @@ func (p *Pipeline) Queued() (foreground, background int) {
 	return foreground, background
 }
 
-// RetryOf returns a function for ReportFailure. The function queues w for a background request; if the contents are on this host
-// already, it calls ReportSuccess instead.
+// RetryOf returns a function that callers pass to ReportFailure. The function queues w for a background request. If the contents
+// are on this host already, it calls ReportSuccess and queues nothing.
 func (p *Pipeline) RetryOf(w prioritize.Want) func() {
 	w.Class = prioritize.Readahead
 	return func() {

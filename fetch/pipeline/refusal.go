@@ -17,10 +17,10 @@ import (
 
 // Refusal describes an object whose answers were invalid. It is also the error that readers of the object get.
 type Refusal struct {
-	Object object.ID // zero: the Refusal is for the history, not for one object
+	Object object.ID // the refused object; zero if the Refusal is for the history
 	Path   string    // path of a file with these contents; "" if it is not known
 	Err    error
-	Next   time.Time // time at which the object is requested again; zero: not automatically
+	Next   time.Time // time at which the object is requested again; zero: the object is not requested again automatically
 }
 
 // refusal is a Refusal together with the state of its automatic retries.
@@ -50,7 +50,8 @@ type Refusals struct {
 	shared *shared
 	table  *table
 	byID   map[object.ID]*refusal
-	// token limits requests whose answers may be invalid to one at a time. Its capacity is 1.
+	// token contains a value while a request whose answer may be invalid is in flight. At most one such request may be in flight,
+	// so the capacity is 1.
 	token      chan struct{}
 	firstRetry time.Duration // refusedFirst, or a shorter time in tests
 }
@@ -76,9 +77,9 @@ func isLocal(err error) bool {
 	return errors.As(err, &path) || errors.Is(err, syscall.ENOSPC)
 }
 
-// recordFailure counts one more invalid answer, and sets the time of the next automatic request. first is the pause after the
-// first failure. After refusedTries failures there are no more automatic requests, unless the cause is on this host, such as a
-// full disk.
+// recordFailure counts one more invalid answer, and sets the time of the next automatic request. first is the time between the
+// first failure and the next request. After refusedTries automatic requests there are no more of them, unless the cause is on
+// this host, such as a full disk.
 func (r *refusal) recordFailure(err error, first time.Duration) {
 	r.Err = err
 	r.tries++
@@ -88,8 +89,8 @@ func (r *refusal) recordFailure(err error, first time.Duration) {
 	}
 }
 
-// inTurn calls request when no other request whose answer may be invalid is in flight. It waits for that, and returns the error
-// of ctx if ctx ends first.
+// inTurn waits until no other request whose answer may be invalid is in flight, and then calls the function request. If ctx ends
+// first, inTurn returns the error of ctx.
 func (rs *Refusals) inTurn(ctx context.Context, request func() error) error {
 	select {
 	case rs.token <- struct{}{}:
@@ -124,7 +125,7 @@ func (rs *Refusals) List() []Refusal {
 	return all
 }
 
-// IsRefused reports whether err is the refusal of an object. Such an error does not mean that the remote fails for other objects.
+// IsRefused reports whether err is the refusal of an object. Such an error does not show that requests for other objects fail.
 func IsRefused(err error) bool {
 	var r *refusal
 	return errors.As(err, &r)
@@ -140,8 +141,9 @@ func (rs *Refusals) Refused(id object.ID) error {
 	return nil
 }
 
-// Request calls request, which fetches a tree, a commit with its trees, or, if id is zero, the history. If the answer is invalid,
-// the object is refused: until the time of the next attempt, Request returns the refusal without calling request.
+// Request calls the function request, which fetches a tree, a commit with its trees, or, if id is zero, the history. If the
+// answer is invalid, the object is refused: until the time Refusal.Next, further calls of Request return the refusal and do not
+// call request.
 func (rs *Refusals) Request(ctx context.Context, id object.ID, request func() error) error {
 	rs.shared.mu.Lock()
 	r, others := rs.refused(id), len(rs.byID) > 0
@@ -150,7 +152,7 @@ func (rs *Refusals) Request(ctx context.Context, id object.ID, request func() er
 		return r
 	}
 	var err error
-	if others { // other answers were invalid, so this one may be invalid too
+	if others { // other answers were invalid, so the answer to this request may also be invalid
 		err = rs.inTurn(ctx, request)
 	} else {
 		err = request()
@@ -192,7 +194,7 @@ func (rs *Refusals) record(id object.ID, path string, err error) *refusal {
 }
 
 // refused returns the refusal of an object. It returns nil if the object is not refused, if its contents are on this host, or if
-// it may be requested again now. The caller holds shared.mu.
+// the object may be requested again now. The caller holds shared.mu.
 func (rs *Refusals) refused(id object.ID) *refusal {
 	r := rs.byID[id]
 	if r == nil || rs.table.cached(id) || !r.blob && !r.Next.IsZero() && !time.Now().Before(r.Next) {

@@ -12,13 +12,14 @@ import (
 )
 
 // A sender is a goroutine that sends one batch at a time. The foreground senders serve only readers, so that background requests
-// never occupy all connections. The sizes of background batches grow from request to request: just after a mount, the time until
-// the first contents arrive is more important, later the number of requests. A reader waits for a large background answer only
-// for a limited time (see HedgeAfter). The largest batches are those for a crawler, a process that reads the whole tree.
+// never occupy all connections. The sizes of background batches grow from request to request: just after a mount, it is more
+// important that the first contents arrive soon; later, a small number of requests is more important. A reader waits for a large
+// background answer only for a limited time (see HedgeAfter). The batches for a crawler, a process that reads the whole tree, are
+// the largest.
 const (
 	ForegroundSenders = 3
 	backgroundSenders = 2
-	foregroundBatch   = 640 // the wants of one readahead window, and those of other readers
+	foregroundBatch   = 640 // enough for the wants of one readahead window together with the wants of other readers
 
 	FirstPrefetchBatch = 400
 	MaxPrefetchBatch   = 3200
@@ -38,9 +39,10 @@ const (
 	gatherTime = time.Millisecond
 	// MaxPause is the maximum time for which the reading of a background answer is paused for the benefit of foreground requests.
 	MaxPause = 2 * time.Second
-	// idleTime is how long no reader must have begun to wait before the pipeline counts as idle.
+	// idleTime is the time since the last reader began to wait after which the pipeline counts as idle.
 	idleTime = time.Second
-	// maxAttempts is the maximum number of requests for a want whose requests fail, while the remote is reachable.
+	// maxAttempts is the number of failed requests for a want after which the pipeline gives the want up, if the remote is
+	// reachable.
 	maxAttempts = 4
 )
 
@@ -64,8 +66,8 @@ func (p *Pipeline) runSender(background bool) {
 	}
 }
 
-// nextBatch waits until there are wants that the sender may send, and returns them as a batch. background states whether the
-// sender is a background sender. nextBatch returns nil when the pipeline is closed.
+// nextBatch waits until there are wants that the sender may send, and returns them as a batch. The parameter background is true
+// if the sender is a background sender. nextBatch returns nil when the pipeline is closed.
 func (p *Pipeline) nextBatch(background bool) *Batch {
 	p.shared.mu.Lock()
 	defer p.shared.mu.Unlock()
@@ -116,9 +118,9 @@ func (p *Pipeline) takeBackground(best prioritize.Class) *Batch {
 	return b
 }
 
-// takeProbe returns a batch that contains only the most urgent want. Its result shows whether the unreachable remote answers
-// again. best is the most urgent class in the queue; ok is false if the queue is empty; background states whether the sender is a
-// background sender. takeProbe returns nil if no probe may be sent now. The caller holds shared.mu.
+// takeProbe returns a batch that contains only the most urgent want. The result of this batch shows whether the unreachable
+// remote answers again. best is the most urgent class in the queue. ok is false if the queue is empty. The parameter background
+// is true if the sender is a background sender. takeProbe returns nil if no probe may be sent now. The caller holds shared.mu.
 func (p *Pipeline) takeProbe(best prioritize.Class, ok, background bool) *Batch {
 	if !ok || !background && best > prioritize.Sibling {
 		return nil
@@ -127,7 +129,7 @@ func (p *Pipeline) takeProbe(best prioritize.Class, ok, background bool) *Batch 
 		return nil
 	}
 	b := p.table.take(prioritize.Last, 1)
-	if b == nil { // the contents are on this host already, so there is nothing to send as a probe
+	if b == nil { // the contents are on this host already, so no request is sent as a probe
 		p.health.probing = false
 		p.health.wakeAll()
 		return nil
@@ -175,7 +177,7 @@ func (p *Pipeline) sendBatch(ctx context.Context, b *Batch) {
 		case f.waiters == 0 && !f.prefetch:
 			p.table.finish(w.ID, f, nil, context.Canceled)
 		case isRefused:
-			f.attempts-- // one unknown id makes the whole batch fail, so this attempt does not count for the other wants
+			f.attempts-- // the batch failed because of one object that the remote lacks, so this attempt does not count for the other wants
 			p.table.queue.Push(w)
 		case err == nil && f.attempts >= 2:
 			lost := fmt.Errorf("fetch blob %s: %w: left out of the answer", w.ID, ErrNotFound)
@@ -203,9 +205,9 @@ func (p *Pipeline) sendBatch(ctx context.Context, b *Batch) {
 	p.shared.mu.Unlock()
 }
 
-// givesUp reports whether a want that has failed maxAttempts times, the last time with err, is given up. A want is not given up
-// while the remote is unreachable. For an unreachable session remote, a want is given up only if no reader waits for it. The
-// caller holds shared.mu.
+// givesUp reports whether the pipeline gives up a want after maxAttempts failures, the last of which was the error err. While the
+// Store's remote is unreachable, the pipeline gives up no wants. While a session remote is unreachable, it gives up the want if
+// no reader waits for the blob. The caller holds shared.mu.
 func givesUp(f *Pending, err error) bool {
 	var second SessionRemoteError
 	if errors.As(err, &second) && IsUnreachable(second.Err) {
@@ -214,15 +216,15 @@ func givesUp(f *Pending, err error) bool {
 	return !IsUnreachable(err)
 }
 
-// IsFinal reports whether a repetition of the request would fail with err again: the remote denies access, the repository does
-// not exist, or the request was cancelled.
+// IsFinal reports whether a repetition of the request would fail with err again: because the remote denies access, the repository
+// does not exist, or the request was cancelled.
 func IsFinal(err error) bool {
 	return errors.Is(err, transport.ErrAuth) || errors.Is(err, transport.ErrForbidden) || errors.Is(err, transport.ErrNotFound) ||
 		errors.Is(err, context.Canceled)
 }
 
-// Arrived finishes the want for a blob that was verified. The caller must have stored the contents where readers find them. data
-// is nil if the contents are large.
+// Arrived finishes the want for a blob that has arrived and was verified. The caller must have stored the contents where readers
+// find them. data is nil if the contents are large.
 func (p *Pipeline) Arrived(id object.ID, data []byte) {
 	p.shared.mu.Lock()
 	defer p.shared.mu.Unlock()

@@ -16,7 +16,7 @@ type Pending struct {
 	err     error
 	data    []byte // contents, if a reader waits for them and they are not larger than maxSharedSize
 	waiters int    // number of readers that wait for the blob
-	// prefetch is true if a prefetch or readahead needs the blob too. Then the want stays queued when the last reader stops
+	// prefetch is true if a prefetch or readahead needs the blob too. If so, the want stays queued when the last reader stops
 	// waiting.
 	prefetch bool
 	inBatch  *Batch // batch that contains the want; nil while the want is queued or waits for a retry
@@ -30,8 +30,8 @@ func (f *Pending) Done() <-chan struct{} { return f.done }
 // after the channel of Done was closed.
 func (f *Pending) Err() error { return f.err }
 
-// charge adds the costs of a finished want to the metrics of the file-system request to which ctx belongs. The caller holds
-// shared.mu.
+// charge adds the costs of a finished want (the number of blobs in its batch, and its bytes) to the metrics of the file-system
+// request to which ctx belongs. The caller holds shared.mu.
 func (f *Pending) charge(ctx context.Context) {
 	blobs := int64(1)
 	if f.inBatch != nil {
@@ -45,7 +45,7 @@ type Batch struct {
 	Wants      []prioritize.Want
 	background bool
 	probe      bool // the batch was sent to find out whether the remote answers again
-	suspect    bool // one of its objects may be the cause of an invalid answer
+	suspect    bool // one of the objects in this batch may be the cause of an invalid answer
 	// urgent is the number of readers that wait for a blob of this batch. While it is not 0, the reading of the answer is not
 	// paused.
 	urgent atomic.Int32
@@ -92,9 +92,9 @@ func (t *table) finish(id object.ID, f *Pending, data []byte, err error) {
 	close(f.done)
 }
 
-// take returns a batch of at most n of the most urgent wants in the queue. It takes no wants that are less urgent than the class
-// worst. It finishes wants whose contents are on this host already. It returns nil if no want has to be requested. The caller
-// holds shared.mu.
+// take returns a batch of at most n of the most urgent wants in the queue. Wants that are less urgent than the class worst stay
+// in the queue. take finishes wants whose contents are on this host already. It returns nil if no want has to be requested. The
+// caller holds shared.mu.
 func (t *table) take(worst prioritize.Class, n int) *Batch {
 	b := &Batch{}
 	for _, w := range t.queue.Take(worst, n) {
@@ -116,7 +116,7 @@ func (t *table) take(worst prioritize.Class, n int) *Batch {
 	return b
 }
 
-// requeue queues wants again. It leaves out those that are finished or part of a batch. The caller holds shared.mu.
+// requeue queues wants again. It leaves out wants that are finished or part of a batch. The caller holds shared.mu.
 func (t *table) requeue(wants []prioritize.Want) {
 	for _, w := range wants {
 		if f := t.pending[w.ID]; f != nil && f.inBatch == nil && !t.shared.closed {
@@ -126,8 +126,8 @@ func (t *table) requeue(wants []prioritize.Want) {
 	t.shared.wake.Broadcast()
 }
 
-// hold removes wants from the queue and marks them as part of a batch, so that no sender sends them before examine does. It
-// returns wants. The caller holds shared.mu.
+// hold removes wants from the queue and marks them as part of a batch, so that the examiner requests them and no sender does. It
+// returns the slice wants. The caller holds shared.mu.
 func (t *table) hold(wants []prioritize.Want) []prioritize.Want {
 	held := &Batch{suspect: true, background: true}
 	for _, w := range wants {

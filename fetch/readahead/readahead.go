@@ -3,9 +3,9 @@
 // reads no trees and sends no requests; its caller finds the neighbours.
 //
 // The first read in a directory fetches a few of its files. A crawler is a reader that waits in the order of the tree, skips
-// nothing, and looks at the files that the last window fetched (grep, tar, find -size). Its windows grow until the rest of the
-// tree is requested at once. Other readers do not get growing windows: builds jump between directories, and scripts that read one
-// file in each directory do not look at the other files.
+// nothing, and looks at the files that were fetched for the last window (grep, tar, find -size). The windows of a crawler grow
+// until the rest of the tree is requested at once. Other readers do not get growing windows: builds jump between directories, and
+// scripts that read one file in each directory do not look at the other files.
 package readahead
 
 import (
@@ -19,18 +19,19 @@ import (
 )
 
 const (
-	// FirstWindow is the window, in blobs, of a reader whose pattern is not known yet.
+	// FirstWindow is the window, in blobs, for a reader whose access pattern is not known yet.
 	FirstWindow = 32
 	growth      = 4
-	// WholeTree is the window, in blobs, from which on the rest of the tree is requested at once. Windows reach it after two
-	// steps, because requests of medium size are the most expensive for a server: it can send few of its stored deltas unchanged.
+	// WholeTree is the size of a window, in blobs. For a window of at least this size, the rest of the tree is requested at once.
+	// Windows reach this size after two steps, because requests of medium size are the most expensive for a server, which can
+	// send few of its stored deltas unchanged.
 	WholeTree = FirstWindow * growth * growth
-	// maxWindow is the maximum window, in blobs, of a reader that stays in one large directory.
+	// maxWindow is the maximum window, in blobs, for a reader that stays in one large directory.
 	maxWindow = 8192
 	// recent is the maximum time between two misses in a series of misses (see Tracker.dirs). After a longer pause, a new series
 	// begins.
 	recent = time.Second
-	// sampled is the maximum number of blobs of a window that are watched, to find out whether the reader looks at them.
+	// sampled is the maximum number of blobs of a window that are watched, to find out whether the reader looks at these blobs.
 	sampled = 32
 	// readers is the maximum number of readers of one mount that are followed at the same time.
 	readers = 4
@@ -40,11 +41,13 @@ const (
 // from any goroutine.
 type Tracker struct {
 	mu sync.Mutex
-	// at contains the position of the last miss of each reader, the latest first. A miss is a read that had to wait for contents.
+	// The field at contains the position of the last miss of each reader, the latest miss first. A miss is a read that had to
+	// wait for contents.
 	at      []*Position
 	watched map[object.ID]*Position
 	last    time.Time // time of the last miss
-	// dirs contains the directories of the current series of misses. A series ends when no miss follows within the time recent.
+	// dirs contains the directories of the current series of misses. A series ends when no miss follows within the duration
+	// recent.
 	dirs map[string]bool
 }
 
@@ -73,9 +76,10 @@ func (r *Tracker) Looked(id object.ID) {
 	}
 }
 
-// Next records that a reader had to wait for path at the time now, and returns the reader's new position with its window. before
-// is the last position of this reader, or nil if path follows no known reader. If dirOnly is true, the window ends with the
-// directory of path, because it is not known yet whether the reader will continue in the next directory.
+// Next records that a reader had to wait for path at the time now, and returns the reader's new position with its window. The
+// parameter before is the last position of this reader, or nil if no known reader has probably continued to path. If dirOnly is
+// true, the window ends with the directory of path, because it is not known yet whether the reader will continue in the next
+// directory.
 func (r *Tracker) Next(path string, before *Position, now time.Time) (p *Position, dirOnly bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -108,7 +112,7 @@ func (r *Tracker) Next(path string, before *Position, now time.Time) (p *Positio
 // drop removes the position with index i in r.at. It does nothing if i is negative. The caller holds r.mu.
 func (r *Tracker) drop(i int) {
 	if i < 0 {
-		return // another reader has continued from the same position in the meantime
+		return // in the meantime, another reader has continued from the same position
 	}
 	for id, p := range r.watched {
 		if p == r.at[i] {
@@ -118,8 +122,8 @@ func (r *Tracker) drop(i int) {
 	r.at = slices.Delete(r.at, i, i+1)
 }
 
-// Watch selects blobs of the window at position p for watching: the first of wants, at most sampled. A crawler would look at
-// these blobs.
+// Watch selects the blobs of the window at position p that are watched: the first elements of wants, at most sampled. A crawler
+// will look at these blobs.
 func (r *Tracker) Watch(p *Position, wants []prioritize.Want) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
