@@ -229,7 +229,7 @@ func (v *RawView) Want(ctx context.Context, match func(path string) bool, wait b
 			if len(wants) > 0 && !p.IsPending(wants[0].ID) && v.missing(wants[0].ID) {
 				return h, fmt.Errorf("read %s: %w", wants[0].Path, v.store.fetcher.contentsFailure(wants[0].ID))
 			}
-			if len(wants) > 0 && wait && time.Since(reached) > p.Health().Deadline() { // the remote has been unreachable for longer than a read would wait
+			if len(wants) > 0 && wait && time.Since(reached) > p.Health().Deadline() { // longer than a read would wait
 				_, cause := p.Health().Failure()
 				return h, fmt.Errorf("read %s: %w", wants[0].Path, p.Health().DeadlineError(cause))
 			}

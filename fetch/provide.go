@@ -19,22 +19,22 @@ import (
 
 const (
 	// provideBatch is the maximum number of objects in one request that Provide sends on behalf of git. provideRequests is the
-	// maximum number of such requests in flight: a remote needs a long time to assemble a large pack, and can assemble several
-	// packs at the same time on different processors.
+	// maximum number of such requests in flight: several requests are faster than one, because a remote needs a long time to
+	// assemble a large pack, and can assemble several packs at the same time on different processors.
 	provideBatch    = 6000
 	provideRequests = 3
-	// provideTries is the maximum number of rounds in which Provide requests objects. Further rounds follow a truncated answer,
-	// or a request that failed as a whole because the remote did not know one of the ids.
+	// provideTries is the maximum number of rounds in which Provide requests objects. A further round is necessary after a
+	// truncated answer, or after a request that failed as a whole because the remote lacked one of the objects.
 	provideTries = 3
-	// fewUnknown is the number of wanted objects up to which Provide assumes that some of them may be commits. It then first
-	// requests them with depth 1, so that a commit arrives without its history.
+	// If the number of wanted objects is at most fewUnknown, Provide assumes that some of them may be commits. In this case it
+	// first requests the objects with depth 1, so that a commit arrives without its history.
 	fewUnknown = 16
 )
 
 // Provide returns when the objects are in the store's packs, where git reads them. It writes objects that are in the cache of
 // contents into a pack, waits for the objects that are in flight, and requests the others from the remote. wanted may contain
-// objects of any type: a commit is fetched with its trees and its history. along lists blobs that are requested as well; no error
-// is returned if blobs of along are still missing afterwards. If ctx ends, requests in flight continue.
+// objects of any type: a commit is fetched with its trees and its history. The parameter along lists additional blobs to request;
+// Provide returns no error if some of these are still missing afterwards. If ctx ends, requests in flight continue.
 func (s *Store) Provide(ctx context.Context, wanted, along []object.ID) error {
 	p := &provision{s: s, refused: map[object.ID]bool{}, wanted: wanted, along: along}
 	p.unknown = len(wanted) <= fewUnknown && slices.ContainsFunc(wanted, func(id object.ID) bool { return !slices.Contains(along, id) })
@@ -54,14 +54,14 @@ func (s *Store) Provide(ctx context.Context, wanted, along []object.ID) error {
 type provision struct {
 	s             *Store
 	wanted, along []object.ID
-	unknown       bool // wanted may contain objects other than blobs
+	unknown       bool // true if wanted may contain objects other than blobs
 
 	// mu protects the fields below, because the batches of one provision are requested concurrently.
 	mu sync.Mutex
-	// refused holds objects that the remote does not know. This provision does not request them again.
+	// refused contains the objects that the remote lacks. This provision does not request them again.
 	refused map[object.ID]bool
 	commits []object.ID // wanted commits that were fetched without their history
-	err     error       // last error of the current round; nil if there was none
+	err     error       // last error of the current round; nil if no request has failed
 }
 
 // run provides the objects in rounds. Each round writes the objects that are in the cache into a pack and requests the others.
@@ -87,11 +87,11 @@ func (p *provision) run(ctx context.Context) error {
 			return ctx.Err()
 		}
 		if err := p.failure(); !joined && (err == nil || pipeline.IsFinal(err)) {
-			break // every request of this round got a complete answer, so the remote does not have the objects that are still missing
+			break // every request of this round got a complete answer, so the remote lacks the objects that are still missing
 		}
 	}
-	// In the last round, objects may have arrived through requests of readers. Those requests store contents in the cache, not in
-	// a pack.
+	// During the last round, some of the objects may have arrived through requests of readers, which store contents in the cache,
+	// not in a pack.
 	if err := p.fromCache(ctx, p.missing()); err != nil {
 		return err
 	}
@@ -105,12 +105,12 @@ func (p *provision) run(ctx context.Context) error {
 		}
 		return fmt.Errorf("fetch %d of %d objects from %s: %w", len(lacking), len(p.wanted), s.URL(), err)
 	}
-	// Objects of along may still be missing: they are predictions, and git requests them again if it
-	// needs them.
+	// Objects of the list along may still be missing. These objects are predictions, and git requests them again if it needs
+	// them.
 	return nil
 }
 
-// missing returns those of p.wanted and p.along that are not in the store's packs yet, the wanted ones first. It leaves out
+// missing returns the objects in p.wanted, followed by those in p.along, that are not in the store's packs yet. It leaves out
 // objects that the remote has refused.
 func (p *provision) missing() []object.ID {
 	p.mu.Lock()
@@ -128,8 +128,8 @@ func (p *provision) missing() []object.ID {
 	return p.s.Missing(ids)
 }
 
-// fromCache writes those of ids that are in the cache of contents into a pack of the store. The cache holds contents that were
-// read through a mount before.
+// fromCache writes the blobs in ids whose contents are in the cache into a pack of the store. The cache contains blobs that were
+// fetched for reads through a mount.
 func (p *provision) fromCache(ctx context.Context, ids []object.ID) error {
 	var out []odb.Outgoing
 	for _, id := range ids {
@@ -150,8 +150,8 @@ func (p *provision) fromCache(ctx context.Context, ids []object.ID) error {
 	return err
 }
 
-// fetch requests those of ids that are not in flight, and waits until all of them have arrived or failed. It returns true if some
-// of them were in flight already, through a request of another caller.
+// fetch requests the objects in ids that are not in flight, and waits until all objects in ids have arrived or failed. It returns
+// true if some of the objects were in flight already because of another caller.
 func (p *provision) fetch(ctx context.Context, ids []object.ID) (joined bool) {
 	// An error of an earlier round does not describe the objects that are still missing, so it is reset.
 	p.mu.Lock()
@@ -181,8 +181,8 @@ func (p *provision) failure() error {
 	return p.err
 }
 
-// recordError records err as the reason why objects were not fetched. If err names an id that the remote does not know, the
-// object with that id is not requested again. It does nothing if err is nil.
+// recordError records err as the reason why objects were not fetched. If err contains the id of an object that the remote lacks,
+// the object is not requested again. If err is nil, recordError does nothing.
 func (p *provision) recordError(err error) {
 	if err == nil {
 		return
@@ -190,12 +190,11 @@ func (p *provision) recordError(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var refused transport.NotOurRef
-	// The remote fails a request as a whole if it does not know one of the ids. The next round succeeds because it leaves that id
-	// out.
+	// The remote rejects a request as a whole if it lacks one of the objects. The next round leaves out this object.
 	if errors.As(err, &refused) {
 		p.refused[refused.ID] = true
-		// The remote names only one unknown id per failed request, so finding all unknown ids could take many requests. Therefore
-		// blobs that are only predicted (along) are not requested again.
+		// A rejected request shows one object that the remote lacks, so finding all such objects could take many requests.
+		// Therefore the predicted blobs (the list along) are not requested again.
 		if len(p.refused) > 1 {
 			for _, id := range p.along {
 				p.refused[id] = true
@@ -228,9 +227,9 @@ func (p *provision) join(ctx context.Context, others []*pipeline.Pending) {
 	}
 }
 
-// withRetry runs request on behalf of git. If git wants at least one object, it repeats request while the remote is unreachable,
-// as for a reader. If all objects are only predicted, it runs request once, and returns an error at once if the remote is
-// unreachable.
+// withRetry runs the function request on behalf of git. If git wants at least one of the objects, withRetry repeats request while
+// the remote is unreachable, as for a reader. If git wants none of the objects, because all of them are predictions, withRetry
+// runs request once. In this case it returns an error at once if the remote is unreachable.
 func (p *provision) withRetry(ctx context.Context, request func() error) error {
 	if len(p.wanted) > 0 {
 		return p.s.fetcher.pipe.Health().Retry(ctx, nil, request)
@@ -253,7 +252,7 @@ func (p *provision) send(ctx context.Context, b *pipeline.Batch) error {
 		ids[i] = w.ID
 	}
 	req := transport.FetchRequest{Wants: ids}
-	if caps.Filter { // remotes apply the filter only to objects that a wanted object refers to, not to the wanted blobs themselves
+	if caps.Filter { // remotes do not apply the filter to the wanted blobs, but to blobs that belong to a wanted commit or tree
 		req.Filter = "blob:none"
 	}
 	if caps.Shallow && p.unknown {
@@ -276,8 +275,8 @@ func (p *provision) send(ctx context.Context, b *pipeline.Batch) error {
 			p.mu.Unlock()
 		}
 	})
-	// Readers that wait for blobs of this pack are woken only now, because the pack is readable only after it has been stored as
-	// a whole.
+	// Readers that wait for blobs of this pack are woken now and not earlier, because the pack cannot be read before it was
+	// stored as a whole.
 	if err == nil {
 		for _, id := range blobs {
 			s.fetcher.pipe.Arrived(id, nil)
@@ -288,8 +287,8 @@ func (p *provision) send(ctx context.Context, b *pipeline.Batch) error {
 	return err
 }
 
-// fetchHistory fetches the history of the commits in p.commits, which were fetched without it. git expects the parents of a
-// commit to exist.
+// fetchHistory fetches the history of the commits in p.commits, which were fetched without their history. git expects that the
+// parents of a commit exist.
 func (p *provision) fetchHistory(ctx context.Context) error {
 	if len(p.commits) == 0 {
 		return nil
@@ -299,7 +298,7 @@ func (p *provision) fetchHistory(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The request has no depth, so the remote sends all commits that the haves do not reach.
+	// The request has no depth, so the remote sends all commits that are not reachable from the haves.
 	req := transport.FetchRequest{Wants: p.commits, Haves: s.repo.CompleteTips()}
 	if caps.Filter {
 		req.Filter = "blob:none"

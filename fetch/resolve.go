@@ -24,7 +24,7 @@ func (e *RefError) Error() string {
 
 // target is the result of resolving a ref: the commit, and the object to request from the remote.
 type target struct {
-	name   string    // full name of the ref; "" if the user gave a commit id
+	name   string    // full name of the ref; "" if the user passed the id of a commit
 	want   object.ID // object to request: the annotated tag if the ref names one, otherwise the commit
 	commit object.ID
 }
@@ -32,9 +32,9 @@ type target struct {
 // unborn reports whether the ref names a branch that has no commit yet, such as HEAD of an empty repository.
 func (t target) unborn() bool { return t.want.IsZero() }
 
-// resolve returns the commit that ref names on the remote; "" and "HEAD" are the remote's HEAD. It sends no request if ref is a
-// full commit id. It returns a RefError if the remote has no such ref, and another error if ref is a commit id of another object
-// format than the store's.
+// resolve returns the commit to which the name ref points on the remote; "" and "HEAD" stand for the remote's HEAD. It sends no
+// request if ref is a full commit id. It returns a RefError if the remote has no such ref, and another error if ref is a commit
+// id of another object format than the store's.
 func (a *acquirer) resolve(ctx context.Context, ref string) (target, error) {
 	if id, err := object.ParseID(ref); err == nil {
 		if id.Format() != a.storage.objects.Format() {
@@ -45,8 +45,8 @@ func (a *acquirer) resolve(ctx context.Context, ref string) (target, error) {
 	if ref == "" || ref == "HEAD" {
 		return a.resolveHead(ctx)
 	}
-	// The first candidate that exists is used, so a branch has precedence over a tag of the same name. This differs from git
-	// rev-parse, where the tag has precedence.
+	// The first candidate that exists is used, so a branch has precedence over a tag of the same name. This differs from `git
+	// rev-parse`, where the tag has precedence.
 	candidates := []string{"refs/heads/" + ref, "refs/tags/" + ref, "refs/" + ref}
 	if strings.HasPrefix(ref, "refs/") {
 		candidates = []string{ref}
@@ -96,7 +96,7 @@ func targetOf(r transport.Ref) target {
 	return t
 }
 
-// similar returns the names of the first five refs of list, or of all of them if there are fewer.
+// similar returns the names of the first five refs of list, or of all refs if list has fewer than five.
 func similar(list []transport.Ref) []string {
 	var names []string
 	for _, r := range list {

@@ -17,9 +17,9 @@ import (
 
 // Objects that were created in a session on another host are not on the Store's remote. A Local for such a session has a session
 // remote, from which these objects are fetched into the Local's packs. A tree of a session refers to blobs of both remotes, and
-// the tree does not show which remote has a blob. Therefore blobs that are not in the session's base tree (see Expect) are
-// requested from the session remote first. All other blobs are requested from the Store's remote first, and from the session
-// remote if the Store's remote does not know them.
+// does not show which of the two remotes has a blob. Therefore blobs that are not in the session's base tree (see Expect) are
+// requested from the session remote first. All other blobs are requested from the Store's remote first. Those that the Store's
+// remote lacks are requested from the session remote.
 
 // SessionRemote is the interface to a session remote, a git repository that has the objects which were created in a session.
 type SessionRemote interface {
@@ -29,8 +29,8 @@ type SessionRemote interface {
 	Fetch(ctx context.Context, req transport.FetchRequest) (*transport.FetchResponse, error)
 }
 
-// SetSessionRemote sets the session remote of the Local; nil removes it. The caller has to close the remote; Local.Close does
-// not.
+// SetSessionRemote sets the session remote of the Local; nil removes it. The caller has to close the remote, because Local.Close
+// does not close it.
 func (l *Local) SetSessionRemote(second SessionRemote) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -78,7 +78,7 @@ func (l *Local) remote() SessionRemote {
 type FetchRequest struct {
 	From  SessionRemote
 	Wants []object.ID // commits, trees or blobs
-	Haves []object.ID // commits that are on this host together with all objects that they reach
+	Haves []object.ID // commits that are on this host together with all objects reachable from them
 	// Contents requests the blobs of all trees. If it is false, only the blobs in Wants are fetched.
 	Contents bool
 }
@@ -90,8 +90,8 @@ type Fetched struct {
 	Shallow []object.ID // commits whose parents the session remote does not have
 }
 
-// Fetch fetches objects from a session remote into the packs of the Local. A commit is fetched with its trees, and with its
-// history as far as the haves do not reach it.
+// Fetch fetches objects from a session remote into the packs of the Local. A commit is fetched with its trees, and with those
+// earlier commits that are not reachable from the haves.
 func (l *Local) Fetch(ctx context.Context, r FetchRequest) (Fetched, error) {
 	caps, err := r.From.Capabilities(ctx)
 	if err != nil {
@@ -137,7 +137,7 @@ func (l *Local) make(f object.Format) (*odb.Store, error) {
 }
 
 // splitByRemote divides ids into own, which are requested from the Store's remote, and theirs, which are requested from a session
-// remote because one of the Locals in seconds expects them there.
+// remote because one of the Locals in seconds expects them on its session remote.
 func splitByRemote(ids []object.ID, seconds []*Local) (own, theirs []object.ID) {
 	if len(seconds) == 0 {
 		return ids, nil
@@ -158,7 +158,7 @@ func splitByRemote(ids []object.ID, seconds []*Local) (own, theirs []object.ID) 
 func (f *fetcher) fetchFromSessions(ctx context.Context, seconds []*Local, ids []object.ID,
 	arrived func(object.ID, []byte)) (n int, err error) {
 	defer func() {
-		// A SessionRemoteError keeps the pipeline from treating a failure of the session remote as one of the Store's remote,
+		// Because of the type SessionRemoteError, the pipeline does not treat the failure as a failure of the Store's remote,
 		// which would delay the requests of mounts without a session.
 		if err != nil && ctx.Err() == nil {
 			err = pipeline.SessionRemoteError{Err: err}
@@ -173,8 +173,8 @@ func (f *fetcher) fetchFromSessions(ctx context.Context, seconds []*Local, ids [
 			f.log.Debug("fetch blobs of session", zap.Int("wants", len(ids)), zap.Int("got", got),
 				zap.Duration("took", time.Since(start)), zap.Error(bringErr))
 			var refused transport.NotOurRef
-			// A remote fails the whole request if it does not know one id. That id is requested from the next Local's session
-			// remote, and the other ids are requested again from this one.
+			// A remote rejects the whole request if it lacks one object. That object is requested from the session remote of the
+			// next Local, and the other objects are requested from this session remote again.
 			if errors.As(bringErr, &refused) && slices.Contains(ids, refused.ID) {
 				ids = slices.DeleteFunc(slices.Clone(ids), func(id object.ID) bool { return id == refused.ID })
 				lacks = append(lacks, refused.ID)
@@ -197,8 +197,8 @@ func (f *fetcher) fetchFromSessions(ctx context.Context, seconds []*Local, ids [
 	return n, err
 }
 
-// fetchBlobs fetches blobs from the session remote into the Local's packs, and calls arrived for each. It returns the number of
-// blobs that have arrived.
+// fetchBlobs fetches blobs from the session remote into the Local's packs, and calls the function arrived for each blob. It
+// returns the number of blobs that have arrived.
 func (l *Local) fetchBlobs(ctx context.Context, ids []object.ID, arrived func(object.ID, []byte)) (n int, err error) {
 	s, second := l.store, l.remote()
 	if second == nil {
@@ -225,7 +225,7 @@ func (l *Local) fetchBlobs(ctx context.Context, ids []object.ID, arrived func(ob
 		return 0, err
 	}
 	// Readers read contents at any offset, which a pack does not support. Therefore each blob is copied to the cache before the
-	// readers that wait for it are woken.
+	// readers that wait for the blob are woken.
 	for _, id := range came {
 		if ok, err := s.storage.materialize(id); !ok || err != nil {
 			return n, errors.Join(err, fmt.Errorf("keep blob %s: %w", id, ErrNotFound))
@@ -239,7 +239,7 @@ func (l *Local) fetchBlobs(ctx context.Context, ids []object.ID, arrived func(ob
 // The methods below correspond to those of Store. They are used for a git directory that reads the objects of the Store and of
 // the Local.
 
-// Format returns the object format of the Store, which the Local has too.
+// Format returns the object format of the Store, which is also that of the Local.
 func (l *Local) Format() object.Format { return l.store.Format() }
 
 // Refresh makes packs visible that other processes have added to the Store or to the Local.
@@ -251,7 +251,7 @@ func (l *Local) Refresh() error {
 	return errors.Join(l.store.Refresh(), own.Packs.Refresh())
 }
 
-// Size returns an object's type and its size in bytes. It finds objects of the Store and of the Local, and missing blobs whose
+// Size returns an object's type and its size in bytes. It supports objects of the Store and of the Local, and missing blobs whose
 // size is known.
 func (l *Local) Size(id object.ID) (object.Type, int64, error) {
 	if own, ok := l.open(); ok {
@@ -267,7 +267,7 @@ func (l *Local) Size(id object.ID) (object.Type, int64, error) {
 	return l.store.storage.objects.Size(id)
 }
 
-// Missing returns those of ids that are neither in the Store's packs nor in the Local.
+// Missing returns the elements of ids that are neither in the Store's packs nor in the Local.
 func (l *Local) Missing(ids []object.ID) []object.ID {
 	missing := l.store.Missing(ids)
 	own, ok := l.open()
@@ -277,7 +277,8 @@ func (l *Local) Missing(ids []object.ID) []object.ID {
 	return slices.DeleteFunc(missing, own.Has)
 }
 
-// Provide does what Store.Provide does. In addition it fetches objects that only the session remote has.
+// Provide does the same as Store.Provide, and also fetches objects that exist on the session remote and not on the Store's
+// remote.
 func (l *Local) Provide(ctx context.Context, wanted, along []object.ID) error {
 	wanted, along = l.Missing(wanted), l.Missing(along)
 	if l.remote() == nil {
@@ -289,14 +290,13 @@ func (l *Local) Provide(ctx context.Context, wanted, along []object.ID) error {
 		if ctx.Err() != nil {
 			return err
 		}
-		own = append(slices.Clone(own), l.Missing(theirs)...) // the session remote may lack an object that is expected there
+		own = append(slices.Clone(own), l.Missing(theirs)...) // the session remote may lack an object that the Local expects on it
 	}
 	err := l.provideRest(ctx, own, ownAlong)
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
-	// The Store's remote does not have these objects. Objects that are not recorded by Expect may exist only on the session
-	// remote.
+	// The Store's remote lacks these objects. The session remote may have them, although Expect was not called for them.
 	lacking := l.Missing(own)
 	if len(lacking) == 0 {
 		return nil
@@ -319,8 +319,8 @@ func (l *Local) provideRest(ctx context.Context, wanted, along []object.ID) erro
 	return l.store.Provide(ctx, wanted, along)
 }
 
-// provideFromSession fetches objects from the session remote into the Local's packs. If the session remote lacks one of them, it
-// fetches the others and then returns an error.
+// provideFromSession fetches objects from the session remote into the Local's packs. If the session remote lacks one of these
+// objects, provideFromSession fetches the others and then returns an error.
 func (l *Local) provideFromSession(ctx context.Context, ids []object.ID) error {
 	if len(ids) == 0 {
 		return nil
@@ -337,7 +337,7 @@ func (l *Local) Keep(ctx context.Context, objects []odb.Outgoing) error {
 	return l.KeepAs(ctx, l.store.Format(), objects)
 }
 
-// KeepAs does what Keep does, for a Store that does not know its object format yet. f is that format.
+// KeepAs does the same as Keep, for a Store that does not know its object format yet. f is the format of the objects.
 func (l *Local) KeepAs(ctx context.Context, f object.Format, objects []odb.Outgoing) error {
 	packs, err := l.make(f)
 	if err != nil {

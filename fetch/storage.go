@@ -16,10 +16,10 @@ import (
 	"github.com/artifactfs/artifactfs/odb"
 )
 
-// storage finds the objects of a store that are on this host: in the packs of the store's repository, in the object
-// directories of mounts (type Local), in the cache of contents on disk, and in memory. It also has the table of sizes, which
-// includes blobs that are missing. It sends no requests. mu protects the fields below mu; objects and sizes do not change after
-// openObjects has set them, and are read without mu from then on.
+// storage finds the objects of a store that are on this host: in the packs of the store's repository, in the object directories
+// of mounts (type Local), in the cache of contents on disk, and in memory. It also has the table of sizes, which includes the
+// sizes of missing blobs. A storage sends no requests. mu protects the fields below mu. The fields objects and sizes do not
+// change after openObjects has set them, and are then read without mu.
 type storage struct {
 	dir     string // the store's directory
 	repo    *bare.Repo
@@ -31,17 +31,17 @@ type storage struct {
 	mu      sync.Mutex
 	objects *odb.Store // nil until the object format is known
 	sizes   *cache.Sizes
-	locals  []*Local // open Locals; attach and detach replace the slice and do not change the old one
+	locals  []*Local // open Locals; attach and detach replace the slice by a new one, so readers can use the old slice without mu
 }
 
-// attach makes reads find objects in the directory of l as well, until detach is called.
+// attach adds the directory of l to the directories in which reads search for objects, until detach is called.
 func (s *storage) attach(l *Local) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.locals = append(s.locals, l)
 }
 
-// detach makes reads no longer search the directory of l. Reads in progress continue.
+// detach removes the directory of l from the directories in which reads search for objects. Reads in progress continue.
 func (s *storage) detach(l *Local) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -70,8 +70,8 @@ func (s *storage) close() error {
 	return errors.Join(s.sizes.Close(), s.objects.Close())
 }
 
-// prepare opens the store's repository and its packs, and creates the repository if it does not exist. f is the object format of
-// the remote. partial is true if the remote can supply missing objects on demand.
+// prepare creates the store's repository if it does not exist, and opens its packs. f is the object format of the remote. partial
+// is true if the remote can supply missing objects on demand.
 func (s *storage) prepare(ctx context.Context, f object.Format, partial bool) error {
 	if err := s.repo.Prepare(ctx, f, partial); err != nil {
 		return err
@@ -99,7 +99,8 @@ func (s *storage) openObjects(f object.Format) error {
 	return nil
 }
 
-// content returns a blob's contents from the cache on disk or from memory. It returns false if neither has them.
+// content returns a blob's contents from the cache on disk or from memory. It returns false if the contents are in neither of
+// them.
 func (s *storage) content(id object.ID) (Content, bool) {
 	if c, ok := s.blobs.Get(id); ok {
 		return c, true
@@ -121,7 +122,7 @@ func (s *storage) cached(id object.ID) bool {
 }
 
 // contentSize returns the size, in bytes, of a blob whose contents are in the cache on disk or in a pack of the store. It returns
-// false if they are in neither.
+// false if the contents are in neither of them.
 func (s *storage) contentSize(id object.ID) (int64, bool) {
 	if n, ok := s.blobs.Size(id); ok {
 		return n, true
@@ -132,8 +133,8 @@ func (s *storage) contentSize(id object.ID) (int64, bool) {
 	return 0, false
 }
 
-// knownSize returns the size, in bytes, of a blob that may be missing. It searches the table of sizes, then the contents on this
-// host.
+// knownSize returns the size, in bytes, of a blob that may be missing. If the table of sizes lacks the blob, knownSize searches
+// the contents on this host.
 func (s *storage) knownSize(id object.ID) (int64, bool) {
 	if n, ok := s.sizes.Get(id); ok {
 		return n, true
@@ -151,7 +152,8 @@ func (s *storage) cachedSize(id object.ID) (int64, bool) {
 	return int64(len(data)), ok
 }
 
-// openCached returns a reader of contents in the cache on disk or in memory. It returns errEvicted if they are in neither.
+// openCached returns a reader of contents in the cache on disk or in memory. It returns errEvicted if the contents are in neither
+// of them.
 func (s *storage) openCached(id object.ID) (io.ReadCloser, error) {
 	c, ok := s.content(id)
 	if !ok {
@@ -172,7 +174,8 @@ func (s *storage) keep(o odb.Object) error {
 		}
 		return nil
 	}
-	// The disk may be full or read-only. Contents in memory suffice for the readers that wait.
+	// The disk may be full or read-only. In this case the contents are kept in memory, so that the readers which wait can use
+	// them.
 	if err := s.blobs.Put(o.ID, o.Data); err != nil {
 		s.memory.PutContent(o.ID, o.Data)
 		s.notices.add(fmt.Sprintf("contents cannot be written to disk: %v", err))
@@ -181,7 +184,7 @@ func (s *storage) keep(o odb.Object) error {
 }
 
 // materialize copies a blob from a pack or loose object on this host into the cache, where it can be read at any offset. It
-// returns false if the blob is in none.
+// returns false if no pack or loose object on this host contains the blob.
 func (s *storage) materialize(id object.ID) (bool, error) {
 	from, t, size, err := s.find(id)
 	if errors.Is(err, odb.ErrNotFound) {
@@ -191,7 +194,7 @@ func (s *storage) materialize(id object.ID) (bool, error) {
 		return false, fmt.Errorf("read blob %s from local pack: it is a %s: %w", id, t, err)
 	}
 	// Small contents are unpacked in memory and written at once. Large contents are streamed to a file, so that the use of memory
-	// is bounded.
+	// is limited.
 	if size <= spoolOver {
 		_, data, err := from.Get(id, spoolOver)
 		if err == nil {

@@ -50,7 +50,7 @@ type Config struct {
 	Remote     *transport.Remote
 	Blobs      *cache.Blobs
 	Memory     *cache.Memory
-	Readers    *Readers              // shared by all stores of the process; nil: this store has its own
+	Readers    *Readers              // shared by all stores of the process; nil: Open creates one for this store
 	Deadline   time.Duration         // maximum time for which a read waits for contents before it returns ErrDeadline
 	Credential func() Credential     // login for stock git, which fetches from remotes that package transport does not support; nil: no login
 	Env        transport.Environment // environment of stock git when it contacts the remote

@@ -14,19 +14,19 @@ import (
 // contents as they are stored in the repository. Whether and how contents are converted depends on the .gitattributes files of
 // the tree.
 //
-// A mount may later show another tree than the one that it started with. Readahead and prefetching then follow the new tree
-// (RawView.Show). A file that is the same in both trees keeps its contents, so it is still converted by the attributes of the
-// tree that it came from. Therefore each tree has its own View (see Of), and all Views of a mount share one RawView.
+// A mount may switch to another tree. From then on, readahead and prefetching use the new tree (RawView.Show). A file whose blob
+// is the same in both trees keeps its contents, so it is still converted by the attributes of the previous tree. Therefore each
+// tree has its own View (see Of), and all Views of a mount share one RawView.
 type View struct {
 	*RawView
 	conversions *conversions
 	root        object.ID // tree whose .gitattributes files apply
 	checkout    checkout
-	rules       rules // guarded by conversions.mu
+	rules       rules // protected by conversions.mu
 }
 
-// checkout names the ref and the commit that filter drivers receive as the source of a checkout. It stays the same when the mount
-// later shows another tree.
+// checkout names the ref and the commit that filter drivers receive as the source of a checkout. The ref and the commit stay the
+// same when the mount switches to another tree.
 type checkout struct {
 	ref    string
 	commit object.ID
@@ -34,7 +34,7 @@ type checkout struct {
 
 // conversions is the state that the Views of one mount share.
 type conversions struct {
-	programs *filter.Programs // runs filter drivers; if it is nil, reading contents that a driver converts fails
+	programs *filter.Programs // runs filter drivers; if nil, reading a file that a driver converts fails
 
 	mu       sync.Mutex
 	smudging smudging
@@ -42,8 +42,8 @@ type conversions struct {
 }
 
 // View returns the view of a snapshot's tree for a user whose git configuration has these settings. programs runs the filter
-// drivers. The call counts as a read, because the first reads of a new view are expected at once; prefetches are therefore
-// delayed for a moment.
+// drivers. The call counts as a read, so that prefetches are delayed for a short time, because the first reads of a new view
+// usually follow at once.
 func (s *Store) View(snap *Snapshot, settings convert.Settings, programs *filter.Programs) *View {
 	v := &View{
 		RawView: s.rawView(snap.Tree), conversions: &conversions{programs: programs}, root: snap.Tree, checkout: checkout{snap.Ref, snap.Commit},
@@ -53,7 +53,7 @@ func (s *Store) View(snap *Snapshot, settings convert.Settings, programs *filter
 	return v
 }
 
-// Of returns the View of this mount for files that come from another tree.
+// Of returns the View of this mount for files of another tree, whose .gitattributes files then apply.
 func (v *View) Of(tree object.ID) *View {
 	if tree == v.root {
 		return v
@@ -91,9 +91,9 @@ func (v *View) KnownSize(b Blob) (int64, bool) {
 	return v.store.storage.blobs.Size(convertedID(b.ID, r, b.Path))
 }
 
-// Size returns the size, in bytes, that a file has as checkout would write it. If the size is not known on this host, it waits
-// for an object-info request; if the remote does not support object-info, or if checkout would convert the file, it waits for the
-// contents.
+// Size returns the size, in bytes, that a file has as checkout would write it. If the size is not known on this host, Size waits
+// for an object-info request. If the remote does not support object-info, or if checkout would convert the file, Size waits for
+// the contents.
 func (v *View) Size(ctx context.Context, b Blob) (int64, error) {
 	if n, ok := v.KnownSize(b); ok {
 		return n, nil
@@ -125,21 +125,21 @@ func (v *View) asStored(ctx context.Context, b Blob) (bool, error) {
 	return r.IsZero(), err
 }
 
-// Open returns a file's contents as checkout would write them. If the contents are not on this host, it fetches them, and with
-// them the files that will probably be read next.
+// Open returns a file's contents as checkout would write them. If the contents are not on this host, Open fetches them together
+// with the files that will probably be read next.
 func (v *View) Open(ctx context.Context, b Blob) (Content, error) {
 	v.ahead.Looked(b.ID)
 	return v.open(ctx, b, func() pipeline.Neighbours { return v.neighbours(ctx, b.ID, b.Path) })
 }
 
-// OpenAlone returns contents as Open does, but fetches no other files with them (no readahead). It is for callers that do not
-// read files in the order of the tree.
+// OpenAlone returns a file's contents as Open does, but fetches no other files (no readahead). It is for callers that do not read
+// files in the order of the tree.
 func (v *View) OpenAlone(ctx context.Context, b Blob) (Content, error) {
 	return v.open(ctx, b, func() pipeline.Neighbours { return pipeline.Neighbours{Patience: pipeline.HedgeAfter} })
 }
 
-// open returns a file's contents as Open does. along returns further wants, which are sent in the same request if the contents
-// have to be fetched.
+// open returns a file's contents as Open does. If the contents have to be fetched, the same request contains the wants that the
+// function along returns.
 func (v *View) open(ctx context.Context, b Blob, along func() pipeline.Neighbours) (Content, error) {
 	if b.Link {
 		return v.openStored(ctx, b.ID, b.Path, along)
