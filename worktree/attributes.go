@@ -24,7 +24,7 @@ const (
 
 // Change is a change of file attributes, the argument of SetAttr.
 type Change struct {
-	Set                 Field  // which of the fields below are set
+	Set                 Field  // the attributes to change; the fields below contain their new values
 	Mode                uint32 // permission bits, including set-user-ID, set-group-ID and sticky
 	UID, GID            uint32
 	Size                int64 // in bytes
@@ -34,15 +34,15 @@ type Change struct {
 // NowTime is a special value for the time fields of a Change. It stands for the time at which the change is made.
 const NowTime = -1 << 63
 
-// told returns the attributes of a node, and calls tell with the size of the contents if they are those of the base tree.
-// Tree.Told describes it.
+// told returns the attributes of a node. If the node has the contents of the base tree, told first calls the function tell with
+// the size of the contents, as described at Tree.Told.
 func (cs *contents) told(ctx context.Context, n Node, tell func(size int64, last func() (byte, error)) error) (Attr, error) {
 	a, err := cs.view.attr(ctx, n)
 	if err != nil || n.Own() || a.Mode&syscall.S_IFMT != syscall.S_IFREG {
 		return a, err
 	}
 	var byteOf struct {
-		asked, here bool // asked: last was called; here: the byte is known
+		asked, here bool // asked is true if last was called; here is true if the byte is known
 		last        byte
 	}
 	last := func() (byte, error) {
@@ -69,10 +69,11 @@ func (cs *contents) told(ctx context.Context, n Node, tell func(size int64, last
 	return cs.view.attr(ctx, n)
 }
 
-// errNotHere is the error of the function last, which Told passes to its callback, if the byte has to be fetched first.
+// errNotHere is the error that the function last returns if the last byte has to be fetched first. Tree.Told passes the function
+// last to its callback.
 var errNotHere = errors.New("the last byte of the contents is not known yet")
 
-// setAttr changes the attributes of a node and returns the new ones, for Tree.SetAttr.
+// setAttr implements Tree.SetAttr: it changes attributes of a node, and returns all attributes after the change.
 func (cs *contents) setAttr(ctx context.Context, n Node, c Change) (Attr, error) {
 	if c.Set&SetSize != 0 {
 		before := cs.view.sizeOf(n)
@@ -80,7 +81,7 @@ func (cs *contents) setAttr(ctx context.Context, n Node, c Change) (Attr, error)
 			return Attr{}, err
 		}
 		switch {
-		case before == c.Size: // like other file systems, do not change the times if the size stays the same; the kernel relies on this
+		case before == c.Size: // if the size stays the same, do not change the times; other file systems do the same, and the kernel relies on it
 			c.Set &^= SetSize
 		case c.Set&SetMtime == 0:
 			c.Set, c.Mtime = c.Set|SetMtime, NowTime
@@ -96,7 +97,8 @@ func (cs *contents) setAttr(ctx context.Context, n Node, c Change) (Attr, error)
 	return cs.base.Describe(in), nil
 }
 
-// apply changes the fields of an inode as c says. It does not change the size. now is the current time in nanoseconds since 1970.
+// apply changes the fields of an inode that are selected by c.Set, except the size. now is the current time in nanoseconds since
+// 1970.
 func (c Change) apply(in *overlay.Inode, now int64) {
 	if c.Set == 0 {
 		return
@@ -133,8 +135,9 @@ func (c Change) apply(in *overlay.Inode, now int64) {
 	}
 }
 
-// withoutPriv returns mode without the set-user-ID bit. If the group may execute the file, it also removes the set-group-ID bit;
-// otherwise that bit used to mean mandatory locking, so it is kept. The mode of a directory is returned unchanged.
+// withoutPriv returns mode without the set-user-ID bit. If the group may execute the file, withoutPriv also removes the
+// set-group-ID bit. If the group may not, the bit is kept, because it used to mean mandatory locking. The mode of a directory is
+// returned unchanged.
 func withoutPriv(mode uint32) uint32 {
 	if mode&syscall.S_IFMT == syscall.S_IFDIR {
 		return mode

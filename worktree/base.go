@@ -15,9 +15,9 @@ type Base struct {
 }
 
 // Walk calls emit for every path of the base tree, including paths that were changed or removed in the mount. The order is that
-// of git's index: the entries of a tree in their order, and everything below a directory after the directory. Afterwards all of
-// these paths have nodes. Walk waits until trees are fetched, but not for sizes. It stops at the first error, and returns it; the
-// error may be that of emit.
+// of git's index: the entries of a tree in their order, and everything below a directory after the directory. When Walk returns,
+// all of these paths have nodes. Walk waits until trees are fetched, but does not wait for sizes. It returns the first error,
+// which may be an error of emit.
 func (b *Base) Walk(ctx context.Context, emit func(e BaseEntry) error) error {
 	if !b.gate.enter() {
 		return ErrClosed
@@ -26,9 +26,10 @@ func (b *Base) Walk(ctx context.Context, emit func(e BaseEntry) error) error {
 	return b.view.base.Walk(ctx, Root, "", emit)
 }
 
-// Glance returns the attributes of a file or link if it still shows the given blob of the base tree and its size is known;
-// otherwise it returns false. n may be an inode number from git's index, which contains only the lower 32 bits. If such a number
-// is that of another file, the comparison with blob detects this. The Source does not count the call as a lookup.
+// Glance returns the attributes of a file or symbolic link if the node still shows the given blob of the base tree and its size
+// is known; otherwise Glance returns false. n may be an inode number from git's index, which contains only the lower 32 bits. If
+// such a number belongs to another file, the comparison with blob detects this. Glance does not call Source.Looked, so the call
+// does not count as a lookup.
 func (b *Base) Glance(n Node, blob object.ID) (Attr, bool) {
 	if !b.gate.enter() {
 		return Attr{}, false
@@ -45,5 +46,5 @@ func (b *Base) Glance(n Node, blob object.ID) (Attr, bool) {
 	return a, a.Size >= 0
 }
 
-// Counts returns how many nodes and directories of the base tree the table contains.
+// Counts returns the numbers of nodes and of directories of the base tree that the inode table contains.
 func (b *Base) Counts() inode.Counts { return b.view.base.Table.Counts() }

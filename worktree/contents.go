@@ -16,8 +16,8 @@ import (
 )
 
 // contents reads and changes the contents of files. Unchanged contents are read from the Source, which fetches blobs of the base
-// tree. The first change of a file copies its contents to the overlay. The lock in overlay.File protects the contents of a file. No
-// lock is held while the Source is called.
+// tree. The first change of a file copies the file's contents to the overlay. The lock in overlay.File protects the contents of a
+// file. No goroutine holds a lock while it calls the Source.
 type contents struct {
 	base    *basetree.Tree
 	view    *view
@@ -25,7 +25,7 @@ type contents struct {
 	removed *removed.Set
 }
 
-// read reads contents from offset off into p, as Tree.Read does. n must be a regular file.
+// read implements Tree.Read: it reads the contents of a file, from the offset off on, into p. n must be a regular file.
 func (cs *contents) read(ctx context.Context, n Node, p []byte, off int64) (int, error) {
 	if cs.view.layer != nil {
 		f := cs.view.layer.File(n)
@@ -37,7 +37,7 @@ func (cs *contents) read(ctx context.Context, n Node, p []byte, off int64) (int,
 	return cs.base.Read(ctx, n, p, off)
 }
 
-// write writes p at offset off, as Tree.Write does. done is the number of bytes that were written.
+// write implements Tree.Write: it writes p at the offset off. done is the number of bytes that were written.
 func (cs *contents) write(ctx context.Context, n Node, p []byte, off int64, killPriv bool) (done int, err error) {
 	err = cs.change(ctx, n, killPriv, func(f *overlay.File) error {
 		cs.removed.BeforeWrite(n, f, p, off)
@@ -54,15 +54,16 @@ func (cs *contents) write(ctx context.Context, n Node, p []byte, off int64, kill
 	return done, err
 }
 
-// whole is new contents that replace those of an unchanged file completely. They are stored in the overlay instead of the blob,
-// which therefore need not be fetched.
+// whole is the Content of an unchanged file that one Write replaces completely. The overlay stores the new contents, and the blob
+// need not be fetched.
 type whole struct{ *bytes.Reader }
 
 // Release does nothing, because the bytes belong to the caller of Write.
 func (whole) Release() {}
 
-// change calls do to change the contents of a regular file. If the file still has the contents of the base tree, change first
-// copies the contents that base returns to the overlay. base may wait for a fetch, because no lock is held while it runs.
+// change calls the function do, which changes the contents of a regular file. If the file still has the contents of the base
+// tree, change first copies the contents that the function base returns to the overlay. base may wait for a fetch, because no
+// lock is held while base runs.
 func (cs *contents) change(ctx context.Context, n Node, killPriv bool, do func(f *overlay.File) error, base func() (Content, error)) error {
 	if cs.editor.readOnly {
 		return syscall.EROFS
@@ -89,7 +90,7 @@ func (cs *contents) change(ctx context.Context, n Node, killPriv bool, do func(f
 	}
 }
 
-// copyUp stores the inode of an unchanged file in the overlay, with the contents that base returns.
+// copyUp stores the inode of an unchanged file in the overlay, with the contents that the function base returns.
 func (cs *contents) copyUp(n Node, f *overlay.File, base func() (Content, error)) error {
 	c, err := base()
 	if err != nil {
@@ -102,7 +103,7 @@ func (cs *contents) copyUp(n Node, f *overlay.File, base func() (Content, error)
 	return f.CopyUp(c, c.Size())
 }
 
-// truncate sets the length of a file, in bytes. If the length is 0, the blob of the file is not fetched.
+// truncate sets the length of a file to size bytes. If size is 0, truncate does not fetch the blob of the file.
 func (cs *contents) truncate(ctx context.Context, n Node, size int64) error {
 	if size < 0 {
 		return syscall.EINVAL
@@ -123,7 +124,7 @@ func (cs *contents) truncate(ctx context.Context, n Node, size int64) error {
 		func() (Content, error) { return cs.base.Open(ctx, n) })
 }
 
-// fallocate allocates or removes space of a file, for Tree.Fallocate. mode is the mode of fallocate(2).
+// fallocate implements Tree.Fallocate: it allocates or removes space of a file. mode is the argument mode of fallocate(2).
 func (cs *contents) fallocate(ctx context.Context, n Node, mode uint32, off, length int64) error {
 	if off < 0 || length <= 0 {
 		return syscall.EINVAL
@@ -137,7 +138,7 @@ func (cs *contents) fallocate(ctx context.Context, n Node, mode uint32, off, len
 		func() (Content, error) { return cs.base.Open(ctx, n) })
 }
 
-// seek returns the offset of the next data or hole, for Tree.Seek. An unchanged file has no holes.
+// seek implements Tree.Seek: it returns the offset of the next data or hole. An unchanged file has no holes.
 func (cs *contents) seek(ctx context.Context, n Node, off int64, whence int) (int64, error) {
 	if whence != unix.SEEK_DATA && whence != unix.SEEK_HOLE {
 		return 0, syscall.EINVAL
@@ -167,7 +168,8 @@ func (cs *contents) seek(ctx context.Context, n Node, off int64, whence int) (in
 // copied is the maximum number of bytes that one call of CopyRange copies from an unchanged file.
 const copied = 1 << 20
 
-// copyRange copies length bytes between two files, for Tree.CopyRange. It returns the number of bytes that it has copied.
+// copyRange implements Tree.CopyRange: it copies at most length bytes between two files, and returns the number of bytes that it
+// has copied.
 func (cs *contents) copyRange(ctx context.Context, from Node, fromOff int64, to Node, toOff, length int64) (int64, error) {
 	if fromOff < 0 || toOff < 0 || length < 0 {
 		return 0, syscall.EINVAL
@@ -197,7 +199,7 @@ func (cs *contents) copyRange(ctx context.Context, from Node, fromOff int64, to 
 	return int64(k), err
 }
 
-// sync returns when the contents, attributes and names of a file are on disk, for Tree.Fsync.
+// sync implements Tree.Fsync: it returns when the contents, attributes and names of a file are on disk.
 func (cs *contents) sync(n Node) error {
 	if cs.view.layer == nil {
 		return nil
@@ -210,8 +212,8 @@ func (cs *contents) sync(n Node) error {
 	return f.Sync()
 }
 
-// readlink returns the target of a symbolic link, for Tree.Readlink. If the link is unchanged, it waits until the blob is
-// fetched.
+// readlink implements Tree.Readlink: it returns the target of a symbolic link. If the link is unchanged, readlink waits until the
+// blob of the link is fetched.
 func (cs *contents) readlink(ctx context.Context, n Node) ([]byte, error) {
 	in, err := cs.view.inode(n)
 	switch {

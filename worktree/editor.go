@@ -12,17 +12,17 @@ import (
 )
 
 // editor changes the names and attributes of files. Each change is one update of the overlay. An update excludes all other
-// changes, and the changed paths are recorded in the change journal before it takes effect. The trees that a change needs are
-// read before the update, because an update must not wait. The overlay's lock protects everything that an editor changes. The
-// fields of an editor do not change after Open.
+// changes. The changed paths are recorded in the change journal before the update takes effect. The trees that are needed for a
+// change are read before the update, because an update must not wait. The overlay's lock protects everything that an editor
+// changes. The fields of an editor do not change after Open.
 type editor struct {
 	base    *basetree.Tree
 	view    *view
 	changes *recorder
 	removed *removed.Set
-	sealed  bool // the overlay cannot be changed until it is opened again
-	// readOnly is true if programs cannot change anything. It is always true if sealed is true. If only readOnly is true, a graft
-	// can still change the Tree.
+	sealed  bool // true if the overlay cannot be changed until it is opened again
+	// readOnly is true if programs cannot change anything. If sealed is true, readOnly is true. If readOnly is true and sealed is
+	// false, a graft can still change the Tree.
 	readOnly bool
 }
 
@@ -36,7 +36,7 @@ type edit struct {
 	flight *journal.Flight
 	now    int64         // time of the change in nanoseconds since 1970, by the clock that the kernel uses for file times
 	inodes []*edited     // inodes that the change has read and may have modified
-	kept   *removed.File // removed file whose contents this update keeps for a checkpoint; nil: none
+	kept   *removed.File // removed file whose contents this update keeps for a checkpoint; nil if it keeps no file
 }
 
 // edited is an inode in an edit: its present state, and its state before the change.
@@ -44,19 +44,20 @@ type edited struct {
 	now, before overlay.Inode
 }
 
-// update calls f to make a change, as one atomic update of the overlay. If f returns an error, nothing is changed.
+// update calls the function f, which makes a change, as one atomic update of the overlay. If f returns an error, nothing is
+// changed.
 func (ed *editor) update(f func(e *edit) error) error {
 	var flight journal.Flight
 	defer ed.changes.journal.Land(&flight)
 	return ed.updateIn(&flight, f)
 }
 
-// updateNoted calls f to make a change for a graft, as update does. It records nothing in the change journal, because the graft
-// has recorded the paths already.
+// updateNoted calls the function f, which makes a change for a graft, as update does. It records no paths in the change journal,
+// because the graft has recorded the paths already.
 func (ed *editor) updateNoted(f func(e *edit) error) error { return ed.updateIn(nil, f) }
 
-// updateIn calls f to make a change, as update does. flight is nil if the changed paths were recorded before. If the overlay has
-// no room for the update, updateIn makes room and calls f again.
+// updateIn calls the function f, which makes a change, as update does. flight is nil if the changed paths were recorded before
+// the call. If the overlay has no room for the update, updateIn makes room and calls f again.
 func (ed *editor) updateIn(flight *journal.Flight, f func(e *edit) error) error {
 	if ed.sealed || flight != nil && ed.readOnly {
 		return syscall.EROFS
@@ -65,7 +66,7 @@ func (ed *editor) updateIn(flight *journal.Flight, f func(e *edit) error) error 
 	ed.changes.journal.MakeRoom()
 	var kept *removed.File
 	err := ed.view.layer.Update(func(tx *overlay.Tx) (err error) {
-		ed.removed.Undo(kept) // f kept it in a previous call, whose update had no room
+		ed.removed.Undo(kept) // a previous call of f has kept this file, but the overlay had no room for the update
 		e := &edit{merged: merged{tx.Reader, ed.base}, editor: ed, tx: tx, now: tx.Now(), flight: flight}
 		err = f(e)
 		if kept = e.kept; err != nil {
@@ -93,7 +94,7 @@ func (ed *editor) promote(n Node) error {
 	return ed.update(func(e *edit) error { return e.promote(n) })
 }
 
-// setInode changes the attributes of a node as c says. It does not change the size.
+// setInode changes the attributes of a node that are selected by c.Set, except the size.
 func (ed *editor) setInode(n Node, c Change) error {
 	return ed.update(func(e *edit) error {
 		in, err := e.inode(n)
@@ -108,8 +109,8 @@ func (ed *editor) setInode(n Node, c Change) error {
 	})
 }
 
-// release frees node n, which has lost a name, if n belongs to the base tree, has no other name, and the kernel holds no
-// reference to it. The overlay itself counts the references to nodes that it has created, and releases them.
+// release frees the node n, which has lost a name, if n belongs to the base tree, has no other name, and the kernel holds no
+// reference to n. The overlay itself counts the references to nodes that it has created, and releases them.
 func (ed *editor) release(n Node) {
 	if r, ok := ed.base.Table.Record(n); ok && !n.Own() && !r.Known() {
 		ed.view.layer.Release(n)
@@ -146,8 +147,8 @@ func (e *edit) latest(n Node) (*overlay.Inode, bool) {
 	return &in, ok
 }
 
-// directory returns the inode of a directory for modification. It returns ErrNotExist for a directory that was removed, because
-// such a directory cannot get entries.
+// directory returns the inode of a directory for modification. It returns ErrNotExist if the directory was removed, because no
+// entry can be added to a removed directory.
 func (e *edit) directory(n Node) (*overlay.Inode, error) {
 	in, err := e.inode(n)
 	switch {
@@ -174,12 +175,12 @@ func (e *edit) promote(n Node) error {
 	return nil
 }
 
-// place gives node n a name in a directory. b is the block of the directory: the children that it has in the base tree. If n has
-// this name in the base tree, the overlay needs no entry for it.
+// place gives the node n a name in a directory. b is the block of the directory: the children that the directory has in the base
+// tree. If n has this name in the base tree, the overlay needs no entry for the name.
 func (e *edit) place(dir Node, b inode.Block, name string, n Node) {
 	if in, ok := e.latest(n); ok {
 		e.editor.changes.noteName(e.merged, e.flight, dir, name, n, in, true)
-		// If a file replaces a directory, or the reverse, the record of the new path does not cover the old one.
+		// If a file replaces a directory, or the reverse, the journal's record of the new path does not include the old path.
 		if old, ok := e.entry(dir, b, name); ok {
 			if was, ok := e.latest(old); ok && isDir(was) != isDir(in) {
 				e.editor.changes.noteName(e.merged, e.flight, dir, name, 0, was, false)
@@ -193,7 +194,7 @@ func (e *edit) place(dir Node, b inode.Block, name string, n Node) {
 	e.tx.SetEntry(dir, name, n)
 }
 
-// remove removes a name from a directory. b is the block of the directory: the children that it has in the base tree.
+// remove removes a name from a directory. b is the block of the directory: the children that the directory has in the base tree.
 func (e *edit) remove(dir Node, b inode.Block, name string) {
 	if n, ok := e.entry(dir, b, name); ok {
 		if in, ok := e.latest(n); ok {
@@ -208,8 +209,8 @@ func (e *edit) remove(dir Node, b inode.Block, name string) {
 	e.tx.ClearEntry(dir, name)
 }
 
-// leave clears in.Parent if a file loses a name in the directory dir, because the directories of the file's other names are not
-// known. Link and Rename set in.Parent again.
+// leave clears in.Parent if a file with several names loses a name in the directory dir, because the directories of its other
+// names are not known. Link and Rename set in.Parent again.
 func (e *edit) leave(in *overlay.Inode, dir Node) {
 	if !isDir(in) && in.Parent == dir {
 		in.Parent = 0
@@ -226,17 +227,17 @@ func (e *edit) drop(in *overlay.Inode) {
 	}
 }
 
-// touch sets the times of a directory whose entries change. subdirs is the change of the number of its subdirectories, which is
-// added to the link count.
+// touch sets the times of a directory whose entries change, and adds subdirs to its link count. subdirs is the change of the
+// number of subdirectories.
 func (e *edit) touch(dir *overlay.Inode, subdirs int) {
 	dir.Mtime, dir.Ctime = e.now, e.now
-	if dir.Node.Own() { // only these directories count their subdirectories, see Attr.Nlink
+	if dir.Node.Own() { // the link count of a directory of the base tree does not include subdirectories, see Attr.Nlink
 		dir.Nlink = uint32(int64(dir.Nlink) + int64(subdirs))
 	}
 }
 
-// lose keeps the contents of a file that is about to lose its name in the directory dir, so that a checkpoint can store them. It
-// does nothing if the removed.Set does not need the file, or if checkpoints leave out the directory.
+// lose keeps the contents of a file that is about to lose its name in the directory dir, so that a checkpoint can store them.
+// lose does nothing if the removed.Set does not need the file, or if checkpoints leave out the directory.
 func (e *edit) lose(in *overlay.Inode, dir Node, name string, unlinked bool) {
 	s := e.editor.removed
 	if !s.Wants(in) {

@@ -13,22 +13,21 @@ import (
 const maxSearched = 200_000
 
 // nameSearch finds the paths of files whose contents are about to be overwritten. The removed.Set needs these paths. The overlay
-// has no index from a node to its names, so a search reads the names of a directory, or of the whole overlay, and the number of
-// names that it reads per second is limited. mu protects the fields below mu. It may be acquired while a view of the overlay is
-// open.
+// has no index from a node to its names, so a search reads the names of a directory, or of the whole overlay. The number of names
+// that are read per second is limited. mu protects the fields below mu, and may be acquired while a view of the overlay is open.
 type nameSearch struct {
 	view    *view
 	removed *removed.Set
 
 	mu      sync.Mutex
 	dir     Node
-	names   map[Node]string // names of the nodes in dir, as the last search has found them
+	names   map[Node]string // names of the nodes in the directory dir, found by the last search
 	began   time.Time       // start of the second to which scanned refers
 	scanned int             // number of names that were read in that second
 }
 
-// find returns the inode and the paths of a node, if the removed.Set needs its contents. short is true if not all names could be
-// searched within the limit.
+// find returns the inode and the paths of a node if the removed.Set needs the node's contents. short is true if the limit did not
+// allow a search of all names.
 func (s *nameSearch) find(n Node) (in overlay.Inode, paths []string, short bool) {
 	s.view.look(func(m merged) {
 		var ok bool
@@ -39,8 +38,8 @@ func (s *nameSearch) find(n Node) (in overlay.Inode, paths []string, short bool)
 	return in, paths, short
 }
 
-// pathsOf returns at most maxNames paths of a file. It leaves out paths that checkpoints leave out. short is true if not all
-// names could be searched within the limit.
+// pathsOf returns at most maxNames paths of a file. It leaves out paths that checkpoints leave out. short is true if the limit
+// did not allow a search of all names.
 func (s *nameSearch) pathsOf(m merged, in *overlay.Inode) (paths []string, short bool) {
 	add := func(dir Node, name string) bool {
 		if at, ok := m.path(dir); ok && !s.removed.LeavesOut(at) {
@@ -71,7 +70,7 @@ func (s *nameSearch) left(n int) int {
 	return s.budget(n)
 }
 
-// budget does the same as left. The caller holds s.mu.
+// budget does the same as the method left. The caller holds s.mu.
 func (s *nameSearch) budget(n int) int {
 	if now := time.Now(); now.Sub(s.began) > time.Second {
 		s.began, s.scanned = now, 0
@@ -81,8 +80,8 @@ func (s *nameSearch) budget(n int) int {
 }
 
 // nameIn returns the name of the file n in the directory dir. Programs often change many files of one directory one after the
-// other, so the names found in a search are cached. short is true if the directory was not searched because too many names have
-// been read within this second.
+// other, so the names that a search has found are cached. short is true if the directory was not searched because too many names
+// have been read within this second.
 func (s *nameSearch) nameIn(m merged, n, dir Node) (name string, ok, short bool) {
 	if r, ok := m.base.Table.Record(n); ok && r.Dir() == dir {
 		name := m.base.Table.Name(r)

@@ -15,17 +15,18 @@ type FrozenKind uint8
 const (
 	// FrozenGone means that no file exists at the path.
 	FrozenGone FrozenKind = iota
-	// FrozenBlob is an unchanged blob of a tree. FrozenEntry.ID is the blob. The file may have another mode than in the tree.
+	// FrozenBlob is a file with the contents of an unchanged blob of a tree. FrozenEntry.ID is the blob. The file may have
+	// another mode than in the tree.
 	FrozenBlob
-	// FrozenTree is a directory that equals the git tree FrozenEntry.ID, together with everything below it.
+	// FrozenTree is a directory that, with everything below it, equals the git tree FrozenEntry.ID.
 	FrozenTree
 	// FrozenContent is a regular file whose contents are stored in the overlay.
 	FrozenContent
 	// FrozenLink is a symbolic link whose target is stored in the overlay.
 	FrozenLink
-	// FrozenDir is a directory that has changed. The entries that follow it describe all of its contents.
+	// FrozenDir is a directory that has changed. The entries after this entry describe everything in the directory.
 	FrozenDir
-	// FrozenSkipped is a directory for which FreezeOptions.Skip has returned true. Its contents are not listed.
+	// FrozenSkipped is a directory for which FreezeOptions.Skip has returned true, so that its contents are not listed.
 	FrozenSkipped
 	// FrozenOther is a file that git does not store: a fifo, a socket, a device, or a directory that contains another git
 	// repository, whose files are not listed. If it replaces a submodule of a tree, FrozenEntry.ID is the submodule's commit.
@@ -38,19 +39,19 @@ const (
 type FrozenEntry struct {
 	Path string // path relative to the root
 	Kind FrozenKind
-	ID   object.ID   // set for FrozenBlob, FrozenTree and FrozenModule
+	ID   object.ID   // id of the object, for FrozenBlob, FrozenTree and FrozenModule
 	Mode object.Mode // mode in git's format; 0 if git cannot store the file
-	Size int64       // in bytes; set for FrozenContent and FrozenLink
-	// Perm is the permission bits of a FrozenDir or FrozenTree, without the file type. For a FrozenGone it is the permission bits
-	// of the lowest directory above Path that exists.
+	Size int64       // size in bytes, for FrozenContent and FrozenLink
+	// Perm is the permission bits of a FrozenDir or FrozenTree, without the file type. For a FrozenGone, Perm is the permission
+	// bits of the nearest directory above Path that exists.
 	Perm uint32
 	// Target is the target of the symbolic link if Kind is FrozenLink.
 	Target string
-	// Content is the contents of a FrozenContent. It can be read until Release is called. It is nil if the file is larger than
-	// FreezeOptions.MaxPinned, or if FreezeOptions.DryRun is set.
+	// Content is the contents of a FrozenContent. Content can be read until Frozen.Release is called. It is nil if the file is
+	// larger than FreezeOptions.MaxPinned, or if FreezeOptions.DryRun is set.
 	Content io.ReaderAt
-	// From is the path that the object of a FrozenBlob or FrozenTree has in its tree; "" if it equals Path. The contents of a
-	// file may depend on that path, because git attributes are selected by path.
+	// The field From is the path that the object of a FrozenBlob or FrozenTree has in its tree; "" if this path equals Path. The
+	// contents of a file may depend on that path, because git attributes are selected by path.
 	From string
 	// Tree is the root tree that contains the object of a FrozenBlob or FrozenTree. The .gitattributes files of this tree apply.
 	Tree object.ID
@@ -64,7 +65,8 @@ type FreezeOptions struct {
 	Skip func(dir string) bool
 	// MaxPinned is the maximum size, in bytes, of files whose contents can be read from the result; 0 means no limit.
 	MaxPinned int64
-	// DryRun makes Freeze only list the paths. It makes no contents readable, and no request has to wait for it.
+	// If DryRun is true, Freeze lists the paths and does nothing else: it makes no contents readable, and no request has to wait
+	// for it.
 	DryRun bool
 }
 
@@ -76,14 +78,14 @@ type Frozen struct {
 	// could not be used.
 	Whole bool
 	// Entries are sorted by the elements of their paths, so that the entries below a directory follow it. If an entry is below
-	// another entry, the kind of the upper one is FrozenDir. Paths without an entry have not changed. The directories above an
-	// entry exist.
+	// another entry, the upper entry is a FrozenDir. Paths without an entry have not changed. The directories above an entry
+	// exist.
 	Entries []FrozenEntry
 	// Paused is the longest time for which a change had to wait because of the freeze.
 	Paused time.Duration
 
-	// at is the moment that the entries describe, in nanoseconds since 1970 by CLOCK_REALTIME_COARSE. It is 0 for a DryRun and
-	// for a Tree without an overlay.
+	// The field at is the moment that the entries describe, in nanoseconds since 1970 by CLOCK_REALTIME_COARSE. The value is 0
+	// for a DryRun and for a Tree without an overlay.
 	at      int64
 	release []func() // functions that release the contents of the entries
 }
@@ -92,7 +94,7 @@ type Frozen struct {
 // times. It returns 0 for a DryRun and for a Tree without an overlay.
 func (f *Frozen) Moment() int64 { return f.at }
 
-// Release releases the contents of all entries. They must not be read afterwards.
+// Release releases the contents of all entries. The contents must not be read afterwards.
 func (f *Frozen) Release() {
 	for _, release := range f.release {
 		release()

@@ -16,13 +16,13 @@ import (
 var errUnread = errors.New("a directory was not read yet")
 
 // freezing is a Freeze in progress. It first lists the changed paths, one directory at a time, while requests continue. At the moment of
-// the freeze, it lists those paths again that have changed in the meantime. The change journal returns these paths: every path that was
-// listed too early, or partly before and partly after a change, is recorded behind the position at which the first listing began.
+// the freeze, it lists those paths again that have changed in the meantime. The change journal returns these paths, because every path
+// that changes during or after its listing is recorded behind the journal position at which the first listing began.
 type freezing struct {
 	view    *view
 	changes *recorder
 	o       FreezeOptions
-	moment  *merged         // working tree at the moment of the freeze; nil before that moment
+	moment  *merged         // working tree at the moment of the freeze; nil before
 	skipped map[string]bool // cached results of FreezeOptions.Skip
 	// dirty is the set of base directories in which something differs from the base tree, at any depth; nil until computed.
 	dirty  map[Node]bool
@@ -30,7 +30,7 @@ type freezing struct {
 
 	entries []FrozenEntry  // entries found in the current round
 	pins    []*overlay.Pin // pins of the contents of these entries
-	told    []string       // paths that the entries of the current round describe completely, sorted
+	told    []string       // sorted paths that the entries of the current round describe completely
 }
 
 // These constants limit how much is listed while requests wait for a freeze.
@@ -44,7 +44,7 @@ const (
 	glance = 2048
 )
 
-// freeze returns the differences since the journal position token, for Tree.Freeze.
+// freeze implements Tree.Freeze: it returns the differences since the journal position token.
 func freeze(ctx context.Context, changes *recorder, token string, o FreezeOptions) (*Frozen, error) {
 	z := &freezing{view: changes.view, changes: changes, o: o, skipped: make(map[string]bool)}
 	f := &Frozen{}
@@ -73,7 +73,7 @@ func (z *freezing) run(ctx context.Context, token string, f *Frozen) error {
 		if n == rounds || !z.changes.journal.Longer(f.Token, little) {
 			break
 		}
-		// These paths must be listed now, because since has advanced the journal position, and a later query does not return them again.
+		// These paths must be listed now: z.since has advanced the journal position, so a later query does not return them again.
 		if paths, known = z.since(f.Token, f); !known {
 			f.Token = "" // an invalid position makes the last round list everything again
 			break
@@ -99,15 +99,15 @@ func (z *freezing) run(ctx context.Context, token string, f *Frozen) error {
 	})
 }
 
-// since returns the paths that have changed since the journal position token, and sets f.Token to the next position. known is false if
-// the journal cannot answer for this position.
+// since returns the paths that have changed since the journal position token, and sets f.Token to the next position. known is false if the
+// journal does not contain all changes since this position.
 func (z *freezing) since(token string, f *Frozen) (paths []string, known bool) {
 	f.Token, paths, known = z.changes.since(token)
 	return paths, known
 }
 
-// round calls tell, which lists entries, and merges the new entries into those of f. If tell returns errUnread, round waits until the
-// missing tree is fetched, without holding a lock, and calls tell again.
+// round calls the function tell, which lists entries, and merges the new entries into f.Entries. If tell returns errUnread, round waits
+// until the missing tree is fetched, without holding a lock, and calls tell again.
 func (z *freezing) round(ctx context.Context, f *Frozen, tell func() error) error {
 	for {
 		z.entries, z.told, z.dirty = nil, nil, nil
@@ -129,7 +129,7 @@ func (z *freezing) round(ctx context.Context, f *Frozen, tell func() error) erro
 	}
 }
 
-// look calls f with the working tree. At the moment of the freeze this is the frozen state, before that moment the present state.
+// look calls f with the working tree: at the moment of the freeze with the frozen state, before that moment with the present state.
 func (z *freezing) look(f func(m merged)) {
 	if z.moment != nil {
 		f(*z.moment)
@@ -179,8 +179,8 @@ func (z *freezing) differing() (paths []string) {
 	return paths
 }
 
-// unchanged reports whether git would consider a file of the base tree unchanged: contents, type and executable bit are those of r, its
-// record in the inode table.
+// unchanged reports whether git would consider a file of the base tree unchanged, because its contents, type and executable bit are those
+// of r, the file's record in the inode table.
 func (m merged) unchanged(in overlay.Inode, r *inode.Record) bool {
 	if in.Size != overlay.SizeOfBase || in.Mode&syscall.S_IFMT != r.Kind().StatMode()&syscall.S_IFMT {
 		return false
@@ -188,9 +188,9 @@ func (m merged) unchanged(in overlay.Inode, r *inode.Record) bool {
 	return r.Kind() == inode.KindSymlink || (r.Kind() == inode.KindExec) == (in.Mode&0o100 != 0)
 }
 
-// tell adds the entries for the given paths to z.entries. before contains the entries of earlier rounds. A path that ends in a slash
-// stands for everything below it. If an earlier entry describes a directory completely, paths below that directory are replaced by the
-// directory. tell returns errUnread if a tree must be fetched first.
+// tell adds the entries for the given paths to z.entries. The slice before contains the entries of earlier rounds. A path that ends in a
+// slash stands for everything below it. If an earlier entry describes a directory completely, paths below that directory are replaced by
+// the directory. tell returns errUnread if a tree must be fetched first.
 func (z *freezing) tell(before []FrozenEntry, paths []string) error {
 	for i, path := range paths {
 		paths[i] = outermost(before, strings.TrimSuffix(path, "/"))
@@ -215,7 +215,7 @@ type seen struct {
 	node    Node
 	mode    uint32
 	size    int64
-	content uint64 // number by which the overlay identifies the contents
+	content uint64 // the overlay's number for the contents
 	target  string // target of a symbolic link that the overlay stores
 	nested  bool   // the directory contains a git repository
 	filled  bool   // the overlay has added names to the directory
@@ -247,7 +247,7 @@ func (m merged) sight(name string, n Node) (seen, bool) {
 }
 
 // path adds the entry for a path. If a directory above the path does not exist, is not a directory, or is not listed (see isClosed), path
-// adds the entry for that one instead, because it determines the state of the path. It returns the path for which it has added the entry.
+// adds the entry for that directory instead, because it determines the state of the path. path returns the path of the added entry.
 func (z *freezing) path(path string) (told string, err error) {
 	var s seen
 	var there bool
@@ -294,8 +294,8 @@ func (z *freezing) isClosed(path string, s seen) bool {
 	return base && r.Kind() == inode.KindGitlink || s.nested || z.skips(path)
 }
 
-// child returns the node with the given name in a directory, and false if there is none. It returns errUnread if the directory's tree
-// must be fetched first.
+// child returns the node with the given name in a directory, and false if the name does not exist. It returns errUnread if the directory's
+// tree must be fetched first.
 func (z *freezing) child(m merged, dir Node, name string) (Node, bool, error) {
 	switch n, p := m.Entry(dir, name); p {
 	case overlay.Present:
@@ -325,7 +325,7 @@ func (z *freezing) block(dir Node) (inode.Block, error) {
 	return b, nil
 }
 
-// skips reports whether Skip leaves out the contents of a directory. It calls Skip only once for each directory, so all rounds agree.
+// skips reports whether Skip leaves out the contents of a directory. It calls Skip once for each directory, so that all rounds agree.
 func (z *freezing) skips(dir string) bool {
 	if z.o.Skip == nil {
 		return false
@@ -376,7 +376,7 @@ func (z *freezing) node(path string, s seen) error {
 	return nil
 }
 
-// ofTree makes e the entry for an unchanged object of a git tree, which node n shows.
+// ofTree sets the fields of e for an unchanged object of a git tree, which the node n shows. kind is the kind of the entry.
 func (z *freezing) ofTree(e *FrozenEntry, kind FrozenKind, n Node, r *inode.Record) {
 	e.Kind, e.ID = kind, r.ObjectID()
 	e.Tree = z.view.base.Table.At(z.view.base.Table.TreeOf(n)).ObjectID()
@@ -385,7 +385,7 @@ func (z *freezing) ofTree(e *FrozenEntry, kind FrozenKind, n Node, r *inode.Reco
 	}
 }
 
-// directory adds the entries for a directory. An unchanged base directory is one entry; below a changed one, everything is listed.
+// directory adds the entries for a directory. An unchanged base directory is one entry; of a changed directory, all contents are listed.
 func (z *freezing) directory(e FrozenEntry, s seen, r *inode.Record) error {
 	switch {
 	case r != nil && r.Kind() == inode.KindGitlink:

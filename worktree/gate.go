@@ -21,7 +21,7 @@ func (g *gate) enter() bool {
 	return true
 }
 
-// leave records that a call has returned for which enter had returned true.
+// leave records that a call for which enter had returned true has ended.
 func (g *gate) leave() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -13,8 +13,9 @@ import (
 // it does not change the times of the root.
 const gitFile = ".git"
 
-// putGitFile creates ".git" in the root: a file with the contents that the options contain, or an empty directory. It keeps a
-// file or directory that programs have created there.
+// putGitFile creates ".git" in the root: a file with the contents o.GitFile, or an empty directory if o.GitDir is true. A regular
+// file ".git" that programs have written gets these contents again, or is replaced by the directory. If programs have created
+// anything else as ".git", such as a directory with entries, putGitFile keeps it.
 func putGitFile(layer *overlay.Layer, o Options) error {
 	mode := uint32(syscall.S_IFREG | 0o644)
 	if o.GitDir {
@@ -48,8 +49,8 @@ func putGitFile(layer *overlay.Layer, o Options) error {
 	return nil
 }
 
-// isOtherGit reports whether n is a ".git" that putGitFile has created with another type than mode has: a file although mode is
-// that of a directory, or the reverse.
+// isOtherGit reports whether putGitFile has created the node n as ".git" with another type than that in mode: a file although
+// mode is that of a directory, or the reverse.
 func isOtherGit(layer *overlay.Layer, n Node, mode uint32) (other bool) {
 	layer.View(func(r overlay.Reader) {
 		in, ok := r.Inode(n)
@@ -67,7 +68,7 @@ func isOtherGit(layer *overlay.Layer, n Node, mode uint32) (other bool) {
 	return other
 }
 
-// replaceGit creates a new node for ".git" in the root, in place of the node old, and returns the new node.
+// replaceGit replaces the node old of ".git" in the root by a new node, and returns the new node.
 func replaceGit(layer *overlay.Layer, o Options, old Node, presence overlay.Presence, mode uint32) (n Node, err error) {
 	err = layer.Update(func(tx *overlay.Tx) (err error) {
 		if n, err = tx.NewNode(); err != nil {
