@@ -16,27 +16,27 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/inode"
 )
 
-// A graft makes paths show the blobs of another tree without fetching any of them. The overlay gets an entry and an inode
-// for each path. The node of that inode is below a further root for the other tree (inode.Table.AddRoot), so that the file behaves in
-// every respect like an unchanged file of the base tree. If the base tree has the same blob at the same path, the original
-// node is used again, and the overlay's entry is removed.
+// A graft makes paths show the blobs of another tree without fetching any of them. For each path, an entry and an inode are added
+// to the overlay. The inode's node is below a further root for the other tree (inode.Table.AddRoot), so that the file behaves in
+// every respect like an unchanged file of the base tree. If the base tree has the same blob at the same path, the original node
+// is used again, and the overlay's entry is removed.
 //
-// Every path that a graft changes gets the present time as its mtime, even if its blob is again that of the base tree. For a
-// build tool the path must be younger than the files that were made from its previous contents.
+// Every path that a graft changes gets the present time as its mtime, even if its blob is again that of the base tree. Otherwise
+// a build tool would not rebuild the files that were made from the previous contents of the path.
 //
-// A graft is atomic for each path, not as a whole. Every path is in the change journal before the first one is changed, so
-// that git sees the true state after an interrupted graft, and repeating the graft completes it.
+// A graft is atomic for each path, not as a whole. All paths are recorded in the change journal before the first path is changed,
+// so that git sees the true state after an interrupted graft. An interrupted graft can be completed by repeating it.
 
-// Graft describes the state that one path should get, as an argument of Tree.Graft.
+// Graft describes the new state of one path, as an argument of Tree.Graft.
 type Graft struct {
 	Path string // path relative to the root
-	// Mode is the mode of the blob. It is ModeGitlink for a submodule, for which an empty directory is created; ModeDir for an
-	// empty directory; and 0 if the path is to be removed.
+	// Mode is the mode of the blob. The mode is ModeGitlink for a submodule, for which Tree.Graft creates an empty directory;
+	// ModeDir for an empty directory; and 0 if the path is to be removed.
 	Mode object.Mode
 	Perm uint32 // permission bits for ModeDir; 0 stands for 0755
 	ID   object.ID
-	// Over is the state of the path that the caller has seen, and that may be replaced. If the path is in another state, it is
-	// left unchanged.
+	// The field Over is the state of the path that the caller has seen and that Graft may replace. If the path is in another
+	// state, Graft does not change the path.
 	Over Found
 }
 
@@ -44,8 +44,9 @@ type Graft struct {
 type Found struct {
 	Node Node   // zero if the path does not exist
 	Mode uint32 // as in Attr
-	// Blob is the blob of an unchanged file or link, as a checkout to this path would write it. It is zero if the file was
-	// changed, or if the file shows a blob of another path. Exec is true if the blob is executable in its tree.
+	// Blob is the blob of a file or symbolic link that is unchanged, and so has the contents that a checkout writes to this path.
+	// Blob is zero if the file was changed, or if the file shows a blob of another path. Exec is true if the file is executable
+	// in the blob's tree.
 	Blob object.ID
 	Exec bool
 
@@ -55,8 +56,8 @@ type Found struct {
 
 // Grafted is the result of a Graft for one path.
 type Grafted struct {
-	Attr Attr // attributes of the path after the call; Node is 0 if it does not exist; Size is negative if not known
-	Kept bool // the path was not in the state Graft.Over, so it was left unchanged
+	Attr Attr // attributes of the path after the call; Node is 0 if the path does not exist; Size is negative if it is not known
+	Kept bool // true if the path was not in the state Graft.Over, and therefore was not changed
 }
 
 // Place is a name in a directory.
@@ -72,11 +73,12 @@ type Stale struct {
 	Dirs   map[Node]bool // those of Nodes that are directories
 }
 
-// grafts is the maximum number of paths that a graft changes in one update of the overlay. Readers have to wait during an update.
+// grafts is the maximum number of paths that a graft changes in one update of the overlay. The number is limited because readers
+// have to wait during an update.
 const grafts = 256
 
-// found returns the state of a name in the directory dir. b is the block of the directory: the children that it has in the base
-// tree. path is the full path of the name.
+// found returns the state of a name in the directory dir. b is the block of the directory: the children that the directory has in
+// the base tree. path is the full path of the name.
 func (m merged) found(dir Node, b inode.Block, name, path string) (f Found) {
 	n, ok := m.entry(dir, b, name)
 	if !ok {
@@ -94,17 +96,18 @@ func (m merged) found(dir Node, b inode.Block, name, path string) (f Found) {
 	return f
 }
 
-// GraftResult is the result of Tree.Graft. If Graft returns an error, it describes the changes that were made before.
+// GraftResult is the result of Tree.Graft. If Tree.Graft returns an error, the GraftResult describes the changes that were made
+// before the error.
 type GraftResult struct {
 	Done []Grafted // one element for each Graft
-	// Since contains the changes since the journal position that was passed to Graft. It ends at a moment at which all paths of
-	// the graft were recorded in the journal and none was changed yet. A later query from Since.Token returns a path of the graft
-	// only if the path was also changed in another way.
+	// Since contains the changes since the journal position that was passed to Graft. These changes end at a moment at which all
+	// paths of the graft were recorded in the journal, and no path of the graft was changed yet. A later query from Since.Token
+	// returns a path of the graft only if the path was also changed in another way.
 	Since Changes
 	Stale Stale
 }
 
-// graft makes the paths of list show blobs of tree, for Tree.Graft.
+// graft implements Tree.Graft: it makes the paths in list show blobs of the given tree.
 func graft(ctx context.Context, ed *editor, tree object.ID, list []Graft, token string) (r GraftResult, err error) {
 	if ed.sealed {
 		return r, syscall.EROFS
@@ -141,19 +144,19 @@ type grafting struct {
 
 	done   []Grafted           // results, with the same index as the Graft in the list
 	roots  []graftRoot         // roots in the inode table, besides the base tree, that stand for the same tree
-	chosen map[string]Node     // nodes below these roots for paths that cannot use a node of the base tree, by path
+	chosen map[string]Node     // nodes below these roots, by path, for the paths that cannot use a node of the base tree
 	dirs   map[string]graftDir // directories of the mount, by path
 	places []Place             // names for the result Stale
 	stale  map[Node]bool       // nodes for the result Stale
 
 	listings map[Node]bool // nodes in stale that are directories
 
-	// dropped contains the nodes that have lost one of several names, with their new ctime in nanoseconds since 1970.
+	// dropped maps the nodes that have lost one of several names to their new ctime, in nanoseconds since 1970.
 	dropped map[Node]int64
 }
 
-// graftRoot is a further root of the grafted tree in the inode table. blocks caches the children of directories below it, by the
-// path of the directory.
+// graftRoot is a further root of the grafted tree in the inode table. blocks caches the children of the directories below this
+// root, by the path of the directory.
 type graftRoot struct {
 	node   Node
 	blocks map[string]inode.Block
@@ -167,7 +170,8 @@ type graftDir struct {
 
 // run changes all paths: first it removes files, then it creates files and submodules, then empty directories.
 func (g *grafting) run(ctx context.Context, list []Graft) error {
-	// gone has the indexes of paths to remove, come of files and submodules, dirs of empty directories.
+	// These slices contain indexes in list: gone those of the paths to remove, come those of the files and submodules to create,
+	// dirs those of the empty directories to create.
 	var gone, come, dirs []int
 	used := map[string]bool{} // directories in which the graft creates something
 	for i, p := range list {
@@ -210,8 +214,8 @@ func (g *grafting) run(ctx context.Context, list []Graft) error {
 	return nil
 }
 
-// inBatches calls do for those elements of list whose indexes are in which, with at most grafts paths in one update of the
-// overlay.
+// inBatches calls the function do for the elements of list whose indexes are in the slice which. One update of the overlay
+// changes at most grafts paths.
 func (g *grafting) inBatches(ctx context.Context, list []Graft, which []int, do func(e *edit, p Graft, d graftDir) (Grafted, error)) error {
 	for some := range slices.Chunk(which, grafts) {
 		dirs := make([]graftDir, len(some))
@@ -253,7 +257,8 @@ func (g *grafting) changed(dir Node, name string) {
 	g.stale[dir], g.listings[dir] = true, true
 }
 
-// dir returns the directory at the path at in the mount. It waits until the trees on the way are fetched.
+// dir returns the directory of the mount whose path is the parameter at. It waits until the trees on the way to the directory are
+// fetched.
 func (g *grafting) dir(ctx context.Context, at string) (graftDir, error) {
 	if d, ok := g.dirs[at]; ok {
 		return d, nil
@@ -278,7 +283,7 @@ func (g *grafting) dir(ctx context.Context, at string) (graftDir, error) {
 	return d, nil
 }
 
-// remove removes the path of p if it is still in the state p.Over.
+// remove removes the path of p if the path is still in the state p.Over.
 func (g *grafting) remove(e *edit, p Graft, d graftDir) (Grafted, error) {
 	name := path.Base(p.Path)
 	now := e.found(d.node, d.block, name, p.Path)
@@ -294,14 +299,14 @@ func (g *grafting) remove(e *edit, p Graft, d graftDir) (Grafted, error) {
 	return Grafted{}, g.takeAway(e, d, name, now.Node)
 }
 
-// kept returns the result for a path that was left unchanged.
+// kept returns the result for a path that the graft has not changed.
 func (g *grafting) kept(e *edit, f Found) (Grafted, error) {
 	in, _ := e.merged.inode(f.Node)
 	return Grafted{Attr: g.base.Describe(in), Kept: true}, nil
 }
 
-// as reports whether a path is in the state over that the caller has seen. now is the present state. The ctime may differ if this
-// graft has removed another name of the same file.
+// as reports whether the present state of a path, now, equals the state over, which the caller has seen. The ctime may differ if
+// this graft has removed another name of the same file.
 func (g *grafting) as(now, over Found) bool {
 	if ctime, ok := g.dropped[now.Node]; ok && ctime == now.ctime {
 		now.ctime = over.ctime
@@ -328,12 +333,12 @@ func (g *grafting) takeAway(e *edit, d graftDir, name string, n Node) error {
 	return nil
 }
 
-// put makes the path of p show its blob. For a submodule, it creates an empty directory.
+// put makes the path of p show the blob of p. For a submodule, put creates an empty directory.
 func (g *grafting) put(e *edit, p Graft, d graftDir) (Grafted, error) {
 	name := path.Base(p.Path)
 	now := e.found(d.node, d.block, name, p.Path)
 	switch {
-	case now.Shows(p.Mode, p.ID): // an earlier graft, which was interrupted, has changed this path already
+	case now.Shows(p.Mode, p.ID): // an interrupted earlier graft has changed this path already
 		in, _ := e.merged.inode(now.Node)
 		return Grafted{Attr: g.base.Describe(in)}, nil
 	case p.Mode == object.ModeGitlink && now.Mode&syscall.S_IFMT == syscall.S_IFDIR:
@@ -373,8 +378,8 @@ func (g *grafting) put(e *edit, p Graft, d graftDir) (Grafted, error) {
 	return Grafted{Attr: g.base.Describe(in)}, nil
 }
 
-// Shows reports whether the path shows the blob id unchanged, with the type and the executable bit that a checkout sets for mode
-// m.
+// Shows reports whether the path shows the blob id unchanged, with the type and the executable bit that a checkout sets for the
+// mode m.
 func (f Found) Shows(m object.Mode, id object.ID) bool {
 	k, _ := inode.KindOf(m)
 	if f.Blob.IsZero() || f.Blob != id || f.Mode&syscall.S_IFMT != k.StatMode()&syscall.S_IFMT {
@@ -383,7 +388,8 @@ func (f Found) Shows(m object.Mode, id object.ID) bool {
 	return k == inode.KindSymlink || f.Exec == (k == inode.KindExec) && f.Exec == (f.Mode&0o100 != 0)
 }
 
-// graftInode stores an inode at the end of the update. It replaces an inode of the same node that this update has modified.
+// graftInode sets the inode that is stored at the end of the update. It replaces an inode of the same node that this update has
+// modified.
 func (e *edit) graftInode(in overlay.Inode) {
 	for _, other := range e.inodes {
 		if other.now.Node == in.Node {
@@ -394,7 +400,7 @@ func (e *edit) graftInode(in overlay.Inode) {
 	e.inodes = append(e.inodes, &edited{now: in})
 }
 
-// parentOf returns the path of the directory that contains the path at. The path of the root is "".
+// parentOf returns the path of the directory that contains the path in the parameter at. The path of the root is "".
 func parentOf(at string) string {
 	if i := strings.LastIndexByte(at, '/'); i >= 0 {
 		return at[:i]

@@ -16,9 +16,10 @@ import (
 // errTaken means that the node that prepare has chosen for a path has since been used for another name in the mount.
 var errTaken = errors.New("its node is in use")
 
-// prepare makes sure that there is a node for the blob of p: the node of the base tree if that has the same blob at the same
-// path, otherwise a node below a further root of the inode table. A node that is in use, for example because its file was
-// renamed, cannot be used for p. If all existing nodes are in use, prepare adds another root for the same tree.
+// prepare makes sure that the inode table has a node for the blob of p. This is the node of the base tree if the base tree has
+// the same blob at the same path, otherwise a node below a further root of the inode table. A node that is in use, for example
+// because its file was renamed, cannot be used for p. If all existing nodes are in use, prepare adds another root for the same
+// tree.
 func (g *grafting) prepare(ctx context.Context, p Graft) error {
 	if p.Mode == object.ModeGitlink {
 		return nil
@@ -56,14 +57,14 @@ func (g *grafting) prepare(ctx context.Context, p Graft) error {
 		}
 		var now Found
 		g.view.look(func(m merged) { now = m.found(d.node, d.block, path.Base(p.Path), p.Path) })
-		if now.Node == n && now.Shows(p.Mode, p.ID) { // the path shows the blob already, so no node is needed
+		if now.Node == n && now.Shows(p.Mode, p.ID) { // no node is needed, because the path shows the blob already
 			return nil
 		}
 	}
 }
 
-// block returns the block of children of the directory at the path at, which is relative to the root r. It waits until the trees
-// on the way are fetched.
+// block returns the block of children of the directory whose path, relative to the root r, is the parameter at. It waits until
+// the trees on the way to the directory are fetched.
 func (r graftRoot) block(ctx context.Context, v *view, at string) (inode.Block, error) {
 	if b, ok := r.blocks[at]; ok {
 		return b, nil
@@ -102,7 +103,7 @@ func (g *grafting) shows(n Node, p Graft) bool {
 	return r.Kind() == k && r.ObjectID() == p.ID && g.base.Table.Path(n) == p.Path
 }
 
-// unused does the same as free, but includes the changes that this update has made so far.
+// unused reports the same as free, but also considers the changes that this update has made so far.
 func (e *edit) unused(n Node) bool {
 	for _, in := range e.inodes {
 		if in.now.Node == n {
@@ -112,8 +113,8 @@ func (e *edit) unused(n Node) bool {
 	return e.free(n)
 }
 
-// free reports whether a node of a git tree has no name in the mount and was not changed. This is so if the overlay has no inode
-// for the node, or keeps the inode only because the kernel still refers to it.
+// free reports whether a node of a git tree has no name in the mount and was not changed. This is the case if the overlay has no
+// inode for the node, or keeps the inode for the sole reason that the kernel still refers to it.
 func (m merged) free(n Node) bool {
 	if in, ok := m.Inode(n); ok {
 		return m.pristine(in)
@@ -127,7 +128,7 @@ func (m merged) free(n Node) bool {
 	return p == overlay.Hidden || p == overlay.Present && at != n
 }
 
-// pristine reports whether an inode has no name, and neither contents nor extended attributes that differ from its tree.
+// pristine reports whether an inode has no name, has the contents of its tree, and has no extended attributes.
 func (m merged) pristine(in overlay.Inode) bool {
 	return in.Nlink == 0 && (isDir(&in) || in.Size == overlay.SizeOfBase) && len(m.Xattrs(in.Node)) == 0
 }
@@ -152,7 +153,7 @@ func (m merged) younger() (n int64) {
 	return n
 }
 
-// makeDirs creates the directory at the path at, and the directories above it, unless they exist.
+// makeDirs creates the directory whose path is the parameter at, and the directories above this path, unless they exist.
 func (g *grafting) makeDirs(ctx context.Context, at string) error {
 	_, err := g.dir(ctx, at)
 	if !errors.Is(err, ErrNotExist) {
@@ -186,7 +187,7 @@ func (g *grafting) makeDirs(ctx context.Context, at string) error {
 		dir := overlay.Inode{Mode: inode.KindDir.StatMode(), Nlink: 2}
 		if has && e.unused(old) {
 			dir = g.base.Inode(old, g.base.Table.At(old))
-			e.hideAll(old, b) // the graft then adds the names that should exist, one after the other
+			e.hideAll(old, b) // later the graft adds the names that should exist, one after the other
 		} else {
 			if dir.Node, err = e.tx.NewNode(); err != nil {
 				return err
@@ -236,7 +237,7 @@ func (g *grafting) putDir(ctx context.Context, p Graft, done *Grafted) error {
 	return err
 }
 
-// hideAll hides all names that the directory dir has in the base tree. b is the block of these names.
+// hideAll hides all names that the directory dir has in the base tree. b is the block of the children with these names.
 func (e *edit) hideAll(dir Node, b inode.Block) {
 	for n := b.First; n < b.First+Node(b.Count); n++ {
 		e.tx.Hide(dir, e.base.Table.Name(e.base.Table.At(n)))
@@ -244,7 +245,7 @@ func (e *edit) hideAll(dir Node, b inode.Block) {
 }
 
 // prune removes directories that are empty after files were removed from them, and directories of removed submodules. It keeps
-// directories that are not empty, and those in which the graft creates something.
+// directories that are not empty, and directories in which the graft creates something.
 func (g *grafting) prune(ctx context.Context, list []Graft, gone []int, used map[string]bool) error {
 	var dirs []string
 	for _, i := range gone {
@@ -256,7 +257,7 @@ func (g *grafting) prune(ctx context.Context, list []Graft, gone []int, used map
 	}
 	slices.Sort(dirs)
 	dirs = slices.Compact(dirs)
-	for i := len(dirs) - 1; i >= 0; i-- { // a subdirectory follows its parent in the sorted list and is removed before it
+	for i := len(dirs) - 1; i >= 0; i-- { // in the sorted list, a subdirectory follows its parent, so it is removed first
 		for at := dirs[i]; at != "" && !used[at]; at = parentOf(at) {
 			done, err := g.removeDir(ctx, at)
 			if err != nil {
@@ -270,7 +271,8 @@ func (g *grafting) prune(ctx context.Context, list []Graft, gone []int, used map
 	return nil
 }
 
-// removeDir removes the directory at the path at if it is empty. It returns true if no directory exists there now.
+// removeDir removes the directory whose path is the parameter at, if the directory is empty. It returns true if afterwards no
+// directory exists at this path.
 func (g *grafting) removeDir(ctx context.Context, at string) (bool, error) {
 	name := path.Base(at)
 	parent, err := g.dir(ctx, parentOf(at))

@@ -7,8 +7,8 @@ import (
 )
 
 // Kernel counts the references that the kernel holds to nodes. Package fuse calls it for each node in a reply, and for each
-// FORGET request. The counts for nodes of the base tree are stored in the inode table, the others in the overlay, so that all of
-// them survive a takeover. The table and the overlay guard the counts.
+// FORGET request. The counts for nodes of the base tree are stored in the inode table, and the other counts in the overlay, so
+// that all of them survive a takeover. The inode table and the overlay synchronize access to the counts.
 type Kernel struct {
 	gate    *gate
 	view    *view
@@ -28,9 +28,9 @@ func (k *Kernel) Remember(n Node) {
 	}
 }
 
-// Forget decrements the lookup count of a node by lookups, as a FORGET request of the kernel demands. A node that has neither
-// lookups nor a name is released. Open files are not counted, because the kernel holds a lookup as long as a program has a file
-// open.
+// Forget subtracts the number lookups from the lookup count of a node, as a FORGET request of the kernel demands. A node without
+// lookups and without a name is released. Kernel need not count open files, because the kernel holds a lookup of a file as long
+// as a program has the file open.
 func (k *Kernel) Forget(n Node, lookups uint64) {
 	if k.view.layer == nil || !k.gate.enter() {
 		return
@@ -53,6 +53,6 @@ func (k *Kernel) Forget(n Node, lookups uint64) {
 }
 
 // Shown returns four bits that package fuse uses for a node of the base tree: the word that contains them, and their shift in
-// that word. They are 0 at first, and survive a takeover. The word may be used as long as the caller can reach the Tree, even
-// after Close.
+// that word. The bits are initially 0, and survive a takeover. The word may be used as long as the caller has a reference to the
+// Tree, even after Close.
 func (k *Kernel) Shown(n Node) (w *atomic.Uint32, shift uint) { return k.view.base.Table.Shown(n) }

@@ -22,15 +22,15 @@ type upper interface {
 	EachInode(emit func(overlay.Inode) bool)
 }
 
-// merged is the working tree at one moment: the overlay, and the base tree for everything that the overlay does not store. It may
-// be used only until the function returns that has received it, because it needs the overlay's lock.
+// merged is the working tree at one moment: the overlay, and the base tree for everything that the overlay does not store. A
+// function that receives a merged may use it until the function returns, because then the overlay's lock is released.
 type merged struct {
 	upper
 	base *basetree.Tree
 }
 
-// inode returns the inode of a node from the overlay. If the overlay has none, it returns the inode that the node has in the base
-// tree.
+// inode returns the inode of a node from the overlay. If the overlay has no inode for the node, it returns the inode that the
+// node has in the base tree.
 func (m merged) inode(n Node) (overlay.Inode, bool) {
 	if in, ok := m.Inode(n); ok {
 		return in, true
@@ -42,8 +42,8 @@ func (m merged) inode(n Node) (overlay.Inode, bool) {
 	return m.base.Inode(n, r), true
 }
 
-// entry returns the node with the given name in a directory. b is the block of the directory: the children that it has in the
-// base tree.
+// entry returns the node with the given name in a directory. b is the block of the directory: the children that the directory has
+// in the base tree.
 func (m merged) entry(dir Node, b inode.Block, name string) (Node, bool) {
 	switch n, p := m.Entry(dir, name); p {
 	case overlay.Present:
@@ -54,15 +54,15 @@ func (m merged) entry(dir Node, b inode.Block, name string) (Node, bool) {
 	return m.base.Table.Search(b, name)
 }
 
-// empty reports whether a directory has no entries. b is the block of the directory: the children that it has in the base tree.
-// The overlay can hide only these names, so the directory is empty if the overlay has added no entry and hides as many names as b
-// has.
+// empty reports whether a directory has no entries. b is the block of the directory: the children that the directory has in the
+// base tree. The overlay can hide the names in b and no other names. Therefore the directory is empty if the overlay has added no
+// entry and hides as many names as b has.
 func (m merged) empty(dir Node, b inode.Block) bool {
 	present, hidden := m.Entries(dir)
 	return present == 0 && hidden == b.Count
 }
 
-// within reports whether the directory dir is n, or is below n.
+// within reports whether the directory dir is the node n, or is below n.
 func (m merged) within(dir, n Node) bool {
 	for range maxDepth {
 		if dir == n {
@@ -77,10 +77,10 @@ func (m merged) within(dir, n Node) bool {
 		}
 		dir = in.Parent
 	}
-	return true // the directories form a cycle, which only a damaged overlay has; true prevents renames that would extend it
+	return true // the directories form a cycle, because the overlay is damaged; the result true prevents renames that would extend the cycle
 }
 
-// maxDepth is the maximum number of steps on the way to the root. Only a damaged overlay contains a longer path.
+// maxDepth is the maximum number of steps on the way to the root. If the way to the root is longer, the overlay is damaged.
 const maxDepth = 1 << 20
 
 // path returns the present path of a node, relative to the root. For a file with several names, it returns one of its paths. It
@@ -92,7 +92,7 @@ func (m merged) path(n Node) (string, bool) {
 			break
 		}
 		in, ok := m.inode(n)
-		if !ok || in.Parent == n { // the root of another tree has no path in the mount
+		if !ok || in.Parent == n { // this is the root of a grafted tree, which has no path in the mount
 			return "", false
 		}
 		name, ok := m.name(n, in.Parent)
@@ -111,8 +111,9 @@ func (m merged) path(n Node) (string, bool) {
 	return b.String(), n == Root
 }
 
-// name returns the name of a node in the directory dir. Inodes do not contain names. Therefore it searches all entries that the
-// overlay has for the directory, unless a node of the base tree still has its original name.
+// name returns the name of a node in the directory dir. If a node of the base tree still has its original name, the inode table
+// contains the name. Otherwise name searches all entries that the overlay has for the directory, because inodes do not contain
+// names.
 func (m merged) name(n, dir Node) (name string, ok bool) {
 	if r, base := m.base.Table.Record(n); base {
 		name = m.base.Table.Name(r)
@@ -131,7 +132,7 @@ func (m merged) name(n, dir Node) (name string, ok bool) {
 	return name, ok
 }
 
-// nothing implements upper for a Tree without an overlay: it is always empty.
+// nothing implements upper for a Tree without an overlay. It contains no inodes and no entries.
 type nothing struct{}
 
 func (nothing) Inode(Node) (overlay.Inode, bool)            { return overlay.Inode{}, false }

@@ -17,19 +17,20 @@ type Changes struct {
 	// journal.
 	All bool
 	// Paths are relative to the root, in the form that git expects from a file system monitor. A path that ends in a slash stands
-	// for everything below it. Any other path stands for the file and the listing of its directory. Git's untracked cache takes a
-	// path with a slash only for the name of the directory, so Paths also contains "DIR/*" for each directory that exists below
-	// such a path.
+	// for everything below it. Any other path stands for the file and the listing of its directory. For git's untracked cache, a
+	// path with a slash stands for the directory itself and not for everything below it, so Paths also contains "DIR/*" for each
+	// directory that exists below such a path.
 	Paths []string
 	// Open contains those of the changed files to which programs may still be writing in the kernel's cache. Before the caller
-	// reads the paths, it must make the kernel drop its cached attributes of these files (fuse.Server.Refresh). After that, the
-	// first write after the next stat(2) causes another call of Written. A write before that stat is visible in its result,
-	// because the kernel keeps the size and mtime of a file that it has cached.
+	// reads the paths, it must make the kernel drop its cached attributes of these files (fuse.Server.Refresh). Then the first
+	// write after the next stat(2) causes another call of Written. A write before this stat is visible in the result of the stat,
+	// because the kernel itself maintains the size and mtime of a file whose data is in its cache.
 	Open []Node
 }
 
 // Monitor reports changes of the working tree to git's file system monitor, and to the session agent, which creates checkpoints.
-// Package fuse calls Written and Refreshed for files that the kernel caches. The recorder protects the state.
+// Package fuse calls Written and Refreshed for files that the kernel caches. A Monitor needs no lock, because the recorder
+// synchronizes access to the state.
 type Monitor struct {
 	gate    *gate
 	changes *recorder
@@ -37,7 +38,7 @@ type Monitor struct {
 
 // Changes returns the paths whose contents, type, mode, mtime or name may have changed since the journal position token. Changes
 // of owners, access times and extended attributes are not recorded. A write through a shared memory mapping is reported when the
-// kernel writes it back, which is after msync(2), after close(2), or after about 30 seconds.
+// kernel writes the data back, which is after msync(2), after close(2), or after about 30 seconds.
 func (mon *Monitor) Changes(token string) (Changes, error) {
 	if !mon.gate.enter() {
 		return Changes{}, ErrClosed
@@ -64,8 +65,8 @@ func (m merged) withDirs(paths []string) []string {
 	return paths
 }
 
-// known returns the directory at path. It does not wait for trees: it returns false if the tree of a directory on the way was not
-// read yet.
+// known returns the directory at path. It does not wait for trees. If the tree of a directory on the way was not read yet, it
+// returns false.
 func (m merged) known(path string) (Node, bool) {
 	n := Root
 	for name := range strings.SplitSeq(path, "/") {
@@ -88,7 +89,8 @@ func (m merged) knownBlock(dir Node) (inode.Block, bool) {
 	return r.Block()
 }
 
-// addDirs appends "DIR/*" to the slice to, for the directory dir at path and for each directory below it that was read.
+// addDirs appends the pattern "DIR/*" to the slice in the parameter to, for the directory dir at path and for each directory
+// below dir whose tree was read.
 func (m merged) addDirs(dir Node, path string, to []string) []string {
 	to = append(to, path+"/*")
 	b, _ := m.knownBlock(dir)
@@ -116,15 +118,16 @@ func (mon *Monitor) Written(n Node) {
 	}
 	defer mon.gate.leave()
 	mon.changes.journal.MakeRoom()
-	mon.changes.writing.Add(n) // the file is added before its path is recorded, so that a query between the two steps finds the file
+	mon.changes.writing.Add(n) // add the file before its path is recorded, so that a query between the two steps finds the file
 	var f journal.Flight
 	mon.changes.note(&f, n)
 	mon.changes.journal.Land(&f)
 	mon.changes.notice()
 }
 
-// OnRecord reports whether the node will certainly be in the next result of Changes. It checks only the journal record for the
-// node itself, which is fast. It may return false although a record for a directory includes the node.
+// OnRecord reports whether the node will certainly be in the next result of Changes. It checks the journal record for the node
+// itself, which is fast, and no records for directories. Therefore it may return false although a record for a directory includes
+// the node.
 func (mon *Monitor) OnRecord(n Node) bool {
 	var f journal.Flight
 	defer mon.changes.journal.Land(&f)
@@ -137,8 +140,8 @@ func (mon *Monitor) Refreshed(nodes []Node) {
 	mon.changes.writing.Settle(nodes)
 }
 
-// Noticed returns a channel that receives a value when names, attributes or contents change. It holds at most one value. Freeze
-// removes the value at the moment of the freeze, unless FreezeOptions.DryRun is set.
+// Noticed returns a channel that receives a value when names, attributes or contents change. The channel holds at most one value.
+// Freeze removes the value at the moment of the freeze, unless FreezeOptions.DryRun is set.
 func (mon *Monitor) Noticed() <-chan struct{} { return mon.changes.noticed }
 
 // LastChange returns the time of the last change. It returns the zero time if nothing has changed since Open.

@@ -12,14 +12,14 @@ import (
 )
 
 // Cred contains the credentials of the process that has sent a request: the owner and the group of files that it creates, and its
-// umask. The umask is not applied in a directory that has a default access control list.
+// umask. If a directory has a default access control list, the umask is not applied to files that are created in the directory.
 type Cred struct{ UID, GID, Umask uint32 }
 
 // maxLinks is the maximum number of names of a file, the same as on ext4.
 const maxLinks = 65000
 
-// create creates a node from in. If in.Nlink is not 0, the node gets the given name in the directory dir. target is the target of
-// a symbolic link.
+// create creates a node with the attributes in the parameter in. If in.Nlink is not 0, the node gets the given name in the
+// directory dir. If the node is a symbolic link, target is the target of the link.
 func (ed *editor) create(ctx context.Context, dir Node, name string, in overlay.Inode, target string, umask uint32) (Attr, error) {
 	if made, done := ed.isDone(ctx); done {
 		return ed.view.attrOf(made)
@@ -64,8 +64,8 @@ func (ed *editor) create(ctx context.Context, dir Node, name string, in overlay.
 	return ed.base.Describe(in), nil
 }
 
-// inherit gives a new node the group of its directory, parent, if the directory has the set-group-ID bit. A new directory gets
-// this bit too. This is the same as in inode_init_owner in fs/inode.c of Linux.
+// inherit gives a new node the group of its directory, parent, if the directory has the set-group-ID bit. A new directory also
+// gets this bit. The function inode_init_owner in fs/inode.c of Linux does the same.
 func inherit(in, parent *overlay.Inode) {
 	if parent.Mode&syscall.S_ISGID == 0 {
 		return
@@ -84,8 +84,7 @@ func subdirs(in *overlay.Inode) int {
 	return 0
 }
 
-// place returns an error if name is not valid for a new entry. Otherwise it returns the children that the directory dir has in
-// the base tree.
+// place returns the children that the directory dir has in the base tree, or an error if name is not valid for a new entry.
 func (ed *editor) place(ctx context.Context, dir Node, name string) (inode.Block, error) {
 	if len(name) > object.MaxNameLen {
 		return inode.Block{}, syscall.ENAMETOOLONG
@@ -96,7 +95,7 @@ func (ed *editor) place(ctx context.Context, dir Node, name string) (inode.Block
 	return ed.view.children(ctx, dir)
 }
 
-// link gives node n another name in the directory dir, for Tree.Link.
+// link implements Tree.Link: it gives the node n another name in the directory dir.
 func (ed *editor) link(ctx context.Context, n, dir Node, name string) (Attr, error) {
 	if made, done := ed.isDone(ctx); done {
 		return ed.view.attrOf(made)
@@ -134,7 +133,7 @@ func (ed *editor) link(ctx context.Context, n, dir Node, name string) (Attr, err
 	return a, err
 }
 
-// unlink removes a name of a node that is not a directory, for Tree.Unlink.
+// unlink implements Tree.Unlink: it removes a name of a node that is not a directory.
 func (ed *editor) unlink(ctx context.Context, dir Node, name string) error {
 	if _, done := ed.isDone(ctx); done {
 		return nil
@@ -174,7 +173,7 @@ func (ed *editor) unlink(ctx context.Context, dir Node, name string) error {
 	return err
 }
 
-// rmdir removes an empty directory, for Tree.Rmdir.
+// rmdir implements Tree.Rmdir: it removes an empty directory.
 func (ed *editor) rmdir(ctx context.Context, dir Node, name string) error {
 	if _, done := ed.isDone(ctx); done {
 		return nil
@@ -216,15 +215,15 @@ func (ed *editor) rmdir(ctx context.Context, dir Node, name string) error {
 // victim is a node that a change is about to remove or replace.
 type victim struct {
 	node  Node        // zero if the name does not exist
-	block inode.Block // if node is a directory: the children that it has in the base tree
+	block inode.Block // the children that the node has in the base tree, if the node is a directory
 }
 
-// errReplaced means that the name of the victim was removed, or given to another node, after the victim was looked up.
+// errReplaced means that the name of a victim was removed or given to another node after the victim was looked up.
 var errReplaced = errors.New("another node has the name now")
 
-// replacing looks up the node with the given name and calls f, which removes or replaces the node. It repeats this while f
-// returns errReplaced. If the node is a directory, its children in the base tree must be read before the change: they show
-// whether the directory is empty, and a change must not wait until a tree is fetched.
+// replacing looks up the node with the given name and calls the function f, which removes or replaces the node. It repeats both
+// steps while f returns errReplaced. If the node is a directory, its children in the base tree are read before f is called,
+// because they show whether the directory is empty, and a change must not wait until a tree is fetched.
 func (ed *editor) replacing(ctx context.Context, dir Node, b inode.Block, name string, f func(v victim) error) error {
 	for {
 		var v victim

@@ -12,14 +12,15 @@ import (
 type Overlay struct {
 	gate     *gate
 	view     *view
-	dir      string           // directory of the overlay; "" if there is none
-	recovery overlay.Recovery // state in which Open has found the overlay
+	dir      string           // directory of the overlay; "" if the Tree has no overlay
+	recovery overlay.Recovery // state in which Open found the overlay
 }
 
 // Recovery returns the state in which Open found the overlay, and the repairs that Open made.
 func (o *Overlay) Recovery() overlay.Recovery { return o.recovery }
 
-// Changed returns the number of paths that differ from the base tree. A path is not counted if only its times differ.
+// Changed returns the number of paths that differ from the base tree. A path that differs in its times and in nothing else is not
+// counted.
 func (o *Overlay) Changed() int64 {
 	if o.view.layer == nil || !o.gate.enter() {
 		return 0
@@ -30,7 +31,7 @@ func (o *Overlay) Changed() int64 {
 	return max(0, changed)
 }
 
-// Stats returns the size of the overlay. It returns the zero value if there is no overlay.
+// Stats returns the size of the overlay. It returns the zero value if the Tree has no overlay.
 func (o *Overlay) Stats() overlay.Stats {
 	if o.view.layer == nil || !o.gate.enter() {
 		return overlay.Stats{}
@@ -39,8 +40,8 @@ func (o *Overlay) Stats() overlay.Stats {
 	return o.view.layer.Stats()
 }
 
-// Added returns the paths of files and links at which the base tree has no file or another file. The paths are relative to the
-// root. The path of a base directory that was moved ends in a slash, and paths below it are not listed.
+// Added returns the paths of files and symbolic links for which the base tree has no file or another file. The paths are relative
+// to the root. The path of a base directory that was moved ends in a slash, and stands for all paths below the directory.
 func (o *Overlay) Added() (paths []string) {
 	if !o.gate.enter() {
 		return nil

@@ -13,11 +13,12 @@ import (
 // position after an entry that only the overlay has; the overlay assigns the cookie.
 const ownPosition = 1 << 62
 
-// listed is the maximum number of entries that are read at a time under the overlay's lock. The lock is released before they are
-// emitted.
+// listed is the maximum number of entries that are read at a time under the overlay's lock. The lock is released before the
+// entries are emitted.
 const listed = 128
 
-// readDir calls emit for the entries of a directory after the position from, for Tree.ReadDir.
+// readDir implements Tree.ReadDir: it calls the function emit for the entries of a directory that follow the position in the
+// parameter from.
 func (v *view) readDir(ctx context.Context, dir Node, from uint64, emit func(Entry) bool) error {
 	b, err := v.children(ctx, dir)
 	if err != nil {
@@ -35,9 +36,9 @@ func (v *view) readDir(ctx context.Context, dir Node, from uint64, emit func(Ent
 	return nil
 }
 
-// list appends the entries of a directory after the position from to the slice to, up to its capacity. b is the block of the
-// directory: the children that it has in the base tree. It returns the position from which to continue. more is true if there may
-// be more entries.
+// list appends entries of a directory to the slice in the parameter to, up to the capacity of the slice. It begins after the
+// position in the parameter from. b is the block of the directory: the children that the directory has in the base tree. next is
+// the position from which to continue. more is true if more entries may follow.
 func (m merged) list(dir Node, b inode.Block, from uint64, to []Entry) (entries []Entry, next uint64, more bool) {
 	t := m.base.Table
 	present, hidden := m.Entries(dir)

@@ -10,7 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/inode"
 )
 
-// rename moves a name to another name or directory, for Tree.Rename. flags are those of renameat2(2).
+// rename implements Tree.Rename: it moves a name to another name or directory. flags are those of renameat2(2).
 func (ed *editor) rename(ctx context.Context, dir Node, name string, newDir Node, newName string, flags uint32) error {
 	switch flags {
 	case 0, unix.RENAME_NOREPLACE, unix.RENAME_EXCHANGE:
@@ -63,15 +63,15 @@ func (ed *editor) rename(ctx context.Context, dir Node, name string, newDir Node
 type renaming struct {
 	*edit
 	dir, newDir   *overlay.Inode // directories of the old name and of the new name
-	from, to      inode.Block    // children of dir and newDir in the base tree
+	from, to      inode.Block    // children that dir and newDir have in the base tree
 	name, newName string
 	moved         *overlay.Inode // inode with the old name
-	over          *overlay.Inode // inode that had the new name before the rename; nil if there was none
-	overBlock     inode.Block    // if over is a directory: its children in the base tree
+	over          *overlay.Inode // inode that had the new name before the rename; nil if the new name did not exist
+	overBlock     inode.Block    // children of over in the base tree, if over is a directory
 }
 
-// rename returns the state of a rename after it has looked up the directories and the inodes of both names. from and to are the
-// children of the directories in the base tree.
+// rename looks up the directories and the inodes of both names, and returns the state of the rename. The parameters from and to
+// are the children that the directories have in the base tree.
 func (e *edit) rename(dir Node, from inode.Block, name string, newDir Node, to inode.Block, newName string) (*renaming, error) {
 	r := &renaming{edit: e, from: from, to: to, name: name, newName: newName}
 	var err error
@@ -141,8 +141,8 @@ func (r *renaming) exchange() error {
 	return nil
 }
 
-// settle gives an inode the given name in a directory. b is the block of the directory: the children that it has in the base
-// tree.
+// settle gives an inode the given name in a directory. b is the block of the directory: the children that the directory has in
+// the base tree.
 func (r *renaming) settle(in, dir *overlay.Inode, b inode.Block, name string) {
 	r.place(dir.Node, b, name, in.Node)
 	in.Parent, in.Ctime = dir.Node, r.now
