@@ -15,21 +15,22 @@ import (
 // A change is recorded in the journal before it is made, at a moment at which no path can change: within the overlay's Update
 // that makes the change, or, for contents, within a View of the overlay before the change.
 
-// recorder writes the paths of changes to the change journal, and signals that something has changed. The editor calls it within
-// the overlay's Update that makes a change. For contents, it is called within a View of the overlay before the contents change. A
-// recorder has no lock: the journal and the set of writers have their own, and the other fields are atomic or a channel.
+// recorder writes the paths of changes to the change journal, and signals that something has changed. The editor calls the
+// recorder within the overlay's Update that makes a change. Before contents are changed, the recorder is called within a View of
+// the overlay. A recorder has no lock, because the journal and the set of writers have their own locks, and the other fields are
+// atomic or a channel.
 type recorder struct {
 	view       *view
-	journal    *journal.Journal // nil if no journal is kept; its methods do nothing then
+	journal    *journal.Journal // nil if the Tree has no journal; the methods of a nil Journal do nothing
 	writing    writers.Set      // files to which programs may be writing in the kernel's page cache
-	looked     atomic.Int64     // number of names in the overlay that noteNames has searched since the last journal position
+	looked     atomic.Int64     // number of names in the overlay that noteNames has searched since the last query of the journal
 	noticed    chan struct{}    // receives a value when something has changed (see Monitor.Noticed); capacity 1
 	lastChange atomic.Int64     // time of the last change in nanoseconds since 1970; 0: no change since Open
 }
 
 // open opens the change journal and the set of files to which programs are writing, if the options name a journal. recovery is
-// the state in which the overlay was found. took is true if this process continues the mount of another process. Files whose size
-// differs from their size when the overlay was closed (Recovery.Shrunk) are recorded as changed.
+// the state in which the overlay was found. The parameter took is true if this process continues the mount of another process.
+// Files whose size differs from their size when the overlay was closed (Recovery.Shrunk) are recorded as changed.
 func (rec *recorder) open(o Options, tablePath string, recovery *overlay.Recovery, took bool) error {
 	if o.Journal == "" {
 		return nil
@@ -65,7 +66,7 @@ func (rec *recorder) noteAt(m merged, f *journal.Flight, n Node) {
 	in, ok := m.inode(n)
 	switch {
 	case !ok:
-	case in.Nlink == 0: // the file has no name, but may get one before the change is made
+	case in.Nlink == 0: // the file has no name, but may get a name before the change is made
 		j.Hold(f)
 	case !isDir(&in) && (in.Nlink > 1 || in.Parent == 0):
 		rec.noteNames(m, f, n)
@@ -89,8 +90,8 @@ const (
 	// the cost of a change does not grow with the number of names.
 	maxNames = 64
 	// maxLooked is the maximum number of names in the overlay that are searched between two journal positions, in order to find
-	// the names of files with several names. If more would have to be searched, the whole tree is recorded as changed, which
-	// includes all changes up to the next position.
+	// the names of files with several names. If more names would have to be searched, the whole tree is recorded as changed, and
+	// this record includes all further changes until the next position is returned.
 	maxLooked = 1 << 22
 )
 
@@ -120,7 +121,7 @@ func (rec *recorder) noteNames(m merged, f *journal.Flight, n Node) {
 	looked := m.Names(n, max(left, 0), add)
 	rec.looked.Add(looked)
 
-	key := uint64(n) // passed with the first record only; from that record on, the journal treats the file as recorded
+	key := uint64(n) // passed with the first record and not with the others, because from then on the journal treats the file as recorded
 	note := func(path string) {
 		rec.journal.Note(f, key, path)
 		key = 0
@@ -145,8 +146,9 @@ func (rec *recorder) noteNames(m merged, f *journal.Flight, n Node) {
 	rec.journal.Hold(f)
 }
 
-// noteName records that a name is added to the directory dir (comes is true), or removed from it. in is the inode of the name as
-// it will be after the change. n is the node of in, or 0 if a record for that node does not include this name.
+// noteName records that a name is added to the directory dir (comes is true) or removed from it (comes is false). The parameter
+// in is the inode of the name after the change. n is the node of this inode, or 0 if a record for the node does not include the
+// name.
 func (rec *recorder) noteName(m merged, f *journal.Flight, dir Node, name string, n Node, in *overlay.Inode, comes bool) {
 	j := rec.journal
 	if j == nil || f == nil {
@@ -157,7 +159,7 @@ func (rec *recorder) noteName(m merged, f *journal.Flight, dir Node, name string
 		if n != 0 && j.Covers(f, uint64(n)) || rec.covered(m, f, dir, nil) {
 			return
 		}
-	case !existed: // if the node existed before, it is always recorded with its new path (see package journal)
+	case !existed: // a node that existed before the change is always recorded with its new path (see package journal)
 		if rec.covered(m, f, dir, nil) {
 			return
 		}
@@ -174,8 +176,8 @@ func (rec *recorder) noteName(m merged, f *journal.Flight, dir Node, name string
 	j.Note(f, key, recorded(joined(at, name), isDir(in)))
 }
 
-// covered reports whether the journal has a record for the directory n, or for one above it, that includes everything below. If
-// in is not nil, it is the inode of n, which may then be a file.
+// covered reports whether the journal has a record for the directory n, or for a directory above n, that includes everything
+// below. If the parameter in is not nil, it is the inode of n, n may be a file, and covered considers the directories above n.
 func (rec *recorder) covered(m merged, f *journal.Flight, n Node, in *overlay.Inode) bool {
 	var buf [32]uint64
 	keys := buf[:0]
@@ -199,7 +201,7 @@ func (rec *recorder) covered(m merged, f *journal.Flight, n Node, in *overlay.In
 	return rec.journal.Covers(f, keys...)
 }
 
-// joined returns the path of name in the directory dir, whose path is "" if it is the root.
+// joined returns the path of name in the directory dir; dir is "" for the root.
 func joined(dir, name string) string {
 	if dir == "" {
 		return name
@@ -265,7 +267,8 @@ func (rec *recorder) noteAll(nodes []Node) {
 	}
 }
 
-// noteIn records the paths of those nodes that are in the directory dir and have no other name. It returns the other nodes.
+// noteIn records the paths of those of the given nodes that are in the directory dir and have one name. It returns the rest of
+// the nodes.
 func (rec *recorder) noteIn(m merged, f *journal.Flight, dir Node, nodes []Node) (rest []Node) {
 	at, ok := m.path(dir)
 	if dir == 0 || !ok {
@@ -317,13 +320,13 @@ func (rec *recorder) changed(token string) Changes {
 }
 
 // since returns the paths that were recorded since the journal position token, and the next position. known is false if the
-// journal cannot answer for token. It also resets the limit for noteNames.
+// journal does not contain all changes since the position token. since also resets the limit for noteNames.
 func (rec *recorder) since(token string) (next string, paths []string, known bool) {
 	rec.looked.Store(0)
 	return rec.journal.Since(token)
 }
 
-// notice records the time of a change, and sends a value to the channel noticed unless it has one.
+// notice records the time of a change, and sends a value to the channel noticed unless the channel contains a value.
 func (rec *recorder) notice() {
 	rec.lastChange.Store(time.Now().UnixNano())
 	if len(rec.noticed) == 0 {

@@ -14,15 +14,16 @@ import (
 )
 
 // view reads the present working tree: the overlay, and the base tree for everything that the overlay does not store. All other
-// parts of a Tree read through it. Methods with a context wait until trees or sizes are fetched, without holding a lock; the
-// others do not wait. look holds the overlay's lock for reading, and passes the working tree at that moment as a merged.
+// parts of a Tree use a view to read the working tree. The methods that have a context as a parameter wait until trees or sizes
+// are fetched, without holding a lock; the other methods do not wait. The method look holds the overlay's lock for reading, and
+// passes the working tree at that moment as a merged.
 type view struct {
 	base  *basetree.Tree
 	layer *overlay.Layer // nil if the mount has no overlay
 }
 
-// look calls f with the present working tree, while it holds the overlay's lock for reading. f must only read: it must not wait,
-// and must not call exported methods of the Tree.
+// look calls the function f with the present working tree, while it holds the overlay's lock for reading. f must not change
+// anything, must not wait, and must not call exported methods of the Tree.
 func (v *view) look(f func(m merged)) {
 	if v.layer == nil {
 		f(merged{nothing{}, v.base})
@@ -31,7 +32,7 @@ func (v *view) look(f func(m merged)) {
 	v.layer.View(func(r overlay.Reader) { f(merged{r, v.base}) })
 }
 
-// reach returns the attributes of a node of which the caller has only the number, for Tree.Reach.
+// reach implements Tree.Reach: it returns the attributes of a node whose number the caller has read from a file handle.
 func (v *view) reach(n Node) (Attr, error) {
 	var in overlay.Inode
 	var ok bool
@@ -40,7 +41,7 @@ func (v *view) reach(n Node) (Attr, error) {
 			ok = in.Nlink > 0
 			return
 		}
-		// If a base node was removed and released, the overlay has no inode for it and only hides its name.
+		// If a base node was removed and released, the overlay has no inode for the node, but still hides its name.
 		if in, ok = m.inode(n); ok {
 			_, ok = m.path(n)
 		}
@@ -51,7 +52,7 @@ func (v *view) reach(n Node) (Attr, error) {
 	return v.base.Describe(in), nil
 }
 
-// resolve returns the node at a path, for Tree.Resolve.
+// resolve implements Tree.Resolve: it returns the node at a path.
 func (v *view) resolve(ctx context.Context, path string) (Node, error) {
 	n := Root
 	for name := range strings.SplitSeq(path, "/") {
@@ -67,7 +68,7 @@ func (v *view) resolve(ctx context.Context, path string) (Node, error) {
 	return n, nil
 }
 
-// path returns the present path of a node, for Tree.Path.
+// path implements Tree.Path: it returns the present path of a node.
 func (v *view) path(n Node) (path string, err error) {
 	if _, err := v.inode(n); err != nil {
 		return "", err
@@ -124,9 +125,9 @@ func (v *view) find(ctx context.Context, dir Node, name string) (in overlay.Inod
 	return in, nil
 }
 
-// children returns the block of a directory: the consecutive nodes of the children that it has in the base tree. The first call
-// for a directory waits until its tree is fetched, and adds the block to the inode table. A directory that was created in the
-// mount, and that of a submodule, has an empty block.
+// children returns the block of a directory: the consecutive nodes of the children that the directory has in the base tree. The
+// first call for a directory waits until its tree is fetched, and adds the block to the inode table. A directory that was created
+// in the mount, and the directory of a submodule, have an empty block.
 func (v *view) children(ctx context.Context, dir Node) (inode.Block, error) {
 	if dir.Own() {
 		in, err := v.inode(dir)
@@ -138,7 +139,7 @@ func (v *view) children(ctx context.Context, dir Node) (inode.Block, error) {
 	return v.base.Block(ctx, dir)
 }
 
-// stateOf returns the state of a path, for Tree.Find.
+// stateOf implements Tree.Find: it returns the state of a path.
 func (v *view) stateOf(ctx context.Context, path string) (Found, error) {
 	dir, name, err := v.above(ctx, path)
 	var b inode.Block
@@ -155,7 +156,7 @@ func (v *view) stateOf(ctx context.Context, path string) (Found, error) {
 	return f, nil
 }
 
-// above returns the directory that contains the path at, and the last element of the path.
+// above returns the directory that contains the path in the parameter at, and the last element of this path.
 func (v *view) above(ctx context.Context, at string) (dir Node, name string, err error) {
 	dir, name = Root, at
 	for {
@@ -171,7 +172,8 @@ func (v *view) above(ctx context.Context, at string) (dir Node, name string, err
 	}
 }
 
-// attr returns the attributes of a node, as Tree.Attr does. If the size is not known, it waits for it.
+// attr implements Tree.Attr: it returns the attributes of a node. If the size is not known, attr waits until the Source has
+// determined the size.
 func (v *view) attr(ctx context.Context, n Node) (Attr, error) {
 	for {
 		in, err := v.inode(n)
@@ -188,8 +190,8 @@ func (v *view) attr(ctx context.Context, n Node) (Attr, error) {
 	}
 }
 
-// countBlocks sets a.Blocks to the number of blocks that the contents file of the overlay occupies. The number is lower than the
-// size implies if the file has holes.
+// countBlocks sets a.Blocks to the number of blocks that the contents file of the overlay occupies. If the file has holes, this
+// number is lower than the number that follows from the size.
 func (v *view) countBlocks(a *Attr, in overlay.Inode) error {
 	if in.Content == 0 {
 		return nil
@@ -203,7 +205,7 @@ func (v *view) countBlocks(a *Attr, in overlay.Inode) error {
 	return err
 }
 
-// attrOf returns the attributes of a node. It does not wait: the size is negative if it is not known.
+// attrOf returns the attributes of a node. It does not wait. If the size is not known, it is negative in the result.
 func (v *view) attrOf(n Node) (Attr, error) {
 	in, err := v.inode(n)
 	if err != nil {
@@ -212,7 +214,7 @@ func (v *view) attrOf(n Node) (Attr, error) {
 	return v.base.Describe(in), nil
 }
 
-// sizeOf returns the size of a node's contents in bytes, or -1 if it is not known.
+// sizeOf returns the size of a node's contents in bytes, or -1 if the size is not known.
 func (v *view) sizeOf(n Node) int64 {
 	in, err := v.inode(n)
 	switch {
@@ -224,7 +226,7 @@ func (v *view) sizeOf(n Node) int64 {
 	return v.base.SizeHere(n)
 }
 
-// ifBase calls f if a node has the contents of the base tree, and prevents changes of the contents until f returns.
+// ifBase calls the function f if a node has the contents of the base tree, and prevents changes of the contents until f returns.
 func (v *view) ifBase(n Node, f func() error) error {
 	if v.layer == nil {
 		return f()
@@ -234,8 +236,8 @@ func (v *view) ifBase(n Node, f func() error) error {
 	return file.IfBase(f)
 }
 
-// regular returns the inode of a regular file. For any other node, it returns the error that read(2) and write(2) return for such
-// a file.
+// regular returns the inode of a regular file. For a node of another type, it returns the error that read(2) and write(2) return
+// for a file of this type.
 func (v *view) regular(n Node) (overlay.Inode, error) {
 	in, err := v.inode(n)
 	if err != nil {

@@ -11,18 +11,18 @@
 //     changing the attributes of a file whose contents are missing fetches nothing.
 //   - A change is made completely or not at all. Objects that it needs are fetched before it starts.
 //
-// Terms: the base tree is the git tree that unchanged paths are read from. A block is the run of consecutive nodes that are
-// the children of one directory of the base tree, in byte order of their names. The overlay stores everything that differs
-// from the base tree (package overlay). A node of the base tree, a base node, is promoted when the overlay stores its inode;
-// it keeps its number and its record in the table, and the Source is still asked for contents under the path of that record.
-// An own node is a node that the overlay created. A graft is a path that shows a blob of another tree: its node is below a
-// further root of the inode table, and is a base node in every other respect (Graft).
+// Terms: the base tree is the git tree that unchanged paths are read from. A block is the run of consecutive nodes that are the
+// children of one directory of the base tree, in byte order of their names. The overlay stores everything that differs from the
+// base tree (package overlay). A node of the base tree, a base node, is promoted when the overlay stores its inode. A promoted
+// node keeps its number and its record in the table. While its contents are unchanged, they are read from the Source with the
+// path in that record. An own node is a node that the overlay created. A graft is a path that shows a blob of another tree: its
+// node is below a further root of the inode table, and is a base node in every other respect (Graft).
 //
 // # How base tree and overlay are merged
 //
-// Every lookup of a name or an inode asks the overlay first, and the base tree if the overlay does not store it. A name of a
-// block that was removed is marked as hidden in the overlay. If a name of the block is created again, it is listed at its old
-// position, so that positions in a listing stay valid across renames.
+// Every name and every inode is looked up in the overlay first. If the overlay does not store it, it is looked up in the base
+// tree. If a name of a block is removed, the overlay marks the name as hidden. If the name is created again, it is listed at its
+// old position, so that positions in a listing stay valid across renames.
 //
 // # Changes
 //
@@ -33,12 +33,12 @@
 //
 // # Freeze
 //
-// A freeze returns the differences since a journal position, all of them at one moment, with contents that can be read while
-// programs continue to change the files. It does most of the work before that moment, while requests continue: it lists one
-// directory after the other, and pins the contents in the overlay. The change journal records every change that is made during
-// this work behind the position at which the work began. At the moment of the freeze, under Layer.Freeze, only these paths are
-// listed again and replace the earlier entries. Therefore requests have to wait only while the changes of a few milliseconds are
-// listed, however many files differ.
+// A freeze returns the differences since a journal position. All differences describe one moment, and the contents of the files
+// at that moment can be read while programs continue to change the files. It does most of the work before that moment, while
+// requests continue: it lists one directory after the other, and pins the contents in the overlay. The change journal records
+// every change that is made during this work behind the position at which the work began. At the moment of the freeze, under
+// Layer.Freeze, only these paths are listed again and replace the earlier entries. Therefore requests have to wait only while the
+// changes of a few milliseconds are listed, however many files differ.
 //
 // # Takeover
 //
@@ -58,7 +58,7 @@
 //
 // # Parts
 //
-// A Tree is composed of parts with one job each. Those with an exported type are returned by methods of the Tree:
+// A Tree is composed of parts with one job each. The parts with an exported type are returned by methods of the Tree:
 //
 //	gate       counts the calls in progress, for which Close waits
 //	basetree   the base tree and the trees of grafts: nodes, attributes, contents (package basetree)
@@ -80,8 +80,8 @@
 // # Locks
 //
 // A change first reads the blocks that it needs, without a lock (blocks never change), and is then checked and made within one
-// overlay.Layer.Update, which excludes all others. Contents are guarded by their overlay.File. No lock is held while a
-// Source is called, so that one slow object delays only the requests that need it. Lock order:
+// overlay.Layer.Update, which excludes all other updates. The lock of an overlay.File protects the contents of the file. No lock
+// is held while a Source is called, so that one slow object delays only the requests that need it. Lock order:
 //
 //	overlay's cut -> overlay.File -> overlay.Layer
 //	overlay.Layer -> journal.Journal
@@ -144,16 +144,16 @@ type Options struct {
 	// Overlay is the directory of the overlay, which stores all changes. If it is "", the Tree is read-only, and every change
 	// fails with EROFS.
 	Overlay         string
-	OverlayReadOnly bool        // show the changes in the overlay, but write nothing to it
-	KeepRemoved     bool        // keep the contents of removed and overwritten files until a checkpoint has stored them (see Removals)
+	OverlayReadOnly bool        // show the changes in the overlay, but do not write to the overlay
+	KeepRemoved     bool        // keep the contents of removed and overwritten files until a checkpoint contains them (see Removals)
 	ReadOnly        bool        // let all changes fail with EROFS, except those of Graft
 	GitFile         string      // contents of the file ".git" in the root, which Open writes to the overlay; "": no such file
-	GitDir          bool        // make ".git" an empty directory instead, over which another directory is mounted
+	GitDir          bool        // make ".git" an empty directory, over which another directory is mounted, instead of a file
 	Journal         string      // path of the change journal; "": no journal is kept, and Monitor.Changes returns All
 	Log             *zap.Logger // nil: nothing is logged
 	FS              disk.FS     // nil stands for disk.OS; tests use one that fails
 
-	// TakeOver is true if the kernel still has the mount that a dead process has served. The lookup counts of the kernel then
+	// TakeOver is true if the kernel still has the mount that a dead process has served. If so, the lookup counts of the kernel
 	// remain valid, and the kernel may repeat requests (Request). If TakeOver is false, the kernel holds no reference to any
 	// node.
 	TakeOver bool
@@ -167,7 +167,7 @@ type Entry struct {
 	Next uint64 // position from which ReadDir continues after this entry
 }
 
-// Tree is the namespace of one mount. It consists of the parts below and a gate, which lets calls in until Close. The methods of
+// Tree is the namespace of one mount. It consists of the parts below and a gate, which refuses calls after Close. The methods of
 // Tree serve the requests of the kernel for package fuse; packages checkout and session/capture call Graft and Freeze. Kernel,
 // Monitor, Base, Overlay, Xattrs and Removals return parts for other callers. All methods may be called from any goroutine.
 type Tree struct {
@@ -186,9 +186,9 @@ type Tree struct {
 	xattrs    Xattrs
 }
 
-// Open opens a Tree with the inode table at tablePath and the overlay. A second file, tablePath.names, contains the names for the
-// table. If the table exists, every path keeps its node. If the table belongs to another base tree, Open returns ErrTable. Open
-// does not fetch anything. Only one Tree at a time may have a table open.
+// Open opens a Tree with the inode table at tablePath and the overlay. A second file, whose path is tablePath with the suffix
+// .names, contains the names for the table. If the table exists, every path keeps its node. If the table belongs to another base
+// tree, Open returns ErrTable. Open does not fetch anything. A table may be open in one Tree at a time.
 func Open(tablePath string, src Source, o Options) (*Tree, error) {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
@@ -207,7 +207,7 @@ func Open(tablePath string, src Source, o Options) (*Tree, error) {
 	return t, nil
 }
 
-// connect returns a Tree whose parts refer to each other. It has the base tree, but no overlay and no journal yet.
+// connect returns a Tree whose parts refer to each other. The Tree has the base tree, but no overlay and no journal yet.
 func connect(base *basetree.Tree) *Tree {
 	t := &Tree{base: base}
 	t.view.base = base
@@ -259,8 +259,8 @@ func (t *Tree) attach(o Options, tablePath string) (err error) {
 func (t *Tree) keep(s *removed.Set) { t.editor.removed, t.contents.removed, t.names.removed = s, s, s }
 
 // Close waits until the calls in progress have returned, writes all changes to disk, and closes the table and the overlay, whose
-// files remain. Later calls fail with ErrClosed. Calls may wait until objects are fetched, so the caller of Close must first
-// cancel their contexts.
+// files remain. Later calls fail with ErrClosed. The calls in progress may wait until objects are fetched, so the caller of Close
+// must first cancel the contexts of these calls.
 func (t *Tree) Close() error {
 	if !t.gate.close() {
 		return nil
@@ -268,7 +268,7 @@ func (t *Tree) Close() error {
 	return t.close()
 }
 
-// close closes all files. The journal is closed last, because no change may follow after it is marked as clean.
+// close closes all files. The journal is closed last, because no change may be made after the journal is marked as clean.
 func (t *Tree) close() error {
 	var err error
 	if layer := t.view.layer; layer != nil {

@@ -19,8 +19,8 @@ const maxXattr = 64 << 10
 // XattrKillSGID is a flag for Xattrs.Set. With it, setting an access control list removes the set-group-ID bit.
 const XattrKillSGID = 1 << 16
 
-// keepsXattr reports whether the mount stores extended attributes with the given name. Other names are refused, because the
-// kernel does not give them their usual meaning on this file system.
+// keepsXattr reports whether the mount stores extended attributes with the given name. Other attributes are refused, because on
+// this file system the kernel would not apply their usual meaning.
 func keepsXattr(name string) bool {
 	if acl.IsName(name) {
 		return true
@@ -34,7 +34,8 @@ func keepsXattr(name string) bool {
 }
 
 // Xattrs reads and changes the extended attributes of files, for package fuse. An access control list is an extended attribute
-// that must agree with the mode of its file, so a change of one also changes the other. The overlay protects the attributes.
+// that must agree with the mode of its file. Therefore a change of the list also changes the mode, and a change of the mode also
+// changes the list. The overlay's lock protects the attributes.
 type Xattrs struct {
 	gate   *gate
 	view   *view
@@ -82,8 +83,8 @@ func (x *Xattrs) List(n Node) (names []string, err error) {
 	return names, err
 }
 
-// Set sets an extended attribute. flags may contain XATTR_CREATE or XATTR_REPLACE of setxattr(2), and XattrKillSGID. An access
-// control list also changes the mode. It is not stored if the mode expresses it completely.
+// Set sets an extended attribute. flags may contain XATTR_CREATE or XATTR_REPLACE of setxattr(2), and XattrKillSGID. Setting an
+// access control list also changes the mode. If the mode expresses the list completely, the list is not stored.
 func (x *Xattrs) Set(ctx context.Context, n Node, name string, value []byte, flags int) error {
 	if !x.gate.enter() {
 		return ErrClosed
@@ -132,8 +133,8 @@ func (x *Xattrs) Set(ctx context.Context, n Node, name string, value []byte, fla
 	})
 }
 
-// setACL sets the access control list with the attribute name name, and changes the mode so that both agree. An empty list
-// removes the attribute.
+// setACL sets the access control list that is stored in the attribute name, and changes the mode so that the mode agrees with the
+// list. If the list is empty, the attribute is removed.
 func (e *edit) setACL(in *overlay.Inode, name string, list acl.List, killSGID bool) error {
 	kept := len(list) > 0
 	switch {
@@ -161,7 +162,7 @@ func (e *edit) setACL(in *overlay.Inode, name string, list acl.List, killSGID bo
 	return nil
 }
 
-// chmodACL changes the access control list of a node, if it has one, so that the list agrees with in.Mode.
+// chmodACL changes the access control list of a node, if the node has one, so that the list agrees with in.Mode.
 func (e *edit) chmodACL(in *overlay.Inode) error {
 	value, ok := e.Xattr(in.Node, acl.Access)
 	if !ok {
@@ -174,8 +175,8 @@ func (e *edit) chmodACL(in *overlay.Inode) error {
 	return err
 }
 
-// putNew stores the inode of a new node in the directory dir. If the directory has a default access control list, it is applied
-// instead of umask.
+// putNew stores the inode of a new node in the directory dir. If the directory has a default access control list, this list is
+// applied instead of the umask.
 func (e *edit) putNew(in *overlay.Inode, dir Node, umask uint32) error {
 	value, ok := e.Xattr(dir, acl.Default)
 	if !ok || in.Mode&syscall.S_IFMT == syscall.S_IFLNK {
@@ -198,8 +199,8 @@ func (e *edit) putNew(in *overlay.Inode, dir Node, umask uint32) error {
 	return nil
 }
 
-// Remove removes an extended attribute. If the node does not have the attribute, it returns ENODATA; for an access control list,
-// it returns nil instead.
+// Remove removes an extended attribute. If the node does not have the attribute, Remove returns ENODATA, except for an access
+// control list, for which it returns nil.
 func (x *Xattrs) Remove(ctx context.Context, n Node, name string) error {
 	if !x.gate.enter() {
 		return ErrClosed
