@@ -9,11 +9,11 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// check reads a table that another process has written, and prepares it for use. It checks every number before it uses the
-// number: published records have a valid checksum, and parents have lower numbers than their children, so that no path contains a
-// cycle. Records that were never published are not read. A power loss may have destroyed records from lossy on. An invalid block
-// of which a part is at or after lossy is dropped; any other invalid block is an error. If lossy is maxNode, no record can be
-// lost.
+// check reads a table that another process has written, and prepares it for use. It checks every number in the file before it
+// uses the number. Published records have a valid checksum. Parents have lower numbers than their children, so that no path
+// contains a cycle. Records that were never published are not read. A power loss may have destroyed the records whose number is
+// at least lossy. An invalid block that contains such a record is dropped; any other invalid block is an error. If lossy is
+// maxNode, no record can be lost.
 func (t *Table) check(root object.ID, lossy uint64) error {
 	if err := t.checkStart(root); err != nil {
 		return err
@@ -67,8 +67,8 @@ func (t *Table) checkStart(root object.ID) error {
 	return nil
 }
 
-// checkBlock checks the records of a directory's children. The field parent of a record must name the directory, so two
-// directories cannot share a record.
+// checkBlock checks the records of a directory's children. The field parent of each record must be the number of the directory,
+// so two directories cannot share a record.
 func (t *Table) checkBlock(dir Node, b Block) error {
 	end := uint64(b.First) + uint64(b.Count)
 	if b.First <= dir || end > uint64(t.records.Len())/recordSize {
@@ -90,8 +90,8 @@ func (t *Table) checkBlock(dir Node, b Block) error {
 }
 
 // adopt sets the length of the table to the end of the last valid block. It clears the records between valid blocks, because the
-// directory to which they belonged was lost. If such a record precedes lossy, a power loss cannot be the cause, and adopt returns
-// ErrTable. It resets the lookup counts, unless this process takes the mount over.
+// directory to which these records belonged was lost. If the number of such a record is less than lossy, a power loss cannot be
+// the cause, and adopt returns ErrTable. Unless this process takes the mount over, adopt resets the lookup counts.
 func (t *Table) adopt(blocks []Block, lossy uint64) error {
 	slices.SortFunc(blocks, func(a, b Block) int { return cmp.Compare(a.First, b.First) })
 	next, nodes := Root, 0
@@ -104,7 +104,7 @@ func (t *Table) adopt(blocks []Block, lossy uint64) error {
 			*r = Record{}
 		}
 		for ; next < b.First+Node(b.Count); next++ {
-			if r := t.At(next); !t.kernel.continued && r.lookups.Load() != 0 { // a store makes the page dirty, so it is avoided if the count is zero
+			if r := t.At(next); !t.kernel.continued && r.lookups.Load() != 0 { // avoid needless stores, which make the page dirty
 				r.lookups.Store(0)
 			}
 		}
@@ -116,7 +116,8 @@ func (t *Table) adopt(blocks []Block, lossy uint64) error {
 	return nil
 }
 
-// checkRecord checks that the numbers in a record are within the files, and that its checksum is correct.
+// checkRecord checks that the numbers in a record refer to positions within the files, and that the checksum of the record is
+// correct.
 func (t *Table) checkRecord(n Node, r *Record, parent Node) error {
 	off, length := r.name>>8, r.name&maxName
 	if r.kind < KindFile || r.kind > KindGitlink || Node(r.parent) != parent || off%chunkSize+length > chunkSize ||
@@ -137,7 +138,8 @@ func (t *Table) checkRecord(n Node, r *Record, parent Node) error {
 }
 
 // checkEntries checks that the entries of a tree can be added as a block: their names must be valid for a file system, sorted and
-// unique, and their modes must correspond to a Kind. Trees from object.ParseTree satisfy all of this except the order.
+// unique, and their modes must correspond to a Kind. Trees from object.ParseTree satisfy these conditions, except that their
+// order is different.
 func checkEntries(entries []object.TreeEntry) error {
 	for i, e := range entries {
 		if err := CheckName(e.Name); err != nil {

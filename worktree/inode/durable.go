@@ -8,7 +8,8 @@ import (
 )
 
 // resume continues a table that another process has written. When a process dies, the kernel keeps the pages of mapped files
-// until the host stops. Therefore records that were not synced can be missing only if the host was restarted since.
+// until the host stops. Therefore records that were not synced can be missing only if the host was restarted since the process
+// died.
 func (t *Table) resume(root object.ID, boot [16]byte) error {
 	h := t.header()
 	if h.boot == boot {
@@ -21,7 +22,7 @@ func (t *Table) resume(root object.ID, boot [16]byte) error {
 	if err := t.check(root, h.synced); err != nil {
 		return err
 	}
-	if err := t.Sync(); err != nil { // makes the changes by check durable
+	if err := t.Sync(); err != nil { // writes the changes that check has made to disk
 		return err
 	}
 	h.boot = boot
@@ -29,8 +30,8 @@ func (t *Table) resume(root object.ID, boot [16]byte) error {
 }
 
 // Sync writes all nodes that were allocated before the call to disk, so that afterwards a log that refers to them may be synced.
-// It does nothing if no node was allocated since the last call. After an error, the next call writes everything again. It
-// acquires t.syncing, and t.append for a moment.
+// It does nothing if no node was allocated since the last call. After an error, the next call writes everything again. Sync holds
+// t.syncing while it waits for the disk, and t.append for a short time.
 func (t *Table) Sync() error {
 	t.syncing.Lock()
 	defer t.syncing.Unlock()
@@ -46,7 +47,7 @@ func (t *Table) Sync() error {
 			return fmt.Errorf("sync inode table: %w", err)
 		}
 	}
-	t.header().failed = 1 // the value remains if the process is killed before it has handled the error
+	t.header().failed = 1 // the value 1 remains if the process is killed before it has handled an error of the sync
 	for _, r := range []*mapped.File{t.names, t.records} {
 		if err := r.Sync(); err != nil {
 			return fmt.Errorf("sync inode table: %w", err)
@@ -54,15 +55,16 @@ func (t *Table) Sync() error {
 	}
 	t.header().failed = 0
 	t.synced = next
-	// These two fields reach the disk with the next sync. Until then, their values on disk are too low, so after a power loss
-	// more records than necessary count as possibly lost.
+	// The next sync writes these two fields to disk. Until then, their values on disk are too low, so that after a power loss
+	// more records than necessary are treated as possibly lost.
 	t.header().synced, t.header().rootSynced = next, root
 	return nil
 }
 
-// touch makes every page of the table dirty. If the kernel could not write a page, it marks the page as clean, and the next sync
-// would succeed without writing it. The counters in records change without locks, so touch changes a separate byte in each page
-// of records. Names never change, so each page of names is made dirty by a store of the same byte.
+// touch makes every page of the table dirty. This is necessary after a failed sync: the kernel marks a page that it could not
+// write as clean, and the next sync would succeed without writing the page. The counters in records change without locks, so
+// touch changes a separate byte in each page of records. Names never change, so touch makes each page of names dirty by storing
+// the byte that the page already contains.
 func (t *Table) touch() error {
 	t.append.Lock()
 	next, nextName := Node(t.next.Load()), t.nextName

@@ -14,11 +14,11 @@ import (
 )
 
 // kernelState is the state that is valid only as long as the kernel has the mount. It is stored in a mapped file next to the
-// table, so that it is up to date when the process dies. A takeover continues it; any other Open creates it again. After a
-// header, the file contains four bits for each base node, whose meaning package fuse defines (see Shown).
+// table, so that it is up to date when the process dies. A takeover continues the file; any other Open creates the file again.
+// After a header, the file contains four bits for each base node. Package fuse defines the meaning of these bits (see Shown).
 type kernelState struct {
 	*mapped.File
-	continued bool // the state of the previous process is continued
+	continued bool // true if the state of the previous process is continued
 
 	nowhere atomic.Uint32 // the word that Shown returns for a node that does not exist
 }
@@ -31,7 +31,7 @@ type kernelHeader struct {
 	boot    [16]byte // boot ID that the host had when the file was created
 	seed    [16]byte // seed for the positions that the overlay assigns in directory listings
 	// adding is 1 while the table is being extended. The other fields describe the length of the table, so that a takeover need
-	// not read the whole table; crc is their checksum. They are valid only while adding is 0.
+	// not read the whole table. The field crc is their checksum. They are valid while adding is 0.
 	adding, next, nextName, nodes, dirs, crc atomic.Uint64
 }
 
@@ -76,8 +76,8 @@ func openKernelState(on disk.FS, path string, boot [16]byte, takeOver bool) (*ke
 	return &kernelState{File: r}, nil
 }
 
-// start makes the file valid for a table that was read completely. It writes the magic number last. If the process is killed
-// before that, the next process recognizes the file as invalid.
+// start makes the file valid for a table that was read completely. It writes the magic number last, so that a process which is
+// killed before leaves a file that the next process recognizes as invalid.
 func (k *kernelState) start(t *Table, boot [16]byte) error {
 	if err := k.grow(Node(t.next.Load())); err != nil {
 		return err
@@ -92,7 +92,7 @@ func (k *kernelState) start(t *Table, boot [16]byte) error {
 	return nil
 }
 
-// grow extends the file, so that it contains the bits of all nodes before next.
+// grow extends the file, so that it contains the bits of all nodes whose number is less than next.
 func (k *kernelState) grow(next Node) error {
 	return k.File.Grow(kernelStart + int64(next)/nodesInBytes + bytesInWord)
 }
@@ -125,7 +125,7 @@ func (h *kernelHeader) sum() uint64 {
 	return uint64(crc32.Checksum(b, castagnoli))
 }
 
-// word returns the word that contains the bits of node n, and their shift in that word.
+// word returns the word that contains the bits of node n, and the position of the bits in the word.
 func (k *kernelState) word(n Node) (w *atomic.Uint32, shift uint) {
 	off := kernelStart + int64(n)/nodesInWord*bytesInWord
 	if off+bytesInWord > k.Len() {
@@ -134,7 +134,7 @@ func (k *kernelState) word(n Node) (w *atomic.Uint32, shift uint) {
 	return (*atomic.Uint32)(unsafe.Pointer(&k.At(uint64(off), bytesInWord)[0])), uint(n % nodesInWord * bitsOfNode)
 }
 
-// Shown returns the word that contains the bits of node n, and their shift in that word. See worktree.Kernel.Shown.
+// Shown returns the word that contains the bits of node n, and the position of the bits in the word. See worktree.Kernel.Shown.
 func (t *Table) Shown(n Node) (w *atomic.Uint32, shift uint) { return t.kernel.word(n) }
 
 // TookOver reports whether the state of the previous process is continued.
@@ -143,13 +143,13 @@ func (t *Table) TookOver() bool { return t.kernel.continued }
 // Seed returns the seed for the positions that the overlay assigns in directory listings. A takeover does not change it.
 func (t *Table) Seed() [16]byte { return t.kernel.header().seed }
 
-// close closes the file. After that, callers of Shown read zeros.
+// close closes the file. Afterwards, callers of Shown read zeros.
 func (k *kernelState) close() error { return k.Detach() }
 
-// resumeKilled continues the table of a process that was killed since the host was started, without reading all records. The
-// pages are as that process has left them, and the kernel state file contains the length of the table. done is false if that
-// length is missing or invalid, for example because the process died while it extended the table. Then the caller must read the
-// whole table.
+// resumeKilled continues, without reading all records, the table of a process that was killed after the host was started. The
+// mapped pages still contain what this process has stored, and the file of the kernel state contains the length of the table.
+// done is false if that length is missing or invalid, for example because the process died while it extended the table. In this
+// case the caller must read the whole table.
 func (t *Table) resumeKilled(root object.ID) (done bool, err error) {
 	if !t.kernel.continued || t.kernel.header().adding.Load() != 0 {
 		return false, nil

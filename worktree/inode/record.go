@@ -15,17 +15,17 @@ import (
 // record is published.
 type Record struct {
 	id [32]byte
-	// state is 0 if it is not known. For a file or link, it is the size in bytes plus 1. For a directory, it is the first child
-	// << 32 | the number of children.
+	// state is the size in bytes plus 1 for a file or symbolic link. For a directory, it is the number of the first child << 32 |
+	// the number of children. It is 0 if the size or the children are not known.
 	state atomic.Uint64
-	// name is the offset in the file of names << 8 | the length of the name. For a further root, it is the previous further root
-	// << 8.
+	// name is the offset in the file of names << 8 | the length of the name. For a further root, the field is the number of the
+	// previous further root << 8.
 	name    uint64
-	parent  uint32 // node of the directory that contains this node; the node itself if it is a root
+	parent  uint32 // node of the directory that contains this node; for a root, the root itself
 	crc     uint32 // crc32c of the name and of the fields id, name, parent, kind and idLen
-	kind    Kind   // 0 if the record is not that of a node
+	kind    Kind   // type of the node; 0 if the record does not describe a node
 	idLen   uint8
-	touched uint8 // changed by touch to make the page dirty
+	touched uint8 // the method touch changes this byte to make the page dirty
 	_       [1]byte
 	lookups atomic.Uint32 // the kernel's lookup count of the node, which a takeover continues
 }
@@ -87,13 +87,14 @@ func (k Kind) StatMode() uint32 {
 		return syscall.S_IFREG | 0o755
 	case KindSymlink:
 		return syscall.S_IFLNK | 0o777
-	case KindDir, KindGitlink: // like git, show a submodule that is not checked out as an empty directory
+	case KindDir, KindGitlink: // git also shows a submodule that is not checked out as an empty directory
 		return syscall.S_IFDIR | 0o755
 	}
 	panic(fmt.Sprintf("kind %d", k)) // unreachable, because check refuses a table with any other kind
 }
 
-// Block contains the nodes of a directory's children: Count consecutive numbers from First on.
+// Block contains the nodes of a directory's children. The numbers of these nodes are the Count consecutive numbers that begin
+// with First.
 type Block struct {
 	First Node
 	Count int
@@ -123,7 +124,7 @@ func (r *Record) SetSize(n int64) { r.state.Store(uint64(n) + 1) }
 // Remember increments the kernel's lookup count of the node.
 func (r *Record) Remember() { r.lookups.Add(1) }
 
-// Forget decrements the lookup count by k, but not below zero. It returns true if the count is zero afterwards.
+// Forget subtracts k from the lookup count, but does not set it below zero. It returns true if the count is zero afterwards.
 func (r *Record) Forget(k uint64) (last bool) {
 	for {
 		have := r.lookups.Load()

@@ -4,19 +4,19 @@
 // # Files
 //
 // The table consists of two files: records of 64 bytes, whose index is the node, and the bytes of the names. Record 0 is the
-// header, record 1 the root of the base tree. Both files are mapped into memory. They use the byte order of the host, because
-// no other host reads them. A third file stores the state that is valid only as long as the kernel has the mount
-// (kernelstate.go).
+// header, record 1 the root of the base tree. Both files are mapped into memory. They use the byte order of the host, because the
+// files of a mount are read on this host only. A third file stores the state that becomes invalid when the kernel no longer has
+// the mount (kernelstate.go).
 //
-// The children of a directory are added as one block. Add writes first the names, then the records, and finally, by one atomic
-// store into the directory's own record, the position of the block, which publishes it. A process that is killed before that
-// store leaves bytes that no record refers to, and the next process overwrites them. A node is sent to the kernel only after
+// The children of a directory are added as one block. Add first writes the names, then the records. Finally, one atomic store of
+// the block's position into the directory's record publishes the block. If a process is killed before this store, the file
+// contains bytes to which no record refers, and the next process overwrites these bytes. A node is sent to the kernel only after
 // its block is published.
 //
-// A power loss may destroy any page that was not synced. The owner of the table calls Sync before it syncs a log that refers
-// to the nodes, and the header records how many records were synced. After a power loss, blocks behind these records that did
-// not reach the disk are dropped, together with everything below them (check.go). Records of a dropped block in front of a
-// valid one stay unused, so the records have gaps.
+// A power loss may destroy any page that was not synced. The owner of the table calls Sync before it syncs a log that refers to
+// the nodes, and the header records how many records were synced. After a power loss, blocks that follow the synced records and
+// that are not completely on disk are dropped, together with everything below them (check.go). If a valid block follows a dropped
+// block, the records of the dropped block stay unused, so the table may have gaps.
 //
 // # Further roots
 //
@@ -24,7 +24,7 @@
 //
 // # Locks
 //
-// Readers take no lock, because a record does not change once it is published, except for atomic counters. Lock order:
+// Readers acquire no lock, because a published record does not change, except for atomic counters. Lock order:
 //
 //	Table.syncing -> Table.append
 package inode
@@ -45,7 +45,8 @@ import (
 	"github.com/artifactfs/artifactfs/overlay"
 )
 
-// Counts states how much of the base tree the table contains. Paths below a directory whose tree was never read are not counted.
+// Counts states how much of the base tree the table contains. Paths below a directory whose tree was never read have no nodes,
+// and are not counted.
 type Counts struct {
 	Nodes int64 // number of paths that have a node, including the root
 	Dirs  int64 // number of directories whose children have nodes
@@ -65,7 +66,7 @@ type Table struct {
 	fs             disk.FS
 	records, names *mapped.File
 	kernel         *kernelState
-	unlock         func() // releases the lock file, which is held as long as the table is open
+	unlock         func() // releases the lock file, which is locked as long as the table is open
 
 	nodes, dirs atomic.Int64  // see Counts
 	next        atomic.Uint64 // index of the first free record
@@ -81,12 +82,12 @@ type Table struct {
 // header is record 0, in the format of the file.
 type header struct {
 	magic   [8]byte
-	version uint32   // version of the format in host byte order; on a host with the other byte order, it is not a known version
+	version uint32   // version of the format in host byte order; on a host with the other byte order, the value is not a known version
 	size    uint32   // size of a record, in bytes
 	boot    [16]byte // boot ID that the host had when the table was last opened
 	synced  uint64   // lower bound of the number of records that are on disk
-	// root is the further root that was added last, or 0 if there is none. rootSynced is the value of root at the time of the
-	// last sync.
+	// root is the further root that was added last, or 0 if the table has no further root. rootSynced is the value of root at the
+	// time of the last sync.
 	root, rootSynced uint32
 	// failed is 1 if the last sync has failed, after which the kernel may have marked unwritten pages as clean.
 	failed uint32
@@ -156,7 +157,7 @@ func lock(path string, takeOver bool) (unlock func(), err error) {
 // lockWait is the maximum time for which a takeover waits for the lock of the dead process.
 const lockWait = 5 * time.Second
 
-// open opens the other files, and continues the table or creates a new one.
+// open opens the other files, and continues the existing table or creates a new table.
 func (t *Table) open(path string, root object.ID, boot [16]byte, takeOver bool) (err error) {
 	if t.names, err = mapped.Open(t.fs, path+".names", chunkBits); err != nil {
 		return err
@@ -183,8 +184,8 @@ func (t *Table) open(path string, root object.ID, boot [16]byte, takeOver bool) 
 // fresh reports whether the creation of the table was not completed, because the file is empty or has no magic number.
 func (t *Table) fresh() bool { return t.records.Len() == 0 || t.header().magic == [8]byte{} }
 
-// start creates the table. It writes the root first and the magic number of the header last, so that a table with the magic
-// number is complete.
+// start creates the table. It writes the record of the root first and the magic number of the header last, so that a table with
+// the magic number is complete.
 func (t *Table) start(root object.ID, boot [16]byte) error {
 	if err := t.records.Grow(chunkSize); err != nil {
 		return err
@@ -269,7 +270,7 @@ func (t *Table) Path(n Node) string {
 	return string(b)
 }
 
-// Search returns the node in block b that has the given name, by binary search. It returns false if there is none.
+// Search returns the node in block b that has the given name, by binary search. It returns false if no node in b has this name.
 func (t *Table) Search(b Block, name string) (Node, bool) {
 	i, ok := sort.Find(b.Count, func(i int) int {
 		return strings.Compare(name, t.Name(t.At(b.First+Node(i))))
@@ -304,7 +305,7 @@ func (t *Table) Add(dir Node, entries []object.TreeEntry) (Block, error) {
 	for i, e := range entries {
 		at, err := t.addName(e.Name)
 		if err != nil {
-			t.nextName = nextName // without this, each attempt on a full disk would leave unused names
+			t.nextName = nextName // otherwise each attempt on a full disk would leave unused names in the file
 			return Block{}, err
 		}
 		r := t.At(b.First + Node(i))
@@ -314,13 +315,13 @@ func (t *Table) Add(dir Node, entries []object.TreeEntry) (Block, error) {
 		r.crc = r.sum(e.Name)
 	}
 	t.next.Store(uint64(b.First) + uint64(b.Count))
-	parent.state.Store(uint64(b.First)<<32 | uint64(b.Count)) // from here on other goroutines can find the block
+	parent.state.Store(uint64(b.First)<<32 | uint64(b.Count)) // this store publishes the block, so that other goroutines can find it
 	t.nodes.Add(int64(b.Count))
 	t.dirs.Add(1)
 	return b, nil
 }
 
-// grow makes the files large enough for all nodes before next.
+// grow makes the files large enough for all nodes whose number is less than next.
 func (t *Table) grow(next Node) error {
 	if err := t.kernel.grow(next); err != nil {
 		return err
