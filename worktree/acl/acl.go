@@ -14,7 +14,7 @@ import (
 // These are the names of the extended attributes that contain access control lists.
 const (
 	Access  = "system.posix_acl_access"  // list that applies to the file itself
-	Default = "system.posix_acl_default" // list of a directory that its new entries inherit
+	Default = "system.posix_acl_default" // list that the new entries of a directory inherit
 )
 
 // IsName reports whether an extended attribute is an access control list.
@@ -45,7 +45,7 @@ type entry struct {
 	id   uint32 // ID of a user or group; used only with the tags user and group
 }
 
-// List is an access control list. An empty List means that there is no list.
+// List is an access control list. An empty List stands for a file without an access control list.
 type List []entry
 
 // ErrFormat means that bytes are not a valid access control list.
@@ -95,7 +95,7 @@ func (l List) Bytes() []byte {
 	return b
 }
 
-// Extended reports whether the list has an entry for which a mode has no permission bits.
+// Extended reports whether the list has an entry that the permission bits of a mode cannot express.
 func (l List) Extended() bool {
 	return slices.ContainsFunc(l, func(e entry) bool { return e.tag == user || e.tag == group || e.tag == mask })
 }
@@ -118,7 +118,7 @@ func (l List) shift(t tag) int {
 	return -1
 }
 
-// Mode returns mode with the permission bits that the list expresses.
+// Mode returns the given mode with its permission bits set to those that the list expresses.
 func (l List) Mode(mode uint32) uint32 {
 	for _, e := range l {
 		if s := l.shift(e.tag); s >= 0 {
@@ -128,8 +128,8 @@ func (l List) Mode(mode uint32) uint32 {
 	return mode
 }
 
-// WithMode returns a copy of the list with the changes of a chmod(2) to mode: entries that correspond to permission bits of the
-// mode get these permissions.
+// WithMode returns a copy of the list as it is after a chmod(2) with the given mode: the entries that correspond to permission
+// bits of the mode get these permissions.
 func (l List) WithMode(mode uint32) List {
 	changed := slices.Clone(l)
 	for i, e := range changed {

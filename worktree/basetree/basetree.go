@@ -1,6 +1,6 @@
 // Package basetree implements the base tree of a mount: its nodes, with their attributes and contents, as they are without
 // changes. Package worktree combines it with the overlay, which may hide or replace any of these nodes. Package basetree does not
-// read the overlay; it only uses the type overlay.Inode for attributes.
+// read the overlay, but uses the type overlay.Inode for attributes.
 package basetree
 
 import (
@@ -33,7 +33,7 @@ var (
 type Blob struct {
 	ID   object.ID
 	Path string    // path relative to the mount's root, without a leading slash
-	Link bool      // the blob is the target of a symbolic link
+	Link bool      // true if the blob is the target of a symbolic link
 	Tree object.ID // root tree that contains the blob at Path; the .gitattributes files of this tree apply
 }
 
@@ -48,10 +48,10 @@ type Content interface {
 type Source interface {
 	// Tree returns the entries of a tree. It waits until the tree is fetched. The caller must not modify the slice.
 	Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, error)
-	// Size returns the exact length of the contents that the mount shows for a blob, in bytes. It waits until the objects are
-	// fetched from which the length is computed.
+	// Size returns the exact length of the contents that the mount shows for a blob, in bytes. It waits until the objects that
+	// are needed to compute the length are fetched.
 	Size(ctx context.Context, b Blob) (int64, error)
-	// KnownSize returns the same length as Size. It never waits: ok is false if the length is not known on this host.
+	// KnownSize returns the same length as Size, but never waits. If the length is not known on this host, ok is false.
 	KnownSize(b Blob) (size int64, ok bool)
 	// Looked records that a process looked up a file whose size is not known yet. From the sequence of these lookups, the Source
 	// recognizes a program that walks through a directory.
@@ -65,11 +65,11 @@ type Attr struct {
 	Node Node
 	Mode uint32 // file type and permissions, as in st_mode
 	// Nlink is 1 for a directory of the base tree. From this value, programs such as find recognize that the link count does not
-	// include subdirectories. To count them, a stat(2) would have to wait for the directory's tree.
+	// include subdirectories. To count the subdirectories, stat(2) would have to wait for the directory's tree.
 	Nlink               uint32
 	UID, GID            uint32
 	Rdev                uint32
-	Size                int64 // in bytes; negative if not known yet
+	Size                int64 // in bytes; negative if the size is not known yet
 	Blocks              int64 // number of allocated blocks of 512 bytes
 	Atime, Mtime, Ctime int64 // in nanoseconds since 1970
 }
@@ -78,8 +78,8 @@ type Attr struct {
 const dirSize = 4096
 
 // Tree contains the base tree of a mount and the trees of its grafts (worktree.Graft): the table of their nodes, the attributes
-// of unchanged nodes, and the Source of trees, sizes and contents. The fields do not change. The table has its own locks, and no
-// lock is held while the Source is called. The methods may be called from any goroutine.
+// of unchanged nodes, and the Source of trees, sizes and contents. The fields do not change. The table has its own locks. No
+// goroutine holds a lock while it calls the Source. The methods may be called from any goroutine.
 type Tree struct {
 	Table    *inode.Table // nodes of the base tree and of grafts; all of them are called base nodes
 	UID, GID uint32       // owner and group of every unchanged path
@@ -135,7 +135,8 @@ func (t *Tree) Block(ctx context.Context, dir Node) (inode.Block, error) {
 			return inode.Block{}, fmt.Errorf("read directory %q: %w", t.Table.Path(dir), err)
 		}
 	}
-	// In a git tree, a directory is sorted as if its name ended in a slash. The table searches in plain byte order.
+	// In a git tree, a directory is sorted as if its name ended in a slash. The table needs the entries in the byte order of
+	// their names.
 	sorted := slices.Clone(entries)
 	slices.SortFunc(sorted, func(a, b object.TreeEntry) int { return cmp.Compare(a.Name, b.Name) })
 	b, err := t.Table.Add(dir, sorted)
@@ -145,11 +146,11 @@ func (t *Tree) Block(ctx context.Context, dir Node) (inode.Block, error) {
 	return b, nil
 }
 
-// Describe returns the attributes of an inode. It does not wait: the size is negative if it is not known.
+// Describe returns the attributes of an inode. It does not wait. If the size is not known, it is negative in the result.
 func (t *Tree) Describe(in overlay.Inode) Attr { return t.DescribeBy(in, t.KnownSize) }
 
-// DescribeBy returns the attributes of an inode. baseSize is called for an unchanged file and returns the size of its contents,
-// or -1 if the size is not known.
+// DescribeBy returns the attributes of an inode. For an unchanged file, DescribeBy calls the function baseSize, which returns the
+// size of the contents, or -1 if the size is not known.
 func (t *Tree) DescribeBy(in overlay.Inode, baseSize func(Node) int64) Attr {
 	a := Attr{
 		Node: in.Node, Mode: in.Mode, Nlink: in.Nlink, UID: in.UID, GID: in.GID, Rdev: in.Rdev, Size: in.Size,
@@ -163,13 +164,13 @@ func (t *Tree) DescribeBy(in overlay.Inode, baseSize func(Node) int64) Attr {
 		a.Size = baseSize(in.Node)
 	}
 	if a.Size > 0 {
-		a.Blocks = (a.Size + 511) / 512 // with a lower number, tar and cp would search for holes
+		a.Blocks = (a.Size + 511) / 512 // if the number were lower, tar and cp would search for holes
 	}
 	return a
 }
 
-// KnownSize returns the size of a base node's contents, or -1 if it is not known. It does not wait. It reports the lookup to the
-// Source, and stores in the table a size that the Source knows.
+// KnownSize returns the size of a base node's contents in bytes, or -1 if the size is not known. It does not wait. If the table
+// lacks the size, KnownSize reports the lookup to the Source, and if the Source knows the size, stores it in the table.
 func (t *Tree) KnownSize(n Node) int64 {
 	r, ok := t.Table.Record(n)
 	if !ok {
@@ -201,7 +202,7 @@ func (t *Tree) LoadSize(ctx context.Context, n Node) error {
 	return err
 }
 
-// SizeHere returns the same as KnownSize, but neither reports the lookup to the Source nor stores the size.
+// SizeHere returns the same size as KnownSize, but neither reports the lookup to the Source nor stores the size in the table.
 func (t *Tree) SizeHere(n Node) int64 {
 	r, ok := t.Table.Record(n)
 	if !ok {
@@ -223,8 +224,8 @@ func (t *Tree) Blob(n Node, r *inode.Record) Blob {
 	return Blob{ID: r.ObjectID(), Path: t.Table.Path(n), Link: r.Kind() == inode.KindSymlink, Tree: tree}
 }
 
-// Open returns the contents of a base node. It waits until the blob is fetched, and corrects the size in the table if it was
-// wrong.
+// Open returns the contents of a base node. It waits until the blob is fetched. If the size in the table was wrong, Open corrects
+// it.
 func (t *Tree) Open(ctx context.Context, n Node) (Content, error) {
 	r, ok := t.Table.Record(n)
 	if !ok {
@@ -245,7 +246,7 @@ func (t *Tree) Open(ctx context.Context, n Node) (Content, error) {
 	return c, nil
 }
 
-// Read reads contents of a base node, from the offset off, into p. It waits until the blob is fetched.
+// Read reads the contents of a base node, from the offset off on, into p. It waits until the blob is fetched.
 func (t *Tree) Read(ctx context.Context, n Node, p []byte, off int64) (int, error) {
 	c, err := t.Open(ctx, n)
 	if err != nil {

@@ -46,16 +46,16 @@ const (
 )
 
 const (
-	// maxFiles is the maximum number of files in the set. If there are more, a write to a file that has been open for a long time
-	// may be reported late, when the kernel writes the data back.
+	// maxFiles is the maximum number of files in the set. If programs write to more files, a write to a file that has been open
+	// for a long time may be reported late, when the kernel writes the data back.
 	maxFiles = 1 << 18
 	// settling is an upper bound, with a large margin, for the time from Add until stat(2) shows the write. The kernel first
 	// reports the write, then sets the mtime, and then copies the data.
 	settling = 2 * time.Second
 )
 
-// Open opens the set in the file at path. If continued is true, it contains the files of the previous process; otherwise it is
-// empty.
+// Open opens the set in the file at path. If continued is true, the set contains the files of the previous process; otherwise the
+// set is empty.
 func (w *Set) Open(on disk.FS, path string, continued bool) (err error) {
 	w.since = make(map[Node]writer)
 	if !continued {
@@ -68,7 +68,7 @@ func (w *Set) Open(on disk.FS, path string, continued bool) (err error) {
 	if err := w.file.Load(true); err != nil {
 		return err
 	}
-	now := time.Now() // too late rather than too early, so that no file leaves the set too soon
+	now := time.Now() // a time after the last write of each file, so that no file is removed from the set too early
 	w.used = uint64(w.file.Len()) / slotBytes
 	for slot := range w.used {
 		n := Node(w.word(slot).Load())
@@ -150,8 +150,8 @@ func (w *Set) Forget(n Node) {
 	w.drop(n)
 }
 
-// Settle removes those files from the set to which no program has begun to write within the time settling. Before, the caller
-// must make the kernel drop its cached attributes of these files, so that the kernel reports the next write.
+// Settle removes those files from the set to which no program has begun to write within the time settling. Before the call, the
+// caller must make the kernel drop its cached attributes of these files, so that the kernel reports the next write.
 func (w *Set) Settle(nodes []Node) {
 	old := time.Now().Add(-settling)
 	w.mu.Lock()
