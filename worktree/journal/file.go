@@ -29,14 +29,14 @@ type header struct {
 // These constants belong to the file format, or limit the size of the file.
 const (
 	headerSize   = 64 // in bytes
-	recordHeader = 16 // bytes before the path: the length | the checksum << 32, and the number of the record
+	recordHeader = 16 // bytes before the path: eight with the length of the path | the checksum << 32, eight with the number of the record
 	version      = 1
 
 	fileLimit = 16 << 20  // maximum length of the file, in bytes; about 200,000 paths
 	chunk     = 256 << 10 // unit in which the file grows, in bytes
 	maxPath   = 1<<16 - 1 // maximum length of a recorded path, in bytes
-	maxNumber = 1 << 62   // upper bound for the numbers of records in a valid file, which is never reached in practice
-	marked    = 512       // number of records between two marks
+	maxNumber = 1 << 62   // upper bound for the numbers of records in a valid file; no journal reaches this number
+	marked    = 512       // number of records from one element of log.marks to the next
 )
 
 var (
@@ -57,14 +57,15 @@ type record struct {
 
 // log is the mapped file of a journal. The caller of its methods holds Journal.mu.
 type log struct {
-	file   disk.File // nil if there is no file, because the journal is read-only or closed
-	memory []byte    // mapping of the maximum length; only the part within the file may be accessed
+	file   disk.File // nil if the journal has no open file, because it is read-only or closed
+	memory []byte    // mapping of the maximum length; bytes after the end of the file must not be accessed
 	size   int       // length of the file, in bytes
 	end    int       // offset of the next record
 	count  int       // number of records
 	fixed  bool      // true if the journal is read-only, so that nothing may be written
-	named  bool      // true if the directory entry of the file is known to be on disk
-	// marks has the position of every marked-th record, so that the method each need not start at the first record.
+	named  bool      // true if the directory entry of the file is certainly on disk
+	// marks contains the positions of some records, at intervals of marked records, so that the method each need not start at the
+	// first record.
 	marks []mark
 }
 
@@ -75,7 +76,7 @@ type mark struct {
 }
 
 // Open opens the journal at path. It begins a new epoch if the file does not exist, if it is damaged, or if it was not closed
-// before the host was restarted. A file may be open in only one Journal at a time.
+// before the host was restarted. A file must not be open in two Journals at the same time.
 func Open(path string, o Options) (*Journal, error) {
 	j := &Journal{fs: o.FS, path: path, boot: o.Boot, room: fileLimit, noted: make(map[uint64]uint64), flights: make(map[uint64]int)}
 	if j.fs == nil {
@@ -131,8 +132,8 @@ func (j *Journal) open(o Options) error {
 		}
 	case o.ReadOnly:
 	default:
-		// The clean mark must be removed on disk before anything is recorded. Otherwise a power loss could destroy records of a
-		// file that is marked as clean.
+		// The clean mark must be removed on disk before anything is recorded. If the mark remained, a power loss could destroy
+		// records of a file that is marked as clean.
 		j.log.header().clean, j.log.header().boot = 0, j.boot
 		j.log.named = true
 		err = f.DataSync()
@@ -143,8 +144,8 @@ func (j *Journal) open(o Options) error {
 	return nil
 }
 
-// begin begins a new epoch. Unless o.Unused returns true, because the working tree has no changes, record 1 counts as dropped:
-// then a query from the start of the epoch returns that everything may have changed.
+// begin begins a new epoch. If the working tree may have changes, because o.Unused does not return true, record 1 is treated as
+// dropped, so that a query from the start of the epoch returns that everything may have changed.
 func (j *Journal) begin(o Options) {
 	j.epoch, j.dropped, j.last = newEpoch(), 1, 1
 	if o.Unused != nil && o.Unused() {
@@ -152,8 +153,8 @@ func (j *Journal) begin(o Options) {
 	}
 }
 
-// startFile writes the header of an empty journal. It writes the magic number last. If the process is killed before that, the
-// next process recognizes the file as invalid.
+// startFile writes the header of an empty journal. It writes the magic number last, so that a process which is killed before
+// leaves a file that the next process recognizes as invalid.
 func (j *Journal) startFile() error {
 	l := &j.log
 	if l.size >= headerSize {
@@ -207,7 +208,7 @@ func (j *Journal) resume() error {
 	return nil
 }
 
-// open maps the file f. room is the maximum length of a journal, in bytes. A longer file is emptied.
+// open maps the file f. room is the maximum length of a journal, in bytes. If the file is longer, open empties it.
 func (l *log) open(f disk.File, room int, readOnly bool) error {
 	st, err := f.Stat()
 	if err != nil {
@@ -243,8 +244,8 @@ func (l *log) unmap() error {
 	return err
 }
 
-// close syncs the file, and, unless its directory entry is known to be on disk, the directory. Then it marks the file as clean,
-// which means that all records are on disk under the path of the journal.
+// close syncs the file, and also the directory, unless the file's directory entry is certainly on disk. Then close marks the file
+// as clean, which means that all records are on disk and can be found at the path of the journal.
 func (l *log) close(syncDir func() error) error {
 	if l.file == nil || l.fixed {
 		return l.unmap()
@@ -266,8 +267,8 @@ func (l *log) header() *header { return (*header)(unsafe.Pointer(&l.memory[0])) 
 // word returns the eight bytes at the offset off, which must be a multiple of eight.
 func (l *log) word(off int) *uint64 { return (*uint64)(unsafe.Pointer(&l.memory[off])) }
 
-// grow makes the file at least size bytes long. The disk space is allocated at once. Otherwise a full disk would cause a SIGBUS
-// when a page is written, and not an error of this call.
+// grow makes the file at least size bytes long. The disk space is allocated now, so that a full disk causes an error of this
+// call, and not a SIGBUS when a page is written.
 func (l *log) grow(size int) error {
 	if size <= l.size {
 		return nil
@@ -280,8 +281,8 @@ func (l *log) grow(size int) error {
 	return nil
 }
 
-// read returns the record at the offset off, after it has checked it, and the size of the record in the file. The size is 0 if
-// off is after the last record.
+// read checks the record at the offset off, and returns the record and its size in the file. If off is after the last record, the
+// size is 0.
 func (l *log) read(off int) (r record, size int, err error) {
 	if off+8 > l.size {
 		return r, 0, nil
@@ -311,8 +312,8 @@ func (r record) sum() uint32 {
 	return crc32.Update(crc32.Update(0, castagnoli, b[:]), castagnoli, r.path)
 }
 
-// passed moves the end of the log behind a record of size bytes that begins at the end. It adds a mark for every marked-th
-// record.
+// passed moves the end of the log behind a record of size bytes that begins at the present end. At intervals of marked records,
+// it adds an element to l.marks.
 func (l *log) passed(number uint64, size int) {
 	if l.count%marked == 0 {
 		l.marks = append(l.marks, mark{number, l.end})
@@ -321,7 +322,8 @@ func (l *log) passed(number uint64, size int) {
 	l.end += size
 }
 
-// write appends a record. There must be room in the file for the record and for the eight zero bytes that follow it.
+// write appends a record. The caller must have made room in the file for the record and for the eight zero bytes that follow the
+// record.
 func (l *log) write(number uint64, path string) {
 	size := recordSize(len(path))
 	r := record{number, l.memory[l.end+recordHeader : l.end+recordHeader+len(path)]}
@@ -330,11 +332,12 @@ func (l *log) write(number uint64, path string) {
 	if l.end+size+8 <= l.size {
 		atomic.StoreUint64(l.word(l.end+size), 0)
 	}
-	atomic.StoreUint64(l.word(l.end), uint64(len(path))|uint64(r.sum())<<32) // from here on the record exists
+	atomic.StoreUint64(l.word(l.end), uint64(len(path))|uint64(r.sum())<<32) // this store completes the record
 	l.passed(number, size)
 }
 
-// each calls emit for the records whose number is greater than behind, in order, until emit returns false.
+// each calls the function emit for the records whose number is greater than the number in the parameter behind, in order, until
+// emit returns false.
 func (l *log) each(behind uint64, emit func(record) bool) {
 	if l.file == nil {
 		return
@@ -364,8 +367,8 @@ func (l *log) at(off int) record {
 // copy appends a copy of a record of another file. The copy has the same number.
 func (l *log) copy(r record) { l.write(r.number, unsafe.String(&r.path[0], len(r.path))) }
 
-// append adds a record of path with the next number. If the path is too long, it records a directory above the path instead. The
-// caller holds j.mu.
+// append adds a record of path with the next number. If the path is too long, append records a directory above the path instead.
+// The caller holds j.mu.
 func (j *Journal) append(path string) {
 	for len(path) > maxPath { // the path is longer than any path that a program can use
 		path = path[:strings.LastIndexByte(strings.TrimSuffix(path, "/"), '/')+1]
@@ -382,7 +385,7 @@ func (j *Journal) append(path string) {
 	j.used.Store(int64(j.log.end))
 }
 
-// restart begins a new epoch in the existing file. This needs no disk space, and the time does not depend on the number of
+// restart begins a new epoch in the existing file. restart needs no disk space, and its duration does not depend on the number of
 // records. It is called if the disk is full, or if MakeRoom was not called in time. If the process is killed after the first
 // store, the new epoch contains the old records, but no position that was returned refers to them. The caller holds j.mu.
 func (j *Journal) restart() {

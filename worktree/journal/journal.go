@@ -11,41 +11,42 @@
 //
 // # Terms
 //
-// A record is a path with a number, which is one more than that of the previous record. A journal position (a token in the
-// code) consists of an epoch and the number of a record. A caller that passes a position to a query has received all records
-// up to that number. An epoch is a random number; a position of another epoch is not valid. A path that ends in a slash stands
-// for all paths below it, "/" for all paths. A key identifies a file or directory independently of its path.
+// A record is a path with a number, which is one more than that of the previous record. A journal position (a token in the code)
+// consists of an epoch and the number of a record. The caller of a query with this position has received all records up to this
+// number from earlier queries. An epoch is a random number; a position of another epoch is not valid. A path that ends in a slash
+// stands for all paths below it, "/" for all paths. A key identifies a file or directory independently of its path.
 //
 // # Why no change is missed
 //
-// A change is recorded before it is made, so that a process killed at any moment leaves no change without a record. But a
-// query may arrive between the record and the change. Its caller would then read the path before the change, and would not
-// receive the path again. For that reason a change is a Flight from before its record until the change is made. No returned
-// position includes a record of a flight, so that the next query returns that record again.
+// A change is recorded before it is made, so that a process killed at any moment leaves no change without a record. But a query
+// may arrive between the record and the change. The caller of this query would read the path before the change, and would not
+// receive the path again. For this reason each change has a Flight, from the time before its record is appended until the change
+// is made. No returned position includes a record of a flight, so that the next query returns the record again.
 //
-// The kernel caches the data that programs write. Other programs see the data at once, but the data is lost if the process
-// that serves the mount dies before the kernel writes the data back. So after a kill, a query with an older position returns
-// all records again, unless the next process takes over the mount and receives the data. A request that the kernel repeats to
-// that process is recorded again when it is executed.
+// The kernel caches the data that programs write. Other programs see the data at once, but the data is lost if the process that
+// serves the mount dies before the kernel writes the data back. Therefore, after the process was killed, a query with an older
+// position returns all records again, unless the next process takes over the mount and receives the data. When that process
+// executes a request that the kernel repeats, the change is recorded again.
 //
-// As long as no returned position includes the record of a key, further changes of the key are not recorded. In that time the
-// file may be renamed. A rename always records the new path; the path of a directory ends in a slash and stands for everything
-// below it. The record of the rename has a higher number than the records of the moved files, so that a query that returns
-// their records also returns that of the rename.
+// As long as no returned position includes the record of a key, further changes of the key are not recorded. During this time the
+// file may be renamed. A rename always records the new path. If a directory is renamed, the recorded path ends in a slash and
+// stands for everything below the directory. The record of the rename has a higher number than the records of the moved files, so
+// that a query that returns the records of the moved files also returns the record of the rename.
 //
-// The paths that one change records must be consistent: no directory may be renamed between the reading of a path and its
-// Note. The caller ensures that with a lock of its own, which is taken before the journal's.
+// The paths that one change records must be consistent: no directory may be renamed between the reading of a path and the call of
+// Note for this path. The caller ensures this with its own lock, which is acquired before the journal's lock.
 //
 // # The file
 //
 // The file is mapped into memory: a store reaches the file even if the process dies immediately afterwards. Records follow the
-// header. The first eight bytes of a record are stored last, and the eight bytes behind the last record are zero. When the
-// file is nearly full, MakeRoom writes the records worth keeping to a new file, while changes continue, and renames the new
-// file over the old one. If the disk is too full for that, the journal begins a new epoch in the old file; the epoch is stored
-// first. Close syncs file and directory and then marks the file as clean: only a clean file is continued on another boot.
+// header. The first eight bytes of a record are stored last, and the eight bytes behind the last record are zero. When the file
+// is nearly full, MakeRoom writes the records worth keeping to a new file, while changes continue, and renames the new file over
+// the old one. If the disk has no room for the new file, the journal begins a new epoch in the old file; the epoch is stored
+// first. Close syncs the file and the directory, and then marks the file as clean. After a restart of the host, a file is
+// continued if it is marked as clean, and not otherwise.
 //
-// Lock order: rewriting, mu. Callers of Note hold locks that requests wait for; so Note copies one record and does nothing
-// whose cost grows with the journal.
+// Lock order: rewriting, mu. Callers of Note hold locks for which requests wait. Therefore Note copies one record and does
+// nothing whose cost grows with the length of the journal.
 package journal
 
 import (
@@ -63,14 +64,14 @@ import (
 
 // Options configure Open.
 type Options struct {
-	FS       disk.FS     // nil stands for disk.OS; tests use one that fails
+	FS       disk.FS     // nil stands for disk.OS; tests use an FS that fails
 	Boot     [16]byte    // boot ID that the host has now
-	Unused   func() bool // reports whether the working tree has no changes yet; called when a new epoch begins
+	Unused   func() bool // returns true if the working tree has no changes yet; called when a new epoch begins
 	ReadOnly bool        // if true, nothing is recorded and the file is not written
 	Anew     bool        // if true, a new epoch begins, because the working tree may have returned to an earlier state
 	TakeOver bool        // if true, writes in the kernel's cache have survived the death of the previous process
 
-	limit int // maximum length of the file in bytes, for tests; 0: fileLimit
+	limit int // maximum length of the file in bytes, set by tests; 0 stands for fileLimit
 }
 
 // Journal is an open change journal. Its methods may be called from any goroutine. A nil *Journal records nothing.
@@ -84,8 +85,8 @@ type Journal struct {
 	mu      sync.Mutex
 	log     log               // the mapped file
 	epoch   uint64            // random number of the present epoch
-	dropped uint64            // number of the last record that is no longer stored
-	killed  uint64            // number of the last record when the file was last found without the clean mark; 0: never
+	dropped uint64            // number of the last record that was dropped
+	killed  uint64            // number of the last record when Open last found the file without the clean mark; 0 if this never happened
 	last    uint64            // number of the last record; greater than killed
 	given   uint64            // highest number of a record that a returned position includes
 	noted   map[uint64]uint64 // number of the last record of each key
@@ -98,19 +99,19 @@ type Journal struct {
 	rewriteAt atomic.Int64 // length at which MakeRoom rewrites the file, in bytes
 }
 
-// keys is the maximum number of keys in Journal.noted. When another key is added, all of them are removed, and the next change of
-// each key is recorded again.
+// keys is the maximum number of keys in Journal.noted. When a further key has to be added, all keys are removed, so that the next
+// change of each key is recorded again.
 const keys = 1 << 16
 
 // Flight is a change in progress, from before its first record until Land is called. A flight relies on the records of its paths,
 // which may have been appended for this change or for an earlier one. The zero Flight relies on no record.
 type Flight struct {
-	first uint64 // lowest record on which the change relies; 0: none
+	first uint64 // lowest number of a record on which the change relies; 0 if it relies on no record
 }
 
-// Covers reports whether one of the keys has a record that no returned position includes. If so, no further record is needed for
-// a change of that file, or, if the key is that of a directory, of anything below it. The flight f then relies on the existing
-// record.
+// Covers reports whether one of the keys has a record that no returned position includes. If so, a change of the file with this
+// key needs no further record; if the key identifies a directory, this also applies to everything below the directory. In this
+// case, the flight f relies on the existing record.
 func (j *Journal) Covers(f *Flight, keys ...uint64) bool {
 	if j == nil {
 		return true
@@ -126,9 +127,9 @@ func (j *Journal) Covers(f *Flight, keys ...uint64) bool {
 	return false
 }
 
-// Note appends a record of path to the journal, on which the flight f then relies. A key other than 0 identifies the file or
-// directory, which must have no other path. The key needs no further record until Since returns a position that includes this
-// record (see Covers).
+// Note appends a record of path to the journal. From then on, the flight f relies on this record. A key other than 0 identifies
+// the file or directory, which must have no other path. Until Since returns a position that includes this record, changes of the
+// key need no further record (see Covers).
 func (j *Journal) Note(f *Flight, key uint64, path string) {
 	if j == nil {
 		return
@@ -148,7 +149,7 @@ func (j *Journal) Note(f *Flight, key uint64, path string) {
 	j.rely(f, j.last)
 }
 
-// Hold begins the flight f for a change of a file that has no path but may get one. All records that are appended between this
+// Hold begins the flight f for a change of a file that has no path but may get a path. All records that are appended between this
 // call and Land are returned again by the next query after Land.
 func (j *Journal) Hold(f *Flight) {
 	if j == nil {
@@ -159,7 +160,7 @@ func (j *Journal) Hold(f *Flight) {
 	j.rely(f, j.last+1)
 }
 
-// rely makes f rely on a record, unless it relies on a lower one. The caller holds j.mu.
+// rely makes the flight f rely on a record, unless f already relies on a record with a lower number. The caller holds j.mu.
 func (j *Journal) rely(f *Flight, record uint64) {
 	switch {
 	case f.first == 0:
@@ -172,7 +173,7 @@ func (j *Journal) rely(f *Flight, record uint64) {
 	j.flights[record]++
 }
 
-// leave records that one flight less relies on a record. The caller holds j.mu.
+// leave records that a flight no longer relies on a record. The caller holds j.mu.
 func (j *Journal) leave(record uint64) {
 	if j.flights[record]--; j.flights[record] == 0 {
 		delete(j.flights, record)
@@ -190,8 +191,9 @@ func (j *Journal) Land(f *Flight) {
 	*f = Flight{}
 }
 
-// Since returns the paths that may have changed since the position token, each path once. known is false if any path may have
-// changed. next is the position to pass to the next call. It does not include the records of changes that are still in progress.
+// Since returns the paths that may have changed since the position token, each path once. known is false if every path may have
+// changed, because the journal does not contain all changes since this position. next is the position to pass to the next call.
+// It does not include the records of changes that are still in progress.
 func (j *Journal) Since(token string) (next string, paths []string, known bool) {
 	if j == nil {
 		return "", nil, false
@@ -231,8 +233,8 @@ func (j *Journal) Since(token string) (next string, paths []string, known bool) 
 	return next, paths, true
 }
 
-// Longer reports whether the journal has more than n records after the position token. It compares only numbers and does not read
-// the records. It returns false if the position is not valid.
+// Longer reports whether the journal has more than n records after the position token. It compares the numbers of the records and
+// does not read the records. If the position is not valid, it returns false.
 func (j *Journal) Longer(token string, n uint64) bool {
 	if j == nil {
 		return false

@@ -7,20 +7,21 @@ import (
 )
 
 const (
-	// slice is the maximum number of records that a rewrite reads or writes each time it holds Journal.mu, because changes wait
-	// for that lock.
+	// slice is the maximum number of records that a rewrite reads or writes each time it holds Journal.mu. The number is limited
+	// because changes wait for this lock.
 	slice = 1 << 10
 	// reserve determines how much of the file is kept free for changes in progress while a rewrite runs: the maximum length
-	// divided by reserve. After a failed rewrite, the next one starts when that number of further bytes is used.
+	// divided by reserve. After a failed rewrite, the next rewrite starts when as many further bytes are used.
 	reserve = 16
 )
 
 // errRestarted means that a rewrite was given up, because the journal was closed or has begun a new epoch.
 var errRestarted = errors.New("the journal began a new epoch or was closed")
 
-// MakeRoom rewrites the file if it is nearly full. It must be called before each change, by a goroutine that holds no locks: a
-// rewrite reads every record and creates a file, which Note must not do, because its callers hold locks. MakeRoom returns at once
-// if there is enough room, or if another goroutine is rewriting the file and there is enough room until it has finished.
+// MakeRoom rewrites the file if it is nearly full. It must be called before each change, by a goroutine that holds no locks,
+// because a rewrite reads every record and creates a file. Note must not do this, because the callers of Note hold locks.
+// MakeRoom returns at once if there is enough room, or if another goroutine is rewriting the file and there is enough room until
+// it has finished.
 func (j *Journal) MakeRoom() {
 	if j == nil || j.used.Load() < j.rewriteAt.Load() {
 		return
@@ -37,20 +38,22 @@ func (j *Journal) MakeRoom() {
 		return
 	}
 	if err := j.rewrite(); err != nil {
-		// The disk may be full. Records for which there is still room are appended; then append begins a new epoch.
+		// The disk may be full. As long as the old file has room, records are appended. When it is full, append begins a new
+		// epoch.
 		j.rewriteAt.Store(used + int64(j.room/reserve))
 		return
 	}
 	j.rewriteAt.Store(j.threshold())
 }
 
-// threshold returns the length, in bytes, from which on the file is rewritten. A rewrite keeps at most half of the maximum
-// length, so each rewrite reads at most three times as many bytes as were written since the previous one.
+// threshold returns the length, in bytes, at which the file is rewritten. A rewrite keeps at most half of the maximum length, so
+// each rewrite reads at most three times as many bytes as were written since the previous rewrite.
 func (j *Journal) threshold() int64 { return int64(j.room / 4 * 3) }
 
-// rewrite writes some of the records to a new file, which replaces the old one: the last record of each path, and of these, the
-// youngest for which half of the maximum length suffices. It holds j.mu for one slice of records at a time. The old file is
-// complete until the new file is renamed over it, so no record is lost if the process dies during the rewrite.
+// rewrite writes some of the records to a new file, which replaces the old file. It keeps the last record of each path. If these
+// records are longer than half of the maximum length, it drops the oldest of them. rewrite holds j.mu for one slice of records at
+// a time. The old file is complete until the new file is renamed over it, so no record is lost if the process dies during the
+// rewrite.
 func (j *Journal) rewrite() error {
 	r := rewriting{j: j}
 	j.mu.Lock()
@@ -75,25 +78,25 @@ func (j *Journal) rewrite() error {
 	return nil
 }
 
-// rewriting is a rewrite in progress. Its strings and offsets refer to the mapped old file, whose records do not change within an
-// epoch.
+// rewriting is a rewrite in progress. The strings and offsets in a rewriting refer to the mapped old file, whose records do not
+// change within an epoch.
 type rewriting struct {
 	j             *Journal
 	epoch, killed uint64 // values that the journal had when the rewrite began
 
 	offsets []int               // offsets of the records that were found in the old file
 	off     int                 // offset after the last of these records
-	seen    map[string]struct{} // paths of which a younger record was found
+	seen    map[string]struct{} // paths for which a younger record was found
 	kept    []int               // offsets of the records that are kept, the youngest first
 	size    int                 // length of the kept records and the header, in bytes
 	dropped uint64              // number of the last record that the new file does not contain
 
-	next log // the new file
-	old  log // the old file, after the new one has replaced it
+	next log // log of the new file
+	old  log // log of the old file, after the new file has replaced it
 }
 
-// each calls step until it returns false. It holds j.mu during each call, and releases it between the calls. It returns
-// errRestarted if the journal was closed or has begun a new epoch between two calls.
+// each calls the function step until step returns false. It holds j.mu during each call, and releases j.mu between the calls. If
+// the journal was closed or has begun a new epoch between two calls, each returns errRestarted.
 func (r *rewriting) each(step func() (more bool)) error {
 	one := func() (bool, error) {
 		r.j.mu.Lock()
@@ -110,7 +113,7 @@ func (r *rewriting) each(step func() (more bool)) error {
 	}
 }
 
-// index collects the offsets of the next slice of records. It returns false after the last one.
+// index collects the offsets of the next slice of records. It returns false after the last slice.
 func (r *rewriting) index() (more bool) {
 	for range slice {
 		if r.off >= r.j.log.end {
@@ -149,8 +152,9 @@ func (r *rewriting) choose() (more bool) {
 	return true
 }
 
-// write writes the new file: first the selected records, then those that were appended since. It holds j.mu from the copy of the
-// last record until the new file is renamed over the old one, so that no record is appended only to the old file.
+// write writes the new file: first the selected records, then the records that were appended since the selection. It holds j.mu
+// from the copy of the last record until the new file is renamed over the old file. Otherwise a record could be appended to the
+// old file and be missing in the new file.
 func (r *rewriting) write(name string) error {
 	j, next := r.j, &r.next
 	if err := next.grow(min(r.size+8, j.room)); err != nil {
