@@ -8,17 +8,18 @@ import (
 
 // Contents that no checkpoint contains are copied before they are overwritten. The cost of a copy grows with the length, so a
 // file that is changed in place is copied only if it is small, and at most once within massTime. A file that is truncated to
-// length 0 is not copied: the overlay creates a new contents file for it, and the old one is kept.
+// length 0 is not copied, because the overlay creates a new contents file for it, and the old contents file is kept.
 
 // maxCopied is the maximum size, in bytes, of a file that is copied before it is changed in place.
 const maxCopied = 1 << 20
 
-// Find returns the present inode of a file, and the paths for which its contents must be kept. It returns no paths if Set.Wants
-// is false for the inode. It leaves out paths in directories that checkpoints leave out. short is true if not all names of the
-// file could be searched, so that the file counts as lost.
+// Find returns the present inode of a file, and the paths for which the file's contents must be kept. It returns no paths if
+// Set.Wants returns false for the inode. It leaves out paths in directories that checkpoints leave out. short is true if the
+// search did not cover all names of the file, so that the file counts as lost.
 type Find func(n overlay.Node) (in overlay.Inode, paths []string, short bool)
 
-// BeforeWrite keeps the contents of file n before p is written at the offset off. It does nothing if the write only appends.
+// BeforeWrite keeps the contents of file n before p is written at the offset off. It does nothing if the write begins at the end
+// of the file.
 func (s *Set) BeforeWrite(n overlay.Node, f *overlay.File, p []byte, off int64) {
 	if !s.on || f.CopiedWithin(massTime) {
 		return
@@ -43,9 +44,9 @@ func (s *Set) BeforeEmpty(n overlay.Node, f *overlay.File) {
 // size is in bytes. It returns false if the contents need not be kept.
 type keeper = func(tx *overlay.Tx, number uint64, size int64) bool
 
-// overwrite keeps the contents of file n under each of its names. by must call the keeper in an update of the overlay. copied is
-// true if by makes a copy of the contents. If by returns an error, the contents count as lost, and the write is made
-// nevertheless.
+// overwrite keeps the contents of file n under each of its names. The function by must call its argument, the keeper, in an
+// update of the overlay. copied is true if by makes a copy of the contents. If by returns an error, the contents count as lost,
+// and the caller makes the write nevertheless.
 func (s *Set) overwrite(n overlay.Node, copied bool, by func(keeper) error) {
 	if !s.on {
 		return

@@ -1,14 +1,15 @@
 // Package removed keeps the contents of files that were removed or overwritten before a checkpoint has stored them.
 //
-// A checkpoint is created when nothing was written for a while. It does not contain a file that was written and removed shortly
-// before. Therefore a Set keeps the contents of files that lose their last name, are replaced by a rename, or are overwritten, if
-// they were changed since the last checkpoint (Saved). The contents of a removed file remain where they are; those of an
-// overwritten file are copied first (overwritten.go). If many files are removed or overwritten at once, the channel Mass requests
-// a checkpoint, and Take returns the kept files for it. Each kept file is recorded in the overlay's log, in the same record as
-// the removal: if the process is killed before the checkpoint is complete, its successor creates the checkpoint (Open).
+// A checkpoint is created when nothing was written for a while. A file that was written and removed shortly before is missing in
+// the checkpoint. Therefore a Set keeps the contents of files that lose their last name, are replaced by a rename, or are
+// overwritten, if they were changed since the last checkpoint (Saved). The contents of a removed file stay in their contents file
+// of the overlay; the contents of an overwritten file are copied first (overwritten.go). If many files are removed or overwritten
+// at once, the Set requests a checkpoint through the channel that Mass returns, and Take returns the kept files for the
+// checkpoint. Each kept file is recorded in the overlay's log, in the same record as the removal: if the process is killed before
+// the checkpoint is complete, its successor creates the checkpoint (Open).
 //
-// The mutex of a Set is acquired within updates of the overlay. While the Set holds it, it pins contents and releases pins, which
-// acquires the locks of overlay.Pin, but it makes no update itself.
+// The mutex of a Set is acquired within updates of the overlay. While the Set holds this mutex, it pins contents and releases
+// pins, which acquires the locks of overlay.Pin, but it does not update the overlay.
 package removed
 
 import (
@@ -27,13 +28,13 @@ import (
 )
 
 const (
-	// massFiles is the number of files within massTime above which removals request a checkpoint. The removal of a directory with
-	// kept files requests one at once.
+	// If more than massFiles files are removed within massTime, the Set requests a checkpoint. If a directory with kept files is
+	// removed, the Set requests a checkpoint at once.
 	massFiles   = 5
 	massTime    = time.Second      // period to which massFiles applies
-	keepTime    = 10 * time.Second // how long a few removed files are kept without a request for a checkpoint
+	keepTime    = 10 * time.Second // how long removed files are kept if they are too few for a request
 	maxFiles    = 40_000           // maximum number of kept files
-	maxFileSize = 50 << 20         // maximum size of a kept file, in bytes; checkpoints do not store larger new files either
+	maxFileSize = 50 << 20         // maximum size of a kept file, in bytes; checkpoints also leave out new files that are larger
 	maxAllSize  = 256 << 20        // maximum total size of the kept files on disk, in bytes
 )
 
@@ -47,7 +48,7 @@ type File struct {
 
 	id       uint64       // number of the entry in the overlay's log; it increases from entry to entry
 	at       time.Time    // time of the removal
-	unlinked bool         // true if the file was removed by its name; false if it was overwritten or replaced
+	unlinked bool         // true if the name of the file was removed; false if the file was overwritten or replaced
 	pin      *overlay.Pin // keeps the contents readable; nil for a symbolic link
 }
 
@@ -55,8 +56,8 @@ type File struct {
 func (k *File) Lost() bool { return k.pin != nil && k.pin.Lost() != nil }
 
 // Set contains the files that a working tree keeps after they were removed or overwritten. Package worktree adds a file within
-// the update of the overlay that removes or overwrites it; package session/capture takes the files for a checkpoint. mu protects
-// the fields below mu; the other fields are atomic or do not change. The methods may be called from any goroutine.
+// the update of the overlay that removes or overwrites the file. Package session/capture takes the files for a checkpoint. mu
+// protects the fields below mu; the other fields are atomic or do not change. The methods may be called from any goroutine.
 type Set struct {
 	layer *overlay.Layer // nil if the mount has no overlay, so that nothing is kept
 	on    bool           // false if no files are kept
@@ -73,7 +74,7 @@ type Set struct {
 	bytes   int64            // total size of the files in list, in bytes
 	lost    int              // number of files that could not be kept, because the limits were reached
 	last    uint64           // highest id of an entry
-	pending bool             // a checkpoint was requested, and Take was not called since
+	pending bool             // true if a checkpoint was requested, and Take was not called since then
 }
 
 // Options configure Open.
@@ -84,8 +85,8 @@ type Options struct {
 	Log  *zap.Logger // receives a message if kept files cannot be removed from the overlay's log
 }
 
-// Open returns a Set with the files that an earlier process has kept. It requests a checkpoint for them, because it is not known
-// whether that process had requested one. layer may be nil.
+// Open returns a Set with the files that an earlier process has kept. It requests a checkpoint for these files, because it is not
+// known whether that process had requested a checkpoint. layer may be nil.
 func Open(layer *overlay.Layer, o Options) *Set {
 	s := &Set{layer: layer, on: o.Keep, find: o.Find, log: o.Log, mass: make(chan struct{}, 1), paths: map[string]*File{}}
 	for _, f := range o.Kept {
@@ -117,7 +118,7 @@ func (s *Set) Close() {
 }
 
 // Mass returns a channel that receives a value when many files were removed or overwritten that had been changed since the last
-// checkpoint. It never receives one if Options.Keep is false.
+// checkpoint. If Options.Keep is false, the channel never receives a value.
 func (s *Set) Mass() <-chan struct{} { return s.mass }
 
 // Requested returns ok as true if a checkpoint was requested for removed or overwritten files and was not created yet. latest is
@@ -133,9 +134,9 @@ func (s *Set) Requested() (latest time.Time, full, ok bool) {
 }
 
 // Take returns the kept files, and the number of files that could not be kept. If a file was overwritten several times within
-// massTime, the list contains its contents before the first of these writes; if it was removed after that, the list contains its
-// contents at the removal. The contents can be read until the caller calls done. If saved is true, a checkpoint contains the
-// files, and done releases them; otherwise the next call of Take returns them again.
+// massTime, the list contains the contents before the first of these writes. If the file was removed afterwards, the list
+// contains the contents at the removal. The contents can be read until the caller calls done. The caller passes true for saved if
+// a checkpoint contains the files; in this case done releases the files. Otherwise the next call of Take returns the files again.
 func (s *Set) Take() (list []*File, lost int, done func(saved bool)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -160,21 +161,21 @@ func (s *Set) Take() (list []*File, lost int, done func(saved bool)) {
 	}
 }
 
-// unkeep removes kept files from the overlay's log and releases their contents. They must be the oldest ones in the log. The
-// caller must not hold s.mu.
+// unkeep removes kept files from the overlay's log and releases their contents. These files must be the oldest kept files in the
+// log. The caller must not hold s.mu.
 func (s *Set) unkeep(list []*File) {
 	if len(list) == 0 {
 		return
 	}
 	err := s.layer.Update(func(tx *overlay.Tx) error { tx.Unkeep(list[0].id, list[len(list)-1].id); return nil })
-	if err != nil { // the only effect is that the next Open requests one more checkpoint
+	if err != nil { // the error has one effect: the next Open requests one more checkpoint
 		s.log.Warn("a checkpoint has removed files, and the overlay keeps them", zap.Error(err))
 	}
 	release(list)
 }
 
 // Saved records that a checkpoint contains the working tree as it was at moment, in nanoseconds since 1970, without the ignored
-// directories. Files that were removed before are released, unless a checkpoint was requested for them.
+// directories. Files that were removed before moment are released, unless a checkpoint was requested for them.
 func (s *Set) Saved(moment int64, ignored map[string]bool) {
 	s.since.Store(moment)
 	s.ignored.Store(&ignored)
@@ -201,7 +202,7 @@ func (s *Set) Wants(in *overlay.Inode) bool {
 	return ok && (mode == object.ModeSymlink || in.Content != 0)
 }
 
-// LeavesOut reports whether checkpoints leave out the directory dir, or one above it.
+// LeavesOut reports whether checkpoints leave out the directory dir or a directory above dir.
 func (s *Set) LeavesOut(dir string) bool {
 	ignored := s.ignored.Load()
 	if ignored == nil || len(*ignored) == 0 {
@@ -217,8 +218,8 @@ func (s *Set) LeavesOut(dir string) bool {
 }
 
 // Remove keeps the contents of a file that is removed by the update tx, as part of that update. Wants must have returned true for
-// the inode. target is the target of a symbolic link. unlinked is true if the file is removed by its name, and false if another
-// file replaces it. Remove returns nil if the file is not kept.
+// the inode. target is the target of a symbolic link. unlinked is true if the name of the file is removed, and false if another
+// file gets the name. Remove returns nil if the file is not kept.
 func (s *Set) Remove(tx *overlay.Tx, in *overlay.Inode, path, target string, unlinked bool) *File {
 	k := &File{Path: path, Size: in.Size, Target: target, at: time.Now(), unlinked: unlinked}
 	k.Mode, _ = modeOf(in.Mode)
@@ -240,8 +241,8 @@ func (s *Set) Undo(k *File) {
 	}
 }
 
-// Waits reports whether files are kept for which no checkpoint was requested yet. If it returns false, a call of RemoveDir has no
-// effect.
+// Waits reports whether the Set keeps files for which no checkpoint was requested yet. If Waits returns false, a call of
+// RemoveDir has no effect.
 func (s *Set) Waits() bool {
 	if !s.on {
 		return false
@@ -251,7 +252,7 @@ func (s *Set) Waits() bool {
 	return len(s.list) > 0 && !s.pending
 }
 
-// RemoveDir requests a checkpoint if kept files were below the directory dir, which is being removed.
+// RemoveDir requests a checkpoint if the Set keeps files that were below the directory dir, which is being removed.
 func (s *Set) RemoveDir(dir string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -264,7 +265,7 @@ func (s *Set) RemoveDir(dir string) {
 }
 
 // add keeps a file that is removed or overwritten by the update tx, as part of that update. copied is true if in.Content is a
-// copy that was made for this purpose. It returns false if the file is not kept.
+// copy that was made for this purpose. add returns false if the file is not kept.
 func (s *Set) add(tx *overlay.Tx, k *File, in *overlay.Inode, copied bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -304,15 +305,15 @@ func (s *Set) add(tx *overlay.Tx, k *File, in *overlay.Inode, copied bool) bool 
 	return true
 }
 
-// settled reports whether k need not be kept, because an entry for the same path was kept less than massTime ago. The caller
-// holds s.mu.
+// settled reports whether the file k need not be kept, because the Set has kept an entry for the same path within the last
+// massTime. The caller holds s.mu.
 func (s *Set) settled(k *File) bool {
 	before := s.paths[k.Path]
 	return before != nil && before.at.After(k.at.Add(-massTime)) && (before.unlinked || !k.unlinked)
 }
 
-// expire removes from the list the files that were removed before the time before, and returns them. The caller must remove them
-// from the overlay's log. The caller holds s.mu.
+// expire removes from the list the files that were removed before the time in the parameter before, and returns these files. The
+// caller must remove the files from the overlay's log. The caller holds s.mu.
 func (s *Set) expire(before time.Time) (old []*File) {
 	n := 0
 	for n < len(s.list) && s.list[n].at.Before(before) {
@@ -327,7 +328,7 @@ func (s *Set) expire(before time.Time) (old []*File) {
 	return old
 }
 
-// remove removes one file from the list. It returns false if the list does not contain it. The caller holds s.mu.
+// remove removes the file k from the list. It returns false if the list does not contain k. The caller holds s.mu.
 func (s *Set) remove(k *File) bool {
 	i, ok := slices.BinarySearchFunc(s.list, k.id, func(k *File, id uint64) int {
 		switch {
@@ -349,7 +350,7 @@ func (s *Set) remove(k *File) bool {
 	return true
 }
 
-// signal requests a checkpoint, unless one was requested already. The caller holds s.mu.
+// signal requests a checkpoint, unless a checkpoint was requested already. The caller holds s.mu.
 func (s *Set) signal() {
 	if s.pending {
 		return
