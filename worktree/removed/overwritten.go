@@ -18,8 +18,8 @@ const maxCopied = 1 << 20
 // search did not cover all names of the file, so that the file counts as lost.
 type Find func(n overlay.Node) (in overlay.Inode, paths []string, short bool)
 
-// BeforeWrite keeps the contents of file n before p is written at the offset off. It does nothing if the write begins at the end
-// of the file.
+// BeforeWrite keeps the contents of file n before p is written at the offset off. It does nothing if the write appends to the
+// file, or if the file is larger than maxCopied.
 func (s *Set) BeforeWrite(n overlay.Node, f *overlay.File, p []byte, off int64) {
 	if !s.on || f.CopiedWithin(massTime) {
 		return
