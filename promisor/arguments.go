@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// options lists the options of a git command that this package knows. Only these options are passed on to git commands that the
-// daemon runs. All other options are left out, because they could have any effect.
+// options lists the options of a git command that this package knows. The daemon passes harmless options (the fields keep and
+// keepValue) on to the git commands that it runs. All other options are left out, because their effect is not known.
 type options struct {
 	keep      []string // passed on; an option alone, with "=value", or with the value attached
 	keepValue []string // passed on; if no value is attached, the next argument is the value
@@ -19,10 +19,10 @@ type arguments struct {
 	all   []string // all options as the user gave them, including those that are left out of flags
 	plain []string // arguments that are not options
 	paths []string // arguments after "--"
-	split bool     // whether the arguments contain "--"
+	split bool     // true if the arguments contain "--"
 }
 
-// parse separates the arguments of a git command by kind. The slice args does not include the name of the command.
+// parse separates the arguments of a git command by kind. args are the arguments after the name of the command.
 func (o options) parse(args []string) arguments {
 	var a arguments
 	for i := 0; i < len(args); i++ {
@@ -53,7 +53,7 @@ func (o options) parse(args []string) arguments {
 		// A value may be attached to an option of one letter, as in -n20.
 		case len(arg) > 2 && arg[1] != '-' && slices.Contains(o.keepValue, arg[:2]):
 			a.flags = append(a.flags, arg)
-		// The value of an option that is left out must not be mistaken for a revision or a path.
+		// If an option is left out, its value is also left out, because it would be mistaken for a revision or a path.
 		case !attached && slices.Contains(o.dropValue, name) && i+1 < len(args):
 			i++
 			arg += valueGlue(name) + args[i]

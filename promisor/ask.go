@@ -18,9 +18,9 @@ import (
 // socketName is the name of the daemon's socket in the git directory. Requests for missing objects are sent to this socket.
 const socketName = "artifactfs-promisor"
 
-// Ask is the command that git runs as upload-pack of the daemon's promisor remote. It passes git's requests on to the daemon, and
-// the answers back to git. It writes errors to out, where git reads them; git then requests the objects from the origin. The
-// parameter protocol is the value of GIT_PROTOCOL.
+// Ask implements the command that git runs as upload-pack of the daemon's promisor remote. It passes git's requests on to the
+// daemon, and the answers of the daemon back to git. It writes errors to out, where git reads them. After an error, git requests
+// the objects from the origin. The parameter protocol is the value of GIT_PROTOCOL.
 func Ask(ctx context.Context, gitDir, protocol string, in io.Reader, out io.Writer) error {
 	err := ask(ctx, gitDir, protocol, in, out)
 	if err != nil {
@@ -29,7 +29,7 @@ func Ask(ctx context.Context, gitDir, protocol string, in io.Reader, out io.Writ
 	return err
 }
 
-// ask does the work of Ask, but returns errors instead of writing them to out.
+// ask does the same as Ask, but returns errors and does not write them to out.
 func ask(ctx context.Context, gitDir, protocol string, in io.Reader, out io.Writer) error {
 	if !strings.Contains(protocol, "version=2") {
 		return fmt.Errorf("read git protocol %q: version 2 is required; set protocol.version=2", protocol)
@@ -47,7 +47,7 @@ func ask(ctx context.Context, gitDir, protocol string, in io.Reader, out io.Writ
 		return err
 	}
 	requests := make(chan []byte)
-	go func() { // read during a request, because the end of the stream shows that git has exited
+	go func() { // this goroutine reads also during a request, because the end of the stream shows that git has exited
 		defer cancel()
 		defer close(requests)
 		for r := pktline.NewReader(in, bufSize); ; {
@@ -79,11 +79,12 @@ func ask(ctx context.Context, gitDir, protocol string, in io.Reader, out io.Writ
 }
 
 const (
-	// askTries is the maximum number of times that a request is sent if the connection breaks. The daemon may have died, and its
-	// successor serves the same socket. The number is limited, because the request itself may make the daemon crash.
+	// askTries is the maximum number of times that a request is sent if the connection breaks. Repeating a request is useful if
+	// the daemon has died and its successor serves the same socket. The number is limited, because the request itself may make
+	// the daemon crash.
 	askTries = 5
-	// returnTime is the maximum wait for a restarted daemon to listen on the socket again. returnLook is the interval between two
-	// attempts to connect.
+	// returnTime is the maximum time to wait until a restarted daemon listens on the socket again. returnLook is the interval
+	// between two attempts to connect.
 	returnTime = 2 * time.Second
 	returnLook = 20 * time.Millisecond
 
@@ -103,7 +104,7 @@ type caller struct {
 	in     *pktline.Reader
 }
 
-// hangUp closes the connection, if there is one.
+// hangUp closes the connection if it is open.
 func (c *caller) hangUp() {
 	if c.conn != nil {
 		c.conn.Close()
@@ -111,8 +112,8 @@ func (c *caller) hangUp() {
 	}
 }
 
-// retry sends a request and returns the answer. If request is nil, it returns the greeting, the first message of the daemon.
-// retry repeats the request on a new connection if the old one breaks, which is possible because neither answer depends on
+// retry sends a request and returns the answer. If request is nil, it returns the greeting, the first message of the daemon. If
+// the connection breaks, retry repeats the request on a new connection, which is possible because the answer does not depend on
 // earlier messages.
 func (c *caller) retry(ctx context.Context, request []byte) (answer []byte, err error) {
 	for try := 1; ; try++ {
@@ -122,12 +123,12 @@ func (c *caller) retry(ctx context.Context, request []byte) (answer []byte, err 
 		}
 		c.hangUp()
 		if try == 1 && errors.Is(err, errUnreachable) && request == nil {
-			return nil, err // no connection existed before, so no daemon is running
+			return nil, err // the first attempt to connect has failed, so no daemon is running
 		}
 	}
 }
 
-// try sends a request once, on the open connection or on a new one, and returns the answer. If request is nil, it returns the
+// try sends a request once, on the open connection or on a new one, and returns the answer. If request is nil, try returns the
 // greeting. The parameter again is passed to connect.
 func (c *caller) try(ctx context.Context, request []byte, again bool) ([]byte, error) {
 	greeting, err := c.connect(ctx, again)
@@ -146,8 +147,8 @@ func (c *caller) try(ctx context.Context, request []byte, again bool) ([]byte, e
 	return answer, nil
 }
 
-// connect opens a connection and returns the greeting, unless a connection is open. The parameter again states that there was a
-// connection before; a successor of the daemon may then be starting, so connect waits for it.
+// connect opens a connection and returns the greeting, unless a connection is open. The parameter again is true if an earlier
+// connection has ended. In this case a successor of the daemon may be starting, so connect waits until it listens.
 func (c *caller) connect(ctx context.Context, again bool) (greeting []byte, err error) {
 	if c.conn != nil {
 		return nil, nil

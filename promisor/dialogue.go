@@ -64,8 +64,8 @@ func readRequest(r *pktline.Reader, f object.Format) (request, error) {
 		case line == "done":
 			q.done = true
 		}
-		// Ignore the other arguments. They describe the format of the pack, in which the objects are not sent, or the objects
-		// that git has, which this process can read.
+		// Ignore the other arguments. They describe the format of the pack, which is irrelevant because the requested objects are
+		// not sent in the pack, or the objects that git has, which this process can read.
 	}
 }
 

@@ -8,13 +8,13 @@ import (
 	"go.uber.org/zap"
 )
 
-// movers are the git commands that overwrite files of the working tree. git calls lstat on each of these files before it
-// requests the new contents, and a mount must fetch a file of unknown size to answer lstat.
+// movers are the git commands that overwrite files of the working tree. git calls lstat on each of these files before it requests
+// the new contents. To answer lstat for a file of unknown size, a mount must fetch the file.
 var movers = []string{"checkout", "switch", "merge", "pull", "rebase", "cherry-pick", "revert", "restore"}
 
 // Foresee fetches the objects that the process pid will need, in one batch, if the process is a git command that overwrites files
-// of the working tree. The process has just started. Foresee returns after the objects were fetched, because the command itself
-// would have to wait for these objects, too. It returns false if it did nothing.
+// of the working tree. Foresee is called when the process has just started. It returns after the objects were fetched, which
+// costs no time, because the command itself would have to wait for these objects. It returns false if it did nothing.
 func (s *Server) Foresee(ctx context.Context, pid uint32) bool {
 	h := ancestors(int(pid))
 	if len(h.Commands) == 0 || !moves(h.Commands[0].Args) || !s.oracle.foresees(h.Commands[0].Process) {
@@ -46,7 +46,7 @@ func moves(args []string) bool {
 }
 
 // foresees returns true at the first call for a process, and false at later calls. A process looks for its repository several
-// times, and the prediction is needed only once.
+// times, and one prediction is enough.
 func (o *oracle) foresees(process string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -12,15 +12,15 @@ import (
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
-// Hint names the git commands that wait for requested objects, the nearest ancestor first. It is sent by another process,
-// so its contents are not trusted.
+// Hint names the git commands that wait for requested objects, the nearest ancestor first. A Hint is sent by another process, so
+// its contents are not trusted.
 type Hint struct {
 	Commands []Command `json:"commands"`
 }
 
 // Command is a running git command. A field is empty if its value could not be read.
 type Command struct {
-	Process string `json:"process"` // identifies the process, even if its process ID is used again later
+	Process string `json:"process"` // identifies the process, even if the process ID is used again later
 	// Args is the command line, beginning with the program.
 	Args   []string `json:"args"`
 	Dir    string   `json:"dir"`    // working directory, which for most commands is the top of the working tree
@@ -41,7 +41,7 @@ const (
 // git requests objects from a promisor remote.
 func ancestors(pid int) Hint {
 	var h Hint
-	// child is the process that was inspected before p, and is the child of p.
+	// child is the process that was inspected before p. It is the child of p.
 	var child process
 	for range maxAncestors {
 		p, err := readProcess(pid)
@@ -77,7 +77,7 @@ func readProcess(pid int) (process, error) {
 		return p, fmt.Errorf("read process %d: %w", pid, err)
 	}
 	p.parent, p.start = stat.Parent, strconv.FormatUint(stat.Start, 10)
-	// The rest is unreadable if the process belongs to another user. The hint is then incomplete.
+	// If the process belongs to another user, its arguments and the other properties cannot be read, and the hint is incomplete.
 	if p.args, _ = from.Args(); p.args == nil {
 		p.args = []string{""}
 	}
@@ -85,7 +85,7 @@ func readProcess(pid int) (process, error) {
 	environ, _ := from.Environ()
 	p.env = map[string]string{}
 	for _, v := range environ {
-		// Other variables may be secrets, and predictions do not need them.
+		// Other variables are left out, because they may contain secrets and predictions do not need them.
 		if name, value, ok := strings.Cut(v, "="); ok && strings.HasPrefix(name, "GIT_") {
 			p.env[name] = value
 		}
@@ -140,7 +140,7 @@ func Subcommand(args []string) (name string, rest []string) {
 // writeHint sends an empty hint.
 func writeHint(w io.Writer, h Hint) error {
 	text, err := json.Marshal(h)
-	// The objects are also fetched without a hint, but then without a prediction.
+	// With an empty hint, the requested objects are fetched, but no predicted objects.
 	if err != nil || len(text) > maxHint {
 		text = []byte("{}")
 	}

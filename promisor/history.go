@@ -15,9 +15,9 @@ const maxGone = 1000
 
 // versions selects which versions of a file are added to a prediction.
 type versions struct {
-	contents bool // whether to add versions from all commits that change the file, and not only those that rename detection reads
-	beside   bool // whether to add the other files that the same commits change
-	sides    bool // whether to add versions on branches from which a merge did not take the file
+	contents bool // true: add the versions in all commits that change the file; false: add the versions that rename detection reads
+	beside   bool // true: also add the other files that the same commits change
+	sides    bool // true: also add versions on branches from which a merge did not take the file
 }
 
 // histories adds the versions of each file in paths, back to the commit in which the file appeared, and continues with the file's
@@ -32,7 +32,8 @@ func (q *question) histories(v versions, revs, paths []string) error {
 	return nil
 }
 
-// history does for one path the work of histories. Each round covers the commits in which the file has one name.
+// history does the same as histories for one path. Each iteration of its loop covers the commits in which the file has the same
+// name.
 func (q *question) history(v versions, revs []string, path string) error {
 	for range maxRenames {
 		born, err := q.versions(v, revs, path)
@@ -43,14 +44,15 @@ func (q *question) history(v versions, revs []string, path string) error {
 		if err != nil || from == "" {
 			return err
 		}
-		// In the parents of the commit that created the file, the file has its earlier name.
+		// In the parents of the commit in which the present name appeared, the file has its earlier name.
 		revs, path = []string{born + "^@"}, from
 	}
 	return nil
 }
 
-// versions adds the versions of a path that the commits in revs contain. For a merge it adds a version only if that differs from
-// the versions in all parents. It returns the commit that created the path, or "" if revs contain no such commit.
+// versions adds the versions of a path that the commits in revs contain. For a merge, it adds the version of the merge if this
+// version differs from the versions in all parents. It returns the commit that created the path, or "" if revs contain no such
+// commit.
 func (q *question) versions(v versions, revs []string, path string) (born string, err error) {
 	args := []string{"log", "-c", "--raw", "-z", "--no-renames", "--no-abbrev", "--no-notes", "--no-show-signature", logFormat}
 	// With --full-diff, git log prints all files that are changed by the commits that changed path.
@@ -97,7 +99,7 @@ func (q *question) renamed(commit, path string) (from string, err error) {
 	here := q.isLocal(come.id)
 	for _, c := range gone {
 		if c.before[0].id == come.id {
-			return c.path, nil // renamed without a change
+			return c.path, nil // the file was renamed and its contents were not changed
 		}
 		here = here && q.isLocal(c.before[0].id)
 		if err := q.addSides(c); err != nil {
@@ -129,7 +131,7 @@ func readRenames(r *bufio.Reader, each func(old, new string) error) error {
 	for {
 		token, err := r.ReadString(0)
 		if err != nil {
-			// Output that is cut off ends only the prediction. The request itself is still answered.
+			// If the output is cut off, the prediction ends here. The request itself is still answered.
 			return nil
 		}
 		if !strings.HasPrefix(token, ":") {

@@ -34,7 +34,7 @@ func (s side) isBlob() bool {
 // sides returns the entry after the change, followed by the entries before it.
 func (c change) sides() []side { return append([]side{c.after}, c.before...) }
 
-// commitMark is the first byte of the text that --format prints. It distinguishes commits from changes.
+// commitMark is the first byte of the text that --format prints. It distinguishes the lines of commits from those of changes.
 const commitMark = "\x01"
 
 // logFormat makes git log print the id of each commit before its changes.
@@ -61,8 +61,8 @@ func readChanges(r *bufio.Reader, commit func(id string) error, each func(change
 		if !strings.HasPrefix(token, ":") {
 			continue // the token is empty, or is the id of a commit as diff-tree prints it
 		}
-		// A rename or a copy has a second path, the new name, which is read below and ignored. The ids are in the token before
-		// the paths.
+		// A rename or a copy has a second path, the new name, which is read below and ignored. The ids are in the token that
+		// precedes the paths.
 		path, err := r.ReadString(0)
 		if err != nil {
 			return nil

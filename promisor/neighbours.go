@@ -13,9 +13,9 @@ const (
 	// firstNeighbours is the number of blobs that are added to the first request for a single object by a command without a plan,
 	// a function that predicts its objects.
 	firstNeighbours = 64
-	// mostNeighbours is the maximum of this number for later requests.
+	// mostNeighbours is the maximum number of blobs that are added to a later request of such a command.
 	mostNeighbours = 4096
-	// manyWants is the number of wants from which on a command is assumed to request all objects that it needs at once.
+	// If a request has at least manyWants wants, the command is assumed to request all objects that it needs at once.
 	manyWants = 8
 )
 

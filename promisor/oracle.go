@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// predictTime is the maximum duration of a prediction. After that, the blobs that were found so far are used. In repositories
-	// in which a prediction takes so long, the git command itself takes longer than the prediction.
+	// predictTime is the maximum duration of a prediction. When this time has passed, the blobs that were found so far are used.
+	// In repositories in which a prediction takes so long, the git command itself takes even longer.
 	predictTime = 10 * time.Second
 	// maxPredicted is the maximum number of blobs that are added to a request. The largest repositories have about twice as many
 	// files.
@@ -35,12 +35,12 @@ type oracle struct {
 	log      *zap.Logger
 	// quarantine is the git directory in which git commands run.
 	quarantine *quarantineDir
-	own        *odb.Store // packed objects of the git directory itself, such as new commits, which no remote has
+	own        *odb.Store // packed objects of the git directory itself, such as new commits; no remote has these objects
 	loose      *odb.Loose // loose objects of the git directory itself
 
 	mu       sync.Mutex
 	askers   map[string]asker // processes that have sent requests, by Command.Process
-	foreseen string           // Command.Process of the last process for which Foresee did its work
+	foreseen string           // Command.Process of the last process for which foresees returned true
 }
 
 // asker is a process that has sent requests.
@@ -80,9 +80,9 @@ func (o *oracle) round(process string) int {
 	return a.rounds
 }
 
-// lacking returns those of wants that the git directory does not contain. git may request objects that the directory contains: a
-// git process lists its loose objects once, and so treats an object that a child process writes later as missing (git stash has
-// several child processes). No remote has these objects.
+// lacking returns the elements of wants that the git directory does not contain. git may request objects that the directory
+// contains, because a git process lists its loose objects once, and treats an object that a child process writes later as missing
+// (git stash has several child processes). Such an object must not be requested from a remote, because no remote has it.
 func (o *oracle) lacking(wants []object.ID) []object.ID {
 	if err := o.own.Refresh(); err != nil {
 		o.log.Warn("list objects that git has", zap.Error(err))
@@ -117,8 +117,8 @@ func (o *oracle) predict(ctx context.Context, h Hint, wants []object.ID) []objec
 	}
 	err := q.predict(h)
 	if err != nil && !errors.Is(err, errEnough) {
-		// The error does not justify a warning: a command may name an object that does not exist, or need an object that is
-		// missing.
+		// The error does not justify a warning, because the arguments of a command may name an object that does not exist, or the
+		// prediction may need an object that is missing.
 		o.log.Debug("end prediction early", zap.Error(err))
 	}
 	return q.found
@@ -132,8 +132,8 @@ func (o *oracle) question(ctx context.Context, limit int) *question {
 	}
 }
 
-// question is the state of one prediction. Its methods select the blobs that a command will need, and add those that
-// are missing to found. One goroutine uses it, so it needs no lock.
+// question is the state of one prediction. Its methods select the blobs that a command will need, and add the missing blobs to
+// the field found. A question is used by one goroutine, so it needs no lock.
 type question struct {
 	*oracle
 	repo  repository
@@ -159,10 +159,10 @@ func (q *question) predict(h Hint) error {
 		}
 		q.repo.command = c
 		if plan == nil && i+1 < len(h.Commands) {
-			continue // another git command, which is next in the hint, may have started this command
+			continue // the next command in the hint may have started this command, and may have a plan
 		}
 		var err error
-		if plan != nil && (q.round == 0 || len(q.wants) < manyWants) { // otherwise the command requests all objects at once
+		if plan != nil && (q.round == 0 || len(q.wants) < manyWants) { // otherwise the request contains all objects
 			err = plan(q, args)
 		}
 		if len(q.found) > 0 || q.round < patientRounds || len(q.wants) >= manyWants {

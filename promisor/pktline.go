@@ -26,7 +26,7 @@ func readPacket(r *pktline.Reader) (pktline.Kind, []byte, error) {
 	return kind, data, err
 }
 
-// errorPacket returns a packet that makes git fail with this text. It cuts the text to 1000 bytes.
+// errorPacket returns a packet that makes git fail with this text. It shortens the text to at most 1000 bytes.
 func errorPacket(text string) []byte {
 	text = "ERR artifactfs: " + text
 	if len(text) > 1000 {

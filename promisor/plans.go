@@ -10,7 +10,7 @@ import (
 // whose plan is nil requests all objects that it needs at once.
 var plans map[string]func(q *question, args []string) error
 
-func init() { // set in init, so that the functions may refer to plans
+func init() { // plans is set in init, because the functions refer to plans
 	plans = map[string]func(q *question, args []string) error{
 		"log": (*question).log, "whatchanged": (*question).log, "show": (*question).show, "format-patch": (*question).formatPatch,
 		"blame": (*question).blame, "annotate": (*question).blame,
@@ -63,8 +63,8 @@ var showsContents = []string{
 	"--find-copies", "-B", "--remerge-diff",
 }
 
-// log adds the versions of files that `git log` compares. If an option shows contents, these are all versions; otherwise they are
-// only the versions that rename detection reads.
+// log adds the versions of files that `git log` compares. If an option shows contents, log adds all versions; otherwise it adds
+// the versions that rename detection reads.
 func (q *question) log(args []string) error {
 	a := walkOptions.parse(args)
 	revs, paths := q.repo.resolve(a)
@@ -79,7 +79,8 @@ func (q *question) log(args []string) error {
 	_, bounded := a.value("-n", "--max-count")
 	bounded = bounded || slices.ContainsFunc(a.flags, isCount) || slices.ContainsFunc(revs, isLeftOut) || a.has("--no-walk")
 	q.allow(firstWalk)
-	// A limited walk is predicted as a whole. For an unlimited walk, the user usually reads only the first pages.
+	// A limited walk is predicted as a whole. For an unlimited walk the prediction is shorter, because the user usually reads the
+	// first pages and stops.
 	if bounded || len(paths) > 0 {
 		q.allow(firstRange)
 	}
@@ -90,7 +91,7 @@ func (q *question) log(args []string) error {
 	return q.walk(a.flags, revs, paths, want)
 }
 
-// isLeftOut reports whether rev excludes commits: such a revision begins with ^.
+// isLeftOut reports whether the revision rev excludes commits, because it begins with ^.
 func isLeftOut(rev string) bool { return strings.HasPrefix(rev, "^") }
 
 // lineRanges returns the files in -L options, which have the form "start,end:file" or ":function:file".
@@ -199,7 +200,7 @@ func (q *question) blame(args []string) error {
 	var revs []string
 	file := words[len(words)-1]
 	if len(words) == 2 && !a.split && len(q.repo.expand(words[0])) == 0 && len(q.repo.expand(words[1])) > 0 {
-		words[0], words[1] = words[1], words[0] // in the old order of the arguments, the file is first
+		words[0], words[1] = words[1], words[0] // the user has passed the arguments in the old order, in which the file is first
 		file = words[1]
 	}
 	for _, word := range words[:len(words)-1] {

@@ -21,9 +21,9 @@ type Prefetched struct {
 }
 
 // Prefetch fetches the versions of files in commits into packs of git's object store, for programs that read this store but
-// cannot request objects from a promisor remote. For a single commit, these are all files of its tree. For a range (A..B), these
-// are the versions before and after each change of a commit in the range. Prefetch fetches only paths for which match returns
-// true. It calls progress after each batch, and returns after all versions were fetched.
+// cannot request objects from a promisor remote. For a single commit, it fetches all files of the commit's tree. For a range
+// (A..B), it fetches the versions before and after each change of a commit in the range. Prefetch leaves out the paths for which
+// the function match returns false. It calls progress after each batch, and returns after all versions were fetched.
 func (s *Server) Prefetch(ctx context.Context, commits []string, match func(path string) bool,
 	progress func(Prefetched)) (Prefetched, error) {
 	var done Prefetched
@@ -37,13 +37,14 @@ func (s *Server) Prefetch(ctx context.Context, commits []string, match func(path
 			return done, err
 		}
 	}
-	// seen contains all versions that match, and found contains those of them that are missing.
+	// q.seen contains all versions that match, and q.found contains the missing versions.
 	done = Prefetched{Wanted: len(q.seen), Present: len(q.seen) - len(q.found)}
 	progress(done)
 	for missing := q.found; len(missing) > 0; {
 		batch := missing[:min(len(missing), prefetchBatch)]
 		missing = missing[len(batch):]
-		// Objects that are passed in both arguments are known to be blobs, for which no history is fetched.
+		// The objects are passed in both arguments, which means that they are blobs, so that Provide does not fetch history for
+		// them.
 		if err := s.provider.Provide(ctx, batch, batch); err != nil {
 			return done, err
 		}
@@ -53,7 +54,8 @@ func (s *Server) Prefetch(ctx context.Context, commits []string, match func(path
 	return done, nil
 }
 
-// files adds the versions of files in a commit, or in a range of commits, for all paths for which match returns true.
+// files adds the versions of files in a commit, or in a range of commits, for all paths for which the function match returns
+// true.
 func (q *question) files(commits string, match func(path string) bool) error {
 	add := func(c change) error {
 		if !match(c.path) {
@@ -61,7 +63,8 @@ func (q *question) files(commits string, match func(path string) bool) error {
 		}
 		return q.addSides(c)
 	}
-	// An empty side of a range stands for HEAD. Ranges with three dots are not supported: the second side would begin with a dot.
+	// An empty side of a range stands for HEAD. Ranges with three dots are not supported. Their second side would begin with a
+	// dot here.
 	from, to, isRange := strings.Cut(commits, "..")
 	if !isRange {
 		commit, err := q.repo.commit(commits)

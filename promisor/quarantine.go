@@ -26,9 +26,9 @@ const (
 	gitDelay = time.Second
 )
 
-// quarantineDir is a bare git directory that contains only the refs and objects of a mount's git directory. It has no
-// promisor remote, so a git command that runs in it does not request missing objects. git before 2.45 has no other way to
-// prevent such requests.
+// quarantineDir is a bare git directory that contains the refs and objects of a mount's git directory, and none of its
+// configuration that could start programs. It has no promisor remote, so a git command that runs in it does not request missing
+// objects. git before 2.45 has no other way to prevent such requests.
 type quarantineDir struct {
 	gitDir  string   // git directory of the mount
 	objects []string // alternates of the mount's git directory
@@ -36,21 +36,21 @@ type quarantineDir struct {
 	config  string   // configuration of the quarantine directory, without the branches that update adds
 
 	mu         sync.Mutex
-	made       bool      // whether this process has created the directory; an older one may be from another version of this program
+	made       bool      // true if this process has created the directory; an older directory may be from another version of this program
 	configured time.Time // mtime of the mount's configuration when update read it
 }
 
-// shown lists the parts of a git directory to which the quarantine directory refers by symbolic links, see
+// shown lists the files and directories of a git directory to which the quarantine directory refers by symbolic links, see
 // gitrepository-layout(5). HEAD is copied, because git accepts a symbolic link as HEAD only if the link points into refs.
 var shown = []string{"refs", "logs", "packed-refs", "shallow", "index", "ORIG_HEAD", "FETCH_HEAD", "MERGE_HEAD", "CHERRY_PICK_HEAD",
 	"REVERT_HEAD", "REBASE_HEAD", "BISECT_HEAD", "AUTO_MERGE"}
 
-// newQuarantineDir returns the quarantine directory of a git directory. The first update creates it on disk, because most
-// mounts never need it.
+// newQuarantineDir returns the quarantine directory of a git directory. The first update creates it on disk, because most mounts
+// never need the directory.
 func newQuarantineDir(gitDir string, objects []string, f object.Format) *quarantineDir {
 	l := &quarantineDir{gitDir: gitDir, objects: objects, dir: filepath.Join(gitDir, quarantineName)}
 	l.config = "[core]\n\trepositoryformatversion = 1\n\tbare = true\n"
-	if f != object.SHA1 { // git versions without SHA-256 do not know this key
+	if f != object.SHA1 { // the key is left out for SHA-1, because git versions without SHA-256 do not know it
 		l.config += "[extensions]\n\tobjectFormat = " + f.String() + "\n"
 	}
 	return l
@@ -171,8 +171,8 @@ func (l *quarantineDir) output(ctx context.Context, args ...string) (string, err
 var errEnough = errors.New("listing ended early")
 
 // stream runs a git command with the input in, and calls the function read with the output. read may end the command early by
-// returning errEnough. The output before a failure is used: a command that needs a missing object has printed all preceding
-// output.
+// returning errEnough. If the command fails, the output before the failure is used, because a command that needs a missing object
+// has printed all preceding output.
 func (l *quarantineDir) stream(ctx context.Context, in string, args []string, read func(r *bufio.Reader) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -215,7 +215,7 @@ func (l *quarantineDir) rev(ctx context.Context, name string) string {
 	return strings.TrimSpace(out)
 }
 
-// userConfig returns the value of key from the user's configuration. This does not start any program but git.
+// userConfig returns the value of key from the user's configuration. It starts git and no other program.
 func (l *quarantineDir) userConfig(ctx context.Context, key string) (string, error) {
 	cmd := l.command(ctx, "config", "--get", key)
 	cmd.Env = append(gitcmd.Environ(nil), "GIT_DIR="+l.gitDir, gitcmd.PlainText)

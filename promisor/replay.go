@@ -17,7 +17,7 @@ func (q *question) checkout(args []string) error {
 	if len(revs) == 0 {
 		return nil
 	}
-	return q.overwritten("HEAD", revs[len(revs)-1], paths) // the last argument of read-tree is the new tree
+	return q.overwritten("HEAD", revs[len(revs)-1], paths) // for read-tree, the last argument is the new tree
 }
 
 // restore adds the files that `git restore` reads from the commit in --source. Without --source the command reads them
@@ -42,9 +42,9 @@ func (q *question) bisect([]string) error {
 	return q.overwritten("HEAD", expected, nil)
 }
 
-// overwritten adds the blobs that a checkout of the commit to writes, and the blobs at the same paths in the commit from, which
-// the checkout overwrites. git calls lstat on the overwritten files first, and the mount must fetch a file of unknown size to
-// answer lstat.
+// overwritten adds the blobs that a checkout writes, which are those of the commit in the parameter to, and the blobs that it
+// overwrites, which are those at the same paths in the commit in the parameter from. git first calls lstat on the overwritten
+// files. To answer lstat for a file of unknown size, the mount must fetch the file.
 func (q *question) overwritten(from, to string, paths []string) error {
 	if err := q.repo.compare(from, to, paths, q.addSides); err != nil {
 		return err
@@ -74,7 +74,7 @@ func (q *question) merge(args []string) error {
 		words = []string{"@{upstream}"}
 	}
 	theirs, err := q.repo.rev(words[0] + "^0")
-	if err != nil { // the words of a pull are a remote and a branch, so use the fetched commit
+	if err != nil { // the arguments of `git pull` are a remote and a branch, so use the fetched commit
 		if theirs, err = q.repo.rev("FETCH_HEAD^0"); err != nil {
 			return err
 		}
@@ -154,7 +154,7 @@ func (q *question) pick(args []string) error {
 	for _, word := range a.plain {
 		revs = append(revs, q.repo.expand(word)...)
 	}
-	if len(revs) == 0 { // there are no revisions, for example with --continue
+	if len(revs) == 0 { // the arguments contain no revisions, for example with --continue
 		revs = q.repo.todo("sequencer")
 	}
 	commits := revs
@@ -168,8 +168,8 @@ func (q *question) pick(args []string) error {
 	return q.replay(commits, "HEAD")
 }
 
-// replay adds the blobs that commits have changed, and the blobs at the same paths in the commit onto, to which the changes are
-// applied.
+// replay adds the blobs that the given commits have changed, and the blobs at the same paths in the commit in the parameter onto,
+// to which the changes are applied.
 func (q *question) replay(commits []string, onto string) error {
 	if len(commits) == 0 {
 		return nil
@@ -202,7 +202,7 @@ var rebaseOptions = options{dropValue: []string{"--onto", "-x", "--exec", "-s", 
 // progress, the remaining commits are read from its state files.
 func (q *question) rebase(args []string) error {
 	a := rebaseOptions.parse(args)
-	// If a rebase was interrupted, its state files name the remaining commits, whatever the arguments are.
+	// If a rebase was interrupted, its state files list the remaining commits, and the arguments are ignored.
 	if commits := q.repo.todo("rebase-merge"); len(commits) > 0 {
 		onto := q.repo.note("rebase-merge", "onto")
 		if onto == "" {
@@ -239,8 +239,8 @@ func (q *question) rebase(args []string) error {
 	return q.onto(strings.Fields(out), target, tip)
 }
 
-// onto adds the blobs for the checkout of the commit onto, which replaces the commit tip, and the blobs that are needed to apply
-// the commits to onto.
+// The method onto adds the blobs for the checkout of the commit in the parameter onto, which replaces the commit tip, and the
+// blobs that are needed to apply the given commits to it.
 func (q *question) onto(commits []string, onto, tip string) error {
 	if tip != "" {
 		if err := q.overwritten(tip, onto, nil); err != nil {

@@ -13,10 +13,10 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// repository answers the questions that a prediction has about the mount's repository: revisions and paths that the arguments of
-// a command name, differences between trees, and commits that an interrupted command still has to apply. It runs git in the
-// quarantine directory to answer them. Each prediction has its own repository and uses it from one goroutine, so repository needs
-// no lock.
+// repository answers the questions that a prediction has about the mount's repository: the revisions and paths in the arguments
+// of a command, the differences between trees, and the commits that an interrupted command still has to apply. To answer these
+// questions, it runs git in the quarantine directory. Each prediction has its own repository and uses it in one goroutine, so a
+// repository needs no lock.
 type repository struct {
 	ctx        context.Context // context of the prediction
 	quarantine *quarantineDir
@@ -31,7 +31,7 @@ func (r *repository) resolve(a arguments) (revs, paths []string) {
 	paths = a.paths
 	for i, word := range a.plain {
 		ids := r.expand(word)
-		// Without "--", the first word that does not name a revision is a path, and all later words are paths, too.
+		// Without "--", the first word that does not name a revision is a path, and all later words are also paths.
 		if len(ids) == 0 && !a.split {
 			paths = a.plain[i:]
 			break
@@ -41,7 +41,7 @@ func (r *repository) resolve(a arguments) (revs, paths []string) {
 	return revs, r.topPaths(paths)
 }
 
-// expand returns the ids for which a revision or a range stands, or nil if word is neither.
+// expand returns the ids for which word stands if it is a revision or a range; otherwise it returns nil.
 func (r *repository) expand(word string) []string {
 	// git rev-parse would take an argument that starts with a dash for an option.
 	if word == "" || word[0] == '-' {
@@ -59,8 +59,8 @@ func (r *repository) expand(word string) []string {
 func (r *repository) topPaths(paths []string) []string {
 	var tops []string
 	for _, p := range paths {
-		// ":/" stands for the top directory. Other pathspecs with magic are passed on unchanged, but only if the command
-		// was started in the top directory.
+		// ":/" stands for the top directory. If the command was started in the top directory, other pathspecs with magic are
+		// passed on unchanged.
 		if rest, ok := strings.CutPrefix(p, ":/"); ok {
 			p = rest
 		} else if strings.HasPrefix(p, ":") {
@@ -106,13 +106,13 @@ func (r *repository) alias(name string, args []string) (string, []string) {
 	return Subcommand(append(append([]string{"git"}, words...), args...))
 }
 
-// emptyTree returns the id of the tree without entries. git knows this tree even if the object is not stored.
+// emptyTree returns the id of the tree without entries. git can read this tree even if the object is not stored.
 func (r *repository) emptyTree() (string, error) {
 	id, err := object.Hash(r.format, object.Tree, nil)
 	return id.String(), err
 }
 
-// rev returns the id of the commit or other object to which name refers. It returns an error if there is no such object.
+// rev returns the id of the commit or other object to which name refers. It returns an error if name does not refer to an object.
 func (r *repository) rev(name string) (string, error) {
 	if id := r.quarantine.rev(r.ctx, name); id != "" {
 		return id, nil
@@ -151,8 +151,8 @@ func (r *repository) changes(a, b string) (map[string]change, error) {
 	return all, err
 }
 
-// note reads an object id from the state file called name, which a git command has stored in the git directory. It returns "" if
-// the file does not exist or contains no id.
+// note reads an object id that a git command has stored in the file called name, in the subdirectory dir of the git directory. It
+// returns "" if the file does not exist or contains no id.
 func (r *repository) note(dir, name string) string {
 	text, err := os.ReadFile(filepath.Join(r.quarantine.gitDir, dir, name))
 	// git writes an id and a newline into the file. A larger file was written by another program.

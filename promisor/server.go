@@ -26,9 +26,9 @@ type Provider interface {
 	Format() object.Format
 	// Objects returns the object directories that are alternates of the git directory.
 	Objects() []string
-	// Refresh finds packs that other processes, such as git, have added.
+	// Refresh makes packs visible that other processes, such as git, have added.
 	Refresh() error
-	// Missing returns those of ids that are not in any pack that git uses.
+	// Missing returns the elements of ids that are not in any pack that git uses.
 	Missing(ids []object.ID) []object.ID
 	// Provide fetches objects and returns after all objects in wanted are in packs that git uses. It also tries to fetch the
 	// blobs in along; if some of these cannot be fetched, Provide does not return an error.
@@ -63,7 +63,7 @@ func Serve(gitDir string, p Provider, o gitsocket.Options, log *zap.Logger) (*Se
 	return s, nil
 }
 
-// Close ends all requests and waits for them. From then on git requests missing objects from the origin.
+// Close cancels all requests and waits until they have ended. From then on, git requests missing objects from the origin.
 func (s *Server) Close() error {
 	s.cancel()
 	err := s.listener.Close()
@@ -139,13 +139,13 @@ func (s *Server) converse(ctx context.Context, conn net.Conn) error {
 func (s *Server) answer(ctx context.Context, hint Hint, q request) []byte {
 	switch q.command {
 	case "ls-refs":
-		// git does not use the refs of a promisor remote, so the list may be empty.
+		// This command asks for the list of refs. git does not use the refs of a promisor remote, so the list may be empty.
 		return pktline.AppendFlush(nil)
 	case "fetch":
 		if err := s.fetch(ctx, hint, q.wants); err != nil {
 			return errorPacket(err.Error())
 		}
-		// git finds the objects in its alternates, so the pack in the answer need not contain them.
+		// git finds the requested objects in its alternates, so the pack in the answer need not contain these objects.
 		return nothingPack(s.provider.Format(), q.done)
 	}
 	return errorPacket(fmt.Sprintf("unknown command %.80q", q.command))
