@@ -193,7 +193,7 @@ func (a *acquirer) stream(ctx context.Context, caps transport.Capabilities, t ta
 	}
 	// receive closes ready when the commit arrives, and finish closes it if the pack ends without the commit.
 	<-snap.ready
-	stopWatching() // from now on the fetch continues when ctx ends; only Store.Close cancels the fetch
+	stopWatching() // from now on the fetch continues when ctx ends, until Store.Close cancels it
 	if snap.Tree.IsZero() {
 		<-snap.done
 		if snap.err == nil {

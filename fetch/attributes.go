@@ -44,7 +44,7 @@ func (v *View) rule(ctx context.Context, id object.ID, path string) (convert.Rul
 // mounted.
 func (v *View) decide(files []*convert.File, id object.ID, path string) convert.Rule {
 	r := convert.Decide(v.rules.settings, files, path)
-	// The map of refused contents has to be searched only if the rule has a driver.
+	// If the rule has no driver, the map of refused contents need not be searched.
 	if _, ok := r.Driver(); !ok {
 		return r
 	}
@@ -95,8 +95,8 @@ func (v *View) Exact(path string) bool {
 	return !ok || r.Check() == nil
 }
 
-// Converts reports whether git would convert the file at path when the file is added to the repository. It considers only
-// attributes that have been looked up already, and never waits.
+// Converts reports whether git would convert the file at path when the file is added to the repository. It considers the
+// attributes that have been looked up already, and no others. It never waits.
 func (v *View) Converts(path string) bool {
 	v.conversions.mu.Lock()
 	files := v.rules.files[dirOf(path)]

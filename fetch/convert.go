@@ -202,8 +202,8 @@ func (v *View) runPrograms(ctx context.Context, b Blob, r convert.Rule, key obje
 		return nil, err
 	}
 	defer c.Release()
-	// If only a filter driver converts the contents, it reads them as a stream, so they may be of any size. Other conversions
-	// read all of the contents into memory first.
+	// If the contents are converted by a filter driver and in no other way, the driver reads the contents as a stream, so they
+	// may be of any size. Other conversions read all of the contents into memory first.
 	in := c
 	if !r.Streams() && c.Size() <= maxConverted {
 		content, err := wholeOf(c)

@@ -88,7 +88,7 @@ func (cs *counts) since(ctx context.Context, tree object.ID, then time.Time) Cou
 	}
 }
 
-// recount counts a tree, stores the result and closes done. If the store is closed, it counts nothing and only closes done.
+// recount counts a tree, stores the result and closes done. If the store is closed, recount closes done without a count.
 func (cs *counts) recount(tree object.ID, done chan struct{}) {
 	began := time.Now()
 	// end stores the count h if counted is true, and wakes all callers that wait for the count.

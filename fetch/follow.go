@@ -87,7 +87,7 @@ func (a *acquirer) requestSince(ctx context.Context, caps transport.Capabilities
 // moveRef sets one ref of the store's repository to the commit tip, whose history is on this host. The caller holds the lock of
 // bare.Repo.LockHistory.
 func (a *acquirer) moveRef(ref string, tip object.ID) error {
-	// The other refs are not changed, because only the branch that the mount follows is known to have moved.
+	// The other refs are not changed, because it is not known whether other branches have also moved.
 	list, err := a.repo.MoveRef(ref, tip)
 	if err != nil {
 		return err

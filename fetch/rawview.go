@@ -50,7 +50,7 @@ func (v *RawView) size(ctx context.Context, id object.ID, path string) (n int64,
 	if n, ok := v.store.storage.localSize(id); ok {
 		return n, true, nil
 	}
-	// The blob is not on the Store's remote, so an object-info request to it would only cost a round trip.
+	// The blob is probably not on the Store's remote, so an object-info request to that remote would be a useless round trip.
 	if v.store.storage.onSessionRemote(id) {
 		return 0, false, nil
 	}

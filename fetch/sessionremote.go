@@ -79,7 +79,7 @@ type FetchRequest struct {
 	From  SessionRemote
 	Wants []object.ID // commits, trees or blobs
 	Haves []object.ID // commits that are on this host together with all objects reachable from them
-	// Contents requests the blobs of all trees. If it is false, only the blobs in Wants are fetched.
+	// If Contents is true, the blobs of all trees are fetched; otherwise the blobs in Wants are fetched, and no other blobs.
 	Contents bool
 }
 

@@ -35,8 +35,7 @@ func (s *Server) Foresee(ctx context.Context, pid uint32) bool {
 	return true
 }
 
-// moves reports whether a git command with these arguments will change files of the working tree to those of another
-// commit.
+// moves reports whether a git command with these arguments will replace files of the working tree by the files of another commit.
 func moves(args []string) bool {
 	name, rest := Subcommand(args)
 	if name == "reset" {

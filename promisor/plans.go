@@ -148,8 +148,8 @@ func (q *question) walk(flags, revs, paths []string, what int) error {
 	args := append([]string{"log", "--raw", "-z", "--no-renames", "--no-abbrev", "--no-notes", "--no-show-signature", logFormat}, flags...)
 	args = append(append(append(args, revs...), "--"), paths...)
 	var gone, come []change
-	// Collect the changes of one commit, because rename detection reads the files only if the commit deletes some files and
-	// creates others.
+	// Collect the changes of one commit, because rename detection reads the files if the commit deletes some files and creates
+	// others, and not otherwise.
 	flush := func() (err error) {
 		if len(gone) > 0 && len(come) > 0 {
 			err = q.addAll(append(gone, come...))

@@ -217,7 +217,7 @@ func (e *edit) leave(in *overlay.Inode, dir Node) {
 	}
 }
 
-// drop decrements the link count of a file by one. For a directory, which has only one name, it sets the link count to 0.
+// drop decrements the link count of a file by one. A directory has one name, so drop sets its link count to 0.
 func (e *edit) drop(in *overlay.Inode) {
 	in.Ctime = e.now
 	if isDir(in) {

@@ -70,7 +70,7 @@ type Place struct {
 type Stale struct {
 	Places []Place
 	Nodes  []Node        // nodes whose attributes were changed
-	Dirs   map[Node]bool // those of Nodes that are directories
+	Dirs   map[Node]bool // the elements of Nodes that are directories
 }
 
 // grafts is the maximum number of paths that a graft changes in one update of the overlay. The number is limited because readers
@@ -170,8 +170,8 @@ type graftDir struct {
 
 // run changes all paths: first it removes files, then it creates files and submodules, then empty directories.
 func (g *grafting) run(ctx context.Context, list []Graft) error {
-	// These slices contain indexes in list: gone those of the paths to remove, come those of the files and submodules to create,
-	// dirs those of the empty directories to create.
+	// These slices contain indexes in list. gone is for the paths to remove, come for the files and submodules to create, dirs
+	// for the empty directories to create.
 	var gone, come, dirs []int
 	used := map[string]bool{} // directories in which the graft creates something
 	for i, p := range list {

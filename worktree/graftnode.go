@@ -133,8 +133,8 @@ func (m merged) pristine(in overlay.Inode) bool {
 	return in.Nlink == 0 && (isDir(&in) || in.Size == overlay.SizeOfBase) && len(m.Xattrs(in.Node)) == 0
 }
 
-// younger counts the files of the base tree, at their original paths, that differ from the base tree only in their times. A graft
-// that restores the blob of a file leaves the file in this state.
+// younger counts the files at their original paths in the base tree that differ from the base tree in their times and in nothing
+// else. A graft that restores the blob of a file leaves the file in this state.
 func (m merged) younger() (n int64) {
 	m.EachInode(func(in overlay.Inode) bool {
 		r, ok := m.base.Table.Record(in.Node)

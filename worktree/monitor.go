@@ -21,7 +21,7 @@ type Changes struct {
 	// path with a slash stands for the directory itself and not for everything below it, so Paths also contains "DIR/*" for each
 	// directory that exists below such a path.
 	Paths []string
-	// Open contains those of the changed files to which programs may still be writing in the kernel's cache. Before the caller
+	// The field Open contains the changed files to which programs may still be writing in the kernel's cache. Before the caller
 	// reads the paths, it must make the kernel drop its cached attributes of these files (fuse.Server.Refresh). Then the first
 	// write after the next stat(2) causes another call of Written. A write before this stat is visible in the result of the stat,
 	// because the kernel itself maintains the size and mtime of a file whose data is in its cache.

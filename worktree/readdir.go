@@ -10,7 +10,7 @@ import (
 
 // ownPosition is a bit that is set in the positions of entries that the base tree does not have. In a directory listing, position
 // 0 is the start, and i+1 is the position after the i-th name that the directory has in the base tree. ownPosition|cookie is the
-// position after an entry that only the overlay has; the overlay assigns the cookie.
+// position after an entry that the overlay has and the base tree does not have; the overlay assigns the cookie.
 const ownPosition = 1 << 62
 
 // listed is the maximum number of entries that are read at a time under the overlay's lock. The lock is released before the

@@ -19,7 +19,7 @@ func (t *Tree) Lookup(ctx context.Context, parent Node, name string) (Attr, erro
 }
 
 // Reach returns the attributes of a node whose number the caller has read from a file handle. It returns ErrNoNode if the node
-// has no name any more. The size is negative if it is not known.
+// has no name any more. If the size is not known, Attr.Size is negative.
 func (t *Tree) Reach(n Node) (Attr, error) {
 	if !t.gate.enter() {
 		return Attr{}, ErrClosed

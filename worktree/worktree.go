@@ -9,7 +9,8 @@
 //   - Nothing is fetched before it is needed: the tree of a directory when a name in it is first looked up, a size when it is
 //     first requested, contents when they are read or partly overwritten. Renaming, linking, removing, truncating to zero or
 //     changing the attributes of a file whose contents are missing fetches nothing.
-//   - A change is made completely or not at all. Objects that it needs are fetched before it starts.
+//   - A change is atomic: it is made completely, or nothing is changed. The objects that are needed for a change are fetched
+//     before the change starts.
 //
 // Terms: the base tree is the git tree that unchanged paths are read from. A block is the run of consecutive nodes that are the
 // children of one directory of the base tree, in byte order of their names. The overlay stores everything that differs from the
@@ -37,8 +38,8 @@
 // at that moment can be read while programs continue to change the files. It does most of the work before that moment, while
 // requests continue: it lists one directory after the other, and pins the contents in the overlay. The change journal records
 // every change that is made during this work behind the position at which the work began. At the moment of the freeze, under
-// Layer.Freeze, only these paths are listed again and replace the earlier entries. Therefore requests have to wait only while the
-// changes of a few milliseconds are listed, however many files differ.
+// Layer.Freeze, only these paths are listed again and replace the earlier entries. Therefore requests have to wait while the
+// changes of a few milliseconds are listed, and not longer, however many files differ.
 //
 // # Takeover
 //

@@ -45,8 +45,8 @@ func (r *Repo) contact(ctx context.Context, gitDir string, args ...string) ([]by
 		return nil, err
 	}
 	defer f.Close()
-	// The helper is set only for this scheme and host, so git does not send the login to another host to which a server redirects
-	// it.
+	// The helper is set for this scheme and host alone. If a server redirects git to another host, git does not send the login to
+	// that host.
 	key := "credential." + place + ".helper="
 	return run(ctx, gitDir, remoteAccess{r.env, f}, append([]string{"-c", key, "-c", key + credentialHelper}, args...)...)
 }

@@ -26,8 +26,8 @@ type Pending struct {
 // Done returns a channel that is closed when the contents are on this host or the pipeline has given up.
 func (f *Pending) Done() <-chan struct{} { return f.done }
 
-// Err returns nil if the contents are on this host, otherwise the reason why the pipeline has given up. It may be called only
-// after the channel of Done was closed.
+// Err returns nil if the contents are on this host, otherwise the reason why the pipeline has given up. It must not be called
+// before the channel that Done returns is closed.
 func (f *Pending) Err() error { return f.err }
 
 // charge adds the costs of a finished want (the number of blobs in its batch, and its bytes) to the metrics of the file-system

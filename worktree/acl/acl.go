@@ -141,7 +141,7 @@ func (l List) WithMode(mode uint32) List {
 }
 
 // Inherit returns the access control list and the mode of a new file in a directory whose default list is l. mode is the mode
-// that the creating process has requested. A permission bit is set only if both mode and l contain it.
+// that the creating process has requested. A permission bit is set if both mode and l contain the bit.
 func (l List) Inherit(mode uint32) (List, uint32) {
 	allowed := l.Mode(mode) | ^uint32(0o777)
 	return l.WithMode(mode & allowed), mode & allowed

@@ -13,9 +13,10 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// kernelState is the state that is valid only as long as the kernel has the mount. It is stored in a mapped file next to the
-// table, so that it is up to date when the process dies. A takeover continues the file; any other Open creates the file again.
-// After a header, the file contains four bits for each base node. Package fuse defines the meaning of these bits (see Shown).
+// kernelState is the state that becomes invalid when the kernel no longer has the mount. It is stored in a mapped file next to
+// the table, so that it is up to date when the process dies. A takeover continues the file; any other Open creates the file
+// again. After a header, the file contains four bits for each base node. Package fuse defines the meaning of these bits (see
+// Shown).
 type kernelState struct {
 	*mapped.File
 	continued bool // true if the state of the previous process is continued

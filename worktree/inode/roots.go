@@ -7,10 +7,10 @@ import (
 )
 
 // A further root is the root directory of another tree than the base tree. Like the root of the base tree, it is its own parent.
-// The further roots form a list: the header of the table refers to the root that was added last, and each root to the one that
-// was added before it. The nodes below a further root are base nodes like all others: each has a blob, and a path by which git
-// selects the attributes of the blob, and the blob is fetched when the file is read. A further root is not visible in the mount.
-// An entry of the overlay makes a node below the further root visible (graft.go).
+// The further roots form a list: the header of the table refers to the root that was added last, and each further root refers to
+// the root that was added before. The nodes below a further root are base nodes like all others: each has a blob, and a path by
+// which git selects the attributes of the blob, and the blob is fetched when the file is read. A further root is not visible in
+// the mount. An entry of the overlay makes a node below the further root visible (graft.go).
 
 // isRoot reports whether a published node is the root of the base tree or a further root.
 func (t *Table) isRoot(n Node) bool { return Node(t.At(n).parent) == n }

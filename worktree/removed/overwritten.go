@@ -7,8 +7,8 @@ import (
 )
 
 // Contents that no checkpoint contains are copied before they are overwritten. The cost of a copy grows with the length, so a
-// file that is changed in place is copied only if it is small, and at most once within massTime. A file that is truncated to
-// length 0 is not copied, because the overlay creates a new contents file for it, and the old contents file is kept.
+// file that is changed in place is not copied if it is large, and is copied at most once within massTime. A file that is
+// truncated to length 0 is not copied, because the overlay creates a new contents file for it, and the old contents file is kept.
 
 // maxCopied is the maximum size, in bytes, of a file that is copied before it is changed in place.
 const maxCopied = 1 << 20
