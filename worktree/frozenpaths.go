@@ -31,8 +31,8 @@ func merge(old, fresh []FrozenEntry, told []string) []FrozenEntry {
 	return append(all, fresh...)
 }
 
-// outermost returns the directory above path that has an entry but whose contents are not listed. If there is no such directory,
-// it returns path.
+// outermost returns the directory above path that has an entry but whose contents are not listed. If no such directory exists,
+// outermost returns path.
 func outermost(entries []FrozenEntry, path string) string {
 	if len(entries) == 0 {
 		return path

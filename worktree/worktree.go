@@ -14,7 +14,7 @@
 //
 // Terms: the base tree is the git tree that unchanged paths are read from. A block is the run of consecutive nodes that are the
 // children of one directory of the base tree, in byte order of their names. The overlay stores everything that differs from the
-// base tree (package overlay). A node of the base tree, a base node, is promoted when the overlay stores its inode. A promoted
+// base tree (package overlay). A base node (a node of the base tree) is promoted when the overlay stores its inode. A promoted
 // node keeps its number and its record in the table. While its contents are unchanged, they are read from the Source with the
 // path in that record. An own node is a node that the overlay created. A graft is a path that shows a blob of another tree: its
 // node is below a further root of the inode table, and is a base node in every other respect (Graft).
@@ -43,13 +43,14 @@
 //
 // # Takeover
 //
-// The kernel may keep its mount when the process dies, and the next process then opens the Tree with Options.TakeOver. The
-// state that the kernel relies on is stored in mapped files, which survive the dead process: the lookup counts of base nodes
-// in the table and those of own nodes in the overlay; four bits for each base node (Kernel.Shown) and the length of the table
-// (kernelstate.go); and the set of files that programs are writing to (package writers). So nodes without a name that are still
-// open stay valid, positions in listings stay valid, and a request that the kernel repeats is executed once (request.go). A
-// lookup count may be too high, if the process died between the count and the reply: that node stays until the mount ends. It
-// is never too low. An Open without TakeOver discards all of that state.
+// The kernel may keep its mount when the process dies, and the next process then opens the Tree with Options.TakeOver. The state
+// on which the kernel relies is stored in mapped files, which survive the dead process. The table contains the lookup counts of
+// base nodes, and the overlay those of own nodes. The file of the kernel state contains four bits for each base node
+// (Kernel.Shown) and the length of the table (kernelstate.go). Package writers stores the set of files to which programs are
+// writing. Therefore nodes without a name that are still open stay valid, positions in listings stay valid, and a request that
+// the kernel repeats is executed once (request.go). If the process died between the count and the reply, a lookup count may be
+// too high, and the node stays until the mount ends. A lookup count is never too low. An Open without TakeOver discards all of
+// that state.
 //
 // # Power cuts
 //
