@@ -94,8 +94,8 @@ func (v *View) smudgeAhead(path string, r convert.Rule) {
 	})
 }
 
-// filesBetween returns the number of files between two paths of one directory, the path from and the path to. It returns -1 if
-// the path to precedes the path from, equals it, or is in another directory.
+// filesBetween returns the number of files between two paths of one directory, which are the parameters from and to. It returns
+// -1 if to precedes from, equals from, or is in another directory.
 func (v *View) filesBetween(ctx context.Context, from, to string) int {
 	n, found := 0, false
 	if dirOf(from) == dirOf(to) {

@@ -16,7 +16,7 @@ type options struct {
 // arguments are the arguments of a git command, separated by kind.
 type arguments struct {
 	flags []string // harmless options, which are passed on to other git commands
-	all   []string // all options as the user gave them, including those that are left out of flags
+	all   []string // all options as the user passed them, including the options that are left out of flags
 	plain []string // arguments that are not options
 	paths []string // arguments after "--"
 	split bool     // true if the arguments contain "--"

@@ -209,7 +209,7 @@ func (q *question) blame(args []string) error {
 	return q.histories(versions{contents: true, beside: a.has("-C")}, revs, q.repo.topPaths([]string{file}))
 }
 
-// grepOptions lists the options of `git grep` that determine what is searched, and those that have a value.
+// grepOptions lists the options of `git grep` that determine which files are searched, and the options that have a value.
 var grepOptions = options{
 	keep: []string{"--cached", "--untracked", "--no-index"},
 	dropValue: []string{"-e", "-f", "-A", "-B", "-C", "-m", "--max-count", "--max-depth", "--threads", "-O", "--after-context",

@@ -24,8 +24,8 @@ const (
 // again if it is not. Callers that send requests themselves report the results with the methods of Health. shared.mu protects the
 // fields.
 //
-// While the remote is unreachable, requests wait, and only one at a time is sent, as a probe. When a probe is answered, all
-// waiting requests are sent.
+// While the remote is unreachable, all requests wait except one, which is sent as a probe. When a probe is answered, all waiting
+// requests are sent.
 type Health struct {
 	shared    *shared
 	table     *table
@@ -186,9 +186,9 @@ func (h *Health) addReader() {
 // removeReader records that a reader has stopped waiting for the remote. The caller holds shared.mu.
 func (h *Health) removeReader() { h.readersWaiting-- }
 
-// mayRequest reports whether a request may be sent now. While the remote is unreachable, only one request at a time may be sent,
-// the probe. If probe is true, the request is the probe, and the caller must report its result with succeeded, answered or
-// failed. The caller holds shared.mu.
+// mayRequest reports whether a request may be sent now. While the remote is unreachable, one request at a time may be sent, which
+// is called the probe. If probe is true, the request is the probe, and the caller must report its result with succeeded, answered
+// or failed. The caller holds shared.mu.
 func (h *Health) mayRequest() (may, probe bool) {
 	switch {
 	case !h.unreachable:

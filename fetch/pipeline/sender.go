@@ -13,9 +13,9 @@ import (
 
 // A sender is a goroutine that sends one batch at a time. The foreground senders serve only readers, so that background requests
 // never occupy all connections. The sizes of background batches grow from request to request: just after a mount, it is more
-// important that the first contents arrive soon; later, a small number of requests is more important. A reader waits for a large
-// background answer only for a limited time (see HedgeAfter). The batches for a crawler, a process that reads the whole tree, are
-// the largest.
+// important that the first contents arrive soon; later, a small number of requests is more important. The time for which a reader
+// waits for a large background answer is limited (see HedgeAfter). The batches for a crawler, a process that reads the whole
+// tree, are the largest.
 const (
 	ForegroundSenders = 3
 	backgroundSenders = 2
@@ -118,9 +118,10 @@ func (p *Pipeline) takeBackground(best prioritize.Class) *Batch {
 	return b
 }
 
-// takeProbe returns a batch that contains only the most urgent want. The result of this batch shows whether the unreachable
-// remote answers again. best is the most urgent class in the queue. ok is false if the queue is empty. The parameter background
-// is true if the sender is a background sender. takeProbe returns nil if no probe may be sent now. The caller holds shared.mu.
+// takeProbe returns a batch that contains the most urgent want and no others. The result of this batch shows whether the
+// unreachable remote answers again. best is the most urgent class in the queue. ok is false if the queue is empty. The parameter
+// background is true if the sender is a background sender. takeProbe returns nil if no probe may be sent now. The caller holds
+// shared.mu.
 func (p *Pipeline) takeProbe(best prioritize.Class, ok, background bool) *Batch {
 	if !ok || !background && best > prioritize.Sibling {
 		return nil

@@ -77,9 +77,8 @@ func (r *Tracker) Looked(id object.ID) {
 }
 
 // Next records that a reader had to wait for path at the time now, and returns the reader's new position with its window. The
-// parameter before is the last position of this reader, or nil if no known reader has probably continued to path. If dirOnly is
-// true, the window ends with the directory of path, because it is not known yet whether the reader will continue in the next
-// directory.
+// parameter before is the last position of this reader, or nil if the reader is not one of the known readers. If dirOnly is true,
+// the window ends with the directory of path, because it is not known yet whether the reader will continue in the next directory.
 func (r *Tracker) Next(path string, before *Position, now time.Time) (p *Position, dirOnly bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
