@@ -15,9 +15,8 @@ import (
 	"github.com/artifactfs/artifactfs/transport"
 )
 
-// acquireDepth is the depth of the first fetch, in commits. A depth of one would suffice to read the tree, but then `git show
-// HEAD` would lack the parent commit to compare with, and would read every blob. The second commit adds hardly any bytes to the
-// fetch.
+// acquireDepth is the depth of the first fetch, in commits. A depth of one would suffice to read the tree, but then `git show HEAD`
+// would lack the parent commit to compare with, and would read every blob. The second commit adds hardly any bytes to the fetch.
 const acquireDepth = 2
 
 // Snapshot is one fetched commit. Acquire returns it as soon as the commit has been read, while its trees may still be in flight.
@@ -32,8 +31,7 @@ type Snapshot struct {
 	Partial bool          // true if the remote supports filters, so that the commit was fetched without blobs
 
 	start time.Time
-	// took is the time from the call of Acquire until all trees were fetched. The field does not change after the channel done is
-	// closed.
+	// took is the time from the call of Acquire until all trees were fetched. The field does not change after the channel done is closed.
 	took time.Duration
 	// shallow lists the commits whose parents the remote did not send.
 	shallow []object.ID
@@ -231,8 +229,7 @@ func (a *acquirer) receive(ctx context.Context, req transport.FetchRequest, snap
 				refused = fmt.Errorf("read commit %s: %w", id, err)
 				return
 			}
-			// git sends the commit as the first object of a pack, so the mount can be created while the trees are still in
-			// flight.
+			// git sends the commit as the first object of a pack, so the mount can be created while the trees are still in flight.
 			snap.Tree, snap.Time = info.Tree, info.Committed
 			snap.once.Do(func() { close(snap.ready) })
 		}

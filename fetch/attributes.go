@@ -39,9 +39,8 @@ func (v *View) rule(ctx context.Context, id object.ID, path string) (convert.Rul
 	return v.decide(files, id, path), nil
 }
 
-// decide returns the conversion rule for the blob at path, given the .gitattributes files of its directory. If a filter driver
-// has refused this blob, the returned rule does not contain the driver, so that contents and size stay the same while the tree is
-// mounted.
+// decide returns the conversion rule for the blob at path, given the .gitattributes files of its directory. If a filter driver has
+// refused this blob, the returned rule does not contain the driver, so that contents and size stay the same while the tree is mounted.
 func (v *View) decide(files []*convert.File, id object.ID, path string) convert.Rule {
 	r := convert.Decide(v.rules.settings, files, path)
 	// If the rule has no driver, the map of refused contents need not be searched.
@@ -169,8 +168,7 @@ func depth(dir string) int {
 	return 1 + strings.Count(dir, "/")
 }
 
-// attributesEntry returns the tree entry of the .gitattributes file in directory dir, and false if dir has no .gitattributes
-// file.
+// attributesEntry returns the tree entry of the .gitattributes file in directory dir, and false if dir has no .gitattributes file.
 func (v *View) attributesEntry(ctx context.Context, dir string) (object.TreeEntry, bool) {
 	entries, err := v.store.trees.directory(ctx, v.root, dir)
 	if err != nil {
@@ -179,8 +177,7 @@ func (v *View) attributesEntry(ctx context.Context, dir string) (object.TreeEntr
 	return findAttributes(entries)
 }
 
-// findAttributes returns the entry of .gitattributes among the entries of a directory, and false if the directory has no such
-// entry.
+// findAttributes returns the entry of .gitattributes among the entries of a directory, and false if the directory has no such entry.
 func findAttributes(entries []object.TreeEntry) (object.TreeEntry, bool) {
 	for _, e := range entries {
 		// A symlink is accepted too, because git reads the text of a symlink's target as attributes.

@@ -16,8 +16,7 @@ type Content interface {
 // memoryContent is a Content whose bytes are in memory. It is used for small files.
 type memoryContent []byte
 
-// ReadAt copies the bytes from the offset off on into p. Like every io.ReaderAt, it returns io.EOF if fewer than len(p) bytes are
-// left.
+// ReadAt copies the bytes from the offset off on into p. Like every io.ReaderAt, it returns io.EOF if fewer than len(p) bytes are left.
 func (c memoryContent) ReadAt(p []byte, off int64) (int, error) {
 	if off >= int64(len(c)) {
 		return 0, io.EOF

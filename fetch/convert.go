@@ -25,8 +25,7 @@ import (
 // contents are streamed, so they may be of any size.
 const maxConverted = 512 << 20
 
-// convertedID returns the cache key of the result of converting the blob at path by the rule r. The key has the type of an object
-// id.
+// convertedID returns the cache key of the result of converting the blob at path by the rule r. The key has the type of an object id.
 func convertedID(id object.ID, r convert.Rule, path string) object.ID {
 	// r.Key describes the conversion. The prefix makes sure that the key differs from the id of every object.
 	sum := sha256.Sum256([]byte("converted\x00" + id.String() + "\x00" + r.Key(path)))
@@ -114,8 +113,7 @@ func (s *smudges) end(key object.ID, m *smudge) {
 	close(m.done)
 }
 
-// smudged returns the result of converting the blob b with external programs. It runs the programs unless the result is in the
-// cache.
+// smudged returns the result of converting the blob b with external programs. It runs the programs unless the result is in the cache.
 func (v *View) smudged(ctx context.Context, b Blob, r convert.Rule, key object.ID) (Content, error) {
 	ctx, cancel := v.untilClosed(ctx)
 	defer cancel()
@@ -307,8 +305,7 @@ func (o *spool) discard() {
 func (o *spool) keep(key object.ID) ([]byte, error) {
 	if o.file == nil {
 		data := o.data
-		// A result of nil means that the contents are large. Therefore empty contents are returned as an empty slice that is not
-		// nil.
+		// A result of nil means that the contents are large. Therefore empty contents are returned as an empty slice that is not nil.
 		if data == nil {
 			data = []byte{}
 		}

@@ -28,8 +28,7 @@ func newCounts(t *trees, s *storage, work *tasks) *counts {
 	}
 }
 
-// Counts is the number of files of a tree, the number of their different blobs, and the number of these blobs that are on this
-// host.
+// Counts is the number of files of a tree, the number of their different blobs, and the number of these blobs that are on this host.
 type Counts struct {
 	Files, Blobs, Fetched int
 	Bytes                 int64 // total size, in bytes, of the blobs on this host

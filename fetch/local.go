@@ -10,10 +10,9 @@ import (
 	"github.com/artifactfs/artifactfs/odb"
 )
 
-// Local is the object directory of one mount's git directory. It contains commits, trees and blobs that were created there, or
-// that git fetched there without the Store. While the Local is open, the Store reads these objects for all of its mounts. These
-// objects do not become a part of the Store: the Store's history, and the packs that the Store provides to git, do not include
-// them.
+// Local is the object directory of one mount's git directory. It contains commits, trees and blobs that were created there, or that git
+// fetched there without the Store. While the Local is open, the Store reads these objects for all of its mounts. These objects do not
+// become a part of the Store: the Store's history, and the packs that the Store provides to git, do not include them.
 type Local struct {
 	store *Store
 	dir   string // path of the git directory's `objects` directory

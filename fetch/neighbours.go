@@ -14,8 +14,7 @@ import (
 const (
 	// alongside is the maximum number of blobs that readahead adds to the request for the blob that is read.
 	alongside = 512
-	// crawlAhead is the maximum number of wants that are queued while RawView.crawl adds more. It limits the memory for these
-	// wants.
+	// crawlAhead is the maximum number of wants that are queued while RawView.crawl adds more. It limits the memory for these wants.
 	crawlAhead = 2 * pipeline.MaxCrawlBatch
 	// slack is how many missing blobs a reader may skip between two reads that wait for contents. If more missing blobs are
 	// between two such reads, the second read is attributed to another reader.
@@ -66,8 +65,7 @@ func (v *RawView) neighbours(ctx context.Context, id object.ID, path string) pip
 	return c
 }
 
-// walkDir calls visit for the blobs that follow path in the directory of path, until visit returns false. It visits no
-// subdirectories.
+// walkDir calls visit for the blobs that follow path in the directory of path, until visit returns false. It visits no subdirectories.
 func (v *RawView) walkDir(ctx context.Context, path string, visit func(file) bool) {
 	dir := dirOf(path)
 	entries, err := v.store.trees.directory(ctx, v.shown(), dir)

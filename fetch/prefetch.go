@@ -32,8 +32,7 @@ const (
 	prefetchPoll = 20 * time.Millisecond
 	// offlineWait is the interval at which a prefetch tries again while the remote fails.
 	offlineWait = 3 * time.Second
-	// wantPoll is the interval at which a call of Want that waits counts the missing blobs. Each count walks through the whole
-	// tree.
+	// wantPoll is the interval at which a call of Want that waits counts the missing blobs. Each count walks through the whole tree.
 	wantPoll = 200 * time.Millisecond
 )
 

@@ -105,8 +105,7 @@ func (p *provision) run(ctx context.Context) error {
 		}
 		return fmt.Errorf("fetch %d of %d objects from %s: %w", len(lacking), len(p.wanted), s.URL(), err)
 	}
-	// Objects of the list along may still be missing. These objects are predictions, and git requests them again if it needs
-	// them.
+	// Objects of the list along may still be missing. These objects are predictions, and git requests them again if it needs them.
 	return nil
 }
 
@@ -141,8 +140,7 @@ func (p *provision) fromCache(ctx context.Context, ids []object.ID) error {
 	if len(out) == 0 {
 		return nil
 	}
-	// The option Promisor marks the pack as fetched from the remote, so git accepts that objects to which the pack refers are
-	// missing.
+	// The option Promisor marks the pack as fetched from the remote, so git accepts that objects to which the pack refers are missing.
 	_, err := p.s.storage.objects.Write(ctx, out, odb.WriteOptions{Promisor: true})
 	if errors.Is(err, errEvicted) || errors.Is(err, odb.ErrCorrupt) {
 		return nil // the objects are still missing, so the next step requests them from the remote

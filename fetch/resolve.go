@@ -16,8 +16,7 @@ type RefError struct {
 	Similar []string
 }
 
-// Error returns a message that contains Ref as the user typed it. It does not mention the refs in Similar, which the caller
-// prints.
+// Error returns a message that contains Ref as the user typed it. It does not mention the refs in Similar, which the caller prints.
 func (e *RefError) Error() string {
 	return fmt.Sprintf("find %q: the remote has no such branch, tag or commit", e.Ref)
 }

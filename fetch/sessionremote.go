@@ -152,9 +152,8 @@ func splitByRemote(ids []object.ID, seconds []*Local) (own, theirs []object.ID) 
 	return own, theirs
 }
 
-// fetchFromSessions requests blobs from the session remotes of the Locals in seconds, one remote after the other, and calls
-// arrived for each blob. It returns the number of blobs that have arrived. The error is a pipeline.SessionRemoteError, or the
-// error of ctx.
+// fetchFromSessions requests blobs from the session remotes of the Locals in seconds, one remote after the other, and calls arrived for
+// each blob. It returns the number of blobs that have arrived. The error is a pipeline.SessionRemoteError, or the error of ctx.
 func (f *fetcher) fetchFromSessions(ctx context.Context, seconds []*Local, ids []object.ID,
 	arrived func(object.ID, []byte)) (n int, err error) {
 	defer func() {
@@ -277,8 +276,7 @@ func (l *Local) Missing(ids []object.ID) []object.ID {
 	return slices.DeleteFunc(missing, own.Has)
 }
 
-// Provide does the same as Store.Provide, and also fetches objects that exist on the session remote and not on the Store's
-// remote.
+// Provide does the same as Store.Provide, and also fetches objects that exist on the session remote and not on the Store's remote.
 func (l *Local) Provide(ctx context.Context, wanted, along []object.ID) error {
 	wanted, along = l.Missing(wanted), l.Missing(along)
 	if l.remote() == nil {

@@ -90,8 +90,7 @@ func (v *RawView) sizeRequest(id object.ID, path string) (*sizeRequest, error) {
 	return r, nil
 }
 
-// fetchSizes requests the sizes of blob id and of up to sizeBatch-1 blobs after path whose sizes are unknown, and stores the
-// answers.
+// fetchSizes requests the sizes of blob id and of up to sizeBatch-1 blobs after path whose sizes are unknown, and stores the answers.
 func (v *RawView) fetchSizes(ctx context.Context, id object.ID, path string) error {
 	ids := []object.ID{id}
 	// The walk stops at a tree that cannot be read. The sizes of the blobs that precede this tree are requested nevertheless.

@@ -35,8 +35,7 @@ type smudging struct {
 // negative if path precedes the edge. waited returns the number of files to smudge ahead.
 func (s *smudging) waited(path string, gap int) int {
 	switch {
-	// A wait in another directory, or after a gap, is treated as the first wait of a new reader, for which no files are smudged
-	// ahead yet.
+	// A wait in another directory, or after a gap, is treated as the first wait of a new reader, for which no files are smudged ahead yet.
 	case dirOf(path) != dirOf(s.last), gap > smudgeSlack, s.waits == 0:
 		*s = smudging{last: path, waits: 1}
 		return 0
@@ -80,8 +79,7 @@ func (v *View) smudgeAhead(path string, r convert.Rule) {
 				return false
 			}
 			files--
-			// The edge advances with each file, so that a later wait for a file of this window counts as a wait of the same
-			// reader.
+			// The edge advances with each file, so that a later wait for a file of this window counts as a wait of the same reader.
 			v.conversions.mu.Lock()
 			v.conversions.smudging.last = f.path
 			v.conversions.mu.Unlock()

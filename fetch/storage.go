@@ -99,8 +99,7 @@ func (s *storage) openObjects(f object.Format) error {
 	return nil
 }
 
-// content returns a blob's contents from the cache on disk or from memory. It returns false if the contents are in neither of
-// them.
+// content returns a blob's contents from the cache on disk or from memory. It returns false if the contents are in neither of them.
 func (s *storage) content(id object.ID) (Content, bool) {
 	if c, ok := s.blobs.Get(id); ok {
 		return c, true
@@ -174,8 +173,7 @@ func (s *storage) keep(o odb.Object) error {
 		}
 		return nil
 	}
-	// The disk may be full or read-only. In this case the contents are kept in memory, so that the readers which wait can use
-	// them.
+	// The disk may be full or read-only. In this case the contents are kept in memory, so that the readers which wait can use them.
 	if err := s.blobs.Put(o.ID, o.Data); err != nil {
 		s.memory.PutContent(o.ID, o.Data)
 		s.notices.add(fmt.Sprintf("contents cannot be written to disk: %v", err))

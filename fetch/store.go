@@ -36,8 +36,7 @@ const (
 	// maxBlobSize is the maximum size of one blob, in bytes. A pack entry whose header declares a larger size is rejected before
 	// memory is allocated for it.
 	maxBlobSize = 1 << 40
-	// spoolOver is the size, in bytes, above which a blob is written to a file while it arrives; smaller blobs are kept in
-	// memory.
+	// spoolOver is the size, in bytes, above which a blob is written to a file while it arrives; smaller blobs are kept in memory.
 	spoolOver = 1 << 20
 	// quietMost is how long a request may receive no byte before Store.Stats reports the remote as stalled. While a server works
 	// on an answer it sends progress messages; git sends one every five seconds.
@@ -99,8 +98,7 @@ func Open(cfg Config) (*Store, error) {
 		log: cfg.Log,
 	}
 	s.counts = newCounts(s.trees, s.storage, s.tasks)
-	// The object format of an existing store is recorded on disk, so its packs can be opened although the remote may be
-	// unreachable.
+	// The object format of an existing store is recorded on disk, so its packs can be opened although the remote may be unreachable.
 	if f, ok := s.repo.Format(); ok {
 		if err := s.storage.openObjects(f); err != nil {
 			s.fetcher.pipe.Close()
@@ -180,8 +178,7 @@ func (s *Store) Missing(ids []object.ID) []object.ID { return s.storage.missing(
 // Refresh makes packs visible that other processes, such as git, have added to the store.
 func (s *Store) Refresh() error { return s.storage.refresh() }
 
-// Join joins small packs of the store into larger ones. While Join runs, Provide waits for a short time if there are too many
-// packs.
+// Join joins small packs of the store into larger ones. While Join runs, Provide waits for a short time if there are too many packs.
 func (s *Store) Join(ctx context.Context, o odb.JoinOptions) (odb.JoinResult, error) {
 	return s.storage.join(ctx, o)
 }
@@ -276,8 +273,7 @@ func (s *Store) Refusals() []Refusal { return s.fetcher.pipe.Refusals().List() }
 // Recovered returns a channel that is closed when the remote answers again after a failure.
 func (s *Store) Recovered() <-chan struct{} { return s.fetcher.pipe.Health().Recovered() }
 
-// Reachable returns false if the last requests have shown that the remote is unreachable. Before the first request, it returns
-// true.
+// Reachable returns false if the last requests have shown that the remote is unreachable. Before the first request, it returns true.
 func (s *Store) Reachable() bool { return s.fetcher.pipe.Health().Reachable() }
 
 // Busy reports whether requests of readers are in flight, a reader has begun to wait within the last second, or a process reads the

@@ -8,8 +8,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// tasks runs the goroutines of a store: the fetches of snapshots and of history, the conversions of contents, and the counts of
-// trees.
+// tasks runs the goroutines of a store: the fetches of snapshots and of history, the conversions of contents, and the counts of trees.
 type tasks struct {
 	stop chan struct{} // channel that the method close closes
 	wg   sync.WaitGroup

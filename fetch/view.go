@@ -10,9 +10,8 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// View returns the contents of the files of one tree as git checkout would write them. It wraps a RawView, which returns the
-// contents as they are stored in the repository. Whether and how contents are converted depends on the .gitattributes files of
-// the tree.
+// View returns the contents of the files of one tree as git checkout would write them. It wraps a RawView, which returns the contents
+// as they are stored in the repository. Whether and how contents are converted depends on the .gitattributes files of the tree.
 //
 // A mount may switch to another tree. From then on, readahead and prefetching use the new tree (RawView.Show). A file whose blob
 // is the same in both trees keeps its contents, so it is still converted by the attributes of the previous tree. Therefore each
@@ -91,9 +90,8 @@ func (v *View) KnownSize(b Blob) (int64, bool) {
 	return v.store.storage.blobs.Size(convertedID(b.ID, r, b.Path))
 }
 
-// Size returns the size, in bytes, that a file has as checkout would write it. If the size is not known on this host, Size waits
-// for an object-info request. If the remote does not support object-info, or if checkout would convert the file, Size waits for
-// the contents.
+// Size returns the size, in bytes, that a file has as checkout would write it. If the size is not known on this host, Size waits for an
+// object-info request. If the remote does not support object-info, or if checkout would convert the file, Size waits for the contents.
 func (v *View) Size(ctx context.Context, b Blob) (int64, error) {
 	if n, ok := v.KnownSize(b); ok {
 		return n, nil

@@ -39,10 +39,9 @@ type Lock struct {
 // Whole reports whether Check found no damage. A lock file does not count as damage.
 func (h Health) Whole() bool { return len(h.Broken)+len(h.Lost)+len(h.Packs) == 0 }
 
-// Check verifies that all refs can be read and that their objects exist, that the newest checkpoint of each segment and every
-// pinned checkpoint have their trees and their State, and that the packs are intact. If deep is set, it also reads every object
-// in the packs. Check changes nothing. If another process changes the repository while Check runs, the report may contain damage
-// that does not exist.
+// Check verifies that all refs can be read and that their objects exist, that the newest checkpoint of each segment and every pinned
+// checkpoint have their trees and their State, and that the packs are intact. If deep is set, it also reads every object in the packs.
+// Check changes nothing. If another process changes the repository while Check runs, the report may contain damage that does not exist.
 func (r *Repo) Check(ctx context.Context, deep bool) (Health, error) {
 	var h Health
 	refs, broken, err := r.AllRefs("")

@@ -86,8 +86,7 @@ type Index struct {
 	Special []IndexEntry // entries that Tree lacks or cannot express in full
 }
 
-// IndexEntry is an entry of the index that a tree cannot express: a stage of a conflict, an entry with a flag, or an
-// intent to add.
+// IndexEntry is an entry of the index that a tree cannot express: a stage of a conflict, an entry with a flag, or an intent to add.
 type IndexEntry struct {
 	Path         string      // path relative to the root of the working tree
 	Mode         object.Mode // type and permissions

@@ -13,9 +13,8 @@ import (
 	"github.com/artifactfs/artifactfs/odb"
 )
 
-// Copier collects objects of the mount's git directory, to be written to a Repo. If a Repo owns an object, it also owns all
-// objects of the session that the object reaches. So the search ends at objects that the Repo owns already, and at objects of the
-// mounted remote.
+// Copier collects objects of the mount's git directory, to be written to a Repo. If a Repo owns an object, it also owns all objects of
+// the session that the object reaches. So the search ends at objects that the Repo owns already, and at objects of the mounted remote.
 type Copier struct {
 	repo *Repo              // repository to which the objects are to be written
 	seen map[object.ID]bool // objects that need not be visited again

@@ -74,8 +74,7 @@ func (t Transition) is(o Transition) bool {
 	return t.State == o.State && t.Time.Equal(o.Time) && t.Actor == o.Actor && t.Reason == o.Reason
 }
 
-// clip returns the first maxActor bytes of text without invalid UTF-8. It is applied to texts that come from users and other
-// hosts.
+// clip returns the first maxActor bytes of text without invalid UTF-8. It is applied to texts that come from users and other hosts.
 func clip(text string) string {
 	return strings.ToValidUTF8(text[:min(len(text), maxActor)], "")
 }
@@ -136,8 +135,7 @@ func Claim(ctx context.Context, r *Repo, q ClaimRequest) (Claimed, error) {
 	return c, nil
 }
 
-// claim makes q.Writer the writer of the lane q.Lane in m, and records the transitions. It returns the same errors as
-// Claim.
+// claim makes q.Writer the writer of the lane q.Lane in m, and records the transitions. It returns the same errors as Claim.
 func (m *Meta) claim(q ClaimRequest, now time.Time) (c Claimed, err error) {
 	if m.State == Closed || m.State == Archived {
 		return c, fmt.Errorf("resume session %s, which is %s: %w", m.Session, m.State, ErrClosed)
@@ -211,9 +209,8 @@ func (m *Meta) worked() bool {
 	return slices.ContainsFunc(m.Transitions, func(t Transition) bool { return t.State == Active })
 }
 
-// Release ends the claim of w on a lane. The session becomes paused when its last lane is released; the transition
-// records reason and actor. Release changes nothing if another writer has taken the lane over. It returns the metadata
-// after the change.
+// Release ends the claim of w on a lane. The session becomes paused when its last lane is released; the transition records reason and
+// actor. Release changes nothing if another writer has taken the lane over. It returns the metadata after the change.
 func Release(ctx context.Context, r *Repo, session, lane string, w Writer, reason, actor string) (Meta, error) {
 	m, err := changeMeta(ctx, r, session, func(m *Meta, now time.Time) error {
 		l := m.lane(lane)
@@ -314,10 +311,9 @@ type YieldRequest struct {
 	Actor   string    // user that is recorded in the transition
 }
 
-// Yield merges the local metadata of a session into q.Theirs, the newer version that another host has pushed to the
-// session remote, and stores the result. It returns the merged metadata and the lane that q.Writer continues in: the
-// same lane, or a new lane if the other host has taken over the lane q.Lane. Yield calls Repo.Working, so the caller must have
-// ended its own call of Repo.Working before.
+// Yield merges the local metadata of a session into q.Theirs, the newer version that another host has pushed to the session remote, and
+// stores the result. It returns the merged metadata and the lane that q.Writer continues in: the same lane, or a new lane if the other
+// host has taken over the lane q.Lane. Yield calls Repo.Working, so the caller must have ended its own call of Repo.Working before.
 func Yield(ctx context.Context, r *Repo, q YieldRequest) (Meta, Lane, error) {
 	defer r.Working()()
 	for range changeTries {
@@ -423,8 +419,7 @@ func SetPin(ctx context.Context, r *Repo, session, name string, p Checkpoint) er
 // ErrNoPin reports that the session has no pin with the given name.
 var ErrNoPin = errors.New("no such pin")
 
-// RemovePin removes the pin called name. It returns ErrNoPin if there is no such pin. The pinned checkpoint stays until GC drops
-// it.
+// RemovePin removes the pin called name. It returns ErrNoPin if there is no such pin. The pinned checkpoint stays until GC drops it.
 func RemovePin(ctx context.Context, r *Repo, session, name string) error {
 	if err := ValidName(name); err != nil {
 		return err

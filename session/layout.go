@@ -9,11 +9,10 @@ import (
 	"github.com/artifactfs/artifactfs/odb"
 )
 
-// OwnerRef is the ref on a session remote that points to a blob with the name of one session, the owner of the plain names
-// (branch and tag names without a prefix). The owner pushes its branches and tags under the same names as in its mount. All other
-// sessions push their branches and tags under names with a prefix. OwnerRef is created once, by compare-and-swap, on a session
-// remote that was empty. A repository that already has branches of users gets no OwnerRef, so every session uses names with a
-// prefix there.
+// OwnerRef is the ref on a session remote that points to a blob with the name of one session, the owner of the plain names (branch and
+// tag names without a prefix). The owner pushes its branches and tags under the same names as in its mount. All other sessions push
+// their branches and tags under names with a prefix. OwnerRef is created once, by compare-and-swap, on a session remote that was empty.
+// A repository that already has branches of users gets no OwnerRef, so every session uses names with a prefix there.
 const OwnerRef = Prefix + "owner"
 
 const (
@@ -126,8 +125,7 @@ func (l Layout) Exclusive(there string) bool {
 	return true
 }
 
-// Prefixes returns the prefixes of those names on the session remote that the method Here can map: names of branches, tags and
-// notes.
+// Prefixes returns the prefixes of those names on the session remote that the method Here can map: names of branches, tags and notes.
 func (l Layout) Prefixes() []string {
 	before, _, _ := strings.Cut(headsPrefix+l.Pattern(), branchField)
 	tags := TagsPrefix(l.Session)

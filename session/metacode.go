@@ -42,15 +42,13 @@ const (
 // keeps GC from removing the checkpoint's objects, which the mount reads.
 func BaseRef(session string) string { return Prefix + "base/" + session }
 
-// RestoredRef returns the name of the ref that points to the tree of a checkpoint that was restored into the working tree. The
-// ref keeps the tree even if GC drops the checkpoint, because files that were not changed after the restore are still read from
-// that tree.
+// RestoredRef returns the name of the ref that points to the tree of a checkpoint that was restored into the working tree. The ref
+// keeps the tree even if GC drops the checkpoint, because files that were not changed after the restore are still read from that tree.
 func RestoredRef(session string, id CheckpointID) string {
 	return Prefix + "restored/" + session + "/" + string(id)
 }
 
-// AdoptedRef returns the name of the ref that points to a checkpoint of another session that was restored or merged into this
-// session.
+// AdoptedRef returns the name of the ref that points to a checkpoint of another session that was restored or merged into this session.
 func AdoptedRef(session string, id CheckpointID) string {
 	return Prefix + "adopted/" + session + "/" + string(id)
 }

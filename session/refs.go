@@ -31,8 +31,7 @@ type RefDir struct {
 // NewRefDir returns a RefDir that reads the refs of the git directory dir.
 func NewRefDir(dir string, f object.Format) *RefDir { return &RefDir{dir: dir, format: f} }
 
-// Head returns the ref that HEAD points to and its commit. branch is "" if HEAD is detached; id is zero if the branch
-// has no commit.
+// Head returns the ref that HEAD points to and its commit. branch is "" if HEAD is detached; id is zero if the branch has no commit.
 func (r *RefDir) Head() (branch string, id object.ID, err error) {
 	id, branch, err = r.loose("HEAD")
 	if err == nil && branch != "" {
@@ -41,8 +40,7 @@ func (r *RefDir) Head() (branch string, id object.ID, err error) {
 	return branch, id, err
 }
 
-// ErrBroken reports a ref whose file contains neither an object ID nor the name of another ref. A power failure may leave such a
-// file.
+// ErrBroken reports a ref whose file contains neither an object ID nor the name of another ref. A power failure may leave such a file.
 var ErrBroken = errors.New("ref is broken")
 
 // packedCache holds the parsed packed-refs file. The field stat identifies the version of the file that was read.

@@ -132,9 +132,8 @@ func quoteAlternate(path string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(path) + `"`
 }
 
-// configure writes the file config, and keeps settings that users have added to it. The repository is configured as a
-// partial clone of the mounted remote, so that git fetches blobs that the trees of checkpoints refer to and that are
-// missing on this host.
+// configure writes the file config, and keeps settings that users have added to it. The repository is configured as a partial clone of
+// the mounted remote, so that git fetches blobs that the trees of checkpoints refer to and that are missing on this host.
 func (r *Repo) configure(o RepoOptions) error {
 	name := filepath.Join(r.dir, "config")
 	c := config.New()

@@ -52,8 +52,7 @@ func SegmentRef(session, lane string, segment int) string {
 	return fmt.Sprintf("%s%s/%06d", LanePrefix(session), lane, segment)
 }
 
-// PinPrefix returns the prefix of the pins of a session: refs that keep checkpoints. The name of the pin follows the
-// prefix.
+// PinPrefix returns the prefix of the pins of a session: refs that keep checkpoints. The name of the pin follows the prefix.
 func PinPrefix(session string) string { return Prefix + "pin/" + session + "/" }
 
 // KeptPrefix returns the prefix of the refs that keep the old tips of branches which were rewritten or removed, so that

@@ -128,8 +128,7 @@ func (s *sources) Open(id object.ID) (io.ReadCloser, error) {
 	in, out := io.Pipe()
 	go func() {
 		out.CloseWithError(s.look(id, func(p reader) error {
-			// Size fails if p lacks the object. Check this first: after p has written a part of the contents, look must not try the
-			// next reader.
+			// Size fails if p lacks the object. Check this first: after p has written a part of the contents, look must not try the next reader.
 			if _, _, err := p.Size(id); err != nil {
 				return err
 			}
@@ -174,8 +173,7 @@ func typed(src Objects, id object.ID, want object.Type, limit int64) ([]byte, er
 	return content, err
 }
 
-// Owned reports whether the repository itself stores the object id. It returns false for objects that are borrowed from the
-// store.
+// Owned reports whether the repository itself stores the object id. It returns false for objects that are borrowed from the store.
 func (s *sources) Owned(id object.ID) bool {
 	held, _ := s.own.holds(id)
 	return held
@@ -190,8 +188,7 @@ func (s *sources) Remotes(id object.ID) bool {
 		}
 	}
 	for _, p := range s.fresh {
-		// Only packs from the remote count, because local commands created the loose objects and other packs in the mount's git
-		// directory.
+		// Only packs from the remote count, because local commands created the loose objects and other packs in the mount's git directory.
 		packs, err := p.packs()
 		if err != nil {
 			continue

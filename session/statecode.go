@@ -280,8 +280,7 @@ func readTree(src Objects, f object.Format, id object.ID) ([]object.TreeEntry, e
 	return object.ParseTree(f, content)
 }
 
-// read decodes one entry of a State's tree into s. It ignores unknown entries, which a later version of this program
-// may have written.
+// read decodes one entry of a State's tree into s. It ignores unknown entries, which a later version of this program may have written.
 func (s *State) read(src Objects, f object.Format, e object.TreeEntry) error {
 	switch e.Name {
 	case stateIndex, stateFiles, stateTags:

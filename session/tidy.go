@@ -12,8 +12,7 @@ import (
 )
 
 const (
-	// manyPacks is the number of packs above which small packs are joined: git and this package search every pack for
-	// an object.
+	// manyPacks is the number of packs above which small packs are joined: git and this package search every pack for an object.
 	manyPacks = 50
 	// tidyEvery is the number of written packs after which the packs are counted again.
 	tidyEvery = 8

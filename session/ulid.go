@@ -10,8 +10,7 @@ import (
 	"time"
 )
 
-// crockford holds the digits of a CheckpointID, in ascending order: I, L, O and U are not among them
-// (github.com/ulid/spec).
+// crockford holds the digits of a CheckpointID, in ascending order: I, L, O and U are not among them (github.com/ulid/spec).
 const crockford = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
 // idLen is the number of digits of a CheckpointID.
@@ -27,8 +26,7 @@ var lastID struct {
 	random [10]byte
 }
 
-// NewCheckpointID returns an ID that sorts after all IDs that this process has made before, even if the clock was set
-// back.
+// NewCheckpointID returns an ID that sorts after all IDs that this process has made before, even if the clock was set back.
 func NewCheckpointID(now time.Time) CheckpointID {
 	lastID.Lock()
 	defer lastID.Unlock()
@@ -73,8 +71,7 @@ func encodeID(raw [16]byte) CheckpointID {
 	return CheckpointID(text[:])
 }
 
-// ParseCheckpointID parses an ID in upper or lower case and returns it in upper case. It returns ErrCheckpointID if text is not
-// an ID.
+// ParseCheckpointID parses an ID in upper or lower case and returns it in upper case. It returns ErrCheckpointID if text is not an ID.
 func ParseCheckpointID(text string) (CheckpointID, error) {
 	up := strings.ToUpper(text)
 	if len(up) != idLen || up[0] > '7' || !isDigits(up) {

@@ -36,8 +36,7 @@ func (a *Ahead) mayTry(place string) bool {
 	return !a.refused[place]
 }
 
-// refuse records that a server has refused a command sent ahead. The parameter place names the command and the server, as in
-// mayTry.
+// refuse records that a server has refused a command sent ahead. The parameter place names the command and the server, as in mayTry.
 func (a *Ahead) refuse(place string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -171,9 +170,8 @@ func (e *early) end() {
 	}
 }
 
-// takeEarly returns the answer to the command sent ahead if that command equals the command that the caller would send now, and
-// nil otherwise. It waits at most aheadPatience for the answer to begin. If the caller cannot read the answer, it must call
-// refuseEarly.
+// takeEarly returns the answer to the command sent ahead if that command equals the command that the caller would send now, and nil
+// otherwise. It waits at most aheadPatience for the answer to begin. If the caller cannot read the answer, it must call refuseEarly.
 func (r *Remote) takeEarly(ctx context.Context, caps Capabilities, kind commandKind,
 	message func(Capabilities) ([]byte, error)) (a *answer, refused func()) {
 	r.mu.Lock()

@@ -138,9 +138,8 @@ func basic(user, password string) string {
 	return "Basic " + base64.StdEncoding.EncodeToString([]byte(user+":"+password))
 }
 
-// next returns the login to try after the server has answered 401. The parameter tried is the login of the refused request, or
-// nil if the request had no login; challenges holds the WWW-Authenticate values of the answer. next returns ErrAuth when no login
-// is left.
+// next returns the login to try after the server has answered 401. The parameter tried is the login of the refused request, or nil if
+// the request had no login; challenges holds the WWW-Authenticate values of the answer. next returns ErrAuth when no login is left.
 func (a *authenticator) next(ctx context.Context, tried *login, challenges []string) (*login, error) {
 	select {
 	case a.helperToken <- struct{}{}:
@@ -287,8 +286,7 @@ func (a *authenticator) report(ctx context.Context, verb string, l *login) {
 	}
 }
 
-// offers reports whether the WWW-Authenticate values contain a challenge with the given scheme. One value may list several
-// challenges.
+// offers reports whether the WWW-Authenticate values contain a challenge with the given scheme. One value may list several challenges.
 func offers(challenges []string, scheme string) bool {
 	for _, c := range challenges {
 		for part := range strings.SplitSeq(c, ",") {

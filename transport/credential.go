@@ -58,8 +58,7 @@ func (r *Remote) Refused(ctx context.Context, q Question, secret string) {
 	}
 }
 
-// Accepted records that the server accepted a secret that Credential had returned, so that credential helpers may store
-// it.
+// Accepted records that the server accepted a secret that Credential had returned, so that credential helpers may store it.
 func (r *Remote) Accepted(ctx context.Context, q Question, secret string) {
 	a, _, err := r.loginsFor(ctx, q)
 	if a == nil || err != nil {
@@ -110,8 +109,7 @@ func (r *Remote) loginsFor(ctx context.Context, q Question) (*authenticator, []s
 	}
 	h, ok := c.(*web)
 	asked := &url.URL{Scheme: q.Protocol, Host: q.Host}
-	// URLs are compared by scheme, host and port, because a login for one port must not be sent to a service on another
-	// port.
+	// URLs are compared by scheme, host and port, because a login for one port must not be sent to a service on another port.
 	same := func(u *url.URL) bool {
 		return u.Scheme == asked.Scheme && strings.EqualFold(u.Hostname(), asked.Hostname()) && endpoint.PortOf(u) == endpoint.PortOf(asked)
 	}
@@ -125,9 +123,8 @@ func (r *Remote) loginsFor(ctx context.Context, q Question) (*authenticator, []s
 	return a, h.set.Headers, nil
 }
 
-// forOthers returns a login for a program outside this package. The order of precedence is: the login that the user named
-// for this remote, an Authorization header in the git configuration, the login that this remote uses, the credential
-// helpers.
+// forOthers returns a login for a program outside this package. The order of precedence is: the login that the user named for this
+// remote, an Authorization header in the git configuration, the login that this remote uses, the credential helpers.
 func (a *authenticator) forOthers(ctx context.Context, q Question, headers []string) (*login, error) {
 	l, givenErr := a.userLogin(onlyBearer(q.Challenges) && q.Schemes)
 	if l != nil {

@@ -71,8 +71,7 @@ func (r *Remote) newLocal(path string) *lanes {
 	return s
 }
 
-// isPartial reports whether the repository at path on this host is a partial clone. The repositories of sessions are partial
-// clones.
+// isPartial reports whether the repository at path on this host is a partial clone. The repositories of sessions are partial clones.
 func isPartial(ctx context.Context, path string) bool {
 	for _, dir := range []string{path, filepath.Join(path, ".git")} {
 		out, err := Environment(nil).Git(ctx, "config", "--file", filepath.Join(dir, "config"), "--get-regexp",

@@ -113,8 +113,7 @@ func parseRemoteError(text []byte) error {
 	return remoteError{plain(text)}
 }
 
-// plain returns text of another program as one line for an error or a log: at most 300 bytes, with unprintable characters
-// replaced.
+// plain returns text of another program as one line for an error or a log: at most 300 bytes, with unprintable characters replaced.
 func plain(text []byte) string {
 	text = bytes.TrimSpace(text)
 	const limit = 300

@@ -17,8 +17,7 @@ const (
 	idleLane     = 60 * time.Second // each kept connection is an upload-pack process on the server
 )
 
-// duplex is a connection to one upload-pack or receive-pack process.
-// Read and Write transfer the bytes of git's protocol.
+// duplex is a connection to one upload-pack or receive-pack process. Read and Write transfer the bytes of git's protocol.
 type duplex interface {
 	io.Reader
 	io.Writer
@@ -93,8 +92,7 @@ func (s *lanes) open(ctx context.Context) (*lane, Capabilities, error) {
 	return l, caps, nil
 }
 
-// discover opens a connection and returns the capabilities that the server sends first. It keeps the connection for the first
-// command.
+// discover opens a connection and returns the capabilities that the server sends first. It keeps the connection for the first command.
 func (s *lanes) discover(ctx context.Context) (Capabilities, error) {
 	l, caps, err := s.open(ctx)
 	if err == nil {

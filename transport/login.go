@@ -18,8 +18,7 @@ type Login struct {
 	renewed int // number of calls of Renew
 }
 
-// NewLogin returns a Login with a token, or with the path of a file that contains one. If both are "", the Login has no
-// token.
+// NewLogin returns a Login with a token, or with the path of a file that contains one. If both are "", the Login has no token.
 func NewLogin(token, file string) *Login { return &Login{token: token, file: file} }
 
 // Renew replaces the token. From then on the token also takes precedence over a password in a remote's URL.

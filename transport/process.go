@@ -44,8 +44,7 @@ func (n *connector) startProcess(cmd *exec.Cmd, verdict func(context.Context, *p
 		in.Close()
 		return nil, fmt.Errorf("create pipe: %w", err)
 	}
-	// A larger pipe means fewer wake-ups. The error is ignored, because an unprivileged user may have reached the limit
-	// for pipe buffers.
+	// A larger pipe means fewer wake-ups. The error is ignored, because an unprivileged user may have reached the limit for pipe buffers.
 	if c, err := out.SyscallConn(); err == nil {
 		c.Control(func(fd uintptr) { unix.FcntlInt(fd, unix.F_SETPIPE_SZ, pipeSize) })
 	}

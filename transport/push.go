@@ -27,8 +27,7 @@ type Receiver struct {
 	Alternates []object.ID // tips of other repositories whose objects the server uses (".have")
 	Agent      string      // the server's program and version; "" if the server does not state them
 
-	// The fields below record whether the server has announced report-status, side-band-64k, quiet, object-format and
-	// agent.
+	// The fields below record whether the server has announced report-status, side-band-64k, quiet, object-format and agent.
 	report, sideBand, quiet, namesFormat, namesAgent bool
 }
 

@@ -22,8 +22,7 @@ type lanePush struct {
 
 var _ pushLine = (*lanePush)(nil)
 
-// receive opens a connection to receive-pack and reads the server's refs below the prefixes, which the server sends
-// first.
+// receive opens a connection to receive-pack and reads the server's refs below the prefixes, which the server sends first.
 func (s *lanes) receive(ctx context.Context, prefixes []string) (pushLine, Receiver, error) {
 	conn, err := s.dialPush(ctx)
 	if err != nil {
@@ -44,9 +43,8 @@ func (s *lanes) receive(ctx context.Context, prefixes []string) (pushLine, Recei
 		return nil, about, err
 	}
 	if s.local != "" && about.sideBand && isPartial(ctx, s.local) {
-		// In a partial clone, check_connected (git 2.39, connected.c) returns without closing the side band's pipe if the
-		// new commits were fetched from the promisor. receive-pack then waits forever for the end of that pipe, so the
-		// side band is not requested.
+		// In a partial clone, check_connected (git 2.39, connected.c) returns without closing the side band's pipe if the new commits were
+		// fetched from the promisor. receive-pack then waits forever for the end of that pipe, so the side band is not requested.
 		about.sideBand = false
 	}
 	return l, about, nil

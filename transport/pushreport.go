@@ -165,8 +165,7 @@ func (about *Receiver) addRef(line string, prefixes []string) error {
 	if err != nil {
 		return err
 	}
-	// A server lists the tips of its alternates as ".have". A pack need not contain objects that are reachable from these
-	// tips.
+	// A server lists the tips of its alternates as ".have". A pack need not contain objects that are reachable from these tips.
 	switch {
 	case name == ".have":
 		about.Alternates = append(about.Alternates, id)

@@ -27,8 +27,7 @@ var _ pushLine = webPush{}
 // receive requests the server's capabilities and refs. If the server has many refs, receive keeps the capabilities. Later calls
 // that have prefixes then request only the refs below these prefixes, from upload-pack.
 func (h *web) receive(ctx context.Context, prefixes []string) (pushLine, Receiver, error) {
-	// A listing of many refs is long, and receive-pack cannot restrict the listing, so keep the capabilities from the first
-	// listing.
+	// A listing of many refs is long, and receive-pack cannot restrict the listing, so keep the capabilities from the first listing.
 	h.mu.Lock()
 	known := h.receiver
 	h.mu.Unlock()

@@ -52,8 +52,7 @@ func parseRefs(p *pktReader, f object.Format, prefixes []string) (Refs, error) {
 		switch {
 		case !wanted(ref.Name, prefixes):
 		case ref.ID.IsZero():
-			// A ref without an id is a HEAD whose branch does not exist yet. The target of HEAD is the branch that the first
-			// commit will create.
+			// A ref without an id is a HEAD whose branch does not exist yet. The target of HEAD is the branch that the first commit will create.
 			if ref.Name == "HEAD" {
 				refs.Unborn = ref.Target
 			}
@@ -74,8 +73,7 @@ func wanted(name string, prefixes []string) bool {
 	return len(prefixes) == 0
 }
 
-// parseRef parses a line "<id> <name>" and the attributes that follow the name. The word "unborn" in place of the id
-// leaves ID zero.
+// parseRef parses a line "<id> <name>" and the attributes that follow the name. The word "unborn" in place of the id leaves ID zero.
 func parseRef(f object.Format, line string) (Ref, error) {
 	var ref Ref
 	id, rest, ok := strings.Cut(line, " ")

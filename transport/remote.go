@@ -133,8 +133,7 @@ func (r *Remote) Close() error {
 	return nil
 }
 
-// newCarrier returns the carrier for the remote's URL. The URL is first rewritten by the insteadOf settings of git's
-// configuration.
+// newCarrier returns the carrier for the remote's URL. The URL is first rewritten by the insteadOf settings of git's configuration.
 func (r *Remote) newCarrier(ctx context.Context) (carrier, error) {
 	ep := r.endpoint
 	if ep.Scheme == endpoint.Local {
@@ -308,9 +307,8 @@ func (r *Remote) try(ctx context.Context, retries int, verb string, once func() 
 	}
 }
 
-// backoff returns the pause before the retry number n. The pause doubles from retry to retry. Half of the pause is random, so
-// that many mounts do not retry at the same moment. The parameter asked is the pause that the server has requested; the result is
-// never shorter.
+// backoff returns the pause before the retry number n. The pause doubles from retry to retry. Half of the pause is random, so that many
+// mounts do not retry at the same moment. The parameter asked is the pause that the server has requested; the result is never shorter.
 func backoff(n int, asked time.Duration) time.Duration {
 	d := min(backoffFirst<<min(n, 10), backoffMost)
 	return asked + d/2 + rand.N(d/2)
@@ -378,8 +376,7 @@ func ask(ctx context.Context, c carrier, kind commandKind, message []byte, read 
 	return nil
 }
 
-// streamFault returns a transport fault if err is the end of the stream in the middle of a message. It returns other errors
-// unchanged.
+// streamFault returns a transport fault if err is the end of the stream in the middle of a message. It returns other errors unchanged.
 func streamFault(err error) error {
 	if err = cut(err); errors.Is(err, io.ErrUnexpectedEOF) {
 		return fault(err)

@@ -212,8 +212,7 @@ func (d *webDialer) close() {
 	}
 }
 
-// socketOf returns the socket below the TLS layers of the connection c. There are two layers if the proxy is also reached over
-// TLS.
+// socketOf returns the socket below the TLS layers of the connection c. There are two layers if the proxy is also reached over TLS.
 func socketOf(c net.Conn) *socket {
 	for {
 		switch layer := c.(type) {
@@ -227,8 +226,7 @@ func socketOf(c net.Conn) *socket {
 	}
 }
 
-// alive reports whether the peer has not closed c, a connection on which no request was sent. It neither waits nor
-// consumes bytes.
+// alive reports whether the peer has not closed c, a connection on which no request was sent. It neither waits nor consumes bytes.
 func alive(c net.Conn) bool {
 	sc, ok := socketOf(c).Conn.(syscall.Conn)
 	if !ok {

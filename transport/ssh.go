@@ -30,8 +30,7 @@ const (
 	tortoise
 )
 
-// newSSHProgram returns the ssh program that the user has configured. It looks in the same places and in the same order
-// as git.
+// newSSHProgram returns the ssh program that the user has configured. It looks in the same places and in the same order as git.
 func newSSHProgram(s endpoint.Settings, env Environment) sshProgram {
 	p := sshProgram{env: env}
 	switch {

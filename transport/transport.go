@@ -1,11 +1,9 @@
-// Package transport is a git protocol version 2 client over http(s), ssh, git:// and local
-// processes.
+// Package transport is a git protocol version 2 client over http(s), ssh, git:// and local processes.
 //
-// A new Remote needs one connection, one request for the capabilities (the discovery), and then one request for each command. An
-// open connection is kept for the next command. The first command may be sent at the same time as the discovery (RefsAhead,
-// FetchAhead). Several commands may run at once, each on its own connection. Servers are not trusted: the parsers accept what the
-// protocol allows and reject the rest, and the size that a message claims to have does not determine how much memory is
-// allocated.
+// A new Remote needs one connection, one request for the capabilities (the discovery), and then one request for each command. An open
+// connection is kept for the next command. The first command may be sent at the same time as the discovery (RefsAhead, FetchAhead).
+// Several commands may run at once, each on its own connection. Servers are not trusted: the parsers accept what the protocol allows
+// and reject the rest, and the size that a message claims to have does not determine how much memory is allocated.
 //
 // Terms: an *exchange* is one request and its answer. A *carrier* makes exchanges over one kind of connection: *web* over
 // HTTP, *lanes* over ssh, git:// and pipes to local processes. A *lane* is a connection to one upload-pack process, which
@@ -17,8 +15,7 @@
 // pack. Pack.Read returns later faults. If a kept or spare connection turns out to be dead, the exchange is repeated once
 // on a new connection, which does not count as a retry.
 //
-// Locks: no goroutine acquires a lock while it holds another, or waits for the network, the disk or a child process while
-// it holds one.
+// Locks: no goroutine acquires a lock while it holds another, or waits for the network, the disk or a child process while it holds one.
 //
 // The formats are those of git's Documentation/gitprotocol-{common,v2,http,pack}.txt. The package transport/endpoint
 // parses URLs and settings.

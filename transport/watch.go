@@ -69,8 +69,7 @@ func (s *watches) close() {
 	}
 }
 
-// end ends the exchange, unless it was already ended or released. It does not hold mu during the call of kill, because kill may
-// block.
+// end ends the exchange, unless it was already ended or released. It does not hold mu during the call of kill, because kill may block.
 func (w *watch) end(cause error) {
 	w.mu.Lock()
 	first := w.cause == nil && !w.over
@@ -127,8 +126,7 @@ func (w *watch) ended() error {
 	return w.cause
 }
 
-// explain returns the cause of err, an I/O error: the reason why the exchange was ended, or err itself if the exchange
-// was not ended.
+// explain returns the cause of err, an I/O error: the reason why the exchange was ended, or err itself if the exchange was not ended.
 func (w *watch) explain(err error) error {
 	cause := w.ended()
 	if cause == nil && w.ctx.Err() != nil {

@@ -442,8 +442,7 @@ func (h *web) once(ctx context.Context, c call, l *login) (_ *answer, _ *http.Re
 // can be used again. The connection of a longer body is closed.
 const drainMost = 64 << 10
 
-// setHeaders sets the headers of a request: the protocol version, the headers that the user has configured, and the
-// login.
+// setHeaders sets the headers of a request: the protocol version, the headers that the user has configured, and the login.
 func (h *web) setHeaders(req *http.Request, c call, l *login) {
 	req.Header.Set("User-Agent", userAgent)
 	if c.service == uploadPack {

@@ -135,9 +135,8 @@ func (c Change) apply(in *overlay.Inode, now int64) {
 	}
 }
 
-// withoutPriv returns mode without the set-user-ID bit. If the group may execute the file, withoutPriv also removes the
-// set-group-ID bit. If the group may not, the bit is kept, because it used to mean mandatory locking. The mode of a directory is
-// returned unchanged.
+// withoutPriv returns mode without the set-user-ID bit. If the group may execute the file, withoutPriv also removes the set-group-ID
+// bit. If the group may not, the bit is kept, because it used to mean mandatory locking. The mode of a directory is returned unchanged.
 func withoutPriv(mode uint32) uint32 {
 	if mode&syscall.S_IFMT == syscall.S_IFDIR {
 		return mode

@@ -44,8 +44,7 @@ type edited struct {
 	now, before overlay.Inode
 }
 
-// update calls the function f, which makes a change, as one atomic update of the overlay. If f returns an error, nothing is
-// changed.
+// update calls the function f, which makes a change, as one atomic update of the overlay. If f returns an error, nothing is changed.
 func (ed *editor) update(f func(e *edit) error) error {
 	var flight journal.Flight
 	defer ed.changes.journal.Land(&flight)
@@ -117,8 +116,7 @@ func (ed *editor) release(n Node) {
 	}
 }
 
-// inode returns the inode of a node for modification. At the end of the change, the inode is stored in the overlay if it was
-// modified.
+// inode returns the inode of a node for modification. At the end of the change, the inode is stored in the overlay if it was modified.
 func (e *edit) inode(n Node) (*overlay.Inode, error) {
 	for _, in := range e.inodes {
 		if in.now.Node == n {

@@ -65,8 +65,7 @@ type FreezeOptions struct {
 	Skip func(dir string) bool
 	// MaxPinned is the maximum size, in bytes, of files whose contents can be read from the result; 0 means no limit.
 	MaxPinned int64
-	// If DryRun is true, Freeze lists the paths and does nothing else: it makes no contents readable, and no request has to wait
-	// for it.
+	// If DryRun is true, Freeze lists the paths and does nothing else: it makes no contents readable, and no request has to wait for it.
 	DryRun bool
 }
 
@@ -77,9 +76,8 @@ type Frozen struct {
 	// Whole is true if the entries describe the differences from the base tree, because the journal position that was passed
 	// could not be used.
 	Whole bool
-	// Entries are sorted by the elements of their paths, so that the entries below a directory follow it. If an entry is below
-	// another entry, the upper entry is a FrozenDir. Paths without an entry have not changed. The directories above an entry
-	// exist.
+	// Entries are sorted by the elements of their paths, so that the entries below a directory follow it. If an entry is below another
+	// entry, the upper entry is a FrozenDir. Paths without an entry have not changed. The directories above an entry exist.
 	Entries []FrozenEntry
 	// Paused is the longest time for which a change had to wait because of the freeze.
 	Paused time.Duration

@@ -5,9 +5,8 @@ import (
 	"strings"
 )
 
-// merge returns the entries of old and fresh as one sorted list. It leaves out the entries of old whose path is in the list told
-// or below a path in this list, because the entries in fresh describe these paths completely. All arguments are sorted by
-// comparePaths.
+// merge returns the entries of old and fresh as one sorted list. It leaves out the entries of old whose path is in the list told or
+// below a path in this list, because the entries in fresh describe these paths completely. All arguments are sorted by comparePaths.
 func merge(old, fresh []FrozenEntry, told []string) []FrozenEntry {
 	if len(old) == 0 {
 		return fresh

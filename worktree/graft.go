@@ -378,8 +378,7 @@ func (g *grafting) put(e *edit, p Graft, d graftDir) (Grafted, error) {
 	return Grafted{Attr: g.base.Describe(in)}, nil
 }
 
-// Shows reports whether the path shows the blob id unchanged, with the type and the executable bit that a checkout sets for the
-// mode m.
+// Shows reports whether the path shows the blob id unchanged, with the type and the executable bit that a checkout sets for the mode m.
 func (f Found) Shows(m object.Mode, id object.ID) bool {
 	k, _ := inode.KindOf(m)
 	if f.Blob.IsZero() || f.Blob != id || f.Mode&syscall.S_IFMT != k.StatMode()&syscall.S_IFMT {

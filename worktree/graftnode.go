@@ -16,10 +16,9 @@ import (
 // errTaken means that the node that prepare has chosen for a path has since been used for another name in the mount.
 var errTaken = errors.New("its node is in use")
 
-// prepare makes sure that the inode table has a node for the blob of p. This is the node of the base tree if the base tree has
-// the same blob at the same path, otherwise a node below a further root of the inode table. A node that is in use, for example
-// because its file was renamed, cannot be used for p. If all existing nodes are in use, prepare adds another root for the same
-// tree.
+// prepare makes sure that the inode table has a node for the blob of p. This is the node of the base tree if the base tree has the same
+// blob at the same path, otherwise a node below a further root of the inode table. A node that is in use, for example because its file
+// was renamed, cannot be used for p. If all existing nodes are in use, prepare adds another root for the same tree.
 func (g *grafting) prepare(ctx context.Context, p Graft) error {
 	if p.Mode == object.ModeGitlink {
 		return nil

@@ -112,8 +112,7 @@ func (m merged) path(n Node) (string, bool) {
 }
 
 // name returns the name of a node in the directory dir. If a node of the base tree still has its original name, the inode table
-// contains the name. Otherwise name searches all entries that the overlay has for the directory, because inodes do not contain
-// names.
+// contains the name. Otherwise name searches all entries that the overlay has for the directory, because inodes do not contain names.
 func (m merged) name(n, dir Node) (name string, ok bool) {
 	if r, base := m.base.Table.Record(n); base {
 		name = m.base.Table.Name(r)

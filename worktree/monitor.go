@@ -13,8 +13,7 @@ import (
 type Changes struct {
 	// Token is the journal position to pass to the next call of Monitor.Changes.
 	Token string
-	// All is true if every path may have changed, because the journal position is too old or belongs to another epoch of the
-	// journal.
+	// All is true if every path may have changed, because the journal position is too old or belongs to another epoch of the journal.
 	All bool
 	// Paths are relative to the root, in the form that git expects from a file system monitor. A path that ends in a slash stands
 	// for everything below it. Any other path stands for the file and the listing of its directory. For git's untracked cache, a
@@ -125,9 +124,8 @@ func (mon *Monitor) Written(n Node) {
 	mon.changes.notice()
 }
 
-// OnRecord reports whether the node will certainly be in the next result of Changes. It checks the journal record for the node
-// itself, which is fast, and no records for directories. Therefore it may return false although a record for a directory includes
-// the node.
+// OnRecord reports whether the node will certainly be in the next result of Changes. It checks the journal record for the node itself,
+// which is fast, and no records for directories. Therefore it may return false although a record for a directory includes the node.
 func (mon *Monitor) OnRecord(n Node) bool {
 	var f journal.Flight
 	defer mon.changes.journal.Land(&f)

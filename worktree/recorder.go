@@ -15,10 +15,9 @@ import (
 // A change is recorded in the journal before it is made, at a moment at which no path can change: within the overlay's Update
 // that makes the change, or, for contents, within a View of the overlay before the change.
 
-// recorder writes the paths of changes to the change journal, and signals that something has changed. The editor calls the
-// recorder within the overlay's Update that makes a change. Before contents are changed, the recorder is called within a View of
-// the overlay. A recorder has no lock, because the journal and the set of writers have their own locks, and the other fields are
-// atomic or a channel.
+// recorder writes the paths of changes to the change journal, and signals that something has changed. The editor calls the recorder
+// within the overlay's Update that makes a change. Before contents are changed, the recorder is called within a View of the overlay. A
+// recorder has no lock, because the journal and the set of writers have their own locks, and the other fields are atomic or a channel.
 type recorder struct {
 	view       *view
 	journal    *journal.Journal // nil if the Tree has no journal; the methods of a nil Journal do nothing
@@ -56,8 +55,7 @@ func (rec *recorder) open(o Options, tablePath string, recovery *overlay.Recover
 	return err
 }
 
-// noteAt records all paths of node n, because its contents, mode or mtime are about to change. f identifies the change in the
-// journal.
+// noteAt records all paths of node n, because its contents, mode or mtime are about to change. f identifies the change in the journal.
 func (rec *recorder) noteAt(m merged, f *journal.Flight, n Node) {
 	j := rec.journal
 	if j.Covers(f, uint64(n)) {
@@ -95,8 +93,7 @@ const (
 	maxLooked = 1 << 22
 )
 
-// noteNames records the paths of a file with several names, as noteAt does. To find the names, it searches all names in the
-// overlay.
+// noteNames records the paths of a file with several names, as noteAt does. To find the names, it searches all names in the overlay.
 func (rec *recorder) noteNames(m merged, f *journal.Flight, n Node) {
 	type name struct {
 		dir  Node
@@ -146,9 +143,8 @@ func (rec *recorder) noteNames(m merged, f *journal.Flight, n Node) {
 	rec.journal.Hold(f)
 }
 
-// noteName records that a name is added to the directory dir (comes is true) or removed from it (comes is false). The parameter
-// in is the inode of the name after the change. n is the node of this inode, or 0 if a record for the node does not include the
-// name.
+// noteName records that a name is added to the directory dir (comes is true) or removed from it (comes is false). The parameter in is
+// the inode of the name after the change. n is the node of this inode, or 0 if a record for the node does not include the name.
 func (rec *recorder) noteName(m merged, f *journal.Flight, dir Node, name string, n Node, in *overlay.Inode, comes bool) {
 	j := rec.journal
 	if j == nil || f == nil {

@@ -8,10 +8,9 @@ import (
 
 // Request identifies the request of the kernel that causes a call. A *Request is stored in a context with the key RequestKey.
 //
-// A change writes the request to the overlay's log, in the same record as the change itself. If the process dies after a change
-// and before the reply, the kernel sends the request again to the process that takes the mount over (Again). That process takes
-// the reply from the log and does not make the change a second time. A request that has failed is not in the log, so it is
-// executed again.
+// A change writes the request to the overlay's log, in the same record as the change itself. If the process dies after a change and
+// before the reply, the kernel sends the request again to the process that takes the mount over (Again). That process takes the reply
+// from the log and does not make the change a second time. A request that has failed is not in the log, so it is executed again.
 type Request struct {
 	ID    uint64 // number of the request in the kernel's protocol
 	Again bool   // true if an earlier process has read the request and may have executed it

@@ -49,9 +49,8 @@ func (t *Tree) Parent(n Node) (Node, error) {
 	return in.Parent, err
 }
 
-// Path returns the present path of a node, relative to the root; the path of the root is "". If a file has several names, Path
-// returns the path of one of the names, or ErrNotExist if this name was removed. For a node without a name, it returns
-// ErrNotExist.
+// Path returns the present path of a node, relative to the root; the path of the root is "". If a file has several names, Path returns
+// the path of one of the names, or ErrNotExist if this name was removed. For a node without a name, it returns ErrNotExist.
 func (t *Tree) Path(n Node) (path string, err error) {
 	if !t.gate.enter() {
 		return "", ErrClosed
@@ -80,8 +79,7 @@ func (t *Tree) ReadDir(ctx context.Context, dir Node, from uint64, emit func(Ent
 	return t.view.readDir(ctx, dir, from, emit)
 }
 
-// Find returns the state of a path, for a later call of Graft. It waits until the trees on the way are fetched, and for nothing
-// else.
+// Find returns the state of a path, for a later call of Graft. It waits until the trees on the way are fetched, and for nothing else.
 func (t *Tree) Find(ctx context.Context, path string) (Found, error) {
 	if !t.gate.enter() {
 		return Found{}, ErrClosed

@@ -8,11 +8,10 @@ import (
 	"github.com/artifactfs/artifactfs/overlay"
 )
 
-// Graft makes the paths in list show blobs of the given tree, without fetching the blobs. It waits until the trees of the
-// directories that contain the paths are fetched. token is the journal position for GraftResult.Since. A path in list must not be
-// below a file, unless the same call removes the file. If a path becomes a file, the same call must remove everything below it. A
-// directory that becomes empty because paths are removed is also removed. If Graft returns an error, it may have changed some of
-// the paths.
+// Graft makes the paths in list show blobs of the given tree, without fetching the blobs. It waits until the trees of the directories
+// that contain the paths are fetched. token is the journal position for GraftResult.Since. A path in list must not be below a file,
+// unless the same call removes the file. If a path becomes a file, the same call must remove everything below it. A directory that
+// becomes empty because paths are removed is also removed. If Graft returns an error, it may have changed some of the paths.
 func (t *Tree) Graft(ctx context.Context, tree object.ID, list []Graft, token string) (r GraftResult, err error) {
 	if !t.gate.enter() {
 		return r, ErrClosed

@@ -43,14 +43,13 @@
 //
 // # Takeover
 //
-// The kernel may keep its mount when the process dies, and the next process then opens the Tree with Options.TakeOver. The state
-// on which the kernel relies is stored in mapped files, which survive the dead process. The table contains the lookup counts of
-// base nodes, and the overlay those of own nodes. The file of the kernel state contains four bits for each base node
-// (Kernel.Shown) and the length of the table (kernelstate.go). Package writers stores the set of files to which programs are
-// writing. Therefore nodes without a name that are still open stay valid, positions in listings stay valid, and a request that
-// the kernel repeats is executed once (request.go). If the process died between the count and the reply, a lookup count may be
-// too high, and the node stays until the mount ends. A lookup count is never too low. An Open without TakeOver discards all of
-// that state.
+// The kernel may keep its mount when the process dies, and the next process then opens the Tree with Options.TakeOver. The state on
+// which the kernel relies is stored in mapped files, which survive the dead process. The table contains the lookup counts of base
+// nodes, and the overlay those of own nodes. The file of the kernel state contains four bits for each base node (Kernel.Shown) and the
+// length of the table (kernelstate.go). Package writers stores the set of files to which programs are writing. Therefore nodes without
+// a name that are still open stay valid, positions in listings stay valid, and a request that the kernel repeats is executed once
+// (request.go). If the process died between the count and the reply, a lookup count may be too high, and the node stays until the mount
+// ends. A lookup count is never too low. An Open without TakeOver discards all of that state.
 //
 // # Power cuts
 //
@@ -155,9 +154,8 @@ type Options struct {
 	Log             *zap.Logger // nil: nothing is logged
 	FS              disk.FS     // nil stands for disk.OS; tests use one that fails
 
-	// TakeOver is true if the kernel still has the mount that a dead process has served. If so, the lookup counts of the kernel
-	// remain valid, and the kernel may repeat requests (Request). If TakeOver is false, the kernel holds no reference to any
-	// node.
+	// TakeOver is true if the kernel still has the mount that a dead process has served. If so, the lookup counts of the kernel remain
+	// valid, and the kernel may repeat requests (Request). If TakeOver is false, the kernel holds no reference to any node.
 	TakeOver bool
 }
 
