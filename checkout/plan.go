@@ -47,8 +47,8 @@ func newPlanner(tree Tree) planner {
 	return planner{tree: tree, to: map[string]gitdir.Difference{}, gone: map[string]bool{}, above: map[string]bool{}}
 }
 
-// fileAbove looks for a file that stays at the path of a directory which the target needs above a path (the parameter at). It
-// returns the path of this file, or "" if there is none. At most one such file can exist, because nothing exists below a file.
+// fileAbove returns the path of a file that the switch keeps, and that occupies the path of a parent directory of at. It returns ""
+// if there is none. At most one such file can exist, because nothing exists below a file.
 func (p *planner) fileAbove(ctx context.Context, at string) (string, error) {
 	for dir := parentOf(at); dir != ""; dir = parentOf(dir) {
 		stays, known := p.above[dir]

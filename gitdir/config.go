@@ -80,8 +80,8 @@ func (o Options) setMonitor(path string) error {
 	if o.Git.AtLeast(socketMonitor) {
 		command = "true"
 	} else if o.Monitor != "" {
-		// git starts a command without special characters directly, without a shell. The link is in the git directory, so the
-		// hook finds the socket of the monitor in the directory of the link.
+		// The hook is a symbolic link for two reasons. Its path has no special characters, so git starts it without a shell. And the
+		// link is in the git directory, so the hook finds the socket of the monitor beside the link.
 		if err := os.Symlink(target, hook); err != nil {
 			return err
 		}

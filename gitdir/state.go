@@ -23,7 +23,7 @@ import (
 // is not trusted. From the configuration, only the upstreams of branches and the user's name and email are copied. Of the other
 // files, only those in the list carried are copied, most of which git creates during an operation such as a merge.
 
-// State is the state of the git directory that is copied.
+// State is the part of a git directory that a checkpoint stores and that a resumed session writes to its own git directory.
 type State struct {
 	Branch  string           // full name of the branch that HEAD pointed to; "" if HEAD was detached
 	Head    object.ID        // commit of HEAD; zero if Branch had no commit

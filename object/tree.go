@@ -40,7 +40,7 @@ type TreeEntry struct {
 // entries that are duplicate or out of order.
 func ParseTree(f Format, content []byte) ([]TreeEntry, error) {
 	if len(content) > MaxTreeSize {
-		return nil, fmt.Errorf("parse tree: %d bytes, limit is %d", len(content), MaxTreeSize)
+		return nil, fmt.Errorf("parse tree: object has %d bytes, limit is %d", len(content), MaxTreeSize)
 	}
 	n := f.Size()
 	// An entry consists of an id, and of about 16 bytes for the mode and the name.
@@ -162,7 +162,7 @@ func checkName(name string) error {
 	case name == "." || name == "..":
 		return fmt.Errorf("forbidden name %q", name)
 	case len(name) > MaxNameLen:
-		return fmt.Errorf("name of %d bytes %.40q..., limit is %d", len(name), name, MaxNameLen)
+		return fmt.Errorf("name %.40q... has %d bytes, limit is %d", name, len(name), MaxNameLen)
 	case strings.IndexByte(name, '/') >= 0:
 		return fmt.Errorf("name %q contains '/'", name)
 	case IsDotGit(name):

@@ -74,7 +74,7 @@ func (s *opening) keptNow(start Start) (found []KeptFile, err error) {
 			return nil, err
 		}
 		if ok && start == PowerLoss {
-			k.Size = info.Size() // the log may have another size if the file was not synced
+			k.Size = info.Size() // the size recorded in the log may differ if the file was not synced
 		}
 		if !ok || k.Size == 0 || info.Size() < k.Size || start == PowerLoss && k.Copied {
 			gone = append(gone, k.ID)

@@ -54,7 +54,7 @@ type Push struct {
 	line   pushLine // the connection, or for HTTP the server, to which the push is sent
 }
 
-// pushLine is an open push on one carrier.
+// pushLine is an open push over one kind of connection, such as HTTP or SSH.
 type pushLine interface {
 	// send sends the commands in head and then the pack, which the function pack writes, and calls the function read with the
 	// server's answer. It returns when both functions have returned. If the function pack fails, send returns the error of that

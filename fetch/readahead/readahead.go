@@ -55,7 +55,7 @@ type Tracker struct {
 type Position struct {
 	Path    string
 	Window  int // number of blobs to fetch from Path on
-	watched int // number of blobs of that window that are watched
+	watched int // number of blobs of the window whose first reads are counted in looked
 	looked  int // number of the watched blobs at which a reader has looked
 }
 

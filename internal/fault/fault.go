@@ -160,7 +160,7 @@ func Unsynced(verb, dir string, err error) *control.Error {
 		e.Cause = ErrSlow.Error()
 	}
 	e.Code = control.ExitUnsynced
-	// After any other failure, the user has to change something before the next attempt, so keep the more specific code.
+	// Replace only a general or a retryable code. With another code, the user has to change something before the next attempt.
 	if code := e.ErrorCode(); code == control.CodeFailed || code.Retryable() {
 		e.Kind = control.CodeUnsynced
 	}

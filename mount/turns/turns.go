@@ -9,7 +9,7 @@ import (
 
 const (
 	turnPause = 100 * time.Millisecond // pause after the start of a mount, in which the next one of a series is usually started
-	turnLimit = time.Second            // maximum time for which the mount that has the turn waits
+	turnLimit = time.Second            // maximum time for which the mount that has the turn waits for mounts that are being started
 )
 
 // Turns delays the background work of mounts while other mounts are being started. To write the index of a large tree takes 250

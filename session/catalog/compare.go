@@ -170,7 +170,7 @@ func (c *comparing) compare(ctx context.Context, reply *control.SessionCompareRe
 			return fmt.Errorf("compare %s@%s with its base: %w", s.checkpoint.Session, s.checkpoint.ID, err)
 		}
 	}
-	// pairs collects the contents that the merges need in c.merged, and provide fetches them later.
+	// The method pairs stores in c.merged which contents the merges need. The method provide fetches these contents later.
 	pairs, err := c.pairs(ctx)
 	if err != nil {
 		return err

@@ -144,8 +144,8 @@ func (j *Journal) open(o Options) error {
 	return nil
 }
 
-// begin begins a new epoch. If the working tree may have changes, because o.Unused does not return true, record 1 is treated as
-// dropped, so that a query from the start of the epoch returns that everything may have changed.
+// begin starts a new epoch. Unless o.Unused reports that the working tree has no changes, begin treats record 1 as dropped. A query
+// from the start of the epoch then reports that every path may have changed.
 func (j *Journal) begin(o Options) {
 	j.epoch, j.dropped, j.last = newEpoch(), 1, 1
 	if o.Unused != nil && o.Unused() {
