@@ -98,9 +98,9 @@ func (m *File) Grow(size int64) error {
 	return nil
 }
 
-// Sync writes all changes that were made through the mapping to disk, so that they survive a power cut. It uses fdatasync(2), which also writes
-// pages that were changed through a shared mapping; msync(2) would have to be called for each chunk. The effect of an error
-// is described at disk.File.DataSync.
+// Sync writes all changes that were made through the mapping to disk, so that they survive a power cut. It uses fdatasync(2), which
+// also writes pages that were changed through a shared mapping; msync(2) would have to be called for each chunk. The effect of an
+// error is described at disk.File.DataSync.
 func (m *File) Sync() error { return m.file.DataSync() }
 
 // Rewrite writes the first size bytes to the file again, so that the next Sync writes them to disk even if an earlier
