@@ -112,9 +112,9 @@ func (t *Tree) KnownAttr(n Node) (Attr, bool) {
 }
 
 // Told returns the attributes of a node, as Attr does. If the node has the contents of the base tree, Told first calls the
-// function tell with the size of the contents. No other call can change the contents until tell returns.
-// The function tell may call the function last, which returns the last byte of the contents. If the blob must be fetched first, last returns an error, and after
-// tell has returned, Told fetches the blob without holding a lock and calls tell again. tell must not call the Tree.
+// function tell with the size of the contents. No other call can change the contents until tell returns. The function tell may call
+// the function last, which returns the last byte of the contents. If the blob must be fetched first, last returns an error, and
+// after tell has returned, Told fetches the blob without holding a lock and calls tell again. The function tell must not call the Tree.
 func (t *Tree) Told(ctx context.Context, n Node, tell func(size int64, last func() (byte, error)) error) (Attr, error) {
 	if !t.gate.enter() {
 		return Attr{}, ErrClosed
