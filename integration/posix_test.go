@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -265,14 +264,12 @@ func posixAppend(t *testing.T, dir string) {
 	}
 }
 
-// asNobody runs a shell command as the unprivileged user nobody.
+// asNobody runs a shell script in the directory dir, with the user ID of the user nobody.
 func asNobody(t *testing.T, dir, script string) (string, error) {
 	t.Helper()
 	cmd := exec.Command("sh", "-c", script)
 	cmd.Dir = dir
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
-	out, err := cmd.CombinedOutput()
-	return string(out), err
+	return runAsNobody(cmd)
 }
 
 func posixOrdinaryUser(t *testing.T, dir string) {

@@ -53,10 +53,12 @@ func (w *world) startDaemon(args ...string) {
 	w.until("the daemon answers", func() bool { return w.daemonStatus().PID != 0 })
 }
 
-// runAsNobody runs a command as the unprivileged user nobody, who did not start the daemon.
+// runAsNobody runs a command with the user ID of the user nobody, and returns its output. The default of cmd.Dir is the root directory.
 func runAsNobody(cmd *exec.Cmd) (string, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody, NoSetGroups: false}}
-	cmd.Dir = "/"
+	if cmd.Dir == "" {
+		cmd.Dir = "/"
+	}
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }

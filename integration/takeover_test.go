@@ -259,7 +259,7 @@ func (x *tortured) failedUpgrade() {
 	}
 }
 
-// crasherSource is a program that starts like a worker, and exits as soon as it is told to serve.
+// crasherSource is the source of a program that starts like a worker, and exits as soon as the supervisor orders it to serve.
 const crasherSource = `package main
 
 import (
