@@ -48,8 +48,13 @@ var floors = [][]string{
 	{"mount/origin", "mount/packs", "mount/staging"},
 	{"mount/moves", "mount/gitside"},
 	{"mount/follow"},
-	{"mount", "mcp"},
-	{"daemon"},
+	{"mount", "mcp", "server/records", "server/objects"},
+	{"daemon", "server/replica", "server/access"},
+	{"server/receive", "server/gitread", "server/events"},
+	{"server/githttp", "server/upkeep", "server/imports", "server/webhooks"},
+	{"server/api"},
+	{"server"},
+	{"client"},
 	{"cmd/artifactfs/cli"},
 	{"cmd/artifactfs/serving"},
 	{"cmd/artifactfs/mounts"},
@@ -69,6 +74,9 @@ var libraries = map[string][]string{
 	"github.com/BurntSushi/toml":       {"config"},
 	"github.com/pjbgf/sha1cd":          {"object"},
 	"golang.org/x/net/":                {"transport", "transport/endpoint"},
+	"modernc.org/sqlite":               {"server/records"},
+	"github.com/jackc/pgx/":            {"server/records"},
+	"github.com/minio/minio-go/":       {"server/objects"},
 }
 
 // owners says which packages alone may use a primitive of the host. Tests, and the packages that test the product from outside, are

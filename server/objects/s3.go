@@ -1,0 +1,5 @@
+package objects
+
+import (
+	_ "github.com/minio/minio-go/v7"
+)

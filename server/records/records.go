@@ -1,0 +1,203 @@
+// Package records stores everything that a server knows except git objects: namespaces, repositories, refs, the list of packs of
+// each repository, tokens, events, the audit log, usage, and leases of background work. The records are in an SQLite file of one
+// server, or in a PostgreSQL database that several servers share. Both have the same tables (schema.go) and are used through the
+// same statements.
+//
+// A ref exists only here. The git directories from which stock git serves a repository are copies (package replica). So a push
+// is one transaction: refs are compared and swapped, the new pack is added to the repository, and the events and the audit entry
+// are written together.
+//
+// Every method may be called from any goroutine. Methods return ErrNotFound, ErrExists, ErrUnavailable and ErrFull wrapped.
+package records
+
+import (
+	"encoding/json"
+	"errors"
+	"time"
+)
+
+var (
+	// ErrNotFound means that a record does not exist, or was deleted.
+	ErrNotFound = errors.New("not found")
+	// ErrExists means that a record with this name exists already.
+	ErrExists = errors.New("already exists")
+	// ErrNotEmpty means that a namespace cannot be deleted because it has repositories.
+	ErrNotEmpty = errors.New("not empty")
+	// ErrUnavailable means that the database did not answer. The caller may try again.
+	ErrUnavailable = errors.New("database is unavailable")
+	// ErrFull means that the database has no space left.
+	ErrFull = errors.New("database is full")
+	// ErrRevoked means that the token with which a push began has been revoked or has expired.
+	ErrRevoked = errors.New("token is revoked or has expired")
+	// ErrCollected means that garbage collection has removed objects of the repository since a push began.
+	ErrCollected = errors.New("repository was garbage collected during the push")
+)
+
+// Namespace is a group of repositories.
+type Namespace struct {
+	Name         string
+	Jurisdiction string // "unrestricted", "eu" or "us"; stored and shown only
+	Repos        int    // number of repositories; set by Get and List
+	Created      time.Time
+	Updated      time.Time
+}
+
+// Status is the state of a repository.
+type Status string
+
+const (
+	Creating  Status = "creating"
+	Ready     Status = "ready"
+	Importing Status = "importing"
+	Forking   Status = "forking"
+)
+
+// Repo is a repository.
+type Repo struct {
+	ID            string // random, never used again
+	Namespace     string
+	Name          string // unique in the namespace without regard to case
+	Description   string
+	DefaultBranch string // short name, such as "main"
+	ObjectFormat  string // "sha1" or "sha256"
+	ReadOnly      bool
+	Status        Status
+	Source        string // where the repository was imported or forked from, "" for neither
+	BaseURL       string // where the objects are that a thin repository lacks, "" if it lacks none
+	BaseCommit    string
+	Created       time.Time
+	Updated       time.Time // last change of the repository or its refs
+	LastPush      time.Time // zero before the first push
+
+	// Generation grows by one with every change of the refs, the packs, or the default branch. A node compares it with the
+	// generation of its copy.
+	Generation int64
+	// Collections is the number of garbage collections that have removed objects. A push that was checked before such a
+	// collection fails with ErrCollected.
+	Collections int64
+	// Deleted is the time at which the repository was deleted, zero for all others. Only FindDeleted returns deleted
+	// repositories.
+	Deleted time.Time
+}
+
+// Ref is one ref of a repository, by its full name. IDs of objects are hexadecimal.
+type Ref struct {
+	Name string
+	ID   string
+}
+
+// Pack is a pack of git objects in the object store. A pack never changes and its ID is never used again, so any number of
+// repositories can share it. Its files have the keys Key(".pack"), Key(".idx") and so on.
+type Pack struct {
+	ID         string   // random
+	Hash       string   // git's name of the pack: pack-HASH.pack
+	Extensions []string // of the files, such as ".pack", ".idx", ".rev", ".bitmap"
+	Bytes      int64    // of all files
+	Objects    int64
+	Created    time.Time
+}
+
+// Key returns the key in the object store of the file with an extension.
+func (p Pack) Key(extension string) string {
+	return "packs/" + p.ID[:2] + "/" + p.ID + "/pack-" + p.Hash + extension
+}
+
+// Role is the kind of a token.
+type Role string
+
+const (
+	RepoToken  Role = "repo"  // git access to one repository
+	OwnerToken Role = "owner" // the REST API, for one namespace
+	AdminToken Role = "admin" // the REST API, for everything
+)
+
+// Scope is what a token of a repository, or of a namespace, allows.
+type Scope string
+
+const (
+	ReadScope  Scope = "read"
+	WriteScope Scope = "write"
+)
+
+// RefRule restricts a token of a repository. Without rules, a token of scope write may change every ref. With rules, it may
+// change only refs that match one of the globs, and not in the ways that the rule denies. The globs are those of package
+// path.Match, where in addition "**" at the end matches any number of components.
+type RefRule struct {
+	Glob string
+	Deny []Denial
+}
+
+// Denial is a way to change a ref that a rule denies.
+type Denial string
+
+const (
+	NoPush      Denial = "no-push"
+	NoForcePush Denial = "no-force-push" // moves other than fast-forwards
+	AppendOnly  Denial = "append-only"   // moves other than fast-forwards, and removal
+	NoDelete    Denial = "no-delete"
+)
+
+// Token is the record of a token. Only the SHA-256 of its secret is stored.
+type Token struct {
+	ID        string
+	Hash      []byte
+	Role      Role
+	Scope     Scope
+	Namespace string // of RepoToken and OwnerToken
+	RepoID    string // of RepoToken
+	Label     string // free text for people
+	Actor     string // who uses the token; free text
+	Session   string // the session for which the token was made, "" for none
+	Rules     []RefRule
+	Created   time.Time
+	Expires   time.Time // zero: never (AdminToken and OwnerToken only)
+	Revoked   time.Time // zero: not revoked
+}
+
+// Cause is who caused a change. It is stored in the audit log.
+type Cause struct {
+	TokenID string
+	Actor   string // label or actor of the token
+	Remote  string // address of the client
+	Method  string // of HTTP, or the git service
+	Target  string // path of the request, without secrets
+}
+
+// Event is a change that clients can subscribe to. Body is the complete event in the form that clients receive.
+type Event struct {
+	Seq       int64 // set by the database; grows in the order of commits, not without gaps
+	Type      string
+	Namespace string
+	Repo      string // name, "" for events of a namespace
+	Time      time.Time
+	Body      json.RawMessage
+}
+
+// RefUpdate is a request to change a ref from Old to New. A missing ref, before or after, is the id of zeros.
+type RefUpdate struct {
+	Name string
+	Old  string
+	New  string
+}
+
+// Push is the result of one git push, ready to be made visible.
+type Push struct {
+	RepoID      string
+	TokenID     string // checked again in the transaction; "" for imports, which need none
+	Collections int64  // Repo.Collections when the objects of the push were checked
+	Updates     []RefUpdate
+	Atomic      bool  // all updates or none
+	Pack        *Pack // nil if the push has no new objects; stored already
+	Cause       Cause
+	// Events returns the events for the updates that succeeded. It is called within the transaction and must not block.
+	Events func(done []RefUpdate) []Event
+}
+
+// AuditEntry is one call of the API or of git.
+type AuditEntry struct {
+	Seq    int64
+	Time   time.Time
+	Cause  Cause
+	Result int    // HTTP status
+	Detail string // such as the refs of a push; never a secret
+}
