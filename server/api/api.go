@@ -52,6 +52,8 @@ func New(o Options) *API { return &API{o} }
 
 // Account returns the id of the server's account. The first start stores id, or a random one if id is "". A later start with
 // another id fails.
-func Account(ctx context.Context, db *records.DB, id string) (string, error) { panic("not written yet") }
+func Account(ctx context.Context, db *records.DB, id string) (string, error) {
+	panic("not written yet")
+}
 
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) { panic("not written yet") }
