@@ -15,8 +15,12 @@ var (
 	// ErrMissing means that a request has no credentials.
 	ErrMissing = errors.New("no credentials")
 	// ErrInvalid means that a token is unknown, revoked, expired, or for another repository.
+	//
+	//lint:ignore ST1005 clients know this text
 	ErrInvalid = errors.New("Invalid or expired token")
 	// ErrInsufficient means that a token does not allow what the request does.
+	//
+	//lint:ignore ST1005 clients know this text
 	ErrInsufficient = errors.New("Insufficient permissions")
 )
 
