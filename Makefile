@@ -33,7 +33,7 @@ STAMP   := -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.date=$(sh
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-setup: ## install what is missing of git, git-lfs, fuse3, fio and openssh-server (needs root or sudo if anything is)
+setup: ## install what is missing of git, git-lfs, fuse3, fio, PostgreSQL and openssh-server (needs root or sudo if anything is)
 	@scripts/setup.sh
 
 build: ## build bin/artifactfs and, beside it, the hook for git before 2.55

@@ -1,0 +1,266 @@
+// Package pgtest starts PostgreSQL servers for tests and benchmarks. A server has its own data directory, listens only on a Unix
+// socket below it, and can be killed and started again. PostgreSQL refuses to run as root, so root runs it as the user nobody.
+package pgtest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// nobody is the user ID with which root runs PostgreSQL.
+const nobody = 65534
+
+// ErrMissing means that PostgreSQL is not installed. scripts/setup.sh installs it.
+var ErrMissing = errors.New("PostgreSQL is not installed")
+
+// patience is the maximum time of a start and of an end. It is long, because machines that run tests are busy.
+const patience = time.Minute
+
+// Options configures a server.
+type Options struct {
+	Durable bool     // changes survive a power cut, as in production; otherwise they survive only the death of the processes
+	Config  []string // further settings, such as "max_connections=200"
+}
+
+// Server is a PostgreSQL server. Its methods may be called from any goroutine.
+type Server struct {
+	dir  string // data in dir/data, socket in dir
+	bin  string
+	args []string
+
+	mu    sync.Mutex
+	cmd   *exec.Cmd     // nil while the server is stopped
+	ended chan struct{} // closed when cmd has ended
+}
+
+// Programs returns the directory of PostgreSQL's programs: of the newest version that Debian's packages have installed, or of the
+// PATH.
+func Programs() (string, error) {
+	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/postgres")
+	slices.SortFunc(found, func(a, b string) int {
+		if len(a) != len(b) { // version 9 is older than version 15
+			return len(a) - len(b)
+		}
+		return strings.Compare(a, b)
+	})
+	if len(found) > 0 {
+		return filepath.Dir(found[len(found)-1]), nil
+	}
+	path, err := exec.LookPath("postgres")
+	if err != nil {
+		return "", ErrMissing
+	}
+	return filepath.Dir(path), nil
+}
+
+// Start creates a data directory and starts a server. The caller calls Close.
+func Start(o Options) (*Server, error) {
+	bin, err := Programs()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp(reachable(), "pg-")
+	if err != nil {
+		return nil, fmt.Errorf("create directory of PostgreSQL: %w", err)
+	}
+	s := &Server{dir: dir, bin: bin, args: []string{"-D", filepath.Join(dir, "data"), "-k", dir, "-c", "listen_addresses=", "-c", "max_connections=200"}}
+	if !o.Durable {
+		s.args = append(s.args, "-c", "fsync=off", "-c", "full_page_writes=off")
+	}
+	for _, setting := range o.Config {
+		s.args = append(s.args, "-c", setting)
+	}
+	if err := s.create(); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	if err := s.Restart(); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+// reachable returns a directory for temporary files that the user nobody can reach too. Tests often have a directory that only its
+// owner can enter.
+func reachable() string {
+	first, _ := filepath.Abs(os.TempDir())
+	for _, dir := range []string{first, "/tmp"} {
+		open := true
+		for d := dir; d != "/"; d = filepath.Dir(d) {
+			st, err := os.Stat(d)
+			open = open && err == nil && st.Mode().Perm()&1 != 0
+		}
+		if open || os.Geteuid() != 0 {
+			return dir
+		}
+	}
+	return "/var/tmp"
+}
+
+// command prepares one of PostgreSQL's programs.
+func (s *Server) command(name string, args ...string) *exec.Cmd {
+	cmd := exec.Command(filepath.Join(s.bin, name), args...)
+	cmd.Dir = s.dir
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C", "HOME=" + s.dir}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGQUIT}
+	if os.Geteuid() == 0 {
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
+	}
+	return cmd
+}
+
+func (s *Server) create() error {
+	if os.Geteuid() == 0 {
+		if err := os.Chown(s.dir, nobody, nobody); err != nil {
+			return fmt.Errorf("create directory of PostgreSQL: %w", err)
+		}
+	}
+	initdb := s.command("initdb", "--no-sync", "--auth=trust", "--username=postgres", "--encoding=UTF8", "--locale=C", "-D", filepath.Join(s.dir, "data"))
+	if out, err := initdb.CombinedOutput(); err != nil {
+		return fmt.Errorf("initdb: %w: %s", err, out)
+	}
+	return nil
+}
+
+// Restart starts the server after Kill, and waits until it answers.
+func (s *Server) Restart() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cmd != nil {
+		return errors.New("start PostgreSQL: it is running")
+	}
+	log, err := os.OpenFile(filepath.Join(s.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return fmt.Errorf("start PostgreSQL: %w", err)
+	}
+	defer log.Close()
+	cmd := s.command("postgres", s.args...)
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start PostgreSQL: %w", err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		cmd.Wait()
+		close(ended)
+	}()
+	s.cmd, s.ended = cmd, ended
+	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+		select {
+		case <-ended:
+			s.cmd = nil
+			return fmt.Errorf("start PostgreSQL: it ended: %s", s.tail())
+		default:
+		}
+		err := s.query("postgres", "select 1", io.Discard)
+		if err == nil {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("start PostgreSQL: no answer within %v: %w: %s", patience, err, s.tail())
+		}
+	}
+}
+
+// Kill kills all processes of the server with SIGKILL and waits for their end. It does nothing if the server is stopped.
+func (s *Server) Kill() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cmd == nil {
+		return nil
+	}
+	// Each process of PostgreSQL is the leader of a session, so there is no group that contains all of them. The first process is
+	// killed before its children, because it would replace them.
+	pids := children(s.cmd.Process.Pid)
+	s.cmd.Process.Kill()
+	<-s.ended
+	for _, pid := range pids {
+		syscall.Kill(pid, syscall.SIGKILL)
+	}
+	s.cmd = nil
+	return s.gone(pids)
+}
+
+// gone waits until none of the processes exists: a process that is left would keep the shared memory, and PostgreSQL would refuse
+// to start.
+func (s *Server) gone(pids []int) error {
+	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		left := slices.ContainsFunc(pids, func(pid int) bool {
+			exe, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+			return err == nil && len(exe) > 0
+		})
+		if !left {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return errors.New("kill PostgreSQL: a process is left")
+		}
+	}
+}
+
+// children returns the child processes of a process.
+func children(pid int) []int {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+	var pids []int
+	for _, field := range strings.Fields(string(text)) {
+		var child int
+		if _, err := fmt.Sscan(field, &child); err == nil {
+			pids = append(pids, child)
+		}
+	}
+	return pids
+}
+
+// Close ends the server and removes its directory.
+func (s *Server) Close() error {
+	return errors.Join(s.Kill(), os.RemoveAll(s.dir))
+}
+
+// URL returns the URL of a database of the server.
+func (s *Server) URL(database string) string {
+	return "postgres://postgres@/" + database + "?host=" + s.dir
+}
+
+// Create creates an empty database and returns its URL. The name consists of small letters, digits and '_'.
+func (s *Server) Create(database string) (string, error) {
+	if err := s.query("postgres", "create database "+database, io.Discard); err != nil {
+		return "", fmt.Errorf("create database %s: %w", database, err)
+	}
+	return s.URL(database), nil
+}
+
+// Query runs SQL commands in a database and returns the rows, with the columns separated by '|'.
+func (s *Server) Query(database, sql string) (string, error) {
+	var out strings.Builder
+	err := s.query(database, sql, &out)
+	return strings.TrimSuffix(out.String(), "\n"), err
+}
+
+func (s *Server) query(database, sql string, out io.Writer) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	psql := exec.CommandContext(ctx, filepath.Join(s.bin, "psql"), "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-h", s.dir, "-U", "postgres", "-d", database, "-c", sql)
+	psql.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C", "PGCONNECT_TIMEOUT=5"}
+	var stderr bytes.Buffer
+	psql.Stdout, psql.Stderr = out, &stderr
+	if err := psql.Run(); err != nil {
+		return fmt.Errorf("psql: %w: %s", err, bytes.TrimSpace(stderr.Bytes()))
+	}
+	return nil
+}
+
+// tail returns the end of the server's log.
+func (s *Server) tail() []byte {
+	log, _ := os.ReadFile(filepath.Join(s.dir, "log"))
+	return log[max(0, len(log)-4<<10):]
+}
