@@ -1,0 +1,176 @@
+package events
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/server/records"
+)
+
+const (
+	maxCommits  = 20   // commits that an event lists; counting ends one after them
+	maxMessage  = 4096 // characters of a message
+	maxBranches = 32   // branches of one push whose commits are read
+	maxField    = 4 * (maxMessage + 1)
+)
+
+// Commit is a commit in an event.
+type Commit struct {
+	ID               string   `json:"id"`
+	Message          string   `json:"message"`
+	MessageTruncated bool     `json:"messageTruncated"`
+	Timestamp        string   `json:"timestamp"` // of the committer
+	Author           Person   `json:"author"`
+	Committer        Person   `json:"committer"`
+	Parents          []string `json:"parents"`
+}
+
+// Person is an author or a committer.
+type Person struct {
+	Name  string `json:"name"`
+	Email string `json:"email"`
+}
+
+// Commits are the commits that an update of a branch has added, the newest first.
+type Commits struct {
+	List      []Commit
+	Total     int // at most maxCommits+1
+	Truncated bool
+}
+
+// Walk reads the commits of the updates of branches in the git directory dir, which has all objects. It follows first parents only.
+// It is called before the transaction of a push, because it starts git. The result has no entry for other refs and for removed
+// branches, and an empty entry that is marked as truncated for branches whose commits were not read: those after the first
+// 32, and those at which git failed, with the first error.
+func Walk(ctx context.Context, dir string, updates []records.RefUpdate) (map[string]Commits, error) {
+	all := map[string]Commits{}
+	var first error
+	read := 0
+	for _, u := range updates {
+		if !isBranch(u.Name) || isZero(u.New) {
+			continue
+		}
+		if read++; read > maxBranches {
+			all[u.Name] = Commits{Truncated: true}
+			continue
+		}
+		c, err := walk(ctx, dir, u)
+		if err != nil {
+			c = Commits{Truncated: true}
+			if first == nil {
+				first = fmt.Errorf("read the commits of %s: %w", u.Name, err)
+			}
+		}
+		all[u.Name] = c
+	}
+	return all, first
+}
+
+func walk(ctx context.Context, dir string, u records.RefUpdate) (Commits, error) {
+	args := []string{"--git-dir=" + dir, "log", "-z", "--first-parent", "--no-show-signature", "--no-color", "--no-decorate",
+		"--no-notes", "--no-mailmap", "--encoding=UTF-8", "--max-count=" + strconv.Itoa(maxCommits+1),
+		"--format=tformat:%H%x00%P%x00%ct%x00%an%x00%ae%x00%cn%x00%ce%x00%B", u.New}
+	if !isZero(u.Old) {
+		args = append(args, "^"+u.Old)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	cmd := gitcmd.Isolated(ctx, append(args, "--")...)
+	stderr := &gitcmd.Tail{}
+	cmd.Stderr = stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return Commits{}, err
+	}
+	if err := cmd.Start(); err != nil {
+		return Commits{}, gitcmd.Failed(cmd, err, nil)
+	}
+	c, err := parseLog(out)
+	if err != nil {
+		cancel()
+	}
+	if failed := cmd.Wait(); failed != nil {
+		return Commits{}, gitcmd.Failed(cmd, failed, stderr.Bytes())
+	}
+	return c, err
+}
+
+var errLog = errors.New("invalid output of git log")
+
+// parseLog parses records of eight fields, each of which ends with a zero byte. It keeps the first maxField bytes of a field, so that
+// its memory is bounded whatever a commit contains.
+func parseLog(in io.Reader) (Commits, error) {
+	r := bufio.NewReader(in)
+	var c Commits
+	for {
+		var f [8]string
+		cut := false
+		for i := range f {
+			text, longer, err := field(r)
+			if errors.Is(err, io.EOF) && i == 0 && text == "" {
+				return c, nil
+			}
+			if err != nil {
+				return Commits{}, errLog
+			}
+			f[i], cut = text, longer // of the last field, the message
+		}
+		seconds, err := strconv.ParseInt(f[2], 10, 64)
+		if err != nil && !errors.Is(err, strconv.ErrRange) || f[0] == "" {
+			return Commits{}, errLog
+		}
+		if c.Total++; c.Total > maxCommits {
+			c.Total, c.Truncated = maxCommits+1, true
+			continue
+		}
+		message, shorter := truncate(strings.TrimSuffix(f[7], "\n"))
+		c.List = append(c.List, Commit{
+			ID: f[0], Message: message, MessageTruncated: cut || shorter, Timestamp: *moment(time.Unix(clamp(seconds), 0)),
+			Author: Person{f[3], f[4]}, Committer: Person{f[5], f[6]}, Parents: strings.Fields(f[1]),
+		})
+	}
+}
+
+// clamp limits a time to years of four digits, which is what the form of times allows.
+func clamp(seconds int64) int64 { return min(max(seconds, 0), 253402300799) }
+
+// field reads up to the next zero byte. longer reports whether the field was longer than maxField and was cut.
+func field(r *bufio.Reader) (text string, longer bool, err error) {
+	var b []byte
+	for {
+		part, err := r.ReadSlice(0)
+		end := err == nil
+		if end {
+			part = part[:len(part)-1]
+		}
+		room := maxField - len(b)
+		longer = longer || len(part) > room
+		b = append(b, part[:min(len(part), room)]...)
+		if end || !errors.Is(err, bufio.ErrBufferFull) {
+			return strings.ToValidUTF8(string(b), "\uFFFD"), longer, err
+		}
+	}
+}
+
+// truncate returns the first maxMessage characters of a text, and whether that is less than all.
+func truncate(text string) (string, bool) {
+	if utf8.RuneCountInString(text) <= maxMessage {
+		return text, false
+	}
+	n := 0
+	for i := range text {
+		if n == maxMessage {
+			return text[:i], true
+		}
+		n++
+	}
+	return text, false
+}
