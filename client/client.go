@@ -1,0 +1,260 @@
+// Package client is a client of the REST API of artifactfs serve, which is that of Cloudflare Artifacts with extensions. It works
+// with every server that has this API; the doc comments say which fields and methods are extensions.
+//
+//	c, err := client.New(client.Options{URL: "http://127.0.0.1:8790", Token: token})
+//	created, err := c.CreateRepo(ctx, "team", client.CreateRepo{Name: "app"})
+//	// git clone created.Remote, with created.Token as password
+//
+// An answer that reports a failure is returned as *Error. A request that the server could not serve for the moment (503) is
+// repeated a few times after the time that the server has named. The methods of Client may be called from any goroutine.
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	maxAnswer = 64 << 20 // maximum size of a JSON answer in bytes
+	retries   = 4        // maximum number of repetitions of a request after status 503
+	maxPause  = 5 * time.Second
+	minPause  = 100 * time.Millisecond
+)
+
+// Options configures a Client.
+type Options struct {
+	// URL is the address of the server, such as http://127.0.0.1:8790. It may end in the path under which a proxy serves it.
+	URL string
+	// Token is a token for the REST API (an admin or owner token). Tokens of repositories are for git only.
+	Token string
+	// Account is the id of the account, 32 hexadecimal digits; "": the client asks the server for it.
+	Account string
+	// HTTP sends the requests; nil means a client without a time limit, because the caller's context has one.
+	HTTP *http.Client
+}
+
+// Client sends requests to one server.
+type Client struct {
+	base  *url.URL
+	token string
+	http  *http.Client
+
+	mu      sync.Mutex
+	account string // protected by mu; "" until it is known
+}
+
+// New returns a client. It sends no request.
+func New(o Options) (*Client, error) {
+	base, err := url.Parse(o.URL)
+	if err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https" {
+		return nil, fmt.Errorf("open server %q: want an http or https URL", withoutSecrets(o.URL))
+	}
+	if base.User != nil {
+		return nil, fmt.Errorf("open server %q: the URL must not contain a user or password", withoutSecrets(o.URL))
+	}
+	base.Path = strings.TrimRight(base.Path, "/")
+	base.RawQuery, base.Fragment = "", ""
+	c := &Client{base: base, token: o.Token, http: o.HTTP, account: o.Account}
+	if c.http == nil {
+		c.http = &http.Client{}
+	}
+	return c, nil
+}
+
+// withoutSecrets returns a URL for an error, without user and password.
+func withoutSecrets(text string) string {
+	u, err := url.Parse(text)
+	if err != nil {
+		return "(malformed URL)"
+	}
+	u.User, u.RawQuery = nil, ""
+	return u.String()
+}
+
+// URL returns the address of the server.
+func (c *Client) URL() string { return c.base.String() }
+
+// Account returns the id of the account. It asks the server for it, once, if Options has none.
+func (c *Client) Account(ctx context.Context) (string, error) {
+	c.mu.Lock()
+	known := c.account
+	c.mu.Unlock()
+	if known != "" {
+		return known, nil
+	}
+	var all []struct {
+		ID string `json:"id"`
+	}
+	if _, err := c.call(ctx, request{verb: "find", object: "account", method: http.MethodGet, path: "/client/v4/accounts"}, &all); err != nil {
+		return "", err
+	}
+	if len(all) == 0 {
+		return "", errors.New("find account: the server has none for this token")
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.account = all[0].ID
+	return c.account, nil
+}
+
+// request is one call of the API.
+type request struct {
+	verb, object string // for errors
+	method       string
+	path         string // escaped, below the address of the server
+	query        url.Values
+	body         any // sent as JSON, nil for none
+}
+
+// below returns the escaped path of a route of the account.
+func (c *Client) below(ctx context.Context, parts ...string) (string, error) {
+	account, err := c.Account(ctx)
+	if err != nil {
+		return "", err
+	}
+	return "/client/v4/accounts/" + url.PathEscape(account) + "/artifacts" + join(parts), nil
+}
+
+// join returns the parts as an escaped path that begins with a slash.
+func join(parts []string) string {
+	var b strings.Builder
+	for _, p := range parts {
+		b.WriteString("/" + url.PathEscape(p))
+	}
+	return b.String()
+}
+
+// envelope is the form of every JSON answer.
+type envelope struct {
+	Result  json.RawMessage `json:"result"`
+	Success bool            `json:"success"`
+	Errors  []struct {
+		Code    int    `json:"code"`
+		Message string `json:"message"`
+		Source  struct {
+			Pointer string `json:"pointer"`
+		} `json:"source"`
+	} `json:"errors"`
+	Info PageInfo `json:"result_info"`
+}
+
+// PageInfo describes a page of a list. Cursor is "" on the last page.
+type PageInfo struct {
+	Cursor     string `json:"cursor,omitempty"`
+	Page       int    `json:"page,omitempty"`
+	PerPage    int    `json:"per_page,omitempty"`
+	Count      int    `json:"count"`
+	TotalPages int    `json:"total_pages,omitempty"`
+	TotalCount int    `json:"total_count,omitempty"`
+}
+
+// call sends a request and decodes the result of the answer into result, unless that is nil.
+func (c *Client) call(ctx context.Context, r request, result any) (PageInfo, error) {
+	res, err := c.send(ctx, r)
+	if err != nil {
+		return PageInfo{}, err
+	}
+	defer res.Body.Close()
+	if res.StatusCode == http.StatusNoContent {
+		return PageInfo{}, nil
+	}
+	var e envelope
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	if err == nil {
+		err = json.Unmarshal(body, &e)
+	}
+	if err == nil && result != nil && len(e.Result) > 0 {
+		err = json.Unmarshal(e.Result, result)
+	}
+	if err != nil {
+		return PageInfo{}, fmt.Errorf("%s %s: read answer: %w", r.verb, r.object, err)
+	}
+	return e.Info, nil
+}
+
+// send sends a request until the server serves it, refuses it, or has answered 503 too often. The caller closes the body of the
+// answer, whose status is below 300.
+func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
+	for try := 0; ; try++ {
+		res, err := c.once(ctx, r)
+		if err != nil {
+			return nil, fmt.Errorf("%s %s: %w", r.verb, r.object, err)
+		}
+		if res.StatusCode < 300 {
+			return res, nil
+		}
+		failure := failureOf(r, res)
+		res.Body.Close()
+		if res.StatusCode != http.StatusServiceUnavailable || try == retries {
+			return nil, failure
+		}
+		select {
+		case <-time.After(min(max(failure.RetryAfter, minPause), maxPause)):
+		case <-ctx.Done():
+			return nil, failure
+		}
+	}
+}
+
+// once sends a request one time.
+func (c *Client) once(ctx context.Context, r request) (*http.Response, error) {
+	u := c.base.String() + r.path
+	if len(r.query) > 0 {
+		u += "?" + r.query.Encode()
+	}
+	var body io.Reader
+	if r.body != nil {
+		text, err := json.Marshal(r.body)
+		if err != nil {
+			return nil, err
+		}
+		body = bytes.NewReader(text)
+	}
+	req, err := http.NewRequestWithContext(ctx, r.method, u, body)
+	if err != nil {
+		return nil, err
+	}
+	if r.body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if c.token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.token)
+	}
+	req.Header.Set("User-Agent", "artifactfs")
+	res, err := c.http.Do(req)
+	var of *url.Error
+	if errors.As(err, &of) { // the URL of the error adds nothing, and the caller names the object
+		err = of.Err
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnreachable, err)
+	}
+	return res, nil
+}
+
+// failureOf returns the error that an answer reports.
+func failureOf(r request, res *http.Response) *Error {
+	e := &Error{Verb: r.verb, Object: r.object, Status: res.StatusCode}
+	if n, err := strconv.Atoi(res.Header.Get("Retry-After")); err == nil && n > 0 {
+		e.RetryAfter = time.Duration(n) * time.Second
+	}
+	text, _ := io.ReadAll(io.LimitReader(res.Body, maxAnswer)) // a part is enough for an error
+	var in envelope
+	if err := json.Unmarshal(text, &in); err == nil && len(in.Errors) > 0 {
+		e.Code, e.Message, e.Pointer = in.Errors[0].Code, in.Errors[0].Message, in.Errors[0].Source.Pointer
+	}
+	if e.Message == "" {
+		e.Message = "server answered " + res.Status
+	}
+	return e
+}

@@ -1,0 +1,177 @@
+package client
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+const account = "0123456789abcdef0123456789abcdef"
+
+// fakeServer answers with what the test wants to see handled. It records the requests.
+type fakeServer struct {
+	t       *testing.T
+	answers map[string][]string // by method and path: "STATUS JSON"; the last one stays
+	heard   []string
+}
+
+func (f *fakeServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		f.t.Error(err)
+	}
+	f.heard = append(f.heard, strings.TrimSpace(r.Method+" "+r.URL.RequestURI()+" "+string(body)))
+	if got := r.Header.Get("Authorization"); got != "Bearer secret" {
+		f.t.Errorf("Authorization: got %q", got)
+	}
+	key := r.Method + " " + strings.TrimPrefix(r.URL.EscapedPath(), "/client/v4/accounts/"+account+"/artifacts")
+	left := f.answers[key]
+	if len(left) == 0 {
+		http.Error(w, "404 Not Found", http.StatusNotFound)
+		return
+	}
+	if len(left) > 1 {
+		f.answers[key] = left[1:]
+	}
+	status, text, _ := strings.Cut(left[0], " ")
+	var code int
+	fmt.Sscan(status, &code)
+	if code == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", "0")
+	}
+	w.WriteHeader(code)
+	io.WriteString(w, text)
+}
+
+func serve(t *testing.T, answers map[string][]string) (*Client, *fakeServer) {
+	t.Helper()
+	f := &fakeServer{t: t, answers: answers}
+	s := httptest.NewServer(f)
+	t.Cleanup(s.Close)
+	c, err := New(Options{URL: s.URL + "/", Token: "secret"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.answers["GET /client/v4/accounts"] = []string{`200 {"result":[{"id":"` + account + `"}],"success":true}`}
+	return c, f
+}
+
+func TestErrorsHaveTheirParts(t *testing.T) {
+	c, _ := serve(t, map[string][]string{
+		"POST /namespaces/team/repos": {`400 {"result":null,"success":false,"errors":[{"code":10101,"message":"Invalid repo name","source":{"pointer":"/name"}}]}`},
+		"POST /namespaces":            {`409 {"success":false,"errors":[{"code":10201,"message":"Namespace already exists"}]}`},
+	})
+	_, err := c.CreateRepo(t.Context(), "team", CreateRepo{Name: "-"})
+	var e *Error
+	if !errors.As(err, &e) {
+		t.Fatalf("create repository: got %v, want an *Error", err)
+	}
+	want := Error{Verb: "create", Object: "repository team/-", Status: 400, Code: CodeInvalidRepoName, Message: "Invalid repo name", Pointer: "/name"}
+	if *e != want {
+		t.Errorf("error: got %+v, want %+v", *e, want)
+	}
+	if got := err.Error(); got != "create repository team/-: Invalid repo name (/name)" {
+		t.Errorf("text of the error: %q", got)
+	}
+	_, err = c.CreateNamespace(t.Context(), "team", "")
+	if !errors.Is(err, ErrExists) || errors.Is(err, ErrNotFound) {
+		t.Errorf("create namespace: got %v, want ErrExists", err)
+	}
+	if _, err := c.Repo(t.Context(), "team", "none"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("show repository: got %v, want ErrNotFound", err)
+	}
+	away, err := New(Options{URL: "http://127.0.0.1:1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := away.Account(t.Context()); !errors.Is(err, ErrUnreachable) {
+		t.Errorf("ask a server that does not run: got %v, want ErrUnreachable", err)
+	}
+}
+
+func TestUnavailableServerIsAskedAgain(t *testing.T) {
+	busy := `503 {"success":false,"errors":[{"code":10401,"message":"database is unavailable"}]}`
+	c, f := serve(t, map[string][]string{
+		"GET /namespaces/team":  {busy, busy, `200 {"result":{"namespace":"team","repo_count":3,"created_at":"2026-01-02T03:04:05Z"},"success":true}`},
+		"GET /namespaces/other": {busy},
+	})
+	n, err := c.Namespace(t.Context(), "team")
+	if want := (Namespace{Name: "team", Repos: 3, Created: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}); err != nil || n != want {
+		t.Errorf("namespace: got %+v, %v, want %+v", n, err, want)
+	}
+	if len(f.heard) != 1+3 {
+		t.Errorf("requests: got %q, want the account and three", f.heard)
+	}
+	if _, err := c.Namespace(t.Context(), "other"); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("namespace: got %v, want ErrUnavailable", err)
+	}
+	if len(f.heard) != 1+3+1+retries {
+		t.Errorf("requests: got %d, want %d", len(f.heard), 1+3+1+retries)
+	}
+}
+
+func TestListsHaveAllPages(t *testing.T) {
+	c, f := serve(t, map[string][]string{
+		"GET /namespaces/team/repos": {
+			`200 {"result":[{"name":"a"},{"name":"b"}],"success":true,"result_info":{"cursor":"x","per_page":2,"count":2}}`,
+			`200 {"result":[{"name":"c","status":"ready"}],"success":true,"result_info":{"page":1,"total_pages":1,"count":1}}`},
+		"GET /namespaces/team/repos/a/tokens": {
+			`200 {"result":[{"id":"1"}],"success":true,"result_info":{"page":1,"total_pages":2}}`,
+			`200 {"result":[{"id":"2","refs":[["refs/heads/*",["no-delete"]],["refs/tags/**"]]}],"success":true,"result_info":{"page":2,"total_pages":2}}`},
+	})
+	var names []string
+	for r, err := range c.Repos(t.Context(), "team", ListRepos{Sort: "name", Ascending: true, Limit: 2}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, r.Name)
+	}
+	if got := strings.Join(names, " "); got != "a b c" {
+		t.Errorf("repositories: got %q, want a b c", got)
+	}
+	if got := f.heard[2]; !strings.HasSuffix(got, "/repos?cursor=x&direction=asc&limit=2&sort=name") {
+		t.Errorf("second request: %q", got)
+	}
+	var last Token
+	for token, err := range c.Tokens(t.Context(), "team", "a", "all") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		last = token
+	}
+	if want := []RefRule{{"refs/heads/*", []string{"no-delete"}}, {Glob: "refs/tags/**"}}; last.ID != "2" || !reflect.DeepEqual(last.Refs, want) {
+		t.Errorf("last token: got %+v, want id 2 with %v", last, want)
+	}
+	if text, err := json.Marshal(RefRule{Glob: "refs/x"}); err != nil || string(text) != `["refs/x",[]]` {
+		t.Errorf("rule as JSON: got %s, %v", text, err)
+	}
+}
+
+func TestNewRefusesURLs(t *testing.T) {
+	for _, url := range []string{"", "127.0.0.1:8790", "ftp://host/", "http://user:secret@host", "http://%zz"} {
+		if _, err := New(Options{URL: url}); err == nil || strings.Contains(err.Error(), "secret") {
+			t.Errorf("New(%q): got %v, want an error without the secret", url, err)
+		}
+	}
+}
+
+func TestBytesAreNotDecoded(t *testing.T) {
+	c, f := serve(t, map[string][]string{
+		"GET /namespaces/team/repos/a/raw/main/docs/one%20two.md": {"200 {not JSON"},
+	})
+	r, err := c.Raw(t.Context(), "team", "a", "main", "docs/one two.md")
+	if err != nil {
+		t.Fatalf("%v: heard %q", err, f.heard)
+	}
+	defer r.Close()
+	if text, err := io.ReadAll(r); err != nil || string(text) != "{not JSON" {
+		t.Errorf("file: got %q, %v", text, err)
+	}
+}

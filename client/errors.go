@@ -1,0 +1,73 @@
+package client
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+)
+
+var (
+	// ErrUnreachable means that no server answered.
+	ErrUnreachable = errors.New("server cannot be reached")
+	// ErrNotFound, ErrExists, ErrDenied, ErrInvalid and ErrUnavailable classify an *Error for errors.Is.
+	ErrNotFound    = errors.New("not found")
+	ErrExists      = errors.New("already exists")
+	ErrDenied      = errors.New("access denied")
+	ErrInvalid     = errors.New("invalid request")
+	ErrUnavailable = errors.New("server is unavailable")
+)
+
+// These are the codes of errors.
+const (
+	CodeInvalidInput        = 10100
+	CodeInvalidRepoName     = 10101
+	CodeInvalidTTL          = 10103
+	CodeInvalidURL          = 10104
+	CodeRemoteAuthRequired  = 10106
+	CodeNotFound            = 10200
+	CodeAlreadyExists       = 10201
+	CodeImportInProgress    = 10302
+	CodeForkInProgress      = 10303
+	CodeInternal            = 10400
+	CodeUpstreamUnavailable = 10401
+	CodeMemoryLimit         = 10402
+)
+
+// Error is a failure that the server has reported.
+type Error struct {
+	Verb    string // what the client wanted, such as "create"
+	Object  string // such as "repository team/app"
+	Status  int    // of HTTP
+	Code    int    // one of the constants Code...; 0 if the answer has none
+	Message string
+	Pointer string // field of the request that is wrong, such as "/name"; "" for none
+	// RetryAfter is the time after which the server wants to be asked again, 0 if it has named none.
+	RetryAfter time.Duration
+}
+
+// Error returns "verb object: message".
+func (e *Error) Error() string {
+	text := e.Message
+	if e.Pointer != "" {
+		text += " (" + e.Pointer + ")"
+	}
+	return fmt.Sprintf("%s %s: %s", e.Verb, e.Object, text)
+}
+
+// Is reports whether the error belongs to the class of one of the sentinels of this package.
+func (e *Error) Is(target error) bool {
+	switch target {
+	case ErrNotFound:
+		return e.Status == http.StatusNotFound
+	case ErrExists:
+		return e.Code == CodeAlreadyExists
+	case ErrDenied:
+		return e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden
+	case ErrInvalid:
+		return e.Status == http.StatusBadRequest
+	case ErrUnavailable:
+		return e.Status == http.StatusServiceUnavailable
+	}
+	return false
+}

@@ -1,0 +1,224 @@
+package client
+
+import (
+	"context"
+	"iter"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+)
+
+// Namespace is a group of repositories.
+type Namespace struct {
+	Name         string    `json:"namespace"`
+	Jurisdiction string    `json:"jurisdiction"` // unrestricted, eu or us
+	Repos        int       `json:"repo_count"`
+	Created      time.Time `json:"created_at"`
+	Updated      time.Time `json:"updated_at"`
+}
+
+// Repo is a repository.
+type Repo struct {
+	ID            string     `json:"id"`
+	Name          string     `json:"name"`
+	Description   string     `json:"description"`
+	DefaultBranch string     `json:"default_branch"`
+	Created       time.Time  `json:"created_at"`
+	Updated       time.Time  `json:"updated_at"`
+	LastPush      *time.Time `json:"last_push_at"` // nil before the first push
+	Source        string     `json:"source"`       // where the repository was imported or forked from
+	ReadOnly      bool       `json:"read_only"`
+	Remote        string     `json:"remote"`           // URL for git
+	Status        string     `json:"status,omitempty"` // creating, ready, importing or forking; lists only, unless the server is artifactfs
+}
+
+// Created is a new repository, with a token for git that may write for 24 hours.
+type Created struct {
+	ID            string `json:"id"`
+	Name          string `json:"name"`
+	Description   string `json:"description"`
+	DefaultBranch string `json:"default_branch"`
+	Remote        string `json:"remote"`
+	Token         string `json:"token"`
+	Objects       int64  `json:"objects,omitempty"` // of a fork
+}
+
+// CreateRepo describes a repository to create. Empty fields have the default of the server.
+type CreateRepo struct {
+	Name          string `json:"name"`
+	Description   string `json:"description,omitempty"`
+	DefaultBranch string `json:"default_branch,omitempty"`
+	ReadOnly      bool   `json:"read_only,omitempty"`
+
+	// The fields below are extensions.
+	ObjectFormat string `json:"object_format,omitempty"` // sha1 or sha256
+	Base         *Base  `json:"base,omitempty"`
+}
+
+// Base names where the objects are that a repository of a thin session lacks.
+type Base struct {
+	URL    string `json:"url"`
+	Commit string `json:"commit"`
+}
+
+// Fork describes a fork.
+type Fork struct {
+	Name              string `json:"name"`
+	Description       string `json:"description,omitempty"`
+	ReadOnly          bool   `json:"read_only,omitempty"`
+	DefaultBranchOnly bool   `json:"default_branch_only,omitempty"`
+
+	// The fields below are extensions.
+	Namespace  string   `json:"namespace,omitempty"`  // of the fork; "": that of the parent
+	Checkpoint string   `json:"checkpoint,omitempty"` // of a session: the default branch of the fork begins there
+	Commit     string   `json:"commit,omitempty"`     // the default branch of the fork begins there
+	Refs       []string `json:"refs,omitempty"`       // globs of the refs to copy
+}
+
+// Import describes an import.
+type Import struct {
+	URL      string `json:"url"`
+	Branch   string `json:"branch,omitempty"`
+	Depth    int    `json:"depth,omitempty"`
+	ReadOnly bool   `json:"read_only,omitempty"`
+	Secret   string `json:"secret,omitempty"` // extension: name of a secret of the server with the credentials for URL
+}
+
+// CreateNamespace creates a namespace. jurisdiction is "", "eu" or "us".
+func (c *Client) CreateNamespace(ctx context.Context, name, jurisdiction string) (Namespace, error) {
+	body := struct {
+		Name         string `json:"namespace"`
+		Jurisdiction string `json:"jurisdiction,omitempty"`
+	}{name, jurisdiction}
+	return do[Namespace](ctx, c, "create", "namespace "+name, http.MethodPost, body, "namespaces")
+}
+
+// Namespace returns a namespace.
+func (c *Client) Namespace(ctx context.Context, name string) (Namespace, error) {
+	return do[Namespace](ctx, c, "show", "namespace "+name, http.MethodGet, nil, "namespaces", name)
+}
+
+// DeleteNamespace deletes an empty namespace.
+func (c *Client) DeleteNamespace(ctx context.Context, name string) error {
+	_, err := do[any](ctx, c, "delete", "namespace "+name, http.MethodDelete, nil, "namespaces", name)
+	return err
+}
+
+// Namespaces returns all namespaces. It requests the next page when the loop has used up the last one.
+func (c *Client) Namespaces(ctx context.Context) iter.Seq2[Namespace, error] {
+	return pages[Namespace](ctx, c, "list", "namespaces", url.Values{}, "namespaces")
+}
+
+// CreateRepo creates a repository, and its namespace if that is missing.
+func (c *Client) CreateRepo(ctx context.Context, namespace string, r CreateRepo) (Created, error) {
+	return do[Created](ctx, c, "create", repository(namespace, r.Name), http.MethodPost, r, "namespaces", namespace, "repos")
+}
+
+// Repo returns a repository.
+func (c *Client) Repo(ctx context.Context, namespace, name string) (Repo, error) {
+	return do[Repo](ctx, c, "show", repository(namespace, name), http.MethodGet, nil, "namespaces", namespace, "repos", name)
+}
+
+// DeleteRepo deletes a repository. It returns nil if the repository was deleted before.
+func (c *Client) DeleteRepo(ctx context.Context, namespace, name string) error {
+	_, err := do[any](ctx, c, "delete", repository(namespace, name), http.MethodDelete, nil, "namespaces", namespace, "repos", name)
+	return err
+}
+
+// ListRepos selects repositories. The zero value selects all, the newest first.
+type ListRepos struct {
+	Search    string // part of the name
+	Sort      string // created_at, updated_at, last_push_at or name
+	Ascending bool
+	Limit     int    // repositories on a page: 1 to 200, 0 means 50
+	Cursor    string // of the page before; used by RepoPage only
+}
+
+func (l ListRepos) values() url.Values {
+	q := url.Values{}
+	set := func(key, value string) {
+		if value != "" && value != "0" {
+			q.Set(key, value)
+		}
+	}
+	set("search", l.Search)
+	set("sort", l.Sort)
+	set("limit", strconv.Itoa(l.Limit))
+	set("cursor", l.Cursor)
+	if l.Ascending {
+		q.Set("direction", "asc")
+	}
+	return q
+}
+
+// Repos returns the repositories of a namespace. It requests the next page when the loop has used up the last one.
+func (c *Client) Repos(ctx context.Context, namespace string, l ListRepos) iter.Seq2[Repo, error] {
+	return pages[Repo](ctx, c, "list", "repositories of "+namespace, l.values(), "namespaces", namespace, "repos")
+}
+
+// RepoPage returns one page of a list of repositories.
+func (c *Client) RepoPage(ctx context.Context, namespace string, l ListRepos) ([]Repo, PageInfo, error) {
+	return page[Repo](ctx, c, "list", "repositories of "+namespace, l.values(), "namespaces", namespace, "repos")
+}
+
+// Fork makes a fork of a repository.
+func (c *Client) Fork(ctx context.Context, namespace, name string, f Fork) (Created, error) {
+	return do[Created](ctx, c, "fork", repository(namespace, name), http.MethodPost, f, "namespaces", namespace, "repos", name, "fork")
+}
+
+// Import creates a repository with the contents of another one. The import continues in the background; Repo.Status is "importing"
+// until it has ended.
+func (c *Client) Import(ctx context.Context, namespace, name string, i Import) (Created, error) {
+	return do[Created](ctx, c, "import", repository(namespace, name), http.MethodPost, i, "namespaces", namespace, "repos", name, "import")
+}
+
+// repository names a repository in errors.
+func repository(namespace, name string) string { return "repository " + namespace + "/" + name }
+
+// do calls a route of the account and returns the result.
+func do[T any](ctx context.Context, c *Client, verb, object, method string, body any, parts ...string) (result T, err error) {
+	r := request{verb: verb, object: object, method: method, body: body}
+	if r.path, err = c.below(ctx, parts...); err != nil {
+		return result, err
+	}
+	_, err = c.call(ctx, r, &result)
+	return result, err
+}
+
+// page returns one page of a list.
+func page[T any](ctx context.Context, c *Client, verb, object string, q url.Values, parts ...string) (all []T, info PageInfo, err error) {
+	r := request{verb: verb, object: object, method: http.MethodGet, query: q}
+	if r.path, err = c.below(ctx, parts...); err != nil {
+		return nil, info, err
+	}
+	info, err = c.call(ctx, r, &all)
+	return all, info, err
+}
+
+// pages returns the items of all pages of a list. After an error it ends.
+func pages[T any](ctx context.Context, c *Client, verb, object string, q url.Values, parts ...string) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		var none T
+		for {
+			all, info, err := page[T](ctx, c, verb, object, q, parts...)
+			if err != nil {
+				yield(none, err)
+				return
+			}
+			for _, item := range all {
+				if !yield(item, nil) {
+					return
+				}
+			}
+			switch {
+			case info.Cursor != "":
+				q.Set("cursor", info.Cursor)
+			case info.TotalPages > 0 && info.Page < info.TotalPages: // lists of tokens have no cursor
+				q.Set("page", strconv.Itoa(info.Page+1))
+			default:
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,103 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"iter"
+	"net/http"
+	"net/url"
+	"time"
+)
+
+// These are the scopes of tokens.
+const (
+	Read  = "read"
+	Write = "write"
+)
+
+// CreateToken describes a token for git access to one repository.
+type CreateToken struct {
+	Repo  string `json:"repo"`
+	Scope string `json:"scope,omitempty"` // Read or Write (default)
+	TTL   int    `json:"ttl,omitempty"`   // seconds, 60 to 31536000; 0 means 86400
+
+	// The fields below are extensions.
+	Label   string    `json:"label,omitempty"`   // text for people
+	Session string    `json:"session,omitempty"` // session for which the token is made
+	Actor   string    `json:"actor,omitempty"`   // who uses the token
+	Refs    []RefRule `json:"refs,omitempty"`    // refs that the token may change; none: all
+}
+
+// RefRule lets a token change the refs that match Glob, except in the ways of Deny. In JSON it is the array [glob, [deny, ...]].
+type RefRule struct {
+	Glob string
+	Deny []string // no-push, no-force-push, append-only, no-delete
+}
+
+// MarshalJSON implements json.Marshaler.
+func (r RefRule) MarshalJSON() ([]byte, error) {
+	deny := r.Deny
+	if deny == nil {
+		deny = []string{}
+	}
+	return json.Marshal([]any{r.Glob, deny})
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (r *RefRule) UnmarshalJSON(text []byte) error {
+	var parts []json.RawMessage
+	if err := json.Unmarshal(text, &parts); err != nil {
+		return err
+	}
+	if len(parts) == 0 || len(parts) > 2 {
+		return fmt.Errorf("rule of refs has %d parts, want [glob, [deny, ...]]", len(parts))
+	}
+	if err := json.Unmarshal(parts[0], &r.Glob); err != nil || len(parts) == 1 {
+		return err
+	}
+	return json.Unmarshal(parts[1], &r.Deny)
+}
+
+// NewToken is a token with its secret, which the server does not show again.
+type NewToken struct {
+	ID        string    `json:"id"`
+	Plaintext string    `json:"plaintext"`
+	Scope     string    `json:"scope"`
+	Expires   time.Time `json:"expires_at"`
+}
+
+// Token is the record of a token.
+type Token struct {
+	ID      string    `json:"id"`
+	Scope   string    `json:"scope"`
+	State   string    `json:"state"` // active, expired or revoked
+	Created time.Time `json:"created_at"`
+	Expires time.Time `json:"expires_at"`
+
+	// The fields below are extensions.
+	Label   string    `json:"label,omitempty"`
+	Session string    `json:"session,omitempty"`
+	Actor   string    `json:"actor,omitempty"`
+	Refs    []RefRule `json:"refs,omitempty"`
+}
+
+// CreateToken creates a token for a repository of the namespace.
+func (c *Client) CreateToken(ctx context.Context, namespace string, t CreateToken) (NewToken, error) {
+	return do[NewToken](ctx, c, "create", "token for "+namespace+"/"+t.Repo, http.MethodPost, t, "namespaces", namespace, "tokens")
+}
+
+// RevokeToken revokes a token of a repository of the namespace. It returns nil if the token was revoked before.
+func (c *Client) RevokeToken(ctx context.Context, namespace, id string) error {
+	_, err := do[any](ctx, c, "revoke", "token "+id, http.MethodDelete, nil, "namespaces", namespace, "tokens", id)
+	return err
+}
+
+// Tokens returns the tokens of a repository in a state: active, expired, revoked or all; "" means active.
+func (c *Client) Tokens(ctx context.Context, namespace, repo, state string) iter.Seq2[Token, error] {
+	q := url.Values{"per_page": {"100"}}
+	if state != "" {
+		q.Set("state", state)
+	}
+	return pages[Token](ctx, c, "list", "tokens of "+namespace+"/"+repo, q, "namespaces", namespace, "repos", repo, "tokens")
+}
