@@ -1,11 +1,22 @@
 // Package access creates tokens, and decides what a request may do: it finds the token of a request and compares it with what the
 // request needs.
+//
+// A token is a prefix and 40 random hexadecimal digits. Together they are its secret; only the SHA-256 of the secret is stored. The
+// text of a token of a repository also contains the time at which it expires, for the information of its user: the record decides.
+//
+// Locks: Guard.mu is a leaf.
 package access
 
 import (
 	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
 	"errors"
 	"net/http"
+	"strconv"
+	"sync"
 	"time"
 
 	"github.com/artifactfs/artifactfs/server/records"
@@ -24,34 +35,127 @@ var (
 	ErrInsufficient = errors.New("Insufficient permissions")
 )
 
-// Guard checks tokens.
-type Guard struct{}
+// Challenge is the value of the header WWW-Authenticate in the answer to a request without credentials.
+const Challenge = `Basic realm="artifacts"`
 
-func NewGuard(db *records.DB) *Guard { panic("not written yet") }
+// prefixes of the secrets of tokens.
+var prefixes = map[records.Role]string{
+	records.RepoToken:  "art_v1_",
+	records.OwnerToken: "afs_owner_",
+	records.AdminToken: "afs_admin_",
+}
+
+// secretBytes is the number of random bytes in a secret.
+const secretBytes = 20
+
+// tokens is the part of records.Tokens that a Guard uses.
+type tokens interface {
+	ByHash(ctx context.Context, hash []byte) (records.Token, error)
+	Revoke(ctx context.Context, id string, events []records.Event, cause records.Cause) error
+	RevokedSince(ctx context.Context, since time.Time) ([]string, error)
+}
+
+// Guard checks tokens, and ends the transfers of tokens that are revoked.
+type Guard struct {
+	tokens tokens
+	every  time.Duration // interval at which tokens that other nodes have revoked are looked up while transfers run
+
+	mu      sync.Mutex
+	watched map[string]map[*watch]bool // by the ids of tokens
+	stop    context.CancelFunc         // ends the look-ups; nil while there are none
+}
+
+// NewGuard returns a Guard for the tokens in a database.
+func NewGuard(db *records.DB) *Guard { return newGuard(db.Tokens) }
+
+func newGuard(t tokens) *Guard {
+	return &Guard{tokens: t, every: 750 * time.Millisecond, watched: map[string]map[*watch]bool{}}
+}
 
 // Mint returns a new token with a random secret, and the text that its user gets: art_v1_SECRET?expires=UNIX for repositories,
-// afs_admin_SECRET and afs_owner_SECRET for the REST API. Only the hash of the secret is in the record.
-func Mint(t records.Token, now time.Time) (records.Token, string) { panic("not written yet") }
+// afs_admin_SECRET and afs_owner_SECRET for the REST API. Only the hash of the secret is in the record. Mint sets ID, Hash and
+// Created; the scope is WriteScope unless the caller has set another one.
+func Mint(t records.Token, now time.Time) (records.Token, string) {
+	var random [secretBytes]byte
+	rand.Read(random[:]) // never fails
+	text := prefixes[t.Role] + hex.EncodeToString(random[:])
+	t.ID, t.Created, t.Hash = records.NewID(), now, hashOf(text)
+	if t.Scope == "" {
+		t.Scope = records.WriteScope
+	}
+	if !t.Expires.IsZero() && t.Role == records.RepoToken {
+		text += "?expires=" + strconv.FormatInt(t.Expires.Unix(), 10)
+	}
+	return t, text
+}
+
+func hashOf(secret string) []byte {
+	sum := sha256.Sum256([]byte(secret))
+	return sum[:]
+}
 
 // Admin returns the token of a request to the REST API. needs is the namespace that the request concerns, "" for the whole account.
-// Repository tokens are refused.
+// Repository tokens are refused with ErrInvalid.
 func (g *Guard) Admin(ctx context.Context, r *http.Request, needs string, scope records.Scope) (records.Token, error) {
-	panic("not written yet")
+	t, err := g.token(ctx, r.Header)
+	switch {
+	case err != nil:
+		return records.Token{}, err
+	case t.Role != records.AdminToken && t.Role != records.OwnerToken:
+		return records.Token{}, ErrInvalid
+	case t.Role == records.OwnerToken && (needs == "" || needs != t.Namespace), !permits(t, scope):
+		return records.Token{}, ErrInsufficient
+	}
+	return t, nil
 }
 
 // Git returns the token of a git request to a repository: Bearer, or Basic with any user and the token or its secret as
-// password. Tokens for the REST API are accepted too.
+// password. Tokens for the REST API are accepted too. If the repository does not exist, repo has only its namespace: tokens of
+// repositories are then refused with ErrInvalid.
 func (g *Guard) Git(ctx context.Context, r *http.Request, repo records.Repo, scope records.Scope) (records.Token, error) {
-	panic("not written yet")
+	t, err := g.token(ctx, r.Header)
+	if err != nil {
+		return records.Token{}, err
+	}
+	switch t.Role {
+	case records.AdminToken:
+	case records.OwnerToken:
+		if t.Namespace == "" || t.Namespace != repo.Namespace {
+			return records.Token{}, ErrInvalid
+		}
+	case records.RepoToken:
+		if repo.ID == "" || t.RepoID != repo.ID {
+			return records.Token{}, ErrInvalid
+		}
+	default:
+		return records.Token{}, ErrInvalid
+	}
+	if !permits(t, scope) {
+		return records.Token{}, ErrInsufficient
+	}
+	return t, nil
 }
 
-// Allow returns nil if the rules of a token allow an update. forced reports whether the update is not a fast-forward; it is called
-// only if a rule needs it.
-func Allow(t records.Token, u records.RefUpdate, forced func() (bool, error)) error {
-	panic("not written yet")
+// permits reports whether the scope of a token allows a request that needs scope.
+func permits(t records.Token, scope records.Scope) bool {
+	return t.Scope == records.WriteScope || t.Scope == scope && scope == records.ReadScope
 }
 
-// Watch returns a context that ends when the token is revoked, on this node or on another one, or expires.
-func (g *Guard) Watch(ctx context.Context, t records.Token) (context.Context, context.CancelFunc) {
-	panic("not written yet")
+// token returns the valid token that the header of a request contains.
+func (g *Guard) token(ctx context.Context, h http.Header) (records.Token, error) {
+	secret, err := credentials(h["Authorization"])
+	if err != nil {
+		return records.Token{}, err
+	}
+	hash := hashOf(secret)
+	t, err := g.tokens.ByHash(ctx, hash)
+	switch {
+	case errors.Is(err, records.ErrNotFound):
+		return records.Token{}, ErrInvalid
+	case err != nil:
+		return records.Token{}, err
+	case subtle.ConstantTimeCompare(hash, t.Hash) != 1, !t.Revoked.IsZero(), !t.Expires.IsZero() && !time.Now().Before(t.Expires):
+		return records.Token{}, ErrInvalid
+	}
+	return t, nil
 }

@@ -1,0 +1,181 @@
+package access
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/server/records"
+	"github.com/artifactfs/artifactfs/session"
+)
+
+// OwnerOnly in a rule means that the rule counts only while the repository belongs to the token's session (session.OwnerRef), and
+// only for names that are not reserved for other sessions. The session may claim a repository that has only refs of this session.
+const OwnerOnly records.Denial = "owner-only"
+
+// denials are the values of records.Denial.
+var denials = []records.Denial{records.NoPush, records.NoForcePush, records.AppendOnly, records.NoDelete, OwnerOnly}
+
+// sessionHeads is the prefix of the branches of sessions to which a repository does not belong.
+const sessionHeads = "refs/heads/afs/"
+
+// Refused is the reason why the rules of a token do not allow an update, as a text for the user of git.
+type Refused string
+
+func (r Refused) Error() string { return string(r) }
+
+// State answers questions about the repository of an update. The functions are called only if a rule needs the answer.
+type State struct {
+	// Forced reports whether the update is not a fast-forward. Creations and removals are never passed to it.
+	Forced func() (bool, error)
+	// Refs returns the refs of the repository before the update.
+	Refs func() ([]records.Ref, error)
+	// Format is the object format of the repository.
+	Format string
+}
+
+// Allow returns nil if the rules of a token allow an update, and an error of type Refused if they do not. Several rules may match
+// the name of a ref: the update must not be denied by any of them. Other errors are those of State.
+func Allow(t records.Token, u records.RefUpdate, s State) error {
+	if len(t.Rules) == 0 {
+		return nil
+	}
+	matched := false
+	var denied []records.Denial
+	for _, rule := range t.Rules {
+		if !Match(rule.Glob, u.Name) {
+			continue
+		}
+		if slices.Contains(rule.Deny, OwnerOnly) {
+			if owned, err := owns(t.Session, u, s); err != nil {
+				return err
+			} else if !owned {
+				continue
+			}
+		}
+		matched = true
+		denied = append(denied, rule.Deny...)
+	}
+	denies := func(d ...records.Denial) bool {
+		return slices.ContainsFunc(d, func(d records.Denial) bool { return slices.Contains(denied, d) })
+	}
+	switch {
+	case !matched, denies(records.NoPush):
+		return Refused("token does not allow pushes to this ref")
+	case zero(u.New):
+		if denies(records.NoDelete, records.AppendOnly) {
+			return Refused("token does not allow the removal of this ref")
+		}
+	case !zero(u.Old) && denies(records.NoForcePush, records.AppendOnly):
+		forced, err := s.Forced()
+		if err != nil {
+			return fmt.Errorf("check update of %s: %w", u.Name, err)
+		}
+		if forced {
+			return Refused("token does not allow pushes to this ref that are not fast-forwards")
+		}
+	}
+	return nil
+}
+
+// zero reports whether id stands for a missing ref.
+func zero(id string) bool { return strings.Trim(id, "0") == "" }
+
+// owns reports whether the repository belongs to a session, or the update makes it so and may do that.
+func owns(name string, u records.RefUpdate, s State) (bool, error) {
+	if name == "" || strings.HasPrefix(u.Name, sessionHeads) {
+		return false, nil
+	}
+	f, err := object.ParseFormat(s.Format)
+	if err != nil {
+		return false, fmt.Errorf("find owner of repository: %w", err)
+	}
+	owner, err := session.OwnerBlob(f, name)
+	if err != nil {
+		return false, fmt.Errorf("find owner of repository: %w", err)
+	}
+	refs, err := s.Refs()
+	if err != nil {
+		return false, fmt.Errorf("find owner of repository: %w", err)
+	}
+	i := slices.IndexFunc(refs, func(r records.Ref) bool { return r.Name == session.OwnerRef })
+	if i >= 0 {
+		return refs[i].ID == owner.ID.String(), nil
+	}
+	others := func(r records.Ref) bool {
+		kind, rest, _ := strings.Cut(strings.TrimPrefix(r.Name, session.Prefix), "/")
+		first, _, _ := strings.Cut(rest, "/")
+		return !strings.HasPrefix(r.Name, session.Prefix) || kind == "" || first != name
+	}
+	return u.Name == session.OwnerRef && u.New == owner.ID.String() && !slices.ContainsFunc(refs, others), nil
+}
+
+// SessionRules returns the rules of a token for one session. They allow what the session pushes (session.Layout): its own refs,
+// notes without rewinding them, and, if the repository belongs to the session, branches and tags with plain names.
+func SessionRules(name string) ([]records.RefRule, error) {
+	if err := session.ValidName(name); err != nil {
+		return nil, err
+	}
+	return []records.RefRule{
+		{Glob: session.Prefix + "*/" + name},
+		{Glob: session.Prefix + "*/" + name + "/**"},
+		{Glob: sessionHeads + name + "/**"},
+		{Glob: "refs/notes/**", Deny: []records.Denial{records.AppendOnly}},
+		{Glob: session.OwnerRef, Deny: []records.Denial{OwnerOnly, records.NoForcePush}},
+		{Glob: "refs/heads/**", Deny: []records.Denial{OwnerOnly}},
+		{Glob: "refs/tags/**", Deny: []records.Denial{OwnerOnly}},
+	}, nil
+}
+
+// CheckRules returns an error unless the globs and denials of rules are valid.
+func CheckRules(rules []records.RefRule) error {
+	for _, r := range rules {
+		if err := checkGlob(r.Glob); err != nil {
+			return err
+		}
+		for _, d := range r.Deny {
+			if !slices.Contains(denials, d) {
+				return fmt.Errorf("unknown denial %.40q for refs %.100q", d, r.Glob)
+			}
+		}
+	}
+	return nil
+}
+
+// checkGlob returns an error unless glob is valid for Match.
+func checkGlob(glob string) error {
+	if glob == "" || len(glob) > 1024 {
+		return fmt.Errorf("glob of refs has %d bytes, want 1 to 1024", len(glob))
+	}
+	head, deep := strings.CutSuffix(glob, "**")
+	_, err := path.Match(head, "")
+	if err != nil || strings.Contains(head, "**") || deep && head != "" && !strings.HasSuffix(head, "/") {
+		return fmt.Errorf("invalid glob of refs %.100q", glob)
+	}
+	return nil
+}
+
+// Match reports whether a glob matches the full name of a ref. Globs are those of path.Match; in addition "**" as the last component
+// matches one or more components. An invalid glob matches nothing.
+func Match(glob, name string) bool {
+	head, deep := strings.CutSuffix(glob, "**")
+	switch {
+	case strings.Contains(head, "**"), deep && head != "" && !strings.HasSuffix(head, "/"):
+		return false
+	case !deep:
+		ok, err := path.Match(glob, name)
+		return ok && err == nil
+	}
+	end := 0 // of the components of name that head must match
+	for range strings.Count(head, "/") {
+		i := strings.IndexByte(name[end:], '/')
+		if i < 0 {
+			return false
+		}
+		end += i + 1
+	}
+	ok, err := path.Match(head, name[:end])
+	return ok && err == nil && end < len(name)
+}
