@@ -44,6 +44,10 @@ export interface RepoCreate {
   description?: string | null;
   default_branch?: string;
   read_only?: boolean;
+  /** Extension. */
+  object_format?: 'sha1' | 'sha256';
+  /** Where the objects are that the repository of a thin session lacks. Extension. */
+  base?: Base;
 }
 
 export interface RepoCreated {
@@ -62,13 +66,13 @@ export interface RepoFork {
   description?: string | null;
   read_only?: boolean;
   default_branch_only?: boolean;
-  /** Namespace of the fork; default: that of the parent. (extension) */
+  /** Namespace of the fork; default: that of the parent. Extension. */
   namespace?: string;
-  /** Commit of the parent to which the default branch of the fork points. (extension) */
+  /** Commit of the parent to which the default branch of the fork points. Extension. */
   commit?: string;
-  /** Checkpoint of a session of the parent, as SESSION or SESSION/NUMBER. (extension) */
+  /** Checkpoint of a session of the parent, as SESSION or SESSION/NUMBER. Extension. */
   checkpoint?: string;
-  /** Globs of the refs that are copied; default: all. (extension) */
+  /** Globs of the refs that are copied; default: all. Extension. */
   refs?: string[];
 }
 
@@ -89,6 +93,8 @@ export interface RepoImport {
   branch?: string;
   depth?: number;
   read_only?: boolean;
+  /** Name of a secret of the server with the credentials for the URL. Extension. */
+  secret?: string;
 }
 
 export interface Person {
@@ -138,13 +144,13 @@ export interface TokenCreate {
   scope?: 'read' | 'write';
   /** Seconds. */
   ttl?: number;
-  /** Text for people. (extension) */
+  /** Text for people. Extension. */
   label?: string;
-  /** The session for which the token is made: it may change the refs of this session only. (extension) */
+  /** The session for which the token is made: it may change the refs of this session only. Extension. */
   session?: string;
-  /** Who uses the token. (extension) */
+  /** Who uses the token. Extension. */
   actor?: string;
-  /** The only refs that the token may change. (extension) */
+  /** The only refs that the token may change. Extension. */
   refs?: RefRule[];
 }
 
@@ -154,6 +160,16 @@ export interface TokenCreated {
   plaintext: string;
   scope: 'read' | 'write';
   expires_at: string;
+}
+
+export interface Base {
+  url: string;
+  commit: string;
+}
+
+export interface Account {
+  id: string;
+  name: string;
 }
 
 /** Artifacts has a method for each operation of the REST API. */
@@ -256,6 +272,11 @@ export declare class Artifacts extends Client {
    * Revoke a token.
    */
   tokensRevoke(namespace: string, id: string, options?: CallOptions): Promise<ID>;
+
+  /**
+   * List accounts.
+   */
+  accountsList(options?: CallOptions): Promise<Page<Account>>;
 
   /**
    * Get this document.

@@ -7,79 +7,83 @@ export { ApiError, Client, paginate } from './client.js';
 /** Artifacts has a method for each operation of the REST API. */
 export class Artifacts extends Client {
   namespacesCreate(body, options) {
-    return this.call('POST', `/client/v4/accounts/${segment(this.account)}/artifacts/namespaces`, 'result', { body, ...options });
+    return this.call('POST', '/client/v4/accounts/{account}/artifacts/namespaces', 'result', { body, ...options });
   }
 
   namespacesList(query, options) {
-    return this.call('GET', `/client/v4/accounts/${segment(this.account)}/artifacts/namespaces`, 'page', { query, ...options });
+    return this.call('GET', '/client/v4/accounts/{account}/artifacts/namespaces', 'page', { query, ...options });
   }
 
   namespacesGet(namespace, options) {
-    return this.call('GET', `/client/v4/accounts/${segment(this.account)}/artifacts/namespaces/${segment(namespace)}`, 'result', { ...options });
+    return this.call('GET', `/client/v4/accounts/{account}/artifacts/namespaces/${segment(namespace)}`, 'result', { ...options });
   }
 
   namespacesDelete(namespace, options) {
-    return this.call('DELETE', `/client/v4/accounts/${segment(this.account)}/artifacts/namespaces/${segment(namespace)}`, 'none', { ...options });
+    return this.call('DELETE', `/client/v4/accounts/{account}/artifacts/namespaces/${segment(namespace)}`, 'none', { ...options });
   }
 
   reposCreate(namespace, body, options) {
-    return this.call('POST', `/client/v4/accounts/${segment(this.account)}/artifacts/namespaces/${segment(namespace)}/repos`, 'result', { body, ...options });
+    return this.call('POST', `/client/v4/accounts/{account}/artifacts/namespaces/${segment(namespace)}/repos`, 'result', { body, ...options });
   }
 
   reposList(namespace, query, options) {
-    return this.call('GET', `/client/v4/accounts/${segment(this.account)}/artifacts/namespaces/${segment(namespace)}/repos`, 'page', { query, ...options });
+    return this.call('GET', `/client/v4/accounts/{account}/artifacts/namespaces/${segment(namespace)}/repos`, 'page', { query, ...options });
   }
 
   reposGet(namespace, name, options) {
-    return this.call('GET', `/client/v4/accounts/${segment(this.account)}/artifacts/namespaces/${segment(namespace)}/repos/${segment(name)}`, 'result', { ...options });
+    return this.call('GET', `/client/v4/accounts/{account}/artifacts/namespaces/${segment(namespace)}/repos/${segment(name)}`, 'result', { ...options });
   }
 
   reposDelete(namespace, name, options) {
-    return this.call('DELETE', `/client/v4/accounts/${segment(this.account)}/artifacts/namespaces/${segment(namespace)}/repos/${segment(name)}`, 'result', { ...options });
+    return this.call('DELETE', `/client/v4/accounts/{account}/artifacts/namespaces/${segment(namespace)}/repos/${segment(name)}`, 'result', { ...options });
   }
 
   reposFork(namespace, name, body, options) {
-    return this.call('POST', `/client/v4/accounts/${segment(this.account)}/artifacts/namespaces/${segment(namespace)}/repos/${segment(name)}/fork`, 'result', { body, ...options });
+    return this.call('POST', `/client/v4/accounts/{account}/artifacts/namespaces/${segment(namespace)}/repos/${segment(name)}/fork`, 'result', { body, ...options });
   }
 
   reposImport(namespace, name, body, options) {
-    return this.call('POST', `/client/v4/accounts/${segment(this.account)}/artifacts/namespaces/${segment(namespace)}/repos/${segment(name)}/import`, 'result', { body, ...options });
+    return this.call('POST', `/client/v4/accounts/{account}/artifacts/namespaces/${segment(namespace)}/repos/${segment(name)}/import`, 'result', { body, ...options });
   }
 
   reposLogGet(namespace, name, query, options) {
-    return this.call('GET', `/client/v4/accounts/${segment(this.account)}/artifacts/namespaces/${segment(namespace)}/repos/${segment(name)}/log`, 'result', { query, ...options });
+    return this.call('GET', `/client/v4/accounts/{account}/artifacts/namespaces/${segment(namespace)}/repos/${segment(name)}/log`, 'result', { query, ...options });
   }
 
   reposCommitGet(namespace, name, hash, options) {
-    return this.call('GET', `/client/v4/accounts/${segment(this.account)}/artifacts/namespaces/${segment(namespace)}/repos/${segment(name)}/commit/${segment(hash)}`, 'result', { ...options });
+    return this.call('GET', `/client/v4/accounts/{account}/artifacts/namespaces/${segment(namespace)}/repos/${segment(name)}/commit/${segment(hash)}`, 'result', { ...options });
   }
 
   reposTreeGet(namespace, name, hash, options) {
-    return this.call('GET', `/client/v4/accounts/${segment(this.account)}/artifacts/namespaces/${segment(namespace)}/repos/${segment(name)}/tree/${segment(hash)}`, 'result', { ...options });
+    return this.call('GET', `/client/v4/accounts/{account}/artifacts/namespaces/${segment(namespace)}/repos/${segment(name)}/tree/${segment(hash)}`, 'result', { ...options });
   }
 
   reposBlobGet(namespace, name, hash, options) {
-    return this.call('GET', `/client/v4/accounts/${segment(this.account)}/artifacts/namespaces/${segment(namespace)}/repos/${segment(name)}/blob/${segment(hash)}`, 'bytes', { ...options });
+    return this.call('GET', `/client/v4/accounts/{account}/artifacts/namespaces/${segment(namespace)}/repos/${segment(name)}/blob/${segment(hash)}`, 'bytes', { ...options });
   }
 
   reposFileGet(namespace, name, query, options) {
-    return this.call('GET', `/client/v4/accounts/${segment(this.account)}/artifacts/namespaces/${segment(namespace)}/repos/${segment(name)}/file`, 'bytes', { query, ...options });
+    return this.call('GET', `/client/v4/accounts/{account}/artifacts/namespaces/${segment(namespace)}/repos/${segment(name)}/file`, 'bytes', { query, ...options });
   }
 
   reposRawGet(namespace, name, ref, path, options) {
-    return this.call('GET', `/client/v4/accounts/${segment(this.account)}/artifacts/namespaces/${segment(namespace)}/repos/${segment(name)}/raw/${segment(ref)}/${segments(path)}`, 'bytes', { ...options });
+    return this.call('GET', `/client/v4/accounts/{account}/artifacts/namespaces/${segment(namespace)}/repos/${segment(name)}/raw/${segment(ref)}/${segments(path)}`, 'bytes', { ...options });
   }
 
   repoTokensList(namespace, name, query, options) {
-    return this.call('GET', `/client/v4/accounts/${segment(this.account)}/artifacts/namespaces/${segment(namespace)}/repos/${segment(name)}/tokens`, 'page', { query, ...options });
+    return this.call('GET', `/client/v4/accounts/{account}/artifacts/namespaces/${segment(namespace)}/repos/${segment(name)}/tokens`, 'page', { query, ...options });
   }
 
   tokensCreate(namespace, body, options) {
-    return this.call('POST', `/client/v4/accounts/${segment(this.account)}/artifacts/namespaces/${segment(namespace)}/tokens`, 'result', { body, ...options });
+    return this.call('POST', `/client/v4/accounts/{account}/artifacts/namespaces/${segment(namespace)}/tokens`, 'result', { body, ...options });
   }
 
   tokensRevoke(namespace, id, options) {
-    return this.call('DELETE', `/client/v4/accounts/${segment(this.account)}/artifacts/namespaces/${segment(namespace)}/tokens/${segment(id)}`, 'result', { ...options });
+    return this.call('DELETE', `/client/v4/accounts/{account}/artifacts/namespaces/${segment(namespace)}/tokens/${segment(id)}`, 'result', { ...options });
+  }
+
+  accountsList(options) {
+    return this.call('GET', '/client/v4/accounts', 'page', { ...options });
   }
 
   openapiGet(options) {

@@ -18,7 +18,7 @@ export interface ClientOptions {
   url: string;
   /** Token for the REST API. */
   token: string;
-  /** Account of the server: 32 hexadecimal digits. */
+  /** Account of the server, 32 hexadecimal digits. The client asks the server for it if it is not given. */
   account?: string;
   /** Replaces the global fetch. */
   fetch?: typeof globalThis.fetch;
@@ -30,7 +30,8 @@ export interface CallOptions {
 
 export declare class Client {
   constructor(options: ClientOptions);
-  readonly account: string;
+  /** Returns the account of the server. */
+  account(): Promise<string>;
 }
 
 /** One page of a list. */

@@ -17,13 +17,24 @@ const attempts = 4;
 
 /** Client sends requests to one server. The generated class Artifacts adds a method for each operation. */
 export class Client {
-  #url; #token; #fetch;
+  #url; #token; #fetch; #account;
 
-  constructor({ url, token, account = '0'.repeat(32), fetch = globalThis.fetch }) {
+  constructor({ url, token, account, fetch = globalThis.fetch }) {
     this.#url = url.replace(/\/+$/, '');
     this.#token = token;
     this.#fetch = fetch;
-    this.account = account;
+    this.#account = account;
+  }
+
+  /** Returns the account of the server. It asks the server for it, once, unless it was given. */
+  async account() {
+    if (!this.#account) {
+      const answer = await this.#send('GET', '/client/v4/accounts', 'page', {});
+      const { result: [first] } = await answer.json();
+      if (!first) throw new Error('GET /client/v4/accounts: the server has no account for this token');
+      this.#account = first.id;
+    }
+    return this.#account;
   }
 
   /** Sends a request and returns the answer in the form that kind names. Generated methods call it. */
@@ -58,6 +69,7 @@ export class Client {
   }
 
   async #send(method, path, kind, { query, body, signal }) {
+    if (path.includes('{account}')) path = path.replace('{account}', segment(await this.account()));
     const url = new URL(this.#url + path);
     for (const [name, value] of Object.entries(query ?? {})) {
       for (const v of [value].flat()) if (v !== undefined && v !== null) url.searchParams.append(name, String(v));

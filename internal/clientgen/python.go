@@ -101,8 +101,8 @@ func pyMethod(p func(string, ...any), c call) {
 		query = append(query, fmt.Sprintf("%q: %s", v.Name, v.Name))
 	}
 	path := `f"` + placeholder.ReplaceAllStringFunc(c.Path, pySegment) + `"`
-	if !strings.Contains(path, "{") {
-		path = path[1:]
+	if !strings.Contains(strings.ReplaceAll(path, "{{", ""), "{") {
+		path = strings.NewReplacer("{{", "{", "}}", "}").Replace(path[1:])
 	}
 	p("")
 	p("    def %s(%s) -> %s:", strings.Join(c.words, "_"), strings.Join(args, ", "), pyAnswer(c))
@@ -125,7 +125,7 @@ func pyMethod(p func(string, ...any), c call) {
 func pySegment(s string) string {
 	switch name := strings.Trim(s, "{}"); name {
 	case account:
-		return "{segment(self.account)}"
+		return "{{account}}"
 	case "path":
 		return "{segments(path)}"
 	default:
@@ -152,6 +152,11 @@ func pyAnswer(c call) string {
 	}
 }
 
+// pyWords are the types of Python by those of JSON Schema.
+var pyWords = map[string]string{
+	"string": "str", "boolean": "bool", "null": "None", "integer": "int", "number": "float", "object": "dict[str, Any]",
+}
+
 func pyType(s *openapi.Schema) string {
 	switch {
 	case s.Ref != "":
@@ -165,11 +170,10 @@ func pyType(s *openapi.Schema) string {
 		}
 		return "Literal[" + strings.Join(all, ", ") + "]"
 	}
-	words := map[string]string{"string": "str", "boolean": "bool", "null": "None", "integer": "int", "number": "float", "object": "dict[str, Any]"}
 	var types []string
 	for _, t := range s.Type {
 		if t != "array" {
-			types = append(types, words[t])
+			types = append(types, pyWords[t])
 			continue
 		}
 		item := "Any"

@@ -27,7 +27,7 @@ func camel(words []string) string {
 	return b.String()
 }
 
-// account is the parameter of the path that the client itself knows.
+// account is the parameter of the path that the client itself replaces.
 const account = "account"
 
 // javascript returns the class with one method for each operation.
@@ -80,7 +80,7 @@ func javascript(calls []call) []byte {
 func jsSegment(s string) string {
 	switch name := strings.Trim(s, "{}"); name {
 	case account:
-		return "${segment(this.account)}"
+		return s
 	case "path":
 		return "${segments(path)}"
 	default:

@@ -31,6 +31,8 @@ __all__ = [
     "Token",
     "TokenCreate",
     "TokenCreated",
+    "Base",
+    "Account",
     "paginate",
 ]
 
@@ -75,6 +77,10 @@ class RepoCreate(TypedDict):
     description: NotRequired[str | None]
     default_branch: NotRequired[str]
     read_only: NotRequired[bool]
+    object_format: NotRequired[Literal["sha1", "sha256"]]
+    """Extension."""
+    base: NotRequired[Base]
+    """Where the objects are that the repository of a thin session lacks. Extension."""
 
 
 class RepoCreated(TypedDict):
@@ -94,13 +100,13 @@ class RepoFork(TypedDict):
     read_only: NotRequired[bool]
     default_branch_only: NotRequired[bool]
     namespace: NotRequired[str]
-    """Namespace of the fork; default: that of the parent. (extension)"""
+    """Namespace of the fork; default: that of the parent. Extension."""
     commit: NotRequired[str]
-    """Commit of the parent to which the default branch of the fork points. (extension)"""
+    """Commit of the parent to which the default branch of the fork points. Extension."""
     checkpoint: NotRequired[str]
-    """Checkpoint of a session of the parent, as SESSION or SESSION/NUMBER. (extension)"""
+    """Checkpoint of a session of the parent, as SESSION or SESSION/NUMBER. Extension."""
     refs: NotRequired[list[str]]
-    """Globs of the refs that are copied; default: all. (extension)"""
+    """Globs of the refs that are copied; default: all. Extension."""
 
 
 class RepoForked(TypedDict):
@@ -120,6 +126,8 @@ class RepoImport(TypedDict):
     """The only branch to import; default: all refs."""
     depth: NotRequired[int]
     read_only: NotRequired[bool]
+    secret: NotRequired[str]
+    """Name of a secret of the server with the credentials for the URL. Extension."""
 
 
 class Person(TypedDict):
@@ -169,13 +177,13 @@ class TokenCreate(TypedDict):
     ttl: NotRequired[int]
     """Seconds."""
     label: NotRequired[str]
-    """Text for people. (extension)"""
+    """Text for people. Extension."""
     session: NotRequired[str]
-    """The session for which the token is made: it may change the refs of this session only. (extension)"""
+    """The session for which the token is made: it may change the refs of this session only. Extension."""
     actor: NotRequired[str]
-    """Who uses the token. (extension)"""
+    """Who uses the token. Extension."""
     refs: NotRequired[list[RefRule]]
-    """The only refs that the token may change. (extension)"""
+    """The only refs that the token may change. Extension."""
 
 
 class TokenCreated(TypedDict):
@@ -186,84 +194,98 @@ class TokenCreated(TypedDict):
     expires_at: str
 
 
+class Base(TypedDict):
+    url: str
+    commit: str
+
+
+class Account(TypedDict):
+    id: str
+    name: str
+
+
 class Artifacts(Client):
     """A method for each operation of the REST API."""
 
     def namespaces_create(self, body: NamespaceCreate) -> Namespace:
         """Create a namespace."""
-        return self._call("POST", f"/client/v4/accounts/{segment(self.account)}/artifacts/namespaces", "result", body=body)
+        return self._call("POST", "/client/v4/accounts/{account}/artifacts/namespaces", "result", body=body)
 
     def namespaces_list(self, *, limit: int | None = None, cursor: str | None = None) -> Page[Namespace]:
         """List namespaces."""
-        return self._call("GET", f"/client/v4/accounts/{segment(self.account)}/artifacts/namespaces", "page", query={"limit": limit, "cursor": cursor})
+        return self._call("GET", "/client/v4/accounts/{account}/artifacts/namespaces", "page", query={"limit": limit, "cursor": cursor})
 
     def namespaces_get(self, namespace: str) -> Namespace:
         """Get a namespace."""
-        return self._call("GET", f"/client/v4/accounts/{segment(self.account)}/artifacts/namespaces/{segment(namespace)}", "result")
+        return self._call("GET", f"/client/v4/accounts/{{account}}/artifacts/namespaces/{segment(namespace)}", "result")
 
     def namespaces_delete(self, namespace: str) -> None:
         """Delete an empty namespace."""
-        return self._call("DELETE", f"/client/v4/accounts/{segment(self.account)}/artifacts/namespaces/{segment(namespace)}", "none")
+        return self._call("DELETE", f"/client/v4/accounts/{{account}}/artifacts/namespaces/{segment(namespace)}", "none")
 
     def repos_create(self, namespace: str, body: RepoCreate) -> RepoCreated:
         """Create a repository. Creates the namespace if it is missing. The answer contains a token with scope write that is valid for 24 hours."""
-        return self._call("POST", f"/client/v4/accounts/{segment(self.account)}/artifacts/namespaces/{segment(namespace)}/repos", "result", body=body)
+        return self._call("POST", f"/client/v4/accounts/{{account}}/artifacts/namespaces/{segment(namespace)}/repos", "result", body=body)
 
     def repos_list(self, namespace: str, *, limit: int | None = None, cursor: str | None = None, page: int | None = None, search: str | None = None, sort: Literal["created_at", "updated_at", "last_push_at", "name"] | None = None, direction: Literal["asc", "desc"] | None = None) -> Page[Repo]:
         """List repositories."""
-        return self._call("GET", f"/client/v4/accounts/{segment(self.account)}/artifacts/namespaces/{segment(namespace)}/repos", "page", query={"limit": limit, "cursor": cursor, "page": page, "search": search, "sort": sort, "direction": direction})
+        return self._call("GET", f"/client/v4/accounts/{{account}}/artifacts/namespaces/{segment(namespace)}/repos", "page", query={"limit": limit, "cursor": cursor, "page": page, "search": search, "sort": sort, "direction": direction})
 
     def repos_get(self, namespace: str, name: str) -> Repo:
         """Get a repository."""
-        return self._call("GET", f"/client/v4/accounts/{segment(self.account)}/artifacts/namespaces/{segment(namespace)}/repos/{segment(name)}", "result")
+        return self._call("GET", f"/client/v4/accounts/{{account}}/artifacts/namespaces/{segment(namespace)}/repos/{segment(name)}", "result")
 
     def repos_delete(self, namespace: str, name: str) -> ID:
         """Delete a repository. Forks keep all their objects."""
-        return self._call("DELETE", f"/client/v4/accounts/{segment(self.account)}/artifacts/namespaces/{segment(namespace)}/repos/{segment(name)}", "result")
+        return self._call("DELETE", f"/client/v4/accounts/{{account}}/artifacts/namespaces/{segment(namespace)}/repos/{segment(name)}", "result")
 
     def repos_fork(self, namespace: str, name: str, body: RepoFork) -> RepoForked:
         """Fork a repository. A fork shares the objects of its parent, so that it takes milliseconds whatever the size of the parent."""
-        return self._call("POST", f"/client/v4/accounts/{segment(self.account)}/artifacts/namespaces/{segment(namespace)}/repos/{segment(name)}/fork", "result", body=body)
+        return self._call("POST", f"/client/v4/accounts/{{account}}/artifacts/namespaces/{segment(namespace)}/repos/{segment(name)}/fork", "result", body=body)
 
     def repos_import(self, namespace: str, name: str, body: RepoImport) -> RepoCreated:
         """Import a repository."""
-        return self._call("POST", f"/client/v4/accounts/{segment(self.account)}/artifacts/namespaces/{segment(namespace)}/repos/{segment(name)}/import", "result", body=body)
+        return self._call("POST", f"/client/v4/accounts/{{account}}/artifacts/namespaces/{segment(namespace)}/repos/{segment(name)}/import", "result", body=body)
 
     def repos_log_get(self, namespace: str, name: str, *, ref: str | None = None, limit: int | None = None, offset: int | None = None) -> list[Commit]:
         """Read commit history."""
-        return self._call("GET", f"/client/v4/accounts/{segment(self.account)}/artifacts/namespaces/{segment(namespace)}/repos/{segment(name)}/log", "result", query={"ref": ref, "limit": limit, "offset": offset})
+        return self._call("GET", f"/client/v4/accounts/{{account}}/artifacts/namespaces/{segment(namespace)}/repos/{segment(name)}/log", "result", query={"ref": ref, "limit": limit, "offset": offset})
 
     def repos_commit_get(self, namespace: str, name: str, hash: str) -> Commit:
         """Read a commit."""
-        return self._call("GET", f"/client/v4/accounts/{segment(self.account)}/artifacts/namespaces/{segment(namespace)}/repos/{segment(name)}/commit/{segment(hash)}", "result")
+        return self._call("GET", f"/client/v4/accounts/{{account}}/artifacts/namespaces/{segment(namespace)}/repos/{segment(name)}/commit/{segment(hash)}", "result")
 
     def repos_tree_get(self, namespace: str, name: str, hash: str) -> list[TreeEntry]:
         """Read one level of a tree."""
-        return self._call("GET", f"/client/v4/accounts/{segment(self.account)}/artifacts/namespaces/{segment(namespace)}/repos/{segment(name)}/tree/{segment(hash)}", "result")
+        return self._call("GET", f"/client/v4/accounts/{{account}}/artifacts/namespaces/{segment(namespace)}/repos/{segment(name)}/tree/{segment(hash)}", "result")
 
     def repos_blob_get(self, namespace: str, name: str, hash: str) -> bytes:
         """Read a blob."""
-        return self._call("GET", f"/client/v4/accounts/{segment(self.account)}/artifacts/namespaces/{segment(namespace)}/repos/{segment(name)}/blob/{segment(hash)}", "bytes")
+        return self._call("GET", f"/client/v4/accounts/{{account}}/artifacts/namespaces/{segment(namespace)}/repos/{segment(name)}/blob/{segment(hash)}", "bytes")
 
     def repos_file_get(self, namespace: str, name: str, *, ref: str, path: str) -> bytes:
         """Read a file."""
-        return self._call("GET", f"/client/v4/accounts/{segment(self.account)}/artifacts/namespaces/{segment(namespace)}/repos/{segment(name)}/file", "bytes", query={"ref": ref, "path": path})
+        return self._call("GET", f"/client/v4/accounts/{{account}}/artifacts/namespaces/{segment(namespace)}/repos/{segment(name)}/file", "bytes", query={"ref": ref, "path": path})
 
     def repos_raw_get(self, namespace: str, name: str, ref: str, path: str) -> bytes:
         """Read a file with its content type. `ref` is one path segment; slashes within it are percent-encoded. `path` may have slashes."""
-        return self._call("GET", f"/client/v4/accounts/{segment(self.account)}/artifacts/namespaces/{segment(namespace)}/repos/{segment(name)}/raw/{segment(ref)}/{segments(path)}", "bytes")
+        return self._call("GET", f"/client/v4/accounts/{{account}}/artifacts/namespaces/{segment(namespace)}/repos/{segment(name)}/raw/{segment(ref)}/{segments(path)}", "bytes")
 
     def repo_tokens_list(self, namespace: str, name: str, *, state: Literal["active", "expired", "revoked", "all"] | None = None, per_page: int | None = None, page: int | None = None) -> Page[Token]:
         """List tokens of a repository."""
-        return self._call("GET", f"/client/v4/accounts/{segment(self.account)}/artifacts/namespaces/{segment(namespace)}/repos/{segment(name)}/tokens", "page", query={"state": state, "per_page": per_page, "page": page})
+        return self._call("GET", f"/client/v4/accounts/{{account}}/artifacts/namespaces/{segment(namespace)}/repos/{segment(name)}/tokens", "page", query={"state": state, "per_page": per_page, "page": page})
 
     def tokens_create(self, namespace: str, body: TokenCreate) -> TokenCreated:
         """Create a token of a repository."""
-        return self._call("POST", f"/client/v4/accounts/{segment(self.account)}/artifacts/namespaces/{segment(namespace)}/tokens", "result", body=body)
+        return self._call("POST", f"/client/v4/accounts/{{account}}/artifacts/namespaces/{segment(namespace)}/tokens", "result", body=body)
 
     def tokens_revoke(self, namespace: str, id: str) -> ID:
         """Revoke a token."""
-        return self._call("DELETE", f"/client/v4/accounts/{segment(self.account)}/artifacts/namespaces/{segment(namespace)}/tokens/{segment(id)}", "result")
+        return self._call("DELETE", f"/client/v4/accounts/{{account}}/artifacts/namespaces/{segment(namespace)}/tokens/{segment(id)}", "result")
+
+    def accounts_list(self) -> Page[Account]:
+        """List accounts."""
+        return self._call("GET", "/client/v4/accounts", "page")
 
     def openapi_get(self) -> dict[str, Any]:
         """Get this document."""

@@ -43,16 +43,26 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 class Client:
     """Sends requests to one server. The generated class Artifacts adds a method for each operation.
 
-    url is the URL of the server without path, such as http://127.0.0.1:8790; account has 32 hexadecimal digits; timeout is
-    that of each read, in seconds.
+    url is the URL of the server without path, such as http://127.0.0.1:8790; account has 32 hexadecimal digits, and
+    the client asks the server for it if it is empty; timeout is that of each read, in seconds.
     """
 
-    def __init__(self, url: str, token: str, account: str = "0" * 32, timeout: float = 60) -> None:
-        self.account = account
+    def __init__(self, url: str, token: str, account: str = "", timeout: float = 60) -> None:
+        self._account = account
         self._url = url.rstrip("/")
         self._token = token
         self._timeout = timeout
         self._opener = urllib.request.build_opener(_NoRedirect)
+
+    @property
+    def account(self) -> str:
+        """The account of the server."""
+        if not self._account:
+            accounts = self._call("GET", "/client/v4/accounts", "result")
+            if not accounts:
+                raise LookupError("GET /client/v4/accounts: the server has no account for this token")
+            self._account = accounts[0]["id"]
+        return self._account
 
     def _call(self, method: str, path: str, kind: str, query: dict[str, Any] | None = None, body: Any = None) -> Any:
         with self._send(method, path, "*/*", query, body) as answer:
@@ -87,6 +97,8 @@ class Client:
                     data = []
 
     def _send(self, method: str, path: str, accept: str, query: dict[str, Any] | None, body: Any) -> Any:
+        if "{account}" in path:
+            path = path.replace("{account}", segment(self.account), 1)
         given = {k: _text(v) for k, v in (query or {}).items() if v is not None}
         url = self._url + path + ("?" + urllib.parse.urlencode(given, doseq=True) if given else "")
         headers = {"Accept": accept}
