@@ -69,7 +69,7 @@ var libraries = map[string][]string{
 	"github.com/go-git/":               {"object", "odb", "transport", "gitdir", "session", "session/capture", "session/writeback", "session/transcript"},
 	"github.com/dgraph-io/ristretto/":  {"cache"},
 	"github.com/modelcontextprotocol/": {"mcp", "integration"},
-	"github.com/google/jsonschema-go/": {"mcp"},
+	"github.com/google/jsonschema-go/": {"mcp", "server/openapi/openapitest"},
 	"github.com/spf13/":                {"cmd/artifactfs", "cmd/artifactfs/cli", "cmd/artifactfs/mounts", "cmd/artifactfs/serving", "cmd/artifactfs/sessions"},
 	"github.com/BurntSushi/toml":       {"config"},
 	"github.com/pjbgf/sha1cd":          {"object"},
