@@ -26,6 +26,7 @@ func (osFS) Mkdir(path string, perm os.FileMode) error  { return os.Mkdir(path, 
 func (osFS) ReadDir(path string) ([]os.DirEntry, error) { return os.ReadDir(path) }
 func (osFS) Stat(path string) (os.FileInfo, error)      { return os.Lstat(path) }
 func (osFS) Rename(old, new string) error               { return os.Rename(old, new) }
+func (osFS) Link(old, new string) error                 { return os.Link(old, new) }
 func (osFS) Remove(path string) error                   { return os.Remove(path) }
 
 func (osFS) SyncDir(path string) error {

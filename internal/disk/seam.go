@@ -21,6 +21,9 @@ type FS interface {
 	// Rename renames a file like os.Rename. The rename survives a power cut only after SyncDir of both directories; before
 	// that, a power cut may leave either name.
 	Rename(old, new string) error
+	// Link gives a file a further name like os.Link. The name survives a power cut only after SyncDir of its directory, the
+	// contents of the file only after Sync.
+	Link(old, new string) error
 	// Remove removes a file or an empty directory like os.Remove.
 	Remove(path string) error
 	// SyncDir makes the entries of a directory survive a power cut. It does not sync the files themselves.

@@ -50,6 +50,19 @@ func Encode(before []byte, refs []Ref) []byte {
 	return []byte(text.String())
 }
 
+// EncodeUnpeeled returns the contents of a file whose header makes no promise about peeled tags, so that git reads the tags itself.
+// It ignores the field Peeled. refs must be sorted by name.
+func EncodeUnpeeled(refs []Ref) []byte {
+	text := []byte("# pack-refs with: sorted \n")
+	for _, r := range refs {
+		text = append(text, r.ID.String()...)
+		text = append(text, ' ')
+		text = append(text, r.Name...)
+		text = append(text, '\n')
+	}
+	return text
+}
+
 // Decode returns the refs of a file in the order of the file. It accepts any header and skips empty lines. It returns an
 // error for any other line that does not have the expected format. It does not check the names of refs; package refname does.
 func Decode(text []byte) ([]Ref, error) {

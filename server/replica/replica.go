@@ -1,11 +1,33 @@
 // Package replica keeps git directories from which stock git serves repositories. The truth is elsewhere: refs are records, packs
 // are in the object store. A replica is a copy on this host, which is made when it is needed, brought up to date before each
 // request, and removed when it has not been used for long.
+//
+// The directory of a Set contains:
+//
+//	lock          locked while a process uses the directory
+//	config        settings of git for all replicas
+//	shared        small files that are the same in many replicas, which have hard links to them
+//	repos/XX/ID   replicas; those of an earlier process are removed at Open, because to make one takes about a millisecond
+//	packs/XX/ID.* packs from a shared object store, to which replicas have hard links; those of an earlier process are used again
+//	trash         directories that are being removed
+//
+// A replica is brought up to date in this order: new packs, then HEAD and packed-refs, each by a rename, then the removal of packs
+// that are no longer listed. So a git process that is running sees the old refs or the new ones, and all objects of both. A pack that
+// is no longer listed remains as long as the replica is used by somebody who acquired it before.
+//
+// Locks: entry.turn is held while a replica is changed, also across disk and network. Set.mu and cache.mu are leaves.
 package replica
 
 import (
+	"container/list"
 	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
 
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/server/objects"
 	"github.com/artifactfs/artifactfs/server/records"
 )
@@ -15,33 +37,148 @@ type Options struct {
 	Dir      string // of the replicas; other processes must not use it
 	Records  *records.DB
 	Objects  objects.Store
-	MaxBytes int64 // of packs that were copied from a shared store; the replicas that were used least recently are removed
-	MaxRepos int   // number of replicas that are kept
+	MaxBytes int64  // of packs that were copied from a shared store; 0: no limit
+	MaxRepos int    // number of replicas that are kept; 0: DefaultRepos
+	Hooks    string // directory with git's hooks for all replicas; "" for none
 }
 
+// DefaultRepos is the number of replicas that are kept if Options has no other number.
+const DefaultRepos = 1000
+
 // Set contains the replicas of this process.
-type Set struct{}
+type Set struct {
+	dir     string
+	db      *records.DB
+	store   objects.Store
+	cache   *cache // nil if the store is not shared
+	env     []string
+	most    int
+	unlock  func()
+	removal sync.WaitGroup // of directories in trash
 
-// Open starts with the replicas that an earlier process has left in the directory, if they are valid.
-func Open(o Options) (*Set, error) { panic("not written yet") }
+	mu      sync.Mutex
+	entries map[string]*entry // by ID of the repository
+	used    list.List         // of *entry, the most recently used in front
+	closed  bool
+}
 
-func (s *Set) Close() error { panic("not written yet") }
+// Open locks the directory and returns a Set without replicas. It fails if another process uses the directory.
+func Open(o Options) (_ *Set, err error) {
+	dir, err := filepath.Abs(o.Dir)
+	if err == nil {
+		err = os.MkdirAll(dir, 0o700)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open replicas: %w", err)
+	}
+	unlock, err := disk.TryLock(filepath.Join(dir, "lock"))
+	if err != nil {
+		return nil, fmt.Errorf("open replicas: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			unlock()
+		}
+	}()
+	s := &Set{dir: dir, db: o.Records, store: o.Objects, most: o.MaxRepos, unlock: unlock, entries: map[string]*entry{}}
+	if s.most <= 0 {
+		s.most = DefaultRepos
+	}
+	if s.env, err = configure(dir, o.Hooks); err != nil {
+		return nil, fmt.Errorf("open replicas: %w", err)
+	}
+	if err := s.discard(filepath.Join(dir, "repos")); err != nil {
+		return nil, fmt.Errorf("open replicas: remove old replicas: %w", err)
+	}
+	if o.Objects.Shared() {
+		if s.cache, err = openCache(filepath.Join(dir, "packs"), o.Objects, o.MaxBytes); err != nil {
+			return nil, fmt.Errorf("open replicas: %w", err)
+		}
+	} else if err := s.discard(filepath.Join(dir, "packs")); err != nil {
+		return nil, fmt.Errorf("open replicas: remove old packs: %w", err)
+	}
+	trash, _ := os.ReadDir(filepath.Join(dir, "trash"))
+	for _, e := range trash {
+		s.sweep(filepath.Join(dir, "trash", e.Name()))
+	}
+	return s, nil
+}
+
+// Close waits for the removal of directories, and unlocks the directory. Replicas must not be used any more.
+func (s *Set) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.removal.Wait()
+	s.unlock()
+	return nil
+}
+
+// errClosed is the error of Acquire after Close.
+var errClosed = errors.New("replicas are closed")
 
 // Acquire returns the replica of a repository, with all refs and packs that the repository had when Acquire was called, or newer
 // ones. It is not removed before Release.
-func (s *Set) Acquire(ctx context.Context, repoID string) (*Replica, error) { panic("not written yet") }
+func (s *Set) Acquire(ctx context.Context, repoID string) (*Replica, error) {
+	repo, err := s.db.Repos.ByID(ctx, repoID)
+	if err != nil {
+		return nil, fmt.Errorf("acquire replica: %w", err)
+	}
+	return s.AcquireRepo(ctx, repo)
+}
+
+// AcquireRepo returns the replica like Acquire. It trusts the row of the repository, which the caller has just read, so that it does
+// not read the database if the replica is up to date.
+func (s *Set) AcquireRepo(ctx context.Context, repo records.Repo) (*Replica, error) {
+	e, err := s.enter(repo.ID)
+	if err != nil {
+		return nil, fmt.Errorf("acquire replica: %w", err)
+	}
+	select {
+	case e.turn <- struct{}{}:
+	case <-ctx.Done():
+		s.leave(e)
+		return nil, fmt.Errorf("acquire replica: %w", ctx.Err())
+	}
+	if !e.made || e.repo.Generation < repo.Generation {
+		err = s.update(ctx, e)
+	} else if e.repo.Generation == repo.Generation {
+		e.repo = repo // fields that do not count up the generation
+	}
+	r := &Replica{Dir: e.dir, Repo: e.repo, set: s, entry: e}
+	if err == nil {
+		r.epoch = s.hold(e)
+	} else if !e.made {
+		_ = s.drop(e) // what could not be removed is there when the replica is made the next time
+	}
+	<-e.turn
+	if err != nil {
+		s.leave(e)
+		return nil, fmt.Errorf("acquire replica of %s/%s: %w", repo.Namespace, repo.Name, err)
+	}
+	s.evict()
+	return r, nil
+}
 
 // Replica is a git directory.
 type Replica struct {
 	Dir  string
 	Repo records.Repo // as of the last update of the replica
+
+	set   *Set
+	entry *entry
+	epoch int64
+	once  sync.Once
 }
 
-// Release ends the use of the replica.
-func (r *Replica) Release() { panic("not written yet") }
-
-// Store stores a pack that git has written to a quarantine directory: it records the pack, puts its files into the object store and
-// returns it, so that a push can add it to a repository. dir contains pack-HASH.pack and pack-HASH.idx.
-func (s *Set) Store(ctx context.Context, dir, hash string) (records.Pack, error) {
-	panic("not written yet")
+// Release ends the use of the replica. Further calls do nothing.
+func (r *Replica) Release() {
+	r.once.Do(func() {
+		r.set.release(r.entry, r.epoch)
+		r.set.evict()
+	})
 }
+
+// Env returns the environment of git processes in replicas. It contains no variables of this process but PATH and a few others,
+// because the environment of a server may contain secrets.
+func (s *Set) Env() []string { return append([]string(nil), s.env...) }

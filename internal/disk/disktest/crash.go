@@ -212,6 +212,17 @@ func (c *CrashFS) Rename(old, new string) error {
 	return err
 }
 
+// Link implements disk.FS and records the new name.
+func (c *CrashFS) Link(old, new string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	err := disk.OS.Link(old, new)
+	if err == nil {
+		c.record(c.at(old).node(), location{}, c.at(new))
+	}
+	return err
+}
+
 // Remove implements disk.FS and records the change of names.
 func (c *CrashFS) Remove(path string) error {
 	c.mu.Lock()

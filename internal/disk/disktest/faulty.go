@@ -86,6 +86,13 @@ func (f *faulty) Rename(old, new string) error {
 	return f.fs.Rename(old, new)
 }
 
+func (f *faulty) Link(old, new string) error {
+	if err := f.op("Link", old); err != nil {
+		return err
+	}
+	return f.fs.Link(old, new)
+}
+
 func (f *faulty) Remove(path string) error {
 	if err := f.op("Remove", path); err != nil {
 		return err

@@ -1,0 +1,93 @@
+package replica
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
+)
+
+// settings are the settings of git for all replicas. %s is the directory with the hooks.
+//
+// Syncs are off, because the object store syncs the packs, and a replica is not used any more after a restart. refs are those of
+// the records: so git updates none itself, but passes them to the hook proc-receive. The three settings of receive.fsck accept
+// objects that old versions of git have written into many repositories; github.com and gitlab.com accept them too.
+const settings = `[core]
+	hooksPath = %s
+	fsync = none
+	packedGitWindowSize = 16m
+	packedGitLimit = 256m
+	deltaBaseCacheLimit = 32m
+	bigFileThreshold = 64m
+	logAllRefUpdates = false
+[safe]
+	directory = *
+	bareRepository = all
+[gc]
+	auto = 0
+[maintenance]
+	auto = false
+[pack]
+	threads = 1
+	windowMemory = 64m
+	deltaCacheSize = 32m
+	writeReverseIndex = false
+	writeBitmapHashCache = true
+[repack]
+	writeBitmaps = false
+	updateServerInfo = false
+[transfer]
+	advertiseObjectInfo = true
+	unpackLimit = 1
+[receive]
+	fsckObjects = true
+	unpackLimit = 1
+	advertiseAtomic = true
+	advertisePushOptions = true
+	procReceiveRefs = refs
+	autogc = false
+	updateServerInfo = false
+	denyCurrentBranch = ignore
+	denyDeleteCurrent = ignore
+[receive "fsck"]
+	badTimezone = ignore
+	missingSpaceBeforeDate = ignore
+	zeroPaddedFilemode = ignore
+[uploadpack]
+	allowFilter = true
+	allowAnySHA1InWant = true
+	allowRefInWant = true
+`
+
+// passed are the variables of this process that git processes get. All others may contain secrets.
+var passed = []string{"PATH", "TMPDIR", "GIT_EXEC_PATH", "LD_LIBRARY_PATH"}
+
+// configure writes the settings and returns the environment of git processes.
+func configure(dir, hooks string) ([]string, error) {
+	if hooks == "" {
+		hooks = filepath.Join(dir, "hooks")
+	}
+	for _, d := range []string{hooks, filepath.Join(dir, "shared")} {
+		if err := os.MkdirAll(d, 0o700); err != nil {
+			return nil, err
+		}
+	}
+	path := filepath.Join(dir, "config")
+	quoted := `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(hooks) + `"`
+	if err := disk.WriteFile(path, fmt.Appendf(nil, settings, quoted), 0o600); err != nil {
+		return nil, err
+	}
+	env := []string{
+		"GIT_CONFIG_GLOBAL=" + path, "GIT_CONFIG_NOSYSTEM=1", "GIT_ATTR_NOSYSTEM=1", "GIT_NO_REPLACE_OBJECTS=1", "HOME=" + dir,
+		gitcmd.NoPrompt, gitcmd.NoFetch, gitcmd.PlainText,
+	}
+	for _, name := range passed {
+		if value, ok := os.LookupEnv(name); ok {
+			env = append(env, name+"="+value)
+		}
+	}
+	return env, nil
+}

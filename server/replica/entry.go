@@ -1,0 +1,242 @@
+package replica
+
+import (
+	"container/list"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+
+	"github.com/artifactfs/artifactfs/server/records"
+)
+
+// entry is a replica, or a place for one.
+type entry struct {
+	id   string
+	dir  string
+	turn chan struct{} // has one element while the replica is being changed
+
+	// The holder of turn owns these fields.
+	made  bool // the replica is complete as of repo.Generation
+	repo  records.Repo
+	packs map[string]string // IDs of the packs that the repository lists, by hash
+	stale map[string]stale  // packs in the directory that the repository does not list, by hash
+	epoch int64             // counts the updates
+
+	// Set.mu guards these fields.
+	users   int           // an entry with users is not removed
+	holders map[int64]int // replicas in use, by the epoch in which they were acquired
+	element *list.Element // in Set.used
+}
+
+// stale is a pack in the directory of a replica that the repository does not list, or no longer. It may belong to a push that has not
+// ended, or have objects that a git process needs which started earlier.
+type stale struct {
+	epoch int64  // in which the pack was found not to be listed
+	id    string // of the pack if it was listed before, "" otherwise
+}
+
+// enter returns the entry of a repository, and counts the caller as its user.
+func (s *Set) enter(id string) (*entry, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, errClosed
+	}
+	e := s.entries[id]
+	if e == nil {
+		dir := filepath.Join(s.dir, "repos", id[max(0, len(id)-2):], id)
+		e = &entry{id: id, dir: dir, turn: make(chan struct{}, 1), holders: map[int64]int{}}
+		e.element = s.used.PushFront(e)
+		s.entries[id] = e
+	}
+	e.users++
+	s.used.MoveToFront(e.element)
+	return e, nil
+}
+
+// leave ends the use of an entry. It forgets an entry without a replica.
+func (s *Set) leave(e *entry) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e.users--
+	if e.users == 0 && !e.made { // nobody has the turn, so that made can be read
+		s.used.Remove(e.element)
+		delete(s.entries, e.id)
+	}
+}
+
+// hold counts a replica that is handed out, and returns its epoch. The caller has the turn.
+func (s *Set) hold(e *entry) int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e.holders[e.epoch]++
+	return e.epoch
+}
+
+// release ends the use of a replica that was handed out, and removes packs that were kept for it.
+func (s *Set) release(e *entry, epoch int64) {
+	s.mu.Lock()
+	e.holders[epoch]--
+	last := e.holders[epoch] == 0
+	if last {
+		delete(e.holders, epoch)
+	}
+	s.mu.Unlock()
+	if last {
+		select {
+		case e.turn <- struct{}{}:
+			s.tidy(e)
+			<-e.turn
+		default: // the next update tidies
+		}
+	}
+	s.leave(e)
+}
+
+// tidy removes packs that are not listed, unless a replica is in use that was acquired before they were found so. The caller has
+// the turn.
+func (s *Set) tidy(e *entry) {
+	oldest := int64(math.MaxInt64)
+	s.mu.Lock()
+	for epoch := range e.holders {
+		oldest = min(oldest, epoch)
+	}
+	s.mu.Unlock()
+	for hash, p := range e.stale {
+		if p.epoch > oldest || removePack(packDir(e.dir), hash) != nil {
+			continue
+		}
+		delete(e.stale, hash)
+		if p.id != "" && s.cache != nil {
+			s.cache.release(p.id)
+		}
+	}
+}
+
+// evict removes the replicas that were used least recently, until the limits are met or all others are in use.
+func (s *Set) evict() {
+	for {
+		e := s.victim()
+		if e == nil {
+			return
+		}
+		dropped := s.dropIdle(e)
+		s.leave(e)
+		if !dropped {
+			return
+		}
+	}
+}
+
+// victim returns the entry to remove next, with the caller as its user, or nil.
+func (s *Set) victim() *entry {
+	full := s.cache != nil && s.cache.overfull()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.used.Len() <= s.most && !full {
+		return nil
+	}
+	for at := s.used.Back(); at != nil; at = at.Prev() {
+		if e := at.Value.(*entry); e.users == 0 {
+			e.users++
+			return e
+		}
+	}
+	return nil
+}
+
+// dropIdle removes the replica of an entry, unless it has a user beside the caller. It reports whether it did.
+func (s *Set) dropIdle(e *entry) bool {
+	select {
+	case e.turn <- struct{}{}:
+		defer func() { <-e.turn }()
+	default:
+		return false
+	}
+	s.mu.Lock()
+	idle := e.users == 1
+	s.mu.Unlock()
+	// Who enters from now on waits for the turn, and makes the replica again.
+	return idle && s.drop(e) == nil
+}
+
+// drop removes the directory of a replica. The caller has the turn.
+func (s *Set) drop(e *entry) error {
+	if err := s.discard(e.dir); err != nil {
+		return err
+	}
+	if s.cache != nil {
+		for _, id := range e.packs {
+			s.cache.release(id)
+		}
+		for _, p := range e.stale {
+			if p.id != "" {
+				s.cache.release(p.id)
+			}
+		}
+	}
+	e.made, e.packs, e.stale = false, nil, nil
+	return nil
+}
+
+// discard moves a directory to the trash, which takes one system call, and removes it in the background.
+func (s *Set) discard(dir string) error {
+	trash := filepath.Join(s.dir, "trash")
+	to := filepath.Join(trash, rand.Text())
+	err := os.Rename(dir, to)
+	if errors.Is(err, fs.ErrNotExist) {
+		if _, statErr := os.Lstat(dir); errors.Is(statErr, fs.ErrNotExist) {
+			return nil
+		}
+		if err := os.Mkdir(trash, 0o700); err != nil {
+			return err
+		}
+		err = os.Rename(dir, to)
+	}
+	if err == nil {
+		s.sweep(to)
+	}
+	return err
+}
+
+// sweep removes a directory in the background.
+func (s *Set) sweep(dir string) {
+	s.removal.Go(func() { _ = os.RemoveAll(dir) }) // what remains is removed at the next Open
+}
+
+// Prune removes replicas of repositories that were deleted, and what killed processes and refused pushes have left in replicas
+// that are not in use. It is called now and then, to free disk space.
+func (s *Set) Prune(exists func(id string) (bool, error)) error {
+	s.mu.Lock()
+	var idle []*entry
+	for at := s.used.Back(); at != nil; at = at.Prev() {
+		if e := at.Value.(*entry); e.users == 0 {
+			idle = append(idle, e)
+		}
+	}
+	s.mu.Unlock()
+	for _, e := range idle {
+		found, err := exists(e.id)
+		if err != nil {
+			return fmt.Errorf("prune replicas: %w", err)
+		}
+		s.mu.Lock()
+		if s.entries[e.id] != e || e.users > 0 {
+			s.mu.Unlock()
+			continue
+		}
+		e.users++
+		s.mu.Unlock()
+		if !found {
+			s.dropIdle(e)
+		} else {
+			s.clean(e)
+		}
+		s.leave(e)
+	}
+	return nil
+}

@@ -1,0 +1,46 @@
+package replica
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/artifactfs/artifactfs/server/objects"
+	"github.com/artifactfs/artifactfs/server/records"
+)
+
+// Store stores a pack that git has written to a quarantine directory: it records the pack, puts its files into the object store and
+// returns it, so that a push can add it to a repository. dir contains pack-HASH.pack and pack-HASH.idx. If the process dies in
+// between, the record leads to the files that were stored.
+func (s *Set) Store(ctx context.Context, dir, hash string) (records.Pack, error) {
+	base := filepath.Join(dir, "pack-"+hash)
+	pack := records.Pack{ID: records.NewID(), Hash: hash, Created: time.Now()}
+	for _, x := range extensions {
+		info, err := os.Stat(base + x)
+		if os.IsNotExist(err) && x != ".pack" && x != ".idx" {
+			continue
+		}
+		if err != nil {
+			return records.Pack{}, fmt.Errorf("store pack: %w", err)
+		}
+		pack.Extensions = append(pack.Extensions, x)
+		pack.Bytes += info.Size()
+	}
+	var err error
+	if pack.Objects, err = countObjects(base + ".pack"); err != nil {
+		return records.Pack{}, fmt.Errorf("store pack: %w", err)
+	}
+	if err := s.db.Packs.Begin(ctx, pack); err != nil {
+		return records.Pack{}, fmt.Errorf("store pack: %w", err)
+	}
+	err = parallel(len(pack.Extensions), func(i int) error {
+		x := pack.Extensions[i]
+		return s.store.Put(ctx, pack.Key(x), base+x)
+	})
+	if err != nil {
+		return records.Pack{}, fmt.Errorf("store pack: %w", objects.Classify(err))
+	}
+	return pack, nil
+}

@@ -1,0 +1,300 @@
+package replica
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/packedrefs"
+	"github.com/artifactfs/artifactfs/internal/refname"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/server/objects"
+	"github.com/artifactfs/artifactfs/server/records"
+)
+
+// snapshots is how often an update reads the records again because a pack was removed from the object store in the meantime.
+const snapshots = 5
+
+// update brings a replica up to date. The caller has the turn.
+func (s *Set) update(ctx context.Context, e *entry) (err error) {
+	for range snapshots {
+		snap, err := s.db.Repos.Snapshot(ctx, e.id)
+		if err != nil {
+			return err
+		}
+		if e.made && snap.Repo.Generation == e.repo.Generation {
+			e.repo = snap.Repo
+			return nil
+		}
+		if err = s.apply(ctx, e, snap); !errors.Is(err, objects.ErrNotFound) {
+			return err
+		}
+	}
+	return err
+}
+
+// apply changes a replica to a snapshot. If it fails, the replica is still complete as of the old generation, and may have new packs.
+func (s *Set) apply(ctx context.Context, e *entry, snap records.Snapshot) error {
+	format, err := object.ParseFormat(snap.Repo.ObjectFormat)
+	if err != nil {
+		return err
+	}
+	refs, err := encode(format, snap.Refs)
+	if err != nil {
+		return err
+	}
+	if !e.made {
+		if err := s.skeleton(e.dir, format); err != nil {
+			return objects.Classify(err)
+		}
+	}
+	present, err := scan(packDir(e.dir))
+	if err != nil {
+		return err
+	}
+	if err := s.addPacks(ctx, e, format, snap.Packs, present); err != nil {
+		return err
+	}
+	if err := s.place(filepath.Join(e.dir, "HEAD"), "ref: refs/heads/"+snap.Repo.DefaultBranch+"\n"); err != nil {
+		return objects.Classify(err)
+	}
+	if err := disk.WriteFileUnsynced(filepath.Join(e.dir, "packed-refs"), refs, 0o600); err != nil {
+		return objects.Classify(err)
+	}
+	e.made, e.repo = true, snap.Repo
+	e.epoch++
+	listed := map[string]bool{}
+	for _, p := range snap.Packs {
+		listed[p.Hash] = true
+	}
+	for hash, id := range e.packs {
+		if !listed[hash] {
+			e.stale[hash] = stale{e.epoch, id}
+			delete(e.packs, hash)
+		}
+	}
+	for hash := range present {
+		if _, known := e.stale[hash]; !known && !listed[hash] {
+			e.stale[hash] = stale{e.epoch, ""}
+		}
+	}
+	s.tidy(e)
+	return nil
+}
+
+// encode returns the contents of packed-refs.
+func encode(format object.Format, refs []records.Ref) ([]byte, error) {
+	packed := make([]packedrefs.Ref, 0, len(refs))
+	for _, r := range refs {
+		id, err := object.ParseIDOf(format, r.ID)
+		if err == nil && !refname.Valid(r.Name) {
+			err = errors.New("invalid name")
+		}
+		if err != nil {
+			return nil, fmt.Errorf("write ref %q: %w", r.Name, err)
+		}
+		packed = append(packed, packedrefs.Ref{Name: r.Name, ID: id})
+	}
+	return packedrefs.EncodeUnpeeled(packed), nil
+}
+
+// skeleton makes a git directory without refs and packs. An update that failed may have made a part of it.
+func (s *Set) skeleton(dir string, format object.Format) error {
+	for _, d := range []string{packDir(dir), filepath.Join(dir, "refs")} {
+		if err := os.MkdirAll(d, 0o700); err != nil {
+			return err
+		}
+	}
+	config := "[core]\n\trepositoryformatversion = 0\n\tbare = true\n"
+	if format != object.SHA1 {
+		config = "[core]\n\trepositoryformatversion = 1\n\tbare = true\n[extensions]\n\tobjectFormat = " + format.String() + "\n"
+	}
+	return s.place(filepath.Join(dir, "config"), config)
+}
+
+// place replaces the file at path by one with the given contents. The file is a hard link to a file in the directory shared if
+// possible, because a small file needs a block of the disk.
+func (s *Set) place(path, contents string) error {
+	sum := sha256.Sum256([]byte(contents))
+	from := filepath.Join(s.dir, "shared", hex.EncodeToString(sum[:16]))
+	want, err := os.Lstat(from)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err = disk.WriteFileUnsynced(from, []byte(contents), 0o400); err == nil {
+			want, err = os.Lstat(from)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if have, err := os.Lstat(path); err == nil && os.SameFile(have, want) {
+		return nil
+	}
+	temp := path + ".tmp"
+	if err := os.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if os.Link(from, temp) != nil { // for example if the file has too many links
+		return disk.WriteFileUnsynced(path, []byte(contents), 0o600)
+	}
+	return os.Rename(temp, path)
+}
+
+// addPacks adds the packs that a replica lacks. Packs of pushes that ran in this replica are there already.
+func (s *Set) addPacks(ctx context.Context, e *entry, format object.Format, packs []records.Pack, present map[string][]string) error {
+	if e.packs == nil {
+		e.packs, e.stale = map[string]string{}, map[string]stale{}
+	}
+	var missing []records.Pack
+	added := map[string]bool{}
+	for _, p := range packs {
+		if err := checkPack(format, p); err != nil {
+			return err
+		}
+		complete := slices.Contains(present[p.Hash], ".idx")
+		if old, ok := e.stale[p.Hash]; ok && complete {
+			delete(e.stale, p.Hash)
+			if old.id != "" {
+				e.packs[p.Hash] = old.id
+			}
+		}
+		if _, ok := e.packs[p.Hash]; !added[p.Hash] && (!ok || !complete) {
+			added[p.Hash] = true
+			missing = append(missing, p)
+		}
+	}
+	done := make([]bool, len(missing))
+	err := parallel(len(missing), func(i int) error {
+		p := missing[i]
+		err := s.addPack(ctx, format, p, packDir(e.dir), slices.Contains(present[p.Hash], ".idx"))
+		done[i] = err == nil
+		return err
+	})
+	for i, p := range missing {
+		if done[i] {
+			if old, ok := e.packs[p.Hash]; ok && s.cache != nil {
+				s.cache.release(old)
+			}
+			e.packs[p.Hash] = p.ID
+		}
+	}
+	return err
+}
+
+// checkPack returns an error if a pack cannot be one of a repository. Its fields become parts of paths.
+func checkPack(format object.Format, p records.Pack) error {
+	if id, err := object.ParseIDOf(format, p.Hash); err != nil || id.String() != p.Hash {
+		return fmt.Errorf("add pack %s: invalid hash %q", p.ID, p.Hash)
+	}
+	if !slices.Contains(p.Extensions, ".pack") || !slices.Contains(p.Extensions, ".idx") {
+		return fmt.Errorf("add pack %s: pack or index is missing in the record", p.ID)
+	}
+	for _, x := range p.Extensions {
+		if !slices.Contains(extensions, x) {
+			return fmt.Errorf("add pack %s: unknown file %q", p.ID, x)
+		}
+	}
+	return nil
+}
+
+// addPack adds one pack to the directory dir. complete states that git has put it there.
+func (s *Set) addPack(ctx context.Context, format object.Format, p records.Pack, dir string, complete bool) error {
+	if s.cache != nil {
+		return s.cache.link(ctx, format, p, dir, complete)
+	}
+	if complete {
+		return nil
+	}
+	base := filepath.Join(dir, "pack-"+p.Hash)
+	for _, x := range p.Extensions {
+		to := base + x
+		if x == ".idx" {
+			to += ".tmp" // git finds the pack by the index
+		}
+		if err := s.store.Get(ctx, p.Key(x), to); err != nil {
+			return fmt.Errorf("add pack %s: %w", p.ID, err)
+		}
+	}
+	if err := checkIndex(format, base+".pack", base+".idx.tmp", p.Hash); err != nil {
+		return fmt.Errorf("add pack %s: %w", p.ID, err)
+	}
+	return objects.Classify(os.Rename(base+".idx.tmp", base+".idx"))
+}
+
+// packDir returns the directory of the packs of a git directory.
+func packDir(dir string) string { return filepath.Join(dir, "objects", "pack") }
+
+// scan returns the extensions of the packs in a directory by hash. Other files are ignored.
+func scan(dir string) (map[string][]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	present := map[string][]string{}
+	for _, e := range entries {
+		if rest, ok := strings.CutPrefix(e.Name(), "pack-"); ok {
+			if hash, x, ok := strings.Cut(rest, "."); ok && !strings.HasSuffix(x, ".tmp") {
+				present[hash] = append(present[hash], "."+x)
+			}
+		}
+	}
+	return present, nil
+}
+
+// removePack removes the files of a pack. The index is removed first, because git finds the pack by it.
+func removePack(dir, hash string) error {
+	present, err := scan(dir)
+	if err != nil {
+		return err
+	}
+	var failed []error
+	for _, x := range append([]string{".idx"}, present[hash]...) {
+		if err := os.Remove(filepath.Join(dir, "pack-"+hash+x)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			failed = append(failed, err)
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// clean removes what killed processes and refused pushes have left in a replica, unless it has a user beside the caller.
+func (s *Set) clean(e *entry) {
+	select {
+	case e.turn <- struct{}{}:
+		defer func() { <-e.turn }()
+	default:
+		return
+	}
+	s.mu.Lock()
+	idle := e.users == 1
+	s.mu.Unlock()
+	if !idle || !e.made {
+		return
+	}
+	objectDir := filepath.Join(e.dir, "objects")
+	top, _ := os.ReadDir(objectDir)
+	for _, f := range top {
+		if f.Name() != "pack" && f.Name() != "info" { // objects/incoming-* of a git process that was killed
+			_ = os.RemoveAll(filepath.Join(objectDir, f.Name()))
+		}
+	}
+	present, err := scan(packDir(e.dir))
+	if err != nil {
+		return
+	}
+	for hash := range maps.Keys(present) {
+		if _, listed := e.packs[hash]; !listed {
+			if _, known := e.stale[hash]; !known {
+				e.stale[hash] = stale{e.epoch, ""}
+			}
+		}
+	}
+	s.tidy(e)
+}

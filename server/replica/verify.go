@@ -1,0 +1,153 @@
+package replica
+
+import (
+	"bytes"
+	"crypto/sha1"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// ErrDamaged means that a file of a pack does not have the contents that its checksums state.
+var ErrDamaged = errors.New("pack is damaged")
+
+// extensions are the files of packs that are stored. Every such file ends with a checksum of the bytes before it (see
+// gitformat-pack(5)).
+var extensions = []string{".pack", ".idx", ".rev", ".bitmap"}
+
+// trailer returns the last n bytes of a file.
+func trailer(f *os.File, n int) ([]byte, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if info.Size() < int64(n) {
+		return nil, fmt.Errorf("%w: %s has %d bytes", ErrDamaged, f.Name(), info.Size())
+	}
+	b := make([]byte, n)
+	_, err = f.ReadAt(b, info.Size()-int64(n))
+	return b, err
+}
+
+// checkIndex returns ErrDamaged if the pack does not end with the hash that is its name, or the index belongs to another pack. It
+// reads the ends of the files only.
+func checkIndex(format object.Format, pack, index, name string) error {
+	want, err := hex.DecodeString(name)
+	if err != nil {
+		return err
+	}
+	p, err := os.Open(pack)
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	x, err := os.Open(index)
+	if err != nil {
+		return err
+	}
+	defer x.Close()
+	n := format.Size()
+	end, err := trailer(p, n)
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(end, want) {
+		return fmt.Errorf("%w: %s ends with another hash", ErrDamaged, pack)
+	}
+	if end, err = trailer(x, 2*n); err != nil {
+		return err
+	}
+	if !bytes.Equal(end[:n], want) {
+		return fmt.Errorf("%w: %s belongs to another pack", ErrDamaged, index)
+	}
+	return nil
+}
+
+// checkContents returns ErrDamaged if a file does not end with the hash of its contents. It detects changes of bytes on the way; git
+// itself detects attacks on SHA-1 when it receives a pack.
+func checkContents(format object.Format, path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	n := format.Size()
+	end, err := trailer(f, n)
+	if err != nil {
+		return err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	sum := sha1.New()
+	if format == object.SHA256 {
+		sum = sha256.New()
+	}
+	if _, err := io.CopyBuffer(sum, io.NewSectionReader(f, 0, info.Size()-int64(n)), make([]byte, 256<<10)); err != nil {
+		return err
+	}
+	if !bytes.Equal(sum.Sum(nil), end) {
+		return fmt.Errorf("%w: the hash of %s is wrong", ErrDamaged, path)
+	}
+	return nil
+}
+
+// countObjects returns the number of objects that the header of a pack states.
+func countObjects(path string) (int64, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	var header [12]byte
+	if _, err := f.ReadAt(header[:], 0); err != nil || string(header[:4]) != "PACK" {
+		return 0, fmt.Errorf("%w: %s has no header of a pack", ErrDamaged, path)
+	}
+	return int64(binary.BigEndian.Uint32(header[8:])), nil
+}
+
+// transfers is the number of files that are transferred at once for one request.
+const transfers = 8
+
+// parallel calls the function do for the numbers below n, some at a time. It returns the first errors, joined; after an error it
+// starts no further calls.
+func parallel(n int, do func(i int) error) error {
+	if n == 1 {
+		return do(0)
+	}
+	var (
+		wg     sync.WaitGroup
+		mu     sync.Mutex
+		next   int
+		failed error
+	)
+	for range min(n, transfers) {
+		wg.Go(func() {
+			for {
+				mu.Lock()
+				i := next
+				next++
+				stop := i >= n || failed != nil
+				mu.Unlock()
+				if stop {
+					return
+				}
+				if err := do(i); err != nil {
+					mu.Lock()
+					failed = errors.Join(failed, err)
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return failed
+}
