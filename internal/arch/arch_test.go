@@ -49,7 +49,7 @@ var floors = [][]string{
 	{"mount/moves", "mount/gitside"},
 	{"mount/follow"},
 	{"mount", "mcp", "server/records", "server/objects", "server/openapi"},
-	{"daemon", "server/replica", "server/access", "server/events", "server/openapi/openapitest", "internal/clientgen"},
+	{"daemon", "server/replica", "server/access", "server/events", "server/meter", "server/openapi/openapitest", "internal/clientgen"},
 	{"server/receive", "server/gitread"},
 	{"server/githttp", "server/upkeep", "server/imports", "server/webhooks"},
 	{"server/api"},
