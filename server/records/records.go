@@ -29,6 +29,8 @@ var (
 	ErrFull = errors.New("database is full")
 	// ErrRevoked means that the token with which a push began has been revoked or has expired.
 	ErrRevoked = errors.New("token is revoked or has expired")
+	// ErrCursor means that a cursor of a list is not from an earlier answer to the same query.
+	ErrCursor = errors.New("invalid cursor")
 	// ErrCollected means that garbage collection has removed objects of the repository since a push began.
 	ErrCollected = errors.New("repository was garbage collected during the push")
 )

@@ -1,0 +1,171 @@
+package records
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+)
+
+// dialect is what differs between the databases. All statements use $1 placeholders, RETURNING, ON CONFLICT and comparisons of rows,
+// which both have.
+type dialect struct {
+	name     string
+	types    *strings.Replacer // of the names of types in the schema, such as {key}
+	locks    *strings.Replacer // of {update}, {share} and {skip} at the end of a SELECT that locks rows
+	snapshot sql.TxOptions     // of a transaction that reads
+	now      string            // expression for the time of the database, in microseconds
+	tables   string            // SELECT of the number of tables that exist
+	exists   string            // SELECT of the number of tables named $1
+	serial   string            // statement that lets one process at a time upgrade the schema; "" if transactions exclude each other
+	classify func(error) class
+}
+
+// class is the kind of an error of a database.
+type class int
+
+const (
+	other       class = iota
+	retriable         // the transaction may succeed if it is repeated
+	unavailable       // the database did not answer
+	full              // the disk is full
+	interrupted       // the context of the call has ended
+	damaged           // the file is corrupt, or no database
+)
+
+var sqliteDialect = &dialect{
+	name:  "sqlite",
+	types: strings.NewReplacer("{key}", "INTEGER PRIMARY KEY", "{bytes}", "BLOB", "{folded}", "TEXT", "{clustered}", " WITHOUT ROWID"),
+	// A write transaction of SQLite excludes all others, so there are no locks of rows.
+	locks:    strings.NewReplacer("{update}", "", "{share}", "", "{skip}", ""),
+	now:      "CAST(unixepoch('subsec') * 1000000 AS INTEGER)",
+	tables:   "SELECT count(*) FROM sqlite_schema",
+	exists:   "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = $1",
+	classify: classifySQLite,
+}
+
+const (
+	sqliteReaders = 4
+	// sqliteCache is the size in KiB of the page cache of each connection. The kernel caches the file too, so it can be small.
+	sqliteCache = 1024
+)
+
+// openSQLite opens the pools for reading and for writing. The pool for writing has one connection: SQLite has one writer at a time, and
+// transactions that wait in the pool are served in order, unlike those that wait in SQLite.
+func openSQLite(path string) (read, write *sql.DB, err error) {
+	if path == "" || path == ":memory:" {
+		return nil, nil, errors.New("the URL sqlite: needs the path of a file")
+	}
+	path, err = filepath.Abs(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	// SQLite would create the file readable for everybody. It contains secrets of webhooks.
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := f.Close(); err != nil {
+		return nil, nil, err
+	}
+	dsn := func(lock string, pragmas ...string) string {
+		q := url.Values{}
+		for _, p := range append([]string{"busy_timeout(10000)", fmt.Sprintf("cache_size(-%d)", sqliteCache), "temp_store(memory)"}, pragmas...) {
+			q.Add("_pragma", p)
+		}
+		q.Set("_txlock", lock)
+		return (&url.URL{Scheme: "file", Path: path}).String() + "?" + q.Encode()
+	}
+	open := func(dsn string, connections int) (*sql.DB, error) {
+		c, err := sqlite.NewConnector(dsn)
+		if err != nil {
+			return nil, err
+		}
+		db := sql.OpenDB(preparing{c})
+		db.SetMaxOpenConns(connections)
+		db.SetMaxIdleConns(connections)
+		return db, nil
+	}
+	// With synchronous=FULL every commit is synced to the disk: a push that was acknowledged survives a power failure.
+	write, err = open(dsn("immediate", "journal_mode(wal)", "synchronous(full)"), 1)
+	if err != nil {
+		return nil, nil, err
+	}
+	read, err = open(dsn("deferred", "query_only(true)"), sqliteReaders)
+	if err != nil {
+		return nil, nil, errors.Join(err, write.Close())
+	}
+	return read, write, nil
+}
+
+func classifySQLite(err error) class {
+	var e *sqlite.Error
+	if !errors.As(err, &e) {
+		return other
+	}
+	switch e.Code() & 0xff {
+	case sqlite3.SQLITE_FULL:
+		return full
+	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN,
+		sqlite3.SQLITE_READONLY, sqlite3.SQLITE_NOMEM:
+		return unavailable
+	case sqlite3.SQLITE_INTERRUPT:
+		return interrupted
+	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
+		return damaged
+	}
+	return other
+}
+
+// failure returns err as the error of an operation, with the sentinel error that callers know.
+func (d *dialect) failure(ctx context.Context, what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if c := context.Cause(ctx); c != nil {
+		return fmt.Errorf("%s: %w", what, c)
+	}
+	switch d.classify(err) {
+	case full:
+		return fmt.Errorf("%s: %w: %w", what, ErrFull, err)
+	case retriable, unavailable, interrupted:
+		return fmt.Errorf("%s: %w: %w", what, ErrUnavailable, err)
+	case damaged:
+		return fmt.Errorf("%s: the database file is damaged, or is not a database of artifactfs: %w", what, err)
+	}
+	if errors.Is(err, sql.ErrNoRows) {
+		err = ErrNotFound
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}
+
+// micros is the form in which times are stored: microseconds since 1970, 0 for the zero time.
+func micros(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMicro()
+}
+
+// stamp scans a stored time.
+type stamp struct{ t *time.Time }
+
+func (s stamp) Scan(v any) error {
+	n, ok := v.(int64)
+	if !ok {
+		return fmt.Errorf("time is a %T", v)
+	}
+	*s.t = time.Time{}
+	if n != 0 {
+		*s.t = time.UnixMicro(n).UTC()
+	}
+	return nil
+}

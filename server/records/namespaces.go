@@ -1,0 +1,110 @@
+package records
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+)
+
+// Namespaces are the namespaces. Their names are unique, and found, without regard to case.
+type Namespaces struct{ db *DB }
+
+const namespaceColumns = `name, jurisdiction, created, updated,
+	(SELECT count(*) FROM repos r WHERE r.namespace_folded = namespaces.folded AND r.deleted = 0)`
+
+func scanNamespace(row scanner) (n Namespace, err error) {
+	err = row.Scan(&n.Name, &n.Jurisdiction, stamp{&n.Created}, stamp{&n.Updated}, &n.Repos)
+	return n, err
+}
+
+// Create creates a namespace, or returns ErrExists.
+func (n *Namespaces) Create(ctx context.Context, ns Namespace, cause Cause) error {
+	return n.db.write(ctx, "create namespace "+ns.Name, func(t *tx) error {
+		created, err := t.addNamespace(ctx, ns)
+		if err == nil && !created {
+			err = ErrExists
+		}
+		if err != nil {
+			return err
+		}
+		return t.log(ctx, nil, cause.entry(t, 201, ""))
+	})
+}
+
+// addNamespace adds a namespace unless it exists.
+func (t *tx) addNamespace(ctx context.Context, ns Namespace) (created bool, err error) {
+	if ns.Created.IsZero() {
+		ns.Created = t.now
+	}
+	if ns.Updated.IsZero() {
+		ns.Updated = ns.Created
+	}
+	if ns.Jurisdiction == "" {
+		ns.Jurisdiction = "unrestricted"
+	}
+	rows, err := t.exec(ctx, `INSERT INTO namespaces (folded, name, jurisdiction, created, updated) VALUES ($1, $2, $3, $4, $5)
+		ON CONFLICT (folded) DO NOTHING`, fold(ns.Name), ns.Name, ns.Jurisdiction, ns.Created, ns.Updated)
+	return rows == 1, err
+}
+
+// Get returns a namespace.
+func (n *Namespaces) Get(ctx context.Context, name string) (ns Namespace, err error) {
+	err = n.db.single(ctx, "find namespace "+name, func(t *tx) error {
+		ns, err = first(ctx, t, scanNamespace, "SELECT "+namespaceColumns+" FROM namespaces WHERE folded = $1", fold(name))
+		return err
+	})
+	return ns, err
+}
+
+// List returns up to limit namespaces whose names follow after, in the order of names, and the number of all.
+func (n *Namespaces) List(ctx context.Context, after string, limit int) (page []Namespace, total int, err error) {
+	err = n.db.read(ctx, "list namespaces", func(t *tx) error {
+		all, err := t.count(ctx, "SELECT count(*) FROM namespaces")
+		if err != nil {
+			return err
+		}
+		total = int(all)
+		page, err = list(ctx, t, scanNamespace, "SELECT "+namespaceColumns+" FROM namespaces WHERE folded > $1 ORDER BY folded LIMIT $2",
+			fold(after), limit)
+		return err
+	})
+	return page, total, err
+}
+
+// Delete removes an empty namespace; ErrNotEmpty otherwise.
+func (n *Namespaces) Delete(ctx context.Context, name string, cause Cause) error {
+	return n.db.write(ctx, "delete namespace "+name, func(t *tx) error {
+		// The lock waits for transactions that create repositories in the namespace (see lockNamespace).
+		var locked string
+		if err := t.one(ctx, []any{&locked}, "SELECT name FROM namespaces WHERE folded = $1{update}", fold(name)); err != nil {
+			return err
+		}
+		repos, err := t.count(ctx, "SELECT count(*) FROM repos WHERE namespace_folded = $1 AND deleted = 0", fold(name))
+		if err != nil {
+			return err
+		}
+		if repos != 0 {
+			return ErrNotEmpty
+		}
+		if _, err := t.exec(ctx, "DELETE FROM namespaces WHERE folded = $1", fold(name)); err != nil {
+			return err
+		}
+		return t.log(ctx, nil, cause.entry(t, 204, ""))
+	})
+}
+
+// lockNamespace returns the name of a namespace in its own spelling, which it creates if it is missing. It cannot be deleted until the
+// transaction ends.
+func (t *tx) lockNamespace(ctx context.Context, name string) (string, error) {
+	for {
+		var own string
+		err := t.one(ctx, []any{&own}, "SELECT name FROM namespaces WHERE folded = $1{share}", fold(name))
+		if !errors.Is(err, sql.ErrNoRows) {
+			return own, err
+		}
+		if _, err := t.addNamespace(ctx, Namespace{Name: name}); err != nil {
+			return "", err
+		}
+		// Another transaction may delete the namespace before it is locked, so it is looked up again.
+	}
+}

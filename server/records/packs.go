@@ -1,0 +1,142 @@
+package records
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Packs are the packs in the object store. A pack is recorded by Begin, listed by repositories after Repos.Push, Packs.Replace and
+// forks, and found by Unused when no repository lists it. Its id is never used again, so a pack that was forgotten does not come back.
+type Packs struct{ db *DB }
+
+const packColumns = "p.id, p.hash, p.extensions, p.bytes, p.objects, p.created"
+
+func scanPack(row scanner) (p Pack, err error) {
+	var extensions string
+	err = row.Scan(&p.ID, &p.Hash, &extensions, &p.Bytes, &p.Objects, stamp{&p.Created})
+	p.Extensions = strings.Fields(extensions)
+	return p, err
+}
+
+// Begin records a pack before its files are stored, so that Unused finds them if the process dies. Only recorded packs can be given to
+// Push and Replace.
+func (p *Packs) Begin(ctx context.Context, pack Pack) error {
+	return p.db.write(ctx, "record pack "+pack.ID, func(t *tx) error {
+		if pack.Created.IsZero() {
+			pack.Created = t.now
+		}
+		rows, err := t.exec(ctx, `INSERT INTO packs (id, hash, extensions, bytes, objects, created, idle_since)
+			VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (id) DO NOTHING`,
+			pack.ID, pack.Hash, strings.Join(pack.Extensions, " "), pack.Bytes, pack.Objects, pack.Created, pack.Created)
+		if err == nil && rows == 0 {
+			err = ErrExists
+		}
+		return err
+	})
+}
+
+// link adds a pack to a repository. The files are complete now, so their number and sizes are stored.
+func (t *tx) link(ctx context.Context, repo int64, p Pack) error {
+	// idle_since is 0 from now on. A transaction of Forget waits for this one, and then finds the link.
+	keys, err := list(ctx, t, scanInt, `UPDATE packs SET hash = $2, extensions = $3, bytes = $4, objects = $5, idle_since = 0
+		WHERE id = $1 RETURNING pack`, p.ID, p.Hash, strings.Join(p.Extensions, " "), p.Bytes, p.Objects)
+	if err != nil {
+		return err
+	}
+	if len(keys) == 0 {
+		// The push took longer than the grace period, so its pack was removed. A new push stores a new pack.
+		return fmt.Errorf("%w: pack %s is not recorded, or was removed as unused", ErrUnavailable, p.ID)
+	}
+	_, err = t.exec(ctx, "INSERT INTO links (repo, pack) VALUES ($1, $2) ON CONFLICT DO NOTHING", repo, keys[0])
+	return err
+}
+
+// Replace replaces packs of a repository by others, in one transaction. It fails with ErrNotFound if the repository no longer has
+// one of the old packs. collected states that the new packs lack objects of the old ones.
+func (p *Packs) Replace(ctx context.Context, repoID string, old []string, packs []Pack, collected bool) error {
+	return p.db.write(ctx, "replace packs of repository "+repoID, func(t *tx) error {
+		repo, err := t.lockRepo(ctx, repoID)
+		if err != nil {
+			return err
+		}
+		for _, id := range old {
+			keys, err := list(ctx, t, scanInt, `DELETE FROM links WHERE repo = $1 AND pack = (SELECT pack FROM packs WHERE id = $2)
+				RETURNING pack`, repo.key, id)
+			if err != nil {
+				return err
+			}
+			if len(keys) == 0 {
+				return fmt.Errorf("pack %s: %w", id, ErrNotFound)
+			}
+			if _, err := t.exec(ctx, "UPDATE packs SET idle_since = $2 WHERE pack = $1", keys[0], t.now); err != nil {
+				return err
+			}
+		}
+		for _, pack := range packs {
+			if err := t.link(ctx, repo.key, pack); err != nil {
+				return err
+			}
+		}
+		removed := 0
+		if collected {
+			removed = 1
+		}
+		_, err = t.exec(ctx, "UPDATE repos SET generation = generation + 1, collections = collections + $2 WHERE repo = $1", repo.key, removed)
+		return err
+	})
+}
+
+// Unused returns packs that no repository has and that were recorded, or lost their last repository, before a time.
+func (p *Packs) Unused(ctx context.Context, before time.Time, limit int) (packs []Pack, err error) {
+	err = p.db.single(ctx, "find unused packs", func(t *tx) error {
+		packs, err = list(ctx, t, scanPack, "SELECT "+packColumns+` FROM packs p WHERE p.idle_since <> 0 AND p.idle_since < $1
+			AND NOT EXISTS (SELECT 1 FROM links l WHERE l.pack = p.pack) ORDER BY p.idle_since LIMIT $2`, before, limit)
+		return err
+	})
+	return packs, err
+}
+
+// Forget removes the record of an unused pack before its files are deleted. It returns false if the pack is used, was used after
+// before, or is not recorded.
+func (p *Packs) Forget(ctx context.Context, id string, before time.Time) (forgotten bool, err error) {
+	err = p.db.write(ctx, "forget pack "+id, func(t *tx) error {
+		forgotten = false
+		// The lock waits for a push that links the pack. The links are counted by another statement, which sees that push.
+		var key int64
+		err := t.one(ctx, []any{&key}, "SELECT pack FROM packs WHERE id = $1 AND idle_since <> 0 AND idle_since < $2{update}", id, before)
+		if errors.Is(err, sql.ErrNoRows) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		links, err := t.count(ctx, "SELECT count(*) FROM links WHERE pack = $1", key)
+		if err != nil || links != 0 {
+			return err
+		}
+		_, err = t.exec(ctx, "DELETE FROM packs WHERE pack = $1", key)
+		forgotten = err == nil
+		return err
+	})
+	return forgotten && err == nil, err
+}
+
+// Sharers returns how many repositories have each of the packs of a repository.
+func (p *Packs) Sharers(ctx context.Context, repoID string) (sharers map[string]int, err error) {
+	sharers = map[string]int{}
+	err = p.db.single(ctx, "count sharers of packs of repository "+repoID, func(t *tx) error {
+		return t.each(ctx, func(row scanner) error {
+			var id string
+			var n int
+			err := row.Scan(&id, &n)
+			sharers[id] = n
+			return err
+		}, `SELECT p.id, (SELECT count(*) FROM links o WHERE o.pack = l.pack)
+			FROM repos r JOIN links l ON l.repo = r.repo JOIN packs p ON p.pack = l.pack WHERE r.id = $1`, repoID)
+	})
+	return sharers, err
+}

@@ -1,0 +1,95 @@
+package records
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/stdlib"
+)
+
+var postgresDialect = &dialect{
+	name: "postgres",
+	types: strings.NewReplacer("{key}", "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "{bytes}", "BYTEA",
+		"{folded}", `TEXT COLLATE "C"`, "{clustered}", ""),
+	locks: strings.NewReplacer("{update}", " FOR UPDATE", "{share}", " FOR SHARE", "{skip}", " FOR UPDATE OF d SKIP LOCKED"),
+	// All statements of the transaction see the database as the first one does.
+	snapshot: sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true},
+	now:      "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT)",
+	tables:   "SELECT count(*) FROM pg_tables WHERE schemaname = current_schema()",
+	exists:   "SELECT count(*) FROM pg_tables WHERE schemaname = current_schema() AND tablename = $1",
+	// The number is arbitrary; it begins with "afs" in ASCII.
+	serial:   "SELECT pg_advisory_xact_lock(6386291)",
+	classify: classifyPostgres,
+}
+
+const (
+	postgresConnections = 16
+	postgresIdle        = 4
+)
+
+// openPostgres opens the pool of connections to a PostgreSQL server.
+func openPostgres(url string) (*sql.DB, error) {
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		// The error of pgx contains the URL, although without the password.
+		return nil, errors.New("the URL of the PostgreSQL database is not valid")
+	}
+	for name, value := range map[string]string{
+		"application_name": "artifactfs",
+		// A node that hangs in a transaction must not hold the lock of a repository for ever.
+		"idle_in_transaction_session_timeout": "30s",
+		"lock_timeout":                        "20s",
+	} {
+		if _, ok := config.RuntimeParams[name]; !ok {
+			config.RuntimeParams[name] = value
+		}
+	}
+	if config.ConnectTimeout == 0 {
+		config.ConnectTimeout = 10 * time.Second
+	}
+	db := stdlib.OpenDB(*config)
+	db.SetMaxOpenConns(postgresConnections)
+	db.SetMaxIdleConns(postgresIdle)
+	db.SetConnMaxIdleTime(5 * time.Minute)
+	return db, nil
+}
+
+func classifyPostgres(err error) class {
+	var e *pgconn.PgError
+	if errors.As(err, &e) {
+		switch e.Code {
+		case "40001", "40P01": // serialization failure, deadlock
+			return retriable
+		case "53100": // disk full
+			return full
+		case "57014": // canceled: by the context, or by statement_timeout
+			return interrupted
+		case "55P03", "25006", "58030": // lock not available, read-only transaction (a standby), I/O error
+			return unavailable
+		case "XX001", "XX002": // corrupted data or index
+			return damaged
+		}
+		switch e.Code[:2] {
+		case "08", "53", "57": // connection, resources, intervention of the operator
+			return unavailable
+		}
+		return other
+	}
+	var connect *pgconn.ConnectError
+	var network net.Error
+	switch {
+	case errors.As(err, &connect), errors.As(err, &network), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF),
+		errors.Is(err, net.ErrClosed), pgconn.SafeToRetry(err), pgconn.Timeout(err), strings.Contains(err.Error(), "conn closed"):
+		return unavailable
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return interrupted
+	}
+	return other
+}

@@ -1,0 +1,110 @@
+package records
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Push makes the updates visible. The result has an error for each update that failed, with a text for the user of git, such as
+// "stale ref"; the error of Push means that no update was made. A pack must have been recorded by Packs.Begin. It becomes part of the
+// repository if an update succeeds that may need it. The push is counted in the usage of the repository.
+func (r *Repos) Push(ctx context.Context, p Push) (results []error, err error) {
+	err = r.db.write(ctx, "push to repository "+p.RepoID, func(t *tx) error {
+		results, err = t.push(ctx, p)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return results, nil
+}
+
+func (t *tx) push(ctx context.Context, p Push) ([]error, error) {
+	repo, err := t.lockRepo(ctx, p.RepoID)
+	if err != nil {
+		return nil, err
+	}
+	if p.TokenID != "" {
+		if err := t.checkToken(ctx, p.TokenID); err != nil {
+			return nil, err
+		}
+	}
+	if p.Collections != repo.collections {
+		return nil, ErrCollected
+	}
+	refs, err := t.affected(ctx, repo.key, p.Updates)
+	if err != nil {
+		return nil, err
+	}
+	results := refs.apply(p.Updates, p.Atomic)
+	if err := t.removeRefs(ctx, repo.key, refs.removed()); err != nil {
+		return nil, err
+	}
+	written := refs.written()
+	if err := t.putRefs(ctx, repo.key, written); err != nil {
+		return nil, err
+	}
+	var events []Event
+	if len(refs.done) != 0 {
+		if p.Pack != nil && len(written) != 0 {
+			if err := t.link(ctx, repo.key, *p.Pack); err != nil {
+				return nil, err
+			}
+		}
+		if _, err := t.exec(ctx, "UPDATE repos SET generation = generation + 1, updated = $2, last_push = $2 WHERE repo = $1",
+			repo.key, t.now); err != nil {
+			return nil, err
+		}
+		if p.Events != nil {
+			events = p.Events(refs.done)
+		}
+	}
+	usage := UsageRow{Day: t.now.Format("2006-01-02"), Namespace: repo.namespace, RepoID: p.RepoID, Operation: "push", Count: 1}
+	if p.Pack != nil {
+		usage.Bytes = p.Pack.Bytes
+	}
+	if err := t.addUsage(ctx, usage); err != nil {
+		return nil, err
+	}
+	return results, t.log(ctx, events, p.Cause.entry(t, 200, describe(p.Updates, results)))
+}
+
+// checkToken returns ErrRevoked if a token is not valid any more. The lock delays a revocation until the push is visible, so that no
+// push becomes visible after a revocation has been acknowledged.
+func (t *tx) checkToken(ctx context.Context, id string) error {
+	var token Token
+	err := t.one(ctx, []any{stamp{&token.Expires}, stamp{&token.Revoked}}, "SELECT expires, revoked FROM tokens WHERE id = $1{share}", id)
+	if errors.Is(err, sql.ErrNoRows) {
+		return ErrRevoked
+	}
+	if err != nil {
+		return err
+	}
+	if !token.Revoked.IsZero() || !token.Expires.IsZero() && !token.Expires.After(t.now) {
+		return ErrRevoked
+	}
+	return nil
+}
+
+// maxDetail is the size in bytes of the list of refs in the audit entry of a push.
+const maxDetail = 4096
+
+// describe returns the updates with their results for the audit log.
+func describe(updates []RefUpdate, results []error) string {
+	var b strings.Builder
+	for i, u := range updates {
+		line := fmt.Sprintf("%s %.12s..%.12s", u.Name, u.Old, u.New)
+		if results[i] != nil {
+			line += ": " + results[i].Error()
+		}
+		if b.Len()+len(line) > maxDetail {
+			fmt.Fprintf(&b, "and %d more", len(updates)-i)
+			break
+		}
+		b.WriteString(line + "\n")
+	}
+	return strings.TrimSuffix(b.String(), "\n")
+}

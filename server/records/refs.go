@@ -1,0 +1,254 @@
+package records
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// batch is the number of refs that one statement reads or writes. Longer texts of statements are slower to compile, and PostgreSQL
+// allows 65535 placeholders.
+const batch = 100
+
+// few is the number of updates up to which only the refs that the updates concern are read.
+const few = 16
+
+// A failed update of a ref has one of these errors, or one that names the refs in conflict. The texts are those of git.
+var (
+	errStale    = errors.New("stale ref")
+	errExists   = errors.New("reference already exists")
+	errRepeated = errors.New("multiple updates for the same ref are not allowed")
+	errAtomic   = errors.New("atomic push failure")
+	errID       = errors.New("invalid object id")
+)
+
+// refSet is the state of refs within a transaction that has locked their repository. It has at least the refs that the updates of the
+// transaction concern.
+type refSet struct {
+	ids     map[string]string // of refs that exist
+	below   map[string]int    // number of refs below a directory, such as refs/heads
+	changed map[string]bool   // names of refs that were changed
+	done    []RefUpdate       // updates that changed a ref
+}
+
+// affected returns the refs that updates change, and those that prevent them because one would be a directory of the other.
+func (t *tx) affected(ctx context.Context, repo int64, updates []RefUpdate) (*refSet, error) {
+	s := &refSet{ids: map[string]string{}, below: map[string]int{}, changed: map[string]bool{}}
+	if len(updates) > few {
+		all, err := t.refs(ctx, repo)
+		for _, r := range all {
+			s.put(r.Name, r.ID)
+		}
+		return s, err
+	}
+	names := map[string]bool{}
+	for _, u := range updates {
+		names[u.Name] = true
+		if missing(u.New) {
+			continue
+		}
+		for dir := range parents(u.Name) {
+			names[dir] = true
+		}
+	}
+	for chunk := range slices.Chunk(slices.Sorted(maps.Keys(names)), batch) {
+		args := []any{repo}
+		for _, name := range chunk {
+			args = append(args, []byte(name))
+		}
+		found, err := list(ctx, t, scanRef, "SELECT name, id FROM refs WHERE repo = $1 AND name IN ("+placeholders(len(chunk), 2)+")", args...)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range found {
+			s.put(r.Name, r.ID)
+		}
+	}
+	for _, u := range updates {
+		if missing(u.New) || s.ids[u.Name] != "" {
+			continue
+		}
+		// The updates can remove as many refs below this one as there are updates. One more suffices to know whether any is left.
+		found, err := list(ctx, t, scanRef, "SELECT name, id FROM refs WHERE repo = $1 AND name > $2 AND name < $3 ORDER BY name LIMIT $4",
+			repo, []byte(u.Name+"/"), []byte(u.Name+"0"), len(updates)+1)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range found {
+			s.put(r.Name, r.ID)
+		}
+	}
+	return s, nil
+}
+
+// apply makes the updates that are possible, and returns an error for each of the others. Removals come first, so that refs/heads/a can
+// be replaced by refs/heads/a/b in one push.
+func (s *refSet) apply(updates []RefUpdate, atomic bool) []error {
+	results := make([]error, len(updates))
+	seen := map[string]bool{}
+	for i, u := range updates {
+		if seen[u.Name] {
+			results[i] = errRepeated
+		}
+		seen[u.Name] = true
+	}
+	for _, removals := range []bool{true, false} {
+		for i, u := range updates {
+			if missing(u.New) == removals && results[i] == nil {
+				results[i] = s.update(u)
+			}
+		}
+	}
+	if atomic && slices.ContainsFunc(results, func(err error) bool { return err != nil }) {
+		for i := range results {
+			if results[i] == nil {
+				results[i] = errAtomic
+			}
+		}
+		clear(s.changed)
+		s.done = nil
+	}
+	return results
+}
+
+func (s *refSet) update(u RefUpdate) error {
+	old, ok := s.ids[u.Name]
+	switch {
+	case !validID(u.Old) || !validID(u.New):
+		return errID
+	case ok && missing(u.Old) && !missing(u.New):
+		return errExists
+	case ok != !missing(u.Old) || ok && old != u.Old:
+		return errStale
+	case u.Old == u.New || !ok && missing(u.New):
+		return nil
+	}
+	switch {
+	case missing(u.New):
+		s.remove(u.Name)
+	case ok:
+		s.ids[u.Name] = u.New
+	default:
+		if other := s.conflict(u.Name); other != "" {
+			if s.changed[other] {
+				return fmt.Errorf("cannot process '%s' and '%s' at the same time", other, u.Name)
+			}
+			return fmt.Errorf("'%s' exists; cannot create '%s'", other, u.Name)
+		}
+		s.put(u.Name, u.New)
+	}
+	s.changed[u.Name] = true
+	s.done = append(s.done, u)
+	return nil
+}
+
+func (s *refSet) put(name, id string) {
+	if _, ok := s.ids[name]; !ok {
+		for dir := range parents(name) {
+			s.below[dir]++
+		}
+	}
+	s.ids[name] = id
+}
+
+func (s *refSet) remove(name string) {
+	delete(s.ids, name)
+	for dir := range parents(name) {
+		s.below[dir]--
+	}
+}
+
+// conflict returns a ref that cannot exist together with name, because one of them would be a directory and a file, and "" if there is
+// none.
+func (s *refSet) conflict(name string) string {
+	for dir := range parents(name) {
+		if _, ok := s.ids[dir]; ok {
+			return dir
+		}
+	}
+	if s.below[name] == 0 {
+		return ""
+	}
+	first := ""
+	for other := range s.ids {
+		if strings.HasPrefix(other, name+"/") && (first == "" || other < first) {
+			first = other
+		}
+	}
+	return first
+}
+
+// removed returns the names of refs that the updates have removed, and written the refs that they have created or moved.
+func (s *refSet) removed() (names []string) {
+	for name := range s.changed {
+		if _, ok := s.ids[name]; !ok {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+func (s *refSet) written() (refs []Ref) {
+	for name := range s.changed {
+		if id, ok := s.ids[name]; ok {
+			refs = append(refs, Ref{name, id})
+		}
+	}
+	slices.SortFunc(refs, func(a, b Ref) int { return strings.Compare(a.Name, b.Name) })
+	return refs
+}
+
+func (t *tx) removeRefs(ctx context.Context, repo int64, names []string) error {
+	for chunk := range slices.Chunk(names, batch) {
+		args := []any{repo}
+		for _, name := range chunk {
+			args = append(args, []byte(name))
+		}
+		if _, err := t.exec(ctx, "DELETE FROM refs WHERE repo = $1 AND name IN ("+placeholders(len(chunk), 2)+")", args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *tx) putRefs(ctx context.Context, repo int64, refs []Ref) error {
+	for chunk := range slices.Chunk(refs, batch) {
+		var args []any
+		for _, r := range chunk {
+			id, err := hex.DecodeString(r.ID)
+			if err != nil {
+				return fmt.Errorf("id of ref %q: %w", r.Name, err)
+			}
+			args = append(args, repo, []byte(r.Name), id)
+		}
+		if _, err := t.exec(ctx, "INSERT INTO refs (repo, name, id) VALUES "+values(len(chunk), 3, 1)+
+			" ON CONFLICT (repo, name) DO UPDATE SET id = excluded.id", args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// missing reports whether an id is the one that stands for a missing ref.
+func missing(id string) bool { return strings.Trim(id, "0") == "" }
+
+// validID reports whether id is the hexadecimal id of an object.
+func validID(id string) bool {
+	return (len(id) == 40 || len(id) == 64) && strings.Trim(id, "0123456789abcdef") == ""
+}
+
+// parents returns the directories of a ref: refs/heads and refs for refs/heads/main.
+func parents(name string) func(yield func(string) bool) {
+	return func(yield func(string) bool) {
+		for i := strings.LastIndexByte(name, '/'); i > 0; i = strings.LastIndexByte(name[:i], '/') {
+			if !yield(name[:i]) {
+				return
+			}
+		}
+	}
+}

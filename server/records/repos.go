@@ -1,0 +1,288 @@
+package records
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"time"
+)
+
+// Repos are the repositories with their refs. Names are unique, and found, without regard to case.
+type Repos struct{ db *DB }
+
+// tombstone is how long a deleted repository is found by FindDeleted.
+const tombstone = 30 * 24 * time.Hour
+
+// Creation is a new repository with all that becomes visible with it.
+type Creation struct {
+	Repo   Repo
+	Token  *Token // nil for none
+	Events []Event
+	Cause  Cause
+	Parent string // id of the forked repository, whose packs the new one shares; "" for none
+	Refs   []Ref  // refs of a fork
+	All    bool   // the fork has all refs of the parent; Refs is ignored
+}
+
+const repoColumns = `id, namespace, name, description, default_branch, object_format, read_only, status, source, base_url, base_commit,
+	created, updated, last_push, generation, collections, deleted`
+
+func scanRepo(row scanner) (r Repo, err error) {
+	err = row.Scan(repoFields(&r)...)
+	return r, err
+}
+
+// repoFields are the fields into which repoColumns are scanned.
+func repoFields(r *Repo) []any {
+	return []any{&r.ID, &r.Namespace, &r.Name, &r.Description, &r.DefaultBranch, &r.ObjectFormat, &r.ReadOnly, &r.Status, &r.Source,
+		&r.BaseURL, &r.BaseCommit, stamp{&r.Created}, stamp{&r.Updated}, stamp{&r.LastPush}, &r.Generation, &r.Collections,
+		stamp{&r.Deleted}}
+}
+
+// Create creates a repository, and its namespace if that is missing. It returns ErrExists if the name is taken, and ErrNotFound if the
+// parent does not exist. Missing times, status, branch and object format of the repository have defaults.
+func (r *Repos) Create(ctx context.Context, c Creation) error {
+	return r.db.write(ctx, "create repository "+c.Repo.Namespace+"/"+c.Repo.Name, func(t *tx) error {
+		return t.createRepo(ctx, c)
+	})
+}
+
+func (t *tx) createRepo(ctx context.Context, c Creation) error {
+	repo := c.Repo
+	if repo.Created.IsZero() {
+		repo.Created = t.now
+	}
+	if repo.Updated.IsZero() {
+		repo.Updated = repo.Created
+	}
+	if repo.Status == "" {
+		repo.Status = Ready
+	}
+	if repo.DefaultBranch == "" {
+		repo.DefaultBranch = "main"
+	}
+	if repo.ObjectFormat == "" {
+		repo.ObjectFormat = "sha1"
+	}
+	namespace, err := t.lockNamespace(ctx, repo.Namespace)
+	if err != nil {
+		return err
+	}
+	var parent int64
+	if c.Parent != "" {
+		// The lock keeps the refs and packs of the parent as they are until this transaction ends, so that the fork has all objects
+		// of its refs. Other forks have the same lock at the same time.
+		err := t.one(ctx, []any{&parent}, "SELECT repo FROM repos WHERE id = $1 AND deleted = 0{share}", c.Parent)
+		if err != nil {
+			return fmt.Errorf("find parent %s: %w", c.Parent, err)
+		}
+	}
+	keys, err := list(ctx, t, scanInt, `INSERT INTO repos (id, namespace, name, namespace_folded, folded, description, default_branch,
+		object_format, read_only, status, source, base_url, base_commit, created, updated, last_push, generation, collections, deleted)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, 1, 0, 0)
+		ON CONFLICT DO NOTHING RETURNING repo`,
+		repo.ID, namespace, repo.Name, fold(namespace), fold(repo.Name), repo.Description, repo.DefaultBranch, repo.ObjectFormat,
+		repo.ReadOnly, string(repo.Status), repo.Source, repo.BaseURL, repo.BaseCommit, repo.Created, repo.Updated, repo.LastPush)
+	if err != nil {
+		return err
+	}
+	if len(keys) == 0 {
+		return ErrExists
+	}
+	if parent != 0 {
+		if _, err := t.exec(ctx, "INSERT INTO links (repo, pack) SELECT $1, pack FROM links WHERE repo = $2", keys[0], parent); err != nil {
+			return err
+		}
+	}
+	switch {
+	case parent != 0 && c.All:
+		_, err = t.exec(ctx, "INSERT INTO refs (repo, name, id) SELECT $1, name, id FROM refs WHERE repo = $2 ORDER BY name", keys[0], parent)
+	default:
+		err = t.putRefs(ctx, keys[0], c.Refs)
+	}
+	if err != nil {
+		return err
+	}
+	if c.Token != nil {
+		if err := t.addToken(ctx, *c.Token); err != nil {
+			return err
+		}
+	}
+	return t.log(ctx, c.Events, c.Cause.entry(t, 201, ""))
+}
+
+func scanInt(row scanner) (n int64, err error) {
+	err = row.Scan(&n)
+	return n, err
+}
+
+// Get returns a repository that is not deleted.
+func (r *Repos) Get(ctx context.Context, namespace, name string) (repo Repo, err error) {
+	err = r.db.single(ctx, "find repository "+namespace+"/"+name, func(t *tx) error {
+		repo, err = first(ctx, t, scanRepo, "SELECT "+repoColumns+" FROM repos WHERE namespace_folded = $1 AND folded = $2 AND deleted = 0",
+			fold(namespace), fold(name))
+		return err
+	})
+	return repo, err
+}
+
+// ByID returns a repository that is not deleted.
+func (r *Repos) ByID(ctx context.Context, id string) (repo Repo, err error) {
+	err = r.db.single(ctx, "find repository "+id, func(t *tx) error {
+		repo, err = first(ctx, t, scanRepo, "SELECT "+repoColumns+" FROM repos WHERE id = $1 AND deleted = 0", id)
+		return err
+	})
+	return repo, err
+}
+
+// FindDeleted returns the repository of that name that was deleted last, for 30 days.
+func (r *Repos) FindDeleted(ctx context.Context, namespace, name string) (repo Repo, err error) {
+	err = r.db.single(ctx, "find deleted repository "+namespace+"/"+name, func(t *tx) error {
+		repo, err = first(ctx, t, scanRepo, "SELECT "+repoColumns+` FROM repos
+			WHERE namespace_folded = $1 AND folded = $2 AND deleted <> 0 AND deleted > $3 ORDER BY deleted DESC LIMIT 1`,
+			fold(namespace), fold(name), t.now.Add(-tombstone))
+		return err
+	})
+	return repo, err
+}
+
+// Delete marks a repository as deleted and removes its refs and its list of packs. Its tokens are revoked.
+func (r *Repos) Delete(ctx context.Context, id string, events []Event, cause Cause) error {
+	return r.db.write(ctx, "delete repository "+id, func(t *tx) error {
+		repo, err := t.lockRepo(ctx, id)
+		if err != nil {
+			return err
+		}
+		for _, query := range []string{
+			"UPDATE repos SET deleted = $2, updated = $2, generation = generation + 1 WHERE repo = $1",
+			"UPDATE packs SET idle_since = $2 WHERE pack IN (SELECT pack FROM links WHERE repo = $1)",
+		} {
+			if _, err := t.exec(ctx, query, repo.key, t.now); err != nil {
+				return err
+			}
+		}
+		for _, query := range []string{"DELETE FROM refs WHERE repo = $1", "DELETE FROM links WHERE repo = $1"} {
+			if _, err := t.exec(ctx, query, repo.key); err != nil {
+				return err
+			}
+		}
+		if _, err := t.exec(ctx, "UPDATE tokens SET revoked = $2 WHERE repo_id = $1 AND revoked = 0", id, t.now); err != nil {
+			return err
+		}
+		return t.log(ctx, events, cause.entry(t, 202, ""))
+	})
+}
+
+// SetStatus ends or begins an import.
+func (r *Repos) SetStatus(ctx context.Context, id string, s Status) error {
+	return r.set(ctx, "set status of repository "+id, "status = $2", id, string(s))
+}
+
+// SetDefaultBranch sets the branch to which HEAD points.
+func (r *Repos) SetDefaultBranch(ctx context.Context, id, branch string) error {
+	return r.set(ctx, "set default branch of repository "+id, "default_branch = $2, generation = generation + 1", id, branch)
+}
+
+func (r *Repos) set(ctx context.Context, what, assignment, id, value string) error {
+	return r.db.write(ctx, what, func(t *tx) error {
+		rows, err := t.exec(ctx, "UPDATE repos SET updated = $3, "+assignment+" WHERE id = $1 AND deleted = 0", id, value, t.now)
+		if err == nil && rows == 0 {
+			err = ErrNotFound
+		}
+		return err
+	})
+}
+
+// Snapshot is a repository at one moment.
+type Snapshot struct {
+	Repo  Repo
+	Refs  []Ref // sorted by name
+	Packs []Pack
+}
+
+// Snapshot returns a repository with its refs and packs.
+func (r *Repos) Snapshot(ctx context.Context, id string) (s Snapshot, err error) {
+	err = r.db.read(ctx, "read repository "+id, func(t *tx) error {
+		var key int64
+		if err := t.one(ctx, append([]any{&key}, repoFields(&s.Repo)...), "SELECT repo, "+repoColumns+
+			" FROM repos WHERE id = $1 AND deleted = 0", id); err != nil {
+			return err
+		}
+		if s.Refs, err = t.refs(ctx, key); err != nil {
+			return err
+		}
+		s.Packs, err = list(ctx, t, scanPack, "SELECT "+packColumns+` FROM links l JOIN packs p ON p.pack = l.pack
+			WHERE l.repo = $1 ORDER BY l.pack`, key)
+		return err
+	})
+	return s, err
+}
+
+// Refs returns the refs of a repository, sorted by name.
+func (r *Repos) Refs(ctx context.Context, id string) (refs []Ref, err error) {
+	err = r.db.read(ctx, "read refs of repository "+id, func(t *tx) error {
+		key, err := t.count(ctx, "SELECT repo FROM repos WHERE id = $1 AND deleted = 0", id)
+		if err != nil {
+			return err
+		}
+		refs, err = t.refs(ctx, key)
+		return err
+	})
+	return refs, err
+}
+
+// refs returns the refs of the repository with a key, sorted by name.
+func (t *tx) refs(ctx context.Context, key int64) ([]Ref, error) {
+	return list(ctx, t, scanRef, "SELECT name, id FROM refs WHERE repo = $1 ORDER BY name", key)
+}
+
+func scanRef(row scanner) (Ref, error) {
+	var name, id []byte
+	err := row.Scan(&name, &id)
+	return Ref{Name: string(name), ID: hex.EncodeToString(id)}, err
+}
+
+// Size returns the bytes of the packs that only this repository has, and of those that it shares with others.
+func (r *Repos) Size(ctx context.Context, id string) (own, shared int64, err error) {
+	err = r.db.single(ctx, "measure repository "+id, func(t *tx) error {
+		return t.one(ctx, []any{&own, &shared}, `SELECT
+			CAST(COALESCE(SUM(CASE WHEN s.others THEN 0 ELSE s.bytes END), 0) AS BIGINT),
+			CAST(COALESCE(SUM(CASE WHEN s.others THEN s.bytes ELSE 0 END), 0) AS BIGINT)
+			FROM (SELECT p.bytes, EXISTS (SELECT 1 FROM links o WHERE o.pack = l.pack AND o.repo <> l.repo) AS others
+				FROM repos r JOIN links l ON l.repo = r.repo JOIN packs p ON p.pack = l.pack WHERE r.id = $1) s`, id)
+	})
+	return own, shared, err
+}
+
+// Crowded returns ids of repositories with at least packs packs that are not shared, the most crowded first.
+func (r *Repos) Crowded(ctx context.Context, packs, limit int) (ids []string, err error) {
+	err = r.db.single(ctx, "find repositories with many packs", func(t *tx) error {
+		// The first count reads an index only, and leaves few repositories for the second.
+		ids, err = list(ctx, t, scanText, `SELECT r.id FROM (SELECT repo FROM links GROUP BY repo HAVING count(*) >= $1) c
+			JOIN links l ON l.repo = c.repo JOIN repos r ON r.repo = c.repo
+			WHERE NOT EXISTS (SELECT 1 FROM links o WHERE o.pack = l.pack AND o.repo <> l.repo)
+			GROUP BY r.id HAVING count(*) >= $1 ORDER BY count(*) DESC, r.id LIMIT $2`, packs, limit)
+		return err
+	})
+	return ids, err
+}
+
+func scanText(row scanner) (s string, err error) {
+	err = row.Scan(&s)
+	return s, err
+}
+
+// lockedRepo is what a transaction needs to know of a repository that it changes.
+type lockedRepo struct {
+	key         int64
+	namespace   string
+	name        string
+	collections int64
+}
+
+// lockRepo returns a repository that is not deleted, and excludes all other transactions that change it or copy its packs.
+func (t *tx) lockRepo(ctx context.Context, id string) (r lockedRepo, err error) {
+	err = t.one(ctx, []any{&r.key, &r.namespace, &r.name, &r.collections},
+		"SELECT repo, namespace, name, collections FROM repos WHERE id = $1 AND deleted = 0{update}", id)
+	return r, err
+}

@@ -1,0 +1,79 @@
+package records
+
+import (
+	"context"
+	"database/sql/driver"
+)
+
+// maxStatements is the number of statements that a connection keeps prepared. It is larger than the number of texts in this package,
+// except for those that depend on the length of a list.
+const maxStatements = 200
+
+// sqliteConn is what the driver's connections implement.
+type sqliteConn interface {
+	driver.Conn
+	driver.ConnBeginTx
+	driver.ConnPrepareContext
+	driver.Pinger
+	driver.SessionResetter
+	driver.Validator
+}
+
+// preparing is a connector for connections that keep prepared statements: SQLite needs longer to compile most statements than to run
+// them.
+type preparing struct{ driver.Connector }
+
+func (p preparing) Connect(ctx context.Context) (driver.Conn, error) {
+	c, err := p.Connector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &preparedConn{sqliteConn: c.(sqliteConn), prepared: map[string]driver.Stmt{}}, nil
+}
+
+// preparedConn is a connection with prepared statements. As every connection of database/sql, it is used by one goroutine at a time. A
+// statement must not be run again while its rows are read.
+type preparedConn struct {
+	sqliteConn
+	prepared map[string]driver.Stmt // by text
+}
+
+// statement returns the prepared statement of a text.
+func (c *preparedConn) statement(ctx context.Context, text string) (driver.Stmt, error) {
+	if s := c.prepared[text]; s != nil {
+		return s, nil
+	}
+	if len(c.prepared) >= maxStatements {
+		// With ErrSkip, package sql prepares the statement for one use.
+		return nil, driver.ErrSkip
+	}
+	s, err := c.PrepareContext(ctx, text)
+	if err != nil {
+		return nil, err
+	}
+	c.prepared[text] = s
+	return s, nil
+}
+
+func (c *preparedConn) ExecContext(ctx context.Context, text string, args []driver.NamedValue) (driver.Result, error) {
+	s, err := c.statement(ctx, text)
+	if err != nil {
+		return nil, err
+	}
+	return s.(driver.StmtExecContext).ExecContext(ctx, args)
+}
+
+func (c *preparedConn) QueryContext(ctx context.Context, text string, args []driver.NamedValue) (driver.Rows, error) {
+	s, err := c.statement(ctx, text)
+	if err != nil {
+		return nil, err
+	}
+	return s.(driver.StmtQueryContext).QueryContext(ctx, args)
+}
+
+func (c *preparedConn) Close() error {
+	for _, s := range c.prepared {
+		s.Close()
+	}
+	return c.sqliteConn.Close()
+}

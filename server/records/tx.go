@@ -1,0 +1,186 @@
+package records
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/artifactfs/artifactfs/internal/clock"
+)
+
+// retries is how often a transaction is repeated that another transaction has made impossible.
+const retries = 10
+
+// querier is a transaction, or the pool of connections for a single statement.
+type querier interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// tx runs statements, in a transaction except for those of DB.single.
+type tx struct {
+	querier
+	dialect *dialect
+	now     time.Time
+	added   bool // events were added
+}
+
+// write runs f in a transaction that writes. It repeats f if another transaction has made this one impossible, so f must set all of its
+// results each time. what names the operation in errors.
+func (db *DB) write(ctx context.Context, what string, f func(t *tx) error) error {
+	for attempt := 1; ; attempt++ {
+		added, err := db.try(ctx, f)
+		if err == nil {
+			if added {
+				db.Events.announce()
+			}
+			return nil
+		}
+		if attempt > retries || db.dialect.classify(err) != retriable {
+			return db.dialect.failure(ctx, what, err)
+		}
+		// The delay is random, so that two transactions do not meet again.
+		if !clock.Wait(ctx, time.Duration(rand.Int64N(int64(attempt)*int64(5*time.Millisecond)))) {
+			return db.dialect.failure(ctx, what, err)
+		}
+	}
+}
+
+func (db *DB) try(ctx context.Context, f func(t *tx) error) (added bool, err error) {
+	s, err := db.writer.BeginTx(ctx, nil)
+	if err != nil {
+		return false, err
+	}
+	defer s.Rollback()
+	t := &tx{querier: s, dialect: db.dialect, now: db.now()}
+	if err := f(t); err != nil {
+		return false, err
+	}
+	return t.added, s.Commit()
+}
+
+// read runs f in a transaction that sees the database at one moment.
+func (db *DB) read(ctx context.Context, what string, f func(t *tx) error) error {
+	s, err := db.reader.BeginTx(ctx, &db.dialect.snapshot)
+	if err != nil {
+		return db.dialect.failure(ctx, what, err)
+	}
+	defer s.Rollback()
+	return db.dialect.failure(ctx, what, f(&tx{querier: s, dialect: db.dialect, now: db.now()}))
+}
+
+// single runs f, which reads by one statement.
+func (db *DB) single(ctx context.Context, what string, f func(t *tx) error) error {
+	return db.dialect.failure(ctx, what, f(&tx{querier: db.reader, dialect: db.dialect, now: db.now()}))
+}
+
+// exec runs a statement and returns the number of rows that it changed.
+func (t *tx) exec(ctx context.Context, query string, args ...any) (int64, error) {
+	r, err := t.ExecContext(ctx, t.dialect.locks.Replace(query), bind(args)...)
+	if err != nil {
+		return 0, err
+	}
+	return r.RowsAffected()
+}
+
+// each runs a SELECT, and calls scan for each row.
+func (t *tx) each(ctx context.Context, scan func(row scanner) error, query string, args ...any) error {
+	rows, err := t.QueryContext(ctx, t.dialect.locks.Replace(query), bind(args)...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := scan(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// one runs a statement that returns one row, and scans it into dest. It returns sql.ErrNoRows if there is no row.
+func (t *tx) one(ctx context.Context, dest []any, query string, args ...any) error {
+	found := false
+	err := t.each(ctx, func(row scanner) error {
+		found = true
+		return row.Scan(dest...)
+	}, query, args...)
+	if err == nil && !found {
+		err = sql.ErrNoRows
+	}
+	return err
+}
+
+// count runs a statement that returns one number.
+func (t *tx) count(ctx context.Context, query string, args ...any) (n int64, err error) {
+	err = t.one(ctx, []any{&n}, query, args...)
+	return n, err
+}
+
+// list runs a SELECT and returns its rows.
+func list[T any](ctx context.Context, t *tx, scan func(row scanner) (T, error), query string, args ...any) (all []T, err error) {
+	err = t.each(ctx, func(row scanner) error {
+		v, err := scan(row)
+		all = append(all, v)
+		return err
+	}, query, args...)
+	return all, err
+}
+
+// scanner is a row of a result.
+type scanner interface{ Scan(dest ...any) error }
+
+// bind returns arguments in the form that both databases store: times as numbers, and texts without NUL and invalid UTF-8, which
+// PostgreSQL refuses. Names of refs may contain such bytes, and are stored as bytes.
+func bind(args []any) []any {
+	for i, a := range args {
+		switch a := a.(type) {
+		case time.Time:
+			args[i] = micros(a)
+		case string:
+			args[i] = strings.ReplaceAll(strings.ToValidUTF8(a, "\ufffd"), "\x00", "")
+		}
+	}
+	return args
+}
+
+// values returns the text of rows VALUES, such as ($1,$2),($3,$4), where the first placeholder is $first.
+func values(rows, columns, first int) string {
+	var b strings.Builder
+	for i := range rows {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteByte('(')
+		b.WriteString(placeholders(columns, first+i*columns))
+		b.WriteByte(')')
+	}
+	return b.String()
+}
+
+// placeholders returns the text of n placeholders, such as $1,$2,$3, where the first is $first.
+func placeholders(n, first int) string {
+	var b strings.Builder
+	for i := range n {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		fmt.Fprintf(&b, "$%d", first+i)
+	}
+	return b.String()
+}
+
+// first runs a SELECT and returns its only row, or sql.ErrNoRows.
+func first[T any](ctx context.Context, t *tx, scan func(row scanner) (T, error), query string, args ...any) (v T, err error) {
+	all, err := list(ctx, t, scan, query, args...)
+	if err == nil && len(all) == 0 {
+		err = sql.ErrNoRows
+	}
+	if err != nil {
+		return v, err
+	}
+	return all[0], nil
+}

@@ -1,0 +1,227 @@
+package records
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Webhooks are the webhooks with the deliveries that have not succeeded yet.
+type Webhooks struct{ db *DB }
+
+// Webhook sends events to a URL.
+type Webhook struct {
+	ID        string
+	Namespace string // "" for all
+	Repo      string // "" for all of the namespace
+	Types     []string
+	URL       string
+	Secret    string // of the signature
+	Created   time.Time
+	Seq       int64 // events up to this number have deliveries
+}
+
+// Delivery is the delivery of one event to one webhook.
+type Delivery struct {
+	Webhook  string
+	Event    Event
+	Attempts int
+	Next     time.Time // of the next attempt
+	Dead     bool      // no further attempts are made
+	Error    string    // of the last attempt
+}
+
+const webhookColumns = "id, namespace, repo, types, url, secret, created, seq"
+
+func scanWebhook(row scanner) (h Webhook, err error) {
+	var types string
+	err = row.Scan(&h.ID, &h.Namespace, &h.Repo, &types, &h.URL, &h.Secret, stamp{&h.Created}, &h.Seq)
+	h.Types = strings.Fields(types)
+	return h, err
+}
+
+// Create creates a webhook. It receives the events that are added from now on.
+func (w *Webhooks) Create(ctx context.Context, h Webhook) error {
+	return w.db.write(ctx, "create webhook", func(t *tx) error {
+		seq, err := t.last(ctx)
+		if err != nil {
+			return err
+		}
+		if h.Created.IsZero() {
+			h.Created = t.now
+		}
+		rows, err := t.exec(ctx, "INSERT INTO webhooks ("+webhookColumns+") VALUES ("+placeholders(8, 1)+") ON CONFLICT (id) DO NOTHING",
+			h.ID, h.Namespace, h.Repo, strings.Join(h.Types, " "), h.URL, h.Secret, h.Created, seq)
+		if err == nil && rows == 0 {
+			err = ErrExists
+		}
+		return err
+	})
+}
+
+// List returns the webhooks of a namespace, or all for "", in the order of their creation.
+func (w *Webhooks) List(ctx context.Context, namespace string) (hooks []Webhook, err error) {
+	query, args := "SELECT "+webhookColumns+" FROM webhooks", []any(nil)
+	if namespace != "" {
+		query, args = query+" WHERE namespace = $1", []any{namespace}
+	}
+	err = w.db.single(ctx, "list webhooks", func(t *tx) error {
+		hooks, err = list(ctx, t, scanWebhook, query+" ORDER BY created, id", args...)
+		return err
+	})
+	return hooks, err
+}
+
+// Delete removes a webhook with its deliveries.
+func (w *Webhooks) Delete(ctx context.Context, id string) error {
+	return w.db.write(ctx, "delete webhook "+id, func(t *tx) error {
+		rows, err := t.exec(ctx, "DELETE FROM webhooks WHERE id = $1", id)
+		if err == nil && rows == 0 {
+			err = ErrNotFound
+		}
+		if err != nil {
+			return err
+		}
+		_, err = t.exec(ctx, "DELETE FROM deliveries WHERE webhook = $1", id)
+		return err
+	})
+}
+
+// planned is the number of events that one transaction of Plan examines for each webhook.
+const planned = 1000
+
+// Plan creates the deliveries of events that were added since the last call.
+func (w *Webhooks) Plan(ctx context.Context) error {
+	for {
+		// Most calls find nothing to do, and do not begin a transaction that writes.
+		var behind int64
+		if err := w.db.single(ctx, "find webhooks with new events", func(t *tx) (err error) {
+			behind, err = t.count(ctx, `SELECT count(*) FROM webhooks h, counters c WHERE c.name = 'log' AND h.seq < c.value`)
+			return err
+		}); err != nil || behind == 0 {
+			return err
+		}
+		if err := w.db.write(ctx, "plan deliveries", func(t *tx) error { return t.plan(ctx) }); err != nil {
+			return err
+		}
+	}
+}
+
+func (t *tx) plan(ctx context.Context) error {
+	last, err := t.last(ctx)
+	if err != nil {
+		return err
+	}
+	// Other nodes wait here for this one, and then find the webhooks up to date.
+	hooks, err := list(ctx, t, scanWebhook, "SELECT "+webhookColumns+" FROM webhooks WHERE seq < $1 ORDER BY id{update}", last)
+	if err != nil {
+		return err
+	}
+	for _, h := range hooks {
+		// All numbers up to last are visible (see log), so those after the last one that is examined are left for the next transaction.
+		events, err := list(ctx, t, scanEvent, "SELECT "+eventColumns+" FROM events e WHERE e.seq > $1 AND e.seq <= $2 ORDER BY e.seq LIMIT $3",
+			h.Seq, last, planned)
+		if err != nil {
+			return err
+		}
+		done := last
+		if len(events) == planned {
+			done = events[planned-1].Seq
+		}
+		for _, e := range events {
+			if !h.wants(e) {
+				continue
+			}
+			if _, err := t.exec(ctx, `INSERT INTO deliveries (webhook, seq, attempts, next, dead, error) VALUES ($1, $2, 0, $3, FALSE, '')
+				ON CONFLICT DO NOTHING`, h.ID, e.Seq, t.now); err != nil {
+				return err
+			}
+		}
+		if _, err := t.exec(ctx, "UPDATE webhooks SET seq = $2 WHERE id = $1", h.ID, done); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// wants reports whether the webhook receives an event.
+func (h Webhook) wants(e Event) bool {
+	return (h.Namespace == "" || h.Namespace == e.Namespace) && (h.Repo == "" || h.Repo == e.Repo) &&
+		(len(h.Types) == 0 || slices.Contains(h.Types, e.Type))
+}
+
+const deliveryColumns = eventColumns + ", d.webhook, d.attempts, d.next, d.dead, d.error"
+
+func scanDelivery(row scanner) (d Delivery, err error) {
+	err = row.Scan(append(eventFields(&d.Event), &d.Webhook, &d.Attempts, stamp{&d.Next}, &d.Dead, &d.Error)...)
+	return d, err
+}
+
+// Due returns deliveries whose next attempt is due, and delays them by hold so that no other node makes it too.
+func (w *Webhooks) Due(ctx context.Context, now time.Time, hold time.Duration, limit int) (due []Delivery, err error) {
+	var n int64
+	if err := w.db.single(ctx, "find due deliveries", func(t *tx) (err error) {
+		n, err = t.count(ctx, "SELECT count(*) FROM (SELECT 1 FROM deliveries WHERE NOT dead AND next <= $1 LIMIT 1) d", now)
+		return err
+	}); err != nil || n == 0 {
+		return nil, err
+	}
+	err = w.db.write(ctx, "hold due deliveries", func(t *tx) error {
+		due, err = list(ctx, t, scanDelivery, "SELECT "+deliveryColumns+` FROM deliveries d JOIN events e ON e.seq = d.seq
+			WHERE NOT d.dead AND d.next <= $1 ORDER BY d.next, d.seq LIMIT $2{skip}`, now, limit)
+		if err != nil {
+			return err
+		}
+		for i, d := range due {
+			due[i].Next = now.Add(hold)
+			if _, err := t.exec(ctx, "UPDATE deliveries SET next = $3 WHERE webhook = $1 AND seq = $2", d.Webhook, d.Event.Seq, due[i].Next); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return due, nil
+}
+
+// Done removes a delivery that succeeded.
+func (w *Webhooks) Done(ctx context.Context, webhook string, seq int64) error {
+	return w.db.write(ctx, "end delivery", func(t *tx) error {
+		_, err := t.exec(ctx, "DELETE FROM deliveries WHERE webhook = $1 AND seq = $2", webhook, seq)
+		return err
+	})
+}
+
+// Failed records an attempt that failed. d has the new values of Attempts, Next, Dead and Error.
+func (w *Webhooks) Failed(ctx context.Context, d Delivery) error {
+	return w.db.write(ctx, "record failed delivery", func(t *tx) error {
+		_, err := t.exec(ctx, "UPDATE deliveries SET attempts = $3, next = $4, dead = $5, error = $6 WHERE webhook = $1 AND seq = $2",
+			d.Webhook, d.Event.Seq, d.Attempts, d.Next, d.Dead, d.Error)
+		return err
+	})
+}
+
+// Dead returns deliveries that were given up, the newest event first.
+func (w *Webhooks) Dead(ctx context.Context, webhook string, limit int) (dead []Delivery, err error) {
+	err = w.db.single(ctx, "list dead deliveries", func(t *tx) error {
+		dead, err = list(ctx, t, scanDelivery, "SELECT "+deliveryColumns+` FROM deliveries d JOIN events e ON e.seq = d.seq
+			WHERE d.webhook = $1 AND d.dead ORDER BY d.seq DESC LIMIT $2`, webhook, limit)
+		return err
+	})
+	return dead, err
+}
+
+// Retry makes a delivery that was given up due again. It returns ErrNotFound if there is none.
+func (w *Webhooks) Retry(ctx context.Context, webhook string, seq int64) error {
+	return w.db.write(ctx, "retry delivery", func(t *tx) error {
+		rows, err := t.exec(ctx, "UPDATE deliveries SET dead = FALSE, attempts = 0, next = $3 WHERE webhook = $1 AND seq = $2 AND dead",
+			webhook, seq, t.now)
+		if err == nil && rows == 0 {
+			err = ErrNotFound
+		}
+		return err
+	})
+}
