@@ -45,7 +45,7 @@ func Open(ctx context.Context, url string) (*DB, error) {
 		db.writer = db.reader
 	default:
 		// The URL is not part of the error, because it may contain a password.
-		err = errors.New("URL of the database begins with neither sqlite: nor postgres:")
+		err = errors.New("the URL of the database must begin with sqlite: or postgres://")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open database: %w", err)

@@ -13,7 +13,7 @@ import (
 // eachDatabase runs a test with an empty database of each kind.
 func eachDatabase(t *testing.T, test func(t *testing.T, db *DB)) {
 	t.Run("sqlite", func(t *testing.T) { test(t, open(t, "sqlite:"+filepath.Join(t.TempDir(), "records.db"))) })
-	t.Run("postgres", func(t *testing.T) { test(t, open(t, postgres.database(t))) })
+	t.Run("postgres", func(t *testing.T) { test(t, open(t, newPostgres(t))) })
 }
 
 func open(t testing.TB, url string) *DB {
