@@ -10,9 +10,10 @@ import (
 // migrations are the steps from each version of the schema to the next; the version is their number. A step that has been released
 // never changes. Running nodes of the version before must be able to go on with a schema that a newer node has upgraded.
 //
-// Types: {key} is a number that the database assigns, {bytes} is a string of bytes, {folded} is a text that is compared by its bytes. Times are microseconds since 1970, 0 for none. Ids
-// of objects and names of refs are bytes, because names of refs need not be UTF-8, and because bytes are compared without a collation.
-// Texts that are unique without regard to case have a second column, folded, with the name in lower case.
+// Types: {key} is a number that the database assigns, {bytes} is a string of bytes, {folded} is a text that is compared by its bytes.
+// Times are microseconds since 1970, 0 for none. Ids of objects and names of refs are bytes, because names of refs need not be UTF-8,
+// and because bytes are compared without a collation. Names that are unique without regard to case have a second column, folded, with
+// the name in lower case.
 var migrations = []string{`
 CREATE TABLE settings (key TEXT NOT NULL PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE namespaces (
@@ -166,7 +167,7 @@ func (db *DB) migrate(ctx context.Context) error {
 			if tables != 0 {
 				return errors.New("the database contains tables of another program; artifactfs needs a database, or a schema, of its own")
 			}
-			if err := t.script(ctx, "CREATE TABLE "+versions+" (version BIGINT NOT NULL); INSERT INTO "+versions+" (version) VALUES (0)"); err != nil {
+			if err := t.script(ctx, "CREATE TABLE "+versions+" (version BIGINT NOT NULL); INSERT INTO "+versions+" VALUES (0)"); err != nil {
 				return err
 			}
 		} else {

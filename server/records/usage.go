@@ -35,7 +35,8 @@ func (u *Usage) Add(ctx context.Context, rows []UsageRow) error {
 
 func (t *tx) addUsage(ctx context.Context, row UsageRow) error {
 	_, err := t.exec(ctx, `INSERT INTO usage (namespace, day, repo_id, operation, count, bytes) VALUES ($1, $2, $3, $4, $5, $6)
-		ON CONFLICT (namespace, day, repo_id, operation) DO UPDATE SET count = usage.count + excluded.count, bytes = usage.bytes + excluded.bytes`,
+		ON CONFLICT (namespace, day, repo_id, operation) 
+		DO UPDATE SET count = usage.count + excluded.count, bytes = usage.bytes + excluded.bytes`,
 		row.Namespace, row.Day, row.RepoID, row.Operation, row.Count, row.Bytes)
 	return err
 }

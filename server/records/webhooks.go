@@ -175,7 +175,8 @@ func (w *Webhooks) Due(ctx context.Context, now time.Time, hold time.Duration, l
 		}
 		for i, d := range due {
 			due[i].Next = now.Add(hold)
-			if _, err := t.exec(ctx, "UPDATE deliveries SET next = $3 WHERE webhook = $1 AND seq = $2", d.Webhook, d.Event.Seq, due[i].Next); err != nil {
+			if _, err := t.exec(ctx, "UPDATE deliveries SET next = $3 WHERE webhook = $1 AND seq = $2",
+				d.Webhook, d.Event.Seq, due[i].Next); err != nil {
 				return err
 			}
 		}
