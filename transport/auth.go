@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/artifactfs/artifactfs/transport/endpoint"
+	"github.com/artifactfs/artifactfs/transport/tokenfile"
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 )
@@ -74,7 +75,7 @@ func (a *authenticator) first() (*login, error) {
 		return current, nil
 	}
 	l, err := a.userLogin(false)
-	if errors.Is(err, errNoToken) { // the remote may be public, so the missing token is not an error yet
+	if errors.Is(err, tokenfile.ErrNone) { // the remote may be public, so the missing token is not an error yet
 		return nil, nil
 	}
 	if err != nil {
@@ -90,14 +91,16 @@ func (a *authenticator) first() (*login, error) {
 }
 
 // known returns the login that was found last, or nil if none was found. If the field own is true and the user has renewed the
-// token since the last call, known discards the login and returns nil and true. In all other cases the result again is false.
+// token since the last call, or the token expires soon, known discards the login and returns nil and true. In all other cases the
+// result again is false.
 func (a *authenticator) known() (current *login, again bool) {
 	_, _, renewed := a.remote.opts.Login.Given()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	// The counter increases with each call of Login.Renew, so a changed value means that the user has replaced the token since
-	// current was found.
-	if again = a.own && renewed != a.renewed; again {
+	// current was found. A token that a program has made is replaced before it expires.
+	expired := a.current != nil && a.current.source == fromToken && a.remote.opts.Login.program().Old(a.current.secret)
+	if again = a.own && (renewed != a.renewed || expired); again {
 		a.current, a.renewed = nil, renewed
 	}
 	return a.current, again
@@ -118,7 +121,7 @@ func (a *authenticator) userLogin(bearer bool) (*login, error) {
 // token returns the login from Options.Login, or nil if Options.Login has no token. The token is sent as Bearer, or as a password
 // if bearer is false.
 func (a *authenticator) token(bearer bool) (*login, error) {
-	token, err := a.remote.opts.Login.Token()
+	token, err := a.remote.opts.Login.Token(a.remote.opts.Env)
 	if err != nil || token == "" || !a.own {
 		return nil, err
 	}
@@ -157,7 +160,7 @@ func (a *authenticator) next(ctx context.Context, tried *login, challenges []str
 	switch {
 	case tried == nil || again:
 		l, err = a.userLogin(bearer)
-		if none := errors.Is(err, errNoToken); err == nil && l == nil || none {
+		if none := errors.Is(err, tokenfile.ErrNone); err == nil && l == nil || none {
 			var fillErr error
 			if l, fillErr = a.fill(ctx, challenges, mayPrompt()); !none || fillErr == nil {
 				err = fillErr
@@ -173,6 +176,7 @@ func (a *authenticator) next(ctx context.Context, tried *login, challenges []str
 	// The server refused the password in the URL, or the token in the form in which it was sent. The token may be
 	// accepted in the other form (Bearer or password).
 	default:
+		a.remote.opts.Login.program().Refused(tried.secret)
 		if l, err = a.token(bearer); err == nil && (l == nil || l.secret == tried.secret && l.bearer == tried.bearer) {
 			err = fmt.Errorf("%w: %s rejected the user's token or password", ErrAuth, a.url.Host)
 		}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/artifactfs/artifactfs/object"
 )
@@ -116,6 +117,69 @@ func TestTokenFileRenewed(t *testing.T) {
 		if _, err := r.Refs(t.Context(), nil); err != nil {
 			t.Errorf("refs with the token %s: %v", token, err)
 		}
+	}
+}
+
+// A token that a program has made is used until the server refuses it with 403, or until it is about to expire. A token that the
+// server refuses for another reason is replaced once per request.
+func TestTokenProgram(t *testing.T) {
+	s, _ := webRepo(t)
+	d := &door{challenge: "Basic"}
+	d.only()
+	s.set(func(w http.ResponseWriter, r *http.Request, h http.Handler) {
+		d.mu.Lock()
+		_, secret, _ := r.BasicAuth()
+		known := secret == "" || d.open[r.Header.Get("Authorization")]
+		d.mu.Unlock()
+		if !known {
+			http.Error(w, "Invalid or expired token", http.StatusForbidden)
+			return
+		}
+		d.guard(w, r, h)
+	})
+	dir := t.TempDir()
+	program, runs := filepath.Join(dir, "program"), filepath.Join(dir, "runs")
+	write := func(expires time.Time) {
+		t.Helper()
+		script := fmt.Sprintf("#!/bin/sh\necho run >>%s\necho \"$NAME$(wc -l <%s)?expires=%d\"\n", runs, runs, expires.Unix())
+		if err := os.WriteFile(program, []byte(script), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	token := func(n int, expires time.Time) string {
+		return basic("x-access-token", fmt.Sprintf("token%d?expires=%d", n, expires.Unix()))
+	}
+	hour, past := time.Now().Add(time.Hour), time.Now().Add(-time.Second)
+	write(hour)
+	r := openRemote(t, s.URL+"/r", Options{Login: NewLogin("", program), Env: append(os.Environ(), "NAME=token")})
+	for _, c := range []struct {
+		name    string
+		open    string // the only valid token
+		expires time.Time
+		runs    int // of the program, until then
+		err     error
+	}{
+		{"first request", token(1, hour), hour, 1, nil},
+		{"valid token", token(1, hour), hour, 1, nil},
+		{"revoked token, next token expires at once", token(2, past), past, 2, nil},
+		{"expired token", token(3, hour), hour, 3, nil},
+		{"no token is good enough", "none", hour, 4, ErrForbidden},
+	} {
+		write(c.expires)
+		d.only(c.open)
+		if _, err := r.Refs(t.Context(), nil); !errors.Is(err, c.err) {
+			t.Errorf("%s: got %v, want %v", c.name, err, c.err)
+		}
+		if text, err := os.ReadFile(runs); err != nil || strings.Count(string(text), "\n") != c.runs {
+			t.Errorf("%s: program ran %d times (%v), want %d", c.name, strings.Count(string(text), "\n"), err, c.runs)
+		}
+	}
+	if err := os.WriteFile(program, []byte("#!/bin/sh\necho secret\necho no server >&2\nexit 3\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	_, err := openRemote(t, s.URL+"/r", Options{Login: NewLogin("", program)}).Refs(t.Context(), nil)
+	if !errors.Is(err, ErrAuth) || !strings.Contains(err.Error(), "no server") || strings.Contains(err.Error(), "secret") {
+		t.Errorf("program that fails: got %v", err)
 	}
 }
 

@@ -1,12 +1,11 @@
 package transport
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"os"
-	"strings"
 	"sync"
+
+	"github.com/artifactfs/artifactfs/transport/tokenfile"
 )
 
 // Login is the token, or the file with a token, that a user has named for one host. All remotes of that host share the
@@ -15,17 +14,30 @@ type Login struct {
 	mu      sync.Mutex
 	token   string
 	file    string
-	renewed int // number of calls of Renew
+	source  *tokenfile.File // of file; nil if there is none
+	renewed int             // number of calls of Renew
 }
 
 // NewLogin returns a Login with a token, or with the path of a file that contains one. If both are "", the Login has no token.
-func NewLogin(token, file string) *Login { return &Login{token: token, file: file} }
+func NewLogin(token, file string) *Login {
+	l := &Login{}
+	l.set(token, file)
+	return l
+}
+
+// set sets the token or the file. The caller holds l.mu, or is the only user of l.
+func (l *Login) set(token, file string) {
+	l.token, l.file, l.source = token, file, nil
+	if file != "" {
+		l.source = tokenfile.New(file)
+	}
+}
 
 // Renew replaces the token. From then on the token also takes precedence over a password in a remote's URL.
 func (l *Login) Renew(token, file string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.token, l.file = token, file
+	l.set(token, file)
 	l.renewed++
 }
 
@@ -39,26 +51,31 @@ func (l *Login) Given() (token, file string, renewed int) {
 	return l.token, l.file, l.renewed
 }
 
-// errNoToken means that a token file contains no usable token.
-var errNoToken = errors.New("no usable token")
-
-// Token returns the token, or "" if the user has named neither a token nor a file. It reads the file at each call, because
-// short-lived tokens are replaced in the file. An empty file is an error, because the user expects the file to contain a token.
-func (l *Login) Token() (string, error) {
-	token, file, _ := l.Given()
-	if token != "" || file == "" {
+// Token returns the token, or "" if the user has named neither a token nor a file. A file that is a program is run with the
+// environment env. The error wraps ErrAuth if the file contains no token.
+func (l *Login) Token(env Environment) (string, error) {
+	if l == nil {
+		return "", nil
+	}
+	l.mu.Lock()
+	token, source := l.token, l.source
+	l.mu.Unlock()
+	if token != "" || source == nil {
 		return token, nil
 	}
-	b, err := os.ReadFile(file)
-	if err != nil {
-		return "", fmt.Errorf("read token file: %w", err)
+	token, err := source.Token(env.Without())
+	if errors.Is(err, tokenfile.ErrNone) {
+		err = fmt.Errorf("%w: %w", ErrAuth, err)
 	}
-	token = string(bytes.TrimSpace(b))
-	switch {
-	case token == "":
-		return "", fmt.Errorf("%w: %w in token file %s: the file is empty", ErrAuth, errNoToken, file)
-	case strings.ContainsAny(token, "\r\n\x00"):
-		return "", fmt.Errorf("%w: %w in token file %s: the file has more than one line", ErrAuth, errNoToken, file)
+	return token, err
+}
+
+// program returns the file if it may be a program, nil otherwise.
+func (l *Login) program() *tokenfile.File {
+	if l == nil {
+		return nil
 	}
-	return token, nil
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.source
 }

@@ -281,7 +281,7 @@ func (h *web) send(ctx context.Context, c call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	for tries := 0; ; tries++ {
+	for tries, renewed := 0, false; ; tries++ {
 		a, res, err := h.once(ctx, c, l)
 		// If the spare connection was dead, repeat the request, unless it is a push, which the server may have received.
 		if errors.Is(err, errHungUp) && !c.changes() {
@@ -290,7 +290,11 @@ func (h *web) send(ctx context.Context, c call) (*answer, error) {
 		if err != nil {
 			return nil, err
 		}
-		if res.StatusCode == http.StatusUnauthorized {
+		// Servers of the Artifacts API answer 403 if a token has expired or was revoked.
+		expired := res.StatusCode == http.StatusForbidden && !renewed && l != nil && l.source == fromToken &&
+			h.remote.opts.Login.program().Refused(l.secret)
+		renewed = renewed || expired
+		if res.StatusCode == http.StatusUnauthorized || expired {
 			challenges := res.Header.Values("WWW-Authenticate")
 			a.finish()
 			if tries >= maxLogins {

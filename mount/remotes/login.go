@@ -64,12 +64,12 @@ func (g Given) Secrets() []string { return []string{g.token, g.password} }
 // The method stock returns a function that returns the current credentials of g and l. The store passes these credentials to
 // stock git, which it runs for remotes that package transport does not support. A password in the URL is used until the token
 // is replaced.
-func (g Given) stock(l *transport.Login) func() fetch.Credential {
+func (g Given) stock(l *transport.Login, env transport.Environment) func() fetch.Credential {
 	return func() fetch.Credential {
 		if _, _, renewed := l.Given(); g.password != "" && renewed == 0 {
 			return fetch.Credential{User: g.user, Secret: g.password}
 		}
-		token, err := l.Token()
+		token, err := l.Token(env)
 		if err != nil { // the error is ignored: a public remote needs no token, and for other remotes git reports the missing login
 			return fetch.Credential{}
 		}

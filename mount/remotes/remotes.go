@@ -112,7 +112,7 @@ func (r *Remotes) Store(req control.MountRequest, l *Login) (s *fetch.Store, rel
 		if shared.leave, shared.err = statedir.HoldStore(path); shared.err == nil {
 			shared.Store, shared.err = fetch.Open(fetch.Config{
 				Dir: path, Remote: remote, Blobs: r.blobs, Memory: r.memory, Readers: &r.readers,
-				Deadline: deadline(req), Env: Environment(req), Credential: GivenFor(req.Remote, "", "").stock(l.Login),
+				Deadline: deadline(req), Env: Environment(req), Credential: GivenFor(req.Remote, "", "").stock(l.Login, Environment(req)),
 				Log: r.log.With(zap.String("remote", remote.URL())),
 			})
 		}
@@ -176,7 +176,7 @@ const tokenTime = 15 * time.Second
 // remote, without a password. TryToken returns nil if the remote accepts the token within the time tokenTime.
 func (r *Remotes) TryToken(ctx context.Context, at string, env transport.Environment, token, file string) error {
 	l := transport.NewLogin(token, file)
-	if _, err := l.Token(); err != nil {
+	if _, err := l.Token(env); err != nil {
 		return err
 	}
 	remote, err := transport.Open(at, transport.Options{Login: l, Env: env, Connect: tokenTime / 2, Stall: tokenTime, Log: r.log})

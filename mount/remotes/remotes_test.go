@@ -75,7 +75,7 @@ func TestLoginsAreSharedWhileHeld(t *testing.T) {
 	if !uses("first") || !uses("second") || uses("third") {
 		t.Error("Renew reports the wrong users of a login")
 	}
-	if token, err := l.Token(); token != "two" || err != nil {
+	if token, err := l.Token(nil); token != "two" || err != nil {
 		t.Errorf("token after Renew: got %q, error %v; want %q", token, err, "two")
 	}
 	if all.Login(g) == l {

@@ -52,8 +52,10 @@ checkpoint read-only, and URL#session=NAME resumes the session. Any other fragme
 Credentials are taken from the URL, from $ARTIFACTFS_TOKEN or --token-file, or from git's credential helpers. They are
 stored only in memory. git commands in the mount use them too, and so does a session remote on the same host; for a
 session remote on another host, set $ARTIFACTFS_SESSION_TOKEN or --session-token-file. artifactfs credential set
-replaces a token. Settings of git and ssh in the environment of this command, such as $GIT_ASKPASS, $GIT_SSH_COMMAND or
-http.extraHeader in $GIT_CONFIG_COUNT, apply to this mount, even if the daemon was started without them.
+replaces a token. A token file that begins with #! is a program that prints the token; it runs again when the remote
+refuses the token, and before the time in a token that ends in ?expires=UNIX. Settings of git and ssh in the environment
+of this command, such as $GIT_ASKPASS, $GIT_SSH_COMMAND or http.extraHeader in $GIT_CONFIG_COUNT, apply to this mount,
+even if the daemon was started without them.
 
 Changes in the mount are kept on this host, in a session. Mounting REMOTE at DIR again resumes the session, on the
 commit from which it was started. artifactfs unmount --discard deletes it. No session is kept for a mount without
