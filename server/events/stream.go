@@ -1,0 +1,401 @@
+package events
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/server/records"
+)
+
+const (
+	pollTime   = time.Second      // between two questions for the events of other nodes
+	heartbeat  = 15 * time.Second // between two lines to a client without events, so that proxies keep the connection open
+	writeTime  = 20 * time.Second // after which a client that does not read is disconnected
+	maxClients = 2000             // of one process
+	maxRecent  = 2048             // events in memory for all clients
+	pageSize   = 256              // events of one question
+	typePrefix = "cf.artifacts.repo."
+)
+
+// Store contains events. *records.Events is one.
+type Store interface {
+	After(ctx context.Context, seq int64, namespace, repo string, limit int) ([]records.Event, error)
+	Last(ctx context.Context) (int64, error)
+	Changed() <-chan struct{}
+}
+
+var _ Store = (*records.Events)(nil)
+
+// Stream sends events to clients by server-sent events. All clients of a process are served by one reader of the store, which reads
+// when this process has added events, and each second for those of other nodes. A client that is further behind than the events in
+// memory, such as one that resumes, reads from the store itself.
+//
+// The id of an event in the stream is its number. A client that connects again sends the last one as Last-Event-ID and misses
+// nothing that the store still has. Events with another type, namespace or repository than the client asked for are left out.
+type Stream struct {
+	store Store
+	log   *zap.Logger
+	limit limits
+	end   context.Context
+	stop  context.CancelFunc
+	first chan struct{} // receives a value when the first client has come
+	done  chan struct{} // closed when the reader has ended
+
+	mu      sync.Mutex // guards all below
+	clients int
+	awake   bool            // recent is kept up to date
+	recent  []records.Event // all events after from, up to last
+	from    int64
+	last    int64
+	changed chan struct{} // closed when last changes, and then replaced
+}
+
+type limits struct {
+	poll, heartbeat, write time.Duration
+	clients                int
+}
+
+// NewStream returns a Stream that runs until Close.
+func NewStream(store Store, log *zap.Logger) *Stream {
+	return newStream(store, log, limits{pollTime, heartbeat, writeTime, maxClients})
+}
+
+func newStream(store Store, log *zap.Logger, l limits) *Stream {
+	s := &Stream{
+		store: store, log: log, limit: l, first: make(chan struct{}, 1), done: make(chan struct{}), changed: make(chan struct{}),
+	}
+	s.end, s.stop = context.WithCancel(context.Background())
+	go s.run()
+	return s
+}
+
+// Close disconnects all clients. They connect again, to another node if there is one.
+func (s *Stream) Close() error {
+	s.stop()
+	<-s.done
+	return nil
+}
+
+// Clients returns the number of clients that are connected now.
+func (s *Stream) Clients() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.clients
+}
+
+// run reads new events while there are clients.
+func (s *Stream) run() {
+	defer close(s.done)
+	failing := false
+	for {
+		select {
+		case <-s.first:
+		case <-s.end.Done():
+			return
+		}
+		for s.Clients() > 0 {
+			changed := s.store.Changed() // before reading, so that no change is missed
+			more, err := s.read()
+			if err != nil && !failing && s.end.Err() == nil {
+				s.log.Warn("could not read events", zap.Error(err))
+			}
+			failing = err != nil
+			if more {
+				continue
+			}
+			wait := time.NewTimer(s.limit.poll)
+			if err != nil {
+				changed = nil
+			}
+			select {
+			case <-changed:
+			case <-wait.C:
+			case <-s.end.Done():
+				wait.Stop()
+				return
+			}
+			wait.Stop()
+		}
+		s.mu.Lock()
+		s.awake, s.recent = false, nil
+		s.mu.Unlock()
+	}
+}
+
+// read reads the next page of events. more reports whether there may be another one.
+func (s *Stream) read() (more bool, err error) {
+	s.mu.Lock()
+	awake, last := s.awake, s.last
+	s.mu.Unlock()
+	if !awake {
+		if last, err = s.store.Last(s.end); err != nil {
+			return false, err
+		}
+		s.mu.Lock()
+		s.awake, s.from, s.last, s.recent = true, last, last, nil
+		s.tell()
+		s.mu.Unlock()
+		return true, nil
+	}
+	page, err := s.store.After(s.end, last, "", "", pageSize)
+	if err != nil || len(page) == 0 {
+		return false, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.recent = append(s.recent, page...)
+	s.last = page[len(page)-1].Seq
+	if extra := len(s.recent) - maxRecent; extra > 0 {
+		s.from = s.recent[extra-1].Seq
+		s.recent = slices.Clone(s.recent[extra:])
+	}
+	s.tell()
+	return len(page) == pageSize, nil
+}
+
+// tell wakes the clients. s.mu is held.
+func (s *Stream) tell() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// Filter selects events. The zero value selects all.
+type Filter struct {
+	Namespace string
+	Repo      string
+	Types     []string
+}
+
+// Match reports whether the filter selects an event.
+func (f Filter) Match(e records.Event) bool {
+	return (f.Namespace == "" || f.Namespace == e.Namespace) && (f.Repo == "" || strings.EqualFold(f.Repo, e.Repo)) &&
+		(len(f.Types) == 0 || slices.Contains(f.Types, e.Type))
+}
+
+// ParseTypes returns the types of events that a list names, which is separated by commas. Types may be named without
+// "cf.artifacts.repo.".
+func ParseTypes(list string) (types []string, err error) {
+	for name := range strings.SplitSeq(list, ",") {
+		name = strings.TrimSpace(name)
+		if name == "" {
+			continue
+		}
+		full := name
+		if !strings.HasPrefix(name, typePrefix) {
+			full = typePrefix + strings.TrimPrefix(name, "repo.")
+		}
+		if !slices.Contains(Types, full) {
+			return nil, fmt.Errorf("unknown type of events %.64q", name)
+		}
+		if !slices.Contains(types, full) {
+			types = append(types, full)
+		}
+	}
+	return types, nil
+}
+
+var errInput = errors.New("must be the id of an event, which is a number")
+
+// parseRequest returns what a client asks for. after is -1 if it wants only new events.
+func parseRequest(r *http.Request) (f Filter, after int64, err error) {
+	f.Namespace, f.Repo = r.PathValue("namespace"), r.PathValue("repo")
+	query := r.URL.Query()
+	if f.Types, err = ParseTypes(strings.Join(query["type"], ",")); err != nil {
+		return f, 0, err
+	}
+	text := query.Get("after")
+	if id := r.Header.Get("Last-Event-ID"); id != "" { // newer than the URL, which stays the same when a client connects again
+		text = id
+	}
+	if text == "" {
+		return f, -1, nil
+	}
+	after, err = strconv.ParseInt(text, 10, 64)
+	if err != nil || after < 0 {
+		return f, 0, fmt.Errorf("Last-Event-ID %w", errInput)
+	}
+	return f, after, nil
+}
+
+// ServeHTTP sends events until the client goes away, the context of the request ends, or the Stream is closed. The caller has checked
+// what the client may see. The path values "namespace" and "repo" and the query parameter "type" select events.
+func (s *Stream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	filter, after, err := parseRequest(r)
+	if err != nil {
+		refuse(w, http.StatusBadRequest, 10100, err.Error())
+		return
+	}
+	if !s.enter() {
+		w.Header().Set("Retry-After", "5")
+		refuse(w, http.StatusServiceUnavailable, 10401, "too many clients read events")
+		return
+	}
+	defer s.leave()
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	defer context.AfterFunc(s.end, cancel)()
+	if after < 0 {
+		if after, err = s.store.Last(ctx); err != nil {
+			w.Header().Set("Retry-After", "1")
+			refuse(w, http.StatusServiceUnavailable, 10401, "database is unavailable")
+			return
+		}
+	}
+	h := w.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Accel-Buffering", "no") // nginx would collect the events
+	w.WriteHeader(http.StatusOK)
+	c := client{w: w, control: http.NewResponseController(w), limit: s.limit.write}
+	if c.write([]byte("retry: 2000\n\n")) != nil {
+		return
+	}
+	s.follow(ctx, c, filter, after)
+}
+
+// follow sends the events after a number to a client, until ctx ends or the client does not read.
+func (s *Stream) follow(ctx context.Context, c client, f Filter, after int64) {
+	beat := time.NewTimer(s.limit.heartbeat)
+	defer beat.Stop()
+	for {
+		page, next, changed, err := s.next(ctx, f, after)
+		if err != nil { // the client connects again, to another node if this one has lost the database
+			return
+		}
+		var text bytes.Buffer
+		for _, e := range page {
+			if f.Match(e) {
+				format(&text, e)
+			}
+		}
+		after = next
+		if text.Len() > 0 {
+			if c.write(text.Bytes()) != nil {
+				return
+			}
+			beat.Reset(s.limit.heartbeat)
+		}
+		if changed == nil {
+			continue
+		}
+		select {
+		case <-changed:
+		case <-beat.C:
+			if c.write([]byte(":\n\n")) != nil {
+				return
+			}
+			beat.Reset(s.limit.heartbeat)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// next returns events after a number, some of which the filter may not select, and the number that follows them. If there are no
+// more events now, it also returns the channel that is closed when there may be more.
+func (s *Stream) next(ctx context.Context, f Filter, after int64) ([]records.Event, int64, <-chan struct{}, error) {
+	s.mu.Lock()
+	awake, last, changed := s.awake, s.last, s.changed
+	if !awake || after >= last {
+		s.mu.Unlock()
+		return nil, after, changed, ctx.Err()
+	}
+	if after >= s.from {
+		i, found := slices.BinarySearchFunc(s.recent, after, func(e records.Event, seq int64) int { return int(e.Seq - seq) })
+		if found {
+			i++
+		}
+		page := s.recent[i:] // never changed in place
+		s.mu.Unlock()
+		return page, last, changed, ctx.Err()
+	}
+	s.mu.Unlock()
+	page, err := s.store.After(ctx, after, f.Namespace, f.Repo, pageSize)
+	if err != nil {
+		return nil, 0, nil, err
+	}
+	if len(page) == pageSize {
+		return page, page[len(page)-1].Seq, nil, nil
+	}
+	if n := len(page); n > 0 {
+		last = max(last, page[n-1].Seq)
+	}
+	return page, last, nil, nil
+}
+
+func (s *Stream) enter() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.clients >= s.limit.clients || s.end.Err() != nil {
+		return false
+	}
+	if s.clients++; s.clients == 1 {
+		select {
+		case s.first <- struct{}{}:
+		default:
+		}
+	}
+	return true
+}
+
+func (s *Stream) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.clients--
+}
+
+// client is a connection to a client.
+type client struct {
+	w       http.ResponseWriter
+	control *http.ResponseController
+	limit   time.Duration
+}
+
+// write sends text at once. It fails if the client does not read it in time, so that a slow client holds no memory here.
+func (c client) write(text []byte) error {
+	if err := c.control.SetWriteDeadline(time.Now().Add(c.limit)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return err
+	}
+	if _, err := c.w.Write(text); err != nil {
+		return err
+	}
+	return c.control.Flush()
+}
+
+// format writes an event in the form of a stream. A line break in the data, where JSON has white space, begins another line.
+func format(b *bytes.Buffer, e records.Event) {
+	fmt.Fprintf(b, "id: %d\nevent: %s\n", e.Seq, e.Type)
+	for line := range bytes.FieldsFuncSeq(e.Body, func(r rune) bool { return r == '\n' || r == '\r' }) {
+		b.WriteString("data: ")
+		b.Write(line)
+		b.WriteByte('\n')
+	}
+	b.WriteByte('\n')
+}
+
+// refuse answers with an error in the form of the REST API.
+func refuse(w http.ResponseWriter, status, code int, message string) {
+	type item struct {
+		Code    int    `json:"code"`
+		Message string `json:"message"`
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	json.NewEncoder(w).Encode(struct {
+		Result   any    `json:"result"`
+		Success  bool   `json:"success"`
+		Errors   []item `json:"errors"`
+		Messages []item `json:"messages"`
+	}{nil, false, []item{{code, message}}, []item{}})
+}
