@@ -28,10 +28,10 @@ export SOURCE_DATE_EPOCH ?= $(shell git -c safe.directory='*' log -1 --format=%c
 STAMP   := -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.date=$(shell date -u -d @$(SOURCE_DATE_EPOCH) +%Y-%m-%dT%H:%M:%SZ)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-packages race race-packages lint bench git-suite ltp fuzz install uninstall systemd dist dist-test clean
+.PHONY: help setup build demo test test-packages race race-packages lint bench bench-server git-suite ltp fuzz install uninstall systemd dist dist-test clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: ## install what is missing of git, git-lfs, fuse3, fio, PostgreSQL and openssh-server (needs root or sudo if anything is)
 	@scripts/setup.sh
@@ -72,6 +72,9 @@ lint: ## gofmt, go vet, staticcheck (the version that go.mod names), and the str
 bench: setup build ## compare with git clone in its three forms (BENCH="flags REPOSITORY.git ...")
 	$(GO) build -buildvcs=false -o bin/gitserve ./internal/harness/gittest/gitserve
 	$(GO) run -buildvcs=false ./internal/harness/bench $(BENCH)
+
+bench-server: setup build ## compare serve with gitea and git http-backend (BENCH="-gitea DIR -large REPOSITORY.git REPOSITORY.git ...")
+	$(GO) run -buildvcs=false ./internal/harness/serverbench $(BENCH)
 
 git-suite: build ## run git's own tests in a mount (GIT_SRC=directory of git's source, SUITE="t1* t3200-*")
 	@scripts/git-suite.sh "$(GIT_SRC)" $(SUITE)
