@@ -10,7 +10,8 @@ import (
 )
 
 // Packs are the packs in the object store. A pack is recorded by Begin, listed by repositories after Repos.Push, Packs.Replace and
-// forks, and found by Unused when no repository lists it. Its id is never used again, so a pack that was forgotten does not come back.
+// forks, and found by Unused when no repository lists it. Condemn then keeps repositories from listing it, so that its files can be
+// deleted, and Forget removes the record. The id is never used again.
 type Packs struct{ db *DB }
 
 const packColumns = "p.id, p.hash, p.extensions, p.bytes, p.objects, p.created"
@@ -41,9 +42,9 @@ func (p *Packs) Begin(ctx context.Context, pack Pack) error {
 
 // link adds a pack to a repository. The files are complete now, so their number and sizes are stored.
 func (t *tx) link(ctx context.Context, repo int64, p Pack) error {
-	// idle_since is 0 from now on. A transaction of Forget waits for this one, and then finds the link.
+	// idle_since is 0 from now on. A transaction of Condemn waits for this one, and then finds the link.
 	keys, err := list(ctx, t, scanInt, `UPDATE packs SET hash = $2, extensions = $3, bytes = $4, objects = $5, idle_since = 0
-		WHERE id = $1 RETURNING pack`, p.ID, p.Hash, strings.Join(p.Extensions, " "), p.Bytes, p.Objects)
+		WHERE id = $1 AND idle_since <> -1 RETURNING pack`, p.ID, p.Hash, strings.Join(p.Extensions, " "), p.Bytes, p.Objects)
 	if err != nil {
 		return err
 	}
@@ -100,11 +101,11 @@ func (p *Packs) Unused(ctx context.Context, before time.Time, limit int) (packs 
 	return packs, err
 }
 
-// Forget removes the record of an unused pack before its files are deleted. It returns false if the pack is used, was used after
-// before, or is not recorded.
-func (p *Packs) Forget(ctx context.Context, id string, before time.Time) (forgotten bool, err error) {
-	err = p.db.write(ctx, "forget pack "+id, func(t *tx) error {
-		forgotten = false
+// Condemn marks an unused pack, so that no repository can list it any more and its files can be deleted. It returns false if the pack
+// is used, was used after before, or is not recorded. Unused still returns the pack, in case the process dies before Forget.
+func (p *Packs) Condemn(ctx context.Context, id string, before time.Time) (condemned bool, err error) {
+	err = p.db.write(ctx, "condemn pack "+id, func(t *tx) error {
+		condemned = false
 		// The lock waits for a push that links the pack. The links are counted by another statement, which sees that push.
 		var key int64
 		err := t.one(ctx, []any{&key}, "SELECT pack FROM packs WHERE id = $1 AND idle_since <> 0 AND idle_since < $2{update}", id, before)
@@ -118,11 +119,19 @@ func (p *Packs) Forget(ctx context.Context, id string, before time.Time) (forgot
 		if err != nil || links != 0 {
 			return err
 		}
-		_, err = t.exec(ctx, "DELETE FROM packs WHERE pack = $1", key)
-		forgotten = err == nil
+		_, err = t.exec(ctx, "UPDATE packs SET idle_since = -1 WHERE pack = $1", key)
+		condemned = err == nil
 		return err
 	})
-	return forgotten && err == nil, err
+	return condemned && err == nil, err
+}
+
+// Forget removes the record of a condemned pack whose files were deleted.
+func (p *Packs) Forget(ctx context.Context, id string) error {
+	return p.db.write(ctx, "forget pack "+id, func(t *tx) error {
+		_, err := t.exec(ctx, "DELETE FROM packs WHERE id = $1 AND idle_since = -1", id)
+		return err
+	})
 }
 
 // Sharers returns how many repositories have each of the packs of a repository.

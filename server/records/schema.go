@@ -63,7 +63,7 @@ CREATE TABLE packs (
 	bytes BIGINT NOT NULL,
 	objects BIGINT NOT NULL,
 	created BIGINT NOT NULL,
-	idle_since BIGINT NOT NULL -- since when it may be unused, 0 if it is used
+	idle_since BIGINT NOT NULL -- since when it may be unused, 0 if it is used, -1 if it is condemned
 );
 CREATE UNIQUE INDEX packs_id ON packs (id);
 CREATE INDEX packs_idle ON packs (idle_since) WHERE idle_since <> 0;
