@@ -33,7 +33,7 @@ var floors = [][]string{
 	{"object", "internal/disk", "internal/gitsocket", "internal/harness/await", "internal/keeper", "internal/metrics", "internal/metrics/metricstest", "internal/mountinfo", "overlay/state", "worktree/acl"},
 	{"internal/dist"},
 	{"worktree/journal", "transport/endpoint", "transport/tokenfile", "internal/disk/mapped"},
-	{"prioritize", "internal/index", "gitdir/fsmonitor/query", "convert", "filter", "transport", "odb", "cache", "overlay/wal", "control", "config", "session/agenthook", "internal/packedrefs", "internal/harness/crowd", "internal/harness/pgtest", "internal/harness/gittest", "internal/harness/torture", "internal/disk/disktest", "supervisor"},
+	{"prioritize", "internal/index", "gitdir/fsmonitor/query", "convert", "filter", "transport", "odb", "cache", "overlay/wal", "control", "config", "session/agenthook", "internal/packedrefs", "internal/harness/crowd", "internal/harness/s3test", "internal/harness/pgtest", "internal/harness/gittest", "internal/harness/torture", "internal/disk/disktest", "supervisor"},
 	{"overlay", "gitdir/fsmonitor", "fetch/bare", "fetch/pipeline", "fetch/readahead"},
 	{"credential", "fetch", "promisor", "session", "worktree/inode", "worktree/removed", "worktree/writers", "internal/harness/gittest/gitserve", "internal/harness/workday", "internal/harness/gittest/rot13filter"},
 	{"worktree/basetree"},

@@ -22,8 +22,8 @@ var (
 // Store stores files under keys. A key consists of components of letters, digits, '-' and '.', which are separated by slashes.
 // The methods may be called from any goroutine.
 type Store interface {
-	// Put stores a copy of the file at path, which does not change any more. When it returns nil, the file survives a power cut. A
-	// Put that failed may be repeated with the same file.
+	// Put stores a copy of the file at path, which is not empty and does not change any more. When it returns nil, the file
+	// survives a power cut. A Put that failed may be repeated with the same file.
 	Put(ctx context.Context, key, path string) error
 	// Get creates the file at path with the stored contents. A file at path never has incomplete contents. If there is a file at
 	// path already, it must have the same contents. A process that dies may leave a file with the suffix ".tmp" beside path.

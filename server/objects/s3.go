@@ -80,8 +80,6 @@ func OpenS3(location string) (*S3, error) {
 		Region:       cmp.Or(query.Get("region"), os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION"), "us-east-1"),
 		BucketLookup: minio.BucketLookupPath,
 		MaxRetries:   tries,
-		// The service compares the checksum that follows the contents, and refuses an upload that was changed on the way.
-		TrailingHeaders: true,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open object store: %w", err)
@@ -103,8 +101,10 @@ func (s *S3) Put(ctx context.Context, key, path string) error {
 	if err != nil {
 		return fmt.Errorf("store object %s: %w", key, err)
 	}
+	// The service compares the MD5, and refuses an upload that was changed on the way. Newer kinds of checksums follow the contents;
+	// minio-go 7.4.1 computes them wrongly when it repeats an upload.
 	options := minio.PutObjectOptions{
-		PartSize: partSize, NumThreads: parallelParts, Checksum: minio.ChecksumCRC32C, ContentType: "application/octet-stream",
+		PartSize: partSize, NumThreads: parallelParts, SendContentMd5: true, ContentType: "application/octet-stream",
 	}
 	done, err := s.client.PutObject(ctx, s.bucket, s.prefix+key, f, info.Size(), options)
 	if err == nil && done.Size != info.Size() {

@@ -1,0 +1,183 @@
+// Package s3test starts a real S3 server for tests: versitygw, which stores buckets in directories. The directory versitygw is a
+// module of its own that pins the version of the server, so that the server's dependencies are not those of the product. The program
+// is built once, and kept in the user's cache directory.
+package s3test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/harness/await"
+)
+
+const (
+	program = "github.com/versity/versitygw/cmd/versitygw"
+	// Bucket is the bucket that every server has.
+	Bucket = "bucket"
+	// AccessKey and SecretKey are the credentials that every server accepts.
+	AccessKey, SecretKey = "test-access", "test-secret"
+)
+
+// Server is an S3 server on the loopback interface.
+type Server struct {
+	Address string // HOST:PORT
+	Dir     string // of the buckets
+	binary  string
+
+	mu  sync.Mutex
+	cmd *exec.Cmd
+}
+
+// Start starts a server with one empty bucket. It ends when the test ends. The variables of this process are set so that package
+// objects finds the credentials. The test is skipped if the server cannot be built because the Go module proxy cannot be reached.
+func Start(t testing.TB) *Server {
+	t.Helper()
+	for name, value := range Credentials() {
+		set(t, name, value)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Server{Address: l.Addr().String(), Dir: t.TempDir(), binary: build(t)}
+	l.Close()
+	if err := os.Mkdir(filepath.Join(s.Dir, Bucket), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	s.Run(t)
+	t.Cleanup(s.Kill)
+	return s
+}
+
+// set sets a variable for the duration of the test.
+func set(t testing.TB, name, value string) {
+	old, had := os.LookupEnv(name)
+	if err := os.Setenv(name, value); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if had {
+			os.Setenv(name, old)
+		} else {
+			os.Unsetenv(name)
+		}
+	})
+}
+
+// Credentials returns the variables with the credentials of every server.
+func Credentials() map[string]string {
+	return map[string]string{"AWS_ACCESS_KEY_ID": AccessKey, "AWS_SECRET_ACCESS_KEY": SecretKey}
+}
+
+// URL returns the URL of an object store in the bucket, for objects.Open.
+func (s *Server) URL(prefix string) string {
+	return "s3://" + Bucket + "/" + prefix + "?endpoint=http://" + s.Address
+}
+
+// Run starts the server again after Kill, at the same address and with the same buckets.
+func (s *Server) Run(t testing.TB) {
+	t.Helper()
+	cmd := exec.Command(s.binary, "--port", s.Address, "--access", AccessKey, "--secret", SecretKey, "--quiet", "--keep-alive", "posix", s.Dir)
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + s.Dir}
+	if err := cmd.Start(); err != nil {
+		t.Fatalf("start versitygw: %v", err)
+	}
+	s.mu.Lock()
+	s.cmd = cmd
+	s.mu.Unlock()
+	client := http.Client{Timeout: time.Second}
+	await.Until(t, "the S3 server answers", func() bool {
+		answer, err := client.Get("http://" + s.Address + "/")
+		if err != nil {
+			return false
+		}
+		answer.Body.Close()
+		return true
+	})
+}
+
+// Kill ends the server with SIGKILL. It does nothing if the server does not run.
+func (s *Server) Kill() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cmd != nil {
+		_ = s.cmd.Process.Kill()
+		_ = s.cmd.Wait()
+		s.cmd = nil
+	}
+}
+
+// build returns the path of the program, which it builds if the cache does not have it.
+func build(t testing.TB) string {
+	t.Helper()
+	module, err := find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pinned, err := os.ReadFile(filepath.Join(module, "go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(pinned), "github.com/versity/versitygw v")
+	version := strings.Fields(rest + " ?")[0]
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		cache = os.TempDir()
+	}
+	cache = filepath.Join(cache, "artifactfs-tests")
+	path := filepath.Join(cache, "versitygw-v"+version)
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	unlock, err := disk.Lock(path + ".lock") // packages are tested at once, and building takes minutes
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	if _, err := os.Stat(path); err == nil {
+		return path
+	}
+	t.Logf("building versitygw %s, which takes some minutes", version)
+	ctx, cancel := context.WithTimeout(context.Background(), 9*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", path+".tmp", program)
+	cmd.Dir = module
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Skipf("SKIPPED: THE S3 SERVER OF THE TESTS COULD NOT BE BUILT: %v\n%s", err, out)
+	}
+	if err := os.Rename(path+".tmp", path); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// find returns the directory of the module that pins the program. Tests run in the directory of their package.
+func find() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for {
+		module := filepath.Join(dir, "internal/harness/s3test/versitygw")
+		_, err := os.Stat(filepath.Join(module, "go.mod"))
+		if err == nil {
+			return module, nil
+		}
+		if !errors.Is(err, fs.ErrNotExist) || dir == "/" {
+			return "", fmt.Errorf("find the module of versitygw: %w", err)
+		}
+		dir = filepath.Dir(dir)
+	}
+}
