@@ -26,6 +26,7 @@ type dialect struct {
 	tables   string            // SELECT of the number of tables that exist
 	exists   string            // SELECT of the number of tables named $1
 	serial   string            // statement that lets one process at a time upgrade the schema; "" if transactions exclude each other
+	parallel bool              // several transactions that write can run at once
 	classify func(error) class
 }
 
@@ -42,8 +43,9 @@ const (
 )
 
 var sqliteDialect = &dialect{
-	name:  "sqlite",
-	types: strings.NewReplacer("{key}", "INTEGER PRIMARY KEY", "{bytes}", "BLOB", "{folded}", "TEXT", "{clustered}", " WITHOUT ROWID"),
+	name: "sqlite",
+	types: strings.NewReplacer("{key}", "INTEGER PRIMARY KEY", "{bytes}", "BLOB", "{folded}", "TEXT",
+		"{numbered}", "seq BIGINT NOT NULL PRIMARY KEY", "{clustered}", " WITHOUT ROWID"),
 	// A write transaction of SQLite excludes all others, so there are no locks of rows.
 	locks:    strings.NewReplacer("{update}", "", "{share}", "", "{skip}", ""),
 	now:      "CAST(unixepoch('subsec') * 1000000 AS INTEGER)",
@@ -94,6 +96,9 @@ func openSQLite(path string) (read, write *sql.DB, err error) {
 		db.SetMaxIdleConns(connections)
 		return db, nil
 	}
+	// Linux distributions build SQLite with fdatasync, which needs not sync the time of the change. The driver's default is fsync.
+	// Without fdatasync on this system, the driver goes on with fsync.
+	_, _ = sqlite.Fdatasync(true)
 	// With synchronous=FULL every commit is synced to the disk: a push that was acknowledged survives a power failure.
 	write, err = open(dsn("immediate", "journal_mode(wal)", "synchronous(full)"), 1)
 	if err != nil {

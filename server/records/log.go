@@ -17,44 +17,82 @@ type Events struct {
 // Audit is the audit log. Its entries are never changed.
 type Audit struct{ db *DB }
 
-// log adds events and audit entries at the end of a transaction.
+// log adds events and audit entries to a transaction.
 //
-// Their numbers come from one row, which stays locked until the transaction ends. So numbers grow in the order of commits: a client that
-// has read up to a number never misses an event that becomes visible later with a smaller one, as it would with a sequence of
-// PostgreSQL. log is the last step of each transaction, so that the lock is short.
+// Their numbers grow in the order in which they become visible, so that a client that has read up to a number never misses an entry
+// that becomes visible later. In SQLite, the transaction takes them from a counter. In PostgreSQL, several transactions add entries at
+// once, and nothing is known of the order in which they will be committed: a sequence would number them in another order, and a counter
+// would make each transaction wait until the one before is synced to the disk. There, the entries are stored without numbers, and
+// number gives numbers to those that have become visible, before they are read.
 func (t *tx) log(ctx context.Context, events []Event, entries []AuditEntry) error {
 	n := len(events) + len(entries)
 	if n == 0 {
 		return nil
 	}
-	seq, err := t.count(ctx, "UPDATE counters SET value = value + $1 WHERE name = 'log' RETURNING value", n)
-	if err != nil {
-		return err
+	next := func() any { return nil }
+	if !t.dialect.parallel {
+		seq, err := t.count(ctx, "UPDATE counters SET value = value + $1 WHERE name = 'log' RETURNING value", n)
+		if err != nil {
+			return err
+		}
+		seq -= int64(n)
+		next = func() any { seq++; return seq }
 	}
-	seq -= int64(n)
 	for _, e := range events {
-		seq++
 		if e.Time.IsZero() {
 			e.Time = t.now
 		}
 		if _, err := t.exec(ctx, "INSERT INTO events (seq, type, namespace, repo, time, body) VALUES ($1, $2, $3, $4, $5, $6)",
-			seq, e.Type, e.Namespace, e.Repo, e.Time, []byte(e.Body)); err != nil {
+			next(), e.Type, e.Namespace, e.Repo, e.Time, []byte(e.Body)); err != nil {
 			return err
 		}
 		t.added = true
 	}
 	for _, a := range entries {
-		seq++
 		if a.Time.IsZero() {
 			a.Time = t.now
 		}
 		if _, err := t.exec(ctx, `INSERT INTO audit (seq, time, token, actor, remote, method, target, result, detail)
 			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
-			seq, a.Time, a.Cause.TokenID, a.Cause.Actor, a.Cause.Remote, a.Cause.Method, a.Cause.Target, a.Result, a.Detail); err != nil {
+			next(), a.Time, a.Cause.TokenID, a.Cause.Actor, a.Cause.Remote, a.Cause.Method, a.Cause.Target, a.Result, a.Detail); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// number gives numbers to the entries of the log that have none. Everything that reads by numbers calls it before.
+func (db *DB) number(ctx context.Context) error {
+	if !db.dialect.parallel {
+		return nil
+	}
+	const what = "number events"
+	var fresh int64
+	if err := db.single(ctx, what, func(t *tx) (err error) {
+		fresh, err = t.count(ctx, `SELECT CASE WHEN EXISTS (SELECT 1 FROM events WHERE seq IS NULL)
+			OR EXISTS (SELECT 1 FROM audit WHERE seq IS NULL) THEN 1 ELSE 0 END`)
+		return err
+	}); err != nil || fresh == 0 {
+		return err
+	}
+	return db.write(ctx, what, func(t *tx) error {
+		// The lock makes nodes that number at the same time do so one after the other. Transactions that add entries do not need it.
+		last, err := t.count(ctx, "SELECT value FROM counters WHERE name = 'log'{update}")
+		if err != nil {
+			return err
+		}
+		for _, table := range []string{"events", "audit"} {
+			// The statement sees all entries that were committed before it began. Others get larger numbers later.
+			n, err := t.exec(ctx, "UPDATE "+table+" SET seq = $1 + f.i FROM (SELECT entry, row_number() OVER (ORDER BY entry) AS i FROM "+table+
+				" WHERE seq IS NULL) f WHERE "+table+".entry = f.entry", last)
+			if err != nil {
+				return err
+			}
+			last += n
+		}
+		_, err = t.exec(ctx, "UPDATE counters SET value = $1 WHERE name = 'log'", last)
+		return err
+	})
 }
 
 // entry returns the audit entry of a change, and none for the zero Cause, which stands for the server itself.
@@ -93,6 +131,9 @@ func (e *Events) After(ctx context.Context, seq int64, namespace, repo string, l
 			query, args = query+" AND e.repo = $4", append(args, repo)
 		}
 	}
+	if err := e.db.number(ctx); err != nil {
+		return nil, err
+	}
 	err = e.db.single(ctx, "read events", func(t *tx) error {
 		events, err = list(ctx, t, scanEvent, query+" ORDER BY e.seq LIMIT $2", args...)
 		return err
@@ -102,6 +143,9 @@ func (e *Events) After(ctx context.Context, seq int64, namespace, repo string, l
 
 // Last returns the number of the newest event or audit entry, which share their numbers.
 func (e *Events) Last(ctx context.Context) (seq int64, err error) {
+	if err := e.db.number(ctx); err != nil {
+		return 0, err
+	}
 	err = e.db.single(ctx, "read number of newest event", func(t *tx) error {
 		seq, err = t.last(ctx)
 		return err
@@ -134,6 +178,9 @@ const dropped = 1000
 // Drop removes events and audit entries that are older than a time, and with them deliveries of these events, tokens that expired or
 // were revoked before this time, and records of repositories that FindDeleted does not find any more.
 func (e *Events) Drop(ctx context.Context, before time.Time) error {
+	if err := e.db.number(ctx); err != nil {
+		return err
+	}
 	for _, table := range []string{"events", "audit"} {
 		for more := true; more; {
 			if err := e.db.write(ctx, "drop old "+table, func(t *tx) error {
@@ -169,6 +216,9 @@ func (a *Audit) Add(ctx context.Context, entries []AuditEntry) error {
 
 // After returns up to limit entries with a larger number than seq, in order.
 func (a *Audit) After(ctx context.Context, seq int64, limit int) (entries []AuditEntry, err error) {
+	if err := a.db.number(ctx); err != nil {
+		return nil, err
+	}
 	err = a.db.single(ctx, "read audit log", func(t *tx) error {
 		entries, err = list(ctx, t, scanAuditEntry, `SELECT seq, time, token, actor, remote, method, target, result, detail
 			FROM audit WHERE seq > $1 ORDER BY seq LIMIT $2`, seq, limit)

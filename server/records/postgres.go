@@ -17,7 +17,8 @@ import (
 var postgresDialect = &dialect{
 	name: "postgres",
 	types: strings.NewReplacer("{key}", "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "{bytes}", "BYTEA",
-		"{folded}", `TEXT COLLATE "C"`, "{clustered}", ""),
+		"{folded}", `TEXT COLLATE "C"`, "{clustered}", "",
+		"{numbered}", "entry BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, seq BIGINT UNIQUE"),
 	locks: strings.NewReplacer("{update}", " FOR UPDATE", "{share}", " FOR SHARE", "{skip}", " FOR UPDATE OF d SKIP LOCKED"),
 	// All statements of the transaction see the database as the first one does.
 	snapshot: sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true},
@@ -26,6 +27,7 @@ var postgresDialect = &dialect{
 	exists:   "SELECT count(*) FROM pg_tables WHERE schemaname = current_schema() AND tablename = $1",
 	// The number is arbitrary; it begins with "afs" in ASCII.
 	serial:   "SELECT pg_advisory_xact_lock(6386291)",
+	parallel: true,
 	classify: classifyPostgres,
 }
 

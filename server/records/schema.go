@@ -10,7 +10,8 @@ import (
 // migrations are the steps from each version of the schema to the next; the version is their number. A step that has been released
 // never changes. Running nodes of the version before must be able to go on with a schema that a newer node has upgraded.
 //
-// Types: {key} is a number that the database assigns, {bytes} is a string of bytes, {folded} is a text that is compared by its bytes.
+// Types: {key} is a number that the database assigns, {bytes} is a string of bytes, {folded} is a text that is compared by its bytes,
+// and {numbered} is the number seq of an entry of the log (see tx.log).
 // Times are microseconds since 1970, 0 for none. Ids of objects and names of refs are bytes, because names of refs need not be UTF-8,
 // and because bytes are compared without a collation. Names that are unique without regard to case have a second column, folded, with
 // the name in lower case.
@@ -94,7 +95,7 @@ CREATE INDEX tokens_revoked ON tokens (revoked) WHERE revoked <> 0;
 CREATE TABLE counters (name TEXT NOT NULL PRIMARY KEY, value BIGINT NOT NULL);
 INSERT INTO counters (name, value) VALUES ('log', 0);
 CREATE TABLE events (
-	seq BIGINT NOT NULL PRIMARY KEY,
+	{numbered},
 	type TEXT NOT NULL,
 	namespace TEXT NOT NULL,
 	repo TEXT NOT NULL,
@@ -103,7 +104,7 @@ CREATE TABLE events (
 ){clustered};
 CREATE INDEX events_repo ON events (namespace, repo, seq);
 CREATE TABLE audit (
-	seq BIGINT NOT NULL PRIMARY KEY,
+	{numbered},
 	time BIGINT NOT NULL,
 	token TEXT NOT NULL,
 	actor TEXT NOT NULL,

@@ -93,6 +93,9 @@ const planned = 1000
 
 // Plan creates the deliveries of events that were added since the last call.
 func (w *Webhooks) Plan(ctx context.Context) error {
+	if err := w.db.number(ctx); err != nil {
+		return err
+	}
 	for {
 		// Most calls find nothing to do, and do not begin a transaction that writes.
 		var behind int64
@@ -119,7 +122,7 @@ func (t *tx) plan(ctx context.Context) error {
 		return err
 	}
 	for _, h := range hooks {
-		// All numbers up to last are visible (see log), so those after the last one that is examined are left for the next transaction.
+		// Numbers are given to visible events only, so no event up to last becomes visible later.
 		events, err := list(ctx, t, scanEvent, "SELECT "+eventColumns+" FROM events e WHERE e.seq > $1 AND e.seq <= $2 ORDER BY e.seq LIMIT $3",
 			h.Seq, last, planned)
 		if err != nil {
