@@ -19,7 +19,7 @@ var Prefixes = []string{"/client/v4/", "/v1/api/", "/artifactfs/v1/"}
 // Importer copies repositories of other servers.
 type Importer interface {
 	// Check asks the other server whether it has the repository. It returns errors of package imports wrapped.
-	Check(ctx context.Context, r imports.Request) error
+	Check(ctx context.Context, r imports.Request) (imports.Remote, error)
 	// Start begins to import into a repository whose status is importing, or to bring an imported repository up to date. It does
 	// not wait until the import has ended. It returns imports.ErrBusy if the repository is being imported already. An empty
 	// request repeats the last one.

@@ -7,9 +7,12 @@ import (
 )
 
 var (
-	// ErrNotGit means that the URL is not that of a git repository.
+	// ErrScheme means that a URL is not one of https without credentials.
+	//lint:ignore ST1005 the text is the answer of the reference service
+	ErrScheme = errors.New("Must be an HTTPS URL")
+	// ErrNotGit means that the URL is not that of a git repository, or that this server may not connect to its host.
 	ErrNotGit = errors.New("not a git repository")
-	// ErrAuth means that the other server requires credentials, or refuses those of the request.
+	// ErrAuth means that the other server requires credentials, or refuses those of the request, or that there is no such secret.
 	ErrAuth = errors.New("remote requires authentication")
 	// ErrUnavailable means that the other server did not answer.
 	ErrUnavailable = errors.New("remote is unavailable")
@@ -23,9 +26,16 @@ type Request struct {
 	Branch string // short name of the only branch; "" for all branches and tags
 	Depth  int    // number of commits of each branch; 0 for all
 
-	// Username and Password are sent to the other server. They are never part of a log, an error or an event.
-	Username string
-	Password string
+	// Secret is the name of a file with credentials, in the namespace's directory of secrets (Options.Secrets); "" for none. The
+	// credentials themselves are never stored by the server, and never part of a log, an error or an event.
+	Secret    string
+	Namespace string // of the secret; Start uses the namespace of the repository
+}
+
+// Remote is what the other server says about its repository.
+type Remote struct {
+	DefaultBranch string // short name; "" if the repository is empty, or has no default branch
+	ObjectFormat  string // "sha1" or "sha256"
 }
 
 // State is the state of an import.

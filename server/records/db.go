@@ -22,6 +22,7 @@ type DB struct {
 	Usage      *Usage
 	Leases     *Leases
 	Webhooks   *Webhooks
+	Imports    *Imports
 	Settings   *Settings
 
 	dialect *dialect
@@ -59,6 +60,7 @@ func Open(ctx context.Context, url string) (*DB, error) {
 	db.Usage = &Usage{db}
 	db.Leases = &Leases{db}
 	db.Webhooks = &Webhooks{db}
+	db.Imports = &Imports{db}
 	db.Settings = &Settings{db}
 	if err := db.migrate(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("open database: %w", err), db.Close())

@@ -54,8 +54,11 @@ func (t *tx) push(ctx context.Context, p Push) ([]error, error) {
 				return nil, err
 			}
 		}
-		if _, err := t.exec(ctx, "UPDATE repos SET generation = generation + 1, updated = $2, last_push = $2 WHERE repo = $1",
-			repo.key, t.now); err != nil {
+		set := "UPDATE repos SET generation = generation + 1, updated = $2, last_push = $2 WHERE repo = $1"
+		if p.TokenID == "" {
+			set = "UPDATE repos SET generation = generation + 1, updated = $2 WHERE repo = $1"
+		}
+		if _, err := t.exec(ctx, set, repo.key, t.now); err != nil {
 			return nil, err
 		}
 		if p.Events != nil {
@@ -63,6 +66,9 @@ func (t *tx) push(ctx context.Context, p Push) ([]error, error) {
 		}
 	}
 	usage := UsageRow{Day: t.now.Format("2006-01-02"), Namespace: repo.namespace, RepoID: p.RepoID, Operation: "push", Count: 1}
+	if p.TokenID == "" {
+		usage.Operation = "import"
+	}
 	if p.Pack != nil {
 		usage.Bytes = p.Pack.Bytes
 	}

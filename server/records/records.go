@@ -67,6 +67,7 @@ type Repo struct {
 	Source        string // where the repository was imported or forked from, "" for neither
 	BaseURL       string // where the objects are that a thin repository lacks, "" if it lacks none
 	BaseCommit    string
+	Shallow       string // contents of git's file shallow, of a repository that was imported with a depth
 	Created       time.Time
 	Updated       time.Time // last change of the repository or its refs
 	LastPush      time.Time // zero before the first push
@@ -186,7 +187,7 @@ type RefUpdate struct {
 // Push is the result of one git push, ready to be made visible.
 type Push struct {
 	RepoID      string
-	TokenID     string // checked again in the transaction; "" for imports, which need none
+	TokenID     string // checked again in the transaction; "" for imports, which need none and are not counted as pushes
 	Collections int64  // Repo.Collections when the objects of the push were checked
 	Updates     []RefUpdate
 	Atomic      bool  // all updates or none

@@ -25,7 +25,7 @@ type Creation struct {
 }
 
 const repoColumns = `id, namespace, name, description, default_branch, object_format, read_only, status, source, base_url, base_commit,
-	created, updated, last_push, generation, collections, deleted`
+	created, updated, last_push, generation, collections, deleted, shallow`
 
 func scanRepo(row scanner) (r Repo, err error) {
 	err = row.Scan(repoFields(&r)...)
@@ -36,7 +36,7 @@ func scanRepo(row scanner) (r Repo, err error) {
 func repoFields(r *Repo) []any {
 	return []any{&r.ID, &r.Namespace, &r.Name, &r.Description, &r.DefaultBranch, &r.ObjectFormat, &r.ReadOnly, &r.Status, &r.Source,
 		&r.BaseURL, &r.BaseCommit, stamp{&r.Created}, stamp{&r.Updated}, stamp{&r.LastPush}, &r.Generation, &r.Collections,
-		stamp{&r.Deleted}}
+		stamp{&r.Deleted}, &r.Shallow}
 }
 
 // Create creates a repository, and its namespace if that is missing. It returns ErrExists if the name is taken, and ErrNotFound if the
@@ -69,20 +69,21 @@ func (t *tx) createRepo(ctx context.Context, c Creation) error {
 		return err
 	}
 	var parent int64
+	var shallow string
 	if c.Parent != "" {
 		// The lock keeps the refs and packs of the parent as they are until this transaction ends, so that the fork has all objects
 		// of its refs. Other forks have the same lock at the same time.
-		err := t.one(ctx, []any{&parent}, "SELECT repo FROM repos WHERE id = $1 AND deleted = 0{share}", c.Parent)
+		err := t.one(ctx, []any{&parent, &shallow}, "SELECT repo, shallow FROM repos WHERE id = $1 AND deleted = 0{share}", c.Parent)
 		if err != nil {
 			return fmt.Errorf("find parent %s: %w", c.Parent, err)
 		}
 	}
 	keys, err := list(ctx, t, scanInt, `INSERT INTO repos (id, namespace, name, namespace_folded, folded, description, default_branch,
-		object_format, read_only, status, source, base_url, base_commit, created, updated, last_push, generation, collections, deleted)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, 1, 0, 0)
+		object_format, read_only, status, source, base_url, base_commit, created, updated, last_push, shallow, generation, collections,
+		deleted) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, 1, 0, 0)
 		ON CONFLICT DO NOTHING RETURNING repo`,
 		repo.ID, namespace, repo.Name, fold(namespace), fold(repo.Name), repo.Description, repo.DefaultBranch, repo.ObjectFormat,
-		repo.ReadOnly, string(repo.Status), repo.Source, repo.BaseURL, repo.BaseCommit, repo.Created, repo.Updated, repo.LastPush)
+		repo.ReadOnly, string(repo.Status), repo.Source, repo.BaseURL, repo.BaseCommit, repo.Created, repo.Updated, repo.LastPush, shallow)
 	if err != nil {
 		return err
 	}
@@ -165,6 +166,9 @@ func (r *Repos) Delete(ctx context.Context, id string, events []Event, cause Cau
 			if _, err := t.exec(ctx, query, repo.key); err != nil {
 				return err
 			}
+		}
+		if _, err := t.exec(ctx, "DELETE FROM imports WHERE repo_id = $1", id); err != nil {
+			return err
 		}
 		if _, err := t.exec(ctx, "UPDATE tokens SET revoked = $2 WHERE repo_id = $1 AND revoked = 0", id, t.now); err != nil {
 			return err

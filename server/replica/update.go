@@ -64,6 +64,9 @@ func (s *Set) apply(ctx context.Context, e *entry, snap records.Snapshot) error 
 	if err := s.addPacks(ctx, e, format, snap.Packs, present); err != nil {
 		return err
 	}
+	if err := s.placeShallow(e.dir, snap.Repo.Shallow); err != nil {
+		return objects.Classify(err)
+	}
 	if err := s.place(filepath.Join(e.dir, "HEAD"), "ref: refs/heads/"+snap.Repo.DefaultBranch+"\n"); err != nil {
 		return objects.Classify(err)
 	}
@@ -119,6 +122,19 @@ func (s *Set) skeleton(dir string, format object.Format) error {
 		config = "[core]\n\trepositoryformatversion = 1\n\tbare = true\n[extensions]\n\tobjectFormat = " + format.String() + "\n"
 	}
 	return s.place(filepath.Join(dir, "config"), config)
+}
+
+// placeShallow writes or removes the file with the commits whose parents the repository lacks. That is done before the refs are
+// written, because without this file git would search for the parents.
+func (s *Set) placeShallow(dir, contents string) error {
+	path := filepath.Join(dir, "shallow")
+	if contents != "" {
+		return s.place(path, contents)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 // place replaces the file at path by one with the given contents. The file is a hard link to a file in the directory shared if

@@ -1,0 +1,187 @@
+package records
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// importsSchema adds the imports, and the commits at which the history of a repository that was imported with a depth ends.
+const importsSchema = `
+ALTER TABLE repos ADD COLUMN shallow TEXT NOT NULL DEFAULT '';
+CREATE TABLE imports (
+	repo_id TEXT NOT NULL PRIMARY KEY,
+	url TEXT NOT NULL,
+	branch TEXT NOT NULL,
+	depth BIGINT NOT NULL,
+	secret TEXT NOT NULL,
+	state TEXT NOT NULL,
+	phase TEXT NOT NULL,
+	done BIGINT NOT NULL,
+	total BIGINT NOT NULL,
+	bytes BIGINT NOT NULL,
+	error TEXT NOT NULL,
+	attempts BIGINT NOT NULL,
+	started BIGINT NOT NULL,
+	finished BIGINT NOT NULL,
+	updated BIGINT NOT NULL,
+	refs {bytes} NOT NULL
+){clustered};
+CREATE INDEX imports_open ON imports (updated) WHERE finished = 0;
+`
+
+// Imports are the imports of repositories. A repository has one at most, which is the last one.
+type Imports struct{ db *DB }
+
+// Import is the import of a repository from another server.
+type Import struct {
+	RepoID   string
+	URL      string // without credentials
+	Branch   string // the only branch; "" for all
+	Depth    int    // number of commits of each branch; 0 for all
+	Secret   string // name of the credentials, which are stored elsewhere
+	State    string
+	Phase    string
+	Done     int64 // objects of the phase
+	Total    int64
+	Bytes    int64 // received
+	Error    string
+	Attempts int
+	Started  time.Time
+	Finished time.Time // zero until the import has succeeded or failed
+	Updated  time.Time // set by every method that changes the import
+	Refs     []byte    // the refs of the other server after the last import that succeeded; the format is that of the importer
+}
+
+const importColumns = `repo_id, url, branch, depth, secret, state, phase, done, total, bytes, error, attempts, started, finished,
+	updated, refs`
+
+func scanImport(row scanner) (i Import, err error) {
+	err = row.Scan(&i.RepoID, &i.URL, &i.Branch, &i.Depth, &i.Secret, &i.State, &i.Phase, &i.Done, &i.Total, &i.Bytes, &i.Error,
+		&i.Attempts, stamp{&i.Started}, stamp{&i.Finished}, stamp{&i.Updated}, &i.Refs)
+	return i, err
+}
+
+// Begin adds an import, which replaces a finished one of the repository but keeps its Refs. It returns ErrExists while an import of
+// the repository is not finished.
+func (i *Imports) Begin(ctx context.Context, m Import) error {
+	return i.db.write(ctx, "begin import", func(t *tx) error {
+		rows, err := t.exec(ctx, "INSERT INTO imports ("+importColumns+") VALUES ("+placeholders(16, 1)+`)
+			ON CONFLICT (repo_id) DO UPDATE SET url = excluded.url, branch = excluded.branch, depth = excluded.depth,
+			secret = excluded.secret, state = excluded.state, phase = '', done = 0, total = 0, bytes = 0, error = '', attempts = 0,
+			started = excluded.started, finished = 0, updated = excluded.updated WHERE imports.finished <> 0`,
+			m.RepoID, m.URL, m.Branch, m.Depth, m.Secret, m.State, "", 0, 0, 0, "", 0, t.now, time.Time{}, t.now, []byte{})
+		if err == nil && rows == 0 {
+			err = ErrExists
+		}
+		return err
+	})
+}
+
+// Get returns the import of a repository.
+func (i *Imports) Get(ctx context.Context, repoID string) (m Import, err error) {
+	err = i.db.single(ctx, "find import", func(t *tx) error {
+		m, err = first(ctx, t, scanImport, "SELECT "+importColumns+" FROM imports WHERE repo_id = $1", repoID)
+		return err
+	})
+	return m, err
+}
+
+// Open returns imports that are not finished, those first that have not changed for the longest time.
+func (i *Imports) Open(ctx context.Context, limit int) (open []Import, err error) {
+	err = i.db.single(ctx, "list imports", func(t *tx) error {
+		open, err = list(ctx, t, scanImport, "SELECT "+importColumns+" FROM imports WHERE finished = 0 ORDER BY updated LIMIT $1", limit)
+		return err
+	})
+	return open, err
+}
+
+// Save stores the progress of an import. It returns ErrNotFound if the repository was deleted.
+func (i *Imports) Save(ctx context.Context, m Import) error {
+	return i.db.write(ctx, "store progress of import", func(t *tx) error { return t.saveImport(ctx, m) })
+}
+
+func (t *tx) saveImport(ctx context.Context, m Import) error {
+	rows, err := t.exec(ctx, `UPDATE imports SET state = $2, phase = $3, done = $4, total = $5, bytes = $6, error = $7, attempts = $8,
+		finished = $9, refs = $10, updated = $11 WHERE repo_id = $1`,
+		m.RepoID, m.State, m.Phase, m.Done, m.Total, m.Bytes, m.Error, m.Attempts, m.Finished, append([]byte{}, m.Refs...), t.now)
+	if err == nil && rows == 0 {
+		err = ErrNotFound
+	}
+	return err
+}
+
+// Imported is what an import that has succeeded makes visible.
+type Imported struct {
+	Import        Import
+	Push          Push   // without a token
+	DefaultBranch string // "" for no change
+	Shallow       string
+}
+
+// Finish makes the result of an import visible, in one transaction. Updates of refs that have changed in the meantime fail, with
+// an error in the result.
+func (i *Imports) Finish(ctx context.Context, m Imported) (results []error, err error) {
+	err = i.db.write(ctx, "finish import", func(t *tx) error {
+		if _, err := t.lockRepo(ctx, m.Push.RepoID); err != nil {
+			return err
+		}
+		if err := t.saveImport(ctx, m.Import); err != nil {
+			return err
+		}
+		_, err := t.exec(ctx, `UPDATE repos SET status = $2, shallow = $3, default_branch = CASE WHEN $4 = '' THEN default_branch ELSE $4 END,
+			updated = $5, generation = generation + 1 WHERE id = $1`, m.Push.RepoID, string(Ready), m.Shallow, m.DefaultBranch, t.now)
+		if err != nil {
+			return err
+		}
+		results, err = t.push(ctx, m.Push)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return results, nil
+}
+
+// Fail ends an import that has failed. The repository is ready, with the refs that it had before.
+func (i *Imports) Fail(ctx context.Context, m Import) error {
+	return i.db.write(ctx, "end import", func(t *tx) error {
+		if err := t.saveImport(ctx, m); err != nil {
+			return err
+		}
+		return t.ready(ctx, m.RepoID)
+	})
+}
+
+// ready ends the state of a repository in which it is being imported.
+func (t *tx) ready(ctx context.Context, repoID string) error {
+	_, err := t.exec(ctx, "UPDATE repos SET status = $2, updated = $4 WHERE id = $1 AND status = $3",
+		repoID, string(Ready), string(Importing), t.now)
+	return err
+}
+
+// Abandoned adds an import that has failed, with an error, to each repository that has been waiting for its import since before a time,
+// because the process died that created it.
+func (i *Imports) Abandoned(ctx context.Context, before time.Time, state, cause string) error {
+	return i.db.write(ctx, "end abandoned imports", func(t *tx) error {
+		repos, err := list(ctx, t, scanRepo, "SELECT "+repoColumns+` FROM repos WHERE status = $1 AND deleted = 0 AND created < $2
+			AND NOT EXISTS (SELECT 1 FROM imports m WHERE m.repo_id = repos.id AND m.finished = 0)`, string(Importing), before)
+		if err != nil {
+			return err
+		}
+		for _, r := range repos {
+			err := t.saveImport(ctx, Import{RepoID: r.ID, State: state, Error: cause, Finished: t.now})
+			if errors.Is(err, ErrNotFound) {
+				_, err = t.exec(ctx, "INSERT INTO imports ("+importColumns+") VALUES ("+placeholders(16, 1)+")",
+					r.ID, r.Source, "", 0, "", state, "", 0, 0, 0, cause, 0, r.Created, t.now, t.now, []byte{})
+			}
+			if err != nil {
+				return err
+			}
+			if err := t.ready(ctx, r.ID); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
