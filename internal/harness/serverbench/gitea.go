@@ -52,7 +52,8 @@ func startGitea(ctx context.Context, source, data string) (*gitea, error) {
 	run := func(args ...string) *exec.Cmd {
 		cmd := exec.CommandContext(ctx, filepath.Join(source, "gitea"), append([]string{"--config", ini, "--work-path", data}, args...)...)
 		cmd.Dir = data
-		cmd.Env = append(gittest.Env(), "GITEA_WORK_DIR="+data, "HOME="+data, "USER=root", "GITEA_I_AM_BEING_UNSAFE_RUNNING_AS_ROOT=true")
+		// gitea changes git's global configuration. As root it would put a file in the place of /dev/null, which Env names.
+		cmd.Env = append(gittest.Env(), "GIT_CONFIG_GLOBAL="+filepath.Join(data, "gitconfig"), "GITEA_WORK_DIR="+data, "HOME="+data, "USER=root", "GITEA_I_AM_BEING_UNSAFE_RUNNING_AS_ROOT=true")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 		return cmd
 	}
@@ -68,7 +69,8 @@ func startGitea(ctx context.Context, source, data string) (*gitea, error) {
 	if err != nil {
 		return nil, fmt.Errorf("gitea admin user generate-access-token: %w", err)
 	}
-	g.token = string(bytes.TrimSpace(token))
+	lines := bytes.Split(bytes.TrimSpace(token), []byte("\n")) // lines of the log may come first
+	g.token = string(lines[len(lines)-1])
 	log, err := os.Create(data + ".log")
 	if err != nil {
 		return nil, err
