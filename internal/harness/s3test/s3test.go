@@ -132,11 +132,7 @@ func build(t testing.TB) string {
 	}
 	_, rest, _ := strings.Cut(string(pinned), "github.com/versity/versitygw v")
 	version := strings.Fields(rest + " ?")[0]
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		cache = os.TempDir()
-	}
-	cache = filepath.Join(cache, "artifactfs-tests")
+	cache := filepath.Join(cacheDir(), "artifactfs-tests")
 	path := filepath.Join(cache, "versitygw-v"+version)
 	if err := os.MkdirAll(cache, 0o755); err != nil {
 		t.Fatal(err)
@@ -161,6 +157,17 @@ func build(t testing.TB) string {
 		t.Fatal(err)
 	}
 	return path
+}
+
+// cacheDir returns the directory with the build cache of Go, which tests keep when they run in a home directory of their own.
+func cacheDir() string {
+	if dir := os.Getenv("GOCACHE"); filepath.IsAbs(dir) {
+		return filepath.Dir(dir)
+	}
+	if dir, err := os.UserCacheDir(); err == nil {
+		return dir
+	}
+	return os.TempDir()
 }
 
 // find returns the directory of the module that pins the program. Tests run in the directory of their package.
