@@ -37,6 +37,10 @@ export interface Repo {
   remote: string;
   /** In lists only. */
   status?: 'creating' | 'ready' | 'importing' | 'forking';
+  /** Present if it is not sha1. Extension. */
+  object_format?: 'sha1' | 'sha256';
+  /** Where the objects are that the repository of a thin session lacks. Extension. */
+  base?: Base;
 }
 
 export interface RepoCreate {
@@ -131,11 +135,16 @@ export interface Token {
   scope: 'read' | 'write';
   state: 'active' | 'expired' | 'revoked';
   created_at: string;
-  expires_at: string;
+  /** null: never. */
+  expires_at: string | null;
   label?: string;
   session?: string;
   actor?: string;
   refs?: RefRule[];
+  /** Of tokens for the REST API. Extension. */
+  role?: 'admin' | 'owner';
+  /** Of tokens of owners. Extension. */
+  namespace?: string;
 }
 
 export interface TokenCreate {
@@ -159,7 +168,8 @@ export interface TokenCreated {
   /** The token. It cannot be read again. */
   plaintext: string;
   scope: 'read' | 'write';
-  expires_at: string;
+  /** null: never. */
+  expires_at: string | null;
 }
 
 export interface Base {
@@ -170,6 +180,172 @@ export interface Base {
 export interface Account {
   id: string;
   name: string;
+}
+
+export interface Ref {
+  /** Full name, such as refs/heads/main. */
+  name: string;
+  hash: string;
+}
+
+export interface Change {
+  path: string;
+  /** Of a renamed or copied file. */
+  old_path?: string;
+  status: 'added' | 'deleted' | 'modified' | 'renamed' | 'copied' | 'type-changed';
+  old_mode: string;
+  new_mode: string;
+  old_hash: string;
+  new_hash: string;
+  /** Lines; 0 for binary files. */
+  additions: number;
+  deletions: number;
+  binary: boolean;
+}
+
+export interface Diff {
+  /** ID of the commit. */
+  base: string;
+  /** ID of the commit. */
+  head: string;
+  changes: Change[];
+  /** There are more changes. */
+  truncated: boolean;
+  patch?: string;
+  patch_truncated?: boolean;
+}
+
+export interface ImportStatus {
+  state: string;
+  phase: string;
+  done: number;
+  total: number;
+  bytes: number;
+  error: string | null;
+  started_at: string | null;
+  finished_at: string | null;
+}
+
+export interface UsageRow {
+  day: string;
+  repo_id: string;
+  /** push, fetch, clone, read, create, fork, ... */
+  operation: string;
+  count: number;
+  /** Sent and received. */
+  bytes: number;
+}
+
+export interface Stored {
+  /** Bytes of this repository only. */
+  own: number;
+  /** Bytes of this and other repositories. */
+  shared: number;
+}
+
+export interface Usage {
+  operations: UsageRow[];
+  /** Of one repository. */
+  stored?: Stored;
+}
+
+export interface EventSource {
+  type: string;
+  namespace: string;
+  repoName: string;
+}
+
+export interface EventMetadata {
+  accountId: string;
+  eventSubscriptionId: string;
+  eventSchemaVersion: number;
+  eventTimestamp: string;
+}
+
+export interface EventActor {
+  tokenId: string;
+  label: string;
+}
+
+export interface Event {
+  /** cf.artifacts.repo.created, deleted, forked, imported, pushed, cloned, fetched, token.created or token.revoked. */
+  type: string;
+  source: EventSource;
+  /** Depends on the type. */
+  payload: Record<string, unknown>;
+  metadata: EventMetadata;
+  /** The token that was used. Extension. */
+  actor?: EventActor;
+}
+
+export interface AuditEntry {
+  seq: number;
+  time: string;
+  token_id?: string;
+  actor?: string;
+  /** Address of the client. */
+  remote?: string;
+  method: string;
+  target: string;
+  /** HTTP status. */
+  result: number;
+  detail?: string;
+}
+
+export interface Webhook {
+  id: string;
+  /** null: all namespaces. */
+  namespace: string | null;
+  /** null: all repositories. */
+  repo: string | null;
+  /** Types of events; none: all. */
+  types: string[];
+  url: string;
+  created_at: string;
+}
+
+export interface WebhookCreate {
+  url: string;
+  /** Key of the signatures; default: a random one. */
+  secret?: string;
+  /** Types of events; default: all. */
+  types?: string[];
+  /** Only events of this namespace. */
+  namespace?: string;
+  /** Only events of this repository of the namespace. */
+  repo?: string;
+}
+
+export interface WebhookCreated {
+  id: string;
+  namespace: string | null;
+  repo: string | null;
+  types: string[];
+  url: string;
+  created_at: string;
+  /** Key of the signatures. It cannot be read again. */
+  secret: string;
+}
+
+export interface DeadDelivery {
+  /** Number of the event. */
+  seq: number;
+  type: string;
+  attempts: number;
+  /** Of the last attempt. */
+  error: string;
+  event: Event;
+}
+
+export interface ControlTokenCreate {
+  role?: 'admin' | 'owner';
+  /** Of a token of an owner. */
+  namespace?: string;
+  scope?: 'read' | 'write';
+  /** Seconds; default: the token does not expire. */
+  ttl?: number;
+  label?: string;
+  actor?: string;
 }
 
 /** Artifacts has a method for each operation of the REST API. */
@@ -277,6 +453,132 @@ export declare class Artifacts extends Client {
    * List accounts.
    */
   accountsList(options?: CallOptions): Promise<Page<Account>>;
+
+  /**
+   * List refs.
+   */
+  refsList(namespace: string, name: string, query?: { prefix?: string; limit?: number; cursor?: string }, options?: CallOptions): Promise<Page<Ref>>;
+
+  /**
+   * Compare two commits.
+   */
+  diffGet(namespace: string, name: string, query: { base: string; head: string; patch?: boolean }, options?: CallOptions): Promise<Diff>;
+
+  /**
+   * Get the progress of an import.
+   */
+  importGet(namespace: string, name: string, options?: CallOptions): Promise<ImportStatus>;
+
+  /**
+   * Import again.
+   */
+  importRefresh(namespace: string, name: string, options?: CallOptions): Promise<ID>;
+
+  /**
+   * Get the usage of a repository.
+   */
+  repoUsageGet(namespace: string, name: string, query?: { first?: string; last?: string }, options?: CallOptions): Promise<Usage>;
+
+  /**
+   * Get the usage of a namespace.
+   */
+  namespaceUsageGet(namespace: string, query?: { first?: string; last?: string }, options?: CallOptions): Promise<Usage>;
+
+  /**
+   * Read the events of a repository.
+   */
+  repoEventsStream(namespace: string, name: string, query?: { type?: string; after?: number }, options?: CallOptions): AsyncGenerator<Event, void, undefined>;
+
+  /**
+   * Read the events of a namespace.
+   */
+  namespaceEventsStream(namespace: string, query?: { type?: string; after?: number }, options?: CallOptions): AsyncGenerator<Event, void, undefined>;
+
+  /**
+   * Read all events.
+   */
+  eventsStream(query?: { type?: string; after?: number }, options?: CallOptions): AsyncGenerator<Event, void, undefined>;
+
+  /**
+   * Export the audit log.
+   */
+  auditExport(query?: { after?: number; limit?: number }, options?: CallOptions): AsyncGenerator<AuditEntry, void, undefined>;
+
+  /**
+   * List webhooks of the account.
+   */
+  accountWebhooksList(options?: CallOptions): Promise<Page<Webhook>>;
+
+  /**
+   * Create a webhook of the account.
+   */
+  accountWebhooksCreate(body: WebhookCreate, options?: CallOptions): Promise<WebhookCreated>;
+
+  /**
+   * Delete a webhook of the account.
+   */
+  accountWebhooksDelete(id: string, options?: CallOptions): Promise<ID>;
+
+  /**
+   * List deliveries that were given up.
+   */
+  accountWebhooksDeadList(id: string, query?: { limit?: number }, options?: CallOptions): Promise<Page<DeadDelivery>>;
+
+  /**
+   * Make a delivery due again.
+   */
+  accountWebhooksDeadRetry(id: string, seq: number, options?: CallOptions): Promise<ID>;
+
+  /**
+   * List webhooks of a namespace.
+   */
+  namespaceWebhooksList(namespace: string, options?: CallOptions): Promise<Page<Webhook>>;
+
+  /**
+   * Create a webhook of a namespace.
+   */
+  namespaceWebhooksCreate(namespace: string, body: WebhookCreate, options?: CallOptions): Promise<WebhookCreated>;
+
+  /**
+   * Delete a webhook of a namespace.
+   */
+  namespaceWebhooksDelete(namespace: string, id: string, options?: CallOptions): Promise<ID>;
+
+  /**
+   * List deliveries that were given up.
+   */
+  namespaceWebhooksDeadList(namespace: string, id: string, query?: { limit?: number }, options?: CallOptions): Promise<Page<DeadDelivery>>;
+
+  /**
+   * Make a delivery due again.
+   */
+  namespaceWebhooksDeadRetry(namespace: string, id: string, seq: number, options?: CallOptions): Promise<ID>;
+
+  /**
+   * Replace a token of a repository.
+   * The new token has the same scope, rules and lifetime; the old one is revoked.
+   */
+  tokensRotate(namespace: string, id: string, options?: CallOptions): Promise<TokenCreated>;
+
+  /**
+   * List tokens for the REST API.
+   */
+  controlTokensList(query?: { state?: 'active' | 'expired' | 'revoked' | 'all'; per_page?: number; page?: number }, options?: CallOptions): Promise<Page<Token>>;
+
+  /**
+   * Create a token for the REST API.
+   */
+  controlTokensCreate(body: ControlTokenCreate, options?: CallOptions): Promise<TokenCreated>;
+
+  /**
+   * Revoke a token for the REST API.
+   */
+  controlTokensRevoke(id: string, options?: CallOptions): Promise<ID>;
+
+  /**
+   * Replace a token for the REST API.
+   */
+  controlTokensRotate(id: string, options?: CallOptions): Promise<TokenCreated>;
 
   /**
    * Get this document.

@@ -86,6 +86,106 @@ export class Artifacts extends Client {
     return this.call('GET', '/client/v4/accounts', 'page', { ...options });
   }
 
+  refsList(namespace, name, query, options) {
+    return this.call('GET', `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/repos/${segment(name)}/refs`, 'page', { query, ...options });
+  }
+
+  diffGet(namespace, name, query, options) {
+    return this.call('GET', `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/repos/${segment(name)}/diff`, 'result', { query, ...options });
+  }
+
+  importGet(namespace, name, options) {
+    return this.call('GET', `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/repos/${segment(name)}/import`, 'result', { ...options });
+  }
+
+  importRefresh(namespace, name, options) {
+    return this.call('POST', `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/repos/${segment(name)}/import/refresh`, 'result', { ...options });
+  }
+
+  repoUsageGet(namespace, name, query, options) {
+    return this.call('GET', `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/repos/${segment(name)}/usage`, 'result', { query, ...options });
+  }
+
+  namespaceUsageGet(namespace, query, options) {
+    return this.call('GET', `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/usage`, 'result', { query, ...options });
+  }
+
+  repoEventsStream(namespace, name, query, options) {
+    return this.stream('GET', `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/repos/${segment(name)}/events`, { query, ...options });
+  }
+
+  namespaceEventsStream(namespace, query, options) {
+    return this.stream('GET', `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/events`, { query, ...options });
+  }
+
+  eventsStream(query, options) {
+    return this.stream('GET', '/artifactfs/v1/accounts/{account}/events', { query, ...options });
+  }
+
+  auditExport(query, options) {
+    return this.stream('GET', '/artifactfs/v1/accounts/{account}/audit', { query, ...options });
+  }
+
+  accountWebhooksList(options) {
+    return this.call('GET', '/artifactfs/v1/accounts/{account}/webhooks', 'page', { ...options });
+  }
+
+  accountWebhooksCreate(body, options) {
+    return this.call('POST', '/artifactfs/v1/accounts/{account}/webhooks', 'result', { body, ...options });
+  }
+
+  accountWebhooksDelete(id, options) {
+    return this.call('DELETE', `/artifactfs/v1/accounts/{account}/webhooks/${segment(id)}`, 'result', { ...options });
+  }
+
+  accountWebhooksDeadList(id, query, options) {
+    return this.call('GET', `/artifactfs/v1/accounts/{account}/webhooks/${segment(id)}/dead`, 'page', { query, ...options });
+  }
+
+  accountWebhooksDeadRetry(id, seq, options) {
+    return this.call('POST', `/artifactfs/v1/accounts/{account}/webhooks/${segment(id)}/dead/${segment(seq)}/retry`, 'result', { ...options });
+  }
+
+  namespaceWebhooksList(namespace, options) {
+    return this.call('GET', `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/webhooks`, 'page', { ...options });
+  }
+
+  namespaceWebhooksCreate(namespace, body, options) {
+    return this.call('POST', `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/webhooks`, 'result', { body, ...options });
+  }
+
+  namespaceWebhooksDelete(namespace, id, options) {
+    return this.call('DELETE', `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/webhooks/${segment(id)}`, 'result', { ...options });
+  }
+
+  namespaceWebhooksDeadList(namespace, id, query, options) {
+    return this.call('GET', `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/webhooks/${segment(id)}/dead`, 'page', { query, ...options });
+  }
+
+  namespaceWebhooksDeadRetry(namespace, id, seq, options) {
+    return this.call('POST', `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/webhooks/${segment(id)}/dead/${segment(seq)}/retry`, 'result', { ...options });
+  }
+
+  tokensRotate(namespace, id, options) {
+    return this.call('POST', `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/tokens/${segment(id)}/rotate`, 'result', { ...options });
+  }
+
+  controlTokensList(query, options) {
+    return this.call('GET', '/artifactfs/v1/accounts/{account}/tokens', 'page', { query, ...options });
+  }
+
+  controlTokensCreate(body, options) {
+    return this.call('POST', '/artifactfs/v1/accounts/{account}/tokens', 'result', { body, ...options });
+  }
+
+  controlTokensRevoke(id, options) {
+    return this.call('DELETE', `/artifactfs/v1/accounts/{account}/tokens/${segment(id)}`, 'result', { ...options });
+  }
+
+  controlTokensRotate(id, options) {
+    return this.call('POST', `/artifactfs/v1/accounts/{account}/tokens/${segment(id)}/rotate`, 'result', { ...options });
+  }
+
   openapiGet(options) {
     return this.call('GET', '/openapi.json', 'json', { ...options });
   }

@@ -93,12 +93,12 @@ func pyMethod(p func(string, ...any), c call) {
 	}
 	var query []string
 	for _, v := range c.query {
-		t := v.Name + ": " + pyType(v.Schema)
+		t := pyName(v.Name) + ": " + pyType(v.Schema)
 		if !v.Required {
 			t += " | None = None"
 		}
 		args = append(args, t)
-		query = append(query, fmt.Sprintf("%q: %s", v.Name, v.Name))
+		query = append(query, fmt.Sprintf("%q: %s", v.Name, pyName(v.Name)))
 	}
 	path := `f"` + placeholder.ReplaceAllStringFunc(c.Path, pySegment) + `"`
 	if !strings.Contains(strings.ReplaceAll(path, "{{", ""), "{") {
@@ -119,6 +119,14 @@ func pyMethod(p func(string, ...any), c call) {
 	} else {
 		p(`        return self._call("%s", %s, "%s"%s)`, c.Method, path, c.kind, rest)
 	}
+}
+
+// pyName returns the name of an argument. Words of the language get an underscore, as is usual in Python.
+func pyName(name string) string {
+	if slices.Contains([]string{"from", "in", "is", "class", "import", "global", "pass"}, name) {
+		return name + "_"
+	}
+	return name
 }
 
 // pySegment returns the expression for a placeholder of a path.

@@ -33,6 +33,23 @@ __all__ = [
     "TokenCreated",
     "Base",
     "Account",
+    "Ref",
+    "Change",
+    "Diff",
+    "ImportStatus",
+    "UsageRow",
+    "Stored",
+    "Usage",
+    "EventSource",
+    "EventMetadata",
+    "EventActor",
+    "Event",
+    "AuditEntry",
+    "Webhook",
+    "WebhookCreate",
+    "WebhookCreated",
+    "DeadDelivery",
+    "ControlTokenCreate",
     "paginate",
 ]
 
@@ -70,6 +87,10 @@ class Repo(TypedDict):
     """URL for git."""
     status: NotRequired[Literal["creating", "ready", "importing", "forking"]]
     """In lists only."""
+    object_format: NotRequired[Literal["sha1", "sha256"]]
+    """Present if it is not sha1. Extension."""
+    base: NotRequired[Base]
+    """Where the objects are that the repository of a thin session lacks. Extension."""
 
 
 class RepoCreate(TypedDict):
@@ -163,11 +184,16 @@ class Token(TypedDict):
     scope: Literal["read", "write"]
     state: Literal["active", "expired", "revoked"]
     created_at: str
-    expires_at: str
+    expires_at: str | None
+    """null: never."""
     label: NotRequired[str]
     session: NotRequired[str]
     actor: NotRequired[str]
     refs: NotRequired[list[RefRule]]
+    role: NotRequired[Literal["admin", "owner"]]
+    """Of tokens for the REST API. Extension."""
+    namespace: NotRequired[str]
+    """Of tokens of owners. Extension."""
 
 
 class TokenCreate(TypedDict):
@@ -191,7 +217,8 @@ class TokenCreated(TypedDict):
     plaintext: str
     """The token. It cannot be read again."""
     scope: Literal["read", "write"]
-    expires_at: str
+    expires_at: str | None
+    """null: never."""
 
 
 class Base(TypedDict):
@@ -202,6 +229,172 @@ class Base(TypedDict):
 class Account(TypedDict):
     id: str
     name: str
+
+
+class Ref(TypedDict):
+    name: str
+    """Full name, such as refs/heads/main."""
+    hash: str
+
+
+class Change(TypedDict):
+    path: str
+    old_path: NotRequired[str]
+    """Of a renamed or copied file."""
+    status: Literal["added", "deleted", "modified", "renamed", "copied", "type-changed"]
+    old_mode: str
+    new_mode: str
+    old_hash: str
+    new_hash: str
+    additions: int
+    """Lines; 0 for binary files."""
+    deletions: int
+    binary: bool
+
+
+class Diff(TypedDict):
+    base: str
+    """ID of the commit."""
+    head: str
+    """ID of the commit."""
+    changes: list[Change]
+    truncated: bool
+    """There are more changes."""
+    patch: NotRequired[str]
+    patch_truncated: NotRequired[bool]
+
+
+class ImportStatus(TypedDict):
+    state: str
+    phase: str
+    done: int
+    total: int
+    bytes: int
+    error: str | None
+    started_at: str | None
+    finished_at: str | None
+
+
+class UsageRow(TypedDict):
+    day: str
+    repo_id: str
+    operation: str
+    """push, fetch, clone, read, create, fork, ..."""
+    count: int
+    bytes: int
+    """Sent and received."""
+
+
+class Stored(TypedDict):
+    own: int
+    """Bytes of this repository only."""
+    shared: int
+    """Bytes of this and other repositories."""
+
+
+class Usage(TypedDict):
+    operations: list[UsageRow]
+    stored: NotRequired[Stored]
+    """Of one repository."""
+
+
+class EventSource(TypedDict):
+    type: str
+    namespace: str
+    repoName: str
+
+
+class EventMetadata(TypedDict):
+    accountId: str
+    eventSubscriptionId: str
+    eventSchemaVersion: int
+    eventTimestamp: str
+
+
+class EventActor(TypedDict):
+    tokenId: str
+    label: str
+
+
+class Event(TypedDict):
+    type: str
+    """cf.artifacts.repo.created, deleted, forked, imported, pushed, cloned, fetched, token.created or token.revoked."""
+    source: EventSource
+    payload: dict[str, Any]
+    """Depends on the type."""
+    metadata: EventMetadata
+    actor: NotRequired[EventActor]
+    """The token that was used. Extension."""
+
+
+class AuditEntry(TypedDict):
+    seq: int
+    time: str
+    token_id: NotRequired[str]
+    actor: NotRequired[str]
+    remote: NotRequired[str]
+    """Address of the client."""
+    method: str
+    target: str
+    result: int
+    """HTTP status."""
+    detail: NotRequired[str]
+
+
+class Webhook(TypedDict):
+    id: str
+    namespace: str | None
+    """null: all namespaces."""
+    repo: str | None
+    """null: all repositories."""
+    types: list[str]
+    """Types of events; none: all."""
+    url: str
+    created_at: str
+
+
+class WebhookCreate(TypedDict):
+    url: str
+    secret: NotRequired[str]
+    """Key of the signatures; default: a random one."""
+    types: NotRequired[list[str]]
+    """Types of events; default: all."""
+    namespace: NotRequired[str]
+    """Only events of this namespace."""
+    repo: NotRequired[str]
+    """Only events of this repository of the namespace."""
+
+
+class WebhookCreated(TypedDict):
+    id: str
+    namespace: str | None
+    repo: str | None
+    types: list[str]
+    url: str
+    created_at: str
+    secret: str
+    """Key of the signatures. It cannot be read again."""
+
+
+class DeadDelivery(TypedDict):
+    seq: int
+    """Number of the event."""
+    type: str
+    attempts: int
+    error: str
+    """Of the last attempt."""
+    event: Event
+
+
+class ControlTokenCreate(TypedDict):
+    role: NotRequired[Literal["admin", "owner"]]
+    namespace: NotRequired[str]
+    """Of a token of an owner."""
+    scope: NotRequired[Literal["read", "write"]]
+    ttl: NotRequired[int]
+    """Seconds; default: the token does not expire."""
+    label: NotRequired[str]
+    actor: NotRequired[str]
 
 
 class Artifacts(Client):
@@ -286,6 +479,106 @@ class Artifacts(Client):
     def accounts_list(self) -> Page[Account]:
         """List accounts."""
         return self._call("GET", "/client/v4/accounts", "page")
+
+    def refs_list(self, namespace: str, name: str, *, prefix: str | None = None, limit: int | None = None, cursor: str | None = None) -> Page[Ref]:
+        """List refs."""
+        return self._call("GET", f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/repos/{segment(name)}/refs", "page", query={"prefix": prefix, "limit": limit, "cursor": cursor})
+
+    def diff_get(self, namespace: str, name: str, *, base: str, head: str, patch: bool | None = None) -> Diff:
+        """Compare two commits."""
+        return self._call("GET", f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/repos/{segment(name)}/diff", "result", query={"base": base, "head": head, "patch": patch})
+
+    def import_get(self, namespace: str, name: str) -> ImportStatus:
+        """Get the progress of an import."""
+        return self._call("GET", f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/repos/{segment(name)}/import", "result")
+
+    def import_refresh(self, namespace: str, name: str) -> ID:
+        """Import again."""
+        return self._call("POST", f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/repos/{segment(name)}/import/refresh", "result")
+
+    def repo_usage_get(self, namespace: str, name: str, *, first: str | None = None, last: str | None = None) -> Usage:
+        """Get the usage of a repository."""
+        return self._call("GET", f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/repos/{segment(name)}/usage", "result", query={"first": first, "last": last})
+
+    def namespace_usage_get(self, namespace: str, *, first: str | None = None, last: str | None = None) -> Usage:
+        """Get the usage of a namespace."""
+        return self._call("GET", f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/usage", "result", query={"first": first, "last": last})
+
+    def repo_events_stream(self, namespace: str, name: str, *, type: str | None = None, after: int | None = None) -> Iterator[Event]:
+        """Read the events of a repository."""
+        return self._stream("GET", f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/repos/{segment(name)}/events", query={"type": type, "after": after})
+
+    def namespace_events_stream(self, namespace: str, *, type: str | None = None, after: int | None = None) -> Iterator[Event]:
+        """Read the events of a namespace."""
+        return self._stream("GET", f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/events", query={"type": type, "after": after})
+
+    def events_stream(self, *, type: str | None = None, after: int | None = None) -> Iterator[Event]:
+        """Read all events."""
+        return self._stream("GET", "/artifactfs/v1/accounts/{account}/events", query={"type": type, "after": after})
+
+    def audit_export(self, *, after: int | None = None, limit: int | None = None) -> Iterator[AuditEntry]:
+        """Export the audit log."""
+        return self._stream("GET", "/artifactfs/v1/accounts/{account}/audit", query={"after": after, "limit": limit})
+
+    def account_webhooks_list(self) -> Page[Webhook]:
+        """List webhooks of the account."""
+        return self._call("GET", "/artifactfs/v1/accounts/{account}/webhooks", "page")
+
+    def account_webhooks_create(self, body: WebhookCreate) -> WebhookCreated:
+        """Create a webhook of the account."""
+        return self._call("POST", "/artifactfs/v1/accounts/{account}/webhooks", "result", body=body)
+
+    def account_webhooks_delete(self, id: str) -> ID:
+        """Delete a webhook of the account."""
+        return self._call("DELETE", f"/artifactfs/v1/accounts/{{account}}/webhooks/{segment(id)}", "result")
+
+    def account_webhooks_dead_list(self, id: str, *, limit: int | None = None) -> Page[DeadDelivery]:
+        """List deliveries that were given up."""
+        return self._call("GET", f"/artifactfs/v1/accounts/{{account}}/webhooks/{segment(id)}/dead", "page", query={"limit": limit})
+
+    def account_webhooks_dead_retry(self, id: str, seq: int) -> ID:
+        """Make a delivery due again."""
+        return self._call("POST", f"/artifactfs/v1/accounts/{{account}}/webhooks/{segment(id)}/dead/{segment(seq)}/retry", "result")
+
+    def namespace_webhooks_list(self, namespace: str) -> Page[Webhook]:
+        """List webhooks of a namespace."""
+        return self._call("GET", f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/webhooks", "page")
+
+    def namespace_webhooks_create(self, namespace: str, body: WebhookCreate) -> WebhookCreated:
+        """Create a webhook of a namespace."""
+        return self._call("POST", f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/webhooks", "result", body=body)
+
+    def namespace_webhooks_delete(self, namespace: str, id: str) -> ID:
+        """Delete a webhook of a namespace."""
+        return self._call("DELETE", f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/webhooks/{segment(id)}", "result")
+
+    def namespace_webhooks_dead_list(self, namespace: str, id: str, *, limit: int | None = None) -> Page[DeadDelivery]:
+        """List deliveries that were given up."""
+        return self._call("GET", f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/webhooks/{segment(id)}/dead", "page", query={"limit": limit})
+
+    def namespace_webhooks_dead_retry(self, namespace: str, id: str, seq: int) -> ID:
+        """Make a delivery due again."""
+        return self._call("POST", f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/webhooks/{segment(id)}/dead/{segment(seq)}/retry", "result")
+
+    def tokens_rotate(self, namespace: str, id: str) -> TokenCreated:
+        """Replace a token of a repository. The new token has the same scope, rules and lifetime; the old one is revoked."""
+        return self._call("POST", f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/tokens/{segment(id)}/rotate", "result")
+
+    def control_tokens_list(self, *, state: Literal["active", "expired", "revoked", "all"] | None = None, per_page: int | None = None, page: int | None = None) -> Page[Token]:
+        """List tokens for the REST API."""
+        return self._call("GET", "/artifactfs/v1/accounts/{account}/tokens", "page", query={"state": state, "per_page": per_page, "page": page})
+
+    def control_tokens_create(self, body: ControlTokenCreate) -> TokenCreated:
+        """Create a token for the REST API."""
+        return self._call("POST", "/artifactfs/v1/accounts/{account}/tokens", "result", body=body)
+
+    def control_tokens_revoke(self, id: str) -> ID:
+        """Revoke a token for the REST API."""
+        return self._call("DELETE", f"/artifactfs/v1/accounts/{{account}}/tokens/{segment(id)}", "result")
+
+    def control_tokens_rotate(self, id: str) -> TokenCreated:
+        """Replace a token for the REST API."""
+        return self._call("POST", f"/artifactfs/v1/accounts/{{account}}/tokens/{segment(id)}/rotate", "result")
 
     def openapi_get(self) -> dict[str, Any]:
         """Get this document."""

@@ -142,9 +142,9 @@ def _errors(text: str) -> list[dict[str, Any]]:
     return [{"code": 0, "message": text.strip()[:200]}] if text.strip() else []
 
 
-def segment(value: str) -> str:
+def segment(value: str | int) -> str:
     """Encodes a value as one segment of a path."""
-    return urllib.parse.quote(value, safe="")
+    return urllib.parse.quote(str(value), safe="")
 
 
 def segments(value: str) -> str:
