@@ -1,0 +1,116 @@
+// Package gitread reads commits, trees, files and differences from a git directory, by stock git. Nothing is written, nothing is
+// fetched, and replacement objects (refs/replace) are ignored, because any client may have pushed them.
+//
+// A name of a commit is a full object id, HEAD, or the name of a ref: a short name of a branch or tag (branches take precedence),
+// or a name from "refs/" or the part after it. The expressions of git (main~3, @{1}, :/text) are no names, because some of them
+// read the whole history.
+package gitread
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/internal/refname"
+)
+
+// ErrNotFound means that an object, a ref or a path does not exist in the git directory.
+var ErrNotFound = errors.New("not found")
+
+// TypeError means that an object has another type than the one that was requested. It wraps ErrNotFound.
+type TypeError struct {
+	ID        string
+	Want, Got string // "commit", "tree", "blob" or "tag"
+}
+
+func (e *TypeError) Error() string { return fmt.Sprintf("object %s is a %s, not a %s", e.ID, e.Got, e.Want) }
+
+// Unwrap returns ErrNotFound.
+func (e *TypeError) Unwrap() error { return ErrNotFound }
+
+// Repo reads one git directory. It may be used from any goroutine.
+type Repo struct {
+	Dir string
+	// ShortNames restricts names of commits to object ids, HEAD, and short names of branches and tags.
+	ShortNames bool
+}
+
+// command returns a git command for the repository.
+func (r Repo) command(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := gitcmd.Isolated(ctx, append([]string{"--no-replace-objects", "--git-dir=" + r.Dir, "-c", "core.commitGraph=true"}, args...)...)
+	cmd.Env = append(cmd.Env, gitcmd.NoLocks, "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_NOSYSTEM=1")
+	return cmd
+}
+
+// IsID reports whether text is a full object id of SHA-1 or SHA-256, in lower case.
+func IsID(text string) bool {
+	return (len(text) == 40 || len(text) == 64) && strings.Trim(text, "0123456789abcdef") == ""
+}
+
+// Candidates returns the full names of the refs for which a name of a commit may stand, in the order in which they are tried. It
+// returns the id itself for an id, and nil if the name cannot be one of a ref.
+func (r Repo) Candidates(name string) []string {
+	switch {
+	case name == "HEAD" || IsID(name):
+		return []string{name}
+	case r.ShortNames && strings.HasPrefix(name, "refs/"):
+		return nil
+	}
+	prefixes := []string{"refs/heads/", "refs/tags/", "refs/", ""}
+	if r.ShortNames {
+		prefixes = prefixes[:2]
+	}
+	var list []string
+	for _, prefix := range prefixes {
+		if full := prefix + name; strings.HasPrefix(full, "refs/") && refname.Valid(full) {
+			list = append(list, full)
+		}
+	}
+	return list
+}
+
+// Resolve returns the id of the object for which a name of a commit stands. It returns ErrNotFound if there is none.
+func (r Repo) Resolve(ctx context.Context, name string) (string, error) {
+	b, err := r.batch(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer b.close()
+	return r.resolve(b, name)
+}
+
+func (r Repo) resolve(b *batch, name string) (string, error) {
+	for _, candidate := range r.Candidates(name) {
+		o, err := b.info(candidate)
+		if !errors.Is(err, ErrNotFound) {
+			return o.ID, err
+		}
+	}
+	return "", fmt.Errorf("resolve %q: %w", name, ErrNotFound)
+}
+
+// Reachable returns nil if a commit exists and everything that it refers to exists: either because a ref leads to the commit, or
+// because all objects of it that no ref leads to are there.
+func (r Repo) Reachable(ctx context.Context, id string) error {
+	b, err := r.batch(ctx)
+	if err != nil {
+		return err
+	}
+	o, err := b.info(id)
+	b.close()
+	if err != nil {
+		return err
+	}
+	if o.Type != "commit" {
+		return &TypeError{id, "commit", o.Type}
+	}
+	// git receive-pack checks pushes in the same way.
+	err = gitcmd.Run(r.command(ctx, "rev-list", "--objects", "--quiet", id, "--not", "--all"))
+	if gitcmd.Exited(err, 128) && ctx.Err() == nil {
+		return fmt.Errorf("read history of %s: %w: objects are missing", id, ErrNotFound)
+	}
+	return err
+}

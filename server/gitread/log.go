@@ -1,0 +1,114 @@
+package gitread
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
+)
+
+// Commit is a commit in the form of the API.
+type Commit struct {
+	Hash        string   `json:"hash"`
+	TreeHash    string   `json:"treeHash"`
+	Message     string   `json:"message"` // without its last newline
+	Author      Person   `json:"author"`
+	Committer   Person   `json:"committer"`
+	Parents     []string `json:"parents"`
+	AuthoredAt  int64    `json:"authoredAt"` // unix time
+	CommittedAt int64    `json:"committedAt"`
+}
+
+// Person is the author or committer of a commit.
+type Person struct {
+	Name  string `json:"name"`
+	Email string `json:"email"`
+}
+
+// commitFormat makes git log write commitFields fields for each commit, each of which ends with NUL.
+const (
+	commitFormat = "--format=tformat:%H%x00%T%x00%P%x00%an%x00%ae%x00%at%x00%cn%x00%ce%x00%ct%x00%B"
+	commitFields = 10
+)
+
+// maxMessages is the maximum number of bytes that Log reads of git.
+const maxMessages = 64 << 20
+
+// Log returns up to limit commits from a commit on, after skipping offset of them. It follows first parents only. It returns
+// ErrNotFound if there is no such commit.
+func (r Repo) Log(ctx context.Context, name string, offset, limit int) ([]Commit, error) {
+	id, err := r.Resolve(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	return r.log(ctx, "--first-parent", "--skip="+strconv.Itoa(offset), "--max-count="+strconv.Itoa(limit), "--end-of-options", id, "--")
+}
+
+func (r Repo) log(ctx context.Context, args ...string) ([]Commit, error) {
+	out, _, err := output(r.command(ctx, append([]string{"log", "-z", commitFormat, "--encoding=UTF-8", "--no-show-signature"}, args...)...), maxMessages)
+	if err != nil {
+		return nil, err
+	}
+	return parseLog(string(out))
+}
+
+// Commit returns a commit by its id.
+func (r Repo) Commit(ctx context.Context, id string) (Commit, error) {
+	list, err := r.log(ctx, "--max-count=1", "--end-of-options", id, "--")
+	if err == nil && len(list) == 1 && list[0].Hash == id {
+		return list[0], nil
+	}
+	if err != nil && !gitcmd.Exited(err, 128) || ctx.Err() != nil {
+		return Commit{}, err
+	}
+	// git log also fails for objects that do not exist, and follows tags.
+	b, berr := r.batch(ctx)
+	if berr != nil {
+		return Commit{}, berr
+	}
+	defer b.close()
+	o, oerr := b.info(id)
+	switch {
+	case oerr != nil:
+		return Commit{}, oerr
+	case o.Type != "commit":
+		return Commit{}, &TypeError{id, "commit", o.Type}
+	case err != nil:
+		return Commit{}, err
+	}
+	return Commit{}, fmt.Errorf("read commit %s: git returned another one", id)
+}
+
+// parseLog parses the output of git log with commitFormat and -z.
+func parseLog(text string) ([]Commit, error) {
+	list := []Commit{}
+	if text == "" {
+		return list, nil
+	}
+	fields := strings.Split(strings.TrimSuffix(text, "\x00"), "\x00")
+	if len(fields)%commitFields != 0 {
+		return nil, fmt.Errorf("parse commits: got %d fields, want a multiple of %d", len(fields), commitFields)
+	}
+	for ; len(fields) > 0; fields = fields[commitFields:] {
+		// A commit with an invalid time has an empty field; git itself shows it as 1970.
+		authored, err1 := parseTime(fields[5])
+		committed, err2 := parseTime(fields[8])
+		if err := errors.Join(err1, err2); err != nil {
+			return nil, fmt.Errorf("parse commit %.80q: %w", fields[0], err)
+		}
+		list = append(list, Commit{Hash: fields[0], TreeHash: fields[1], Parents: append([]string{}, strings.Fields(fields[2])...),
+			Author: Person{fields[3], fields[4]}, AuthoredAt: authored, Committer: Person{fields[6], fields[7]}, CommittedAt: committed,
+			Message: strings.TrimSuffix(fields[9], "\n")})
+	}
+	return list, nil
+}
+
+func parseTime(text string) (int64, error) {
+	if text == "" {
+		return 0, nil
+	}
+	return strconv.ParseInt(text, 10, 64)
+}

@@ -1,0 +1,75 @@
+package gitread
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"fmt"
+	"io"
+)
+
+// Entry is an entry of a tree, in the form of the API.
+type Entry struct {
+	Name string `json:"name"`
+	Mode string `json:"mode"` // octal, without leading zero
+	Hash string `json:"hash"`
+	Type string `json:"type"` // "blob", "exec", "symlink", "gitlink" or "tree"
+}
+
+// maxTree is the maximum size of a tree object in bytes.
+const maxTree = 64 << 20
+
+// Tree returns the entries of a tree.
+func (r Repo) Tree(ctx context.Context, id string) ([]Entry, error) {
+	b, err := r.batch(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer b.close()
+	o, err := b.info(id)
+	switch {
+	case err != nil:
+		return nil, err
+	case o.Type != "tree":
+		return nil, &TypeError{id, "tree", o.Type}
+	case o.Size > maxTree:
+		return nil, fmt.Errorf("read tree %s: it has %d bytes, limit is %d", id, o.Size, maxTree)
+	}
+	if o, err = b.contents(id); err != nil {
+		return nil, err
+	}
+	content := make([]byte, o.Size)
+	if _, err := io.ReadFull(b.out, content); err != nil {
+		return nil, b.failed(err)
+	}
+	return parseTree(content, len(o.ID)/2)
+}
+
+// parseTree parses the contents of a tree object. idSize is the number of bytes of an id.
+func parseTree(content []byte, idSize int) ([]Entry, error) {
+	list := []Entry{}
+	for len(content) > 0 {
+		mode, rest, ok := bytes.Cut(content, []byte(" "))
+		name, rest, ok2 := bytes.Cut(rest, []byte{0})
+		if !ok || !ok2 || len(rest) < idSize {
+			return nil, fmt.Errorf("parse tree: entry %d is invalid", len(list))
+		}
+		list = append(list, Entry{string(name), string(mode), hex.EncodeToString(rest[:idSize]), entryType(string(mode))})
+		content = rest[idSize:]
+	}
+	return list, nil
+}
+
+func entryType(mode string) string {
+	switch mode {
+	case "40000":
+		return "tree"
+	case "100755":
+		return "exec"
+	case "120000":
+		return "symlink"
+	case "160000":
+		return "gitlink"
+	}
+	return "blob"
+}
