@@ -109,6 +109,18 @@ func (g *Guard) Admin(ctx context.Context, r *http.Request, needs string, scope 
 	return t, nil
 }
 
+// Control returns the token of a request to the REST API that every token for that API allows, whatever its namespace and scope.
+func (g *Guard) Control(ctx context.Context, r *http.Request) (records.Token, error) {
+	t, err := g.token(ctx, r.Header)
+	if err == nil && t.Role != records.AdminToken && t.Role != records.OwnerToken {
+		err = ErrInvalid
+	}
+	if err != nil {
+		return records.Token{}, err
+	}
+	return t, nil
+}
+
 // Git returns the token of a git request to a repository: Bearer, or Basic with any user and the token or its secret as
 // password. Tokens for the REST API are accepted too. If the repository does not exist, repo has only its namespace: tokens of
 // repositories are then refused with ErrInvalid.

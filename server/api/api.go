@@ -1,11 +1,16 @@
 // Package api serves the REST API of Cloudflare Artifacts, and the routes below /artifactfs/v1 that this server adds to it.
+//
+// A route is an entry of the table in routes.go. A handler reads the request through its call, and returns an answer or an error;
+// only call.send writes to the client. An error of type *Fault is shown to the client as it is. Other errors are translated in one
+// place (faultOf), and their text goes to the log only, because it may contain paths and addresses of the server.
 package api
 
 import (
 	"context"
-	"log/slog"
 	"net/http"
 	"time"
+
+	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/server/access"
 	"github.com/artifactfs/artifactfs/server/imports"
@@ -28,32 +33,63 @@ type Importer interface {
 	Status(ctx context.Context, repo records.Repo) (imports.Status, error)
 }
 
-// Options configures an API.
+// Meter counts operations for billing, and writes the audit entries of calls that change no record. *meter.Meter is one.
+type Meter interface {
+	Count(r records.Repo, operation string, bytes int64)
+	Audit(e records.AuditEntry)
+}
+
+// Replicas has git directories. *replica.Set is one.
+type Replicas interface {
+	Acquire(ctx context.Context, repoID string) (*replica.Replica, error)
+}
+
+// Options configures an API. Account, Records, Replicas, Guard, Meter and Log must be set.
 type Options struct {
 	Account  string // id of the only account: 32 hexadecimal digits
 	URL      string // public URL of the server, without a slash at the end; "" for the one that each client uses
 	Records  *records.DB
-	Replicas *replica.Set
+	Replicas Replicas
 	Guard    *access.Guard
+	Meter    Meter
 	Importer Importer // nil: imports are refused
 	// Events serves a stream of events to a client that may read them. The path values "namespace" and "repo" of the request
-	// select the events; both are "" for all events.
+	// select the events; both are "" for all events. nil: there are no streams.
 	Events http.Handler
 	Compat bool // behave as the live service where it differs from its documentation
-	Log    *slog.Logger
+	Log    *zap.Logger
 	Now    func() time.Time // nil for time.Now
 }
 
+// readers is the maximum number of requests that read from git directories at the same time. Others wait.
+const readers = 32
+
 // API serves requests below Prefixes. It may be used from any goroutine.
-type API struct{ o Options }
-
-// New returns an API.
-func New(o Options) *API { return &API{o} }
-
-// Account returns the id of the server's account. The first start stores id, or a random one if id is "". A later start with
-// another id fails.
-func Account(ctx context.Context, db *records.DB, id string) (string, error) {
-	panic("not written yet")
+type API struct {
+	o       Options
+	routes  []*route
+	reading chan struct{} // has a value for each request that reads from a git directory
 }
 
-func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) { panic("not written yet") }
+var _ http.Handler = (*API)(nil)
+
+// New returns an API.
+func New(o Options) *API {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	return &API{o: o, routes: routes(), reading: make(chan struct{}, readers)}
+}
+
+// ServeHTTP serves one request. A request that is for no route is answered as the live service does, whatever its method.
+func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	route, params, account := a.match(r)
+	if route == nil {
+		w.Header().Set("Content-Type", "text/plain; charset=UTF-8")
+		w.WriteHeader(http.StatusNotFound)
+		_, _ = w.Write([]byte("404 Not Found"))
+		return
+	}
+	c := &call{a: a, w: w, r: r, route: route, params: params}
+	c.serve(account)
+}

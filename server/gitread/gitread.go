@@ -26,7 +26,9 @@ type TypeError struct {
 	Want, Got string // "commit", "tree", "blob" or "tag"
 }
 
-func (e *TypeError) Error() string { return fmt.Sprintf("object %s is a %s, not a %s", e.ID, e.Got, e.Want) }
+func (e *TypeError) Error() string {
+	return fmt.Sprintf("object %s is a %s, not a %s", e.ID, e.Got, e.Want)
+}
 
 // Unwrap returns ErrNotFound.
 func (e *TypeError) Unwrap() error { return ErrNotFound }

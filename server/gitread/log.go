@@ -34,8 +34,8 @@ const (
 	commitFields = 10
 )
 
-// maxMessages is the maximum number of bytes that Log reads of git.
-const maxMessages = 64 << 20
+// maxMessages is the maximum number of bytes of the output of git log that are used. Log returns fewer commits if there are more.
+const maxMessages = 16 << 20
 
 // Log returns up to limit commits from a commit on, after skipping offset of them. It follows first parents only. It returns
 // ErrNotFound if there is no such commit.
@@ -48,11 +48,17 @@ func (r Repo) Log(ctx context.Context, name string, offset, limit int) ([]Commit
 }
 
 func (r Repo) log(ctx context.Context, args ...string) ([]Commit, error) {
-	out, _, err := output(r.command(ctx, append([]string{"log", "-z", commitFormat, "--encoding=UTF-8", "--no-show-signature"}, args...)...), maxMessages)
+	args = append([]string{"log", "-z", commitFormat, "--encoding=UTF-8", "--no-show-signature"}, args...)
+	out, cut, err := output(r.command(ctx, args...), maxMessages)
 	if err != nil {
 		return nil, err
 	}
-	return parseLog(string(out))
+	text := string(out)
+	if cut { // the last commit may be incomplete
+		fields := strings.Split(text, "\x00")
+		text = strings.Join(fields[:(len(fields)-1)/commitFields*commitFields], "\x00")
+	}
+	return parseLog(text)
 }
 
 // Commit returns a commit by its id.

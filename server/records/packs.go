@@ -149,3 +149,12 @@ func (p *Packs) Sharers(ctx context.Context, repoID string) (sharers map[string]
 	})
 	return sharers, err
 }
+
+// Totals returns the number of objects, and of bytes, in the packs of a repository. An object that is in two packs counts twice.
+func (p *Packs) Totals(ctx context.Context, repoID string) (objects, bytes int64, err error) {
+	err = p.db.single(ctx, "measure repository "+repoID, func(t *tx) error {
+		return t.one(ctx, []any{&objects, &bytes}, `SELECT CAST(COALESCE(SUM(p.objects), 0) AS BIGINT), CAST(COALESCE(SUM(p.bytes), 0) AS BIGINT)
+			FROM repos r JOIN links l ON l.repo = r.repo JOIN packs p ON p.pack = l.pack WHERE r.id = $1`, repoID)
+	})
+	return objects, bytes, err
+}

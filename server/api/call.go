@@ -1,0 +1,226 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/server/events"
+	"github.com/artifactfs/artifactfs/server/records"
+)
+
+const (
+	jsonType  = "application/json"
+	bytesType = "application/octet-stream"
+	textType  = "text/plain; charset=utf-8"
+)
+
+// answerTime is the maximum duration of a call, except of those that stream.
+const answerTime = time.Minute
+
+// call is one request to a route, and its answer. It is used by one goroutine.
+type call struct {
+	a      *API
+	w      http.ResponseWriter
+	r      *http.Request
+	route  *route
+	params map[string]string
+	token  records.Token
+
+	status   int  // that was sent; 0 before
+	recorded bool // the audit entry was written in the transaction of the change
+}
+
+// answer is the body of all answers except contents of files.
+type answer struct {
+	Result  any    `json:"result"`
+	Success bool   `json:"success"`
+	Errors  []item `json:"errors"`
+	Message []item `json:"messages"`
+	Info    any    `json:"result_info,omitempty"`
+}
+
+// serve authorizes the request, handles it, and writes the audit entry. id is the account in the path, "" for none.
+func (c *call) serve(id string) {
+	defer c.note()
+	err := c.authorize(id)
+	if err == nil {
+		err = c.route.handle(c)
+	}
+	if err != nil {
+		c.fail(err)
+	}
+}
+
+// authorize checks the account, the names in the path, and the token.
+func (c *call) authorize(id string) error {
+	var err error
+	if c.route.tree == account {
+		c.token, err = c.a.o.Guard.Control(c.r.Context(), c.r)
+	} else {
+		c.token, err = c.a.o.Guard.Admin(c.r.Context(), c.r, c.params["namespace"], c.route.scope)
+	}
+	switch {
+	case err != nil:
+		return err
+	case id != "" && !strings.EqualFold(id, c.a.o.Account):
+		return &Fault{http.StatusForbidden, codeAuthentication, "Authentication error", ""}
+	}
+	return c.validNames()
+}
+
+// validNames returns a fault if a name in the path cannot be one. It refuses encoded slashes and "..", too.
+func (c *call) validNames() error {
+	if ns, ok := c.params["namespace"]; ok {
+		if f := validNamespace(ns); f != nil {
+			return f
+		}
+	}
+	if name, ok := c.params["name"]; ok {
+		if f := validRepo(name); f != nil {
+			return f
+		}
+	}
+	return nil
+}
+
+// fail sends an error, unless an answer has begun.
+func (c *call) fail(err error) {
+	f, log := faultOf(err)
+	if log {
+		c.a.o.Log.Error("could not serve a request", zap.String("method", c.r.Method), zap.String("path", c.r.URL.Path), zap.Error(err))
+	}
+	if c.status != 0 {
+		// Only closing the connection shows the client that the contents are incomplete.
+		panic(http.ErrAbortHandler)
+	}
+	if c.status = f.Status; f.Status == statusClosed {
+		return
+	}
+	c.recorded = false // the transaction was undone, if there was one
+	if f.Status == http.StatusServiceUnavailable {
+		c.w.Header().Set("Retry-After", "1")
+	}
+	if f.Status == http.StatusUnauthorized {
+		c.w.Header().Set("WWW-Authenticate", "Bearer")
+	}
+	c.write(f.Status, answer{Errors: []item{f.item()}, Message: []item{}})
+}
+
+// send sends a result. info describes the page of a list, nil for other results.
+func (c *call) send(status int, result, info any) error {
+	c.write(status, answer{Result: result, Success: true, Errors: []item{}, Message: []item{}, Info: info})
+	return nil
+}
+
+func (c *call) write(status int, a answer) {
+	text, err := json.Marshal(a)
+	if err != nil {
+		panic(err) // answers consist of strings, numbers and structs
+	}
+	h := c.w.Header()
+	h.Set("Content-Type", jsonType)
+	h.Set("Content-Length", strconv.Itoa(len(text)))
+	h.Set("Cache-Control", "no-store")
+	c.status = status
+	c.w.WriteHeader(status)
+	_, _ = c.w.Write(text) // a client that is gone needs no answer
+}
+
+// empty sends an answer without a body.
+func (c *call) empty(status int) error {
+	c.status = status
+	c.w.WriteHeader(status)
+	return nil
+}
+
+// context returns the context for reads and changes of records.
+func (c *call) context() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(c.r.Context(), answerTime)
+}
+
+// cause returns the cause of a change that the call makes. The change writes the audit entry.
+func (c *call) cause() records.Cause {
+	c.recorded = true
+	return c.who()
+}
+
+func (c *call) who() records.Cause {
+	actor := c.token.Actor
+	if actor == "" {
+		actor = c.token.Label
+	}
+	remote, _, err := net.SplitHostPort(c.r.RemoteAddr)
+	if err != nil {
+		remote = c.r.RemoteAddr
+	}
+	return records.Cause{TokenID: c.token.ID, Actor: actor, Remote: remote, Method: c.r.Method, Target: c.r.URL.EscapedPath()}
+}
+
+// stamp returns the origin of events.
+func (c *call) stamp() events.Stamp { return events.ByToken(c.a.o.Account, c.token) }
+
+// note writes the audit entry, unless a transaction has written it.
+func (c *call) note() {
+	if !c.recorded {
+		c.a.o.Meter.Audit(records.AuditEntry{Time: c.a.o.Now(), Cause: c.who(), Result: c.status})
+	}
+}
+
+// count counts an operation on a repository.
+func (c *call) count(r records.Repo, operation string, bytes int64) {
+	c.a.o.Meter.Count(r, operation, bytes)
+}
+
+// repo returns the repository in the path.
+func (c *call) repo() (records.Repo, error) {
+	r, err := c.a.o.Records.Repos.Get(c.r.Context(), c.params["namespace"], c.params["name"])
+	return r, found("Repository", err)
+}
+
+// ready returns the repository in the path if its objects are complete.
+func (c *call) ready() (records.Repo, error) {
+	r, err := c.repo()
+	if err != nil {
+		return r, err
+	}
+	return r, unfinished(r)
+}
+
+// unfinished returns a fault for a repository that is being imported or forked.
+func unfinished(r records.Repo) error {
+	switch r.Status {
+	case records.Importing:
+		return &Fault{http.StatusConflict, codeImportInProgress, "Repository import is in progress", ""}
+	case records.Forking:
+		return &Fault{http.StatusConflict, codeForkInProgress, "Repository fork is in progress", ""}
+	}
+	return nil
+}
+
+// remote returns the URL of a repository for git.
+func (c *call) remote(r records.Repo) string {
+	return c.base() + "/git/" + r.Namespace + "/" + r.Name + ".git"
+}
+
+// base returns the URL of the server.
+func (c *call) base() string {
+	if c.a.o.URL != "" {
+		return c.a.o.URL
+	}
+	scheme := "http"
+	if c.r.TLS != nil {
+		scheme = "https"
+	}
+	return scheme + "://" + c.r.Host
+}
+
+// isExists reports whether err means that a name is taken.
+func isExists(err error) bool { return errors.Is(err, records.ErrExists) }

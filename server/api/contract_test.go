@@ -1,0 +1,202 @@
+package api_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/server/records"
+)
+
+// exchange is a request and the answer that clients of Cloudflare Artifacts expect, according to its documentation and to recorded
+// answers of the live service. Paths are relative to /client/v4/accounts/{account}/artifacts, unless they begin with "//". {x} is the
+// value of a variable, which an earlier answer has set; <x> is a value that differs between runs.
+type exchange struct {
+	name   string
+	token  string // "" for that of the admin, "none" for none, else a variable
+	method string
+	path   string
+	body   string
+	status int
+	want   string // body of the answer
+	header string // "Name: value" that the answer must have
+	set    string // variable that is set to a value of the result: "name=field"
+}
+
+// ok is the envelope of a result.
+func ok(result string) string {
+	return `{"result":` + result + `,"success":true,"errors":[],"messages":[]}`
+}
+
+// list is the envelope of a list.
+func list(result, info string) string {
+	return `{"result":` + result + `,"success":true,"errors":[],"messages":[],"result_info":` + info + `}`
+}
+
+// page is the description of a page of a list by its number.
+func page(page, perPage, pages, count, total int) string {
+	return fmt.Sprintf(`{"page":%d,"per_page":%d,"total_pages":%d,"count":%d,"total_count":%d}`, page, perPage, pages, count, total)
+}
+
+// fault is the envelope of an error.
+func fault(code int, message string, pointer ...string) string {
+	text, _ := json.Marshal(message)
+	source := ""
+	if len(pointer) > 0 {
+		source = `,"source":{"pointer":"` + pointer[0] + `"}`
+	}
+	url := ""
+	if code != 10000 {
+		url = `,"documentation_url":"https://developers.cloudflare.com/artifacts/api/errors#` + strconv.Itoa(code) + `"`
+	}
+	return fmt.Sprintf(`{"result":null,"success":false,"errors":[{"code":%d,"message":%s%s%s}],"messages":[]}`, code, text, url, source)
+}
+
+const (
+	notFound   = "404 Not Found"
+	badName    = "Invalid repo name: must match /^[a-zA-Z0-9][a-zA-Z0-9._-]*$/"
+	noString   = "Invalid input: expected string, received undefined"
+	octets     = "Content-Type: application/octet-stream"
+	text       = "Content-Type: text/plain; charset=utf-8"
+	jsonHeader = "Content-Type: application/json"
+)
+
+func (w *world) run(t *testing.T, table []exchange) {
+	for _, x := range table {
+		t.Run(x.name, func(t *testing.T) {
+			token := w.admin
+			if x.token == "none" {
+				token = ""
+			} else if x.token != "" {
+				token = w.vars[x.token]
+			}
+			path := w.expand(x.path)
+			if strings.HasPrefix(path, "//") {
+				path = path[1:]
+			} else {
+				path = "/client/v4/accounts/" + account + "/artifacts" + path
+			}
+			got := w.do(t, token, x.method, path, w.expand(x.body))
+			if body := w.plain(got.body); got.status != x.status || body != compact(x.want) {
+				t.Errorf("%s %s %s\n got: %d %s\nwant: %d %s", x.method, path, x.body, got.status, body, x.status, compact(x.want))
+			}
+			header, value, _ := strings.Cut(x.header, ": ")
+			if header == "" && got.status != http.StatusNoContent && strings.HasPrefix(got.body, "{") {
+				header, value, _ = strings.Cut(jsonHeader, ": ")
+			}
+			if header != "" && got.header.Get(header) != value {
+				t.Errorf("%s: got %q, want %q", header, got.header.Get(header), value)
+			}
+			if name, field, ok := strings.Cut(x.set, "="); ok {
+				w.vars[name] = valueOf(t, got.body, field)
+			}
+		})
+	}
+}
+
+// valueOf returns the value at a path of a JSON text, such as result.0.id.
+func valueOf(t *testing.T, body, path string) string {
+	t.Helper()
+	var at any
+	if err := json.Unmarshal([]byte(body), &at); err != nil {
+		t.Fatal(err)
+	}
+	for part := range strings.SplitSeq(path, ".") {
+		switch v := at.(type) {
+		case map[string]any:
+			at = v[part]
+		case []any:
+			i, err := strconv.Atoi(part)
+			if err != nil || i >= len(v) {
+				t.Fatalf("%s has no %s", body, path)
+			}
+			at = v[i]
+		}
+	}
+	s, isText := at.(string)
+	if !isText {
+		t.Fatalf("%s has no text %s", body, path)
+	}
+	return s
+}
+
+// seed makes a git repository with two commits on main, the branches side and feature/x, the tag v1, and notes.
+func seed(t testing.TB, vars map[string]string) (gitDir string) {
+	t.Helper()
+	r, err := gittest.New(t.TempDir()+"/seed.git", gittest.RepoOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	commit := func(files map[string]gittest.File, message string) {
+		if _, err := r.Commit("main", files, message); err != nil {
+			t.Fatal(err)
+		}
+	}
+	commit(map[string]gittest.File{"README.md": {Data: []byte("# probe\n")}, "bin.dat": {Data: []byte{0, 1, 2, 255}}}, "first")
+	commit(map[string]gittest.File{"src/a.txt": {Data: []byte("a\n")}, "run.sh": {Data: []byte("#!/bin/sh\n"), Mode: "100755"},
+		"link": {Data: []byte("README.md"), Mode: "120000"}}, "second\n\nbody\n")
+	for _, args := range [][]string{{"branch", "side", "main~1"}, {"branch", "feature/x", "main"}, {"tag", "-a", "-m", "one", "v1", "main~1"},
+		{"update-ref", "refs/notes/commits", "main"}} {
+		git(t, r.Path, args...)
+	}
+	for name, revision := range map[string]string{"first": "main~1", "second": "main", "tree": "main^{tree}", "firstTree": "main~1^{tree}",
+		"readme": "main:README.md", "bin": "main:bin.dat", "src": "main:src", "run": "main:run.sh", "link": "main:link", "tag": "v1"} {
+		vars[name] = git(t, r.Path, "rev-parse", revision)
+	}
+	vars["nothing"] = strings.Repeat("1", 40)
+	return r.Path
+}
+
+const (
+	person  = `{"name":"gittest","email":"gittest@localhost"}`
+	firstC  = `{"hash":"{first}","treeHash":"{firstTree}","message":"first","author":` + person + `,"committer":` + person + `,"parents":[],"authoredAt":1700000000,"committedAt":1700000000}`
+	secondC = `{"hash":"{second}","treeHash":"{tree}","message":"second\n\nbody","author":` + person + `,"committer":` + person + `,"parents":["{first}"],"authoredAt":1700000060,"committedAt":1700000060}`
+)
+
+// info is a repository in an answer.
+func info(name, rest string) string {
+	return `{"id":"<id>","name":"` + name + `","description":null,"default_branch":"main","created_at":"<time>","updated_at":"<time>",` +
+		`"last_push_at":null,"source":null,"read_only":false,"remote":"<host>/git/team/` + name + `.git","status":"ready"` + rest + `}`
+}
+
+func TestContract(t *testing.T) {
+	w := newWorld(t, nil)
+	gitDir := seed(t, w.vars)
+	w.vars["owner"] = w.token(t, records.Token{Role: records.OwnerToken, Namespace: "team"})
+	w.run(t, namespaceContract)
+	w.run(t, repoContract)
+	w.run(t, listContract)
+	w.fill(t, "team", "base", gitDir)
+	w.run(t, contentContract)
+}
+
+var namespaceContract = []exchange{
+	{name: "create", method: "POST", path: "/namespaces", body: `{"namespace":"team"}`, status: 201,
+		want: ok(`{"namespace":"team","jurisdiction":"unrestricted","repo_count":0,"created_at":"<time>","updated_at":"<time>"}`)},
+	{name: "create again", method: "POST", path: "/namespaces", body: `{"namespace":"team"}`, status: 409,
+		want: fault(10201, "Namespace already exists")},
+	{name: "create with a bad name", method: "POST", path: "/namespaces", body: `{"namespace":"-x"}`, status: 400,
+		want: fault(10100, "Invalid namespace name", "/namespace")},
+	{name: "get", method: "GET", path: "/namespaces/team", status: 200,
+		want: ok(`{"namespace":"team","jurisdiction":"unrestricted","repo_count":0,"created_at":"<time>","updated_at":"<time>"}`)},
+	{name: "get a missing one", method: "GET", path: "/namespaces/missing", status: 404, want: fault(10200, "Namespace not found")},
+}
+
+var repoContract = []exchange{
+	{name: "create", method: "POST", path: "/namespaces/team/repos", body: `{"name":"base","description":"probe","default_branch":"main"}`,
+		status: 201, want: ok(`{"id":"<id>","name":"base","description":"probe","default_branch":"main","remote":"<host>/git/team/base.git","token":"<token>"}`)},
+}
+
+var listContract = []exchange{
+	{name: "create another", method: "POST", path: "/namespaces/team/repos", body: `{"name":"other"}`, status: 201,
+		want: ok(`{"id":"<id>","name":"other","description":null,"default_branch":"main","remote":"<host>/git/team/other.git","token":"<token>"}`)},
+	{name: "list", method: "GET", path: "/namespaces/team/repos?search=oth", status: 200, want: list("["+info("other", "")+"]", page(1, 50, 1, 1, 1))},
+}
+
+var contentContract = []exchange{
+	{name: "log", method: "GET", path: "/namespaces/team/repos/base/log", status: 200, want: ok("[" + secondC + "," + firstC + "]")},
+}

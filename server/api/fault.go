@@ -1,0 +1,115 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+
+	"github.com/artifactfs/artifactfs/server/access"
+	"github.com/artifactfs/artifactfs/server/gitread"
+	"github.com/artifactfs/artifactfs/server/objects"
+	"github.com/artifactfs/artifactfs/server/records"
+)
+
+// Codes of errors, as in the reference.
+const (
+	codeAuthentication   = 10000
+	codeInput            = 10100
+	codeRepoName         = 10101
+	codeTTL              = 10103
+	codeURL              = 10104
+	codeRemoteAuth       = 10106
+	codeNotFound         = 10200
+	codeExists           = 10201
+	codeImportInProgress = 10302
+	codeForkInProgress   = 10303
+	codeInternal         = 10400
+	codeUpstream         = 10401
+)
+
+// documentation is the prefix of the page of each code in the reference.
+const documentation = "https://developers.cloudflare.com/artifacts/api/errors#"
+
+// Fault is an error that a client receives.
+type Fault struct {
+	Status  int // of HTTP
+	Code    int
+	Message string
+	Pointer string // to the field of the request that is wrong, such as "/name"; "" for none
+}
+
+func (f *Fault) Error() string { return fmt.Sprintf("%d %s", f.Code, f.Message) }
+
+// item is an error in the envelope.
+type item struct {
+	Code          int     `json:"code"`
+	Message       string  `json:"message"`
+	Documentation string  `json:"documentation_url,omitempty"`
+	Source        *source `json:"source,omitempty"`
+}
+
+type source struct {
+	Pointer string `json:"pointer"`
+}
+
+func (f *Fault) item() item {
+	i := item{Code: f.Code, Message: f.Message}
+	if f.Code != codeAuthentication {
+		i.Documentation = documentation + strconv.Itoa(f.Code)
+	}
+	if f.Pointer != "" {
+		i.Source = &source{f.Pointer}
+	}
+	return i
+}
+
+// invalid returns the fault of a field of the request.
+func invalid(field, format string, args ...any) *Fault {
+	return &Fault{http.StatusBadRequest, codeInput, fmt.Sprintf(format, args...), "/" + field}
+}
+
+// missing returns the fault of something that does not exist, such as "Repository".
+func missing(what string) *Fault {
+	return &Fault{http.StatusNotFound, codeNotFound, what + " not found", ""}
+}
+
+// exists returns the fault of a name that is taken.
+func exists(format string, args ...any) *Fault {
+	return &Fault{http.StatusConflict, codeExists, fmt.Sprintf(format, args...), ""}
+}
+
+// found returns a fault that names what was not found, if err means that; else err.
+func found(what string, err error) error {
+	if errors.Is(err, records.ErrNotFound) || errors.Is(err, gitread.ErrNotFound) {
+		return missing(what)
+	}
+	return err
+}
+
+// statusClosed is the status in the audit log of a request whose client is gone.
+const statusClosed = 499
+
+// faultOf returns what a client receives for an error, and whether the error is one of the server that must be logged.
+func faultOf(err error) (f *Fault, log bool) {
+	var own *Fault
+	var unknown *http.MaxBytesError
+	switch {
+	case errors.As(err, &own):
+		return own, false
+	case errors.As(err, &unknown):
+		return &Fault{http.StatusRequestEntityTooLarge, codeInput, fmt.Sprintf("Request body has more than %d bytes", maxBody), ""}, false
+	case errors.Is(err, access.ErrMissing), errors.Is(err, access.ErrInvalid):
+		return &Fault{http.StatusUnauthorized, codeAuthentication, "Authentication error", ""}, false
+	case errors.Is(err, access.ErrInsufficient):
+		return &Fault{http.StatusForbidden, codeAuthentication, "Authentication error", ""}, false
+	case errors.Is(err, records.ErrFull), errors.Is(err, objects.ErrFull):
+		return &Fault{http.StatusInsufficientStorage, codeInternal, "The server has no space left", ""}, true
+	case errors.Is(err, records.ErrUnavailable), errors.Is(err, objects.ErrUnavailable), errors.Is(err, context.DeadlineExceeded):
+		return &Fault{http.StatusServiceUnavailable, codeUpstream, "Storage is unavailable", ""}, true
+	case errors.Is(err, context.Canceled):
+		return &Fault{statusClosed, codeInternal, "Request was canceled", ""}, false
+	}
+	return &Fault{http.StatusInternalServerError, codeInternal, "Internal error", ""}, true
+}

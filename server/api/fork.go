@@ -1,0 +1,148 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/server/access"
+	"github.com/artifactfs/artifactfs/server/events"
+	"github.com/artifactfs/artifactfs/server/gitread"
+	"github.com/artifactfs/artifactfs/server/records"
+)
+
+// forkRequest is the body of a request for a fork. The fields from namespace on are extensions.
+type forkRequest struct {
+	name, description string
+	readOnly          bool
+	defaultOnly       bool // copy the default branch only
+	namespace         string
+	commit            string // to which the default branch of the fork points; "" for that of the parent
+	checkpoint        string // the same, as the name of a checkpoint
+	refs              []string
+}
+
+func (c *call) forkRequest() (f forkRequest, err error) {
+	in, err := c.body()
+	if err != nil {
+		return f, err
+	}
+	f = forkRequest{in.text("name"), in.text("description"), in.flag("read_only"), in.flag("default_branch_only"), in.text("namespace"),
+		in.text("commit"), in.text("checkpoint"), in.texts("refs")}
+	if f.namespace == "" {
+		f.namespace = c.params["namespace"]
+	}
+	f.defaultOnly = f.defaultOnly && !c.a.o.Compat
+	in.refuse(validRepo(f.name))
+	in.refuse(validNamespace(f.namespace))
+	if f.commit != "" && !gitread.IsID(f.commit) {
+		in.refuse(invalid("commit", "Invalid hash"))
+	}
+	if f.commit != "" && f.checkpoint != "" {
+		in.refuse(invalid("checkpoint", "Only one of commit and checkpoint can be given"))
+	}
+	for _, glob := range f.refs {
+		if access.CheckRules([]records.RefRule{{Glob: glob}}) != nil {
+			in.refuse(invalid("refs", "Invalid glob"))
+		}
+	}
+	return f, in.err()
+}
+
+// all reports whether the fork has the same refs as its parent, so that they need not be read.
+func (f forkRequest) all() bool {
+	return !f.defaultOnly && len(f.refs) == 0 && f.commit == "" && f.checkpoint == ""
+}
+
+// forkRepo makes a fork. It copies records only: no object is read, unless the fork begins at a commit that must be found first.
+func forkRepo(c *call) error {
+	f, err := c.forkRequest()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := c.context()
+	defer cancel()
+	if f.namespace != c.params["namespace"] {
+		if _, err := c.a.o.Guard.Admin(ctx, c.r, f.namespace, records.WriteScope); err != nil {
+			return err
+		}
+	}
+	parent, err := c.ready()
+	if err != nil {
+		return err
+	}
+	n := records.Creation{Parent: parent.ID, All: f.all(), Repo: records.Repo{Namespace: f.namespace, Name: f.name, Description: f.description,
+		DefaultBranch: parent.DefaultBranch, ObjectFormat: parent.ObjectFormat, ReadOnly: f.readOnly, BaseURL: parent.BaseURL,
+		BaseCommit: parent.BaseCommit, Source: "artifacts:" + parent.Namespace + "/" + parent.Name}}
+	if !n.All {
+		if n.Refs, err = c.forkRefs(ctx, parent, f); err != nil {
+			return err
+		}
+	}
+	count, _, err := c.a.o.Records.Packs.Totals(ctx, parent.ID)
+	if err != nil {
+		return err
+	}
+	fork, result, err := c.create(n, func(s events.Stamp, fork records.Repo) records.Event { return events.Forked(s, parent, fork) })
+	if err != nil {
+		return found("Repository", err) // the parent was deleted meanwhile
+	}
+	c.count(fork, "fork", 0)
+	result.Objects = &count
+	return c.send(http.StatusCreated, result, nil)
+}
+
+// forkRefs returns the refs of a fork that does not have the same refs as its parent.
+func (c *call) forkRefs(ctx context.Context, parent records.Repo, f forkRequest) ([]records.Ref, error) {
+	all, err := c.a.o.Records.Repos.Refs(ctx, parent.ID)
+	if err != nil {
+		return nil, found("Repository", err)
+	}
+	head := "refs/heads/" + parent.DefaultBranch
+	refs := slices.DeleteFunc(slices.Clone(all), func(r records.Ref) bool {
+		switch {
+		case r.Name == head:
+			return f.commit != "" || f.checkpoint != ""
+		case f.defaultOnly:
+			return true
+		}
+		return len(f.refs) > 0 && !slices.ContainsFunc(f.refs, func(glob string) bool { return access.Match(glob, r.Name) })
+	})
+	if f.commit == "" && f.checkpoint == "" {
+		return refs, nil
+	}
+	for _, r := range refs {
+		if strings.HasPrefix(r.Name, head+"/") || strings.HasPrefix(head, r.Name+"/") {
+			return nil, invalid("refs", "Default branch %s and ref %s cannot both exist", parent.DefaultBranch, r.Name)
+		}
+	}
+	id, err := c.forkPoint(ctx, parent, f, all)
+	if err != nil {
+		return nil, err
+	}
+	return append(refs, records.Ref{Name: head, ID: id}), nil
+}
+
+// forkPoint returns the commit at which a fork begins.
+func (c *call) forkPoint(ctx context.Context, parent records.Repo, f forkRequest, all []records.Ref) (id string, err error) {
+	err = c.read(ctx, parent, func(g gitread.Repo) error {
+		if f.commit != "" {
+			id = f.commit
+			return found("Commit", g.Reachable(ctx, id))
+		}
+		session, name := control.SplitCheckpoint(f.checkpoint)
+		refs := make(map[string]string, len(all))
+		for _, r := range all {
+			refs[r.Name] = r.ID
+		}
+		id, err = g.Checkpoint(ctx, refs, session, name)
+		if errors.Is(err, gitread.ErrCheckpointName) {
+			return invalid("checkpoint", "Must be the name of a session, SESSION@ID, or the id of a checkpoint")
+		}
+		return found("Checkpoint", err)
+	})
+	return id, err
+}

@@ -1,0 +1,207 @@
+package api_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/server/access"
+	"github.com/artifactfs/artifactfs/server/api"
+	"github.com/artifactfs/artifactfs/server/objects"
+	"github.com/artifactfs/artifactfs/server/records"
+	"github.com/artifactfs/artifactfs/server/replica"
+)
+
+const account = "0123456789abcdef0123456789abcdef"
+
+// world is a server with a real database, real replicas and a real listener.
+type world struct {
+	db    *records.DB
+	set   *replica.Set
+	meter *meterLog
+	url   string
+	admin string // token
+	vars  map[string]string
+}
+
+// meterLog stores what an API counts.
+type meterLog struct {
+	mu      sync.Mutex
+	entries []records.AuditEntry
+	counts  map[string]int
+}
+
+func (m *meterLog) Count(r records.Repo, operation string, bytes int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.counts[operation]++
+}
+
+func (m *meterLog) Audit(e records.AuditEntry) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.entries = append(m.entries, e)
+}
+
+func newWorld(t testing.TB, change func(*api.Options)) *world {
+	t.Helper()
+	dir := t.TempDir()
+	db, err := records.Open(t.Context(), "sqlite:"+filepath.Join(dir, "records.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	store, err := objects.OpenDir(filepath.Join(dir, "objects"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, err := replica.Open(replica.Options{Dir: filepath.Join(dir, "replicas"), Records: db, Objects: store})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { set.Close() })
+	w := &world{db: db, set: set, meter: &meterLog{counts: map[string]int{}}, vars: map[string]string{}}
+	id, err := api.Account(t.Context(), db, account)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := api.Options{Account: id, Records: db, Replicas: set, Guard: access.NewGuard(db), Meter: w.meter, Log: zap.NewNop()}
+	if change != nil {
+		change(&o)
+	}
+	server := httptest.NewServer(api.New(o))
+	t.Cleanup(server.Close)
+	w.url = server.URL
+	w.admin = w.token(t, records.Token{Role: records.AdminToken, Label: "tests"})
+	return w
+}
+
+// token creates a token.
+func (w *world) token(t testing.TB, token records.Token) string {
+	t.Helper()
+	token, text := access.Mint(token, time.Now())
+	if err := w.db.Tokens.Create(t.Context(), token, nil, records.Cause{}); err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// fill adds all objects and refs of a git repository to a repository of the server.
+func (w *world) fill(t testing.TB, namespace, name, gitDir string) {
+	t.Helper()
+	r, err := w.db.Repos.Get(t.Context(), namespace, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	hash := git(t, gitDir, "pack-objects", "-q", "--all", "--delta-base-offset", filepath.Join(dir, "pack"))
+	pack, err := w.set.Store(t.Context(), dir, hash)
+	if err != nil {
+		t.Fatal(err)
+	}
+	push := records.Push{RepoID: r.ID, Pack: &pack, Atomic: true}
+	for line := range strings.SplitSeq(git(t, gitDir, "for-each-ref", "--format=%(objectname) %(refname)"), "\n") {
+		id, ref, _ := strings.Cut(line, " ")
+		push.Updates = append(push.Updates, records.RefUpdate{Name: ref, Old: strings.Repeat("0", len(id)), New: id})
+	}
+	results, err := w.db.Repos.Push(t.Context(), push)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, err := range results {
+		if err != nil {
+			t.Fatalf("push of %s: %v", push.Updates[i].Name, err)
+		}
+	}
+}
+
+func git(t testing.TB, dir string, args ...string) string {
+	t.Helper()
+	out, err := gittest.Git(t.Context(), dir, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// response is what the server answers.
+type response struct {
+	status int
+	header http.Header
+	body   string
+}
+
+// do sends a request with a token, "" for none.
+func (w *world) do(t testing.TB, token, method, path, body string) response {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, w.url+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response{res.StatusCode, res.Header, string(text)}
+}
+
+// expand replaces {name} by variables.
+func (w *world) expand(text string) string {
+	for name, value := range w.vars {
+		text = strings.ReplaceAll(text, "{"+name+"}", value)
+	}
+	return text
+}
+
+var placeholders = []struct {
+	what *regexp.Regexp
+	with string
+}{
+	{regexp.MustCompile(`"art_v1_[0-9a-f]{40}\?expires=\d+"`), `"<token>"`},
+	{regexp.MustCompile(`"afs_(admin|owner)_[0-9a-f]{40}"`), `"<$1 token>"`},
+	{regexp.MustCompile(`"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"`), `"<time>"`},
+	{regexp.MustCompile(`"[0-9a-z]{26}"`), `"<id>"`},
+	{regexp.MustCompile(`"(cursor)":"[\w-]+"`), `"$1":"<cursor>"`},
+}
+
+// plain replaces values of an answer that differ between runs by placeholders.
+func (w *world) plain(text string) string {
+	text = strings.ReplaceAll(text, w.url, "<host>")
+	for _, p := range placeholders {
+		text = p.what.ReplaceAllString(text, p.with)
+	}
+	for name, value := range w.vars {
+		if len(value) >= 40 {
+			text = strings.ReplaceAll(text, value, "{"+name+"}")
+		}
+	}
+	return text
+}
+
+// compact returns JSON without spaces, and other text as it is.
+func compact(text string) string {
+	var b bytes.Buffer
+	if json.Compact(&b, []byte(text)) != nil {
+		return text
+	}
+	return b.String()
+}
