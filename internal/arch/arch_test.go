@@ -50,7 +50,7 @@ var floors = [][]string{
 	{"mount/follow"},
 	{"mount", "mcp", "server/records", "server/objects", "server/openapi"},
 	{"daemon", "server/replica", "server/access", "server/events", "server/meter", "server/openapi/openapitest", "internal/clientgen"},
-	{"server/receive", "server/gitread"},
+	{"server/replica/replicatest", "server/receive", "server/gitread"},
 	{"server/githttp", "server/upkeep", "server/imports", "server/webhooks"},
 	{"server/api"},
 	{"server"},

@@ -2,6 +2,7 @@ package replica
 
 import (
 	"container/list"
+	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -210,7 +211,7 @@ func (s *Set) sweep(dir string) {
 
 // Prune removes replicas of repositories that were deleted, and what killed processes and refused pushes have left in replicas
 // that are not in use. It is called now and then, to free disk space.
-func (s *Set) Prune(exists func(id string) (bool, error)) error {
+func (s *Set) Prune(ctx context.Context) error {
 	s.mu.Lock()
 	var idle []*entry
 	for at := s.used.Back(); at != nil; at = at.Prev() {
@@ -220,8 +221,9 @@ func (s *Set) Prune(exists func(id string) (bool, error)) error {
 	}
 	s.mu.Unlock()
 	for _, e := range idle {
-		found, err := exists(e.id)
-		if err != nil {
+		_, err := s.db.Repos.ByID(ctx, e.id)
+		deleted := errors.Is(err, records.ErrNotFound)
+		if err != nil && !deleted {
 			return fmt.Errorf("prune replicas: %w", err)
 		}
 		s.mu.Lock()
@@ -231,7 +233,7 @@ func (s *Set) Prune(exists func(id string) (bool, error)) error {
 		}
 		e.users++
 		s.mu.Unlock()
-		if !found {
+		if deleted {
 			s.dropIdle(e)
 		} else {
 			s.clean(e)

@@ -1,119 +1,573 @@
-package replica
+package replica_test
 
 import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
+	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/internal/harness/s3test"
+	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/server/objects"
 	"github.com/artifactfs/artifactfs/server/records"
+	"github.com/artifactfs/artifactfs/server/replica"
+	"github.com/artifactfs/artifactfs/server/replica/replicatest"
 )
 
-// source is a repository whose packs are in an object store.
-type source struct {
-	*gittest.Repo
-	store objects.Store
+// onBothStores runs a test with a directory and with an S3 server as object store.
+func onBothStores(t *testing.T, test func(t *testing.T, location string)) {
+	t.Run("directory", func(t *testing.T) { test(t, "") })
+	t.Run("S3", func(t *testing.T) { test(t, s3test.Start(t).URL("x")) })
 }
 
-func newSource(t *testing.T, store objects.Store) *source {
+func acquire(t testing.TB, b *replicatest.Bed, id string) *replica.Replica {
 	t.Helper()
-	repo, err := gittest.New(filepath.Join(t.TempDir(), "source.git"), gittest.RepoOptions{})
+	r, err := b.Set.Acquire(t.Context(), id)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &source{repo, store}
+	return r
 }
 
-// commit adds a commit to main, which git stores in a new pack.
-func (s *source) commit(t *testing.T, text string) {
+// packs returns the names of the packs in a replica.
+func packs(t testing.TB, r *replica.Replica) (names []string) {
 	t.Helper()
-	if _, err := s.Commit("main", map[string]gittest.File{"file": {Data: []byte(text)}}, text); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// snapshot stores all packs and returns the repository.
-func (s *source) snapshot(t *testing.T, generation int64) (snap records.Snapshot) {
-	t.Helper()
-	snap.Repo = records.Repo{ID: "01REPO", Name: "r", DefaultBranch: "main", ObjectFormat: "sha1", Generation: generation}
-	files, err := filepath.Glob(filepath.Join(s.Path, "objects/pack/*.pack"))
+	files, err := filepath.Glob(filepath.Join(r.Dir, "objects/pack/*.idx"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, f := range files {
-		hash := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(f), "pack-"), ".pack")
-		p := records.Pack{ID: "P" + strings.ToUpper(hash[:12]), Hash: hash, Extensions: []string{".pack", ".idx"}}
-		for _, x := range p.Extensions {
-			if err := s.store.Put(t.Context(), p.Key(x), strings.TrimSuffix(f, ".pack")+x); err != nil {
-				t.Fatal(err)
-			}
-		}
-		snap.Packs = append(snap.Packs, p)
+		names = append(names, filepath.Base(f))
 	}
-	refs, err := gittest.Git(t.Context(), s.Path, "for-each-ref", "--format=%(objectname) %(refname)")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.SplitSeq(refs, "\n") {
-		id, name, _ := strings.Cut(line, " ")
-		snap.Refs = append(snap.Refs, records.Ref{Name: name, ID: id})
-	}
-	return snap
+	return names
 }
 
 func TestReplicaFollowsItsRepository(t *testing.T) {
-	dir := t.TempDir()
-	store, err := objects.OpenDir(filepath.Join(dir, "objects"))
+	onBothStores(t, func(t *testing.T, location string) {
+		for _, format := range []object.Format{object.SHA1, object.SHA256} {
+			t.Run(format.String(), func(t *testing.T) {
+				b := replicatest.New(t, t.TempDir(), location, replica.Options{})
+				src := b.Create(t, "repo", format)
+				empty := acquire(t, b, src.ID)
+				if out, err := gittest.Git(t.Context(), empty.Dir, "symbolic-ref", "HEAD"); err != nil || out != "refs/heads/main" {
+					t.Errorf("HEAD of an empty repository: %q, %v", out, err)
+				}
+				empty.Release()
+				for i := range 4 {
+					src.Write(t, []string{"main", "other"}[i%2], fmt.Sprint("file", i), strings.Repeat("text", i))
+					if err := src.Compare(t.Context(), src.ID); err != nil {
+						t.Error(err)
+					}
+				}
+				if err := b.DB.Repos.SetDefaultBranch(t.Context(), src.ID, "other"); err != nil {
+					t.Fatal(err)
+				}
+				r := acquire(t, b, src.ID)
+				defer r.Release()
+				if out, err := gittest.Git(t.Context(), r.Dir, "symbolic-ref", "HEAD"); err != nil || out != "refs/heads/other" {
+					t.Errorf("HEAD after a change of the default branch: %q, %v", out, err)
+				}
+			})
+		}
+	})
+}
+
+// A replica that is up to date is returned without a look at the database and the object store.
+func TestWarmReplicaReadsNothing(t *testing.T) {
+	b := replicatest.New(t, t.TempDir(), "", replica.Options{})
+	src := b.Create(t, "repo", object.SHA1)
+	src.Write(t, "main", "file", "text")
+	r := acquire(t, b, src.ID)
+	repo := r.Repo
+	r.Release()
+	if err := errors.Join(b.DB.Close(), os.RemoveAll(filepath.Join(b.Dir, "objects"))); err != nil {
+		t.Fatal(err)
+	}
+	repo.Description = "new"
+	r, err := b.Set.AcquireRepo(t.Context(), repo)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := Open(Options{Dir: filepath.Join(dir, "replicas"), Objects: store})
-	if err != nil {
-		t.Fatal(err)
+	defer r.Release()
+	if r.Repo.Description != "new" {
+		t.Error("the replica has an old row of the repository")
 	}
-	defer s.Close()
-	src := newSource(t, store)
-	e, err := s.enter("01REPO")
-	if err != nil {
-		t.Fatal(err)
+	if _, err := gittest.Git(t.Context(), r.Dir, "show", "main:file"); err != nil {
+		t.Error(err)
 	}
-	for i := range int64(3) {
-		src.commit(t, strings.Repeat("text", int(i)+1))
-		snap := src.snapshot(t, i)
-		if err := s.apply(t.Context(), e, snap); err != nil {
+}
+
+// Packs that are not listed any more remain while a git process may need them.
+func TestOldPacksStayWhileTheyAreUsed(t *testing.T) {
+	onBothStores(t, func(t *testing.T, location string) {
+		b := replicatest.New(t, t.TempDir(), location, replica.Options{})
+		src := b.Create(t, "repo", object.SHA1)
+		var old []string
+		for i := range 3 {
+			src.Write(t, "main", "file", fmt.Sprint(i))
+		}
+		first, second := acquire(t, b, src.ID), acquire(t, b, src.ID)
+		before := packs(t, first)
+		snap, err := b.DB.Repos.Snapshot(t.Context(), src.ID)
+		if err != nil {
 			t.Fatal(err)
 		}
-		for _, args := range [][]string{{"fsck", "--strict"}, {"log", "-p", "main"}} {
-			want, err := gittest.Git(t.Context(), src.Path, args...)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got, err := gittest.Git(t.Context(), e.dir, args...); err != nil || got != want {
-				t.Errorf("git %q in the replica: %v, got %s, want %s", args, err, got, want)
-			}
+		for _, p := range snap.Packs {
+			old = append(old, p.ID)
+		}
+		if _, err := gittest.Git(t.Context(), src.Path, "repack", "-adq"); err != nil {
+			t.Fatal(err)
+		}
+		files, err := filepath.Glob(filepath.Join(src.Path, "objects/pack/*.pack"))
+		if err != nil || len(files) != 1 {
+			t.Fatalf("packs after a repack: %q, %v", files, err)
+		}
+		hash := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(files[0]), "pack-"), ".pack")
+		joined, err := b.Set.Store(t.Context(), filepath.Dir(files[0]), hash)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := b.DB.Packs.Replace(t.Context(), src.ID, old, []records.Pack{joined}, false); err != nil {
+			t.Fatal(err)
+		}
+		third := acquire(t, b, src.ID)
+		if got := packs(t, third); len(got) != len(before)+1 {
+			t.Errorf("packs while the old ones are used: %q", got)
+		}
+		first.Release()
+		first.Release()
+		if got := packs(t, third); len(got) != len(before)+1 {
+			t.Errorf("packs while one user of the old ones is left: %q", got)
+		}
+		second.Release()
+		if got := packs(t, third); len(got) != 1 || !strings.Contains(got[0], hash) {
+			t.Errorf("packs after the last use of the old ones: %q", got)
+		}
+		third.Release()
+		if err := src.Compare(t.Context(), src.ID); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestLeastRecentlyUsedReplicasAreRemoved(t *testing.T) {
+	b := replicatest.New(t, t.TempDir(), "", replica.Options{MaxRepos: 3})
+	var all []*replicatest.Repo
+	for i := range 6 {
+		src := b.Create(t, fmt.Sprint("repo", i), object.SHA1)
+		src.Write(t, "main", "file", fmt.Sprint(i))
+		all = append(all, src)
+	}
+	held := acquire(t, b, all[0].ID)
+	defer held.Release()
+	for range 2 {
+		for _, src := range all {
+			acquire(t, b, src.ID).Release()
 		}
 	}
-	before, err := os.ReadDir(packDir(e.dir))
+	kept, err := filepath.Glob(filepath.Join(b.Dir, "replicas/repos/*/*"))
+	if err != nil || len(kept) != 3 || !slices.Contains(kept, held.Dir) {
+		t.Errorf("replicas that are kept: %q (%v), want 3 with %s", kept, err, held.Dir)
+	}
+	for _, src := range all {
+		if err := src.Compare(t.Context(), src.ID); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Forks share one copy of each pack, and replicas are removed when the copies need too much space.
+func TestCopiesOfPacksAreShared(t *testing.T) {
+	server := s3test.Start(t)
+	front := s3test.NewFront(t, server)
+	writer := replicatest.New(t, t.TempDir(), front.StoreURL("x"), replica.Options{})
+	src := writer.Create(t, "repo", object.SHA1)
+	noise := make([]byte, 100<<10)
+	rand.Read(noise)
+	src.Write(t, "main", "file", string(noise))
+	pushed := front.Take()
+	ids := []string{src.ID}
+	for i := range 3 {
+		id, err := src.Fork(t.Context(), fmt.Sprint("fork", i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, id)
+	}
+	if n := front.Take(); len(n.Requests) != 0 {
+		t.Errorf("requests of forks: %v", n.Requests)
+	}
+	// Another node of the same server, which shares the database.
+	reader, err := replica.Open(replica.Options{Dir: t.TempDir(), Records: writer.DB, Objects: writer.Objects, MaxBytes: 250 << 10})
 	if err != nil {
 		t.Fatal(err)
 	}
-	epoch := s.hold(e)
-	if _, err := gittest.Git(t.Context(), src.Path, "repack", "-adq"); err != nil {
+	defer reader.Close()
+	node := &replicatest.Bed{Dir: writer.Dir, DB: writer.DB, Objects: writer.Objects, Set: reader}
+	clone := *src
+	clone.Bed = node
+	for _, id := range ids {
+		if err := clone.Compare(t.Context(), id); err != nil {
+			t.Error(err)
+		}
+	}
+	cold := front.Take()
+	if cold.Requests["GET"] != 2 || len(cold.Requests) != 1 {
+		t.Errorf("requests of the first fetch of a repository and 3 forks: %v, want 2 GET", cold.Requests)
+	}
+	t.Logf("S3: push of %d bytes: %v, %d bytes sent; first fetch: %v, %d bytes received", len(noise), pushed.Requests, pushed.Sent,
+		cold.Requests, cold.Received)
+	for i := range 5 {
+		rand.Read(noise)
+		other := node.Create(t, fmt.Sprint("other", i), object.SHA1)
+		other.Write(t, "main", "file", string(noise))
+		if err := other.Compare(t.Context(), other.ID); err != nil {
+			t.Error(err)
+		}
+	}
+	front.Take()
+	if err := clone.Compare(t.Context(), ids[1]); err != nil {
+		t.Errorf("after the removal of copies: %v", err)
+	}
+	if n := front.Take(); n.Requests["GET"] != 2 {
+		t.Errorf("requests for a pack that was removed: %v", n.Requests)
+	}
+}
+
+func TestDamagedDownloadsAreNotUsed(t *testing.T) {
+	server := s3test.Start(t)
+	front := s3test.NewFront(t, server)
+	b := replicatest.New(t, t.TempDir(), front.StoreURL("x"), replica.Options{})
+	src := b.Create(t, "repo", object.SHA1)
+	src.Write(t, "main", "file", "text")
+	files, err := filepath.Glob(filepath.Join(server.Dir, s3test.Bucket, "x/packs/*/*"))
+	if err != nil || len(files) != 2 {
+		t.Fatalf("stored files: %q, %v", files, err)
+	}
+	for _, f := range files {
+		good, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		bad := bytes.Clone(good)
+		bad[len(bad)/2] ^= 1
+		if err := os.WriteFile(f, bad, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.Set.Acquire(t.Context(), src.ID); !errors.Is(err, replica.ErrDamaged) {
+			t.Errorf("acquire with a damaged %s: got %v", filepath.Ext(f), err)
+		}
+		if err := os.WriteFile(f, good, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := src.Compare(t.Context(), src.ID); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestStoreIsAway(t *testing.T) {
+	server := s3test.Start(t)
+	front := s3test.NewFront(t, server)
+	b := replicatest.New(t, t.TempDir(), front.StoreURL("x"), replica.Options{})
+	src, other := b.Create(t, "repo", object.SHA1), b.Create(t, "other", object.SHA1)
+	src.Write(t, "main", "file", "text")
+	other.Write(t, "main", "file", "text")
+	acquire(t, b, src.ID).Release()
+	front.Fault(func(w http.ResponseWriter, r *http.Request) bool {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		return true
+	})
+	if _, err := b.Set.Acquire(t.Context(), other.ID); !errors.Is(err, objects.ErrUnavailable) {
+		t.Errorf("acquire a cold replica without the object store: got %v", err)
+	}
+	if err := src.Compare(t.Context(), src.ID); err != nil {
+		t.Errorf("warm replica without the object store: %v", err)
+	}
+	front.Fault(nil)
+	if err := other.Compare(t.Context(), other.ID); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestOneProcessUsesADirectory(t *testing.T) {
+	b := replicatest.New(t, t.TempDir(), "", replica.Options{})
+	_, err := replica.Open(replica.Options{Dir: filepath.Join(b.Dir, "replicas"), Records: b.DB, Objects: b.Objects})
+	if !errors.Is(err, disk.ErrLocked) {
+		t.Errorf("second Open: got %v, want ErrLocked", err)
+	}
+}
+
+func TestDeletedRepositoriesArePruned(t *testing.T) {
+	b := replicatest.New(t, t.TempDir(), "", replica.Options{})
+	kept, deleted := b.Create(t, "kept", object.SHA1), b.Create(t, "deleted", object.SHA1)
+	for _, r := range []*replicatest.Repo{kept, deleted} {
+		r.Write(t, "main", "file", r.ID)
+		acquire(t, b, r.ID).Release()
+	}
+	r := acquire(t, b, kept.ID)
+	left := filepath.Join(r.Dir, "objects/incoming-x")
+	if err := os.Mkdir(left, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	snap := src.snapshot(t, 4)
-	if err := s.apply(t.Context(), e, snap); err != nil {
+	refused := filepath.Join(r.Dir, "objects/pack/pack-"+strings.Repeat("a", 40)+".pack")
+	if err := os.WriteFile(refused, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if after, _ := os.ReadDir(packDir(e.dir)); len(after) != len(before)+2 {
-		t.Errorf("%d files of packs during the use of the old ones: got %v", len(after), after)
+	if err := b.DB.Repos.Delete(t.Context(), deleted.ID, nil, records.Cause{}); err != nil {
+		t.Fatal(err)
 	}
-	s.release(e, epoch)
-	after, _ := os.ReadDir(packDir(e.dir))
-	if len(after) != 2 || !slices.ContainsFunc(after, func(f os.DirEntry) bool { return strings.Contains(f.Name(), snap.Packs[0].Hash) }) {
-		t.Errorf("files of packs after the use of the old ones: got %v", after)
+	prune := func() {
+		t.Helper()
+		if err := b.Set.Prune(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 	}
+	prune()
+	if _, err := os.Stat(left); err != nil {
+		t.Errorf("the quarantine of a push in a replica that is used: %v", err)
+	}
+	r.Release()
+	prune()
+	for _, path := range []string{left, refused} {
+		if _, err := os.Stat(path); err == nil {
+			t.Errorf("%s remains", path)
+		}
+	}
+	found, err := filepath.Glob(filepath.Join(b.Dir, "replicas/repos/*/*"))
+	if err != nil || !slices.Equal(found, []string{r.Dir}) {
+		t.Errorf("replicas: %q, %v", found, err)
+	}
+	if _, err := b.Set.Acquire(t.Context(), deleted.ID); !errors.Is(err, records.ErrNotFound) {
+		t.Errorf("acquire a deleted repository: got %v", err)
+	}
+}
+
+// Git processes see the settings of the Set and none of the user, and no variables that may be secret.
+func TestEnvironment(t *testing.T) {
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "hidden")
+	t.Setenv("GIT_CONFIG_COUNT", "1")
+	t.Setenv("GIT_CONFIG_KEY_0", "gc.auto")
+	t.Setenv("GIT_CONFIG_VALUE_0", "7")
+	b := replicatest.New(t, t.TempDir(), "", replica.Options{})
+	src := b.Create(t, "repo", object.SHA256)
+	r := acquire(t, b, src.ID)
+	defer r.Release()
+	cmd := gitcmd.New(t.Context(), "--git-dir="+r.Dir, "config", "--list")
+	cmd.Env = b.Set.Env()
+	out, err := gitcmd.Output(cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{"gc.auto=0", "receive.procreceiverefs=refs", "extensions.objectformat=sha256", "uploadpack.allowfilter=true"} {
+		if !slices.Contains(strings.Split(string(out), "\n"), line) {
+			t.Errorf("setting %s is missing in %s", line, out)
+		}
+	}
+	if strings.Contains(strings.Join(cmd.Env, "\n"), "hidden") {
+		t.Errorf("environment has a secret: %q", cmd.Env)
+	}
+}
+
+// Readers and pushes at the same time, with so few replicas that they are made and removed all the time.
+func TestManyAtOnce(t *testing.T) {
+	onBothStores(t, func(t *testing.T, location string) {
+		b := replicatest.New(t, t.TempDir(), location, replica.Options{MaxRepos: 2, MaxBytes: 10 << 10})
+		var repos []*replicatest.Repo
+		for i := range 4 {
+			src := b.Create(t, fmt.Sprint("repo", i), object.SHA1)
+			src.Write(t, "main", "file", "text")
+			repos = append(repos, src)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var readers sync.WaitGroup
+		for i := range 4 {
+			readers.Go(func() {
+				for n := i; ctx.Err() == nil; n++ {
+					on, err := b.Set.Acquire(t.Context(), repos[n%4].ID)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if _, err := gittest.Git(t.Context(), on.Dir, "rev-list", "--objects", "--all"); err != nil {
+						t.Error(err)
+					}
+					on.Release()
+				}
+			})
+		}
+		for i := range 5 {
+			for _, src := range repos {
+				src.Write(t, "main", "file", fmt.Sprint(i))
+			}
+		}
+		cancel()
+		readers.Wait()
+		for _, src := range repos {
+			if err := src.Compare(t.Context(), src.ID); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// victimDir names the directory of the node in a process that TestKilled starts.
+const victimDir = "REPLICA_TEST_VICTIM"
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(victimDir); dir != "" {
+		victim(dir, os.Getenv("REPLICA_TEST_OBJECTS"))
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// victim makes and removes replicas until it is killed.
+func victim(dir, location string) {
+	ctx := context.Background()
+	b, err := replicatest.Open(ctx, dir, location, replica.Options{MaxRepos: 1, MaxBytes: 1})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	page, _, _, err := b.DB.Repos.List(ctx, records.RepoQuery{Namespace: "ns", Limit: 10})
+	for i := 0; err == nil; i++ {
+		var r *replica.Replica
+		if r, err = b.Set.AcquireRepo(ctx, page[i%len(page)]); err == nil {
+			r.Release()
+		}
+		if i == 0 {
+			fmt.Println("ready")
+		}
+	}
+	fmt.Println(err)
+}
+
+// A process that is killed leaves nothing that the next one would use wrongly.
+func TestKilled(t *testing.T) {
+	onBothStores(t, func(t *testing.T, location string) {
+		dir := t.TempDir()
+		b, err := replicatest.Open(t.Context(), dir, location, replica.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var repos []*replicatest.Repo
+		for i := range 3 {
+			src := b.Create(t, fmt.Sprint("repo", i), object.SHA1)
+			for n := range 3 {
+				src.Write(t, "main", "file", fmt.Sprint(i, n))
+			}
+			repos = append(repos, src)
+		}
+		for i := range 8 {
+			if err := errors.Join(b.Set.Close(), b.DB.Close()); err != nil {
+				t.Fatal(err)
+			}
+			kill(t, dir, location, time.Duration(i)*1000*time.Microsecond)
+			if b, err = replicatest.Open(t.Context(), dir, location, replica.Options{}); err != nil {
+				t.Fatal(err)
+			}
+			for _, src := range repos {
+				src.Bed = b
+				if err := src.Compare(t.Context(), src.ID); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		if err := errors.Join(b.Set.Close(), b.DB.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// kill runs a victim, and kills it some time after it has begun.
+func kill(t *testing.T, dir, location string, after time.Duration) {
+	t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), victimDir+"="+dir, "REPLICA_TEST_OBJECTS="+location)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line := make([]byte, 200)
+	n, _ := out.Read(line)
+	<-time.After(after)
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+	if string(line[:n]) != "ready\n" {
+		t.Fatalf("victim: %s", line[:n])
+	}
+}
+
+func BenchmarkAcquire(b *testing.B) {
+	bed := replicatest.New(b, b.TempDir(), "", replica.Options{MaxRepos: 1})
+	one, two := small(b, bed, "one"), small(b, bed, "two")
+	b.Run("cold", func(b *testing.B) {
+		for i := range b.N {
+			acquire(b, bed, []string{one, two}[i%2]).Release()
+		}
+	})
+	b.Run("warm", func(b *testing.B) {
+		for b.Loop() {
+			acquire(b, bed, one).Release()
+		}
+	})
+	b.Run("known row", func(b *testing.B) {
+		repo, err := bed.DB.Repos.ByID(b.Context(), one)
+		if err != nil {
+			b.Fatal(err)
+		}
+		for b.Loop() {
+			r, err := bed.Set.AcquireRepo(b.Context(), repo)
+			if err != nil {
+				b.Fatal(err)
+			}
+			r.Release()
+		}
+	})
+	b.Run("size", func(b *testing.B) {
+		r := acquire(b, bed, one)
+		defer r.Release()
+		files, blocks := 0, int64(0)
+		err := filepath.WalkDir(r.Dir, func(path string, d os.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			files++
+			var n int64
+			n, err = blocksOf(path)
+			blocks += n
+			return err
+		})
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.ReportMetric(float64(files), "entries")
+		b.ReportMetric(float64(blocks)/1024, "KiB")
+	})
+}
+
+// small creates a repository with three pushes.
+func small(b *testing.B, bed *replicatest.Bed, name string) string {
+	src := bed.Create(b, name, object.SHA1)
+	for i := range 3 {
+		src.Write(b, "main", "file", fmt.Sprint(name, i))
+	}
+	return src.ID
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/artifactfs/artifactfs/server/objects"
 	"github.com/artifactfs/artifactfs/server/records"
@@ -16,7 +15,7 @@ import (
 // between, the record leads to the files that were stored.
 func (s *Set) Store(ctx context.Context, dir, hash string) (records.Pack, error) {
 	base := filepath.Join(dir, "pack-"+hash)
-	pack := records.Pack{ID: records.NewID(), Hash: hash, Created: time.Now()}
+	pack := records.Pack{ID: records.NewID(), Hash: hash}
 	for _, x := range extensions {
 		info, err := os.Stat(base + x)
 		if os.IsNotExist(err) && x != ".pack" && x != ".idx" {
