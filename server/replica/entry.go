@@ -49,7 +49,7 @@ func (s *Set) enter(id string) (*entry, error) {
 	}
 	e := s.entries[id]
 	if e == nil {
-		dir := filepath.Join(s.dir, "repos", id[max(0, len(id)-2):], id)
+		dir := filepath.Join(s.dir, "repos", id)
 		e = &entry{id: id, dir: dir, turn: make(chan struct{}, 1), holders: map[int64]int{}}
 		e.element = s.used.PushFront(e)
 		s.entries[id] = e

@@ -7,7 +7,7 @@
 //	lock          locked while a process uses the directory
 //	config        settings of git for all replicas
 //	shared        small files that are the same in many replicas, which have hard links to them
-//	repos/XX/ID   replicas; those of an earlier process are removed at Open, because to make one takes about a millisecond
+//	repos/ID      replicas; those of an earlier process are removed at Open, because to make one takes about a millisecond
 //	packs/XX/ID.* packs from a shared object store, to which replicas have hard links; those of an earlier process are used again
 //	trash         directories that are being removed
 //

@@ -178,7 +178,7 @@ func TestLeastRecentlyUsedReplicasAreRemoved(t *testing.T) {
 			acquire(t, b, src.ID).Release()
 		}
 	}
-	kept, err := filepath.Glob(filepath.Join(b.Dir, "replicas/repos/*/*"))
+	kept, err := filepath.Glob(filepath.Join(b.Dir, "replicas/repos/*"))
 	if err != nil || len(kept) != 3 || !slices.Contains(kept, held.Dir) {
 		t.Errorf("replicas that are kept: %q (%v), want 3 with %s", kept, err, held.Dir)
 	}
@@ -347,7 +347,7 @@ func TestDeletedRepositoriesArePruned(t *testing.T) {
 			t.Errorf("%s remains", path)
 		}
 	}
-	found, err := filepath.Glob(filepath.Join(b.Dir, "replicas/repos/*/*"))
+	found, err := filepath.Glob(filepath.Join(b.Dir, "replicas/repos/*"))
 	if err != nil || !slices.Equal(found, []string{r.Dir}) {
 		t.Errorf("replicas: %q, %v", found, err)
 	}
@@ -516,9 +516,26 @@ func kill(t *testing.T, dir, location string, after time.Duration) {
 }
 
 func BenchmarkAcquire(b *testing.B) {
-	bed := replicatest.New(b, b.TempDir(), "", replica.Options{MaxRepos: 1})
-	one, two := small(b, bed, "one"), small(b, bed, "two")
+	bed := replicatest.New(b, b.TempDir(), "", replica.Options{MaxRepos: 1 << 20})
+	src := small(b, bed, "one")
+	one := src.ID
 	b.Run("cold", func(b *testing.B) {
+		var ids []string
+		for range b.N {
+			id, err := src.Fork(b.Context(), "fork-"+rand.Text())
+			if err != nil {
+				b.Fatal(err)
+			}
+			ids = append(ids, id)
+		}
+		b.ResetTimer()
+		for _, id := range ids {
+			acquire(b, bed, id).Release()
+		}
+	})
+	b.Run("evict", func(b *testing.B) {
+		bed := replicatest.New(b, b.TempDir(), "", replica.Options{MaxRepos: 1})
+		one, two := small(b, bed, "one").ID, small(b, bed, "two").ID
 		for i := range b.N {
 			acquire(b, bed, []string{one, two}[i%2]).Release()
 		}
@@ -564,10 +581,10 @@ func BenchmarkAcquire(b *testing.B) {
 }
 
 // small creates a repository with three pushes.
-func small(b *testing.B, bed *replicatest.Bed, name string) string {
+func small(b *testing.B, bed *replicatest.Bed, name string) *replicatest.Repo {
 	src := bed.Create(b, name, object.SHA1)
 	for i := range 3 {
 		src.Write(b, "main", "file", fmt.Sprint(name, i))
 	}
-	return src.ID
+	return src
 }
