@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs what artifactfs and its tests need beside Go: git with its HTTP and git:// servers, fusermount3 for mounts
-# of users, an ssh server, git-lfs, fio and PostgreSQL for tests; with the argument `run` only what it takes to run it, with `race` also the
+# of users, an ssh server, git-lfs, fio, PostgreSQL and other implementations of git for tests; with the argument `run` only what it takes to run it, with `race` also the
 # C compiler that the race detector needs. Prints what it installs, and does nothing if nothing is missing.
 set -eu
 
@@ -20,6 +20,15 @@ if [ "${1:-}" != run ]; then
 	have unshare || want util-linux
 	have fio || want fio
 	have postgres || ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || want postgresql
+	# Clients of the server: other implementations of git, and what runs the generated clients.
+	have python3 || want python3
+	[ -d /usr/lib/python3/dist-packages/dulwich ] || want python3-dulwich
+	have node || want nodejs
+	have npm || want npm
+	have javac || want default-jdk-headless
+	[ -e /usr/share/java/org.eclipse.jgit.jar ] || want libjgit-java
+	[ -e /usr/include/git2.h ] || want libgit2-dev
+	have gcc || want gcc libc6-dev
 fi
 if [ "${1:-}" = race ]; then have gcc || want gcc libc6-dev; fi
 [ -e /etc/ssl/certs/ca-certificates.crt ] || [ -e /etc/pki/tls/certs/ca-bundle.crt ] || [ -e /etc/ssl/cert.pem ] || want ca-certificates

@@ -19,6 +19,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/access"
 	"github.com/artifactfs/artifactfs/server/api"
 	"github.com/artifactfs/artifactfs/server/objects"
+	"github.com/artifactfs/artifactfs/server/openapi/openapitest"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/server/replica"
 )
@@ -33,6 +34,8 @@ type world struct {
 	url   string
 	admin string // token
 	vars  map[string]string
+	// checker compares each request and answer with the OpenAPI document.
+	checker *openapitest.Checker
 }
 
 // meterLog stores what an API counts.
@@ -80,7 +83,8 @@ func newWorld(t testing.TB, change func(*api.Options)) *world {
 	if change != nil {
 		change(&o)
 	}
-	server := httptest.NewServer(api.New(o))
+	w.checker = openapitest.New(t, api.New(o))
+	server := httptest.NewServer(w.checker)
 	t.Cleanup(server.Close)
 	w.url = server.URL
 	w.admin = w.token(t, records.Token{Role: records.AdminToken, Label: "tests"})
