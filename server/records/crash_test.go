@@ -1,6 +1,112 @@
 package records
 
-// writerEnv is set in the process that TestKilledWriter kills.
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// writerEnv is the URL of the database to which the process writes that TestKilledWriter kills.
 const writerEnv = "RECORDS_TEST_WRITER"
 
-func writeInALoop() {}
+// writeInALoop pushes to a repository for ever. It prints the name of each ref after the push was acknowledged.
+func writeInALoop() {
+	ctx := context.Background()
+	db, err := Open(ctx, os.Getenv(writerEnv))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	run := NewID()
+	for i := 0; ; i++ {
+		pack := Pack{ID: NewID(), Hash: oid(i), Extensions: []string{".pack"}}
+		name := fmt.Sprintf("refs/heads/%s-%d", run, i)
+		err := db.Packs.Begin(ctx, pack)
+		if err == nil {
+			_, err = db.Repos.Push(ctx, Push{RepoID: "killed", Pack: &pack, Updates: []RefUpdate{{name, zeros, oid(i)}},
+				Cause:  Cause{Actor: "writer"},
+				Events: func([]RefUpdate) []Event { return []Event{{Type: name, Body: []byte("{}")}} }})
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		fmt.Println(name)
+	}
+}
+
+// TestKilledWriter kills a process that pushes in a loop. Every push that was acknowledged must be there, completely, and no push may
+// be there in part.
+func TestKilledWriter(t *testing.T) {
+	for _, kind := range []string{"sqlite", "postgres"} {
+		t.Run(kind, func(t *testing.T) {
+			var url string
+			if kind == "sqlite" {
+				url = "sqlite:" + filepath.Join(t.TempDir(), "records.db")
+			} else {
+				url = newPostgres(t)
+			}
+			first := open(t, url)
+			do(t, first.Repos.Create(t.Context(), Creation{Repo: Repo{ID: "killed", Namespace: "ns", Name: "r"}}))
+			do(t, first.Close())
+			acknowledged := map[string]bool{}
+			for round := range 8 {
+				cmd := exec.Command(os.Args[0])
+				cmd.Env = append(os.Environ(), writerEnv+"="+url)
+				cmd.Stderr = os.Stderr
+				out, err := cmd.StdoutPipe()
+				do(t, err)
+				do(t, cmd.Start())
+				lines := bufio.NewScanner(out)
+				for n := 0; lines.Scan(); n++ {
+					acknowledged[lines.Text()] = true
+					if n == 5*round {
+						do(t, cmd.Process.Kill())
+					}
+				}
+				cmd.Wait()
+			}
+			db := open(t, url)
+			s, err := db.Repos.Snapshot(t.Context(), "killed")
+			do(t, err)
+			refs := map[string]bool{}
+			for _, r := range s.Refs {
+				refs[r.Name] = true
+			}
+			for name := range acknowledged {
+				if !refs[name] {
+					t.Errorf("ref %s was acknowledged and is missing", name)
+				}
+			}
+			events, err := db.Events.After(t.Context(), 0, "", "", 10000)
+			do(t, err)
+			for _, e := range events {
+				if !refs[e.Type] {
+					t.Errorf("event of ref %s, which is missing", e.Type)
+				}
+			}
+			if n := len(refs); len(s.Packs) != n || len(events) != n || rows(t, db, "audit") != n || s.Repo.Generation != int64(n+1) {
+				t.Errorf("%d refs, %d packs, %d events, %d audit entries, generation %d", n, len(s.Packs), len(events), rows(t, db, "audit"), s.Repo.Generation)
+			}
+			t.Logf("%d pushes were acknowledged, %d are there", len(acknowledged), len(refs))
+			if kind == "sqlite" {
+				integrity(t, db)
+			}
+		})
+	}
+}
+
+// integrity lets SQLite check the file.
+func integrity(t testing.TB, db *DB) {
+	t.Helper()
+	var result string
+	do(t, db.reader.QueryRowContext(t.Context(), "PRAGMA integrity_check").Scan(&result))
+	if !strings.EqualFold(result, "ok") {
+		t.Errorf("integrity check: %s", result)
+	}
+}

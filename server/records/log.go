@@ -201,7 +201,7 @@ func (e *Events) Drop(ctx context.Context, before time.Time) error {
 		if _, err := t.exec(ctx, "DELETE FROM tokens WHERE expires <> 0 AND expires < $1 OR revoked <> 0 AND revoked < $1", before); err != nil {
 			return err
 		}
-		_, err := t.exec(ctx, "DELETE FROM repos WHERE deleted <> 0 AND deleted < $1", t.now.Add(-tombstone))
+		_, err := t.exec(ctx, "DELETE FROM repos WHERE deleted <> 0 AND deleted <= $1", t.now.Add(-tombstone))
 		return err
 	})
 }

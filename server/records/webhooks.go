@@ -43,6 +43,9 @@ func scanWebhook(row scanner) (h Webhook, err error) {
 
 // Create creates a webhook. It receives the events that are added from now on.
 func (w *Webhooks) Create(ctx context.Context, h Webhook) error {
+	if err := w.db.number(ctx); err != nil {
+		return err
+	}
 	return w.db.write(ctx, "create webhook", func(t *tx) error {
 		seq, err := t.last(ctx)
 		if err != nil {
