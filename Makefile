@@ -93,7 +93,7 @@ put = install -D -m $(1) /dev/stdin $(DESTDIR)$(2)
 installed = bin/artifactfs bin/artifactfs-fsmonitor \
 	share/bash-completion/completions/artifactfs share/zsh/site-functions/_artifactfs share/fish/vendor_completions.d/artifactfs.fish
 shared = systemd/srv-app.mount systemd/srv-app.automount container/artifactfs-hook container/with-fuse \
-	container/Containerfile container/Containerfile.user container/README.md
+	container/Containerfile container/Containerfile.user container/Containerfile.server container/README.md
 
 install: build ## install command, mount helper, units, manual pages, completions and contrib below PREFIX (/usr/local)
 	install -D -m 755 $(BIN)/artifactfs $(DESTDIR)$(PREFIX)/bin/artifactfs
@@ -102,6 +102,7 @@ install: build ## install command, mount helper, units, manual pages, completion
 	ln -sfn $(PREFIX)/bin/artifactfs $(DESTDIR)$(HELPERDIR)/mount.fuse.artifactfs
 	ln -sfn $(PREFIX)/bin/artifactfs $(DESTDIR)$(HELPERDIR)/umount.fuse.artifactfs
 	sed 's|@BINDIR@|$(PREFIX)/bin|g' contrib/systemd/artifactfs.service | $(call put,644,$(UNITDIR)/system/artifactfs.service)
+	sed 's|@BINDIR@|$(PREFIX)/bin|g' contrib/systemd/artifactfs-server.service | $(call put,644,$(UNITDIR)/system/artifactfs-server.service)
 	sed 's|@BINDIR@|$(PREFIX)/bin|g' contrib/systemd/user/artifactfs.service | $(call put,644,$(UNITDIR)/user/artifactfs.service)
 	$(PROGRAM) completion bash | $(call put,644,$(PREFIX)/share/bash-completion/completions/artifactfs)
 	$(PROGRAM) completion zsh | $(call put,644,$(PREFIX)/share/zsh/site-functions/_artifactfs)
@@ -113,7 +114,7 @@ install: build ## install command, mount helper, units, manual pages, completion
 uninstall: ## remove what install put there, and nothing else
 	cd $(DESTDIR)/ && rm -f $(addprefix .$(PREFIX)/,$(installed)) $(addprefix .$(PREFIX)/share/artifactfs/,$(shared)) \
 		.$(HELPERDIR)/mount.fuse.artifactfs .$(HELPERDIR)/umount.fuse.artifactfs \
-		.$(UNITDIR)/system/artifactfs.service .$(UNITDIR)/user/artifactfs.service .$(MANDIR)/artifactfs.1 .$(MANDIR)/artifactfs-*.1
+		.$(UNITDIR)/system/artifactfs.service .$(UNITDIR)/system/artifactfs-server.service .$(UNITDIR)/user/artifactfs.service .$(MANDIR)/artifactfs.1 .$(MANDIR)/artifactfs-*.1
 	cd $(DESTDIR)/ && for d in systemd container ''; do rmdir .$(PREFIX)/share/artifactfs/$$d 2>/dev/null || true; done
 
 systemd: build ## try the units under a real systemd, in namespaces (needs root)

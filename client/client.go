@@ -114,6 +114,7 @@ type request struct {
 	path         string // escaped, below the address of the server
 	query        url.Values
 	body         any // sent as JSON, nil for none
+	header       http.Header
 }
 
 // below returns the escaped path of a route of the account.
@@ -223,6 +224,9 @@ func (c *Client) once(ctx context.Context, r request) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, r.method, u, body)
 	if err != nil {
 		return nil, err
+	}
+	for name, values := range r.header {
+		req.Header[name] = values
 	}
 	if r.body != nil {
 		req.Header.Set("Content-Type", "application/json")

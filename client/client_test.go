@@ -175,3 +175,28 @@ func TestBytesAreNotDecoded(t *testing.T) {
 		t.Errorf("file: got %q, %v", text, err)
 	}
 }
+
+func TestEventsAreParsed(t *testing.T) {
+	const one = `{"type":"cf.artifacts.repo.pushed","payload":{}}`
+	stream := ": hello\n\nid: 7\nevent: cf.artifacts.repo.pushed\ndata: " + one + "\n\nid:8\ndata:{\"type\":\"x\",\ndata:\"n\":1}\n\nid: 9\ndata: {"
+	var got []Event
+	err := readEvents(strings.NewReader(stream), func(e Event) bool { got = append(got, e); return true })
+	if !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("end of the stream: got %v, want %v", err, io.ErrUnexpectedEOF)
+	}
+	want := []Event{{"7", "cf.artifacts.repo.pushed", json.RawMessage(one)}, {"8", "x", json.RawMessage("{\"type\":\"x\",\n\"n\":1}")}}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("events: got %s, want %s", got, want)
+	}
+}
+
+func FuzzReadEvents(f *testing.F) {
+	f.Add("id: 1\ndata: {\"type\":\"x\"}\n\n")
+	f.Add(":\n\n\ndata:\ndata\n\n")
+	f.Fuzz(func(t *testing.T, stream string) {
+		err := readEvents(strings.NewReader(stream), func(e Event) bool { return json.Valid(e.Body) })
+		if err == nil {
+			t.Errorf("stream %q ended without an error, or had an event that is not JSON", stream)
+		}
+	})
+}

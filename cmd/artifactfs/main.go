@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/hosting"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/mounts"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/serving"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/sessions"
@@ -36,7 +37,10 @@ func main() {
 	os.Unsetenv(cli.TokenVariable)
 	sessionToken := control.Secret(os.Getenv(cli.SessionTokenVariable))
 	os.Unsetenv(cli.SessionTokenVariable)
-	a := &cli.App{Stdout: os.Stdout, Stderr: os.Stderr, Token: token, SessionToken: sessionToken, NewHost: cli.NewHost}
+	server := cli.ServerAccess{URL: os.Getenv(cli.ServerVariable), Token: control.Secret(os.Getenv(cli.ServerTokenVariable)),
+		TokenFile: os.Getenv(cli.ServerTokenFileVariable)}
+	os.Unsetenv(cli.ServerTokenVariable)
+	a := &cli.App{Stdout: os.Stdout, Stderr: os.Stderr, Token: token, SessionToken: sessionToken, Server: server, NewHost: cli.NewHost}
 	if name := helper(os.Args[0]); name != "" {
 		os.Exit(runHelper(a, name, os.Args[1:]))
 	}
@@ -164,7 +168,8 @@ doc/protocol.md lists the codes.`,
 	root.AddCommand(mounts.MountCommand(a), unmountCommand(a), runCommand(a), statusCommand(a), listCommand(a), prefetchCommand(a),
 		switchCommand(a), mounts.RefreshCommand(a), checkpointCommand(a), syncCommand(a), sessions.SessionCommand(a), traceCommand(a),
 		cacheCommand(a), serving.DaemonCommand(a), serving.WorkerCommand(a), doctorCommand(a), versionCommand(a), completionCommand(a),
-		manCommand(a), serving.PromisorCommand(a), serving.CredentialCommand(a), mcpCommand(a))
+		manCommand(a), hosting.ServeCommand(a), hosting.RepoCommand(a), hosting.TokenCommand(a), hosting.NamespaceCommand(a),
+		serving.PromisorCommand(a), serving.CredentialCommand(a), mcpCommand(a))
 	for name, values := range map[string][]string{"log-level": {"debug", "info", "warn", "error"}, "log-format": {"console", "json"}} {
 		cli.CompleteFlag(root, name, values...)
 	}

@@ -14,8 +14,10 @@ import (
 	"crypto/subtle"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -169,5 +171,16 @@ func (g *Guard) token(ctx context.Context, h http.Header) (records.Token, error)
 	case subtle.ConstantTimeCompare(hash, t.Hash) != 1, !t.Revoked.IsZero(), !t.Expires.IsZero() && !time.Now().Before(t.Expires):
 		return records.Token{}, ErrInvalid
 	}
+	return t, nil
+}
+
+// Adopt returns a token of the REST API whose text an operator has chosen: afs_admin_ or afs_owner_ and 40 hexadecimal digits. Like
+// Mint, it sets ID, Hash and Created.
+func Adopt(t records.Token, text string, now time.Time) (records.Token, error) {
+	secret, ok := secretOf(text)
+	if !ok || secret != text || !strings.HasPrefix(text, prefixes[t.Role]) {
+		return records.Token{}, fmt.Errorf("token must consist of %s and %d hexadecimal digits", prefixes[t.Role], 2*secretBytes)
+	}
+	t.ID, t.Created, t.Hash, t.Scope = records.NewID(), now, hashOf(text), records.WriteScope
 	return t, nil
 }

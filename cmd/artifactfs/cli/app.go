@@ -25,12 +25,20 @@ import (
 // Version is the version of this build. Command main sets it before it runs a command.
 var Version string
 
+// ServerAccess is a server with a REST API, and the token for it or the file with the token. Each field may be "".
+type ServerAccess struct {
+	URL       string
+	Token     control.Secret
+	TokenFile string
+}
+
 // App is one run of the command line. The flags are valid after the method Init has returned. App has no lock, because it runs one
 // command at a time.
 type App struct {
 	Stdout, Stderr *os.File
 	Token          control.Secret // token for the remote, from the environment
 	SessionToken   control.Secret // token for the session remote, from the environment
+	Server         ServerAccess   // server of the commands that use a REST API, from the environment
 	// NewHost creates the Host that serves mounts in this process.
 	NewHost func(daemon.Config) (Host, error)
 

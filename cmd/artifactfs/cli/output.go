@@ -85,11 +85,17 @@ func First(args []string) string {
 // Confirm asks the user whether to remove a session. It returns an error if standard input is not a terminal, or if the answer is
 // not yes.
 func Confirm(a *App, verb, what string) error {
+	return Ask(a, verb, what, fmt.Sprintf("%s %s here and on its session remote?", verb, what))
+}
+
+// Ask asks the user a question before a command removes something. It returns an error if standard input is not a terminal, or if the
+// answer is not yes.
+func Ask(a *App, verb, what, question string) error {
 	if !IsTerminal(os.Stdin) {
 		return &control.Error{Code: control.ExitUsage, Verb: verb, Object: what,
 			Cause: "deletion must be confirmed, but standard input is not a terminal", Hint: "add --yes to confirm"}
 	}
-	fmt.Fprintf(a.Stderr, "%s %s here and on its session remote? [y/N] ", verb, what)
+	fmt.Fprintf(a.Stderr, "%s [y/N] ", question)
 	answer, err := bufio.NewReader(os.Stdin).ReadString('\n')
 	if answer = strings.ToLower(strings.TrimSpace(answer)); err == nil && (answer == "y" || answer == "yes") {
 		return nil

@@ -6,3 +6,10 @@ const TokenVariable = "ARTIFACTFS_TOKEN"
 
 // SessionTokenVariable is the name of the environment variable that contains the token for the session remote.
 const SessionTokenVariable = "ARTIFACTFS_SESSION_TOKEN"
+
+// These variables select the server of the commands repo, token, namespace and mount --create, and the token for its REST API.
+const (
+	ServerVariable          = "ARTIFACTFS_SERVER"
+	ServerTokenVariable     = "ARTIFACTFS_SERVER_TOKEN"
+	ServerTokenFileVariable = "ARTIFACTFS_SERVER_TOKEN_FILE"
+)

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/hosting"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/serving"
 	"github.com/artifactfs/artifactfs/config"
 	"github.com/artifactfs/artifactfs/control"
@@ -33,6 +34,8 @@ type MountOptions struct {
 	foreground    bool
 	follow        string // branch to follow; followMounted stands for the mounted branch
 	device        int    // descriptor of an open /dev/fuse, or -1 if there is none
+	create        creation
+	server        hosting.Connection // of create
 }
 
 // MountCommand returns the command "mount".
@@ -61,6 +64,12 @@ Changes in the mount are kept on this host, in a session. Mounting REMOTE at DIR
 commit from which it was started. artifactfs unmount --discard deletes it. No session is kept for a mount without
 changes. --session gives the session a name, by which it can be mounted at any directory. --read-only mounts the
 repository without a session; with --session, it mounts the newest state of that session.
+
+--create creates REMOTE on a server of artifactfs serve, if it does not exist there. REMOTE is SERVER/NAMESPACE/NAME,
+such as http://127.0.0.1:8790/team/app, or NAMESPACE/NAME. The mount makes short-lived tokens for REMOTE itself, with
+the token of $ARTIFACTFS_SERVER_TOKEN or --server-token-file, and renews them as long as it lives. The session is pushed
+to REMOTE, unless --session-remote names another repository. --create=session-remote does the same for the repository of
+--session-remote, and --create=both for two repositories.
 
 --session-remote-create COMMAND creates the session remote: if the git server has no repository at the URL of
 --session-remote, COMMAND runs once, for at most one minute. Its environment contains $ARTIFACTFS_SESSION_REMOTE (the
@@ -99,6 +108,7 @@ variables are ignored.`,
   artifactfs mount https://example.org/app.git /srv/fix --session fix-login --redirect node_modules,web/dist
   artifactfs mount https://example.org/app.git /srv/app --read-only --follow=main
   artifactfs mount https://example.org/app.git app --foreground --log-format json
+  artifactfs mount --create http://127.0.0.1:8790/team/app app
   artifactfs mount https://example.org/app.git --json | jq .timings_ms
   ARTIFACTFS_REMOTE=https://example.org/app.git ARTIFACTFS_DIR=/work artifactfs mount`,
 		Annotations: cli.FromEnvironment,
@@ -168,6 +178,7 @@ func (o *MountOptions) AddFlags(cmd *cobra.Command) {
 	f.BoolVar(&r.ACL, "acl", false, "support POSIX access control lists (setfacl); ls -l, and users other than the\n"+
 		"owner of the files, then cause one more request for each file")
 	o.addCarryFlags(cmd)
+	o.addCreateFlags(cmd)
 	cli.CompleteFlag(cmd, "git-dir", "outside", "inside")
 	cli.CompleteFlag(cmd, "wait", "tree", "git", "all")
 	cli.CompleteFlag(cmd, "history", "background", "full", "none")
@@ -195,6 +206,10 @@ func (o *MountOptions) Complete(cmd *cobra.Command, args []string, a *cli.App) e
 		if r.Device, err = InheritedDevice(o.device); err != nil {
 			return err
 		}
+	}
+	args, err := o.createRepos(cmd.Context(), cmd, args, a)
+	if err != nil {
+		return err
 	}
 	link, err := cli.AtLink(cmd, r, args[0])
 	if err != nil {

@@ -1,0 +1,326 @@
+package client
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"iter"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Extensions has the routes that artifactfs serve adds to the API. Other servers answer them with ErrNotFound.
+type Extensions struct{ c *Client }
+
+// Extensions returns the routes that artifactfs serve adds to the API.
+func (c *Client) Extensions() Extensions { return Extensions{c} }
+
+// Ref is a ref by its full name.
+type Ref struct {
+	Name string `json:"name"`
+	Hash string `json:"hash"`
+}
+
+// Refs returns the refs of a repository that begin with prefix, in the order of their names.
+func (x Extensions) Refs(ctx context.Context, namespace, name, prefix string) iter.Seq2[Ref, error] {
+	q := url.Values{}
+	if prefix != "" {
+		q.Set("prefix", prefix)
+	}
+	return func(yield func(Ref, error) bool) {
+		for {
+			var all []Ref
+			info, err := x.extend(ctx, request{verb: "list", object: "refs of " + namespace + "/" + name, query: q}, &all,
+				"namespaces", namespace, "repos", name, "refs")
+			if err != nil {
+				yield(Ref{}, err)
+				return
+			}
+			for _, r := range all {
+				if !yield(r, nil) {
+					return
+				}
+			}
+			if info.Cursor == "" {
+				return
+			}
+			q.Set("cursor", info.Cursor)
+		}
+	}
+}
+
+// Diff is the difference between two commits.
+type Diff struct {
+	Base           string   `json:"base"`
+	Head           string   `json:"head"`
+	Changes        []Change `json:"changes"`
+	Truncated      bool     `json:"truncated"` // there are more changes
+	Patch          string   `json:"patch,omitempty"`
+	PatchTruncated bool     `json:"patch_truncated,omitempty"`
+}
+
+// Change is a path that differs between two commits.
+type Change struct {
+	Path      string `json:"path"`
+	OldPath   string `json:"old_path,omitempty"` // of a renamed or copied file
+	Status    string `json:"status"`             // added, deleted, modified, renamed, copied or type-changed
+	OldMode   string `json:"old_mode"`
+	NewMode   string `json:"new_mode"`
+	OldHash   string `json:"old_hash"`
+	NewHash   string `json:"new_hash"`
+	Additions int    `json:"additions"`
+	Deletions int    `json:"deletions"`
+	Binary    bool   `json:"binary"`
+}
+
+// Diff compares two commits, which are named by refs or ids. patch requests a patch, too.
+func (x Extensions) Diff(ctx context.Context, namespace, name, base, head string, patch bool) (Diff, error) {
+	var d Diff
+	q := url.Values{"base": {base}, "head": {head}, "patch": {strconv.FormatBool(patch)}}
+	_, err := x.extend(ctx, request{verb: "compare", object: base + " and " + head, query: q}, &d,
+		"namespaces", namespace, "repos", name, "diff")
+	return d, err
+}
+
+// ImportStatus is the progress of an import.
+type ImportStatus struct {
+	State    string     `json:"state"` // queued, running, succeeded or failed
+	Phase    string     `json:"phase"`
+	Done     int64      `json:"done"`  // objects
+	Total    int64      `json:"total"` // 0 if unknown
+	Bytes    int64      `json:"bytes"`
+	Error    string     `json:"error"`
+	Started  *time.Time `json:"started_at"`
+	Finished *time.Time `json:"finished_at"`
+}
+
+// ImportStatus returns the progress of the last import of a repository.
+func (x Extensions) ImportStatus(ctx context.Context, namespace, name string) (s ImportStatus, err error) {
+	_, err = x.extend(ctx, request{verb: "show", object: "import of " + namespace + "/" + name}, &s,
+		"namespaces", namespace, "repos", name, "import")
+	return s, err
+}
+
+// RefreshImport makes the server copy an imported repository again.
+func (x Extensions) RefreshImport(ctx context.Context, namespace, name string) error {
+	_, err := x.extend(ctx, request{verb: "import", object: repository(namespace, name), method: http.MethodPost}, nil,
+		"namespaces", namespace, "repos", name, "import", "refresh")
+	return err
+}
+
+// Usage is what a namespace or a repository has used.
+type Usage struct {
+	Operations []struct {
+		Day       string `json:"day"` // 2006-01-02, UTC
+		RepoID    string `json:"repo_id"`
+		Operation string `json:"operation"`
+		Count     int64  `json:"count"`
+		Bytes     int64  `json:"bytes"`
+	} `json:"operations"`
+	Stored *struct {
+		Own    int64 `json:"own"`    // bytes of packs that only this repository has
+		Shared int64 `json:"shared"` // bytes of packs that it shares with forks
+	} `json:"stored,omitempty"` // of one repository
+}
+
+// Usage returns what a repository has used from the day first to the day last, as 2006-01-02; "" means today. Without a name it
+// returns what all repositories of the namespace have used.
+func (x Extensions) Usage(ctx context.Context, namespace, name, first, last string) (u Usage, err error) {
+	q, parts := url.Values{}, []string{"namespaces", namespace}
+	if name != "" {
+		parts = append(parts, "repos", name)
+	}
+	if first != "" {
+		q.Set("first", first)
+	}
+	if last != "" {
+		q.Set("last", last)
+	}
+	_, err = x.extend(ctx, request{verb: "show", object: "usage of " + namespace, query: q}, &u, append(parts, "usage")...)
+	return u, err
+}
+
+// CreateControlToken describes a token for the REST API.
+type CreateControlToken struct {
+	Role      string `json:"role"`                // owner (of one namespace) or admin
+	Namespace string `json:"namespace,omitempty"` // of an owner
+	Scope     string `json:"scope,omitempty"`     // Read or Write (default)
+	TTL       int    `json:"ttl,omitempty"`       // seconds; 0: the token does not expire
+	Label     string `json:"label,omitempty"`
+	Actor     string `json:"actor,omitempty"`
+}
+
+// CreateControlToken creates a token for the REST API.
+func (x Extensions) CreateControlToken(ctx context.Context, t CreateControlToken) (n NewToken, err error) {
+	_, err = x.extend(ctx, request{verb: "create", object: "token of " + t.Role, method: http.MethodPost, body: t}, &n, "tokens")
+	return n, err
+}
+
+// RevokeControlToken revokes a token for the REST API.
+func (x Extensions) RevokeControlToken(ctx context.Context, id string) error {
+	_, err := x.extend(ctx, request{verb: "revoke", object: "token " + id, method: http.MethodDelete}, nil, "tokens", id)
+	return err
+}
+
+// RotateToken replaces a token of a repository by a new one with the same rights.
+func (x Extensions) RotateToken(ctx context.Context, namespace, id string) (n NewToken, err error) {
+	_, err = x.extend(ctx, request{verb: "rotate", object: "token " + id, method: http.MethodPost}, &n,
+		"namespaces", namespace, "tokens", id, "rotate")
+	return n, err
+}
+
+// Webhook sends events to a URL.
+type Webhook struct {
+	ID        string    `json:"id,omitempty"`
+	Namespace string    `json:"namespace,omitempty"` // "": all
+	Repo      string    `json:"repo,omitempty"`      // "": all of the namespace
+	Types     []string  `json:"types,omitempty"`     // none: all
+	URL       string    `json:"url"`
+	Secret    string    `json:"secret,omitempty"` // of the signatures; known only when the webhook is created
+	Created   time.Time `json:"created_at,omitzero"`
+}
+
+// CreateWebhook creates a webhook. Without Secret, the server makes one, which is in the result.
+func (x Extensions) CreateWebhook(ctx context.Context, h Webhook) (Webhook, error) {
+	_, err := x.extend(ctx, request{verb: "create", object: "webhook", method: http.MethodPost, body: h}, &h, "webhooks")
+	return h, err
+}
+
+// Webhooks returns all webhooks.
+func (x Extensions) Webhooks(ctx context.Context) (all []Webhook, err error) {
+	_, err = x.extend(ctx, request{verb: "list", object: "webhooks"}, &all, "webhooks")
+	return all, err
+}
+
+// DeleteWebhook deletes a webhook.
+func (x Extensions) DeleteWebhook(ctx context.Context, id string) error {
+	_, err := x.extend(ctx, request{verb: "delete", object: "webhook " + id, method: http.MethodDelete}, nil, "webhooks", id)
+	return err
+}
+
+// Event is a change on the server.
+type Event struct {
+	Seq  string          `json:"-"` // number of the event; Events continues after it
+	Type string          `json:"type"`
+	Body json.RawMessage `json:"-"` // the complete event, in the form of Cloudflare's event subscriptions
+}
+
+// Events returns events as they happen, until ctx ends or the connection breaks. Empty names select all namespaces, or all
+// repositories of the namespace. after is the Seq of the last event that the caller has, "" for new events only.
+func (x Extensions) Events(ctx context.Context, namespace, name, after string) iter.Seq2[Event, error] {
+	return func(yield func(Event, error) bool) {
+		var parts []string
+		if namespace != "" {
+			parts = append(parts, "namespaces", namespace)
+		}
+		if name != "" {
+			parts = append(parts, "repos", name)
+		}
+		r := request{verb: "read", object: "events", method: http.MethodGet, header: http.Header{"Accept": {"text/event-stream"}}}
+		if after != "" {
+			r.header.Set("Last-Event-ID", after)
+		}
+		var err error
+		if r.path, err = x.extension(ctx, append(parts, "events")...); err != nil {
+			yield(Event{}, err)
+			return
+		}
+		res, err := x.c.send(ctx, r)
+		if err != nil {
+			yield(Event{}, err)
+			return
+		}
+		defer res.Body.Close()
+		err = readEvents(res.Body, func(e Event) bool { return yield(e, nil) })
+		if err != nil {
+			yield(Event{}, fmt.Errorf("read events: %w", err))
+		}
+	}
+}
+
+// maxEvent is the maximum length of a line of a stream of events in bytes.
+const maxEvent = 4 << 20
+
+// readEvents parses server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html) until emit returns false. At
+// the end of the stream it returns io.ErrUnexpectedEOF, because a stream has no end.
+func readEvents(r io.Reader, emit func(Event) bool) error {
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, maxEvent)
+	var e Event
+	var data []byte
+	for lines.Scan() {
+		line := lines.Bytes()
+		field, value, _ := bytes.Cut(line, []byte(":"))
+		value = bytes.TrimPrefix(value, []byte(" "))
+		switch {
+		case len(line) == 0 && data != nil: // the event is complete
+			e.Body = json.RawMessage(bytes.TrimSuffix(data, []byte("\n")))
+			if err := json.Unmarshal(e.Body, &e); err != nil {
+				return err
+			}
+			if !emit(e) {
+				return nil
+			}
+			e, data = Event{Seq: e.Seq}, nil
+		case string(field) == "id":
+			e.Seq = string(value)
+		case string(field) == "data":
+			data = append(append(data, value...), '\n')
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return err
+	}
+	return io.ErrUnexpectedEOF
+}
+
+// Audit returns the entries of the audit log after the entry with the number after, as lines of JSON. The caller closes it.
+func (x Extensions) Audit(ctx context.Context, after int64, limit int) (io.ReadCloser, error) {
+	path, err := x.extension(ctx, "audit")
+	if err != nil {
+		return nil, err
+	}
+	q := url.Values{"after": {strconv.FormatInt(after, 10)}}
+	if limit > 0 {
+		q.Set("limit", strconv.Itoa(limit))
+	}
+	res, err := x.c.send(ctx, request{verb: "read", object: "audit log", method: http.MethodGet, path: path, query: q})
+	if err != nil {
+		return nil, err
+	}
+	return res.Body, nil
+}
+
+// extension returns the escaped path of an extension.
+func (x Extensions) extension(ctx context.Context, parts ...string) (string, error) {
+	account, err := x.c.Account(ctx)
+	if err != nil {
+		return "", err
+	}
+	return "/artifactfs/v1/accounts/" + url.PathEscape(account) + join(parts), nil
+}
+
+// extend calls an extension. The method is GET if the request has none.
+func (x Extensions) extend(ctx context.Context, r request, result any, parts ...string) (info PageInfo, err error) {
+	if r.path, err = x.extension(ctx, parts...); err != nil {
+		return info, err
+	}
+	if r.method == "" {
+		r.method = http.MethodGet
+	}
+	return x.c.call(ctx, r, result)
+}
+
+// String returns the glob with what is denied, for people.
+func (r RefRule) String() string {
+	if len(r.Deny) == 0 {
+		return r.Glob
+	}
+	return r.Glob + "=" + strings.Join(r.Deny, "+")
+}

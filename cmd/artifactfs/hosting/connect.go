@@ -1,0 +1,151 @@
+// Package hosting holds the commands of the server: "serve", which is the server, and "repo", "token" and "namespace", which use the
+// REST API of any server. Command "mount --create" uses the same connection (Connect).
+package hosting
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/artifactfs/artifactfs/client"
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/server"
+)
+
+// defaultURL is the address of a server that was started without --listen.
+const defaultURL = "http://" + server.DefaultListen
+
+// Connection holds the flags that select the server of a command.
+type Connection struct {
+	URL       string // "": that of the environment, else that of the server of the state directory
+	TokenFile string // "": the token of the environment, else that of the server of the state directory
+}
+
+// AddFlags adds the flags to a command and its subcommands.
+func (o *Connection) AddFlags(cmd *cobra.Command) {
+	f := cmd.PersistentFlags()
+	f.SortFlags = false
+	f.StringVar(&o.URL, "server", "", "use the server at `URL` (default: $ARTIFACTFS_SERVER, else the server that this\n"+
+		"user runs on this host)")
+	f.StringVar(&o.TokenFile, "server-token-file", "", "read the token for the server from `FILE` (default: $ARTIFACTFS_SERVER_TOKEN,\n"+
+		"else $ARTIFACTFS_SERVER_TOKEN_FILE, else that of the server on this host)")
+}
+
+// Dir returns the default data directory of a server.
+func Dir(a *cli.App) string { return filepath.Join(a.State, "server") }
+
+// Access is a server and how its token is found.
+type Access struct {
+	*client.Client
+	TokenFile string         // absolute path of the file with the token; "" if Token is used
+	Token     control.Secret // from the environment; "" if there is none
+}
+
+// Connect returns a client of the server that the flags and the environment select.
+func Connect(a *cli.App, o Connection) (*Access, error) {
+	access, at, token, err := o.resolve(a)
+	if err != nil {
+		return nil, err
+	}
+	if access.Client, err = client.New(client.Options{URL: at, Token: string(token)}); err != nil {
+		return nil, &control.Error{Code: control.ExitUsage, Cause: err.Error(), Hint: "an example is --server http://127.0.0.1:8790"}
+	}
+	return access, nil
+}
+
+// resolve returns the URL of the server and the token for it. The token of the environment is meant for the server of the environment,
+// if that names one, and the token of the server of the state directory for this server: neither is sent to another one.
+func (o Connection) resolve(a *cli.App) (access *Access, at string, token control.Secret, err error) {
+	running, runErr := server.ReadRunning(Dir(a))
+	if runErr != nil && !errors.Is(runErr, os.ErrNotExist) {
+		return nil, "", "", fmt.Errorf("find server: %w", runErr)
+	}
+	for _, at = range []string{o.URL, a.Server.URL, running.URL, defaultURL} {
+		if at != "" {
+			break
+		}
+	}
+	at = strings.TrimRight(at, "/")
+	ours := a.Server.URL == "" || sameServer(at, a.Server.URL)
+	access = &Access{}
+	switch {
+	case o.TokenFile != "" && o.TokenFile != a.Server.TokenFile: // for mount, the flag may have the value of the variable
+		access.TokenFile = o.TokenFile
+	case ours && a.Server.Token != "":
+		access.Token = a.Server.Token
+		return access, at, access.Token, nil
+	case ours && a.Server.TokenFile != "":
+		access.TokenFile = a.Server.TokenFile
+	case runErr == nil && (sameServer(at, running.URL) || sameServer(at, running.Public)):
+		access.TokenFile = running.TokenFile
+	}
+	if access.TokenFile == "" {
+		return access, at, "", nil
+	}
+	if access.TokenFile, err = filepath.Abs(access.TokenFile); err != nil {
+		return nil, "", "", err
+	}
+	if token, err = server.ReadToken(access.TokenFile); err != nil {
+		return nil, "", "", &control.Error{Code: control.ExitUsage, Verb: "read", Object: access.TokenFile, Cause: cli.Reason(err),
+			Hint: "name a file whose only line is the token"}
+	}
+	return access, at, token, nil
+}
+
+// sameServer reports whether two URLs have the same scheme, host and port.
+func sameServer(a, b string) bool {
+	x, errX := url.Parse(a)
+	y, errY := url.Parse(b)
+	return errX == nil && errY == nil && x.Host != "" && x.Scheme == y.Scheme && strings.EqualFold(x.Host, y.Host)
+}
+
+// name is the full name of a repository.
+type name struct{ namespace, repo string }
+
+func (n name) String() string { return n.namespace + "/" + n.repo }
+
+// parseName parses NAMESPACE/NAME. The server checks the two parts.
+func parseName(text string) (name, error) {
+	namespace, repo, ok := strings.Cut(strings.TrimSuffix(text, ".git"), "/")
+	if !ok || namespace == "" || repo == "" || strings.Contains(repo, "/") {
+		return name{}, fmt.Errorf("invalid name %q: want NAMESPACE/NAME", text)
+	}
+	return name{namespace, repo}, nil
+}
+
+// explain returns err as an error with an exit code, a kind and a hint.
+func explain(c *Access, err error) error {
+	var e *client.Error
+	out := &control.Error{Code: control.ExitFailed, Cause: err.Error()}
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, client.ErrUnreachable):
+		out.Code, out.Kind = control.ExitRemote, control.CodeUnreachable
+		out.Hint = "artifactfs serve starts a server; --server URL or $ARTIFACTFS_SERVER selects one, and this was " + c.URL()
+		return out
+	case !errors.As(err, &e):
+		return err
+	}
+	out.Verb, out.Object, out.Cause = e.Verb, e.Object, e.Message
+	switch {
+	case errors.Is(err, client.ErrNotFound):
+		out.Code, out.Kind = control.ExitRemote, control.CodeNotFound
+	case errors.Is(err, client.ErrDenied):
+		out.Code, out.Kind = control.ExitRemote, control.CodeAuth
+		out.Hint = "set $ARTIFACTFS_SERVER_TOKEN or --server-token-file to a token for " + c.URL() + "; tokens of repositories are for git only"
+	case errors.Is(err, client.ErrExists):
+		out.Kind = control.CodeConflict
+	case errors.Is(err, client.ErrInvalid):
+		out.Code, out.Kind = control.ExitUsage, control.CodeUsage
+	case errors.Is(err, client.ErrUnavailable):
+		out.Code, out.Kind = control.ExitRemote, control.CodeUnreachable
+	}
+	return out
+}

@@ -1,0 +1,134 @@
+package hosting
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/client"
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/disk"
+)
+
+// tokenTime is the lifetime of the tokens of mounts, as a value of token create --ttl. A mount makes a new token before the last one
+// expires.
+const tokenTime = "1h"
+
+// Login is how a mount logs in to a repository of a server.
+type Login struct {
+	Remote string // URL of the repository for git
+	// TokenFile is the path of a program that prints a new token whenever it runs. It contains no secret.
+	TokenFile string
+	// Environment has the variables that the program needs in addition, with the token of the REST API if no file contains it.
+	Environment control.Environment
+	Made        bool // the repository did not exist
+}
+
+// Ensure creates a repository if it does not exist, and returns how a mount logs in to it. where is NAMESPACE/NAME, or the URL of the
+// server followed by it, or the URL of the repository for git. A mount that is read-only gets tokens that can only read.
+func Ensure(ctx context.Context, a *cli.App, o Connection, where string, readOnly bool) (Login, error) {
+	at, n, err := parseWhere(where)
+	if err != nil {
+		return Login{}, &control.Error{Code: control.ExitUsage, Verb: "create", Object: where, Cause: err.Error(),
+			Hint: "examples are team/app and http://127.0.0.1:8790/team/app"}
+	}
+	if at != "" {
+		o.URL = at
+	}
+	c, err := Connect(a, o)
+	if err != nil {
+		return Login{}, err
+	}
+	var l Login
+	repo, err := c.Repo(ctx, n.namespace, n.repo)
+	l.Remote = repo.Remote
+	if errors.Is(err, client.ErrNotFound) {
+		var made client.Created
+		made, err = c.CreateRepo(ctx, n.namespace, client.CreateRepo{Name: n.repo})
+		l.Remote, l.Made = made.Remote, err == nil
+		if errors.Is(err, client.ErrExists) { // another process has created it in the meantime
+			repo, err = c.Repo(ctx, n.namespace, n.repo)
+			l.Remote = repo.Remote
+		}
+	}
+	if err != nil {
+		return Login{}, explain(c, err)
+	}
+	if c.Token != "" {
+		l.Environment = control.Environment{cli.ServerTokenVariable + "=" + string(c.Token)}
+	}
+	l.TokenFile, err = writeProgram(a, c, n, readOnly)
+	return l, err
+}
+
+// parseWhere parses the name of a repository with or without its server. at is "" if the server is not named.
+func parseWhere(where string) (at string, n name, err error) {
+	if !strings.Contains(where, "://") {
+		n, err = parseName(where)
+		return "", n, err
+	}
+	u, err := url.Parse(where)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return "", n, errors.New("want an http or https URL")
+	}
+	if u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		return "", n, errors.New("the URL must end in NAMESPACE/NAME and must not contain credentials")
+	}
+	parts := strings.Split(strings.Trim(u.Path, "/"), "/")
+	if len(parts) < 2 {
+		return "", n, errors.New("the URL must end in NAMESPACE/NAME")
+	}
+	end := len(parts) - 2
+	if n, err = parseName(parts[end] + "/" + parts[end+1]); err != nil {
+		return "", n, err
+	}
+	if end > 0 && parts[end-1] == "git" { // the URL for git
+		end--
+	}
+	u.Path, u.RawPath = "/"+strings.Join(parts[:end], "/"), ""
+	return strings.TrimRight(u.String(), "/"), n, nil
+}
+
+// writeProgram writes the program that makes tokens for a repository below the state directory, where a daemon finds it again after
+// a restart. Its name is derived from its contents, so that mounts of one repository share it and its tokens.
+func writeProgram(a *cli.App, c *Access, n name, readOnly bool) (string, error) {
+	executable, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("make tokens for %s: %w", n, err)
+	}
+	scope := client.Write
+	if readOnly {
+		scope = client.Read
+	}
+	label := "mount"
+	if host, err := os.Hostname(); err == nil {
+		label += " on " + host
+	}
+	args := []string{executable, "token", "create", n.String(), "--state", a.State, "--server", c.URL(), "--scope", scope,
+		"--ttl", tokenTime, "--label", label}
+	if c.TokenFile != "" {
+		args = append(args, "--server-token-file", c.TokenFile)
+	}
+	for i := range args {
+		args[i] = cli.ShellWord(args[i])
+	}
+	text := []byte("#!/bin/sh\n# Prints a new token for a repository that artifactfs mount --create has mounted.\nexec " +
+		strings.Join(args, " ") + "\n")
+	sum := sha256.Sum256(text)
+	dir := filepath.Join(a.State, "server-tokens")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", a.OfState(err)
+	}
+	path := filepath.Join(dir, hex.EncodeToString(sum[:16]))
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	return path, a.OfState(disk.WriteFileUnsynced(path, text, 0o700))
+}

@@ -1,0 +1,159 @@
+package hosting
+
+import (
+	"fmt"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/artifactfs/artifactfs/client"
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
+	"github.com/artifactfs/artifactfs/control"
+)
+
+// NamespaceCommand returns the command "namespace".
+func NamespaceCommand(a *cli.App) *cobra.Command {
+	var o Connection
+	cmd := &cobra.Command{
+		Use:     "namespace",
+		Aliases: []string{"ns"},
+		Short:   "Create, list and delete namespaces of a server",
+		Long: `Namespace manages the namespaces of a server, which group repositories. repo create and mount --create create a missing
+namespace themselves.`,
+		Example: `  artifactfs namespace create team
+  artifactfs namespace list`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	o.AddFlags(cmd)
+	cmd.AddCommand(namespaceCreateCommand(a, &o), namespaceListCommand(a, &o), namespaceShowCommand(a, &o), namespaceDeleteCommand(a, &o))
+	return cmd
+}
+
+// namespaceCreateCommand returns the command "namespace create".
+func namespaceCreateCommand(a *cli.App, o *Connection) *cobra.Command {
+	var jurisdiction string
+	cmd := &cobra.Command{
+		Use:     "create NAMESPACE",
+		Short:   "Create a namespace",
+		Long:    `Create creates an empty namespace. artifactfs serve stores and shows --jurisdiction, which has no other effect there.`,
+		Example: `  artifactfs namespace create team`,
+		Args:    cli.Arguments(1, 1, "NAMESPACE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := Connect(a, *o)
+			if err != nil {
+				return err
+			}
+			n, err := c.CreateNamespace(cmd.Context(), args[0], jurisdiction)
+			if err != nil {
+				return explain(c, err)
+			}
+			if a.JSON {
+				return cli.PrintJSON(a.Stdout, n)
+			}
+			return say(a.Stdout, "created namespace "+n.Name)
+		},
+	}
+	cmd.Flags().Var(cli.NewChoice(&jurisdiction, "", "eu", "us"), "jurisdiction", "where the server is to store the repositories")
+	cli.CompleteFlag(cmd, "jurisdiction", "eu", "us")
+	return cmd
+}
+
+// namespaceListCommand returns the command "namespace list".
+func namespaceListCommand(a *cli.App, o *Connection) *cobra.Command {
+	return &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   "List the namespaces of a server",
+		Long:    `List prints a line for each namespace. With --json it prints {"namespaces":[...]}.`,
+		Example: `  artifactfs namespace list
+  artifactfs namespace list --json | jq -r '.namespaces[].namespace'`,
+		Args: cli.Arguments(0, 0, "no arguments"),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := Connect(a, *o)
+			if err != nil {
+				return err
+			}
+			all := []client.Namespace{}
+			for n, err := range c.Namespaces(cmd.Context()) {
+				if err != nil {
+					return explain(c, err)
+				}
+				all = append(all, n)
+			}
+			if a.JSON {
+				return cli.PrintJSON(a.Stdout, map[string][]client.Namespace{"namespaces": all})
+			}
+			if len(all) == 0 {
+				return nil
+			}
+			w := tabwriter.NewWriter(a.Stdout, 0, 0, 2, ' ', 0)
+			fmt.Fprintln(w, "NAME\tREPOSITORIES\tJURISDICTION\tUPDATED")
+			for _, n := range all {
+				fmt.Fprintf(w, "%s\t%d\t%s\t%s\n", n.Name, n.Repos, orDash(n.Jurisdiction), cli.Ago(n.Updated, time.Now()))
+			}
+			return flush(w)
+		},
+	}
+}
+
+// namespaceShowCommand returns the command "namespace show".
+func namespaceShowCommand(a *cli.App, o *Connection) *cobra.Command {
+	return &cobra.Command{
+		Use:     "show NAMESPACE",
+		Short:   "Show a namespace",
+		Long:    `Show prints the properties of a namespace. repo list prints its repositories.`,
+		Example: `  artifactfs namespace show team`,
+		Args:    cli.Arguments(1, 1, "NAMESPACE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := Connect(a, *o)
+			if err != nil {
+				return err
+			}
+			n, err := c.Namespace(cmd.Context(), args[0])
+			if err != nil {
+				return explain(c, err)
+			}
+			if a.JSON {
+				return cli.PrintJSON(a.Stdout, n)
+			}
+			fmt.Fprintln(a.Stdout, (&control.Error{Cause: n.Name}).Error())
+			cli.PrintLine(a.Stdout, "repos", "%d", n.Repos)
+			cli.PrintLine(a.Stdout, "place", "%s", n.Jurisdiction)
+			cli.PrintLine(a.Stdout, "created", "%s", n.Created.Local().Format(time.DateTime))
+			return nil
+		},
+	}
+}
+
+// namespaceDeleteCommand returns the command "namespace delete".
+func namespaceDeleteCommand(a *cli.App, o *Connection) *cobra.Command {
+	var yes bool
+	cmd := &cobra.Command{
+		Use:     "delete NAMESPACE",
+		Aliases: []string{"rm"},
+		Short:   "Delete an empty namespace",
+		Long:    `Delete deletes a namespace that has no repositories. It asks before, unless --yes is given.`,
+		Example: `  artifactfs namespace delete team --yes`,
+		Args:    cli.Arguments(1, 1, "NAMESPACE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := Connect(a, *o)
+			if err != nil {
+				return err
+			}
+			if !yes {
+				what := "namespace " + args[0] + " of " + c.URL()
+				if err := cli.Ask(a, "delete", what, "delete "+what+"?"); err != nil {
+					return err
+				}
+			}
+			if err := c.DeleteNamespace(cmd.Context(), args[0]); err != nil {
+				return explain(c, err)
+			}
+			return printDone(a, "deleted", args[0])
+		},
+	}
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	return cmd
+}

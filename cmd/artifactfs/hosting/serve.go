@@ -1,0 +1,196 @@
+package hosting
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"path/filepath"
+	"regexp"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/serving"
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/server"
+)
+
+// ServeCommand returns the command "serve".
+func ServeCommand(a *cli.App) *cobra.Command {
+	var o server.Options
+	var compat string
+	var newToken bool
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run a git server for sessions, with the REST API of Artifacts",
+		Long: `Serve runs a git server whose repositories are created, forked and deleted by the REST API of Cloudflare Artifacts.
+It is the home of sessions: use its repositories as session remotes and mount them. It needs nothing but git. Everything
+is stored in DIR of --data. It runs until SIGTERM or Ctrl-C, and lets running pushes finish.
+
+At the first start, serve prints an admin token, which may do everything, and stores it in admin-token in DIR, where
+only the user of the server can read it. The commands repo, token, namespace and mount --create use this token if the
+same user runs them on this host with the same state directory, so no token needs to be copied there. On other hosts
+set $ARTIFACTFS_SERVER and $ARTIFACTFS_SERVER_TOKEN. --new-admin-token makes another admin token, prints it, and ends.
+
+Several servers can serve the same repositories: start each with the same --database and --objects and a separate DIR,
+and put a proxy in front of them. Credentials for S3 are those of the AWS environment variables and files.
+
+GET /healthz answers while the process runs, GET /readyz while the database and the object store answer too. /metrics
+has metrics for Prometheus, and /openapi.json describes the API.
+
+Each flag can be set by an environment variable, for example --database by $ARTIFACTFS_DATABASE.`,
+		Example: `  artifactfs serve
+  artifactfs serve --listen 0.0.0.0:8790 --tls-cert cert.pem --tls-key key.pem
+  artifactfs serve --listen 127.0.0.1:8790 --public-url https://git.example.org
+  artifactfs serve --database postgres://afs@db.example.org/afs --objects s3://bucket/afs
+  artifactfs serve --new-admin-token`,
+		Annotations: cli.FromEnvironment,
+		Args:        cli.Arguments(0, 0, "no arguments"),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o.Compat = compat != ""
+			if err := completeServe(a, &o); err != nil {
+				return cli.Usage(cmd, err)
+			}
+			if newToken {
+				return newAdminToken(cmd.Context(), a, o)
+			}
+			return serve(cmd.Context(), a, o)
+		},
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.StringVar(&o.Listen, "listen", server.DefaultListen, "accept requests at `ADDRESS`, host:port; port 0 is any free one")
+	f.StringVar(&o.Data, "data", "", "store everything in `DIR` (default: server in the state directory)")
+	f.StringVar(&o.Database, "database", "", "store records in the PostgreSQL database `URL` (default: an SQLite file in DIR)")
+	f.StringVar(&o.Objects, "objects", "", "store git objects at `URL`, s3://BUCKET/PREFIX (default: a directory in DIR)")
+	f.StringVar(&o.PublicURL, "public-url", "", "`URL` by which clients reach the server, if a proxy forwards their requests")
+	f.StringVar(&o.TLSCert, "tls-cert", "", "serve https with the certificate in `FILE`, which is read again when it changes")
+	f.StringVar(&o.TLSKey, "tls-key", "", "`FILE` with the key of the certificate")
+	f.StringVar(&o.AdminTokenFile, "admin-token-file", "", "`FILE` with the admin token; created if it does not exist\n"+
+		"(default: admin-token in DIR)")
+	f.BoolVar(&newToken, "new-admin-token", false, "make another admin token, print it, and end; the server may be running")
+	f.StringVar(&o.Account, "account", "", "`ID` of the account in URLs of the API, 32 hexadecimal digits (default: a random\n"+
+		"one, which is stored at the first start)")
+	f.StringVar(&o.Secrets, "secrets", "", "`DIR` with credentials for imports: the file NAME has a user and a password, or\n"+
+		"a token, for repo import --secret NAME")
+	f.Var(cli.NewChoice(&compat, "", "cloudflare"), "compat", "behave as the live service where it differs from its documentation")
+	cli.CompleteFlag(cmd, "compat", "cloudflare")
+	return cmd
+}
+
+// account matches the ids that --account accepts.
+var account = regexp.MustCompile(`^[0-9a-f]{32}$`)
+
+// completeServe checks the options and makes paths absolute.
+func completeServe(a *cli.App, o *server.Options) error {
+	if o.Data == "" {
+		o.Data = Dir(a)
+	}
+	for _, path := range []*string{&o.Data, &o.AdminTokenFile, &o.TLSCert, &o.TLSKey, &o.Secrets} {
+		if *path == "" {
+			continue
+		}
+		abs, err := filepath.Abs(*path)
+		if err != nil {
+			return err
+		}
+		*path = abs
+	}
+	switch {
+	case (o.TLSCert == "") != (o.TLSKey == ""):
+		return errors.New("--tls-cert and --tls-key need each other")
+	case o.Account != "" && !account.MatchString(o.Account):
+		return fmt.Errorf("invalid account %q: want 32 hexadecimal digits", o.Account)
+	}
+	if _, _, err := net.SplitHostPort(o.Listen); err != nil {
+		return fmt.Errorf("invalid address %q for --listen: want HOST:PORT", o.Listen)
+	}
+	return nil
+}
+
+// explainServe adds hints to the errors that users meet.
+func explainServe(a *cli.App, o server.Options, err error) error {
+	if err == nil {
+		return nil
+	}
+	e := &control.Error{Code: control.ExitFailed, Verb: "serve", Object: o.Data, Cause: err.Error()}
+	switch {
+	case errors.Is(err, server.ErrInUse):
+		e.Kind, e.Cause = control.CodeBusy, server.ErrInUse.Error()
+		e.Hint = "--data DIR selects another directory"
+	case errors.Is(err, syscall.EADDRINUSE):
+		e.Kind, e.Object, e.Cause = control.CodeBusy, o.Listen, "another program listens at this address"
+		e.Hint = "--listen HOST:PORT selects another address; port 0 is any free one"
+	case errors.Is(err, fs.ErrPermission):
+		e.Kind = control.CodePermission
+		e.Hint = "--data DIR selects another directory"
+	}
+	return e
+}
+
+// newAdminToken prints a new admin token.
+func newAdminToken(ctx context.Context, a *cli.App, o server.Options) error {
+	token, err := server.NewAdmin(ctx, o)
+	if err != nil {
+		return explainServe(a, o, err)
+	}
+	if a.JSON {
+		return cli.PrintJSON(a.Stdout, map[string]string{"token": string(token)})
+	}
+	return say(a.Stdout, string(token))
+}
+
+// serve runs the server until ctx ends, which SIGTERM and Ctrl-C do.
+func serve(ctx context.Context, a *cli.App, o server.Options) error {
+	if err := serving.KeepMemory(); err != nil {
+		return fmt.Errorf("serve: %w", err)
+	}
+	log, end, err := a.NewLog(zapcore.InfoLevel)
+	if err != nil {
+		return err
+	}
+	defer end()
+	o.Log = log
+	s, err := server.Open(ctx, o)
+	if err != nil {
+		return explainServe(a, o, err)
+	}
+	if err := announce(a, o, s); err != nil {
+		return errors.Join(err, s.Close())
+	}
+	log.Info("serving", zap.String("url", s.URL), zap.String("account", s.Account), zap.String("data", o.Data))
+	a.Serving = true
+	err = s.Serve(ctx)
+	log.Info("stopping")
+	return explainServe(a, o, errors.Join(err, s.Close()))
+}
+
+// announce prints the address of the server and, if it is new, the admin token.
+func announce(a *cli.App, o server.Options, s *server.Server) error {
+	if a.JSON {
+		return cli.PrintJSON(a.Stdout, struct {
+			server.Running
+			Token string `json:"token,omitempty"`
+		}{s.Running, string(s.Admin)})
+	}
+	if _, err := fmt.Fprintf(a.Stdout, "serving at %s\n", s.URL); err != nil {
+		return fmt.Errorf("print result: %w", err)
+	}
+	cli.PrintLine(a.Stdout, "account", "%s", s.Account)
+	if s.Admin != "" {
+		cli.PrintLine(a.Stdout, "token", "%s", string(s.Admin))
+		cli.PrintLine(a.Stdout, "", "this admin token is printed once; it is also in %s", s.TokenFile)
+	}
+	if s.Public != "" {
+		cli.PrintLine(a.Stdout, "public", "%s", s.Public)
+	}
+	if o.Data != Dir(a) {
+		cli.PrintLine(a.Stdout, "use", "export ARTIFACTFS_SERVER=%s ARTIFACTFS_SERVER_TOKEN_FILE=%s", s.URL, cli.ShellWord(s.TokenFile))
+	}
+	return nil
+}

@@ -1,0 +1,113 @@
+package mounts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/hosting"
+	"github.com/artifactfs/artifactfs/control"
+)
+
+// creation is the value of the flag --create: the repositories that a mount creates on a server.
+type creation string
+
+const (
+	createNothing creation = ""
+	createRemote  creation = "remote"
+	createSession creation = "session-remote"
+	createBoth    creation = "both"
+)
+
+// String implements pflag.Value.
+func (c *creation) String() string { return string(*c) }
+
+// Type implements pflag.Value.
+func (c *creation) Type() string { return "WHAT" }
+
+// Set implements pflag.Value.
+func (c *creation) Set(text string) error {
+	switch creation(text) {
+	case createRemote, createSession, createBoth:
+		*c = creation(text)
+		return nil
+	}
+	return fmt.Errorf("must be one of %s|%s|%s", createRemote, createSession, createBoth)
+}
+
+// addCreateFlags adds the flags for repositories of a server.
+func (o *MountOptions) addCreateFlags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.Var(&o.create, "create", "create REMOTE (remote), the repository of --session-remote (session-remote), or\n"+
+		"both, on a server of artifactfs serve if missing, and log in to it (no value:\nremote)")
+	f.Lookup("create").NoOptDefVal = string(createRemote)
+	f.StringVar(&o.server.URL, "server", "", "server of --create at `URL` (default: that of the argument, else\n"+
+		"$ARTIFACTFS_SERVER, else the server of this user on this host)")
+	f.StringVar(&o.server.TokenFile, "server-token-file", "", "read the token for the server of --create from `FILE` (default:\n"+
+		"$ARTIFACTFS_SERVER_TOKEN, else that of the server on this host)")
+	cli.CompleteFlag(cmd, "create", string(createRemote), string(createSession), string(createBoth))
+}
+
+// createRepos creates the repositories that --create names, and makes the mount log in to them. It returns the arguments with the URL
+// of the repository.
+func (o *MountOptions) createRepos(ctx context.Context, cmd *cobra.Command, args []string, a *cli.App) ([]string, error) {
+	if o.create == createNothing {
+		return args, nil
+	}
+	r := &o.Request
+	if o.create != createSession {
+		switch {
+		case r.TokenFile != "" || r.Token != "":
+			return nil, cli.Usage(cmd, errors.New("--create makes the token for REMOTE itself: unset --token-file and $ARTIFACTFS_TOKEN"))
+		case args[0] == "":
+			return nil, cli.Usage(cmd, errors.New("--create needs REMOTE, as SERVER/NAMESPACE/NAME or NAMESPACE/NAME"))
+		}
+		l, err := o.ensure(ctx, a, args[0], r.ReadOnly)
+		if err != nil {
+			return nil, err
+		}
+		args = append([]string{l.Remote}, args[1:]...)
+		r.TokenFile = l.TokenFile
+		if !r.ReadOnly && r.SessionOptions.Remote == "" {
+			r.SessionOptions.Remote = control.RemoteOrigin // the server is the home of the session
+		}
+	}
+	if o.create == createRemote {
+		return args, nil
+	}
+	switch r.SessionOptions.Remote {
+	case "", control.RemoteEmbedded, control.RemoteOrigin, control.RemoteNone:
+		return nil, cli.Usage(cmd, fmt.Errorf("--create=%s needs --session-remote, as SERVER/NAMESPACE/NAME or NAMESPACE/NAME", o.create))
+	}
+	if r.SessionTokenFile != "" || r.SessionToken != "" {
+		return nil, cli.Usage(cmd, fmt.Errorf("--create=%s makes the token for the session remote itself: "+
+			"unset --session-token-file and $ARTIFACTFS_SESSION_TOKEN", o.create))
+	}
+	l, err := o.ensure(ctx, a, r.SessionOptions.Remote, r.ReadOnly)
+	if err != nil {
+		return nil, err
+	}
+	r.SessionOptions.Remote, r.SessionTokenFile = l.Remote, l.TokenFile
+	return args, nil
+}
+
+// ensure creates one repository.
+func (o *MountOptions) ensure(ctx context.Context, a *cli.App, where string, readOnly bool) (hosting.Login, error) {
+	l, err := hosting.Ensure(ctx, a, o.server, where, readOnly)
+	if err != nil {
+		return l, err
+	}
+	if len(l.Environment) > 0 {
+		if o.Request.Environment == nil { // an environment replaces that of the daemon, so it must be complete
+			o.Request.Environment = control.CallerEnvironment()
+		}
+		o.Request.Environment = append(o.Request.Environment, l.Environment...)
+	}
+	if l.Made && !a.Quiet {
+		fmt.Fprintf(a.Stderr, "artifactfs: created repository %s\n", l.Remote)
+	}
+	return l, nil
+}

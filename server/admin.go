@@ -1,0 +1,124 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/server/access"
+	"github.com/artifactfs/artifactfs/server/records"
+)
+
+// adminSetting is set in the database when the first admin token was made, so that only one node makes one.
+const adminSetting = "admin-created"
+
+// Running describes the server that uses a data directory, for commands on the same host. It contains no secret.
+type Running struct {
+	URL       string `json:"url"`              // address that it listens at
+	Public    string `json:"public,omitempty"` // address for clients
+	Account   string `json:"account"`
+	TokenFile string `json:"token_file"` // file with the admin token, which only its user can read
+}
+
+// runningFile is the name of the file with Running in a data directory.
+const runningFile = "server.json"
+
+// ReadRunning returns the description of the server that uses, or used last, a data directory.
+func ReadRunning(dir string) (Running, error) {
+	var r Running
+	text, err := os.ReadFile(filepath.Join(dir, runningFile))
+	if err != nil {
+		return r, err
+	}
+	return r, json.Unmarshal(text, &r)
+}
+
+// write stores the description in the data directory.
+func (r Running) write(dir string) error {
+	text, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	return disk.WriteFileUnsynced(filepath.Join(dir, runningFile), append(text, '\n'), 0o600)
+}
+
+// ReadToken returns the token in a file, whose only line it is.
+func ReadToken(file string) (control.Secret, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return "", err
+	}
+	text = bytes.TrimSpace(text)
+	switch {
+	case len(text) == 0:
+		return "", errors.New("file is empty")
+	case bytes.ContainsAny(text, "\r\n\x00"):
+		return "", errors.New("file has more than one line")
+	}
+	return control.Secret(text), nil
+}
+
+// ensureAdmin makes an admin token at the first start, and makes the token in the file valid if it is not. It returns the token if
+// it is new and was not in the file before.
+func ensureAdmin(ctx context.Context, db *records.DB, file string) (fresh control.Secret, err error) {
+	given, err := ReadToken(file)
+	if err == nil {
+		return "", adopt(ctx, db, given, file)
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("read admin token %s: %w", file, err)
+	}
+	if _, err := db.Settings.Get(ctx, adminSetting); err == nil {
+		return "", nil // the token was made before, perhaps by another node; its file was removed, or is elsewhere
+	} else if !errors.Is(err, records.ErrNotFound) {
+		return "", err
+	}
+	fresh, err = NewAdminToken(ctx, db, file)
+	if err != nil {
+		return "", err
+	}
+	_, err = db.Settings.SetOnce(ctx, adminSetting, time.Now().UTC().Format(time.RFC3339))
+	return fresh, err
+}
+
+// NewAdminToken makes a token that may do everything, and writes it to a file that only the user of this process can read. The
+// file is written first: a token that a crash has kept out of the database becomes valid at the next start.
+func NewAdminToken(ctx context.Context, db *records.DB, file string) (control.Secret, error) {
+	t, text := access.Mint(records.Token{Role: records.AdminToken, Label: "admin"}, time.Now())
+	if err := disk.WriteFile(file, []byte(text+"\n"), 0o600); err != nil {
+		return "", fmt.Errorf("write admin token %s: %w", file, err)
+	}
+	if err := db.Tokens.Create(ctx, t, nil, records.Cause{Actor: "operator"}); err != nil {
+		return "", fmt.Errorf("create admin token: %w", err)
+	}
+	return control.Secret(text), nil
+}
+
+// adopt makes the admin token of a file valid, unless the database has it.
+func adopt(ctx context.Context, db *records.DB, text control.Secret, file string) error {
+	guard := access.NewGuard(db)
+	r := &http.Request{Header: http.Header{"Authorization": {"Bearer " + string(text)}}}
+	_, err := guard.Admin(ctx, r, "", records.WriteScope)
+	if err == nil || !errors.Is(err, access.ErrInvalid) {
+		return err
+	}
+	t, err := access.Adopt(records.Token{Role: records.AdminToken, Label: "admin"}, strings.TrimSpace(string(text)), time.Now())
+	if err != nil {
+		return fmt.Errorf("use admin token %s: %w", file, err)
+	}
+	err = db.Tokens.Create(ctx, t, nil, records.Cause{Actor: "operator"})
+	if errors.Is(err, records.ErrExists) { // it was revoked, or has expired
+		return fmt.Errorf("use admin token %s: %w", file, access.ErrInvalid)
+	}
+	return err
+}

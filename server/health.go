@@ -1,0 +1,85 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+)
+
+// readyTime is the maximum time for which readyz waits for the database and the object store.
+const readyTime = 5 * time.Second
+
+// healthz answers as long as the process can answer at all.
+func (s *Server) healthz(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") }
+
+// readyz answers 200 if the server can serve requests: the database and the object store answer, and the server is not ending. The
+// answer names the part that does not answer, and nothing else, because anyone may ask.
+func (s *Server) readyz(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), readyTime)
+	defer cancel()
+	for _, part := range []struct {
+		name  string
+		ready func(context.Context) error
+	}{
+		{"server", func(context.Context) error {
+			if s.draining.Load() {
+				return http.ErrServerClosed
+			}
+			return nil
+		}},
+		{"database", s.db.Ping}, {"object store", s.store.Ready},
+	} {
+		if part.ready(ctx) != nil {
+			w.Header().Set("Retry-After", "1")
+			w.WriteHeader(http.StatusServiceUnavailable)
+			fmt.Fprintf(w, "%s is unavailable\n", part.name)
+			return
+		}
+	}
+	_, _ = io.WriteString(w, "ok\n")
+}
+
+// metrics writes the metrics.
+func (s *Server) metrics(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+	_ = s.meter.Write(r.Context(), w) // fails only if the client has gone
+}
+
+// certificate is the certificate of the server. It reads the files again when they have changed, so that a renewed certificate needs
+// no restart.
+type certificate struct {
+	cert, key string
+
+	mu     sync.Mutex
+	stamp  [2]time.Time // times of the last change of the files
+	loaded *tls.Certificate
+}
+
+// get returns the certificate. If the files cannot be read or do not belong together, which is so for a moment while they are being
+// replaced, it returns the one that it read before.
+func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var now [2]time.Time
+	for i, path := range []string{c.cert, c.key} {
+		if info, err := os.Stat(path); err == nil {
+			now[i] = info.ModTime()
+		}
+	}
+	if c.loaded != nil && now == c.stamp {
+		return c.loaded, nil
+	}
+	pair, err := tls.LoadX509KeyPair(c.cert, c.key)
+	if err != nil && c.loaded == nil {
+		return nil, err
+	}
+	if err == nil {
+		c.loaded, c.stamp = &pair, now
+	}
+	return c.loaded, nil
+}

@@ -1,0 +1,273 @@
+// Package server is the process that "artifactfs serve" runs: it opens the records, the object store and the replicas, connects the
+// REST API, the git server and the work in the background with them, and listens.
+//
+// A data directory belongs to one process, which holds a lock on it. Nothing in the directory has to be closed properly: a process
+// that is killed leaves a directory that the next one opens.
+package server
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/server/access"
+	"github.com/artifactfs/artifactfs/server/api"
+	"github.com/artifactfs/artifactfs/server/events"
+	"github.com/artifactfs/artifactfs/server/meter"
+	"github.com/artifactfs/artifactfs/server/objects"
+	"github.com/artifactfs/artifactfs/server/openapi"
+	"github.com/artifactfs/artifactfs/server/records"
+	"github.com/artifactfs/artifactfs/server/replica"
+)
+
+// DefaultListen is the address at which a server listens unless Options names another one.
+const DefaultListen = "127.0.0.1:8790"
+
+const (
+	headerTime = 10 * time.Second // for the header of a request
+	idleTime   = 2 * time.Minute  // of a connection between two requests
+	maxHeader  = 64 << 10         // bytes
+	// drainTime is the time that requests, such as pushes, have to finish after SIGTERM. It is shorter than the time after which
+	// service managers kill a process.
+	drainTime = 60 * time.Second
+)
+
+// Options configures a Server. Data is required.
+type Options struct {
+	Data           string // directory of the server; created if it does not exist
+	Listen         string // host:port; "" means DefaultListen
+	Database       string // postgres://..., "": an SQLite file in Data
+	Objects        string // s3://bucket/prefix, "": a directory in Data
+	AdminTokenFile string // file with the admin token, created with a new token if it does not exist; "": admin-token in Data
+	TLSCert        string // files for https; both or none
+	TLSKey         string
+	PublicURL      string // address that clients use, if a proxy forwards their requests
+	Account        string // id of the account, 32 hexadecimal digits; "": the stored one, or a random one at the first start
+	Secrets        string // directory with credentials for imports
+	Compat         bool   // behave as the live service of Cloudflare where it differs from its documentation
+	Log            *zap.Logger
+}
+
+// tokenFile returns the path of the file with the admin token.
+func (o Options) tokenFile() string {
+	if o.AdminTokenFile != "" {
+		return o.AdminTokenFile
+	}
+	return filepath.Join(o.Data, "admin-token")
+}
+
+// database returns the URL of the database.
+func (o Options) database() string {
+	if o.Database != "" {
+		return o.Database
+	}
+	return "sqlite:" + filepath.Join(o.Data, "records.sqlite")
+}
+
+// Server is a running server.
+type Server struct {
+	Running
+	Admin control.Secret // admin token if this process has made it, "" if it was made before
+
+	o        Options
+	log      *zap.Logger
+	listener net.Listener
+	handler  http.Handler
+	meter    *meter.Meter
+	db       *records.DB
+	store    objects.Store
+	stream   *events.Stream
+	draining atomic.Bool    // the server has been told to end
+	closers  []func() error // in the order of opening
+}
+
+// ErrInUse means that another process uses the data directory.
+var ErrInUse = errors.New("another server uses this directory")
+
+// Open opens everything that a server needs, and listens. Requests are answered once Serve was called. The caller must call Close.
+func Open(ctx context.Context, o Options) (_ *Server, err error) {
+	s := &Server{o: o, log: o.Log}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	if err := s.lock(); err != nil {
+		return nil, err
+	}
+	// The address is taken first, so that a server that cannot listen changes nothing.
+	if s.listener, err = net.Listen("tcp", cmp.Or(o.Listen, DefaultListen)); err != nil {
+		return nil, fmt.Errorf("listen: %w", err)
+	}
+	s.closeLater(func() error {
+		if err := s.listener.Close(); !errors.Is(err, net.ErrClosed) {
+			return err
+		}
+		return nil
+	})
+	if err := s.secure(); err != nil {
+		return nil, err
+	}
+	if err := s.connect(ctx); err != nil {
+		return nil, err
+	}
+	if err := s.Running.write(o.Data); err != nil {
+		return nil, fmt.Errorf("write %s: %w", filepath.Join(o.Data, runningFile), err)
+	}
+	return s, nil
+}
+
+// lock creates and locks the data directory.
+func (s *Server) lock() error {
+	if err := os.MkdirAll(s.o.Data, 0o700); err != nil {
+		return fmt.Errorf("create data directory: %w", err)
+	}
+	unlock, err := disk.TryLock(filepath.Join(s.o.Data, "lock"))
+	if errors.Is(err, disk.ErrLocked) {
+		err = ErrInUse
+	}
+	if err != nil {
+		return fmt.Errorf("lock %s: %w", s.o.Data, err)
+	}
+	s.closeLater(func() error { unlock(); return nil })
+	return nil
+}
+
+// secure makes the listener speak TLS if there are files for it, and sets the URLs of the server.
+func (s *Server) secure() error {
+	s.listener = limit(s.listener, maxConnections)
+	s.URL, s.Public, s.TokenFile = "http://"+s.listener.Addr().String(), s.o.PublicURL, s.o.tokenFile()
+	if s.o.TLSCert == "" {
+		return nil
+	}
+	s.URL = "https" + strings.TrimPrefix(s.URL, "http")
+	c := &certificate{cert: s.o.TLSCert, key: s.o.TLSKey}
+	if _, err := c.get(nil); err != nil {
+		return fmt.Errorf("read certificate: %w", err)
+	}
+	s.listener = tls.NewListener(s.listener, &tls.Config{GetCertificate: c.get, NextProtos: []string{"h2", "http/1.1"}})
+	return nil
+}
+
+// connect opens the records, the objects and the replicas, and connects the handlers with them.
+func (s *Server) connect(ctx context.Context) (err error) {
+	o := s.o
+	if s.db, err = OpenRecords(ctx, o); err != nil {
+		return err
+	}
+	s.closeLater(s.db.Close)
+	if s.Account, err = api.Account(ctx, s.db, o.Account); err != nil {
+		return err
+	}
+	if s.Admin, err = ensureAdmin(ctx, s.db, o.tokenFile()); err != nil {
+		return err
+	}
+	s.meter = meter.New(s.db.Usage, s.db.Audit, s.log)
+	s.closeLater(s.meter.Close)
+	store, err := objects.Open(cmp.Or(o.Objects, filepath.Join(o.Data, "objects")))
+	if err != nil {
+		return err
+	}
+	s.store = s.meter.Store(store)
+	replicas, err := replica.Open(replica.Options{Dir: filepath.Join(o.Data, "replicas"), Records: s.db, Objects: s.store})
+	if err != nil {
+		return err
+	}
+	s.closeLater(replicas.Close)
+	guard := access.NewGuard(s.db)
+	s.stream = events.NewStream(s.db.Events, s.log)
+	s.closeLater(s.stream.Close)
+	rest := api.New(api.Options{Account: s.Account, URL: o.PublicURL, Records: s.db, Replicas: replicas, Guard: guard, Meter: s.meter,
+		Events: s.stream, Compat: o.Compat, Log: s.log})
+	mux := http.NewServeMux()
+	for _, prefix := range api.Prefixes {
+		mux.Handle(prefix, rest)
+	}
+	mux.Handle(openapi.Path, openapi.Handler())
+	mux.HandleFunc("GET /healthz", s.healthz)
+	mux.HandleFunc("GET /readyz", s.readyz)
+	mux.HandleFunc("GET /metrics", s.metrics)
+	s.handler = s.meter.Requests(mux)
+	return nil
+}
+
+// closeLater makes Close call f before what was opened earlier is closed.
+func (s *Server) closeLater(f func() error) { s.closers = append(s.closers, f) }
+
+// Serve answers requests until ctx ends. Then it refuses new ones, and gives those that are under way drainTime to finish.
+func (s *Server) Serve(ctx context.Context) error {
+	failures, err := zap.NewStdLogAt(s.log, zap.DebugLevel) // such as broken connections, which clients cause
+	if err != nil {
+		return err
+	}
+	// Requests live longer than ctx: Shutdown waits for them, and Close ends them.
+	base, abort := context.WithCancel(context.WithoutCancel(ctx))
+	defer abort()
+	h := &http.Server{Handler: s.handler, ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeader, ErrorLog: failures,
+		BaseContext: func(net.Listener) context.Context { return base }}
+	h.RegisterOnShutdown(func() { s.stream.Close() }) // a stream of events has no end, so Shutdown would wait for it in vain
+	ended := make(chan error, 1)
+	go func() { ended <- h.Serve(s.listener) }()
+	select {
+	case err := <-ended:
+		return fmt.Errorf("serve: %w", err)
+	case <-ctx.Done():
+	}
+	s.draining.Store(true)
+	limited, cancel := context.WithTimeout(base, drainTime)
+	defer cancel()
+	err = h.Shutdown(limited)
+	if errors.Is(err, context.DeadlineExceeded) {
+		s.log.Warn("requests did not finish in time and are aborted", zap.Duration("time", drainTime))
+		abort()
+		err = h.Close()
+	}
+	<-ended
+	return err
+}
+
+// Close closes what Open has opened, in the reverse order.
+func (s *Server) Close() error {
+	var failed []error
+	for _, f := range slices.Backward(s.closers) {
+		failed = append(failed, f())
+	}
+	s.closers = nil
+	return errors.Join(failed...)
+}
+
+// OpenRecords opens the database of a server.
+func OpenRecords(ctx context.Context, o Options) (*records.DB, error) {
+	db, err := records.Open(ctx, o.database())
+	if err != nil {
+		return nil, fmt.Errorf("open database: %w", err)
+	}
+	return db, nil
+}
+
+// NewAdmin makes another admin token for the server of a data directory, which may be running.
+func NewAdmin(ctx context.Context, o Options) (control.Secret, error) {
+	if err := os.MkdirAll(o.Data, 0o700); err != nil {
+		return "", fmt.Errorf("create data directory: %w", err)
+	}
+	db, err := OpenRecords(ctx, o)
+	if err != nil {
+		return "", err
+	}
+	defer db.Close()
+	return NewAdminToken(ctx, db, o.tokenFile())
+}
