@@ -62,14 +62,29 @@ func newCluster(w *world, nodes int, flags ...string) *cluster {
 	c.s3 = s3test.Start(w)
 	database, err := c.pg.Create(clusterDatabase)
 	check2(w, err)
+	c.run(nodes, append([]string{"--database", database, "--objects", c.s3.URL("objects")}, flags...))
+	return c
+}
+
+// newLoneServer starts one node with SQLite and a directory of objects.
+func newLoneServer(w *world, flags ...string) *cluster {
+	w.Helper()
+	c := &cluster{w: w}
+	c.run(1, flags)
+	return c
+}
+
+// run starts the proxy and the nodes.
+func (c *cluster) run(nodes int, flags []string) {
+	w := c.w
+	w.Helper()
 	c.proxy = newDumbProxy(w)
 	tokenFile := filepath.Join(w.root, "admin-token")
 	for i := range nodes {
 		n := &clusterNode{c: c, addr: freeAddress(w), data: filepath.Join(w.root, fmt.Sprint("node", i))}
 		c.nodes = append(c.nodes, n)
 		c.proxy.add(n.addr)
-		args := append([]string{"serve", "--data", n.data, "--listen", n.addr, "--database", database, "--objects", c.s3.URL("objects"),
-			"--public-url", c.proxy.url(), "--admin-token-file", tokenFile}, flags...)
+		args := append([]string{"serve", "--data", n.data, "--listen", n.addr, "--public-url", c.proxy.url(), "--admin-token-file", tokenFile}, flags...)
 		w.Cleanup(func() {
 			n.kill()
 			if w.Failed() {
@@ -83,7 +98,6 @@ func newCluster(w *world, nodes int, flags ...string) *cluster {
 	token, err := os.ReadFile(tokenFile)
 	check2(w, err)
 	c.token = strings.TrimSpace(string(token))
-	return c
 }
 
 // freeAddress returns an address of the loopback interface at which no process listens.
