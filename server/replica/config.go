@@ -14,7 +14,8 @@ import (
 //
 // Syncs are off, because the object store syncs the packs, and a replica is not used any more after a restart. refs are those of
 // the records: so git updates none itself, but passes them to the hook proc-receive. The three settings of receive.fsck accept
-// objects that old versions of git have written into many repositories; github.com and gitlab.com accept them too.
+// objects that old versions of git have written into many repositories; github.com and gitlab.com accept them too. ref-in-want is off,
+// because upload-pack sends wanted-refs before shallow-info, and stock git then refuses the answer to a shallow clone.
 const settings = `[core]
 	hooksPath = %s
 	fsync = none
@@ -59,7 +60,6 @@ const settings = `[core]
 [uploadpack]
 	allowFilter = true
 	allowAnySHA1InWant = true
-	allowRefInWant = true
 `
 
 // passed are the variables of this process that git processes get. All others may contain secrets.
