@@ -1,0 +1,241 @@
+// Package githttp serves git's smart HTTP protocol (gitprotocol-http(5)) for the repositories of a server:
+//
+//	/git/NAMESPACE/REPO.git/info/refs?service=git-upload-pack or git-receive-pack
+//	/git/NAMESPACE/REPO.git/git-upload-pack, /git/NAMESPACE/REPO.git/git-receive-pack
+//
+// Stock git does the talking: this package finds the repository, checks the token, limits time, memory, bytes and the number of
+// processes, and passes bytes between the client and `git upload-pack --stateless-rpc` or `git receive-pack --stateless-rpc`.
+//
+// The answers are those of Cloudflare Artifacts: 401 without credentials, 403 for tokens that are invalid or do not suffice.
+package githttp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"path/filepath"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/server/access"
+	"github.com/artifactfs/artifactfs/server/events"
+	"github.com/artifactfs/artifactfs/server/meter"
+	"github.com/artifactfs/artifactfs/server/objects"
+	"github.com/artifactfs/artifactfs/server/receive"
+	"github.com/artifactfs/artifactfs/server/records"
+	"github.com/artifactfs/artifactfs/server/replica"
+)
+
+// Prefix is the prefix of the paths of all repositories.
+const Prefix = "/git/"
+
+// Options configures a Server.
+type Options struct {
+	Records  *records.DB
+	Replicas *replica.Set
+	Guard    *access.Guard
+	Meter    *meter.Meter // nil for none
+	Account  string       // in events
+	Dir      string       // for files of the server; it is created
+	Limits   Limits
+	Log      *zap.Logger
+}
+
+// Limits limits what a request may use. A limit of zero is replaced by that of DefaultLimits.
+type Limits struct {
+	Time      time.Duration // of a git command
+	Idle      time.Duration // in which the client neither sends nor reads a byte
+	Push      int64         // bytes of the body of a push, uncompressed
+	Fetch     int64         // bytes of the body of a fetch, uncompressed
+	Answer    int64         // bytes of an answer
+	Memory    int64         // bytes that each process of git may allocate
+	Processes int           // git commands at once
+	OfRepo    int           // git commands at once for one repository
+	Waiting   int           // requests that wait for a git command
+	Patience  time.Duration // of a request that waits
+}
+
+// DefaultLimits returns the limits of a server with a number of processors.
+func DefaultLimits(processors int) Limits {
+	return Limits{
+		Time: time.Hour, Idle: time.Minute, Push: 4 << 30, Fetch: 64 << 20, Answer: 64 << 30, Memory: 2 << 30,
+		Processes: 16 * processors, OfRepo: 8 * processors, Waiting: 4096, Patience: 30 * time.Second,
+	}
+}
+
+// or returns l with the limits of d in place of zeros.
+func (l Limits) or(d Limits) Limits {
+	set(&l.Time, d.Time)
+	set(&l.Idle, d.Idle)
+	set(&l.Push, d.Push)
+	set(&l.Fetch, d.Fetch)
+	set(&l.Answer, d.Answer)
+	set(&l.Memory, d.Memory)
+	set(&l.Processes, d.Processes)
+	set(&l.OfRepo, d.OfRepo)
+	set(&l.Waiting, d.Waiting)
+	set(&l.Patience, d.Patience)
+	return l
+}
+
+func set[T int | int64 | time.Duration](value *T, otherwise T) {
+	if *value == 0 {
+		*value = otherwise
+	}
+}
+
+// Server is the handler of the requests below Prefix.
+type Server struct {
+	o        Options
+	limits   Limits
+	env      []string
+	receiver *receive.Receiver
+	slots    limiter
+	offers   offers
+	notes    *notes
+}
+
+// New returns a Server. processors is the number of processors for the default limits.
+func New(o Options, processors int) (*Server, error) {
+	s := &Server{o: o, limits: o.Limits.or(DefaultLimits(processors)), env: o.Replicas.Env()}
+	var err error
+	s.receiver, err = receive.New(receive.Options{
+		Dir: filepath.Join(o.Dir, "hooks"), Records: o.Records, Replicas: o.Replicas, Log: o.Log, Events: s.pushed,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open git server: %w", err)
+	}
+	s.slots.most, s.slots.mostOfRepo, s.slots.mostWaiting = s.limits.Processes, s.limits.OfRepo, s.limits.Waiting
+	s.slots.patience = s.limits.Patience
+	s.notes = newNotes(o.Records.Events, o.Log)
+	return s, nil
+}
+
+// Close writes the events of fetches. The caller ends all requests before.
+func (s *Server) Close() { s.notes.close() }
+
+// pushed makes the events of a push.
+func (s *Server) pushed(ctx context.Context, dir string, repo records.Repo, t records.Token,
+	updates []records.RefUpdate) func(done []records.RefUpdate) []records.Event {
+	commits, err := events.Walk(ctx, dir, updates)
+	if err != nil && ctx.Err() == nil {
+		s.o.Log.Warn("events of a push lack commits", zap.String("repository", repo.ID), zap.Error(err))
+	}
+	stamp := events.ByToken(s.o.Account, t)
+	return func(done []records.RefUpdate) []records.Event { return events.Pushed(stamp, repo, done, commits) }
+}
+
+// exchange is one request with its answer.
+type exchange struct {
+	s       *Server
+	w       http.ResponseWriter
+	r       *http.Request
+	rc      *http.ResponseController
+	service string // git-upload-pack or git-receive-pack
+	repo    records.Repo
+	token   records.Token
+	begin   time.Time
+}
+
+// ServeHTTP serves one request.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	at, ok := parsePath(r.URL.EscapedPath())
+	if !ok {
+		http.Error(w, "Not Found", http.StatusNotFound)
+		return
+	}
+	e := &exchange{s: s, w: w, r: r, rc: http.NewResponseController(w), begin: time.Now()}
+	w.Header().Set("Cache-Control", "no-cache, max-age=0, must-revalidate")
+	if err := e.serve(at); err != nil {
+		e.refuse(err)
+	}
+}
+
+// serve answers the request, unless it returns an error.
+func (e *exchange) serve(at target) error {
+	var method string
+	var do func(ctx context.Context) error
+	switch at.rest {
+	case "info/refs":
+		method, e.service, do = http.MethodGet, e.r.URL.Query().Get("service"), e.advertise
+		if e.service == "" {
+			return refusal{http.StatusForbidden, "The dumb HTTP protocol is not supported: this needs git 1.6.6 or newer"}
+		}
+		if e.service != uploadPack && e.service != receivePack {
+			return refusal{http.StatusForbidden, "Unsupported service"}
+		}
+	case uploadPack:
+		method, e.service, do = http.MethodPost, at.rest, e.fetch
+	case receivePack:
+		method, e.service, do = http.MethodPost, at.rest, e.push
+	case "info/lfs/objects/batch", "info/lfs/locks", "info/lfs/locks/verify":
+		e.refuseLFS()
+		return nil
+	default:
+		return refusal{http.StatusNotFound, "Not Found"}
+	}
+	if e.r.Method != method {
+		e.w.Header().Set("Allow", method)
+		return refusal{http.StatusMethodNotAllowed, "Method Not Allowed"}
+	}
+	if method == http.MethodPost && e.r.Header.Get("Content-Type") != "application/x-"+e.service+"-request" {
+		return refusal{http.StatusUnsupportedMediaType, "Unsupported Media Type"}
+	}
+	ctx := e.r.Context()
+	if err := e.admit(ctx, at); err != nil {
+		return err
+	}
+	ctx, cancel := e.s.o.Guard.Watch(ctx, e.token)
+	defer cancel()
+	return do(ctx)
+}
+
+// admit finds the repository and checks the token.
+func (e *exchange) admit(ctx context.Context, at target) error {
+	scope := records.ReadScope
+	if e.service == receivePack {
+		scope = records.WriteScope
+	}
+	repo, err := e.s.o.Records.Repos.Get(ctx, at.namespace, at.repo)
+	missing := errors.Is(err, records.ErrNotFound)
+	if missing {
+		repo = records.Repo{Namespace: at.namespace}
+	} else if err != nil {
+		return err
+	}
+	if e.token, err = e.s.o.Guard.Git(ctx, e.r, repo, scope); err != nil {
+		return err
+	}
+	e.repo = repo
+	switch {
+	case missing:
+		return refusal{http.StatusNotFound, "Repository not found"}
+	case e.service == receivePack && repo.ReadOnly:
+		return refusal{http.StatusForbidden, "Repository is read-only"}
+	case e.service == receivePack && repo.Status != records.Ready && repo.Status != "":
+		return refusal{http.StatusConflict, "Repository is " + string(repo.Status)}
+	}
+	return nil
+}
+
+// cause returns who sends the request, for the audit log.
+func (e *exchange) cause() records.Cause {
+	actor := e.token.Actor
+	if actor == "" {
+		actor = e.token.Label
+	}
+	remote, _, err := net.SplitHostPort(e.r.RemoteAddr)
+	if err != nil {
+		remote = e.r.RemoteAddr
+	}
+	return records.Cause{TokenID: e.token.ID, Actor: actor, Remote: remote, Method: e.service, Target: e.r.URL.EscapedPath()}
+}
+
+// unavailable reports whether err means that the client should try again.
+func unavailable(err error) bool {
+	return errors.Is(err, records.ErrUnavailable) || errors.Is(err, objects.ErrUnavailable) || errors.Is(err, errBusy) ||
+		errors.Is(err, records.ErrCollected)
+}

@@ -1,0 +1,67 @@
+package githttp
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
+)
+
+// offers has the first message of protocol version 2, in which git names its capabilities. It depends only on the git program and the
+// object format of the repository, so a fetch's first request needs neither a process nor a replica.
+//
+// Locks: mu is held while git runs.
+type offers struct {
+	mu      sync.Mutex
+	program program
+	texts   map[string][]byte // by object format
+}
+
+// program identifies the version of a program.
+type program struct {
+	path     string
+	size     int64
+	modified time.Time
+}
+
+// currentProgram returns the git program that commands run now. The user can replace it by another version at any time.
+func currentProgram() (program, error) {
+	path, err := gitcmd.LookPath()
+	if err != nil {
+		return program{}, err
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return program{}, err
+	}
+	return program{path, info.Size(), info.ModTime()}, nil
+}
+
+// get returns the message for repositories of an object format. The function ask gets it from git.
+func (o *offers) get(ctx context.Context, format string, ask func(ctx context.Context) ([]byte, error)) ([]byte, error) {
+	now, err := currentProgram()
+	if err != nil {
+		return nil, fmt.Errorf("find git: %w", err)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.program != now {
+		o.program, o.texts = now, map[string][]byte{}
+	}
+	if text := o.texts[format]; text != nil {
+		return text, nil
+	}
+	text, err := ask(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if !bytes.HasSuffix(text, []byte("0000")) {
+		return nil, fmt.Errorf("capabilities of git end unexpectedly")
+	}
+	o.texts[format] = text
+	return text, nil
+}

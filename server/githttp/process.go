@@ -1,0 +1,159 @@
+package githttp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
+)
+
+var (
+	errTime   = errors.New("the request takes too long")
+	errClient = errors.New("the client does not read the answer")
+)
+
+// command is a git command that serves a request.
+type command struct {
+	cmd     *exec.Cmd
+	body    io.Reader // nil for none
+	out     io.Writer
+	time    time.Duration
+	memory  int64  // limit of the data of each process, in bytes
+	started func() // called when git runs; nil for none
+	unblock func() // makes reads of body fail
+}
+
+// run runs git in a process group of its own, and returns when no process of the group is left. The group is killed when ctx ends, the
+// time is over, or body or out fail; the error is then the cause of that. Otherwise it is that of git.
+func run(ctx context.Context, prepare func(ctx context.Context) (command, error)) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	c, err := prepare(ctx)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, c.time, errTime)
+	defer cancel()
+	var stdin, stdout pipe
+	defer stdin.close()
+	defer stdout.close()
+	if err := errors.Join(stdin.open(), stdout.open()); err != nil {
+		return fmt.Errorf("run git: %w", err)
+	}
+	var stderr gitcmd.Tail
+	cmd := c.cmd
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin.r, stdout.w, &stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	// A process that has left the group, or does not die, must not keep the request.
+	cmd.WaitDelay = 10 * time.Second
+	if err := cmd.Start(); err != nil {
+		return gitcmd.Failed(cmd, err, nil)
+	}
+	stdin.r.Close()
+	stdout.w.Close()
+	if c.started != nil {
+		c.started()
+	}
+	pid := cmd.Process.Pid
+	var reaping sync.Mutex
+	reaped := false
+	kill := func() {
+		reaping.Lock()
+		defer reaping.Unlock()
+		if !reaped { // the ID can be that of another process after Wait
+			syscall.Kill(-pid, syscall.SIGKILL)
+		}
+	}
+	// git starts no other process before it has read the request, so all inherit the limit.
+	limitErr := limitMemory(pid, c.memory)
+	dontKill := context.AfterFunc(ctx, kill)
+	if limitErr != nil {
+		stop(fmt.Errorf("limit memory of git: %w", limitErr))
+	}
+	var streams sync.WaitGroup
+	streams.Go(func() {
+		defer stdin.w.Close()
+		if c.body == nil || limitErr != nil {
+			return
+		}
+		if _, err := io.Copy(stdin.w, c.body); err != nil && !errors.Is(err, syscall.EPIPE) { // git may need no more of the body
+			stop(err)
+		}
+	})
+	streams.Go(func() {
+		if _, err := io.CopyBuffer(onlyWriter{c.out}, stdout.r, make([]byte, 64<<10)); err != nil {
+			stop(err)
+			io.Copy(io.Discard, stdout.r)
+		}
+	})
+	waitExited(pid)
+	kill()
+	dontKill()
+	reaping.Lock()
+	reaped = true
+	reaping.Unlock()
+	err = cmd.Wait()
+	cause := context.Cause(ctx)
+	stdin.r.Close()
+	if c.unblock != nil {
+		c.unblock()
+	}
+	streams.Wait()
+	if cause == nil {
+		cause = context.Cause(ctx) // the last bytes could not be written
+		if errors.Is(cause, os.ErrDeadlineExceeded) {
+			cause = nil // the effect of unblock
+		}
+	}
+	if cause != nil {
+		return cause
+	}
+	return gitcmd.Failed(cmd, err, stderr.Bytes())
+}
+
+// onlyWriter hides other methods than Write, so that the copy flushes each part.
+type onlyWriter struct{ io.Writer }
+
+// limitMemory limits the memory that a process, and those that it starts, can allocate. The limit does not count packs that are mapped
+// into memory, as a limit of the address space would.
+func limitMemory(pid int, bytes int64) error {
+	if bytes <= 0 {
+		return nil
+	}
+	return unix.Prlimit(pid, unix.RLIMIT_DATA, &unix.Rlimit{Cur: uint64(bytes), Max: uint64(bytes)}, nil)
+}
+
+// waitExited waits until a child has ended, but leaves it as a zombie, so that its group can be killed: the ID is not used again before
+// it is reaped.
+func waitExited(pid int) {
+	for {
+		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
+		if err != unix.EINTR {
+			return
+		}
+	}
+}
+
+// pipe is a pipe whose ends can be closed twice.
+type pipe struct{ r, w *os.File }
+
+func (p *pipe) open() (err error) {
+	p.r, p.w, err = os.Pipe()
+	return err
+}
+
+func (p *pipe) close() {
+	if p.r != nil {
+		p.r.Close()
+		p.w.Close()
+	}
+}

@@ -1,0 +1,138 @@
+package githttp
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/server/objects"
+	"github.com/artifactfs/artifactfs/server/receive"
+	"github.com/artifactfs/artifactfs/server/records"
+)
+
+// reserve is the space on disk below which pushes are refused, in bytes.
+const reserve = 32 << 20
+
+// room returns objects.ErrFull if a disk has less free space than reserve and need bytes.
+func room(dir string, need int64) error {
+	if free, err := disk.Free(dir); err == nil && free < reserve+max(need, 0) {
+		return fmt.Errorf("%w: %d bytes are free", objects.ErrFull, free)
+	}
+	return nil
+}
+
+// push answers the second request of a push.
+func (e *exchange) push(ctx context.Context) error {
+	in, err := e.newInput(e.s.limits.Push)
+	if err != nil {
+		return err
+	}
+	if err := e.rc.EnableFullDuplex(); err != nil && e.r.ProtoMajor == 1 {
+		return err
+	}
+	commands, body, err := receive.ReadCommands(in)
+	if err != nil {
+		return err
+	}
+	out := &output{e: e, kind: "application/x-" + e.service + "-result", limit: e.s.limits.Answer, hold: true}
+	if len(commands.Updates) == 0 {
+		// Before a large push, git sends a request without commands to find out whether its credentials are accepted.
+		return out.end(nil)
+	}
+	release, err := e.s.slots.acquire(ctx, e.repo.ID)
+	if err != nil {
+		return err
+	}
+	defer release()
+	at, err := e.s.o.Replicas.AcquireRepo(ctx, e.repo)
+	if err != nil {
+		return err
+	}
+	defer at.Release()
+	if err := room(at.Dir, e.r.ContentLength); err != nil {
+		return err
+	}
+	push, err := e.s.receiver.Begin(ctx, at, e.token, e.cause(), commands)
+	if err != nil {
+		return err
+	}
+	defer push.End()
+	err = e.receive(ctx, push, in, body, out)
+	if failure := push.Err(); failure != nil && (!out.begun || err == nil) {
+		err = failure
+	} else if full := room(at.Dir, 0); full != nil && err == nil && !push.Decided() {
+		err = full // git reports that it could not unpack
+	}
+	switch {
+	case err != nil && out.begun, err != nil && len(push.Done()) > 0:
+		e.failed(err)
+	case len(push.Done()) == 0 && err == nil:
+		e.audit(http.StatusOK, "refused: "+describe(commands.Updates))
+	}
+	if len(push.Done()) > 0 && !out.begun {
+		err = nil // some refs have been changed, and the report says which
+	}
+	return out.end(err)
+}
+
+// holdTime is how long the answer to a push is held back when the whole body was read, so that the status can tell of a failure.
+const holdTime = 3 * time.Second
+
+// receive runs receive-pack, and sends its report when the results are known.
+func (e *exchange) receive(ctx context.Context, push *receive.Push, in *input, body io.Reader, out *output) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var holding sync.WaitGroup
+	defer holding.Wait()
+	defer cancel()
+	holding.Go(func() {
+		select {
+		case <-in.ended:
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case <-time.After(holdTime):
+			_ = out.release() // the next write fails too
+		case <-ctx.Done():
+		}
+	})
+	served := make(chan error, 1)
+	go func() { served <- push.Serve(ctx) }()
+	err := run(ctx, func(ctx context.Context) (c command, err error) {
+		c = command{
+			body: body, out: out, unblock: in.unblock, started: push.Started,
+			time: e.s.limits.Time, memory: e.s.limits.Memory,
+		}
+		if c.cmd, err = e.git(ctx, push.Dir()); err == nil {
+			push.Configure(c.cmd)
+		}
+		return c, err
+	})
+	if err != nil {
+		cancel()
+	}
+	push.Started()
+	if serveErr := <-served; err == nil {
+		err = serveErr
+	}
+	return err
+}
+
+// describe returns the names of refs for the audit log.
+func describe(updates []records.RefUpdate) string {
+	const most = 1000
+	var b strings.Builder
+	for _, u := range updates {
+		if b.Len()+len(u.Name) > most {
+			b.WriteString(" ...")
+			break
+		}
+		b.WriteString(u.Name + " ")
+	}
+	return strings.TrimSpace(b.String())
+}

@@ -1,0 +1,97 @@
+package githttp
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/server/access"
+	"github.com/artifactfs/artifactfs/server/objects"
+	"github.com/artifactfs/artifactfs/server/receive"
+	"github.com/artifactfs/artifactfs/server/records"
+)
+
+// refusal is an answer other than 200.
+type refusal struct {
+	status int
+	text   string
+}
+
+func (r refusal) Error() string { return r.text }
+
+// errTooLarge means that a body is over its limit.
+var errTooLarge = errors.New("the request is too large")
+
+// refusalFor returns the answer to a request that has failed, and whether the server is the cause.
+func refusalFor(err error) (answer refusal, ours bool) {
+	var git *gitcmd.Error
+	switch {
+	case errors.As(err, &answer):
+		return answer, false
+	case errors.Is(err, access.ErrMissing):
+		return refusal{http.StatusUnauthorized, "Authentication required"}, false
+	case errors.Is(err, access.ErrInvalid), errors.Is(err, records.ErrRevoked):
+		return refusal{http.StatusForbidden, access.ErrInvalid.Error()}, false
+	case errors.Is(err, access.ErrInsufficient):
+		return refusal{http.StatusForbidden, access.ErrInsufficient.Error()}, false
+	case errors.Is(err, errBusy):
+		return refusal{http.StatusServiceUnavailable, "Too many requests are in progress"}, false
+	case unavailable(err):
+		return refusal{http.StatusServiceUnavailable, "Service Unavailable"}, true
+	case errors.Is(err, records.ErrFull), errors.Is(err, objects.ErrFull):
+		return refusal{http.StatusInsufficientStorage, "The server has no space left"}, true
+	case errors.Is(err, records.ErrNotFound):
+		return refusal{http.StatusNotFound, "Repository not found"}, false
+	case errors.Is(err, receive.ErrRequest):
+		return refusal{http.StatusBadRequest, "Bad Request"}, false
+	case errors.Is(err, errTooLarge):
+		return refusal{http.StatusRequestEntityTooLarge, "The request is too large"}, false
+	case errors.Is(err, errTime), errors.Is(err, errClient), errors.Is(err, context.Canceled):
+		return refusal{http.StatusRequestTimeout, "Request Timeout"}, false
+	case errors.As(err, &git):
+		return refusal{http.StatusBadRequest, "git has refused the request"}, true
+	}
+	return refusal{http.StatusInternalServerError, "Internal Server Error"}, true
+}
+
+// refuse answers a request that has failed before anything of the answer was written.
+func (e *exchange) refuse(err error) {
+	answer, ours := refusalFor(err)
+	if ours {
+		e.s.o.Log.Warn("git request failed", zap.String("path", e.r.URL.EscapedPath()), zap.Int("status", answer.status), zap.Error(err))
+	}
+	h := e.w.Header()
+	h.Del("Content-Encoding")
+	switch answer.status {
+	case http.StatusUnauthorized:
+		h.Set("WWW-Authenticate", access.Challenge)
+	case http.StatusServiceUnavailable:
+		h.Set("Retry-After", "1")
+	}
+	e.audit(answer.status, "")
+	http.Error(e.w, answer.text, answer.status)
+}
+
+// audit records the request, unless it has changed refs: the transaction has done that then.
+func (e *exchange) audit(status int, detail string) {
+	e.s.o.Meter.Audit(records.AuditEntry{Cause: e.cause(), Result: status, Detail: detail})
+}
+
+// refuseLFS answers requests of git-lfs, in the form of its API.
+func (e *exchange) refuseLFS() {
+	e.w.Header().Set("Content-Type", "application/vnd.git-lfs+json")
+	e.w.WriteHeader(http.StatusNotImplemented)
+	_ = json.NewEncoder(e.w).Encode(map[string]string{
+		"message": "This server does not store git-lfs objects: set lfs.url to a server that does, or commit the files without git-lfs",
+	})
+}
+
+// isProtocol reports whether the value of a header Git-Protocol can be passed to git.
+func isProtocol(s string) bool {
+	return len(s) <= 256 && strings.IndexFunc(s, func(r rune) bool { return r < ' ' || r > '~' }) < 0
+}

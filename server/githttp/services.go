@@ -1,0 +1,182 @@
+package githttp
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/internal/pktline"
+	"github.com/artifactfs/artifactfs/server/events"
+	"github.com/artifactfs/artifactfs/server/meter"
+)
+
+const (
+	uploadPack  = "git-upload-pack"
+	receivePack = "git-receive-pack"
+)
+
+// git returns a command of the service for a git directory.
+func (e *exchange) git(ctx context.Context, args ...string) (*exec.Cmd, error) {
+	cmd := gitcmd.New(ctx, append([]string{strings.TrimPrefix(e.service, "git-"), "--stateless-rpc"}, args...)...)
+	cmd.Env = slices.Clone(e.s.env)
+	if protocol := e.r.Header.Get("Git-Protocol"); protocol != "" {
+		if !isProtocol(protocol) {
+			return nil, refusal{http.StatusBadRequest, "Bad Request: invalid Git-Protocol"}
+		}
+		cmd.Env = append(cmd.Env, "GIT_PROTOCOL="+protocol)
+	}
+	return cmd, nil
+}
+
+// version2 reports whether the client has requested version 2 of the protocol. Only fetches have a version 2.
+func (e *exchange) version2() bool {
+	return e.service == uploadPack && slices.Contains(strings.Split(e.r.Header.Get("Git-Protocol"), ":"), "version=2")
+}
+
+// advertise answers the first request of a fetch or a push.
+func (e *exchange) advertise(ctx context.Context) error {
+	out := &output{e: e, kind: "application/x-" + e.service + "-advertisement", limit: e.s.limits.Answer}
+	if e.version2() {
+		text, err := e.s.offers.get(ctx, e.repo.ObjectFormat, e.askCapabilities)
+		if err != nil {
+			return err
+		}
+		_, err = out.Write(text)
+		return out.end(err)
+	}
+	head := pktline.AppendFlush(pktline.AppendLine(nil, "# service="+e.service))
+	if _, err := out.Write(head); err != nil {
+		return out.end(err)
+	}
+	return out.end(e.advertiseRefs(ctx, out))
+}
+
+// advertiseRefs writes git's answer to the first request.
+func (e *exchange) advertiseRefs(ctx context.Context, out io.Writer) error {
+	release, err := e.s.slots.acquire(ctx, e.repo.ID)
+	if err != nil {
+		return err
+	}
+	defer release()
+	at, err := e.s.o.Replicas.AcquireRepo(ctx, e.repo)
+	if err != nil {
+		return err
+	}
+	defer at.Release()
+	return run(ctx, func(ctx context.Context) (c command, err error) {
+		c = command{out: out, time: e.s.limits.Time, memory: e.s.limits.Memory}
+		c.cmd, err = e.git(ctx, "--http-backend-info-refs", at.Dir)
+		return c, err
+	})
+}
+
+// askCapabilities returns the capabilities of git for protocol version 2.
+func (e *exchange) askCapabilities(ctx context.Context) ([]byte, error) {
+	var text bytes.Buffer
+	err := e.advertiseRefs(ctx, &text)
+	return text.Bytes(), err
+}
+
+// maxHead is the number of bytes at the start of a fetch from which its kind is determined.
+const maxHead = 64 << 10
+
+// fetch answers the requests of a fetch after the first one.
+func (e *exchange) fetch(ctx context.Context) error {
+	in, err := e.newInput(e.s.limits.Fetch)
+	if err != nil {
+		return err
+	}
+	if err := e.rc.EnableFullDuplex(); err != nil && e.r.ProtoMajor == 1 {
+		return err
+	}
+	head := make([]byte, maxHead)
+	n, err := io.ReadFull(in, head)
+	if err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
+		return err
+	}
+	head = head[:n]
+	release, err := e.s.slots.acquire(ctx, e.repo.ID)
+	if err != nil {
+		return err
+	}
+	defer release()
+	at, err := e.s.o.Replicas.AcquireRepo(ctx, e.repo)
+	if err != nil {
+		return err
+	}
+	defer at.Release()
+	out := &output{e: e, kind: "application/x-" + e.service + "-result", limit: e.s.limits.Answer}
+	err = run(ctx, func(ctx context.Context) (c command, err error) {
+		c = command{
+			body: io.MultiReader(bytes.NewReader(head), in), out: out, unblock: in.unblock,
+			time: e.s.limits.Time, memory: e.s.limits.Memory,
+		}
+		c.cmd, err = e.git(ctx, at.Dir)
+		return c, err
+	})
+	if err == nil && out.pack {
+		e.fetched(kindOf(head, at.Dir), in.total+out.total)
+	} else if err != nil && out.begun {
+		e.failed(err)
+	}
+	return out.end(err)
+}
+
+// fetched records a fetch that has succeeded.
+func (e *exchange) fetched(kind string, size int64) {
+	stamp := events.ByToken(e.s.o.Account, e.token)
+	switch kind {
+	case meter.Clone:
+		e.s.notes.add(events.Cloned(stamp, e.repo))
+	case meter.Fetch:
+		e.s.notes.add(events.Fetched(stamp, e.repo))
+	default:
+		return
+	}
+	e.s.o.Meter.Count(e.repo, kind, size)
+	e.audit(http.StatusOK, kind)
+}
+
+// failed records a request that has failed after its status was sent.
+func (e *exchange) failed(err error) {
+	answer, ours := refusalFor(err)
+	e.audit(answer.status, answer.text)
+	if ours {
+		e.s.o.Log.Warn("git request failed", zap.String("path", e.r.URL.EscapedPath()), zap.Error(err))
+	}
+}
+
+// kindOf returns meter.Clone for a request of a client that has no commits and wants one to which a ref points, and meter.Fetch for
+// others, such as those of a partial clone for contents. head is the start of the request, dir the replica.
+func kindOf(head []byte, dir string) string {
+	packets := pktline.NewReader(bytes.NewReader(head), maxHead)
+	want := ""
+	for {
+		_, data, err := packets.Next()
+		if err != nil {
+			break
+		}
+		switch verb, rest, _ := strings.Cut(string(data), " "); {
+		case verb == "have":
+			return meter.Fetch
+		case verb == "want" && want == "":
+			want, _, _ = strings.Cut(strings.TrimSuffix(rest, "\n"), " ")
+		case verb == "want-ref":
+			return meter.Clone
+		}
+	}
+	refs, err := os.ReadFile(filepath.Join(dir, "packed-refs"))
+	if err == nil && want != "" && bytes.Contains(refs, []byte(want+" ")) {
+		return meter.Clone
+	}
+	return meter.Fetch
+}

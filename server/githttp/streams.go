@@ -1,0 +1,194 @@
+package githttp
+
+import (
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+)
+
+// input is the body of a request. It fails if the client is silent for too long, or the body is too large.
+type input struct {
+	body  io.Reader
+	rc    *http.ResponseController
+	idle  time.Duration
+	left  int64 // bytes that may follow, uncompressed
+	total int64
+	plain io.Reader     // uncompressed body
+	ended chan struct{} // closed when the whole body was read
+}
+
+// newInput returns the uncompressed body of the request.
+func (e *exchange) newInput(limit int64) (*input, error) {
+	in := &input{body: e.r.Body, rc: e.rc, idle: e.s.limits.Idle, left: limit, ended: make(chan struct{})}
+	in.plain = rawInput{in}
+	switch coding := e.r.Header.Get("Content-Encoding"); coding {
+	case "", "identity":
+	case "gzip", "x-gzip":
+		unzip, err := gzip.NewReader(in.plain)
+		if err != nil {
+			return nil, refusal{http.StatusBadRequest, "Bad Request: the body is not compressed by gzip"}
+		}
+		in.plain = unzip
+	default:
+		return nil, refusal{http.StatusUnsupportedMediaType, "Unsupported Content-Encoding"}
+	}
+	return in, nil
+}
+
+// rawInput reads the body as the client has sent it.
+type rawInput struct{ in *input }
+
+func (r rawInput) Read(p []byte) (int, error) {
+	in := r.in
+	_ = in.rc.SetReadDeadline(time.Now().Add(in.idle))
+	n, err := in.body.Read(p)
+	if err == io.EOF && !in.done() {
+		close(in.ended)
+		// The connection is read from now on to notice that the client goes away.
+		_ = in.rc.SetReadDeadline(time.Time{})
+	}
+	return n, err
+}
+
+func (in *input) Read(p []byte) (int, error) {
+	n, err := in.plain.Read(p)
+	in.total += int64(n)
+	if in.left -= int64(n); in.left < 0 {
+		return n, errTooLarge
+	}
+	var waited interface{ Timeout() bool }
+	switch {
+	case err == nil, err == io.EOF:
+	case errors.As(err, &waited) && waited.Timeout():
+		err = fmt.Errorf("%w: %w", errTime, err)
+	case errors.Is(err, gzip.ErrChecksum), errors.Is(err, gzip.ErrHeader):
+		err = refusal{http.StatusBadRequest, "Bad Request: the body is damaged"}
+	default:
+		err = fmt.Errorf("read request: %w", err)
+	}
+	return n, err
+}
+
+// done reports whether the whole body was read.
+func (in *input) done() bool {
+	select {
+	case <-in.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// unblock makes reads fail that wait for the client.
+func (in *input) unblock() {
+	if !in.done() {
+		_ = in.rc.SetReadDeadline(time.Unix(1, 0))
+	}
+}
+
+// output is the body of an answer. It fails if the client does not read for too long, or the answer is too large.
+//
+// Locks: mu is a leaf; it is held while the client reads.
+type output struct {
+	e     *exchange
+	kind  string // content type
+	limit int64
+
+	mu    sync.Mutex
+	begun bool // the status was sent
+	hold  bool // what is written is kept, so that the status can still be another one
+	held  bytes.Buffer
+	total int64
+	pack  bool // the answer has a pack
+}
+
+// packStart is the start of a pack (gitformat-pack(5)).
+var packStart = []byte("PACK\x00\x00\x00\x02")
+
+// maxHeld is the number of bytes that an output keeps.
+const maxHeld = 1 << 20
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.hold && o.held.Len()+len(p) <= maxHeld {
+		return o.held.Write(p)
+	}
+	if err := o.releaseLocked(); err != nil {
+		return 0, err
+	}
+	return len(p), o.send(p)
+}
+
+// release sends what was kept, and keeps nothing from now on.
+func (o *output) release() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.releaseLocked()
+}
+
+func (o *output) releaseLocked() error {
+	o.hold = false
+	if o.held.Len() == 0 {
+		return nil
+	}
+	p := bytes.Clone(o.held.Bytes())
+	o.held.Reset()
+	return o.send(p)
+}
+
+func (o *output) send(p []byte) error {
+	o.begin()
+	if o.total += int64(len(p)); o.total > o.limit {
+		return errTooLarge
+	}
+	o.pack = o.pack || bytes.Contains(p, packStart)
+	_ = o.e.rc.SetWriteDeadline(time.Now().Add(o.e.s.limits.Idle))
+	_, err := o.e.w.Write(p)
+	if err == nil {
+		err = o.e.rc.Flush()
+	}
+	if err != nil {
+		cause := errClient
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			cause = fmt.Errorf("%w: %v", errClient, err)
+		}
+		return cause
+	}
+	return nil
+}
+
+// begin sends the status.
+func (o *output) begin() {
+	if !o.begun {
+		o.begun = true
+		o.e.w.Header().Set("Content-Type", o.kind)
+		o.e.w.WriteHeader(http.StatusOK)
+	}
+}
+
+// end completes the answer. It returns err if another status can still be sent; otherwise it breaks the connection if err is not nil,
+// so that the client does not take the answer for a complete one.
+func (o *output) end(err error) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	_ = o.e.rc.SetWriteDeadline(time.Now().Add(o.e.s.limits.Idle))
+	if err == nil {
+		if err = o.releaseLocked(); err == nil {
+			o.begin()
+			_ = o.e.rc.SetWriteDeadline(time.Time{})
+			return nil
+		}
+	}
+	if !o.begun {
+		o.held.Reset()
+		return err
+	}
+	panic(http.ErrAbortHandler)
+}

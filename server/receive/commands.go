@@ -1,0 +1,76 @@
+package receive
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/internal/pktline"
+	"github.com/artifactfs/artifactfs/server/records"
+)
+
+// maxCommands is the limit of the part of a push before the pack, in bytes. It has room for about 100,000 refs.
+const maxCommands = 16 << 20
+
+// ErrRequest means that the body of a request is not a push.
+var ErrRequest = errors.New("invalid push")
+
+// Commands is the first part of a push (gitprotocol-pack(5), "Reference Update Request").
+type Commands struct {
+	Updates []records.RefUpdate
+	Atomic  bool
+}
+
+// ReadCommands reads the commands of a push from its body. The reader that it returns has the whole body.
+func ReadCommands(body io.Reader) (Commands, io.Reader, error) {
+	var c Commands
+	var raw bytes.Buffer
+	packets := pktline.NewReader(io.TeeReader(body, &raw), 4096)
+	for size := 0; ; {
+		kind, data, err := packets.Next()
+		switch {
+		case errors.Is(err, pktline.ErrLength), err == io.EOF, errors.Is(err, io.ErrUnexpectedEOF):
+			return c, nil, fmt.Errorf("%w: %v", ErrRequest, err)
+		case err != nil:
+			return c, nil, err
+		case kind == pktline.Flush:
+			return c, io.MultiReader(&raw, body), nil
+		case kind != pktline.Data:
+			return c, nil, fmt.Errorf("%w: %v between commands", ErrRequest, kind)
+		}
+		if size += len(data); size > maxCommands {
+			return c, nil, fmt.Errorf("%w: more than %d bytes of commands", ErrRequest, maxCommands)
+		}
+		if bytes.HasPrefix(data, []byte("shallow ")) {
+			continue
+		}
+		line, capabilities, first := strings.Cut(string(data), "\x00")
+		u, err := parseCommand(line)
+		if err != nil {
+			return c, nil, err
+		}
+		if first && len(c.Updates) == 0 {
+			for name := range strings.FieldsSeq(capabilities) {
+				c.Atomic = c.Atomic || name == "atomic"
+			}
+		}
+		c.Updates = append(c.Updates, u)
+	}
+}
+
+// parseCommand parses "OLD NEW REF".
+func parseCommand(line string) (records.RefUpdate, error) {
+	line = strings.TrimSuffix(line, "\n")
+	old, rest, _ := strings.Cut(line, " ")
+	id, name, _ := strings.Cut(rest, " ")
+	if !isID(old) || !isID(id) || len(old) != len(id) || name == "" {
+		return records.RefUpdate{}, fmt.Errorf("%w: command %.100q", ErrRequest, line)
+	}
+	return records.RefUpdate{Name: name, Old: old, New: id}, nil
+}
+
+func isID(s string) bool {
+	return (len(s) == 40 || len(s) == 64) && strings.Trim(s, "0123456789abcdef") == ""
+}

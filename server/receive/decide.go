@@ -1,0 +1,221 @@
+package receive
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/internal/refname"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/server/access"
+	"github.com/artifactfs/artifactfs/server/records"
+)
+
+// checks is how often a push is checked again because garbage was collected in the meantime.
+const checks = 2
+
+// decide makes updates visible. The result has an error for each update that failed.
+func (p *Push) decide(ctx context.Context, updates []records.RefUpdate, atomic bool) []error {
+	results := make([]error, len(updates))
+	for i, u := range updates {
+		results[i] = p.check(ctx, u)
+	}
+	failed := func(err error) bool { return err != nil }
+	// git does not pass on updates that it has refused itself, such as one whose objects are missing.
+	if atomic && (slices.ContainsFunc(results, failed) || len(updates) < len(p.commands.Updates)) {
+		return fill(results, errAtomic)
+	}
+	var wanted []records.RefUpdate
+	for i, u := range updates {
+		if results[i] == nil {
+			wanted = append(wanted, u)
+		}
+	}
+	if len(wanted) == 0 {
+		return results
+	}
+	made, err := p.make(ctx, wanted, atomic)
+	if err != nil {
+		return fill(results, p.fail(err))
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	next := 0
+	for i := range results {
+		if results[i] != nil {
+			continue
+		}
+		if results[i] = made[next]; results[i] == nil {
+			p.done = append(p.done, updates[i])
+		}
+		next++
+	}
+	return results
+}
+
+// fill replaces the missing errors in results.
+func fill(results []error, err error) []error {
+	for i := range results {
+		if results[i] == nil {
+			results[i] = err
+		}
+	}
+	return results
+}
+
+// check returns an error if an update must be refused whatever the refs of the repository are.
+func (p *Push) check(ctx context.Context, u records.RefUpdate) error {
+	// git accepts refs in refs/ itself, such as refs/stash, only if it creates them.
+	if !refname.Valid(u.Name) || strings.Count(u.Name, "/") < 2 {
+		return errors.New("funny refname")
+	}
+	err := access.Allow(p.token, u, access.State{
+		Forced: func() (bool, error) { return p.forced(ctx, u) },
+		Refs:   func() ([]records.Ref, error) { return p.r.o.Records.Repos.Refs(ctx, p.repoID) },
+		Format: p.copy.Repo.ObjectFormat,
+	})
+	var refused access.Refused
+	switch {
+	case errors.As(err, &refused):
+		return refused
+	case err != nil:
+		return p.fail(err)
+	}
+	if strings.HasPrefix(u.Name, "refs/heads/") && strings.Trim(u.New, "0") != "" {
+		kind, err := p.kind(ctx, u.New)
+		if err != nil {
+			return p.fail(err)
+		}
+		if kind != object.Commit.String() {
+			return fmt.Errorf("a branch cannot point to a %s", kind)
+		}
+	}
+	return nil
+}
+
+// forced reports whether an update is not a fast-forward. Objects other than commits have no order.
+func (p *Push) forced(ctx context.Context, u records.RefUpdate) (bool, error) {
+	_, err := p.git(ctx, "", "merge-base", "--is-ancestor", u.Old, u.New)
+	if gitcmd.Exited(err, 1) || gitcmd.Exited(err, 128) {
+		return true, nil
+	}
+	return false, err
+}
+
+// kind returns the type of an object. The tips of branches are usually in the pack of the push, whose index is faster to read than git
+// starts.
+func (p *Push) kind(ctx context.Context, id string) (string, error) {
+	if t, err := p.pushedKind(id); err == nil {
+		return t, nil
+	}
+	out, err := p.git(ctx, "", "cat-file", "-t", id)
+	return strings.TrimSpace(string(out)), err
+}
+
+func (p *Push) pushedKind(id string) (string, error) {
+	format, err := object.ParseFormat(p.copy.Repo.ObjectFormat)
+	if err != nil {
+		return "", err
+	}
+	parsed, err := object.ParseIDOf(format, id)
+	if err != nil {
+		return "", err
+	}
+	packs, err := odb.Open(p.copy.Dir+"/objects", format)
+	if err != nil {
+		return "", err
+	}
+	defer packs.Close()
+	t, _, err := packs.Size(parsed)
+	return t.String(), err
+}
+
+// git runs git in the directory of the push.
+func (p *Push) git(ctx context.Context, stdin string, args ...string) ([]byte, error) {
+	cmd := gitcmd.New(ctx, append([]string{"--git-dir=" + p.copy.Dir}, args...)...)
+	cmd.Env = p.r.env
+	cmd.Stdin = strings.NewReader(stdin)
+	return gitcmd.Output(cmd)
+}
+
+// make stores the pack of a push and changes the refs. Nothing is visible if it fails.
+func (p *Push) make(ctx context.Context, updates []records.RefUpdate, atomic bool) ([]error, error) {
+	push := records.Push{
+		RepoID: p.repoID, TokenID: p.token.ID, Collections: p.copy.Repo.Collections,
+		Updates: updates, Atomic: atomic, Cause: p.cause,
+	}
+	// Both need time: the disk or the network, and a process.
+	var events sync.WaitGroup
+	if p.r.o.Events != nil {
+		events.Go(func() { push.Events = p.r.o.Events(ctx, p.copy.Dir, p.copy.Repo, p.token, updates) })
+	}
+	pack, err := p.store(ctx, updates)
+	events.Wait()
+	if err != nil {
+		return nil, err
+	}
+	push.Pack = pack
+	for attempt := 0; ; attempt++ {
+		results, err := p.r.o.Records.Repos.Push(ctx, push)
+		if err == nil {
+			p.pack = pack
+		}
+		if !errors.Is(err, records.ErrCollected) || attempt == checks {
+			return results, err
+		}
+		if push.Collections, err = p.checkAgain(ctx, updates); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// store stores the pack that git has received. It returns nil if there is none, or the repository has the same one.
+func (p *Push) store(ctx context.Context, updates []records.RefUpdate) (*records.Pack, error) {
+	if !slices.ContainsFunc(updates, func(u records.RefUpdate) bool { return strings.Trim(u.New, "0") != "" }) {
+		return nil, nil
+	}
+	added, err := p.copy.Added()
+	if err != nil || len(added) == 0 {
+		return nil, err
+	}
+	if len(added) > 1 {
+		return nil, fmt.Errorf("push has %d packs", len(added))
+	}
+	pack, err := p.r.o.Replicas.Store(ctx, p.copy.Packs(), added[0])
+	return &pack, err
+}
+
+// checkAgain checks that the repository still has the objects that the push needs, and returns the number of its collections. git finds
+// only objects that are listed now, because it runs in a new copy.
+func (p *Push) checkAgain(ctx context.Context, updates []records.RefUpdate) (int64, error) {
+	now, err := p.r.o.Replicas.Acquire(ctx, p.repoID)
+	if err != nil {
+		return 0, err
+	}
+	defer now.Release()
+	fresh, err := now.Copy(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer fresh.Remove()
+	if err := p.copy.LinkAdded(fresh); err != nil {
+		return 0, err
+	}
+	var tips strings.Builder
+	for _, u := range updates {
+		if strings.Trim(u.New, "0") != "" {
+			tips.WriteString(u.New + "\n")
+		}
+	}
+	cmd := gitcmd.New(ctx, "--git-dir="+fresh.Dir, "rev-list", "--objects", "--stdin", "--not", "--all", "--quiet")
+	cmd.Env, cmd.Stdin = p.r.env, strings.NewReader(tips.String())
+	if err := gitcmd.Run(cmd); err != nil {
+		return 0, fmt.Errorf("%w: %w", records.ErrCollected, err)
+	}
+	return fresh.Repo.Collections, nil
+}

@@ -1,0 +1,187 @@
+package receive
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/internal/proc"
+	"github.com/artifactfs/artifactfs/server/objects"
+	"github.com/artifactfs/artifactfs/server/records"
+	"github.com/artifactfs/artifactfs/server/replica"
+)
+
+// Push is one push in progress. The caller runs `git receive-pack --stateless-rpc Dir()` with what Configure sets, Serve at the same
+// time, and End after both.
+type Push struct {
+	r        *Receiver
+	repoID   string
+	token    records.Token
+	cause    records.Cause
+	commands Commands
+	copy     *replica.Copy
+	hook     *os.File // end of the socket that git inherits
+	socket   *os.File // end of the socket of this process
+
+	mu      sync.Mutex
+	decided bool // the hook was asked for the results
+	done    []records.RefUpdate
+	pack    *records.Pack // nil if the push has no new objects
+	err     error         // of the server, by which updates have failed
+}
+
+// Begin prepares a push to the repository of a replica, which the caller releases after End. cause goes to the audit log.
+func (r *Receiver) Begin(ctx context.Context, at *replica.Replica, token records.Token, cause records.Cause, c Commands) (*Push, error) {
+	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("prepare push: %w", err)
+	}
+	p := &Push{r: r, repoID: at.Repo.ID, token: token, cause: cause, commands: c}
+	p.hook = os.NewFile(uintptr(fds[0]), "hook")
+	if err = syscall.SetNonblock(fds[1], true); err == nil {
+		p.socket = os.NewFile(uintptr(fds[1]), "hooks")
+		p.copy, err = at.Copy(ctx)
+	}
+	if err != nil {
+		p.End()
+		return nil, fmt.Errorf("prepare push: %w", err)
+	}
+	return p, nil
+}
+
+// Dir returns the git directory for receive-pack.
+func (p *Push) Dir() string { return p.copy.Dir }
+
+// Configure sets the environment and the inherited descriptors of a command.
+func (p *Push) Configure(cmd *exec.Cmd) {
+	cmd.Env = p.r.env
+	cmd.ExtraFiles = []*os.File{p.hook}
+}
+
+// Started must be called when receive-pack has been started, so that Serve notices its end.
+func (p *Push) Started() { p.hook.Close() }
+
+// Decided reports whether git has received the objects of the push and found them valid.
+func (p *Push) Decided() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.decided
+}
+
+// Err returns the error of the server by which updates have failed, nil if they have failed by the user's fault. It wraps ErrFull and
+// ErrUnavailable of records and objects.
+func (p *Push) Err() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.err
+}
+
+// Done returns the updates that are visible.
+func (p *Push) Done() []records.RefUpdate {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.done
+}
+
+// End removes what the push has left on disk.
+func (p *Push) End() {
+	p.hook.Close()
+	if p.socket != nil {
+		p.socket.Close()
+	}
+	if p.copy == nil {
+		return
+	}
+	if p.pack != nil && len(p.done) > 0 {
+		if err := p.copy.Adopt(*p.pack); err != nil {
+			p.r.o.Log.Warn("a pushed pack must be fetched from the object store", zap.Error(err))
+		}
+	}
+	p.copy.Remove()
+}
+
+// Serve answers the hook until receive-pack has ended.
+func (p *Push) Serve(ctx context.Context) error {
+	defer context.AfterFunc(ctx, func() { p.socket.SetDeadline(time.Unix(1, 0)) })()
+	lines := bufio.NewReader(io.LimitReader(p.socket, 1<<10))
+	line, err := lines.ReadString('\n')
+	if errors.Is(err, io.EOF) && line == "" {
+		return nil // git has refused the push itself, or has failed
+	}
+	if err != nil {
+		return fmt.Errorf("wait for hook: %w", err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(line))
+	if err == nil {
+		err = p.answer(ctx, proc.Of(pid))
+	}
+	status := 0
+	if err != nil {
+		status = 1
+		p.fail(err)
+	}
+	if _, writeErr := fmt.Fprintln(p.socket, status); err == nil && writeErr != nil {
+		err = fmt.Errorf("answer hook: %w", writeErr)
+	}
+	return err
+}
+
+// answer has the conversation in place of the hook, which waits.
+func (p *Push) answer(ctx context.Context, hook proc.Process) error {
+	p.mu.Lock()
+	p.decided = true
+	p.mu.Unlock()
+	in, err := os.Open(hook.FDPath(hookInput))
+	if err != nil {
+		return fmt.Errorf("open input of hook: %w", err)
+	}
+	defer in.Close()
+	out, err := os.OpenFile(hook.FDPath(hookOutput), os.O_WRONLY, 0)
+	if err != nil {
+		return fmt.Errorf("open output of hook: %w", err)
+	}
+	defer out.Close()
+	defer context.AfterFunc(ctx, func() {
+		in.SetDeadline(time.Unix(1, 0))
+		out.SetDeadline(time.Unix(1, 0))
+	})()
+	return converse(in, out, func(updates []records.RefUpdate, atomic bool) []error {
+		return p.decide(ctx, updates, atomic)
+	})
+}
+
+// fail records an error of the server, and returns it with a text for the user of git.
+func (p *Push) fail(err error) failure {
+	text := "internal error of the server"
+	switch {
+	case errors.Is(err, objects.ErrFull), errors.Is(err, records.ErrFull):
+		text = "the server has no space left"
+	case errors.Is(err, objects.ErrUnavailable), errors.Is(err, records.ErrUnavailable):
+		text = "the server is not available now, try again later"
+	case errors.Is(err, records.ErrCollected):
+		text = "the repository changes too often, try again"
+	case errors.Is(err, records.ErrRevoked):
+		text = "Invalid or expired token"
+	case errors.Is(err, records.ErrNotFound):
+		text = "Repository not found"
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		text = "the push was cancelled"
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.err == nil {
+		p.err = err
+	}
+	return failure{text, err}
+}

@@ -1,0 +1,92 @@
+// Package receive makes pushes visible. git receive-pack reads a push, checks its objects and their connectivity, and then runs the
+// hook proc-receive, in whose place this package decides about the updates of refs: it checks names and the rules of the token,
+// stores the pack, and changes the refs in one transaction.
+//
+// git runs in a copy of the replica that has only the packs which the repository lists (replica.Copy). So an object that git finds is
+// an object of the repository, or of this push, and nothing that a refused push has sent is left.
+//
+// The hook is a script of one line, because a shell starts in a millisecond. It sends its process ID through a socket that
+// receive-pack has inherited from the server. The server opens the standard input and output of the hook by /proc, and has the
+// conversation of githooks(5) itself; then it sends the exit status of the hook.
+package receive
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/server/records"
+	"github.com/artifactfs/artifactfs/server/replica"
+)
+
+// hook is the script proc-receive. Descriptor 3 is the first one of exec.Cmd.ExtraFiles. The server uses copies of the standard input
+// and output, because the shell changes these for the other two commands.
+const hook = `#!/bin/sh
+exec 4<&0 5>&1 && echo $$ >&3 && read -r status <&3 && exit "$status"
+`
+
+// descriptors of the hook.
+const hookInput, hookOutput = 4, 5
+
+// Options configures a Receiver.
+type Options struct {
+	Dir      string // of the hook; it is created
+	Records  *records.DB
+	Replicas *replica.Set
+	Log      *zap.Logger
+	// Events makes the events of a push, before its transaction. dir is a git directory that has all objects. The function that it
+	// returns is called within the transaction; it may be nil.
+	Events func(ctx context.Context, dir string, repo records.Repo, token records.Token, updates []records.RefUpdate) func(done []records.RefUpdate) []records.Event
+}
+
+// Receiver receives pushes. Its methods may be called from any goroutine.
+type Receiver struct {
+	o   Options
+	env []string
+}
+
+// New writes the hook and returns a Receiver.
+func New(o Options) (*Receiver, error) {
+	dir, err := filepath.Abs(o.Dir)
+	if err == nil {
+		err = writeHook(dir)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("write hook of git: %w", err)
+	}
+	env := append(o.Replicas.Env(), "GIT_CONFIG_COUNT=2",
+		"GIT_CONFIG_KEY_0=core.hooksPath", "GIT_CONFIG_VALUE_0="+dir,
+		"GIT_CONFIG_KEY_1=receive.procReceiveRefs", "GIT_CONFIG_VALUE_1=refs")
+	return &Receiver{o: o, env: env}, nil
+}
+
+// writeHook writes the script. A process that is started meanwhile would inherit the descriptor and keep it until its program runs,
+// and the kernel does not execute a file that is open for writing (ETXTBSY). So no process is started meanwhile.
+func writeHook(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	path := filepath.Join(dir, "proc-receive")
+	if err := os.WriteFile(path+".tmp", []byte(hook), 0o700); err != nil {
+		return err
+	}
+	return os.Rename(path+".tmp", path)
+}
+
+// failure is an error of the server, such as a full disk, with a text for the user of git.
+type failure struct {
+	text string
+	err  error
+}
+
+func (f failure) Error() string { return f.text }
+func (f failure) Unwrap() error { return f.err }
+
+var errAtomic = errors.New("atomic push failure")
