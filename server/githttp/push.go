@@ -35,6 +35,7 @@ func (e *exchange) push(ctx context.Context) error {
 	if err := e.rc.EnableFullDuplex(); err != nil && e.r.ProtoMajor == 1 {
 		return err
 	}
+	defer in.settle(e.w.Header())
 	commands, body, err := receive.ReadCommands(in)
 	if err != nil {
 		return err

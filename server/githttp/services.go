@@ -44,7 +44,7 @@ func (e *exchange) version2() bool {
 
 // advertise answers the first request of a fetch or a push.
 func (e *exchange) advertise(ctx context.Context) error {
-	out := &output{e: e, kind: "application/x-" + e.service + "-advertisement", limit: e.s.limits.Answer}
+	out := &output{e: e, kind: "application/x-" + e.service + "-advertisement", limit: e.s.limits.Answer, hold: true}
 	if e.version2() {
 		text, err := e.s.offers.get(ctx, e.repo.ObjectFormat, e.askCapabilities)
 		if err != nil {
@@ -98,6 +98,7 @@ func (e *exchange) fetch(ctx context.Context) error {
 	if err := e.rc.EnableFullDuplex(); err != nil && e.r.ProtoMajor == 1 {
 		return err
 	}
+	defer in.settle(e.w.Header())
 	head := make([]byte, maxHead)
 	n, err := io.ReadFull(in, head)
 	if err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {

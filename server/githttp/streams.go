@@ -92,6 +92,23 @@ func (in *input) unblock() {
 	}
 }
 
+// maxRest is how much of a body is read and ignored, in bytes.
+const maxRest = 4 << 20
+
+// settle must be called when nobody reads any more. It reads a little of what is left: if the server closed the connection at once, the
+// kernel would discard the answer. If more is left, the connection is closed after the answer. The http package must not find the end of
+// the body itself after an exchange in both directions, because it then reads the connection twice at the same time.
+func (in *input) settle(h http.Header) {
+	if in.done() {
+		return
+	}
+	_ = in.rc.SetReadDeadline(time.Now().Add(in.idle / 10))
+	rest := io.LimitReader(in.body, maxRest)
+	if _, err := io.Copy(io.Discard, rest); err != nil || rest.(*io.LimitedReader).N == 0 {
+		h.Set("Connection", "close")
+	}
+}
+
 // output is the body of an answer. It fails if the client does not read for too long, or the answer is too large.
 //
 // Locks: mu is a leaf; it is held while the client reads.
