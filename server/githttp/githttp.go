@@ -119,7 +119,7 @@ func (s *Server) Close() { s.notes.close() }
 
 // pushed makes the events of a push.
 func (s *Server) pushed(ctx context.Context, dir string, repo records.Repo, t records.Token,
-	updates []records.RefUpdate) func(done []records.RefUpdate) []records.Event {
+	updates []records.RefUpdate) receive.MakeEvents {
 	commits, err := events.Walk(ctx, dir, updates)
 	if err != nil && ctx.Err() == nil {
 		s.o.Log.Warn("events of a push lack commits", zap.String("repository", repo.ID), zap.Error(err))

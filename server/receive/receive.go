@@ -40,9 +40,12 @@ type Options struct {
 	Replicas *replica.Set
 	Log      *zap.Logger
 	// Events makes the events of a push, before its transaction. dir is a git directory that has all objects. The function that it
-	// returns is called within the transaction; it may be nil.
-	Events func(ctx context.Context, dir string, repo records.Repo, token records.Token, updates []records.RefUpdate) func(done []records.RefUpdate) []records.Event
+	// returns is called within the transaction. Events may be nil.
+	Events func(ctx context.Context, dir string, repo records.Repo, token records.Token, updates []records.RefUpdate) MakeEvents
 }
+
+// MakeEvents returns the events of the updates that were made.
+type MakeEvents = func(done []records.RefUpdate) []records.Event
 
 // Receiver receives pushes. Its methods may be called from any goroutine.
 type Receiver struct {
