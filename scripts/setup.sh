@@ -1,7 +1,8 @@
 #!/bin/sh
 # Installs what artifactfs and its tests need beside Go: git with its HTTP and git:// servers, fusermount3 for mounts
-# of users, an ssh server, git-lfs, fio, PostgreSQL and other implementations of git for tests; with the argument `run` only what it takes to run it, with `race` also the
-# C compiler that the race detector needs. Prints what it installs, and does nothing if nothing is missing.
+# of users; for tests an ssh server, git-lfs, fio, PostgreSQL and other implementations of git. With the argument `run` only what
+# it takes to run it, with `race` also the C compiler that the race detector needs. Prints what it installs, and does nothing if
+# nothing is missing.
 set -eu
 
 have() { PATH="$PATH:/usr/sbin:/sbin" command -v "$1" >/dev/null 2>&1; }

@@ -358,7 +358,7 @@ export declare class Artifacts extends Client {
   /**
    * List namespaces.
    */
-  namespacesList(query?: { limit?: number; cursor?: string }, options?: CallOptions): Promise<Page<Namespace>>;
+  namespacesList(query?: { limit?: number; cursor?: string; page?: number }, options?: CallOptions): Promise<Page<Namespace>>;
 
   /**
    * Get a namespace.

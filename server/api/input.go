@@ -247,10 +247,13 @@ func (q *query) number(name string, otherwise, least, most int) int {
 	case n < int64(least):
 		q.refuse(invalid(name, "Too small: expected number to be >=%d", least))
 	default:
-		return int(n)
+		return int(min(n, maxNumber))
 	}
 	return otherwise
 }
+
+// maxNumber is the largest number of a query, so that the product of a page and its size is a number too.
+const maxNumber = 1 << 40
 
 // option returns one of the values, of which the first is the default.
 func (q *query) option(name string, values ...string) string {

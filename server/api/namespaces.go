@@ -63,6 +63,7 @@ func getNamespace(c *call) error {
 func listNamespaces(c *call) error {
 	q := c.query()
 	limit := q.number("limit", listLimit, 1, listMax)
+	page := q.number("page", 0, 1, -1)
 	after, fault := parseNameCursor(q.text("cursor"))
 	q.refuse(fault)
 	if err := q.err(); err != nil {
@@ -71,7 +72,11 @@ func listNamespaces(c *call) error {
 	ctx, cancel := c.context()
 	defer cancel()
 	// One more tells whether there is a next page.
-	list, total, err := c.a.o.Records.Namespaces.List(ctx, after, limit+1)
+	offset := 0
+	if page > 1 && after == "" {
+		offset = (page - 1) * limit
+	}
+	list, total, err := c.a.o.Records.Namespaces.List(ctx, after, offset, limit+1)
 	if err != nil {
 		return err
 	}
@@ -84,8 +89,8 @@ func listNamespaces(c *call) error {
 	for i, n := range list {
 		result[i] = infoOfNamespace(n)
 	}
-	if after == "" && next == "" {
-		return c.send(http.StatusOK, result, pages(1, limit, len(list), total))
+	if after == "" && (page > 0 || next == "") {
+		return c.send(http.StatusOK, result, pages(max(page, 1), limit, len(list), total))
 	}
 	return c.send(http.StatusOK, result, cursorInfo{next, limit, len(list)})
 }

@@ -57,15 +57,15 @@ func (n *Namespaces) Get(ctx context.Context, name string) (ns Namespace, err er
 }
 
 // List returns up to limit namespaces whose names follow after, in the order of names, and the number of all.
-func (n *Namespaces) List(ctx context.Context, after string, limit int) (page []Namespace, total int, err error) {
+func (n *Namespaces) List(ctx context.Context, after string, offset, limit int) (page []Namespace, total int, err error) {
 	err = n.db.read(ctx, "list namespaces", func(t *tx) error {
 		all, err := t.count(ctx, "SELECT count(*) FROM namespaces")
 		if err != nil {
 			return err
 		}
 		total = int(all)
-		page, err = list(ctx, t, scanNamespace, "SELECT "+namespaceColumns+" FROM namespaces WHERE folded > $1 ORDER BY folded LIMIT $2",
-			fold(after), limit)
+		page, err = list(ctx, t, scanNamespace, "SELECT "+namespaceColumns+
+			" FROM namespaces WHERE folded > $1 ORDER BY folded LIMIT $2 OFFSET $3", fold(after), limit, offset)
 		return err
 	})
 	return page, total, err

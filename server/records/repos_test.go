@@ -193,7 +193,7 @@ func TestNamespaces(t *testing.T) {
 		for _, name := range []string{"b", "A", "c"} {
 			do(t, db.Namespaces.Create(ctx, Namespace{Name: name, Jurisdiction: "eu"}, Cause{Method: "POST"}))
 		}
-		page, total, err := db.Namespaces.List(ctx, "a", 1)
+		page, total, err := db.Namespaces.List(ctx, "a", 0, 1)
 		do(t, err)
 		if len(page) != 1 || page[0].Name != "b" || page[0].Jurisdiction != "eu" || total != 3 {
 			t.Errorf("page after a: got %+v of %d", page, total)

@@ -404,9 +404,9 @@ class Artifacts(Client):
         """Create a namespace."""
         return self._call("POST", "/client/v4/accounts/{account}/artifacts/namespaces", "result", body=body)
 
-    def namespaces_list(self, *, limit: int | None = None, cursor: str | None = None) -> Page[Namespace]:
+    def namespaces_list(self, *, limit: int | None = None, cursor: str | None = None, page: int | None = None) -> Page[Namespace]:
         """List namespaces."""
-        return self._call("GET", "/client/v4/accounts/{account}/artifacts/namespaces", "page", query={"limit": limit, "cursor": cursor})
+        return self._call("GET", "/client/v4/accounts/{account}/artifacts/namespaces", "page", query={"limit": limit, "cursor": cursor, "page": page})
 
     def namespaces_get(self, namespace: str) -> Namespace:
         """Get a namespace."""
