@@ -170,7 +170,7 @@ func TestUsage(t *testing.T) {
 			}
 		}
 		id := create(t, db, "r")
-		push(t, db, Push{RepoID: id, Pack: begin(t, db), Updates: []RefUpdate{{"refs/heads/a", zeros, oid(1)}}})
+		push(t, db, Push{RepoID: id, TokenID: "tok" + id, Pack: begin(t, db), Updates: []RefUpdate{{"refs/heads/a", zeros, oid(1)}}})
 		got, err := db.Usage.List(ctx, "ns", id, "2000-01-01", "9999-01-01")
 		do(t, err)
 		if len(got) != 1 || got[0].Operation != "push" || got[0].Count != 1 || got[0].Bytes != 100 {
