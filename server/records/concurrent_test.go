@@ -242,3 +242,28 @@ func TestNamespaceIsNotDeletedUnderARepository(t *testing.T) {
 		}
 	})
 }
+
+// TestForksAreDeletedAtOnce deletes forks that have their packs in common.
+func TestForksAreDeletedAtOnce(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *DB) {
+		ctx := t.Context()
+		parent := create(t, db, "parent")
+		for i := range 20 {
+			push(t, db, Push{RepoID: parent, Pack: begin(t, db), Updates: []RefUpdate{{fmt.Sprintf("refs/heads/%d", i), zeros, oid(1)}}})
+		}
+		ids := []string{parent}
+		for i := range 30 {
+			ids = append(ids, NewID())
+			do(t, db.Repos.Create(ctx, Creation{Repo: Repo{ID: ids[i+1], Namespace: "ns", Name: fmt.Sprint(i)}, Parent: parent, All: true}))
+		}
+		begun := time.Now()
+		for _, err := range parallel(len(ids), func(i int) error { return db.Repos.Delete(ctx, ids[i], nil, Cause{}) }) {
+			do(t, err)
+		}
+		unused, err := db.Packs.Unused(ctx, time.Now().Add(time.Hour), 100)
+		do(t, err)
+		if before, err := db.Packs.Unused(ctx, begun, 100); err != nil || len(unused) != 20 || len(before) != 0 {
+			t.Errorf("unused packs: got %d, of which %d were unused before the deletion, %v; want 20 and 0", len(unused), len(before), err)
+		}
+	})
+}

@@ -28,12 +28,14 @@ type DB struct {
 	dialect *dialect
 	reader  *sql.DB
 	writer  *sql.DB          // the same as reader for PostgreSQL
+	group   group            // of transactions that write to SQLite
 	clock   func() time.Time // time.Now except in tests
 }
 
 // Open opens the database at url: sqlite:PATH or postgres://... It creates missing tables, and upgrades those of older versions.
 func Open(ctx context.Context, url string) (*DB, error) {
 	db := &DB{clock: time.Now}
+	db.group.db = db
 	scheme, rest, _ := strings.Cut(url, ":")
 	var err error
 	switch scheme {

@@ -99,8 +99,9 @@ func openSQLite(path string) (read, write *sql.DB, err error) {
 	// Linux distributions build SQLite with fdatasync, which needs not sync the time of the change. The driver's default is fsync.
 	// Without fdatasync on this system, the driver goes on with fsync.
 	_, _ = sqlite.Fdatasync(true)
+	// The log is truncated after a transaction that made it large, such as a push of 100,000 refs.
 	// With synchronous=FULL every commit is synced to the disk: a push that was acknowledged survives a power failure.
-	write, err = open(dsn("immediate", "journal_mode(wal)", "synchronous(full)"), 1)
+	write, err = open(dsn("immediate", "journal_mode(wal)", "synchronous(full)", "journal_size_limit(67108864)"), 1)
 	if err != nil {
 		return nil, nil, err
 	}

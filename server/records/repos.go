@@ -154,6 +154,14 @@ func (r *Repos) Delete(ctx context.Context, id string, events []Event, cause Cau
 		if err != nil {
 			return err
 		}
+		if t.dialect.parallel {
+			// Forks have packs in common. All transactions that delete them lock these packs in the same order, so that none of them
+			// waits for each other.
+			if err := t.each(ctx, func(scanner) error { return nil },
+				"SELECT pack FROM packs WHERE pack IN (SELECT pack FROM links WHERE repo = $1) ORDER BY pack{update}", repo.key); err != nil {
+				return err
+			}
+		}
 		for _, query := range []string{
 			"UPDATE repos SET deleted = $2, updated = $2, generation = generation + 1 WHERE repo = $1",
 			"UPDATE packs SET idle_since = $2 WHERE pack IN (SELECT pack FROM links WHERE repo = $1)",

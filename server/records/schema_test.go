@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/artifactfs/artifactfs/internal/harness/await"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // eachURL runs a test with the URL of an empty database of each kind.
@@ -205,4 +206,25 @@ func TestBusySQLiteIsUnavailable(t *testing.T) {
 	if err := db.Repos.SetStatus(t.Context(), "x", Ready); !errors.Is(err, ErrNotFound) {
 		t.Errorf("write after the lock: got %v, want ErrNotFound", err)
 	}
+}
+
+func TestErrorsOfPostgres(t *testing.T) {
+	db := open(t, newPostgres(t))
+	for code, want := range map[string]error{"53100": ErrFull, "40001": ErrUnavailable, "57P01": ErrUnavailable, "53300": ErrUnavailable, "25006": ErrUnavailable} {
+		attempts := 0
+		err := db.write(t.Context(), "test", func(*tx) error { attempts++; return &pgconn.PgError{Code: code} })
+		if !errors.Is(err, want) {
+			t.Errorf("code %s: got %v, want %v", code, err, want)
+		}
+		if again := attempts > 1; again != (code == "40001") {
+			t.Errorf("code %s: %d attempts", code, attempts)
+		}
+	}
+	attempts := 0
+	do(t, db.write(t.Context(), "test", func(*tx) error {
+		if attempts++; attempts < 3 {
+			return &pgconn.PgError{Code: "40P01"} // deadlock
+		}
+		return nil
+	}))
 }

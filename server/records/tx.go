@@ -26,6 +26,7 @@ type tx struct {
 	dialect *dialect
 	now     time.Time
 	added   bool // events were added
+	whole   bool // statements are not interrupted when their context ends (see group)
 }
 
 // write runs f in a transaction that writes. It repeats f if another transaction has made this one impossible, so f must set all of its
@@ -50,6 +51,9 @@ func (db *DB) write(ctx context.Context, what string, f func(t *tx) error) error
 }
 
 func (db *DB) try(ctx context.Context, f func(t *tx) error) (added bool, err error) {
+	if !db.dialect.parallel {
+		return db.group.write(ctx, f)
+	}
 	s, err := db.writer.BeginTx(ctx, nil)
 	if err != nil {
 		return false, err
@@ -77,9 +81,16 @@ func (db *DB) single(ctx context.Context, what string, f func(t *tx) error) erro
 	return db.dialect.failure(ctx, what, f(&tx{querier: db.reader, dialect: db.dialect, now: db.now()}))
 }
 
+func (t *tx) context(ctx context.Context) context.Context {
+	if t.whole {
+		return context.WithoutCancel(ctx)
+	}
+	return ctx
+}
+
 // exec runs a statement and returns the number of rows that it changed.
 func (t *tx) exec(ctx context.Context, query string, args ...any) (int64, error) {
-	r, err := t.ExecContext(ctx, t.dialect.locks.Replace(query), bind(args)...)
+	r, err := t.ExecContext(t.context(ctx), t.dialect.locks.Replace(query), bind(args)...)
 	if err != nil {
 		return 0, err
 	}
@@ -88,7 +99,7 @@ func (t *tx) exec(ctx context.Context, query string, args ...any) (int64, error)
 
 // each runs a SELECT, and calls scan for each row.
 func (t *tx) each(ctx context.Context, scan func(row scanner) error, query string, args ...any) error {
-	rows, err := t.QueryContext(ctx, t.dialect.locks.Replace(query), bind(args)...)
+	rows, err := t.QueryContext(t.context(ctx), t.dialect.locks.Replace(query), bind(args)...)
 	if err != nil {
 		return err
 	}
