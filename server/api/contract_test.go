@@ -17,8 +17,7 @@ import (
 type exchange struct {
 	name   string
 	token  string // "" for that of the admin, "none" for none, else a variable
-	method string
-	path   string
+	ask    string // method and path
 	body   string
 	status int
 	want   string // body of the answer
@@ -74,15 +73,15 @@ func (w *world) run(t *testing.T, table []exchange) {
 			} else if x.token != "" {
 				token = w.vars[x.token]
 			}
-			path := w.expand(x.path)
+			method, path, _ := strings.Cut(w.expand(x.ask), " ")
 			if strings.HasPrefix(path, "//") {
 				path = path[1:]
 			} else {
 				path = "/client/v4/accounts/" + account + "/artifacts" + path
 			}
-			got := w.do(t, token, x.method, path, w.expand(x.body))
+			got := w.do(t, token, method, path, w.expand(x.body))
 			if body := w.plain(got.body); got.status != x.status || body != compact(x.want) {
-				t.Errorf("%s %s %s\n got: %d %s\nwant: %d %s", x.method, path, x.body, got.status, body, x.status, compact(x.want))
+				t.Errorf("%s %s %s\n got: %d %s\nwant: %d %s", method, path, x.body, got.status, body, x.status, compact(x.want))
 			}
 			header, value, _ := strings.Cut(x.header, ": ")
 			if header == "" && got.status != http.StatusNoContent && strings.HasPrefix(got.body, "{") {
@@ -144,7 +143,8 @@ func seed(t testing.TB, vars map[string]string) (gitDir string) {
 		git(t, r.Path, args...)
 	}
 	for name, revision := range map[string]string{"first": "main~1", "second": "main", "tree": "main^{tree}", "firstTree": "main~1^{tree}",
-		"readme": "main:README.md", "bin": "main:bin.dat", "src": "main:src", "run": "main:run.sh", "link": "main:link", "tag": "v1", "a": "main:src/a.txt"} {
+		"readme": "main:README.md", "bin": "main:bin.dat", "src": "main:src", "run": "main:run.sh", "link": "main:link",
+		"tag": "v1", "a": "main:src/a.txt"} {
 		vars[name] = git(t, r.Path, "rev-parse", revision)
 	}
 	vars["nothing"], vars["zeros"] = strings.Repeat("1", 40), strings.Repeat("0", 40)
@@ -152,9 +152,10 @@ func seed(t testing.TB, vars map[string]string) (gitDir string) {
 }
 
 const (
-	person  = `{"name":"gittest","email":"gittest@localhost"}`
-	both    = `"author":` + person + `,"committer":` + person
-	firstC  = `{"hash":"{first}","treeHash":"{firstTree}","message":"first",` + both + `,"parents":[],"authoredAt":1700000000,"committedAt":1700000000}`
+	person = `{"name":"gittest","email":"gittest@localhost"}`
+	both   = `"author":` + person + `,"committer":` + person
+	firstC = `{"hash":"{first}","treeHash":"{firstTree}","message":"first",` + both +
+		`,"parents":[],"authoredAt":1700000000,"committedAt":1700000000}`
 	secondC = `{"hash":"{second}","treeHash":"{tree}","message":"second\n\nbody",` + both +
 		`,"parents":["{first}"],"authoredAt":1700000060,"committedAt":1700000060}`
 )
@@ -170,7 +171,8 @@ func last(perPage, count int) string {
 }
 
 func namespace(name, jurisdiction string, repos int) string {
-	return fmt.Sprintf(`{"namespace":"%s","jurisdiction":"%s","repo_count":%d,"created_at":"<time>","updated_at":"<time>"}`, name, jurisdiction, repos)
+	return fmt.Sprintf(`{"namespace":"%s","jurisdiction":"%s","repo_count":%d,"created_at":"<time>","updated_at":"<time>"}`,
+		name, jurisdiction, repos)
 }
 
 // created is the answer to the creation of a repository in a namespace, "" for team.
@@ -178,8 +180,8 @@ func created(name, branch, namespace string) string {
 	if namespace == "" {
 		namespace = "team"
 	}
-	return fmt.Sprintf(`{"id":"<id>","name":"%s","description":null,"default_branch":"%s","remote":"<host>/git/%s/%s.git","token":"<token>"}`,
-		name, branch, namespace, name)
+	return fmt.Sprintf(`{"id":"<id>","name":"%s","description":null,"default_branch":"%s","remote":"<host>/git/%s/%s.git",`+
+		`"token":"<token>"}`, name, branch, namespace, name)
 }
 
 func forked(name, namespace string) string {
@@ -188,8 +190,9 @@ func forked(name, namespace string) string {
 
 // repo is a repository of the namespace team in an answer.
 func repo(name, rest string) string {
-	return fmt.Sprintf(`{"id":"<id>","name":"%s","description":null,"default_branch":"main","created_at":"<time>","updated_at":"<time>",`+
-		`"last_push_at":null,"source":null,"read_only":false,"remote":"<host>/git/team/%s.git","status":"ready"%s}`, name, name, rest)
+	return fmt.Sprintf(`{"id":"<id>","name":"%s","description":null,"default_branch":"main","created_at":"<time>",`+
+		`"updated_at":"<time>","last_push_at":null,"source":null,"read_only":false,"remote":"<host>/git/team/%s.git","status":"ready"%s}`,
+		name, name, rest)
 }
 
 // token is a token in a list.
@@ -199,6 +202,6 @@ func token(scope, state, rest string) string {
 
 // change is a path in a difference.
 func change(path, status, oldMode, newMode, oldHash, newHash string, additions, deletions int) string {
-	return fmt.Sprintf(`{"path":"%s","status":"%s","old_mode":"%s","new_mode":"%s","old_hash":"%s","new_hash":"%s","additions":%d,"deletions":%d,"binary":false}`,
-		path, status, oldMode, newMode, oldHash, newHash, additions, deletions)
+	return fmt.Sprintf(`{"path":"%s","status":"%s","old_mode":"%s","new_mode":"%s","old_hash":"%s","new_hash":"%s",`+
+		`"additions":%d,"deletions":%d,"binary":false}`, path, status, oldMode, newMode, oldHash, newHash, additions, deletions)
 }

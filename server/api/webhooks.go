@@ -58,6 +58,9 @@ func createWebhook(c *call) error {
 	h := records.Webhook{ID: records.NewID(), URL: in.required("url"), Types: in.texts("types"), Secret: in.text("secret"),
 		Namespace: in.text("namespace"), Repo: in.text("repo"), Created: c.a.o.Now()}
 	if ns := c.params["namespace"]; ns != "" {
+		if h.Namespace != "" && !strings.EqualFold(h.Namespace, ns) {
+			in.refuse(invalid("namespace", "Must be the namespace of the path"))
+		}
 		h.Namespace = ns
 	}
 	in.refuse(validHook(h))

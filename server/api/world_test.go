@@ -114,7 +114,11 @@ func (w *world) fill(t testing.TB, namespace, name, gitDir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	push := records.Push{RepoID: r.ID, Pack: &pack, Atomic: true}
+	token, _ := access.Mint(records.Token{Role: records.AdminToken}, time.Now())
+	if err := w.db.Tokens.Create(t.Context(), token, nil, records.Cause{}); err != nil {
+		t.Fatal(err)
+	}
+	push := records.Push{RepoID: r.ID, TokenID: token.ID, Pack: &pack, Atomic: true}
 	for line := range strings.SplitSeq(git(t, gitDir, "for-each-ref", "--format=%(objectname) %(refname)"), "\n") {
 		id, ref, _ := strings.Cut(line, " ")
 		push.Updates = append(push.Updates, records.RefUpdate{Name: ref, Old: strings.Repeat("0", len(id)), New: id})
