@@ -180,7 +180,11 @@ func (s *Server) Kill() error {
 		return nil
 	}
 	// Each process of PostgreSQL is the leader of a session, so there is no group that contains all of them. The first process is
-	// killed before its children, because it would replace them.
+	// stopped before its children are listed, because it would start others, and killed before them, because it would replace them.
+	s.cmd.Process.Signal(syscall.SIGSTOP)
+	if err := stopped(s.cmd.Process.Pid); err != nil {
+		return err
+	}
 	pids := children(s.cmd.Process.Pid)
 	s.cmd.Process.Kill()
 	<-s.ended
@@ -191,13 +195,33 @@ func (s *Server) Kill() error {
 	return s.gone(pids)
 }
 
+// stopped waits until a process has received SIGSTOP, or has ended.
+func stopped(pid int) error {
+	for deadline := time.Now().Add(patience); !strings.Contains("TZX", state(pid)); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			return errors.New("kill PostgreSQL: it does not stop")
+		}
+	}
+	return nil
+}
+
+// state returns the letter of a process's state: T if it is stopped, Z if it has ended. X stands for a process that is gone.
+func state(pid int) string {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	// The state is the first field after the name of the program, which is in parentheses.
+	if _, fields, ok := strings.Cut(string(stat), ") "); err == nil && ok {
+		return fields[:1]
+	}
+	return "X"
+}
+
 // gone waits until none of the processes exists: a process that is left would keep the shared memory, and PostgreSQL would refuse
 // to start.
 func (s *Server) gone(pids []int) error {
 	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
 		left := slices.ContainsFunc(pids, func(pid int) bool {
-			exe, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-			return err == nil && len(exe) > 0
+			// A process that is ending has no command line any more, but may still have the memory.
+			return !strings.Contains("ZX", state(pid))
 		})
 		if !left {
 			return nil
