@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -27,6 +28,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/access"
 	"github.com/artifactfs/artifactfs/server/api"
 	"github.com/artifactfs/artifactfs/server/events"
+	"github.com/artifactfs/artifactfs/server/githttp"
 	"github.com/artifactfs/artifactfs/server/meter"
 	"github.com/artifactfs/artifactfs/server/objects"
 	"github.com/artifactfs/artifactfs/server/openapi"
@@ -193,16 +195,34 @@ func (s *Server) connect(ctx context.Context) (err error) {
 	s.closeLater(s.stream.Close)
 	rest := api.New(api.Options{Account: s.Account, URL: o.PublicURL, Records: s.db, Replicas: replicas, Guard: guard, Meter: s.meter,
 		Events: s.stream, Compat: o.Compat, Log: s.log})
-	mux := http.NewServeMux()
-	for _, prefix := range api.Prefixes {
-		mux.Handle(prefix, rest)
+	git, err := githttp.New(githttp.Options{Records: s.db, Replicas: replicas, Guard: guard, Meter: s.meter, Account: s.Account,
+		Dir: filepath.Join(o.Data, "git"), Log: s.log}, runtime.GOMAXPROCS(0))
+	if err != nil {
+		return err
 	}
-	mux.Handle(openapi.Path, openapi.Handler())
-	mux.HandleFunc("GET /healthz", s.healthz)
-	mux.HandleFunc("GET /readyz", s.readyz)
-	mux.HandleFunc("GET /metrics", s.metrics)
-	s.handler = s.meter.Requests(mux)
+	s.closeLater(func() error { git.Close(); return nil })
+	s.handler = s.meter.Requests(s.routes(rest, git))
 	return nil
+}
+
+// routes returns the handler of all requests. It is no http.ServeMux, because that redirects paths that are not clean, and the API
+// and git refuse them.
+func (s *Server) routes(rest, git http.Handler) http.Handler {
+	others := map[string]http.Handler{
+		openapi.Path: openapi.Handler(), "/healthz": http.HandlerFunc(s.healthz), "/readyz": http.HandlerFunc(s.readyz),
+		"/metrics": http.HandlerFunc(s.metrics),
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := others[r.URL.Path]
+		switch {
+		case h != nil:
+		case strings.HasPrefix(r.URL.Path, githttp.Prefix):
+			h = git
+		default: // answers paths that it does not know as well
+			h = rest
+		}
+		h.ServeHTTP(w, r)
+	})
 }
 
 // closeLater makes Close call f before what was opened earlier is closed.
