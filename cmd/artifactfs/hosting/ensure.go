@@ -29,6 +29,7 @@ type Login struct {
 	// Environment has the variables that the program needs in addition, with the token of the REST API if no file contains it.
 	Environment control.Environment
 	Made        bool // the repository did not exist
+	Empty       bool // the repository has no refs
 }
 
 // Ensure creates a repository if it does not exist, and returns how a mount logs in to it. where is NAMESPACE/NAME, or the URL of the
@@ -48,11 +49,11 @@ func Ensure(ctx context.Context, a *cli.App, o Connection, where string, readOnl
 	}
 	var l Login
 	repo, err := c.Repo(ctx, n.namespace, n.repo)
-	l.Remote = repo.Remote
+	l.Remote, l.Empty = repo.Remote, err == nil && repo.LastPush == nil && repo.Source == ""
 	if errors.Is(err, client.ErrNotFound) {
 		var made client.Created
 		made, err = c.CreateRepo(ctx, n.namespace, client.CreateRepo{Name: n.repo})
-		l.Remote, l.Made = made.Remote, err == nil
+		l.Remote, l.Made, l.Empty = made.Remote, err == nil, err == nil
 		if errors.Is(err, client.ErrExists) { // another process has created it in the meantime
 			repo, err = c.Repo(ctx, n.namespace, n.repo)
 			l.Remote = repo.Remote

@@ -1,6 +1,7 @@
 package mounts
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/hosting"
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/session"
 )
 
 // creation is the value of the flag --create: the repositories that a mount creates on a server.
@@ -72,7 +74,12 @@ func (o *MountOptions) createRepos(ctx context.Context, cmd *cobra.Command, args
 		args = append([]string{l.Remote}, args[1:]...)
 		r.TokenFile = l.TokenFile
 		if !r.ReadOnly && r.SessionOptions.Remote == "" {
-			r.SessionOptions.Remote = control.RemoteOrigin // the server is the home of the session
+			// The server is the home of the session, and it has the history of REMOTE, even while that is empty.
+			r.SessionOptions.Remote = control.RemoteOrigin
+			r.SessionOptions.Base = cmp.Or(r.SessionOptions.Base, control.BaseShared)
+			if l.Empty { // no branch of another user can be in the way
+				r.SessionOptions.Branches = cmp.Or(r.SessionOptions.Branches, session.BranchesAsIs)
+			}
 		}
 	}
 	if o.create == createRemote {
