@@ -56,39 +56,57 @@ func (t *tx) link(ctx context.Context, repo int64, p Pack) error {
 	return err
 }
 
-// Replace replaces packs of a repository by others, in one transaction. It fails with ErrNotFound if the repository no longer has
-// one of the old packs. collected states that the new packs lack objects of the old ones.
-func (p *Packs) Replace(ctx context.Context, repoID string, old []string, packs []Pack, collected bool) error {
+// Replace replaces packs of a repository by others with the same objects, in one transaction. It fails with ErrNotFound if the
+// repository no longer has one of the old packs.
+func (p *Packs) Replace(ctx context.Context, repoID string, old []string, packs []Pack) error {
 	return p.db.write(ctx, "replace packs of repository "+repoID, func(t *tx) error {
 		repo, err := t.lockRepo(ctx, repoID)
 		if err != nil {
 			return err
 		}
-		for _, id := range old {
-			keys, err := list(ctx, t, scanInt, `DELETE FROM links WHERE repo = $1 AND pack = (SELECT pack FROM packs WHERE id = $2)
-				RETURNING pack`, repo.key, id)
-			if err != nil {
-				return err
-			}
-			if len(keys) == 0 {
-				return fmt.Errorf("pack %s: %w", id, ErrNotFound)
-			}
-			if _, err := t.exec(ctx, "UPDATE packs SET idle_since = $2 WHERE pack = $1", keys[0], t.now); err != nil {
-				return err
-			}
-		}
-		for _, pack := range packs {
-			if err := t.link(ctx, repo.key, pack); err != nil {
-				return err
-			}
-		}
-		removed := 0
-		if collected {
-			removed = 1
-		}
-		_, err = t.exec(ctx, "UPDATE repos SET generation = generation + 1, collections = collections + $2 WHERE repo = $1", repo.key, removed)
-		return err
+		return t.replacePacks(ctx, repo, old, packs, 0)
 	})
+}
+
+// Collect replaces packs like Replace, by packs that lack objects of the old ones. generation is the generation of the repository for
+// which the caller knows that its refs do not need these objects. If the repository has another one, Collect fails with ErrChanged.
+// From then on, a push that was checked before fails with ErrCollected.
+func (p *Packs) Collect(ctx context.Context, repoID string, generation int64, old []string, packs []Pack) error {
+	return p.db.write(ctx, "collect garbage of repository "+repoID, func(t *tx) error {
+		repo, err := t.lockRepo(ctx, repoID)
+		if err != nil {
+			return err
+		}
+		if repo.generation != generation {
+			return fmt.Errorf("generation is %d instead of %d: %w", repo.generation, generation, ErrChanged)
+		}
+		return t.replacePacks(ctx, repo, old, packs, 1)
+	})
+}
+
+// replacePacks replaces packs of a repository, and adds collections to the number of its collections.
+func (t *tx) replacePacks(ctx context.Context, repo lockedRepo, old []string, packs []Pack, collections int) error {
+	for _, id := range old {
+		keys, err := list(ctx, t, scanInt, `DELETE FROM links WHERE repo = $1 AND pack = (SELECT pack FROM packs WHERE id = $2)
+			RETURNING pack`, repo.key, id)
+		if err != nil {
+			return err
+		}
+		if len(keys) == 0 {
+			return fmt.Errorf("pack %s: %w", id, ErrNotFound)
+		}
+		if _, err := t.exec(ctx, "UPDATE packs SET idle_since = $2 WHERE pack = $1", keys[0], t.now); err != nil {
+			return err
+		}
+	}
+	for _, pack := range packs {
+		if err := t.link(ctx, repo.key, pack); err != nil {
+			return err
+		}
+	}
+	_, err := t.exec(ctx, "UPDATE repos SET generation = generation + 1, collections = collections + $2 WHERE repo = $1", repo.key,
+		collections)
+	return err
 }
 
 // Unused returns packs that no repository has and that were recorded, or lost their last repository, before a time.

@@ -125,18 +125,21 @@ func TestReplace(t *testing.T) {
 		before, err := db.Repos.ByID(ctx, id)
 		do(t, err)
 		joined := begin(t, db)
-		do(t, db.Packs.Replace(ctx, id, old[:2], []Pack{*joined}, false))
+		do(t, db.Packs.Replace(ctx, id, old[:2], []Pack{*joined}))
 		if got := packIDs(t, db, id); !slices.Equal(got, []string{old[2], joined.ID}) {
 			t.Errorf("packs: got %v, want %s and %s", got, old[2], joined.ID)
 		}
 		other := begin(t, db)
-		if err := db.Packs.Replace(ctx, id, []string{old[2], old[0]}, []Pack{*other}, true); !errors.Is(err, ErrNotFound) {
+		if err := db.Packs.Replace(ctx, id, []string{old[2], old[0]}, []Pack{*other}); !errors.Is(err, ErrNotFound) {
 			t.Errorf("replace a pack that was replaced: got %v, want ErrNotFound", err)
 		}
 		if got := packIDs(t, db, id); !slices.Equal(got, []string{old[2], joined.ID}) {
 			t.Errorf("packs after a replacement that failed: got %v", got)
 		}
-		do(t, db.Packs.Replace(ctx, id, []string{old[2], joined.ID}, []Pack{*other}, true))
+		if err := db.Packs.Collect(ctx, id, before.Generation, []string{old[2], joined.ID}, []Pack{*other}); !errors.Is(err, ErrChanged) {
+			t.Errorf("collect garbage of a repository that has changed: got %v, want ErrChanged", err)
+		}
+		do(t, db.Packs.Collect(ctx, id, before.Generation+1, []string{old[2], joined.ID}, []Pack{*other}))
 		after, err := db.Repos.ByID(ctx, id)
 		do(t, err)
 		if after.Generation != before.Generation+2 || after.Collections != 1 {
@@ -145,5 +148,30 @@ func TestReplace(t *testing.T) {
 		if packs, err := db.Packs.Unused(ctx, time.Now().Add(time.Hour), 10); err != nil || len(packs) != 4 {
 			t.Errorf("unused packs: got %v, %v, want 4", packs, err)
 		}
+	})
+}
+
+func TestUnswept(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *DB) {
+		ctx := t.Context()
+		a, b := create(t, db, "a"), create(t, db, "b")
+		want := func(what string, since time.Time, want ...string) {
+			t.Helper()
+			got, err := db.Repos.Unswept(ctx, since, 10)
+			slices.Sort(got)
+			slices.Sort(want)
+			if err != nil || !slices.Equal(got, want) {
+				t.Errorf("%s: got %q, %v, want %q", what, got, err, want)
+			}
+		}
+		now := time.Now().Add(time.Minute)
+		want("new repositories", now, a, b)
+		do(t, db.Repos.Swept(ctx, a, now))
+		want("one was swept", now.Add(time.Hour), b)
+		garbage := begin(t, db)
+		garbage.Extensions = append(garbage.Extensions, GarbageExtension)
+		push(t, db, Push{RepoID: a, Pack: garbage, Updates: []RefUpdate{{"refs/heads/a", zeros, oid(1)}}})
+		want("garbage is kept", now.Add(time.Hour), a, b)
+		want("a short time later", now, b)
 	})
 }

@@ -31,6 +31,8 @@ var (
 	ErrRevoked = errors.New("token is revoked or has expired")
 	// ErrCursor means that a cursor of a list is not from an earlier answer to the same query.
 	ErrCursor = errors.New("invalid cursor")
+	// ErrChanged means that a repository has changed since the caller read it.
+	ErrChanged = errors.New("repository has changed")
 	// ErrCollected means that garbage collection has removed objects of the repository since a push began.
 	ErrCollected = errors.New("repository was garbage collected during the push")
 )

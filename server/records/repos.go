@@ -290,11 +290,12 @@ type lockedRepo struct {
 	namespace   string
 	name        string
 	collections int64
+	generation  int64
 }
 
 // lockRepo returns a repository that is not deleted, and excludes all other transactions that change it or copy its packs.
 func (t *tx) lockRepo(ctx context.Context, id string) (r lockedRepo, err error) {
-	err = t.one(ctx, []any{&r.key, &r.namespace, &r.name, &r.collections},
-		"SELECT repo, namespace, name, collections FROM repos WHERE id = $1 AND deleted = 0{update}", id)
+	err = t.one(ctx, []any{&r.key, &r.namespace, &r.name, &r.collections, &r.generation},
+		"SELECT repo, namespace, name, collections, generation FROM repos WHERE id = $1 AND deleted = 0{update}", id)
 	return r, err
 }

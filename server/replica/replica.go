@@ -9,6 +9,7 @@
 //	shared        small files that are the same in many replicas, which have hard links to them
 //	repos/ID      replicas; those of an earlier process are removed at Open, because to make one takes about a millisecond
 //	packs/XX/ID.* packs from a shared object store, to which replicas have hard links; those of an earlier process are used again
+//	scratch       packs that are being made
 //	trash         directories that are being removed
 //
 // A replica is brought up to date in this order: new packs, then HEAD and packed-refs, each by a rename, then the removal of packs
@@ -87,8 +88,10 @@ func Open(o Options) (_ *Set, err error) {
 	if s.env, err = configure(dir, o.Hooks); err != nil {
 		return nil, fmt.Errorf("open replicas: %w", err)
 	}
-	if err := s.discard(filepath.Join(dir, "repos")); err != nil {
-		return nil, fmt.Errorf("open replicas: remove old replicas: %w", err)
+	for _, old := range []string{"repos", "scratch"} {
+		if err := s.discard(filepath.Join(dir, old)); err != nil {
+			return nil, fmt.Errorf("open replicas: remove old replicas: %w", err)
+		}
 	}
 	if o.Objects.Shared() {
 		if s.cache, err = openCache(filepath.Join(dir, "packs"), o.Objects, o.MaxBytes); err != nil {

@@ -140,7 +140,7 @@ func TestOldPacksStayWhileTheyAreUsed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := b.DB.Packs.Replace(t.Context(), src.ID, old, []records.Pack{joined}, false); err != nil {
+		if err := b.DB.Packs.Replace(t.Context(), src.ID, old, []records.Pack{joined}); err != nil {
 			t.Fatal(err)
 		}
 		third := acquire(t, b, src.ID)

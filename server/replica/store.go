@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/artifactfs/artifactfs/server/objects"
 	"github.com/artifactfs/artifactfs/server/records"
@@ -16,7 +17,7 @@ import (
 func (s *Set) Store(ctx context.Context, dir, hash string) (records.Pack, error) {
 	base := filepath.Join(dir, "pack-"+hash)
 	pack := records.Pack{ID: records.NewID(), Hash: hash}
-	for _, x := range extensions {
+	for _, x := range append(slices.Clone(extensions), records.GarbageExtension) {
 		info, err := os.Stat(base + x)
 		if os.IsNotExist(err) && x != ".pack" && x != ".idx" {
 			continue
@@ -42,4 +43,18 @@ func (s *Set) Store(ctx context.Context, dir, hash string) (records.Pack, error)
 		return records.Pack{}, fmt.Errorf("store pack: %w", objects.Classify(err))
 	}
 	return pack, nil
+}
+
+// Scratch returns a new empty directory on the file system of the replicas, for packs that are given to Store. The caller removes it;
+// what a process that dies leaves is removed at the next Open.
+func (s *Set) Scratch() (string, error) {
+	dir := filepath.Join(s.dir, "scratch")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", fmt.Errorf("make scratch directory: %w", objects.Classify(err))
+	}
+	dir, err := os.MkdirTemp(dir, "")
+	if err != nil {
+		return "", fmt.Errorf("make scratch directory: %w", objects.Classify(err))
+	}
+	return dir, nil
 }

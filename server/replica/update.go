@@ -172,6 +172,8 @@ func (s *Set) addPacks(ctx context.Context, e *entry, format object.Format, pack
 	var missing []records.Pack
 	added := map[string]bool{}
 	for _, p := range packs {
+		// A replica is not interested in the times of garbage.
+		p.Extensions = slices.DeleteFunc(slices.Clone(p.Extensions), func(x string) bool { return x == records.GarbageExtension })
 		if err := checkPack(format, p); err != nil {
 			return err
 		}

@@ -18,7 +18,7 @@ import (
 // ErrDamaged means that a file of a pack does not have the contents that its checksums state.
 var ErrDamaged = errors.New("pack is damaged")
 
-// extensions are the files of packs that are stored. Every such file ends with a checksum of the bytes before it (see
+// extensions are the files of packs that replicas have. Every such file ends with a checksum of the bytes before it (see
 // gitformat-pack(5)).
 var extensions = []string{".pack", ".idx", ".rev", ".bitmap"}
 

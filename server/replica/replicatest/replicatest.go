@@ -99,7 +99,7 @@ func (b *Bed) clone(t testing.TB, id string, format object.Format) *Repo {
 func (r *Repo) Fork(ctx context.Context, name string) (id string, err error) {
 	id = records.NewID()
 	err = r.Bed.DB.Repos.Create(ctx, records.Creation{
-		Repo: records.Repo{ID: id, Namespace: "ns", Name: name}, Parent: r.ID, All: true,
+		Repo: records.Repo{ID: id, Namespace: "ns", Name: name, ObjectFormat: r.format.String()}, Parent: r.ID, All: true,
 	})
 	return id, err
 }
@@ -146,7 +146,6 @@ func (r *Repo) Update(ctx context.Context, ref, old, new string) error {
 			return err
 		}
 		push.Pack = &pack
-		r.stored[hash] = true
 	}
 	for range attempts {
 		if push.Collections, err = r.check(ctx, hash, new); err != nil {
@@ -157,7 +156,10 @@ func (r *Repo) Update(ctx context.Context, ref, old, new string) error {
 		if errors.Is(err, records.ErrCollected) {
 			continue
 		}
-		return errors.Join(append(results, err)...)
+		if err = errors.Join(append(results, err)...); err == nil {
+			r.stored[hash] = true
+		}
+		return err
 	}
 	return err
 }

@@ -1,0 +1,36 @@
+package records
+
+import (
+	"context"
+	"time"
+)
+
+// garbageSchema adds the time at which garbage was last looked for in a repository.
+const garbageSchema = `
+ALTER TABLE repos ADD COLUMN swept BIGINT NOT NULL DEFAULT 0;
+CREATE INDEX repos_swept ON repos (swept) WHERE deleted = 0;
+`
+
+// GarbageExtension is the extension of a file that packs of objects without a ref have: git's file with the times since when the
+// objects have no ref (gitformat-pack(5), "pack-*.mtimes files").
+const GarbageExtension = ".mtimes"
+
+// Unswept returns ids of repositories in which garbage was not looked for since a time, and which have changed since then or have
+// objects that are kept for a grace period; those that were looked at longest ago first.
+func (r *Repos) Unswept(ctx context.Context, since time.Time, limit int) (ids []string, err error) {
+	err = r.db.single(ctx, "find repositories with garbage", func(t *tx) error {
+		ids, err = list(ctx, t, scanText, `SELECT r.id FROM repos r WHERE r.deleted = 0 AND r.swept < $1 AND (r.updated > r.swept OR EXISTS (
+			SELECT 1 FROM links l JOIN packs p ON p.pack = l.pack WHERE l.repo = r.repo AND p.extensions LIKE '%`+GarbageExtension+`%'))
+			ORDER BY r.swept LIMIT $2`, since, limit)
+		return err
+	})
+	return ids, err
+}
+
+// Swept records that garbage was looked for in a repository as it was at a time.
+func (r *Repos) Swept(ctx context.Context, id string, at time.Time) error {
+	return r.db.write(ctx, "record sweep of repository "+id, func(t *tx) error {
+		_, err := t.exec(ctx, "UPDATE repos SET swept = $2 WHERE id = $1 AND deleted = 0", id, at)
+		return err
+	})
+}

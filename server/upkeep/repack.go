@@ -1,0 +1,184 @@
+package upkeep
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/server/records"
+	"github.com/artifactfs/artifactfs/server/replica"
+)
+
+// repackAll joins packs of repositories that have many.
+func (w *Worker) repackAll(ctx context.Context) error {
+	ids, err := w.o.Records.Repos.Crowded(ctx, w.o.Crowd, batch)
+	if err != nil {
+		return err
+	}
+	return w.each(ctx, "repack", ids, w.repack)
+}
+
+// repack joins packs of a repository. Pushes go on meanwhile.
+func (w *Worker) repack(ctx context.Context, id string) error {
+	v, err := w.view(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer v.release()
+	chosen := choose(slices.DeleteFunc(v.own, isGarbage))
+	if len(chosen) < 2 {
+		return nil
+	}
+	var names strings.Builder
+	ids := make([]string, len(chosen))
+	for i, p := range chosen {
+		ids[i] = p.ID
+		names.WriteString("pack-" + p.Hash + ".pack\n")
+	}
+	scratch, err := w.o.Replicas.Scratch()
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(scratch)
+	hash, err := w.pack(ctx, v, scratch, names.String(), "--stdin-packs")
+	if err != nil {
+		return err
+	}
+	joined, err := w.store(ctx, v, scratch, hash, chosen)
+	if err != nil {
+		return err
+	}
+	return w.o.Records.Packs.Replace(ctx, id, ids, []records.Pack{joined})
+}
+
+// choose returns the packs to join, so that those that remain form a geometric progression: each has at least twice as many objects as
+// all smaller ones together, as after git repack --geometric=2. So every object is copied a logarithmic number of times.
+func choose(packs []records.Pack) []records.Pack {
+	packs = slices.SortedFunc(slices.Values(packs), func(a, b records.Pack) int { return cmp.Compare(a.Objects, b.Objects) })
+	n, sum, below := 0, int64(0), int64(0)
+	for i, p := range packs {
+		if i > 0 && p.Objects < 2*below {
+			n, sum = i+1, below+p.Objects
+		}
+		below += p.Objects
+	}
+	// The joined pack may be too large for the next one.
+	for n > 0 && n < len(packs) && packs[n].Objects < 2*sum {
+		sum += packs[n].Objects
+		n++
+	}
+	return packs[:n]
+}
+
+// isGarbage reports whether a pack has objects that no ref reaches.
+func isGarbage(p records.Pack) bool { return slices.Contains(p.Extensions, records.GarbageExtension) }
+
+// view is a repository at one moment, with a replica that has all its objects.
+type view struct {
+	on     *replica.Replica
+	snap   records.Snapshot
+	own    []records.Pack // that no other repository lists
+	format object.Format
+}
+
+func (v *view) release() { v.on.Release() }
+
+// pack returns the path of a pack in the replica without its extension.
+func (v *view) pack(hash string) string {
+	return filepath.Join(v.on.Dir, "objects", "pack", "pack-"+hash)
+}
+
+// views is how often view is repeated because a push has changed the repository in between.
+const views = 20
+
+// view returns the current state of a repository. The replica keeps all objects of that state until it is released.
+func (w *Worker) view(ctx context.Context, id string) (*view, error) {
+	for range views {
+		on, err := w.o.Replicas.Acquire(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		v := &view{on: on}
+		if v.snap, err = w.o.Records.Repos.Snapshot(ctx, id); err == nil {
+			v.format, err = object.ParseFormat(v.snap.Repo.ObjectFormat)
+		}
+		if err == nil && v.snap.Repo.Generation == on.Repo.Generation {
+			var sharers map[string]int
+			sharers, err = w.o.Records.Packs.Sharers(ctx, id)
+			for _, p := range v.snap.Packs {
+				if sharers[p.ID] == 1 {
+					v.own = append(v.own, p)
+				}
+			}
+			if err == nil {
+				return v, nil
+			}
+		}
+		on.Release()
+		if err != nil {
+			return nil, err
+		}
+	}
+	return nil, records.ErrChanged
+}
+
+// git returns a git command in the replica.
+func (w *Worker) git(ctx context.Context, v *view, stdin string, args ...string) ([]byte, error) {
+	cmd := gitcmd.New(ctx, append([]string{"--git-dir=" + v.on.Dir}, args...)...)
+	cmd.Env, cmd.Stdin = w.o.Replicas.Env(), strings.NewReader(stdin)
+	return gitcmd.Output(cmd)
+}
+
+// pack makes a pack in the directory scratch, and returns its hash. git reads from stdin what the pack contains.
+func (w *Worker) pack(ctx context.Context, v *view, scratch, stdin string, args ...string) (string, error) {
+	args = append([]string{"pack-objects", "-q", "--delta-base-offset"}, args...)
+	out, err := w.git(ctx, v, stdin, append(args, filepath.Join(scratch, "pack"))...)
+	if err != nil {
+		return "", err
+	}
+	hash := strings.TrimSpace(string(out))
+	if id, err := object.ParseIDOf(v.format, hash); err != nil || id.String() != hash {
+		return "", fmt.Errorf("git pack-objects: unexpected output %.100q", out)
+	}
+	return hash, nil
+}
+
+// store puts a pack into the object store, if it has all objects of the old packs.
+func (w *Worker) store(ctx context.Context, v *view, scratch, hash string, old []records.Pack) (p records.Pack, err error) {
+	made, err := readIndex(filepath.Join(scratch, "pack-"+hash), v.format)
+	if err != nil {
+		return p, err
+	}
+	for _, o := range old {
+		x, err := readIndex(v.pack(o.Hash), v.format)
+		if err != nil {
+			return p, err
+		}
+		for i := range x.Len() {
+			id, err := x.ID(i)
+			if err != nil {
+				return p, err
+			}
+			if _, ok := made.Position(id); !ok {
+				return p, fmt.Errorf("git pack-objects left out object %s of pack %s", id, o.ID)
+			}
+		}
+	}
+	return w.o.Replicas.Store(ctx, scratch, hash)
+}
+
+// readIndex reads the index of a pack.
+func readIndex(base string, format object.Format) (*odb.Index, error) {
+	data, err := os.ReadFile(base + ".idx")
+	if err != nil {
+		return nil, err
+	}
+	return odb.ParseIndex(data, format)
+}

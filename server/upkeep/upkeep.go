@@ -1,0 +1,181 @@
+// Package upkeep does the work of a server that no request waits for: it joins packs, collects garbage, removes packs that no
+// repository lists, replicas that are not needed, and old events.
+//
+// Any number of nodes do this work. A lease keeps two of them from doing the same at once, which would only be a waste: every result
+// becomes visible by one transaction, which fails if the packs that it replaces are not listed any more, or if a push may need an
+// object that was removed. A node that dies leaves packs that no repository lists.
+//
+// Objects that no ref reaches are garbage. The first collection that finds some moves them to a pack of their own, with the time in a
+// file .mtimes (a cruft pack of git); a collection after the grace period removes them. Packs that several repositories list stay as
+// they are.
+package upkeep
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/internal/clock"
+	"github.com/artifactfs/artifactfs/server/objects"
+	"github.com/artifactfs/artifactfs/server/records"
+	"github.com/artifactfs/artifactfs/server/replica"
+)
+
+// Options configures a Worker. Durations and numbers that are 0 have the defaults of Default.
+type Options struct {
+	Records  *records.DB
+	Objects  objects.Store
+	Replicas *replica.Set
+	Log      *zap.Logger
+	Node     string // name of the process in leases, unique among all nodes
+	Times
+}
+
+// Times are the durations and numbers that tests change.
+type Times struct {
+	Interval time.Duration // between two rounds
+	Crowd    int           // packs of a repository that are not shared, from which on they are joined
+	Check    time.Duration // between two searches for garbage in a repository that changes
+	Grace    time.Duration // for which garbage is kept
+	Unused   time.Duration // for which a pack is kept that no repository lists; longer than a push takes
+	History  time.Duration // for which events and audit entries are kept
+}
+
+// Default returns the times of a server.
+func Default() Times {
+	return Times{
+		Interval: time.Minute, Crowd: 11, Check: 12 * time.Hour, Grace: 14 * 24 * time.Hour, Unused: 24 * time.Hour,
+		History: 90 * 24 * time.Hour,
+	}
+}
+
+const (
+	batch    = 100             // repositories or packs of one kind in a round
+	lease    = 2 * time.Minute // renewed three times in this time
+	jobLimit = time.Hour       // of the work on one repository
+)
+
+// Worker does the work of one node.
+type Worker struct {
+	o   Options
+	now func() time.Time // time.Now except in tests
+}
+
+// New returns a Worker.
+func New(o Options) *Worker {
+	d := Default()
+	if o.Times != (Times{}) {
+		d = o.Times
+	}
+	o.Times = d
+	if o.Log == nil {
+		o.Log = zap.NewNop()
+	}
+	if o.Node == "" {
+		o.Node = records.NewID()
+	}
+	return &Worker{o, time.Now}
+}
+
+// Run works until ctx ends.
+func (w *Worker) Run(ctx context.Context) {
+	for clock.Wait(ctx, w.o.Interval) {
+		if err := w.Round(ctx); err != nil && ctx.Err() == nil {
+			w.o.Log.Warn("could not do all upkeep", zap.Error(err))
+		}
+	}
+}
+
+// Round does everything once that is due.
+func (w *Worker) Round(ctx context.Context) error {
+	return errors.Join(
+		w.repackAll(ctx),
+		w.collectAll(ctx),
+		w.once(ctx, "sweep", w.sweep),
+		w.once(ctx, "history", func(ctx context.Context) error {
+			return w.o.Records.Events.Drop(ctx, w.now().Add(-w.o.History))
+		}),
+		w.o.Replicas.Prune(ctx),
+	)
+}
+
+// each does a job on repositories, those that other nodes are working on excepted.
+func (w *Worker) each(ctx context.Context, what string, ids []string, job func(ctx context.Context, id string) error) error {
+	var failed []error
+	for _, id := range ids {
+		if ctx.Err() != nil {
+			break
+		}
+		err := w.once(ctx, what+"/"+id, func(ctx context.Context) error {
+			ctx, cancel := context.WithTimeout(ctx, jobLimit)
+			defer cancel()
+			return job(ctx, id)
+		})
+		switch {
+		case errors.Is(err, records.ErrNotFound), errors.Is(err, records.ErrChanged):
+			// The repository was deleted, or another node or a push was faster. What remains to do is found in a later round.
+		case err != nil:
+			failed = append(failed, fmt.Errorf("%s repository %s: %w", what, id, err))
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// once does a job while it holds a lease. It does nothing if another node has the lease.
+func (w *Worker) once(ctx context.Context, name string, job func(ctx context.Context) error) error {
+	name = "upkeep/" + name
+	acquired, err := w.o.Records.Leases.Acquire(ctx, name, w.o.Node, lease)
+	if err != nil || !acquired {
+		return err
+	}
+	inner, cancel := context.WithCancel(ctx)
+	renewed := make(chan struct{})
+	go func() {
+		defer close(renewed)
+		for clock.Wait(inner, lease/3) {
+			if held, err := w.o.Records.Leases.Acquire(inner, name, w.o.Node, lease); err != nil || !held {
+				cancel() // another node may begin the same work
+			}
+		}
+	}()
+	err = job(inner)
+	cancel()
+	<-renewed
+	return errors.Join(err, w.o.Records.Leases.Release(context.WithoutCancel(ctx), name, w.o.Node))
+}
+
+// sweep removes packs that no repository lists.
+func (w *Worker) sweep(ctx context.Context) error {
+	before := w.now().Add(-w.o.Unused)
+	for {
+		packs, err := w.o.Records.Packs.Unused(ctx, before, batch)
+		if err != nil {
+			return err
+		}
+		for _, p := range packs {
+			if err := w.remove(ctx, p, before); err != nil {
+				return err
+			}
+		}
+		if len(packs) < batch {
+			return nil
+		}
+	}
+}
+
+// remove removes a pack that no repository has listed since a time. If the process dies in the middle, the record remains.
+func (w *Worker) remove(ctx context.Context, p records.Pack, before time.Time) error {
+	condemned, err := w.o.Records.Packs.Condemn(ctx, p.ID, before)
+	if err != nil || !condemned {
+		return err
+	}
+	for _, x := range p.Extensions {
+		if err := w.o.Objects.Delete(ctx, p.Key(x)); err != nil {
+			return err
+		}
+	}
+	return w.o.Records.Packs.Forget(ctx, p.ID)
+}
