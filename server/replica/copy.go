@@ -18,6 +18,7 @@ type Copy struct {
 	Dir  string
 	Repo records.Repo // as of that moment
 
+	set    *Set
 	packs  string          // directory of the packs of the replica
 	listed map[string]bool // hashes of the packs with which the copy was made
 }
@@ -35,33 +36,30 @@ func (r *Replica) Copy(ctx context.Context) (_ *Copy, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("copy replica: %w", objects.Classify(err))
 	}
-	c := &Copy{Dir: dir, Repo: e.repo, packs: packDir(e.dir), listed: map[string]bool{}}
+	c := &Copy{Dir: dir, Repo: e.repo, set: r.set, packs: packDir(e.dir), listed: map[string]bool{}}
 	defer func() {
 		if err != nil {
 			c.Remove()
 			err = fmt.Errorf("copy replica: %w", objects.Classify(err))
 		}
 	}()
-	for _, d := range []string{packDir(dir), filepath.Join(dir, "refs")} {
-		if err := os.MkdirAll(d, 0o700); err != nil {
+	for _, d := range []string{"store/pack", "refs"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o700); err != nil {
 			return nil, err
 		}
+	}
+	// The check of a push would start a process to read the refs beside the directory of objects, if that were called objects.
+	if err := os.Symlink("store", filepath.Join(dir, "objects")); err != nil {
+		return nil, err
 	}
 	for _, name := range []string{"config", "HEAD", "packed-refs"} {
 		if err := linkOrCopy(filepath.Join(e.dir, name), filepath.Join(dir, name)); err != nil {
 			return nil, err
 		}
 	}
-	present, err := scan(c.packs)
-	if err != nil {
-		return nil, err
-	}
 	for hash := range e.packs {
 		c.listed[hash] = true
-		for _, x := range extensions {
-			if !slices.Contains(present[hash], x) {
-				continue
-			}
+		for _, x := range []string{".pack", ".idx"} {
 			name := "pack-" + hash + x
 			if err := linkOrCopy(filepath.Join(c.packs, name), filepath.Join(packDir(dir), name)); err != nil {
 				return nil, err
@@ -118,5 +116,9 @@ func (c *Copy) Adopt(pack records.Pack) error {
 	return nil
 }
 
-// Remove removes the directory.
-func (c *Copy) Remove() { _ = os.RemoveAll(c.Dir) }
+// Remove removes the directory, in the background.
+func (c *Copy) Remove() {
+	if c.set.discard(c.Dir) != nil {
+		_ = os.RemoveAll(c.Dir)
+	}
+}
