@@ -31,6 +31,9 @@ func TestContract(t *testing.T) {
 	w.run(t, deletion)
 	w.run(t, authorization)
 	w.run(t, paths)
+	if missing := w.checker.Missing("artifacts_"); len(missing) > 0 {
+		t.Errorf("operations of the OpenAPI document that this test does not have: %v", missing)
+	}
 }
 
 // A namespace has a name of 2 to 63 characters.

@@ -59,7 +59,7 @@ func TestDocument(t *testing.T) {
 
 func check(t *testing.T, place []string) {
 	t.Helper()
-	if _, err := openapitest.Schema(place...); err != nil {
+	if _, err := openapitest.Schema(true, place...); err != nil {
 		t.Errorf("schema %s: %v", strings.Join(place, " > "), err)
 	}
 }

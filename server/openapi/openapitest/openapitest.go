@@ -121,13 +121,13 @@ func (c *Checker) note(o *openapi.Operation) {
 	c.seen[o.ID] = true
 }
 
-// Missing returns the operations of the document that have not succeeded yet.
-func (c *Checker) Missing() []string {
+// Missing returns the operations of the document whose ids begin with prefix and that have not succeeded yet.
+func (c *Checker) Missing(prefix string) []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var missing []string
 	for _, x := range c.routes {
-		if !c.seen[x.ID] {
+		if strings.HasPrefix(x.ID, prefix) && !c.seen[x.ID] {
 			missing = append(missing, x.ID)
 		}
 	}
@@ -156,7 +156,8 @@ func (c *Checker) check(o *openapi.Operation, known bool, r *http.Request, sent 
 		}
 	}
 	if o.Body != nil && len(sent) > 0 {
-		if err := c.validate(o, []string{"requestBody", "content", "application/json", "schema"}, sent); err != nil {
+		// Servers ignore fields of requests that they do not know.
+		if err := c.validate(o, []string{"requestBody", "content", "application/json", "schema"}, sent, false); err != nil {
 			return fmt.Errorf("%s: request: %w", o.ID, err)
 		}
 	}
@@ -173,7 +174,7 @@ func (c *Checker) check(o *openapi.Operation, known bool, r *http.Request, sent 
 	if media != "application/json" || r.Method == http.MethodHead {
 		return nil
 	}
-	return c.validate(o, []string{"responses", status, "content", media, "schema"}, body)
+	return c.validate(o, []string{"responses", status, "content", media, "schema"}, body, true)
 }
 
 // checkError compares an error with the envelope, if the operation has no other form for errors.
@@ -188,15 +189,16 @@ func (c *Checker) checkError(o *openapi.Operation, a *http.Response, body []byte
 	if media != "application/json" {
 		return fmt.Errorf("%s: media type %q of an error: %.200s", o.ID, media, body)
 	}
-	return c.validate(nil, []string{"components", "schemas", "ErrorEnvelope"}, body)
+	return c.validate(nil, []string{"components", "schemas", "ErrorEnvelope"}, body, true)
 }
 
-// validate compares a JSON value with the schema at a place in the document; below the operation o if o is not nil.
-func (c *Checker) validate(o *openapi.Operation, place []string, value []byte) error {
+// validate compares a JSON value with the schema at a place in the document; below the operation o if o is not nil. A closed schema
+// refuses fields that it does not have.
+func (c *Checker) validate(o *openapi.Operation, place []string, value []byte, closed bool) error {
 	if o != nil {
 		place = append([]string{"paths", o.Path, strings.ToLower(o.Method)}, place...)
 	}
-	s, err := c.resolved(place)
+	s, err := c.resolved(place, closed)
 	if err != nil {
 		return err
 	}
@@ -210,14 +212,14 @@ func (c *Checker) validate(o *openapi.Operation, place []string, value []byte) e
 	return nil
 }
 
-func (c *Checker) resolved(place []string) (*jsonschema.Resolved, error) {
+func (c *Checker) resolved(place []string, closed bool) (*jsonschema.Resolved, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	key := strings.Join(place, "\x00")
 	if s := c.schema[key]; s != nil {
 		return s, nil
 	}
-	s, err := Schema(place...)
+	s, err := Schema(closed, place...)
 	if err != nil {
 		return nil, err
 	}
@@ -225,8 +227,8 @@ func (c *Checker) resolved(place []string) (*jsonschema.Resolved, error) {
 	return s, nil
 }
 
-// Schema returns the schema at a place in the document, in a strict form: it refuses fields that the document does not have.
-func Schema(place ...string) (*jsonschema.Resolved, error) {
+// Schema returns the schema at a place in the document. A closed schema refuses fields that the document does not have.
+func Schema(closed bool, place ...string) (*jsonschema.Resolved, error) {
 	var root map[string]any
 	if err := json.Unmarshal(openapi.Bytes(), &root); err != nil {
 		return nil, err
@@ -248,7 +250,9 @@ func Schema(place ...string) (*jsonschema.Resolved, error) {
 	for k, v := range schema {
 		whole[k] = v
 	}
-	strict(whole)
+	if closed {
+		closeObjects(whole)
+	}
 	b, err := json.Marshal(whole)
 	if err != nil {
 		return nil, err
@@ -261,19 +265,19 @@ func Schema(place ...string) (*jsonschema.Resolved, error) {
 	return s.Resolve(nil)
 }
 
-// strict closes all objects that have a list of properties.
-func strict(x any) {
+// closeObjects closes all objects that have a list of properties.
+func closeObjects(x any) {
 	switch x := x.(type) {
 	case map[string]any:
 		if _, ok := x["properties"].(map[string]any); ok && x["additionalProperties"] == nil {
 			x["additionalProperties"] = false
 		}
 		for _, v := range x {
-			strict(v)
+			closeObjects(v)
 		}
 	case []any:
 		for _, v := range x {
-			strict(v)
+			closeObjects(v)
 		}
 	}
 }
