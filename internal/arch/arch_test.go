@@ -48,7 +48,7 @@ var floors = [][]string{
 	{"mount/origin", "mount/packs", "mount/staging"},
 	{"mount/moves", "mount/gitside"},
 	{"mount/follow"},
-	{"mount", "mcp", "server/records", "server/objects", "server/openapi"},
+	{"mount", "mcp", "server/records", "server/objects", "server/openapi", "server/egress"},
 	{"daemon", "server/replica", "server/access", "server/events", "server/meter", "server/openapi/openapitest", "internal/clientgen"},
 	{"server/replica/replicatest", "server/receive", "server/gitread"},
 	{"server/githttp", "server/upkeep", "server/imports", "server/webhooks"},

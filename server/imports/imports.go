@@ -1,4 +1,13 @@
 // Package imports copies repositories of other git servers into repositories of this one, in the background.
+//
+// An import is a record (records.Import), which every node can continue. The node that runs it has a lease, which it renews; when
+// a node dies, another one begins the import again after the lease has ended. Nothing of an import is visible before it has succeeded:
+// git fetches into a directory of its own, the pack is stored like that of a push, and one transaction makes the refs visible.
+//
+// A repository can be imported again, which brings it up to date. Refs that were changed here since then are left alone.
+//
+// The URL comes from a user. So the first question is asked by this process, which knows from the answer what is wrong with a URL, and
+// git connects through a proxy in this process, which refuses addresses that are not public and counts bytes (package egress).
 package imports
 
 import (
@@ -14,6 +23,10 @@ var (
 	ErrNotGit = errors.New("not a git repository")
 	// ErrAuth means that the other server requires credentials, or refuses those of the request, or that there is no such secret.
 	ErrAuth = errors.New("remote requires authentication")
+	// ErrBranch means that the repository does not have the branch.
+	ErrBranch = errors.New("branch not found")
+	// ErrDepth means that the depth of a request is not possible.
+	ErrDepth = errors.New("depth must be between 0 and 1000000")
 	// ErrUnavailable means that the other server did not answer.
 	ErrUnavailable = errors.New("remote is unavailable")
 	// ErrBusy means that the repository is being imported already.
@@ -51,11 +64,22 @@ const (
 // Status is the progress of an import.
 type Status struct {
 	State    State
-	Phase    string // such as "receiving objects"; "" if nothing is done at the moment
+	Phase    string // such as "receiving objects"; "" if nothing is done at the moment; a remark if the import has succeeded
 	Done     int64  // objects of the phase that are done
 	Total    int64  // objects of the phase; 0 if unknown
 	Bytes    int64  // received
 	Error    string // why the import failed, without secrets
 	Started  time.Time
 	Finished time.Time // zero until the import has ended
+}
+
+// Percent returns how much of the phase is done; -1 if that is unknown.
+func (s Status) Percent() int {
+	if s.State == Succeeded {
+		return 100
+	}
+	if s.Total <= 0 {
+		return -1
+	}
+	return int(s.Done * 100 / s.Total)
 }

@@ -114,7 +114,8 @@ func (t *tx) saveImport(ctx context.Context, m Import) error {
 // Imported is what an import that has succeeded makes visible.
 type Imported struct {
 	Import        Import
-	Push          Push   // without a token
+	Push          Push // without a token
+	Events        []Event
 	DefaultBranch string // "" for no change
 	Shallow       string
 }
@@ -134,8 +135,10 @@ func (i *Imports) Finish(ctx context.Context, m Imported) (results []error, err 
 		if err != nil {
 			return err
 		}
-		results, err = t.push(ctx, m.Push)
-		return err
+		if results, err = t.push(ctx, m.Push); err != nil {
+			return err
+		}
+		return t.log(ctx, m.Events, nil)
 	})
 	if err != nil {
 		return nil, err

@@ -1,0 +1,325 @@
+package imports
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/server/meter"
+	"github.com/artifactfs/artifactfs/server/records"
+	"github.com/artifactfs/artifactfs/server/replica"
+)
+
+const (
+	defaultBytes    = 20 << 30
+	defaultTime     = 6 * time.Hour
+	defaultParallel = 2
+	maxAttempts     = 5
+	openImports     = 200 // imports that one poll examines
+)
+
+// Options configures an Importer. Records, Replicas and Scratch are required.
+type Options struct {
+	Account  string
+	Records  *records.DB
+	Replicas *replica.Set
+	Scratch  string // directory for fetches, whose contents are removed at the start; other processes must not use it
+
+	Secrets      string // directory with files NAMESPACE/NAME of credentials; "" for none
+	CAFile       string // certificates that are trusted instead of those of the system; "" for those of the system
+	AllowPrivate bool   // connect to addresses that are not public, such as those of a company's network
+	AllowHTTP    bool   // accept http with the loopback address, for tests
+	Compat       bool   // the default branch is main, as in the reference service
+	MaxBytes     int64  // received by one import; 0 for 20 GiB
+	MaxTime      time.Duration
+	Parallel     int // imports of this process at the same time; 0 for 2
+
+	Meter *meter.Meter
+	Log   *zap.Logger
+}
+
+// pace are the times between the steps of the background work.
+type pace struct {
+	poll  time.Duration // between two searches for imports that other nodes have left
+	lease time.Duration // after which the import of a node that died is free
+	save  time.Duration // between two records of the progress
+	retry time.Duration // before the second attempt; doubled for each further one
+}
+
+// Importer runs imports.
+type Importer struct {
+	o     Options
+	pace  pace
+	id    string         // holder of leases
+	roots *x509.CertPool // nil for those of the system
+	ctx   context.Context
+	stop  context.CancelFunc
+	wake  chan struct{}
+	work  sync.WaitGroup
+
+	mu      sync.Mutex // guards running
+	running map[string]bool
+}
+
+// New returns an Importer that works until Close.
+func New(o Options) (*Importer, error) {
+	return start(o, pace{poll: 3 * time.Second, lease: 30 * time.Second, save: time.Second, retry: 5 * time.Second})
+}
+
+func start(o Options, p pace) (*Importer, error) {
+	if o.MaxBytes <= 0 {
+		o.MaxBytes = defaultBytes
+	}
+	if o.MaxTime <= 0 {
+		o.MaxTime = defaultTime
+	}
+	if o.Parallel <= 0 {
+		o.Parallel = defaultParallel
+	}
+	if o.Log == nil {
+		o.Log = zap.NewNop()
+	}
+	roots, err := readRoots(o.CAFile)
+	if err == nil {
+		err = empty(o.Scratch)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("start imports: %w", err)
+	}
+	i := &Importer{o: o, pace: p, id: records.NewID(), roots: roots, wake: make(chan struct{}, 1), running: map[string]bool{}}
+	i.ctx, i.stop = context.WithCancel(context.Background())
+	i.work.Go(i.loop)
+	return i, nil
+}
+
+// empty makes an empty directory.
+func empty(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	old, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range old {
+		if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Close stops the imports of this process, which other nodes, or the next process, begin again.
+func (i *Importer) Close() error {
+	i.stop()
+	i.work.Wait()
+	return nil
+}
+
+// Check asks the other server whether it has the repository, and returns what it says about it.
+func (i *Importer) Check(ctx context.Context, r Request) (Remote, error) {
+	f, _, err := i.find(ctx, r)
+	if err != nil {
+		return Remote{}, fmt.Errorf("import repository: %w", err)
+	}
+	if i.o.Compat {
+		f.DefaultBranch = "main"
+	}
+	return f.Remote, nil
+}
+
+// find asks the other server, with the credentials that the request names. It returns the credentials for the URL that the server
+// has answered at.
+func (i *Importer) find(ctx context.Context, r Request) (found, credentials, error) {
+	u, err := i.valid(r)
+	if err != nil {
+		return found{}, credentials{}, err
+	}
+	c, err := i.secret(r.Namespace, r.Secret, u)
+	if err != nil {
+		return found{}, credentials{}, err
+	}
+	f, err := i.look(ctx, u, c, r.Branch)
+	if err != nil {
+		return found{}, credentials{}, err
+	}
+	if f.url.Host != u.Host {
+		// The server has redirected to another host without a question for credentials.
+		c = credentials{}
+	}
+	return f, c, nil
+}
+
+// Start begins an import into a repository, or brings an imported repository up to date. An empty request repeats the last one.
+// It returns ErrBusy while the repository is being imported, and records.ErrNotFound for an empty request if it was never imported.
+func (i *Importer) Start(ctx context.Context, repo records.Repo, r Request) error {
+	m := records.Import{RepoID: repo.ID, URL: r.URL, Branch: r.Branch, Depth: r.Depth, Secret: r.Secret, State: string(Queued)}
+	if r == (Request{}) {
+		last, err := i.o.Records.Imports.Get(ctx, repo.ID)
+		if err != nil {
+			return fmt.Errorf("repeat import: %w", err)
+		}
+		m.URL, m.Branch, m.Depth, m.Secret = last.URL, last.Branch, last.Depth, last.Secret
+	} else if _, err := i.valid(r); err != nil {
+		return fmt.Errorf("import repository: %w", err)
+	}
+	err := i.o.Records.Imports.Begin(ctx, m)
+	if errors.Is(err, records.ErrExists) {
+		return fmt.Errorf("import repository: %w", ErrBusy)
+	}
+	if err != nil {
+		return fmt.Errorf("import repository: %w", err)
+	}
+	select {
+	case i.wake <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// Status returns the progress of the last import of a repository; records.ErrNotFound if it was never imported.
+func (i *Importer) Status(ctx context.Context, repo records.Repo) (Status, error) {
+	m, err := i.o.Records.Imports.Get(ctx, repo.ID)
+	if err != nil {
+		return Status{}, err
+	}
+	return Status{
+		State: State(m.State), Phase: m.Phase, Done: m.Done, Total: m.Total, Bytes: m.Bytes, Error: m.Error,
+		Started: m.Started, Finished: m.Finished,
+	}, nil
+}
+
+// Running returns the number of imports that run in this process.
+func (i *Importer) Running() int {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return len(i.running)
+}
+
+// abandoned is the age of a repository without an import at which its creator must have died.
+const abandoned = 5 * time.Minute
+
+func (i *Importer) loop() {
+	tick := time.NewTicker(i.pace.poll)
+	defer tick.Stop()
+	failing := false
+	var checked time.Time
+	for {
+		err := i.begin()
+		if err == nil && time.Since(checked) > abandoned {
+			checked = time.Now()
+			err = i.o.Records.Imports.Abandoned(i.ctx, checked.Add(-abandoned), string(Failed), "the server stopped before the import began")
+		}
+		if err != nil && !failing && i.ctx.Err() == nil {
+			i.o.Log.Warn("could not look for imports", zap.Error(err))
+		}
+		failing = err != nil
+		select {
+		case <-i.wake:
+		case <-tick.C:
+		case <-i.ctx.Done():
+			return
+		}
+	}
+}
+
+// begin starts imports that no node runs, as long as this process has room for them.
+func (i *Importer) begin() error {
+	open, err := i.o.Records.Imports.Open(i.ctx, openImports)
+	if err != nil {
+		return err
+	}
+	for _, m := range open {
+		if i.wait(m) > 0 || !i.reserve(m.RepoID) {
+			continue
+		}
+		got, err := i.o.Records.Leases.Acquire(i.ctx, leaseName(m.RepoID), i.id, i.pace.lease)
+		if err != nil || !got {
+			i.free(m.RepoID)
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		i.work.Go(func() {
+			i.hold(m.RepoID)
+			i.free(m.RepoID)
+			select { // there is room for another one
+			case i.wake <- struct{}{}:
+			default:
+			}
+		})
+	}
+	return nil
+}
+
+// wait returns how long an import that has failed waits for its next attempt.
+func (i *Importer) wait(m records.Import) time.Duration {
+	if m.Attempts == 0 || m.State != string(Queued) {
+		return 0
+	}
+	return time.Until(m.Updated.Add(i.pace.retry << min(m.Attempts-1, 10)))
+}
+
+func leaseName(repoID string) string { return "import/" + repoID }
+
+func (i *Importer) reserve(repoID string) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.running[repoID] || len(i.running) >= i.o.Parallel {
+		return false
+	}
+	i.running[repoID] = true
+	return true
+}
+
+func (i *Importer) free(repoID string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	delete(i.running, repoID)
+}
+
+var errLease = errors.New("lease was lost")
+
+// hold runs an import while this process has its lease.
+func (i *Importer) hold(repoID string) {
+	ctx, cancel := context.WithCancelCause(i.ctx)
+	defer cancel(nil)
+	var renewal sync.WaitGroup
+	renewal.Go(func() {
+		tick := time.NewTicker(i.pace.lease / 3)
+		defer tick.Stop()
+		renewed := time.Now()
+		for {
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return
+			}
+			asked := time.Now()
+			got, err := i.o.Records.Leases.Acquire(ctx, leaseName(repoID), i.id, i.pace.lease)
+			switch {
+			case got:
+				renewed = asked
+			case err == nil || time.Since(renewed) > i.pace.lease:
+				cancel(errLease)
+				return
+			}
+		}
+	})
+	i.run(ctx, repoID)
+	cancel(nil)
+	renewal.Wait()
+	release, done := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer done()
+	if err := i.o.Records.Leases.Release(release, leaseName(repoID), i.id); err != nil {
+		i.o.Log.Debug("could not release the lease of an import, which ends by itself", zap.Error(err))
+	}
+}

@@ -1,0 +1,100 @@
+package imports
+
+import (
+	"bytes"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// phases are the titles of git's progress that are shown. Other texts come from the other server and may say anything.
+var phases = map[string]string{
+	"Enumerating objects": "enumerating objects", "Counting objects": "counting objects", "Compressing objects": "compressing objects",
+	"Receiving objects": receiving, "Unpacking objects": receiving, "Resolving deltas": resolving,
+	"Checking connectivity": "checking connectivity",
+}
+
+const (
+	receiving = "receiving objects"
+	resolving = "resolving deltas"
+	maxLine   = 1 << 10
+)
+
+// parseProgress parses a line such as "remote: Counting objects:  12% (345/2874), 1.2 MiB | 2 MiB/s".
+func parseProgress(line string) (phase string, done, total int64, ok bool) {
+	line = strings.TrimPrefix(line, "remote: ")
+	title, rest, _ := strings.Cut(line, ":")
+	phase = phases[title]
+	if phase == "" {
+		return "", 0, 0, false
+	}
+	_, pair, found := strings.Cut(rest, "(")
+	if !found {
+		count, _, _ := strings.Cut(strings.TrimSpace(rest), ",")
+		done, err := strconv.ParseInt(count, 10, 64)
+		return phase, done, 0, err == nil && done >= 0
+	}
+	pair, _, _ = strings.Cut(pair, ")")
+	first, second, _ := strings.Cut(pair, "/")
+	done, err := strconv.ParseInt(first, 10, 64)
+	if err != nil {
+		return "", 0, 0, false
+	}
+	total, err = strconv.ParseInt(second, 10, 64)
+	if err != nil || done < 0 || done > total {
+		return "", 0, 0, false
+	}
+	return phase, done, total, true
+}
+
+// progress is a writer for the error output of git fetch. It may be read while git writes.
+type progress struct {
+	mu          sync.Mutex
+	line        []byte
+	phase       string
+	done, total int64
+	last        []string // the last lines that are no progress
+}
+
+func (p *progress) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for rest := b; len(rest) > 0; {
+		i := bytes.IndexAny(rest, "\r\n")
+		if i < 0 {
+			p.line = append(p.line, rest[:min(len(rest), maxLine-len(p.line))]...)
+			break
+		}
+		p.line = append(p.line, rest[:min(i, maxLine-len(p.line))]...)
+		p.end()
+		rest = rest[i+1:]
+	}
+	return len(b), nil
+}
+
+// end ends a line. p.mu is held.
+func (p *progress) end() {
+	line := strings.TrimSpace(string(p.line))
+	p.line = p.line[:0]
+	if phase, done, total, ok := parseProgress(line); ok {
+		p.phase, p.done, p.total = phase, done, total
+		return
+	}
+	if text := printable(line); text != "" {
+		p.last = append(p.last, text)
+		p.last = p.last[max(0, len(p.last)-3):]
+	}
+}
+
+func (p *progress) state() (phase string, done, total int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.phase, p.done, p.total
+}
+
+// message returns the last lines that are no progress.
+func (p *progress) message() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return strings.Join(p.last, "; ")
+}

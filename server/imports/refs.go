@@ -1,0 +1,113 @@
+package imports
+
+import (
+	"bytes"
+	"compress/gzip"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/server/records"
+)
+
+const headsPrefix = "refs/heads/"
+
+// mirrored are the namespaces of refs that an import copies. The others, such as refs/pull of some servers, belong to the other server.
+var mirrored = []string{headsPrefix, "refs/tags/", "refs/notes/", "refs/afs/"}
+
+// refspecs are the arguments of git fetch for an import of all refs, or of one branch.
+func refspecs(branch string) []string {
+	if branch != "" {
+		return []string{"+" + headsPrefix + branch + ":" + headsPrefix + branch}
+	}
+	var all []string
+	for _, p := range mirrored {
+		all = append(all, "+"+p+"*:"+p+"*")
+	}
+	return all
+}
+
+// covers reports whether an import of all refs, or of one branch, copies a ref.
+func covers(branch, name string) bool {
+	if branch != "" {
+		return name == headsPrefix+branch
+	}
+	return slices.ContainsFunc(mirrored, func(p string) bool { return strings.HasPrefix(name, p) })
+}
+
+// updates returns what makes the refs of the repository those of the other server. A ref that was changed here since the last import
+// stays as it is: kept counts those of them that have changed there too. last has the refs of the other server at that time.
+func updates(here, there, last map[string]string, branch, zero string) (list []records.RefUpdate, kept int) {
+	at := func(refs map[string]string, name string) string {
+		if id, ok := refs[name]; ok {
+			return id
+		}
+		return zero
+	}
+	for name, id := range there {
+		switch current := at(here, name); {
+		case current == id || at(last, name) == id:
+		case current == at(last, name):
+			list = append(list, records.RefUpdate{Name: name, Old: current, New: id})
+		default:
+			kept++
+		}
+	}
+	for name, id := range last {
+		if _, ok := there[name]; ok || !covers(branch, name) {
+			continue
+		}
+		switch at(here, name) {
+		case zero:
+		case id:
+			list = append(list, records.RefUpdate{Name: name, Old: id, New: zero})
+		default:
+			kept++
+		}
+	}
+	slices.SortFunc(list, func(a, b records.RefUpdate) int { return strings.Compare(a.Name, b.Name) })
+	return list, kept
+}
+
+// encodeRefs returns refs in the form of records.Import.Refs: compressed lines "ID NAME".
+func encodeRefs(refs map[string]string) []byte {
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	names := make([]string, 0, len(refs))
+	for name := range refs {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		io.WriteString(w, refs[name]+" "+name+"\n") // a write to memory does not fail
+	}
+	w.Close()
+	return b.Bytes()
+}
+
+// decodeRefs reads what encodeRefs has written. Without a record of an import there are no refs.
+func decodeRefs(text []byte) (map[string]string, error) {
+	if len(text) == 0 {
+		return map[string]string{}, nil
+	}
+	r, err := gzip.NewReader(bytes.NewReader(text))
+	if err != nil {
+		return nil, err
+	}
+	lines, err := io.ReadAll(r)
+	if err != nil {
+		return nil, err
+	}
+	return parseRefs(string(lines)), nil
+}
+
+// parseRefs parses lines "ID NAME".
+func parseRefs(lines string) map[string]string {
+	refs := map[string]string{}
+	for line := range strings.Lines(lines) {
+		if id, name, ok := strings.Cut(strings.TrimSuffix(line, "\n"), " "); ok {
+			refs[name] = id
+		}
+	}
+	return refs
+}

@@ -1,0 +1,419 @@
+package imports
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/server/egress"
+	"github.com/artifactfs/artifactfs/server/events"
+	"github.com/artifactfs/artifactfs/server/objects"
+	"github.com/artifactfs/artifactfs/server/records"
+)
+
+var (
+	errGit    = errors.New("git failed")
+	errFormat = errors.New("the object format has changed")
+	errTime   = errors.New("the import has taken too long")
+)
+
+// run makes one attempt of an import and records its result. The caller has the lease.
+func (i *Importer) run(ctx context.Context, repoID string) {
+	log := i.o.Log.With(zap.String("repo", repoID))
+	m, err := i.o.Records.Imports.Get(ctx, repoID)
+	if err != nil || !m.Finished.IsZero() {
+		return // it was finished, or its repository deleted, since it was listed
+	}
+	if m.Attempts++; m.Attempts > maxAttempts {
+		m.Attempts = maxAttempts
+		i.end(ctx, log, &m, fmt.Errorf("gave up after %d attempts: %s", maxAttempts, m.Error), true)
+		return
+	}
+	m.State, m.Phase, m.Done, m.Total, m.Bytes = string(Running), "", 0, 0, 0
+	if err := i.o.Records.Imports.Save(ctx, m); err != nil {
+		return
+	}
+	a := &attempt{Importer: i, m: &m}
+	limited, cancel := context.WithTimeoutCause(ctx, i.o.MaxTime, errTime)
+	defer cancel()
+	err = a.run(limited)
+	if err == nil {
+		log.Info("imported", zap.String("url", m.URL), zap.Int64("bytes", m.Bytes))
+		return
+	}
+	if ctx.Err() != nil {
+		if errors.Is(context.Cause(ctx), errLease) {
+			return // another node has the import
+		}
+		m.Attempts-- // this process ends, which is no failure of the import
+	}
+	if limited.Err() != nil && ctx.Err() == nil {
+		err = errTime
+	}
+	i.end(ctx, log, &m, err, ctx.Err() == nil && (!a.temporary(err) || m.Attempts >= maxAttempts))
+}
+
+// end records an attempt that has failed. It ends the import if the failure is final.
+func (i *Importer) end(ctx context.Context, log *zap.Logger, m *records.Import, err error, final bool) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	m.Phase, m.Done, m.Total, m.Error = "", 0, 0, printable(err.Error())
+	m.State = string(Queued)
+	save := i.o.Records.Imports.Save
+	if final {
+		m.State, m.Finished = string(Failed), time.Now()
+		save = i.o.Records.Imports.Fail
+	}
+	log.Info("import failed", zap.String("url", m.URL), zap.Bool("final", final), zap.String("error", m.Error))
+	if err := save(ctx, *m); err != nil && !errors.Is(err, records.ErrNotFound) {
+		log.Warn("could not record the failure of an import", zap.Error(err))
+	}
+}
+
+// attempt is one attempt of an import.
+type attempt struct {
+	*Importer
+	m        *records.Import
+	repo     records.Repo
+	dir      string // git directory of the fetch
+	received bool   // git has received all objects, so that a failure is one of the contents
+}
+
+// temporary reports whether another attempt may succeed.
+func (a *attempt) temporary(err error) bool {
+	switch {
+	case errors.Is(err, ErrUnavailable), errors.Is(err, records.ErrUnavailable), errors.Is(err, objects.ErrUnavailable),
+		errors.Is(err, records.ErrCollected), errors.Is(err, records.ErrFull), errors.Is(err, objects.ErrFull):
+		return true
+	case errors.Is(err, egress.ErrTooMuch):
+		return false
+	}
+	return errors.Is(err, errGit) && !a.received
+}
+
+func (a *attempt) run(ctx context.Context) (err error) {
+	request := Request{URL: a.m.URL, Branch: a.m.Branch, Depth: a.m.Depth, Secret: a.m.Secret}
+	if a.repo, err = a.o.Records.Repos.ByID(ctx, a.m.RepoID); err != nil {
+		return err
+	}
+	request.Namespace = a.repo.Namespace
+	remote, c, err := a.find(ctx, request)
+	if err != nil {
+		return err
+	}
+	have, err := a.o.Replicas.Acquire(ctx, a.repo.ID)
+	if err != nil {
+		return err
+	}
+	defer have.Release()
+	a.repo = have.Repo
+	if remote.ObjectFormat != a.repo.ObjectFormat {
+		return fmt.Errorf("%w from %s to %s", errFormat, a.repo.ObjectFormat, remote.ObjectFormat)
+	}
+	if a.dir, err = os.MkdirTemp(a.o.Scratch, "import-*"); err != nil {
+		return objects.Classify(err)
+	}
+	defer os.RemoveAll(a.dir)
+	if err := a.prepare(ctx, have.Dir); err != nil {
+		return err
+	}
+	if err := a.fetch(ctx, remote, c); err != nil {
+		return err
+	}
+	return a.publish(ctx, remote)
+}
+
+// prepare makes a git directory that has the objects of the repository as alternates, so that git fetches only what is new.
+func (a *attempt) prepare(ctx context.Context, replica string) error {
+	if err := a.git(ctx, "init", "--quiet", "--bare", "--template=", "--object-format="+a.repo.ObjectFormat, a.dir); err != nil {
+		return err
+	}
+	info := filepath.Join(a.dir, "objects", "info")
+	if err := os.MkdirAll(info, 0o700); err != nil {
+		return objects.Classify(err)
+	}
+	if err := os.WriteFile(filepath.Join(info, "alternates"), []byte(filepath.Join(replica, "objects")+"\n"), 0o600); err != nil {
+		return objects.Classify(err)
+	}
+	if a.repo.Shallow != "" {
+		return objects.Classify(os.WriteFile(filepath.Join(a.dir, "shallow"), []byte(a.repo.Shallow), 0o600))
+	}
+	return nil
+}
+
+// settings are the settings of git for imports. fsck accepts what old versions of git have written into many repositories, as receive
+// does.
+var settings = [][2]string{
+	{"protocol.version", "2"}, {"http.followRedirects", "false"}, {"http.proxyAuthMethod", "basic"}, {"http.lowSpeedLimit", "100"},
+	{"http.lowSpeedTime", "60"}, {"credential.helper", ""}, {"transfer.bundleURI", "false"}, {"transfer.credentialsInUrl", "die"},
+	{"fetch.unpackLimit", "1"}, {"fetch.fsckObjects", "true"}, {"fetch.fsck.badTimezone", "ignore"},
+	{"fetch.fsck.missingSpaceBeforeDate", "ignore"}, {"fetch.fsck.zeroPaddedFilemode", "ignore"}, {"fetch.writeCommitGraph", "false"},
+	{"fetch.showForcedUpdates", "false"}, {"gc.auto", "0"}, {"maintenance.auto", "false"}, {"core.fsync", "none"},
+	{"core.bigFileThreshold", "64m"}, {"core.packedGitLimit", "256m"}, {"core.deltaBaseCacheLimit", "32m"}, {"pack.threads", "2"},
+	{"pack.windowMemory", "64m"}, {"pack.writeReverseIndex", "true"},
+}
+
+// environ returns the environment of git. Settings are passed in it, because other users of the host can read arguments.
+func (a *attempt) environ(more ...[2]string) []string {
+	env := append(a.o.Replicas.Env(), "GIT_CONFIG_GLOBAL="+os.DevNull, "GIT_ALLOW_PROTOCOL="+a.protocols(), "HOME="+a.dir)
+	all := append(settings[:len(settings):len(settings)], more...)
+	for n, s := range all {
+		env = append(env, fmt.Sprintf("GIT_CONFIG_KEY_%d=%s", n, s[0]), fmt.Sprintf("GIT_CONFIG_VALUE_%d=%s", n, s[1]))
+	}
+	return append(env, "GIT_CONFIG_COUNT="+strconv.Itoa(len(all)))
+}
+
+func (a *attempt) protocols() string {
+	if a.o.AllowHTTP {
+		return "https:http"
+	}
+	return "https"
+}
+
+// git runs a git command in the directory of the attempt.
+func (a *attempt) git(ctx context.Context, args ...string) error {
+	cmd := gitcmd.Isolated(ctx, append([]string{"--git-dir=" + a.dir}, args...)...)
+	cmd.Env = a.environ()
+	ended := a.o.Meter.Git(args[0])
+	err := gitcmd.Run(cmd)
+	ended(err)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errGit, err)
+	}
+	return nil
+}
+
+// fetch fetches the objects and refs of the other server.
+func (a *attempt) fetch(ctx context.Context, remote found, c credentials) error {
+	proxy, err := egress.StartProxy(a.dialer(), a.o.MaxBytes)
+	if err != nil {
+		return err
+	}
+	defer proxy.Close()
+	more := [][2]string{{"http.proxy", proxy.URL}}
+	if a.o.CAFile != "" {
+		more = append(more, [2]string{"http.sslCAInfo", a.o.CAFile})
+	}
+	if c != (credentials{}) {
+		basic := base64.StdEncoding.EncodeToString([]byte(c.user + ":" + c.password))
+		more = append(more, [2]string{"http.extraHeader", "Authorization: Basic " + basic})
+	}
+	args := []string{"--git-dir=" + a.dir, "fetch", "--progress", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules",
+		"--update-shallow"}
+	if a.m.Depth > 0 {
+		args = append(args, "--depth="+strconv.Itoa(a.m.Depth))
+	}
+	args = append(append(args, "--", remote.url.String()), refspecs(a.m.Branch)...)
+	running, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	cmd := gitcmd.Isolated(running, args...)
+	cmd.Env = a.environ(more...)
+	// The helpers of git must not go on to write into a directory that is being removed.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = 5 * time.Second
+	p := &progress{}
+	cmd.Stderr = p
+	ended := a.o.Meter.Git("fetch")
+	if err := cmd.Start(); err != nil {
+		ended(err)
+		return gitcmd.Failed(cmd, err, nil)
+	}
+	done := make(chan error, 1)
+	go func() { done <- cmd.Wait() }()
+	tick := time.NewTicker(a.pace.save)
+	defer tick.Stop()
+	for {
+		select {
+		case err := <-done:
+			ended(err)
+			a.take(p, proxy)
+			switch {
+			case err == nil:
+				return nil
+			case running.Err() != nil:
+				return context.Cause(running)
+			case proxy.Err() != nil:
+				return proxy.Err()
+			}
+			text := strings.ReplaceAll(c.redact(p.message()), proxy.URL, "")
+			return fmt.Errorf("%w: git fetch: %s", errGit, text)
+		case <-tick.C:
+			a.take(p, proxy)
+			if err := a.o.Records.Imports.Save(ctx, *a.m); errors.Is(err, records.ErrNotFound) {
+				cancel(err) // the repository was deleted
+			}
+		}
+	}
+}
+
+// take copies the progress to the record.
+func (a *attempt) take(p *progress, proxy *egress.Proxy) {
+	a.m.Phase, a.m.Done, a.m.Total = p.state()
+	a.m.Bytes = proxy.Received()
+	a.received = a.received || a.m.Phase == resolving || a.m.Phase == receiving && a.m.Done == a.m.Total && a.m.Total > 0
+}
+
+// publish stores the pack and makes the refs visible.
+func (a *attempt) publish(ctx context.Context, remote found) error {
+	there, err := a.fetched(ctx)
+	if err != nil {
+		return err
+	}
+	last, err := decodeRefs(a.m.Refs)
+	if err != nil {
+		return fmt.Errorf("read refs of the last import: %w", err)
+	}
+	hash, err := a.pack(ctx)
+	if err != nil {
+		return err
+	}
+	var pack *records.Pack
+	if hash != "" {
+		stored, err := a.o.Replicas.Store(ctx, filepath.Join(a.dir, "objects", "pack"), hash)
+		if err != nil {
+			return err
+		}
+		pack = &stored
+	}
+	shallow, err := a.shallow()
+	if err != nil {
+		return err
+	}
+	refs, err := a.o.Records.Repos.Refs(ctx, a.repo.ID)
+	if err != nil {
+		return err
+	}
+	here := map[string]string{}
+	for _, r := range refs {
+		here[r.Name] = r.ID
+	}
+	zero := strings.Repeat("0", 40)
+	if a.repo.ObjectFormat == "sha256" {
+		zero = strings.Repeat("0", 64)
+	}
+	changes, kept := updates(here, there, last, a.m.Branch, zero)
+	again := len(last) > 0
+	var commits map[string]events.Commits
+	if again { // consumers learn of new commits as of those of a push
+		if commits, err = events.Walk(ctx, a.dir, changes); err != nil {
+			a.o.Log.Warn("could not list the commits of an import", zap.Error(err))
+		}
+	}
+	for name, id := range last {
+		if !covers(a.m.Branch, name) {
+			there[name] = id
+		}
+	}
+	done := *a.m
+	done.State, done.Phase, done.Error, done.Finished, done.Refs = string(Succeeded), "", "", time.Now(), encodeRefs(there)
+	if kept > 0 {
+		done.Phase = fmt.Sprintf("left %d refs alone that were changed here", kept)
+	}
+	repo := a.repo
+	repo.Status, repo.Updated = records.Ready, done.Finished
+	branch := a.defaultBranch(remote, again)
+	if branch != "" {
+		repo.DefaultBranch = branch
+	}
+	stamp := events.Stamp{Account: a.o.Account, Time: done.Finished}
+	push := records.Push{
+		RepoID: a.repo.ID, Collections: a.repo.Collections, Updates: changes, Pack: pack,
+		Cause: records.Cause{Actor: "import", Method: "import", Target: repo.Namespace + "/" + repo.Name},
+	}
+	if again {
+		push.Events = func(made []records.RefUpdate) []records.Event { return events.Pushed(stamp, repo, made, commits) }
+	}
+	results, err := a.o.Records.Imports.Finish(ctx, records.Imported{
+		Import: done, Push: push, DefaultBranch: branch, Shallow: shallow,
+		Events: []records.Event{events.Imported(stamp, repo, a.m.URL, a.branchOf(repo))},
+	})
+	if err != nil {
+		return err
+	}
+	for n, err := range results {
+		if err != nil {
+			a.o.Log.Info("a ref was changed during an import and stays as it is", zap.String("ref", changes[n].Name), zap.Error(err))
+		}
+	}
+	*a.m = done
+	return nil
+}
+
+// branchOf returns the branch that the event of an import names.
+func (a *attempt) branchOf(repo records.Repo) string {
+	if a.m.Branch != "" {
+		return a.m.Branch
+	}
+	return repo.DefaultBranch
+}
+
+// defaultBranch returns the default branch that the repository gets; "" for no change. It follows the other server at the first import
+// only, because it can be changed here.
+func (a *attempt) defaultBranch(remote found, again bool) string {
+	switch {
+	case a.o.Compat:
+		return "main"
+	case again:
+		return ""
+	case a.m.Branch != "":
+		return a.m.Branch
+	}
+	return remote.DefaultBranch
+}
+
+// fetched returns the refs that git has fetched.
+func (a *attempt) fetched(ctx context.Context) (map[string]string, error) {
+	cmd := gitcmd.Isolated(ctx, "--git-dir="+a.dir, "for-each-ref", "--format=%(objectname) %(refname)")
+	cmd.Env = a.environ()
+	out, err := gitcmd.Output(cmd)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errGit, err)
+	}
+	return parseRefs(string(out)), nil
+}
+
+// pack returns the hash of the only pack that git has fetched, "" if nothing was new. It joins packs if there are several.
+func (a *attempt) pack(ctx context.Context) (string, error) {
+	list := func() ([]string, error) { return filepath.Glob(filepath.Join(a.dir, "objects", "pack", "pack-*.pack")) }
+	packs, err := list()
+	if err == nil && len(packs) > 1 {
+		if err = a.git(ctx, "repack", "-a", "-d", "-l", "--quiet"); err == nil {
+			packs, err = list()
+		}
+	}
+	switch {
+	case err != nil:
+		return "", err
+	case len(packs) == 0:
+		return "", nil
+	case len(packs) > 1:
+		return "", fmt.Errorf("%w: repack has left %d packs", errGit, len(packs))
+	}
+	return strings.TrimSuffix(strings.TrimPrefix(filepath.Base(packs[0]), "pack-"), ".pack"), nil
+}
+
+// maxShallow is the size of the list of commits at which a history may end. The list is part of the row of the repository.
+const maxShallow = 64 << 10
+
+// shallow returns the commits at which the history ends.
+func (a *attempt) shallow() (string, error) {
+	text, err := os.ReadFile(filepath.Join(a.dir, "shallow"))
+	if errors.Is(err, os.ErrNotExist) {
+		return "", nil
+	}
+	if err == nil && len(text) > maxShallow {
+		return "", fmt.Errorf("the history ends at more than %d commits: import it without a depth", maxShallow/41)
+	}
+	return string(text), err
+}
