@@ -66,7 +66,7 @@ func (e Environment) Get(name string) string {
 // Git returns a command that runs stock git outside of any repository, in this environment.
 func (e Environment) Git(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := gitcmd.New(ctx, args...)
-	cmd.Env = gitcmd.Environ(e)
+	cmd.Env = gitcmd.Environ(e.foreign())
 	cmd.WaitDelay = time.Second // a helper that git has started may outlive git
 	return cmd
 }
@@ -74,10 +74,21 @@ func (e Environment) Git(ctx context.Context, args ...string) *exec.Cmd {
 // ForRepository returns the environment for a program that serves a repository on this host, or that reaches a repository through
 // ssh. It leaves out the variables that point git at another repository, and the settings of a git command line, because the
 // repository has its own settings.
-func (e Environment) ForRepository() []string { return e.Without(gitcmd.IsLocal, isConfigEnv) }
+func (e Environment) ForRepository() []string {
+	return e.foreign().Without(gitcmd.IsLocal, isConfigEnv)
+}
 
 // ForRemote returns the environment for a stock git process that runs in another repository and reaches a remote.
-func (e Environment) ForRemote() []string { return gitcmd.Environ(e) }
+func (e Environment) ForRemote() []string { return gitcmd.Environ(e.foreign()) }
+
+// foreign returns the environment without the variables of artifactfs, which are for programs that make tokens. They may be secrets
+// that other programs must not see.
+func (e Environment) foreign() Environment {
+	if e == nil {
+		return nil
+	}
+	return e.Without(func(name string) bool { return strings.HasPrefix(name, "ARTIFACTFS_") })
+}
 
 // Fingerprint returns a hash of the variables that may determine how a remote is reached and which login is used. A
 // result that was obtained in one environment must not be used in an environment with another fingerprint.

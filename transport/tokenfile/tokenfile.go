@@ -36,8 +36,9 @@ type File struct {
 
 	running sync.Mutex // held while the program runs, so that goroutines that need a token at the same time share one
 
-	mu   sync.Mutex
-	made made // by the program; zero: none
+	mu      sync.Mutex
+	program bool // the file was a program when it was read last
+	made    made // by the program; zero: none
 }
 
 // made is a token that a program has made.
@@ -57,7 +58,11 @@ func (f *File) Token(env []string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("read token file: %w", err)
 	}
-	if bytes.HasPrefix(b, []byte("#!")) {
+	program := bytes.HasPrefix(b, []byte("#!"))
+	f.mu.Lock()
+	f.program = program
+	f.mu.Unlock()
+	if program {
 		return f.run(env)
 	}
 	return f.only(b, "the file")
@@ -118,27 +123,26 @@ func expiry(token string) (time.Time, bool) {
 	return time.Unix(unix, 0), ok && err == nil
 }
 
-// Refused records that the server has refused a token. It reports whether the program had made the token, so that a new one may
-// succeed.
+// Refused records that the server has refused a token. It reports whether a program makes the tokens, so that another one may
+// succeed: the next one, or one that was made for another remote in the meantime.
 func (f *File) Refused(token string) bool {
 	if f == nil {
 		return false
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if token == "" || f.made.token != token {
-		return false
+	if f.made.token == token {
+		f.made = made{}
 	}
-	f.made = made{}
-	return true
+	return f.program
 }
 
-// Old reports whether the program has made a token that must be replaced by now.
+// Old reports whether a token must be replaced because it is about to expire, or because the program has made another one.
 func (f *File) Old(token string) bool {
 	if f == nil {
 		return false
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return token != "" && f.made.token == token && !f.made.until.IsZero() && !time.Now().Before(f.made.until)
+	return f.program && (f.made.token != token || !f.made.until.IsZero() && !time.Now().Before(f.made.until))
 }

@@ -1,0 +1,228 @@
+package integration
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/client"
+	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// hosted returns a world whose commands use a server, and the server. The repository team/app of the server has the history of r.git
+// of newTravelled.
+func hosted(t *testing.T) (*world, *cluster, *client.Client) {
+	t.Helper()
+	w, r := newTravelled(t)
+	c := newLoneServer(w)
+	api := c.api()
+	made := must[client.Created](t)(api.CreateRepo(t.Context(), "team", client.CreateRepo{Name: "app"}))
+	if _, err := gitAs(context.Background(), r.Path, made.Token, "push", "--quiet", made.Remote, "refs/heads/main"); err != nil {
+		t.Fatal(err)
+	}
+	w.env = append(w.env, "ARTIFACTFS_SERVER="+c.proxy.url(), "ARTIFACTFS_SERVER_TOKEN="+c.token)
+	w.Cleanup(func() { // unmount pushes to the server, which must still run
+		if r := w.afs("unmount", "--all"); r.code != 0 {
+			w.Errorf("unmount before the server is stopped: %s", r)
+		}
+	})
+	return w, c, api
+}
+
+// noToken fails if a text has a token of the server.
+func noToken(t *testing.T, what, text string) {
+	t.Helper()
+	for _, prefix := range []string{"art_v1_", "afs_admin_"} {
+		if i := strings.Index(text, prefix); i >= 0 {
+			t.Errorf("%s has a token: ...%.300s", what, text[max(0, i-200):])
+		}
+	}
+}
+
+// A session on a private repository of the server goes on on another machine after its own one has died, and a fork of the repository
+// from its checkpoint has its files. Nobody passes a token but the one for the REST API.
+func TestSessionsOnServer(t *testing.T) {
+	t.Parallel()
+	w, c, api := hosted(t)
+	stop := w.watchCommandLines()
+	m := w.bare("team/app", "--create", "--session", "work", "--session-branches", "as-is", "--wait", "git")
+	w.sh(m.Dir, "ls -R >/dev/null; find . -name .git -prune -o -type f -print >/dev/null; git status --short")
+	if n := m.status().Blobs.Fetched; n != 0 {
+		t.Errorf("listing and git status fetched %d blobs", n)
+	}
+	w.sh(m.Dir, "cat d0000/f0000.txt >/dev/null")
+	if n := m.status().Blobs.Fetched; n == 0 || n > 6 {
+		t.Errorf("reading one file fetched %d blobs", n)
+	}
+	w.sh(m.Dir, everything)
+	p := m.checkpoint("--sync", "-m", "before the end")
+	before := w.look(m.Dir)
+	if st := m.status().Session; st.Mode != "shared" || st.Pending != 0 {
+		t.Errorf("session: got %+v, want mode shared and nothing pending", st)
+	}
+	if strings.Contains(stop(), c.token) {
+		t.Error("a command line, or the environment of git, has the token of the REST API")
+	}
+	alone := *w // without the server
+	alone.root = w.state
+	alone.killDaemon()
+	for _, dir := range mountsBelow(w.root) {
+		w.umount(dir)
+	}
+
+	o := w.elsewhere()
+	again := o.bare("team/app", "--create", "--session", "work", "--take-over", "--wait", "git")
+	if !again.Resumed {
+		t.Errorf("reply of mount elsewhere: got %+v, want a resumed session", again.MountReply)
+	}
+	w.same("resumed elsewhere", before, o.look(again.Dir))
+
+	fork := must[client.Created](t)(api.Fork(t.Context(), "team", "app", client.Fork{Name: "retry", Checkpoint: "work@" + p.ID}))
+	if err := api.DeleteRepo(t.Context(), "team", "none"); err == nil {
+		t.Error("deleting a repository that never existed succeeded")
+	}
+	third := w.elsewhere()
+	f := third.bare("team/retry", "--create", "--wait", "git")
+	if got := third.git(f.Dir, "rev-parse", "HEAD^{tree}"); got != p.Tree {
+		t.Errorf("tree of the fork: got %s, want that of the checkpoint, %s", got, p.Tree)
+	}
+	if n := f.status().Blobs.Fetched; n != 0 {
+		t.Errorf("mounting the fork fetched %d blobs", n)
+	}
+	if got := third.git(f.Dir, "ls-remote", "origin", "refs/heads/main"); !strings.HasPrefix(got, third.git(f.Dir, "rev-parse", "HEAD")) {
+		t.Errorf("git ls-remote in the fork: got %q", got)
+	}
+	third.sh(f.Dir, "echo tried >tried && git add tried && git commit -qm tried")
+	f.sync()
+	// The fork stays complete without its parent.
+	o.unmount(again)
+	if err := api.DeleteRepo(t.Context(), "team", "app"); err != nil {
+		t.Fatal(err)
+	}
+	clone := w.place("clone")
+	if _, err := gitAs(context.Background(), w.root, fork.Token, "clone", "--quiet", fork.Remote, clone); err != nil {
+		t.Fatal(err)
+	}
+	w.git(clone, "fsck", "--strict", "--no-dangling")
+	third.unmount(f)
+
+	for _, state := range []*world{w, o, third} {
+		for _, name := range must[[]string](t)(filepath.Glob(filepath.Join(state.state, "server-tokens", "*"))) {
+			noToken(t, name, string(must[[]byte](t)(os.ReadFile(name))))
+		}
+		noToken(t, "log of a daemon", string(must[[]byte](t)(os.ReadFile(state.logFile()))))
+	}
+	noToken(t, "log of the server", strings.ReplaceAll(string(must[[]byte](t)(os.ReadFile(c.nodes[0].data+".log"))), c.token, ""))
+}
+
+// A mount gets a new token when its token was revoked, and keeps none that could do more than it needs.
+func TestMountRenewsItsToken(t *testing.T) {
+	t.Parallel()
+	w, _, api := hosted(t)
+	m := w.bare("team/app", "--create", "--session", "work", "--wait", "git")
+	revoke := func() (n int) {
+		t.Helper()
+		for token, err := range api.Tokens(t.Context(), "team", "app", "active") {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.HasPrefix(token.Label, "mount on ") {
+				continue
+			}
+			n++
+			if err := api.RevokeToken(t.Context(), "team", token.ID); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return n
+	}
+	if n := revoke(); n != 1 {
+		t.Errorf("the mount made %d tokens, want 1", n)
+	}
+	w.sh(m.Dir, "cat d0001/f0001.txt >/dev/null && echo x >x && git add x && git commit -qm x")
+	m.sync()
+	if out, err := w.gitIn(m.Dir, "git fetch origin && git ls-remote origin"); err != nil {
+		t.Errorf("git in the mount after the token was replaced: %v\n%s", err, out)
+	}
+	if n := revoke(); n != 1 {
+		t.Errorf("after one token was revoked the mount has %d, want 1", n)
+	}
+	// git asks the daemon for a token that is for this repository only.
+	out, err := w.gitIn(m.Dir, "printf 'protocol=http\\nhost=%s\\n\\n' \"$(git config remote.origin.url | cut -d/ -f3)\" | git credential fill")
+	if err != nil || !strings.Contains(out, "password=art_v1_") || strings.Contains(out, "afs_admin_") {
+		t.Errorf("git credential fill: got %v and %q", err, out)
+	}
+	read := w.bare("team/app", "--create", "--read-only")
+	w.sh(read.Dir, "cat d0003/f0003.txt >/dev/null")
+	scopes := []string{}
+	for token, err := range api.Tokens(t.Context(), "team", "app", "active") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasPrefix(token.Label, "mount on ") {
+			scopes = append(scopes, token.Scope)
+		}
+	}
+	if !slices.Contains(scopes, client.Read) {
+		t.Errorf("tokens after a read-only mount: got scopes %v, want read among them", scopes)
+	}
+}
+
+// A session of a repository of another server keeps only its own objects in a repository of this one, which the mount creates.
+func TestThinSessionOnServer(t *testing.T) {
+	t.Parallel()
+	w, _, api := hosted(t)
+	s := w.serve(gittest.ServerOptions{})
+	flags := []string{"--session", "thin", "--session-remote", "team/work", "--create=session-remote", "--wait", "git"}
+	m := w.bare(s.URL("r.git"), flags...)
+	w.sh(m.Dir, everything)
+	m.checkpoint("--sync")
+	before := w.look(m.Dir)
+	if st := m.status().Session; st.Mode != "thin" || st.Pending != 0 {
+		t.Errorf("session: got %+v, want mode thin and nothing pending", st)
+	}
+	w.unmount(m)
+	usage := must[client.Usage](t)(api.Extensions().Usage(t.Context(), "team", "work", "", ""))
+	if usage.Stored == nil || usage.Stored.Own == 0 || usage.Stored.Own > 100_000 {
+		t.Errorf("stored for the session: got %+v, want less than 100 kB", usage.Stored)
+	}
+	o := w.elsewhere()
+	again := o.bare(s.URL("r.git"), flags...)
+	w.same("resumed elsewhere", before, o.look(again.Dir))
+	o.unmount(again)
+}
+
+// Sessions of SHA-256 repositories and fetches by stock git work as with any server.
+func TestServerHasStockGit(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	c := newLoneServer(w)
+	r := w.repo("r.git", object.SHA256)
+	must[object.ID](t)(r.Sized(3, 3))
+	api := c.api()
+	made := must[client.Created](t)(api.CreateRepo(t.Context(), "team", client.CreateRepo{Name: "wide", ObjectFormat: "sha256"}))
+	git := func(args ...string) string {
+		t.Helper()
+		return must[string](t)(gitAs(context.Background(), r.Path, made.Token, args...))
+	}
+	git("push", "--quiet", "--atomic", made.Remote, "refs/heads/main", "refs/heads/main:refs/notes/commits", "refs/heads/main:refs/afs/x/y")
+	if got := strings.Count(git("ls-remote", made.Remote), "refs/"); got != 3 {
+		t.Errorf("ls-remote: got %d refs, want 3", got)
+	}
+	for _, version := range []string{"0", "1", "2"} {
+		clone := w.place("clone")
+		git("-c", "protocol.version="+version, "clone", "--quiet", "--filter=blob:none", made.Remote, clone)
+		w.git(clone, "fsck", "--no-dangling")
+	}
+	w.env = append(w.env, "ARTIFACTFS_SERVER="+c.proxy.url(), "ARTIFACTFS_SERVER_TOKEN="+c.token)
+	w.Cleanup(func() { w.afs("unmount", "--all") })
+	m := w.bare("team/wide", "--create", "--wait", "git")
+	if got, want := w.git(m.Dir, "rev-parse", "HEAD"), w.git(r.Path, "rev-parse", "main"); got != want {
+		t.Errorf("HEAD of the mount: got %s, want %s", got, want)
+	}
+	w.unmount(m)
+}
