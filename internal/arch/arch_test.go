@@ -61,7 +61,7 @@ var floors = [][]string{
 	{"cmd/artifactfs/mounts"},
 	{"cmd/artifactfs/sessions"},
 	{"cmd/artifactfs", "cmd/artifactfs-fsmonitor"},
-	{"integration", "internal/harness/bench", "internal/harness/serverbench", "internal/arch", "internal/arch/counts"},
+	{"integration", "integration/foreign", "internal/harness/bench", "internal/harness/serverbench", "internal/arch", "internal/arch/counts"},
 }
 
 // libraries says which packages may know a library; all others must not.

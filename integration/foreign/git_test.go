@@ -1,0 +1,89 @@
+package foreign
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+)
+
+// stock returns stock git as an implementation, with a protocol version.
+func stock(t *testing.T, git, version string) implementation {
+	helper := `credential.helper=!f() { test "$1" = get && echo username=x && echo "password=$AFS_TOKEN"; }; f`
+	run := func(a auth, token string, args ...string) (string, error) {
+		env := append(gittest.Env(), "AFS_TOKEN="+token)
+		base := []string{"-c", "protocol.version=" + version}
+		switch a {
+		case basic:
+			base = append(base, "-c", helper)
+		case bearer:
+			base = append(base, "-c", "http.extraHeader=Authorization: Bearer "+token)
+		case nothing:
+		}
+		do := func(dir string, args ...string) (string, error) {
+			return output(t, dir, env, git, append(base[:len(base):len(base)], args...)...)
+		}
+		switch args[0] {
+		case "clone":
+			if len(args) > 3 {
+				return do("", "clone", "-q", "--depth", args[3], args[1], args[2])
+			}
+			return do("", "clone", "-q", args[1], args[2])
+		case "commit":
+			if err := os.WriteFile(args[1]+"/"+args[2], []byte(args[3]), 0o644); err != nil {
+				return "", err
+			}
+			for _, c := range [][]string{{"add", args[2]}, {"commit", "-q", "-m", "change " + args[2]}} {
+				if out, err := do(args[1], c...); err != nil {
+					return out, err
+				}
+			}
+			return do(args[1], "rev-parse", "HEAD")
+		case "push":
+			spec := args[2] + ":refs/heads/" + args[3]
+			if len(args) > 4 {
+				spec = "+" + spec
+			}
+			return do(args[1], "push", "-q", "origin", spec)
+		default:
+			if out, err := do(args[1], "fetch", "-q", "origin"); err != nil {
+				return out, err
+			}
+			return do(args[1], "rev-parse", "origin/main")
+		}
+	}
+	return implementation{run: run}
+}
+
+// gits returns the git of this host, and that of AFS_GIT.
+func gits(t *testing.T) []string {
+	t.Helper()
+	all := []string{program(t, "git")}
+	if newer := os.Getenv("AFS_GIT"); newer != "" {
+		all = append(all, newer)
+	}
+	return all
+}
+
+func versionOf(t *testing.T, git string) string {
+	t.Helper()
+	version, err := output(t, "", gittest.Env(), git, "version")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimPrefix(version, "git version ")
+}
+
+// Stock git in the version of this host, and in that of AFS_GIT, with each version of the protocol.
+func TestGit(t *testing.T) {
+	t.Parallel()
+	for _, git := range gits(t) {
+		version := versionOf(t, git)
+		for _, protocol := range []string{"0", "1", "2"} {
+			t.Run(version+" protocol "+protocol, func(t *testing.T) {
+				suite(t, stock(t, git, protocol))
+			})
+		}
+	}
+}

@@ -1,0 +1,96 @@
+package foreign
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// skip skips a test because a client is missing. The line is loud: a test that never runs must be seen.
+func skip(t *testing.T, format string, args ...any) {
+	t.Helper()
+	t.Skipf("FOREIGN CLIENT MISSING, NOT TESTED: "+format, args...)
+}
+
+// program returns the path of a program, and skips the test if there is none.
+func program(t *testing.T, name string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil {
+		skip(t, "%v (scripts/setup.sh installs it)", err)
+	}
+	return path
+}
+
+// output runs a command to its end, for at most two minutes, and returns both of its outputs. Errors contain the outputs.
+func output(t *testing.T, dir string, env []string, name string, args ...string) (string, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir, cmd.Env = dir, env
+	cmd.WaitDelay = 5 * time.Second
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err := cmd.Run()
+	return strings.TrimSpace(out.String()), err
+}
+
+// npm installs the packages of the lock file in testdata/NAME and returns the directory that contains node_modules. It is kept in the
+// user's cache until the lock file changes. No script of a package is run.
+func npm(t *testing.T, name string) string {
+	t.Helper()
+	npm := program(t, "npm")
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		cache = t.TempDir()
+	}
+	source := filepath.Join("testdata", name)
+	lock, err := os.ReadFile(filepath.Join(source, "package-lock.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256(lock)
+	dir := filepath.Join(cache, "artifactfs-tests", name+"-"+hex.EncodeToString(sum[:6]))
+	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(dir+".lock", os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(dir); err == nil {
+		return dir
+	}
+	building := dir + ".new"
+	if err := os.RemoveAll(building); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.CopyFS(building, os.DirFS(source)); err != nil {
+		t.Fatal(err)
+	}
+	// Not `npm ci`, which fails if the registry lacks an optional package for another system.
+	if out, err := output(t, building, os.Environ(), npm, "install", "--ignore-scripts", "--no-audit", "--no-fund"); err != nil {
+		if err := os.RemoveAll(building); err != nil {
+			t.Error(err)
+		}
+		skip(t, "npm cannot install %s: %v\n%s", name, err, out)
+	}
+	if err := os.Rename(building, dir); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}

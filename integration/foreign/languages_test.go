@@ -1,0 +1,96 @@
+package foreign
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+)
+
+// source returns the path of a file in testdata.
+func source(t *testing.T, name string) string {
+	t.Helper()
+	path, err := filepath.Abs(filepath.Join("testdata", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// isomorphic-git, in JavaScript.
+func TestIsomorphicGit(t *testing.T) {
+	t.Parallel()
+	node := program(t, "node")
+	modules := npm(t, "isomorphic-git")
+	dir := t.TempDir()
+	// A program finds the modules beside it.
+	if err := os.Symlink(filepath.Join(modules, "node_modules"), filepath.Join(dir, "node_modules")); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(source(t, "isomorphic-git.mjs"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "client.mjs"), text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	suite(t, programmed(t, dir, nil, node, filepath.Join(dir, "client.mjs")))
+}
+
+// dulwich, in Python, from Debian.
+func TestDulwich(t *testing.T) {
+	t.Parallel()
+	const python = "/usr/bin/python3" // that of Debian, for which Debian's packages are
+	if out, err := output(t, "", os.Environ(), python, "-c", "import dulwich"); err != nil {
+		skip(t, "dulwich: %v: %s (scripts/setup.sh installs python3-dulwich)", err, out)
+	}
+	suite(t, programmed(t, t.TempDir(), nil, python, source(t, "dulwich_client.py")))
+}
+
+// JGit, in Java, from Debian. The version there, 4.11, has no shallow clones.
+func TestJGit(t *testing.T) {
+	t.Parallel()
+	javac, java := program(t, "javac"), program(t, "java")
+	var jars []string
+	for _, jar := range []string{"org.eclipse.jgit", "slf4j-api", "slf4j-nop", "jsch", "javaewah"} {
+		path := "/usr/share/java/" + jar + ".jar"
+		if _, err := os.Stat(path); err != nil {
+			skip(t, "JGit: %v (scripts/setup.sh installs libjgit-java)", err)
+		}
+		jars = append(jars, path)
+	}
+	dir := t.TempDir()
+	if out, err := output(t, dir, os.Environ(), javac, "-cp", strings.Join(jars, ":"), "-d", dir, source(t, "JGit.java")); err != nil {
+		t.Fatalf("javac: %v: %s", err, out)
+	}
+	class := strings.Join(append(jars, dir), ":")
+	suite(t, programmed(t, dir, []string{"depth"}, java, "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-cp", class, "JGit"))
+}
+
+// libgit2, in C, from Debian. The version there, 1.5, has no shallow clones.
+func TestLibgit2(t *testing.T) {
+	t.Parallel()
+	gcc := program(t, "gcc")
+	if _, err := os.Stat("/usr/include/git2.h"); err != nil {
+		skip(t, "libgit2: %v (scripts/setup.sh installs libgit2-dev)", err)
+	}
+	dir := t.TempDir()
+	binary := filepath.Join(dir, "client")
+	if out, err := output(t, dir, gittest.Env(), gcc, "-Wall", "-Werror", "-o", binary, source(t, "libgit2.c"), "-lgit2"); err != nil {
+		t.Fatalf("gcc: %v: %s", err, out)
+	}
+	suite(t, programmed(t, dir, []string{"depth"}, binary))
+}
+
+// go-git, in Go. Its program is a module of its own.
+func TestGoGit(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	binary := filepath.Join(dir, "client")
+	if out, err := output(t, source(t, "go-git"), os.Environ(), "go", "build", "-o", binary, "."); err != nil {
+		skip(t, "go-git: %v: %s", err, out)
+	}
+	suite(t, programmed(t, dir, nil, binary))
+}

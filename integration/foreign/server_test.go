@@ -1,0 +1,119 @@
+package foreign
+
+import (
+	"bufio"
+	"bytes"
+	"io"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/client"
+	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+)
+
+// account is the account of the servers of the tests, as wrangler wants it.
+const account = "0123456789abcdef0123456789abcdef"
+
+// home is a running server.
+type home struct {
+	url    string
+	admin  string // token
+	client *client.Client
+}
+
+// lines collects the output of a process.
+type lines struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// serve starts a server in a directory of its own. It ends with the test.
+func serve(t *testing.T, flags ...string) *home {
+	t.Helper()
+	args := append([]string{"serve", "--listen", "127.0.0.1:0", "--data", filepath.Join(t.TempDir(), "data"), "--account", account}, flags...)
+	cmd := exec.Command(binary, args...)
+	cmd.Env = gittest.Env()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	log := &lines{}
+	cmd.Stderr = log
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Error(err)
+		}
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("artifactfs serve: %v\n%s", err, log)
+		}
+		if t.Failed() {
+			t.Logf("artifactfs serve wrote:\n%s", log)
+		}
+	})
+	h := &home{}
+	for in := bufio.NewScanner(out); h.url == "" || h.admin == ""; {
+		if !in.Scan() {
+			t.Fatalf("artifactfs serve ended without its address: %v\n%s", in.Err(), log)
+		}
+		for _, word := range strings.Fields(in.Text()) {
+			switch {
+			case strings.HasPrefix(word, "http://127.0.0.1:"):
+				h.url = word
+			case strings.HasPrefix(word, "afs_admin_"):
+				h.admin = word
+			}
+		}
+	}
+	go func() { _, _ = io.Copy(io.Discard, out) }()
+	h.connect(t)
+	return h
+}
+
+func (h *home) connect(t *testing.T) {
+	t.Helper()
+	var err error
+	if h.client, err = client.New(client.Options{URL: h.url, Token: h.admin, HTTP: &http.Client{}}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// create creates a repository.
+func (h *home) create(t *testing.T, name string) client.Created {
+	t.Helper()
+	c, err := h.client.CreateRepo(t.Context(), "foreign", client.CreateRepo{Name: name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// token creates a token for a repository.
+func (h *home) token(t *testing.T, create client.CreateToken) client.NewToken {
+	t.Helper()
+	c, err := h.client.CreateToken(t.Context(), "foreign", create)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
