@@ -43,7 +43,7 @@ func parseNameCursor(cursor string) (string, *Fault) {
 	}
 	text, err := base64.RawURLEncoding.Strict().DecodeString(cursor)
 	name, ok := strings.CutPrefix(string(text), "n:")
-	if err != nil || !ok || validNamespace(name) != nil {
+	if err != nil || !ok || validNamespace(name) != nil || nameCursor(name) != cursor { // the decoder skips newlines
 		return "", invalid("cursor", "Invalid cursor")
 	}
 	return name, nil

@@ -28,6 +28,7 @@ const account = "0123456789abcdef0123456789abcdef"
 
 // world is a server with a real database, real replicas and a real listener.
 type world struct {
+	dir   string
 	db    *records.DB
 	set   *replica.Set
 	meter *meterLog
@@ -74,7 +75,7 @@ func newWorld(t testing.TB, change func(*api.Options)) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { set.Close() })
-	w := &world{db: db, set: set, meter: &meterLog{counts: map[string]int{}}, vars: map[string]string{}}
+	w := &world{dir: dir, db: db, set: set, meter: &meterLog{counts: map[string]int{}}, vars: map[string]string{}}
 	id, err := api.Account(t.Context(), db, account)
 	if err != nil {
 		t.Fatal(err)
@@ -109,7 +110,13 @@ func (w *world) fill(t testing.TB, namespace, name, gitDir string) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	hash := git(t, gitDir, "pack-objects", "-q", "--all", "--delta-base-offset", filepath.Join(dir, "pack"))
+	var hash string
+	if packs, _ := filepath.Glob(filepath.Join(gitDir, "objects/pack/*.pack")); len(packs) == 1 { // one pack has everything
+		dir = filepath.Dir(packs[0])
+		hash = strings.TrimPrefix(strings.TrimSuffix(filepath.Base(packs[0]), ".pack"), "pack-")
+	} else {
+		hash = git(t, gitDir, "pack-objects", "-q", "--all", "--delta-base-offset", filepath.Join(dir, "pack"))
+	}
 	pack, err := w.set.Store(t.Context(), dir, hash)
 	if err != nil {
 		t.Fatal(err)

@@ -94,8 +94,8 @@ func (r Repo) resolve(b *batch, name string) (string, error) {
 	return "", fmt.Errorf("resolve %q: %w", name, ErrNotFound)
 }
 
-// Reachable returns nil if a commit exists and everything that it refers to exists: either because a ref leads to the commit, or
-// because all objects of it that no ref leads to are there.
+// Reachable returns nil if a commit exists and everything that it refers to exists: either because a branch leads to the commit, or
+// because all objects of it that no branch leads to are there.
 func (r Repo) Reachable(ctx context.Context, id string) error {
 	b, err := r.batch(ctx)
 	if err != nil {
@@ -109,8 +109,8 @@ func (r Repo) Reachable(ctx context.Context, id string) error {
 	if o.Type != "commit" {
 		return &TypeError{id, "commit", o.Type}
 	}
-	// git receive-pack checks pushes in the same way.
-	err = gitcmd.Run(r.command(ctx, "rev-list", "--objects", "--quiet", id, "--not", "--all"))
+	// git receive-pack checks pushes in the same way, but against all refs, of which there can be many.
+	err = gitcmd.Run(r.command(ctx, "rev-list", "--objects", "--quiet", id, "--not", "--branches"))
 	if gitcmd.Exited(err, 128) && ctx.Err() == nil {
 		return fmt.Errorf("read history of %s: %w: objects are missing", id, ErrNotFound)
 	}

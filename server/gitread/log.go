@@ -40,11 +40,21 @@ const maxMessages = 16 << 20
 // Log returns up to limit commits from a commit on, after skipping offset of them. It follows first parents only. It returns
 // ErrNotFound if there is no such commit.
 func (r Repo) Log(ctx context.Context, name string, offset, limit int) ([]Commit, error) {
+	from := func(revision string) ([]Commit, error) {
+		page := []string{"--skip=" + strconv.Itoa(offset), "--max-count=" + strconv.Itoa(limit)}
+		return r.log(ctx, append(page, "--first-parent", "--end-of-options", revision, "--")...)
+	}
+	// The first candidate is nearly always the right one. If it is not, git fails, and the name is resolved by another process.
+	if names := r.Candidates(name); len(names) > 0 {
+		if list, err := from(names[0]); !gitcmd.Exited(err, 128) {
+			return list, err
+		}
+	}
 	id, err := r.Resolve(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	return r.log(ctx, "--first-parent", "--skip="+strconv.Itoa(offset), "--max-count="+strconv.Itoa(limit), "--end-of-options", id, "--")
+	return from(id)
 }
 
 func (r Repo) log(ctx context.Context, args ...string) ([]Commit, error) {
