@@ -193,25 +193,22 @@ func (r *Repo) check(ctx context.Context, hash, id string) (int64, error) {
 	if id == "" {
 		return on.Repo.Collections, nil
 	}
-	quarantine, err := os.MkdirTemp("", "quarantine")
+	alone, err := on.Copy(ctx)
 	if err != nil {
 		return 0, err
 	}
-	defer os.RemoveAll(quarantine)
-	if err := os.Mkdir(filepath.Join(quarantine, "pack"), 0o700); err != nil {
-		return 0, err
-	}
+	defer alone.Remove()
 	if hash != "" {
 		for _, x := range []string{".pack", ".idx"} {
 			name := "pack-" + hash + x
-			if err := os.Link(filepath.Join(r.packDir(), name), filepath.Join(quarantine, "pack", name)); err != nil {
+			if err := os.Link(filepath.Join(r.packDir(), name), filepath.Join(alone.Packs(), name)); err != nil && !os.IsExist(err) {
 				return 0, err
 			}
 		}
 	}
-	cmd := gitcmd.New(ctx, "--git-dir="+on.Dir, "rev-list", "--objects", "--quiet", id, "--not", "--all")
-	cmd.Env = append(r.Bed.Set.Env(), "GIT_OBJECT_DIRECTORY="+quarantine, gitcmd.Alternates(filepath.Join(on.Dir, "objects")))
-	return on.Repo.Collections, gitcmd.Run(cmd)
+	cmd := gitcmd.New(ctx, "--git-dir="+alone.Dir, "rev-list", "--objects", "--quiet", id, "--not", "--all")
+	cmd.Env = r.Bed.Set.Env()
+	return alone.Repo.Collections, gitcmd.Run(cmd)
 }
 
 // Compare returns an error unless the replica of a repository is undamaged, and has the commits, files and refs of the clone r.
