@@ -48,6 +48,11 @@ func TestServerOutlivesKills(t *testing.T) {
 
 	ctx, stop := context.WithCancel(t.Context())
 	var all sync.WaitGroup
+	t.Cleanup(func() { // before the nodes are stopped
+		stop()
+		all.Wait()
+		w.ok("unmount", "--all")
+	})
 	for i := range pushes {
 		p := l.newPusher(i, rand.New(rand.NewPCG(seed, uint64(i))))
 		all.Go(func() { p.run(ctx) })
@@ -536,27 +541,34 @@ func (l *serverTrial) at(r trialRepo, n *clusterNode) string {
 	return strings.Replace(r.url, l.c.proxy.url(), "http://"+n.addr, 1)
 }
 
-// swept checks that S3 contains all packs of all repositories, and waits until it contains nothing else.
+// swept checks that S3 contains all files of the packs of all repositories, and waits until it contains nothing else.
 func (l *serverTrial) swept() {
 	l.w.Helper()
-	listed := map[string]bool{}
-	for _, id := range l.c.rows(l.w, "select distinct p.id from packs p join links l on l.pack = p.pack") {
-		listed[id] = true
+	listed := func() map[string]bool {
+		found := map[string]bool{}
+		for _, row := range l.c.rows(l.w, "select distinct p.id, p.extensions from packs p join links l on l.pack = p.pack") {
+			id, extensions, _ := strings.Cut(row, "|")
+			for _, x := range strings.Fields(extensions) {
+				found[id+x] = true
+			}
+		}
+		return found
 	}
 	stored := func() map[string]bool {
 		found := map[string]bool{}
 		files, err := filepath.Glob(filepath.Join(l.c.s3.Dir, "*", "objects", "packs", "*", "*"))
 		check2(l.w, err)
-		for _, dir := range files {
-			found[filepath.Base(dir)] = true
+		for _, file := range files {
+			found[filepath.Base(file)] = true
 		}
 		return found
 	}
+	wanted := listed()
 	have := stored()
-	for id := range listed {
-		if !have[id] {
-			l.w.Errorf("pack %s belongs to a repository, but S3 does not have it", id)
+	for file := range wanted {
+		if !have[file] && listed()[file] { // it was not replaced meanwhile
+			l.w.Errorf("%s belongs to a repository, but S3 does not have it", file)
 		}
 	}
-	l.w.Logf("%d packs belong to repositories, %d are stored", len(listed), len(have))
+	l.w.Logf("%d files of packs belong to repositories, %d are stored", len(wanted), len(have))
 }
