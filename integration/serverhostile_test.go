@@ -232,16 +232,6 @@ func TestServerForgetsBrokenPushes(t *testing.T) {
 	}
 }
 
-// until waits until done returns true.
-func (l *serverTrial) until(condition string, done func() bool) {
-	l.w.Helper()
-	for end := time.Now().Add(patience); !done(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			l.w.Fatalf("condition does not hold after %v: %s", patience, condition)
-		}
-	}
-}
-
 // cutter is a proxy that cuts a connection off after a number of bytes of the client.
 type cutter struct {
 	l    net.Listener

@@ -18,6 +18,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -34,6 +35,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/openapi"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/server/replica"
+	"github.com/artifactfs/artifactfs/server/upkeep"
 )
 
 // DefaultListen is the address at which a server listens unless Options names another one.
@@ -57,10 +59,11 @@ type Options struct {
 	AdminTokenFile string // file with the admin token, created with a new token if it does not exist; "": admin-token in Data
 	TLSCert        string // files for https; both or none
 	TLSKey         string
-	PublicURL      string // address that clients use, if a proxy forwards their requests
-	Account        string // id of the account, 32 hexadecimal digits; "": the stored one, or a random one at the first start
-	Secrets        string // directory with credentials for imports
-	Compat         bool   // behave as the live service of Cloudflare where it differs from its documentation
+	PublicURL      string       // address that clients use, if a proxy forwards their requests
+	Account        string       // id of the account, 32 hexadecimal digits; "": the stored one, or a random one at the first start
+	Secrets        string       // directory with credentials for imports
+	Compat         bool         // behave as the live service of Cloudflare where it differs from its documentation
+	Upkeep         upkeep.Times // zero: the default
 	Log            *zap.Logger
 }
 
@@ -93,8 +96,9 @@ type Server struct {
 	db       *records.DB
 	store    objects.Store
 	stream   *events.Stream
-	draining atomic.Bool    // the server has been told to end
-	closers  []func() error // in the order of opening
+	draining atomic.Bool                 // the server has been told to end
+	work     []func(ctx context.Context) // work in the background, until ctx ends
+	closers  []func() error              // in the order of opening
 }
 
 // ErrInUse means that another process uses the data directory.
@@ -202,6 +206,7 @@ func (s *Server) connect(ctx context.Context) (err error) {
 	}
 	s.closeLater(func() error { git.Close(); return nil })
 	s.handler = s.meter.Requests(s.routes(rest, git))
+	s.work = append(s.work, upkeep.New(upkeep.Options{Records: s.db, Objects: s.store, Replicas: replicas, Log: s.log, Times: o.Upkeep}).Run)
 	return nil
 }
 
@@ -240,6 +245,13 @@ func (s *Server) Serve(ctx context.Context) error {
 	h := &http.Server{Handler: s.handler, ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeader, ErrorLog: failures,
 		BaseContext: func(net.Listener) context.Context { return base }}
 	h.RegisterOnShutdown(func() { s.stream.Close() }) // a stream of events has no end, so Shutdown would wait for it in vain
+	var work sync.WaitGroup
+	defer work.Wait()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	for _, run := range s.work {
+		work.Go(func() { run(ctx) })
+	}
 	ended := make(chan error, 1)
 	go func() { ended <- h.Serve(s.listener) }()
 	select {

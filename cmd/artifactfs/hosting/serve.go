@@ -8,7 +8,10 @@ import (
 	"net"
 	"path/filepath"
 	"regexp"
+	"strconv"
+	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
@@ -18,6 +21,7 @@ import (
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/serving"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/server"
+	"github.com/artifactfs/artifactfs/server/upkeep"
 )
 
 // ServeCommand returns the command "serve".
@@ -80,7 +84,41 @@ Each flag can be set by an environment variable, for example --database by $ARTI
 		"a token, for repo import --secret NAME")
 	f.Var(cli.NewChoice(&compat, "", "cloudflare"), "compat", "behave as the live service where it differs from its documentation")
 	cli.CompleteFlag(cmd, "compat", "cloudflare")
+	f.Var(times{&o.Upkeep}, "upkeep", "for tests: interval, check, grace, unused, history (durations), crowd (packs)")
+	_ = f.MarkHidden("upkeep")
 	return cmd
+}
+
+// times is the value of --upkeep, such as "interval=1s,crowd=4".
+type times struct{ *upkeep.Times }
+
+func (t times) Type() string   { return "TIMES" }
+func (t times) String() string { return "" }
+
+// Set implements pflag.Value.
+func (t times) Set(text string) error {
+	if *t.Times == (upkeep.Times{}) {
+		*t.Times = upkeep.Default()
+	}
+	durations := map[string]*time.Duration{
+		"interval": &t.Interval, "check": &t.Check, "grace": &t.Grace, "unused": &t.Unused, "history": &t.History,
+	}
+	for part := range strings.SplitSeq(text, ",") {
+		name, value, _ := strings.Cut(part, "=")
+		var err error
+		switch d := durations[name]; {
+		case d != nil:
+			*d, err = time.ParseDuration(value)
+		case name == "crowd":
+			t.Crowd, err = strconv.Atoi(value)
+		default:
+			err = fmt.Errorf("unknown name %q", name)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // account matches the ids that --account accepts.
