@@ -1,0 +1,421 @@
+package webhooks
+
+import (
+	"bytes"
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/artifactfs/artifactfs/internal/harness/await"
+	"github.com/artifactfs/artifactfs/internal/metrics"
+	"github.com/artifactfs/artifactfs/internal/metrics/metricstest"
+	"github.com/artifactfs/artifactfs/server/events"
+	"github.com/artifactfs/artifactfs/server/records"
+)
+
+// The test binary is also a sender that is killed (TestAnotherNodeDelivers).
+func TestMain(m *testing.M) {
+	if url := os.Getenv("WEBHOOKS_TEST_NODE"); url != "" {
+		db, err := records.Open(context.Background(), url)
+		if err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		start(Options{Store: db.Webhooks, Changed: db.Events.Changed, AllowPrivate: true}, quick)
+		select {}
+	}
+	os.Exit(m.Run())
+}
+
+var quick = pace{poll: 5 * time.Millisecond, timeout: 500 * time.Millisecond, hold: time.Second, first: time.Millisecond, workers: 4}
+
+const secret = "whsec_MDEyMzQ1Njc4OWFiY2RlZg=="
+
+// world is a database with webhooks, and a receiver.
+type world struct {
+	t    *testing.T
+	db   *records.DB
+	url  string // of the database
+	logs *observer.ObservedLogs
+	log  *zap.Logger
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	core, logs := observer.New(zapcore.DebugLevel)
+	w := &world{t: t, url: "sqlite:" + filepath.Join(t.TempDir(), "records.db"), logs: logs, log: zap.New(core)}
+	w.db = w.open()
+	return w
+}
+
+func (w *world) open() *records.DB {
+	w.t.Helper()
+	db, err := records.Open(w.t.Context(), w.url)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { db.Close() })
+	return db
+}
+
+func (w *world) hook(id, url string, types ...string) {
+	w.t.Helper()
+	if err := w.db.Webhooks.Create(w.t.Context(), records.Webhook{ID: id, Namespace: "ns", Types: types, URL: url, Secret: secret}); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// send starts a sender.
+func (w *world) send(db *records.DB, p pace, private bool) *Sender {
+	w.t.Helper()
+	s := start(Options{Store: db.Webhooks, Changed: db.Events.Changed, AllowPrivate: private, Log: w.log}, p)
+	w.t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// happen adds n events.
+func (w *world) happen(n int) {
+	w.t.Helper()
+	var list []records.Event
+	for i := range n {
+		list = append(list, events.Cloned(events.Stamp{Account: "acc", Time: time.Now()}, records.Repo{Namespace: "ns", Name: fmt.Sprint("r", i)}))
+	}
+	if err := w.db.Events.Add(w.t.Context(), list); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// dead waits for n deliveries that were given up.
+func (w *world) dead(id string, n int) (dead []records.Delivery) {
+	w.t.Helper()
+	await.Until(w.t, "deliveries were given up", func() bool {
+		var err error
+		dead, err = w.db.Webhooks.Dead(w.t.Context(), id, 100)
+		return err == nil && len(dead) == n
+	})
+	return dead
+}
+
+// inbox is a receiver that checks the requests and answers as it is told.
+type inbox struct {
+	*httptest.Server
+	t      *testing.T
+	mu     sync.Mutex
+	ids    []string // of all requests
+	answer func(n int, w http.ResponseWriter, r *http.Request)
+}
+
+func newInbox(t *testing.T, answer func(n int, w http.ResponseWriter, r *http.Request)) *inbox {
+	t.Helper()
+	b := &inbox{t: t, answer: answer}
+	b.Server = httptest.NewServer(b)
+	t.Cleanup(b.Close)
+	return b
+}
+
+func (b *inbox) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	text, err := io.ReadAll(r.Body)
+	id, at := r.Header.Get("webhook-id"), r.Header.Get("webhook-timestamp")
+	mac := hmac.New(sha256.New, []byte("0123456789abcdef"))
+	mac.Write([]byte(id + "." + at + "." + string(text)))
+	if want := "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil)); err != nil || r.Header.Get("webhook-signature") != want {
+		b.t.Errorf("signature is %q, want %q (%v)", r.Header.Get("webhook-signature"), want, err)
+	}
+	var e struct {
+		Type     string
+		Metadata struct{ EventSubscriptionID string }
+	}
+	if err := json.Unmarshal(text, &e); err != nil || e.Type != r.Header.Get("Artifactfs-Event") || !strings.HasPrefix(id, e.Metadata.EventSubscriptionID+"-") {
+		b.t.Errorf("body %s of type %s (%v)", text, r.Header.Get("Artifactfs-Event"), err)
+	}
+	b.mu.Lock()
+	b.ids = append(b.ids, id)
+	n := len(b.ids)
+	b.mu.Unlock()
+	if b.answer != nil {
+		b.answer(n, w, r)
+	}
+}
+
+// all returns the ids of the requests, sorted and each once, and the number of requests.
+func (b *inbox) all() ([]string, int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	ids := slices.Clone(b.ids)
+	slices.Sort(ids)
+	return slices.Compact(ids), len(b.ids)
+}
+
+func (b *inbox) wait(events int) int {
+	b.t.Helper()
+	await.Until(b.t, "the events have arrived", func() bool { ids, _ := b.all(); return len(ids) == events })
+	_, n := b.all()
+	return n
+}
+
+func TestEventsAreDeliveredOnceBySeveralNodes(t *testing.T) {
+	w := newWorld(t)
+	b := newInbox(t, nil)
+	w.hook("all", b.URL)
+	w.hook("pushes", b.URL, "cf.artifacts.repo.pushed")
+	senders := []*Sender{w.send(w.db, quick, true), w.send(w.open(), quick, true), w.send(w.open(), quick, true)}
+	for range 10 {
+		w.happen(10)
+	}
+	b.wait(100)
+	await.Until(t, "no delivery is left", func() bool {
+		due, err := w.db.Webhooks.Due(t.Context(), time.Now().Add(time.Hour), 0, 1)
+		return err == nil && len(due) == 0
+	})
+	if _, n := b.all(); n != 100 {
+		t.Errorf("%d requests for 100 events", n)
+	}
+	sum := int64(0)
+	for _, s := range senders {
+		sum += s.delivered.Load()
+	}
+	if sum != 100 {
+		t.Errorf("%d deliveries were counted", sum)
+	}
+	var text bytes.Buffer
+	m := metrics.NewWriter(&text)
+	senders[0].Metrics(m)
+	m.Flush()
+	if all, err := metricstest.Parse(text.String()); err != nil {
+		t.Error(err)
+	} else if got, _ := metricstest.Value(all, "artifactfs_server_webhook_attempts_total", "result", "delivered"); int64(got) != senders[0].delivered.Load() {
+		t.Errorf("metric %v", got)
+	}
+}
+
+func TestFailuresAreRepeated(t *testing.T) {
+	w := newWorld(t)
+	hang := make(chan struct{})
+	b := newInbox(t, func(n int, w http.ResponseWriter, r *http.Request) {
+		switch n {
+		case 1:
+			http.Error(w, "", http.StatusInternalServerError)
+		case 2:
+			http.Redirect(w, r, "/elsewhere", http.StatusTemporaryRedirect)
+		case 3:
+			panic(http.ErrAbortHandler)
+		case 4:
+			<-hang
+		case 5:
+			w.Header().Set("Retry-After", "0")
+			http.Error(w, "", http.StatusTooManyRequests)
+		}
+	})
+	defer close(hang)
+	w.hook("h", b.URL)
+	w.send(w.db, quick, true)
+	w.happen(1)
+	b.wait(1)
+	await.Until(t, "the sixth attempt", func() bool { _, n := b.all(); return n == 6 })
+	await.Until(t, "no delivery is left", func() bool {
+		due, err := w.db.Webhooks.Due(t.Context(), time.Now().Add(time.Hour), 0, 1)
+		return err == nil && len(due) == 0
+	})
+}
+
+func TestDeadDeliveriesCanBeRetried(t *testing.T) {
+	w := newWorld(t)
+	var good sync.WaitGroup // the receiver answers 200 when it is done
+	good.Add(1)
+	ok := func() bool {
+		done := make(chan struct{})
+		go func() { good.Wait(); close(done) }()
+		select {
+		case <-done:
+			return true
+		case <-time.After(time.Millisecond):
+			return false
+		}
+	}
+	b := newInbox(t, func(_ int, w http.ResponseWriter, _ *http.Request) {
+		if !ok() {
+			http.Error(w, "secret text", http.StatusBadGateway)
+		}
+	})
+	gone := newInbox(t, func(_ int, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusGone) })
+	p := quick
+	p.first = time.Microsecond
+	w.hook("h", b.URL)
+	w.hook("gone", gone.URL)
+	s := w.send(w.db, p, true)
+	w.happen(1)
+	d := w.dead("h", 1)[0]
+	if d.Attempts != MaxAttempts || d.Error != "status 502" {
+		t.Errorf("dead delivery %+v", d)
+	}
+	if d := w.dead("gone", 1)[0]; d.Attempts != 1 || d.Error != errGone.Error() {
+		t.Errorf("delivery to a receiver that is gone: %+v", d)
+	}
+	if _, n := b.all(); n != MaxAttempts {
+		t.Errorf("%d attempts, want %d", n, MaxAttempts)
+	}
+	good.Done()
+	if err := w.db.Webhooks.Retry(t.Context(), "h", d.Event.Seq); err != nil {
+		t.Fatal(err)
+	}
+	await.Until(t, "the delivery has arrived", func() bool { return s.delivered.Load() == 1 })
+	w.dead("h", 0)
+	for _, e := range w.logs.All() {
+		if text := fmt.Sprint(e.Message, e.ContextMap()); strings.Contains(text, secret) || strings.Contains(text, b.URL) {
+			t.Errorf("a URL or a secret was logged: %s", text)
+		}
+	}
+}
+
+// A receiver that hangs does not hold up the deliveries to another one for longer than one round of attempts.
+func TestAReceiverThatHangsHoldsUpNoOther(t *testing.T) {
+	w := newWorld(t)
+	hang := make(chan struct{})
+	slow, fast := newInbox(t, func(int, http.ResponseWriter, *http.Request) { <-hang }), newInbox(t, nil)
+	defer close(hang)
+	w.hook("slow", slow.URL)
+	p := quick
+	p.first, p.timeout = time.Minute, 50*time.Millisecond
+	w.send(w.db, p, true)
+	w.happen(100)
+	await.Until(t, "the slow receiver is known to fail", func() bool { _, n := slow.all(); return n >= failuresRow })
+	w.hook("fast", fast.URL)
+	w.happen(20)
+	fast.wait(20)
+	if _, n := slow.all(); n > 2*p.workers {
+		t.Errorf("the slow receiver got %d requests", n)
+	}
+}
+
+func TestPrivateReceiversAreRefused(t *testing.T) {
+	w := newWorld(t)
+	b := newInbox(t, nil)
+	w.hook("h", b.URL)
+	p := quick
+	p.first = time.Microsecond
+	w.send(w.db, p, false)
+	w.happen(1)
+	if d := w.dead("h", 1)[0]; d.Error != "address is not public" {
+		t.Errorf("error %q", d.Error)
+	}
+	if _, n := b.all(); n != 0 {
+		t.Errorf("the private receiver got %d requests", n)
+	}
+}
+
+// A node that is killed during an attempt, and one that is closed, leave the delivery to another node.
+func TestAnotherNodeDelivers(t *testing.T) {
+	w := newWorld(t)
+	hang := make(chan struct{})
+	b := newInbox(t, func(n int, _ http.ResponseWriter, _ *http.Request) {
+		if n <= 2 {
+			<-hang
+		}
+	})
+	defer close(hang)
+	w.hook("h", b.URL)
+	w.happen(1)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	victim := exec.Command(self)
+	victim.Env = append(os.Environ(), "WEBHOOKS_TEST_NODE="+w.url)
+	victim.Stdout, victim.Stderr = os.Stderr, os.Stderr
+	if err := victim.Start(); err != nil {
+		t.Fatal(err)
+	}
+	await.Until(t, "the first node delivers", func() bool { _, n := b.all(); return n == 1 })
+	victim.Process.Kill()
+	victim.Wait()
+	p := quick
+	p.timeout = time.Minute
+	second := w.send(w.db, p, true)
+	await.Until(t, "the second node delivers", func() bool { _, n := b.all(); return n == 2 })
+	second.Close()
+	third := w.send(w.open(), quick, true)
+	await.Until(t, "the third node has delivered", func() bool { return third.delivered.Load() == 1 })
+	if ids, n := b.all(); len(ids) != 1 || n != 3 {
+		t.Errorf("%d requests with the ids %v, want 3 with one id", n, ids)
+	}
+}
+
+func TestPausesGrow(t *testing.T) {
+	s := &Sender{pace: pace{first: 5 * time.Second}}
+	sum := time.Duration(0)
+	for n := 1; n < MaxAttempts; n++ {
+		want := min(5*time.Second<<(n-1), maxPause)
+		for range 20 {
+			if got := s.pause(n); got < want*3/4 || got > want {
+				t.Errorf("pause after %d failures is %v, want %v to %v", n, got, want*3/4, want)
+			}
+		}
+		sum += want
+	}
+	if sum < 6*time.Hour || sum > 8*time.Hour {
+		t.Errorf("all attempts take %v", sum)
+	}
+}
+
+// The example of the specification of Standard Webhooks.
+func TestSignatureOfTheSpecification(t *testing.T) {
+	const want = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+	got := Sign("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "msg_p5jXN8AQM9LWM0D4loKWxJek", time.Unix(1614265330, 0), []byte(`{"test": 2432232314}`))
+	if got != want {
+		t.Errorf("signature %s, want %s", got, want)
+	}
+}
+
+func TestSecrets(t *testing.T) {
+	a, b := NewSecret(), NewSecret()
+	if key, err := Key(a); a == b || err != nil || len(key) != 32 {
+		t.Errorf("secrets %s and %s: %v", a, b, err)
+	}
+	if key, err := Key("plain text of a user"); err != nil || string(key) != "plain text of a user" {
+		t.Errorf("key of a plain text: %q, %v", key, err)
+	}
+	if _, err := Key("whsec_&"); err == nil {
+		t.Error("a secret that is no BASE64 was accepted")
+	}
+}
+
+func FuzzRetryAfter(f *testing.F) {
+	f.Add("5")
+	f.Add(" -1")
+	f.Add("99999999999999999999")
+	f.Fuzz(func(t *testing.T, text string) {
+		if d := retryAfter(text); d < 0 || d > maxPause {
+			t.Errorf("%q waits %v", text, d)
+		}
+	})
+}
+
+func FuzzKey(f *testing.F) {
+	f.Add("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+	f.Add("whsec_")
+	f.Fuzz(func(t *testing.T, text string) {
+		key, err := Key(text)
+		if err == nil && text != "" && len(key) == 0 {
+			t.Errorf("the key of %q is empty", text)
+		}
+		Sign(text, "id", time.Unix(0, 0), nil)
+	})
+}
