@@ -205,9 +205,26 @@ func (s *Server) connect(ctx context.Context) (err error) {
 		return err
 	}
 	s.closeLater(func() error { git.Close(); return nil })
+	worker := upkeep.New(upkeep.Options{Records: s.db, Objects: s.store, Replicas: replicas, Log: s.log})
+	s.background(worker.Run)
 	s.handler = s.meter.Requests(s.routes(rest, git))
 	s.work = append(s.work, upkeep.New(upkeep.Options{Records: s.db, Objects: s.store, Replicas: replicas, Log: s.log, Times: o.Upkeep}).Run)
 	return nil
+}
+
+// background starts the function run, which ends with its context. Close ends it before what was opened earlier is closed.
+func (s *Server) background(run func(ctx context.Context)) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		run(ctx)
+	}()
+	s.closeLater(func() error {
+		cancel()
+		<-ended
+		return nil
+	})
 }
 
 // routes returns the handler of all requests. It is no http.ServeMux, because that redirects paths that are not clean, and the API

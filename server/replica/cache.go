@@ -22,7 +22,7 @@ import (
 type cache struct {
 	dir   string
 	store objects.Store
-	most  int64 // bytes; 0: no limit
+	most  int64 // bytes
 
 	mu    sync.Mutex
 	packs map[string]*cachedPack // by ID
@@ -242,7 +242,7 @@ func (c *cache) trim() {
 	for {
 		c.mu.Lock()
 		last := c.idle.Back()
-		if last == nil || c.most <= 0 || c.bytes <= c.most {
+		if last == nil || c.bytes <= c.most {
 			c.mu.Unlock()
 			return
 		}
@@ -273,5 +273,5 @@ func (c *cache) trim() {
 func (c *cache) overfull() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.most > 0 && c.bytes > c.most && c.idle.Len() == 0
+	return c.bytes > c.most && c.idle.Len() == 0
 }

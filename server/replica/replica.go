@@ -38,7 +38,7 @@ type Options struct {
 	Dir      string // of the replicas; other processes must not use it
 	Records  *records.DB
 	Objects  objects.Store
-	MaxBytes int64  // of packs that were copied from a shared store; 0: no limit
+	MaxBytes int64  // of packs that were copied from a shared store; 0: half of the space that is free at Open
 	MaxRepos int    // number of replicas that are kept; 0: DefaultRepos
 	Hooks    string // directory with git's hooks for all replicas; "" for none
 }
@@ -94,7 +94,14 @@ func Open(o Options) (_ *Set, err error) {
 		}
 	}
 	if o.Objects.Shared() {
-		if s.cache, err = openCache(filepath.Join(dir, "packs"), o.Objects, o.MaxBytes); err != nil {
+		most := o.MaxBytes
+		if most <= 0 {
+			if most, err = disk.Free(dir); err != nil {
+				return nil, fmt.Errorf("open replicas: %w", err)
+			}
+			most /= 2
+		}
+		if s.cache, err = openCache(filepath.Join(dir, "packs"), o.Objects, most); err != nil {
 			return nil, fmt.Errorf("open replicas: %w", err)
 		}
 	} else if err := s.discard(filepath.Join(dir, "packs")); err != nil {

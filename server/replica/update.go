@@ -296,6 +296,10 @@ func (s *Set) clean(e *entry) {
 	if !idle || !e.made {
 		return
 	}
+	copies, _ := filepath.Glob(filepath.Join(e.dir, "push-*")) // see Replica.Copy
+	for _, dir := range copies {
+		_ = os.RemoveAll(dir)
+	}
 	objectDir := filepath.Join(e.dir, "objects")
 	top, _ := os.ReadDir(objectDir)
 	for _, f := range top {
