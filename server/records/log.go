@@ -176,7 +176,8 @@ func (e *Events) announce() {
 const dropped = 1000
 
 // Drop removes events and audit entries that are older than a time, and with them deliveries of these events, tokens that expired or
-// were revoked before this time, and records of repositories that FindDeleted does not find any more.
+// were revoked before this time, records of repositories that FindDeleted does not find any more, and refs
+// that forks shared before they were deleted.
 func (e *Events) Drop(ctx context.Context, before time.Time) error {
 	if err := e.db.number(ctx); err != nil {
 		return err
@@ -192,6 +193,14 @@ func (e *Events) Drop(ctx context.Context, before time.Time) error {
 			}); err != nil {
 				return err
 			}
+		}
+	}
+	for more := true; more; {
+		if err := e.db.write(ctx, "drop unused refs", func(t *tx) (err error) {
+			more, err = t.dropShared(ctx)
+			return err
+		}); err != nil {
+			return err
 		}
 	}
 	return e.db.write(ctx, "drop old tokens and repositories", func(t *tx) error {

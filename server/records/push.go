@@ -35,12 +35,12 @@ func (t *tx) push(ctx context.Context, p Push) ([]error, error) {
 	if p.Collections != repo.collections {
 		return nil, ErrCollected
 	}
-	refs, err := t.affected(ctx, repo.key, p.Updates)
+	refs, err := t.affected(ctx, repo.refs, p.Updates)
 	if err != nil {
 		return nil, err
 	}
 	results := refs.apply(p.Updates, p.Atomic)
-	if err := t.removeRefs(ctx, repo.key, refs.removed()); err != nil {
+	if err := t.removeRefs(ctx, repo.refs, refs.removed()); err != nil {
 		return nil, err
 	}
 	written := refs.written()

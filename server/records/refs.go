@@ -36,10 +36,10 @@ type refSet struct {
 }
 
 // affected returns the refs that updates change, and those that prevent them because one would be a directory of the other.
-func (t *tx) affected(ctx context.Context, repo int64, updates []RefUpdate) (*refSet, error) {
+func (t *tx) affected(ctx context.Context, repo refRows, updates []RefUpdate) (*refSet, error) {
 	s := &refSet{ids: map[string]string{}, below: map[string]int{}, changed: map[string]bool{}}
 	if len(updates) > few {
-		all, err := t.refs(ctx, repo)
+		all, err := t.allRefs(ctx, repo)
 		for _, r := range all {
 			s.put(r.Name, r.ID)
 		}
@@ -56,11 +56,11 @@ func (t *tx) affected(ctx context.Context, repo int64, updates []RefUpdate) (*re
 		}
 	}
 	for chunk := range slices.Chunk(slices.Sorted(maps.Keys(names)), batch) {
-		args := []any{repo}
+		var args []any
 		for _, name := range chunk {
 			args = append(args, []byte(name))
 		}
-		found, err := list(ctx, t, scanRef, "SELECT name, id FROM refs WHERE repo = $1 AND name IN ("+placeholders(len(chunk), 2)+")", args...)
+		found, err := t.refs(ctx, repo, " WHERE v.name IN ("+placeholders(len(chunk), 3)+")", args...)
 		if err != nil {
 			return nil, err
 		}
@@ -73,8 +73,8 @@ func (t *tx) affected(ctx context.Context, repo int64, updates []RefUpdate) (*re
 			continue
 		}
 		// The updates can remove as many refs below this one as there are updates. One more suffices to know whether any is left.
-		found, err := list(ctx, t, scanRef, "SELECT name, id FROM refs WHERE repo = $1 AND name > $2 AND name < $3 ORDER BY name LIMIT $4",
-			repo, []byte(u.Name+"/"), []byte(u.Name+"0"), len(updates)+1)
+		found, err := t.refs(ctx, repo, " WHERE v.name > $3 AND v.name < $4 ORDER BY v.name LIMIT $5",
+			[]byte(u.Name+"/"), []byte(u.Name+"0"), len(updates)+1)
 		if err != nil {
 			return nil, err
 		}
@@ -203,19 +203,7 @@ func (s *refSet) written() (refs []Ref) {
 	return refs
 }
 
-func (t *tx) removeRefs(ctx context.Context, repo int64, names []string) error {
-	for chunk := range slices.Chunk(names, batch) {
-		args := []any{repo}
-		for _, name := range chunk {
-			args = append(args, []byte(name))
-		}
-		if _, err := t.exec(ctx, "DELETE FROM refs WHERE repo = $1 AND name IN ("+placeholders(len(chunk), 2)+")", args...); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
+// putRefs stores refs with a key.
 func (t *tx) putRefs(ctx context.Context, repo int64, refs []Ref) error {
 	for chunk := range slices.Chunk(refs, batch) {
 		var args []any

@@ -2,7 +2,6 @@ package records
 
 import (
 	"context"
-	"encoding/hex"
 	"fmt"
 	"time"
 )
@@ -68,36 +67,39 @@ func (t *tx) createRepo(ctx context.Context, c Creation) error {
 	if err != nil {
 		return err
 	}
-	var parent int64
+	var parent refRows
 	var shallow string
 	if c.Parent != "" {
-		// The lock keeps the refs and packs of the parent as they are until this transaction ends, so that the fork has all objects
-		// of its refs. Other forks have the same lock at the same time.
-		err := t.one(ctx, []any{&parent, &shallow}, "SELECT repo, shallow FROM repos WHERE id = $1 AND deleted = 0{share}", c.Parent)
-		if err != nil {
+		if parent, shallow, err = t.lockParent(ctx, c.Parent, c.All); err != nil {
 			return fmt.Errorf("find parent %s: %w", c.Parent, err)
 		}
 	}
+	var shared int64
+	if c.All {
+		shared = parent.shared
+	}
 	keys, err := list(ctx, t, scanInt, `INSERT INTO repos (id, namespace, name, namespace_folded, folded, description, default_branch,
-		object_format, read_only, status, source, base_url, base_commit, created, updated, last_push, shallow, generation, collections,
-		deleted) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, 1, 0, 0)
+		object_format, read_only, status, source, base_url, base_commit, created, updated, last_push, shallow, shared, generation,
+		collections, deleted) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, 1, 0, 0)
 		ON CONFLICT DO NOTHING RETURNING repo`,
 		repo.ID, namespace, repo.Name, fold(namespace), fold(repo.Name), repo.Description, repo.DefaultBranch, repo.ObjectFormat,
-		repo.ReadOnly, string(repo.Status), repo.Source, repo.BaseURL, repo.BaseCommit, repo.Created, repo.Updated, repo.LastPush, shallow)
+		repo.ReadOnly, string(repo.Status), repo.Source, repo.BaseURL, repo.BaseCommit, repo.Created, repo.Updated, repo.LastPush, shallow,
+		shared)
 	if err != nil {
 		return err
 	}
 	if len(keys) == 0 {
 		return ErrExists
 	}
-	if parent != 0 {
-		if _, err := t.exec(ctx, "INSERT INTO links (repo, pack) SELECT $1, pack FROM links WHERE repo = $2", keys[0], parent); err != nil {
+	if c.Parent != "" {
+		if _, err := t.exec(ctx, "INSERT INTO links (repo, pack) SELECT $1, pack FROM links WHERE repo = $2", keys[0], parent.own); err != nil {
 			return err
 		}
 	}
 	switch {
-	case parent != 0 && c.All:
-		_, err = t.exec(ctx, "INSERT INTO refs (repo, name, id) SELECT $1, name, id FROM refs WHERE repo = $2 ORDER BY name", keys[0], parent)
+	case c.Parent != "" && c.All:
+		_, err = t.exec(ctx, "INSERT INTO refs (repo, name, id) SELECT $1, name, id FROM refs WHERE repo = $2 ORDER BY name",
+			keys[0], parent.own)
 	default:
 		err = t.putRefs(ctx, keys[0], c.Refs)
 	}
@@ -163,7 +165,7 @@ func (r *Repos) Delete(ctx context.Context, id string, events []Event, cause Cau
 			}
 		}
 		for _, query := range []string{
-			"UPDATE repos SET deleted = $2, updated = $2, generation = generation + 1 WHERE repo = $1",
+			"UPDATE repos SET deleted = $2, updated = $2, shared = 0, generation = generation + 1 WHERE repo = $1",
 			"UPDATE packs SET idle_since = $2 WHERE pack IN (SELECT pack FROM links WHERE repo = $1)",
 		} {
 			if _, err := t.exec(ctx, query, repo.key, t.now); err != nil {
@@ -215,16 +217,16 @@ type Snapshot struct {
 // Snapshot returns a repository with its refs and packs.
 func (r *Repos) Snapshot(ctx context.Context, id string) (s Snapshot, err error) {
 	err = r.db.read(ctx, "read repository "+id, func(t *tx) error {
-		var key int64
-		if err := t.one(ctx, append([]any{&key}, repoFields(&s.Repo)...), "SELECT repo, "+repoColumns+
+		var refs refRows
+		if err := t.one(ctx, append([]any{&refs.own, &refs.shared}, repoFields(&s.Repo)...), "SELECT repo, shared, "+repoColumns+
 			" FROM repos WHERE id = $1 AND deleted = 0", id); err != nil {
 			return err
 		}
-		if s.Refs, err = t.refs(ctx, key); err != nil {
+		if s.Refs, err = t.allRefs(ctx, refs); err != nil {
 			return err
 		}
 		s.Packs, err = list(ctx, t, scanPack, "SELECT "+packColumns+` FROM links l JOIN packs p ON p.pack = l.pack
-			WHERE l.repo = $1 ORDER BY l.pack`, key)
+			WHERE l.repo = $1 ORDER BY l.pack`, refs.own)
 		return err
 	})
 	return s, err
@@ -233,25 +235,14 @@ func (r *Repos) Snapshot(ctx context.Context, id string) (s Snapshot, err error)
 // Refs returns the refs of a repository, sorted by name.
 func (r *Repos) Refs(ctx context.Context, id string) (refs []Ref, err error) {
 	err = r.db.read(ctx, "read refs of repository "+id, func(t *tx) error {
-		key, err := t.count(ctx, "SELECT repo FROM repos WHERE id = $1 AND deleted = 0", id)
-		if err != nil {
+		var r refRows
+		if err := t.one(ctx, []any{&r.own, &r.shared}, "SELECT repo, shared FROM repos WHERE id = $1 AND deleted = 0", id); err != nil {
 			return err
 		}
-		refs, err = t.refs(ctx, key)
+		refs, err = t.allRefs(ctx, r)
 		return err
 	})
 	return refs, err
-}
-
-// refs returns the refs of the repository with a key, sorted by name.
-func (t *tx) refs(ctx context.Context, key int64) ([]Ref, error) {
-	return list(ctx, t, scanRef, "SELECT name, id FROM refs WHERE repo = $1 ORDER BY name", key)
-}
-
-func scanRef(row scanner) (Ref, error) {
-	var name, id []byte
-	err := row.Scan(&name, &id)
-	return Ref{Name: string(name), ID: hex.EncodeToString(id)}, err
 }
 
 // Size returns the bytes of the packs that only this repository has, and of those that it shares with others.
@@ -287,6 +278,7 @@ func scanText(row scanner) (s string, err error) {
 // lockedRepo is what a transaction needs to know of a repository that it changes.
 type lockedRepo struct {
 	key         int64
+	refs        refRows
 	namespace   string
 	name        string
 	collections int64
@@ -295,7 +287,8 @@ type lockedRepo struct {
 
 // lockRepo returns a repository that is not deleted, and excludes all other transactions that change it or copy its packs.
 func (t *tx) lockRepo(ctx context.Context, id string) (r lockedRepo, err error) {
-	err = t.one(ctx, []any{&r.key, &r.namespace, &r.name, &r.collections, &r.generation},
-		"SELECT repo, namespace, name, collections, generation FROM repos WHERE id = $1 AND deleted = 0{update}", id)
+	err = t.one(ctx, []any{&r.key, &r.refs.shared, &r.namespace, &r.name, &r.collections, &r.generation},
+		"SELECT repo, shared, namespace, name, collections, generation FROM repos WHERE id = $1 AND deleted = 0{update}", id)
+	r.refs.own = r.key
 	return r, err
 }

@@ -29,13 +29,17 @@ func TestBytesPerRepository(t *testing.T) {
 	}
 	const repos, forks = 200, 20
 	perRepo := grown(func() { fill(t, db, repos) }) / repos
-	parent := realistic(t, db, "parent", Creation{Refs: manyRefs(500)})
+	parent := realistic(t, db, "parent", Creation{Refs: manyRefs(5000)})
+	for i := range maxOwn {
+		push(t, db, Push{RepoID: parent, Updates: []RefUpdate{{manyRefs(i + 1)[i].Name, oid(i), oid(i + 1)}}})
+	}
+	realistic(t, db, "first", Creation{Parent: parent, All: true})
 	perFork := grown(func() {
 		for i := range forks {
 			realistic(t, db, fmt.Sprint("fork", i), Creation{Parent: parent, All: true})
 		}
 	}) / forks
-	t.Logf("%d bytes per repository, %d per fork with 500 refs", perRepo, perFork)
+	t.Logf("%d bytes per repository, %d per fork with 5,000 refs", perRepo, perFork)
 	if perRepo > 10<<10 || perFork > 64<<10 {
 		t.Errorf("a repository needs %d bytes and a fork %d, want at most 10 KiB and 64 KiB", perRepo, perFork)
 	}
@@ -47,8 +51,9 @@ func TestStatementsUseIndexes(t *testing.T) {
 	for _, query := range []string{
 		"SELECT " + tokenColumns + " FROM tokens WHERE hash = $1",
 		"SELECT " + repoColumns + " FROM repos WHERE namespace_folded = $1 AND folded = $2 AND deleted = 0",
-		"SELECT name, id FROM refs WHERE repo = $1 ORDER BY name",
-		"SELECT name, id FROM refs WHERE repo = $1 AND name > $2 AND name < $3 ORDER BY name LIMIT $4",
+		"SELECT v.name, v.id FROM " + visibleRefs + " ORDER BY v.name",
+		"SELECT v.name, v.id FROM " + visibleRefs + " WHERE v.name > $3 AND v.name < $4 ORDER BY v.name LIMIT 3",
+		"SELECT v.name, v.id FROM " + visibleRefs + " WHERE v.name IN ($3, $4)",
 		"SELECT " + packColumns + " FROM links l JOIN packs p ON p.pack = l.pack WHERE l.repo = $1 ORDER BY l.pack",
 		"SELECT " + packColumns + ` FROM packs p WHERE p.idle_since <> 0 AND p.idle_since < $1
 			AND NOT EXISTS (SELECT 1 FROM links l WHERE l.pack = p.pack) ORDER BY p.idle_since LIMIT $2`,

@@ -1,0 +1,137 @@
+package records
+
+import (
+	"context"
+	"encoding/hex"
+	"slices"
+)
+
+// sharedSchema adds sets of refs that forks share.
+const sharedSchema = `
+CREATE TABLE shared_refs (shared {key}, created BIGINT NOT NULL);
+ALTER TABLE repos ADD COLUMN shared BIGINT NOT NULL DEFAULT 0;
+CREATE INDEX repos_shared ON repos (shared) WHERE shared <> 0;
+`
+
+// maxOwn is the number of rows in the table refs that a fork copies. If its parent has more of its own, they first become a shared set,
+// so that a fork is small and takes about a millisecond, however many refs it has.
+const maxOwn = 400
+
+// refRows says where the refs of a repository are. Rows of the table refs with the key own are those that the repository does not share:
+// they hide the rows of the shared set with the same names. An empty id there hides a ref that the repository has removed. Rows of a
+// shared set have the negative number of the set in place of the key of a repository, and never change.
+type refRows struct {
+	own    int64
+	shared int64 // number of the set, 0 for none
+}
+
+// visibleRefs are the refs of a repository, where $1 is refRows.own and $2 is -refRows.shared.
+const visibleRefs = `(SELECT name, id FROM refs WHERE repo = $1 AND length(id) > 0
+	UNION ALL SELECT s.name, s.id FROM refs s WHERE s.repo = $2 AND NOT EXISTS (SELECT 1 FROM refs o WHERE o.repo = $1 AND o.name = s.name)) v`
+
+// refs returns refs of a repository. where continues the SELECT; its placeholders begin with $3.
+func (t *tx) refs(ctx context.Context, r refRows, where string, args ...any) ([]Ref, error) {
+	return list(ctx, t, scanRef, "SELECT v.name, v.id FROM "+visibleRefs+where, append([]any{r.own, -r.shared}, args...)...)
+}
+
+// allRefs returns the refs of a repository, sorted by name.
+func (t *tx) allRefs(ctx context.Context, r refRows) ([]Ref, error) {
+	return t.refs(ctx, r, " ORDER BY v.name")
+}
+
+func scanRef(row scanner) (Ref, error) {
+	var name, id []byte
+	err := row.Scan(&name, &id)
+	return Ref{Name: string(name), ID: hex.EncodeToString(id)}, err
+}
+
+// removeRefs removes refs that exist.
+func (t *tx) removeRefs(ctx context.Context, r refRows, names []string) error {
+	for chunk := range slices.Chunk(names, batch) {
+		args := []any{r.own}
+		for _, name := range chunk {
+			args = append(args, []byte(name))
+		}
+		if _, err := t.exec(ctx, "DELETE FROM refs WHERE repo = $1 AND name IN ("+placeholders(len(chunk), 2)+")", args...); err != nil {
+			return err
+		}
+		if r.shared == 0 {
+			continue
+		}
+		args = append([]any{r.own, -r.shared, []byte{}}, args[1:]...)
+		if _, err := t.exec(ctx, "INSERT INTO refs (repo, name, id) SELECT CAST($1 AS BIGINT), name, $3 FROM refs WHERE repo = $2 AND name IN ("+
+			placeholders(len(chunk), 4)+")", args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lockParent returns where the refs of a repository are that is to be forked, and the commits at which its history ends. The lock keeps
+// its refs and packs as they are until the transaction ends, so that the fork has all objects of its refs.
+func (t *tx) lockParent(ctx context.Context, id string, refs bool) (r refRows, shallow string, err error) {
+	const row = "SELECT repo, shared, shallow FROM repos WHERE id = $1 AND deleted = 0"
+	fields := []any{&r.own, &r.shared, &shallow}
+	if refs {
+		if err := t.one(ctx, fields, row, id); err != nil {
+			return r, "", err
+		}
+		many, err := t.hasMany(ctx, r)
+		if err != nil {
+			return r, "", err
+		}
+		if many {
+			if err := t.one(ctx, fields, row+"{update}", id); err != nil {
+				return r, "", err
+			}
+			err = t.share(ctx, &r)
+			return r, shallow, err
+		}
+	}
+	// Several forks can have this lock at the same time.
+	err = t.one(ctx, fields, row+"{share}", id)
+	return r, shallow, err
+}
+
+// hasMany reports whether a repository has so many rows of its own that they should be shared.
+func (t *tx) hasMany(ctx context.Context, r refRows) (bool, error) {
+	n, err := t.count(ctx, "SELECT count(*) FROM (SELECT 1 FROM refs WHERE repo = $1 LIMIT $2) r", r.own, maxOwn+1)
+	return n > maxOwn, err
+}
+
+// share makes the refs of a locked repository a shared set, unless another transaction has done so before it was locked. The refs stay the
+// same, so the generation does too.
+func (t *tx) share(ctx context.Context, r *refRows) error {
+	if many, err := t.hasMany(ctx, *r); err != nil || !many {
+		return err
+	}
+	set, err := t.count(ctx, "INSERT INTO shared_refs (created) VALUES ($1) RETURNING shared", t.now)
+	if err != nil {
+		return err
+	}
+	if _, err := t.exec(ctx, "INSERT INTO refs (repo, name, id) SELECT CAST($3 AS BIGINT), v.name, v.id FROM "+visibleRefs+" ORDER BY v.name",
+		r.own, -r.shared, -set); err != nil {
+		return err
+	}
+	if _, err := t.exec(ctx, "DELETE FROM refs WHERE repo = $1", r.own); err != nil {
+		return err
+	}
+	r.shared = set
+	_, err = t.exec(ctx, "UPDATE repos SET shared = $2 WHERE repo = $1", r.own, set)
+	return err
+}
+
+// dropShared removes a shared set that no repository has any more, and reports whether there was one. A fork that gets a set has locked
+// its parent, which has the set too, so no set is used again that is found here.
+func (t *tx) dropShared(ctx context.Context) (bool, error) {
+	sets, err := list(ctx, t, scanInt, `SELECT shared FROM shared_refs s WHERE NOT EXISTS (SELECT 1 FROM repos r WHERE r.shared = s.shared)
+		LIMIT 1{update}`)
+	if err != nil || len(sets) == 0 {
+		return false, err
+	}
+	if _, err := t.exec(ctx, "DELETE FROM refs WHERE repo = $1", -sets[0]); err != nil {
+		return false, err
+	}
+	_, err = t.exec(ctx, "DELETE FROM shared_refs WHERE shared = $1", sets[0])
+	return true, err
+}
