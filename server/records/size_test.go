@@ -2,26 +2,23 @@ package records
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 )
 
-// TestBytesPerRepository measures how the file grows with repositories that were created and pushed to, and with forks.
+// TestBytesPerRepository measures the part of the file that repositories need that were created and pushed to, and that forks need.
 func TestBytesPerRepository(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "records.db")
 	db := open(t, "sqlite:"+path)
 	_, err := db.writer.ExecContext(t.Context(), "PRAGMA synchronous = off")
 	do(t, err)
-	// grown returns the bytes by which f makes the file larger.
+	// grown returns the bytes of the pages that f fills.
 	grown := func(f func()) int64 {
-		size := func() int64 {
-			_, err := db.writer.ExecContext(t.Context(), "PRAGMA wal_checkpoint(truncate)")
-			do(t, err)
-			st, err := os.Stat(path)
-			do(t, err)
-			return st.Size()
+		size := func() (n int64) {
+			do(t, db.writer.QueryRowContext(t.Context(), `SELECT (page_count - freelist_count) * page_size
+				FROM pragma_page_count, pragma_freelist_count, pragma_page_size`).Scan(&n))
+			return n
 		}
 		before := size()
 		f()
