@@ -70,13 +70,28 @@ func forkRepo(c *call) error {
 			return err
 		}
 	}
+	for attempt := 0; ; attempt++ {
+		err := c.forkFrom(ctx, f)
+		if attempt == forks || !errors.Is(err, records.ErrCollected) {
+			return err
+		}
+	}
+}
+
+// forks is how often a fork is repeated because garbage of the parent was collected while its objects were looked up.
+const forks = 3
+
+// forkFrom makes a fork of the parent as it is now.
+func (c *call) forkFrom(ctx context.Context, f forkRequest) error {
 	parent, err := c.ready()
 	if err != nil {
 		return err
 	}
-	n := records.Creation{Parent: parent.ID, All: f.all(), Repo: records.Repo{Namespace: f.namespace, Name: f.name, Description: f.description,
-		DefaultBranch: parent.DefaultBranch, ObjectFormat: parent.ObjectFormat, ReadOnly: f.readOnly, BaseURL: parent.BaseURL,
-		BaseCommit: parent.BaseCommit, Source: "artifacts:" + parent.Namespace + "/" + parent.Name}}
+	n := records.Creation{Parent: parent.ID, All: f.all(), Collections: parent.Collections, Repo: records.Repo{
+		Namespace: f.namespace, Name: f.name, Description: f.description, DefaultBranch: parent.DefaultBranch,
+		ObjectFormat: parent.ObjectFormat, ReadOnly: f.readOnly, BaseURL: parent.BaseURL, BaseCommit: parent.BaseCommit,
+		Source: "artifacts:" + parent.Namespace + "/" + parent.Name,
+	}}
 	if !n.All {
 		if n.Refs, err = c.forkRefs(ctx, parent, f); err != nil {
 			return err

@@ -145,6 +145,12 @@ func TestReplace(t *testing.T) {
 		if after.Generation != before.Generation+2 || after.Collections != 1 {
 			t.Errorf("got generation %d and collections %d, want %d and 1", after.Generation, after.Collections, before.Generation+2)
 		}
+		late := Creation{Repo: Repo{ID: NewID(), Namespace: "ns", Name: "late"}, Parent: id, Refs: []Ref{{"refs/heads/a", oid(1)}}}
+		if err := db.Repos.Create(ctx, late); !errors.Is(err, ErrCollected) {
+			t.Errorf("fork with refs that were looked up before the collection: got %v, want ErrCollected", err)
+		}
+		late.Collections = 1
+		do(t, db.Repos.Create(ctx, late))
 		if packs, err := db.Packs.Unused(ctx, time.Now().Add(time.Hour), 10); err != nil || len(packs) != 4 {
 			t.Errorf("unused packs: got %v, %v, want 4", packs, err)
 		}

@@ -21,6 +21,9 @@ type Creation struct {
 	Parent string // id of the forked repository, whose packs the new one shares; "" for none
 	Refs   []Ref  // refs of a fork
 	All    bool   // the fork has all refs of the parent; Refs is ignored
+	// Collections is that of the parent when the objects of Refs were found. Create fails with ErrCollected if garbage was collected
+	// since then.
+	Collections int64
 }
 
 const repoColumns = `id, namespace, name, description, default_branch, object_format, read_only, status, source, base_url, base_commit,
@@ -72,6 +75,15 @@ func (t *tx) createRepo(ctx context.Context, c Creation) error {
 	if c.Parent != "" {
 		if parent, shallow, err = t.lockParent(ctx, c.Parent, c.All); err != nil {
 			return fmt.Errorf("find parent %s: %w", c.Parent, err)
+		}
+		if !c.All { // the parent is locked
+			collections, err := t.count(ctx, "SELECT collections FROM repos WHERE repo = $1", parent.own)
+			if err != nil {
+				return err
+			}
+			if collections != c.Collections {
+				return ErrCollected
+			}
 		}
 	}
 	var shared int64
