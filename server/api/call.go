@@ -94,6 +94,9 @@ func (c *call) validNames() error {
 // fail sends an error, unless an answer has begun.
 func (c *call) fail(err error) {
 	f, log := faultOf(err)
+	if c.status != 0 && c.r.Context().Err() != nil { // the client is gone
+		log = false
+	}
 	if log {
 		c.a.o.Log.Error("could not serve a request", zap.String("method", c.r.Method), zap.String("path", c.r.URL.Path), zap.Error(err))
 	}

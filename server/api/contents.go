@@ -18,7 +18,7 @@ const (
 	logLimit  = 50
 	logMax    = 1000
 	sniffed   = 8 << 10          // bytes of a file that decide whether it is text
-	idleTime  = 30 * time.Second // for a client that reads contents, in addition to the time at slowBytes
+	patience  = 30 * time.Second // with a client that is slow, in addition to the time that it needs at slowBytes
 	slowBytes = 64 << 10         // bytes a second that a client must be able to receive
 )
 
@@ -194,11 +194,13 @@ func (c *call) contents(r records.Repo, what string, open func(context.Context, 
 		if c.r.Method == http.MethodHead {
 			return nil
 		}
-		// Servers of tests may not support deadlines; then a slow client is only ended by the server itself.
-		_ = http.NewResponseController(c.w).SetWriteDeadline(time.Now().Add(idleTime + time.Duration(blob.Size/slowBytes)*time.Second))
+		// The deadline belongs to the connection, which the client uses for other requests later. Writers of tests may have none.
+		control := http.NewResponseController(c.w)
+		_ = control.SetWriteDeadline(time.Now().Add(patience + time.Duration(blob.Size/slowBytes)*time.Second))
 		if _, err := io.Copy(c.w, io.MultiReader(bytes.NewReader(start), blob)); err != nil {
 			return err
 		}
+		_ = control.SetWriteDeadline(time.Time{})
 		return nil
 	})
 }

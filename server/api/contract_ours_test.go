@@ -250,16 +250,26 @@ func TestForkAtCheckpoint(t *testing.T) {
 	addCheckpoint("three", "refs/afs/j/fix/main/000002", "", "Afs-Checkpoint: "+string(points["one"])) // text that looks like a trailer
 	addCheckpoint("other", "refs/afs/j/other/main/000001", "", "of another session")
 	git(t, gitDir, "update-ref", "refs/afs/pin/fix/before", w.vars["one"])
+	// The first ten digits are the time in milliseconds.
+	w.vars["onePrefix"], w.vars["otherPrefix"] = string(points["one"][:10]), strings.ToLower(string(points["other"][:12]))
+	w.vars["century"] = string(points["one"][:4])
 	w.run(t, []exchange{createBase})
 	w.fill(t, "team", "base", gitDir)
 	for i, test := range []struct{ checkpoint, want string }{
 		{"fix@{oneID}", "one"}, {"fix@{twoID}", "two"}, {"{oneID}", "one"}, {"{otherID}", "other"}, {"fix", "three"}, {"fix@", "three"},
 		{"other", "other"}, {"fix@before", "one"}, {"other@{oneID}", ""}, {"none", ""}, {"none@", ""}, {"fix@missing", ""},
+		{"fix@{onePrefix}", "one"}, {"{otherPrefix}", "other"}, {"fix@{century}", "?"}, {"{century}", "?"},
 		{"01HZZZZZZZZZZZZZZZZZZZZZZZ", ""},
 	} {
 		name := fmt.Sprintf("fork%d", i)
 		body := w.expand(fmt.Sprintf(`{"name":"%s","checkpoint":"%s","refs":["refs/tags/*"]}`, name, test.checkpoint))
 		got := w.do(t, w.admin, "POST", "/client/v4/accounts/"+account+"/artifacts/namespaces/team/repos/base/fork", body)
+		if test.want == "?" {
+			if got.status != 400 || !strings.Contains(got.body, "Several checkpoints") {
+				t.Errorf("fork at %s: got %d %s, want 400", test.checkpoint, got.status, got.body)
+			}
+			continue
+		}
 		if test.want == "" {
 			if got.status != 404 || !strings.Contains(got.body, "Checkpoint not found") {
 				t.Errorf("fork at %s: got %d %s, want 404", test.checkpoint, got.status, got.body)

@@ -95,10 +95,30 @@ func streamEvents(c *call) error {
 	}
 	ctx, stop := c.a.o.Guard.Watch(c.r.Context(), c.token)
 	defer stop()
-	c.status = http.StatusOK
-	c.a.o.Events.ServeHTTP(c.w, c.r.WithContext(ctx))
+	c.a.o.Events.ServeHTTP(&observer{c.w, c}, c.r.WithContext(ctx))
 	return nil
 }
+
+// observer stores the status of an answer that another handler writes.
+type observer struct {
+	http.ResponseWriter
+	c *call
+}
+
+func (o *observer) WriteHeader(status int) {
+	o.c.status = status
+	o.ResponseWriter.WriteHeader(status)
+}
+
+func (o *observer) Write(p []byte) (int, error) {
+	if o.c.status == 0 {
+		o.c.status = http.StatusOK
+	}
+	return o.ResponseWriter.Write(p)
+}
+
+// Unwrap lets http.ResponseController find the methods of the writer.
+func (o *observer) Unwrap() http.ResponseWriter { return o.ResponseWriter }
 
 // exportAudit sends audit entries as lines of JSON, in the order of their numbers.
 func exportAudit(c *call) error {

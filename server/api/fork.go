@@ -154,8 +154,11 @@ func (c *call) forkPoint(ctx context.Context, parent records.Repo, f forkRequest
 			refs[r.Name] = r.ID
 		}
 		id, err = g.Checkpoint(ctx, refs, session, name)
-		if errors.Is(err, gitread.ErrCheckpointName) {
+		switch {
+		case errors.Is(err, gitread.ErrCheckpointName):
 			return invalid("checkpoint", "Must be the name of a session, SESSION@ID, or the id of a checkpoint")
+		case errors.Is(err, gitread.ErrAmbiguous):
+			return invalid("checkpoint", "Several checkpoints have an id that begins like this")
 		}
 		return found("Checkpoint", err)
 	})

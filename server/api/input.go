@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 )
 
@@ -27,7 +28,10 @@ type fields struct {
 
 // body reads the body of the request. An empty body is an object without fields.
 func (c *call) body() (*fields, error) {
+	control := http.NewResponseController(c.w)
+	_ = control.SetReadDeadline(time.Now().Add(patience)) // writers of tests may have none
 	text, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, maxBody))
+	_ = control.SetReadDeadline(time.Time{}) // else the request would be canceled at this time
 	if err != nil {
 		if big := (*http.MaxBytesError)(nil); errors.As(err, &big) {
 			return nil, err

@@ -14,43 +14,60 @@ import (
 // ErrCheckpointName means that a text cannot be the name of a checkpoint.
 var ErrCheckpointName = errors.New("invalid name of a checkpoint")
 
+// ErrAmbiguous means that the beginning of an id is that of several checkpoints.
+var ErrAmbiguous = errors.New("several checkpoints have an id that begins like this")
+
+// The ids of checkpoints are ULIDs.
+const (
+	minCheckpointID  = 4 // digits of an abbreviated id
+	maxCheckpointID  = 26
+	checkpointDigits = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+)
+
 // checkpointTrailer is the trailer with the id of a checkpoint.
 const checkpointTrailer = "Afs-Checkpoint"
 
 // Checkpoint returns the commit of a checkpoint of a session of this program, as in doc/sessions.md. refs are the refs of the
-// repository. name is the complete id of the checkpoint, the name of a pin, or "@" for the newest checkpoint. If sessionName is "",
-// name is an id in any session, or the name of a session, which stands for its newest checkpoint. Checkpoint returns ErrNotFound if
-// there is none, and ErrCheckpointName for other names.
+// repository. name is the id of the checkpoint or its beginning, the name of a pin, or "@" for the newest checkpoint. If sessionName is
+// "", name is the name of a session, which stands for its newest checkpoint, or an id in any session. Checkpoint returns ErrNotFound
+// if there is none, ErrAmbiguous if an id has several ends, and ErrCheckpointName for other names.
 func (r Repo) Checkpoint(ctx context.Context, refs map[string]string, sessionName, name string) (string, error) {
-	id, idErr := session.ParseCheckpointID(strings.ToUpper(name))
-	if sessionName == "" && idErr != nil {
-		sessionName, name = name, "@"
+	id := strings.ToUpper(name)
+	isID := len(id) >= minCheckpointID && len(id) <= maxCheckpointID && strings.Trim(id, checkpointDigits) == ""
+	if sessionName == "" && (!isID || len(tipsOf(refs, session.LanePrefix(name))) > 0) {
+		sessionName, name, isID = name, "@", false
 	}
 	prefix := session.Prefix + "j/"
 	if sessionName != "" {
 		if session.ValidName(sessionName) != nil {
 			return "", ErrCheckpointName
 		}
+		if pin, ok := refs[session.PinPrefix(sessionName)+name]; ok {
+			return pin, nil
+		}
 		prefix = session.LanePrefix(sessionName)
 	}
-	var tips []string
+	tips := tipsOf(refs, prefix)
+	switch {
+	case name != "@" && !isID && session.ValidPin(name) != nil:
+		return "", ErrCheckpointName
+	case len(tips) == 0:
+	case name == "@":
+		return r.newest(ctx, tips)
+	case isID:
+		return r.byID(ctx, tips, id)
+	}
+	return "", fmt.Errorf("find checkpoint %.80q: %w", name, ErrNotFound)
+}
+
+// tipsOf returns the ids of the refs whose names begin with prefix.
+func tipsOf(refs map[string]string, prefix string) (tips []string) {
 	for _, ref := range slices.Sorted(maps.Keys(refs)) {
 		if strings.HasPrefix(ref, prefix) {
 			tips = append(tips, refs[ref])
 		}
 	}
-	switch pin, ok := refs[session.PinPrefix(sessionName)+name]; {
-	case ok && sessionName != "":
-		return pin, nil
-	case name == "@" && len(tips) > 0:
-		return r.newest(ctx, tips)
-	case name == "@" || idErr == nil && len(tips) == 0:
-	case idErr == nil:
-		return r.byID(ctx, tips, string(id))
-	case session.ValidPin(name) != nil:
-		return "", ErrCheckpointName
-	}
-	return "", fmt.Errorf("find checkpoint %.80q: %w", name, ErrNotFound)
+	return tips
 }
 
 // newest returns the tip whose checkpoint has the greatest id, which is that of the newest one.
@@ -68,20 +85,25 @@ func (r Repo) newest(ctx context.Context, tips []string) (commit string, err err
 	return commit, err
 }
 
-// byID returns the commit of a checkpoint in one of the chains that begin at tips. The first parent of a checkpoint is the one
-// before it.
-func (r Repo) byID(ctx context.Context, tips []string, id string) (string, error) {
+// byID returns the commit of the checkpoint whose id begins with id, in one of the chains that begin at tips. The first parent of a
+// checkpoint is the one before it.
+func (r Repo) byID(ctx context.Context, tips []string, id string) (commit string, err error) {
 	// Text of a user can contain the line, too, so more than one commit may match.
-	list, err := r.checkpoints(ctx, tips, "--first-parent", "--max-count=16", "--fixed-strings", "--grep="+checkpointTrailer+": "+id)
+	list, err := r.checkpoints(ctx, tips, "--first-parent", "--max-count=64", "--fixed-strings", "--grep="+checkpointTrailer+": "+id)
+	found := ""
 	for _, p := range list {
-		if p.id == id {
-			return p.commit, nil
+		switch {
+		case !strings.HasPrefix(p.id, id) || p.id == found: // a checkpoint may be in two lanes
+		case found != "":
+			return "", fmt.Errorf("find checkpoint %s: %w", id, ErrAmbiguous)
+		default:
+			found, commit = p.id, p.commit
 		}
 	}
-	if err == nil {
+	if err == nil && found == "" {
 		err = fmt.Errorf("find checkpoint %s: %w", id, ErrNotFound)
 	}
-	return "", err
+	return commit, err
 }
 
 // point is a checkpoint: its id, and its commit.
