@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -112,16 +113,16 @@ func residentOf(t *testing.T, n *clusterNode) int64 {
 	return 0
 }
 
-// endless is a body without an end. It counts what was read of it.
+// endless is a body that repeats a text without an end. It counts what was read of it.
 type endless struct {
-	fill byte
+	text string
 	n    int64
 }
 
 // Read implements io.Reader.
 func (e *endless) Read(p []byte) (int, error) {
 	for i := range p {
-		p[i] = e.fill
+		p[i] = e.text[(e.n+int64(i))%int64(len(e.text))]
 	}
 	e.n += int64(len(p))
 	return len(p), nil
@@ -140,21 +141,26 @@ func TestServerRefusesOversizeBodies(t *testing.T) {
 	check(t, err)
 	before := residentOf(t, n)
 
-	var bomb bytes.Buffer // 1 GiB of zeros
-	z := gzip.NewWriter(&bomb)
-	_, err = io.Copy(z, io.LimitReader(&endless{}, 1<<30))
-	check(t, errors.Join(err, z.Close()))
+	const id = "0123456789012345678901234567890123456789"
+	const want, command = "0032want " + id + "\n", "0063" + id + " " + id + " refs/heads/x\n"
+	bomb := func(text string) io.Reader { // 512 MiB
+		var packed bytes.Buffer
+		z := gzip.NewWriter(&packed)
+		_, err := io.Copy(z, io.LimitReader(&endless{text: text}, 512<<20))
+		check(t, errors.Join(err, z.Close()))
+		return &packed
+	}
 	git := strings.Replace(made.Remote, c.proxy.url(), "http://"+n.addr, 1)
 	for _, body := range []struct {
 		name, url, token, kind, encoding string
 		body                             io.Reader
 		most                             int64 // bytes that the server may read
 	}{
-		{"JSON", "http://" + n.addr + "/client/v4/accounts/" + account + "/artifacts/namespaces/" + trialSpace + "/repos", c.token, "application/json", "", &endless{fill: ' '}, 32 << 20},
-		{"wants", git + "/git-upload-pack", made.Token, "application/x-git-upload-pack-request", "", &endless{fill: '0'}, 256 << 20},
-		{"zipped wants", git + "/git-upload-pack", made.Token, "application/x-git-upload-pack-request", "gzip", &bomb, 0},
-		{"commands of a push", git + "/git-receive-pack", made.Token, "application/x-git-receive-pack-request", "", &endless{fill: '0'}, 256 << 20},
-		{"zipped push", git + "/git-receive-pack", made.Token, "application/x-git-receive-pack-request", "gzip", bytes.NewReader(bomb.Bytes()), 0},
+		{"JSON", "http://" + n.addr + "/client/v4/accounts/" + account + "/artifacts/namespaces/" + trialSpace + "/repos", c.token, "application/json", "", &endless{text: " "}, 32 << 20},
+		{"wants", git + "/git-upload-pack", made.Token, "application/x-git-upload-pack-request", "", &endless{text: want}, 256 << 20},
+		{"zipped wants", git + "/git-upload-pack", made.Token, "application/x-git-upload-pack-request", "gzip", bomb(want), 0},
+		{"commands of a push", git + "/git-receive-pack", made.Token, "application/x-git-receive-pack-request", "", &endless{text: command}, 256 << 20},
+		{"zipped push", git + "/git-receive-pack", made.Token, "application/x-git-receive-pack-request", "gzip", bomb(command), 0},
 	} {
 		t.Run(body.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -205,9 +211,7 @@ func TestServerForgetsBrokenPushes(t *testing.T) {
 	w.git("", "init", "-q", "-b", "main", dir)
 	for i, limit := range []int64{1, 400, 900, 2 << 10, 64 << 10, 1 << 20} {
 		data := make([]byte, 2<<20)
-		for j := range data {
-			data[j] = byte(i + j*j>>7)
-		}
+		rand.NewChaCha8([32]byte{byte(i)}).Read(data)
 		check(t, os.WriteFile(filepath.Join(dir, "big"), data, 0o644))
 		w.git(dir, "add", "-A")
 		w.git(dir, "commit", "-qm", "Large")
