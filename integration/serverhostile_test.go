@@ -25,7 +25,7 @@ import (
 const (
 	hostileIdle = 3000      // connections that never send a request
 	hostileSlow = 200       // connections that send a byte of a header now and then
-	hostileMore = 128 << 20 // bytes of memory by which the server may grow meanwhile
+	hostileMore = 256 << 20 // bytes of memory by which the server may grow meanwhile; 16 MiB of commands of a push need 150 MiB
 	slowHeader  = 10 * time.Second
 )
 
