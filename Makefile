@@ -15,7 +15,7 @@ TIMED    := ./daemon ./fuse ./integration ./internal/harness/gittest
 TESTTIME ?= 40m
 # Tests of integration for `make race`: reads, writes, git, sessions, follow, switch and takeover. The others are left out since the
 # race detector makes the daemon slower and larger, and they hold it to limits of time, memory and processes.
-RACETESTS ?= TestListStatusPrefetch|TestWritesAreLazy|TestFollow|TestSwitchFar|TestModelsAtOnce|TestGrepOfEverything|TestSessionResumesElsewhere|TestSessionsShareASessionRemote|TestAdoptAndMerge|TestCommandsUnderKills|TestMCP|TestEveryKindOfRef|TestManifestsComeFirst
+RACETESTS ?= TestListStatusPrefetch|TestWritesAreLazy|TestFollow|TestSwitchFar|TestModelsAtOnce|TestGrepOfEverything|TestSessionResumesElsewhere|TestSessionsShareASessionRemote|TestAdoptAndMerge|TestCommandsUnderKills|TestMCP|TestEveryKindOfRef|TestManifestsComeFirst|TestServerOutlivesKills|TestServerRefusesOversizeBodies
 # -count=1 below: the cache of test results does not know that integration tests depend on the command they build.
 # Go flags for `make test`, such as -run TestX.
 TESTFLAGS ?=
