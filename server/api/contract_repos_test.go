@@ -3,9 +3,11 @@ package api_test
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/artifactfs/artifactfs/internal/harness/pgtest"
 	"github.com/artifactfs/artifactfs/server/api"
 	"github.com/artifactfs/artifactfs/server/imports"
 	"github.com/artifactfs/artifactfs/server/records"
@@ -13,7 +15,19 @@ import (
 
 // The tables below are the contract. They are in the order in which they are run, against one server.
 func TestContract(t *testing.T) {
-	w := newWorld(t, func(o *api.Options) { o.Importer = &fakeImporter{db: o.Records} })
+	t.Run("SQLite", func(t *testing.T) { testContract(t, "sqlite:"+filepath.Join(t.TempDir(), "records.db")) })
+	t.Run("PostgreSQL", func(t *testing.T) {
+		s, err := pgtest.Start(pgtest.Options{})
+		if err != nil {
+			t.Fatalf("start PostgreSQL (scripts/setup.sh installs it): %v", err)
+		}
+		t.Cleanup(func() { s.Close() })
+		testContract(t, s.URL("postgres"))
+	})
+}
+
+func testContract(t *testing.T, database string) {
+	w := newWorldOn(t, database, func(o *api.Options) { o.Importer = &fakeImporter{db: o.Records} })
 	gitDir := seed(t, w.vars)
 	w.vars["team"] = w.token(t, records.Token{Role: records.OwnerToken, Namespace: "team"})
 	w.vars["reader"] = w.token(t, records.Token{Role: records.OwnerToken, Namespace: "team", Scope: records.ReadScope})

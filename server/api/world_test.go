@@ -28,7 +28,7 @@ const account = "0123456789abcdef0123456789abcdef"
 
 // world is a server with a real database, real replicas and a real listener.
 type world struct {
-	dir   string
+	dir   string // of objects and replicas
 	db    *records.DB
 	set   *replica.Set
 	meter *meterLog
@@ -58,10 +58,17 @@ func (m *meterLog) Audit(e records.AuditEntry) {
 	m.entries = append(m.entries, e)
 }
 
+// newWorld starts a server with an SQLite database.
 func newWorld(t testing.TB, change func(*api.Options)) *world {
 	t.Helper()
+	return newWorldOn(t, "sqlite:"+filepath.Join(t.TempDir(), "records.db"), change)
+}
+
+// newWorldOn starts a server with the database at a URL.
+func newWorldOn(t testing.TB, url string, change func(*api.Options)) *world {
+	t.Helper()
 	dir := t.TempDir()
-	db, err := records.Open(t.Context(), "sqlite:"+filepath.Join(dir, "records.db"))
+	db, err := records.Open(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)
 	}
