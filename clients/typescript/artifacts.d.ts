@@ -584,4 +584,19 @@ export declare class Artifacts extends Client {
    * Get this document.
    */
   openapiGet(options?: CallOptions): Promise<Record<string, unknown>>;
+
+  /**
+   * Ask whether the process runs.
+   */
+  healthGet(options?: CallOptions): Promise<string>;
+
+  /**
+   * Ask whether the server can serve requests.
+   */
+  readyGet(options?: CallOptions): Promise<string>;
+
+  /**
+   * Read metrics.
+   */
+  metricsGet(options?: CallOptions): Promise<string>;
 }

@@ -189,4 +189,16 @@ export class Artifacts extends Client {
   openapiGet(options) {
     return this.call('GET', '/openapi.json', 'json', { ...options });
   }
+
+  healthGet(options) {
+    return this.call('GET', '/healthz', 'text', { ...options });
+  }
+
+  readyGet(options) {
+    return this.call('GET', '/readyz', 'text', { ...options });
+  }
+
+  metricsGet(options) {
+    return this.call('GET', '/metrics', 'text', { ...options });
+  }
 }

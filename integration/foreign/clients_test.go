@@ -1,20 +1,54 @@
 package foreign
 
 import (
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/artifactfs/artifactfs/internal/harness/await"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/server/openapi/openapitest"
 )
+
+// checked returns a home whose requests and answers, except those of git, are compared with the OpenAPI document on their way.
+func checked(t *testing.T, h *home) (*home, *openapitest.Checker) {
+	t.Helper()
+	target, err := url.Parse(h.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The proxy keeps the header Host, so that the server names the proxy in the URLs of repositories.
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	checker := openapitest.New(t, proxy)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/git/") {
+			proxy.ServeHTTP(w, r)
+			return
+		}
+		checker.ServeHTTP(w, r)
+	}))
+	t.Cleanup(s.Close)
+	return &home{url: s.URL, admin: h.admin}, checker
+}
+
+// unproved are operations that cannot succeed here: imports need another server with https, and retries a delivery that was given up.
+var unproved = []string{
+	"artifacts_repos_import", "artifactfs_import_get", "artifactfs_import_refresh",
+	"artifactfs_account_webhooks_dead_retry", "artifactfs_namespace_webhooks_dead_retry",
+}
 
 // ours returns the environment of a program that uses one of the clients that are generated from the OpenAPI document.
 func ours(t *testing.T, h *home) []string {
 	t.Helper()
 	path := filepath.Dir(binary) + string(os.PathListSeparator) + os.Getenv("PATH")
 	return append(gittest.Env(), "PATH="+path, "ARTIFACTFS_SERVER="+h.url, "ARTIFACTFS_SERVER_TOKEN="+h.admin,
-		"ARTIFACTFS_STATE="+t.TempDir(), "PYTHONDONTWRITEBYTECODE=1")
+		"TMPDIR="+t.TempDir(), "PYTHONDONTWRITEBYTECODE=1")
 }
 
 // The clients call every operation of the document, and understand pages, streams and errors.
@@ -24,11 +58,14 @@ func TestGeneratedClients(t *testing.T) {
 		{"JavaScript", "node", "javascript_client.mjs"}, {"Python", "python3", "python_client.py"},
 	} {
 		t.Run(x.name, func(t *testing.T) {
-			h := serve(t)
+			h, checker := checked(t, serve(t))
 			interpreter := program(t, x.interpreter)
 			out, err := output(t, clients(t), ours(t, h), interpreter, source(t, x.file))
 			if err != nil || !strings.HasSuffix(out, "every operation was called") {
 				t.Errorf("%s: %v\n%s", x.file, err, out)
+			}
+			if missing := checker.Missing(""); !slices.Equal(missing, unproved) {
+				t.Errorf("operations that have not succeeded: %v, want %v", missing, unproved)
 			}
 		})
 	}
@@ -59,11 +96,13 @@ func TestExamples(t *testing.T) {
 			h := serve(t)
 			interpreter := program(t, x.interpreter)
 			env := ours(t, h)
-			t.Cleanup(func() {
-				if out, err := output(t, "", env, binary, "unmount", "--all"); err != nil {
-					t.Logf("unmount: %v: %s", err, out)
-				}
+			state := t.TempDir()
+			start(t, env, "daemon", "--state", state)
+			await.Until(t, "the daemon listens", func() bool {
+				_, err := os.Stat(filepath.Join(state, "run/daemon.sock"))
+				return err == nil
 			})
+			env = append(env, "ARTIFACTFS_STATE="+state)
 			out, err := output(t, t.TempDir(), env, interpreter, filepath.Join(clients(t), x.file))
 			if err != nil || !strings.Contains(out, "README.md is\n# An example\nWritten in a mount.") {
 				t.Errorf("%s: %v\n%s", x.file, err, out)

@@ -44,16 +44,15 @@ func (l *lines) String() string {
 	return l.text.String()
 }
 
-// serve starts a server in a directory of its own. It ends with the test.
-func serve(t *testing.T, flags ...string) *home {
+// start starts the program. At the end of the test it gets SIGTERM and must end without an error.
+func start(t *testing.T, env []string, args ...string) (stdout io.Reader, log *lines) {
 	t.Helper()
-	args := append([]string{"serve", "--listen", "127.0.0.1:0", "--data", filepath.Join(t.TempDir(), "data"), "--account", account}, flags...)
 	cmd := exec.Command(binary, args...)
-	cmd.Env = gittest.Env()
+	cmd.Env = env
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	log := &lines{}
+	log = &lines{}
 	cmd.Stderr = log
-	out, err := cmd.StdoutPipe()
+	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,12 +64,20 @@ func serve(t *testing.T, flags ...string) *home {
 			t.Error(err)
 		}
 		if err := cmd.Wait(); err != nil {
-			t.Errorf("artifactfs serve: %v\n%s", err, log)
+			t.Errorf("artifactfs %s: %v\n%s", args[0], err, log)
 		}
 		if t.Failed() {
-			t.Logf("artifactfs serve wrote:\n%s", log)
+			t.Logf("artifactfs %s wrote:\n%s", args[0], log)
 		}
 	})
+	return stdout, log
+}
+
+// serve starts a server in a directory of its own. It ends with the test.
+func serve(t *testing.T, flags ...string) *home {
+	t.Helper()
+	args := append([]string{"serve", "--listen", "127.0.0.1:0", "--data", filepath.Join(t.TempDir(), "data"), "--account", account}, flags...)
+	out, log := start(t, gittest.Env(), args...)
 	h := &home{}
 	for in := bufio.NewScanner(out); h.url == "" || h.admin == ""; {
 		if !in.Scan() {

@@ -69,7 +69,8 @@ func decode[T any](w *wrangler, args ...string) T {
 // Every `wrangler artifacts` command, with and without --json, and what it prints about errors.
 func TestWrangler(t *testing.T) {
 	t.Parallel()
-	h := serve(t)
+	h, _ := checked(t, serve(t))
+	h.connect(t)
 	w := newWrangler(t, h)
 	if help := w.must("repos", "--help"); len(regexp.MustCompile(`(?m)^  wrangler artifacts repos \S+`).FindAllString(help, -1)) != 5 {
 		t.Errorf("wrangler has other commands for repositories than this test:\n%s", help)

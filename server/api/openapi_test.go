@@ -23,7 +23,7 @@ func TestDocumentHasTheRoutes(t *testing.T) {
 	}
 	var got []string
 	for _, o := range doc.Operations() {
-		if o.Path != openapi.Path {
+		if strings.Count(o.Path, "/") > 1 { // others, such as /healthz, are not the API's
 			got = append(got, o.Method+" "+o.Path)
 		}
 	}

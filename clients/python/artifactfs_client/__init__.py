@@ -583,3 +583,15 @@ class Artifacts(Client):
     def openapi_get(self) -> dict[str, Any]:
         """Get this document."""
         return self._call("GET", "/openapi.json", "json")
+
+    def health_get(self) -> str:
+        """Ask whether the process runs."""
+        return self._call("GET", "/healthz", "text")
+
+    def ready_get(self) -> str:
+        """Ask whether the server can serve requests."""
+        return self._call("GET", "/readyz", "text")
+
+    def metrics_get(self) -> str:
+        """Read metrics."""
+        return self._call("GET", "/metrics", "text")

@@ -133,6 +133,9 @@ for await (const e of api.auditExport({ limit: 1000 })) entries.push(e);
 assert.ok(entries.some((e) => e.method === 'POST' && e.target.endsWith('/fork') && e.result === 201));
 assert.ok(!JSON.stringify(entries).includes(secret), 'the audit log contains a token');
 assert.equal((await api.openapiGet()).openapi, '3.1.1');
+assert.equal(await api.healthGet(), 'ok\n');
+assert.equal(await api.readyGet(), 'ok\n');
+assert.match(await api.metricsGet(), /^# HELP /);
 assert.ok(new Client({ url: 'http://x/', token: '' }));
 
 assert.deepEqual([...missing], []);

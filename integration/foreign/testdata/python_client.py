@@ -5,9 +5,11 @@ import subprocess
 import sys
 import tempfile
 import threading
+import typing
 from pathlib import Path
 
 sys.path.insert(0, str(Path.cwd() / "python"))
+import artifactfs_client  # noqa: E402
 from artifactfs_client import ApiError, Artifacts, paginate  # noqa: E402
 
 SERVER, TOKEN = os.environ["ARTIFACTFS_SERVER"], os.environ["ARTIFACTFS_SERVER_TOKEN"]
@@ -142,6 +144,16 @@ entries = list(api.audit_export(limit=1000))
 assert any(e["method"] == "POST" and e["target"].endswith("/fork") and e["result"] == 201 for e in entries)
 assert secret not in str(entries), "the audit log contains a token"
 assert api.openapi_get()["openapi"] == "3.1.1"
+assert api.health_get() == api.ready_get() == "ok\n"
+assert api.metrics_get().startswith("# HELP ")
+
+# Annotations name types that exist.
+for name, value in vars(artifactfs_client).items():
+    if isinstance(value, type) and value.__module__ == artifactfs_client.__name__:
+        typing.get_type_hints(value)
+        for method in vars(value).values():
+            if callable(method):
+                typing.get_type_hints(method)
 
 assert not missing, missing
 print("every operation was called")
