@@ -61,7 +61,10 @@ type Options struct {
 	TLSKey         string
 	PublicURL      string       // address that clients use, if a proxy forwards their requests
 	Account        string       // id of the account, 32 hexadecimal digits; "": the stored one, or a random one at the first start
-	Secrets        string       // directory with credentials for imports
+	Secrets        string       // directory with files NAMESPACE/NAME of credentials for imports
+	CAFile         string       // certificates that imports and webhooks trust instead of those of the system
+	Private        string       // addresses that are not public, for imports and webhooks: "allow", "refuse", or "" (see allowPrivate)
+	ImportHTTP     bool         // imports by http from the loopback address, for tests
 	Compat         bool         // behave as the live service of Cloudflare where it differs from its documentation
 	Upkeep         upkeep.Times // zero: the default
 	Log            *zap.Logger
@@ -197,8 +200,12 @@ func (s *Server) connect(ctx context.Context) (err error) {
 	guard := access.NewGuard(s.db)
 	s.stream = events.NewStream(s.db.Events, s.log)
 	s.closeLater(s.stream.Close)
+	importer, err := s.outgoing(replicas)
+	if err != nil {
+		return err
+	}
 	rest := api.New(api.Options{Account: s.Account, URL: o.PublicURL, Records: s.db, Replicas: replicas, Guard: guard, Meter: s.meter,
-		Events: s.stream, Compat: o.Compat, Log: s.log})
+		Importer: importer, ImportHTTP: o.ImportHTTP, Events: s.stream, Compat: o.Compat, Log: s.log})
 	git, err := githttp.New(githttp.Options{Records: s.db, Replicas: replicas, Guard: guard, Meter: s.meter, Account: s.Account,
 		Dir: filepath.Join(o.Data, "git"), Log: s.log}, runtime.GOMAXPROCS(0))
 	if err != nil {

@@ -53,6 +53,8 @@ type Options struct {
 	Guard    *access.Guard
 	Meter    Meter
 	Importer Importer // nil: imports are refused
+	// ImportHTTP allows imports by http from the loopback address, for tests.
+	ImportHTTP bool
 	// Events serves a stream of events to a client that may read them. The path values "namespace" and "repo" of the request
 	// select the events; both are "" for all events. nil: there are no streams.
 	Events http.Handler

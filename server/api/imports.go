@@ -13,20 +13,22 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// remoteURL returns the URL of an import in the form that is stored: without a slash at the end, and with ".git".
-func remoteURL(text string) (string, *Fault) {
+// remoteURL returns the URL of an import in the form that clients see: without a slash at the end, and with ".git". allowHTTP allows
+// http, which the importer accepts for the loopback address only.
+func remoteURL(text string, allowHTTP bool) (string, *Fault) {
 	u, err := url.Parse(text)
 	switch {
-	case err == nil && strings.EqualFold(u.Scheme, "http"):
+	case err == nil && strings.EqualFold(u.Scheme, "http") && !allowHTTP:
 		return "", invalid("url", "Must be an HTTPS URL")
-	case err != nil, !strings.EqualFold(u.Scheme, "https"), u.Hostname() == "", u.User != nil, u.RawQuery != "", u.Fragment != "":
+	case err != nil, !strings.EqualFold(u.Scheme, "https") && !allowHTTP, u.Hostname() == "", u.User != nil, u.RawQuery != "",
+		u.Fragment != "":
 		return "", notGit()
 	}
 	path := strings.TrimRight(u.EscapedPath(), "/")
 	if path == "" {
 		return "", notGit()
 	}
-	return "https://" + u.Host + strings.TrimSuffix(path, ".git") + ".git", nil
+	return strings.ToLower(u.Scheme) + "://" + u.Host + strings.TrimSuffix(path, ".git") + ".git", nil
 }
 
 func notGit() *Fault {
@@ -36,6 +38,12 @@ func notGit() *Fault {
 // importFault translates the errors of an Importer.
 func importFault(url string, err error) error {
 	switch {
+	case errors.Is(err, imports.ErrScheme):
+		return invalid("url", "%s", imports.ErrScheme)
+	case errors.Is(err, imports.ErrBranch):
+		return invalid("branch", "Branch not found")
+	case errors.Is(err, imports.ErrDepth):
+		return invalid("depth", "%s", imports.ErrDepth)
 	case errors.Is(err, imports.ErrNotGit):
 		return notGit()
 	case errors.Is(err, imports.ErrAuth):
@@ -74,9 +82,10 @@ func importRepo(c *call) error {
 	if in.in["depth"] != nil && q.Depth < 1 {
 		in.refuse(invalid("depth", "Too small: expected number to be >0"))
 	}
+	var shown string // the importer gets the URL as the user has given it, because not every server knows the one with .git
 	if in.fault == nil {
 		var fault *Fault
-		q.URL, fault = remoteURL(q.URL)
+		shown, fault = remoteURL(q.URL, c.a.o.ImportHTTP)
 		in.refuse(fault)
 	}
 	if err := in.err(); err != nil {
@@ -96,14 +105,14 @@ func importRepo(c *call) error {
 	case !errors.Is(err, records.ErrNotFound):
 		return err
 	}
-	remote, err := importer.Check(ctx, q)
+	remote, err := importer.Check(c.r.Context(), q)
 	if err != nil {
-		return importFault(q.URL, err)
+		return importFault(shown, err)
 	}
 	if r.ObjectFormat = remote.ObjectFormat; q.Branch == "" && remote.DefaultBranch != "" && !c.a.o.Compat {
 		r.DefaultBranch = remote.DefaultBranch
 	}
-	r.Source = "git:" + q.URL
+	r.Source = "git:" + shown
 	created, result, err := c.create(records.Creation{Repo: r}, nil)
 	if err != nil {
 		return err
@@ -113,9 +122,8 @@ func importRepo(c *call) error {
 		if undo := c.a.o.Records.Repos.Delete(ctx, created.ID, nil, records.Cause{}); undo != nil {
 			c.a.o.Log.Error("could not remove a repository whose import did not start", zap.String("repository", created.ID), zap.Error(undo))
 		}
-		return importFault(q.URL, err)
+		return importFault(shown, err)
 	}
-	c.count(created, "import", 0)
 	return c.send(http.StatusCreated, result, nil)
 }
 

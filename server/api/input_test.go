@@ -27,7 +27,7 @@ func TestRemoteURL(t *testing.T) {
 		"https://u@h/x": "", "https://h/x?token=y": "",
 		"https://h/x#y": "", "x": "", "": "", "https://h\n/x": "", "https:///x": "", "https://:80/x": "",
 	} {
-		if got, fault := remoteURL(text); got != want || (fault == nil) != (want != "") {
+		if got, fault := remoteURL(text, false); got != want || (fault == nil) != (want != "") {
 			t.Errorf("URL of %q: got %q, %v, want %q", text, got, fault, want)
 		}
 	}

@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"net/http"
 	"net/url"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/server/events"
 	"github.com/artifactfs/artifactfs/server/records"
+	"github.com/artifactfs/artifactfs/server/webhooks"
 )
 
 const (
@@ -68,7 +68,7 @@ func createWebhook(c *call) error {
 		return err
 	}
 	if h.Secret == "" {
-		h.Secret = rand.Text()
+		h.Secret = webhooks.NewSecret()
 	}
 	ctx, cancel := c.context()
 	defer cancel()
@@ -96,6 +96,8 @@ func validHook(h records.Webhook) *Fault {
 		return invalid("url", "Must not contain credentials")
 	case h.Secret != "" && len(h.Secret) < minSecret:
 		return invalid("secret", "Too small: expected string to have >=%d characters", minSecret)
+	case !validSecret(h.Secret):
+		return invalid("secret", "Must be BASE64 after whsec_")
 	case h.Repo != "" && h.Namespace == "":
 		return invalid("namespace", "Invalid input: expected string, received undefined")
 	case h.Namespace != "" && validNamespace(h.Namespace) != nil:
@@ -109,6 +111,11 @@ func validHook(h records.Webhook) *Fault {
 		}
 	}
 	return nil
+}
+
+func validSecret(text string) bool {
+	_, err := webhooks.Key(text)
+	return err == nil
 }
 
 // webhook returns the webhook in the path.

@@ -8,11 +8,14 @@ package egress
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"syscall"
 	"time"
 )
@@ -66,7 +69,24 @@ func Public(ip netip.Addr) bool {
 
 // Dialer connects to hosts.
 type Dialer struct {
-	AllowPrivate bool // connect to addresses that are not public too
+	AllowPrivate bool           // connect to addresses that are not public too
+	Roots        *x509.CertPool // certificates that are trusted instead of those of the system; nil for those
+}
+
+// ReadRoots reads certificates for Dialer.Roots. It returns nil for the file "".
+func ReadRoots(file string) (*x509.CertPool, error) {
+	if file == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("read certificates: %w", err)
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("read certificates: %s contains none", file)
+	}
+	return roots, nil
 }
 
 // DialContext connects to an address. It returns ErrPrivate if all addresses of the host are private.
@@ -94,5 +114,6 @@ func (d Dialer) Transport() *http.Transport {
 	return &http.Transport{
 		DialContext: d.DialContext, TLSHandshakeTimeout: tlsTime, ResponseHeaderTimeout: idleTime, IdleConnTimeout: idleTime,
 		MaxResponseHeaderBytes: 64 << 10, MaxIdleConnsPerHost: 2, ForceAttemptHTTP2: true,
+		TLSClientConfig: &tls.Config{RootCAs: d.Roots, MinVersion: tls.VersionTLS12},
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/artifactfs/artifactfs/internal/metrics"
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
@@ -92,6 +93,12 @@ func (s *Stream) Clients() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.clients
+}
+
+// Metrics writes the metrics of a Stream.
+func (s *Stream) Metrics(w *metrics.Writer) {
+	w.Family("artifactfs_server_event_clients", metrics.Gauge, "Clients that read the stream of events.")
+	w.Sample(float64(s.Clients()))
 }
 
 // run reads new events while there are clients.

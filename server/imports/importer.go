@@ -12,6 +12,8 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/artifactfs/artifactfs/internal/metrics"
+	"github.com/artifactfs/artifactfs/server/egress"
 	"github.com/artifactfs/artifactfs/server/meter"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/server/replica"
@@ -86,7 +88,7 @@ func start(o Options, p pace) (*Importer, error) {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
 	}
-	roots, err := readRoots(o.CAFile)
+	roots, err := egress.ReadRoots(o.CAFile)
 	if err == nil {
 		err = empty(o.Scratch)
 	}
@@ -194,6 +196,12 @@ func (i *Importer) Status(ctx context.Context, repo records.Repo) (Status, error
 		State: State(m.State), Phase: m.Phase, Done: m.Done, Total: m.Total, Bytes: m.Bytes, Error: m.Error,
 		Started: m.Started, Finished: m.Finished,
 	}, nil
+}
+
+// Metrics writes the metrics of an Importer.
+func (i *Importer) Metrics(w *metrics.Writer) {
+	w.Family("artifactfs_server_imports_running", metrics.Gauge, "Imports that run in this process.")
+	w.Sample(float64(i.Running()))
 }
 
 // Running returns the number of imports that run in this process.

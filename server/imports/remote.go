@@ -2,7 +2,6 @@ package imports
 
 import (
 	"context"
-	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -11,7 +10,6 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
-	"os"
 	"strings"
 	"time"
 
@@ -69,7 +67,6 @@ func isLoopback(host string) bool {
 func (i *Importer) client() *http.Client {
 	t := i.dialer().Transport()
 	t.DisableKeepAlives = true
-	t.TLSClientConfig = &tls.Config{RootCAs: i.roots, MinVersion: tls.VersionTLS12}
 	return &http.Client{Transport: t, CheckRedirect: func(r *http.Request, via []*http.Request) error {
 		if len(via) > maxRedirects || !strings.HasSuffix(r.URL.Path, infoRefs) {
 			return ErrNotGit
@@ -83,7 +80,9 @@ func (i *Importer) client() *http.Client {
 	}}
 }
 
-func (i *Importer) dialer() egress.Dialer { return egress.Dialer{AllowPrivate: i.o.AllowPrivate} }
+func (i *Importer) dialer() egress.Dialer {
+	return egress.Dialer{AllowPrivate: i.o.AllowPrivate, Roots: i.roots}
+}
 
 // found is the result of the first question to another server.
 type found struct {
@@ -239,20 +238,4 @@ func printable(text string) string {
 		text = string(r[:200]) + "..."
 	}
 	return strings.TrimSpace(text)
-}
-
-// readRoots reads certificates that are trusted instead of those of the system.
-func readRoots(file string) (*x509.CertPool, error) {
-	if file == "" {
-		return nil, nil
-	}
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return nil, fmt.Errorf("read certificates: %w", err)
-	}
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(text) {
-		return nil, fmt.Errorf("read certificates: %s contains none", file)
-	}
-	return roots, nil
 }

@@ -153,7 +153,7 @@ func (t *tx) plan(ctx context.Context) error {
 
 // wants reports whether the webhook receives an event.
 func (h Webhook) wants(e Event) bool {
-	return (h.Namespace == "" || h.Namespace == e.Namespace) && (h.Repo == "" || h.Repo == e.Repo) &&
+	return (h.Namespace == "" || h.Namespace == e.Namespace) && (h.Repo == "" || strings.EqualFold(h.Repo, e.Repo)) &&
 		(len(h.Types) == 0 || slices.Contains(h.Types, e.Type))
 }
 

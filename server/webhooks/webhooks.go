@@ -66,10 +66,10 @@ var _ Store = (*records.Webhooks)(nil)
 
 // Options configures a Sender. Store and Changed are required.
 type Options struct {
-	Store        Store
-	Changed      func() <-chan struct{} // returns a channel that is closed when this process has added events
-	AllowPrivate bool                   // connect to addresses that are not public too
-	Log          *zap.Logger
+	Store   Store
+	Changed func() <-chan struct{} // returns a channel that is closed when this process has added events
+	Dialer  egress.Dialer
+	Log     *zap.Logger
 }
 
 type pace struct {
@@ -111,7 +111,7 @@ func New(o Options) *Sender {
 }
 
 func start(o Options, p pace) *Sender {
-	transport := egress.Dialer{AllowPrivate: o.AllowPrivate}.Transport()
+	transport := o.Dialer.Transport()
 	if o.Log == nil {
 		o.Log = zap.NewNop()
 	}

@@ -27,6 +27,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/harness/await"
 	"github.com/artifactfs/artifactfs/internal/metrics"
 	"github.com/artifactfs/artifactfs/internal/metrics/metricstest"
+	"github.com/artifactfs/artifactfs/server/egress"
 	"github.com/artifactfs/artifactfs/server/events"
 	"github.com/artifactfs/artifactfs/server/records"
 )
@@ -39,7 +40,7 @@ func TestMain(m *testing.M) {
 			fmt.Println(err)
 			os.Exit(1)
 		}
-		start(Options{Store: db.Webhooks, Changed: db.Events.Changed, AllowPrivate: true}, quick)
+		start(Options{Store: db.Webhooks, Changed: db.Events.Changed, Dialer: egress.Dialer{AllowPrivate: true}}, quick)
 		select {}
 	}
 	os.Exit(m.Run())
@@ -86,7 +87,7 @@ func (w *world) hook(id, url string, types ...string) {
 // send starts a sender.
 func (w *world) send(db *records.DB, p pace, private bool) *Sender {
 	w.t.Helper()
-	s := start(Options{Store: db.Webhooks, Changed: db.Events.Changed, AllowPrivate: private, Log: w.log}, p)
+	s := start(Options{Store: db.Webhooks, Changed: db.Events.Changed, Dialer: egress.Dialer{AllowPrivate: private}, Log: w.log}, p)
 	w.t.Cleanup(func() { s.Close() })
 	return s
 }

@@ -80,8 +80,15 @@ Each flag can be set by an environment variable, for example --database by $ARTI
 	f.BoolVar(&newToken, "new-admin-token", false, "make another admin token, print it, and end; the server may be running")
 	f.StringVar(&o.Account, "account", "", "`ID` of the account in URLs of the API, 32 hexadecimal digits (default: a random\n"+
 		"one, which is stored at the first start)")
-	f.StringVar(&o.Secrets, "secrets", "", "`DIR` with credentials for imports: the file NAME has a user and a password, or\n"+
-		"a token, for repo import --secret NAME")
+	f.StringVar(&o.Secrets, "secrets", "", "`DIR` with credentials for imports: for repo import --secret NAME, the file\n"+
+		"NAMESPACE/NAME with lines https://USER:PASSWORD@HOST")
+	f.StringVar(&o.CAFile, "ca-file", "", "for imports and webhooks, trust the certificates in `FILE` and not those of the system")
+	f.Var(cli.NewChoice(&o.Private, "", "allow", "refuse"), "private",
+		"whether imports and webhooks may reach addresses that are not public\n"+
+			"(default: allow if --listen is a loopback address and there is no --public-url)")
+	cli.CompleteFlag(cmd, "private", "allow", "refuse")
+	f.BoolVar(&o.ImportHTTP, "import-http", false, "for tests: import by http from the loopback address")
+	_ = f.MarkHidden("import-http")
 	f.Var(cli.NewChoice(&compat, "", "cloudflare"), "compat", "behave as the live service where it differs from its documentation")
 	cli.CompleteFlag(cmd, "compat", "cloudflare")
 	f.Var(times{&o.Upkeep}, "upkeep", "for tests: interval, check, grace, unused, history (durations), crowd (packs)")
@@ -129,7 +136,7 @@ func completeServe(a *cli.App, o *server.Options) error {
 	if o.Data == "" {
 		o.Data = Dir(a)
 	}
-	for _, path := range []*string{&o.Data, &o.AdminTokenFile, &o.TLSCert, &o.TLSKey, &o.Secrets} {
+	for _, path := range []*string{&o.Data, &o.AdminTokenFile, &o.TLSCert, &o.TLSKey, &o.Secrets, &o.CAFile} {
 		if *path == "" {
 			continue
 		}
