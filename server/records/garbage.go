@@ -34,3 +34,15 @@ func (r *Repos) Swept(ctx context.Context, id string, at time.Time) error {
 		return err
 	})
 }
+
+// Overfull returns ids of repositories with at least packs packs, shared or not, those with the most first. A fork, which has the packs
+// of its parent, needs at least twice as many.
+func (r *Repos) Overfull(ctx context.Context, packs, limit int) (ids []string, err error) {
+	err = r.db.single(ctx, "find repositories with very many packs", func(t *tx) error {
+		ids, err = list(ctx, t, scanText, `SELECT r.id FROM (SELECT repo, count(*) AS n FROM links GROUP BY repo HAVING count(*) >= $1) c
+			JOIN repos r ON r.repo = c.repo WHERE c.n >= $1 * 2 OR r.source NOT LIKE 'artifacts:%' ORDER BY c.n DESC, r.id LIMIT $2`,
+			packs, limit)
+		return err
+	})
+	return ids, err
+}

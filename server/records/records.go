@@ -102,10 +102,10 @@ type Pack struct {
 	Created    time.Time
 }
 
-// Key returns the key in the object store of the file with an extension. The directory is the end of the ID, which is random, so
-// that no directory contains all packs, and a new pack rarely needs a new directory.
+// Key returns the key in the object store of the file with an extension. The directory is the last character of the ID, which is
+// random: so no directory contains all packs, and a new pack rarely needs a new directory, which would have to be synced.
 func (p Pack) Key(extension string) string {
-	return "packs/" + p.ID[len(p.ID)-2:] + "/" + p.ID + extension
+	return "packs/" + p.ID[len(p.ID)-1:] + "/" + p.ID + extension
 }
 
 // Role is the kind of a token.

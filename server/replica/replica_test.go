@@ -588,3 +588,33 @@ func small(b *testing.B, bed *replicatest.Bed, name string) *replicatest.Repo {
 	}
 	return src
 }
+
+func BenchmarkStore(b *testing.B) {
+	bed := replicatest.New(b, b.TempDir(), "", replica.Options{})
+	src := bed.Create(b, "repo", object.SHA1)
+	if _, err := src.Commit("main", map[string]gittest.File{"file": {Data: []byte("text")}}, "commit"); err != nil {
+		b.Fatal(err)
+	}
+	dir := filepath.Join(src.Path, "objects/pack")
+	files, err := filepath.Glob(filepath.Join(dir, "*.pack"))
+	if err != nil || len(files) != 1 {
+		b.Fatal(files, err)
+	}
+	hash := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(files[0]), "pack-"), ".pack")
+	for b.Loop() {
+		// A new pack is not on disk yet.
+		for _, x := range []string{".pack", ".idx"} {
+			path := filepath.Join(dir, "pack-"+hash+x)
+			data, err := os.ReadFile(path)
+			if err != nil {
+				b.Fatal(err)
+			}
+			if err := disk.WriteFileUnsynced(path, data, 0o444); err != nil {
+				b.Fatal(err)
+			}
+		}
+		if _, err := bed.Set.Store(b.Context(), dir, hash); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -2,6 +2,7 @@ package replica
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -32,7 +33,7 @@ func (s *Set) Store(ctx context.Context, dir, hash string) (records.Pack, error)
 	if pack.Objects, err = countObjects(base + ".pack"); err != nil {
 		return records.Pack{}, fmt.Errorf("store pack: %w", err)
 	}
-	if err := s.db.Packs.Begin(ctx, pack); err != nil {
+	if err := s.begin(ctx, pack, base); err != nil {
 		return records.Pack{}, fmt.Errorf("store pack: %w", err)
 	}
 	err = parallel(len(pack.Extensions), func(i int) error {
@@ -43,6 +44,28 @@ func (s *Set) Store(ctx context.Context, dir, hash string) (records.Pack, error)
 		return records.Pack{}, fmt.Errorf("store pack: %w", objects.Classify(err))
 	}
 	return pack, nil
+}
+
+// begin records a pack. If the object store is a directory, which will sync the files, they are synced at the same time, because both
+// wait for the disk.
+func (s *Set) begin(ctx context.Context, pack records.Pack, base string) error {
+	if s.store.Shared() {
+		return s.db.Packs.Begin(ctx, pack)
+	}
+	synced := make(chan error, 1)
+	go func() {
+		synced <- parallel(len(pack.Extensions), func(i int) error { return syncFile(base + pack.Extensions[i]) })
+	}()
+	err := s.db.Packs.Begin(ctx, pack)
+	return errors.Join(err, objects.Classify(<-synced)) // Linux reports an error of the disk to one sync only
+}
+
+func syncFile(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
 }
 
 // Scratch returns a new empty directory on the file system of the replicas, for packs that are given to Store. The caller removes it;

@@ -3,6 +3,7 @@ package upkeep
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -17,22 +18,40 @@ import (
 )
 
 // repackAll joins packs of repositories that have many.
+//
+// Packs that several repositories list stay as they are, so that forks do not copy their base. But if a repository is forked all the
+// time, each of its packs is soon listed by a fork, and the list grows for ever. So from a certain number on, such packs are joined
+// too. The repository then has its own copy of the small packs; the large ones remain shared, because choose leaves them.
 func (w *Worker) repackAll(ctx context.Context) error {
-	ids, err := w.o.Records.Repos.Crowded(ctx, w.o.Crowd, batch)
+	crowded, err := w.o.Records.Repos.Crowded(ctx, w.o.Crowd, batch)
 	if err != nil {
 		return err
 	}
-	return w.each(ctx, "repack", ids, w.repack)
+	overfull, err := w.o.Records.Repos.Overfull(ctx, sharedFactor*w.o.Crowd, batch)
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		w.each(ctx, "repack", overfull, func(ctx context.Context, id string) error { return w.repack(ctx, id, true) }),
+		w.each(ctx, "repack", crowded, func(ctx context.Context, id string) error { return w.repack(ctx, id, false) }),
+	)
 }
 
-// repack joins packs of a repository. Pushes go on meanwhile.
-func (w *Worker) repack(ctx context.Context, id string) error {
+// sharedFactor times Options.Crowd is the number of packs from which on shared ones are joined too.
+const sharedFactor = 4
+
+// repack joins packs of a repository, shared ones only if the parameter shared is set. Pushes go on meanwhile.
+func (w *Worker) repack(ctx context.Context, id string, shared bool) error {
 	v, err := w.view(ctx, id)
 	if err != nil {
 		return err
 	}
 	defer v.release()
-	chosen := choose(slices.DeleteFunc(v.own, isGarbage))
+	candidates := v.own
+	if shared {
+		candidates = v.snap.Packs
+	}
+	chosen := choose(slices.DeleteFunc(slices.Clone(candidates), isGarbage))
 	if len(chosen) < 2 {
 		return nil
 	}

@@ -82,6 +82,25 @@ func TestPacksAreJoined(t *testing.T) {
 	}
 }
 
+// A repository that is forked after each push does not list more and more packs.
+func TestSharedPacksAreJoinedIfThereAreMany(t *testing.T) {
+	b := replicatest.New(t, t.TempDir(), "", replica.Options{})
+	w := worker(b, Times{Crowd: 3, Check: time.Hour, Grace: time.Hour, Unused: time.Hour, History: time.Hour})
+	r := b.Create(t, "repo", object.SHA1)
+	most := 0
+	for i := range 20 {
+		r.Write(t, "main", fmt.Sprint("file", i), "text")
+		_, err := r.Fork(t.Context(), fmt.Sprint("fork", i))
+		do(t, err)
+		do(t, w.repackAll(t.Context()))
+		most = max(most, len(snapshot(t, b, r.ID).Packs))
+	}
+	if most != sharedFactor*3-1 {
+		t.Errorf("the repository had up to %d packs, want %d", most, sharedFactor*3-1)
+	}
+	do(t, r.Compare(t.Context(), r.ID))
+}
+
 func TestChoose(t *testing.T) {
 	for _, c := range []struct {
 		objects []int64
