@@ -280,7 +280,7 @@ func TestRulesOfTokens(t *testing.T) {
 // packs returns the number of packs in the object store.
 func (w *world) packs() int {
 	w.t.Helper()
-	found, err := filepath.Glob(filepath.Join(w.dir, "objects/packs/*/*/*.pack"))
+	found, err := filepath.Glob(filepath.Join(w.dir, "objects/packs/*/*.pack"))
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -89,9 +89,10 @@ func run(ctx context.Context, prepare func(ctx context.Context) (command, error)
 			stop(err)
 		}
 	})
+	var outErr error
 	streams.Go(func() {
-		if _, err := io.CopyBuffer(onlyWriter{c.out}, stdout.r, make([]byte, 64<<10)); err != nil {
-			stop(err)
+		if _, outErr = io.CopyBuffer(onlyWriter{c.out}, stdout.r, make([]byte, 64<<10)); outErr != nil {
+			stop(outErr)
 			io.Copy(io.Discard, stdout.r)
 		}
 	})
@@ -102,20 +103,17 @@ func run(ctx context.Context, prepare func(ctx context.Context) (command, error)
 	reaped = true
 	reaping.Unlock()
 	err = cmd.Wait()
-	cause := context.Cause(ctx)
+	cause := context.Cause(ctx) // before unblock, which may end ctx
 	stdin.r.Close()
 	if c.unblock != nil {
 		c.unblock()
 	}
 	streams.Wait()
-	if cause == nil {
-		cause = context.Cause(ctx) // the last bytes could not be written
-		if errors.Is(cause, os.ErrDeadlineExceeded) {
-			cause = nil // the effect of unblock
-		}
-	}
-	if cause != nil {
+	switch {
+	case cause != nil:
 		return cause
+	case outErr != nil: // the last bytes could not be written
+		return outErr
 	}
 	return gitcmd.Failed(cmd, err, stderr.Bytes())
 }

@@ -154,6 +154,9 @@ func (w *world) commit(dir, name, text string) string {
 		w.t.Fatal(err)
 	}
 	w.do(dir, "add", "-A")
+	if len(text) > 100 {
+		text = "large"
+	}
 	w.do(dir, "commit", "-q", "-m", text)
 	return w.do(dir, "rev-parse", "HEAD")
 }

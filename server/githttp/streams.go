@@ -57,6 +57,9 @@ func (r rawInput) Read(p []byte) (int, error) {
 }
 
 func (in *input) Read(p []byte) (int, error) {
+	if in.left < 0 {
+		return 0, errTooLarge
+	}
 	n, err := in.plain.Read(p)
 	in.total += int64(n)
 	if in.left -= int64(n); in.left < 0 {
@@ -102,7 +105,7 @@ func (in *input) settle(h http.Header) {
 	if in.done() {
 		return
 	}
-	_ = in.rc.SetReadDeadline(time.Now().Add(in.idle / 10))
+	_ = in.rc.SetReadDeadline(time.Now().Add(min(in.idle/10, time.Second/2)))
 	rest := io.LimitReader(in.body, maxRest)
 	if _, err := io.Copy(io.Discard, rest); err != nil || rest.(*io.LimitedReader).N == 0 {
 		h.Set("Connection", "close")

@@ -40,7 +40,10 @@ func (p *Push) decide(ctx context.Context, updates []records.RefUpdate, atomic b
 		return results
 	}
 	made, err := p.make(ctx, wanted, atomic)
-	if err != nil {
+	switch {
+	case errors.Is(err, errMissing):
+		return fill(results, errMissing)
+	case err != nil:
 		return fill(results, p.fail(err))
 	}
 	p.mu.Lock()
@@ -214,8 +217,10 @@ func (p *Push) checkAgain(ctx context.Context, updates []records.RefUpdate) (int
 	}
 	cmd := gitcmd.New(ctx, "--git-dir="+fresh.Dir, "rev-list", "--objects", "--stdin", "--not", "--all", "--quiet")
 	cmd.Env, cmd.Stdin = p.r.env, strings.NewReader(tips.String())
-	if err := gitcmd.Run(cmd); err != nil {
-		return 0, fmt.Errorf("%w: %w", records.ErrCollected, err)
+	if err := gitcmd.Run(cmd); gitcmd.Exited(err, 128) || gitcmd.Exited(err, 1) {
+		return 0, errMissing
+	} else if err != nil {
+		return 0, err
 	}
 	return fresh.Repo.Collections, nil
 }

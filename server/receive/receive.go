@@ -92,4 +92,8 @@ type failure struct {
 func (f failure) Error() string { return f.text }
 func (f failure) Unwrap() error { return f.err }
 
-var errAtomic = errors.New("atomic push failure")
+// The texts are those of git.
+var (
+	errAtomic  = errors.New("atomic push failure")
+	errMissing = errors.New("missing necessary objects")
+)

@@ -2,7 +2,9 @@ package replica
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -52,8 +54,9 @@ func (r *Replica) Copy(ctx context.Context) (_ *Copy, err error) {
 	if err := os.Symlink("store", filepath.Join(dir, "objects")); err != nil {
 		return nil, err
 	}
-	for _, name := range []string{"config", "HEAD", "packed-refs"} {
-		if err := linkOrCopy(filepath.Join(e.dir, name), filepath.Join(dir, name)); err != nil {
+	for _, name := range []string{"config", "HEAD", "packed-refs", "shallow"} {
+		err := linkOrCopy(filepath.Join(e.dir, name), filepath.Join(dir, name))
+		if err != nil && (name != "shallow" || !errors.Is(err, fs.ErrNotExist)) {
 			return nil, err
 		}
 	}
