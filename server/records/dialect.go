@@ -20,7 +20,7 @@ import (
 type dialect struct {
 	name     string
 	types    *strings.Replacer // of the names of types in the schema, such as {key}
-	locks    *strings.Replacer // of {update}, {share} and {skip} at the end of a SELECT that locks rows
+	words    *strings.Replacer // of {update}, {share} and {skip} at the end of a SELECT that locks rows, and of {bytes} in a CAST
 	snapshot sql.TxOptions     // of a transaction that reads
 	now      string            // expression for the time of the database, in microseconds
 	tables   string            // SELECT of the number of tables that exist
@@ -47,7 +47,7 @@ var sqliteDialect = &dialect{
 	types: strings.NewReplacer("{key}", "INTEGER PRIMARY KEY", "{bytes}", "BLOB", "{folded}", "TEXT",
 		"{numbered}", "seq BIGINT NOT NULL PRIMARY KEY", "{clustered}", " WITHOUT ROWID"),
 	// A write transaction of SQLite excludes all others, so there are no locks of rows.
-	locks:    strings.NewReplacer("{update}", "", "{share}", "", "{skip}", ""),
+	words:    strings.NewReplacer("{update}", "", "{share}", "", "{skip}", "", "{bytes}", "BLOB"),
 	now:      "CAST(unixepoch('subsec') * 1000000 AS INTEGER)",
 	tables:   "SELECT count(*) FROM sqlite_schema",
 	exists:   "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = $1",

@@ -19,7 +19,8 @@ var postgresDialect = &dialect{
 	types: strings.NewReplacer("{key}", "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "{bytes}", "BYTEA",
 		"{folded}", `TEXT COLLATE "C"`, "{clustered}", "",
 		"{numbered}", "entry BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, seq BIGINT UNIQUE"),
-	locks: strings.NewReplacer("{update}", " FOR UPDATE", "{share}", " FOR SHARE", "{skip}", " FOR UPDATE OF d SKIP LOCKED"),
+	words: strings.NewReplacer("{update}", " FOR UPDATE", "{share}", " FOR SHARE", "{skip}", " FOR UPDATE OF d SKIP LOCKED",
+		"{bytes}", "BYTEA"),
 	// All statements of the transaction see the database as the first one does.
 	snapshot: sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true},
 	now:      "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT)",

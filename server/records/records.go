@@ -7,6 +7,9 @@
 // is one transaction: refs are compared and swapped, the new pack is added to the repository, and the events and the audit entry
 // are written together.
 //
+// Transactions of PostgreSQL lock rows in this order: namespace, parent of a fork, repository, token, packs by their keys. Two that do
+// not know of each other, such as two upgrades, may still wait for each other; PostgreSQL ends one, and it is repeated.
+//
 // Every method may be called from any goroutine. Methods return ErrNotFound, ErrExists, ErrUnavailable and ErrFull wrapped.
 package records
 

@@ -55,18 +55,12 @@ func (t *tx) affected(ctx context.Context, repo refRows, updates []RefUpdate) (*
 			names[dir] = true
 		}
 	}
-	for chunk := range slices.Chunk(slices.Sorted(maps.Keys(names)), batch) {
-		var args []any
-		for _, name := range chunk {
-			args = append(args, []byte(name))
-		}
-		found, err := t.refs(ctx, repo, " WHERE v.name IN ("+placeholders(len(chunk), 3)+")", args...)
-		if err != nil {
-			return nil, err
-		}
-		for _, r := range found {
-			s.put(r.Name, r.ID)
-		}
+	named, err := t.namedRefs(ctx, repo, slices.Sorted(maps.Keys(names)))
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range named {
+		s.put(r.Name, r.ID)
 	}
 	for _, u := range updates {
 		if missing(u.New) || s.ids[u.Name] != "" {

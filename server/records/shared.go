@@ -3,7 +3,9 @@ package records
 import (
 	"context"
 	"encoding/hex"
+	"fmt"
 	"slices"
+	"strings"
 )
 
 // sharedSchema adds sets of refs that forks share.
@@ -45,22 +47,59 @@ func scanRef(row scanner) (Ref, error) {
 	return Ref{Name: string(name), ID: hex.EncodeToString(id)}, err
 }
 
-// removeRefs removes refs that exist.
-func (t *tx) removeRefs(ctx context.Context, r refRows, names []string) error {
+// namedRefs returns those of the named refs that exist.
+func (t *tx) namedRefs(ctx context.Context, r refRows, names []string) (found []Ref, err error) {
 	for chunk := range slices.Chunk(names, batch) {
-		args := []any{r.own}
+		args := []any{r.own, -r.shared}
 		for _, name := range chunk {
 			args = append(args, []byte(name))
 		}
-		if _, err := t.exec(ctx, "DELETE FROM refs WHERE repo = $1 AND name IN ("+placeholders(len(chunk), 2)+")", args...); err != nil {
+		// PostgreSQL assumes that all repositories have about the same number of refs. For a list of names in place of these subqueries,
+		// it would choose to read all refs of the repository and to compare each with the list.
+		var rows strings.Builder
+		for i := range chunk {
+			fmt.Fprintf(&rows, ", (CAST($%d AS {bytes}))", i+3)
+		}
+		err := t.each(ctx, func(row scanner) error {
+			ref, err := scanRef(row)
+			if ref.ID != "" {
+				found = append(found, ref)
+			}
+			return err
+		}, "WITH names (name) AS (VALUES "+rows.String()[2:]+`) SELECT name, COALESCE(
+			(SELECT o.id FROM refs o WHERE o.repo = $1 AND o.name = names.name),
+			(SELECT s.id FROM refs s WHERE s.repo = $2 AND s.name = names.name)) FROM names`, args...)
+		if err != nil {
+			return nil, err
+		}
+	}
+	return found, nil
+}
+
+// removeRefs removes refs that exist.
+func (t *tx) removeRefs(ctx context.Context, r refRows, names []string) error {
+	if len(names) > few {
+		// The names are not looked up one by one: all are hidden first, and then those rows are removed that hide nothing.
+		hidden := make([]Ref, len(names))
+		for i, name := range names {
+			hidden[i].Name = name
+		}
+		if err := t.putRefs(ctx, r.own, hidden); err != nil {
+			return err
+		}
+		_, err := t.exec(ctx, `DELETE FROM refs WHERE repo = $1 AND length(id) = 0
+			AND NOT EXISTS (SELECT 1 FROM refs s WHERE s.repo = $2 AND s.name = refs.name)`, r.own, -r.shared)
+		return err
+	}
+	for _, name := range names {
+		if _, err := t.exec(ctx, "DELETE FROM refs WHERE repo = $1 AND name = $2", r.own, []byte(name)); err != nil {
 			return err
 		}
 		if r.shared == 0 {
 			continue
 		}
-		args = append([]any{r.own, -r.shared, []byte{}}, args[1:]...)
-		if _, err := t.exec(ctx, "INSERT INTO refs (repo, name, id) SELECT CAST($1 AS BIGINT), name, $3 FROM refs WHERE repo = $2 AND name IN ("+
-			placeholders(len(chunk), 4)+")", args...); err != nil {
+		if _, err := t.exec(ctx, "INSERT INTO refs (repo, name, id) SELECT CAST($1 AS BIGINT), name, $4 FROM refs WHERE repo = $2 AND name = $3",
+			r.own, -r.shared, []byte(name), []byte{}); err != nil {
 			return err
 		}
 	}

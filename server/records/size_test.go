@@ -50,7 +50,6 @@ func TestStatementsUseIndexes(t *testing.T) {
 		"SELECT " + repoColumns + " FROM repos WHERE namespace_folded = $1 AND folded = $2 AND deleted = 0",
 		"SELECT v.name, v.id FROM " + visibleRefs + " ORDER BY v.name",
 		"SELECT v.name, v.id FROM " + visibleRefs + " WHERE v.name > $3 AND v.name < $4 ORDER BY v.name LIMIT 3",
-		"SELECT v.name, v.id FROM " + visibleRefs + " WHERE v.name IN ($3, $4)",
 		"SELECT " + packColumns + " FROM links l JOIN packs p ON p.pack = l.pack WHERE l.repo = $1 ORDER BY l.pack",
 		"SELECT " + packColumns + ` FROM packs p WHERE p.idle_since <> 0 AND p.idle_since < $1
 			AND NOT EXISTS (SELECT 1 FROM links l WHERE l.pack = p.pack) ORDER BY p.idle_since LIMIT $2`,

@@ -90,7 +90,7 @@ func (t *tx) context(ctx context.Context) context.Context {
 
 // exec runs a statement and returns the number of rows that it changed.
 func (t *tx) exec(ctx context.Context, query string, args ...any) (int64, error) {
-	r, err := t.ExecContext(t.context(ctx), t.dialect.locks.Replace(query), bind(args)...)
+	r, err := t.ExecContext(t.context(ctx), t.dialect.words.Replace(query), bind(args)...)
 	if err != nil {
 		return 0, err
 	}
@@ -99,7 +99,7 @@ func (t *tx) exec(ctx context.Context, query string, args ...any) (int64, error)
 
 // each runs a SELECT, and calls scan for each row.
 func (t *tx) each(ctx context.Context, scan func(row scanner) error, query string, args ...any) error {
-	rows, err := t.QueryContext(t.context(ctx), t.dialect.locks.Replace(query), bind(args)...)
+	rows, err := t.QueryContext(t.context(ctx), t.dialect.words.Replace(query), bind(args)...)
 	if err != nil {
 		return err
 	}
