@@ -12,6 +12,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/server"
 )
 
 // fails is the reason of commands that a page shows because of the error that they print.
@@ -36,6 +37,7 @@ var documents = map[string]map[string]string{
 		"gemini ": "the agent is not installed here",
 	},
 	"../doc/using-sessions.md": {},
+	"../doc/using-server.md":   {},
 	"../doc/operating.md": {
 		"make install":                "TestInstall does, into a directory",
 		"systemctl":                   "there is no service manager; TestUnits runs one",
@@ -130,6 +132,7 @@ func runCommands(t *testing.T, page string, commands []shown, skipped map[string
 	w.check(os.MkdirAll(filepath.Join(home, "bin"), 0o755))
 	w.check(os.Symlink(binary, filepath.Join(home, "bin", "artifactfs")))
 
+	listen := freeAddress(w) // of artifactfs serve, whose default address may be in use on this host
 	var script strings.Builder
 	script.WriteString("trap 'echo \"$at: exit status $?\" >&2; exit 1' ERR\nset -E\n")
 	ran := 0
@@ -147,6 +150,7 @@ command:
 		}
 		text := url.ReplaceAllStringFunc(c.text, func(u string) string { return s.URL(url.FindStringSubmatch(u)[1] + ".git") })
 		text = strings.ReplaceAll(text, "/srv/", w.root+"/srv/")
+		text = strings.ReplaceAll(text, server.DefaultListen, listen)
 		if failing {
 			text = "if " + text + "\nthen false; fi"
 		}
@@ -156,7 +160,7 @@ command:
 	cmd := exec.Command("bash", "-c", script.String())
 	cmd.Dir = home
 	cmd.Env = append(append(os.Environ(), w.env...),
-		"HOME="+home, "PATH="+filepath.Join(home, "bin")+":"+os.Getenv("PATH"), "ARTIFACTFS_STATE="+w.state,
+		"HOME="+home, "PATH="+filepath.Join(home, "bin")+":"+os.Getenv("PATH"), "ARTIFACTFS_STATE="+w.state, "ARTIFACTFS_LISTEN="+listen,
 		"GIT_AUTHOR_NAME=me", "GIT_AUTHOR_EMAIL=me@example.org", "GIT_COMMITTER_NAME=me", "GIT_COMMITTER_EMAIL=me@example.org", "PAGER=cat")
 	out, err := cmd.CombinedOutput()
 	t.Logf("%d of %d commands of %s:\n%s", ran, len(commands), page, out)
@@ -167,6 +171,7 @@ command:
 		t.Errorf("%s shows no commands in blocks of sh", page)
 	}
 	w.afs("unmount", "--all")
+	w.afs("serve", "--stop") // fails if the page has started no server
 }
 
 // shellQuote returns text as one word of a shell.

@@ -156,6 +156,10 @@ func TestMountRenewsItsToken(t *testing.T) {
 	if err != nil || !strings.Contains(out, "password=art_v1_") || strings.Contains(out, "afs_admin_") {
 		t.Errorf("git credential fill: got %v and %q", err, out)
 	}
+	w.unmount(m)
+	// Without --create, as the hint of unmount says.
+	plain := w.bare(m.Remote, "--session", "work")
+	w.sh(plain.Dir, "cat d0002/f0002.txt >/dev/null")
 	read := w.bare("team/app", "--create", "--read-only")
 	w.sh(read.Dir, "cat d0003/f0003.txt >/dev/null")
 	scopes := []string{}

@@ -11,9 +11,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/clock"
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/server/access"
 	"github.com/artifactfs/artifactfs/server/records"
@@ -28,6 +30,7 @@ type Running struct {
 	Public    string `json:"public,omitempty"` // address for clients
 	Account   string `json:"account"`
 	TokenFile string `json:"token_file"` // file with the admin token, which only its user can read
+	PID       int    `json:"pid"`
 }
 
 // runningFile is the name of the file with Running in a data directory.
@@ -121,4 +124,35 @@ func adopt(ctx context.Context, db *records.DB, text control.Secret, file string
 		return fmt.Errorf("use admin token %s: %w", file, access.ErrInvalid)
 	}
 	return err
+}
+
+// Stop makes the server of a data directory end, as SIGTERM does, and waits until it has ended. It returns false if none is running.
+func Stop(ctx context.Context, dir string) (bool, error) {
+	lock := filepath.Join(dir, "lock")
+	if _, err := os.Stat(lock); errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	for told := false; ; {
+		unlock, err := disk.TryLock(lock)
+		if err == nil {
+			unlock()
+			return told, nil
+		}
+		if !errors.Is(err, disk.ErrLocked) {
+			return told, fmt.Errorf("lock %s: %w", dir, err)
+		}
+		if !told {
+			r, err := ReadRunning(dir)
+			if err == nil {
+				err = syscall.Kill(r.PID, syscall.SIGTERM)
+			}
+			if err != nil {
+				return false, fmt.Errorf("stop server of %s: %w", dir, err)
+			}
+			told = true
+		}
+		if !clock.Wait(ctx, 20*time.Millisecond) {
+			return told, context.Cause(ctx)
+		}
+	}
 }

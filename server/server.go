@@ -18,7 +18,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -99,9 +98,8 @@ type Server struct {
 	db       *records.DB
 	store    objects.Store
 	stream   *events.Stream
-	draining atomic.Bool                 // the server has been told to end
-	work     []func(ctx context.Context) // work in the background, until ctx ends
-	closers  []func() error              // in the order of opening
+	draining atomic.Bool    // the server has been told to end
+	closers  []func() error // in the order of opening
 }
 
 // ErrInUse means that another process uses the data directory.
@@ -159,7 +157,7 @@ func (s *Server) lock() error {
 // secure makes the listener speak TLS if there are files for it, and sets the URLs of the server.
 func (s *Server) secure() error {
 	s.listener = limit(s.listener, maxConnections)
-	s.URL, s.Public, s.TokenFile = "http://"+s.listener.Addr().String(), s.o.PublicURL, s.o.tokenFile()
+	s.URL, s.Public, s.TokenFile, s.PID = "http://"+s.listener.Addr().String(), s.o.PublicURL, s.o.tokenFile(), os.Getpid()
 	if s.o.TLSCert == "" {
 		return nil
 	}
@@ -212,26 +210,9 @@ func (s *Server) connect(ctx context.Context) (err error) {
 		return err
 	}
 	s.closeLater(func() error { git.Close(); return nil })
-	worker := upkeep.New(upkeep.Options{Records: s.db, Objects: s.store, Replicas: replicas, Log: s.log})
-	s.background(worker.Run)
+	s.background(upkeep.New(upkeep.Options{Records: s.db, Objects: s.store, Replicas: replicas, Log: s.log, Times: o.Upkeep}).Run)
 	s.handler = s.meter.Requests(s.routes(rest, git))
-	s.work = append(s.work, upkeep.New(upkeep.Options{Records: s.db, Objects: s.store, Replicas: replicas, Log: s.log, Times: o.Upkeep}).Run)
 	return nil
-}
-
-// background starts the function run, which ends with its context. Close ends it before what was opened earlier is closed.
-func (s *Server) background(run func(ctx context.Context)) {
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		run(ctx)
-	}()
-	s.closeLater(func() error {
-		cancel()
-		<-ended
-		return nil
-	})
 }
 
 // routes returns the handler of all requests. It is no http.ServeMux, because that redirects paths that are not clean, and the API
@@ -254,6 +235,21 @@ func (s *Server) routes(rest, git http.Handler) http.Handler {
 	})
 }
 
+// background runs work until Close.
+func (s *Server) background(work func(ctx context.Context)) {
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		work(ctx)
+	}()
+	s.closeLater(func() error {
+		stop()
+		<-done
+		return nil
+	})
+}
+
 // closeLater makes Close call f before what was opened earlier is closed.
 func (s *Server) closeLater(f func() error) { s.closers = append(s.closers, f) }
 
@@ -269,13 +265,6 @@ func (s *Server) Serve(ctx context.Context) error {
 	h := &http.Server{Handler: s.handler, ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeader, ErrorLog: failures,
 		BaseContext: func(net.Listener) context.Context { return base }}
 	h.RegisterOnShutdown(func() { s.stream.Close() }) // a stream of events has no end, so Shutdown would wait for it in vain
-	var work sync.WaitGroup
-	defer work.Wait()
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	for _, run := range s.work {
-		work.Go(func() { run(ctx) })
-	}
 	ended := make(chan error, 1)
 	go func() { ended <- h.Serve(s.listener) }()
 	select {

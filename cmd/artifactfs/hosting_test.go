@@ -142,3 +142,27 @@ func TestServerCommands(t *testing.T) {
 		t.Errorf("repo list of another server: exit %d\n%s", r.code, r.stderr)
 	}
 }
+
+// A server in the background is ready when the command returns, and ends when it is told to.
+func TestServerInBackground(t *testing.T) {
+	a := newAfs(t)
+	if got := a.ok("serve", "--background", "--listen", "127.0.0.1:0", "--account", strings.Repeat("0f", 16)); !strings.Contains(got, "  account   0f0f") ||
+		!strings.Contains(got, "  token     afs_admin_") {
+		t.Errorf("serve --background printed\n%s", got)
+	}
+	t.Cleanup(func() { a.run("serve", "--stop") })
+	a.ok("repo", "create", "team/app")
+	if r := a.run("serve", "--background", "--listen", "127.0.0.1:0"); r.code != 1 || !strings.Contains(r.stderr, "another server uses this directory") {
+		t.Errorf("second server: exit %d\n%s", r.code, r.stderr)
+	}
+	if token := a.ok("serve", "--new-admin-token"); !strings.HasPrefix(token, "afs_admin_") {
+		t.Errorf("serve --new-admin-token printed %q", token)
+	}
+	a.ok("repo", "show", "team/app") // by the new token, which is in the file now
+	if got := a.ok("serve", "--stop"); got != "stopped server of "+filepath.Join(a.state, "server")+"\n" {
+		t.Errorf("serve --stop printed %q", got)
+	}
+	if r := a.run("serve", "--stop"); r.code != 1 || !strings.Contains(r.stderr, "no server is running with this directory") {
+		t.Errorf("serve --stop without a server: exit %d\n%s", r.code, r.stderr)
+	}
+}

@@ -15,6 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/server"
 )
 
 // tokenTime is the lifetime of the tokens of mounts, as a value of token create --ttl. A mount makes a new token before the last one
@@ -62,6 +63,36 @@ func Ensure(ctx context.Context, a *cli.App, o Connection, where string, readOnl
 	if err != nil {
 		return Login{}, explain(c, err)
 	}
+	return c.login(a, l, n, readOnly)
+}
+
+// Known returns how a mount logs in to a repository by its URL for git, if the URL is that of a server whose token this user has set in
+// the environment, or of the server that this user runs on this host. For all other URLs it returns false. It sends no request.
+func Known(a *cli.App, remote string, readOnly bool) (Login, bool, error) {
+	if !strings.Contains(remote, "://") {
+		return Login{}, false, nil
+	}
+	at, n, err := parseWhere(remote)
+	if err != nil || !strings.HasPrefix(remote, at+"/git/") {
+		return Login{}, false, nil
+	}
+	running, err := server.ReadRunning(Dir(a))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return Login{}, false, fmt.Errorf("find server: %w", err)
+	}
+	if !sameServer(at, a.Server.URL) && !sameServer(at, running.URL) && !sameServer(at, running.Public) {
+		return Login{}, false, nil
+	}
+	c, err := Connect(a, Connection{URL: at})
+	if err != nil || c.Token == "" && c.TokenFile == "" {
+		return Login{}, false, err
+	}
+	l, err := c.login(a, Login{Remote: remote}, n, readOnly)
+	return l, err == nil, err
+}
+
+// login completes how a mount logs in to a repository.
+func (c *Access) login(a *cli.App, l Login, n name, readOnly bool) (_ Login, err error) {
 	if c.Token != "" {
 		l.Environment = control.Environment{cli.ServerTokenVariable + "=" + string(c.Token)}
 	}

@@ -24,17 +24,26 @@ import (
 	"github.com/artifactfs/artifactfs/server/upkeep"
 )
 
+// serveOptions holds the flags of the command "serve".
+type serveOptions struct {
+	server.Options
+	newToken   bool
+	background bool // start another process that serves
+	detached   bool // this is the other process
+	stop       bool
+}
+
 // ServeCommand returns the command "serve".
 func ServeCommand(a *cli.App) *cobra.Command {
-	var o server.Options
+	var o serveOptions
 	var compat string
-	var newToken bool
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run a git server for sessions, with the REST API of Artifacts",
 		Long: `Serve runs a git server whose repositories are created, forked and deleted by the REST API of Cloudflare Artifacts.
 It is the home of sessions: use its repositories as session remotes and mount them. It needs nothing but git. Everything
-is stored in DIR of --data. It runs until SIGTERM or Ctrl-C, and lets running pushes finish.
+is stored in DIR of --data. It runs until SIGTERM or Ctrl-C, and lets running pushes finish. --background starts it in
+the background, and --stop ends it.
 
 At the first start, serve prints an admin token, which may do everything, and stores it in admin-token in DIR, where
 only the user of the server can read it. The commands repo, token, namespace and mount --create use this token if the
@@ -52,16 +61,22 @@ Each flag can be set by an environment variable, for example --database by $ARTI
   artifactfs serve --listen 0.0.0.0:8790 --tls-cert cert.pem --tls-key key.pem
   artifactfs serve --listen 127.0.0.1:8790 --public-url https://git.example.org
   artifactfs serve --database postgres://afs@db.example.org/afs --objects s3://bucket/afs
+  artifactfs serve --background && artifactfs repo create team/app
   artifactfs serve --new-admin-token`,
 		Annotations: cli.FromEnvironment,
 		Args:        cli.Arguments(0, 0, "no arguments"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.Compat = compat != ""
-			if err := completeServe(a, &o); err != nil {
+			if err := completeServe(a, &o.Options); err != nil {
 				return cli.Usage(cmd, err)
 			}
-			if newToken {
-				return newAdminToken(cmd.Context(), a, o)
+			switch {
+			case o.newToken:
+				return newAdminToken(cmd.Context(), a, o.Options)
+			case o.stop:
+				return stop(cmd.Context(), a, o.Options)
+			case o.background:
+				return serveInBackground(cmd, a, o)
 			}
 			return serve(cmd.Context(), a, o)
 		},
@@ -77,7 +92,7 @@ Each flag can be set by an environment variable, for example --database by $ARTI
 	f.StringVar(&o.TLSKey, "tls-key", "", "`FILE` with the key of the certificate")
 	f.StringVar(&o.AdminTokenFile, "admin-token-file", "", "`FILE` with the admin token; created if it does not exist\n"+
 		"(default: admin-token in DIR)")
-	f.BoolVar(&newToken, "new-admin-token", false, "make another admin token, print it, and end; the server may be running")
+	f.BoolVar(&o.newToken, "new-admin-token", false, "make another admin token, print it, and end; the server may be running")
 	f.StringVar(&o.Account, "account", "", "`ID` of the account in URLs of the API, 32 hexadecimal digits (default: a random\n"+
 		"one, which is stored at the first start)")
 	f.StringVar(&o.Secrets, "secrets", "", "`DIR` with credentials for imports: for repo import --secret NAME, the file\n"+
@@ -89,6 +104,14 @@ Each flag can be set by an environment variable, for example --database by $ARTI
 	cli.CompleteFlag(cmd, "private", "allow", "refuse")
 	f.BoolVar(&o.ImportHTTP, "import-http", false, "for tests: import by http from the loopback address")
 	_ = f.MarkHidden("import-http")
+	f.BoolVar(&o.background, "background", false, "return when the server is ready, and let it run in the background; it writes\n"+
+		"its log to server.log in DIR")
+	f.BoolVar(&o.stop, "stop", false, "stop the server of DIR, and return when it has ended")
+	f.BoolVar(&o.detached, "detached", false, "")
+	if err := f.MarkHidden("detached"); err != nil {
+		panic(err)
+	}
+	cmd.MarkFlagsMutuallyExclusive("background", "stop", "new-admin-token")
 	f.Var(cli.NewChoice(&compat, "", "cloudflare"), "compat", "behave as the live service where it differs from its documentation")
 	cli.CompleteFlag(cmd, "compat", "cloudflare")
 	f.Var(times{&o.Upkeep}, "upkeep", "for tests: interval, check, grace, unused, history (durations), crowd (packs)")
@@ -191,7 +214,7 @@ func newAdminToken(ctx context.Context, a *cli.App, o server.Options) error {
 }
 
 // serve runs the server until ctx ends, which SIGTERM and Ctrl-C do.
-func serve(ctx context.Context, a *cli.App, o server.Options) error {
+func serve(ctx context.Context, a *cli.App, o serveOptions) error {
 	if err := serving.KeepMemory(); err != nil {
 		return fmt.Errorf("serve: %w", err)
 	}
@@ -201,18 +224,22 @@ func serve(ctx context.Context, a *cli.App, o server.Options) error {
 	}
 	defer end()
 	o.Log = log
-	s, err := server.Open(ctx, o)
+	s, err := server.Open(ctx, o.Options)
 	if err != nil {
-		return explainServe(a, o, err)
+		return explainServe(a, o.Options, err)
 	}
-	if err := announce(a, o, s); err != nil {
+	err = announce(a, o.Options, s)
+	if err == nil && o.detached {
+		err = detach()
+	}
+	if err != nil {
 		return errors.Join(err, s.Close())
 	}
 	log.Info("serving", zap.String("url", s.URL), zap.String("account", s.Account), zap.String("data", o.Data))
 	a.Serving = true
 	err = s.Serve(ctx)
 	log.Info("stopping")
-	return explainServe(a, o, errors.Join(err, s.Close()))
+	return explainServe(a, o.Options, errors.Join(err, s.Close()))
 }
 
 // announce prints the address of the server and, if it is new, the admin token.

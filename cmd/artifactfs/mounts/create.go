@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -56,10 +57,10 @@ func (o *MountOptions) addCreateFlags(cmd *cobra.Command) {
 // createRepos creates the repositories that --create names, and makes the mount log in to them. It returns the arguments with the URL
 // of the repository.
 func (o *MountOptions) createRepos(ctx context.Context, cmd *cobra.Command, args []string, a *cli.App) ([]string, error) {
-	if o.create == createNothing {
-		return args, nil
-	}
 	r := &o.Request
+	if err := o.logIn(a, args[0]); err != nil || o.create == createNothing {
+		return args, err
+	}
 	if o.create != createSession {
 		switch {
 		case r.TokenFile != "" || r.Token != "":
@@ -101,18 +102,51 @@ func (o *MountOptions) createRepos(ctx context.Context, cmd *cobra.Command, args
 	return args, nil
 }
 
+// logIn makes the mount log in to repositories that are not to be created, if they are on a server whose token the user has.
+func (o *MountOptions) logIn(a *cli.App, remote string) error {
+	r := &o.Request
+	for _, part := range []struct {
+		remote string
+		given  bool // the user has named a token
+		file   *string
+	}{
+		{remote, r.Token != "" || r.TokenFile != "" || o.create == createRemote || o.create == createBoth, &r.TokenFile},
+		{r.SessionOptions.Remote, r.SessionToken != "" || r.SessionTokenFile != "" || o.create == createSession || o.create == createBoth,
+			&r.SessionTokenFile},
+	} {
+		if part.given {
+			continue
+		}
+		l, ok, err := hosting.Known(a, part.remote, r.ReadOnly)
+		if err != nil {
+			return err
+		}
+		if ok {
+			*part.file = l.TokenFile
+			o.passOn(l)
+		}
+	}
+	return nil
+}
+
+// passOn adds the variables that a program for tokens needs to the environment of the request.
+func (o *MountOptions) passOn(l hosting.Login) {
+	if len(l.Environment) == 0 || slices.Contains(o.Request.Environment, l.Environment[0]) {
+		return
+	}
+	if o.Request.Environment == nil { // an environment replaces that of the daemon, so it must be complete
+		o.Request.Environment = control.CallerEnvironment()
+	}
+	o.Request.Environment = append(o.Request.Environment, l.Environment...)
+}
+
 // ensure creates one repository.
 func (o *MountOptions) ensure(ctx context.Context, a *cli.App, where string, readOnly bool) (hosting.Login, error) {
 	l, err := hosting.Ensure(ctx, a, o.server, where, readOnly)
 	if err != nil {
 		return l, err
 	}
-	if len(l.Environment) > 0 {
-		if o.Request.Environment == nil { // an environment replaces that of the daemon, so it must be complete
-			o.Request.Environment = control.CallerEnvironment()
-		}
-		o.Request.Environment = append(o.Request.Environment, l.Environment...)
-	}
+	o.passOn(l)
 	if l.Made && !a.Quiet {
 		fmt.Fprintf(a.Stderr, "artifactfs: created repository %s\n", l.Remote)
 	}

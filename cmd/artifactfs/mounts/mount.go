@@ -69,7 +69,8 @@ repository without a session; with --session, it mounts the newest state of that
 such as http://127.0.0.1:8790/team/app, or NAMESPACE/NAME. The mount makes short-lived tokens for REMOTE itself, with
 the token of $ARTIFACTFS_SERVER_TOKEN or --server-token-file, and renews them as long as it lives. The session is pushed
 to REMOTE, unless --session-remote names another repository. --create=session-remote does the same for the repository of
---session-remote, and --create=both for two repositories.
+--session-remote, and --create=both for two repositories. Without --create, the mount makes its own tokens too if REMOTE
+is the URL of a repository of the server of $ARTIFACTFS_SERVER, or of the server that this user runs on this host.
 
 --session-remote-create COMMAND creates the session remote: if the git server has no repository at the URL of
 --session-remote, COMMAND runs once, for at most one minute. Its environment contains $ARTIFACTFS_SESSION_REMOTE (the

@@ -1,0 +1,108 @@
+package hosting
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/server"
+)
+
+// stopTime is the longest time for which --stop waits. It is longer than the time that the server gives to requests.
+const stopTime = 90 * time.Second
+
+// serveInBackground starts a process that serves, and returns when that process has printed that it is ready, or has failed. The flags
+// are passed by the environment, because a URL may contain a password.
+func serveInBackground(cmd *cobra.Command, a *cli.App, o serveOptions) error {
+	executable, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("serve: %w", err)
+	}
+	child := exec.Command(executable, "serve")
+	child.Env = os.Environ()
+	set := func(name, value string) {
+		child.Env = append(child.Env, "ARTIFACTFS_"+strings.ToUpper(strings.ReplaceAll(name, "-", "_"))+"="+value)
+	}
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if f.Name != "background" && f.Name != "json" {
+			set(f.Name, f.Value.String())
+		}
+	})
+	set("state", a.State)
+	set("data", o.Data) // absolute, because the process runs in another directory
+	set("detached", "true")
+	if a.LogFile == "" {
+		set("log-file", filepath.Join(o.Data, "server.log"))
+	}
+	if a.JSON {
+		child.Args = append(child.Args, "--json")
+	}
+	child.Dir, child.Stderr = "/", a.Stderr
+	child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	out, err := child.StdoutPipe()
+	if err == nil {
+		err = child.Start()
+	}
+	if err != nil {
+		return fmt.Errorf("serve: %w", err)
+	}
+	// The process closes its output when it is ready, and when it fails.
+	text, err := io.ReadAll(out)
+	if err != nil {
+		return fmt.Errorf("serve: %w", err)
+	}
+	if len(text) == 0 {
+		var exit *exec.ExitError
+		if err := child.Wait(); errors.As(err, &exit) {
+			return cli.ExitCode(exit.ExitCode()) // it has printed the reason
+		}
+		return errors.New("serve: the server in the background ended")
+	}
+	if _, err := a.Stdout.Write(text); err != nil {
+		return fmt.Errorf("print result: %w", err)
+	}
+	return child.Process.Release()
+}
+
+// detach closes the output of a process in the background, for which its parent waits.
+func detach() error {
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return fmt.Errorf("serve: %w", err)
+	}
+	defer null.Close()
+	for fd := range 3 {
+		if err := unix.Dup3(int(null.Fd()), fd, 0); err != nil {
+			return fmt.Errorf("serve: %w", os.NewSyscallError("dup3", err))
+		}
+	}
+	return nil
+}
+
+// stop ends the server of a data directory.
+func stop(ctx context.Context, a *cli.App, o server.Options) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, stopTime, fmt.Errorf("server did not end within %s", stopTime))
+	defer cancel()
+	was, err := server.Stop(ctx, o.Data)
+	if err != nil {
+		return explainServe(a, o, err)
+	}
+	if !was {
+		return &control.Error{Code: control.ExitFailed, Verb: "stop server", Object: o.Data, Cause: "no server is running with this directory",
+			Hint: "--data DIR selects another directory"}
+	}
+	return printDone(a, "stopped", "server of "+o.Data)
+}
