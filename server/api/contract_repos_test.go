@@ -22,11 +22,11 @@ func TestContract(t *testing.T) {
 			t.Fatalf("start PostgreSQL (scripts/setup.sh installs it): %v", err)
 		}
 		t.Cleanup(func() { s.Close() })
-		testContract(t, s.URL("postgres"))
+		testDatabaseAway(t, testContract(t, s.URL("postgres")), s)
 	})
 }
 
-func testContract(t *testing.T, database string) {
+func testContract(t *testing.T, database string) *world {
 	w := newWorldOn(t, database, func(o *api.Options) { o.Importer = &fakeImporter{db: o.Records} })
 	gitDir := seed(t, w.vars)
 	w.vars["team"] = w.token(t, records.Token{Role: records.OwnerToken, Namespace: "team"})
@@ -48,6 +48,7 @@ func testContract(t *testing.T, database string) {
 	if missing := w.checker.Missing("artifacts_"); len(missing) > 0 {
 		t.Errorf("operations of the OpenAPI document that this test does not have: %v", missing)
 	}
+	return w
 }
 
 // A namespace has a name of 2 to 63 characters.
