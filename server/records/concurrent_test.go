@@ -21,10 +21,10 @@ func parallel(n int, f func(i int) error) []error {
 
 func TestOneOfManyPushesWins(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *DB) {
-		const clients = 32
+		const clients, rounds = 16, 4
 		id := create(t, db, "r")
 		old := zeros
-		for round := range 5 {
+		for round := range rounds {
 			var packs [clients]*Pack
 			for i := range packs {
 				packs[i] = begin(t, db)
@@ -55,8 +55,8 @@ func TestOneOfManyPushesWins(t *testing.T) {
 				t.Errorf("round %d: got refs %v, %d packs and generation %d, want %s", round, s.Refs, len(s.Packs), s.Repo.Generation, old)
 			}
 		}
-		if n := rows(t, db, "events"); n != 5 {
-			t.Errorf("events: got %d, want 5", n)
+		if n := rows(t, db, "events"); n != rounds {
+			t.Errorf("events: got %d, want %d", n, rounds)
 		}
 	})
 }

@@ -61,6 +61,8 @@ func openPostgres(url string) (*sql.DB, error) {
 	db.SetMaxOpenConns(postgresConnections)
 	db.SetMaxIdleConns(postgresIdle)
 	db.SetConnMaxIdleTime(5 * time.Minute)
+	// After a failover, connections to the server that is read-only now end some time, although it answers.
+	db.SetConnMaxLifetime(5 * time.Minute)
 	return db, nil
 }
 
