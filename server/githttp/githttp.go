@@ -41,6 +41,7 @@ type Options struct {
 	Account  string       // in events
 	Dir      string       // for files of the server; it is created
 	Limits   Limits
+	Compat   bool // behave as the live service where it differs from its documentation: pushes to read-only repositories are accepted
 	Log      *zap.Logger
 }
 
@@ -213,7 +214,7 @@ func (e *exchange) admit(ctx context.Context, at target) error {
 	switch {
 	case missing:
 		return refusal{http.StatusNotFound, "Repository not found"}
-	case e.service == receivePack && repo.ReadOnly:
+	case e.service == receivePack && repo.ReadOnly && !e.s.o.Compat:
 		return refusal{http.StatusForbidden, "Repository is read-only"}
 	case e.service == receivePack && repo.Status != records.Ready && repo.Status != "":
 		return refusal{http.StatusConflict, "Repository is " + string(repo.Status)}

@@ -108,6 +108,22 @@ func TestStatuses(t *testing.T) {
 	}
 }
 
+// The live service documents read_only, and accepts pushes nevertheless.
+func TestReadOnlyOfTheLiveService(t *testing.T) {
+	w := newWorld(t, Limits{})
+	w.git.o.Compat = true
+	repo := records.Repo{ID: records.NewID(), Namespace: "ns", Name: "frozen", DefaultBranch: "main", ObjectFormat: "sha1",
+		ReadOnly: true, Status: records.Ready}
+	if err := w.db.Repos.Create(t.Context(), records.Creation{Repo: repo}); err != nil {
+		t.Fatal(err)
+	}
+	_, token := w.token(records.Token{RepoID: repo.ID})
+	status, _, text := w.get("GET", "/git/ns/frozen.git/info/refs?service="+receivePack, "Bearer "+token, nil)
+	if status != 200 {
+		t.Errorf("push to a read-only repository: got %d %.40q, want 200", status, text)
+	}
+}
+
 func TestCapabilitiesAreThoseOfGit(t *testing.T) {
 	w := newWorld(t, Limits{})
 	for _, format := range []string{"sha1", "sha256"} {
