@@ -363,13 +363,23 @@ func TestOneBranchWithADepth(t *testing.T) {
 	}
 	last = u.commit(t, "main")
 	n.succeed(t, r, Request{})
-	dir = n.fsck(t, r.ID)
+	n.fsck(t, r.ID)
 	git(t, clone, "pull", "-q")
 	if got := git(t, clone, "rev-parse", "HEAD"); got != last {
 		t.Errorf("pull after the second import: HEAD is %s, want %s", got, last)
 	}
 	git(t, clone, "-c", "user.name=x", "-c", "user.email=x@y", "commit", "-q", "--allow-empty", "-m", "local")
-	git(t, clone, "push", "-q", dir, "HEAD:refs/heads/new")
+	have, err := n.set.Acquire(t.Context(), r.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer have.Release()
+	base, err := have.Copy(t.Context()) // what a push goes to
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer base.Remove()
+	git(t, clone, "push", "-q", base.Dir, "HEAD:refs/heads/new")
 }
 
 func TestHTTPSIsVerified(t *testing.T) {
@@ -523,7 +533,12 @@ func TestGitCannotReachPrivateAddresses(t *testing.T) {
 	u.commit(t, "main")
 	n := newNode(t, t.TempDir(), "public", Options{})
 	a := &attempt{Importer: n.Importer, m: &records.Import{RepoID: "x"}, dir: filepath.Join(t.TempDir(), "g"), repo: records.Repo{ObjectFormat: "sha1"}}
-	if err := a.prepare(t.Context(), t.TempDir()); err != nil {
+	base := t.TempDir()
+	git(t, base, "init", "-q", "--bare", ".")
+	if err := os.WriteFile(filepath.Join(base, "packed-refs"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.prepare(t.Context(), base); err != nil {
 		t.Fatal(err)
 	}
 	at, _ := url.Parse(u.url)

@@ -1,10 +1,12 @@
 package imports
 
 import (
+	"bytes"
 	"context"
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -116,7 +118,13 @@ func (a *attempt) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer have.Release()
-	a.repo = have.Repo
+	// A copy has the objects of the repository only: a pack in the replica that the repository does not list may be removed.
+	base, err := have.Copy(ctx)
+	if err != nil {
+		return err
+	}
+	defer base.Remove()
+	a.repo = base.Repo
 	if remote.ObjectFormat != a.repo.ObjectFormat {
 		return fmt.Errorf("%w from %s to %s", errFormat, a.repo.ObjectFormat, remote.ObjectFormat)
 	}
@@ -124,7 +132,7 @@ func (a *attempt) run(ctx context.Context) (err error) {
 		return objects.Classify(err)
 	}
 	defer os.RemoveAll(a.dir)
-	if err := a.prepare(ctx, have.Dir); err != nil {
+	if err := a.prepare(ctx, base.Dir); err != nil {
 		return err
 	}
 	if err := a.fetch(ctx, remote, c); err != nil {
@@ -133,8 +141,9 @@ func (a *attempt) run(ctx context.Context) (err error) {
 	return a.publish(ctx, remote)
 }
 
-// prepare makes a git directory that has the objects of the repository as alternates, so that git fetches only what is new.
-func (a *attempt) prepare(ctx context.Context, replica string) error {
+// prepare makes a git directory that has the objects of the git directory base as alternates, and its refs below haves, so that git
+// fetches only what is new.
+func (a *attempt) prepare(ctx context.Context, base string) error {
 	if err := a.git(ctx, "init", "--quiet", "--bare", "--template=", "--object-format="+a.repo.ObjectFormat, a.dir); err != nil {
 		return err
 	}
@@ -142,7 +151,16 @@ func (a *attempt) prepare(ctx context.Context, replica string) error {
 	if err := os.MkdirAll(info, 0o700); err != nil {
 		return objects.Classify(err)
 	}
-	if err := os.WriteFile(filepath.Join(info, "alternates"), []byte(filepath.Join(replica, "objects")+"\n"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(info, "alternates"), []byte(filepath.Join(base, "objects")+"\n"), 0o600); err != nil {
+		return objects.Classify(err)
+	}
+	refs, err := os.ReadFile(filepath.Join(base, "packed-refs"))
+	if err == nil {
+		// All names get the same prefix, so they stay sorted.
+		refs = bytes.ReplaceAll(refs, []byte(" refs/"), []byte(" "+haves+"refs/"))
+		err = os.WriteFile(filepath.Join(a.dir, "packed-refs"), refs, 0o600)
+	}
+	if err != nil {
 		return objects.Classify(err)
 	}
 	if a.repo.Shallow != "" {
@@ -150,6 +168,9 @@ func (a *attempt) prepare(ctx context.Context, replica string) error {
 	}
 	return nil
 }
+
+// haves is the prefix of the refs of the repository in the git directory of an attempt.
+const haves = "refs/haves/"
 
 // settings are the settings of git for imports. fsck accepts what old versions of git have written into many repositories, as receive
 // does.
@@ -380,7 +401,9 @@ func (a *attempt) fetched(ctx context.Context) (map[string]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errGit, err)
 	}
-	return parseRefs(string(out)), nil
+	refs := parseRefs(string(out))
+	maps.DeleteFunc(refs, func(name, _ string) bool { return strings.HasPrefix(name, haves) })
+	return refs, nil
 }
 
 // pack returns the hash of the only pack that git has fetched, "" if nothing was new. It joins packs if there are several.
