@@ -74,7 +74,7 @@ export interface RepoFork {
   namespace?: string;
   /** Commit of the parent to which the default branch of the fork points. Extension. */
   commit?: string;
-  /** Checkpoint of a session of the parent, as SESSION or SESSION/NUMBER. Extension. */
+  /** Checkpoint of the parent: SESSION@ID, SESSION@PIN, an id or its beginning, or SESSION for its newest one. Extension. */
   checkpoint?: string;
   /** Globs of the refs that are copied; default: all. Extension. */
   refs?: string[];

@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/artifactfs/artifactfs/server/gitread"
+	"github.com/artifactfs/artifactfs/server/meter"
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
@@ -54,7 +55,7 @@ func (c *call) readJSON(what string, do func(context.Context, gitread.Repo) (any
 	if err != nil {
 		return err
 	}
-	c.count(r, "read", 0)
+	c.count(r, meter.Read, 0)
 	return c.send(http.StatusOK, result, nil)
 }
 
@@ -190,7 +191,7 @@ func (c *call) contents(r records.Repo, what string, open func(context.Context, 
 		}
 		c.status = http.StatusOK
 		c.w.WriteHeader(http.StatusOK)
-		c.count(r, "read", blob.Size)
+		c.count(r, meter.Read, blob.Size)
 		if c.r.Method == http.MethodHead {
 			return nil
 		}

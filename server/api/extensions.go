@@ -56,7 +56,7 @@ func listRefs(c *call) error {
 		}
 		list = append(list, refInfo{ref.Name, ref.ID})
 	}
-	c.count(r, "read", 0)
+	c.count(r, meter.Read, 0)
 	if len(after) == 0 && next == "" {
 		return c.send(http.StatusOK, list, pages(1, limit, len(list), len(list)))
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/access"
 	"github.com/artifactfs/artifactfs/server/events"
 	"github.com/artifactfs/artifactfs/server/gitread"
+	"github.com/artifactfs/artifactfs/server/meter"
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
@@ -105,7 +106,7 @@ func (c *call) forkFrom(ctx context.Context, f forkRequest) error {
 	if err != nil {
 		return found("Repository", err) // the parent was deleted meanwhile
 	}
-	c.count(fork, "fork", 0)
+	c.count(fork, meter.Fork, 0)
 	result.Objects = &count
 	return c.send(http.StatusCreated, result, nil)
 }

@@ -152,7 +152,7 @@ func (f *fields) option(name, otherwise string, values ...string) string {
 	return s
 }
 
-// object returns the fields of an object; nil if the field is missing. Faults of the object become those of f when f.join is called.
+// object returns the fields of an object; nil if the field is missing. The caller passes the fault of the object to refuse.
 func (f *fields) object(name string) *fields {
 	o := &fields{under: f.under + name + "/"}
 	if !f.value(name, "object", &o.in) {

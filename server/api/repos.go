@@ -9,6 +9,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/access"
 	"github.com/artifactfs/artifactfs/server/events"
 	"github.com/artifactfs/artifactfs/server/gitread"
+	"github.com/artifactfs/artifactfs/server/meter"
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
@@ -126,7 +127,7 @@ func createRepo(c *call) error {
 	if err != nil {
 		return err
 	}
-	c.count(created, "create", 0)
+	c.count(created, meter.Create, 0)
 	return c.send(http.StatusCreated, result, nil)
 }
 
@@ -155,6 +156,7 @@ func getRepo(c *call) error {
 	if err != nil {
 		return err
 	}
+	c.count(r, meter.Info, 0)
 	i := c.infoOfRepo(r)
 	if c.a.o.Compat {
 		if err := unfinished(r); err != nil {
@@ -210,7 +212,7 @@ func deleteRepo(c *call) error {
 	if err == nil {
 		err = store.Delete(ctx, r.ID, []records.Event{events.Deleted(c.stamp(), r)}, c.cause())
 		if err == nil {
-			c.count(r, "delete", 0)
+			c.count(r, meter.Delete, 0)
 		}
 	}
 	if err = found("Repository", err); err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/server/access"
 	"github.com/artifactfs/artifactfs/server/events"
+	"github.com/artifactfs/artifactfs/server/meter"
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
@@ -149,7 +150,7 @@ func (c *call) issue(ctx context.Context, t records.Token, ttl time.Duration, r 
 		return newToken{}, found("Repository", err)
 	}
 	if r != nil {
-		c.count(*r, "token", 0)
+		c.count(*r, meter.Token, 0)
 	}
 	return newToken{t.ID, text, string(t.Scope), optionalTime(t.Expires)}, nil
 }
@@ -159,6 +160,7 @@ func listTokens(c *call) error {
 	if err != nil {
 		return err
 	}
+	c.count(r, meter.Info, 0)
 	return c.sendTokens(r.ID)
 }
 

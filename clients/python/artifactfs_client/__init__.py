@@ -125,7 +125,7 @@ class RepoFork(TypedDict):
     commit: NotRequired[str]
     """Commit of the parent to which the default branch of the fork points. Extension."""
     checkpoint: NotRequired[str]
-    """Checkpoint of a session of the parent, as SESSION or SESSION/NUMBER. Extension."""
+    """Checkpoint of the parent: SESSION@ID, SESSION@PIN, an id or its beginning, or SESSION for its newest one. Extension."""
     refs: NotRequired[list[str]]
     """Globs of the refs that are copied; default: all. Extension."""
 
