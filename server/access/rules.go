@@ -12,7 +12,8 @@ import (
 )
 
 // OwnerOnly in a rule means that the rule counts only while the repository belongs to the token's session (session.OwnerRef), and
-// only for names that are not reserved for other sessions. The session may claim a repository that has only refs of this session.
+// only for names that are not reserved for other sessions. The session may claim a repository that has no branches and tags but those of
+// sessions to which it does not belong.
 const OwnerOnly records.Denial = "owner-only"
 
 // denials are the values of records.Denial.
@@ -34,6 +35,8 @@ type State struct {
 	Refs func() ([]records.Ref, error)
 	// Format is the object format of the repository.
 	Format string
+	// Together are the updates that are made together with this one, or not at all.
+	Together []records.RefUpdate
 }
 
 // Allow returns nil if the rules of a token allow an update, and an error of type Refused if they do not. Several rules may match
@@ -83,7 +86,7 @@ func Allow(t records.Token, u records.RefUpdate, s State) error {
 // zero reports whether id stands for a missing ref.
 func zero(id string) bool { return strings.Trim(id, "0") == "" }
 
-// owns reports whether the repository belongs to a session, or the update makes it so and may do that.
+// owns reports whether the repository belongs to a session, or is claimed for it by this update or one that is made together with it.
 func owns(name string, u records.RefUpdate, s State) (bool, error) {
 	if name == "" || strings.HasPrefix(u.Name, sessionHeads) {
 		return false, nil
@@ -104,12 +107,13 @@ func owns(name string, u records.RefUpdate, s State) (bool, error) {
 	if i >= 0 {
 		return refs[i].ID == owner.ID.String(), nil
 	}
-	others := func(r records.Ref) bool {
-		kind, rest, _ := strings.Cut(strings.TrimPrefix(r.Name, session.Prefix), "/")
-		first, _, _ := strings.Cut(rest, "/")
-		return !strings.HasPrefix(r.Name, session.Prefix) || kind == "" || first != name
-	}
-	return u.Name == session.OwnerRef && u.New == owner.ID.String() && !slices.ContainsFunc(refs, others), nil
+	claims := func(u records.RefUpdate) bool { return u.Name == session.OwnerRef && u.New == owner.ID.String() }
+	return (claims(u) || slices.ContainsFunc(s.Together, claims)) && !slices.ContainsFunc(refs, plain), nil
+}
+
+// plain reports whether a ref has a name that only the owner of a repository may use.
+func plain(r records.Ref) bool {
+	return strings.HasPrefix(r.Name, "refs/heads/") && !strings.HasPrefix(r.Name, sessionHeads) || strings.HasPrefix(r.Name, "refs/tags/")
 }
 
 // SessionRules returns the rules of a token for one session. They allow what the session pushes (session.Layout): its own refs,

@@ -146,7 +146,8 @@ func TestSessionRules(t *testing.T) {
 		{nil, session.OwnerRef, owner("t"), false},
 		{[]records.Ref{meta}, session.OwnerRef, owner("s"), true},
 		{[]records.Ref{main}, session.OwnerRef, owner("s"), false},
-		{[]records.Ref{{Name: "refs/afs/meta/t", ID: one}}, session.OwnerRef, owner("s"), false},
+		{[]records.Ref{{Name: "refs/tags/v1", ID: one}}, session.OwnerRef, owner("s"), false},
+		{[]records.Ref{{Name: "refs/afs/meta/t", ID: one}, {Name: "refs/heads/afs/t/main", ID: one}}, session.OwnerRef, owner("s"), true},
 		{[]records.Ref{theirs}, session.OwnerRef, owner("s"), false},
 		{[]records.Ref{theirs}, "refs/heads/main", one, false},
 		{[]records.Ref{mine, main}, "refs/heads/main", one, true},
@@ -171,6 +172,15 @@ func TestSessionRules(t *testing.T) {
 		})
 		if got := err == nil; got != c.want {
 			t.Errorf("session s, refs %v, %s to %.7s: got %v, want allowed %t", c.there, c.name, c.new, err, c.want)
+		}
+	}
+	for _, claim := range []string{owner("s"), owner("t")} {
+		err := Allow(records.Token{Rules: rules, Session: "s"}, records.RefUpdate{Name: "refs/heads/main", Old: none, New: one}, State{
+			Refs: func() ([]records.Ref, error) { return nil, nil }, Format: "sha1",
+			Together: []records.RefUpdate{{Name: session.OwnerRef, Old: none, New: claim}},
+		})
+		if (err == nil) != (claim == owner("s")) {
+			t.Errorf("branch together with the claim %.7s: %v", claim, err)
 		}
 	}
 	if _, err := SessionRules("a/**"); err == nil {

@@ -118,6 +118,12 @@ func run(ctx context.Context, prepare func(ctx context.Context) (command, error)
 	return gitcmd.Failed(cmd, err, stderr.Bytes())
 }
 
+// exited reports whether err means that git itself has ended with an error, and was not killed.
+func exited(err error) bool {
+	var exit *exec.ExitError
+	return errors.As(err, &exit) && exit.Exited()
+}
+
 // onlyWriter hides other methods than Write, so that the copy flushes each part.
 type onlyWriter struct{ io.Writer }
 

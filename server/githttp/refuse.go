@@ -63,7 +63,7 @@ func refusalFor(err error) (answer refusal, ours bool) {
 func (e *exchange) refuse(err error) {
 	answer, ours := refusalFor(err)
 	if ours {
-		e.s.o.Log.Warn("git request failed", zap.String("path", e.r.URL.EscapedPath()), zap.Int("status", answer.status), zap.Error(err))
+		e.report(err)
 	}
 	h := e.w.Header()
 	h.Del("Content-Encoding")
@@ -75,6 +75,15 @@ func (e *exchange) refuse(err error) {
 	}
 	e.audit(answer.status, "")
 	http.Error(e.w, answer.text, answer.status)
+}
+
+// report logs a failure. Errors of git are usually those of the client, which for example wants an object that does not exist.
+func (e *exchange) report(err error) {
+	level := zap.WarnLevel
+	if exited(err) {
+		level = zap.InfoLevel
+	}
+	e.s.o.Log.Log(level, "git request failed", zap.String("path", e.r.URL.EscapedPath()), zap.Error(err))
 }
 
 // audit records the request, unless it has changed refs: the transaction has done that then.

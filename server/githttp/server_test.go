@@ -29,6 +29,7 @@ type world struct {
 	t     testing.TB
 	dir   string
 	db    *records.DB
+	store *failingStore
 	set   *replica.Set
 	guard *access.Guard
 	git   *Server
@@ -43,11 +44,12 @@ func newWorld(t testing.TB, limits Limits) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { w.db.Close() })
-	store, err := objects.OpenDir(filepath.Join(w.dir, "objects"))
+	dir, err := objects.OpenDir(filepath.Join(w.dir, "objects"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if w.set, err = replica.Open(replica.Options{Dir: filepath.Join(w.dir, "replicas"), Records: w.db, Objects: store}); err != nil {
+	w.store = &failingStore{Store: dir}
+	if w.set, err = replica.Open(replica.Options{Dir: filepath.Join(w.dir, "replicas"), Records: w.db, Objects: w.store}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { w.set.Close() })

@@ -11,8 +11,6 @@ import (
 	"slices"
 	"strings"
 
-	"go.uber.org/zap"
-
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/internal/pktline"
 	"github.com/artifactfs/artifactfs/server/events"
@@ -152,7 +150,7 @@ func (e *exchange) failed(err error) {
 	answer, ours := refusalFor(err)
 	e.audit(answer.status, answer.text)
 	if ours {
-		e.s.o.Log.Warn("git request failed", zap.String("path", e.r.URL.EscapedPath()), zap.Error(err))
+		e.report(err)
 	}
 }
 

@@ -193,8 +193,8 @@ func (o *output) begin() {
 	}
 }
 
-// end completes the answer. It returns err if another status can still be sent; otherwise it breaks the connection if err is not nil,
-// so that the client does not take the answer for a complete one.
+// end completes the answer. It returns err if another status can still be sent. Otherwise it breaks the connection if err is not nil,
+// so that the client does not take the answer for a complete one; unless git itself has ended with an error.
 func (o *output) end(err error) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -209,6 +209,9 @@ func (o *output) end(err error) error {
 	if !o.begun {
 		o.held.Reset()
 		return err
+	}
+	if exited(err) { // git has written what is wrong
+		return nil
 	}
 	panic(http.ErrAbortHandler)
 }

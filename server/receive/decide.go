@@ -22,8 +22,15 @@ const checks = 2
 // decide makes updates visible. The result has an error for each update that failed.
 func (p *Push) decide(ctx context.Context, updates []records.RefUpdate, atomic bool) []error {
 	results := make([]error, len(updates))
+	state := access.State{
+		Refs:   sync.OnceValues(func() ([]records.Ref, error) { return p.r.o.Records.Repos.Refs(ctx, p.repoID) }),
+		Format: p.copy.Repo.ObjectFormat,
+	}
+	if atomic {
+		state.Together = updates
+	}
 	for i, u := range updates {
-		results[i] = p.check(ctx, u)
+		results[i] = p.check(ctx, u, state)
 	}
 	failed := func(err error) bool { return err != nil }
 	// git does not pass on updates that it has refused itself, such as one whose objects are missing.
@@ -71,17 +78,14 @@ func fill(results []error, err error) []error {
 	return results
 }
 
-// check returns an error if an update must be refused whatever the refs of the repository are.
-func (p *Push) check(ctx context.Context, u records.RefUpdate) error {
+// check returns an error if an update must be refused whatever the values of the refs are.
+func (p *Push) check(ctx context.Context, u records.RefUpdate, state access.State) error {
 	// git accepts refs in refs/ itself, such as refs/stash, only if it creates them.
 	if !refname.Valid(u.Name) || strings.Count(u.Name, "/") < 2 {
 		return errors.New("funny refname")
 	}
-	err := access.Allow(p.token, u, access.State{
-		Forced: func() (bool, error) { return p.forced(ctx, u) },
-		Refs:   func() ([]records.Ref, error) { return p.r.o.Records.Repos.Refs(ctx, p.repoID) },
-		Format: p.copy.Repo.ObjectFormat,
-	})
+	state.Forced = func() (bool, error) { return p.forced(ctx, u) }
+	err := access.Allow(p.token, u, state)
 	var refused access.Refused
 	switch {
 	case errors.As(err, &refused):
