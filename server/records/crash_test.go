@@ -9,12 +9,15 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/artifactfs/artifactfs/internal/harness/await"
 )
 
 // writerEnv is the URL of the database to which the process writes that TestKilledWriter kills.
 const writerEnv = "RECORDS_TEST_WRITER"
 
-// writeInALoop pushes to a repository for ever. It prints the name of each ref after the push was acknowledged.
+// writeInALoop pushes to a repository for ever, from several goroutines, so that transactions are committed in groups. It prints the name
+// of each ref after the push was acknowledged.
 func writeInALoop() {
 	ctx := context.Background()
 	db, err := Open(ctx, os.Getenv(writerEnv))
@@ -22,10 +25,16 @@ func writeInALoop() {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	run := NewID()
+	for range 3 {
+		go writePushes(ctx, db)
+	}
+	writePushes(ctx, db)
+}
+
+func writePushes(ctx context.Context, db *DB) {
 	for i := 0; ; i++ {
 		pack := Pack{ID: NewID(), Hash: oid(i), Extensions: []string{".pack"}}
-		name := fmt.Sprintf("refs/heads/%s-%d", run, i)
+		name := "refs/heads/" + pack.ID
 		err := db.Packs.Begin(ctx, pack)
 		if err == nil {
 			_, err = db.Repos.Push(ctx, Push{RepoID: "killed", Pack: &pack, Updates: []RefUpdate{{name, zeros, oid(i)}},
@@ -70,6 +79,16 @@ func TestKilledWriter(t *testing.T) {
 					}
 				}
 				cmd.Wait()
+			}
+			if kind == "postgres" {
+				// The server still runs the last statements of a client that was killed.
+				server, err := postgres()
+				do(t, err)
+				await.Until(t, "the server has ended the connections", func() bool {
+					n, err := server.Query("postgres", "select count(*) from pg_stat_activity where application_name = 'artifactfs'")
+					do(t, err)
+					return n == "0"
+				})
 			}
 			db := open(t, url)
 			s, err := db.Repos.Snapshot(t.Context(), "killed")
