@@ -379,7 +379,18 @@ export declare class Artifacts extends Client {
   /**
    * List repositories.
    */
-  reposList(namespace: string, query?: { limit?: number; cursor?: string; page?: number; search?: string; sort?: 'created_at' | 'updated_at' | 'last_push_at' | 'name'; direction?: 'asc' | 'desc' }, options?: CallOptions): Promise<Page<Repo>>;
+  reposList(
+    namespace: string,
+    query?: {
+      limit?: number;
+      cursor?: string;
+      page?: number;
+      search?: string;
+      sort?: 'created_at' | 'updated_at' | 'last_push_at' | 'name';
+      direction?: 'asc' | 'desc';
+    },
+    options?: CallOptions,
+  ): Promise<Page<Repo>>;
 
   /**
    * Get a repository.
@@ -406,7 +417,12 @@ export declare class Artifacts extends Client {
   /**
    * Read commit history.
    */
-  reposLogGet(namespace: string, name: string, query?: { ref?: string; limit?: number; offset?: number }, options?: CallOptions): Promise<Commit[]>;
+  reposLogGet(
+    namespace: string,
+    name: string,
+    query?: { ref?: string; limit?: number; offset?: number },
+    options?: CallOptions,
+  ): Promise<Commit[]>;
 
   /**
    * Read a commit.
@@ -426,7 +442,12 @@ export declare class Artifacts extends Client {
   /**
    * Read a file.
    */
-  reposFileGet(namespace: string, name: string, query: { ref: string; path: string }, options?: CallOptions): Promise<Uint8Array>;
+  reposFileGet(
+    namespace: string,
+    name: string,
+    query: { ref: string; path: string },
+    options?: CallOptions,
+  ): Promise<Uint8Array>;
 
   /**
    * Read a file with its content type.
@@ -437,7 +458,12 @@ export declare class Artifacts extends Client {
   /**
    * List tokens of a repository.
    */
-  repoTokensList(namespace: string, name: string, query?: { state?: 'active' | 'expired' | 'revoked' | 'all'; per_page?: number; page?: number }, options?: CallOptions): Promise<Page<Token>>;
+  repoTokensList(
+    namespace: string,
+    name: string,
+    query?: { state?: 'active' | 'expired' | 'revoked' | 'all'; per_page?: number; page?: number },
+    options?: CallOptions,
+  ): Promise<Page<Token>>;
 
   /**
    * Create a token of a repository.
@@ -457,12 +483,22 @@ export declare class Artifacts extends Client {
   /**
    * List refs.
    */
-  refsList(namespace: string, name: string, query?: { prefix?: string; limit?: number; cursor?: string }, options?: CallOptions): Promise<Page<Ref>>;
+  refsList(
+    namespace: string,
+    name: string,
+    query?: { prefix?: string; limit?: number; cursor?: string },
+    options?: CallOptions,
+  ): Promise<Page<Ref>>;
 
   /**
    * Compare two commits.
    */
-  diffGet(namespace: string, name: string, query: { base: string; head: string; patch?: boolean }, options?: CallOptions): Promise<Diff>;
+  diffGet(
+    namespace: string,
+    name: string,
+    query: { base: string; head: string; patch?: boolean },
+    options?: CallOptions,
+  ): Promise<Diff>;
 
   /**
    * Get the progress of an import.
@@ -477,22 +513,40 @@ export declare class Artifacts extends Client {
   /**
    * Get the usage of a repository.
    */
-  repoUsageGet(namespace: string, name: string, query?: { first?: string; last?: string }, options?: CallOptions): Promise<Usage>;
+  repoUsageGet(
+    namespace: string,
+    name: string,
+    query?: { first?: string; last?: string },
+    options?: CallOptions,
+  ): Promise<Usage>;
 
   /**
    * Get the usage of a namespace.
    */
-  namespaceUsageGet(namespace: string, query?: { first?: string; last?: string }, options?: CallOptions): Promise<Usage>;
+  namespaceUsageGet(
+    namespace: string,
+    query?: { first?: string; last?: string },
+    options?: CallOptions,
+  ): Promise<Usage>;
 
   /**
    * Read the events of a repository.
    */
-  repoEventsStream(namespace: string, name: string, query?: { type?: string; after?: number }, options?: CallOptions): AsyncGenerator<Event, void, undefined>;
+  repoEventsStream(
+    namespace: string,
+    name: string,
+    query?: { type?: string; after?: number },
+    options?: CallOptions,
+  ): AsyncGenerator<Event, void, undefined>;
 
   /**
    * Read the events of a namespace.
    */
-  namespaceEventsStream(namespace: string, query?: { type?: string; after?: number }, options?: CallOptions): AsyncGenerator<Event, void, undefined>;
+  namespaceEventsStream(
+    namespace: string,
+    query?: { type?: string; after?: number },
+    options?: CallOptions,
+  ): AsyncGenerator<Event, void, undefined>;
 
   /**
    * Read all events.
@@ -547,7 +601,12 @@ export declare class Artifacts extends Client {
   /**
    * List deliveries that were given up.
    */
-  namespaceWebhooksDeadList(namespace: string, id: string, query?: { limit?: number }, options?: CallOptions): Promise<Page<DeadDelivery>>;
+  namespaceWebhooksDeadList(
+    namespace: string,
+    id: string,
+    query?: { limit?: number },
+    options?: CallOptions,
+  ): Promise<Page<DeadDelivery>>;
 
   /**
    * Make a delivery due again.
@@ -563,7 +622,10 @@ export declare class Artifacts extends Client {
   /**
    * List tokens for the REST API.
    */
-  controlTokensList(query?: { state?: 'active' | 'expired' | 'revoked' | 'all'; per_page?: number; page?: number }, options?: CallOptions): Promise<Page<Token>>;
+  controlTokensList(
+    query?: { state?: 'active' | 'expired' | 'revoked' | 'all'; per_page?: number; page?: number },
+    options?: CallOptions,
+  ): Promise<Page<Token>>;
 
   /**
    * Create a token for the REST API.

@@ -7,79 +7,174 @@ export { ApiError, Client, paginate } from './client.js';
 /** Artifacts has a method for each operation of the REST API. */
 export class Artifacts extends Client {
   namespacesCreate(body, options) {
-    return this.call('POST', '/client/v4/accounts/{account}/artifacts/namespaces', 'result', { body, ...options });
+    return this.call(
+      'POST',
+      '/client/v4/accounts/{account}/artifacts/namespaces',
+      'result',
+      { body, ...options },
+    );
   }
 
   namespacesList(query, options) {
-    return this.call('GET', '/client/v4/accounts/{account}/artifacts/namespaces', 'page', { query, ...options });
+    return this.call(
+      'GET',
+      '/client/v4/accounts/{account}/artifacts/namespaces',
+      'page',
+      { query, ...options },
+    );
   }
 
   namespacesGet(namespace, options) {
-    return this.call('GET', `/client/v4/accounts/{account}/artifacts/namespaces/${segment(namespace)}`, 'result', { ...options });
+    return this.call(
+      'GET',
+      `/client/v4/accounts/{account}/artifacts/namespaces/${segment(namespace)}`,
+      'result',
+      { ...options },
+    );
   }
 
   namespacesDelete(namespace, options) {
-    return this.call('DELETE', `/client/v4/accounts/{account}/artifacts/namespaces/${segment(namespace)}`, 'none', { ...options });
+    return this.call(
+      'DELETE',
+      `/client/v4/accounts/{account}/artifacts/namespaces/${segment(namespace)}`,
+      'none',
+      { ...options },
+    );
   }
 
   reposCreate(namespace, body, options) {
-    return this.call('POST', `/client/v4/accounts/{account}/artifacts/namespaces/${segment(namespace)}/repos`, 'result', { body, ...options });
+    return this.call(
+      'POST',
+      `/client/v4/accounts/{account}/artifacts/namespaces/${segment(namespace)}/repos`,
+      'result',
+      { body, ...options },
+    );
   }
 
   reposList(namespace, query, options) {
-    return this.call('GET', `/client/v4/accounts/{account}/artifacts/namespaces/${segment(namespace)}/repos`, 'page', { query, ...options });
+    return this.call(
+      'GET',
+      `/client/v4/accounts/{account}/artifacts/namespaces/${segment(namespace)}/repos`,
+      'page',
+      { query, ...options },
+    );
   }
 
   reposGet(namespace, name, options) {
-    return this.call('GET', `/client/v4/accounts/{account}/artifacts/namespaces/${segment(namespace)}/repos/${segment(name)}`, 'result', { ...options });
+    return this.call(
+      'GET',
+      `/client/v4/accounts/{account}/artifacts/namespaces/${segment(namespace)}/repos/${segment(name)}`,
+      'result',
+      { ...options },
+    );
   }
 
   reposDelete(namespace, name, options) {
-    return this.call('DELETE', `/client/v4/accounts/{account}/artifacts/namespaces/${segment(namespace)}/repos/${segment(name)}`, 'result', { ...options });
+    return this.call(
+      'DELETE',
+      `/client/v4/accounts/{account}/artifacts/namespaces/${segment(namespace)}/repos/${segment(name)}`,
+      'result',
+      { ...options },
+    );
   }
 
   reposFork(namespace, name, body, options) {
-    return this.call('POST', `/client/v4/accounts/{account}/artifacts/namespaces/${segment(namespace)}/repos/${segment(name)}/fork`, 'result', { body, ...options });
+    return this.call(
+      'POST',
+      `/client/v4/accounts/{account}/artifacts/namespaces/${segment(namespace)}/repos/${segment(name)}/fork`,
+      'result',
+      { body, ...options },
+    );
   }
 
   reposImport(namespace, name, body, options) {
-    return this.call('POST', `/client/v4/accounts/{account}/artifacts/namespaces/${segment(namespace)}/repos/${segment(name)}/import`, 'result', { body, ...options });
+    return this.call(
+      'POST',
+      `/client/v4/accounts/{account}/artifacts/namespaces/${segment(namespace)}/repos/${segment(name)}/import`,
+      'result',
+      { body, ...options },
+    );
   }
 
   reposLogGet(namespace, name, query, options) {
-    return this.call('GET', `/client/v4/accounts/{account}/artifacts/namespaces/${segment(namespace)}/repos/${segment(name)}/log`, 'result', { query, ...options });
+    return this.call(
+      'GET',
+      `/client/v4/accounts/{account}/artifacts/namespaces/${segment(namespace)}/repos/${segment(name)}/log`,
+      'result',
+      { query, ...options },
+    );
   }
 
   reposCommitGet(namespace, name, hash, options) {
-    return this.call('GET', `/client/v4/accounts/{account}/artifacts/namespaces/${segment(namespace)}/repos/${segment(name)}/commit/${segment(hash)}`, 'result', { ...options });
+    return this.call(
+      'GET',
+      `/client/v4/accounts/{account}/artifacts/namespaces/${segment(namespace)}/repos/${segment(name)}/commit/${segment(hash)}`,
+      'result',
+      { ...options },
+    );
   }
 
   reposTreeGet(namespace, name, hash, options) {
-    return this.call('GET', `/client/v4/accounts/{account}/artifacts/namespaces/${segment(namespace)}/repos/${segment(name)}/tree/${segment(hash)}`, 'result', { ...options });
+    return this.call(
+      'GET',
+      `/client/v4/accounts/{account}/artifacts/namespaces/${segment(namespace)}/repos/${segment(name)}/tree/${segment(hash)}`,
+      'result',
+      { ...options },
+    );
   }
 
   reposBlobGet(namespace, name, hash, options) {
-    return this.call('GET', `/client/v4/accounts/{account}/artifacts/namespaces/${segment(namespace)}/repos/${segment(name)}/blob/${segment(hash)}`, 'bytes', { ...options });
+    return this.call(
+      'GET',
+      `/client/v4/accounts/{account}/artifacts/namespaces/${segment(namespace)}/repos/${segment(name)}/blob/${segment(hash)}`,
+      'bytes',
+      { ...options },
+    );
   }
 
   reposFileGet(namespace, name, query, options) {
-    return this.call('GET', `/client/v4/accounts/{account}/artifacts/namespaces/${segment(namespace)}/repos/${segment(name)}/file`, 'bytes', { query, ...options });
+    return this.call(
+      'GET',
+      `/client/v4/accounts/{account}/artifacts/namespaces/${segment(namespace)}/repos/${segment(name)}/file`,
+      'bytes',
+      { query, ...options },
+    );
   }
 
   reposRawGet(namespace, name, ref, path, options) {
-    return this.call('GET', `/client/v4/accounts/{account}/artifacts/namespaces/${segment(namespace)}/repos/${segment(name)}/raw/${segment(ref)}/${segments(path)}`, 'bytes', { ...options });
+    return this.call(
+      'GET',
+      `/client/v4/accounts/{account}/artifacts/namespaces/${segment(namespace)}/repos/${segment(name)}/raw/${segment(ref)}/${segments(path)}`,
+      'bytes',
+      { ...options },
+    );
   }
 
   repoTokensList(namespace, name, query, options) {
-    return this.call('GET', `/client/v4/accounts/{account}/artifacts/namespaces/${segment(namespace)}/repos/${segment(name)}/tokens`, 'page', { query, ...options });
+    return this.call(
+      'GET',
+      `/client/v4/accounts/{account}/artifacts/namespaces/${segment(namespace)}/repos/${segment(name)}/tokens`,
+      'page',
+      { query, ...options },
+    );
   }
 
   tokensCreate(namespace, body, options) {
-    return this.call('POST', `/client/v4/accounts/{account}/artifacts/namespaces/${segment(namespace)}/tokens`, 'result', { body, ...options });
+    return this.call(
+      'POST',
+      `/client/v4/accounts/{account}/artifacts/namespaces/${segment(namespace)}/tokens`,
+      'result',
+      { body, ...options },
+    );
   }
 
   tokensRevoke(namespace, id, options) {
-    return this.call('DELETE', `/client/v4/accounts/{account}/artifacts/namespaces/${segment(namespace)}/tokens/${segment(id)}`, 'result', { ...options });
+    return this.call(
+      'DELETE',
+      `/client/v4/accounts/{account}/artifacts/namespaces/${segment(namespace)}/tokens/${segment(id)}`,
+      'result',
+      { ...options },
+    );
   }
 
   accountsList(options) {
@@ -87,35 +182,73 @@ export class Artifacts extends Client {
   }
 
   refsList(namespace, name, query, options) {
-    return this.call('GET', `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/repos/${segment(name)}/refs`, 'page', { query, ...options });
+    return this.call(
+      'GET',
+      `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/repos/${segment(name)}/refs`,
+      'page',
+      { query, ...options },
+    );
   }
 
   diffGet(namespace, name, query, options) {
-    return this.call('GET', `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/repos/${segment(name)}/diff`, 'result', { query, ...options });
+    return this.call(
+      'GET',
+      `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/repos/${segment(name)}/diff`,
+      'result',
+      { query, ...options },
+    );
   }
 
   importGet(namespace, name, options) {
-    return this.call('GET', `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/repos/${segment(name)}/import`, 'result', { ...options });
+    return this.call(
+      'GET',
+      `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/repos/${segment(name)}/import`,
+      'result',
+      { ...options },
+    );
   }
 
   importRefresh(namespace, name, options) {
-    return this.call('POST', `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/repos/${segment(name)}/import/refresh`, 'result', { ...options });
+    return this.call(
+      'POST',
+      `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/repos/${segment(name)}/import/refresh`,
+      'result',
+      { ...options },
+    );
   }
 
   repoUsageGet(namespace, name, query, options) {
-    return this.call('GET', `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/repos/${segment(name)}/usage`, 'result', { query, ...options });
+    return this.call(
+      'GET',
+      `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/repos/${segment(name)}/usage`,
+      'result',
+      { query, ...options },
+    );
   }
 
   namespaceUsageGet(namespace, query, options) {
-    return this.call('GET', `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/usage`, 'result', { query, ...options });
+    return this.call(
+      'GET',
+      `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/usage`,
+      'result',
+      { query, ...options },
+    );
   }
 
   repoEventsStream(namespace, name, query, options) {
-    return this.stream('GET', `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/repos/${segment(name)}/events`, { query, ...options });
+    return this.stream(
+      'GET',
+      `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/repos/${segment(name)}/events`,
+      { query, ...options },
+    );
   }
 
   namespaceEventsStream(namespace, query, options) {
-    return this.stream('GET', `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/events`, { query, ...options });
+    return this.stream(
+      'GET',
+      `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/events`,
+      { query, ...options },
+    );
   }
 
   eventsStream(query, options) {
@@ -135,39 +268,84 @@ export class Artifacts extends Client {
   }
 
   accountWebhooksDelete(id, options) {
-    return this.call('DELETE', `/artifactfs/v1/accounts/{account}/webhooks/${segment(id)}`, 'result', { ...options });
+    return this.call(
+      'DELETE',
+      `/artifactfs/v1/accounts/{account}/webhooks/${segment(id)}`,
+      'result',
+      { ...options },
+    );
   }
 
   accountWebhooksDeadList(id, query, options) {
-    return this.call('GET', `/artifactfs/v1/accounts/{account}/webhooks/${segment(id)}/dead`, 'page', { query, ...options });
+    return this.call(
+      'GET',
+      `/artifactfs/v1/accounts/{account}/webhooks/${segment(id)}/dead`,
+      'page',
+      { query, ...options },
+    );
   }
 
   accountWebhooksDeadRetry(id, seq, options) {
-    return this.call('POST', `/artifactfs/v1/accounts/{account}/webhooks/${segment(id)}/dead/${segment(seq)}/retry`, 'result', { ...options });
+    return this.call(
+      'POST',
+      `/artifactfs/v1/accounts/{account}/webhooks/${segment(id)}/dead/${segment(seq)}/retry`,
+      'result',
+      { ...options },
+    );
   }
 
   namespaceWebhooksList(namespace, options) {
-    return this.call('GET', `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/webhooks`, 'page', { ...options });
+    return this.call(
+      'GET',
+      `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/webhooks`,
+      'page',
+      { ...options },
+    );
   }
 
   namespaceWebhooksCreate(namespace, body, options) {
-    return this.call('POST', `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/webhooks`, 'result', { body, ...options });
+    return this.call(
+      'POST',
+      `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/webhooks`,
+      'result',
+      { body, ...options },
+    );
   }
 
   namespaceWebhooksDelete(namespace, id, options) {
-    return this.call('DELETE', `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/webhooks/${segment(id)}`, 'result', { ...options });
+    return this.call(
+      'DELETE',
+      `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/webhooks/${segment(id)}`,
+      'result',
+      { ...options },
+    );
   }
 
   namespaceWebhooksDeadList(namespace, id, query, options) {
-    return this.call('GET', `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/webhooks/${segment(id)}/dead`, 'page', { query, ...options });
+    return this.call(
+      'GET',
+      `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/webhooks/${segment(id)}/dead`,
+      'page',
+      { query, ...options },
+    );
   }
 
   namespaceWebhooksDeadRetry(namespace, id, seq, options) {
-    return this.call('POST', `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/webhooks/${segment(id)}/dead/${segment(seq)}/retry`, 'result', { ...options });
+    return this.call(
+      'POST',
+      `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/webhooks/${segment(id)}/dead/${segment(seq)}/retry`,
+      'result',
+      { ...options },
+    );
   }
 
   tokensRotate(namespace, id, options) {
-    return this.call('POST', `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/tokens/${segment(id)}/rotate`, 'result', { ...options });
+    return this.call(
+      'POST',
+      `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/tokens/${segment(id)}/rotate`,
+      'result',
+      { ...options },
+    );
   }
 
   controlTokensList(query, options) {
@@ -179,11 +357,21 @@ export class Artifacts extends Client {
   }
 
   controlTokensRevoke(id, options) {
-    return this.call('DELETE', `/artifactfs/v1/accounts/{account}/tokens/${segment(id)}`, 'result', { ...options });
+    return this.call(
+      'DELETE',
+      `/artifactfs/v1/accounts/{account}/tokens/${segment(id)}`,
+      'result',
+      { ...options },
+    );
   }
 
   controlTokensRotate(id, options) {
-    return this.call('POST', `/artifactfs/v1/accounts/{account}/tokens/${segment(id)}/rotate`, 'result', { ...options });
+    return this.call(
+      'POST',
+      `/artifactfs/v1/accounts/{account}/tokens/${segment(id)}/rotate`,
+      'result',
+      { ...options },
+    );
   }
 
   openapiGet(options) {

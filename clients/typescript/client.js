@@ -1,5 +1,5 @@
 // The part of the client that is not generated: requests, errors, pages and streams. It uses fetch only, so it runs in Node.js 18
-// and later, in browsers and in workers.
+// and later and in workers.
 
 /** ApiError is an answer that is not a success. */
 export class ApiError extends Error {

@@ -105,20 +105,28 @@ func pyMethod(p func(string, ...any), c call) {
 		path = strings.NewReplacer("{{", "{", "}}", "}").Replace(path[1:])
 	}
 	p("")
-	p("    def %s(%s) -> %s:", strings.Join(c.words, "_"), strings.Join(args, ", "), pyAnswer(c))
-	p(`        """%s"""`, strings.Join(c.sentences(), " "))
-	rest := ""
+	p("    def %s -> %s:", folded(strings.Join(c.words, "_"), args, "    ", "    "), pyAnswer(c))
+	p(`        """%s"""`, strings.Join(c.sentences(), "\n\n        "))
+	call, values := "self._call", []string{fmt.Sprintf("%q", c.Method), path, fmt.Sprintf("%q", c.kind)}
+	if c.kind == stream {
+		call, values = "self._stream", values[:2]
+	}
 	if len(query) > 0 {
-		rest += ", query={" + strings.Join(query, ", ") + "}"
+		values = append(values, "query={"+strings.Join(query, ", ")+"}")
 	}
 	if c.body != nil {
-		rest += ", body=body"
+		values = append(values, "body=body")
 	}
-	if c.kind == stream {
-		p(`        return self._stream("%s", %s%s)`, c.Method, path, rest)
-	} else {
-		p(`        return self._call("%s", %s, "%s"%s)`, c.Method, path, c.kind, rest)
+	p("        return %s", folded(call, values, "        ", "    "))
+}
+
+// folded returns a call or a signature: on one line if that is short, else with one argument on each line, which step indents further
+// than the line of the name.
+func folded(name string, args []string, indent, step string) string {
+	if line := name + "(" + strings.Join(args, ", ") + ")"; len(line) <= 100 {
+		return line
 	}
+	return name + "(\n" + indent + step + strings.Join(args, ",\n"+indent+step) + ",\n" + indent + ")"
 }
 
 // pyName returns the name of an argument. Words of the language get an underscore, as is usual in Python.

@@ -65,11 +65,11 @@ func javascript(calls []call) []byte {
 			path = "'" + strings.Trim(path, "`") + "'"
 		}
 		p("  %s(%s) {", camel(c.words), strings.Join(args, ", "))
+		call, values := "this.call", []string{"'" + c.Method + "'", path, "'" + string(c.kind) + "'", "{ " + options + " }"}
 		if c.kind == stream {
-			p("    return this.stream('%s', %s, { %s });", c.Method, path, options)
-		} else {
-			p("    return this.call('%s', %s, '%s', { %s });", c.Method, path, c.kind, options)
+			call, values = "this.stream", slices.Delete(values, 2, 3)
 		}
+		p("    return %s;", folded(call, values, "    ", "  "))
 		p("  }")
 	}
 	p("}")
@@ -124,7 +124,7 @@ func declarations(doc *openapi.Document, calls []call) []byte {
 			p("   * %s", line)
 		}
 		p("   */")
-		p("  %s(%s): %s;", camel(c.words), strings.Join(tsArguments(c), ", "), tsAnswer(c))
+		p("  %s: %s;", folded(camel(c.words), tsArguments(c), "  ", "  "), tsAnswer(c))
 	}
 	p("}")
 	return b.Bytes()
@@ -159,7 +159,11 @@ func tsArguments(c call) []string {
 			}
 			fields = append(fields, v.Name+mark+": "+tsType(v.Schema, ""))
 		}
-		args = append(args, "query"+optional+": { "+strings.Join(fields, "; ")+" }")
+		query := "query" + optional + ": { " + strings.Join(fields, "; ") + " }"
+		if len(query) > 100 {
+			query = "query" + optional + ": {\n      " + strings.Join(fields, ";\n      ") + ";\n    }"
+		}
+		args = append(args, query)
 	}
 	return append(args, "options?: CallOptions")
 }

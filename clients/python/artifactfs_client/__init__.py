@@ -404,121 +404,308 @@ class Artifacts(Client):
         """Create a namespace."""
         return self._call("POST", "/client/v4/accounts/{account}/artifacts/namespaces", "result", body=body)
 
-    def namespaces_list(self, *, limit: int | None = None, cursor: str | None = None, page: int | None = None) -> Page[Namespace]:
+    def namespaces_list(
+        self,
+        *,
+        limit: int | None = None,
+        cursor: str | None = None,
+        page: int | None = None,
+    ) -> Page[Namespace]:
         """List namespaces."""
-        return self._call("GET", "/client/v4/accounts/{account}/artifacts/namespaces", "page", query={"limit": limit, "cursor": cursor, "page": page})
+        return self._call(
+            "GET",
+            "/client/v4/accounts/{account}/artifacts/namespaces",
+            "page",
+            query={"limit": limit, "cursor": cursor, "page": page},
+        )
 
     def namespaces_get(self, namespace: str) -> Namespace:
         """Get a namespace."""
-        return self._call("GET", f"/client/v4/accounts/{{account}}/artifacts/namespaces/{segment(namespace)}", "result")
+        return self._call(
+            "GET",
+            f"/client/v4/accounts/{{account}}/artifacts/namespaces/{segment(namespace)}",
+            "result",
+        )
 
     def namespaces_delete(self, namespace: str) -> None:
         """Delete an empty namespace."""
-        return self._call("DELETE", f"/client/v4/accounts/{{account}}/artifacts/namespaces/{segment(namespace)}", "none")
+        return self._call(
+            "DELETE",
+            f"/client/v4/accounts/{{account}}/artifacts/namespaces/{segment(namespace)}",
+            "none",
+        )
 
     def repos_create(self, namespace: str, body: RepoCreate) -> RepoCreated:
-        """Create a repository. Creates the namespace if it is missing. The answer contains a token with scope write that is valid for 24 hours."""
-        return self._call("POST", f"/client/v4/accounts/{{account}}/artifacts/namespaces/{segment(namespace)}/repos", "result", body=body)
+        """Create a repository.
 
-    def repos_list(self, namespace: str, *, limit: int | None = None, cursor: str | None = None, page: int | None = None, search: str | None = None, sort: Literal["created_at", "updated_at", "last_push_at", "name"] | None = None, direction: Literal["asc", "desc"] | None = None) -> Page[Repo]:
+        Creates the namespace if it is missing. The answer contains a token with scope write that is valid for 24 hours."""
+        return self._call(
+            "POST",
+            f"/client/v4/accounts/{{account}}/artifacts/namespaces/{segment(namespace)}/repos",
+            "result",
+            body=body,
+        )
+
+    def repos_list(
+        self,
+        namespace: str,
+        *,
+        limit: int | None = None,
+        cursor: str | None = None,
+        page: int | None = None,
+        search: str | None = None,
+        sort: Literal["created_at", "updated_at", "last_push_at", "name"] | None = None,
+        direction: Literal["asc", "desc"] | None = None,
+    ) -> Page[Repo]:
         """List repositories."""
-        return self._call("GET", f"/client/v4/accounts/{{account}}/artifacts/namespaces/{segment(namespace)}/repos", "page", query={"limit": limit, "cursor": cursor, "page": page, "search": search, "sort": sort, "direction": direction})
+        return self._call(
+            "GET",
+            f"/client/v4/accounts/{{account}}/artifacts/namespaces/{segment(namespace)}/repos",
+            "page",
+            query={"limit": limit, "cursor": cursor, "page": page, "search": search, "sort": sort, "direction": direction},
+        )
 
     def repos_get(self, namespace: str, name: str) -> Repo:
         """Get a repository."""
-        return self._call("GET", f"/client/v4/accounts/{{account}}/artifacts/namespaces/{segment(namespace)}/repos/{segment(name)}", "result")
+        return self._call(
+            "GET",
+            f"/client/v4/accounts/{{account}}/artifacts/namespaces/{segment(namespace)}/repos/{segment(name)}",
+            "result",
+        )
 
     def repos_delete(self, namespace: str, name: str) -> ID:
-        """Delete a repository. Forks keep all their objects."""
-        return self._call("DELETE", f"/client/v4/accounts/{{account}}/artifacts/namespaces/{segment(namespace)}/repos/{segment(name)}", "result")
+        """Delete a repository.
+
+        Forks keep all their objects."""
+        return self._call(
+            "DELETE",
+            f"/client/v4/accounts/{{account}}/artifacts/namespaces/{segment(namespace)}/repos/{segment(name)}",
+            "result",
+        )
 
     def repos_fork(self, namespace: str, name: str, body: RepoFork) -> RepoForked:
-        """Fork a repository. A fork shares the objects of its parent, so that it takes milliseconds whatever the size of the parent."""
-        return self._call("POST", f"/client/v4/accounts/{{account}}/artifacts/namespaces/{segment(namespace)}/repos/{segment(name)}/fork", "result", body=body)
+        """Fork a repository.
+
+        A fork shares the objects of its parent, so that it takes milliseconds whatever the size of the parent."""
+        return self._call(
+            "POST",
+            f"/client/v4/accounts/{{account}}/artifacts/namespaces/{segment(namespace)}/repos/{segment(name)}/fork",
+            "result",
+            body=body,
+        )
 
     def repos_import(self, namespace: str, name: str, body: RepoImport) -> RepoCreated:
         """Import a repository."""
-        return self._call("POST", f"/client/v4/accounts/{{account}}/artifacts/namespaces/{segment(namespace)}/repos/{segment(name)}/import", "result", body=body)
+        return self._call(
+            "POST",
+            f"/client/v4/accounts/{{account}}/artifacts/namespaces/{segment(namespace)}/repos/{segment(name)}/import",
+            "result",
+            body=body,
+        )
 
-    def repos_log_get(self, namespace: str, name: str, *, ref: str | None = None, limit: int | None = None, offset: int | None = None) -> list[Commit]:
+    def repos_log_get(
+        self,
+        namespace: str,
+        name: str,
+        *,
+        ref: str | None = None,
+        limit: int | None = None,
+        offset: int | None = None,
+    ) -> list[Commit]:
         """Read commit history."""
-        return self._call("GET", f"/client/v4/accounts/{{account}}/artifacts/namespaces/{segment(namespace)}/repos/{segment(name)}/log", "result", query={"ref": ref, "limit": limit, "offset": offset})
+        return self._call(
+            "GET",
+            f"/client/v4/accounts/{{account}}/artifacts/namespaces/{segment(namespace)}/repos/{segment(name)}/log",
+            "result",
+            query={"ref": ref, "limit": limit, "offset": offset},
+        )
 
     def repos_commit_get(self, namespace: str, name: str, hash: str) -> Commit:
         """Read a commit."""
-        return self._call("GET", f"/client/v4/accounts/{{account}}/artifacts/namespaces/{segment(namespace)}/repos/{segment(name)}/commit/{segment(hash)}", "result")
+        return self._call(
+            "GET",
+            f"/client/v4/accounts/{{account}}/artifacts/namespaces/{segment(namespace)}/repos/{segment(name)}/commit/{segment(hash)}",
+            "result",
+        )
 
     def repos_tree_get(self, namespace: str, name: str, hash: str) -> list[TreeEntry]:
         """Read one level of a tree."""
-        return self._call("GET", f"/client/v4/accounts/{{account}}/artifacts/namespaces/{segment(namespace)}/repos/{segment(name)}/tree/{segment(hash)}", "result")
+        return self._call(
+            "GET",
+            f"/client/v4/accounts/{{account}}/artifacts/namespaces/{segment(namespace)}/repos/{segment(name)}/tree/{segment(hash)}",
+            "result",
+        )
 
     def repos_blob_get(self, namespace: str, name: str, hash: str) -> bytes:
         """Read a blob."""
-        return self._call("GET", f"/client/v4/accounts/{{account}}/artifacts/namespaces/{segment(namespace)}/repos/{segment(name)}/blob/{segment(hash)}", "bytes")
+        return self._call(
+            "GET",
+            f"/client/v4/accounts/{{account}}/artifacts/namespaces/{segment(namespace)}/repos/{segment(name)}/blob/{segment(hash)}",
+            "bytes",
+        )
 
     def repos_file_get(self, namespace: str, name: str, *, ref: str, path: str) -> bytes:
         """Read a file."""
-        return self._call("GET", f"/client/v4/accounts/{{account}}/artifacts/namespaces/{segment(namespace)}/repos/{segment(name)}/file", "bytes", query={"ref": ref, "path": path})
+        return self._call(
+            "GET",
+            f"/client/v4/accounts/{{account}}/artifacts/namespaces/{segment(namespace)}/repos/{segment(name)}/file",
+            "bytes",
+            query={"ref": ref, "path": path},
+        )
 
     def repos_raw_get(self, namespace: str, name: str, ref: str, path: str) -> bytes:
-        """Read a file with its content type. `ref` is one path segment; slashes within it are percent-encoded. `path` may have slashes."""
-        return self._call("GET", f"/client/v4/accounts/{{account}}/artifacts/namespaces/{segment(namespace)}/repos/{segment(name)}/raw/{segment(ref)}/{segments(path)}", "bytes")
+        """Read a file with its content type.
 
-    def repo_tokens_list(self, namespace: str, name: str, *, state: Literal["active", "expired", "revoked", "all"] | None = None, per_page: int | None = None, page: int | None = None) -> Page[Token]:
+        `ref` is one path segment; slashes within it are percent-encoded. `path` may have slashes."""
+        return self._call(
+            "GET",
+            f"/client/v4/accounts/{{account}}/artifacts/namespaces/{segment(namespace)}/repos/{segment(name)}/raw/{segment(ref)}/{segments(path)}",
+            "bytes",
+        )
+
+    def repo_tokens_list(
+        self,
+        namespace: str,
+        name: str,
+        *,
+        state: Literal["active", "expired", "revoked", "all"] | None = None,
+        per_page: int | None = None,
+        page: int | None = None,
+    ) -> Page[Token]:
         """List tokens of a repository."""
-        return self._call("GET", f"/client/v4/accounts/{{account}}/artifacts/namespaces/{segment(namespace)}/repos/{segment(name)}/tokens", "page", query={"state": state, "per_page": per_page, "page": page})
+        return self._call(
+            "GET",
+            f"/client/v4/accounts/{{account}}/artifacts/namespaces/{segment(namespace)}/repos/{segment(name)}/tokens",
+            "page",
+            query={"state": state, "per_page": per_page, "page": page},
+        )
 
     def tokens_create(self, namespace: str, body: TokenCreate) -> TokenCreated:
         """Create a token of a repository."""
-        return self._call("POST", f"/client/v4/accounts/{{account}}/artifacts/namespaces/{segment(namespace)}/tokens", "result", body=body)
+        return self._call(
+            "POST",
+            f"/client/v4/accounts/{{account}}/artifacts/namespaces/{segment(namespace)}/tokens",
+            "result",
+            body=body,
+        )
 
     def tokens_revoke(self, namespace: str, id: str) -> ID:
         """Revoke a token."""
-        return self._call("DELETE", f"/client/v4/accounts/{{account}}/artifacts/namespaces/{segment(namespace)}/tokens/{segment(id)}", "result")
+        return self._call(
+            "DELETE",
+            f"/client/v4/accounts/{{account}}/artifacts/namespaces/{segment(namespace)}/tokens/{segment(id)}",
+            "result",
+        )
 
     def accounts_list(self) -> Page[Account]:
         """List accounts."""
         return self._call("GET", "/client/v4/accounts", "page")
 
-    def refs_list(self, namespace: str, name: str, *, prefix: str | None = None, limit: int | None = None, cursor: str | None = None) -> Page[Ref]:
+    def refs_list(
+        self,
+        namespace: str,
+        name: str,
+        *,
+        prefix: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Page[Ref]:
         """List refs."""
-        return self._call("GET", f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/repos/{segment(name)}/refs", "page", query={"prefix": prefix, "limit": limit, "cursor": cursor})
+        return self._call(
+            "GET",
+            f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/repos/{segment(name)}/refs",
+            "page",
+            query={"prefix": prefix, "limit": limit, "cursor": cursor},
+        )
 
     def diff_get(self, namespace: str, name: str, *, base: str, head: str, patch: bool | None = None) -> Diff:
         """Compare two commits."""
-        return self._call("GET", f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/repos/{segment(name)}/diff", "result", query={"base": base, "head": head, "patch": patch})
+        return self._call(
+            "GET",
+            f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/repos/{segment(name)}/diff",
+            "result",
+            query={"base": base, "head": head, "patch": patch},
+        )
 
     def import_get(self, namespace: str, name: str) -> ImportStatus:
         """Get the progress of an import."""
-        return self._call("GET", f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/repos/{segment(name)}/import", "result")
+        return self._call(
+            "GET",
+            f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/repos/{segment(name)}/import",
+            "result",
+        )
 
     def import_refresh(self, namespace: str, name: str) -> ID:
         """Import again."""
-        return self._call("POST", f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/repos/{segment(name)}/import/refresh", "result")
+        return self._call(
+            "POST",
+            f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/repos/{segment(name)}/import/refresh",
+            "result",
+        )
 
-    def repo_usage_get(self, namespace: str, name: str, *, first: str | None = None, last: str | None = None) -> Usage:
+    def repo_usage_get(
+        self,
+        namespace: str,
+        name: str,
+        *,
+        first: str | None = None,
+        last: str | None = None,
+    ) -> Usage:
         """Get the usage of a repository."""
-        return self._call("GET", f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/repos/{segment(name)}/usage", "result", query={"first": first, "last": last})
+        return self._call(
+            "GET",
+            f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/repos/{segment(name)}/usage",
+            "result",
+            query={"first": first, "last": last},
+        )
 
     def namespace_usage_get(self, namespace: str, *, first: str | None = None, last: str | None = None) -> Usage:
         """Get the usage of a namespace."""
-        return self._call("GET", f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/usage", "result", query={"first": first, "last": last})
+        return self._call(
+            "GET",
+            f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/usage",
+            "result",
+            query={"first": first, "last": last},
+        )
 
-    def repo_events_stream(self, namespace: str, name: str, *, type: str | None = None, after: int | None = None) -> Iterator[Event]:
+    def repo_events_stream(
+        self,
+        namespace: str,
+        name: str,
+        *,
+        type: str | None = None,
+        after: int | None = None,
+    ) -> Iterator[Event]:
         """Read the events of a repository."""
-        return self._stream("GET", f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/repos/{segment(name)}/events", query={"type": type, "after": after})
+        return self._stream(
+            "GET",
+            f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/repos/{segment(name)}/events",
+            query={"type": type, "after": after},
+        )
 
     def namespace_events_stream(self, namespace: str, *, type: str | None = None, after: int | None = None) -> Iterator[Event]:
         """Read the events of a namespace."""
-        return self._stream("GET", f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/events", query={"type": type, "after": after})
+        return self._stream(
+            "GET",
+            f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/events",
+            query={"type": type, "after": after},
+        )
 
     def events_stream(self, *, type: str | None = None, after: int | None = None) -> Iterator[Event]:
         """Read all events."""
-        return self._stream("GET", "/artifactfs/v1/accounts/{account}/events", query={"type": type, "after": after})
+        return self._stream(
+            "GET",
+            "/artifactfs/v1/accounts/{account}/events",
+            query={"type": type, "after": after},
+        )
 
     def audit_export(self, *, after: int | None = None, limit: int | None = None) -> Iterator[AuditEntry]:
         """Export the audit log."""
-        return self._stream("GET", "/artifactfs/v1/accounts/{account}/audit", query={"after": after, "limit": limit})
+        return self._stream(
+            "GET",
+            "/artifactfs/v1/accounts/{account}/audit",
+            query={"after": after, "limit": limit},
+        )
 
     def account_webhooks_list(self) -> Page[Webhook]:
         """List webhooks of the account."""
@@ -534,39 +721,87 @@ class Artifacts(Client):
 
     def account_webhooks_dead_list(self, id: str, *, limit: int | None = None) -> Page[DeadDelivery]:
         """List deliveries that were given up."""
-        return self._call("GET", f"/artifactfs/v1/accounts/{{account}}/webhooks/{segment(id)}/dead", "page", query={"limit": limit})
+        return self._call(
+            "GET",
+            f"/artifactfs/v1/accounts/{{account}}/webhooks/{segment(id)}/dead",
+            "page",
+            query={"limit": limit},
+        )
 
     def account_webhooks_dead_retry(self, id: str, seq: int) -> ID:
         """Make a delivery due again."""
-        return self._call("POST", f"/artifactfs/v1/accounts/{{account}}/webhooks/{segment(id)}/dead/{segment(seq)}/retry", "result")
+        return self._call(
+            "POST",
+            f"/artifactfs/v1/accounts/{{account}}/webhooks/{segment(id)}/dead/{segment(seq)}/retry",
+            "result",
+        )
 
     def namespace_webhooks_list(self, namespace: str) -> Page[Webhook]:
         """List webhooks of a namespace."""
-        return self._call("GET", f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/webhooks", "page")
+        return self._call(
+            "GET",
+            f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/webhooks",
+            "page",
+        )
 
     def namespace_webhooks_create(self, namespace: str, body: WebhookCreate) -> WebhookCreated:
         """Create a webhook of a namespace."""
-        return self._call("POST", f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/webhooks", "result", body=body)
+        return self._call(
+            "POST",
+            f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/webhooks",
+            "result",
+            body=body,
+        )
 
     def namespace_webhooks_delete(self, namespace: str, id: str) -> ID:
         """Delete a webhook of a namespace."""
-        return self._call("DELETE", f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/webhooks/{segment(id)}", "result")
+        return self._call(
+            "DELETE",
+            f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/webhooks/{segment(id)}",
+            "result",
+        )
 
     def namespace_webhooks_dead_list(self, namespace: str, id: str, *, limit: int | None = None) -> Page[DeadDelivery]:
         """List deliveries that were given up."""
-        return self._call("GET", f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/webhooks/{segment(id)}/dead", "page", query={"limit": limit})
+        return self._call(
+            "GET",
+            f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/webhooks/{segment(id)}/dead",
+            "page",
+            query={"limit": limit},
+        )
 
     def namespace_webhooks_dead_retry(self, namespace: str, id: str, seq: int) -> ID:
         """Make a delivery due again."""
-        return self._call("POST", f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/webhooks/{segment(id)}/dead/{segment(seq)}/retry", "result")
+        return self._call(
+            "POST",
+            f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/webhooks/{segment(id)}/dead/{segment(seq)}/retry",
+            "result",
+        )
 
     def tokens_rotate(self, namespace: str, id: str) -> TokenCreated:
-        """Replace a token of a repository. The new token has the same scope, rules and lifetime; the old one is revoked."""
-        return self._call("POST", f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/tokens/{segment(id)}/rotate", "result")
+        """Replace a token of a repository.
 
-    def control_tokens_list(self, *, state: Literal["active", "expired", "revoked", "all"] | None = None, per_page: int | None = None, page: int | None = None) -> Page[Token]:
+        The new token has the same scope, rules and lifetime; the old one is revoked."""
+        return self._call(
+            "POST",
+            f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/tokens/{segment(id)}/rotate",
+            "result",
+        )
+
+    def control_tokens_list(
+        self,
+        *,
+        state: Literal["active", "expired", "revoked", "all"] | None = None,
+        per_page: int | None = None,
+        page: int | None = None,
+    ) -> Page[Token]:
         """List tokens for the REST API."""
-        return self._call("GET", "/artifactfs/v1/accounts/{account}/tokens", "page", query={"state": state, "per_page": per_page, "page": page})
+        return self._call(
+            "GET",
+            "/artifactfs/v1/accounts/{account}/tokens",
+            "page",
+            query={"state": state, "per_page": per_page, "page": page},
+        )
 
     def control_tokens_create(self, body: ControlTokenCreate) -> TokenCreated:
         """Create a token for the REST API."""
