@@ -198,6 +198,33 @@ func TestThinSessionOnServer(t *testing.T) {
 	again := o.bare(s.URL("r.git"), flags...)
 	w.same("resumed elsewhere", before, o.look(again.Dir))
 	o.unmount(again)
+	// The tokens of the session allow it to change its own refs only.
+	for token, err := range api.Tokens(t.Context(), "team", "work", "active") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasPrefix(token.Label, "mount on ") && (token.Session != "thin" || len(token.Refs) == 0) {
+			t.Errorf("token of the session: got %+v, want one for the session thin only", token)
+		}
+	}
+}
+
+// A sandbox that gets nothing but variables has a repository of its own on the server, and its program sees no token.
+func TestSandboxOnServer(t *testing.T) {
+	t.Parallel()
+	w, c, api := hosted(t)
+	w.sh(w.root, "mkdir bin && ln -s "+binary+" bin/artifactfs")
+	w.env = append(w.env, "ARTIFACTFS_CREATE=remote", "ARTIFACTFS_REMOTE=boxes/one", "ARTIFACTFS_DIR="+w.place("box"), "ARTIFACTFS_STATE="+w.state,
+		"PATH="+filepath.Join(w.root, "bin")+":"+os.Getenv("PATH"))
+	out := must[string](t)(w.gitIn(w.root, must[string](t)(filepath.Abs("../contrib/container/artifactfs-hook"))+
+		` sh -c 'echo made >made && git add made && git commit -qm made && ! env | grep ^ARTIFACTFS_SERVER; tr "\0" "\n" </proc/$PPID/environ'`, w.env...))
+	if strings.Contains(out, c.token) || strings.Contains(out, "art_v1_") {
+		t.Errorf("the program in the sandbox sees a token:\n%s", out)
+	}
+	commits := must[[]client.Commit](t)(api.Log(t.Context(), "boxes", "one", "", 0, 0))
+	if len(commits) != 1 || commits[0].Message != "made" {
+		t.Errorf("log of the repository: got %+v, want one commit", commits)
+	}
 }
 
 // Sessions of SHA-256 repositories and fetches by stock git work as with any server.

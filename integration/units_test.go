@@ -66,7 +66,7 @@ func TestInstall(t *testing.T) {
 	got := list(root)
 	for _, want := range []string{
 		"usr/bin/artifactfs \n", "usr/bin/artifactfs-fsmonitor \n", "sbin/mount.fuse.artifactfs /usr/bin/artifactfs\n", "sbin/umount.fuse.artifactfs /usr/bin/artifactfs\n",
-		"usr/lib/systemd/system/artifactfs.service \n", "usr/lib/systemd/user/artifactfs.service \n", "usr/share/artifactfs/container/artifactfs-hook \n",
+		"usr/lib/systemd/system/artifactfs.service \n", "usr/lib/systemd/system/artifactfs-server.service \n", "usr/lib/systemd/user/artifactfs.service \n", "usr/share/artifactfs/container/artifactfs-hook \n",
 		"usr/share/artifactfs/systemd/srv-app.mount \n", "usr/share/bash-completion/completions/artifactfs \n", "usr/share/man/man1/artifactfs.1 \n", "usr/share/man/man1/artifactfs-session-log.1 \n",
 	} {
 		if !strings.Contains(got, want) {

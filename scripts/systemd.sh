@@ -96,7 +96,7 @@ done
 for t in test sysinit basic shutdown network network-online nss-lookup local-fs local-fs-pre remote-fs remote-fs-pre umount multi-user default; do
 	printf '[Unit]\nDescription=%s\nDefaultDependencies=no\n' $t >"$dir/units/$t.target"
 done
-(cd "$dir/units" && systemd-analyze verify --man=no ./artifactfs.service ./srv-app.mount ./srv-app.automount) 2>"$dir/verify" || fail "$(cat "$dir/verify")"
+(cd "$dir/units" && systemd-analyze verify --man=no ./artifactfs.service ./artifactfs-server.service ./srv-app.mount ./srv-app.automount) 2>"$dir/verify" || fail "$(cat "$dir/verify")"
 [ ! -s "$dir/verify" ] || fail "$(cat "$dir/verify")"
 ok "the system's units"
 (cd "$dir/user" && XDG_RUNTIME_DIR="$dir/runtime" systemd-analyze --user verify --man=no ./artifactfs.service) 2>"$dir/verify" || fail "$(cat "$dir/verify")"

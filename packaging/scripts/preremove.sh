@@ -3,7 +3,7 @@
 set -e
 case ${1:-} in upgrade | 1) exit 0 ;; esac
 if [ -d /run/systemd/system ]; then
-	systemctl disable --now artifactfs.service || true
+	systemctl disable --now artifactfs.service artifactfs-server.service || true
 fi
 [ -S /var/lib/artifactfs/run/daemon.sock ] || exit 0
 pid=$(/usr/bin/artifactfs status --json 2>/dev/null | sed -n 's/.*"daemon":{[^}]*"supervisor":\([0-9]*\).*/\1/p')

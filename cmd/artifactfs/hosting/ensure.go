@@ -22,6 +22,12 @@ import (
 // expires.
 const tokenTime = "1h"
 
+// Use is what a mount does with a repository. Its tokens allow no more.
+type Use struct {
+	ReadOnly bool
+	Session  string // the only session that is pushed there; "": any refs
+}
+
 // Login is how a mount logs in to a repository of a server.
 type Login struct {
 	Remote string // URL of the repository for git
@@ -34,8 +40,8 @@ type Login struct {
 }
 
 // Ensure creates a repository if it does not exist, and returns how a mount logs in to it. where is NAMESPACE/NAME, or the URL of the
-// server followed by it, or the URL of the repository for git. A mount that is read-only gets tokens that can only read.
-func Ensure(ctx context.Context, a *cli.App, o Connection, where string, readOnly bool) (Login, error) {
+// server followed by it, or the URL of the repository for git.
+func Ensure(ctx context.Context, a *cli.App, o Connection, where string, u Use) (Login, error) {
 	at, n, err := parseWhere(where)
 	if err != nil {
 		return Login{}, &control.Error{Code: control.ExitUsage, Verb: "create", Object: where, Cause: err.Error(),
@@ -63,12 +69,12 @@ func Ensure(ctx context.Context, a *cli.App, o Connection, where string, readOnl
 	if err != nil {
 		return Login{}, explain(c, err)
 	}
-	return c.login(a, l, n, readOnly)
+	return c.login(a, l, n, u)
 }
 
 // Known returns how a mount logs in to a repository by its URL for git, if the URL is that of a server whose token this user has set in
 // the environment, or of the server that this user runs on this host. For all other URLs it returns false. It sends no request.
-func Known(a *cli.App, remote string, readOnly bool) (Login, bool, error) {
+func Known(a *cli.App, remote string, u Use) (Login, bool, error) {
 	if !strings.Contains(remote, "://") {
 		return Login{}, false, nil
 	}
@@ -87,16 +93,16 @@ func Known(a *cli.App, remote string, readOnly bool) (Login, bool, error) {
 	if err != nil || c.Token == "" && c.TokenFile == "" {
 		return Login{}, false, err
 	}
-	l, err := c.login(a, Login{Remote: remote}, n, readOnly)
+	l, err := c.login(a, Login{Remote: remote}, n, u)
 	return l, err == nil, err
 }
 
 // login completes how a mount logs in to a repository.
-func (c *Access) login(a *cli.App, l Login, n name, readOnly bool) (_ Login, err error) {
+func (c *Access) login(a *cli.App, l Login, n name, u Use) (_ Login, err error) {
 	if c.Token != "" {
 		l.Environment = control.Environment{cli.ServerTokenVariable + "=" + string(c.Token)}
 	}
-	l.TokenFile, err = writeProgram(a, c, n, readOnly)
+	l.TokenFile, err = writeProgram(a, c, n, u)
 	return l, err
 }
 
@@ -130,13 +136,13 @@ func parseWhere(where string) (at string, n name, err error) {
 
 // writeProgram writes the program that makes tokens for a repository below the state directory, where a daemon finds it again after
 // a restart. Its name is derived from its contents, so that mounts of one repository share it and its tokens.
-func writeProgram(a *cli.App, c *Access, n name, readOnly bool) (string, error) {
+func writeProgram(a *cli.App, c *Access, n name, u Use) (string, error) {
 	executable, err := os.Executable()
 	if err != nil {
 		return "", fmt.Errorf("make tokens for %s: %w", n, err)
 	}
 	scope := client.Write
-	if readOnly {
+	if u.ReadOnly {
 		scope = client.Read
 	}
 	label := "mount"
@@ -145,6 +151,9 @@ func writeProgram(a *cli.App, c *Access, n name, readOnly bool) (string, error) 
 	}
 	args := []string{executable, "token", "create", n.String(), "--state", a.State, "--server", c.URL(), "--scope", scope,
 		"--ttl", tokenTime, "--label", label}
+	if u.Session != "" && !u.ReadOnly {
+		args = append(args, "--for-session", u.Session)
+	}
 	if c.TokenFile != "" {
 		args = append(args, "--server-token-file", c.TokenFile)
 	}

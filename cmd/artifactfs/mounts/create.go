@@ -68,7 +68,7 @@ func (o *MountOptions) createRepos(ctx context.Context, cmd *cobra.Command, args
 		case args[0] == "":
 			return nil, cli.Usage(cmd, errors.New("--create needs REMOTE, as SERVER/NAMESPACE/NAME or NAMESPACE/NAME"))
 		}
-		l, err := o.ensure(ctx, a, args[0], r.ReadOnly)
+		l, err := o.ensure(ctx, a, args[0], hosting.Use{ReadOnly: r.ReadOnly})
 		if err != nil {
 			return nil, err
 		}
@@ -94,7 +94,7 @@ func (o *MountOptions) createRepos(ctx context.Context, cmd *cobra.Command, args
 		return nil, cli.Usage(cmd, fmt.Errorf("--create=%s makes the token for the session remote itself: "+
 			"unset --session-token-file and $ARTIFACTFS_SESSION_TOKEN", o.create))
 	}
-	l, err := o.ensure(ctx, a, r.SessionOptions.Remote, r.ReadOnly)
+	l, err := o.ensure(ctx, a, r.SessionOptions.Remote, hosting.Use{ReadOnly: r.ReadOnly, Session: r.Session})
 	if err != nil {
 		return nil, err
 	}
@@ -108,16 +108,18 @@ func (o *MountOptions) logIn(a *cli.App, remote string) error {
 	for _, part := range []struct {
 		remote string
 		given  bool // the user has named a token
+		use    hosting.Use
 		file   *string
 	}{
-		{remote, r.Token != "" || r.TokenFile != "" || o.create == createRemote || o.create == createBoth, &r.TokenFile},
+		{remote, r.Token != "" || r.TokenFile != "" || o.create == createRemote || o.create == createBoth,
+			hosting.Use{ReadOnly: r.ReadOnly}, &r.TokenFile},
 		{r.SessionOptions.Remote, r.SessionToken != "" || r.SessionTokenFile != "" || o.create == createSession || o.create == createBoth,
-			&r.SessionTokenFile},
+			hosting.Use{ReadOnly: r.ReadOnly, Session: r.Session}, &r.SessionTokenFile},
 	} {
 		if part.given {
 			continue
 		}
-		l, ok, err := hosting.Known(a, part.remote, r.ReadOnly)
+		l, ok, err := hosting.Known(a, part.remote, part.use)
 		if err != nil {
 			return err
 		}
@@ -141,8 +143,8 @@ func (o *MountOptions) passOn(l hosting.Login) {
 }
 
 // ensure creates one repository.
-func (o *MountOptions) ensure(ctx context.Context, a *cli.App, where string, readOnly bool) (hosting.Login, error) {
-	l, err := hosting.Ensure(ctx, a, o.server, where, readOnly)
+func (o *MountOptions) ensure(ctx context.Context, a *cli.App, where string, u hosting.Use) (hosting.Login, error) {
+	l, err := hosting.Ensure(ctx, a, o.server, where, u)
 	if err != nil {
 		return l, err
 	}
