@@ -458,6 +458,19 @@ func (l *serverTrial) report() {
 	for _, text := range slices.Sorted(maps.Keys(l.failures)) {
 		l.w.Logf("failed %d times: %s", l.failures[text], text)
 	}
+	// A request that fails because something is away must be answered with 503, so that clients repeat it.
+	for _, n := range l.c.nodes {
+		log, err := os.ReadFile(n.data + ".log")
+		check2(l.w, err)
+		found := 0
+		for line := range strings.Lines(string(log)) {
+			if strings.Contains(line, `"status": 500`) || strings.Contains(line, "panic") {
+				if found++; found <= 5 {
+					l.w.Errorf("log of %s: %s", n.data, line)
+				}
+			}
+		}
+	}
 	if l.acked.Load() < int64(len(l.pushers)) {
 		l.w.Errorf("%d changes were acknowledged: too few to test anything", l.acked.Load())
 	}

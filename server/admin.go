@@ -55,6 +55,24 @@ func (r Running) write(dir string) error {
 	return disk.WriteFileUnsynced(filepath.Join(dir, runningFile), append(text, '\n'), 0o600)
 }
 
+// nodeName returns the name of the server of a data directory in leases. It remains the same when the server is started again, which
+// so goes on with the leases that the killed process has held.
+func nodeName(dir string) (string, error) {
+	path := filepath.Join(dir, "node")
+	text, err := os.ReadFile(path)
+	if name := strings.TrimSpace(string(text)); err == nil && name != "" {
+		return name, nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("read name of node: %w", err)
+	}
+	name := records.NewID()
+	if err := disk.WriteFile(path, []byte(name+"\n"), 0o600); err != nil {
+		return "", fmt.Errorf("write name of node: %w", err)
+	}
+	return name, nil
+}
+
 // ReadToken returns the token in a file, whose only line it is.
 func ReadToken(file string) (control.Secret, error) {
 	text, err := os.ReadFile(file)

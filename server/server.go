@@ -210,7 +210,11 @@ func (s *Server) connect(ctx context.Context) (err error) {
 		return err
 	}
 	s.closeLater(func() error { git.Close(); return nil })
-	s.background(upkeep.New(upkeep.Options{Records: s.db, Objects: s.store, Replicas: replicas, Log: s.log, Times: o.Upkeep}).Run)
+	node, err := nodeName(o.Data)
+	if err != nil {
+		return err
+	}
+	s.background(upkeep.New(upkeep.Options{Records: s.db, Objects: s.store, Replicas: replicas, Log: s.log, Node: node, Times: o.Upkeep}).Run)
 	s.handler = s.meter.Requests(s.routes(rest, git))
 	return nil
 }

@@ -3,6 +3,7 @@ package records
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"io"
 	"net"
@@ -91,7 +92,8 @@ func classifyPostgres(err error) class {
 	var network net.Error
 	switch {
 	case errors.As(err, &connect), errors.As(err, &network), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF),
-		errors.Is(err, net.ErrClosed), pgconn.SafeToRetry(err), pgconn.Timeout(err), strings.Contains(err.Error(), "conn closed"):
+		errors.Is(err, net.ErrClosed), errors.Is(err, driver.ErrBadConn), errors.Is(err, sql.ErrConnDone),
+		pgconn.SafeToRetry(err), pgconn.Timeout(err), strings.Contains(err.Error(), "conn closed"):
 		return unavailable
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return interrupted

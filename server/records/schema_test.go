@@ -3,6 +3,7 @@ package records
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"os"
 	"path/filepath"
@@ -219,6 +220,9 @@ func TestErrorsOfPostgres(t *testing.T) {
 		if again := attempts > 1; again != (code == "40001") {
 			t.Errorf("code %s: %d attempts", code, attempts)
 		}
+	}
+	if err := db.write(t.Context(), "test", func(*tx) error { return driver.ErrBadConn }); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("connection that broke in a transaction: got %v, want ErrUnavailable", err)
 	}
 	attempts := 0
 	do(t, db.write(t.Context(), "test", func(*tx) error {
