@@ -88,6 +88,7 @@ type attempt struct {
 	m        *records.Import
 	repo     records.Repo
 	dir      string // git directory of the fetch
+	first    bool   // the repository had no objects
 	received bool   // git has received all objects, so that a failure is one of the contents
 }
 
@@ -147,6 +148,11 @@ func (a *attempt) prepare(ctx context.Context, base string) error {
 	if err := a.git(ctx, "init", "--quiet", "--bare", "--template=", "--object-format="+a.repo.ObjectFormat, a.dir); err != nil {
 		return err
 	}
+	have, err := filepath.Glob(filepath.Join(base, "objects", "pack", "*.idx"))
+	if err != nil {
+		return err
+	}
+	a.first = len(have) == 0
 	info := filepath.Join(a.dir, "objects", "info")
 	if err := os.MkdirAll(info, 0o700); err != nil {
 		return objects.Classify(err)
@@ -406,12 +412,30 @@ func (a *attempt) fetched(ctx context.Context) (map[string]string, error) {
 	return refs, nil
 }
 
+// bitmapBytes is the size of a first pack from which on it gets a bitmap, with which git counts the objects of a clone in no time. The
+// pack must get it before it is stored, because forks share it afterwards.
+const bitmapBytes = 16 << 20
+
 // pack returns the hash of the only pack that git has fetched, "" if nothing was new. It joins packs if there are several.
 func (a *attempt) pack(ctx context.Context) (string, error) {
 	list := func() ([]string, error) { return filepath.Glob(filepath.Join(a.dir, "objects", "pack", "pack-*.pack")) }
 	packs, err := list()
-	if err == nil && len(packs) > 1 {
-		if err = a.git(ctx, "repack", "-a", "-d", "-l", "--quiet"); err == nil {
+	if err != nil {
+		return "", err
+	}
+	repack := []string{"repack", "-a", "-d", "-l", "--quiet"}
+	large := false
+	if a.first && len(packs) == 1 {
+		info, err := os.Stat(packs[0])
+		if err != nil {
+			return "", err
+		}
+		if large = info.Size() >= bitmapBytes; large {
+			repack = []string{"repack", "-a", "-d", "--write-bitmap-index", "--quiet"} // git makes none for a shallow history
+		}
+	}
+	if large || len(packs) > 1 {
+		if err = a.git(ctx, repack...); err == nil {
 			packs, err = list()
 		}
 	}

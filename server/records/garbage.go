@@ -46,3 +46,18 @@ func (r *Repos) Overfull(ctx context.Context, packs, limit int) (ids []string, e
 	})
 	return ids, err
 }
+
+// largeSchema adds an index of large packs.
+const largeSchema = `CREATE INDEX packs_large ON packs (objects) WHERE objects >= 1000;`
+
+// Unindexed returns ids of repositories that have a pack with at least objects objects, of which there must be 1,000 at least, without
+// bitmap, and no other repository lists this pack.
+func (r *Repos) Unindexed(ctx context.Context, objects int64, limit int) (ids []string, err error) {
+	err = r.db.single(ctx, "find repositories without bitmap", func(t *tx) error {
+		ids, err = list(ctx, t, scanText, `SELECT DISTINCT r.id FROM packs p JOIN links l ON l.pack = p.pack JOIN repos r ON r.repo = l.repo
+			WHERE p.objects >= 1000 AND p.objects >= $1 AND p.extensions NOT LIKE '%.bitmap%' AND r.shallow = '' AND r.base_url = ''
+			AND NOT EXISTS (SELECT 1 FROM links o WHERE o.pack = p.pack AND o.repo <> l.repo) LIMIT $2`, objects, limit)
+		return err
+	})
+	return ids, err
+}

@@ -177,7 +177,7 @@ func (s *Set) addPacks(ctx context.Context, e *entry, format object.Format, pack
 		if err := checkPack(format, p); err != nil {
 			return err
 		}
-		complete := slices.Contains(present[p.Hash], ".idx")
+		complete := has(present[p.Hash], p)
 		if old, ok := e.stale[p.Hash]; ok && complete {
 			delete(e.stale, p.Hash)
 			if old.id != "" {
@@ -192,7 +192,7 @@ func (s *Set) addPacks(ctx context.Context, e *entry, format object.Format, pack
 	done := make([]bool, len(missing))
 	err := parallel(len(missing), func(i int) error {
 		p := missing[i]
-		err := s.addPack(ctx, format, p, packDir(e.dir), slices.Contains(present[p.Hash], ".idx"))
+		err := s.addPack(ctx, format, p, packDir(e.dir), has(present[p.Hash], p))
 		done[i] = err == nil
 		return err
 	})
@@ -205,6 +205,11 @@ func (s *Set) addPacks(ctx context.Context, e *entry, format object.Format, pack
 		}
 	}
 	return err
+}
+
+// has reports whether a directory with the files of the given extensions has all files of a pack.
+func has(present []string, p records.Pack) bool {
+	return !slices.ContainsFunc(p.Extensions, func(x string) bool { return !slices.Contains(present, x) })
 }
 
 // checkPack returns an error if a pack cannot be one of a repository. Its fields become parts of paths.

@@ -157,7 +157,7 @@ func (w *Worker) git(ctx context.Context, v *view, stdin string, args ...string)
 
 // pack makes a pack in the directory scratch, and returns its hash. git reads from stdin what the pack contains.
 func (w *Worker) pack(ctx context.Context, v *view, scratch, stdin string, args ...string) (string, error) {
-	args = append([]string{"pack-objects", "-q", "--delta-base-offset"}, args...)
+	args = append([]string{"-c", "pack.writeReverseIndex=true", "pack-objects", "-q", "--delta-base-offset"}, args...)
 	out, err := w.git(ctx, v, stdin, append(args, filepath.Join(scratch, "pack"))...)
 	if err != nil {
 		return "", err
@@ -176,18 +176,12 @@ func (w *Worker) store(ctx context.Context, v *view, scratch, hash string, old [
 		return p, err
 	}
 	for _, o := range old {
-		x, err := readIndex(v.pack(o.Hash), v.format)
+		covered, err := covers(made, v, o)
+		if err == nil && !covered {
+			err = fmt.Errorf("git pack-objects left out objects of pack %s", o.ID)
+		}
 		if err != nil {
 			return p, err
-		}
-		for i := range x.Len() {
-			id, err := x.ID(i)
-			if err != nil {
-				return p, err
-			}
-			if _, ok := made.Position(id); !ok {
-				return p, fmt.Errorf("git pack-objects left out object %s of pack %s", id, o.ID)
-			}
 		}
 	}
 	return w.o.Replicas.Store(ctx, scratch, hash)

@@ -38,6 +38,7 @@ type Options struct {
 type Times struct {
 	Interval time.Duration // between two rounds
 	Crowd    int           // packs of a repository that are not shared, from which on they are joined
+	Large    int           // objects of a pack, from which on it gets a bitmap
 	Check    time.Duration // between two searches for garbage in a repository that changes
 	Grace    time.Duration // for which garbage is kept
 	Unused   time.Duration // for which a pack is kept that no repository lists; longer than a push takes
@@ -47,7 +48,7 @@ type Times struct {
 // Default returns the times of a server.
 func Default() Times {
 	return Times{
-		Interval: time.Minute, Crowd: 11, Check: 12 * time.Hour, Grace: 14 * 24 * time.Hour, Unused: 24 * time.Hour,
+		Interval: time.Minute, Crowd: 11, Large: defaultLarge, Check: 12 * time.Hour, Grace: 14 * 24 * time.Hour, Unused: 24 * time.Hour,
 		History: 90 * 24 * time.Hour,
 	}
 }
@@ -69,6 +70,9 @@ func New(o Options) *Worker {
 	d := Default()
 	if o.Times != (Times{}) {
 		d = o.Times
+	}
+	if d.Large <= 0 {
+		d.Large = defaultLarge
 	}
 	o.Times = d
 	if o.Log == nil {
@@ -92,6 +96,7 @@ func (w *Worker) Run(ctx context.Context) {
 // Round does everything once that is due.
 func (w *Worker) Round(ctx context.Context) error {
 	return errors.Join(
+		w.once(ctx, "bitmaps", w.indexAll),
 		w.repackAll(ctx),
 		w.collectAll(ctx),
 		w.once(ctx, "sweep", w.sweep),

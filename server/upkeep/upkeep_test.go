@@ -101,6 +101,39 @@ func TestSharedPacksAreJoinedIfThereAreMany(t *testing.T) {
 	do(t, r.Compare(t.Context(), r.ID))
 }
 
+func TestLargePacksGetBitmaps(t *testing.T) {
+	b := replicatest.New(t, t.TempDir(), "", replica.Options{})
+	w := worker(b, Times{Crowd: 100, Large: 1000, Check: time.Hour, Grace: time.Hour, Unused: time.Hour, History: time.Hour})
+	r := b.Create(t, "repo", object.SHA1)
+	files := map[string]gittest.File{}
+	for i := range 1200 {
+		files[fmt.Sprint("file", i)] = gittest.File{Data: fmt.Append(nil, i)}
+	}
+	r.Push(t, "main", files)
+	r.Write(t, "main", "file", "text")
+	lost := r.Write(t, "side", "side", "side").String()
+	do(t, r.Update(t.Context(), "refs/heads/side", lost, ""))
+	_, err := gittest.Git(t.Context(), r.Path, "update-ref", "-d", "refs/heads/side")
+	do(t, err)
+	for range 2 {
+		do(t, w.Round(t.Context()))
+		packs := snapshot(t, b, r.ID).Packs
+		if n := len(slices.DeleteFunc(slices.Clone(packs), func(p records.Pack) bool { return !hasBitmap(p) })); n != 1 || len(packs) != 2 {
+			t.Errorf("%d packs, %d with a bitmap, want 2 and 1: %v", len(packs), n, packs)
+		}
+	}
+	if !has(t, b, r.ID, lost) {
+		t.Error("an object was lost that no ref reaches")
+	}
+	do(t, r.Compare(t.Context(), r.ID))
+	on, err := b.Set.Acquire(t.Context(), r.ID)
+	do(t, err)
+	defer on.Release()
+	if out, err := gittest.Git(t.Context(), on.Dir, "rev-list", "--test-bitmap", "main"); err != nil {
+		t.Errorf("git rev-list --test-bitmap: %s, %v", out, err)
+	}
+}
+
 func TestChoose(t *testing.T) {
 	for _, c := range []struct {
 		objects []int64
