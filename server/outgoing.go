@@ -30,6 +30,8 @@ func (s *Server) outgoing(replicas *replica.Set) (*imports.Importer, error) {
 	s.meter.Register(sender.Metrics)
 	s.meter.Register(importer.Metrics)
 	s.meter.Register(s.stream.Metrics)
+	s.meter.Register(s.db.Metrics)
+	s.meter.Register(replicas.Metrics)
 	return importer, nil
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/artifactfs/artifactfs/client"
 	"github.com/artifactfs/artifactfs/internal/harness/await"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/internal/metrics/metricstest"
 	"github.com/artifactfs/artifactfs/server"
 )
 
@@ -199,8 +200,32 @@ func TestImportsEventsAndUsage(t *testing.T) {
 		}
 		return found["import"] && found["DELETE"] && found["GET"]
 	})
-	if _, text := get(t, s.URL+"/metrics"); !strings.Contains(text, `artifactfs_server_webhook_attempts_total{result="delivered"} 10`) ||
-		!strings.Contains(text, `artifactfs_server_git_duration_seconds_count{command="fetch"} 2`) {
-		t.Errorf("metrics: %s", text)
+	const p = "artifactfs_server_"
+	await.Until(t, "the webhook's deliveries are counted", func() bool {
+		_, text := get(t, s.URL+"/metrics")
+		return strings.Contains(text, p+`webhook_attempts_total{result="delivered"} 10`)
+	})
+	_, text := get(t, s.URL+"/metrics")
+	all, err := metricstest.Parse(text)
+	if err != nil {
+		t.Fatalf("parse the metrics: %v\n%s", err, text)
+	}
+	for _, c := range []struct {
+		name   string
+		labels []string
+		least  float64
+	}{
+		{"git_duration_seconds_count", []string{"command", "fetch"}, 2}, {"git_duration_seconds_count", []string{"command", "receive-pack"}, 2},
+		{"git_duration_seconds_count", []string{"command", "upload-pack"}, 2}, {"ref_updates_total", []string{"result", "made"}, 3},
+		{"database_duration_seconds_count", []string{"kind", "write"}, 5}, {"object_store_duration_seconds_count", []string{"operation", "put"}, 6},
+		{"replica_uses_total", []string{"replica", "made"}, 1}, {"requests_total", []string{"class", "git-push", "status", "2xx"}, 2},
+		{"event_clients", nil, 1},
+	} {
+		if got, _ := metricstest.Value(all, p+c.name, c.labels...); got < c.least {
+			t.Errorf("%s%q = %v, want at least %v", c.name, c.labels, got, c.least)
+		}
+	}
+	if strings.Contains(text, "team") || strings.Contains(text, "copy") {
+		t.Error("the metrics contain names of repositories")
 	}
 }

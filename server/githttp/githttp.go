@@ -126,7 +126,10 @@ func (s *Server) pushed(ctx context.Context, dir string, repo records.Repo, t re
 		s.o.Log.Warn("events of a push lack commits", zap.String("repository", repo.ID), zap.Error(err))
 	}
 	stamp := events.ByToken(s.o.Account, t)
-	return func(done []records.RefUpdate) []records.Event { return events.Pushed(stamp, repo, done, commits) }
+	return func(done []records.RefUpdate) []records.Event {
+		s.o.Meter.Refs(len(done), len(updates)-len(done))
+		return events.Pushed(stamp, repo, done, commits)
+	}
 }
 
 // exchange is one request with its answer.

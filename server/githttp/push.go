@@ -104,7 +104,7 @@ func (e *exchange) receive(ctx context.Context, push *receive.Push, in *input, b
 	})
 	served := make(chan error, 1)
 	go func() { served <- push.Serve(ctx) }()
-	err := run(ctx, func(ctx context.Context) (c command, err error) {
+	err := e.run(ctx, func(ctx context.Context) (c command, err error) {
 		c = command{
 			body: body, out: out, unblock: in.unblock, started: push.Started,
 			time: e.s.limits.Time, memory: e.s.limits.Memory,

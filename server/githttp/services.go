@@ -35,6 +35,14 @@ func (e *exchange) git(ctx context.Context, args ...string) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
+// run runs git for the request, and counts it.
+func (e *exchange) run(ctx context.Context, prepare func(ctx context.Context) (command, error)) error {
+	ended := e.s.o.Meter.Git(strings.TrimPrefix(e.service, "git-"))
+	err := run(ctx, prepare)
+	ended(err)
+	return err
+}
+
 // version2 reports whether the client has requested version 2 of the protocol. Only fetches have a version 2.
 func (e *exchange) version2() bool {
 	return e.service == uploadPack && slices.Contains(strings.Split(e.r.Header.Get("Git-Protocol"), ":"), "version=2")
@@ -70,7 +78,7 @@ func (e *exchange) advertiseRefs(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	defer at.Release()
-	return run(ctx, func(ctx context.Context) (c command, err error) {
+	return e.run(ctx, func(ctx context.Context) (c command, err error) {
 		c = command{out: out, time: e.s.limits.Time, memory: e.s.limits.Memory}
 		c.cmd, err = e.git(ctx, "--http-backend-info-refs", at.Dir)
 		return c, err
@@ -114,7 +122,7 @@ func (e *exchange) fetch(ctx context.Context) error {
 	}
 	defer at.Release()
 	out := &output{e: e, kind: "application/x-" + e.service + "-result", limit: e.s.limits.Answer}
-	err = run(ctx, func(ctx context.Context) (c command, err error) {
+	err = e.run(ctx, func(ctx context.Context) (c command, err error) {
 		c = command{
 			body: io.MultiReader(bytes.NewReader(head), in), out: out, unblock: in.unblock,
 			time: e.s.limits.Time, memory: e.s.limits.Memory,

@@ -25,6 +25,7 @@ type DB struct {
 	Imports    *Imports
 	Settings   *Settings
 
+	calls   calls
 	dialect *dialect
 	reader  *sql.DB
 	writer  *sql.DB          // the same as reader for PostgreSQL

@@ -31,7 +31,8 @@ type tx struct {
 
 // write runs f in a transaction that writes. It repeats f if another transaction has made this one impossible, so f must set all of its
 // results each time. what names the operation in errors.
-func (db *DB) write(ctx context.Context, what string, f func(t *tx) error) error {
+func (db *DB) write(ctx context.Context, what string, f func(t *tx) error) (err error) {
+	defer db.calls.measure(&db.calls.writes, time.Now(), &err)
 	for attempt := 1; ; attempt++ {
 		added, err := db.try(ctx, f)
 		if err == nil {
@@ -67,7 +68,8 @@ func (db *DB) try(ctx context.Context, f func(t *tx) error) (added bool, err err
 }
 
 // read runs f in a transaction that sees the database at one moment.
-func (db *DB) read(ctx context.Context, what string, f func(t *tx) error) error {
+func (db *DB) read(ctx context.Context, what string, f func(t *tx) error) (err error) {
+	defer db.calls.measure(&db.calls.reads, time.Now(), &err)
 	s, err := db.reader.BeginTx(ctx, &db.dialect.snapshot)
 	if err != nil {
 		return db.dialect.failure(ctx, what, err)
@@ -77,7 +79,8 @@ func (db *DB) read(ctx context.Context, what string, f func(t *tx) error) error 
 }
 
 // single runs f, which reads by one statement.
-func (db *DB) single(ctx context.Context, what string, f func(t *tx) error) error {
+func (db *DB) single(ctx context.Context, what string, f func(t *tx) error) (err error) {
+	defer db.calls.measure(&db.calls.reads, time.Now(), &err)
 	return db.dialect.failure(ctx, what, f(&tx{querier: db.reader, dialect: db.dialect, now: db.now()}))
 }
 

@@ -56,6 +56,7 @@ type Set struct {
 	most    int
 	unlock  func()
 	removal sync.WaitGroup // of directories in trash
+	uses    uses
 
 	mu      sync.Mutex
 	entries map[string]*entry // by ID of the repository
@@ -150,11 +151,16 @@ func (s *Set) AcquireRepo(ctx context.Context, repo records.Repo) (*Replica, err
 		s.leave(e)
 		return nil, fmt.Errorf("acquire replica: %w", ctx.Err())
 	}
+	use := &s.uses.current
 	if !e.made || e.repo.Generation < repo.Generation {
+		if use = &s.uses.updated; !e.made {
+			use = &s.uses.made
+		}
 		err = s.update(ctx, e)
 	} else if e.repo.Generation == repo.Generation {
 		e.repo = repo // fields that do not count up the generation
 	}
+	use.Add(1)
 	r := &Replica{Dir: e.dir, Repo: e.repo, set: s, entry: e}
 	if err == nil {
 		r.epoch = s.hold(e)
