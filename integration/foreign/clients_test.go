@@ -1,6 +1,7 @@
 package foreign
 
 import (
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -9,14 +10,17 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/artifactfs/artifactfs/internal/harness/await"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/server/openapi"
 	"github.com/artifactfs/artifactfs/server/openapi/openapitest"
 )
 
-// checked returns a home whose requests and answers, except those of git, are compared with the OpenAPI document on their way.
+// checked returns a home whose requests and answers, except those of git, are compared with the OpenAPI document on their way. The
+// first list of webhooks is answered as by a server that is busy, and must be repeated.
 func checked(t *testing.T, h *home) (*home, *openapitest.Checker) {
 	t.Helper()
 	target, err := url.Parse(h.url)
@@ -26,12 +30,17 @@ func checked(t *testing.T, h *home) (*home, *openapitest.Checker) {
 	// The proxy keeps the header Host, so that the server names the proxy in the URLs of repositories.
 	proxy := httputil.NewSingleHostReverseProxy(target)
 	checker := openapitest.New(t, proxy)
+	var busy atomic.Bool
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if strings.HasPrefix(r.URL.Path, "/git/") {
+		switch {
+		case strings.HasPrefix(r.URL.Path, "/git/"):
 			proxy.ServeHTTP(w, r)
-			return
+		case r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/webhooks") && !busy.Swap(true):
+			w.Header().Set("Retry-After", "1")
+			http.Error(w, "busy", http.StatusServiceUnavailable)
+		default:
+			checker.ServeHTTP(w, r)
 		}
-		checker.ServeHTTP(w, r)
 	}))
 	t.Cleanup(s.Close)
 	return &home{url: s.URL, admin: h.admin}, checker
@@ -115,7 +124,7 @@ func TestExamples(t *testing.T) {
 func TestTypeScript(t *testing.T) {
 	t.Parallel()
 	node := program(t, "node")
-	compiler := filepath.Join(npm(t, "typescript"), "node_modules/typescript/bin/tsc")
+	compiler := filepath.Join(npm(t, "openapi"), "node_modules/typescript/bin/tsc")
 	dir := t.TempDir()
 	if err := os.CopyFS(filepath.Join(dir, "client"), os.DirFS(filepath.Join(clients(t), "typescript"))); err != nil {
 		t.Fatal(err)
@@ -131,5 +140,34 @@ func TestTypeScript(t *testing.T) {
 		"--moduleResolution", "bundler", "--lib", "es2022,dom,dom.iterable", "types.ts")
 	if err != nil {
 		t.Errorf("tsc: %v\n%s", err, out)
+	}
+}
+
+// The document is valid for a validator of others, and a generator of others makes a client from it.
+func TestDocumentForOthers(t *testing.T) {
+	t.Parallel()
+	node := program(t, "node")
+	modules := filepath.Join(npm(t, "openapi"), "node_modules")
+	h := serve(t)
+	document := filepath.Join(t.TempDir(), "openapi.json")
+	answer, err := http.Get(h.url + openapi.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(document, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	validator := filepath.Join(modules, "@seriousme/openapi-schema-validator/bin/validate-api-cli.js")
+	if out, err := output(t, "", os.Environ(), node, validator, document); err != nil || !strings.Contains(out, `"valid": true`) {
+		t.Errorf("openapi-schema-validator: %v\n%s", err, out)
+	}
+	generator := filepath.Join(modules, "openapi-typescript/bin/cli.js")
+	if out, err := output(t, "", os.Environ(), node, generator, document, "-o", document+".d.ts"); err != nil {
+		t.Errorf("openapi-typescript: %v\n%s", err, out)
 	}
 }
