@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/artifactfs/artifactfs/client"
@@ -148,9 +149,15 @@ func TestMountRenewsItsToken(t *testing.T) {
 	if out, err := w.gitIn(m.Dir, "git fetch origin && git ls-remote origin"); err != nil {
 		t.Errorf("git in the mount after the token was replaced: %v\n%s", err, out)
 	}
+	// A worker that takes over the mount can make tokens, too.
+	alone := *w // without the server
+	alone.root = w.state
+	check(t, syscall.Kill(alone.serving(), syscall.SIGKILL))
 	if n := revoke(); n != 1 {
 		t.Errorf("after one token was revoked the mount has %d, want 1", n)
 	}
+	w.sh(m.Dir, "cat d0004/f0001.txt >/dev/null && echo y >y && git add y && git commit -qm y")
+	m.sync()
 	// git asks the daemon for a token that is for this repository only.
 	out, err := w.gitIn(m.Dir, "printf 'protocol=http\\nhost=%s\\n\\n' \"$(git config remote.origin.url | cut -d/ -f3)\" | git credential fill")
 	if err != nil || !strings.Contains(out, "password=art_v1_") || strings.Contains(out, "afs_admin_") {

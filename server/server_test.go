@@ -25,6 +25,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/client"
+	"github.com/artifactfs/artifactfs/internal/harness/await"
 	"github.com/artifactfs/artifactfs/server"
 )
 
@@ -197,6 +198,62 @@ func TestStopWithStream(t *testing.T) {
 	stop()
 	if took := time.Since(begin); took > 20*time.Second {
 		t.Errorf("stopping took %s", took)
+	}
+}
+
+// A request that is running when the server is told to stop is answered.
+func TestStopWaitsForRequests(t *testing.T) {
+	dir := t.TempDir()
+	s, stop := start(t, server.Options{Data: dir})
+	body, more := io.Pipe()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost,
+		s.URL+"/client/v4/accounts/"+s.Account+"/artifacts/namespaces/team/repos", body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+string(s.Admin))
+	answered := make(chan int, 1)
+	go func() {
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Error(err)
+			answered <- 0
+			return
+		}
+		res.Body.Close()
+		answered <- res.StatusCode
+	}()
+	if _, err := io.WriteString(more, `{"name":`); err != nil {
+		t.Fatal(err)
+	}
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		stop()
+	}()
+	await.Until(t, "the server refuses connections", func() bool {
+		c, err := net.Dial("tcp", strings.TrimPrefix(s.URL, "http://"))
+		if err == nil {
+			c.Close()
+		}
+		return err != nil
+	})
+	select {
+	case <-stopped:
+		t.Error("the server stopped while a request was running")
+	default:
+	}
+	if _, err := io.WriteString(more, `"late"}`); err != nil {
+		t.Fatal(err)
+	}
+	more.Close()
+	if status := <-answered; status != http.StatusCreated {
+		t.Errorf("request that was running: got status %d, want %d", status, http.StatusCreated)
+	}
+	<-stopped
+	again, _ := start(t, server.Options{Data: dir})
+	if _, err := connect(t, again.URL, string(s.Admin)).Repo(t.Context(), "team", "late"); err != nil {
+		t.Errorf("repository after the restart: %v", err)
 	}
 }
 

@@ -21,7 +21,7 @@ var foreignFlags = []string{
 	"--rm", "--device", "--cap-add", "--security-opt", "--network", "--from", "--bare", "--no-tags", "--untracked-cache", "--fsmonitor",
 	"--shared", "--init", "--global", "--raw", "--git-common-dir", "--object-format", "--config", "--fail", "--silent", "--show-error",
 	"--missing", "--objects", "--not", "--no-checkout", "--sparse", "--no-lazy-fetch", "--batch-check", "--end-of-options", "--topo-order",
-	"--graph", "--hard", "--mixed", "--soft", "--user", "--now", "--root", "--write-tree", "--notes", "--atomic", "--geometric", "--unix-socket", "--privileged",
+	"--graph", "--hard", "--mixed", "--soft", "--user", "--now", "--root", "--write-tree", "--notes", "--atomic", "--geometric", "--force", "--deepen", "--unshallow", "--shallow-since", "--unix-socket", "--privileged",
 }
 
 // span is code in a document: a line of a block, or what stands between backquotes.
