@@ -204,6 +204,7 @@ func (s *Server) connect(ctx context.Context) (err error) {
 	}
 	rest := api.New(api.Options{Account: s.Account, URL: o.PublicURL, Records: s.db, Replicas: replicas, Guard: guard, Meter: s.meter,
 		Importer: importer, ImportHTTP: o.ImportHTTP, Events: s.stream, Compat: o.Compat, Log: s.log})
+	s.closeLater(rest.Close)
 	git, err := githttp.New(githttp.Options{Records: s.db, Replicas: replicas, Guard: guard, Meter: s.meter, Account: s.Account,
 		Dir: filepath.Join(o.Data, "git"), Compat: o.Compat, Log: s.log}, runtime.GOMAXPROCS(0))
 	if err != nil {

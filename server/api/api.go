@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/server/access"
+	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/server/imports"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/server/replica"
@@ -71,6 +72,7 @@ type API struct {
 	o       Options
 	routes  []*route
 	reading chan struct{} // has a value for each request that reads from a git directory
+	pool    gitread.Pool
 }
 
 var _ http.Handler = (*API)(nil)
@@ -82,6 +84,9 @@ func New(o Options) *API {
 	}
 	return &API{o: o, routes: routes(), reading: make(chan struct{}, readers)}
 }
+
+// Close ends the processes of git that wait for requests. The API serves requests after it, too.
+func (a *API) Close() error { return a.pool.Close() }
 
 // ServeHTTP serves one request. A request that is for no route is answered as the live service does, whatever its method.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {

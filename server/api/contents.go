@@ -36,7 +36,7 @@ func (c *call) read(ctx context.Context, r records.Repo, do func(gitread.Repo) e
 		return found("Repository", err)
 	}
 	defer dir.Release()
-	return do(gitread.Repo{Dir: dir.Dir, ShortNames: c.a.o.Compat})
+	return do(gitread.Repo{Dir: dir.Dir, ShortNames: c.a.o.Compat, Pool: &c.a.pool})
 }
 
 // readJSON sends what a function reads from the git directory of the repository in the path. what names the object in errors.

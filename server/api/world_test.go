@@ -91,7 +91,9 @@ func newWorldOn(t testing.TB, url string, change func(*api.Options)) *world {
 	if change != nil {
 		change(&o)
 	}
-	w.checker = openapitest.New(t, api.New(o))
+	rest := api.New(o)
+	t.Cleanup(func() { rest.Close() })
+	w.checker = openapitest.New(t, rest)
 	server := httptest.NewServer(w.checker)
 	t.Cleanup(server.Close)
 	w.url = server.URL

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 )
@@ -20,18 +21,26 @@ type Object struct {
 	Size int64  // of the contents, in bytes
 }
 
-// batch is a running `git cat-file --batch-command`.
+// batch is a running `git cat-file --batch-command`. It is used by one goroutine.
 type batch struct {
+	dir    string // git directory
 	cmd    *exec.Cmd
-	stop   context.CancelFunc
+	stop   context.CancelFunc // kills git
 	in     io.WriteCloser
 	out    *bufio.Reader
 	stderr gitcmd.Tail
+
+	reused  bool        // the process has answered earlier calls
+	clean   bool        // all answers were read to their ends
+	ended   bool        // git has ended
+	unwatch func() bool // ends the effect of the context of the call; false if git was killed
+	idle    *time.Timer // in a Pool
 }
 
-func (r Repo) batch(ctx context.Context) (*batch, error) {
-	ctx, stop := context.WithCancel(ctx)
-	b := &batch{cmd: r.command(ctx, "cat-file", "--batch-command", "-z"), stop: stop}
+// start starts git for a call with a context. git may outlive the call.
+func (r Repo) start(ctx context.Context) (*batch, error) {
+	own, stop := context.WithCancel(context.WithoutCancel(ctx))
+	b := &batch{dir: r.Dir, cmd: r.command(own, "cat-file", "--batch-command", "-z"), stop: stop, clean: true}
 	b.cmd.Stderr = &b.stderr
 	in, err := b.cmd.StdinPipe()
 	if err != nil {
@@ -48,7 +57,42 @@ func (r Repo) batch(ctx context.Context) (*batch, error) {
 		return nil, gitcmd.Failed(b.cmd, err, nil)
 	}
 	b.in, b.out = in, bufio.NewReaderSize(out, 32<<10)
+	b.watch(ctx)
 	return b, nil
+}
+
+// watch kills git when ctx ends.
+func (b *batch) watch(ctx context.Context) { b.unwatch = context.AfterFunc(ctx, b.stop) }
+
+// use calls do with a running git, and repeats that once if a git of the pool has ended meanwhile. do returns keep if its caller
+// releases b later.
+func (r Repo) use(ctx context.Context, do func(b *batch) (keep bool, err error)) error {
+	b := r.Pool.take(r.Dir)
+	for {
+		if b == nil {
+			var err error
+			if b, err = r.start(ctx); err != nil {
+				return err
+			}
+		} else {
+			b.watch(ctx)
+		}
+		keep, err := do(b)
+		if !keep {
+			r.release(b)
+		}
+		if err == nil || !b.ended || !b.reused || ctx.Err() != nil {
+			return err
+		}
+		b = nil
+	}
+}
+
+// release ends the use of b by a call.
+func (r Repo) release(b *batch) {
+	if !b.unwatch() || !b.clean || b.ended || !r.Pool.put(b) {
+		b.close()
+	}
 }
 
 // close ends the process. It kills git, which may be about to write contents that nobody reads.
@@ -58,11 +102,24 @@ func (b *batch) close() {
 	_ = b.cmd.Wait() // the result of a killed process says nothing
 }
 
+// finish reads the newline after contents that were read to their end.
+func (b *batch) finish() error {
+	if _, err := b.out.Discard(1); err != nil {
+		return b.failed(err)
+	}
+	b.clean = true
+	return nil
+}
+
 // info returns the object that a name stands for. name must not contain NUL.
 func (b *batch) info(name string) (Object, error) { return b.ask("info", name) }
 
-// contents is like info. The caller must then read the contents and a newline from b.out before the next question.
-func (b *batch) contents(name string) (Object, error) { return b.ask("contents", name) }
+// contents is like info. The caller must then read the contents from b.out and call finish before the next question.
+func (b *batch) contents(name string) (o Object, err error) {
+	o, err = b.ask("contents", name)
+	b.clean = err != nil && !b.ended
+	return o, err
+}
 
 func (b *batch) ask(command, name string) (Object, error) {
 	if _, err := io.WriteString(b.in, command+" "+name+"\x00"); err != nil {
@@ -97,6 +154,7 @@ func parseInfo(line string) (Object, bool) {
 
 // failed returns the error of a process that has ended too early, with its own message.
 func (b *batch) failed(err error) error {
+	b.ended = true
 	b.stop()
 	if exit := b.cmd.Wait(); exit != nil {
 		err = exit

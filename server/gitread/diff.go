@@ -48,21 +48,19 @@ var statuses = map[byte]string{'A': "added", 'D': "deleted", 'M': "modified", 'R
 
 // Diff compares two commits by their names. The patch is optional.
 func (r Repo) Diff(ctx context.Context, base, head string, patch bool) (Diff, error) {
-	b, err := r.batch(ctx)
-	if err != nil {
-		return Diff{}, err
-	}
 	d := Diff{}
-	d.Base, err = r.resolve(b, base)
-	if err == nil {
-		d.Head, err = r.resolve(b, head)
-	}
-	for _, id := range []string{d.Base, d.Head} {
+	err := r.use(ctx, func(b *batch) (_ bool, err error) {
+		d.Base, err = r.resolve(b, base)
 		if err == nil {
-			_, err = b.info(id + "^{tree}")
+			d.Head, err = r.resolve(b, head)
 		}
-	}
-	b.close()
+		for _, id := range []string{d.Base, d.Head} {
+			if err == nil {
+				_, err = b.info(id + "^{tree}")
+			}
+		}
+		return false, err
+	})
 	if err != nil {
 		return Diff{}, err
 	}

@@ -38,6 +38,8 @@ type Repo struct {
 	Dir string
 	// ShortNames restricts names of commits to object ids, HEAD, and short names of branches and tags.
 	ShortNames bool
+	// Pool keeps processes of git for later calls; nil: each call starts git.
+	Pool *Pool
 }
 
 // command returns a git command for the repository.
@@ -75,13 +77,21 @@ func (r Repo) Candidates(name string) []string {
 }
 
 // Resolve returns the id of the object for which a name of a commit stands. It returns ErrNotFound if there is none.
-func (r Repo) Resolve(ctx context.Context, name string) (string, error) {
-	b, err := r.batch(ctx)
-	if err != nil {
-		return "", err
-	}
-	defer b.close()
-	return r.resolve(b, name)
+func (r Repo) Resolve(ctx context.Context, name string) (id string, err error) {
+	err = r.use(ctx, func(b *batch) (bool, error) {
+		id, err = r.resolve(b, name)
+		return false, err
+	})
+	return id, err
+}
+
+// info returns what an object is. It returns ErrNotFound if it does not exist.
+func (r Repo) info(ctx context.Context, id string) (o Object, err error) {
+	err = r.use(ctx, func(b *batch) (bool, error) {
+		o, err = b.info(id)
+		return false, err
+	})
+	return o, err
 }
 
 func (r Repo) resolve(b *batch, name string) (string, error) {
@@ -97,12 +107,7 @@ func (r Repo) resolve(b *batch, name string) (string, error) {
 // Reachable returns nil if a commit exists and everything that it refers to exists: either because a branch leads to the commit, or
 // because all objects of it that no branch leads to are there.
 func (r Repo) Reachable(ctx context.Context, id string) error {
-	b, err := r.batch(ctx)
-	if err != nil {
-		return err
-	}
-	o, err := b.info(id)
-	b.close()
+	o, err := r.info(ctx, id)
 	if err != nil {
 		return err
 	}

@@ -81,15 +81,10 @@ func (r Repo) Commit(ctx context.Context, id string) (Commit, error) {
 		return Commit{}, err
 	}
 	// git log also fails for objects that do not exist, and follows tags.
-	b, berr := r.batch(ctx)
-	if berr != nil {
-		return Commit{}, berr
-	}
-	defer b.close()
-	o, oerr := b.info(id)
+	o, missing := r.info(ctx, id)
 	switch {
-	case oerr != nil:
-		return Commit{}, oerr
+	case missing != nil:
+		return Commit{}, missing
 	case o.Type != "commit":
 		return Commit{}, &TypeError{id, "commit", o.Type}
 	case err != nil:

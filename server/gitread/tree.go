@@ -20,12 +20,15 @@ type Entry struct {
 const maxTree = 64 << 20
 
 // Tree returns the entries of a tree.
-func (r Repo) Tree(ctx context.Context, id string) ([]Entry, error) {
-	b, err := r.batch(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer b.close()
+func (r Repo) Tree(ctx context.Context, id string) (list []Entry, err error) {
+	err = r.use(ctx, func(b *batch) (bool, error) {
+		list, err = b.tree(id)
+		return false, err
+	})
+	return list, err
+}
+
+func (b *batch) tree(id string) ([]Entry, error) {
 	o, err := b.info(id)
 	switch {
 	case err != nil:
@@ -41,6 +44,9 @@ func (r Repo) Tree(ctx context.Context, id string) ([]Entry, error) {
 	content := make([]byte, o.Size)
 	if _, err := io.ReadFull(b.out, content); err != nil {
 		return nil, b.failed(err)
+	}
+	if err := b.finish(); err != nil {
+		return nil, err
 	}
 	return parseTree(content, len(o.ID)/2)
 }

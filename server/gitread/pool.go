@@ -1,0 +1,84 @@
+package gitread
+
+import (
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	maxIdle  = 16              // processes in a Pool
+	idleTime = 5 * time.Second // after which an unused process is ended
+)
+
+// Pool keeps processes of git for a few seconds, because starting git takes longer than most reads. A process reads refs again when
+// they have changed, and looks for new packs when an object is missing. It keeps removed packs on disk as long as it runs. The zero
+// value is ready to use. The methods may be called from any goroutine, and on a nil *Pool, which keeps nothing.
+//
+// Locks: Pool.mu is a leaf.
+type Pool struct {
+	mu     sync.Mutex
+	idle   []*batch // the least recently used one first
+	closed bool
+}
+
+// take returns a process for a git directory, nil if there is none.
+func (p *Pool) take(dir string) *batch {
+	if p == nil {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i := len(p.idle) - 1; i >= 0; i-- {
+		if b := p.idle[i]; b.dir == dir && b.idle.Stop() {
+			p.idle = slices.Delete(p.idle, i, i+1)
+			b.reused = true
+			return b
+		}
+	}
+	return nil
+}
+
+// put keeps a process. It returns false if the caller must end the process.
+func (p *Pool) put(b *batch) bool {
+	if p == nil {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return false
+	}
+	b.idle = time.AfterFunc(idleTime, func() { p.drop(b) })
+	p.idle = append(p.idle, b)
+	if len(p.idle) > maxIdle {
+		p.idle[0].idle.Reset(0) // ends it outside the lock
+	}
+	return true
+}
+
+// drop ends a process that was not used for idleTime.
+func (p *Pool) drop(b *batch) {
+	p.mu.Lock()
+	i := slices.Index(p.idle, b)
+	if i >= 0 {
+		p.idle = slices.Delete(p.idle, i, i+1)
+	}
+	p.mu.Unlock()
+	if i >= 0 {
+		b.close()
+	}
+}
+
+// Close ends all processes that are not in use. Those in use end with their calls.
+func (p *Pool) Close() error {
+	p.mu.Lock()
+	idle := p.idle
+	p.idle, p.closed = nil, true
+	p.mu.Unlock()
+	for _, b := range idle {
+		b.idle.Stop()
+		b.close()
+	}
+	return nil
+}
