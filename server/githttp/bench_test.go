@@ -5,9 +5,11 @@ import (
 	"net/http/cgi"
 	"net/http/httptest"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/server/access"
@@ -46,41 +48,40 @@ func (w *world) bare(format string) (path, url string) {
 	return path, strings.Replace(w.backend(dir).URL, "://", "://x:y@", 1) + "/bare.git"
 }
 
-// BenchmarkGit compares commands of git on this server and on git http-backend with a bare repository.
+// BenchmarkGit compares commands of git on this server and on git http-backend with a bare repository. The commands alternate, so that
+// other load on the host concerns both; the results are medians.
 func BenchmarkGit(b *testing.B) {
 	w := newWorld(b, Limits{})
 	_, ours := w.repo("r", "sha1")
 	_, theirs := w.bare("sha1")
-	for _, server := range []struct{ name, url string }{{"ours", ours}, {"http-backend", theirs}} {
-		work := w.work("sha1")
-		w.do(work, "push", "-q", server.url, "main")
-		n := 0
-		b.Run("push/"+server.name, func(b *testing.B) {
+	work := w.work("sha1")
+	n := 0
+	for _, c := range []struct {
+		name    string
+		commits bool
+		args    func(url string) []string
+	}{
+		{"push", true, func(url string) []string { return []string{"push", "-q", url, "main"} }},
+		{"push-checkpoint", true, func(url string) []string { return []string{"push", "-q", url, "main:refs/afs/j/s/main/1"} }},
+		{"ls-remote", false, func(url string) []string { return []string{"ls-remote", "-q", url} }},
+		{"fetch-nothing", false, func(url string) []string { return []string{"fetch", "-q", url, "main"} }},
+		{"clone", false, func(url string) []string { return []string{"clone", "-q", "--bare", url, b.TempDir()} }},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			var times [2][]time.Duration
 			for b.Loop() {
-				b.StopTimer()
-				n++
-				w.commit(work, "file", strconv.Itoa(n))
-				b.StartTimer()
-				w.do(work, "push", "-q", server.url, "main")
+				if n++; c.commits {
+					w.commit(work, "file", strconv.Itoa(n))
+				}
+				for i, url := range []string{ours, theirs} {
+					begin := time.Now()
+					w.do(work, c.args(url)...)
+					times[i] = append(times[i], time.Since(begin))
+				}
 			}
-		})
-		b.Run("push-afs/"+server.name, func(b *testing.B) {
-			for b.Loop() {
-				b.StopTimer()
-				n++
-				w.commit(work, "file", strconv.Itoa(n))
-				b.StartTimer()
-				w.do(work, "push", "-q", server.url, "main:refs/afs/j/s/main/1")
-			}
-		})
-		b.Run("ls-remote/"+server.name, func(b *testing.B) {
-			for b.Loop() {
-				w.do(work, "ls-remote", "-q", server.url)
-			}
-		})
-		b.Run("clone/"+server.name, func(b *testing.B) {
-			for b.Loop() {
-				w.do(b.TempDir(), "clone", "-q", "--bare", server.url, "c")
+			for i, unit := range []string{"ms-ours", "ms-backend"} {
+				slices.Sort(times[i])
+				b.ReportMetric(float64(times[i][len(times[i])/2].Microseconds())/1000, unit)
 			}
 		})
 	}
