@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"math/rand/v2"
 	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -31,7 +33,66 @@ func TestPushAndClone(t *testing.T) {
 			if got := w.do(dir+"/c", "log", "--format=%s"); got != "one" {
 				t.Errorf("%s, version %s: log of clone: %q", format, version, got)
 			}
+			w.do(work, "-c", "protocol.version="+version, "push", "-q", url, "main:refs/heads/v"+version)
 		}
+		if got := len(w.refs(repo)); got != 4 {
+			t.Errorf("%s: %d refs after pushes with three versions, want 4", format, got)
+		}
+	}
+}
+
+func TestHTTP2(t *testing.T) {
+	w := newWorld(t, Limits{})
+	secure := httptest.NewUnstartedServer(w.git)
+	secure.EnableHTTP2 = true
+	protocols := make(chan string, 100)
+	secure.Config.Handler = http.HandlerFunc(func(a http.ResponseWriter, r *http.Request) {
+		protocols <- r.Proto
+		w.git.ServeHTTP(a, r)
+	})
+	secure.StartTLS()
+	defer secure.Close()
+	repo, url := w.repo("r", "sha1")
+	url = strings.NewReplacer("http://", "https://", w.http.Listener.Addr().String(), secure.Listener.Addr().String()).Replace(url)
+	work := w.work("sha1")
+	random := make([]byte, 2<<20)
+	rand.NewChaCha8([32]byte{}).Read(random)
+	id := w.commit(work, "large", string(random))
+	w.do(work, "-c", "http.sslVerify=false", "push", "-q", url, "main")
+	dir := t.TempDir()
+	w.do(dir, "-c", "http.sslVerify=false", "clone", "-q", url, "c")
+	if got := w.refs(repo)["refs/heads/main"]; got != id || w.do(dir+"/c", "rev-parse", "HEAD") != id {
+		t.Errorf("main after push and clone: %s, want %s", got, id)
+	}
+	if got := <-protocols; got != "HTTP/2.0" {
+		t.Errorf("protocol: got %s, want HTTP/2.0", got)
+	}
+	w.quiet()
+}
+
+func TestEvents(t *testing.T) {
+	w := newWorld(t, Limits{})
+	_, url := w.repo("r", "sha1")
+	work := w.work("sha1")
+	w.do(work, "push", "-q", url, "main")
+	dir := t.TempDir()
+	w.do(dir, "clone", "-q", "--filter=blob:none", "--no-checkout", url, "c")
+	w.do(dir+"/c", "cat-file", "-p", "HEAD:file") // a fetch of contents
+	w.commit(work, "file", "two")
+	w.do(work, "push", "-q", url, "main")
+	w.do(dir+"/c", "fetch", "-q")
+	w.do(dir+"/c", "fetch", "-q") // nothing new
+	w.git.Close()
+	all, err := w.db.Events.After(t.Context(), 0, "ns", "r", 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := map[string]int{}
+	for _, e := range all {
+		count[strings.TrimPrefix(e.Type, "cf.artifacts.repo.")]++
+	}
+	if count["pushed"] != 2 || count["cloned"] != 1 || count["fetched"] != 2 {
+		t.Errorf("events: %v, want 2 pushed, 1 cloned, 2 fetched", count)
 	}
 }
 

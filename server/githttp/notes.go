@@ -28,6 +28,7 @@ type notes struct {
 	mu     sync.Mutex
 	events []records.Event
 	lost   int
+	closed bool
 }
 
 func newNotes(store *records.Events, log *zap.Logger) *notes {
@@ -39,7 +40,7 @@ func newNotes(store *records.Events, log *zap.Logger) *notes {
 func (n *notes) add(e records.Event) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if len(n.events) >= maxNotes {
+	if n.closed || len(n.events) >= maxNotes {
 		n.lost++
 		return
 	}
@@ -80,8 +81,14 @@ func (n *notes) flush() {
 	}
 }
 
-// close stores what is left. No event may be added at the same time or later.
+// close stores what is left. Events that are added later are lost.
 func (n *notes) close() {
-	close(n.wake)
+	n.mu.Lock()
+	closed := n.closed
+	n.closed = true
+	n.mu.Unlock()
+	if !closed {
+		close(n.wake)
+	}
 	<-n.done
 }
