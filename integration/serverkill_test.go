@@ -36,20 +36,40 @@ var (
 // acknowledged change is there, no repository lacks an object, and what nobody uses has been removed.
 func TestServerOutlivesKills(t *testing.T) {
 	w := newWorld(t)
-	seed := uint64(modelSeed)
-	t.Logf("seed %d (AFS_MODEL_SEED), %d kills (AFS_SERVER_KILLS)", seed, serverKills)
 	kills, pushes, mounts := serverKills, serverPushes, serverMounts
 	if await.Race { // the detector makes the server several times slower
 		kills, pushes, mounts = min(kills, 10), min(pushes, 12), min(mounts, 2)
 	}
 	// Packs of a push that takes longer than the time "unused" may be removed, which makes the push fail.
-	c := newCluster(w, 3, "--upkeep", "interval=2s,check=3s,crowd=5,grace=12s,unused=12s")
+	l := newServerTrial(w, newCluster(w, 3, "--upkeep", "interval=2s,check=3s,crowd=5,grace=12s,unused=12s"))
+	l.run(kills, pushes, mounts)
+	l.swept()
+}
+
+// TestLoneServerOutlivesKills does the same with one node, which stores everything in a directory.
+func TestLoneServerOutlivesKills(t *testing.T) {
+	w := newWorld(t)
+	l := newServerTrial(w, newLoneServer(w, "--upkeep", "interval=1s,check=1s,crowd=5,grace=5s,unused=10s"))
+	l.run(max(2, serverKills/3), max(2, serverPushes/4), 1)
+}
+
+// newServerTrial creates repositories with one commit each.
+func newServerTrial(w *world, c *cluster) *serverTrial {
+	w.Helper()
 	l := &serverTrial{w: w, c: c, failures: map[string]int{}}
 	l.makeRepos(8)
+	return l
+}
 
-	ctx, stop := context.WithCancel(t.Context())
+// run starts clients, kills nodes, and judges the result.
+func (l *serverTrial) run(kills, pushes, mounts int) {
+	w := l.w
+	w.Helper()
+	seed := uint64(modelSeed)
+	w.Logf("seed %d (AFS_MODEL_SEED), %d kills (AFS_SERVER_KILLS)", seed, kills)
+	ctx, stop := context.WithCancel(w.context())
 	var all sync.WaitGroup
-	t.Cleanup(func() { // before the nodes are stopped
+	w.Cleanup(func() { // before the nodes are stopped
 		stop()
 		all.Wait()
 		w.ok("unmount", "--all")
@@ -65,18 +85,16 @@ func TestServerOutlivesKills(t *testing.T) {
 	}
 	f := &forker{l: l, rnd: rand.New(rand.NewPCG(seed, 1000)), deleted: map[string]bool{}}
 	all.Go(func() { f.run(ctx) })
-
 	start := time.Now()
 	l.killAll(kills, rand.New(rand.NewPCG(seed, 2000)))
 	stop()
 	all.Wait()
-	for _, n := range c.nodes {
-		check(t, n.ready())
+	for _, n := range l.c.nodes {
+		check2(w, n.ready())
 	}
-	t.Logf("the clients worked for %v", time.Since(start))
+	w.Logf("the clients worked for %v", time.Since(start))
 	l.report()
 	l.judge(f)
-	l.swept()
 }
 
 // serverTrial is one run of the trial.
@@ -139,12 +157,13 @@ func (l *serverTrial) killAll(kills int, rnd *rand.Rand) {
 	busy := make([]atomic.Bool, len(l.c.nodes))
 	for i := 0; i < kills; {
 		pause(l.w.context(), time.Duration(100+rnd.IntN(900))*time.Millisecond)
-		switch i % 6 {
-		case 3:
+		switch {
+		case l.c.pg == nil: // a lone server
+		case i%6 == 3:
 			check2(l.w, l.c.pg.Kill())
 			pause(l.w.context(), time.Duration(rnd.IntN(500))*time.Millisecond)
 			check2(l.w, l.c.pg.Restart())
-		case 5:
+		case i%6 == 5:
 			l.c.s3.Kill()
 			pause(l.w.context(), time.Duration(rnd.IntN(500))*time.Millisecond)
 			l.c.s3.Run(l.w)
