@@ -124,3 +124,13 @@ func (h *home) token(t *testing.T, create client.CreateToken) client.NewToken {
 	}
 	return c
 }
+
+// owner creates a token for the REST API that is valid for one namespace.
+func (h *home) owner(t *testing.T, namespace string) string {
+	t.Helper()
+	c, err := h.client.Extensions().CreateControlToken(t.Context(), client.CreateControlToken{Role: "owner", Namespace: namespace})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.Plaintext
+}

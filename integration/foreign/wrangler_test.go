@@ -128,4 +128,11 @@ func TestWrangler(t *testing.T) {
 
 	w.env = append(w.env, "CLOUDFLARE_API_TOKEN=wrong")
 	w.refused("uthentication", "namespaces", "list")
+
+	owner := h.owner(t, "team")
+	w.env = append(w.env, "CLOUDFLARE_API_TOKEN="+owner)
+	if got := decode[client.Repo](w, "repos", "get", "frozen", ns); got.Name != "frozen" {
+		t.Errorf("repos get with the token of an owner: %+v", got)
+	}
+	w.refused("uthentication", "repos", "create", "app", "--namespace=other")
 }
