@@ -50,18 +50,35 @@ func Encode(before []byte, refs []Ref) []byte {
 	return []byte(text.String())
 }
 
-// EncodeUnpeeled returns the contents of a file whose header makes no promise about peeled tags, so that git reads the tags itself.
-// It ignores the field Peeled. refs must be sorted by name.
-func EncodeUnpeeled(refs []Ref) []byte {
-	text := []byte("# pack-refs with: sorted \n")
+// Headers of files whose refs outside refs/tags/ are not peeled.
+const (
+	unpeeled   = "# pack-refs with: sorted \n"
+	tagsPeeled = "# pack-refs with: peeled sorted \n"
+)
+
+// EncodeTags returns the contents of a file of refs that are sorted by name. If peeled is true, the field Peeled of all refs below
+// refs/tags/ is right; git reads other objects itself to find out whether they are tags. If it is false, git reads all.
+func EncodeTags(refs []Ref, peeled bool) []byte {
+	text := []byte(unpeeled)
+	if peeled {
+		text = []byte(tagsPeeled)
+	}
 	for _, r := range refs {
 		text = append(text, r.ID.String()...)
 		text = append(text, ' ')
 		text = append(text, r.Name...)
 		text = append(text, '\n')
+		if peeled && !r.Peeled.IsZero() && strings.HasPrefix(r.Name, "refs/tags/") {
+			text = append(text, '^')
+			text = append(text, r.Peeled.String()...)
+			text = append(text, '\n')
+		}
 	}
 	return text
 }
+
+// TagsPeeled reports whether the file was written by EncodeTags with peeled tags.
+func TagsPeeled(text []byte) bool { return bytes.HasPrefix(text, []byte(tagsPeeled)) }
 
 // Decode returns the refs of a file in the order of the file. It accepts any header and skips empty lines. It returns an
 // error for any other line that does not have the expected format. It does not check the names of refs; package refname does.

@@ -30,6 +30,19 @@ func TestWhose(t *testing.T) {
 	}
 }
 
+func TestEncodeTags(t *testing.T) {
+	a, b := object.MustID("1111111111111111111111111111111111111111"), object.MustID("2222222222222222222222222222222222222222")
+	refs := []Ref{{Name: "refs/other/v1", ID: a, Peeled: b}, {Name: "refs/tags/v1", ID: a, Peeled: b}, {Name: "refs/tags/v2", ID: b}}
+	lines := a.String() + " refs/other/v1\n" + a.String() + " refs/tags/v1\n"
+	last := b.String() + " refs/tags/v2\n"
+	if got := string(EncodeTags(refs, false)); got != unpeeled+lines+last || TagsPeeled([]byte(got)) {
+		t.Errorf("unpeeled: got %q", got)
+	}
+	if got := string(EncodeTags(refs, true)); got != tagsPeeled+lines+"^"+b.String()+"\n"+last || !TagsPeeled([]byte(got)) {
+		t.Errorf("peeled: got %q", got)
+	}
+}
+
 func FuzzDecode(f *testing.F) {
 	a := object.MustID("1111111111111111111111111111111111111111")
 	f.Add(Encode(nil, []Ref{{Name: "refs/tags/v1", ID: a, Peeled: a}, {Name: "refs/heads/main", ID: a}}))

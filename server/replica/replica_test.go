@@ -424,6 +424,74 @@ func TestManyAtOnce(t *testing.T) {
 	})
 }
 
+// git shows where tags point, also if there are so many that the replica stores it.
+func TestTags(t *testing.T) {
+	b := replicatest.New(t, t.TempDir(), "", replica.Options{})
+	src := b.Create(t, "repo", object.SHA1)
+	commit := src.Write(t, "main", "file", "text").String()
+	var input strings.Builder
+	for i := range 300 {
+		fmt.Fprintf(&input, "tag v%03d\nfrom %s\ntagger a <a@b> 1600000000 +0000\ndata 2\nt\n\n", i, commit)
+	}
+	cmd := gitcmd.New(t.Context(), "--git-dir="+src.Path, "-c", "fastimport.unpackLimit=1", "fast-import", "--quiet")
+	cmd.Env, cmd.Stdin = gittest.Env(), strings.NewReader(input.String())
+	if err := gitcmd.Run(cmd); err != nil {
+		t.Fatal(err)
+	}
+	show := func(dir string) string {
+		t.Helper()
+		out, err := gittest.Git(t.Context(), "", "ls-remote", dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	tag := func(name string) string {
+		t.Helper()
+		out, err := gittest.Git(t.Context(), src.Path, "rev-parse", name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	push := func(first, last int) {
+		t.Helper()
+		for i := first; i < last; i++ {
+			name := fmt.Sprintf("refs/tags/v%03d", i)
+			if err := src.Update(t.Context(), name, "", tag(name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	// A tag of a commit, which has nothing to peel.
+	if _, err := gittest.Git(t.Context(), src.Path, "update-ref", "refs/tags/light", commit); err != nil {
+		t.Fatal(err)
+	}
+	if err := src.Update(t.Context(), "refs/tags/light", "", commit); err != nil {
+		t.Fatal(err)
+	}
+	push(0, 1)
+	refs := []records.RefUpdate{}
+	for i := 1; i < 299; i++ {
+		name := fmt.Sprintf("refs/tags/v%03d", i)
+		refs = append(refs, records.RefUpdate{Name: name, Old: strings.Repeat("0", 40), New: tag(name)})
+	}
+	if _, err := b.DB.Repos.Push(t.Context(), records.Push{RepoID: src.ID, Updates: refs}); err != nil {
+		t.Fatal(err)
+	}
+	acquire(t, b, src.ID).Release()
+	push(299, 300) // to a replica that knows the others
+	r := acquire(t, b, src.ID)
+	defer r.Release()
+	if got, want := show(r.Dir), show(src.Path); got != want {
+		t.Errorf("git ls-remote: got %s, want %s", got, want)
+	}
+	text, err := os.ReadFile(filepath.Join(r.Dir, "packed-refs"))
+	if n := strings.Count(string(text), "\n^"); err != nil || n != 300 {
+		t.Errorf("packed-refs has %d peeled tags (%v), want 300", n, err)
+	}
+}
+
 // victimDir names the directory of the node in a process that TestKilled starts.
 const victimDir = "REPLICA_TEST_VICTIM"
 

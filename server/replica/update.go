@@ -15,7 +15,6 @@ import (
 
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/packedrefs"
-	"github.com/artifactfs/artifactfs/internal/refname"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/server/objects"
 	"github.com/artifactfs/artifactfs/server/records"
@@ -48,7 +47,7 @@ func (s *Set) apply(ctx context.Context, e *entry, snap records.Snapshot) error 
 	if err != nil {
 		return err
 	}
-	refs, err := encode(format, snap.Refs)
+	refs, err := parseRefs(format, snap.Refs)
 	if err != nil {
 		return err
 	}
@@ -70,7 +69,11 @@ func (s *Set) apply(ctx context.Context, e *entry, snap records.Snapshot) error 
 	if err := s.place(filepath.Join(e.dir, "HEAD"), "ref: refs/heads/"+snap.Repo.DefaultBranch+"\n"); err != nil {
 		return objects.Classify(err)
 	}
-	if err := disk.WriteFileUnsynced(filepath.Join(e.dir, "packed-refs"), refs, 0o600); err != nil {
+	peeled, err := s.peel(ctx, e.dir, format, refs)
+	if err != nil {
+		return err
+	}
+	if err := disk.WriteFileUnsynced(filepath.Join(e.dir, "packed-refs"), packedrefs.EncodeTags(refs, peeled), 0o600); err != nil {
 		return objects.Classify(err)
 	}
 	e.made, e.repo = true, snap.Repo
@@ -92,22 +95,6 @@ func (s *Set) apply(ctx context.Context, e *entry, snap records.Snapshot) error 
 	}
 	s.tidy(e)
 	return nil
-}
-
-// encode returns the contents of packed-refs.
-func encode(format object.Format, refs []records.Ref) ([]byte, error) {
-	packed := make([]packedrefs.Ref, 0, len(refs))
-	for _, r := range refs {
-		id, err := object.ParseIDOf(format, r.ID)
-		if err == nil && !refname.Valid(r.Name) {
-			err = errors.New("invalid name")
-		}
-		if err != nil {
-			return nil, fmt.Errorf("write ref %q: %w", r.Name, err)
-		}
-		packed = append(packed, packedrefs.Ref{Name: r.Name, ID: id})
-	}
-	return packedrefs.EncodeUnpeeled(packed), nil
 }
 
 // skeleton makes a git directory without refs and packs. An update that failed may have made a part of it.
