@@ -42,9 +42,13 @@ type Repo struct {
 	Pool *Pool
 }
 
+// bigFile is the size from which git treats files as binary in differences, and does not load them into memory if it can.
+const bigFile = "16m"
+
 // command returns a git command for the repository.
 func (r Repo) command(ctx context.Context, args ...string) *exec.Cmd {
-	cmd := gitcmd.Isolated(ctx, append([]string{"--no-replace-objects", "--git-dir=" + r.Dir, "-c", "core.commitGraph=true"}, args...)...)
+	cmd := gitcmd.Isolated(ctx, append([]string{"--no-replace-objects", "--git-dir=" + r.Dir, "-c", "core.bigFileThreshold=" + bigFile},
+		args...)...)
 	cmd.Env = append(cmd.Env, gitcmd.NoLocks, "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_NOSYSTEM=1")
 	return cmd
 }

@@ -231,6 +231,19 @@ func TestPatchIsLimited(t *testing.T) {
 	}
 }
 
+// Comparing the lines of large files needs much memory.
+func TestLargeFilesAreNotCompared(t *testing.T) {
+	r, src := repo(t, map[string]gittest.File{"f": text(strings.Repeat("0123456789abcde\n", 17<<16))})
+	if _, err := src.Commit("main", map[string]gittest.File{"f": text("x")}, "two"); err != nil {
+		t.Fatal(err)
+	}
+	git(t, src.Path, "branch", "base", "main~1")
+	d, err := r.Diff(t.Context(), "base", "main", true)
+	if err != nil || len(d.Changes) != 1 || !d.Changes[0].Binary || len(d.Patch) > 1000 {
+		t.Errorf("got %+v with a patch of %d bytes, %v", d.Changes, len(d.Patch), err)
+	}
+}
+
 func TestReachable(t *testing.T) {
 	r, src := repo(t, map[string]gittest.File{"f": text("x")})
 	main, tree := git(t, src.Path, "rev-parse", "main"), git(t, src.Path, "rev-parse", "main^{tree}")
