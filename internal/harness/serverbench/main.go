@@ -46,14 +46,14 @@ type bench struct {
 	table  *table
 	ours   *ours
 	places []place           // ours first, http-backend last
-	based  map[string]remote // the large repository in each place, nil before it is pushed
+	based  map[string]remote // the large repository in each place where it was pushed to
 	states int               // number of state directories that were used
 }
 
 func main() {
 	log.SetFlags(0)
 	log.SetPrefix("serverbench: ")
-	b := &bench{table: &table{}}
+	b := &bench{table: &table{}, based: map[string]remote{}}
 	flag.StringVar(&b.bin, "bin", "bin", "directory of artifactfs")
 	flag.StringVar(&b.gitea, "gitea", "", "`source` directory of gitea with the program gitea built in it")
 	flag.StringVar(&b.large, "large", "", "bare repository for forks and mounts; \"\": a generated one with 110,000 files and few commits")

@@ -49,6 +49,7 @@ type ours struct {
 	cmd     *exec.Cmd
 	log     *os.File
 	c       *client.Client
+	addr    string
 	url     string
 }
 
@@ -66,13 +67,14 @@ func (o *ours) start(ctx context.Context) error {
 	if o.log, err = os.OpenFile(o.data+".log", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600); err != nil {
 		return err
 	}
-	addr, err := freeAddress()
-	if err != nil {
-		return err
+	if o.addr == "" {
+		if o.addr, err = freeAddress(); err != nil {
+			return err
+		}
 	}
-	o.url = "http://" + addr
+	o.url = "http://" + o.addr
 	tokenFile := o.data + ".token"
-	o.cmd = exec.Command(o.program, append([]string{"serve", "--data", o.data, "--listen", addr, "--admin-token-file", tokenFile}, o.args...)...)
+	o.cmd = exec.Command(o.program, append([]string{"serve", "--data", o.data, "--listen", o.addr, "--admin-token-file", tokenFile}, o.args...)...)
 	o.cmd.Env = gittest.Env()
 	o.cmd.Stdout, o.cmd.Stderr = o.log, o.log
 	o.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -89,6 +91,14 @@ func (o *ours) start(ctx context.Context) error {
 	}
 	o.c, err = client.New(client.Options{URL: o.url, Token: strings.TrimSpace(string(token))})
 	return err
+}
+
+// again ends the server and starts it at the same address. A server that ends leaves no log of its database.
+func (o *ours) again(ctx context.Context) error {
+	if err := o.end(); err != nil {
+		return err
+	}
+	return o.start(ctx)
 }
 
 func (o *ours) name() string { return "artifactfs" }

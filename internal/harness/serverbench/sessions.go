@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"log"
 	"os"
 	"path/filepath"
 	"slices"
@@ -137,11 +138,10 @@ func (b *bench) checkpoint() error {
 // manySessions creates sessions of the large repository one after the other and mounts each of them: thin ones, whose repositories
 // contain only what the session has changed, and forks of the large repository.
 func (b *bench) manySessions() error {
-	based, err := b.bases()
+	base, _, err := b.base(b.ours)
 	if err != nil {
 		return err
 	}
-	base := based[b.ours.name()]
 	for _, kind := range []struct {
 		name  string
 		every int // each of so many is mounted
@@ -163,6 +163,9 @@ func (b *bench) manySessions() error {
 			}
 			if mount {
 				times = append(times, took)
+			}
+			if i > 0 && i%100 == 0 {
+				log.Printf("%s: %d made", kind.name, i)
 			}
 		}
 		after, err := diskUsage(b.ours.dir())
