@@ -47,13 +47,14 @@ type bench struct {
 	ours   *ours
 	places []place           // ours first, http-backend last
 	based  map[string]remote // the large repository in each place where it was pushed to
-	states int               // number of state directories that were used
+	states int               // number of state directories that mounted has used
+	used   map[string]bool   // state directories of artifactfs
 }
 
 func main() {
 	log.SetFlags(0)
 	log.SetPrefix("serverbench: ")
-	b := &bench{table: &table{}, based: map[string]remote{}}
+	b := &bench{table: &table{}, based: map[string]remote{}, used: map[string]bool{}}
 	flag.StringVar(&b.bin, "bin", "bin", "directory of artifactfs")
 	flag.StringVar(&b.gitea, "gitea", "", "`source` directory of gitea with the program gitea built in it")
 	flag.StringVar(&b.large, "large", "", "bare repository for forks and mounts; \"\": a generated one with 110,000 files and few commits")
@@ -81,10 +82,20 @@ func main() {
 	b.ctx = ctx
 	err = b.run()
 	b.end()
-	os.RemoveAll(b.work)
+	removeAll(b.work)
 	if err != nil {
 		log.Fatal(err)
 	}
+}
+
+// removeAll removes a directory. It does not if something is mounted below it, because that would remove the mount's files.
+func removeAll(dir string) {
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil || strings.Contains(string(mounts), " "+dir+"/") {
+		log.Printf("left %s, because something is mounted there", dir)
+		return
+	}
+	os.RemoveAll(dir)
 }
 
 // run starts the servers and makes the measurements.
@@ -148,8 +159,17 @@ func (b *bench) start() error {
 	return nil
 }
 
-// end ends the servers.
+// end unmounts what a failed measurement has left, and ends the servers.
 func (b *bench) end() {
+	b.ctx = context.WithoutCancel(b.ctx)
+	for state := range b.used {
+		if _, err := os.Stat(state); err != nil {
+			continue // it was removed after its mounts
+		}
+		if _, err := b.afs(state, remote{}, nil, "unmount", "--all", "--timeout", "10s", "--detach"); err != nil {
+			log.Printf("unmount: %v", err)
+		}
+	}
 	for _, p := range b.places {
 		if err := p.end(); err != nil {
 			log.Printf("end %s: %v", p.name(), err)
