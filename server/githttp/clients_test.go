@@ -14,6 +14,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/internal/harness/await"
 	"github.com/artifactfs/artifactfs/internal/proc"
+	"github.com/artifactfs/artifactfs/server/objects"
 	"github.com/artifactfs/artifactfs/server/receive"
 	"github.com/artifactfs/artifactfs/server/records"
 )
@@ -145,6 +146,16 @@ func TestLargePushes(t *testing.T) {
 	w.do(work, append([]string{"push", "-q", url}, many...)...)
 	if got := len(w.refs(repo)); got != 501 {
 		t.Errorf("refs after a push of 500: %d, want 501", got)
+	}
+}
+
+func TestRoomOnDisk(t *testing.T) {
+	dir := t.TempDir()
+	if err := room(dir, 0); err != nil {
+		t.Errorf("small push: %v", err)
+	}
+	if err := room(dir, 1<<60); !errors.Is(err, objects.ErrFull) {
+		t.Errorf("push that is larger than the disk: got %v, want %v", err, objects.ErrFull)
 	}
 }
 

@@ -55,8 +55,10 @@ func (e *exchange) push(ctx context.Context) error {
 		return err
 	}
 	defer at.Release()
-	if err := room(at.Dir, e.r.ContentLength); err != nil {
-		return err
+	if !commands.OnlyRemovals() { // removals make room
+		if err := room(at.Dir, e.r.ContentLength); err != nil {
+			return err
+		}
 	}
 	push, err := e.s.receiver.Begin(ctx, at, e.token, e.cause(), commands)
 	if err != nil {

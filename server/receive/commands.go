@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/artifactfs/artifactfs/internal/pktline"
@@ -22,6 +23,14 @@ type Commands struct {
 	Updates []records.RefUpdate
 	Atomic  bool
 }
+
+// OnlyRemovals reports whether no update needs an object.
+func (c Commands) OnlyRemovals() bool {
+	return !slices.ContainsFunc(c.Updates, func(u records.RefUpdate) bool { return !isZero(u.New) })
+}
+
+// isZero reports whether an id stands for a missing ref.
+func isZero(id string) bool { return strings.Trim(id, "0") == "" }
 
 // ReadCommands reads the commands of a push from its body. The reader that it returns has the whole body.
 func ReadCommands(body io.Reader) (Commands, io.Reader, error) {

@@ -93,7 +93,7 @@ func (p *Push) check(ctx context.Context, u records.RefUpdate, state access.Stat
 	case err != nil:
 		return p.fail(err)
 	}
-	if strings.HasPrefix(u.Name, "refs/heads/") && strings.Trim(u.New, "0") != "" {
+	if strings.HasPrefix(u.Name, "refs/heads/") && !isZero(u.New) {
 		kind, err := p.kind(ctx, u.New)
 		if err != nil {
 			return p.fail(err)
@@ -183,7 +183,7 @@ func (p *Push) make(ctx context.Context, updates []records.RefUpdate, atomic boo
 
 // store stores the pack that git has received. It returns nil if there is none, or the repository has the same one.
 func (p *Push) store(ctx context.Context, updates []records.RefUpdate) (*records.Pack, error) {
-	if !slices.ContainsFunc(updates, func(u records.RefUpdate) bool { return strings.Trim(u.New, "0") != "" }) {
+	if !slices.ContainsFunc(updates, func(u records.RefUpdate) bool { return !isZero(u.New) }) {
 		return nil, nil
 	}
 	added, err := p.copy.Added()
@@ -215,7 +215,7 @@ func (p *Push) checkAgain(ctx context.Context, updates []records.RefUpdate) (int
 	}
 	var tips strings.Builder
 	for _, u := range updates {
-		if strings.Trim(u.New, "0") != "" {
+		if !isZero(u.New) {
 			tips.WriteString(u.New + "\n")
 		}
 	}
