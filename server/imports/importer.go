@@ -24,6 +24,7 @@ const (
 	defaultTime     = 6 * time.Hour
 	defaultParallel = 2
 	maxAttempts     = 5
+	maxGit          = 3   // attempts if git has failed
 	openImports     = 200 // imports that one poll examines
 )
 

@@ -101,7 +101,8 @@ func (a *attempt) temporary(err error) bool {
 	case errors.Is(err, egress.ErrTooMuch):
 		return false
 	}
-	return errors.Is(err, errGit) && !a.received
+	// git does not say whether the connection or the contents were at fault.
+	return errors.Is(err, errGit) && !a.received && a.m.Attempts < maxGit
 }
 
 func (a *attempt) run(ctx context.Context) (err error) {

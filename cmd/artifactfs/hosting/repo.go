@@ -34,7 +34,7 @@ that of --server-token-file, of $ARTIFACTFS_SERVER_TOKEN, or of the server on th
 	}
 	o.AddFlags(cmd)
 	cmd.AddCommand(repoCreateCommand(a, &o), repoListCommand(a, &o), repoShowCommand(a, &o), repoForkCommand(a, &o),
-		repoImportCommand(a, &o), repoDeleteCommand(a, &o))
+		repoImportCommand(a, &o), repoRefreshCommand(a, &o), repoDeleteCommand(a, &o))
 	return cmd
 }
 
@@ -292,79 +292,6 @@ may not support these two flags, --refs, and another namespace.`,
 	flags.StringSliceVar(&f.Refs, "refs", nil, "copy only refs that match one of these `GLOB`s")
 	cmd.MarkFlagsMutuallyExclusive("checkpoint", "commit")
 	return cmd
-}
-
-// repoImportCommand returns the command "repo import".
-func repoImportCommand(a *cli.App, o *Connection) *cobra.Command {
-	var i client.Import
-	var wait bool
-	cmd := &cobra.Command{
-		Use:   "import URL NAMESPACE/NAME",
-		Short: "Create a repository with the contents of another one",
-		Long: `Import makes the server copy the repository at URL, which must be an https URL, to a new repository. The server copies
-it in the background; --wait waits until it has finished.`,
-		Example: `  artifactfs repo import https://github.com/git/git mirrors/git --wait
-  artifactfs repo import https://github.com/git/git mirrors/git --branch maint --depth 1`,
-		Args: cli.Arguments(2, 2, "URL NAMESPACE/NAME"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			n, err := parseName(args[1])
-			if err != nil {
-				return cli.Usage(cmd, err)
-			}
-			c, err := Connect(a, *o)
-			if err != nil {
-				return err
-			}
-			i.URL = args[0]
-			created, err := c.Import(cmd.Context(), n.namespace, n.repo, i)
-			if err == nil && wait {
-				err = awaitImport(cmd.Context(), c, n)
-			}
-			if err != nil {
-				return explain(c, err)
-			}
-			verb := "importing"
-			if wait {
-				verb = "imported"
-			}
-			return printCreated(a, verb, n.namespace, created)
-		},
-	}
-	f := cmd.Flags()
-	f.SortFlags = false
-	f.StringVar(&i.Branch, "branch", "", "import only the branch `NAME`")
-	f.IntVar(&i.Depth, "depth", 0, "import only `N` commits of each branch")
-	f.BoolVar(&i.ReadOnly, "read-only", false, "refuse pushes once the import has finished")
-	f.StringVar(&i.Secret, "secret", "", "`NAME` of the credentials for URL on the server (artifactfs serve --secrets)")
-	f.BoolVar(&wait, "wait", false, "wait until the import has finished")
-	return cmd
-}
-
-// importPoll is the interval at which awaitImport asks for the state of an import.
-const importPoll = 250 * time.Millisecond
-
-// awaitImport returns when a repository is no longer being imported.
-func awaitImport(ctx context.Context, c *Access, n name) error {
-	for {
-		// Only lists are sure to have the status.
-		status := ""
-		for r, err := range c.Repos(ctx, n.namespace, client.ListRepos{Search: n.repo}) {
-			if err != nil {
-				return err
-			}
-			if r.Name == n.repo {
-				status = r.Status
-			}
-		}
-		if status != "importing" {
-			return nil
-		}
-		select {
-		case <-time.After(importPoll):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
 }
 
 // repoDeleteCommand returns the command "repo delete".

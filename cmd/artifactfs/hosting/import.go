@@ -1,0 +1,135 @@
+package hosting
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/artifactfs/artifactfs/client"
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
+	"github.com/artifactfs/artifactfs/control"
+)
+
+// repoImportCommand returns the command "repo import".
+func repoImportCommand(a *cli.App, o *Connection) *cobra.Command {
+	var i client.Import
+	var wait bool
+	cmd := &cobra.Command{
+		Use:   "import URL NAMESPACE/NAME",
+		Short: "Create a repository with the contents of another one",
+		Long: `Import makes the server copy the repository at URL, which must be an https URL, to a new repository. The server copies
+it in the background; --wait waits until it has finished.`,
+		Example: `  artifactfs repo import https://github.com/git/git mirrors/git --wait
+  artifactfs repo import https://github.com/git/git mirrors/git --branch maint --depth 1`,
+		Args: cli.Arguments(2, 2, "URL NAMESPACE/NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			n, err := parseName(args[1])
+			if err != nil {
+				return cli.Usage(cmd, err)
+			}
+			c, err := Connect(a, *o)
+			if err != nil {
+				return err
+			}
+			i.URL = args[0]
+			created, err := c.Import(cmd.Context(), n.namespace, n.repo, i)
+			if err == nil && wait {
+				err = awaitImport(cmd.Context(), c, n)
+			}
+			if err != nil {
+				return explain(c, err)
+			}
+			verb := "importing"
+			if wait {
+				verb = "imported"
+			}
+			return printCreated(a, verb, n.namespace, created)
+		},
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.StringVar(&i.Branch, "branch", "", "import only the branch `NAME`")
+	f.IntVar(&i.Depth, "depth", 0, "import only `N` commits of each branch")
+	f.BoolVar(&i.ReadOnly, "read-only", false, "refuse pushes once the import has finished")
+	f.StringVar(&i.Secret, "secret", "", "`NAME` of the credentials for URL on the server (artifactfs serve --secrets)")
+	f.BoolVar(&wait, "wait", false, "wait until the import has finished")
+	return cmd
+}
+
+// repoRefreshCommand returns the command "repo refresh".
+func repoRefreshCommand(a *cli.App, o *Connection) *cobra.Command {
+	var wait bool
+	cmd := &cobra.Command{
+		Use:   "refresh NAMESPACE/NAME",
+		Short: "Bring an imported repository up to date",
+		Long: `Refresh makes the server import a repository again, from the same URL and with the same options. Refs that were pushed
+to on this server since the last import stay as they are; all others become those of the other server.`,
+		Example: `  artifactfs repo refresh mirrors/git --wait`,
+		Args:    cli.Arguments(1, 1, "NAMESPACE/NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			n, err := parseName(args[0])
+			if err != nil {
+				return cli.Usage(cmd, err)
+			}
+			c, err := Connect(a, *o)
+			if err != nil {
+				return err
+			}
+			err = c.Extensions().RefreshImport(cmd.Context(), n.namespace, n.repo)
+			if err == nil && wait {
+				err = awaitImport(cmd.Context(), c, n)
+			}
+			if err != nil {
+				return explain(c, err)
+			}
+			if wait {
+				return printDone(a, "refreshed", n.String())
+			}
+			return printDone(a, "refreshing", n.String())
+		},
+	}
+	cmd.Flags().BoolVar(&wait, "wait", false, "wait until the import has finished")
+	return cmd
+}
+
+// importPoll is the interval at which awaitImport asks for the state of an import.
+const importPoll = 250 * time.Millisecond
+
+// awaitImport returns when the import of a repository has succeeded or failed.
+func awaitImport(ctx context.Context, c *Access, n name) error {
+	for {
+		s, err := c.Extensions().ImportStatus(ctx, n.namespace, n.repo)
+		if errors.Is(err, client.ErrNotFound) { // the server has no such route
+			s.State, err = listedState(ctx, c, n)
+		}
+		switch {
+		case err != nil:
+			return err
+		case s.State == "failed":
+			return &control.Error{Code: control.ExitRemote, Verb: "import", Object: n.String(), Cause: s.Error}
+		case s.State == "succeeded":
+			return nil
+		}
+		select {
+		case <-time.After(importPoll):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// listedState returns the state of an import of a server without our routes. Such a server does not say whether an import has failed.
+func listedState(ctx context.Context, c *Access, n name) (string, error) {
+	// Only lists are sure to have the status.
+	for r, err := range c.Repos(ctx, n.namespace, client.ListRepos{Search: n.repo}) {
+		if err != nil {
+			return "", err
+		}
+		if r.Name == n.repo && r.Status == "importing" {
+			return "running", nil
+		}
+	}
+	return "succeeded", nil
+}
