@@ -36,6 +36,12 @@ func (e *exchange) push(ctx context.Context) error {
 		return err
 	}
 	defer in.settle(e.w.Header())
+	// Commands can be large, so they are read when the push has a place.
+	release, err := e.s.slots.acquire(ctx, e.repo.ID)
+	if err != nil {
+		return err
+	}
+	defer release()
 	commands, body, err := receive.ReadCommands(in)
 	if err != nil {
 		return err
@@ -45,11 +51,6 @@ func (e *exchange) push(ctx context.Context) error {
 		// Before a large push, git sends a request without commands to find out whether its credentials are accepted.
 		return out.end(nil)
 	}
-	release, err := e.s.slots.acquire(ctx, e.repo.ID)
-	if err != nil {
-		return err
-	}
-	defer release()
 	at, err := e.s.o.Replicas.AcquireRepo(ctx, e.repo)
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package githttp
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"io"
@@ -162,6 +163,24 @@ func (e *exchange) failed(err error) {
 	}
 }
 
+// isTip reports whether a line of a file packed-refs begins with an id.
+func isTip(path, id string) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	for r := bufio.NewReader(f); ; {
+		line, err := r.ReadSlice('\n')
+		if bytes.HasPrefix(line, []byte(id+" ")) {
+			return true
+		}
+		if err != nil && err != bufio.ErrBufferFull {
+			return false
+		}
+	}
+}
+
 // kindOf returns meter.Clone for a request of a client that has no commits and wants one to which a ref points, and meter.Fetch for
 // others, such as those of a partial clone for contents. head is the start of the request, dir the replica.
 func kindOf(head []byte, dir string) string {
@@ -181,8 +200,7 @@ func kindOf(head []byte, dir string) string {
 			return meter.Clone
 		}
 	}
-	refs, err := os.ReadFile(filepath.Join(dir, "packed-refs"))
-	if err == nil && want != "" && bytes.Contains(refs, []byte(want+" ")) {
+	if want != "" && isTip(filepath.Join(dir, "packed-refs"), want) {
 		return meter.Clone
 	}
 	return meter.Fetch
