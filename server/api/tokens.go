@@ -221,7 +221,7 @@ func revokeToken(c *call) error {
 
 // revoke revokes a token. A repetition has the same answer.
 func (c *call) revoke(ctx context.Context, id string, list []records.Event) error {
-	if err := c.a.o.Records.Tokens.Revoke(ctx, id, list, c.cause()); err != nil {
+	if err := c.a.o.Guard.Revoke(ctx, id, list, c.cause()); err != nil {
 		return found("Token", err)
 	}
 	return c.send(http.StatusOK, struct {
@@ -260,7 +260,7 @@ func (c *call) rotate(ctx context.Context, t records.Token, r *records.Repo) err
 	if err != nil {
 		return err
 	}
-	if err := c.a.o.Records.Tokens.Revoke(ctx, old, list, c.cause()); err != nil {
+	if err := c.a.o.Guard.Revoke(ctx, old, list, c.cause()); err != nil {
 		return found("Token", err)
 	}
 	return c.send(http.StatusCreated, created, nil)
