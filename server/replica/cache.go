@@ -257,7 +257,6 @@ func (c *cache) trim() {
 			_ = os.Remove(f)
 		}
 		p.ready = false
-		<-p.turn
 		c.mu.Lock()
 		c.bytes -= p.bytes
 		p.bytes = 0
@@ -266,6 +265,7 @@ func (c *cache) trim() {
 			delete(c.packs, p.id)
 		}
 		c.mu.Unlock()
+		<-p.turn // who waits for it downloads the pack again
 	}
 }
 

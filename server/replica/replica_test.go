@@ -163,6 +163,60 @@ func TestOldPacksStayWhileTheyAreUsed(t *testing.T) {
 	})
 }
 
+// A pack that is listed again while it is kept for an earlier request stays, and gets the files that were added.
+func TestPackIsListedAgain(t *testing.T) {
+	onBothStores(t, func(t *testing.T, location string) {
+		b := replicatest.New(t, t.TempDir(), location, replica.Options{})
+		src := b.Create(t, "repo", object.SHA1)
+		src.Write(t, "main", "file", "text")
+		list := func(old records.Pack) records.Pack {
+			t.Helper()
+			p, err := b.Set.Store(t.Context(), filepath.Join(src.Path, "objects/pack"), old.Hash)
+			if err == nil {
+				err = b.DB.Packs.Replace(t.Context(), src.ID, []string{old.ID}, []records.Pack{p})
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			return p
+		}
+		snap, err := b.DB.Repos.Snapshot(t.Context(), src.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		first := snap.Packs[0]
+		before := acquire(t, b, src.ID)
+		if err := b.DB.Packs.Replace(t.Context(), src.ID, []string{first.ID}, nil); err != nil {
+			t.Fatal(err)
+		}
+		during := acquire(t, b, src.ID) // the pack is kept for before
+		pack := filepath.Join(src.Path, "objects/pack/pack-"+first.Hash)
+		if _, err := gittest.Git(t.Context(), src.Path, "index-pack", "--rev-index", pack+".pack"); err != nil {
+			t.Fatal(err)
+		}
+		again, err := b.Set.Store(t.Context(), filepath.Dir(pack), first.Hash)
+		if err == nil {
+			err = b.DB.Packs.Replace(t.Context(), src.ID, nil, []records.Pack{again})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		after := acquire(t, b, src.ID)
+		before.Release()
+		during.Release()
+		for _, x := range []string{".pack", ".idx", ".rev"} {
+			if _, err := os.Stat(filepath.Join(after.Dir, "objects/pack/pack-"+first.Hash+x)); err != nil {
+				t.Errorf("file of the pack that is listed again: %v", err)
+			}
+		}
+		after.Release()
+		list(again)
+		if err := src.Compare(t.Context(), src.ID); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestLeastRecentlyUsedReplicasAreRemoved(t *testing.T) {
 	b := replicatest.New(t, t.TempDir(), "", replica.Options{MaxRepos: 3})
 	var all []*replicatest.Repo

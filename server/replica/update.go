@@ -165,7 +165,7 @@ func (s *Set) addPacks(ctx context.Context, e *entry, format object.Format, pack
 			return err
 		}
 		complete := has(present[p.Hash], p)
-		if old, ok := e.stale[p.Hash]; ok && complete {
+		if old, ok := e.stale[p.Hash]; ok { // the pack is listed again
 			delete(e.stale, p.Hash)
 			if old.id != "" {
 				e.packs[p.Hash] = old.id

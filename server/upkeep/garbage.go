@@ -31,23 +31,31 @@ func (w *Worker) collectAll(ctx context.Context) error {
 // grace period.
 func (w *Worker) collect(ctx context.Context, id string) error {
 	now := w.now()
+	err := w.collectAt(ctx, id, now)
+	if ctx.Err() != nil || errors.Is(err, records.ErrChanged) {
+		return err
+	}
+	// After a failure, which may need an operator, the next attempt is not made at once either. A change at the time of the search is
+	// looked at again. Clocks of nodes may differ a little.
+	return errors.Join(err, w.o.Records.Repos.Swept(ctx, id, now.Add(-time.Minute)))
+}
+
+// collectAt collects garbage. now is the time since when objects are garbage that were none before.
+func (w *Worker) collectAt(ctx context.Context, id string, now time.Time) error {
 	v, err := w.view(ctx, id)
 	if err != nil {
 		return err
 	}
 	defer v.release()
-	if v.snap.Repo.BaseURL == "" && len(v.own) > 0 { // git cannot follow refs to objects that a thin repository lacks
-		scratch, err := w.o.Replicas.Scratch()
-		if err != nil {
-			return err
-		}
-		defer os.RemoveAll(scratch)
-		if err := w.collectView(ctx, v, scratch, now); err != nil {
-			return err
-		}
+	if v.snap.Repo.BaseURL != "" || len(v.own) == 0 { // git cannot follow refs to objects that a thin repository lacks
+		return nil
 	}
-	// A change at the time of the search is looked at again. Clocks of nodes may differ a little.
-	return w.o.Records.Repos.Swept(ctx, id, now.Add(-time.Minute))
+	scratch, err := w.o.Replicas.Scratch()
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(scratch)
+	return w.collectView(ctx, v, scratch, now)
 }
 
 // collectView collects the garbage of a repository.

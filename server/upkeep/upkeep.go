@@ -63,6 +63,8 @@ const (
 type Worker struct {
 	o   Options
 	now func() time.Time // time.Now except in tests
+
+	dropped time.Time // when drop has worked last; used by Round only
 }
 
 // New returns a Worker.
@@ -81,7 +83,7 @@ func New(o Options) *Worker {
 	if o.Node == "" {
 		o.Node = records.NewID()
 	}
-	return &Worker{o, time.Now}
+	return &Worker{o: o, now: time.Now}
 }
 
 // Run works until ctx ends.
@@ -100,11 +102,19 @@ func (w *Worker) Round(ctx context.Context) error {
 		w.repackAll(ctx),
 		w.collectAll(ctx),
 		w.once(ctx, "sweep", w.sweep),
-		w.once(ctx, "history", func(ctx context.Context) error {
-			return w.o.Records.Events.Drop(ctx, w.now().Add(-w.o.History))
-		}),
+		w.drop(ctx),
 		w.o.Replicas.Prune(ctx),
 	)
+}
+
+// drop removes old events, audit entries and tokens, once an hour, because it reads whole tables.
+func (w *Worker) drop(ctx context.Context) error {
+	now := w.now()
+	if now.Sub(w.dropped) < time.Hour {
+		return nil
+	}
+	w.dropped = now
+	return w.once(ctx, "history", func(ctx context.Context) error { return w.o.Records.Events.Drop(ctx, now.Add(-w.o.History)) })
 }
 
 // each does a job on repositories, those that other nodes are working on excepted.
