@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/server/access"
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
@@ -352,6 +353,40 @@ func TestRulesOfTokens(t *testing.T) {
 	w.do(work, "push", "-q", limited, "main:refs/heads/topic")
 	w.refused("not fast-forwards", work, "push", "--force", limited, "HEAD^:refs/heads/topic")
 	w.refused("removal", work, "push", limited, ":refs/heads/topic")
+}
+
+func TestTokensOfSessions(t *testing.T) {
+	w := newWorld(t, Limits{})
+	repo, _ := w.repo("r", "sha1")
+	work := w.work("sha1")
+	urls, owners := map[string]string{}, map[string]string{}
+	for _, name := range []string{"s", "t"} {
+		rules, err := access.SessionRules(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, text := w.token(records.Token{RepoID: repo.ID, Session: name, Rules: rules})
+		urls[name] = w.url("r", text)
+		w.commit(work, "owner", name+"\n")
+		owners[name] = w.do(work, "rev-parse", "HEAD:owner")
+	}
+	w.refused("does not allow", work, "push", urls["s"], "main")
+	w.refused("does not allow", work, "push", urls["s"], owners["t"]+":refs/afs/owner")
+	w.do(work, "push", "-q", "--atomic", urls["s"], owners["s"]+":refs/afs/owner", "main", "main:refs/tags/v1", "main:refs/afs/meta/s")
+	w.refused("does not allow", work, "push", "--force", urls["t"], "HEAD~1:refs/heads/main")
+	w.refused("does not allow", work, "push", "--force", urls["t"], owners["t"]+":refs/afs/owner")
+	w.refused("does not allow", work, "push", urls["t"], "main:refs/afs/j/s/main/1")
+	w.do(work, "push", "-q", urls["t"], "main:refs/heads/afs/t/main", "main:refs/afs/j/t/main/1")
+	w.refused("does not allow", work, "push", urls["s"], ":refs/heads/afs/t/main")
+	w.do(work, "notes", "add", "-m", "one")
+	w.do(work, "push", "-q", urls["t"], "refs/notes/commits")
+	w.do(work, "notes", "add", "-f", "-m", "two")
+	w.do(work, "push", "-q", urls["s"], "refs/notes/commits")
+	w.refused("not fast-forwards", work, "push", "--force", urls["t"], "refs/notes/commits~1:refs/notes/commits")
+	w.do(work, "push", "-q", "--force", urls["s"], "HEAD~1:refs/heads/main", ":refs/tags/v1")
+	if refs := w.refs(repo); refs["refs/heads/main"] != w.do(work, "rev-parse", "HEAD~1") || len(refs) != 6 {
+		t.Errorf("refs after pushes of two sessions: %v", refs)
+	}
 }
 
 // packs returns the number of packs in the object store.
