@@ -62,7 +62,11 @@ func Walk(ctx context.Context, dir string, updates []records.RefUpdate) (map[str
 			all[u.Name] = Commits{Truncated: true}
 			continue
 		}
-		c, err := walk(ctx, dir, u)
+		c, ok := chain(dir, u)
+		var err error
+		if !ok {
+			c, err = walk(ctx, dir, u)
+		}
 		if err != nil {
 			c = Commits{Truncated: true}
 			if first == nil {
@@ -74,6 +78,7 @@ func Walk(ctx context.Context, dir string, updates []records.RefUpdate) (map[str
 	return all, first
 }
 
+// walk asks git log for the commits of an update.
 func walk(ctx context.Context, dir string, u records.RefUpdate) (Commits, error) {
 	args := []string{"--git-dir=" + dir, "log", "-z", "--first-parent", "--no-show-signature", "--no-color", "--no-decorate",
 		"--no-notes", "--no-mailmap", "--encoding=UTF-8", "--max-count=" + strconv.Itoa(maxCommits+1),

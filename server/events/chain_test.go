@@ -1,0 +1,71 @@
+package events
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/server/records"
+)
+
+// What is read without git is the same as what git prints, and unusual commits are left to git.
+func TestChainIsWhatGitPrints(t *testing.T) {
+	dir := t.TempDir()
+	git(t, dir, "init", "-q", "-b", "main", ".")
+	commit := func(message string, flags ...string) string {
+		t.Helper()
+		file := filepath.Join(t.TempDir(), "message")
+		if err := os.WriteFile(file, []byte(message), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		git(t, dir, append(flags, "commit", "-q", "--allow-empty", "--allow-empty-message", "--cleanup=verbatim", "-F", file)...)
+		return git(t, dir, "rev-parse", "HEAD")
+	}
+	first := commit("first\n")
+	git(t, dir, "checkout", "-q", "-b", "side")
+	side := commit("side\n")
+	git(t, dir, "checkout", "-q", "main")
+	body := commit("\n\nsubject\n\nbody é\n\n")
+	git(t, dir, "merge", "-q", "--no-ff", "-m", "merge", "side")
+	merge := git(t, dir, "rev-parse", "HEAD")
+	long := commit(strings.Repeat("é", maxMessage+1))
+	empty := commit("")
+	latin := commit("latin1 \xe9\n", "-c", "i18n.commitEncoding=ISO-8859-1")
+	huge := commit(strings.Repeat("x", maxPlain))
+	git(t, dir, "repack", "-adq")
+	gitdir := filepath.Join(dir, ".git")
+	none := strings.Repeat("0", 40)
+	for _, c := range []struct {
+		name, old, new string
+		read           bool
+	}{
+		{"one commit", first, body, true},
+		{"merge", body, merge, true},
+		{"several", first, long, true},
+		{"no message", long, empty, true},
+		{"another encoding", empty, latin, false},
+		{"large commit", latin, huge, false},
+		{"new branch", none, body, false},
+		{"second parent", side, merge, false},
+		{"same", first, first, true},
+		{"missing", first, strings.Repeat("1", 40), false},
+	} {
+		u := records.RefUpdate{Name: "refs/heads/x", Old: c.old, New: c.new}
+		got, ok := chain(gitdir, u)
+		if ok != c.read {
+			t.Errorf("%s: read without git: got %v, want %v", c.name, ok, c.read)
+		}
+		if !ok {
+			continue
+		}
+		want, err := walk(t.Context(), gitdir, u)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("%s:\ngot  %+v\nwant %+v", c.name, got, want)
+		}
+	}
+}
