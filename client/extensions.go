@@ -124,9 +124,9 @@ type Usage struct {
 		Bytes     int64  `json:"bytes"`
 	} `json:"operations"`
 	Stored *struct {
-		Own    int64 `json:"own"`    // bytes of packs that only this repository has
-		Shared int64 `json:"shared"` // bytes of packs that it shares with forks
-	} `json:"stored,omitempty"` // of one repository
+		Own    int64 `json:"own"`    // bytes of packs that only this repository, or repositories of this namespace, have
+		Shared int64 `json:"shared"` // bytes of packs that others have too, such as forks
+	} `json:"stored,omitempty"`
 }
 
 // Usage returns what a repository has used from the day first to the day last, as 2006-01-02; "" means today. Without a name it

@@ -245,7 +245,7 @@ export interface Stored {
 
 export interface Usage {
   operations: UsageRow[];
-  /** Of one repository. */
+  /** Bytes now. For a namespace, packs that several of its repositories have are counted once. */
   stored?: Stored;
 }
 

@@ -149,10 +149,10 @@ type usageRow struct {
 
 type usageInfo struct {
 	Operations []usageRow  `json:"operations"`
-	Stored     *storedInfo `json:"stored,omitempty"` // of one repository
+	Stored     *storedInfo `json:"stored"`
 }
 
-// storedInfo are the bytes of packs that only one repository has, and of those that it shares with others.
+// storedInfo are the bytes of packs that only one repository, or repositories of one namespace, have, and of those that others have too.
 type storedInfo struct {
 	Own    int64 `json:"own"`
 	Shared int64 `json:"shared"`
@@ -165,7 +165,13 @@ func namespaceUsage(c *call) error {
 	if err != nil {
 		return found("Namespace", err)
 	}
-	return c.usage(n.Name, "", nil)
+	ctx, cancel := c.context()
+	defer cancel()
+	own, shared, err := c.a.o.Records.Namespaces.Size(ctx, n.Name)
+	if err != nil {
+		return err
+	}
+	return c.usage(n.Name, "", &storedInfo{own, shared})
 }
 
 func repoUsage(c *call) error {

@@ -108,3 +108,18 @@ func (t *tx) lockNamespace(ctx context.Context, name string) (string, error) {
 		// Another transaction may delete the namespace before it is locked, so it is looked up again.
 	}
 }
+
+// Size returns the bytes of the packs that only repositories of this namespace have, and of those that repositories of others have too.
+// A pack that several repositories of the namespace have is counted once.
+func (n *Namespaces) Size(ctx context.Context, name string) (own, shared int64, err error) {
+	err = n.db.single(ctx, "measure namespace "+name, func(t *tx) error {
+		return t.one(ctx, []any{&own, &shared}, `SELECT
+			CAST(COALESCE(SUM(CASE WHEN s.others THEN 0 ELSE s.bytes END), 0) AS BIGINT),
+			CAST(COALESCE(SUM(CASE WHEN s.others THEN s.bytes ELSE 0 END), 0) AS BIGINT)
+			FROM (SELECT p.bytes, EXISTS (SELECT 1 FROM links o JOIN repos q ON q.repo = o.repo
+					WHERE o.pack = p.pack AND q.namespace_folded <> $1) AS others
+				FROM packs p WHERE p.pack IN (SELECT l.pack FROM repos r JOIN links l ON l.repo = r.repo
+					WHERE r.namespace_folded = $1 AND r.deleted = 0)) s`, fold(name))
+	})
+	return own, shared, err
+}

@@ -295,7 +295,7 @@ class Stored(TypedDict):
 class Usage(TypedDict):
     operations: list[UsageRow]
     stored: NotRequired[Stored]
-    """Of one repository."""
+    """Bytes now. For a namespace, packs that several of its repositories have are counted once."""
 
 
 class EventSource(TypedDict):
