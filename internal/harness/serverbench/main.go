@@ -34,6 +34,7 @@ type options struct {
 	rest     int
 	pushed   int
 	sessions int
+	every    int
 	serve    string
 	repos    []string
 }
@@ -64,6 +65,7 @@ func main() {
 	flag.IntVar(&b.rest, "rest", 10_000, "repositories at rest")
 	flag.IntVar(&b.pushed, "pushed", 1000, "repositories at rest that have had a push")
 	flag.IntVar(&b.sessions, "sessions", 1000, "sessions that are created and mounted one after the other")
+	flag.IntVar(&b.every, "every", 1, "mount each of so many thin sessions; stock git pushes to the others")
 	flag.StringVar(&b.serve, "serve", "", "further flags of artifactfs serve, separated by spaces, such as -database and -objects")
 	flag.Parse()
 	b.repos = flag.Args()

@@ -147,7 +147,7 @@ func (b *bench) manySessions() error {
 		every int // each of so many is mounted
 		run   func(base remote, i int, mount bool) (time.Duration, error)
 	}{
-		{"thin sessions", 1, b.thinSession},
+		{"thin sessions", b.every, b.thinSession},
 		{"forks", max(1, b.sessions/20), b.forkSession},
 	} {
 		before, err := diskUsage(b.ours.dir())
@@ -174,9 +174,9 @@ func (b *bench) manySessions() error {
 		}
 		first, last := times[0], times[len(times)-1]
 		slices.Sort(times)
-		b.table.line(fmt.Sprintf("%d %s of the large repository, each created, mounted, changed, saved, unmounted", b.sessions, kind.name), "", true,
-			fmt.Sprintf("create and mount: first %s, last %s, median %s, longest %s; %s stored for each (%s objects)", seconds(first), seconds(last),
-				seconds(times[len(times)/2]), seconds(times[len(times)-1]), kib((after.bytes-before.bytes)/int64(b.sessions)),
+		b.table.line(fmt.Sprintf("%d %s of the large repository, %d of them mounted, changed, saved, unmounted", b.sessions, kind.name, len(times)),
+			"", true, fmt.Sprintf("create and mount: first %s, last %s, median %s, longest %s; %s stored for each (%s objects)", seconds(first),
+				seconds(last), seconds(times[len(times)/2]), seconds(times[len(times)-1]), kib((after.bytes-before.bytes)/int64(b.sessions)),
 				kib((after.objects-before.objects)/int64(b.sessions))))
 	}
 	if _, err := b.afs(b.path("state-sessions"), remote{}, nil, "unmount", "--all", "--timeout", "10s"); err != nil {
@@ -187,15 +187,39 @@ func (b *bench) manySessions() error {
 }
 
 // thinSession creates an empty repository, mounts the base with a session that is saved there, changes ten files, and saves them. It
-// returns the time until the mount could be listed. All mounts have one state directory, as on one machine.
-func (b *bench) thinSession(base remote, i int, _ bool) (time.Duration, error) {
+// returns the time until the mount could be listed. All mounts have one state directory, as on one machine. Unless mount is set, stock
+// git pushes ten files instead.
+func (b *bench) thinSession(base remote, i int, mount bool) (time.Duration, error) {
 	start := time.Now()
 	made, err := b.ours.c.CreateRepo(b.ctx, space, client.CreateRepo{Name: fmt.Sprint("thin", i)})
 	if err != nil {
 		return 0, err
 	}
-	own := remote{url: made.Remote, token: made.Token}
+	own := remote{url: made.Remote, header: "Authorization: Bearer " + made.Token, token: made.Token}
+	if !mount {
+		return 0, b.pushTen(own, i)
+	}
 	return b.session(start, b.path("state-sessions"), base, own, fmt.Sprint("thin", i))
+}
+
+// pushTen pushes a commit of ten files to a repository.
+func (b *bench) pushTen(r remote, round int) error {
+	dir := b.path("ten")
+	if _, err := os.Stat(dir); err != nil {
+		if _, err := git(b.ctx, "", remote{}, "init", "-q", "-b", "main", dir); err != nil {
+			return err
+		}
+	}
+	if err := change(dir, round); err != nil {
+		return err
+	}
+	if err := b.commit(dir, 0); err != nil {
+		return err
+	}
+	if _, err := git(b.ctx, dir, r, "push", "-q", r.url, "main"); err != nil {
+		return err
+	}
+	return os.RemoveAll(dir)
 }
 
 // forkSession forks the base, mounts the fork with a session that is saved in the fork, and saves ten files.
