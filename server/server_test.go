@@ -15,6 +15,7 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -206,15 +207,19 @@ func TestStopWaitsForRequests(t *testing.T) {
 	dir := t.TempDir()
 	s, stop := start(t, server.Options{Data: dir})
 	body, more := io.Pipe()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost,
+	reading := make(chan struct{})
+	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{Got100Continue: func() { close(reading) }})
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost,
 		s.URL+"/client/v4/accounts/"+s.Account+"/artifacts/namespaces/team/repos", body)
 	if err != nil {
 		t.Fatal(err)
 	}
 	req.Header.Set("Authorization", "Bearer "+string(s.Admin))
+	req.Header.Set("Expect", "100-continue") // the server sends it when it reads the body
+	sender := &http.Client{Transport: &http.Transport{ExpectContinueTimeout: time.Minute}}
 	answered := make(chan int, 1)
 	go func() {
-		res, err := http.DefaultClient.Do(req)
+		res, err := sender.Do(req)
 		if err != nil {
 			t.Error(err)
 			answered <- 0
@@ -223,6 +228,7 @@ func TestStopWaitsForRequests(t *testing.T) {
 		res.Body.Close()
 		answered <- res.StatusCode
 	}()
+	<-reading
 	if _, err := io.WriteString(more, `{"name":`); err != nil {
 		t.Fatal(err)
 	}
