@@ -26,7 +26,8 @@ const adminSetting = "admin-created"
 
 // Running describes the server that uses a data directory, for commands on the same host. It contains no secret.
 type Running struct {
-	URL       string `json:"url"`              // address that it listens at
+	URL       string `json:"url"`              // address for this host
+	Listen    string `json:"listen"`           // host:port at which it listens
 	Public    string `json:"public,omitempty"` // address for clients
 	Account   string `json:"account"`
 	TokenFile string `json:"token_file"` // file with the admin token, which only its user can read

@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -157,7 +158,11 @@ func (s *Server) lock() error {
 // secure makes the listener speak TLS if there are files for it, and sets the URLs of the server.
 func (s *Server) secure() error {
 	s.listener = limit(s.listener, maxConnections)
-	s.URL, s.Public, s.TokenFile, s.PID = "http://"+s.listener.Addr().String(), s.o.PublicURL, s.o.tokenFile(), os.Getpid()
+	s.Listen, s.Public, s.TokenFile, s.PID = s.listener.Addr().String(), s.o.PublicURL, s.o.tokenFile(), os.Getpid()
+	s.URL = "http://" + s.Listen
+	if at, ok := s.listener.Addr().(*net.TCPAddr); ok && at.IP.IsUnspecified() { // commands on this host use the loopback address
+		s.URL = "http://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(at.Port))
+	}
 	if s.o.TLSCert == "" {
 		return nil
 	}

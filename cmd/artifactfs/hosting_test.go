@@ -118,6 +118,17 @@ func TestServerCommands(t *testing.T) {
 		t.Errorf("token list --which revoked printed\n%s", got)
 	}
 
+	owner := a.run("namespace", "token", "team", "--ttl", "1h")
+	if !strings.HasPrefix(owner.stdout, "afs_owner_") || !strings.Contains(owner.stderr, "(owner of team, write) expires ") {
+		t.Errorf("namespace token printed %q and %q", owner.stdout, owner.stderr)
+	}
+	limited := newAfs(t)
+	limited.env = []string{"ARTIFACTFS_SERVER=" + url, "ARTIFACTFS_SERVER_TOKEN=" + strings.TrimSpace(owner.stdout)}
+	limited.ok("repo", "create", "team/own")
+	if r := limited.run("repo", "list", "people"); r.code != 3 || !strings.Contains(r.stderr, "Insufficient permissions") {
+		t.Errorf("repo list of a namespace of others: exit %d\n%s", r.code, r.stderr)
+	}
+
 	admin, err := os.ReadFile(filepath.Join(a.state, "server", "admin-token"))
 	if err != nil {
 		t.Fatal(err)

@@ -27,7 +27,8 @@ namespace themselves.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	o.AddFlags(cmd)
-	cmd.AddCommand(namespaceCreateCommand(a, &o), namespaceListCommand(a, &o), namespaceShowCommand(a, &o), namespaceDeleteCommand(a, &o))
+	cmd.AddCommand(namespaceCreateCommand(a, &o), namespaceListCommand(a, &o), namespaceShowCommand(a, &o), namespaceDeleteCommand(a, &o),
+		namespaceTokenCommand(a, &o))
 	return cmd
 }
 
@@ -155,5 +156,48 @@ func namespaceDeleteCommand(a *cli.App, o *Connection) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	return cmd
+}
+
+// namespaceTokenCommand returns the command "namespace token".
+func namespaceTokenCommand(a *cli.App, o *Connection) *cobra.Command {
+	t := client.CreateControlToken{Role: "owner"}
+	var ttl cli.Days
+	cmd := &cobra.Command{
+		Use:   "token NAMESPACE",
+		Short: "Create a token for the REST API that is limited to a namespace",
+		Long: `Token prints a token with which a user or a program can create, list, fork and delete the repositories of one namespace,
+and make tokens for them. It needs an admin token. The server stores only a hash of the token, so it cannot be shown
+again. Only artifactfs serve has such tokens.`,
+		Example: `  artifactfs namespace token team --label 'build farm' --ttl 90d
+  export ARTIFACTFS_SERVER_TOKEN=$(artifactfs namespace token team --scope read)`,
+		Args: cli.Arguments(1, 1, "NAMESPACE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := Connect(a, *o)
+			if err != nil {
+				return err
+			}
+			t.Namespace, t.TTL = args[0], int(time.Duration(ttl)/time.Second)
+			made, err := c.Extensions().CreateControlToken(cmd.Context(), t)
+			if err != nil {
+				return explain(c, err)
+			}
+			if a.JSON {
+				return cli.PrintJSON(a.Stdout, made)
+			}
+			until := "does not expire"
+			if !made.Expires.IsZero() {
+				until = "expires " + made.Expires.Local().Format(time.DateTime)
+			}
+			fmt.Fprintf(a.Stderr, "artifactfs: token %s (owner of %s, %s) %s\n", made.ID, args[0], made.Scope, until)
+			return say(a.Stdout, made.Plaintext)
+		},
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.Var(cli.NewChoice(&t.Scope, client.Write, client.Read, client.Write), "scope", "what the token allows")
+	f.Var(&ttl, "ttl", "how long the token is valid, such as 12h or 90d (default: until it is revoked)")
+	f.StringVar(&t.Label, "label", "", "`TEXT` that lists and the audit log show")
+	cli.CompleteFlag(cmd, "scope", client.Read, client.Write)
 	return cmd
 }

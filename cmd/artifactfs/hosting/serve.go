@@ -258,6 +258,9 @@ func announce(a *cli.App, o server.Options, s *server.Server) error {
 		cli.PrintLine(a.Stdout, "token", "%s", string(s.Admin))
 		cli.PrintLine(a.Stdout, "", "this admin token is printed once; it is also in %s", s.TokenFile)
 	}
+	if !strings.HasSuffix(s.URL, "://"+s.Listen) {
+		cli.PrintLine(a.Stdout, "listen", "%s", s.Listen)
+	}
 	if s.Public != "" {
 		cli.PrintLine(a.Stdout, "public", "%s", s.Public)
 	}
