@@ -125,7 +125,7 @@ func TestServerCommands(t *testing.T) {
 	limited := newAfs(t)
 	limited.env = []string{"ARTIFACTFS_SERVER=" + url, "ARTIFACTFS_SERVER_TOKEN=" + strings.TrimSpace(owner.stdout)}
 	limited.ok("repo", "create", "team/own")
-	if r := limited.run("repo", "list", "people"); r.code != 3 || !strings.Contains(r.stderr, "Insufficient permissions") {
+	if r := limited.run("repo", "list", "people"); r.code != 3 || !strings.Contains(r.stderr, "Authentication error") {
 		t.Errorf("repo list of a namespace of others: exit %d\n%s", r.code, r.stderr)
 	}
 
