@@ -87,6 +87,11 @@ func (l *serverTrial) run(kills, pushes, mounts int) {
 	all.Go(func() { f.run(ctx) })
 	start := time.Now()
 	l.killAll(kills, rand.New(rand.NewPCG(seed, 2000)))
+	// On a busy machine the kills may be over before a client has done anything.
+	await.Until(w, "enough changes are acknowledged", func() bool {
+		idle := slices.ContainsFunc(l.mounts, func(m *trialMount) bool { return !m.any.Load() })
+		return !idle && l.acked.Load() >= int64(len(l.pushers))
+	})
 	stop()
 	all.Wait()
 	for _, n := range l.c.nodes {
@@ -316,7 +321,8 @@ type trialMount struct {
 	name string
 	dir  string
 
-	saved []string // commits of acknowledged checkpoints
+	saved []string    // commits of acknowledged checkpoints
+	any   atomic.Bool // saved is not empty
 }
 
 // run makes checkpoints until ctx ends.
@@ -348,6 +354,7 @@ func (m *trialMount) run(ctx context.Context) {
 			continue
 		}
 		m.saved = append(m.saved, made.Commit)
+		m.any.Store(true)
 		m.l.acked.Add(1)
 	}
 }
@@ -488,14 +495,6 @@ func (l *serverTrial) report() {
 					l.w.Errorf("log of %s: %s", n.data, line)
 				}
 			}
-		}
-	}
-	if l.acked.Load() < int64(len(l.pushers)) {
-		l.w.Errorf("%d changes were acknowledged: too few to test anything", l.acked.Load())
-	}
-	for _, m := range l.mounts {
-		if len(m.saved) == 0 {
-			l.w.Errorf("mount %s has saved nothing", m.name)
 		}
 	}
 }
