@@ -86,13 +86,14 @@ func Open(o Options) (_ *Set, err error) {
 	if s.most <= 0 {
 		s.most = DefaultRepos
 	}
-	if s.env, err = configure(dir, o.Hooks); err != nil {
-		return nil, fmt.Errorf("open replicas: %w", err)
-	}
-	for _, old := range []string{"repos", "scratch"} {
+	// The files in shared are not synced, so after a power cut they can be empty.
+	for _, old := range []string{"repos", "scratch", "shared"} {
 		if err := s.discard(filepath.Join(dir, old)); err != nil {
 			return nil, fmt.Errorf("open replicas: remove old replicas: %w", err)
 		}
+	}
+	if s.env, err = configure(dir, o.Hooks); err != nil {
+		return nil, fmt.Errorf("open replicas: %w", err)
 	}
 	if o.Objects.Shared() {
 		most := o.MaxBytes

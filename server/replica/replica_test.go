@@ -740,3 +740,40 @@ func BenchmarkStore(b *testing.B) {
 		}
 	}
 }
+
+// The small files that replicas share are not synced: a power cut can leave empty ones, which must not be used again.
+func TestOpenAfterAPowerCut(t *testing.T) {
+	b := replicatest.New(t, t.TempDir(), "", replica.Options{})
+	src := b.Create(t, "repo", object.SHA256)
+	src.Write(t, "main", "file", "text")
+	acquire(t, b, src.ID).Release()
+	if err := b.Set.Close(); err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(b.Dir, "replicas")
+	shared, err := filepath.Glob(filepath.Join(dir, "shared", "*"))
+	if err != nil || len(shared) == 0 {
+		t.Fatalf("shared files: got %v, %v", shared, err)
+	}
+	for _, path := range shared {
+		if err := os.Truncate(path, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set, err := replica.Open(replica.Options{Dir: dir, Records: b.DB, Objects: b.Objects})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer set.Close()
+	r, err := set.Acquire(t.Context(), src.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Release()
+	if out, err := gittest.Git(t.Context(), r.Dir, "fsck", "--strict"); err != nil {
+		t.Errorf("fsck after a power cut: %v\n%s", err, out)
+	}
+	if out, err := gittest.Git(t.Context(), r.Dir, "rev-parse", "HEAD"); err != nil || len(out) != 64 {
+		t.Errorf("HEAD after a power cut: got %q, %v", out, err)
+	}
+}
