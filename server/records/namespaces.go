@@ -71,7 +71,8 @@ func (n *Namespaces) List(ctx context.Context, after string, offset, limit int) 
 	return page, total, err
 }
 
-// Delete removes an empty namespace; ErrNotEmpty otherwise.
+// Delete removes an empty namespace; ErrNotEmpty otherwise. Its owners' tokens are revoked and its webhooks removed, because both name
+// the namespace, and another user may create it again.
 func (n *Namespaces) Delete(ctx context.Context, name string, cause Cause) error {
 	return n.db.write(ctx, "delete namespace "+name, func(t *tx) error {
 		// The lock waits for transactions that create repositories in the namespace (see lockNamespace).
@@ -88,6 +89,18 @@ func (n *Namespaces) Delete(ctx context.Context, name string, cause Cause) error
 		}
 		if _, err := t.exec(ctx, "DELETE FROM namespaces WHERE folded = $1", fold(name)); err != nil {
 			return err
+		}
+		if _, err := t.exec(ctx, "UPDATE tokens SET revoked = $2 WHERE role = $3 AND lower(namespace) = $1 AND revoked = 0",
+			fold(name), t.now, string(OwnerToken)); err != nil {
+			return err
+		}
+		for _, statement := range []string{
+			"DELETE FROM deliveries WHERE webhook IN (SELECT id FROM webhooks WHERE lower(namespace) = $1)",
+			"DELETE FROM webhooks WHERE lower(namespace) = $1",
+		} {
+			if _, err := t.exec(ctx, statement, fold(name)); err != nil {
+				return err
+			}
 		}
 		return t.log(ctx, nil, cause.entry(t, 204, ""))
 	})

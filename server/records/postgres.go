@@ -58,6 +58,9 @@ func openPostgres(url string) (*sql.DB, error) {
 	if config.ConnectTimeout == 0 {
 		config.ConnectTimeout = 10 * time.Second
 	}
+	if config.ValidateConnect == nil { // the URL may name a standby too, whose records are older
+		config.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
+	}
 	db := stdlib.OpenDB(*config)
 	db.SetMaxOpenConns(postgresConnections)
 	db.SetMaxIdleConns(postgresIdle)

@@ -207,7 +207,23 @@ func TestNamespaces(t *testing.T) {
 			t.Errorf("delete namespace with a repository: got %v, want ErrNotEmpty", err)
 		}
 		do(t, db.Repos.Delete(ctx, id, nil, Cause{}))
+		for _, of := range []string{"a", "b"} {
+			do(t, db.Tokens.Create(ctx, Token{ID: "owner-" + of, Hash: []byte(of), Role: OwnerToken, Scope: WriteScope, Namespace: of}, nil, Cause{}))
+			do(t, db.Webhooks.Create(ctx, Webhook{ID: "hook-" + of, Namespace: of, URL: "http://127.0.0.1/"}))
+		}
 		do(t, db.Namespaces.Delete(ctx, "a", Cause{}))
+		for of, gone := range map[string]bool{"a": true, "b": false} {
+			owner, err := db.Tokens.Get(ctx, "owner-"+of)
+			do(t, err)
+			if owner.Revoked.IsZero() == gone {
+				t.Errorf("token of the owner of %s: revoked %v, want %v", of, !owner.Revoked.IsZero(), gone)
+			}
+			hooks, err := db.Webhooks.List(ctx, of)
+			do(t, err)
+			if (len(hooks) == 0) != gone {
+				t.Errorf("webhooks of %s: got %v, want none: %v", of, hooks, gone)
+			}
+		}
 		if err := db.Namespaces.Delete(ctx, "a", Cause{}); !errors.Is(err, ErrNotFound) {
 			t.Errorf("delete namespace again: got %v, want ErrNotFound", err)
 		}
