@@ -165,6 +165,10 @@ var tokens = []exchange{
 		want: ok(`{"id":"<id>","plaintext":"<token>","scope":"write","expires_at":"<time>"}`)},
 	{name: "bad session", ask: "POST /namespaces/team/tokens", body: `{"repo":"base","session":"a/b"}`, status: 400,
 		want: fault(10100, "Invalid name of a session", "/session")},
+	{name: "no rules", ask: "POST /namespaces/team/tokens", body: `{"repo":"base","refs":[]}`, status: 400,
+		want: fault(10100, "Too small: expected array to have >=1 items", "/refs")},
+	{name: "rules and a session", ask: "POST /namespaces/team/tokens", body: `{"repo":"base","session":"s","refs":[["refs/heads/*"]]}`, status: 400,
+		want: fault(10100, "A token has either refs or a session", "/refs")},
 }
 
 const ruled = `,"label":"bot","actor":"ci","refs":[["refs/heads/*",["no-force-push"]],["refs/tags/**",[]]]`

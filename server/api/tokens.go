@@ -87,10 +87,15 @@ func (f *fields) rules(name string) (rules []records.RefRule) {
 		}
 		rules = append(rules, r)
 	}
-	if len(rules) > maxRules {
+	switch {
+	case len(rules) == 0 && kindOf(f.in[name]) == "array": // a token without rules may change every ref
+		f.refuse(invalid(name, "Too small: expected array to have >=1 items"))
+	case len(rules) > maxRules:
 		f.refuse(invalid(name, "Too big: expected array to have <=%d items", maxRules))
-	} else if err := access.CheckRules(rules); err != nil {
-		f.refuse(invalid(name, "Invalid rule: %v", err))
+	default:
+		if err := access.CheckRules(rules); err != nil {
+			f.refuse(invalid(name, "Invalid rule: %v", err))
+		}
 	}
 	return rules
 }
@@ -110,9 +115,10 @@ func createToken(c *call) error {
 		if err != nil {
 			in.refuse(invalid("session", "Invalid name of a session"))
 		}
-		if len(t.Rules) == 0 {
-			t.Rules = rules
+		if t.Rules != nil {
+			in.refuse(invalid("refs", "A token has either refs or a session"))
 		}
+		t.Rules = rules
 	}
 	if err := in.err(); err != nil {
 		return err

@@ -24,7 +24,7 @@ func TestParsePath(t *testing.T) {
 		"/git/ns/r.git/info//refs":                           {},
 		"/git/ns/r%2egit/info/refs":                          {},
 		"/git/ns/r.git/info%2frefs":                          {},
-		"/git/ns/" + strings.Repeat("r", 401) + "/info/refs": {},
+		"/git/ns/" + strings.Repeat("r", 513) + "/info/refs": {},
 		"/other/ns/r.git/info/refs":                          {},
 		"":                                                   {},
 	} {

@@ -4,8 +4,8 @@ import (
 	"strings"
 )
 
-// maxName is the maximum length of the names of namespaces and repositories in paths, in bytes.
-const maxName = 400
+// maxName is the maximum length of the names of namespaces and repositories in paths, in bytes. It is that of the REST API.
+const maxName = 512
 
 // target is what a path names.
 type target struct {

@@ -13,6 +13,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"strings"
 	"sync"
 	"time"
 
@@ -27,6 +28,7 @@ const (
 	maxEntries  = 50_000           // audit entries in memory
 	maxCounters = 200_000          // counters in memory
 	batch       = 500              // entries in one transaction
+	maxTarget   = 1 << 10          // bytes of a path in an audit entry
 )
 
 // The operations that usage counts.
@@ -123,6 +125,8 @@ func (m *Meter) Audit(e records.AuditEntry) {
 	if e.Time.IsZero() {
 		e.Time = m.now()
 	}
+	// Requests without a valid token are recorded too, and their paths can have any length.
+	e.Cause.Target = strings.Clone(e.Cause.Target[:min(len(e.Cause.Target), maxTarget)])
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if len(m.entries) >= maxEntries || m.closed {

@@ -106,7 +106,7 @@ shells for full names of refs, where ** at the end matches any number of compone
 	f.Var(&ttl, "ttl", "how long the token is valid, such as 1h or 30d, from 1m to 365d (default 1d)")
 	f.StringVar(&t.Label, "label", "", "`TEXT` that lists and the audit log show")
 	f.StringVar(&t.Actor, "actor", "", "`NAME` of who will use the token")
-	f.StringVar(&t.Session, "for-session", "", "`NAME` of the session that will use the token")
+	f.StringVar(&t.Session, "for-session", "", "restrict the token to the refs that the session `NAME` writes; not with --refs")
 	f.StringArrayVar(&rules, "refs", nil, "restrict the token to the refs that match `GLOB`, or GLOB=DENIAL+DENIAL")
 	cli.CompleteFlag(cmd, "scope", client.Read, client.Write)
 	return cmd
