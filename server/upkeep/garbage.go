@@ -208,9 +208,9 @@ func (w *Worker) walk(ctx context.Context, v *view, stdin string, visit func(id 
 // plan is what a collection does.
 type plan struct {
 	rewritten []*contents
-	live      map[object.ID]bool      // reached objects of rewritten packs, unless another pack has them
+	live      map[object.ID]bool      // reached objects of rewritten packs
 	garbage   map[object.ID]time.Time // objects to keep in a pack of garbage, with the time since when they are garbage
-	dropped   map[object.ID]bool      // objects that no pack has afterwards
+	dropped   map[object.ID]bool      // objects of rewritten packs that are in no new one
 }
 
 // small is the size in bytes up to which a pack is rewritten for any garbage. Of a larger one, a part of 1/fraction must be garbage.
@@ -219,10 +219,12 @@ const (
 	fraction = 20
 )
 
-// plan decides which packs are rewritten. It selects none if there is nothing to do.
+// plan decides which packs are rewritten. It selects none if there is nothing to do. An object of a rewritten pack is kept even if
+// another pack has it too: another node, whose collection began earlier, may be about to replace that pack, and when the new packs are
+// made visible only the rewritten ones are checked.
 func (w *Worker) plan(packs []*contents, now time.Time) plan {
 	p := plan{live: map[object.ID]bool{}, garbage: map[object.ID]time.Time{}, dropped: map[object.ID]bool{}}
-	var kept, old []*contents
+	var old []*contents
 	due := false // garbage is added, or its time has come
 	for _, c := range packs {
 		unreached := 0
@@ -237,34 +239,22 @@ func (w *Worker) plan(packs []*contents, now time.Time) plan {
 			old = append(old, c)
 		case unreached > 0 && (c.pack.Bytes <= small || unreached >= len(c.ids)/fraction):
 			p.rewritten = append(p.rewritten, c)
-		default:
-			kept = append(kept, c)
 		}
 	}
 	if !due && len(p.rewritten) == 0 {
 		return plan{}
 	}
 	p.rewritten = append(p.rewritten, old...) // so that a repository has one pack of garbage at most
-	has := map[object.ID]bool{}
-	for _, c := range kept {
-		for _, id := range c.ids {
-			has[id] = true
-		}
-	}
 	for _, c := range p.rewritten {
 		for i, id := range c.ids {
 			since := now
 			if c.since != nil {
 				since = c.since[i]
 			}
-			switch {
-			case has[id]:
-			case c.reached[i]:
+			if c.reached[i] {
 				p.live[id] = true
-			default:
-				if first, ok := p.garbage[id]; !ok || since.Before(first) {
-					p.garbage[id] = since
-				}
+			} else if first, ok := p.garbage[id]; !ok || since.Before(first) {
+				p.garbage[id] = since
 			}
 		}
 	}

@@ -261,6 +261,23 @@ func TestCollectionLosesAgainstAPush(t *testing.T) {
 	do(t, r.Compare(t.Context(), r.ID))
 }
 
+// Another collection can replace a pack that this one keeps. So an object that two packs have is kept by each collection that rewrites
+// one of them.
+func TestPlanIgnoresKeptPacks(t *testing.T) {
+	w := worker(replicatest.New(t, t.TempDir(), "", replica.Options{}), Times{})
+	both, err := object.ParseID(strings.Repeat("1", 40))
+	do(t, err)
+	garbage, err := object.ParseID(strings.Repeat("2", 40))
+	do(t, err)
+	p := w.plan([]*contents{
+		{pack: records.Pack{ID: "rewritten"}, ids: []object.ID{both, garbage}, reached: []bool{true, false}},
+		{pack: records.Pack{ID: "kept"}, ids: []object.ID{both}, reached: []bool{true}},
+	}, time.Now())
+	if len(p.rewritten) != 1 || p.rewritten[0].pack.ID != "rewritten" || !p.live[both] {
+		t.Errorf("plan: rewrites %d packs and keeps %v, want one pack, and the object of both packs", len(p.rewritten), p.live)
+	}
+}
+
 // stored returns the files in the object store.
 func stored(t testing.TB, dir string) (files []string) {
 	t.Helper()
