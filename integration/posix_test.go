@@ -264,7 +264,7 @@ func posixAppend(t *testing.T, dir string) {
 	}
 }
 
-// asNobody runs a shell script in the directory dir, with the user ID of the user nobody.
+// asNobody runs a shell script in the directory dir, with the unprivileged user ID 65534.
 func asNobody(t *testing.T, dir, script string) (string, error) {
 	t.Helper()
 	cmd := exec.Command("sh", "-c", script)

@@ -53,7 +53,7 @@ func (w *world) startDaemon(args ...string) {
 	w.until("the daemon answers", func() bool { return w.daemonStatus().PID != 0 })
 }
 
-// runAsNobody runs a command with the user ID of the user nobody, and returns its output. The default of cmd.Dir is the root directory.
+// runAsNobody runs a command with the unprivileged user ID 65534, and returns its output. The default of cmd.Dir is the root directory.
 func runAsNobody(cmd *exec.Cmd) (string, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody, NoSetGroups: false}}
 	if cmd.Dir == "" {

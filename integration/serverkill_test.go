@@ -33,7 +33,7 @@ var (
 // made or not.
 
 // TestServerOutlivesKills kills nodes, PostgreSQL and S3 at random moments while clients push, fork and delete. At the end every
-// acknowledged change is there, no repository lacks an object, and what nobody uses has been removed.
+// acknowledged change is there, no repository lacks an object, and packs without a repository are removed.
 func TestServerOutlivesKills(t *testing.T) {
 	w := newWorld(t)
 	kills, pushes, mounts := serverKills, serverPushes, serverMounts
@@ -205,7 +205,7 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// pusher pushes commits to one branch, and nobody else does. Every commit is a child of the one before, so a push contains all earlier
+// pusher is the only client that pushes to its branch. Every commit is a child of the one before, so a push contains all earlier
 // ones, acknowledged or not. Half of the pushers push a second ref with it, atomically.
 type pusher struct {
 	l    *serverTrial

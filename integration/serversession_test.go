@@ -45,7 +45,7 @@ func noToken(t *testing.T, what, text string) {
 }
 
 // A session on a private repository of the server goes on on another machine after its own one has died, and a fork of the repository
-// from its checkpoint has its files. Nobody passes a token but the one for the REST API.
+// from its checkpoint has its files. The only token that a command gets is the one for the REST API.
 func TestSessionsOnServer(t *testing.T) {
 	t.Parallel()
 	w, c, api := hosted(t)

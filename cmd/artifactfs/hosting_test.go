@@ -154,7 +154,7 @@ func TestServerCommands(t *testing.T) {
 	}
 }
 
-// A server in the background is ready when the command returns, and ends when it is told to.
+// A server in the background is ready when the command returns, and ends after `serve --stop`.
 func TestServerInBackground(t *testing.T) {
 	a := newAfs(t)
 	if got := a.ok("serve", "--background", "--listen", "127.0.0.1:0", "--account", strings.Repeat("0f", 16)); !strings.Contains(got, "  account   0f0f") ||

@@ -1,5 +1,5 @@
 // Package pgtest starts PostgreSQL servers for tests and benchmarks. A server has its own data directory, listens only on a Unix
-// socket below it, and can be killed and started again. PostgreSQL refuses to run as root, so root runs it as the user nobody.
+// socket below it, and can be killed and started again. PostgreSQL refuses to run as root, so root runs it with an unprivileged user ID.
 package pgtest
 
 import (
@@ -18,8 +18,8 @@ import (
 	"time"
 )
 
-// nobody is the user ID with which root runs PostgreSQL.
-const nobody = 65534
+// unprivileged is the user ID with which root runs PostgreSQL.
+const unprivileged = 65534
 
 // ErrMissing means that PostgreSQL is not installed. scripts/setup.sh installs it.
 var ErrMissing = errors.New("PostgreSQL is not installed")
@@ -90,7 +90,7 @@ func Start(o Options) (*Server, error) {
 	return s, nil
 }
 
-// reachable returns a directory for temporary files that the user nobody can reach too. Tests often have a directory that only its
+// reachable returns a directory for temporary files that an unprivileged user can reach too. Tests often have a directory that only its
 // owner can enter.
 func reachable() string {
 	first, _ := filepath.Abs(os.TempDir())
@@ -114,14 +114,14 @@ func (s *Server) command(name string, args ...string) *exec.Cmd {
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C", "HOME=" + s.dir}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGQUIT}
 	if os.Geteuid() == 0 {
-		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: unprivileged, Gid: unprivileged}
 	}
 	return cmd
 }
 
 func (s *Server) create() error {
 	if os.Geteuid() == 0 {
-		if err := os.Chown(s.dir, nobody, nobody); err != nil {
+		if err := os.Chown(s.dir, unprivileged, unprivileged); err != nil {
 			return fmt.Errorf("create directory of PostgreSQL: %w", err)
 		}
 	}
