@@ -2,6 +2,7 @@ package replica
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha1"
 	"crypto/sha256"
 	"encoding/binary"
@@ -10,7 +11,8 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"sync"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/artifactfs/artifactfs/object"
 )
@@ -117,37 +119,18 @@ func countObjects(path string) (int64, error) {
 // transfers is the number of files that are transferred at once for one request.
 const transfers = 8
 
-// parallel calls the function do for the numbers below n, some at a time. It returns the first errors, joined; after an error it
-// starts no further calls.
+// parallel calls the function do for the numbers below n, some at a time. It returns the first error; after an error
+// it starts no further calls.
 func parallel(n int, do func(i int) error) error {
-	if n == 1 {
-		return do(0)
-	}
-	var (
-		wg     sync.WaitGroup
-		mu     sync.Mutex
-		next   int
-		failed error
-	)
-	for range min(n, transfers) {
-		wg.Go(func() {
-			for {
-				mu.Lock()
-				i := next
-				next++
-				stop := i >= n || failed != nil
-				mu.Unlock()
-				if stop {
-					return
-				}
-				if err := do(i); err != nil {
-					mu.Lock()
-					failed = errors.Join(failed, err)
-					mu.Unlock()
-				}
+	g, ctx := errgroup.WithContext(context.Background())
+	g.SetLimit(transfers)
+	for i := range n {
+		g.Go(func() error {
+			if ctx.Err() != nil {
+				return nil
 			}
+			return do(i)
 		})
 	}
-	wg.Wait()
-	return failed
+	return g.Wait()
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -9,8 +10,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 )
@@ -215,29 +217,15 @@ func (b *bench) atRest() error {
 
 // parallel calls do for 0 to n-1 from four goroutines, and returns the first error.
 func parallel(n int, do func(i int) error) error {
-	var mu sync.Mutex
-	var failed error
-	next := 0
-	var all sync.WaitGroup
-	for range 4 {
-		all.Go(func() {
-			for {
-				mu.Lock()
-				i := next
-				next++
-				stop := i >= n || failed != nil
-				mu.Unlock()
-				if stop {
-					return
-				}
-				if err := do(i); err != nil {
-					mu.Lock()
-					failed = err
-					mu.Unlock()
-				}
+	g, ctx := errgroup.WithContext(context.Background())
+	g.SetLimit(4)
+	for i := range n {
+		g.Go(func() error {
+			if ctx.Err() != nil {
+				return nil
 			}
+			return do(i)
 		})
 	}
-	all.Wait()
-	return failed
+	return g.Wait()
 }
