@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,7 +24,12 @@ import (
 func (w *workspace) killed(takeOver bool) *workspace {
 	w.t.Helper()
 	dir := filepath.Join(w.t.TempDir(), "killed")
-	w.ok(os.CopyFS(dir, os.DirFS(w.dir)))
+	err := os.CopyFS(dir, os.DirFS(w.dir))
+	for errors.Is(err, fs.ErrNotExist) { // background work has removed a file between its listing and its copy
+		w.ok(os.RemoveAll(dir))
+		err = os.CopyFS(dir, os.DirFS(w.dir))
+	}
+	w.ok(err)
 	next := &workspace{t: w.t, src: w.src, dir: dir, takeOver: takeOver}
 	next.open()
 	w.t.Cleanup(func() { next.Close() })
