@@ -145,18 +145,15 @@ func (i *Importer) find(ctx context.Context, r Request) (found, credentials, err
 	if err != nil {
 		return found{}, credentials{}, err
 	}
-	c, err := i.secret(r.Namespace, r.Secret, u)
+	s, err := i.secret(r.Namespace, r.Secret, u)
 	if err != nil {
 		return found{}, credentials{}, err
 	}
-	f, err := i.look(ctx, u, c, r.Branch)
+	f, err := i.look(ctx, u, s, r.Branch)
 	if err != nil {
 		return found{}, credentials{}, err
 	}
-	if f.url.Host != u.Host {
-		// The server has redirected to another host without a question for credentials.
-		c = credentials{}
-	}
+	c, _ := s.pick(f.url) // none if the server has redirected to a URL for which the secret has no line
 	return f, c, nil
 }
 

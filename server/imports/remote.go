@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -54,6 +55,10 @@ func parseURL(text string, allowHTTP bool) (*url.URL, error) {
 	if u.Scheme != "https" && (u.Scheme != "http" || !allowHTTP || !isLoopback(u.Hostname())) {
 		return nil, ErrScheme
 	}
+	// git and servers remove such components, so the repository would be another one than the path that was compared with a secret.
+	if slices.ContainsFunc(strings.Split(u.Path, "/"), func(c string) bool { return c == "." || c == ".." }) {
+		return nil, ErrScheme
+	}
 	u.Path, u.RawPath = strings.TrimRight(u.Path, "/"), strings.TrimRight(u.RawPath, "/")
 	return u, nil
 }
@@ -63,8 +68,10 @@ func isLoopback(host string) bool {
 	return host == "localhost" || err == nil && ip.IsLoopback()
 }
 
-// client returns a client for the first question to another server. It follows redirections, and says where it has come.
-func (i *Importer) client() *http.Client {
+// client returns a client for the first question to another server. It follows redirections, and says where it has come. Each request
+// has the credentials that the secret has for its URL: package http alone would keep those of the first request for other ports,
+// subdomains and paths.
+func (i *Importer) client(s secret) *http.Client {
 	t := i.dialer().Transport()
 	t.DisableKeepAlives = true
 	return &http.Client{Transport: t, CheckRedirect: func(r *http.Request, via []*http.Request) error {
@@ -76,6 +83,7 @@ func (i *Importer) client() *http.Client {
 		if _, err := parseURL(base.String(), i.o.AllowHTTP); err != nil {
 			return ErrNotGit
 		}
+		s.authorize(r)
 		return nil
 	}}
 }
@@ -94,7 +102,7 @@ type found struct {
 // look asks another server for the first part of its refs, as git does, and reads it up to branch. It uses the first version of the
 // protocol, in which every server sends the refs without another question. Everything that is wrong with a URL is found here, because
 // git reports failures only as text.
-func (i *Importer) look(ctx context.Context, u *url.URL, c credentials, branch string) (found, error) {
+func (i *Importer) look(ctx context.Context, u *url.URL, s secret, branch string) (found, error) {
 	ctx, cancel := context.WithTimeout(ctx, checkTime)
 	defer cancel()
 	to := u.JoinPath() // a copy
@@ -106,21 +114,19 @@ func (i *Importer) look(ctx context.Context, u *url.URL, c credentials, branch s
 	}
 	r.Header.Set("User-Agent", "git/2.45.0 artifactfs") // some servers answer browsers only with a page
 	r.Header.Set("Accept", "*/*")
-	if c != (credentials{}) {
-		r.SetBasicAuth(c.user, c.password)
-	}
-	answer, err := i.client().Do(r)
+	s.authorize(r)
+	answer, err := i.client(s).Do(r)
 	if err != nil {
 		return found{}, unreachable(err)
 	}
 	defer answer.Body.Close()
-	switch s := answer.StatusCode; {
-	case s == http.StatusUnauthorized || s == http.StatusForbidden:
+	switch code := answer.StatusCode; {
+	case code == http.StatusUnauthorized || code == http.StatusForbidden:
 		return found{}, ErrAuth
-	case s == http.StatusTooManyRequests || s >= 500:
-		return found{}, fmt.Errorf("%w: status %d", ErrUnavailable, s)
-	case s != http.StatusOK:
-		return found{}, fmt.Errorf("%w: status %d", ErrNotGit, s)
+	case code == http.StatusTooManyRequests || code >= 500:
+		return found{}, fmt.Errorf("%w: status %d", ErrUnavailable, code)
+	case code != http.StatusOK:
+		return found{}, fmt.Errorf("%w: status %d", ErrNotGit, code)
 	case answer.Header.Get("Content-Type") != "application/x-git-upload-pack-advertisement":
 		return found{}, fmt.Errorf("%w: answer of another type", ErrNotGit)
 	}

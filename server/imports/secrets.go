@@ -1,9 +1,9 @@
 package imports
 
 import (
-	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"net/url"
 	"os"
 	"path"
@@ -20,45 +20,45 @@ const maxSecret = 64 << 10
 // secretName is the form of the names of secrets and of namespaces as parts of a path.
 var secretName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 
-// secret returns the credentials for a URL from the file NAMESPACE/NAME in the directory of secrets. The file has lines
-// https://USER:PASSWORD@HOST[/PATH], as git-credential-store(1) writes them. Credentials are used only for the host of their line, so
-// that a user who may use a secret, but not read it, cannot have it sent elsewhere.
-func (i *Importer) secret(namespace, name string, u *url.URL) (credentials, error) {
+// secret is the text of a file with credentials; "" for none. It has lines https://USER:PASSWORD@HOST[/PATH], as
+// git-credential-store(1) writes them. Credentials are used only for the scheme, host, port and path of their line, so that a user who
+// may use a secret, but not read it, cannot have it sent elsewhere.
+type secret string
+
+// secret returns the secret NAMESPACE/NAME in the directory of secrets, which must have credentials for a URL. Without a name it
+// returns "".
+func (i *Importer) secret(namespace, name string, u *url.URL) (secret, error) {
 	if name == "" {
-		return credentials{}, nil
+		return "", nil
 	}
-	missing := fmt.Errorf("%w: there is no secret %.128q for this host", ErrAuth, name)
+	missing := fmt.Errorf("%w: there is no secret %.128q for this URL", ErrAuth, name)
 	if i.o.Secrets == "" || !secretName.MatchString(name) || !secretName.MatchString(namespace) {
-		return credentials{}, missing
+		return "", missing
 	}
 	root, err := os.OpenRoot(i.o.Secrets)
 	if err != nil {
-		return credentials{}, missing
+		return "", missing
 	}
 	defer root.Close()
 	f, err := root.Open(path.Join(namespace, name))
 	if err != nil {
-		return credentials{}, missing
+		return "", missing
 	}
 	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, maxSecret))
 	if err != nil {
-		return credentials{}, missing
+		return "", missing
 	}
-	c, err := pick(string(text), u)
-	if err != nil {
-		return credentials{}, missing
+	if _, ok := secret(text).pick(u); !ok {
+		return "", missing
 	}
-	return c, nil
+	return secret(text), nil
 }
 
-var errNoLine = errors.New("no line for the host")
-
-// pick returns the credentials of the line with the longest path that contains the URL.
-func pick(text string, u *url.URL) (credentials, error) {
-	var c credentials
+// pick returns the credentials of the line with the longest path that contains the path of the URL. It returns false if no line does.
+func (s secret) pick(u *url.URL) (c credentials, ok bool) {
 	longest := -1
-	for line := range strings.Lines(text) {
+	for line := range strings.Lines(string(s)) {
 		l, err := url.Parse(strings.TrimSpace(line))
 		if err != nil || l.User == nil || l.Scheme != u.Scheme || !strings.EqualFold(l.Host, u.Host) {
 			continue
@@ -73,10 +73,17 @@ func pick(text string, u *url.URL) (credentials, error) {
 		}
 		c, longest = credentials{l.User.Username(), password}, len(dir)
 	}
-	if longest < 0 {
-		return credentials{}, errNoLine
+	return c, longest >= 0
+}
+
+// authorize sets the credentials that the secret has for the URL of a request, or removes those of the request.
+func (s secret) authorize(r *http.Request) {
+	at := *r.URL
+	at.Path = strings.TrimSuffix(at.Path, infoRefs) // a line may name the repository itself
+	r.Header.Del("Authorization")
+	if c, ok := s.pick(&at); ok {
+		r.SetBasicAuth(c.user, c.password)
 	}
-	return c, nil
 }
 
 // redact removes the credentials from a text.
