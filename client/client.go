@@ -39,7 +39,8 @@ type Options struct {
 	Token string
 	// Account is the id of the account, 32 hexadecimal digits; "": the client asks the server for it.
 	Account string
-	// HTTP sends the requests; nil means a client without a time limit, because the caller's context has one.
+	// HTTP sends the requests; nil means a client without a time limit, because the caller's context has one. Redirections are not
+	// followed, unless HTTP has a CheckRedirect: net/http would send the token to other ports, to subdomains, and from https to http.
 	HTTP *http.Client
 }
 
@@ -64,9 +65,12 @@ func New(o Options) (*Client, error) {
 	}
 	base.Path = strings.TrimRight(base.Path, "/")
 	base.RawQuery, base.Fragment = "", ""
-	c := &Client{base: base, token: o.Token, http: o.HTTP, account: o.Account}
-	if c.http == nil {
-		c.http = &http.Client{}
+	c := &Client{base: base, token: o.Token, http: &http.Client{}, account: o.Account}
+	if o.HTTP != nil {
+		*c.http = *o.HTTP
+	}
+	if c.http.CheckRedirect == nil {
+		c.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	}
 	return c, nil
 }

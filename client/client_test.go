@@ -162,6 +162,31 @@ func TestNewRefusesURLs(t *testing.T) {
 	}
 }
 
+// The API has no redirections, and net/http would send the token to another port of the host.
+func TestRedirectionsAreNotFollowed(t *testing.T) {
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		t.Errorf("another server got %s %s with %q", r.Method, r.URL, r.Header.Get("Authorization"))
+	}))
+	defer other.Close()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, other.URL+r.URL.Path, http.StatusTemporaryRedirect)
+	}))
+	defer s.Close()
+	for _, own := range []*http.Client{nil, s.Client()} {
+		c, err := New(Options{URL: s.URL, Token: "secret", Account: account, HTTP: own})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var e *Error
+		if _, err := c.CreateNamespace(t.Context(), "team", ""); !errors.As(err, &e) || e.Status != http.StatusTemporaryRedirect {
+			t.Errorf("create namespace: got %v, want status 307", err)
+		}
+		if _, err := c.Raw(t.Context(), "team", "app", "main", "file"); !errors.As(err, &e) || e.Status != http.StatusTemporaryRedirect {
+			t.Errorf("read file: got %v, want status 307", err)
+		}
+	}
+}
+
 func TestBytesAreNotDecoded(t *testing.T) {
 	c, f := serve(t, map[string][]string{
 		"GET /namespaces/team/repos/a/raw/main/docs/one%20two.md": {"200 {not JSON"},
