@@ -103,8 +103,12 @@ type Server struct {
 	closers  []func() error // in the order of opening
 }
 
-// ErrInUse means that another process uses the data directory.
-var ErrInUse = errors.New("another server uses this directory")
+var (
+	// ErrInUse means that another process uses the data directory.
+	ErrInUse = errors.New("another server uses this directory")
+	// ErrObjects means that the object store answers, but refuses this server.
+	ErrObjects = errors.New("open object store")
+)
 
 // Open opens everything that a server needs, and listens. Requests are answered once Serve was called. The caller must call Close.
 func Open(ctx context.Context, o Options) (_ *Server, err error) {
@@ -195,6 +199,11 @@ func (s *Server) connect(ctx context.Context) (err error) {
 		return err
 	}
 	s.store = s.meter.Store(store)
+	if err := s.store.Ready(ctx); errors.Is(err, objects.ErrUnavailable) { // reads of what this node has stored go on
+		s.log.Warn("object store is unavailable; requests that need it get status 503 until it answers", zap.Error(err))
+	} else if err != nil {
+		return fmt.Errorf("%w: %w", ErrObjects, err)
+	}
 	replicas, err := replica.Open(replica.Options{Dir: filepath.Join(o.Data, "replicas"), Records: s.db, Objects: s.store})
 	if err != nil {
 		return err
@@ -307,11 +316,7 @@ func (s *Server) Close() error {
 
 // OpenRecords opens the database of a server.
 func OpenRecords(ctx context.Context, o Options) (*records.DB, error) {
-	db, err := records.Open(ctx, o.database())
-	if err != nil {
-		return nil, fmt.Errorf("open database: %w", err)
-	}
-	return db, nil
+	return records.Open(ctx, o.database())
 }
 
 // NewAdmin makes another admin token for the server of a data directory, which may be running.

@@ -15,6 +15,7 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/http/httptrace"
 	"os"
 	"os/exec"
@@ -379,4 +380,25 @@ func writeCertificate(t *testing.T, cert, key string, serial int64) *x509.CertPo
 	}
 	pool.AddCert(parsed)
 	return pool
+}
+
+// A server does not start with an object store that refuses it. It starts while the store does not answer, because it can serve what
+// it has, and says that it is not ready.
+func TestObjectStoreAtStart(t *testing.T) {
+	t.Setenv("AWS_ACCESS_KEY_ID", "key")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
+	status := http.StatusNotFound
+	store := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(status) }))
+	defer store.Close()
+	options := server.Options{Data: t.TempDir(), Listen: "127.0.0.1:0", Log: zap.NewNop(), Objects: "s3://bucket/prefix?endpoint=" + store.URL}
+	for _, status = range []int{http.StatusNotFound, http.StatusForbidden} {
+		if _, err := server.Open(t.Context(), options); !errors.Is(err, server.ErrObjects) {
+			t.Errorf("start with a store that answers %d: got %v, want %v", status, err, server.ErrObjects)
+		}
+	}
+	store.Close()
+	s, _ := start(t, options)
+	if status, text := get(t, s.URL+"/readyz"); status != http.StatusServiceUnavailable || text != "object store is unavailable\n" {
+		t.Errorf("readyz while the store does not answer: got %d and %q", status, text)
+	}
 }

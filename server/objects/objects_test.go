@@ -271,8 +271,8 @@ func TestS3(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := other.Ready(ctx); !errors.Is(err, ErrUnavailable) {
-			t.Errorf("Ready without a bucket: %v", err)
+		if err := other.Ready(ctx); err == nil || errors.Is(err, ErrUnavailable) {
+			t.Errorf("Ready without a bucket: got %v, want an error that is not ErrUnavailable", err)
 		}
 	})
 }

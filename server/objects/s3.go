@@ -221,16 +221,20 @@ func (s *S3) Delete(ctx context.Context, key string) error {
 	return nil
 }
 
-// Ready implements Store.
+// Ready implements Store. Its error is ErrUnavailable only if the service did not answer or failed, not if it refused the credentials
+// or has no such bucket.
 func (s *S3) Ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readyWait)
 	defer cancel()
 	found, err := s.client.BucketExists(ctx, s.bucket)
+	var answer minio.ErrorResponse
 	switch {
+	case errors.As(err, &answer) && answer.StatusCode >= 400 && answer.StatusCode < 500 && answer.StatusCode != http.StatusTooManyRequests:
+		return fmt.Errorf("look up bucket %s: the service answers status %d: %w", s.bucket, answer.StatusCode, err)
 	case err != nil:
 		return fmt.Errorf("%w: look up bucket %s: %w", ErrUnavailable, s.bucket, err)
 	case !found:
-		return fmt.Errorf("%w: bucket %s does not exist", ErrUnavailable, s.bucket)
+		return fmt.Errorf("bucket %s does not exist", s.bucket)
 	}
 	return nil
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/serving"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/server"
+	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/server/upkeep"
 )
 
@@ -194,6 +195,10 @@ func explainServe(a *cli.App, o server.Options, err error) error {
 	case errors.Is(err, syscall.EADDRINUSE):
 		e.Kind, e.Object, e.Cause = control.CodeBusy, o.Listen, "another program listens at this address"
 		e.Hint = "--listen HOST:PORT selects another address; port 0 is any free one"
+	case errors.Is(err, server.ErrObjects):
+		e.Hint = "--objects names an existing bucket; AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are its credentials"
+	case errors.Is(err, records.ErrUnavailable):
+		e.Hint = "--database names a PostgreSQL server that accepts connections and writes"
 	case errors.Is(err, fs.ErrPermission):
 		e.Kind = control.CodePermission
 		e.Hint = "--data DIR selects another directory"
