@@ -119,13 +119,14 @@ func parseName(text string) (name, error) {
 	return name{namespace, repo}, nil
 }
 
-// explain returns err as an error with an exit code, a kind and a hint.
+// explain returns an error of the client as an error with an exit code, a kind and a hint, and any other error, or nil, unchanged.
 func explain(c *Access, err error) error {
+	if err == nil {
+		return nil
+	}
 	var e *client.Error
 	out := &control.Error{Code: control.ExitFailed, Cause: err.Error()}
 	switch {
-	case err == nil:
-		return nil
 	case errors.Is(err, client.ErrUnreachable):
 		out.Code, out.Kind = control.ExitRemote, control.CodeUnreachable
 		out.Hint = "artifactfs serve starts a server; --server URL or $ARTIFACTFS_SERVER selects one, and this was " + c.URL()

@@ -24,14 +24,10 @@ it in the background; --wait waits until it has finished.`,
 		Example: `  artifactfs repo import https://github.com/git/git mirrors/git --wait
   artifactfs repo import https://github.com/git/git mirrors/git --branch maint --depth 1`,
 		Args: cli.Arguments(2, 2, "URL NAMESPACE/NAME"),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: o.run(a, func(cmd *cobra.Command, c *Access, args []string) error {
 			n, err := parseName(args[1])
 			if err != nil {
 				return cli.Usage(cmd, err)
-			}
-			c, err := Connect(a, *o)
-			if err != nil {
-				return err
 			}
 			i.URL = args[0]
 			created, err := c.Import(cmd.Context(), n.namespace, n.repo, i)
@@ -39,14 +35,14 @@ it in the background; --wait waits until it has finished.`,
 				err = awaitImport(cmd.Context(), c, n)
 			}
 			if err != nil {
-				return explain(c, err)
+				return err
 			}
 			verb := "importing"
 			if wait {
 				verb = "imported"
 			}
 			return printCreated(a, verb, n.namespace, created)
-		},
+		}),
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
@@ -68,27 +64,19 @@ func repoRefreshCommand(a *cli.App, o *Connection) *cobra.Command {
 to on this server since the last import stay as they are; all others become those of the other server.`,
 		Example: `  artifactfs repo refresh mirrors/git --wait`,
 		Args:    cli.Arguments(1, 1, "NAMESPACE/NAME"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			n, err := parseName(args[0])
-			if err != nil {
-				return cli.Usage(cmd, err)
-			}
-			c, err := Connect(a, *o)
-			if err != nil {
-				return err
-			}
-			err = c.Extensions().RefreshImport(cmd.Context(), n.namespace, n.repo)
+		RunE: o.runRepo(a, func(cmd *cobra.Command, c *Access, n name, _ []string) error {
+			err := c.Extensions().RefreshImport(cmd.Context(), n.namespace, n.repo)
 			if err == nil && wait {
 				err = awaitImport(cmd.Context(), c, n)
 			}
 			if err != nil {
-				return explain(c, err)
+				return err
 			}
 			if wait {
 				return printDone(a, "refreshed", n.String())
 			}
 			return printDone(a, "refreshing", n.String())
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait until the import has finished")
 	return cmd

@@ -2,20 +2,19 @@ package hosting
 
 import (
 	"fmt"
-	"text/tabwriter"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/artifactfs/artifactfs/client"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
-	"github.com/artifactfs/artifactfs/control"
 )
 
 // NamespaceCommand returns the command "namespace".
 func NamespaceCommand(a *cli.App) *cobra.Command {
 	var o Connection
-	cmd := &cobra.Command{
+	return o.group(&cobra.Command{
 		Use:     "namespace",
 		Aliases: []string{"ns"},
 		Short:   "Create, list and delete namespaces of a server",
@@ -23,13 +22,8 @@ func NamespaceCommand(a *cli.App) *cobra.Command {
 namespace themselves.`,
 		Example: `  artifactfs namespace create team
   artifactfs namespace list`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	o.AddFlags(cmd)
-	cmd.AddCommand(namespaceCreateCommand(a, &o), namespaceListCommand(a, &o), namespaceShowCommand(a, &o), namespaceDeleteCommand(a, &o),
+	}, namespaceCreateCommand(a, &o), namespaceListCommand(a, &o), namespaceShowCommand(a, &o), namespaceDeleteCommand(a, &o),
 		namespaceTokenCommand(a, &o))
-	return cmd
 }
 
 // namespaceCreateCommand returns the command "namespace create".
@@ -41,23 +35,18 @@ func namespaceCreateCommand(a *cli.App, o *Connection) *cobra.Command {
 		Long:    `Create creates an empty namespace. artifactfs serve stores and shows --jurisdiction, which has no other effect there.`,
 		Example: `  artifactfs namespace create team`,
 		Args:    cli.Arguments(1, 1, "NAMESPACE"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := Connect(a, *o)
-			if err != nil {
-				return err
-			}
+		RunE: o.run(a, func(cmd *cobra.Command, c *Access, args []string) error {
 			n, err := c.CreateNamespace(cmd.Context(), args[0], jurisdiction)
 			if err != nil {
-				return explain(c, err)
+				return err
 			}
 			if a.JSON {
 				return cli.PrintJSON(a.Stdout, n)
 			}
 			return say(a.Stdout, "created namespace "+n.Name)
-		},
+		}),
 	}
-	cmd.Flags().Var(cli.NewChoice(&jurisdiction, "", "eu", "us"), "jurisdiction", "where the server is to store the repositories")
-	cli.CompleteFlag(cmd, "jurisdiction", "eu", "us")
+	choiceFlag(cmd, &jurisdiction, "", "jurisdiction", "where the server is to store the repositories", "eu", "us")
 	return cmd
 }
 
@@ -71,31 +60,12 @@ func namespaceListCommand(a *cli.App, o *Connection) *cobra.Command {
 		Example: `  artifactfs namespace list
   artifactfs namespace list --json | jq -r '.namespaces[].namespace'`,
 		Args: cli.Arguments(0, 0, "no arguments"),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := Connect(a, *o)
-			if err != nil {
-				return err
-			}
-			all := []client.Namespace{}
-			for n, err := range c.Namespaces(cmd.Context()) {
-				if err != nil {
-					return explain(c, err)
-				}
-				all = append(all, n)
-			}
-			if a.JSON {
-				return cli.PrintJSON(a.Stdout, map[string][]client.Namespace{"namespaces": all})
-			}
-			if len(all) == 0 {
-				return nil
-			}
-			w := tabwriter.NewWriter(a.Stdout, 0, 0, 2, ' ', 0)
-			fmt.Fprintln(w, "NAME\tREPOSITORIES\tJURISDICTION\tUPDATED")
-			for _, n := range all {
-				fmt.Fprintf(w, "%s\t%d\t%s\t%s\n", n.Name, n.Repos, orDash(n.Jurisdiction), cli.Ago(n.Updated, time.Now()))
-			}
-			return flush(w)
-		},
+		RunE: o.run(a, func(cmd *cobra.Command, c *Access, _ []string) error {
+			return printList(a, "namespaces", 0, c.Namespaces(cmd.Context()), "NAME\tREPOSITORIES\tJURISDICTION\tUPDATED",
+				func(n client.Namespace) string {
+					return columns(n.Name, strconv.Itoa(n.Repos), orDash(n.Jurisdiction), cli.Ago(n.Updated, time.Now()))
+				})
+		}),
 	}
 }
 
@@ -107,24 +77,20 @@ func namespaceShowCommand(a *cli.App, o *Connection) *cobra.Command {
 		Long:    `Show prints the properties of a namespace. repo list prints its repositories.`,
 		Example: `  artifactfs namespace show team`,
 		Args:    cli.Arguments(1, 1, "NAMESPACE"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := Connect(a, *o)
-			if err != nil {
-				return err
-			}
+		RunE: o.run(a, func(cmd *cobra.Command, c *Access, args []string) error {
 			n, err := c.Namespace(cmd.Context(), args[0])
 			if err != nil {
-				return explain(c, err)
+				return err
 			}
 			if a.JSON {
 				return cli.PrintJSON(a.Stdout, n)
 			}
-			fmt.Fprintln(a.Stdout, (&control.Error{Cause: n.Name}).Error())
+			fmt.Fprintln(a.Stdout, oneLine(n.Name))
 			cli.PrintLine(a.Stdout, "repos", "%d", n.Repos)
 			cli.PrintLine(a.Stdout, "place", "%s", n.Jurisdiction)
-			cli.PrintLine(a.Stdout, "created", "%s", n.Created.Local().Format(time.DateTime))
+			cli.PrintLine(a.Stdout, "created", "%s", localTime(n.Created))
 			return nil
-		},
+		}),
 	}
 }
 
@@ -138,22 +104,15 @@ func namespaceDeleteCommand(a *cli.App, o *Connection) *cobra.Command {
 		Long:    `Delete deletes a namespace that has no repositories. It asks before, unless --yes is given.`,
 		Example: `  artifactfs namespace delete team --yes`,
 		Args:    cli.Arguments(1, 1, "NAMESPACE"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := Connect(a, *o)
-			if err != nil {
+		RunE: o.run(a, func(cmd *cobra.Command, c *Access, args []string) error {
+			if err := c.confirm(a, "namespace "+args[0], yes); err != nil {
 				return err
 			}
-			if !yes {
-				what := "namespace " + args[0] + " of " + c.URL()
-				if err := cli.Ask(a, "delete", what, "delete "+what+"?"); err != nil {
-					return err
-				}
-			}
 			if err := c.DeleteNamespace(cmd.Context(), args[0]); err != nil {
-				return explain(c, err)
+				return err
 			}
 			return printDone(a, "deleted", args[0])
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	return cmd
@@ -172,32 +131,19 @@ again. Only artifactfs serve has such tokens.`,
 		Example: `  artifactfs namespace token team --label 'build farm' --ttl 90d
   export ARTIFACTFS_SERVER_TOKEN=$(artifactfs namespace token team --scope read)`,
 		Args: cli.Arguments(1, 1, "NAMESPACE"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := Connect(a, *o)
-			if err != nil {
-				return err
-			}
+		RunE: o.run(a, func(cmd *cobra.Command, c *Access, args []string) error {
 			t.Namespace, t.TTL = args[0], int(time.Duration(ttl)/time.Second)
 			made, err := c.Extensions().CreateControlToken(cmd.Context(), t)
 			if err != nil {
-				return explain(c, err)
+				return err
 			}
-			if a.JSON {
-				return cli.PrintJSON(a.Stdout, made)
-			}
-			until := "does not expire"
-			if !made.Expires.IsZero() {
-				until = "expires " + made.Expires.Local().Format(time.DateTime)
-			}
-			fmt.Fprintf(a.Stderr, "artifactfs: token %s (owner of %s, %s) %s\n", made.ID, args[0], made.Scope, until)
-			return say(a.Stdout, made.Plaintext)
-		},
+			return printToken(a, made, "owner of "+args[0]+", "+made.Scope)
+		}),
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.Var(cli.NewChoice(&t.Scope, client.Write, client.Read, client.Write), "scope", "what the token allows")
+	choiceFlag(cmd, &t.Scope, client.Write, "scope", "what the token allows", client.Read, client.Write)
 	f.Var(&ttl, "ttl", "how long the token is valid, such as 12h or 90d (default: until it is revoked)")
 	f.StringVar(&t.Label, "label", "", "`TEXT` that lists and the audit log show")
-	cli.CompleteFlag(cmd, "scope", client.Read, client.Write)
 	return cmd
 }

@@ -4,21 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/artifactfs/artifactfs/client"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
-	"github.com/artifactfs/artifactfs/control"
 )
 
 // RepoCommand returns the command "repo".
 func RepoCommand(a *cli.App) *cobra.Command {
 	var o Connection
-	cmd := &cobra.Command{
+	return o.group(&cobra.Command{
 		Use:   "repo",
 		Short: "Create, list, fork, import and delete repositories of a server",
 		Long: `Repo manages the repositories of a server that artifactfs serve or another server with the Artifacts API runs. A
@@ -29,13 +26,8 @@ that of --server-token-file, of $ARTIFACTFS_SERVER_TOKEN, or of the server on th
 		Example: `  artifactfs repo create team/app
   artifactfs repo list team
   artifactfs repo fork team/app team/trial`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	o.AddFlags(cmd)
-	cmd.AddCommand(repoCreateCommand(a, &o), repoListCommand(a, &o), repoShowCommand(a, &o), repoForkCommand(a, &o),
+	}, repoCreateCommand(a, &o), repoListCommand(a, &o), repoShowCommand(a, &o), repoForkCommand(a, &o),
 		repoImportCommand(a, &o), repoRefreshCommand(a, &o), repoDeleteCommand(a, &o))
-	return cmd
 }
 
 // newRepo is the output of a command that creates a repository, with --json.
@@ -73,30 +65,22 @@ artifactfs mount --create creates a repository too, and makes and renews the tok
   artifactfs repo create team/app --description 'the application' --default-branch trunk
   artifactfs repo create team/app --json | jq -r .remote`,
 		Args: cli.Arguments(1, 1, "NAMESPACE/NAME"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			n, err := parseName(args[0])
-			if err != nil {
-				return cli.Usage(cmd, err)
-			}
+		RunE: o.runRepo(a, func(cmd *cobra.Command, c *Access, n name, _ []string) error {
 			if (base.URL == "") != (base.Commit == "") {
 				return cli.Usage(cmd, errors.New("--base-url and --base-commit need each other"))
 			}
 			if r.Name = n.repo; base.URL != "" {
 				r.Base = &base
 			}
-			c, err := Connect(a, *o)
-			if err != nil {
-				return err
-			}
 			created, err := c.CreateRepo(cmd.Context(), n.namespace, r)
 			if mayExist && errors.Is(err, client.ErrExists) {
 				return showRepo(cmd.Context(), a, c, n)
 			}
 			if err != nil {
-				return explain(c, err)
+				return err
 			}
 			return printCreated(a, "created", n.namespace, created)
-		},
+		}),
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
@@ -124,70 +108,29 @@ func repoListCommand(a *cli.App, o *Connection) *cobra.Command {
   artifactfs repo list team --search app --sort name --ascending
   artifactfs repo list team --json | jq -r '.repos[].remote'`,
 		Args: cli.Arguments(1, 1, "NAMESPACE"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := Connect(a, *o)
-			if err != nil {
-				return err
-			}
+		RunE: o.run(a, func(cmd *cobra.Command, c *Access, args []string) error {
 			l.Limit = 200
-			all := []client.Repo{}
-			for r, err := range c.Repos(cmd.Context(), args[0], l) {
-				if err != nil {
-					return explain(c, err)
-				}
-				if all = append(all, r); limit > 0 && len(all) == limit {
-					break
-				}
-			}
-			return printRepos(a, all)
-		},
+			return printList(a, "repos", limit, c.Repos(cmd.Context(), args[0], l), "NAME\tBRANCH\tSTATUS\tPUSHED\tSOURCE\tREMOTE",
+				func(r client.Repo) string {
+					return columns(r.Name, r.DefaultBranch, orDash(r.Status), pushed(r), orDash(r.Source), r.Remote)
+				})
+		}),
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.StringVar(&l.Search, "search", "", "only repositories whose names contain `TEXT`")
-	f.Var(cli.NewChoice(&l.Sort, "created_at", "created_at", "updated_at", "last_push_at", "name"), "sort", "order of the list")
+	choiceFlag(cmd, &l.Sort, "created_at", "sort", "order of the list", "created_at", "updated_at", "last_push_at", "name")
 	f.BoolVar(&l.Ascending, "ascending", false, "the smallest or oldest first")
 	f.IntVar(&limit, "limit", 0, "print at most `N` repositories (default: all)")
-	cli.CompleteFlag(cmd, "sort", "created_at", "updated_at", "last_push_at", "name")
 	return cmd
 }
 
-// printRepos prints a table of repositories.
-func printRepos(a *cli.App, all []client.Repo) error {
-	if a.JSON {
-		return cli.PrintJSON(a.Stdout, map[string][]client.Repo{"repos": all})
-	}
-	if len(all) == 0 {
-		return nil
-	}
-	w := tabwriter.NewWriter(a.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "NAME\tBRANCH\tSTATUS\tPUSHED\tSOURCE\tREMOTE")
-	for _, r := range all {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", r.Name, r.DefaultBranch, orDash(r.Status), pushed(r), orDash(r.Source), r.Remote)
-	}
-	return flush(w)
-}
-
-// pushed returns the time of the last push as text.
+// pushed returns as text how long ago the last push was.
 func pushed(r client.Repo) string {
 	if r.LastPush == nil {
 		return "never"
 	}
 	return cli.Ago(*r.LastPush, time.Now())
-}
-
-func orDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return (&control.Error{Cause: s}).Error() // one line, without control characters
-}
-
-func flush(w *tabwriter.Writer) error {
-	if err := w.Flush(); err != nil {
-		return fmt.Errorf("print result: %w", err)
-	}
-	return nil
 }
 
 // repoShowCommand returns the command "repo show".
@@ -199,17 +142,9 @@ func repoShowCommand(a *cli.App, o *Connection) *cobra.Command {
 		Example: `  artifactfs repo show team/app
   git clone "$(artifactfs repo show team/app --json | jq -r .remote)"`,
 		Args: cli.Arguments(1, 1, "NAMESPACE/NAME"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			n, err := parseName(args[0])
-			if err != nil {
-				return cli.Usage(cmd, err)
-			}
-			c, err := Connect(a, *o)
-			if err != nil {
-				return err
-			}
+		RunE: o.runRepo(a, func(cmd *cobra.Command, c *Access, n name, _ []string) error {
 			return showRepo(cmd.Context(), a, c, n)
-		},
+		}),
 	}
 }
 
@@ -217,7 +152,7 @@ func repoShowCommand(a *cli.App, o *Connection) *cobra.Command {
 func showRepo(ctx context.Context, a *cli.App, c *Access, n name) error {
 	r, err := c.Repo(ctx, n.namespace, n.repo)
 	if err != nil {
-		return explain(c, err)
+		return err
 	}
 	if a.JSON {
 		return cli.PrintJSON(a.Stdout, struct {
@@ -239,7 +174,7 @@ func showRepo(ctx context.Context, a *cli.App, c *Access, n name) error {
 	if r.ReadOnly {
 		line("access", "read-only")
 	}
-	line("created", r.Created.Local().Format(time.DateTime))
+	line("created", localTime(r.Created))
 	line("pushed", pushed(r))
 	return nil
 }
@@ -259,28 +194,20 @@ may not support these two flags, --refs, and another namespace.`,
   artifactfs repo fork team/app people/trial --read-only
   artifactfs repo fork team/work retry --checkpoint 5f2c1d7e`,
 		Args: cli.Arguments(2, 2, "NAMESPACE/NAME [NAMESPACE/]NEW"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			from, err := parseName(args[0])
-			if err != nil {
-				return cli.Usage(cmd, err)
+		RunE: o.runRepo(a, func(cmd *cobra.Command, c *Access, parent name, args []string) error {
+			fork, err := parseName(args[0])
+			if err != nil { // a name without a namespace; the server refuses all other ones
+				fork = name{parent.namespace, args[0]}
 			}
-			to := name{from.namespace, args[1]}
-			if n, err := parseName(args[1]); err == nil {
-				to = n
+			if f.Name = fork.repo; fork.namespace != parent.namespace {
+				f.Namespace = fork.namespace
 			}
-			if f.Name = to.repo; to.namespace != from.namespace {
-				f.Namespace = to.namespace
-			}
-			c, err := Connect(a, *o)
+			created, err := c.Fork(cmd.Context(), parent.namespace, parent.repo, f)
 			if err != nil {
 				return err
 			}
-			created, err := c.Fork(cmd.Context(), from.namespace, from.repo, f)
-			if err != nil {
-				return explain(c, err)
-			}
-			return printCreated(a, "forked "+from.String()+" to", to.namespace, created)
-		},
+			return printCreated(a, "forked "+parent.String()+" to", fork.namespace, created)
+		}),
 	}
 	flags := cmd.Flags()
 	flags.SortFlags = false
@@ -306,42 +233,16 @@ deletes, unless --yes is given.`,
 		Example: `  artifactfs repo delete team/trial
   artifactfs repo delete team/trial --yes`,
 		Args: cli.Arguments(1, 1, "NAMESPACE/NAME"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			n, err := parseName(args[0])
-			if err != nil {
-				return cli.Usage(cmd, err)
-			}
-			c, err := Connect(a, *o)
-			if err != nil {
+		RunE: o.runRepo(a, func(cmd *cobra.Command, c *Access, n name, _ []string) error {
+			if err := c.confirm(a, "repository "+n.String(), yes); err != nil {
 				return err
 			}
-			if !yes {
-				what := "repository " + n.String() + " of " + c.URL()
-				if err := cli.Ask(a, "delete", what, "delete "+what+"?"); err != nil {
-					return err
-				}
-			}
 			if err := c.DeleteRepo(cmd.Context(), n.namespace, n.repo); err != nil {
-				return explain(c, err)
+				return err
 			}
 			return printDone(a, "deleted", n.String())
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	return cmd
-}
-
-// printDone prints what a command has done to an object.
-func printDone(a *cli.App, verb, object string) error {
-	if a.JSON {
-		return cli.PrintJSON(a.Stdout, map[string]string{verb: object})
-	}
-	return say(a.Stdout, verb+" "+object)
-}
-
-func say(w io.Writer, text string) error {
-	if _, err := fmt.Fprintln(w, text); err != nil {
-		return fmt.Errorf("print result: %w", err)
-	}
-	return nil
 }

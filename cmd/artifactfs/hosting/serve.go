@@ -82,6 +82,12 @@ Each flag can be set by an environment variable, for example --database by $ARTI
 			return serve(cmd.Context(), a, o)
 		},
 	}
+	o.addFlags(cmd, &compat)
+	return cmd
+}
+
+// addFlags adds the flags of the command "serve". compat is the value of --compat.
+func (o *serveOptions) addFlags(cmd *cobra.Command, compat *string) {
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.StringVar(&o.Listen, "listen", server.DefaultListen, "accept requests at `ADDRESS`, host:port; port 0 is any free one")
@@ -99,25 +105,21 @@ Each flag can be set by an environment variable, for example --database by $ARTI
 	f.StringVar(&o.Secrets, "secrets", "", "`DIR` with credentials for imports: for repo import --secret NAME, the file\n"+
 		"NAMESPACE/NAME with lines https://USER:PASSWORD@HOST")
 	f.StringVar(&o.CAFile, "ca-file", "", "for imports and webhooks, trust the certificates in `FILE` and not those of the system")
-	f.Var(cli.NewChoice(&o.Private, "", "allow", "refuse"), "private",
-		"whether imports and webhooks may reach addresses that are not public\n"+
-			"(default: allow if --listen is a loopback address and there is no --public-url)")
-	cli.CompleteFlag(cmd, "private", "allow", "refuse")
+	choiceFlag(cmd, &o.Private, "", "private", "whether imports and webhooks may reach addresses that are not public\n"+
+		"(default: allow if --listen is a loopback address and there is no --public-url)", "allow", "refuse")
 	f.BoolVar(&o.ImportHTTP, "import-http", false, "for tests: import by http from the loopback address")
-	_ = f.MarkHidden("import-http")
 	f.BoolVar(&o.background, "background", false, "return when the server is ready, and let it run in the background; it writes\n"+
 		"its log to server.log in DIR")
 	f.BoolVar(&o.stop, "stop", false, "stop the server of DIR, and return when it has ended")
 	f.BoolVar(&o.detached, "detached", false, "")
-	if err := f.MarkHidden("detached"); err != nil {
-		panic(err)
-	}
 	cmd.MarkFlagsMutuallyExclusive("background", "stop", "new-admin-token")
-	f.Var(cli.NewChoice(&compat, "", "cloudflare"), "compat", "behave as the live service where it differs from its documentation")
-	cli.CompleteFlag(cmd, "compat", "cloudflare")
+	choiceFlag(cmd, compat, "", "compat", "behave as the live service where it differs from its documentation", "cloudflare")
 	f.Var(times{&o.Upkeep}, "upkeep", "for tests: interval, check, grace, unused, history (durations), crowd (packs)")
-	_ = f.MarkHidden("upkeep")
-	return cmd
+	for _, hidden := range []string{"import-http", "detached", "upkeep"} {
+		if err := f.MarkHidden(hidden); err != nil {
+			panic(err)
+		}
+	}
 }
 
 // times is the value of --upkeep, such as "interval=1s,crowd=4".

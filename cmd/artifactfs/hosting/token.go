@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,7 +16,7 @@ import (
 // TokenCommand returns the command "token".
 func TokenCommand(a *cli.App) *cobra.Command {
 	var o Connection
-	cmd := &cobra.Command{
+	return o.group(&cobra.Command{
 		Use:   "token",
 		Short: "Create, list and revoke tokens for repositories of a server",
 		Long: `Token manages the tokens with which git reads and writes one repository of a server. git uses a token as the password,
@@ -25,12 +24,7 @@ with any user name.`,
 		Example: `  artifactfs token create team/app --scope read --ttl 1h
   artifactfs token list team/app
   artifactfs token revoke team/app 01JD4X8ZQ8K2V6M3T0N5R7W9YB`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	o.AddFlags(cmd)
-	cmd.AddCommand(tokenCreateCommand(a, &o), tokenListCommand(a, &o), tokenRevokeCommand(a, &o))
-	return cmd
+	}, tokenCreateCommand(a, &o), tokenListCommand(a, &o), tokenRevokeCommand(a, &o))
 }
 
 // denials are the ways to change a ref that a rule of a token can deny.
@@ -72,11 +66,7 @@ shells for full names of refs, where ** at the end matches any number of compone
   artifactfs token create team/app --refs 'refs/heads/*=no-force-push+no-delete' --refs 'refs/notes/**'
   export ARTIFACTFS_TOKEN=$(artifactfs token create team/app)`,
 		Args: cli.Arguments(1, 1, "NAMESPACE/NAME"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			n, err := parseName(args[0])
-			if err != nil {
-				return cli.Usage(cmd, err)
-			}
+		RunE: o.runRepo(a, func(cmd *cobra.Command, c *Access, n name, _ []string) error {
 			t.Repo, t.TTL, t.Refs = n.repo, int(time.Duration(ttl)/time.Second), nil
 			for _, text := range rules {
 				r, err := parseRule(text)
@@ -85,30 +75,21 @@ shells for full names of refs, where ** at the end matches any number of compone
 				}
 				t.Refs = append(t.Refs, r)
 			}
-			c, err := Connect(a, *o)
+			made, err := c.CreateToken(cmd.Context(), n.namespace, t)
 			if err != nil {
 				return err
 			}
-			made, err := c.CreateToken(cmd.Context(), n.namespace, t)
-			if err != nil {
-				return explain(c, err)
-			}
-			if a.JSON {
-				return cli.PrintJSON(a.Stdout, made)
-			}
-			fmt.Fprintf(a.Stderr, "artifactfs: token %s (%s) expires %s\n", made.ID, made.Scope, made.Expires.Local().Format(time.DateTime))
-			return say(a.Stdout, made.Plaintext)
-		},
+			return printToken(a, made, made.Scope)
+		}),
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.Var(cli.NewChoice(&t.Scope, client.Write, client.Read, client.Write), "scope", "what the token allows")
+	choiceFlag(cmd, &t.Scope, client.Write, "scope", "what the token allows", client.Read, client.Write)
 	f.Var(&ttl, "ttl", "how long the token is valid, such as 1h or 30d, from 1m to 365d (default 1d)")
 	f.StringVar(&t.Label, "label", "", "`TEXT` that lists and the audit log show")
 	f.StringVar(&t.Actor, "actor", "", "`NAME` of who will use the token")
 	f.StringVar(&t.Session, "for-session", "", "restrict the token to the refs that the session `NAME` writes; not with --refs")
 	f.StringArrayVar(&rules, "refs", nil, "restrict the token to the refs that match `GLOB`, or GLOB=DENIAL+DENIAL")
-	cli.CompleteFlag(cmd, "scope", client.Read, client.Write)
 	return cmd
 }
 
@@ -123,39 +104,14 @@ func tokenListCommand(a *cli.App, o *Connection) *cobra.Command {
 		Example: `  artifactfs token list team/app
   artifactfs token list team/app --which all --json`,
 		Args: cli.Arguments(1, 1, "NAMESPACE/NAME"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			n, err := parseName(args[0])
-			if err != nil {
-				return cli.Usage(cmd, err)
-			}
-			c, err := Connect(a, *o)
-			if err != nil {
-				return err
-			}
-			all := []client.Token{}
-			for t, err := range c.Tokens(cmd.Context(), n.namespace, n.repo, state) {
-				if err != nil {
-					return explain(c, err)
-				}
-				all = append(all, t)
-			}
-			if a.JSON {
-				return cli.PrintJSON(a.Stdout, map[string][]client.Token{"tokens": all})
-			}
-			if len(all) == 0 {
-				return nil
-			}
-			w := tabwriter.NewWriter(a.Stdout, 0, 0, 2, ' ', 0)
-			fmt.Fprintln(w, "ID\tSCOPE\tSTATE\tEXPIRES\tLABEL\tSESSION")
-			for _, t := range all {
-				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", t.ID, t.Scope, t.State, t.Expires.Local().Format(time.DateTime), orDash(t.Label),
-					orDash(t.Session))
-			}
-			return flush(w)
-		},
+		RunE: o.runRepo(a, func(cmd *cobra.Command, c *Access, n name, _ []string) error {
+			return printList(a, "tokens", 0, c.Tokens(cmd.Context(), n.namespace, n.repo, state), "ID\tSCOPE\tSTATE\tEXPIRES\tLABEL\tSESSION",
+				func(t client.Token) string {
+					return columns(t.ID, t.Scope, t.State, localTime(t.Expires), orDash(t.Label), orDash(t.Session))
+				})
+		}),
 	}
-	cmd.Flags().Var(cli.NewChoice(&state, "active", "active", "expired", "revoked", "all"), "which", "tokens to list")
-	cli.CompleteFlag(cmd, "which", "active", "expired", "revoked", "all")
+	choiceFlag(cmd, &state, "active", "which", "tokens to list", "active", "expired", "revoked", "all")
 	return cmd
 }
 
@@ -169,21 +125,17 @@ before.`,
 		Example: `  artifactfs token revoke team/app 01JD4X8ZQ8K2V6M3T0N5R7W9YB
   artifactfs token list team/app --json | jq -r '.tokens[].id' | xargs artifactfs token revoke team/app`,
 		Args: cli.Arguments(2, -1, "NAMESPACE[/NAME] ID..."),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: o.run(a, func(cmd *cobra.Command, c *Access, args []string) error {
 			namespace, _, _ := strings.Cut(args[0], "/")
-			c, err := Connect(a, *o)
-			if err != nil {
-				return err
-			}
 			for _, id := range args[1:] {
 				if err := c.RevokeToken(cmd.Context(), namespace, id); err != nil {
-					return explain(c, err)
+					return err
 				}
 				if err := printDone(a, "revoked", id); err != nil {
 					return err
 				}
 			}
 			return nil
-		},
+		}),
 	}
 }

@@ -1,0 +1,141 @@
+package hosting
+
+import (
+	"fmt"
+	"io"
+	"iter"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/artifactfs/artifactfs/client"
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
+	"github.com/artifactfs/artifactfs/control"
+)
+
+// runFunc is the function of a command that cobra calls with the arguments.
+type runFunc = func(cmd *cobra.Command, args []string) error
+
+// group completes a command that only has subcommands. They share the flags that select the server.
+func (o *Connection) group(cmd *cobra.Command, subcommands ...*cobra.Command) *cobra.Command {
+	cmd.Args = cobra.NoArgs
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	o.AddFlags(cmd)
+	cmd.AddCommand(subcommands...)
+	return cmd
+}
+
+// run returns the function of a command that uses the server. The function connects, calls use, and explains the error of use.
+func (o *Connection) run(a *cli.App, use func(cmd *cobra.Command, c *Access, args []string) error) runFunc {
+	return func(cmd *cobra.Command, args []string) error {
+		c, err := Connect(a, *o)
+		if err != nil {
+			return err
+		}
+		return explain(c, use(cmd, c, args))
+	}
+}
+
+// runRepo is like run, for a command whose first argument is the name of a repository. The other arguments are passed to use.
+func (o *Connection) runRepo(a *cli.App, use func(cmd *cobra.Command, c *Access, n name, rest []string) error) runFunc {
+	return func(cmd *cobra.Command, args []string) error {
+		n, err := parseName(args[0])
+		if err != nil {
+			return cli.Usage(cmd, err)
+		}
+		return o.run(a, func(cmd *cobra.Command, c *Access, args []string) error { return use(cmd, c, n, args[1:]) })(cmd, args)
+	}
+}
+
+// choiceFlag adds a flag that has one of the values, with completion. initial is its value if the flag is not set.
+func choiceFlag(cmd *cobra.Command, value *string, initial, flag, usage string, values ...string) {
+	cmd.Flags().Var(cli.NewChoice(value, initial, values...), flag, usage)
+	cli.CompleteFlag(cmd, flag, values...)
+}
+
+// confirm asks the user whether to delete an object of the server, unless yes is set.
+func (c *Access) confirm(a *cli.App, object string, yes bool) error {
+	if yes {
+		return nil
+	}
+	object += " of " + c.URL()
+	return cli.Ask(a, "delete", object, "delete "+object+"?")
+}
+
+// printList reads a list from the server and prints it: with --json as an object with the member key, else as a table with a line for
+// each item, and nothing if the list is empty. Columns of header and of the lines are separated by tabs. A limit above 0 is the maximum
+// number of items.
+func printList[T any](a *cli.App, key string, limit int, items iter.Seq2[T, error], header string, line func(T) string) error {
+	all := []T{}
+	for item, err := range items {
+		if err != nil {
+			return err
+		}
+		if all = append(all, item); len(all) == limit {
+			break
+		}
+	}
+	if a.JSON {
+		return cli.PrintJSON(a.Stdout, map[string][]T{key: all})
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	w := tabwriter.NewWriter(a.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, header)
+	for _, item := range all {
+		fmt.Fprintln(w, line(item))
+	}
+	if err := w.Flush(); err != nil {
+		return fmt.Errorf("print result: %w", err)
+	}
+	return nil
+}
+
+// columns joins the columns of a line of printList.
+func columns(texts ...string) string { return strings.Join(texts, "\t") }
+
+// orDash returns text on one line without control characters, or "-" for an empty text.
+func orDash(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return oneLine(text)
+}
+
+// oneLine returns text on one line without control characters, as errors are printed.
+func oneLine(text string) string { return (&control.Error{Cause: text}).Error() }
+
+// printToken prints a new token. The description goes to standard error, so that standard output is the secret alone.
+func printToken(a *cli.App, made client.NewToken, rights string) error {
+	if a.JSON {
+		return cli.PrintJSON(a.Stdout, made)
+	}
+	until := "does not expire"
+	if !made.Expires.IsZero() {
+		until = "expires " + localTime(made.Expires)
+	}
+	fmt.Fprintf(a.Stderr, "artifactfs: token %s (%s) %s\n", made.ID, rights, until)
+	return say(a.Stdout, made.Plaintext)
+}
+
+// localTime returns a time as text in the time zone of the user.
+func localTime(t time.Time) string { return t.Local().Format(time.DateTime) }
+
+// printDone prints what a command has done to an object.
+func printDone(a *cli.App, verb, object string) error {
+	if a.JSON {
+		return cli.PrintJSON(a.Stdout, map[string]string{verb: object})
+	}
+	return say(a.Stdout, verb+" "+object)
+}
+
+// say prints a line.
+func say(w io.Writer, text string) error {
+	if _, err := fmt.Fprintln(w, text); err != nil {
+		return fmt.Errorf("print result: %w", err)
+	}
+	return nil
+}
