@@ -77,7 +77,7 @@ func serveInBackground(cmd *cobra.Command, a *cli.App, o serveOptions) error {
 	return child.Process.Release()
 }
 
-// detach closes the output of a process in the background, for which its parent waits.
+// detach closes the output of a process in the background. Its parent reads the output to the end.
 func detach() error {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
@@ -92,15 +92,15 @@ func detach() error {
 	return nil
 }
 
-// stop ends the server of a data directory.
+// stop ends the server that uses the data directory of the options.
 func stop(ctx context.Context, a *cli.App, o server.Options) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, stopTime, fmt.Errorf("server did not end within %s", stopTime))
 	defer cancel()
-	was, err := server.Stop(ctx, o.Data)
+	found, err := server.Stop(ctx, o.Data)
 	if err != nil {
 		return explainServe(a, o, err)
 	}
-	if !was {
+	if !found {
 		return &control.Error{Code: control.ExitFailed, Verb: "stop server", Object: o.Data, Cause: "no server is running with this directory",
 			Hint: "--data DIR selects another directory"}
 	}

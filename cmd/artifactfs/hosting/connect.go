@@ -23,8 +23,8 @@ const defaultURL = "http://" + server.DefaultListen
 
 // Connection holds the flags that select the server of a command.
 type Connection struct {
-	URL       string // "": that of the environment, else that of the server of the state directory
-	TokenFile string // "": the token of the environment, else that of the server of the state directory
+	URL       string // of the server; "": the URL in the environment, else that of the server on this host
+	TokenFile string // file with the token; "": the token in the environment, else that of the server on this host
 }
 
 // AddFlags adds the flags to a command and its subcommands.
@@ -34,13 +34,13 @@ func (o *Connection) AddFlags(cmd *cobra.Command) {
 	f.StringVar(&o.URL, "server", "", "use the server at `URL` (default: $ARTIFACTFS_SERVER, else the server that this\n"+
 		"user runs on this host)")
 	f.StringVar(&o.TokenFile, "server-token-file", "", "read the token for the server from `FILE` (default: $ARTIFACTFS_SERVER_TOKEN,\n"+
-		"else $ARTIFACTFS_SERVER_TOKEN_FILE, else that of the server on this host)")
+		"else $ARTIFACTFS_SERVER_TOKEN_FILE, else the token of the server on this host)")
 }
 
 // Dir returns the default data directory of a server.
 func Dir(a *cli.App) string { return filepath.Join(a.State, "server") }
 
-// Access is a server and how its token is found.
+// Access is a client of a server, and the place where its token was found.
 type Access struct {
 	*client.Client
 	TokenFile string         // absolute path of the file with the token; "" if Token is used
@@ -59,8 +59,9 @@ func Connect(a *cli.App, o Connection) (*Access, error) {
 	return access, nil
 }
 
-// resolve returns the URL of the server and the token for it. The token of the environment is meant for the server of the environment,
-// if that names one, and the token of the server of the state directory for this server: neither is sent to another one.
+// resolve returns the URL of the server, at, and the token for it. A token is not sent to a server that it does not belong to: the token
+// in the environment is used only for the server in the environment, if one is named there, and the token of the server on this host
+// only for that server.
 func (o Connection) resolve(a *cli.App) (access *Access, at string, token control.Secret, err error) {
 	running, runErr := server.ReadRunning(Dir(a))
 	if runErr != nil && !errors.Is(runErr, os.ErrNotExist) {
@@ -75,7 +76,8 @@ func (o Connection) resolve(a *cli.App) (access *Access, at string, token contro
 	ours := a.Server.URL == "" || sameServer(at, a.Server.URL)
 	access = &Access{}
 	switch {
-	case o.TokenFile != "" && o.TokenFile != a.Server.TokenFile: // for mount, the flag may have the value of the variable
+	// If only the variable is set, mount sets the flag to its value.
+	case o.TokenFile != "" && o.TokenFile != a.Server.TokenFile:
 		access.TokenFile = o.TokenFile
 	case ours && a.Server.Token != "":
 		access.Token = a.Server.Token
@@ -129,7 +131,7 @@ func explain(c *Access, err error) error {
 	switch {
 	case errors.Is(err, client.ErrUnreachable):
 		out.Code, out.Kind = control.ExitRemote, control.CodeUnreachable
-		out.Hint = "artifactfs serve starts a server; --server URL or $ARTIFACTFS_SERVER selects one, and this was " + c.URL()
+		out.Hint = "artifactfs serve starts a server; --server URL or $ARTIFACTFS_SERVER selects another server than " + c.URL()
 		return out
 	case !errors.As(err, &e):
 		return err

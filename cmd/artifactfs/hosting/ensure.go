@@ -22,10 +22,10 @@ import (
 // expires.
 const tokenTime = "1h"
 
-// Use is what a mount does with a repository. Its tokens allow no more.
+// Use is what a mount does with a repository. The tokens of the mount allow nothing else.
 type Use struct {
 	ReadOnly bool
-	Session  string // the only session that is pushed there; "": any refs
+	Session  string // the only session that is pushed to the repository; "": the mount may push any refs
 }
 
 // Login is how a mount logs in to a repository of a server.
@@ -33,9 +33,9 @@ type Login struct {
 	Remote string // URL of the repository for git
 	// TokenFile is the path of a program that prints a new token whenever it runs. It contains no secret.
 	TokenFile string
-	// Environment has the variables that the program needs in addition, with the token of the REST API if no file contains it.
+	// Environment contains the variables that the program needs: the token of the REST API, unless a file contains it.
 	Environment control.Environment
-	Made        bool // the repository did not exist
+	Made        bool // the repository was created, because it did not exist
 	Empty       bool // the repository has no refs
 }
 
@@ -97,7 +97,7 @@ func Known(a *cli.App, remote string, u Use) (Login, bool, error) {
 	return l, err == nil, err
 }
 
-// login completes how a mount logs in to a repository.
+// login completes l with the program that makes tokens, and with its environment.
 func (c *Access) login(a *cli.App, l Login, n name, u Use) (_ Login, err error) {
 	if c.Token != "" {
 		l.Environment = control.Environment{cli.ServerTokenVariable + "=" + string(c.Token)}
@@ -106,7 +106,7 @@ func (c *Access) login(a *cli.App, l Login, n name, u Use) (_ Login, err error) 
 	return l, err
 }
 
-// parseWhere parses the name of a repository with or without its server. at is "" if the server is not named.
+// parseWhere parses the name of a repository, with or without a server. The URL of the server, at, is "" if where does not name one.
 func parseWhere(where string) (at string, n name, err error) {
 	if !strings.Contains(where, "://") {
 		n, err = parseName(where)

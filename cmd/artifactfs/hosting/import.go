@@ -48,7 +48,7 @@ it in the background; --wait waits until it has finished.`,
 	f.SortFlags = false
 	f.StringVar(&i.Branch, "branch", "", "import only the branch `NAME`")
 	f.IntVar(&i.Depth, "depth", 0, "import only `N` commits of each branch")
-	f.BoolVar(&i.ReadOnly, "read-only", false, "refuse pushes once the import has finished")
+	f.BoolVar(&i.ReadOnly, "read-only", false, "refuse pushes after the import")
 	f.StringVar(&i.Secret, "secret", "", "`NAME` of the credentials for URL on the server (artifactfs serve --secrets)")
 	f.BoolVar(&wait, "wait", false, "wait until the import has finished")
 	return cmd
@@ -61,7 +61,7 @@ func repoRefreshCommand(a *cli.App, o *Connection) *cobra.Command {
 		Use:   "refresh NAMESPACE/NAME",
 		Short: "Bring an imported repository up to date",
 		Long: `Refresh makes the server import a repository again, from the same URL and with the same options. Refs that were pushed
-to on this server since the last import stay as they are; all others become those of the other server.`,
+to on this server since the last import stay as they are; all others are copied again.`,
 		Example: `  artifactfs repo refresh mirrors/git --wait`,
 		Args:    cli.Arguments(1, 1, "NAMESPACE/NAME"),
 		RunE: o.runRepo(a, func(cmd *cobra.Command, c *Access, n name, _ []string) error {
@@ -108,9 +108,10 @@ func awaitImport(ctx context.Context, c *Access, n name) error {
 	}
 }
 
-// listedState returns the state of an import of a server without our routes. Such a server does not say whether an import has failed.
+// listedState returns the state of an import from the list of repositories, for a server without the route of ImportStatus. Such a
+// server does not report that an import has failed.
 func listedState(ctx context.Context, c *Access, n name) (string, error) {
-	// Only lists are sure to have the status.
+	// Some servers return the status of a repository only in lists.
 	for r, err := range c.Repos(ctx, n.namespace, client.ListRepos{Search: n.repo}) {
 		if err != nil {
 			return "", err

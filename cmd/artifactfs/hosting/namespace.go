@@ -18,8 +18,8 @@ func NamespaceCommand(a *cli.App) *cobra.Command {
 		Use:     "namespace",
 		Aliases: []string{"ns"},
 		Short:   "Create, list and delete namespaces of a server",
-		Long: `Namespace manages the namespaces of a server, which group repositories. repo create and mount --create create a missing
-namespace themselves.`,
+		Long: `Namespace manages the namespaces of a server, which are groups of repositories. repo create and mount --create create
+a missing namespace automatically.`,
 		Example: `  artifactfs namespace create team
   artifactfs namespace list`,
 	}, namespaceCreateCommand(a, &o), namespaceListCommand(a, &o), namespaceShowCommand(a, &o), namespaceDeleteCommand(a, &o),
@@ -32,7 +32,7 @@ func namespaceCreateCommand(a *cli.App, o *Connection) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "create NAMESPACE",
 		Short:   "Create a namespace",
-		Long:    `Create creates an empty namespace. artifactfs serve stores and shows --jurisdiction, which has no other effect there.`,
+		Long:    `Create creates an empty namespace. artifactfs serve stores and shows --jurisdiction, and ignores it otherwise.`,
 		Example: `  artifactfs namespace create team`,
 		Args:    cli.Arguments(1, 1, "NAMESPACE"),
 		RunE: o.run(a, func(cmd *cobra.Command, c *Access, args []string) error {
@@ -101,7 +101,7 @@ func namespaceDeleteCommand(a *cli.App, o *Connection) *cobra.Command {
 		Use:     "delete NAMESPACE",
 		Aliases: []string{"rm"},
 		Short:   "Delete an empty namespace",
-		Long:    `Delete deletes a namespace that has no repositories. It asks before, unless --yes is given.`,
+		Long:    `Delete deletes a namespace that has no repositories. It asks before it deletes, unless --yes is given.`,
 		Example: `  artifactfs namespace delete team --yes`,
 		Args:    cli.Arguments(1, 1, "NAMESPACE"),
 		RunE: o.run(a, func(cmd *cobra.Command, c *Access, args []string) error {
@@ -126,8 +126,8 @@ func namespaceTokenCommand(a *cli.App, o *Connection) *cobra.Command {
 		Use:   "token NAMESPACE",
 		Short: "Create a token for the REST API that is limited to a namespace",
 		Long: `Token prints a token with which a user or a program can create, list, fork and delete the repositories of one namespace,
-and make tokens for them. It needs an admin token. The server stores only a hash of the token, so it cannot be shown
-again. Only artifactfs serve has such tokens.`,
+and make tokens for them. It needs an admin token. The server stores a hash of the token, so it cannot show the
+token again. Other servers than artifactfs serve do not have such tokens.`,
 		Example: `  artifactfs namespace token team --label 'build farm' --ttl 90d
   export ARTIFACTFS_SERVER_TOKEN=$(artifactfs namespace token team --scope read)`,
 		Args: cli.Arguments(1, 1, "NAMESPACE"),

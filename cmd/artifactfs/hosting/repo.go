@@ -18,11 +18,12 @@ func RepoCommand(a *cli.App) *cobra.Command {
 	return o.group(&cobra.Command{
 		Use:   "repo",
 		Short: "Create, list, fork, import and delete repositories of a server",
-		Long: `Repo manages the repositories of a server that artifactfs serve or another server with the Artifacts API runs. A
-repository is named NAMESPACE/NAME.
+		Long: `Repo manages the repositories of artifactfs serve, or of another server with the Artifacts API. A repository is named
+NAMESPACE/NAME.
 
-The server is that of --server, of $ARTIFACTFS_SERVER, or the one that this user runs on this host. The token for it is
-that of --server-token-file, of $ARTIFACTFS_SERVER_TOKEN, or of the server on this host.`,
+--server or $ARTIFACTFS_SERVER selects the server; by default, it is the server that this user runs on this host. Its
+token is read from --server-token-file or $ARTIFACTFS_SERVER_TOKEN; the token of the server on this host is found
+automatically.`,
 		Example: `  artifactfs repo create team/app
   artifactfs repo list team
   artifactfs repo fork team/app team/trial`,
@@ -30,7 +31,7 @@ that of --server-token-file, of $ARTIFACTFS_SERVER_TOKEN, or of the server on th
 		repoImportCommand(a, &o), repoRefreshCommand(a, &o), repoDeleteCommand(a, &o))
 }
 
-// newRepo is the output of a command that creates a repository, with --json.
+// newRepo is the JSON output of a command that creates a repository.
 type newRepo struct {
 	Namespace string `json:"namespace"`
 	client.Created
@@ -88,9 +89,9 @@ artifactfs mount --create creates a repository too, and makes and renews the tok
 	f.StringVar(&r.DefaultBranch, "default-branch", "", "`NAME` of the branch that HEAD names (default main)")
 	f.BoolVar(&r.ReadOnly, "read-only", false, "refuse every push")
 	f.StringVar(&r.ObjectFormat, "object-format", "", "`FORMAT` of object ids: sha1 or sha256 (default sha1)")
-	f.StringVar(&base.URL, "base-url", "", "`URL` of the repository that has the objects that this one will lack, for a\nthin session")
-	f.StringVar(&base.Commit, "base-commit", "", "`ID` of the commit there")
-	f.BoolVar(&mayExist, "exist-ok", false, "succeed if the repository exists, and show it; no token is made then")
+	f.StringVar(&base.URL, "base-url", "", "for a thin session, `URL` of the repository that has the objects of the base\ncommit")
+	f.StringVar(&base.Commit, "base-commit", "", "`ID` of the base commit")
+	f.BoolVar(&mayExist, "exist-ok", false, "if the repository exists, show it, without a new token, and succeed")
 	return cmd
 }
 
@@ -188,15 +189,15 @@ func repoForkCommand(a *cli.App, o *Connection) *cobra.Command {
 		Long: `Fork makes a new repository that has the branches, tags and sessions of another one. No object is copied, so a fork of
 a large repository takes as long as one of a small repository. The fork stays complete if its parent is deleted.
 
---checkpoint and --commit make the default branch of the fork begin at that commit. Servers other than artifactfs serve
-may not support these two flags, --refs, and another namespace.`,
+--checkpoint and --commit set the default branch of the fork to that commit. Servers other than artifactfs serve may not
+support these two flags, --refs, and forks in another namespace.`,
 		Example: `  artifactfs repo fork team/app trial
   artifactfs repo fork team/app people/trial --read-only
   artifactfs repo fork team/work retry --checkpoint 5f2c1d7e`,
 		Args: cli.Arguments(2, 2, "NAMESPACE/NAME [NAMESPACE/]NEW"),
 		RunE: o.runRepo(a, func(cmd *cobra.Command, c *Access, parent name, args []string) error {
 			fork, err := parseName(args[0])
-			if err != nil { // a name without a namespace; the server refuses all other ones
+			if err != nil { // a name without a namespace; the server refuses any other text
 				fork = name{parent.namespace, args[0]}
 			}
 			if f.Name = fork.repo; fork.namespace != parent.namespace {
@@ -214,8 +215,8 @@ may not support these two flags, --refs, and another namespace.`,
 	flags.StringVar(&f.Description, "description", "", "describe the fork by `TEXT`")
 	flags.BoolVar(&f.ReadOnly, "read-only", false, "refuse every push to the fork")
 	flags.BoolVar(&f.DefaultBranchOnly, "default-branch-only", false, "leave out all refs except the default branch")
-	flags.StringVar(&f.Checkpoint, "checkpoint", "", "begin at the checkpoint `ID` of a session")
-	flags.StringVar(&f.Commit, "commit", "", "begin at the commit `ID`")
+	flags.StringVar(&f.Checkpoint, "checkpoint", "", "set the default branch to the checkpoint `ID` of a session")
+	flags.StringVar(&f.Commit, "commit", "", "set the default branch to the commit `ID`")
 	flags.StringSliceVar(&f.Refs, "refs", nil, "copy only refs that match one of these `GLOB`s")
 	cmd.MarkFlagsMutuallyExclusive("checkpoint", "commit")
 	return cmd

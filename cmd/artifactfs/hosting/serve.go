@@ -42,9 +42,9 @@ func ServeCommand(a *cli.App) *cobra.Command {
 		Use:   "serve",
 		Short: "Run a git server for sessions, with the REST API of Artifacts",
 		Long: `Serve runs a git server whose repositories are created, forked and deleted by the REST API of Cloudflare Artifacts.
-It is the home of sessions: use its repositories as session remotes and mount them. It needs nothing but git. Everything
-is stored in DIR of --data. It runs until SIGTERM or Ctrl-C, and lets running pushes finish. --background starts it in
-the background, and --stop ends it.
+Sessions are pushed to its repositories, and its repositories can be mounted. The server needs only git, and stores
+everything in DIR of --data. It runs until SIGTERM or Ctrl-C, and finishes running pushes before it ends.
+--background starts it in the background, and --stop ends it.
 
 At the first start, serve prints an admin token, which may do everything, and stores it in admin-token in DIR, where
 only the user of the server can read it. The commands repo, token, namespace and mount --create use this token if the
@@ -54,7 +54,7 @@ set $ARTIFACTFS_SERVER and $ARTIFACTFS_SERVER_TOKEN. --new-admin-token makes ano
 Several servers can serve the same repositories: start each with the same --database and --objects and a separate DIR,
 and put a proxy in front of them. Credentials for S3 are those of the AWS environment variables and files.
 
-GET /healthz answers while the process runs, GET /readyz while the database and the object store answer too. /metrics
+GET /healthz succeeds while the process runs, and GET /readyz while the database and the object store answer. /metrics
 has metrics for Prometheus, and /openapi.json describes the API.
 
 Each flag can be set by an environment variable, for example --database by $ARTIFACTFS_DATABASE.`,
@@ -90,7 +90,7 @@ Each flag can be set by an environment variable, for example --database by $ARTI
 func (o *serveOptions) addFlags(cmd *cobra.Command, compat *string) {
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.StringVar(&o.Listen, "listen", server.DefaultListen, "accept requests at `ADDRESS`, host:port; port 0 is any free one")
+	f.StringVar(&o.Listen, "listen", server.DefaultListen, "accept requests at `ADDRESS`, host:port; port 0: any free one")
 	f.StringVar(&o.Data, "data", "", "store everything in `DIR` (default: server in the state directory)")
 	f.StringVar(&o.Database, "database", "", "store records in the PostgreSQL database `URL` (default: an SQLite file in DIR)")
 	f.StringVar(&o.Objects, "objects", "", "store git objects at `URL`, s3://BUCKET/PREFIX (default: a directory in DIR)")
@@ -101,15 +101,15 @@ func (o *serveOptions) addFlags(cmd *cobra.Command, compat *string) {
 		"(default: admin-token in DIR)")
 	f.BoolVar(&o.newToken, "new-admin-token", false, "make another admin token, print it, and end; the server may be running")
 	f.StringVar(&o.Account, "account", "", "`ID` of the account in URLs of the API, 32 hexadecimal digits (default: a random\n"+
-		"one, which is stored at the first start)")
+		"id, which is stored at the first start)")
 	f.StringVar(&o.Secrets, "secrets", "", "`DIR` with credentials for imports: for repo import --secret NAME, the file\n"+
 		"NAMESPACE/NAME with lines https://USER:PASSWORD@HOST")
 	f.StringVar(&o.CAFile, "ca-file", "", "for imports and webhooks, trust the certificates in `FILE` and not those of the system")
 	choiceFlag(cmd, &o.Private, "", "private", "whether imports and webhooks may reach addresses that are not public\n"+
 		"(default: allow if --listen is a loopback address and there is no --public-url)", "allow", "refuse")
 	f.BoolVar(&o.ImportHTTP, "import-http", false, "for tests: import by http from the loopback address")
-	f.BoolVar(&o.background, "background", false, "return when the server is ready, and let it run in the background; it writes\n"+
-		"its log to server.log in DIR")
+	f.BoolVar(&o.background, "background", false, "start the server in the background, and return when it is ready; its log is\n"+
+		"server.log in DIR")
 	f.BoolVar(&o.stop, "stop", false, "stop the server of DIR, and return when it has ended")
 	f.BoolVar(&o.detached, "detached", false, "")
 	cmd.MarkFlagsMutuallyExclusive("background", "stop", "new-admin-token")
@@ -184,7 +184,7 @@ func completeServe(a *cli.App, o *server.Options) error {
 	return nil
 }
 
-// explainServe adds hints to the errors that users meet.
+// explainServe returns err as an error with an exit code, and with a hint if the user can remove the cause.
 func explainServe(a *cli.App, o server.Options, err error) error {
 	if err == nil {
 		return nil
@@ -196,7 +196,7 @@ func explainServe(a *cli.App, o server.Options, err error) error {
 		e.Hint = "--data DIR selects another directory"
 	case errors.Is(err, syscall.EADDRINUSE):
 		e.Kind, e.Object, e.Cause = control.CodeBusy, o.Listen, "another program listens at this address"
-		e.Hint = "--listen HOST:PORT selects another address; port 0 is any free one"
+		e.Hint = "--listen HOST:PORT selects another address; port 0 is any free port"
 	case errors.Is(err, server.ErrObjects):
 		e.Hint = "--objects names an existing bucket; AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are its credentials"
 	case errors.Is(err, records.ErrUnavailable):

@@ -27,7 +27,7 @@ with any user name.`,
 	}, tokenCreateCommand(a, &o), tokenListCommand(a, &o), tokenRevokeCommand(a, &o))
 }
 
-// denials are the ways to change a ref that a rule of a token can deny.
+// denials are the kinds of changes of a ref that a rule of a token can deny.
 var denials = []string{"no-push", "no-force-push", "append-only", "no-delete"}
 
 // parseRule parses GLOB or GLOB=DENIAL+DENIAL, the value of --refs.
@@ -56,11 +56,11 @@ func tokenCreateCommand(a *cli.App, o *Connection) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "create NAMESPACE/NAME",
 		Short: "Create a token for a repository",
-		Long: `Create prints a new token for a repository. The server stores only a hash of it, so it cannot be shown again.
+		Long: `Create prints a new token for a repository. The server stores a hash of the token, so it cannot show the token again.
 
---refs GLOB restricts a token to the refs that match; it may be repeated. GLOB=DENIAL denies a way to change them:
-no-push, no-force-push, append-only (no forced push and no removal) or no-delete; join several by +. Globs are those of
-shells for full names of refs, where ** at the end matches any number of components.`,
+--refs GLOB restricts a token to the refs that match GLOB; it may be repeated. GLOB=DENIAL denies a kind of change of
+these refs: no-push, no-force-push, append-only (no forced push and no deletion) or no-delete; join several with +.
+A glob, such as refs/heads/x-*, matches full names of refs; ** at its end matches any number of components.`,
 		Example: `  artifactfs token create team/app --scope read --ttl 1h
   artifactfs token create team/app --label ci --ttl 30d
   artifactfs token create team/app --refs 'refs/heads/*=no-force-push+no-delete' --refs 'refs/notes/**'
@@ -87,7 +87,7 @@ shells for full names of refs, where ** at the end matches any number of compone
 	choiceFlag(cmd, &t.Scope, client.Write, "scope", "what the token allows", client.Read, client.Write)
 	f.Var(&ttl, "ttl", "how long the token is valid, such as 1h or 30d, from 1m to 365d (default 1d)")
 	f.StringVar(&t.Label, "label", "", "`TEXT` that lists and the audit log show")
-	f.StringVar(&t.Actor, "actor", "", "`NAME` of who will use the token")
+	f.StringVar(&t.Actor, "actor", "", "`NAME` of the user or program that will use the token")
 	f.StringVar(&t.Session, "for-session", "", "restrict the token to the refs that the session `NAME` writes; not with --refs")
 	f.StringArrayVar(&rules, "refs", nil, "restrict the token to the refs that match `GLOB`, or GLOB=DENIAL+DENIAL")
 	return cmd
@@ -120,8 +120,8 @@ func tokenRevokeCommand(a *cli.App, o *Connection) *cobra.Command {
 	return &cobra.Command{
 		Use:   "revoke NAMESPACE[/NAME] ID...",
 		Short: "Revoke tokens",
-		Long: `Revoke makes tokens invalid at once, also for transfers that are under way. It succeeds for a token that was revoked
-before.`,
+		Long: `Revoke makes tokens invalid at once, and ends running transfers that use them. It succeeds for a token that is already
+revoked.`,
 		Example: `  artifactfs token revoke team/app 01JD4X8ZQ8K2V6M3T0N5R7W9YB
   artifactfs token list team/app --json | jq -r '.tokens[].id' | xargs artifactfs token revoke team/app`,
 		Args: cli.Arguments(2, -1, "NAMESPACE[/NAME] ID..."),
