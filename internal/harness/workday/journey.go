@@ -246,10 +246,9 @@ func (j *Journey) judge(ctx context.Context, before, after *hop, killed time.Tim
 	if err != nil {
 		return err
 	}
+	ledger = alive(ledger, killed)
 	if len(ledger) == 0 || ledger[0].Begins {
 		ledger = slices.Insert(ledger, 0, Entry{Step: "begin", State: before.begin})
-	} else if ledger[0].Fault != "" { // the worker was killed before it had recorded the first state
-		ledger[0].State = before.begin
 	}
 	state, err := Look(ctx, after.dir)
 	after.begin = state

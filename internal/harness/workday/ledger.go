@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 )
 
@@ -56,4 +57,10 @@ func ReadLedger(path string) ([]Entry, error) {
 		all = append(all, e)
 	}
 	return all, nil
+}
+
+// alive returns the lines of a ledger without the faults that the worker found after the kill. The worker outlives the daemon by a
+// moment, in which the mount shows no tree. The State in such a line is an earlier one, and the step was still in progress.
+func alive(all []Entry, killed time.Time) []Entry {
+	return slices.DeleteFunc(all, func(e Entry) bool { return e.Fault != "" && e.At.After(killed) })
 }

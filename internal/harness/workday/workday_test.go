@@ -209,6 +209,23 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+// A step in whose middle the daemon was killed is judged as one in progress, although the worker could still record that it found
+// no tree.
+func TestFaultsAfterTheKill(t *testing.T) {
+	killed := time.Unix(1_700_000_000, 0)
+	at := func(seconds float64) time.Time { return killed.Add(time.Duration(seconds * float64(time.Second))) }
+	old := State{Tree: "old", Head: "h", Branch: "refs/heads/main"}
+	ledger := alive([]Entry{
+		{At: at(-9), Step: "begin", State: old},
+		{At: at(-3), Step: "rename directory", Begins: true},
+		{At: at(0.1), Step: "rename directory", State: old, Fault: "transport endpoint is not connected"},
+	}, killed)
+	v := Judge(ledger, Saved{ID: "P", Time: at(-0.3), Tree: "old", Head: "h", Branch: "main", State: old}, Limits{Killed: killed, Interval: time.Minute})
+	if v.At >= 0 || v.Exact || len(v.Faults) > 0 {
+		t.Errorf("verdict on a step in progress: got %+v, want neither a fault nor a state after the step", v)
+	}
+}
+
 func TestLedgerCutOff(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger")
 	if err := os.WriteFile(path, []byte(`{"step":"a"}`+"\n"+`{"step":"b`), 0o644); err != nil {
