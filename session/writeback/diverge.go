@@ -79,15 +79,15 @@ func (c *comparison) undiverge(ref string) {
 		return
 	}
 	to := session.DivergedRef(c.layout.Session, user)
-	there := c.theirs[to]
-	if there.IsZero() {
-		delete(c.ledger.refs, to)
+	there, known := c.theirs[to], c.ledger.refs[to]
+	// A process that was killed may have pushed the name without an answer, and a process on another host is not in this ledger. If
+	// the local value contains the value of the name, its removal loses nothing.
+	if !there.IsZero() && (there == known.acked || known.mayBe(there) || Within(c.repo, c.local[ref], there)) {
+		c.updates = append(c.updates, update{ref, transport.RefUpdate{Name: to, Old: there}})
 		return
 	}
-	// If another machine has moved the ref with the diverged name, that ref keeps the value of the other machine.
-	if there == c.ledger.refs[to].acked {
-		c.updates = append(c.updates, update{ref, transport.RefUpdate{Name: to, Old: there}})
-	}
+	// The name does not exist, or another machine has moved it. It keeps the value of the other machine.
+	delete(c.ledger.refs, to)
 }
 
 // inWay returns a ref of the session remote that prevents the creation of ref, because git does not allow the refs feature and

@@ -242,6 +242,50 @@ grep -q %[1]s pushed || exit 0
 	run(t, to.dir, "", "fsck", "--strict")
 }
 
+// A session removes its diverged name also if the process that pushed the name was killed before it had the answer, or ran on another
+// host. If the notes of the name are not part of the notes ref, the name stays.
+func TestDivergedNameOfAnEarlierProcess(t *testing.T) {
+	for _, c := range []struct {
+		name           string
+		sent, contains bool // the ledger has the push; the notes ref contains the value of the diverged name
+	}{{"killed before the answer", true, true}, {"other host", false, true}, {"other notes", false, false}} {
+		t.Run(c.name, func(t *testing.T) {
+			p := newPlace(t, object.SHA1)
+			to := newFar(t, "http", object.SHA1, p.origin.Path)
+			p.copier(RefCopierOptions{})
+			const ref = "refs/notes/agent"
+			note := func(dir, name, text string) object.ID {
+				run(t, dir, "", "-c", "user.name=a", "-c", "user.email=a@b", "notes", "--ref="+name, "append", "-m", text, p.base.String())
+				return object.MustID(run(t, dir, "", "rev-parse", "refs/notes/"+name))
+			}
+			q := p.queue(to, QueueOptions{})
+			value := note(p.work, "agent", "ours")
+			to.await(ref, value.String())
+			wantSync(t, q)
+			q.Close()
+			own := session.DivergedRef(sessionName, ref)
+			if !c.contains {
+				value = note(to.dir, "foreign", "of another process")
+			}
+			run(t, to.dir, "", "update-ref", own, value.String())
+			if c.sent {
+				l := q.record.now().clone()
+				l.refs[own] = acquaint{sent: []object.ID{value}}
+				if err := l.write(q.o.Repo); err != nil {
+					t.Fatal(err)
+				}
+			}
+			q = p.queue(to, QueueOptions{})
+			latest := note(p.work, "agent", "more of ours")
+			to.await(ref, latest.String())
+			wantSync(t, q)
+			if got := to.ref(own); (got == "") != c.contains {
+				t.Errorf("diverged name after the notes were pushed: got %q; its value %s is part of the notes: %t", got, value, c.contains)
+			}
+		})
+	}
+}
+
 func TestMergeNote(t *testing.T) {
 	for _, c := range []struct{ what, base, ours, theirs, want string }{
 		{"lines", "", "b\na\n", "a\nc\n", "a\nb\nc\n"},

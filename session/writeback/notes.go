@@ -77,10 +77,10 @@ func (t *pushAttempt) notes(ctx context.Context, push *thin.Push, moves []notesM
 			return false, fmt.Errorf("merge notes %s: %w", n.ref, err)
 		}
 		t.busy = t.busy || !done
-		other := l.refs[session.DivergedRef(q.o.Session, n.ref)]
+		_, aside := l.refs[session.DivergedRef(q.o.Session, n.ref)]
 		// After a success, another push removes the diverged name. After the first lost race, another push creates the diverged
 		// name.
-		again = again || done && !other.acked.IsZero() || !done && !q.outrun
+		again = again || done && aside || !done && !q.outrun
 	}
 	q.outrun = t.busy
 	return again, nil
