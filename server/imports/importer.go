@@ -310,7 +310,9 @@ func (i *Importer) hold(repoID string) {
 				return
 			}
 			asked := time.Now()
-			got, err := i.o.Records.Leases.Acquire(ctx, leaseName(repoID), i.id, i.pace.lease)
+			limited, end := context.WithTimeout(ctx, i.pace.lease/3) // a database that does not answer is no reason to go on
+			got, err := i.o.Records.Leases.Acquire(limited, leaseName(repoID), i.id, i.pace.lease)
+			end()
 			switch {
 			case got:
 				renewed = asked
@@ -323,7 +325,7 @@ func (i *Importer) hold(repoID string) {
 	i.run(ctx, repoID)
 	cancel(nil)
 	renewal.Wait()
-	release, done := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	release, done := context.WithTimeout(context.WithoutCancel(ctx), i.pace.lease/3)
 	defer done()
 	if err := i.o.Records.Leases.Release(release, leaseName(repoID), i.id); err != nil {
 		i.o.Log.Debug("could not release the lease of an import, which ends by itself", zap.Error(err))

@@ -60,9 +60,14 @@ var quick = pace{poll: 20 * time.Millisecond, lease: 500 * time.Millisecond, sav
 
 // openNode opens a node on the records and objects in a directory. The pace is quick.
 func openNode(dir, name string, o Options, log *zap.Logger) (node, error) {
+	return openNodeAt("sqlite:"+filepath.Join(dir, "records.db"), dir, name, o, log)
+}
+
+// openNodeAt opens a node on the records at a URL and the objects in a directory.
+func openNodeAt(url, dir, name string, o Options, log *zap.Logger) (node, error) {
 	ctx, stop := contextOf()
 	defer stop()
-	db, err := records.Open(ctx, "sqlite:"+filepath.Join(dir, "records.db"))
+	db, err := records.Open(ctx, url)
 	if err != nil {
 		return node{}, err
 	}

@@ -32,8 +32,8 @@ var (
 // run makes one attempt of an import and records its result. The caller has the lease.
 func (i *Importer) run(ctx context.Context, repoID string) {
 	log := i.o.Log.With(zap.String("repo", repoID))
-	m, err := i.o.Records.Imports.Get(ctx, repoID)
-	if err != nil || !m.Finished.IsZero() {
+	m, err := i.o.Records.Imports.Take(ctx, repoID)
+	if err != nil {
 		return // it was finished, or its repository deleted, since it was listed
 	}
 	if m.Attempts++; m.Attempts > maxAttempts {
@@ -76,10 +76,14 @@ func (i *Importer) end(ctx context.Context, log *zap.Logger, m *records.Import, 
 		m.State, m.Finished = string(Failed), time.Now()
 		save = i.o.Records.Imports.Fail
 	}
-	log.Info("import failed", zap.String("url", m.URL), zap.Bool("final", final), zap.String("error", m.Error))
-	if err := save(ctx, *m); err != nil && !errors.Is(err, records.ErrNotFound) {
+	switch err := save(ctx, *m); {
+	case errors.Is(err, records.ErrNotFound):
+		log.Info("left an import that was taken over, or whose repository was deleted", zap.String("url", m.URL))
+		return
+	case err != nil:
 		log.Warn("could not record the failure of an import", zap.Error(err))
 	}
+	log.Info("import failed", zap.String("url", m.URL), zap.Bool("final", final), zap.String("error", m.Error))
 }
 
 // attempt is one attempt of an import.
@@ -279,7 +283,7 @@ func (a *attempt) fetch(ctx context.Context, remote found, c credentials) error 
 		case <-tick.C:
 			a.take(p, proxy)
 			if err := a.o.Records.Imports.Save(ctx, *a.m); errors.Is(err, records.ErrNotFound) {
-				cancel(err) // the repository was deleted
+				cancel(err) // another node has the import, or the repository was deleted
 			}
 		}
 	}

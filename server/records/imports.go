@@ -2,7 +2,6 @@ package records
 
 import (
 	"context"
-	"errors"
 	"time"
 )
 
@@ -30,6 +29,9 @@ CREATE TABLE imports (
 CREATE INDEX imports_open ON imports (updated) WHERE finished = 0;
 `
 
+// runsSchema adds the attempt that may change an import.
+const runsSchema = `ALTER TABLE imports ADD COLUMN run TEXT NOT NULL DEFAULT '';`
+
 // Imports are the imports of repositories. A repository has one at most, which is the last one.
 type Imports struct{ db *DB }
 
@@ -51,14 +53,15 @@ type Import struct {
 	Finished time.Time // zero until the import has succeeded or failed
 	Updated  time.Time // set by every method that changes the import
 	Refs     []byte    // the refs of the other server after the last import that succeeded; the format is that of the importer
+	Run      string    // random id of the attempt, set by Take
 }
 
 const importColumns = `repo_id, url, branch, depth, secret, state, phase, done, total, bytes, error, attempts, started, finished,
-	updated, refs`
+	updated, refs, run`
 
 func scanImport(row scanner) (i Import, err error) {
 	err = row.Scan(&i.RepoID, &i.URL, &i.Branch, &i.Depth, &i.Secret, &i.State, &i.Phase, &i.Done, &i.Total, &i.Bytes, &i.Error,
-		&i.Attempts, stamp{&i.Started}, stamp{&i.Finished}, stamp{&i.Updated}, &i.Refs)
+		&i.Attempts, stamp{&i.Started}, stamp{&i.Finished}, stamp{&i.Updated}, &i.Refs, &i.Run)
 	return i, err
 }
 
@@ -66,11 +69,11 @@ func scanImport(row scanner) (i Import, err error) {
 // the repository is not finished.
 func (i *Imports) Begin(ctx context.Context, m Import) error {
 	return i.db.write(ctx, "begin import", func(t *tx) error {
-		rows, err := t.exec(ctx, "INSERT INTO imports ("+importColumns+") VALUES ("+placeholders(16, 1)+`)
+		rows, err := t.exec(ctx, "INSERT INTO imports ("+importColumns+") VALUES ("+placeholders(17, 1)+`)
 			ON CONFLICT (repo_id) DO UPDATE SET url = excluded.url, branch = excluded.branch, depth = excluded.depth,
-			secret = excluded.secret, state = excluded.state, phase = '', done = 0, total = 0, bytes = 0, error = '', attempts = 0,
+			secret = excluded.secret, state = excluded.state, phase = '', done = 0, total = 0, bytes = 0, error = '', attempts = 0, run = '',
 			started = excluded.started, finished = 0, updated = excluded.updated WHERE imports.finished <> 0`,
-			m.RepoID, m.URL, m.Branch, m.Depth, m.Secret, m.State, "", 0, 0, 0, "", 0, t.now, time.Time{}, t.now, []byte{})
+			m.RepoID, m.URL, m.Branch, m.Depth, m.Secret, m.State, "", 0, 0, 0, "", 0, t.now, time.Time{}, t.now, []byte{}, "")
 		if err == nil && rows == 0 {
 			err = ErrExists
 		}
@@ -96,15 +99,28 @@ func (i *Imports) Open(ctx context.Context, limit int) (open []Import, err error
 	return open, err
 }
 
-// Save stores the progress of an import. It returns ErrNotFound if the repository was deleted.
+// Take begins an attempt of an import, and returns it. From now on, only this attempt can change the import: one that began earlier may
+// still run on a node that has lost its lease. Take returns ErrNotFound if the import is finished, or the repository was deleted.
+func (i *Imports) Take(ctx context.Context, repoID string) (m Import, err error) {
+	err = i.db.write(ctx, "begin attempt of import", func(t *tx) error {
+		m, err = first(ctx, t, scanImport, "UPDATE imports SET run = $2, updated = $3 WHERE repo_id = $1 AND finished = 0 RETURNING "+
+			importColumns, repoID, NewID(), t.now)
+		return err
+	})
+	return m, err
+}
+
+// Save stores the progress of an attempt. It returns ErrNotFound if the attempt must end, because another one has begun, the import is
+// finished, or the repository was deleted. So do Finish and Fail.
 func (i *Imports) Save(ctx context.Context, m Import) error {
 	return i.db.write(ctx, "store progress of import", func(t *tx) error { return t.saveImport(ctx, m) })
 }
 
 func (t *tx) saveImport(ctx context.Context, m Import) error {
 	rows, err := t.exec(ctx, `UPDATE imports SET state = $2, phase = $3, done = $4, total = $5, bytes = $6, error = $7, attempts = $8,
-		finished = $9, refs = $10, updated = $11 WHERE repo_id = $1`,
-		m.RepoID, m.State, m.Phase, m.Done, m.Total, m.Bytes, m.Error, m.Attempts, m.Finished, append([]byte{}, m.Refs...), t.now)
+		finished = $9, refs = $10, updated = $11 WHERE repo_id = $1 AND run = $12 AND finished = 0`,
+		m.RepoID, m.State, m.Phase, m.Done, m.Total, m.Bytes, m.Error, m.Attempts, m.Finished, append([]byte{}, m.Refs...), t.now,
+		m.Run)
 	if err == nil && rows == 0 {
 		err = ErrNotFound
 	}
@@ -173,13 +189,15 @@ func (i *Imports) Abandoned(ctx context.Context, before time.Time, state, cause 
 			return err
 		}
 		for _, r := range repos {
-			err := t.saveImport(ctx, Import{RepoID: r.ID, State: state, Error: cause, Finished: t.now})
-			if errors.Is(err, ErrNotFound) {
-				_, err = t.exec(ctx, "INSERT INTO imports ("+importColumns+") VALUES ("+placeholders(16, 1)+")",
-					r.ID, r.Source, "", 0, "", state, "", 0, 0, 0, cause, 0, r.Created, t.now, t.now, []byte{})
-			}
+			rows, err := t.exec(ctx, "INSERT INTO imports ("+importColumns+") VALUES ("+placeholders(17, 1)+`)
+				ON CONFLICT (repo_id) DO UPDATE SET state = excluded.state, phase = '', error = excluded.error, finished = excluded.finished,
+				updated = excluded.updated WHERE imports.finished <> 0`,
+				r.ID, r.Source, "", 0, "", state, "", 0, 0, 0, cause, 0, r.Created, t.now, t.now, []byte{}, "")
 			if err != nil {
 				return err
+			}
+			if rows == 0 {
+				continue // an import has begun
 			}
 			if err := t.ready(ctx, r.ID); err != nil {
 				return err

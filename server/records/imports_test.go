@@ -2,6 +2,7 @@ package records
 
 import (
 	"errors"
+	"reflect"
 	"testing"
 	"time"
 )
@@ -30,7 +31,8 @@ func TestAnImportEndsInOneStep(t *testing.T) {
 		if len(open) != 1 || open[0].URL != m.URL || open[0].Depth != 2 || open[0].Started.IsZero() {
 			t.Fatalf("open imports: %+v", open)
 		}
-		m = open[0]
+		m, err = db.Imports.Take(t.Context(), id)
+		do(t, err)
 		m.State, m.Phase, m.Done, m.Total, m.Bytes, m.Attempts = "running", "receiving", 1, 2, 3, 1
 		do(t, db.Imports.Save(t.Context(), m))
 		m.State, m.Finished, m.Refs = "succeeded", time.Now(), []byte("refs")
@@ -96,11 +98,56 @@ func TestAnImportThatNeverBeganFails(t *testing.T) {
 		if _, err := db.Imports.Get(t.Context(), young); !errors.Is(err, ErrNotFound) {
 			t.Errorf("import of a new repository: %v", err)
 		}
-		m, _ := importOf(t, db, running)
+		m, err := db.Imports.Take(t.Context(), running)
+		do(t, err)
 		m.State, m.Error, m.Finished = "failed", "gone", time.Now()
 		do(t, db.Imports.Fail(t.Context(), m))
 		if _, r := importOf(t, db, running); r.Status != Ready {
 			t.Errorf("repository after a failed import: %+v", r)
 		}
+	})
+}
+
+// TestOnlyTheLastAttemptChangesAnImport lets an attempt go on after another one has begun, as a node does that was cut off.
+func TestOnlyTheLastAttemptChangesAnImport(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *DB) {
+		ctx, id := t.Context(), NewID()
+		do(t, db.Repos.Create(ctx, Creation{Repo: Repo{ID: id, Namespace: "ns", Name: "r", Status: Importing}}))
+		do(t, db.Imports.Begin(ctx, Import{RepoID: id, State: "queued"}))
+		late, err := db.Imports.Take(ctx, id)
+		do(t, err)
+		refused := func(when string) {
+			t.Helper()
+			before, repo := importOf(t, db, id)
+			m := late
+			m.State, m.Phase, m.Refs = "running", "late", []byte("late")
+			saved := db.Imports.Save(ctx, m)
+			m.State, m.Finished = "failed", time.Now()
+			failed := db.Imports.Fail(ctx, m)
+			_, finished := db.Imports.Finish(ctx, Imported{Import: m, Shallow: oid(5) + "\n", Push: Push{
+				RepoID: id, Collections: repo.Collections, Updates: []RefUpdate{{"refs/heads/late", zeros, oid(5)}}}})
+			for what, err := range map[string]error{"save": saved, "fail": failed, "finish": finished} {
+				if !errors.Is(err, ErrNotFound) {
+					t.Errorf("%s of the late attempt %s: got %v, want ErrNotFound", what, when, err)
+				}
+			}
+			if after, r := importOf(t, db, id); !reflect.DeepEqual(after, before) || r != repo {
+				t.Errorf("the late attempt has changed the import %s:\n%+v of %+v, want\n%+v of %+v", when, after, r, before, repo)
+			}
+		}
+		second, err := db.Imports.Take(ctx, id)
+		do(t, err)
+		refused("while another runs")
+		second.State, second.Finished, second.Refs = "succeeded", time.Now(), []byte("second")
+		_, err = db.Imports.Finish(ctx, Imported{Import: second, Shallow: oid(7) + "\n", Push: Push{RepoID: id}})
+		do(t, err)
+		refused("after another has finished")
+		late = second
+		refused("after its own end")
+		if _, err := db.Imports.Take(ctx, id); !errors.Is(err, ErrNotFound) {
+			t.Errorf("attempt of a finished import: got %v, want ErrNotFound", err)
+		}
+		do(t, db.Imports.Begin(ctx, Import{RepoID: id, State: "queued"}))
+		refused("before the first attempt of the next import")
 	})
 }

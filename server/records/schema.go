@@ -144,7 +144,7 @@ CREATE TABLE deliveries (
 	PRIMARY KEY (webhook, seq)
 );
 CREATE INDEX deliveries_next ON deliveries (next) WHERE NOT dead;
-`, importsSchema, garbageSchema, sharedSchema, largeSchema}
+`, importsSchema, garbageSchema, sharedSchema, largeSchema, runsSchema}
 
 // migrate creates or upgrades the tables. Of several processes that start at once, one does it and the others wait.
 func (db *DB) migrate(ctx context.Context) error {
