@@ -103,6 +103,11 @@ ok "the system's units"
 [ ! -s "$dir/verify" ] || fail "$(cat "$dir/verify")"
 ok "the user's unit"
 
+# The unit of the server hides /tmp from it, and so $dir.
+sed "s|@BINDIR@|/usr/sbin|g" contrib/systemd/artifactfs-server.service >"$dir/units/artifactfs-server.service"
+mkdir "$dir/units/artifactfs-server.service.d"
+printf '[Service]\nEnvironment=ARTIFACTFS_LISTEN=127.0.0.1:0\nStandardOutput=append:%s/out.server\nStandardError=append:%s/out.server\n' "$dir" "$dir" >"$dir/units/artifactfs-server.service.d/test.conf"
+
 title "systemd in namespaces"
 mkdir -p "$dir/units/artifactfs.service.d"
 printf '[Service]\nStandardOutput=append:%s/out.service\nStandardError=append:%s/out.service\n' "$dir" "$dir" >"$dir/units/artifactfs.service.d/test.conf"
@@ -115,6 +120,7 @@ mount -t cgroup2 cgroup2 /sys/fs/cgroup
 mount -t tmpfs -o mode=755 tmpfs /run
 mkdir /run/upper /run/work
 mount -t overlay overlay -o lowerdir=/usr/sbin,upperdir=/run/upper,workdir=/run/work /usr/sbin
+cp "$dir/bin/artifactfs" /usr/sbin/artifactfs
 ln -s "$dir/bin/artifactfs" /usr/sbin/mount.fuse.artifactfs
 ln -s "$dir/bin/artifactfs" /usr/sbin/umount.fuse.artifactfs
 mount --bind "$dir/lib" /var/lib
@@ -246,6 +252,36 @@ ctl stop srv-app.automount srv-app.mount
 ! mounted /srv/app || fail "it is still mounted"
 ok "stopped"
 ctl stop artifactfs
+
+title "the server"
+home=/var/lib/artifactfs-server
+server_url() { inside sed -n 's/.*"url": *"\([^"]*\)".*/\1/p' $home/server.json 2>/dev/null; }
+hosting() { inside env ARTIFACTFS_SERVER="$(server_url)" ARTIFACTFS_SERVER_TOKEN_FILE=$home/admin-token artifactfs "$@"; }
+serves() { ctl is-active -q artifactfs-server && hosting namespace list >/dev/null 2>&1; }
+start=$(now)
+ctl start artifactfs-server || fail "it does not start"
+until_true serves
+took "$start" "it serves"
+hosting repo create team/app >/dev/null || fail "it creates no repository"
+token=$(hosting token create team/app --scope write 2>/dev/null)
+git init -q "$dir/work"
+work() { inside git -C "$dir/work" -c safe.directory='*' -c user.name=test -c user.email=test@example.org -c "http.extraHeader=Authorization: Bearer $token" "$@"; }
+work commit -q --allow-empty -m first
+work push -q "$(server_url)/git/team/app.git" HEAD:refs/heads/main || fail "it takes no push"
+ok "takes a push"
+before=$(ctl show -p MainPID --value artifactfs-server)
+start=$(now)
+ctl kill --signal=KILL artifactfs-server
+restarted() { p=$(ctl show -p MainPID --value artifactfs-server) && [ "$p" != 0 ] && [ "$p" != "$before" ] && serves; }
+until_true restarted
+took "$start" "kill -9 of everything in the service: systemd started another"
+[ "$(work ls-remote "$(server_url)/git/team/app.git" refs/heads/main | cut -f 1)" = "$(work rev-parse HEAD)" ] || fail "the push is lost"
+work commit -q --allow-empty -m second
+work push -q "$(server_url)/git/team/app.git" HEAD:refs/heads/main || fail "it takes no push"
+ok "it has the push, and takes another"
+ctl stop artifactfs-server
+[ "$(ctl show -p Result --value artifactfs-server)" = success ] || fail "the stop failed: $(ctl show -p Result --value artifactfs-server)"
+ok "stopped"
 
 title "the manager of a user"
 if ! command -v fusermount3 >/dev/null || ! command -v setpriv >/dev/null || ! inside setpriv --reuid=65534 test -x "$dir/bin/artifactfs"; then

@@ -35,11 +35,25 @@ func openDir(on disk.FS, dir string) (*Dir, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open object store: %w", err)
 	}
+	dir = resolve(dir)
 	d := &Dir{fs: on, root: dir, durable: map[string]bool{}}
 	if err := d.makeDir(dir); err != nil {
 		return nil, fmt.Errorf("open object store: %w", Classify(err))
 	}
 	return d, nil
+}
+
+// resolve follows the symbolic links in a path, whose last directories need not exist. The store, or a directory above it, can be a
+// link: to another disk, or because systemd makes one for a service with DynamicUser.
+func resolve(dir string) string {
+	if real, err := filepath.EvalSymlinks(dir); err == nil {
+		return real
+	}
+	parent := filepath.Dir(dir)
+	if parent == dir {
+		return dir
+	}
+	return filepath.Join(resolve(parent), filepath.Base(dir))
 }
 
 // makeDir creates a directory and those above it, and makes their names survive a power cut. Directories above the store that

@@ -114,6 +114,33 @@ func (crossing) Link(old, new string) error {
 	return &os.LinkError{Op: "link", Old: old, New: new, Err: syscall.EXDEV}
 }
 
+// The directory above the store, or the store itself, may be a symbolic link.
+func TestDirBehindLink(t *testing.T) {
+	top := t.TempDir()
+	real, link := filepath.Join(top, "real"), filepath.Join(top, "link")
+	if err := errors.Join(os.Mkdir(real, 0o700), os.Symlink("real", link)); err != nil {
+		t.Fatal(err)
+	}
+	from := filepath.Join(top, "file")
+	if err := os.WriteFile(from, []byte("contents"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for key, dir := range map[string]string{"one": link, "two": filepath.Join(link, "new", "objects")} {
+		d, err := OpenDir(dir)
+		if err == nil {
+			err = d.Put(t.Context(), key, from)
+		}
+		if err != nil {
+			t.Errorf("store in %s: %v", dir, err)
+		}
+	}
+	for _, path := range []string{"one", "new/objects/two"} {
+		if got, err := os.ReadFile(filepath.Join(real, path)); err != nil || string(got) != "contents" {
+			t.Errorf("%s: got %q, %v", path, got, err)
+		}
+	}
+}
+
 func TestDirOnAnotherFileSystem(t *testing.T) {
 	s, err := openDir(crossing{disk.OS}, t.TempDir())
 	if err != nil {
