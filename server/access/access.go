@@ -105,7 +105,7 @@ func (g *Guard) Admin(ctx context.Context, r *http.Request, needs string, scope 
 		return records.Token{}, err
 	case t.Role != records.AdminToken && t.Role != records.OwnerToken:
 		return records.Token{}, ErrInvalid
-	case t.Role == records.OwnerToken && (needs == "" || needs != t.Namespace), !permits(t, scope):
+	case t.Role == records.OwnerToken && !ownerOf(t, needs), !permits(t, scope):
 		return records.Token{}, ErrInsufficient
 	}
 	return t, nil
@@ -134,7 +134,7 @@ func (g *Guard) Git(ctx context.Context, r *http.Request, repo records.Repo, sco
 	switch t.Role {
 	case records.AdminToken:
 	case records.OwnerToken:
-		if t.Namespace == "" || t.Namespace != repo.Namespace {
+		if !ownerOf(t, repo.Namespace) {
 			return records.Token{}, ErrInvalid
 		}
 	case records.RepoToken:
@@ -148,6 +148,12 @@ func (g *Guard) Git(ctx context.Context, r *http.Request, repo records.Repo, sco
 		return records.Token{}, ErrInsufficient
 	}
 	return t, nil
+}
+
+// ownerOf reports whether an owner's token is for a namespace. Names of namespaces are found without regard to case, so the token and the
+// request may spell the name differently.
+func ownerOf(t records.Token, namespace string) bool {
+	return t.Namespace != "" && strings.EqualFold(t.Namespace, namespace)
 }
 
 // permits reports whether the scope of a token allows a request that needs scope.

@@ -143,7 +143,7 @@ func TestExtensions(t *testing.T) {
 			want: fault(10100, "Invalid ISO date", "/first")},
 
 		{name: "events", ask: "GET " + extension + "/events", status: 200, want: "data: {}\n\n"},
-		{name: "events of a namespace", token: "team", ask: "GET " + extension + "/namespaces/TEAM/events", status: 403,
+		{name: "events of another namespace", token: "team", ask: "GET " + extension + "/namespaces/teams/events", status: 403,
 			want: fault(10000, "Authentication error")},
 		{name: "events of the owner's namespace", token: "team", ask: "GET " + extension + "/namespaces/team/events", status: 200,
 			want: "data: {}\n\n"},

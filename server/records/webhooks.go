@@ -67,7 +67,7 @@ func (w *Webhooks) Create(ctx context.Context, h Webhook) error {
 func (w *Webhooks) List(ctx context.Context, namespace string) (hooks []Webhook, err error) {
 	query, args := "SELECT "+webhookColumns+" FROM webhooks", []any(nil)
 	if namespace != "" {
-		query, args = query+" WHERE namespace = $1", []any{namespace}
+		query, args = query+" WHERE lower(namespace) = $1", []any{fold(namespace)}
 	}
 	err = w.db.single(ctx, "list webhooks", func(t *tx) error {
 		hooks, err = list(ctx, t, scanWebhook, query+" ORDER BY created, id", args...)
