@@ -54,6 +54,7 @@ const secretBytes = 20
 type tokens interface {
 	ByHash(ctx context.Context, hash []byte) (records.Token, error)
 	Revoke(ctx context.Context, id string, events []records.Event, cause records.Cause) error
+	Rotate(ctx context.Context, old string, next records.Token, events []records.Event, cause records.Cause) error
 	RevokedSince(ctx context.Context, since time.Time) ([]string, error)
 }
 

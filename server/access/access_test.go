@@ -50,6 +50,16 @@ func (t *table) Revoke(_ context.Context, id string, _ []records.Event, _ record
 	return nil
 }
 
+func (t *table) Rotate(ctx context.Context, old string, next records.Token, events []records.Event, cause records.Cause) error {
+	if err := t.Revoke(ctx, old, events, cause); err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.tokens = append(t.tokens, next)
+	return nil
+}
+
 func (t *table) RevokedSince(_ context.Context, since time.Time) (ids []string, _ error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -204,11 +214,12 @@ func TestWatch(t *testing.T) {
 	here, _ := db.mint(records.Token{Role: records.RepoToken})
 	there, _ := db.mint(records.Token{Role: records.RepoToken})
 	other, _ := db.mint(records.Token{Role: records.RepoToken})
+	rotated, _ := db.mint(records.Token{Role: records.RepoToken})
 	soon, _ := db.mint(records.Token{Role: records.RepoToken, Expires: time.Now().Add(20 * time.Millisecond)})
 	g := newGuard(db)
 	g.every = time.Millisecond
 	var ctxs []context.Context
-	for _, token := range []records.Token{here, there, other, soon} {
+	for _, token := range []records.Token{here, there, other, soon, rotated} {
 		ctx, cancel := g.Watch(t.Context(), token)
 		defer cancel()
 		ctxs = append(ctxs, ctx)
@@ -217,6 +228,10 @@ func TestWatch(t *testing.T) {
 	g.Revoke(t.Context(), here.ID, nil, records.Cause{})
 	if !ended(0) {
 		t.Error("a transfer continues after Revoke")
+	}
+	g.Rotate(t.Context(), rotated.ID, records.Token{}, nil, records.Cause{})
+	if !ended(4) {
+		t.Error("a transfer continues after Rotate")
 	}
 	db.Revoke(t.Context(), there.ID, nil, records.Cause{})
 	await.Until(t, "transfer of a token that another node has revoked ends", func() bool { return ended(1) })

@@ -63,6 +63,15 @@ func (g *Guard) Revoke(ctx context.Context, id string, events []records.Event, c
 	return nil
 }
 
+// Rotate revokes the token with the id old, ends the transfers that use it, and creates another one (see records.Tokens.Rotate).
+func (g *Guard) Rotate(ctx context.Context, old string, next records.Token, events []records.Event, cause records.Cause) error {
+	if err := g.tokens.Rotate(ctx, old, next, events, cause); err != nil {
+		return err
+	}
+	g.Revoked(old)
+	return nil
+}
+
 // Revoked ends the transfers that use tokens which have been revoked.
 func (g *Guard) Revoked(ids ...string) {
 	g.mu.Lock()

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"strconv"
 	"strings"
@@ -135,30 +136,31 @@ func createToken(c *call) error {
 
 // mint creates a token and sends it. r is the repository of the token, nil for tokens for the REST API.
 func (c *call) mint(ctx context.Context, t records.Token, ttl time.Duration, r *records.Repo) error {
-	created, err := c.issue(ctx, t, ttl, r)
-	if err != nil {
-		return err
-	}
-	return c.send(http.StatusCreated, created, nil)
-}
-
-func (c *call) issue(ctx context.Context, t records.Token, ttl time.Duration, r *records.Repo) (newToken, error) {
-	now := c.a.o.Now()
-	if t.Expires = (time.Time{}); ttl > 0 {
-		t.Expires = now.Add(ttl)
-	}
-	t, text := access.Mint(t, now)
+	t, text := successor(t, c.a.o.Now(), ttl)
 	var list []records.Event
 	if r != nil {
 		list = append(list, events.TokenCreated(c.stamp(), *r, t))
 	}
 	if err := c.a.o.Records.Tokens.Create(ctx, t, list, c.cause()); err != nil {
-		return newToken{}, found("Repository", err)
+		return found("Repository", err)
 	}
+	return c.sendToken(t, text, r)
+}
+
+// successor returns a new token with the rights of another one, and its text. It is valid for ttl, or without limit if ttl is 0.
+func successor(t records.Token, now time.Time, ttl time.Duration) (records.Token, string) {
+	if t.Expires = (time.Time{}); ttl > 0 {
+		t.Expires = now.Add(ttl)
+	}
+	return access.Mint(t, now)
+}
+
+// sendToken sends a token that was created.
+func (c *call) sendToken(t records.Token, text string, r *records.Repo) error {
 	if r != nil {
 		c.count(*r, meter.Token, 0)
 	}
-	return newToken{t.ID, text, string(t.Scope), optionalTime(t.Expires)}, nil
+	return c.send(http.StatusCreated, newToken{t.ID, text, string(t.Scope), optionalTime(t.Expires)}, nil)
 }
 
 func listTokens(c *call) error {
@@ -249,25 +251,22 @@ func rotateToken(c *call) error {
 	return c.rotate(ctx, t, &r)
 }
 
-func (c *call) rotate(ctx context.Context, t records.Token, r *records.Repo) error {
-	if infoOfToken(t, c.a.o.Now()).State != "active" {
-		return &Fault{http.StatusConflict, codeInput, "Token is not active", ""}
+func (c *call) rotate(ctx context.Context, old records.Token, r *records.Repo) error {
+	ttl := time.Duration(0)
+	if !old.Expires.IsZero() {
+		ttl = old.Expires.Sub(old.Created)
 	}
-	old, ttl := t.ID, time.Duration(0)
-	if !t.Expires.IsZero() {
-		ttl = t.Expires.Sub(t.Created)
-	}
+	t, text := successor(old, c.a.o.Now(), ttl)
 	var list []records.Event
 	if r != nil {
-		list = append(list, events.TokenRevoked(c.stamp(), *r, old))
+		list = append(list, events.TokenCreated(c.stamp(), *r, t), events.TokenRevoked(c.stamp(), *r, old.ID))
 	}
-	// If the process dies between the two changes, both tokens are valid.
-	created, err := c.issue(ctx, t, ttl, r)
+	err := c.a.o.Guard.Rotate(ctx, old.ID, t, list, c.cause())
+	if errors.Is(err, records.ErrRevoked) {
+		return &Fault{http.StatusConflict, codeInput, "Token is not active", ""}
+	}
 	if err != nil {
-		return err
-	}
-	if err := c.a.o.Guard.Revoke(ctx, old, list, c.cause()); err != nil {
 		return found("Token", err)
 	}
-	return c.send(http.StatusCreated, created, nil)
+	return c.sendToken(t, text, r)
 }

@@ -27,17 +27,48 @@ func scanToken(row scanner) (t Token, err error) {
 // Create creates a token. It returns ErrNotFound if the token is for a repository that does not exist.
 func (k *Tokens) Create(ctx context.Context, token Token, events []Event, cause Cause) error {
 	return k.db.write(ctx, "create token", func(t *tx) error {
-		if token.RepoID != "" {
-			// The lock delays the deletion of the repository, which revokes its tokens.
-			if _, err := t.count(ctx, "SELECT repo FROM repos WHERE id = $1 AND deleted = 0{share}", token.RepoID); err != nil {
-				return err
-			}
+		if err := t.lockRepoOf(ctx, token); err != nil {
+			return err
 		}
 		if err := t.addToken(ctx, token); err != nil {
 			return err
 		}
 		return t.log(ctx, events, cause.entry(t, 201, ""))
 	})
+}
+
+// Rotate revokes the token with the id old and creates another one in one transaction, so that a revocation never leaves a successor
+// that its caller does not know. It returns ErrRevoked if the old token is not valid any more, and ErrNotFound if it, or the repository
+// of the new one, does not exist.
+func (k *Tokens) Rotate(ctx context.Context, old string, next Token, events []Event, cause Cause) error {
+	return k.db.write(ctx, "rotate token "+old, func(t *tx) error {
+		if err := t.lockRepoOf(ctx, next); err != nil {
+			return err
+		}
+		rows, err := t.exec(ctx, "UPDATE tokens SET revoked = $2 WHERE id = $1 AND revoked = 0 AND (expires = 0 OR expires > $2)", old, t.now)
+		if err == nil && rows == 0 {
+			if _, err = t.count(ctx, "SELECT revoked FROM tokens WHERE id = $1", old); err == nil {
+				err = ErrRevoked
+			}
+		}
+		if err != nil {
+			return err
+		}
+		if err := t.addToken(ctx, next); err != nil {
+			return err
+		}
+		return t.log(ctx, events, cause.entry(t, 201, ""))
+	})
+}
+
+// lockRepoOf delays the deletion of the repository of a token, which revokes its tokens, until the transaction ends. It returns
+// sql.ErrNoRows if the repository does not exist.
+func (t *tx) lockRepoOf(ctx context.Context, token Token) error {
+	if token.RepoID == "" {
+		return nil
+	}
+	_, err := t.count(ctx, "SELECT repo FROM repos WHERE id = $1 AND deleted = 0{share}", token.RepoID)
+	return err
 }
 
 func (t *tx) addToken(ctx context.Context, token Token) error {

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -38,6 +40,77 @@ func TestTokenKeepsItsFields(t *testing.T) {
 				t.Errorf("unknown token: got %v, want ErrNotFound", err)
 			}
 		}
+	})
+}
+
+// A rotation replaces a token that is valid, or changes nothing.
+func TestRotateToken(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *DB) {
+		ctx := t.Context()
+		now := time.Now()
+		db.clock = func() time.Time { return now }
+		id := NewID()
+		do(t, db.Repos.Create(ctx, Creation{Repo: Repo{ID: id, Namespace: "ns", Name: "r"}}))
+		active := func() (ids string) {
+			page, _, err := db.Tokens.List(ctx, id, "active", 0, 99)
+			do(t, err)
+			for _, token := range page {
+				ids += token.ID
+			}
+			return ids
+		}
+		token := func(name string) Token {
+			return Token{ID: name, Hash: []byte(name), Role: RepoToken, RepoID: id, Expires: now.Add(time.Hour)}
+		}
+		rotate := func(old, next string) error {
+			return db.Tokens.Rotate(ctx, old, token(next), []Event{{Type: "made", Body: []byte("{}")}, {Type: "gone", Body: []byte("{}")}},
+				Cause{Actor: "admin"})
+		}
+		refused := func(old, next string, want error) {
+			t.Helper()
+			before := active()
+			if err := rotate(old, next); !errors.Is(err, want) || active() != before {
+				t.Errorf("rotation of %s: got %v, want %v; valid are %s, before %s", old, err, want, active(), before)
+			}
+		}
+		do(t, db.Tokens.Create(ctx, token("a"), nil, Cause{}))
+		do(t, db.Tokens.Create(ctx, token("x"), nil, Cause{}))
+		refused("a", "x", ErrExists)
+		refused("none", "b", ErrNotFound)
+		do(t, rotate("a", "b"))
+		if got := active(); got != "xb" && got != "bx" {
+			t.Errorf("valid after the rotation: %s, want b and x", got)
+		}
+		refused("a", "c", ErrRevoked)
+		do(t, db.Tokens.Revoke(ctx, "x", nil, Cause{}))
+		refused("x", "c", ErrRevoked)
+		events, err := db.Events.After(ctx, 0, "", "", 9)
+		do(t, err)
+		entries, err := db.Audit.After(ctx, 0, 9)
+		do(t, err)
+		if len(events) != 2 || len(entries) != 1 {
+			t.Errorf("one rotation has added %d events and %d entries, want 2 and 1", len(events), len(entries))
+		}
+		now = now.Add(time.Hour)
+		refused("b", "c", ErrRevoked)
+
+		do(t, db.Tokens.Create(ctx, token("d"), nil, Cause{}))
+		var all sync.WaitGroup
+		var done atomic.Int64
+		for i := range 20 {
+			all.Go(func() {
+				if rotate("d", fmt.Sprint("d", i)) == nil {
+					done.Add(1)
+				}
+			})
+		}
+		all.Wait()
+		if got := active(); done.Load() != 1 || len(got) > 3 {
+			t.Errorf("%d of 20 rotations at once have succeeded and left the tokens %s, want one", done.Load(), got)
+		}
+		last := active()
+		do(t, db.Repos.Delete(ctx, id, nil, Cause{}))
+		refused(last, "e", ErrNotFound)
 	})
 }
 
