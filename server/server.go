@@ -42,9 +42,7 @@ import (
 const DefaultListen = "127.0.0.1:8790"
 
 const (
-	headerTime = 10 * time.Second // for the header of a request
-	idleTime   = 2 * time.Minute  // of a connection between two requests
-	maxHeader  = 64 << 10         // bytes
+	maxHeader = 64 << 10 // bytes
 	// drainTime is the time that requests, such as pushes, have to finish after SIGTERM. It is shorter than the time after which
 	// service managers kill a process.
 	drainTime = 60 * time.Second
@@ -93,6 +91,7 @@ type Server struct {
 
 	o        Options
 	log      *zap.Logger
+	times    times
 	listener net.Listener
 	handler  http.Handler
 	meter    *meter.Meter
@@ -112,7 +111,7 @@ var (
 
 // Open opens everything that a server needs, and listens. Requests are answered once Serve was called. The caller must call Close.
 func Open(ctx context.Context, o Options) (_ *Server, err error) {
-	s := &Server{o: o, log: o.Log}
+	s := &Server{o: o, log: o.Log, times: defaultTimes}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close())
@@ -281,8 +280,8 @@ func (s *Server) Serve(ctx context.Context) error {
 	// Requests live longer than ctx: Shutdown waits for them, and Close ends them.
 	base, abort := context.WithCancel(context.WithoutCancel(ctx))
 	defer abort()
-	h := &http.Server{Handler: s.handler, ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeader, ErrorLog: failures,
-		BaseContext: func(net.Listener) context.Context { return base }}
+	h := s.times.server(s.handler)
+	h.ErrorLog, h.BaseContext = failures, func(net.Listener) context.Context { return base }
 	h.RegisterOnShutdown(func() { s.stream.Close() }) // a stream of events has no end, so Shutdown would wait for it in vain
 	ended := make(chan error, 1)
 	go func() { ended <- h.Serve(s.listener) }()

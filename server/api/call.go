@@ -133,6 +133,7 @@ func (c *call) write(status int, a answer) {
 	h.Set("Content-Length", strconv.Itoa(len(text)))
 	h.Set("Cache-Control", "no-store")
 	c.status = status
+	_ = http.NewResponseController(c.w).SetWriteDeadline(time.Now().Add(patience)) // writers of tests may have none
 	c.w.WriteHeader(status)
 	_, _ = c.w.Write(text) // a client that is gone needs no answer
 }

@@ -167,6 +167,9 @@ func sniff(start []byte) string {
 func (c *call) contents(r records.Repo, what string, open func(context.Context, gitread.Repo) (*gitread.Blob, error),
 	kind func(start []byte) string) error {
 	ctx := c.r.Context()
+	// The server gives each request a time that may be too short for a large file. Writers of tests have no deadlines.
+	control := http.NewResponseController(c.w)
+	_ = control.SetWriteDeadline(time.Time{})
 	return c.read(ctx, r, func(g gitread.Repo) error {
 		blob, err := open(ctx, g)
 		if err != nil {
@@ -195,13 +198,10 @@ func (c *call) contents(r records.Repo, what string, open func(context.Context, 
 		if c.r.Method == http.MethodHead {
 			return nil
 		}
-		// The deadline belongs to the connection, which the client uses for other requests later. Writers of tests may have none.
-		control := http.NewResponseController(c.w)
 		_ = control.SetWriteDeadline(time.Now().Add(patience + time.Duration(blob.Size/slowBytes)*time.Second))
 		if _, err := io.Copy(c.w, io.MultiReader(bytes.NewReader(start), blob)); err != nil {
 			return err
 		}
-		_ = control.SetWriteDeadline(time.Time{})
 		return nil
 	})
 }

@@ -31,13 +31,13 @@ func (c *call) body() (*fields, error) {
 	control := http.NewResponseController(c.w)
 	_ = control.SetReadDeadline(time.Now().Add(patience)) // writers of tests may have none
 	text, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, maxBody))
-	_ = control.SetReadDeadline(time.Time{}) // else the request would be canceled at this time
-	if err != nil {
+	if err != nil { // the deadline stays for what is left of the body
 		if big := (*http.MaxBytesError)(nil); errors.As(err, &big) {
 			return nil, err
 		}
 		return nil, &Fault{http.StatusBadRequest, codeInput, "Request body could not be read", ""}
 	}
+	_ = control.SetReadDeadline(time.Time{}) // else the request would be canceled at this time
 	return parseBody(text)
 }
 

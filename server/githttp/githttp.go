@@ -153,6 +153,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	e := &exchange{s: s, w: w, r: r, rc: http.NewResponseController(w), begin: time.Now()}
 	w.Header().Set("Cache-Control", "no-cache, max-age=0, must-revalidate")
+	// The server gives each request a time that is too short for transfers: each write has a deadline of its own here.
+	_ = e.rc.SetWriteDeadline(time.Time{})
 	if err := e.serve(at); err != nil {
 		e.refuse(err)
 	}

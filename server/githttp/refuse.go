@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"strings"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -74,6 +75,7 @@ func (e *exchange) refuse(err error) {
 		h.Set("Retry-After", "1")
 	}
 	e.audit(answer.status, "")
+	_ = e.rc.SetWriteDeadline(time.Now().Add(e.s.limits.Idle))
 	http.Error(e.w, answer.text, answer.status)
 }
 
@@ -93,6 +95,7 @@ func (e *exchange) audit(status int, detail string) {
 
 // refuseLFS answers requests of git-lfs, in the form of its API.
 func (e *exchange) refuseLFS() {
+	_ = e.rc.SetWriteDeadline(time.Now().Add(e.s.limits.Idle))
 	e.w.Header().Set("Content-Type", "application/vnd.git-lfs+json")
 	e.w.WriteHeader(http.StatusNotImplemented)
 	_ = json.NewEncoder(e.w).Encode(map[string]string{

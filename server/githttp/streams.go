@@ -202,7 +202,6 @@ func (o *output) end(err error) error {
 	if err == nil {
 		if err = o.releaseLocked(); err == nil {
 			o.begin()
-			_ = o.e.rc.SetWriteDeadline(time.Time{})
 			return nil
 		}
 	}

@@ -74,6 +74,8 @@ func (m *Meter) Requests(next http.Handler) http.Handler {
 		c, begin := classify(r), time.Now()
 		answer := &answer{ResponseWriter: w, bytes: &m.m.sent}
 		if r.Body != nil && r.Body != http.NoBody {
+			// The http package looks at the body of its own request to decide what to do with one that was not read.
+			r = r.WithContext(r.Context())
 			r.Body = &body{r.Body, &m.m.received}
 		}
 		m.m.open[c].Add(1)
