@@ -110,7 +110,7 @@ func New(o Options, processors int) (*Server, error) {
 		return nil, fmt.Errorf("open git server: %w", err)
 	}
 	s.slots.most, s.slots.mostOfRepo, s.slots.mostWaiting = s.limits.Processes, s.limits.OfRepo, s.limits.Waiting
-	s.slots.patience = s.limits.Patience
+	s.slots.patience, s.slots.processors = s.limits.Patience, processors
 	s.notes = newNotes(o.Records.Events, o.Log)
 	return s, nil
 }

@@ -3,6 +3,7 @@ package githttp
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -18,6 +19,7 @@ var errBusy = errors.New("too many git processes")
 type limiter struct {
 	most, mostOfRepo, mostWaiting int
 	patience                      time.Duration
+	processors                    int
 
 	mu      sync.Mutex
 	running int
@@ -100,4 +102,14 @@ func (l *limiter) end(repo string) {
 		delete(l.of, repo)
 	}
 	l.admit()
+}
+
+// mostThreads is the largest number of threads of a command, because each may need pack.windowMemory.
+const mostThreads = 4
+
+// threads returns the options for a command that begins now, which give it a thread for each processor that is its share.
+func (l *limiter) threads() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return []string{"-c", fmt.Sprintf("pack.threads=%d", min(mostThreads, max(1, l.processors/max(1, l.running))))}
 }

@@ -3,11 +3,16 @@ package githttp
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/artifactfs/artifactfs/internal/harness/await"
+	"github.com/artifactfs/artifactfs/internal/pktline"
+	"github.com/artifactfs/artifactfs/server/meter"
 )
 
 func TestParsePath(t *testing.T) {
@@ -96,5 +101,50 @@ func TestLimiter(t *testing.T) {
 	b()
 	if l.running != 0 || len(l.of) != 0 || len(l.queue) != 0 {
 		t.Errorf("limiter after all requests: %d running, %v, %d waiting", l.running, l.of, len(l.queue))
+	}
+}
+
+// A command that runs alone has a thread for each processor; those that run at once share the processors.
+func TestThreads(t *testing.T) {
+	for _, c := range []struct {
+		processors, running int
+		want                string
+	}{{2, 1, "2"}, {2, 2, "1"}, {2, 20, "1"}, {64, 1, "4"}, {64, 20, "3"}, {1, 1, "1"}} {
+		l := limiter{processors: c.processors, running: c.running}
+		if got, want := l.threads(), []string{"-c", "pack.threads=" + c.want}; !slices.Equal(got, want) {
+			t.Errorf("%d commands on %d processors: got %q, want %q", c.running, c.processors, got, want)
+		}
+	}
+}
+
+func TestReadAsked(t *testing.T) {
+	tip, other, dir := strings.Repeat("1", 40), strings.Repeat("2", 40), t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "packed-refs"), []byte("# pack-refs\n"+tip+" refs/heads/main\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		lines  string
+		kind   string
+		little bool // git compares little
+	}{
+		"clone":                         {"want " + tip, meter.Clone, false},
+		"clone of version 0":            {"want " + tip + " ofs-delta agent=git/2.39.5", meter.Clone, false},
+		"clone of one commit":           {"deepen 1,want " + tip, meter.Clone, true},
+		"clone of ten commits":          {"deepen 10,want " + tip, meter.Clone, false},
+		"clone without contents":        {"filter blob:none,want " + tip, meter.Clone, false},
+		"wanted ref":                    {"want-ref refs/heads/main", meter.Clone, false},
+		"fetch":                         {"want " + tip + ",have " + other, meter.Fetch, false},
+		"fetch of one commit":           {"deepen 1,want " + tip + ",have " + other, meter.Fetch, false},
+		"contents for a partial clone":  {"filter blob:none,want " + other + ",want " + tip, meter.Fetch, true},
+		"contents for a working commit": {"filter blob:none,want " + other + ",have " + tip, meter.Fetch, false},
+	} {
+		var head []byte
+		for line := range strings.SplitSeq(c.lines, ",") {
+			head = pktline.AppendLine(head, line)
+		}
+		got := readAsked(pktline.AppendFlush(head), dir)
+		if got.kind() != c.kind || (len(got.options()) > 0) != c.little {
+			t.Errorf("%s: got %s with options %q, want %s with options: %t", name, got.kind(), got.options(), c.kind, c.little)
+		}
 	}
 }

@@ -112,7 +112,7 @@ func (e *exchange) receive(ctx context.Context, push *receive.Push, in *input, b
 			body: body, out: out, unblock: in.unblock, started: push.Started,
 			time: e.s.limits.Time, memory: e.s.limits.Memory,
 		}
-		if c.cmd, err = e.git(ctx, push.Dir()); err == nil {
+		if c.cmd, err = e.git(ctx, e.s.slots.threads(), push.Dir()); err == nil {
 			push.Configure(c.cmd)
 		}
 		return c, err

@@ -1,14 +1,11 @@
 package githttp
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"io"
 	"net/http"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -23,9 +20,9 @@ const (
 	receivePack = "git-receive-pack"
 )
 
-// git returns a command of the service for a git directory.
-func (e *exchange) git(ctx context.Context, args ...string) (*exec.Cmd, error) {
-	cmd := gitcmd.New(ctx, append([]string{strings.TrimPrefix(e.service, "git-"), "--stateless-rpc"}, args...)...)
+// git returns a command of the service for a git directory. options are those of git itself.
+func (e *exchange) git(ctx context.Context, options []string, args ...string) (*exec.Cmd, error) {
+	cmd := gitcmd.New(ctx, slices.Concat(options, []string{strings.TrimPrefix(e.service, "git-"), "--stateless-rpc"}, args)...)
 	cmd.Env = slices.Clone(e.s.env)
 	if protocol := e.r.Header.Get("Git-Protocol"); protocol != "" {
 		if !isProtocol(protocol) {
@@ -81,7 +78,7 @@ func (e *exchange) advertiseRefs(ctx context.Context, out io.Writer) error {
 	defer at.Release()
 	return e.run(ctx, func(ctx context.Context) (c command, err error) {
 		c = command{out: out, time: e.s.limits.Time, memory: e.s.limits.Memory}
-		c.cmd, err = e.git(ctx, "--http-backend-info-refs", at.Dir)
+		c.cmd, err = e.git(ctx, nil, "--http-backend-info-refs", at.Dir)
 		return c, err
 	})
 }
@@ -122,17 +119,18 @@ func (e *exchange) fetch(ctx context.Context) error {
 		return err
 	}
 	defer at.Release()
+	asked := readAsked(head, at.Dir)
 	out := &output{e: e, kind: "application/x-" + e.service + "-result", limit: e.s.limits.Answer}
 	err = e.run(ctx, func(ctx context.Context) (c command, err error) {
 		c = command{
 			body: io.MultiReader(bytes.NewReader(head), in), out: out, unblock: in.unblock,
 			time: e.s.limits.Time, memory: e.s.limits.Memory,
 		}
-		c.cmd, err = e.git(ctx, at.Dir)
+		c.cmd, err = e.git(ctx, append(e.s.slots.threads(), asked.options()...), at.Dir)
 		return c, err
 	})
 	if err == nil && out.pack {
-		e.fetched(kindOf(head, at.Dir), in.total+out.total)
+		e.fetched(asked.kind(), in.total+out.total)
 	} else if err != nil && out.begun {
 		e.failed(err)
 	}
@@ -161,47 +159,4 @@ func (e *exchange) failed(err error) {
 	if ours {
 		e.report(err)
 	}
-}
-
-// isTip reports whether a line of a file packed-refs begins with an id.
-func isTip(path, id string) bool {
-	f, err := os.Open(path)
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	for r := bufio.NewReader(f); ; {
-		line, err := r.ReadSlice('\n')
-		if bytes.HasPrefix(line, []byte(id+" ")) {
-			return true
-		}
-		if err != nil && err != bufio.ErrBufferFull {
-			return false
-		}
-	}
-}
-
-// kindOf returns meter.Clone for a request of a client that has no commits and wants one to which a ref points, and meter.Fetch for
-// others, such as those of a partial clone for contents. head is the start of the request, dir the replica.
-func kindOf(head []byte, dir string) string {
-	packets := pktline.NewReader(bytes.NewReader(head), maxHead)
-	want := ""
-	for {
-		_, data, err := packets.Next()
-		if err != nil {
-			break
-		}
-		switch verb, rest, _ := strings.Cut(string(data), " "); {
-		case verb == "have":
-			return meter.Fetch
-		case verb == "want" && want == "":
-			want, _, _ = strings.Cut(strings.TrimSuffix(rest, "\n"), " ")
-		case verb == "want-ref":
-			return meter.Clone
-		}
-	}
-	if want != "" && isTip(filepath.Join(dir, "packed-refs"), want) {
-		return meter.Clone
-	}
-	return meter.Fetch
 }
