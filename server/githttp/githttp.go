@@ -47,23 +47,27 @@ type Options struct {
 
 // Limits limits what a request may use. A limit of zero is replaced by that of DefaultLimits.
 type Limits struct {
-	Time      time.Duration // of a git command
-	Idle      time.Duration // in which the client neither sends nor reads a byte
-	Push      int64         // bytes of the body of a push, uncompressed
-	Fetch     int64         // bytes of the body of a fetch, uncompressed
-	Answer    int64         // bytes of an answer
-	Memory    int64         // bytes that each process of git may allocate
-	Processes int           // git commands at once
-	OfRepo    int           // git commands at once for one repository
-	Waiting   int           // requests that wait for a git command
-	Patience  time.Duration // of a request that waits
+	Time        time.Duration // of a git command
+	Idle        time.Duration // in which the client neither sends nor reads a byte
+	Head        time.Duration // in which the client sends the commands of a push, or what a fetch wants; longer if that is large
+	Push        int64         // bytes of the body of a push, uncompressed
+	Fetch       int64         // bytes of the body of a fetch, uncompressed
+	Answer      int64         // bytes of an answer
+	Memory      int64         // bytes that each process of git may allocate
+	Processes   int           // git commands at once
+	OfRepo      int           // git commands at once for one repository
+	OfToken     int           // git commands at once of one token
+	OfNamespace int           // git commands at once for one namespace
+	Waiting     int           // requests that wait for a git command
+	Patience    time.Duration // of a request that waits
 }
 
 // DefaultLimits returns the limits of a server with a number of processors.
 func DefaultLimits(processors int) Limits {
 	return Limits{
-		Time: time.Hour, Idle: time.Minute, Push: 4 << 30, Fetch: 64 << 20, Answer: 64 << 30, Memory: 2 << 30,
-		Processes: 16 * processors, OfRepo: 8 * processors, Waiting: 4096, Patience: 30 * time.Second,
+		Time: time.Hour, Idle: time.Minute, Head: time.Minute, Push: 4 << 30, Fetch: 64 << 20, Answer: 64 << 30, Memory: 2 << 30,
+		Processes: 16 * processors, OfRepo: 8 * processors, OfToken: 6 * processors, OfNamespace: 12 * processors,
+		Waiting: 4096, Patience: 30 * time.Second,
 	}
 }
 
@@ -71,12 +75,15 @@ func DefaultLimits(processors int) Limits {
 func (l Limits) or(d Limits) Limits {
 	set(&l.Time, d.Time)
 	set(&l.Idle, d.Idle)
+	set(&l.Head, d.Head)
 	set(&l.Push, d.Push)
 	set(&l.Fetch, d.Fetch)
 	set(&l.Answer, d.Answer)
 	set(&l.Memory, d.Memory)
 	set(&l.Processes, d.Processes)
 	set(&l.OfRepo, d.OfRepo)
+	set(&l.OfToken, d.OfToken)
+	set(&l.OfNamespace, d.OfNamespace)
 	set(&l.Waiting, d.Waiting)
 	set(&l.Patience, d.Patience)
 	return l
@@ -109,8 +116,9 @@ func New(o Options, processors int) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open git server: %w", err)
 	}
-	s.slots.most, s.slots.mostOfRepo, s.slots.mostWaiting = s.limits.Processes, s.limits.OfRepo, s.limits.Waiting
-	s.slots.patience, s.slots.processors = s.limits.Patience, processors
+	s.slots.most, s.slots.mostWaiting, s.slots.patience = s.limits.Processes, s.limits.Waiting, s.limits.Patience
+	s.slots.mostOf = map[kind]int{ofRepo: s.limits.OfRepo, ofToken: s.limits.OfToken, ofNamespace: s.limits.OfNamespace}
+	s.slots.processors = processors
 	s.notes = newNotes(o.Records.Events, o.Log)
 	return s, nil
 }

@@ -227,7 +227,7 @@ func TestCapabilitiesAreThoseOfGit(t *testing.T) {
 func TestBusyServer(t *testing.T) {
 	w := newWorld(t, Limits{Processes: 1, OfRepo: 1, Waiting: 1, Patience: time.Millisecond})
 	repo, url := w.repo("r", "sha1")
-	release, err := w.git.slots.acquire(t.Context(), repo.ID)
+	release, err := w.git.slots.acquire(t.Context(), share{ofRepo, repo.ID})
 	if err != nil {
 		t.Fatal(err)
 	}

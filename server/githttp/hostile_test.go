@@ -256,7 +256,7 @@ func (w *world) open(token string) *transfer {
 	}
 	w.t.Cleanup(func() { conn.Close() })
 	fmt.Fprintf(conn, "POST /git/ns/r.git/git-receive-pack HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-git-receive-pack-request\r\n"+
-		"Authorization: Bearer %s\r\nTransfer-Encoding: chunked\r\n\r\n", token)
+		"Authorization: Bearer %s\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n", token)
 	x := &transfer{conn, make(chan string, 1)}
 	x.send(pushBody(incompressible[:20], strings.Repeat("0", 40)+" "+strings.Repeat("1", 40)+" refs/heads/x"))
 	go func() {

@@ -12,48 +12,63 @@ import (
 // errBusy means that no process could be started in time.
 var errBusy = errors.New("too many git processes")
 
-// limiter limits the number of git commands that run at once: of all, and of each repository. Commands over the limit wait in a queue;
-// one repository with many requests does not delay the others.
+// limiter limits the number of git commands that run at once: of all, and of each repository, token and namespace. Commands over the
+// limit wait in a queue; one repository with many requests does not delay the others.
 //
 // Locks: mu is a leaf.
 type limiter struct {
-	most, mostOfRepo, mostWaiting int
-	patience                      time.Duration
-	processors                    int
+	most, mostWaiting int
+	mostOf            map[kind]int // commands of a share
+	patience          time.Duration
+	processors        int
 
 	mu      sync.Mutex
 	running int
-	of      map[string]int // running commands by repository
-	queue   []*waiter
+	of      map[share]int // running commands
+	queue   []*waiter     // none of them fits
+}
+
+// kind is a kind of shares.
+type kind string
+
+const (
+	ofRepo      kind = "repository"
+	ofToken     kind = "token"
+	ofNamespace kind = "namespace"
+)
+
+// share is a group of commands with a limit of its own.
+type share struct {
+	kind kind
+	id   string
 }
 
 type waiter struct {
-	repo  string
-	start chan struct{} // closed when the command may run
+	shares []share
+	start  chan struct{} // closed when the command may run
 }
 
-// acquire waits until a command may run. The caller calls release after it. It returns errBusy if the queue is full or the wait takes
-// too long.
-func (l *limiter) acquire(ctx context.Context, repo string) (release func(), err error) {
+// acquire waits until a command may run, which counts for all shares. The caller calls release after it. It returns errBusy if the queue
+// is full, if commands of one of the shares fill half of it, or if the wait takes too long.
+func (l *limiter) acquire(ctx context.Context, shares ...share) (release func(), err error) {
 	l.mu.Lock()
-	if l.fits(repo) && len(l.queue) == 0 {
-		l.begin(repo)
+	if l.fits(shares) {
+		l.begin(shares)
 		l.mu.Unlock()
-		return func() { l.end(repo) }, nil
+		return func() { l.end(shares) }, nil
 	}
-	if len(l.queue) >= l.mostWaiting {
+	if l.full(shares) {
 		l.mu.Unlock()
 		return nil, errBusy
 	}
-	w := &waiter{repo, make(chan struct{})}
+	w := &waiter{shares, make(chan struct{})}
 	l.queue = append(l.queue, w)
-	l.admit() // those in front may wait for their repositories only
 	l.mu.Unlock()
 	timer := time.NewTimer(l.patience)
 	defer timer.Stop()
 	select {
 	case <-w.start:
-		return func() { l.end(repo) }, nil
+		return func() { l.end(shares) }, nil
 	case <-timer.C:
 		err = errBusy
 	case <-ctx.Done():
@@ -66,40 +81,65 @@ func (l *limiter) acquire(ctx context.Context, repo string) (release func(), err
 	}
 	l.mu.Unlock()
 	if i < 0 { // the command was admitted at the same time
-		l.end(repo)
+		l.end(shares)
 	}
 	return nil, err
 }
 
-// fits reports whether a command may run now. The caller holds mu, as for begin and admit.
-func (l *limiter) fits(repo string) bool { return l.running < l.most && l.of[repo] < l.mostOfRepo }
+// fits reports whether a command may run now. The caller holds mu, as for full, begin and admit.
+func (l *limiter) fits(shares []share) bool {
+	return l.running < l.most && !slices.ContainsFunc(shares, func(s share) bool { return l.of[s] >= l.mostOf[s.kind] })
+}
 
-func (l *limiter) begin(repo string) {
+// full reports whether a command may not wait.
+func (l *limiter) full(shares []share) bool {
+	if len(l.queue) >= l.mostWaiting {
+		return true
+	}
+	for _, s := range shares {
+		waiting := 0
+		for _, w := range l.queue {
+			if slices.Contains(w.shares, s) {
+				waiting++
+			}
+		}
+		if waiting >= max(l.mostWaiting/2, 1) {
+			return true
+		}
+	}
+	return false
+}
+
+func (l *limiter) begin(shares []share) {
 	l.running++
 	if l.of == nil {
-		l.of = map[string]int{}
+		l.of = map[share]int{}
 	}
-	l.of[repo]++
+	for _, s := range shares {
+		l.of[s]++
+	}
 }
 
 // admit lets the commands run that may, in the order of the queue.
 func (l *limiter) admit() {
 	l.queue = slices.DeleteFunc(l.queue, func(w *waiter) bool {
-		if !l.fits(w.repo) {
+		if !l.fits(w.shares) {
 			return false
 		}
-		l.begin(w.repo)
+		l.begin(w.shares)
 		close(w.start)
 		return true
 	})
 }
 
-func (l *limiter) end(repo string) {
+func (l *limiter) end(shares []share) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.running--
-	if l.of[repo]--; l.of[repo] == 0 {
-		delete(l.of, repo)
+	for _, s := range shares {
+		if l.of[s]--; l.of[s] == 0 {
+			delete(l.of, s)
+		}
 	}
 	l.admit()
 }

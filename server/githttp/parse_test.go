@@ -60,10 +60,10 @@ func FuzzParsePath(f *testing.F) {
 }
 
 func TestLimiter(t *testing.T) {
-	l := &limiter{most: 2, mostOfRepo: 1, mostWaiting: 2, patience: time.Hour}
+	l := &limiter{most: 2, mostOf: map[kind]int{ofRepo: 1}, mostWaiting: 2, patience: time.Hour}
 	acquire := func(repo string) func() {
 		t.Helper()
-		release, err := l.acquire(t.Context(), repo)
+		release, err := l.acquire(t.Context(), share{ofRepo, repo})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -71,7 +71,7 @@ func TestLimiter(t *testing.T) {
 	}
 	first := acquire("a")
 	second := make(chan func(), 1)
-	go func() { release, _ := l.acquire(t.Context(), "a"); second <- release }()
+	go func() { release, _ := l.acquire(t.Context(), share{ofRepo, "a"}); second <- release }()
 	waiting := func(n int) {
 		t.Helper()
 		await.Until(t, "requests wait", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return len(l.queue) == n })
@@ -80,9 +80,9 @@ func TestLimiter(t *testing.T) {
 	other := acquire("b") // does not wait for those of a
 	ctx, cancel := context.WithCancel(t.Context())
 	third := make(chan error, 1)
-	go func() { _, err := l.acquire(ctx, "c"); third <- err }()
+	go func() { _, err := l.acquire(ctx, share{ofRepo, "c"}); third <- err }()
 	waiting(2)
-	if _, err := l.acquire(t.Context(), "d"); err != errBusy {
+	if _, err := l.acquire(t.Context(), share{ofRepo, "d"}); err != errBusy {
 		t.Errorf("request beside a full queue: got %v, want %v", err, errBusy)
 	}
 	cancel()
@@ -94,7 +94,7 @@ func TestLimiter(t *testing.T) {
 	other()
 	l.patience = 0
 	a, b := acquire("a"), acquire("b")
-	if _, err := l.acquire(t.Context(), "c"); err != errBusy {
+	if _, err := l.acquire(t.Context(), share{ofRepo, "c"}); err != errBusy {
 		t.Errorf("request that has waited for too long: got %v, want %v", err, errBusy)
 	}
 	a()
@@ -147,4 +147,40 @@ func TestReadAsked(t *testing.T) {
 			t.Errorf("%s: got %s with options %q, want %s with options: %t", name, got.kind(), got.options(), c.kind, c.little)
 		}
 	}
+}
+
+func TestSharesOfTokens(t *testing.T) {
+	l := &limiter{most: 4, mostOf: map[kind]int{ofRepo: 3, ofToken: 2, ofNamespace: 3}, mostWaiting: 4}
+	acquire := func(namespace, token, repo string, want error) {
+		t.Helper()
+		_, err := l.acquire(t.Context(), share{ofRepo, repo}, share{ofToken, token}, share{ofNamespace, namespace})
+		if err != want {
+			t.Errorf("acquire for token %s and repository %s of %s: got %v, want %v", token, repo, namespace, err, want)
+		}
+	}
+	acquire("a", "1", "x", nil)
+	acquire("a", "1", "y", nil)
+	acquire("a", "1", "z", errBusy)
+	acquire("a", "2", "x", nil)
+	acquire("a", "2", "z", errBusy)
+	acquire("b", "3", "x", nil)
+	acquire("c", "4", "u", errBusy) // all places are taken
+}
+
+func TestQueueHasRoomForOthers(t *testing.T) {
+	l := &limiter{most: 4, mostOf: map[kind]int{ofRepo: 1}, mostWaiting: 4, patience: time.Hour}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for i := range 3 {
+		go l.acquire(ctx, share{ofRepo, "a"})
+		await.Until(t, "request runs or waits", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.running+len(l.queue) == i+1 })
+	}
+	if _, err := l.acquire(ctx, share{ofRepo, "a"}); err != errBusy {
+		t.Errorf("request of a repository that has half of the queue: got %v, want %v", err, errBusy)
+	}
+	release, err := l.acquire(ctx, share{ofRepo, "b"})
+	if err != nil {
+		t.Fatalf("request of another repository: %v", err)
+	}
+	release()
 }

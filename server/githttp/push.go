@@ -36,16 +36,17 @@ func (e *exchange) push(ctx context.Context) error {
 		return err
 	}
 	defer in.settle(e.w.Header())
-	// Commands can be large, so they are read when the push has a place.
-	release, err := e.s.slots.acquire(ctx, e.repo.ID)
-	if err != nil {
-		return err
+	defer context.AfterFunc(ctx, in.unblock)()
+	from := &placed{in: in, place: func() (func(), error) { return e.place(ctx) }}
+	defer from.free()
+	commands, body, err := receive.ReadCommands(from)
+	if err == nil {
+		err = from.take()
 	}
-	defer release()
-	commands, body, err := receive.ReadCommands(in)
 	if err != nil {
-		return err
+		return because(ctx, err)
 	}
+	in.due = time.Time{}
 	out := &output{e: e, kind: "application/x-" + e.service + "-result", limit: e.s.limits.Answer, hold: true}
 	if len(commands.Updates) == 0 {
 		// Before a large push, git sends a request without commands to find out whether its credentials are accepted.
@@ -82,6 +83,40 @@ func (e *exchange) push(ctx context.Context) error {
 		err = nil // some refs have been changed, and the report says which
 	}
 	return out.end(err)
+}
+
+// placed is the body of a push. Its start is read without a place of git, so that a client that is slow holds none. Commands that are
+// longer need memory, so they are read when the push has its place.
+type placed struct {
+	in      *input
+	place   func() (release func(), err error)
+	release func() // nil: the push has no place
+}
+
+func (p *placed) Read(b []byte) (int, error) {
+	if p.release == nil && p.in.total >= maxHead {
+		if err := p.take(); err != nil {
+			return 0, err
+		}
+	}
+	return p.in.Read(b)
+}
+
+// take waits for the place, unless the push has it. This time is not the client's.
+func (p *placed) take() (err error) {
+	if p.release == nil {
+		begin := time.Now()
+		p.release, err = p.place()
+		p.in.due = p.in.due.Add(time.Since(begin))
+	}
+	return err
+}
+
+// free gives the place back.
+func (p *placed) free() {
+	if p.release != nil {
+		p.release()
+	}
 }
 
 // holdTime is how long the answer to a push is held back when the whole body was read, so that the status can tell of a failure.

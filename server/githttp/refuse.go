@@ -60,6 +60,14 @@ func refusalFor(err error) (answer refusal, ours bool) {
 	return refusal{http.StatusInternalServerError, "Internal Server Error"}, true
 }
 
+// because returns why a request has ended, if it has. Otherwise it returns err.
+func because(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return err
+}
+
 // refuse answers a request that has failed before anything of the answer was written.
 func (e *exchange) refuse(err error) {
 	answer, ours := refusalFor(err)

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/internal/pktline"
@@ -31,6 +32,11 @@ func (e *exchange) git(ctx context.Context, options []string, args ...string) (*
 		cmd.Env = append(cmd.Env, "GIT_PROTOCOL="+protocol)
 	}
 	return cmd, nil
+}
+
+// place waits until git may run for the request.
+func (e *exchange) place(ctx context.Context) (release func(), err error) {
+	return e.s.slots.acquire(ctx, share{ofRepo, e.repo.ID}, share{ofToken, e.token.ID}, share{ofNamespace, e.repo.Namespace})
 }
 
 // run runs git for the request, and counts it.
@@ -66,7 +72,7 @@ func (e *exchange) advertise(ctx context.Context) error {
 
 // advertiseRefs writes git's answer to the first request.
 func (e *exchange) advertiseRefs(ctx context.Context, out io.Writer) error {
-	release, err := e.s.slots.acquire(ctx, e.repo.ID)
+	release, err := e.place(ctx)
 	if err != nil {
 		return err
 	}
@@ -90,7 +96,7 @@ func (e *exchange) askCapabilities(ctx context.Context) ([]byte, error) {
 	return text.Bytes(), err
 }
 
-// maxHead is the number of bytes at the start of a fetch from which its kind is determined.
+// maxHead is the number of bytes at the start of a request that are read before git has a place. They tell the kind of a fetch.
 const maxHead = 64 << 10
 
 // fetch answers the requests of a fetch after the first one.
@@ -103,13 +109,15 @@ func (e *exchange) fetch(ctx context.Context) error {
 		return err
 	}
 	defer in.settle(e.w.Header())
+	defer context.AfterFunc(ctx, in.unblock)()
 	head := make([]byte, maxHead)
 	n, err := io.ReadFull(in, head)
 	if err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
-		return err
+		return because(ctx, err)
 	}
 	head = head[:n]
-	release, err := e.s.slots.acquire(ctx, e.repo.ID)
+	in.due = time.Time{}
+	release, err := e.place(ctx)
 	if err != nil {
 		return err
 	}

@@ -12,20 +12,28 @@ import (
 	"time"
 )
 
+// headRate is the number of bytes for each of which a client gets a second more to send its commands.
+const headRate = 64 << 10
+
 // input is the body of a request. It fails if the client is silent for too long, or the body is too large.
 type input struct {
 	body  io.Reader
 	rc    *http.ResponseController
 	idle  time.Duration
-	left  int64 // bytes that may follow, uncompressed
+	due   time.Time // when the commands must have arrived; later by a second for each headRate bytes. Zero: they have
+	left  int64     // bytes that may follow, uncompressed
 	total int64
 	plain io.Reader     // uncompressed body
 	ended chan struct{} // closed when the whole body was read
+
+	mu      sync.Mutex // leaf
+	stopped bool       // reads fail
 }
 
 // newInput returns the uncompressed body of the request.
 func (e *exchange) newInput(limit int64) (*input, error) {
 	in := &input{body: e.r.Body, rc: e.rc, idle: e.s.limits.Idle, left: limit, ended: make(chan struct{})}
+	in.due = time.Now().Add(e.s.limits.Head)
 	in.plain = rawInput{in}
 	switch coding := e.r.Header.Get("Content-Encoding"); coding {
 	case "", "identity":
@@ -46,7 +54,9 @@ type rawInput struct{ in *input }
 
 func (r rawInput) Read(p []byte) (int, error) {
 	in := r.in
-	_ = in.rc.SetReadDeadline(time.Now().Add(in.idle))
+	if !in.extend() {
+		return 0, os.ErrDeadlineExceeded
+	}
 	n, err := in.body.Read(p)
 	if err == io.EOF && !in.done() {
 		close(in.ended)
@@ -54,6 +64,20 @@ func (r rawInput) Read(p []byte) (int, error) {
 		_ = in.rc.SetReadDeadline(time.Time{})
 	}
 	return n, err
+}
+
+// extend sets the time at which the next read fails. It returns false if reads must fail.
+func (in *input) extend() bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	deadline := time.Now().Add(in.idle)
+	if due := in.due.Add(time.Duration(in.total) * time.Second / headRate); !in.due.IsZero() && due.Before(deadline) {
+		deadline = due
+	}
+	if !in.stopped {
+		_ = in.rc.SetReadDeadline(deadline)
+	}
+	return !in.stopped
 }
 
 func (in *input) Read(p []byte) (int, error) {
@@ -88,8 +112,11 @@ func (in *input) done() bool {
 	}
 }
 
-// unblock makes reads fail that wait for the client.
+// unblock makes reads fail, also those that wait for the client.
 func (in *input) unblock() {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.stopped = true
 	if !in.done() {
 		_ = in.rc.SetReadDeadline(time.Unix(1, 0))
 	}

@@ -1,0 +1,95 @@
+package githttp
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/artifactfs/artifactfs/internal/harness/await"
+	"github.com/artifactfs/artifactfs/server/records"
+)
+
+// hesitant begins a request of a service, sends a part of its body when the server reads it, and returns the answer later.
+func (w *world) hesitant(service, token, part string) (answer chan string) {
+	w.t.Helper()
+	conn, err := net.Dial("tcp", w.http.Listener.Addr().String())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { conn.Close() })
+	fmt.Fprintf(conn, "POST /git/ns/r.git/%s HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-%[1]s-request\r\nConnection: close\r\n"+
+		"Authorization: Bearer %s\r\nContent-Length: 10000000\r\nExpect: 100-continue\r\n\r\n", service, token)
+	r := bufio.NewReader(conn)
+	if line, err := r.ReadString('\n'); err != nil || !strings.Contains(line, "100 Continue") {
+		w.t.Fatalf("got %q, %v, want the status 100", line, err)
+	}
+	if _, err := io.WriteString(conn, part); err != nil {
+		w.t.Fatal(err)
+	}
+	answer = make(chan string, 1)
+	go func() {
+		text, err := io.ReadAll(r)
+		answer <- fmt.Sprint(string(text), err)
+	}()
+	return answer
+}
+
+// places returns the number of places of git that are taken.
+func (w *world) places() int {
+	w.git.slots.mu.Lock()
+	defer w.git.slots.mu.Unlock()
+	return w.git.slots.running
+}
+
+func TestSlowCommands(t *testing.T) {
+	w := newWorld(t, Limits{Idle: time.Hour, Head: time.Hour})
+	repo, _ := w.repo("r", "sha1")
+	command := string(pushBody(nil, strings.Repeat("0", 40)+" "+strings.Repeat("1", 40)+" refs/heads/x"))
+	command = strings.TrimSuffix(command, "0000")
+	for _, c := range []struct {
+		name, service, part string
+		places              int
+	}{
+		{"push", receivePack, command[:10], 0},
+		{"push with many commands", receivePack, strings.Repeat(command, 2*maxHead/len(command)), 1},
+		{"fetch", uploadPack, "0011command=fetch", 0},
+	} {
+		record, token := w.token(records.Token{RepoID: repo.ID})
+		answer := w.hesitant(c.service, token, c.part)
+		await.Until(t, c.name+" has its places", func() bool { return w.places() == c.places })
+		if err := w.guard.Revoke(t.Context(), record.ID, nil, records.Cause{}); err != nil {
+			t.Fatal(err)
+		}
+		if got := await.Receive(t, answer); !strings.Contains(got, " 403 ") || !strings.Contains(got, "Invalid or expired token") {
+			t.Errorf("%s with a token that is revoked: got %q", c.name, got)
+		}
+		w.quiet()
+	}
+	w.git.limits.Head = 100 * time.Millisecond
+	_, token := w.token(records.Token{RepoID: repo.ID})
+	for _, service := range []string{receivePack, uploadPack} {
+		if got := await.Receive(t, w.hesitant(service, token, "00")); !strings.Contains(got, " 408 ") {
+			t.Errorf("%s that does not continue: got %q", service, got)
+		}
+		w.quiet()
+	}
+	// The time of the commands does not limit that of the pack.
+	w.git.limits.Head = 2 * time.Second
+	x := w.open(token)
+	w.running()
+	late := time.Now().Add(w.git.limits.Head)
+	await.Until(t, "the time of the commands is over", func() bool { return time.Now().After(late) })
+	x.send(incompressible[20:])
+	io.WriteString(x.conn, "0\r\n\r\n")
+	if got := await.Receive(t, x.done); !strings.Contains(got, " 200 ") {
+		t.Errorf("slow pack after the commands: got %q", got)
+	}
+	w.quiet()
+	if refs := w.refs(repo); len(refs) != 0 {
+		t.Errorf("refs after pushes that failed: %v", refs)
+	}
+}
