@@ -5,8 +5,8 @@
 //	created, err := c.CreateRepo(ctx, "team", client.CreateRepo{Name: "app"})
 //	// git clone created.Remote, with created.Token as password
 //
-// An answer that reports a failure is returned as *Error. A request that the server could not serve for the moment (503) is
-// repeated a few times after the time that the server has named. The methods of Client may be called from any goroutine.
+// An answer that reports a failure is returned as *Error. A request whose answer has status 503 is repeated, at most four times, after
+// the time in the header Retry-After, but at most 5 s. The methods of Client may be called from any goroutine.
 package client
 
 import (
@@ -113,15 +113,15 @@ func (c *Client) Account(ctx context.Context) (string, error) {
 
 // request is one call of the API.
 type request struct {
-	verb, object string // for errors
+	verb, object string // verb and object begin the texts of errors, such as "create" and "repository team/app"
 	method       string
-	path         string // escaped, below the address of the server
+	path         string // escaped path after the address of the server
 	query        url.Values
-	body         any // sent as JSON, nil for none
+	body         any // the value to send as JSON; nil: the request has no body
 	header       http.Header
 }
 
-// below returns the escaped path of a route of the account.
+// below returns the escaped path of a route below the account's base path of Artifacts.
 func (c *Client) below(ctx context.Context, parts ...string) (string, error) {
 	account, err := c.Account(ctx)
 	if err != nil {
@@ -187,8 +187,8 @@ func (c *Client) call(ctx context.Context, r request, result any) (PageInfo, err
 	return e.Info, nil
 }
 
-// send sends a request until the server serves it, refuses it, or has answered 503 too often. The caller closes the body of the
-// answer, whose status is below 300.
+// send sends a request, and repeats it while the server answers with status 503, at most retries times. The status of the answer that
+// it returns is below 300. The caller closes the body of the answer.
 func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
 	for try := 0; ; try++ {
 		res, err := c.once(ctx, r)
@@ -211,7 +211,7 @@ func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
 	}
 }
 
-// once sends a request one time.
+// once sends a request one time. It returns the answer whatever its status is, and ErrUnreachable if there is none.
 func (c *Client) once(ctx context.Context, r request) (*http.Response, error) {
 	u := c.base.String() + r.path
 	if len(r.query) > 0 {
@@ -241,7 +241,7 @@ func (c *Client) once(ctx context.Context, r request) (*http.Response, error) {
 	req.Header.Set("User-Agent", "artifactfs")
 	res, err := c.http.Do(req)
 	var of *url.Error
-	if errors.As(err, &of) { // the URL of the error adds nothing, and the caller names the object
+	if errors.As(err, &of) { // without the URL: the caller adds the verb and the object
 		err = of.Err
 	}
 	if err != nil {
@@ -250,13 +250,13 @@ func (c *Client) once(ctx context.Context, r request) (*http.Response, error) {
 	return res, nil
 }
 
-// failureOf returns the error that an answer reports.
+// failureOf returns an answer of status 300 or above as an Error.
 func failureOf(r request, res *http.Response) *Error {
 	e := &Error{Verb: r.verb, Object: r.object, Status: res.StatusCode}
 	if n, err := strconv.Atoi(res.Header.Get("Retry-After")); err == nil && n > 0 {
 		e.RetryAfter = time.Duration(n) * time.Second
 	}
-	text, _ := io.ReadAll(io.LimitReader(res.Body, maxAnswer)) // a part is enough for an error
+	text, _ := io.ReadAll(io.LimitReader(res.Body, maxAnswer)) // an incomplete body leaves the message empty
 	var in envelope
 	if err := json.Unmarshal(text, &in); err == nil && len(in.Errors) > 0 {
 		e.Code, e.Message, e.Pointer = in.Errors[0].Code, in.Errors[0].Message, in.Errors[0].Source.Pointer

@@ -15,10 +15,10 @@ import (
 
 const account = "0123456789abcdef0123456789abcdef"
 
-// fakeServer answers with what the test wants to see handled. It records the requests.
+// fakeServer returns the answers that a test has set, and records the requests.
 type fakeServer struct {
 	t       *testing.T
-	answers map[string][]string // by method and path: "STATUS JSON"; the last one stays
+	answers map[string][]string // "STATUS JSON" by method and path; each is returned once, except the last one of a list
 	heard   []string
 }
 

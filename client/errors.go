@@ -36,13 +36,13 @@ const (
 
 // Error is a failure that the server has reported.
 type Error struct {
-	Verb    string // what the client wanted, such as "create"
-	Object  string // such as "repository team/app"
-	Status  int    // of HTTP
+	Verb    string // the operation that has failed, such as "create"
+	Object  string // the object of the operation, such as "repository team/app"
+	Status  int    // status of HTTP
 	Code    int    // one of the constants Code...; 0 if the answer has none
 	Message string
 	Pointer string // field of the request that is wrong, such as "/name"; "" for none
-	// RetryAfter is the time after which the server wants to be asked again, 0 if it has named none.
+	// RetryAfter is the time in the header Retry-After, after which the request can be repeated; 0: the answer has no such header.
 	RetryAfter time.Duration
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/client"
 )
 
-// A sandbox gets a repository of its own, which is a fork of a reviewed one, and a token that expires with the work.
+// A sandbox gets a fork of a reviewed repository, and a token that is valid as long as the sandbox is expected to run.
 func Example() {
 	ctx := context.Background()
 	c, err := client.New(client.Options{URL: "http://127.0.0.1:8790", Token: os.Getenv("ARTIFACTFS_SERVER_TOKEN")})

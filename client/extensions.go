@@ -60,7 +60,7 @@ type Diff struct {
 	Base           string   `json:"base"`
 	Head           string   `json:"head"`
 	Changes        []Change `json:"changes"`
-	Truncated      bool     `json:"truncated"` // there are more changes
+	Truncated      bool     `json:"truncated"` // Changes is incomplete, because there are too many
 	Patch          string   `json:"patch,omitempty"`
 	PatchTruncated bool     `json:"patch_truncated,omitempty"`
 }
@@ -68,7 +68,7 @@ type Diff struct {
 // Change is a path that differs between two commits.
 type Change struct {
 	Path      string `json:"path"`
-	OldPath   string `json:"old_path,omitempty"` // of a renamed or copied file
+	OldPath   string `json:"old_path,omitempty"` // path in Base of a renamed or copied file
 	Status    string `json:"status"`             // added, deleted, modified, renamed, copied or type-changed
 	OldMode   string `json:"old_mode"`
 	NewMode   string `json:"new_mode"`
@@ -79,7 +79,7 @@ type Change struct {
 	Binary    bool   `json:"binary"`
 }
 
-// Diff compares two commits, which are named by refs or ids. patch requests a patch, too.
+// Diff compares two commits, which are named by refs or ids. If patch is true, the result contains a patch.
 func (x Extensions) Diff(ctx context.Context, namespace, name, base, head string, patch bool) (Diff, error) {
 	var d Diff
 	q := url.Values{"base": {base}, "head": {head}, "patch": {strconv.FormatBool(patch)}}
@@ -92,8 +92,8 @@ func (x Extensions) Diff(ctx context.Context, namespace, name, base, head string
 type ImportStatus struct {
 	State    string     `json:"state"` // queued, running, succeeded or failed
 	Phase    string     `json:"phase"`
-	Done     int64      `json:"done"`  // objects
-	Total    int64      `json:"total"` // 0 if unknown
+	Done     int64      `json:"done"`  // number of objects that have been copied
+	Total    int64      `json:"total"` // number of objects to copy; 0 if it is unknown
 	Bytes    int64      `json:"bytes"`
 	Error    string     `json:"error"`
 	Started  *time.Time `json:"started_at"`
@@ -114,7 +114,7 @@ func (x Extensions) RefreshImport(ctx context.Context, namespace, name string) e
 	return err
 }
 
-// Usage is what a namespace or a repository has used.
+// Usage contains the number of operations on a namespace or a repository, and the bytes stored for it.
 type Usage struct {
 	Operations []struct {
 		Day       string `json:"day"` // 2006-01-02, UTC
@@ -124,13 +124,13 @@ type Usage struct {
 		Bytes     int64  `json:"bytes"`
 	} `json:"operations"`
 	Stored *struct {
-		Own    int64 `json:"own"`    // bytes of packs that only this repository, or repositories of this namespace, have
-		Shared int64 `json:"shared"` // bytes of packs that others have too, such as forks
+		Own    int64 `json:"own"`    // bytes of packs that no other repository, or no other namespace, has
+		Shared int64 `json:"shared"` // bytes of packs that other repositories, or other namespaces, have too, such as forks
 	} `json:"stored,omitempty"`
 }
 
-// Usage returns what a repository has used from the day first to the day last, as 2006-01-02; "" means today. Without a name it
-// returns what all repositories of the namespace have used.
+// Usage returns the usage of a repository in the days from first to last, which have the form 2006-01-02; "" means today. If name is
+// "", it returns the usage of all repositories of the namespace.
 func (x Extensions) Usage(ctx context.Context, namespace, name, first, last string) (u Usage, err error) {
 	q, parts := url.Values{}, []string{"namespaces", namespace}
 	if name != "" {
@@ -149,7 +149,7 @@ func (x Extensions) Usage(ctx context.Context, namespace, name, first, last stri
 // CreateControlToken describes a token for the REST API.
 type CreateControlToken struct {
 	Role      string `json:"role"`                // owner (of one namespace) or admin
-	Namespace string `json:"namespace,omitempty"` // of an owner
+	Namespace string `json:"namespace,omitempty"` // namespace of an owner
 	Scope     string `json:"scope,omitempty"`     // Read or Write (default)
 	TTL       int    `json:"ttl,omitempty"`       // seconds; 0: the token does not expire
 	Label     string `json:"label,omitempty"`
@@ -179,14 +179,14 @@ func (x Extensions) RotateToken(ctx context.Context, namespace, id string) (n Ne
 type Webhook struct {
 	ID        string    `json:"id,omitempty"`
 	Namespace string    `json:"namespace,omitempty"` // "": all
-	Repo      string    `json:"repo,omitempty"`      // "": all of the namespace
-	Types     []string  `json:"types,omitempty"`     // none: all
+	Repo      string    `json:"repo,omitempty"`      // "": all repositories of the namespace
+	Types     []string  `json:"types,omitempty"`     // types of events; none: all types
 	URL       string    `json:"url"`
-	Secret    string    `json:"secret,omitempty"` // of the signatures; known only when the webhook is created
+	Secret    string    `json:"secret,omitempty"` // key of the signatures; only CreateWebhook returns it
 	Created   time.Time `json:"created_at,omitzero"`
 }
 
-// CreateWebhook creates a webhook. Without Secret, the server makes one, which is in the result.
+// CreateWebhook creates a webhook. If h.Secret is "", the server makes a secret. The result contains the secret.
 func (x Extensions) CreateWebhook(ctx context.Context, h Webhook) (Webhook, error) {
 	_, err := x.extend(ctx, request{verb: "create", object: "webhook", method: http.MethodPost, body: h}, &h, "webhooks")
 	return h, err
@@ -206,13 +206,14 @@ func (x Extensions) DeleteWebhook(ctx context.Context, id string) error {
 
 // Event is a change on the server.
 type Event struct {
-	Seq  string          `json:"-"` // number of the event; Events continues after it
+	Seq  string          `json:"-"` // number of the event, for the parameter after of Events
 	Type string          `json:"type"`
 	Body json.RawMessage `json:"-"` // the complete event, in the form of Cloudflare's event subscriptions
 }
 
-// Events returns events as they happen, until ctx ends or the connection breaks. Empty names select all namespaces, or all
-// repositories of the namespace. after is the Seq of the last event that the caller has, "" for new events only.
+// Events returns events as they happen, until ctx ends or the connection breaks. An empty namespace selects all namespaces, and an
+// empty name all repositories of the namespace. The parameter after is the Seq of the last event that the caller has; if it is "",
+// only new events are returned.
 func (x Extensions) Events(ctx context.Context, namespace, name, after string) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		var parts []string
@@ -248,7 +249,7 @@ func (x Extensions) Events(ctx context.Context, namespace, name, after string) i
 const maxEvent = 4 << 20
 
 // readEvents parses server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html) until emit returns false. At
-// the end of the stream it returns io.ErrUnexpectedEOF, because a stream has no end.
+// the end of the stream it returns io.ErrUnexpectedEOF, because the server does not end a stream.
 func readEvents(r io.Reader, emit func(Event) bool) error {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxEvent)
@@ -280,7 +281,8 @@ func readEvents(r io.Reader, emit func(Event) bool) error {
 	return io.ErrUnexpectedEOF
 }
 
-// Audit returns the entries of the audit log after the entry with the number after, as lines of JSON. The caller closes it.
+// Audit returns the entries of the audit log whose numbers are greater than after, as lines of JSON, at most limit of them if limit is
+// not 0. The caller closes the reader.
 func (x Extensions) Audit(ctx context.Context, after int64, limit int) (io.ReadCloser, error) {
 	path, err := x.extension(ctx, "audit")
 	if err != nil {
@@ -306,7 +308,7 @@ func (x Extensions) extension(ctx context.Context, parts ...string) (string, err
 	return "/artifactfs/v1/accounts/" + url.PathEscape(account) + join(parts), nil
 }
 
-// extend calls an extension. The method is GET if the request has none.
+// extend sends a request to an extension and decodes the result into result. The method is GET if the request has none.
 func (x Extensions) extend(ctx context.Context, r request, result any, parts ...string) (info PageInfo, err error) {
 	if r.path, err = x.extension(ctx, parts...); err != nil {
 		return info, err
@@ -317,7 +319,7 @@ func (x Extensions) extend(ctx context.Context, r request, result any, parts ...
 	return x.c.call(ctx, r, result)
 }
 
-// String returns the glob with what is denied, for people.
+// String returns a rule in the form GLOB or GLOB=DENIAL+DENIAL.
 func (r RefRule) String() string {
 	if len(r.Deny) == 0 {
 		return r.Glob

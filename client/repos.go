@@ -27,10 +27,11 @@ type Repo struct {
 	Created       time.Time  `json:"created_at"`
 	Updated       time.Time  `json:"updated_at"`
 	LastPush      *time.Time `json:"last_push_at"` // nil before the first push
-	Source        string     `json:"source"`       // where the repository was imported or forked from
+	Source        string     `json:"source"`       // URL of an imported repository, or the parent of a fork
 	ReadOnly      bool       `json:"read_only"`
-	Remote        string     `json:"remote"`           // URL for git
-	Status        string     `json:"status,omitempty"` // creating, ready, importing or forking; lists only, unless the server is artifactfs
+	Remote        string     `json:"remote"` // URL for git
+	// creating, ready, importing or forking; other servers than artifactfs serve set it only in lists
+	Status string `json:"status,omitempty"`
 }
 
 // Created is a new repository, with a token for git that may write for 24 hours.
@@ -41,10 +42,10 @@ type Created struct {
 	DefaultBranch string `json:"default_branch"`
 	Remote        string `json:"remote"`
 	Token         string `json:"token"`
-	Objects       int64  `json:"objects,omitempty"` // of a fork
+	Objects       int64  `json:"objects,omitempty"` // number of objects; forks only
 }
 
-// CreateRepo describes a repository to create. Empty fields have the default of the server.
+// CreateRepo describes a repository to create. For empty fields the server has defaults.
 type CreateRepo struct {
 	Name          string `json:"name"`
 	Description   string `json:"description,omitempty"`
@@ -56,7 +57,7 @@ type CreateRepo struct {
 	Base         *Base  `json:"base,omitempty"`
 }
 
-// Base names where the objects are that a repository of a thin session lacks.
+// Base names the repository that has the objects which the repository of a thin session lacks, and the commit that leads to them.
 type Base struct {
 	URL    string `json:"url"`
 	Commit string `json:"commit"`
@@ -70,9 +71,9 @@ type Fork struct {
 	DefaultBranchOnly bool   `json:"default_branch_only,omitempty"`
 
 	// The fields below are extensions.
-	Namespace  string   `json:"namespace,omitempty"`  // of the fork; "": that of the parent
-	Checkpoint string   `json:"checkpoint,omitempty"` // of a session: the default branch of the fork begins there
-	Commit     string   `json:"commit,omitempty"`     // the default branch of the fork begins there
+	Namespace  string   `json:"namespace,omitempty"`  // namespace of the fork; "": the namespace of the parent
+	Checkpoint string   `json:"checkpoint,omitempty"` // checkpoint of a session to which the default branch of the fork is set
+	Commit     string   `json:"commit,omitempty"`     // commit to which the default branch of the fork is set
 	Refs       []string `json:"refs,omitempty"`       // globs of the refs to copy
 }
 
@@ -132,7 +133,7 @@ type ListRepos struct {
 	Sort      string // created_at, updated_at, last_push_at or name
 	Ascending bool
 	Limit     int    // repositories on a page: 1 to 200, 0 means 50
-	Cursor    string // of the page before; used by RepoPage only
+	Cursor    string // PageInfo.Cursor of the previous page; only RepoPage uses it
 }
 
 func (l ListRepos) values() url.Values {
@@ -176,7 +177,7 @@ func (c *Client) Import(ctx context.Context, namespace, name string, i Import) (
 // repository names a repository in errors.
 func repository(namespace, name string) string { return "repository " + namespace + "/" + name }
 
-// do calls a route of the account and returns the result.
+// do calls a route of the account and returns the decoded result.
 func do[T any](ctx context.Context, c *Client, verb, object, method string, body any, parts ...string) (result T, err error) {
 	r := request{verb: verb, object: object, method: method, body: body}
 	if r.path, err = c.below(ctx, parts...); err != nil {
@@ -196,7 +197,8 @@ func page[T any](ctx context.Context, c *Client, verb, object string, q url.Valu
 	return all, info, err
 }
 
-// pages returns the items of all pages of a list. After an error it ends.
+// pages returns the items of all pages of a list. It requests a page when the loop has reached its first item, and ends after an
+// error.
 func pages[T any](ctx context.Context, c *Client, verb, object string, q url.Values, parts ...string) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		var none T
@@ -214,7 +216,7 @@ func pages[T any](ctx context.Context, c *Client, verb, object string, q url.Val
 			switch {
 			case info.Cursor != "":
 				q.Set("cursor", info.Cursor)
-			case info.TotalPages > 0 && info.Page < info.TotalPages: // lists of tokens have no cursor
+			case info.TotalPages > 0 && info.Page < info.TotalPages: // lists of tokens have page numbers instead of a cursor
 				q.Set("page", strconv.Itoa(info.Page+1))
 			default:
 				return

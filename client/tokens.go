@@ -25,11 +25,12 @@ type CreateToken struct {
 	// The fields below are extensions.
 	Label   string    `json:"label,omitempty"`   // text for people
 	Session string    `json:"session,omitempty"` // session for which the token is made
-	Actor   string    `json:"actor,omitempty"`   // who uses the token
+	Actor   string    `json:"actor,omitempty"`   // user or program that uses the token
 	Refs    []RefRule `json:"refs,omitempty"`    // refs that the token may change; none: all
 }
 
-// RefRule lets a token change the refs that match Glob, except in the ways of Deny. In JSON it is the array [glob, [deny, ...]].
+// RefRule allows a token to change the refs that match Glob, and denies the kinds of changes in Deny. In JSON it is the array [glob,
+// [deny, ...]].
 type RefRule struct {
 	Glob string
 	Deny []string // no-push, no-force-push, append-only, no-delete

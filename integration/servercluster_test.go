@@ -24,8 +24,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/harness/s3test"
 )
 
-// cluster is several nodes of artifactfs serve on one PostgreSQL database and one S3 bucket, behind a TCP proxy that knows nothing
-// of them.
+// cluster contains several nodes of artifactfs serve, which share a PostgreSQL database and an S3 bucket, behind a TCP proxy that does
+// not know which of them are alive.
 type cluster struct {
 	w     *world
 	pg    *pgtest.Server
@@ -35,7 +35,7 @@ type cluster struct {
 	token string // admin token
 }
 
-// clusterNode is one process with a data directory of its own, which it keeps over restarts.
+// clusterNode is one node. It keeps its data directory when its process is killed and started again.
 type clusterNode struct {
 	c    *cluster
 	addr string
@@ -108,7 +108,7 @@ func freeAddress(w *world) string {
 	return l.Addr().String()
 }
 
-// start starts the node. args are those of the first start; nil repeats them.
+// start starts the process of the node. If args is nil, the arguments of the last start are used.
 func (n *clusterNode) start(args []string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -162,7 +162,8 @@ func (n *clusterNode) ready() error {
 	}
 }
 
-// kill kills the process of the node, as kill -9 does: its git processes are left to find out by themselves.
+// kill kills the process of the node with SIGKILL. Its git processes are not killed; they end when they notice that the server has
+// gone.
 func (n *clusterNode) kill() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -172,7 +173,7 @@ func (n *clusterNode) kill() {
 	}
 }
 
-// restart starts a killed node again. It repeats that while the database is away, because a node does not start without it.
+// restart starts a killed node again. It tries again while the database is unavailable, because a node does not start without one.
 func (n *clusterNode) restart() error {
 	for deadline := time.Now().Add(patience); ; {
 		if err := n.start(nil); err != nil {
@@ -189,8 +190,8 @@ func (n *clusterNode) restart() error {
 	}
 }
 
-// api returns a client of the REST API that goes through the proxy. Every request has a connection of its own, so that the requests
-// are distributed over the nodes.
+// api returns a client of the REST API that goes through the proxy. Each request uses a new connection, so that the requests are
+// distributed over the nodes.
 func (c *cluster) api() *client.Client {
 	c.w.Helper()
 	return c.apiAt(c.proxy.url())
@@ -218,7 +219,7 @@ func gitAs(ctx context.Context, dir, token string, args ...string) (string, erro
 	return strings.TrimSuffix(string(out), "\n"), err
 }
 
-// dumbProxy passes TCP connections on to addresses in turn. It leaves out an address that refuses the connection.
+// dumbProxy forwards TCP connections to each of its addresses in turn. It skips an address that refuses the connection.
 type dumbProxy struct {
 	l    net.Listener
 	next atomic.Int64
@@ -256,7 +257,7 @@ func (p *dumbProxy) add(addr string) {
 	p.addrs = append(p.addrs, addr)
 }
 
-// pass passes one connection on, and closes it if no address accepts one.
+// pass forwards one connection, and closes it if no address accepts a connection.
 func (p *dumbProxy) pass(conn *net.TCPConn) {
 	defer conn.Close()
 	p.mu.Lock()
@@ -276,7 +277,7 @@ func (p *dumbProxy) pass(conn *net.TCPConn) {
 		})
 		both.Go(func() {
 			io.Copy(conn, to)
-			// A node that was killed has closed the connection in both directions.
+			// If the node was killed, the client's connection must be closed in both directions.
 			conn.Close()
 		})
 		both.Wait()
@@ -284,7 +285,7 @@ func (p *dumbProxy) pass(conn *net.TCPConn) {
 	}
 }
 
-// rows returns the rows that a query of the cluster's database finds.
+// rows returns the result of a query of the cluster's database, one string for each row.
 func (c *cluster) rows(t testing.TB, sql string) []string {
 	t.Helper()
 	out := must[string](t)(c.pg.Query(clusterDatabase, sql))

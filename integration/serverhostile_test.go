@@ -23,14 +23,15 @@ import (
 )
 
 const (
-	hostileIdle = 3000      // connections that never send a request
-	hostileSlow = 200       // connections that send a byte of a header now and then
-	hostileMore = 256 << 20 // bytes of memory by which the server may grow meanwhile; 16 MiB of commands of a push need 150 MiB
+	hostileIdle = 3000 // connections that never send a request
+	hostileSlow = 200  // connections that send a byte of a header every half second
+	// bytes by which the server's memory may grow during the test; git needs 150 MiB for the 16 MiB of commands that one push may send
+	hostileMore = 256 << 20
 	slowHeader  = 10 * time.Second
 )
 
-// While thousands of clients hold connections without sending requests, or send them slowly, a server serves the others, and its
-// memory stays within limits. Slow clients are disconnected.
+// A server serves other clients, within limits of memory, while thousands of connections send no request, or send it slowly. Slow
+// clients are disconnected.
 func TestServerAmongIdleAndSlowClients(t *testing.T) {
 	w := newWorld(t)
 	raiseOpenFiles(t)
@@ -77,7 +78,7 @@ func TestServerAmongIdleAndSlowClients(t *testing.T) {
 	slow.Wait()
 	close(ended)
 	for d := range ended {
-		if d > slowHeader+20*time.Second { // a busy machine is late
+		if d > slowHeader+20*time.Second { // time that a busy machine may add
 			t.Fatalf("a client that sends a byte of its header every 0.5 s was disconnected after %v, want about %v", d, slowHeader)
 		}
 	}
@@ -113,7 +114,7 @@ func residentOf(t *testing.T, n *clusterNode) int64 {
 	return 0
 }
 
-// endless is a body that repeats a text without an end. It counts what was read of it.
+// endless is a body that repeats a text without end, and counts the bytes that were read.
 type endless struct {
 	text string
 	n    int64
@@ -128,8 +129,8 @@ func (e *endless) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Bodies that are larger than a request may be are refused before they are read to their end, and requests that expand to more than
-// they may have are refused too. The server's memory stays within limits.
+// The server refuses a body that exceeds the maximum size before it has read the whole body, and a compressed body that expands to
+// more than the maximum. The server's memory stays within limits.
 func TestServerRefusesOversizeBodies(t *testing.T) {
 	w := newWorld(t)
 	c := newLoneServer(w)
@@ -197,7 +198,7 @@ func TestServerRefusesOversizeBodies(t *testing.T) {
 	l.sound(*l.repos[0], n)
 }
 
-// A push that is cut off at any byte leaves nothing: no ref, no file in the replicas, no pack in the store.
+// A push whose connection breaks leaves no ref, and no file in the replicas, whatever part of it was sent.
 func TestServerForgetsBrokenPushes(t *testing.T) {
 	w := newWorld(t)
 	c := newLoneServer(w)
@@ -236,7 +237,7 @@ func TestServerForgetsBrokenPushes(t *testing.T) {
 	}
 }
 
-// cutter is a proxy that cuts a connection off after a number of bytes of the client.
+// cutter is a proxy that closes a connection after a number of bytes from the client.
 type cutter struct {
 	l    net.Listener
 	mu   sync.Mutex
@@ -275,7 +276,7 @@ func (c *cutter) limit(n int64) {
 	c.most = n
 }
 
-// allowed returns the limit, or a large number for none.
+// allowed returns the limit, or a large number if there is none.
 func (c *cutter) allowed() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -23,24 +23,25 @@ import (
 )
 
 var (
-	// serverKills is the number of nodes that are killed. PostgreSQL and S3 are killed in addition, once for about six nodes each.
+	// serverKills is how often a node is killed. After each six of these kills, PostgreSQL and S3 have each been killed about once,
+	// too.
 	serverKills  = envInt("AFS_SERVER_KILLS", 20)
 	serverPushes = envInt("AFS_SERVER_PUSHES", 46) // clients that push with stock git
-	serverMounts = envInt("AFS_SERVER_MOUNTS", 4)  // clients that push by a mount's session
+	serverMounts = envInt("AFS_SERVER_MOUNTS", 4)  // clients that push the session of a mount
 )
 
-// Terms: a push is acknowledged if git, or artifactfs sync, has exited with code 0. A push that was not acknowledged may have been
-// made or not.
+// In this file, a push is acknowledged if git push or artifactfs sync has exited with code 0. A push that is not acknowledged may or
+// may not have changed the refs.
 
-// TestServerOutlivesKills kills nodes, PostgreSQL and S3 at random moments while clients push, fork and delete. At the end every
-// acknowledged change is there, no repository lacks an object, and packs without a repository are removed.
+// TestServerOutlivesKills kills nodes, PostgreSQL and S3 at random moments while clients push, fork and delete. At the end the
+// repositories have every acknowledged change and lack no object, and packs without a repository are removed.
 func TestServerOutlivesKills(t *testing.T) {
 	w := newWorld(t)
 	kills, pushes, mounts := serverKills, serverPushes, serverMounts
-	if await.Race { // the detector makes the server several times slower
+	if await.Race { // the race detector makes the server several times slower
 		kills, pushes, mounts = min(kills, 10), min(pushes, 12), min(mounts, 2)
 	}
-	// Packs of a push that takes longer than the time "unused" may be removed, which makes the push fail.
+	// A push that takes longer than the time "unused" can fail, because its pack may be removed before it is listed.
 	l := newServerTrial(w, newCluster(w, 3, "--upkeep", "interval=2s,check=3s,crowd=5,grace=12s,unused=12s"))
 	l.run(kills, pushes, mounts)
 	l.swept()
@@ -61,7 +62,7 @@ func newServerTrial(w *world, c *cluster) *serverTrial {
 	return l
 }
 
-// run starts clients, kills nodes, and judges the result.
+// run starts clients, kills nodes, and checks the repositories at the end.
 func (l *serverTrial) run(kills, pushes, mounts int) {
 	w := l.w
 	w.Helper()
@@ -69,7 +70,7 @@ func (l *serverTrial) run(kills, pushes, mounts int) {
 	w.Logf("seed %d (AFS_MODEL_SEED), %d kills (AFS_SERVER_KILLS)", seed, kills)
 	ctx, stop := context.WithCancel(w.context())
 	var all sync.WaitGroup
-	w.Cleanup(func() { // before the nodes are stopped
+	w.Cleanup(func() { // cleanups run in reverse order, so this is before the nodes are stopped
 		stop()
 		all.Wait()
 		w.ok("unmount", "--all")
@@ -87,7 +88,7 @@ func (l *serverTrial) run(kills, pushes, mounts int) {
 	all.Go(func() { f.run(ctx) })
 	start := time.Now()
 	l.killAll(kills, rand.New(rand.NewPCG(seed, 2000)))
-	// On a busy machine the kills may be over before a client has done anything.
+	// On a busy machine, a client may not have pushed anything when the last node has been killed.
 	await.Until(w, "enough changes are acknowledged", func() bool {
 		idle := slices.ContainsFunc(l.mounts, func(m *trialMount) bool { return !m.any.Load() })
 		return !idle && l.acked.Load() >= int64(len(l.pushers))
@@ -102,7 +103,7 @@ func (l *serverTrial) run(kills, pushes, mounts int) {
 	l.judge(f)
 }
 
-// serverTrial is one run of the trial.
+// serverTrial is one test with clients and kills.
 type serverTrial struct {
 	w       *world
 	c       *cluster
@@ -143,7 +144,7 @@ func (l *serverTrial) makeRepos(n int) {
 // context returns the context of the world's test.
 func (w *world) context() context.Context { return w.TB.Context() }
 
-// numbers are parts of the texts of errors that differ from one to the next, other than the status of HTTP.
+// numbers matches the parts of errors that differ between two failures of one kind. It does not match the status of HTTP.
 var numbers = regexp.MustCompile(`[0-9a-f]{12,}|\b[0-9]{1,2}\b|[0-9]{4,}|(repo|fork)[0-9]+`)
 
 // failed counts a failure by its text.
@@ -154,7 +155,7 @@ func (l *serverTrial) failed(err error) {
 	l.failures[text[:min(len(text), 200)]]++
 }
 
-// killAll kills nodes one after the other at random moments, and sometimes PostgreSQL or S3. It returns when all run again.
+// killAll kills nodes one after the other at random moments, and sometimes PostgreSQL or S3. It returns when all of them run again.
 func (l *serverTrial) killAll(kills int, rnd *rand.Rand) {
 	l.w.Helper()
 	var restarts sync.WaitGroup
@@ -176,7 +177,7 @@ func (l *serverTrial) killAll(kills int, rnd *rand.Rand) {
 		k := rnd.IntN(len(l.c.nodes))
 		down := time.Duration(rnd.IntN(600)) * time.Millisecond
 		if !busy[k].CompareAndSwap(false, true) {
-			continue // it is killed already
+			continue // the node is being restarted
 		}
 		n := l.c.nodes[k]
 		n.kill()
@@ -197,7 +198,7 @@ func (l *serverTrial) killAll(kills int, rnd *rand.Rand) {
 	}
 }
 
-// pause waits for a random time, which is a part of the trial and no wait for a condition.
+// pause waits for the duration d, or until ctx ends. The tests use it for random delays only, not to wait for a condition.
 func pause(ctx context.Context, d time.Duration) {
 	select {
 	case <-ctx.Done():
@@ -205,8 +206,8 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// pusher is the only client that pushes to its branch. Every commit is a child of the one before, so a push contains all earlier
-// ones, acknowledged or not. Half of the pushers push a second ref with it, atomically.
+// pusher is the only client that pushes to its branch. Every commit is a child of the previous commit, so a push contains the commits
+// of all earlier pushes. Half of the pushers push a second ref in the same atomic push.
 type pusher struct {
 	l    *serverTrial
 	repo *trialRepo
@@ -215,7 +216,7 @@ type pusher struct {
 	refs []string
 
 	sent []string // commits in the order in which they were made
-	last int      // of the acknowledged commits, the index of the newest one; -1: none was acknowledged
+	last int      // index in sent of the newest acknowledged commit; -1: none was acknowledged
 }
 
 func (l *serverTrial) newPusher(i int, rnd *rand.Rand) *pusher {
@@ -229,7 +230,7 @@ func (l *serverTrial) newPusher(i int, rnd *rand.Rand) *pusher {
 	return p
 }
 
-// run pushes until ctx ends. A push that has begun is finished.
+// run pushes until ctx ends. It does not interrupt a push.
 func (p *pusher) run(ctx context.Context) {
 	for n := 0; ctx.Err() == nil; n++ {
 		if err := p.commit(n); err != nil {
@@ -275,7 +276,7 @@ func (p *pusher) commit(n int) error {
 	return err
 }
 
-// look checks that the newest acknowledged push is visible at whatever node answers.
+// look checks that the newest acknowledged push is visible on the node that the proxy selects.
 func (p *pusher) look(ctx context.Context) {
 	out, err := gitAs(ctx, p.dir, p.repo.token, append([]string{"ls-remote", p.repo.url}, p.refs...)...)
 	if err != nil {
@@ -298,7 +299,7 @@ func refsIn(out string) map[string]string {
 	return refs
 }
 
-// wrong compares the refs of the repository with what was pushed.
+// wrong compares the refs of the repository with the commits of the pusher, and returns the differences.
 func (p *pusher) wrong(refs map[string]string) (found []error) {
 	at := map[int]bool{}
 	for _, ref := range p.refs {
@@ -314,7 +315,7 @@ func (p *pusher) wrong(refs map[string]string) (found []error) {
 	return found
 }
 
-// trialMount is a mount whose session is saved in the mounted repository.
+// trialMount is a mount whose session is pushed to the mounted repository.
 type trialMount struct {
 	l    *serverTrial
 	repo *trialRepo
@@ -322,7 +323,7 @@ type trialMount struct {
 	dir  string
 
 	saved []string    // commits of acknowledged checkpoints
-	any   atomic.Bool // saved is not empty
+	any   atomic.Bool // set when saved is not empty
 }
 
 // run makes checkpoints until ctx ends.
@@ -359,7 +360,7 @@ func (m *trialMount) run(ctx context.Context) {
 	}
 }
 
-// afs runs the program, and decodes its output into the value into unless that is nil.
+// afs runs the program. If the argument into is not nil, it decodes the JSON output into it.
 func (m *trialMount) afs(into any, args ...string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), commandTime)
 	defer cancel()
@@ -385,13 +386,13 @@ type forker struct {
 	l       *serverTrial
 	rnd     *rand.Rand
 	forks   []*trialFork
-	deleted map[string]bool // names of forks by whether the deletion was acknowledged
+	deleted map[string]bool // names of deleted forks, and whether the deletion was acknowledged
 }
 
 // trialFork is a fork whose creation was acknowledged.
 type trialFork struct {
 	trialRepo
-	has []string // commits that it must contain
+	has []string // commits that the fork must contain
 }
 
 func (f *forker) run(ctx context.Context) {
@@ -410,7 +411,7 @@ func (f *forker) run(ctx context.Context) {
 		if err := f.push(dir, made); err != nil {
 			f.l.failed(err)
 		}
-		if n%3 == 2 { // also one that others were forked from
+		if n%3 == 2 { // the deleted fork may be the parent of other forks
 			f.remove(api, f.rnd.IntN(len(f.forks)))
 		}
 		pause(ctx, time.Duration(f.rnd.IntN(200))*time.Millisecond)
@@ -484,7 +485,7 @@ func (l *serverTrial) report() {
 	for _, text := range slices.Sorted(maps.Keys(l.failures)) {
 		l.w.Logf("failed %d times: %s", l.failures[text], text)
 	}
-	// A request that fails because something is away must be answered with 503, so that clients repeat it.
+	// If the database or the object store is unavailable, a node must answer with status 503, so that clients repeat the request.
 	for _, n := range l.c.nodes {
 		log, err := os.ReadFile(n.data + ".log")
 		check2(l.w, err)
@@ -499,7 +500,7 @@ func (l *serverTrial) report() {
 	}
 }
 
-// judge compares every repository with what was acknowledged, as a clone through one of the nodes and fsck see it.
+// judge checks that a clone of every repository through one of the nodes passes git fsck, and contains the acknowledged changes.
 func (l *serverTrial) judge(f *forker) {
 	l.w.Helper()
 	for i, r := range l.repos {
@@ -509,7 +510,7 @@ func (l *serverTrial) judge(f *forker) {
 				continue
 			}
 			for _, err := range p.wrong(refs) {
-				if p.last >= 0 || len(p.sent) == 0 { // a pusher without an acknowledged push may have made none
+				if p.last >= 0 || len(p.sent) == 0 { // without an acknowledged push, the refs may not exist
 					l.w.Error(err)
 				}
 			}
@@ -544,7 +545,8 @@ func (l *serverTrial) has(dir, id string) bool {
 	return err == nil
 }
 
-// sound compares the refs of a repository at all nodes, clones it through one of them, checks the clone, and returns refs and clone.
+// sound checks that all nodes have the same refs of a repository, and that a clone through one of them passes git fsck. It returns the
+// refs and the directory of the clone.
 func (l *serverTrial) sound(r trialRepo, through *clusterNode) (map[string]string, string) {
 	l.w.Helper()
 	var refs map[string]string
@@ -571,7 +573,7 @@ func (l *serverTrial) sound(r trialRepo, through *clusterNode) (map[string]strin
 	return refs, dir
 }
 
-// at returns the URL of a repository at a node.
+// at returns the URL of a repository on one node, without the proxy.
 func (l *serverTrial) at(r trialRepo, n *clusterNode) string {
 	return strings.Replace(r.url, l.c.proxy.url(), "http://"+n.addr, 1)
 }
@@ -601,7 +603,7 @@ func (l *serverTrial) swept() {
 	wanted := listed()
 	have := stored()
 	for file := range wanted {
-		if !have[file] && listed()[file] { // it was not replaced meanwhile
+		if !have[file] && listed()[file] { // the file is still listed, so no collection has removed it in the meantime
 			l.w.Errorf("%s belongs to a repository, but S3 does not have it", file)
 		}
 	}
@@ -609,7 +611,7 @@ func (l *serverTrial) swept() {
 	l.until("S3 contains only packs of repositories", func() bool { return maps.Equal(listed(), stored()) })
 }
 
-// until waits until done returns true.
+// until waits until the function done returns true.
 func (l *serverTrial) until(condition string, done func() bool) {
 	l.w.Helper()
 	for end := time.Now().Add(patience); !done(); time.Sleep(5 * time.Millisecond) {

@@ -14,8 +14,8 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// hosted returns a world whose commands use a server, and the server. The repository team/app of the server has the history of r.git
-// of newTravelled.
+// hosted returns a server, a client of its REST API, and a world whose commands use the server. The server's repository team/app has
+// the history of r.git from newTravelled.
 func hosted(t *testing.T) (*world, *cluster, *client.Client) {
 	t.Helper()
 	w, r := newTravelled(t)
@@ -26,7 +26,7 @@ func hosted(t *testing.T) (*world, *cluster, *client.Client) {
 		t.Fatal(err)
 	}
 	w.env = append(w.env, "ARTIFACTFS_SERVER="+c.proxy.url(), "ARTIFACTFS_SERVER_TOKEN="+c.token)
-	w.Cleanup(func() { // unmount pushes to the server, which must still run
+	w.Cleanup(func() { // before the server is stopped, because unmount pushes to it
 		if r := w.afs("unmount", "--all"); r.code != 0 {
 			w.Errorf("unmount before the server is stopped: %s", r)
 		}
@@ -34,7 +34,7 @@ func hosted(t *testing.T) (*world, *cluster, *client.Client) {
 	return w, c, api
 }
 
-// noToken fails if a text has a token of the server.
+// noToken reports an error if the text contains a token of the server.
 func noToken(t *testing.T, what, text string) {
 	t.Helper()
 	for _, prefix := range []string{"art_v1_", "afs_admin_"} {
@@ -44,8 +44,8 @@ func noToken(t *testing.T, what, text string) {
 	}
 }
 
-// A session on a private repository of the server goes on on another machine after its own one has died, and a fork of the repository
-// from its checkpoint has its files. The only token that a command gets is the one for the REST API.
+// A session on a private repository of the server can be resumed on another machine after the first machine has died, and a fork of
+// the repository from a checkpoint of the session has its files. Commands get no token except the one for the REST API.
 func TestSessionsOnServer(t *testing.T) {
 	t.Parallel()
 	w, c, api := hosted(t)
@@ -120,7 +120,7 @@ func TestSessionsOnServer(t *testing.T) {
 	noToken(t, "log of the server", strings.ReplaceAll(string(must[[]byte](t)(os.ReadFile(c.nodes[0].data+".log"))), c.token, ""))
 }
 
-// A mount gets a new token when its token was revoked, and keeps none that could do more than it needs.
+// A mount makes a new token when its token was revoked, and its tokens allow only what it needs.
 func TestMountRenewsItsToken(t *testing.T) {
 	t.Parallel()
 	w, _, api := hosted(t)
@@ -158,13 +158,13 @@ func TestMountRenewsItsToken(t *testing.T) {
 	}
 	w.sh(m.Dir, "cat d0004/f0001.txt >/dev/null && echo y >y && git add y && git commit -qm y")
 	m.sync()
-	// git asks the daemon for a token that is for this repository only.
+	// git's credential helper gets a token for this repository only from the daemon.
 	out, err := w.gitIn(m.Dir, "printf 'protocol=http\\nhost=%s\\n\\n' \"$(git config remote.origin.url | cut -d/ -f3)\" | git credential fill")
 	if err != nil || !strings.Contains(out, "password=art_v1_") || strings.Contains(out, "afs_admin_") {
 		t.Errorf("git credential fill: got %v and %q", err, out)
 	}
 	w.unmount(m)
-	// Without --create, as the hint of unmount says.
+	// The hint of unmount is a command without --create, which makes tokens, too.
 	plain := w.bare(m.Remote, "--session", "work")
 	w.sh(plain.Dir, "cat d0002/f0002.txt >/dev/null")
 	read := w.bare("team/app", "--create", "--read-only")
@@ -183,7 +183,7 @@ func TestMountRenewsItsToken(t *testing.T) {
 	}
 }
 
-// A session of a repository of another server keeps only its own objects in a repository of this one, which the mount creates.
+// A session of a repository of another server stores only its own objects on this server, in a repository that the mount creates.
 func TestThinSessionOnServer(t *testing.T) {
 	t.Parallel()
 	w, _, api := hosted(t)
@@ -216,7 +216,7 @@ func TestThinSessionOnServer(t *testing.T) {
 	}
 }
 
-// A sandbox that gets nothing but variables has a repository of its own on the server, and its program sees no token.
+// A sandbox that is configured by variables only creates its own repository on the server, and its program sees no token.
 func TestSandboxOnServer(t *testing.T) {
 	t.Parallel()
 	w, c, api := hosted(t)
@@ -234,7 +234,7 @@ func TestSandboxOnServer(t *testing.T) {
 	}
 }
 
-// Sessions of SHA-256 repositories and fetches by stock git work as with any server.
+// The server works with stock git and with mounts of a repository of SHA-256 object ids.
 func TestServerHasStockGit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -19,15 +19,15 @@ import (
 	"github.com/artifactfs/artifactfs/server/openapi/openapitest"
 )
 
-// checked returns a home whose requests and answers, except those of git, are compared with the OpenAPI document on their way. The
-// first list of webhooks is answered as by a server that is busy, and must be repeated.
+// checked returns a server behind a proxy that compares requests and answers, except those of git, with the OpenAPI document. The
+// first request for a list of webhooks gets status 503, so the client must repeat it.
 func checked(t *testing.T, h *home) (*home, *openapitest.Checker) {
 	t.Helper()
 	target, err := url.Parse(h.url)
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The proxy keeps the header Host, so that the server names the proxy in the URLs of repositories.
+	// The proxy passes on the header Host, so that the URLs of repositories are those of the proxy.
 	proxy := httputil.NewSingleHostReverseProxy(target)
 	checker := openapitest.New(t, proxy)
 	var busy atomic.Bool
@@ -46,13 +46,14 @@ func checked(t *testing.T, h *home) (*home, *openapitest.Checker) {
 	return &home{url: s.URL, admin: h.admin}, checker
 }
 
-// unproved are operations that cannot succeed here: imports need another server with https, and retries a delivery that was given up.
+// unproved are operations that cannot succeed in this test: imports need another server with https, and retries need a failed
+// delivery.
 var unproved = []string{
 	"artifacts_repos_import", "artifactfs_import_get", "artifactfs_import_refresh",
 	"artifactfs_account_webhooks_dead_retry", "artifactfs_namespace_webhooks_dead_retry",
 }
 
-// ours returns the environment of a program that uses one of the clients that are generated from the OpenAPI document.
+// ours returns the environment of a program that uses a generated client.
 func ours(t *testing.T, h *home) []string {
 	t.Helper()
 	path := filepath.Dir(binary) + string(os.PathListSeparator) + os.Getenv("PATH")
@@ -60,7 +61,7 @@ func ours(t *testing.T, h *home) []string {
 		"TMPDIR="+t.TempDir(), "PYTHONDONTWRITEBYTECODE=1")
 }
 
-// The clients call every operation of the document, and understand pages, streams and errors.
+// The generated clients call every operation of the document, and read pages, streams and errors correctly.
 func TestGeneratedClients(t *testing.T) {
 	t.Parallel()
 	for _, x := range []struct{ name, interpreter, file string }{
@@ -89,7 +90,7 @@ func clients(t *testing.T) string {
 	return dir
 }
 
-// The examples open a session, mount it, commit and fork.
+// The examples of the generated clients create a repository, mount it, commit and fork.
 func TestExamples(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
@@ -120,7 +121,7 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// The types of the client for TypeScript are valid, and find mistakes.
+// The TypeScript client passes the type checker, and wrong uses of it do not.
 func TestTypeScript(t *testing.T) {
 	t.Parallel()
 	node := program(t, "node")
@@ -143,7 +144,7 @@ func TestTypeScript(t *testing.T) {
 	}
 }
 
-// The document is valid for a validator of others, and a generator of others makes a client from it.
+// A validator and a generator of clients that are not part of this project accept the document.
 func TestDocumentForOthers(t *testing.T) {
 	t.Parallel()
 	node := program(t, "node")

@@ -17,13 +17,13 @@ import (
 type repository struct {
 	*testing.T
 	home *home
-	git  string // the program
+	git  string // path of the program
 	dir  string
 	made client.Created
 	env  []string
 }
 
-// features are what stock git has beyond the suite of all clients. Each begins with an empty repository.
+// features are tests of stock git that other clients cannot pass. Each begins with an empty repository.
 var features = []struct {
 	name string
 	run  func(r *repository)
@@ -56,12 +56,12 @@ func TestGitFeatures(t *testing.T) {
 	}
 }
 
-// remote returns the URL of the repository with a token.
+// remote returns the URL of the repository for git, with a token as the password.
 func (r *repository) remote(c client.Created) string {
 	return strings.Replace(c.Remote, "://", "://x:"+secret(c.Token)+"@", 1)
 }
 
-// try runs git in a directory below that of the test.
+// try runs git in a directory below the test's directory.
 func (r *repository) try(dir string, args ...string) (string, error) {
 	return output(r.T, filepath.Join(r.dir, dir), r.env, r.git, args...)
 }
@@ -116,7 +116,7 @@ func empty(r *repository) {
 	r.same("branch of a clone", r.must("again", "symbolic-ref", "--short", "HEAD"), "trunk")
 }
 
-// Clones without blobs, and without trees, fetch the objects when they are read.
+// Clones without blobs, and clones without trees, fetch the missing objects when git reads them.
 func partial(r *repository) {
 	r.seed(20)
 	r.must("", "clone", "-q", "--bare", "--filter=blob:none", r.remote(r.made), "blobless")
@@ -128,7 +128,7 @@ func partial(r *repository) {
 	r.must("", "clone", "-q", "--filter=blob:limit=5", "--no-checkout", r.remote(r.made), "limited")
 }
 
-// Shallow clones by depth and by time are deepened, and become full.
+// Clones that are shallow by depth or by time can be deepened, and made complete.
 func shallow(r *repository) {
 	r.seed(10)
 	r.must("", "clone", "-q", "--depth=2", r.remote(r.made), "work")
@@ -204,7 +204,7 @@ func anyRefs(r *repository) {
 func largePush(r *repository) {
 	r.seed(1)
 	for i := range 4 {
-		// Base 64 of the hash chain of git itself: it does not compress much, and is the same in each run.
+		// The contents hardly compress, and are the same in each run.
 		var b strings.Builder
 		for n := range 20000 {
 			fmt.Fprintf(&b, "%s\n", base64.StdEncoding.EncodeToString(fmt.Appendf(nil, "%d %x", i, uint64(n+i)*0x9e3779b97f4a7c15)))
@@ -248,7 +248,7 @@ func sha256Repository(r *repository) {
 	}
 }
 
-// A token is accepted as the password of any user, with its expiry or without, percent-encoded or not, and as bearer.
+// A token is accepted as the password of any user and as a bearer token, with and without its time of expiry, percent-encoded or not.
 func spellings(r *repository) {
 	r.seed(1)
 	full, bare := r.made.Token, secret(r.made.Token)
@@ -284,7 +284,7 @@ func spellings(r *repository) {
 	if out, err := r.try("seed", append(header("Bearer "+bare), "ls-remote", other.Remote)...); err == nil {
 		r.Errorf("a token of another repository was accepted: %s", out)
 	}
-	// Without .git, and with another spelling of the name.
+	// URLs without .git, and with another case of the letters of the name, work too.
 	for _, u := range []string{strings.TrimSuffix(r.made.Remote, ".git"), strings.Replace(r.made.Remote, "/spell", "/Spell", 1)} {
 		if out, err := r.try("seed", append(header("Bearer "+bare), "ls-remote", u)...); err != nil {
 			r.Logf("%s: %v: %s", u, err, out)

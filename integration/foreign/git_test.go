@@ -8,7 +8,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 )
 
-// stock returns stock git as an implementation, with a protocol version.
+// stock returns stock git, with a version of the protocol, as an implementation.
 func stock(t *testing.T, git, version string) implementation {
 	helper := `credential.helper=!f() { test "$1" = get && echo username=x && echo "password=$AFS_TOKEN"; }; f`
 	run := func(a auth, token string, args ...string) (string, error) {
@@ -56,7 +56,7 @@ func stock(t *testing.T, git, version string) implementation {
 	return implementation{run: run}
 }
 
-// gits returns the git of this host, and that of AFS_GIT.
+// gits returns the paths of git on this host and of the program in AFS_GIT, if it is set.
 func gits(t *testing.T) []string {
 	t.Helper()
 	all := []string{program(t, "git")}
@@ -75,7 +75,7 @@ func versionOf(t *testing.T, git string) string {
 	return strings.TrimPrefix(version, "git version ")
 }
 
-// Stock git in the version of this host, and in that of AFS_GIT, with each version of the protocol.
+// TestGit runs the suite with the git of this host and the one in AFS_GIT, with each version of the protocol.
 func TestGit(t *testing.T) {
 	t.Parallel()
 	for _, git := range gits(t) {

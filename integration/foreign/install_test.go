@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// skip skips a test because a client is missing. A test that never runs must be seen, so the line is also appended to the file
-// $AFS_SKIPPED, which `make test` prints at its end.
+// skip skips a test because a client is missing. Skipped tests must be noticed, so a line is also appended to the file $AFS_SKIPPED,
+// which `make test` prints at its end.
 func skip(t *testing.T, format string, args ...any) {
 	t.Helper()
 	line := t.Name() + ": NOT TESTED, CLIENT MISSING: " + fmt.Sprintf(format, args...)
@@ -47,7 +47,7 @@ func program(t *testing.T, name string) string {
 // output runs a command to its end, for at most two minutes, and returns both of its outputs. Errors contain the outputs.
 func output(t *testing.T, dir string, env []string, name string, args ...string) (string, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 2*time.Minute) // cleanup runs programs too
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 2*time.Minute) // functions of t.Cleanup also run programs
 	defer cancel()
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir, cmd.Env = dir, env
@@ -58,8 +58,8 @@ func output(t *testing.T, dir string, env []string, name string, args ...string)
 	return strings.TrimSpace(out.String()), err
 }
 
-// npm installs the packages of the lock file in testdata/NAME and returns the directory that contains node_modules. It is kept in the
-// user's cache until the lock file changes. No script of a package is run.
+// npm installs the packages of the lock file in testdata/NAME and returns the directory that contains node_modules. The directory is
+// kept in the user's cache until the lock file changes. No script of a package is run.
 func npm(t *testing.T, name string) string {
 	t.Helper()
 	npm := program(t, "npm")

@@ -19,13 +19,13 @@ func source(t *testing.T, name string) string {
 	return path
 }
 
-// isomorphic-git, in JavaScript.
+// TestIsomorphicGit runs the suite with isomorphic-git, in JavaScript.
 func TestIsomorphicGit(t *testing.T) {
 	t.Parallel()
 	node := program(t, "node")
 	modules := npm(t, "isomorphic-git")
 	dir := t.TempDir()
-	// A program finds the modules beside it.
+	// Node.js finds modules in the directory of the program.
 	if err := os.Symlink(filepath.Join(modules, "node_modules"), filepath.Join(dir, "node_modules")); err != nil {
 		t.Fatal(err)
 	}
@@ -39,17 +39,17 @@ func TestIsomorphicGit(t *testing.T) {
 	suite(t, programmed(t, dir, nil, node, filepath.Join(dir, "client.mjs")))
 }
 
-// dulwich, in Python, from Debian.
+// TestDulwich runs the suite with dulwich, in Python, from Debian.
 func TestDulwich(t *testing.T) {
 	t.Parallel()
-	const python = "/usr/bin/python3" // that of Debian, for which Debian's packages are
+	const python = "/usr/bin/python3" // Debian's packages are installed for the Python of Debian only
 	if out, err := output(t, "", os.Environ(), python, "-c", "import dulwich"); err != nil {
 		skip(t, "dulwich: %v: %s (scripts/setup.sh installs python3-dulwich)", err, out)
 	}
 	suite(t, programmed(t, t.TempDir(), nil, python, source(t, "dulwich_client.py")))
 }
 
-// JGit, in Java, from Debian. The version there, 4.11, has no shallow clones.
+// TestJGit runs the suite with JGit, in Java, from Debian, whose version 4.11 has no shallow clones.
 func TestJGit(t *testing.T) {
 	t.Parallel()
 	javac, java := program(t, "javac"), program(t, "java")
@@ -69,7 +69,7 @@ func TestJGit(t *testing.T) {
 	suite(t, programmed(t, dir, []string{"depth"}, java, "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-cp", class, "JGit"))
 }
 
-// libgit2, in C, from Debian. The version there, 1.5, has no shallow clones.
+// TestLibgit2 runs the suite with libgit2, in C, from Debian, whose version 1.5 has no shallow clones.
 func TestLibgit2(t *testing.T) {
 	t.Parallel()
 	gcc := program(t, "gcc")
@@ -84,7 +84,7 @@ func TestLibgit2(t *testing.T) {
 	suite(t, programmed(t, dir, []string{"depth"}, binary))
 }
 
-// go-git, in Go. Its program is a module of its own.
+// TestGoGit runs the suite with go-git, in Go. The program that uses it is a separate module.
 func TestGoGit(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

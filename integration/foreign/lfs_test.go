@@ -9,7 +9,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 )
 
-// git-lfs, whose files the server does not store: it is refused with a sentence that says so, and nothing is pushed.
+// The server does not store files of git-lfs: it refuses a push of them with an error that says so, and no ref is pushed.
 func TestLFS(t *testing.T) {
 	t.Parallel()
 	program(t, "git-lfs")
@@ -51,5 +51,5 @@ func TestLFS(t *testing.T) {
 	if refs := must("ls-remote", "origin"); refs != "" {
 		t.Errorf("after the refusal the server has %s", refs)
 	}
-	must("push", "-q", "--no-verify", "origin", "main") // pointers are files like others
+	must("push", "-q", "--no-verify", "origin", "main") // without the files, git pushes only pointers, which are ordinary files
 }

@@ -16,13 +16,13 @@ import (
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 )
 
-// account is the account of the servers of the tests, as wrangler wants it.
+// account is the id of the account of every server; wrangler requires 32 hexadecimal digits.
 const account = "0123456789abcdef0123456789abcdef"
 
-// home is a running server.
+// home is a running server, with a client for it.
 type home struct {
 	url    string
-	admin  string // token
+	admin  string // admin token
 	client *client.Client
 }
 
@@ -44,7 +44,7 @@ func (l *lines) String() string {
 	return l.text.String()
 }
 
-// start starts the program. At the end of the test it gets SIGTERM and must end without an error.
+// start starts the program. At the end of the test the program gets SIGTERM, and the test fails if it ends with an error.
 func start(t *testing.T, env []string, args ...string) (stdout io.Reader, log *lines) {
 	t.Helper()
 	cmd := exec.Command(binary, args...)
@@ -73,7 +73,7 @@ func start(t *testing.T, env []string, args ...string) (stdout io.Reader, log *l
 	return stdout, log
 }
 
-// serve starts a server in a directory of its own. It ends with the test.
+// serve starts a server with a new directory. The server ends with the test.
 func serve(t *testing.T, flags ...string) *home {
 	t.Helper()
 	args := append([]string{"serve", "--listen", "127.0.0.1:0", "--data", filepath.Join(t.TempDir(), "data"), "--account", account}, flags...)

@@ -31,8 +31,8 @@ type implementation struct {
 	lacks []string // features that the client does not have: bearer, depth
 }
 
-// program returns an implementation that is a program of testdata, which has the token in AFS_TOKEN and the way of
-// authentication in AFS_AUTH.
+// programmed returns a program of testdata as an implementation. The program gets the token in AFS_TOKEN and the value of auth in
+// AFS_AUTH.
 func programmed(t *testing.T, dir string, lacks []string, command ...string) implementation {
 	run := func(a auth, token string, args ...string) (string, error) {
 		env := append(gittest.Env(), "HOME="+dir, "AFS_AUTH="+string(a), "AFS_TOKEN="+token)
@@ -57,8 +57,8 @@ type bench struct {
 	implementation
 	home *home
 	repo client.Created
-	dir  string // for clones
-	seed string // clone of stock git with which the test looks at the repository
+	dir  string // directory for clones
+	seed string // clone by stock git, with which the test checks the repository
 }
 
 // suite tests the operations that every client has.
@@ -108,7 +108,7 @@ func suite(t *testing.T, c implementation) {
 	b.git(b.seed, "fsck", "--full", "--strict")
 }
 
-// pushes changes branches of the repository in every way.
+// pushes creates, changes, overwrites and deletes branches of the repository.
 func (b *bench) pushes(work string) {
 	b.Helper()
 	first := b.must(nothing, "", "commit", work, "new", "one\n")
@@ -140,7 +140,7 @@ func (b *bench) pushes(work string) {
 	b.git(b.seed, "reset", "-q", "--hard", "origin/main")
 }
 
-// refusals uses tokens that do not allow what the client does, and prints what the client says about it.
+// refusals uses tokens that do not allow the operation, and logs the errors that the client prints.
 func (b *bench) refusals(work string) {
 	b.Helper()
 	id := b.must(nothing, "", "commit", work, "refused", "refused\n")
@@ -157,11 +157,11 @@ func (b *bench) refusals(work string) {
 		what, token string
 		auth        auth
 		args        []string
-		says        []string // one of these
+		says        []string // the output must contain one of these
 	}{
 		{"clone with a wrong token", wrong, basic, []string{"clone", b.repo.Remote, filepath.Join(b.dir, "wrong")}, []string{"403", "Invalid or expired token", "not permitted"}},
 		{"clone with a revoked token", revoked.Plaintext, basic, []string{"clone", b.repo.Remote, filepath.Join(b.dir, "revoked")}, []string{"403", "Invalid or expired token", "not permitted"}},
-		// -16 is libgit2's GIT_EAUTH, which its text does not explain.
+		// libgit2 prints its error GIT_EAUTH as -16.
 		{"clone without a token", "", nothing, []string{"clone", b.repo.Remote, filepath.Join(b.dir, "none")}, []string{"401", "uthent", "Username", "credentials", "-16"}},
 		{"push with a read token", read.Plaintext, basic, []string{"push", work, "main", "main"}, []string{"403", "Insufficient permissions", "not permitted"}},
 		{"push of a ref that the token may not change", scoped.Plaintext, basic, []string{"push", work, "main", "main"}, nil},
@@ -188,7 +188,7 @@ func (b *bench) refusals(work string) {
 	b.remote("agent/one", id)
 }
 
-// secret is the part of a token without its time of expiry.
+// secret returns a token without its time of expiry.
 func secret(token string) string {
 	s, _, _ := strings.Cut(token, "?")
 	return s
@@ -204,7 +204,7 @@ func (b *bench) must(a auth, token string, args ...string) string {
 	return out[strings.LastIndexByte(out, '\n')+1:]
 }
 
-// remote compares a branch of the server with an id, "" for none.
+// remote checks that a branch on the server points to an id; "" means that there is no such branch.
 func (b *bench) remote(branch, id string) {
 	b.Helper()
 	out := b.git(b.seed, "ls-remote", "origin", "refs/heads/"+branch)

@@ -12,7 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 )
 
-// wrangler is the command line of Cloudflare, with the server of a test as its API.
+// wrangler is the command line of Cloudflare, configured to use the server of a test.
 type wrangler struct {
 	*testing.T
 	dir, node, main string
@@ -46,7 +46,7 @@ func (w *wrangler) must(args ...string) string {
 	return out
 }
 
-// refused runs a command that must fail with a text.
+// refused runs a command that must fail with an error that contains the text.
 func (w *wrangler) refused(text string, args ...string) {
 	w.Helper()
 	out, err := w.run(args...)
@@ -66,7 +66,7 @@ func decode[T any](w *wrangler, args ...string) T {
 	return v
 }
 
-// Every `wrangler artifacts` command, with and without --json, and what it prints about errors.
+// TestWrangler runs every `wrangler artifacts` command with and without --json, and checks the errors that it prints.
 func TestWrangler(t *testing.T) {
 	t.Parallel()
 	h, _ := checked(t, serve(t))

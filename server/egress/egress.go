@@ -1,9 +1,10 @@
-// Package egress makes connections to addresses that users of the server have chosen: those of repositories to import and of
-// webhooks. Unless it is allowed, it refuses addresses that are not public, so that users cannot reach services in the network of the
-// server, such as databases or the metadata service of a cloud (server-side request forgery).
+// Package egress connects to hosts that users of the server have chosen, which are those of imported repositories and of webhooks.
+// Unless Dialer.AllowPrivate is set, it refuses addresses that are not public, so that users cannot reach services in the network of
+// the server, such as databases or the metadata service of a cloud (server-side request forgery).
 //
-// The address is checked when the connection is made, after the name was resolved. So neither a redirection nor a name whose address
-// changes between two questions passes the check. A program that makes its own connections, such as git, uses a Proxy.
+// The address is checked when the connection is made, after the name was resolved. So the check cannot be avoided by a redirection, or
+// by a name that has a public address first and another address later. A program that makes its own connections, such as git, uses a
+// Proxy.
 package egress
 
 import (
@@ -29,11 +30,11 @@ const (
 	idleTime    = 30 * time.Second
 )
 
-// special are the ranges that are not public, beside those that package netip knows: registries of IANA for special-purpose
-// addresses, and prefixes that contain an IPv4 address.
+// special are the ranges that are not public, in addition to those that package netip reports: the ranges for special purposes that
+// IANA lists, and IPv6 prefixes whose addresses contain an IPv4 address.
 var special = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"),
-	netip.MustParsePrefix("100.64.0.0/10"), // addresses behind the translator of a provider
+	netip.MustParsePrefix("100.64.0.0/10"), // addresses behind the address translation of a provider (RFC 6598)
 	netip.MustParsePrefix("192.0.0.0/24"),
 	netip.MustParsePrefix("192.0.2.0/24"),
 	netip.MustParsePrefix("192.88.99.0/24"),
@@ -53,7 +54,7 @@ var special = []netip.Prefix{
 	netip.MustParsePrefix("fec0::/10"),
 }
 
-// Public reports whether an address belongs to a host in the internet.
+// Public reports whether an address can belong to a host in the public internet.
 func Public(ip netip.Addr) bool {
 	ip = ip.Unmap().WithZone("")
 	if !ip.IsGlobalUnicast() || ip.IsPrivate() || ip.IsLoopback() || ip.IsLinkLocalUnicast() {
@@ -67,10 +68,10 @@ func Public(ip netip.Addr) bool {
 	return true
 }
 
-// Dialer connects to hosts.
+// Dialer connects to hosts whose addresses are allowed.
 type Dialer struct {
-	AllowPrivate bool           // connect to addresses that are not public too
-	Roots        *x509.CertPool // certificates that are trusted instead of those of the system; nil for those
+	AllowPrivate bool           // also connect to addresses that are not public
+	Roots        *x509.CertPool // certificates to trust instead of those of the system; nil: those of the system
 }
 
 // ReadRoots reads certificates for Dialer.Roots. It returns nil for the file "".
@@ -103,13 +104,14 @@ func (d Dialer) DialContext(ctx context.Context, network, address string) (net.C
 	}
 	conn, err := n.DialContext(ctx, network, address)
 	if errors.Is(err, ErrPrivate) {
-		// The text of the error of package net contains the address, which a user need not learn.
+		// Errors of package net contain the address, which the user must not learn.
 		return nil, fmt.Errorf("connect to %.256q: %w", address, ErrPrivate)
 	}
 	return conn, err
 }
 
-// Transport returns a transport that connects through the dialer. It uses no proxy, which would resolve the names.
+// Transport returns a transport that connects through the dialer. It ignores the proxy of the environment, because a proxy would
+// resolve the names.
 func (d Dialer) Transport() *http.Transport {
 	return &http.Transport{
 		DialContext: d.DialContext, TLSHandshakeTimeout: tlsTime, ResponseHeaderTimeout: idleTime, IdleConnTimeout: idleTime,

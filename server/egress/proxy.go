@@ -16,27 +16,28 @@ import (
 	"time"
 )
 
-// ErrTooMuch means that the other side has sent more bytes than Proxy.Limit.
+// ErrTooMuch means that hosts have sent more bytes than the limit of StartProxy.
 var ErrTooMuch = errors.New("the other server has sent too many bytes")
 
-// stallTime is how long a connection through a Proxy may be silent in both directions.
+// stallTime is the time after which a connection through a Proxy is closed if no byte was sent in either direction.
 const stallTime = 2 * time.Minute
 
-// Proxy is an HTTP proxy on the loopback address for one program that this process has started. It passes on tunnels for https, which
-// it cannot read, and requests of http. It counts what the program receives, and ends all connections after a number of bytes.
+// Proxy is an HTTP proxy on the loopback address for one program that this process has started. It forwards requests of http, and
+// opens tunnels for https, whose contents are encrypted. It counts the bytes that the program receives, and closes all connections
+// when their number exceeds the limit.
 type Proxy struct {
-	URL      string // with the password, which only the program may know
+	URL      string // URL of the proxy with its password, which only the program may know
 	received atomic.Int64
 	limit    int64
 	dialer   Dialer
-	header   string // of the program's requests
+	header   string // value that the header Proxy-Authorization of the program's requests must have
 	server   *http.Server
-	ctx      context.Context // ends with the proxy
+	ctx      context.Context // ends when the proxy is closed
 	cancel   context.CancelCauseFunc
 	done     chan struct{}
 }
 
-// StartProxy starts a proxy that runs until Close. A limit of 0 means none.
+// StartProxy starts a proxy that runs until Close. limit is the maximum number of received bytes; 0 means no limit.
 func StartProxy(d Dialer, limit int64) (*Proxy, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -67,7 +68,7 @@ func (p *Proxy) Close() error {
 // Received returns the number of bytes that the program has received.
 func (p *Proxy) Received() int64 { return p.received.Load() }
 
-// Err returns ErrTooMuch if the limit was reached.
+// Err returns ErrTooMuch if the limit was exceeded, and nil otherwise.
 func (p *Proxy) Err() error {
 	if err := context.Cause(p.ctx); errors.Is(err, ErrTooMuch) {
 		return err
@@ -84,7 +85,7 @@ func (p *Proxy) count(n int) error {
 	return nil
 }
 
-// ServeHTTP passes on one request, or opens a tunnel.
+// ServeHTTP forwards one request, or opens a tunnel.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if subtle.ConstantTimeCompare([]byte(r.Header.Get("Proxy-Authorization")), []byte(p.header)) != 1 {
 		w.Header().Set("Proxy-Authenticate", `Basic realm="egress"`)
@@ -117,7 +118,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	pass.ServeHTTP(w, r.WithContext(ctx))
 }
 
-// refuse answers that a host cannot be reached.
+// refuse answers with an error that says that the host cannot be reached.
 func refuse(w http.ResponseWriter, err error) {
 	if errors.Is(err, ErrPrivate) {
 		http.Error(w, ErrPrivate.Error(), http.StatusForbidden)
@@ -126,7 +127,7 @@ func refuse(w http.ResponseWriter, err error) {
 	http.Error(w, "the host does not answer", http.StatusBadGateway)
 }
 
-// counted is a body that the proxy counts.
+// counted is the body of an answer whose bytes the proxy counts.
 type counted struct {
 	io.ReadCloser
 	p *Proxy
@@ -172,7 +173,8 @@ func (p *Proxy) tunnel(w http.ResponseWriter, r *http.Request) {
 	<-ended
 }
 
-// pass copies until the end, an error, or silence on the two connections of a tunnel.
+// pass copies bytes from one connection of a tunnel to the other until the end, an error, or the time stallTime without a byte on
+// both.
 func (p *Proxy) pass(to io.Writer, from io.Reader, near, far net.Conn, count bool) {
 	buffer := make([]byte, 64<<10)
 	for {

@@ -1,6 +1,6 @@
 // Package openapi contains the description of the REST API in OpenAPI 3.1, which the server serves and from which the clients in
-// TypeScript and Python are generated. openapi.json is written by hand. Tests compare it with the routes of the server and with
-// its answers, so that neither can change alone.
+// TypeScript and Python are generated. The file openapi.json is written by hand. Tests compare it with the routes and the answers of
+// the server, so that the two stay equal.
 //
 //go:generate go run ../../internal/clientgen ../../clients
 package openapi
@@ -55,7 +55,7 @@ type Document struct {
 
 // Operation is one method of one path.
 type Operation struct {
-	Method      string       `json:"-"` // in upper case
+	Method      string       `json:"-"` // method of HTTP in upper case
 	Path        string       `json:"-"`
 	ID          string       `json:"operationId"`
 	Summary     string       `json:"summary"`
@@ -65,7 +65,7 @@ type Operation struct {
 		Required bool           `json:"required"`
 		Content  Ordered[Media] `json:"content"`
 	} `json:"requestBody"`
-	Responses Ordered[*Response] `json:"responses"` // by status, or "default"
+	Responses Ordered[*Response] `json:"responses"` // answers by status; "default" is the answer for all other statuses
 }
 
 // Parameter is a part of the path or of the query.
@@ -81,7 +81,7 @@ type Parameter struct {
 // Response is an answer.
 type Response struct {
 	Ref     string         `json:"$ref"`
-	Content Ordered[Media] `json:"content"` // by media type
+	Content Ordered[Media] `json:"content"` // bodies by media type
 }
 
 // Media is a body of one media type.
@@ -156,7 +156,7 @@ func (o *Ordered[T]) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// Parse decodes the document and replaces references to parameters and responses by what they refer to.
+// Parse decodes the document and replaces references to parameters and responses by the parameters and responses.
 func Parse() (*Document, error) {
 	doc := &Document{}
 	if err := json.Unmarshal(document, doc); err != nil {

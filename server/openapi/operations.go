@@ -63,7 +63,7 @@ func (d *Document) resolveOperation(o *Operation) error {
 	return nil
 }
 
-// Success returns the answer of the operation that is no error, and its status.
+// Success returns the answer to a request that succeeds, and its status.
 func (o *Operation) Success() (status string, r *Response) {
 	i := slices.IndexFunc(o.Responses.Names, func(s string) bool { return strings.HasPrefix(s, "2") })
 	if i < 0 {

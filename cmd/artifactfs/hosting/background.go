@@ -25,7 +25,7 @@ import (
 const stopTime = 90 * time.Second
 
 // serveInBackground starts a process that serves, and returns when that process has printed that it is ready, or has failed. The flags
-// are passed by the environment, because a URL may contain a password.
+// are passed in the environment, because a URL may contain a password.
 func serveInBackground(cmd *cobra.Command, a *cli.App, o serveOptions) error {
 	executable, err := os.Executable()
 	if err != nil {
@@ -67,7 +67,7 @@ func serveInBackground(cmd *cobra.Command, a *cli.App, o serveOptions) error {
 	if len(text) == 0 {
 		var exit *exec.ExitError
 		if err := child.Wait(); errors.As(err, &exit) {
-			return cli.ExitCode(exit.ExitCode()) // it has printed the reason
+			return cli.ExitCode(exit.ExitCode()) // the process has printed the reason to standard error
 		}
 		return errors.New("serve: the server in the background ended")
 	}

@@ -1,5 +1,5 @@
-// Package hosting holds the commands of the server: "serve", which is the server, and "repo", "token" and "namespace", which use the
-// REST API of any server. Command "mount --create" uses the same connection (Connect).
+// Package hosting contains the command "serve", which runs the server, and the commands "repo", "token" and "namespace", which use the
+// REST API of any server. The command "mount --create" selects its server by the same flags (Connection).
 package hosting
 
 import (
@@ -44,7 +44,7 @@ func Dir(a *cli.App) string { return filepath.Join(a.State, "server") }
 type Access struct {
 	*client.Client
 	TokenFile string         // absolute path of the file with the token; "" if Token is used
-	Token     control.Secret // from the environment; "" if there is none
+	Token     control.Secret // token in the environment; "" if it is not set, or not meant for this server
 }
 
 // Connect returns a client of the server that the flags and the environment select.

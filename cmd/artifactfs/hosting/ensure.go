@@ -28,7 +28,7 @@ type Use struct {
 	Session  string // the only session that is pushed to the repository; "": the mount may push any refs
 }
 
-// Login is how a mount logs in to a repository of a server.
+// Login contains the URL and the credentials with which a mount uses a repository of a server.
 type Login struct {
 	Remote string // URL of the repository for git
 	// TokenFile is the path of a program that prints a new token whenever it runs. It contains no secret.
@@ -39,8 +39,8 @@ type Login struct {
 	Empty       bool // the repository has no refs
 }
 
-// Ensure creates a repository if it does not exist, and returns how a mount logs in to it. where is NAMESPACE/NAME, or the URL of the
-// server followed by it, or the URL of the repository for git.
+// Ensure creates a repository if it does not exist, and returns the login for it. The argument where is NAMESPACE/NAME, the URL of the
+// server followed by NAMESPACE/NAME, or the URL of the repository for git.
 func Ensure(ctx context.Context, a *cli.App, o Connection, where string, u Use) (Login, error) {
 	at, n, err := parseWhere(where)
 	if err != nil {
@@ -72,8 +72,8 @@ func Ensure(ctx context.Context, a *cli.App, o Connection, where string, u Use) 
 	return c.login(a, l, n, u)
 }
 
-// Known returns how a mount logs in to a repository by its URL for git, if the URL is that of a server whose token this user has set in
-// the environment, or of the server that this user runs on this host. For all other URLs it returns false. It sends no request.
+// Known returns the login for a repository by its URL for git, if the server is the one in the environment, or the one that this user
+// runs on this host, and a token for it is known. Otherwise it returns false. It sends no request.
 func Known(a *cli.App, remote string, u Use) (Login, bool, error) {
 	if !strings.Contains(remote, "://") {
 		return Login{}, false, nil
@@ -127,15 +127,15 @@ func parseWhere(where string) (at string, n name, err error) {
 	if n, err = parseName(parts[end] + "/" + parts[end+1]); err != nil {
 		return "", n, err
 	}
-	if end > 0 && parts[end-1] == "git" { // the URL for git
+	if end > 0 && parts[end-1] == "git" { // the URL for git has the component "git" before the namespace
 		end--
 	}
 	u.Path, u.RawPath = "/"+strings.Join(parts[:end], "/"), ""
 	return strings.TrimRight(u.String(), "/"), n, nil
 }
 
-// writeProgram writes the program that makes tokens for a repository below the state directory, where a daemon finds it again after
-// a restart. Its name is derived from its contents, so that mounts of one repository share it and its tokens.
+// writeProgram writes the program that makes tokens for a repository below the state directory, so that a daemon finds it after a
+// restart. The name of the file is derived from its contents, so that mounts of one repository share it and its tokens.
 func writeProgram(a *cli.App, c *Access, n name, u Use) (string, error) {
 	executable, err := os.Executable()
 	if err != nil {

@@ -89,7 +89,7 @@ const importPoll = 250 * time.Millisecond
 func awaitImport(ctx context.Context, c *Access, n name) error {
 	for {
 		s, err := c.Extensions().ImportStatus(ctx, n.namespace, n.repo)
-		if errors.Is(err, client.ErrNotFound) { // the server has no such route
+		if errors.Is(err, client.ErrNotFound) { // the server does not have the route for the state of imports
 			s.State, err = listedState(ctx, c, n)
 		}
 		switch {

@@ -29,8 +29,8 @@ import (
 type serveOptions struct {
 	server.Options
 	newToken   bool
-	background bool // start another process that serves
-	detached   bool // this is the other process
+	background bool // start a process in the background, which serves
+	detached   bool // this is the process in the background
 	stop       bool
 }
 

@@ -24,18 +24,18 @@ const unprivileged = 65534
 // ErrMissing means that PostgreSQL is not installed. scripts/setup.sh installs it.
 var ErrMissing = errors.New("PostgreSQL is not installed")
 
-// patience is the maximum time of a start and of an end. It is long, because machines that run tests are busy.
+// patience is the time limit for a start and for an end. It is long because machines that run tests are busy.
 const patience = time.Minute
 
 // Options configures a server.
 type Options struct {
-	Durable bool     // changes survive a power cut, as in production; otherwise they survive only the death of the processes
+	Durable bool     // commits survive a power cut, as in production; if false, they survive only the end of the processes
 	Config  []string // further settings, such as "max_connections=200"
 }
 
 // Server is a PostgreSQL server. Its methods may be called from any goroutine.
 type Server struct {
-	dir  string // data in dir/data, socket in dir
+	dir  string // directory of the socket; the data is in dir/data
 	bin  string
 	args []string
 
@@ -44,12 +44,12 @@ type Server struct {
 	ended chan struct{} // closed when cmd has ended
 }
 
-// Programs returns the directory of PostgreSQL's programs: of the newest version that Debian's packages have installed, or of the
-// PATH.
+// Programs returns the directory of PostgreSQL's programs: of the newest version from Debian's packages, else the directory in PATH
+// that contains them.
 func Programs() (string, error) {
 	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/postgres")
 	slices.SortFunc(found, func(a, b string) int {
-		if len(a) != len(b) { // version 9 is older than version 15
+		if len(a) != len(b) { // a longer number is a newer version: 15 is newer than 9
 			return len(a) - len(b)
 		}
 		return strings.Compare(a, b)
@@ -64,7 +64,7 @@ func Programs() (string, error) {
 	return filepath.Dir(path), nil
 }
 
-// Start creates a data directory and starts a server. The caller calls Close.
+// Start creates a data directory and starts a server. The caller must call Close.
 func Start(o Options) (*Server, error) {
 	bin, err := Programs()
 	if err != nil {
@@ -107,7 +107,7 @@ func reachable() string {
 	return "/var/tmp"
 }
 
-// command prepares one of PostgreSQL's programs.
+// command returns a command that runs one of PostgreSQL's programs.
 func (s *Server) command(name string, args ...string) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(s.bin, name), args...)
 	cmd.Dir = s.dir
@@ -215,12 +215,11 @@ func state(pid int) string {
 	return "X"
 }
 
-// gone waits until none of the processes exists: a process that is left would keep the shared memory, and PostgreSQL would refuse
-// to start.
+// gone waits until all processes have ended, because PostgreSQL refuses to start while an old process still uses the shared memory.
 func (s *Server) gone(pids []int) error {
 	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
 		left := slices.ContainsFunc(pids, func(pid int) bool {
-			// A process that is ending has no command line any more, but may still have the memory.
+			// A process may use the memory until it is a zombie (Z) or does not exist (X).
 			return !strings.Contains("ZX", state(pid))
 		})
 		if !left {

@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// Front is a proxy in front of a Server, which counts what passes, and can make requests fail.
+// Front is a proxy in front of a Server. It counts requests and bytes, and can make requests fail.
 type Front struct {
-	URL string // of the proxy, without a path
+	URL string // URL of the proxy, without a path
 
 	mu       sync.Mutex
 	requests map[string]int // by method
@@ -21,14 +21,14 @@ type Front struct {
 	fault    func(w http.ResponseWriter, r *http.Request) bool
 }
 
-// Tally is what has passed a Front.
+// Tally contains the numbers of requests and bytes that have passed a Front.
 type Tally struct {
 	Requests map[string]int // by method
 	Sent     int64          // bytes of the bodies of requests
 	Received int64          // bytes of the bodies of answers
 }
 
-// NewFront starts a proxy in front of a server. It ends when the test ends.
+// NewFront starts a proxy in front of a server. The proxy ends when the test ends.
 func NewFront(t testing.TB, s *Server) *Front {
 	to := &url.URL{Scheme: "http", Host: s.Address}
 	f := &Front{requests: map[string]int{}}
@@ -57,14 +57,15 @@ func (f *Front) StoreURL(prefix string) string {
 	return "s3://" + Bucket + "/" + prefix + "?endpoint=" + f.URL
 }
 
-// Fault sets a function that is called with each request. If it returns true, it has answered the request. nil ends faults.
+// Fault sets a function that is called with each request. If the function returns true, it has answered the request, which is not
+// passed on. nil removes the function.
 func (f *Front) Fault(fault func(w http.ResponseWriter, r *http.Request) bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.fault = fault
 }
 
-// Take returns what has passed since the last call.
+// Take returns the numbers since the last call of Take.
 func (f *Front) Take() Tally {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -73,7 +74,7 @@ func (f *Front) Take() Tally {
 	return t
 }
 
-// counter counts the bytes of a request.
+// counter counts the bytes of the body of a request.
 type counter struct {
 	io.ReadCloser
 	f *Front
@@ -89,7 +90,7 @@ func (c *counter) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// answer counts the bytes of an answer.
+// answer counts the bytes of the body of an answer.
 type answer struct {
 	http.ResponseWriter
 	f *Front

@@ -1,6 +1,6 @@
 // Package s3test starts a real S3 server for tests: versitygw, which stores buckets in directories. The directory versitygw is a
-// module of its own that pins the version of the server, so that the server's dependencies are not those of the product. The program
-// is built once, and kept in the user's cache directory.
+// separate module that pins the version of the server, so that the server's dependencies are not those of the product. The program is
+// built once, and kept in the user's cache directory.
 package s3test
 
 import (
@@ -33,15 +33,16 @@ const (
 // Server is an S3 server on the loopback interface.
 type Server struct {
 	Address string // HOST:PORT
-	Dir     string // of the buckets
+	Dir     string // directory of the buckets
 	binary  string
 
 	mu  sync.Mutex
 	cmd *exec.Cmd
 }
 
-// Start starts a server with one empty bucket. It ends when the test ends. The variables of this process are set so that package
-// objects finds the credentials. The test is skipped if the server cannot be built because the Go module proxy cannot be reached.
+// Start starts a server with one empty bucket. The server ends when the test ends. Start sets environment variables of this process,
+// from which package objects reads the credentials. The test is skipped if the server cannot be built because the Go module proxy
+// cannot be reached.
 func Start(t testing.TB) *Server {
 	t.Helper()
 	for name, value := range Credentials() {
@@ -61,7 +62,7 @@ func Start(t testing.TB) *Server {
 	return s
 }
 
-// set sets a variable for the duration of the test.
+// set sets an environment variable for the duration of the test.
 func set(t testing.TB, name, value string) {
 	old, had := os.LookupEnv(name)
 	if err := os.Setenv(name, value); err != nil {
@@ -137,7 +138,7 @@ func build(t testing.TB) string {
 	if err := os.MkdirAll(cache, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	unlock, err := disk.Lock(path + ".lock") // packages are tested at once, and building takes minutes
+	unlock, err := disk.Lock(path + ".lock") // tests of several packages run at once, and building takes minutes
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +160,7 @@ func build(t testing.TB) string {
 	return path
 }
 
-// cacheDir returns the directory with the build cache of Go, which tests keep when they run in a home directory of their own.
+// cacheDir returns the directory that contains Go's build cache. It is kept even if tests run with a temporary home directory.
 func cacheDir() string {
 	if dir := os.Getenv("GOCACHE"); filepath.IsAbs(dir) {
 		return filepath.Dir(dir)

@@ -1,5 +1,5 @@
-// Package openapitest compares a server with the OpenAPI document: it stands between the clients of a test and the server, and
-// reports requests and answers that are not as the document describes them.
+// Package openapitest compares a server with the OpenAPI document: a Checker receives the requests of a test, passes them to the
+// server, and reports requests and answers that differ from the document.
 package openapitest
 
 import (
@@ -26,7 +26,7 @@ type Checker struct {
 	t      testing.TB
 	next   http.Handler
 	routes []route
-	schema map[string]*jsonschema.Resolved // by a pointer into the document
+	schema map[string]*jsonschema.Resolved // schemas by their place in the document
 
 	mu   sync.Mutex
 	seen map[string]bool // ids of operations that have succeeded
@@ -63,7 +63,7 @@ func pattern(template string) *regexp.Regexp {
 	}) + "$")
 }
 
-// older are the spellings of paths that servers accept beside those of the document.
+// older returns a path below the older base /v1/api as the same path below the base in the document, and any other path unchanged.
 func older(path string) string {
 	if rest, ok := strings.CutPrefix(path, "/v1/api/"); ok {
 		return "/client/v4/accounts/" + strings.Repeat("0", 32) + "/artifacts/" + rest
@@ -139,9 +139,9 @@ func (c *Checker) check(o *openapi.Operation, known bool, r *http.Request, sent 
 	case o == nil && a.StatusCode < 300:
 		return fmt.Errorf("the document has no such operation")
 	case o == nil && !known:
-		return nil // not a route: the form of its 404 is the server's
+		return nil // the document has no such route
 	case o == nil:
-		return nil // not a method of the route
+		return nil // the route does not have this method
 	case a.StatusCode >= 300:
 		return c.checkError(o, a, body)
 	}
@@ -177,14 +177,15 @@ func (c *Checker) check(o *openapi.Operation, known bool, r *http.Request, sent 
 	return c.validate(o, []string{"responses", status, "content", media, "schema"}, body, true)
 }
 
-// checkError compares an error with the envelope, if the operation has no other form for errors.
+// checkError compares the answer to a failed request with the schema of errors. It returns nil if the document lists no errors for the
+// operation.
 func (c *Checker) checkError(o *openapi.Operation, a *http.Response, body []byte) error {
 	if _, ok := o.Responses.By["default"]; !ok || a.StatusCode == http.StatusNotModified || a.StatusCode == http.StatusPreconditionFailed {
 		return nil
 	}
 	media, _, _ := mime.ParseMediaType(a.Header.Get("Content-Type"))
 	if media == "text/plain" && a.StatusCode == http.StatusNotFound && strings.TrimSpace(string(body)) == "404 Not Found" {
-		return nil // a path that the router refuses, such as one with ".."
+		return nil // net/http itself refuses some paths, such as those with ".."
 	}
 	if media != "application/json" {
 		return fmt.Errorf("%s: media type %q of an error: %.200s", o.ID, media, body)
@@ -192,8 +193,8 @@ func (c *Checker) checkError(o *openapi.Operation, a *http.Response, body []byte
 	return c.validate(nil, []string{"components", "schemas", "ErrorEnvelope"}, body, true)
 }
 
-// validate compares a JSON value with the schema at a place in the document; below the operation o if o is not nil. A closed schema
-// refuses fields that it does not have.
+// validate compares a JSON value with the schema at a place in the document. If o is not nil, the place is relative to the operation
+// o. If closed is true, fields that the schema does not have are errors.
 func (c *Checker) validate(o *openapi.Operation, place []string, value []byte, closed bool) error {
 	if o != nil {
 		place = append([]string{"paths", o.Path, strings.ToLower(o.Method)}, place...)
@@ -227,7 +228,8 @@ func (c *Checker) resolved(place []string, closed bool) (*jsonschema.Resolved, e
 	return s, nil
 }
 
-// Schema returns the schema at a place in the document. A closed schema refuses fields that the document does not have.
+// Schema returns the schema at a place in the document. If closed is true, values with fields that the schema does not have are
+// invalid.
 func Schema(closed bool, place ...string) (*jsonschema.Resolved, error) {
 	var root map[string]any
 	if err := json.Unmarshal(openapi.Bytes(), &root); err != nil {
@@ -265,7 +267,7 @@ func Schema(closed bool, place ...string) (*jsonschema.Resolved, error) {
 	return s.Resolve(nil)
 }
 
-// closeObjects closes all objects that have a list of properties.
+// closeObjects makes all objects that have a list of properties refuse other properties.
 func closeObjects(x any) {
 	switch x := x.(type) {
 	case map[string]any:

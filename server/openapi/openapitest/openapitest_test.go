@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// failures counts errors of a Checker instead of failing the test.
+// failures collects the errors of a Checker, so that they do not fail the test.
 type failures struct {
 	testing.TB
 	n int
@@ -15,7 +15,7 @@ type failures struct {
 
 func (f *failures) Errorf(format string, args ...any) { f.n++; f.TB.Logf("expected: "+format, args...) }
 
-// The Checker accepts what the document describes, and reports everything else.
+// The Checker accepts requests and answers as the document describes them, and reports all others.
 func TestCheckerReports(t *testing.T) {
 	const namespace = `"result":{"namespace":"a","jurisdiction":"eu","repo_count":1,"created_at":"2026-01-01T00:00:00Z","updated_at":"2026-01-01T00:00:00Z"}`
 	base := "/client/v4/accounts/" + strings.Repeat("0", 32) + "/artifacts/namespaces"
