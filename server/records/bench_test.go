@@ -84,7 +84,7 @@ func BenchmarkRecords(b *testing.B) {
 func benchmark(b *testing.B, db *DB) {
 	ctx := b.Context()
 	measure := func(name string, f func(i int)) {
-		n := 0 // b.Loop restarts for each run of the benchmark; names must not repeat.
+		n := 0 // The function of a benchmark is called several times; names must not repeat.
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
 				f(n)

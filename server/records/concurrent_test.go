@@ -81,7 +81,7 @@ func TestOneOfManyCreationsWins(t *testing.T) {
 	})
 }
 
-// manyTags returns n refs of tags.
+// manyTags returns the refs of n tags.
 func manyTags(n int) (refs []Ref) {
 	for i := range n {
 		refs = append(refs, Ref{fmt.Sprintf("refs/tags/%06d", i), oid(i)})
@@ -128,7 +128,7 @@ func TestPushesAndForksAreConsistent(t *testing.T) {
 			s, err := db.Repos.Snapshot(ctx, id)
 			do(t, err)
 			if len(s.Packs) == 0 && len(s.Refs) == maxOwn+2 {
-				continue // It was forked before the first push.
+				continue // The fork was made before the first push.
 			}
 			if want := oid(len(s.Packs) - 1); len(s.Refs) != maxOwn+4 || s.Refs[0].ID != want || s.Refs[1].ID != want {
 				t.Errorf("fork has %d packs and refs %v, want %s", len(s.Packs), s.Refs[:2], want)
@@ -164,7 +164,8 @@ func TestNoPackIsForgottenThatIsUsed(t *testing.T) {
 			if pushErr != nil {
 				return errors.Join(errs...)
 			}
-			// The pack is used. A fork keeps it when the parent is deleted, unless the deletion comes first.
+			// The parent lists the pack. A fork keeps the pack when the parent is deleted, unless the parent was deleted before the
+			// fork.
 			errs = append(errs, parallel(3, func(part int) (err error) {
 				switch part {
 				case 0:

@@ -13,11 +13,11 @@ import (
 	"github.com/artifactfs/artifactfs/internal/harness/await"
 )
 
-// writerEnv is the URL of the database to which the process writes that TestKilledWriter kills.
+// writerEnv is the variable with the URL of the database for the process that TestKilledWriter kills.
 const writerEnv = "RECORDS_TEST_WRITER"
 
-// writeInALoop pushes to a repository for ever, from several goroutines, so that transactions are committed in groups. It prints the name
-// of each ref after the push was acknowledged.
+// writeInALoop pushes to a repository from several goroutines, so that transactions are committed in groups, until the process is
+// killed. It prints the name of each ref after the push was acknowledged.
 func writeInALoop() {
 	ctx := context.Background()
 	db, err := Open(ctx, os.Getenv(writerEnv))
@@ -81,7 +81,7 @@ func TestKilledWriter(t *testing.T) {
 				cmd.Wait()
 			}
 			if kind == "postgres" {
-				// The server still runs the last statements of a client that was killed.
+				// PostgreSQL may still run the last statements of a client that was killed.
 				server, err := postgres()
 				do(t, err)
 				await.Until(t, "the server has ended the connections", func() bool {

@@ -28,8 +28,8 @@ type DB struct {
 	calls   calls
 	dialect *dialect
 	reader  *sql.DB
-	writer  *sql.DB          // the same as reader for PostgreSQL
-	group   group            // of transactions that write to SQLite
+	writer  *sql.DB          // pool for transactions that write; for PostgreSQL, the pool for reading
+	group   group            // transactions that write to SQLite
 	clock   func() time.Time // time.Now except in tests
 }
 
@@ -88,7 +88,7 @@ func (db *DB) Ping(ctx context.Context) error {
 	})
 }
 
-// now returns the time in the precision in which the database stores it.
+// now returns the current time, rounded to the microseconds that the database stores.
 func (db *DB) now() time.Time { return db.clock().UTC().Truncate(time.Microsecond) }
 
 // idEncoding is Crockford's base32 in lower case, in which ids sort like their bytes.
@@ -111,5 +111,5 @@ func NewID() string {
 	return idEncoding.EncodeToString(b[:])[:26]
 }
 
-// fold returns a name in the form in which it is unique.
+// fold returns a name in lower case. Two names of one kind must not differ only in case.
 func fold(name string) string { return strings.ToLower(name) }

@@ -15,18 +15,18 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
-// dialect is what differs between the databases. All statements use $1 placeholders, RETURNING, ON CONFLICT and comparisons of rows,
-// which both have.
+// dialect contains the differences between the databases. All statements use $1 placeholders, RETURNING, ON CONFLICT and comparisons
+// of rows, which both databases support.
 type dialect struct {
 	name     string
-	types    *strings.Replacer // of the names of types in the schema, such as {key}
-	words    *strings.Replacer // of {update}, {share} and {skip} at the end of a SELECT that locks rows, and of {bytes} in a CAST
-	snapshot sql.TxOptions     // of a transaction that reads
+	types    *strings.Replacer // replaces the names of types in the schema, such as {key}
+	words    *strings.Replacer // replaces {update}, {share} and {skip} at the end of a SELECT that locks rows, and {bytes} in a CAST
+	snapshot sql.TxOptions     // options of a transaction that only reads
 	now      string            // expression for the time of the database, in microseconds
 	tables   string            // SELECT of the number of tables that exist
 	exists   string            // SELECT of the number of tables named $1
 	serial   string            // statement that lets one process at a time upgrade the schema; "" if transactions exclude each other
-	parallel bool              // several transactions that write can run at once
+	parallel bool              // transactions that write can run at the same time
 	classify func(error) class
 }
 
@@ -35,11 +35,11 @@ type class int
 
 const (
 	other       class = iota
-	retriable         // the transaction may succeed if it is repeated
+	retriable         // the transaction can be repeated
 	unavailable       // the database did not answer
 	full              // the disk is full
 	interrupted       // the context of the call has ended
-	damaged           // the file is corrupt, or no database
+	damaged           // the file is corrupt or is not a database
 )
 
 var sqliteDialect = &dialect{
@@ -56,12 +56,12 @@ var sqliteDialect = &dialect{
 
 const (
 	sqliteReaders = 4
-	// sqliteCache is the size in KiB of the page cache of each connection. The kernel caches the file too, so it can be small.
+	// sqliteCache is the size in KiB of the page cache of each connection. It can be small because the kernel also caches the file.
 	sqliteCache = 1024
 )
 
-// openSQLite opens the pools for reading and for writing. The pool for writing has one connection: SQLite has one writer at a time, and
-// transactions that wait in the pool are served in order, unlike those that wait in SQLite.
+// openSQLite opens the pools for reading and for writing. The pool for writing has one connection: SQLite has one writer at a time,
+// and transactions that wait in the pool are served in order, but transactions that wait in SQLite are not.
 func openSQLite(path string) (read, write *sql.DB, err error) {
 	if path == "" || path == ":memory:" {
 		return nil, nil, errors.New("the URL sqlite: needs the path of a file")
@@ -70,7 +70,7 @@ func openSQLite(path string) (read, write *sql.DB, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	// SQLite would create the file readable for everybody. It contains secrets of webhooks.
+	// The file contains secrets of webhooks, but SQLite would create it with read permission for all users.
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, nil, err
@@ -96,8 +96,8 @@ func openSQLite(path string) (read, write *sql.DB, err error) {
 		db.SetMaxIdleConns(connections)
 		return db, nil
 	}
-	// Linux distributions build SQLite with fdatasync, which needs not sync the time of the change. The driver's default is fsync.
-	// Without fdatasync on this system, the driver goes on with fsync.
+	// Linux distributions build SQLite with fdatasync, which does not wait for the modification time. The driver's default is fsync,
+	// and it keeps using fsync if this system has no fdatasync.
 	_, _ = sqlite.Fdatasync(true)
 	// The log is truncated after a transaction that made it large, such as a push of 100,000 refs.
 	// With synchronous=FULL every commit is synced to the disk: a push that was acknowledged survives a power failure.
@@ -131,7 +131,7 @@ func classifySQLite(err error) class {
 	return other
 }
 
-// failure returns err as the error of an operation, with the sentinel error that callers know.
+// failure returns err as the error of an operation, wrapped with the sentinel error of this package for its class.
 func (d *dialect) failure(ctx context.Context, what string, err error) error {
 	if err == nil {
 		return nil
@@ -153,7 +153,7 @@ func (d *dialect) failure(ctx context.Context, what string, err error) error {
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-// micros is the form in which times are stored: microseconds since 1970, 0 for the zero time.
+// micros returns a time as it is stored: in microseconds since 1970, or 0 for the zero time.
 func micros(t time.Time) int64 {
 	if t.IsZero() {
 		return 0

@@ -5,18 +5,18 @@ import (
 	"time"
 )
 
-// garbageSchema adds the time at which garbage was last looked for in a repository.
+// garbageSchema adds the time of the last search for garbage in a repository.
 const garbageSchema = `
 ALTER TABLE repos ADD COLUMN swept BIGINT NOT NULL DEFAULT 0;
 CREATE INDEX repos_swept ON repos (swept) WHERE deleted = 0;
 `
 
-// GarbageExtension is the extension of a file that packs of objects without a ref have: git's file with the times since when the
-// objects have no ref (gitformat-pack(5), "pack-*.mtimes files").
+// GarbageExtension is the extension of git's file with the times since which the objects of a pack are not reachable from a ref
+// (gitformat-pack(5), "pack-*.mtimes files"). Only packs of garbage have such a file.
 const GarbageExtension = ".mtimes"
 
-// Unswept returns ids of repositories in which garbage was not looked for since a time, and which have changed since then or have
-// objects that are kept for a grace period; those that were looked at longest ago first.
+// Unswept returns ids of repositories whose last search for garbage was before a time, if they have changed since that search or have
+// a pack of garbage. The repository with the oldest search is first.
 func (r *Repos) Unswept(ctx context.Context, since time.Time, limit int) (ids []string, err error) {
 	err = r.db.single(ctx, "find repositories with garbage", func(t *tx) error {
 		ids, err = list(ctx, t, scanText, `SELECT r.id FROM repos r WHERE r.deleted = 0 AND r.swept < $1 AND (r.updated > r.swept OR EXISTS (
@@ -27,7 +27,7 @@ func (r *Repos) Unswept(ctx context.Context, since time.Time, limit int) (ids []
 	return ids, err
 }
 
-// Swept records that garbage was looked for in a repository as it was at a time.
+// Swept records a search for garbage in a repository. The search has seen the state of the repository at the given time.
 func (r *Repos) Swept(ctx context.Context, id string, at time.Time) error {
 	return r.db.write(ctx, "record sweep of repository "+id, func(t *tx) error {
 		_, err := t.exec(ctx, "UPDATE repos SET swept = $2 WHERE id = $1 AND deleted = 0", id, at)
@@ -35,8 +35,8 @@ func (r *Repos) Swept(ctx context.Context, id string, at time.Time) error {
 	})
 }
 
-// Overfull returns ids of repositories with at least packs packs, shared or not, those with the most first. A fork, which has the packs
-// of its parent, needs at least twice as many.
+// Overfull returns ids of repositories that have at least as many packs as the parameter packs, shared or not; forks must have at
+// least twice as many. The repository with the most packs is first.
 func (r *Repos) Overfull(ctx context.Context, packs, limit int) (ids []string, err error) {
 	err = r.db.single(ctx, "find repositories with very many packs", func(t *tx) error {
 		ids, err = list(ctx, t, scanText, `SELECT r.id FROM (SELECT repo, count(*) AS n FROM links GROUP BY repo HAVING count(*) >= $1) c
@@ -50,8 +50,8 @@ func (r *Repos) Overfull(ctx context.Context, packs, limit int) (ids []string, e
 // largeSchema adds an index of large packs.
 const largeSchema = `CREATE INDEX packs_large ON packs (objects) WHERE objects >= 1000;`
 
-// Unindexed returns ids of repositories that have a pack with at least objects objects, of which there must be 1,000 at least, without
-// bitmap, and no other repository lists this pack.
+// Unindexed returns ids of repositories that have a large pack without a bitmap which no other repository lists. A pack is large if
+// its number of objects is at least the parameter objects, which must not be below 1,000.
 func (r *Repos) Unindexed(ctx context.Context, objects int64, limit int) (ids []string, err error) {
 	err = r.db.single(ctx, "find repositories without bitmap", func(t *tx) error {
 		ids, err = list(ctx, t, scanText, `SELECT DISTINCT r.id FROM packs p JOIN links l ON l.pack = p.pack JOIN repos r ON r.repo = l.repo

@@ -10,29 +10,29 @@ import (
 // maxGroup is the maximum number of transactions that are committed together.
 const maxGroup = 64
 
-// group commits transactions of SQLite together. SQLite runs one transaction at a time and syncs the disk for each. While that takes
-// place, others queue; the first of them then runs all of them in one transaction, each within a savepoint, and syncs once. A single
-// transaction never waits for others. PostgreSQL does this itself.
+// group commits transactions of SQLite together. SQLite runs one transaction at a time and syncs the disk for each. Transactions that
+// arrive during the sync queue. The first of them then runs all of them in one transaction, each within a savepoint, with one sync. A
+// transaction that finds no other one running starts at once. PostgreSQL groups commits itself.
 type group struct {
 	db *DB
 
 	mu    sync.Mutex
-	queue []*member // the first one runs, with those that it has taken along
+	queue []*member // the first member runs, together with the members that it has taken from the queue
 }
 
 // member is one transaction of a group.
 type member struct {
-	ended   func() error // returns why the context of the caller has ended, nil while it has not
+	ended   func() error // returns the cause if the context of the caller has ended, and nil before
 	run     func(t *tx) error
 	wake    chan struct{} // has a value when the member is done or when it leads the next group
 	done    bool
 	added   bool
 	err     error
-	trouble any // value with which run panicked
+	trouble any // value of a panic in run
 }
 
 // write runs f in a transaction. If ctx ends before f is called, f is not called; the end of ctx does not interrupt f, because SQLite
-// would then roll back the other members too.
+// would roll back the other members, too.
 func (g *group) write(ctx context.Context, f func(t *tx) error) (added bool, err error) {
 	m := &member{ended: func() error { return context.Cause(ctx) }, run: f, wake: make(chan struct{}, 1)}
 	g.mu.Lock()
@@ -51,7 +51,8 @@ func (g *group) write(ctx context.Context, f func(t *tx) error) (added bool, err
 	return m.added, m.err
 }
 
-// lead runs the members that are in the queue, and lets the next one lead those that have come since. The caller is the first member.
+// lead runs the members in the queue, and then wakes the first of those that have arrived since, which calls lead in turn. The caller
+// of lead is the first member.
 func (g *group) lead(ctx context.Context) {
 	g.mu.Lock()
 	members := g.queue[:min(len(g.queue), maxGroup):min(len(g.queue), maxGroup)]
@@ -77,7 +78,7 @@ func (g *group) lead(ctx context.Context) {
 	}
 }
 
-// run runs members in one transaction. Its error is that of all members that have no error of their own.
+// run runs members in one transaction. Its error is the result of each member that has not failed itself.
 func (g *group) run(ctx context.Context, members []*member) error {
 	s, err := g.db.writer.BeginTx(ctx, nil)
 	if err != nil {
@@ -99,7 +100,8 @@ func (g *group) run(ctx context.Context, members []*member) error {
 			return err
 		}
 		if g.runOne(s, m); m.err != nil {
-			// After some errors, such as those of a full disk, SQLite has rolled back the whole transaction. There is no savepoint then.
+			// After some errors, such as those of a full disk, SQLite has rolled back the whole transaction. The savepoint does not
+			// exist then.
 			if _, err := s.ExecContext(ctx, "ROLLBACK TO member"); err != nil {
 				return m.err
 			}
@@ -114,7 +116,7 @@ func (g *group) run(ctx context.Context, members []*member) error {
 // runOne runs a member and sets its result.
 func (g *group) runOne(s *sql.Tx, m *member) {
 	defer func() {
-		// The goroutine that runs the member is that of another caller, so a panic is passed on to the member's own.
+		// The member is run by the goroutine of another caller, so a panic is passed to the goroutine of the member.
 		if m.trouble = recover(); m.trouble != nil {
 			m.err = errors.New("transaction panicked")
 		}

@@ -32,7 +32,7 @@ func grouped(t *testing.T, db *DB, ctx func(i int) context.Context, members ...f
 			}()
 			errs[i] = db.write(ctx(i), "test", m)
 		})
-		// The members queue in their order.
+		// The members queue one after the other, so that their order is known.
 		await.Until(t, "the transaction queues", func() bool {
 			db.group.mu.Lock()
 			defer db.group.mu.Unlock()

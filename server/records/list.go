@@ -11,24 +11,23 @@ import (
 // RepoQuery selects a page of a list of repositories.
 type RepoQuery struct {
 	Namespace string
-	Search    string // part of the name, without regard to case
+	Search    string // part of the name; case is ignored
 	Sort      string // created_at, updated_at, last_push_at or name; created_at if empty
 	Ascending bool
 	Limit     int
-	Offset    int    // of the first repository, if After is ""
+	Offset    int    // number of repositories to skip, if After is ""
 	After     string // cursor from an earlier answer
 }
 
 // repoOrders are the columns by which repositories can be sorted.
 var repoOrders = map[string]string{"created_at": "created", "updated_at": "updated", "last_push_at": "last_push", "name": "folded"}
 
-// cursor is the place in a list of repositories after its last repository that the client has. The client receives it as a text
-// without meaning.
+// cursor is the place in a list of repositories after the last one that the client has received. Clients get it as an opaque text.
 type cursor struct {
 	Sort      string `json:"s"`
 	Ascending bool   `json:"a,omitempty"`
-	Number    int64  `json:"n,omitempty"` // value of a column that is a time
-	Name      string `json:"t,omitempty"` // value of the column folded
+	Number    int64  `json:"n,omitempty"` // value of the sort column, if it contains times
+	Name      string `json:"t,omitempty"` // value of the sort column, if it is folded
 	Repo      int64  `json:"r"`           // key of the repository
 }
 
@@ -37,8 +36,8 @@ func (c cursor) String() string {
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
-// parseCursor returns the cursor for a query. It returns ErrCursor for texts that are no cursors, and for cursors of a query with another
-// order.
+// parseCursor returns the cursor for a query. It returns ErrCursor for a text that is not a cursor, and for a cursor of a list in
+// another order.
 func parseCursor(q RepoQuery) (c cursor, err error) {
 	b, err := base64.RawURLEncoding.DecodeString(q.After)
 	if err == nil {
@@ -64,8 +63,8 @@ func (c cursor) value() any {
 // likeEscape escapes a text for LIKE.
 var likeEscape = strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`)
 
-// List returns a page, the number of all repositories that match, and the cursor of the next page, "" after the last one. It returns
-// ErrCursor for a cursor that does not belong to the query.
+// List returns a page of repositories, the number of repositories on all pages, and the cursor of the next page, which is "" on the
+// last page. It returns ErrCursor for a cursor that does not belong to the query.
 func (r *Repos) List(ctx context.Context, q RepoQuery) (page []Repo, total int, next string, err error) {
 	if q.Sort == "" {
 		q.Sort = "created_at"
@@ -104,7 +103,7 @@ func (r *Repos) List(ctx context.Context, q RepoQuery) (page []Repo, total int, 
 			repo Repo
 			key  int64
 		}
-		// One more row tells whether there is a next page.
+		// One row more than the limit is read: it exists if there is a next page.
 		rows, err := list(ctx, t, func(row scanner) (k keyed, err error) {
 			return k, row.Scan(append(repoFields(&k.repo), &k.key)...)
 		}, fmt.Sprintf("SELECT %s, repo%s ORDER BY %s %s, repo %s LIMIT $%d OFFSET $%d", repoColumns, where, column, direction, direction,

@@ -21,9 +21,9 @@ type Audit struct{ db *DB }
 //
 // Their numbers grow in the order in which they become visible, so that a client that has read up to a number never misses an entry
 // that becomes visible later. In SQLite, the transaction takes them from a counter. In PostgreSQL, several transactions add entries at
-// once, and nothing is known of the order in which they will be committed: a sequence would number them in another order, and a counter
-// would make each transaction wait until the one before is synced to the disk. There, the entries are stored without numbers, and
-// number gives numbers to those that have become visible, before they are read.
+// once, and they are committed in an unknown order: a sequence would number them in another order, and a counter would make each
+// transaction wait until the previous one is synced to the disk. So PostgreSQL stores the entries without numbers, and the method
+// number assigns numbers to visible entries before they are read.
 func (t *tx) log(ctx context.Context, events []Event, entries []AuditEntry) error {
 	n := len(events) + len(entries)
 	if n == 0 {
@@ -61,7 +61,7 @@ func (t *tx) log(ctx context.Context, events []Event, entries []AuditEntry) erro
 	return nil
 }
 
-// number gives numbers to the entries of the log that have none. Everything that reads by numbers calls it before.
+// number assigns numbers to the entries of the log that have none. It is called before entries are read by their numbers.
 func (db *DB) number(ctx context.Context) error {
 	if !db.dialect.parallel {
 		return nil
@@ -76,13 +76,13 @@ func (db *DB) number(ctx context.Context) error {
 		return err
 	}
 	return db.write(ctx, what, func(t *tx) error {
-		// The lock makes nodes that number at the same time do so one after the other. Transactions that add entries do not need it.
+		// The lock lets one node at a time assign numbers. Transactions that add entries do not take it.
 		last, err := t.count(ctx, "SELECT value FROM counters WHERE name = 'log'{update}")
 		if err != nil {
 			return err
 		}
 		for _, table := range []string{"events", "audit"} {
-			// The statement sees all entries that were committed before it began. Others get larger numbers later.
+			// The statement sees all entries that were committed before it began. Entries that are committed later get larger numbers.
 			n, err := t.exec(ctx, "UPDATE "+table+" SET seq = $1 + f.i FROM (SELECT entry, row_number() OVER (ORDER BY entry) AS i FROM "+table+
 				" WHERE seq IS NULL) f WHERE "+table+".entry = f.entry", last)
 			if err != nil {
@@ -95,7 +95,8 @@ func (db *DB) number(ctx context.Context) error {
 	})
 }
 
-// entry returns the audit entry of a change, and none for the zero Cause, which stands for the server itself.
+// entry returns the audit entry of a change. It returns no entry for the zero Cause, which means that the server itself makes the
+// change.
 func (c Cause) entry(t *tx, result int, detail string) []AuditEntry {
 	if c == (Cause{}) {
 		return nil
@@ -103,7 +104,7 @@ func (c Cause) entry(t *tx, result int, detail string) []AuditEntry {
 	return []AuditEntry{{Time: t.now, Cause: c, Result: result, Detail: detail}}
 }
 
-// Add adds events that belong to no other change, such as fetches.
+// Add adds events without a change of other records, such as those of fetches.
 func (e *Events) Add(ctx context.Context, events []Event) error {
 	if len(events) == 0 {
 		return nil
@@ -185,7 +186,7 @@ func (e *Events) Drop(ctx context.Context, before time.Time) error {
 	for _, table := range []string{"events", "audit"} {
 		for more := true; more; {
 			if err := e.db.write(ctx, "drop old "+table, func(t *tx) error {
-				// Numbers grow with time, except for a few that different nodes assign at about the same time.
+				// Entries with larger numbers are newer, except for a few that different nodes have added at about the same time.
 				rows, err := t.exec(ctx, "DELETE FROM "+table+" WHERE seq IN (SELECT seq FROM "+table+" ORDER BY seq LIMIT $1) AND time < $2",
 					dropped, before)
 				more = rows == dropped
@@ -215,7 +216,7 @@ func (e *Events) Drop(ctx context.Context, before time.Time) error {
 	})
 }
 
-// Add adds entries of calls that changed no records, or whose entries do not belong to the change.
+// Add adds entries in a separate transaction: those of calls that have changed no records, such as reads.
 func (a *Audit) Add(ctx context.Context, entries []AuditEntry) error {
 	if len(entries) == 0 {
 		return nil

@@ -199,7 +199,7 @@ func TestLeases(t *testing.T) {
 			t.Error("a released lease cannot be acquired")
 		}
 		await.Until(t, "the lease expires", func() bool { return acquire("c", time.Hour) })
-		// Of many that try at once, one succeeds.
+		// If many holders try at the same time, one of them succeeds.
 		var wg sync.WaitGroup
 		var mu sync.Mutex
 		holders := 0

@@ -14,7 +14,7 @@ type calls struct {
 	away, full    atomic.Int64 // calls that failed because the database did not answer, or was full
 }
 
-// measure counts a call that has ended now.
+// measure counts a call that began at the time begin and has just ended with the error err.
 func (c *calls) measure(h *metrics.Histogram, begin time.Time, err *error) {
 	h.Observe(time.Since(begin))
 	switch {

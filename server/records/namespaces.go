@@ -6,7 +6,7 @@ import (
 	"errors"
 )
 
-// Namespaces are the namespaces. Their names are unique, and found, without regard to case.
+// Namespaces are the namespaces. The case of names is ignored when they are looked up and compared.
 type Namespaces struct{ db *DB }
 
 const namespaceColumns = `name, jurisdiction, created, updated,
@@ -56,7 +56,8 @@ func (n *Namespaces) Get(ctx context.Context, name string) (ns Namespace, err er
 	return ns, err
 }
 
-// List returns up to limit namespaces whose names follow after, in the order of names, and the number of all.
+// List returns up to limit namespaces whose names are greater than the name after, in the order of names, and the number of all
+// namespaces.
 func (n *Namespaces) List(ctx context.Context, after string, offset, limit int) (page []Namespace, total int, err error) {
 	err = n.db.read(ctx, "list namespaces", func(t *tx) error {
 		all, err := t.count(ctx, "SELECT count(*) FROM namespaces")
@@ -71,8 +72,8 @@ func (n *Namespaces) List(ctx context.Context, after string, offset, limit int) 
 	return page, total, err
 }
 
-// Delete removes an empty namespace; ErrNotEmpty otherwise. Its owners' tokens are revoked and its webhooks removed, because both name
-// the namespace, and another user may create it again.
+// Delete removes a namespace. It returns ErrNotEmpty if the namespace has repositories. Its owners' tokens are revoked and its
+// webhooks removed, because both name the namespace, and another user may create it again.
 func (n *Namespaces) Delete(ctx context.Context, name string, cause Cause) error {
 	return n.db.write(ctx, "delete namespace "+name, func(t *tx) error {
 		// The lock waits for transactions that create repositories in the namespace (see lockNamespace).
@@ -106,8 +107,8 @@ func (n *Namespaces) Delete(ctx context.Context, name string, cause Cause) error
 	})
 }
 
-// lockNamespace returns the name of a namespace in its own spelling, which it creates if it is missing. It cannot be deleted until the
-// transaction ends.
+// lockNamespace creates a namespace if it is missing, and returns its name as it was spelled when it was created. The namespace cannot
+// be deleted until the transaction ends.
 func (t *tx) lockNamespace(ctx context.Context, name string) (string, error) {
 	for {
 		var own string
@@ -122,8 +123,8 @@ func (t *tx) lockNamespace(ctx context.Context, name string) (string, error) {
 	}
 }
 
-// Size returns the bytes of the packs that only repositories of this namespace have, and of those that repositories of others have too.
-// A pack that several repositories of the namespace have is counted once.
+// Size returns the bytes of the packs that only repositories of this namespace have, and the bytes of those that repositories of other
+// namespaces have, too. A pack that several repositories of the namespace have is counted once.
 func (n *Namespaces) Size(ctx context.Context, name string) (own, shared int64, err error) {
 	err = n.db.single(ctx, "measure namespace "+name, func(t *tx) error {
 		return t.one(ctx, []any{&own, &shared}, `SELECT

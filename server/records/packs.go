@@ -23,8 +23,8 @@ func scanPack(row scanner) (p Pack, err error) {
 	return p, err
 }
 
-// Begin records a pack before its files are stored, so that Unused finds them if the process dies. Only recorded packs can be given to
-// Push and Replace.
+// Begin records a pack before its files are stored, so that Unused finds the pack if the process dies. Push and Replace accept
+// recorded packs only.
 func (p *Packs) Begin(ctx context.Context, pack Pack) error {
 	return p.db.write(ctx, "record pack "+pack.ID, func(t *tx) error {
 		if pack.Created.IsZero() {
@@ -40,9 +40,9 @@ func (p *Packs) Begin(ctx context.Context, pack Pack) error {
 	})
 }
 
-// link adds a pack to a repository. The files are complete now, so their number and sizes are stored.
+// link adds a pack to a repository, and stores the number and the sizes of its files, which are complete at that time.
 func (t *tx) link(ctx context.Context, repo int64, p Pack) error {
-	// idle_since is 0 from now on. A transaction of Condemn waits for this one, and then finds the link.
+	// The update locks the row, so a transaction of Condemn waits for this one, and then finds the link.
 	keys, err := list(ctx, t, scanInt, `UPDATE packs SET hash = $2, extensions = $3, bytes = $4, objects = $5, idle_since = 0
 		WHERE id = $1 AND idle_since <> -1 RETURNING pack`, p.ID, p.Hash, strings.Join(p.Extensions, " "), p.Bytes, p.Objects)
 	if err != nil {
@@ -56,8 +56,8 @@ func (t *tx) link(ctx context.Context, repo int64, p Pack) error {
 	return err
 }
 
-// Replace replaces packs of a repository by others with the same objects, in one transaction. It fails with ErrNotFound if the
-// repository no longer has one of the old packs.
+// Replace replaces packs of a repository by others with the same objects, in one transaction. It returns ErrNotFound if the repository
+// no longer has all of the old packs.
 func (p *Packs) Replace(ctx context.Context, repoID string, old []string, packs []Pack) error {
 	return p.db.write(ctx, "replace packs of repository "+repoID, func(t *tx) error {
 		repo, err := t.lockRepo(ctx, repoID)
@@ -109,7 +109,7 @@ func (t *tx) replacePacks(ctx context.Context, repo lockedRepo, old []string, pa
 	return err
 }
 
-// Unused returns packs that no repository has and that were recorded, or lost their last repository, before a time.
+// Unused returns packs that no repository lists, if they were recorded and removed from their last repository before a time.
 func (p *Packs) Unused(ctx context.Context, before time.Time, limit int) (packs []Pack, err error) {
 	err = p.db.single(ctx, "find unused packs", func(t *tx) error {
 		packs, err = list(ctx, t, scanPack, "SELECT "+packColumns+` FROM packs p WHERE p.idle_since <> 0 AND p.idle_since < $1
@@ -119,8 +119,9 @@ func (p *Packs) Unused(ctx context.Context, before time.Time, limit int) (packs 
 	return packs, err
 }
 
-// Condemn marks an unused pack, so that no repository can list it any more and its files can be deleted. It returns false if the pack
-// is used, was used after before, or is not recorded. Unused still returns the pack, in case the process dies before Forget.
+// Condemn marks an unused pack, so that no repository can list it any more and its files can be deleted. It returns false if a
+// repository lists the pack or has listed it since the time before, or if the pack is not recorded. Unused still returns the pack, in
+// case the process dies before Forget.
 func (p *Packs) Condemn(ctx context.Context, id string, before time.Time) (condemned bool, err error) {
 	err = p.db.write(ctx, "condemn pack "+id, func(t *tx) error {
 		condemned = false
@@ -152,7 +153,7 @@ func (p *Packs) Forget(ctx context.Context, id string) error {
 	})
 }
 
-// Sharers returns how many repositories have each of the packs of a repository.
+// Sharers returns, for each pack of a repository, the number of repositories that list the pack.
 func (p *Packs) Sharers(ctx context.Context, repoID string) (sharers map[string]int, err error) {
 	sharers = map[string]int{}
 	err = p.db.single(ctx, "count sharers of packs of repository "+repoID, func(t *tx) error {
@@ -168,7 +169,7 @@ func (p *Packs) Sharers(ctx context.Context, repoID string) (sharers map[string]
 	return sharers, err
 }
 
-// Totals returns the number of objects, and of bytes, in the packs of a repository. An object that is in two packs counts twice.
+// Totals returns the number of objects, and of bytes, in the packs of a repository. An object in two packs counts twice.
 func (p *Packs) Totals(ctx context.Context, repoID string) (objects, bytes int64, err error) {
 	err = p.db.single(ctx, "measure repository "+repoID, func(t *tx) error {
 		return t.one(ctx, []any{&objects, &bytes}, `SELECT CAST(COALESCE(SUM(p.objects), 0) AS BIGINT), CAST(COALESCE(SUM(p.bytes), 0) AS BIGINT)

@@ -22,7 +22,7 @@ var postgresDialect = &dialect{
 		"{numbered}", "entry BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, seq BIGINT UNIQUE"),
 	words: strings.NewReplacer("{update}", " FOR UPDATE", "{share}", " FOR SHARE", "{skip}", " FOR UPDATE OF d SKIP LOCKED",
 		"{bytes}", "BYTEA"),
-	// All statements of the transaction see the database as the first one does.
+	// All statements of the transaction see the state of the database that the first statement sees.
 	snapshot: sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true},
 	now:      "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT)",
 	tables:   "SELECT count(*) FROM pg_tables WHERE schemaname = current_schema()",
@@ -47,7 +47,7 @@ func openPostgres(url string) (*sql.DB, error) {
 	}
 	for name, value := range map[string]string{
 		"application_name": "artifactfs",
-		// A node that hangs in a transaction must not hold the lock of a repository for ever.
+		// PostgreSQL ends a transaction that sends no statement for this time, so that a node that hangs does not keep its locks.
 		"idle_in_transaction_session_timeout": "30s",
 		"lock_timeout":                        "20s",
 	} {
@@ -58,14 +58,15 @@ func openPostgres(url string) (*sql.DB, error) {
 	if config.ConnectTimeout == 0 {
 		config.ConnectTimeout = 10 * time.Second
 	}
-	if config.ValidateConnect == nil { // the URL may name a standby too, whose records are older
+	// if the URL names several servers, connect to the one that accepts writes, because the records of a standby are older
+	if config.ValidateConnect == nil {
 		config.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
 	}
 	db := stdlib.OpenDB(*config)
 	db.SetMaxOpenConns(postgresConnections)
 	db.SetMaxIdleConns(postgresIdle)
 	db.SetConnMaxIdleTime(5 * time.Minute)
-	// After a failover, connections to the server that is read-only now end some time, although it answers.
+	// After a failover, connections to the previous server must end at some time, although that server still answers reads.
 	db.SetConnMaxLifetime(5 * time.Minute)
 	return db, nil
 }
@@ -78,7 +79,7 @@ func classifyPostgres(err error) class {
 			return retriable
 		case "53100": // disk full
 			return full
-		case "57014": // canceled: by the context, or by statement_timeout
+		case "57014": // canceled by the context or by statement_timeout
 			return interrupted
 		case "55P03", "25006", "58030": // lock not available, read-only transaction (a standby), I/O error
 			return unavailable

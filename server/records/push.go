@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// Push makes the updates visible. The result has an error for each update that failed, with a text for the user of git, such as
-// "stale ref"; the error of Push means that no update was made. A pack must have been recorded by Packs.Begin. It becomes part of the
-// repository if an update succeeds that may need it. The push is counted in the usage of the repository.
+// Push makes the updates visible. The result contains an error for each update that failed, with a text for the user of git, such as
+// "stale ref". If Push returns an error, no update was made. The pack must have been recorded by Packs.Begin. It is added to the
+// repository if an update that may need it succeeds. The push is counted in the usage of the repository.
 func (r *Repos) Push(ctx context.Context, p Push) (results []error, err error) {
 	err = r.db.write(ctx, "push to repository "+p.RepoID, func(t *tx) error {
 		results, err = t.push(ctx, p)
@@ -78,8 +78,8 @@ func (t *tx) push(ctx context.Context, p Push) ([]error, error) {
 	return results, t.log(ctx, events, p.Cause.entry(t, 200, describe(p.Updates, results)))
 }
 
-// checkToken returns ErrRevoked if a token is not valid any more. The lock delays a revocation until the push is visible, so that no
-// push becomes visible after a revocation has been acknowledged.
+// checkToken returns ErrRevoked if a token is not valid any more. The lock delays a revocation until the transaction of the push ends,
+// so no push becomes visible after a revocation was acknowledged.
 func (t *tx) checkToken(ctx context.Context, id string) error {
 	var token Token
 	err := t.one(ctx, []any{stamp{&token.Expires}, stamp{&token.Revoked}}, "SELECT expires, revoked FROM tokens WHERE id = $1{share}", id)

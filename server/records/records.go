@@ -43,7 +43,7 @@ var (
 // Namespace is a group of repositories.
 type Namespace struct {
 	Name         string
-	Jurisdiction string // "unrestricted", "eu" or "us"; stored and shown only
+	Jurisdiction string // "unrestricted", "eu" or "us"; it has no effect
 	Repos        int    // number of repositories; set by Get and List
 	Created      time.Time
 	Updated      time.Time
@@ -69,10 +69,10 @@ type Repo struct {
 	ObjectFormat  string // "sha1" or "sha256"
 	ReadOnly      bool
 	Status        Status
-	Source        string // where the repository was imported or forked from, "" for neither
-	BaseURL       string // where the objects are that a thin repository lacks, "" if it lacks none
+	Source        string // URL of an imported repository, or the parent of a fork; "" for all others
+	BaseURL       string // URL of the repository that has the objects that a thin repository lacks; "" for all others
 	BaseCommit    string
-	Shallow       string // contents of git's file shallow, of a repository that was imported with a depth
+	Shallow       string // contents of git's file shallow; "" unless the repository was imported with a depth
 	Created       time.Time
 	Updated       time.Time // last change of the repository or its refs
 	LastPush      time.Time // zero before the first push
@@ -99,14 +99,14 @@ type Ref struct {
 type Pack struct {
 	ID         string   // random
 	Hash       string   // git's name of the pack: pack-HASH.pack
-	Extensions []string // of the files, such as ".pack", ".idx", ".rev", ".bitmap"
-	Bytes      int64    // of all files
+	Extensions []string // extensions of the files, such as ".pack", ".idx", ".rev", ".bitmap"
+	Bytes      int64    // size of all files together
 	Objects    int64
 	Created    time.Time
 }
 
 // Key returns the key in the object store of the file with an extension. The directory is the last character of the ID, which is
-// random: so no directory contains all packs, and a new pack rarely needs a new directory, which would have to be synced.
+// random. So the packs are divided among 32 directories, and a new pack rarely needs a new directory, which would have to be synced.
 func (p Pack) Key(extension string) string {
 	return "packs/" + p.ID[len(p.ID)-1:] + "/" + p.ID + extension
 }
@@ -120,7 +120,7 @@ const (
 	AdminToken Role = "admin" // the REST API, for everything
 )
 
-// Scope is what a token of a repository, or of a namespace, allows.
+// Scope is the kind of access that a token allows: reading, or reading and writing.
 type Scope string
 
 const (
@@ -128,15 +128,15 @@ const (
 	WriteScope Scope = "write"
 )
 
-// RefRule restricts a token of a repository. Without rules, a token of scope write may change every ref. With rules, it may
-// change only refs that match one of the globs, and not in the ways that the rule denies. The globs are those of package
-// path.Match, where in addition "**" at the end matches any number of components.
+// RefRule restricts a token of a repository. Without rules, a token of scope write may change every ref. With rules, it may change
+// only refs that match the glob of a rule, and not in the ways that this rule denies. Globs have the form of path.Match; in addition,
+// "**" at the end matches any number of components.
 type RefRule struct {
 	Glob string
 	Deny []Denial
 }
 
-// Denial is a way to change a ref that a rule denies.
+// Denial is a kind of change of a ref that a rule denies.
 type Denial string
 
 const (
@@ -152,37 +152,37 @@ type Token struct {
 	Hash      []byte
 	Role      Role
 	Scope     Scope
-	Namespace string // of RepoToken and OwnerToken
-	RepoID    string // of RepoToken
+	Namespace string // namespace of a RepoToken or an OwnerToken
+	RepoID    string // id of the repository of a RepoToken
 	Label     string // free text for people
-	Actor     string // who uses the token; free text
+	Actor     string // user or program that uses the token; free text
 	Session   string // the session for which the token was made, "" for none
 	Rules     []RefRule
 	Created   time.Time
-	Expires   time.Time // zero: never (AdminToken and OwnerToken only)
-	Revoked   time.Time // zero: not revoked
+	Expires   time.Time // zero: the token does not expire (AdminToken and OwnerToken only)
+	Revoked   time.Time // zero: the token is not revoked
 }
 
-// Cause is who caused a change. It is stored in the audit log.
+// Cause describes the request that has caused a change. It is stored in the audit log.
 type Cause struct {
 	TokenID string
 	Actor   string // label or actor of the token
 	Remote  string // address of the client
-	Method  string // of HTTP, or the git service
+	Method  string // method of HTTP, or the git service
 	Target  string // path of the request, without secrets
 }
 
 // Event is a change that clients can subscribe to. Body is the complete event in the form that clients receive.
 type Event struct {
-	Seq       int64 // set by the database; grows in the order of commits, not without gaps
+	Seq       int64 // number of the event, set by the database; grows in the order of commits, with gaps
 	Type      string
 	Namespace string
-	Repo      string // name, "" for events of a namespace
+	Repo      string // name of the repository; "" for events of a namespace
 	Time      time.Time
 	Body      json.RawMessage
 }
 
-// RefUpdate is a request to change a ref from Old to New. A missing ref, before or after, is the id of zeros.
+// RefUpdate is a request to change a ref from the id Old to the id New. An id of zeros means that the ref does not exist.
 type RefUpdate struct {
 	Name string
 	Old  string
@@ -192,13 +192,13 @@ type RefUpdate struct {
 // Push is the result of one git push, ready to be made visible.
 type Push struct {
 	RepoID      string
-	TokenID     string // checked again in the transaction; "" for imports, which need none and are not counted as pushes
+	TokenID     string // token that is checked again in the transaction; "" for imports, which need no token and are not counted as pushes
 	Collections int64  // Repo.Collections when the objects of the push were checked
 	Updates     []RefUpdate
-	Atomic      bool  // all updates or none
-	Pack        *Pack // nil if the push has no new objects; stored already
+	Atomic      bool  // make all updates or none
+	Pack        *Pack // the pack of the new objects, whose files are stored; nil if there are no new objects
 	Cause       Cause
-	// Events returns the events for the updates that succeeded. It is called within the transaction and must not block.
+	// Events returns the events for the updates that succeeded. Push calls it within the transaction, so it must not block.
 	Events func(done []RefUpdate) []Event
 }
 
@@ -207,6 +207,6 @@ type AuditEntry struct {
 	Seq    int64
 	Time   time.Time
 	Cause  Cause
-	Result int    // HTTP status
-	Detail string // such as the refs of a push; never a secret
+	Result int    // status of HTTP
+	Detail string // further text, such as the refs of a push; it contains no secret
 }

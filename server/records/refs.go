@@ -14,10 +14,10 @@ import (
 // allows 65535 placeholders.
 const batch = 100
 
-// few is the number of updates up to which only the refs that the updates concern are read.
+// few is a number of updates. For more updates, all refs of the repository are read; otherwise only those that the updates concern.
 const few = 16
 
-// A failed update of a ref has one of these errors, or one that names the refs in conflict. The texts are those of git.
+// The result of an update that fails is one of these errors, or an error that names the refs in conflict. The texts are git's.
 var (
 	errStale    = errors.New("stale ref")
 	errExists   = errors.New("reference already exists")
@@ -26,16 +26,16 @@ var (
 	errID       = errors.New("invalid object id")
 )
 
-// refSet is the state of refs within a transaction that has locked their repository. It has at least the refs that the updates of the
-// transaction concern.
+// refSet is the state of refs within a transaction that has locked their repository. It contains at least the refs that the updates of
+// the transaction concern.
 type refSet struct {
-	ids     map[string]string // of refs that exist
+	ids     map[string]string // ids of existing refs by name
 	below   map[string]int    // number of refs below a directory, such as refs/heads
 	changed map[string]bool   // names of refs that were changed
 	done    []RefUpdate       // updates that changed a ref
 }
 
-// affected returns the refs that updates change, and those that prevent them because one would be a directory of the other.
+// affected returns the refs that updates change, and the refs that conflict with them, because one name is a directory of the other.
 func (t *tx) affected(ctx context.Context, repo refRows, updates []RefUpdate) (*refSet, error) {
 	s := &refSet{ids: map[string]string{}, below: map[string]int{}, changed: map[string]bool{}}
 	if len(updates) > few {
@@ -66,7 +66,8 @@ func (t *tx) affected(ctx context.Context, repo refRows, updates []RefUpdate) (*
 		if missing(u.New) || s.ids[u.Name] != "" {
 			continue
 		}
-		// The updates can remove as many refs below this one as there are updates. One more suffices to know whether any is left.
+		// The updates can remove at most as many refs below this one as there are updates. If one ref more is read, a ref is left in
+		// any case.
 		found, err := t.refs(ctx, repo, " WHERE v.name > $3 AND v.name < $4 ORDER BY v.name LIMIT $5",
 			[]byte(u.Name+"/"), []byte(u.Name+"0"), len(updates)+1)
 		if err != nil {
@@ -176,7 +177,8 @@ func (s *refSet) conflict(name string) string {
 	return first
 }
 
-// removed returns the names of refs that the updates have removed, and written the refs that they have created or moved.
+// removed returns the names of the refs that the updates have removed. The method written returns the refs that they have created or
+// moved.
 func (s *refSet) removed() (names []string) {
 	for name := range s.changed {
 		if _, ok := s.ids[name]; !ok {
@@ -216,7 +218,7 @@ func (t *tx) putRefs(ctx context.Context, repo int64, refs []Ref) error {
 	return nil
 }
 
-// missing reports whether an id is the one that stands for a missing ref.
+// missing reports whether an id consists of zeros, which stands for a ref that does not exist.
 func missing(id string) bool { return strings.Trim(id, "0") == "" }
 
 // validID reports whether id is the hexadecimal id of an object.

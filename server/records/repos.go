@@ -6,23 +6,23 @@ import (
 	"time"
 )
 
-// Repos are the repositories with their refs. Names are unique, and found, without regard to case.
+// Repos are the repositories with their refs. The case of names is ignored when they are looked up and compared.
 type Repos struct{ db *DB }
 
-// tombstone is how long a deleted repository is found by FindDeleted.
+// tombstone is the time for which FindDeleted finds a deleted repository.
 const tombstone = 30 * 24 * time.Hour
 
-// Creation is a new repository with all that becomes visible with it.
+// Creation is a new repository with the token, refs and events that are created in the same transaction.
 type Creation struct {
 	Repo   Repo
-	Token  *Token // nil for none
+	Token  *Token // nil: no token is created
 	Events []Event
 	Cause  Cause
-	Parent string // id of the forked repository, whose packs the new one shares; "" for none
-	Refs   []Ref  // refs of a fork
-	All    bool   // the fork has all refs of the parent; Refs is ignored
-	// Collections is that of the parent when the objects of Refs were found. Create fails with ErrCollected if garbage was collected
-	// since then.
+	Parent string // id of the parent, whose packs a fork shares; "": the repository is not a fork
+	Refs   []Ref  // refs of the fork, unless All is set
+	All    bool   // the fork gets all refs of the parent
+	// Collections is the value of the parent's Repo.Collections when the objects of Refs were found. Create returns ErrCollected if
+	// garbage of the parent was collected since then.
 	Collections int64
 }
 
@@ -76,7 +76,7 @@ func (t *tx) createRepo(ctx context.Context, c Creation) error {
 		if parent, shallow, err = t.lockParent(ctx, c.Parent, c.All); err != nil {
 			return fmt.Errorf("find parent %s: %w", c.Parent, err)
 		}
-		if !c.All { // the parent is locked
+		if !c.All { // lockParent has locked the parent, so its refs and packs do not change
 			collections, err := t.count(ctx, "SELECT collections FROM repos WHERE repo = $1", parent.own)
 			if err != nil {
 				return err
@@ -150,7 +150,7 @@ func (r *Repos) ByID(ctx context.Context, id string) (repo Repo, err error) {
 	return repo, err
 }
 
-// FindDeleted returns the repository of that name that was deleted last, for 30 days.
+// FindDeleted returns the repository with the given name that was deleted last, if that was within the last 30 days.
 func (r *Repos) FindDeleted(ctx context.Context, namespace, name string) (repo Repo, err error) {
 	err = r.db.single(ctx, "find deleted repository "+namespace+"/"+name, func(t *tx) error {
 		repo, err = first(ctx, t, scanRepo, "SELECT "+repoColumns+` FROM repos
@@ -169,8 +169,8 @@ func (r *Repos) Delete(ctx context.Context, id string, events []Event, cause Cau
 			return err
 		}
 		if t.dialect.parallel {
-			// Forks have packs in common. All transactions that delete them lock these packs in the same order, so that none of them
-			// waits for each other.
+			// Forks have packs in common. All transactions that delete forks lock these packs in the same order, so that no two of
+			// them wait for each other.
 			if err := t.each(ctx, func(scanner) error { return nil },
 				"SELECT pack FROM packs WHERE pack IN (SELECT pack FROM links WHERE repo = $1) ORDER BY pack{update}", repo.key); err != nil {
 				return err
@@ -199,7 +199,7 @@ func (r *Repos) Delete(ctx context.Context, id string, events []Event, cause Cau
 	})
 }
 
-// SetStatus ends or begins an import.
+// SetStatus sets the status of a repository when an import begins or ends.
 func (r *Repos) SetStatus(ctx context.Context, id string, s Status) error {
 	return r.set(ctx, "set status of repository "+id, "status = $2", id, string(s))
 }
@@ -257,7 +257,7 @@ func (r *Repos) Refs(ctx context.Context, id string) (refs []Ref, err error) {
 	return refs, err
 }
 
-// Size returns the bytes of the packs that only this repository has, and of those that it shares with others.
+// Size returns the bytes of the packs that only this repository has, and the bytes of those that it shares with others.
 func (r *Repos) Size(ctx context.Context, id string) (own, shared int64, err error) {
 	err = r.db.single(ctx, "measure repository "+id, func(t *tx) error {
 		return t.one(ctx, []any{&own, &shared}, `SELECT
@@ -269,10 +269,12 @@ func (r *Repos) Size(ctx context.Context, id string) (own, shared int64, err err
 	return own, shared, err
 }
 
-// Crowded returns ids of repositories with at least packs packs that are not shared, the most crowded first.
+// Crowded returns ids of repositories whose number of unshared packs is at least the parameter packs. The repository with the most
+// packs is first.
 func (r *Repos) Crowded(ctx context.Context, packs, limit int) (ids []string, err error) {
 	err = r.db.single(ctx, "find repositories with many packs", func(t *tx) error {
-		// The first count reads an index only, and leaves few repositories for the second.
+		// The inner SELECT counts all packs of each repository, for which it reads only an index. So the unshared packs are counted
+		// for few repositories.
 		ids, err = list(ctx, t, scanText, `SELECT r.id FROM (SELECT repo FROM links GROUP BY repo HAVING count(*) >= $1) c
 			JOIN links l ON l.repo = c.repo JOIN repos r ON r.repo = c.repo
 			WHERE NOT EXISTS (SELECT 1 FROM links o WHERE o.pack = l.pack AND o.repo <> l.repo)
@@ -287,7 +289,7 @@ func scanText(row scanner) (s string, err error) {
 	return s, err
 }
 
-// lockedRepo is what a transaction needs to know of a repository that it changes.
+// lockedRepo contains the columns of a repository that a transaction which changes the repository needs.
 type lockedRepo struct {
 	key         int64
 	refs        refRows

@@ -238,7 +238,7 @@ func TestListPages(t *testing.T) {
 		ctx := t.Context()
 		at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 		for i := range 7 {
-			// Pairs have the same times, so that pages end between repositories that are equal in the order.
+			// Pairs of repositories have the same times, so that some pages end between two repositories with equal times.
 			do(t, db.Repos.Create(ctx, Creation{Repo: Repo{ID: NewID(), Namespace: "ns", Name: fmt.Sprintf("Repo_%d", i),
 				Created: at.Add(time.Duration(i/2) * time.Hour), Updated: at.Add(time.Duration(-i/2) * time.Hour),
 				LastPush: at.Add(time.Duration(i%3) * time.Hour)}}))

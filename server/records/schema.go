@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// migrations are the steps from each version of the schema to the next; the version is their number. A step that has been released
-// never changes. Running nodes of the version before must be able to go on with a schema that a newer node has upgraded.
+// migrations are the steps from each version of the schema to the next. The version of a schema is the number of its steps. A released
+// step is never changed. Nodes of the previous version must be able to continue with a schema that a newer node has upgraded.
 //
 // Types: {key} is a number that the database assigns, {bytes} is a string of bytes, {folded} is a text that is compared by its bytes,
 // and {numbered} is the number seq of an entry of the log (see tx.log).
@@ -146,7 +146,8 @@ CREATE TABLE deliveries (
 CREATE INDEX deliveries_next ON deliveries (next) WHERE NOT dead;
 `, importsSchema, garbageSchema, sharedSchema, largeSchema, runsSchema}
 
-// migrate creates or upgrades the tables. Of several processes that start at once, one does it and the others wait.
+// migrate creates or upgrades the tables. If several processes start at the same time, one of them creates or upgrades the tables, and
+// the others wait.
 func (db *DB) migrate(ctx context.Context) error {
 	const versions = "artifactfs_schema"
 	err := db.write(ctx, "read the version of the database's schema", func(t *tx) error {

@@ -70,7 +70,7 @@ func TestUpgrade(t *testing.T) {
 		if _, err := Open(t.Context(), url); err == nil || !strings.Contains(err.Error(), "use a newer artifactfs") {
 			t.Errorf("open a newer schema: got %v", err)
 		}
-		// A step that fails leaves the version before.
+		// If a step fails, the schema keeps its previous version.
 		migrations = append(migrations, "", "CREATE TABLE half (n BIGINT); INSERT INTO missing VALUES (1)")
 		if _, err := Open(t.Context(), url); err == nil {
 			t.Error("an upgrade that fails returns no error")

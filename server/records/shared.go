@@ -15,23 +15,23 @@ ALTER TABLE repos ADD COLUMN shared BIGINT NOT NULL DEFAULT 0;
 CREATE INDEX repos_shared ON repos (shared) WHERE shared <> 0;
 `
 
-// maxOwn is the number of rows in the table refs that a fork copies. If its parent has more of its own, they first become a shared set,
-// so that a fork is small and takes about a millisecond, however many refs it has.
+// maxOwn is the number of rows in the table refs that a fork copies. If the parent has more rows, they are first moved to a shared
+// set, so that a fork is small and takes about a millisecond, however many refs it has.
 const maxOwn = 400
 
-// refRows says where the refs of a repository are. Rows of the table refs with the key own are those that the repository does not share:
-// they hide the rows of the shared set with the same names. An empty id there hides a ref that the repository has removed. Rows of a
+// refRows contains the keys of the refs of a repository in the table refs. Rows with the key own belong to this repository only, and
+// hide rows of the shared set with the same names; a row with an empty id hides a ref that the repository has removed. Rows of a
 // shared set have the negative number of the set in place of the key of a repository, and never change.
 type refRows struct {
 	own    int64
-	shared int64 // number of the set, 0 for none
+	shared int64 // number of the shared set; 0: the repository has none
 }
 
 // visibleRefs are the refs of a repository, where $1 is refRows.own and $2 is -refRows.shared.
 const visibleRefs = `(SELECT name, id FROM refs WHERE repo = $1 AND length(id) > 0
 	UNION ALL SELECT s.name, s.id FROM refs s WHERE s.repo = $2 AND NOT EXISTS (SELECT 1 FROM refs o WHERE o.repo = $1 AND o.name = s.name)) v`
 
-// refs returns refs of a repository. where continues the SELECT; its placeholders begin with $3.
+// refs returns refs of a repository. The text where continues the SELECT, and its placeholders begin with $3.
 func (t *tx) refs(ctx context.Context, r refRows, where string, args ...any) ([]Ref, error) {
 	return list(ctx, t, scanRef, "SELECT v.name, v.id FROM "+visibleRefs+where, append([]any{r.own, -r.shared}, args...)...)
 }
@@ -76,10 +76,10 @@ func (t *tx) namedRefs(ctx context.Context, r refRows, names []string) (found []
 	return found, nil
 }
 
-// removeRefs removes refs that exist.
+// removeRefs removes refs, all of which must exist.
 func (t *tx) removeRefs(ctx context.Context, r refRows, names []string) error {
 	if len(names) > few {
-		// The names are not looked up one by one: all are hidden first, and then those rows are removed that hide nothing.
+		// To avoid a look-up of each name, all names are hidden first; then the rows that hide nothing are removed.
 		hidden := make([]Ref, len(names))
 		for i, name := range names {
 			hidden[i].Name = name
@@ -106,8 +106,8 @@ func (t *tx) removeRefs(ctx context.Context, r refRows, names []string) error {
 	return nil
 }
 
-// lockParent returns where the refs of a repository are that is to be forked, and the commits at which its history ends. The lock keeps
-// its refs and packs as they are until the transaction ends, so that the fork has all objects of its refs.
+// lockParent locks a repository that is to be forked, and returns the keys of its refs and the commits at which its history ends. Its
+// refs and packs cannot change until the transaction ends, so the fork has all objects of its refs.
 func (t *tx) lockParent(ctx context.Context, id string, refs bool) (r refRows, shallow string, err error) {
 	const row = "SELECT repo, shared, shallow FROM repos WHERE id = $1 AND deleted = 0"
 	fields := []any{&r.own, &r.shared, &shallow}
@@ -127,7 +127,7 @@ func (t *tx) lockParent(ctx context.Context, id string, refs bool) (r refRows, s
 			return r, shallow, err
 		}
 	}
-	// Several forks can have this lock at the same time.
+	// Several transactions that fork can hold this lock at the same time.
 	err = t.one(ctx, fields, row+"{share}", id)
 	return r, shallow, err
 }
@@ -138,8 +138,8 @@ func (t *tx) hasMany(ctx context.Context, r refRows) (bool, error) {
 	return n > maxOwn, err
 }
 
-// share makes the refs of a locked repository a shared set, unless another transaction has done so before it was locked. The refs stay the
-// same, so the generation does too.
+// share moves the refs of a locked repository to a shared set, unless another transaction has done so before the lock was taken. The
+// refs stay the same, so the generation does too.
 func (t *tx) share(ctx context.Context, r *refRows) error {
 	if many, err := t.hasMany(ctx, *r); err != nil || !many {
 		return err
@@ -160,8 +160,8 @@ func (t *tx) share(ctx context.Context, r *refRows) error {
 	return err
 }
 
-// dropShared removes a shared set that no repository has any more, and reports whether there was one. A fork that gets a set has locked
-// its parent, which has the set too, so no set is used again that is found here.
+// dropShared removes a shared set that no repository has any more, and reports whether it has found one. A set without repositories
+// stays unused: a fork gets a set only from its parent, which uses the set and is locked.
 func (t *tx) dropShared(ctx context.Context) (bool, error) {
 	sets, err := list(ctx, t, scanInt, `SELECT shared FROM shared_refs s WHERE NOT EXISTS (SELECT 1 FROM repos r WHERE r.shared = s.shared)
 		LIMIT 1{update}`)

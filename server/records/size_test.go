@@ -13,7 +13,7 @@ func TestBytesPerRepository(t *testing.T) {
 	db := open(t, "sqlite:"+path)
 	_, err := db.writer.ExecContext(t.Context(), "PRAGMA synchronous = off")
 	do(t, err)
-	// grown returns the bytes of the pages that f fills.
+	// grown returns by how many bytes the function f makes the database grow.
 	grown := func(f func()) int64 {
 		size := func() (n int64) {
 			do(t, db.writer.QueryRowContext(t.Context(), `SELECT (page_count - freelist_count) * page_size

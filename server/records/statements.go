@@ -5,11 +5,11 @@ import (
 	"database/sql/driver"
 )
 
-// maxStatements is the number of statements that a connection keeps prepared. It is larger than the number of texts in this package,
-// except for those that depend on the length of a list.
+// maxStatements is the number of statements that a connection keeps prepared. This package has fewer different statements, not
+// counting those whose text depends on the length of a list.
 const maxStatements = 200
 
-// sqliteConn is what the driver's connections implement.
+// sqliteConn contains the interfaces that the driver's connections implement.
 type sqliteConn interface {
 	driver.Conn
 	driver.ConnBeginTx
@@ -19,8 +19,8 @@ type sqliteConn interface {
 	driver.Validator
 }
 
-// preparing is a connector for connections that keep prepared statements: SQLite needs longer to compile most statements than to run
-// them.
+// preparing is a connector whose connections keep prepared statements, because SQLite needs longer to compile most statements than to
+// run them.
 type preparing struct{ driver.Connector }
 
 func (p preparing) Connect(ctx context.Context) (driver.Conn, error) {
@@ -31,11 +31,11 @@ func (p preparing) Connect(ctx context.Context) (driver.Conn, error) {
 	return &preparedConn{sqliteConn: c.(sqliteConn), prepared: map[string]driver.Stmt{}}, nil
 }
 
-// preparedConn is a connection with prepared statements. As every connection of database/sql, it is used by one goroutine at a time. A
+// preparedConn is a connection with prepared statements. Package database/sql uses a connection in one goroutine at a time. A
 // statement must not be run again while its rows are read.
 type preparedConn struct {
 	sqliteConn
-	prepared map[string]driver.Stmt // by text
+	prepared map[string]driver.Stmt // prepared statements by text
 }
 
 // statement returns the prepared statement of a text.
@@ -44,7 +44,7 @@ func (c *preparedConn) statement(ctx context.Context, text string) (driver.Stmt,
 		return s, nil
 	}
 	if len(c.prepared) >= maxStatements {
-		// With ErrSkip, package sql prepares the statement for one use.
+		// After ErrSkip, package sql prepares the statement itself, for one use.
 		return nil, driver.ErrSkip
 	}
 	s, err := c.PrepareContext(ctx, text)

@@ -92,7 +92,7 @@ func (t *tx) addToken(ctx context.Context, token Token) error {
 	return err
 }
 
-// ByHash returns the token whose secret has this SHA-256, whether or not it is still valid. The caller compares the hashes in
+// ByHash returns the token whose secret has this SHA-256, whether or not it is still valid. The caller must compare the hashes in
 // constant time.
 func (k *Tokens) ByHash(ctx context.Context, hash []byte) (token Token, err error) {
 	err = k.db.single(ctx, "find token", func(t *tx) error {
@@ -111,8 +111,8 @@ func (k *Tokens) Get(ctx context.Context, id string) (token Token, err error) {
 	return token, err
 }
 
-// List returns tokens of a repository in the order of their creation, the newest first, and the number of all that match. state
-// is active, expired, revoked or all. An empty repoID selects the tokens for the REST API.
+// List returns a page of the tokens of a repository, the newest first, and the number of tokens on all pages. The state is active,
+// expired, revoked or all. An empty repoID selects the tokens for the REST API.
 func (k *Tokens) List(ctx context.Context, repoID, state string, offset, limit int) (page []Token, total int, err error) {
 	where := " FROM tokens WHERE repo_id = $1"
 	var args []any

@@ -11,10 +11,10 @@ import (
 	"github.com/artifactfs/artifactfs/internal/clock"
 )
 
-// retries is how often a transaction is repeated that another transaction has made impossible.
+// retries is the maximum number of repetitions of a transaction that has failed because of another transaction.
 const retries = 10
 
-// querier is a transaction, or the pool of connections for a single statement.
+// querier is a transaction, or a pool of connections, which can run a single statement without a transaction.
 type querier interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
@@ -25,12 +25,12 @@ type tx struct {
 	querier
 	dialect *dialect
 	now     time.Time
-	added   bool // events were added
+	added   bool // the transaction has added events
 	whole   bool // statements are not interrupted when their context ends (see group)
 }
 
-// write runs f in a transaction that writes. It repeats f if another transaction has made this one impossible, so f must set all of its
-// results each time. what names the operation in errors.
+// write runs f in a transaction that writes. It calls f again if the transaction has failed because of another transaction, so f must
+// set all of its results each time. The text what names the operation in errors.
 func (db *DB) write(ctx context.Context, what string, f func(t *tx) error) (err error) {
 	defer db.calls.measure(&db.calls.writes, time.Now(), &err)
 	for attempt := 1; ; attempt++ {
@@ -44,7 +44,7 @@ func (db *DB) write(ctx context.Context, what string, f func(t *tx) error) (err 
 		if attempt > retries || db.dialect.classify(err) != retriable {
 			return db.dialect.failure(ctx, what, err)
 		}
-		// The delay is random, so that two transactions do not meet again.
+		// The delay is random, so that two transactions that have prevented each other are not repeated at the same time.
 		if !clock.Wait(ctx, time.Duration(rand.Int64N(int64(attempt)*int64(5*time.Millisecond)))) {
 			return db.dialect.failure(ctx, what, err)
 		}
@@ -78,7 +78,7 @@ func (db *DB) read(ctx context.Context, what string, f func(t *tx) error) (err e
 	return db.dialect.failure(ctx, what, f(&tx{querier: s, dialect: db.dialect, now: db.now()}))
 }
 
-// single runs f, which reads by one statement.
+// single runs f, which reads by one statement, without a transaction.
 func (db *DB) single(ctx context.Context, what string, f func(t *tx) error) (err error) {
 	defer db.calls.measure(&db.calls.reads, time.Now(), &err)
 	return db.dialect.failure(ctx, what, f(&tx{querier: db.reader, dialect: db.dialect, now: db.now()}))
@@ -91,7 +91,7 @@ func (t *tx) context(ctx context.Context) context.Context {
 	return ctx
 }
 
-// exec runs a statement and returns the number of rows that it changed.
+// exec runs a statement and returns the number of rows that the statement has changed.
 func (t *tx) exec(ctx context.Context, query string, args ...any) (int64, error) {
 	r, err := t.ExecContext(t.context(ctx), t.dialect.words.Replace(query), bind(args)...)
 	if err != nil {

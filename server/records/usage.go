@@ -18,7 +18,7 @@ type UsageRow struct {
 	Bytes     int64 // sent and received
 }
 
-// Add adds to the counters. Pushes are counted by Repos.Push.
+// Add adds the rows to the counters. Repos.Push counts pushes itself.
 func (u *Usage) Add(ctx context.Context, rows []UsageRow) error {
 	if len(rows) == 0 {
 		return nil
@@ -60,11 +60,11 @@ func scanUsageRow(row scanner) (u UsageRow, err error) {
 	return u, err
 }
 
-// Leases let one of several nodes do a piece of work.
+// Leases let one node at a time do a piece of background work.
 type Leases struct{ db *DB }
 
-// Acquire takes or renews a lease on a name for ttl. It returns false while another holder has it. The clock is that of the database,
-// which is the same for all nodes.
+// Acquire takes or renews a lease on a name for ttl. It returns false while another holder has it. The times are those of the
+// database's clock, which all nodes share.
 func (l *Leases) Acquire(ctx context.Context, name, holder string, ttl time.Duration) (acquired bool, err error) {
 	now := l.db.dialect.now
 	err = l.db.write(ctx, "acquire lease on "+name, func(t *tx) error {
@@ -77,7 +77,7 @@ func (l *Leases) Acquire(ctx context.Context, name, holder string, ttl time.Dura
 	return acquired && err == nil, err
 }
 
-// Release ends a lease. It does nothing if the holder does not have it.
+// Release ends a lease. It does nothing if another holder has the lease, or none.
 func (l *Leases) Release(ctx context.Context, name, holder string) error {
 	return l.db.write(ctx, "release lease on "+name, func(t *tx) error {
 		_, err := t.exec(ctx, "DELETE FROM leases WHERE name = $1 AND holder = $2", name, holder)
@@ -85,10 +85,10 @@ func (l *Leases) Release(ctx context.Context, name, holder string) error {
 	})
 }
 
-// Settings are facts that the server decides once.
+// Settings are values that all nodes share, and that are set only once.
 type Settings struct{ db *DB }
 
-// Get returns the value of a setting of the server, such as its account; ErrNotFound if it was never set.
+// Get returns the value of a setting, such as the id of the account. It returns ErrNotFound if the setting was never set.
 func (s *Settings) Get(ctx context.Context, key string) (value string, err error) {
 	err = s.db.single(ctx, "read setting "+key, func(t *tx) error {
 		return t.one(ctx, []any{&value}, "SELECT value FROM settings WHERE key = $1", key)
@@ -96,7 +96,7 @@ func (s *Settings) Get(ctx context.Context, key string) (value string, err error
 	return value, err
 }
 
-// SetOnce sets a setting unless it is set, and returns the value that it has then.
+// SetOnce sets a setting that has no value yet, and returns the value of the setting.
 func (s *Settings) SetOnce(ctx context.Context, key, value string) (current string, err error) {
 	err = s.db.write(ctx, "set "+key, func(t *tx) error {
 		if _, err := t.exec(ctx, "INSERT INTO settings (key, value) VALUES ($1, $2) ON CONFLICT (key) DO NOTHING", key, value); err != nil {

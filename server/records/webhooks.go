@@ -14,12 +14,12 @@ type Webhooks struct{ db *DB }
 type Webhook struct {
 	ID        string
 	Namespace string // "" for all
-	Repo      string // "" for all of the namespace
+	Repo      string // "" for all repositories of the namespace
 	Types     []string
 	URL       string
-	Secret    string // of the signature
+	Secret    string // key of the signatures
 	Created   time.Time
-	Seq       int64 // events up to this number have deliveries
+	Seq       int64 // Plan has created the deliveries of events up to this number
 }
 
 // Delivery is the delivery of one event to one webhook.
@@ -27,9 +27,9 @@ type Delivery struct {
 	Webhook  string
 	Event    Event
 	Attempts int
-	Next     time.Time // of the next attempt
+	Next     time.Time // time of the next attempt
 	Dead     bool      // no further attempts are made
-	Error    string    // of the last attempt
+	Error    string    // error of the last attempt
 }
 
 const webhookColumns = "id, namespace, repo, types, url, secret, created, seq"
@@ -100,7 +100,7 @@ func (w *Webhooks) Plan(ctx context.Context) error {
 		return err
 	}
 	for {
-		// Most calls find nothing to do, and do not begin a transaction that writes.
+		// Most calls find nothing to do. The read avoids a transaction that writes.
 		var behind int64
 		if err := w.db.single(ctx, "find webhooks with new events", func(t *tx) (err error) {
 			behind, err = t.count(ctx, `SELECT count(*) FROM webhooks h, counters c WHERE c.name = 'log' AND h.seq < c.value`)
@@ -119,7 +119,7 @@ func (t *tx) plan(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Other nodes wait here for this one, and then find the webhooks up to date.
+	// Other nodes wait for this lock, and then find that the deliveries exist.
 	hooks, err := list(ctx, t, scanWebhook, "SELECT "+webhookColumns+" FROM webhooks WHERE seq < $1 ORDER BY id{update}", last)
 	if err != nil {
 		return err
@@ -164,7 +164,8 @@ func scanDelivery(row scanner) (d Delivery, err error) {
 	return d, err
 }
 
-// Due returns deliveries whose next attempt is due, and delays them by hold so that no other node makes it too.
+// Due returns deliveries whose next attempt is due, and sets their next attempt to now plus hold, so that no other node makes the
+// attempt.
 func (w *Webhooks) Due(ctx context.Context, now time.Time, hold time.Duration, limit int) (due []Delivery, err error) {
 	var n int64
 	if err := w.db.single(ctx, "find due deliveries", func(t *tx) (err error) {
@@ -221,7 +222,7 @@ func (w *Webhooks) Dead(ctx context.Context, webhook string, limit int) (dead []
 	return dead, err
 }
 
-// Retry makes a delivery that was given up due again. It returns ErrNotFound if there is none.
+// Retry makes a delivery that was given up due again. It returns ErrNotFound if there is no such delivery.
 func (w *Webhooks) Retry(ctx context.Context, webhook string, seq int64) error {
 	return w.db.write(ctx, "retry delivery", func(t *tx) error {
 		rows, err := t.exec(ctx, "UPDATE deliveries SET dead = FALSE, attempts = 0, next = $3 WHERE webhook = $1 AND seq = $2 AND dead",
