@@ -28,7 +28,7 @@ func (w *world) contents(dir string) string {
 	return w.do(dir, "for-each-ref") + "\n" + w.do(dir, "symbolic-ref", "HEAD") + "\n" + strings.Join(objects, "\n")
 }
 
-// history makes commits on several branches, merges, tags and notes.
+// history makes commits on several branches, with merges, tags and notes.
 func (w *world) history(dir string) {
 	w.t.Helper()
 	for i := range 4 {
@@ -74,7 +74,7 @@ func TestClonesEqualThoseOfHTTPBackend(t *testing.T) {
 	}
 }
 
-// differently compares partial and shallow clones of two servers.
+// differently compares partial and shallow clones from two servers.
 func (w *world) differently(ours, theirs string) {
 	for i, c := range [][]string{
 		{"--filter=blob:none", "--no-checkout"}, {"--depth=3", "--branch=topic/2"}, {"--filter=tree:0", "--no-checkout"}, {"--depth=1"},
@@ -241,7 +241,7 @@ func TestCollectionDuringPush(t *testing.T) {
 	if got := w.refs(repo)["refs/heads/main"]; got != id {
 		t.Errorf("main after a push with a collection in between: got %s, want %s", got, id)
 	}
-	// A commit that is in the repository when git checks the push, and is not any more when the refs change.
+	// The commit exists when git checks the push, and is removed before the refs change.
 	during = nil
 	w.do(work, "push", "-q", url, ":main")
 	w.do(work, "push", "-q", url, ":lost")
@@ -297,7 +297,7 @@ func (w *world) processes() (commands []string) {
 	return commands
 }
 
-// quiet waits until the server has no process and no directory of a push.
+// quiet waits until the server has no git process and no directory of a push.
 func (w *world) quiet() {
 	w.t.Helper()
 	await.Until(w.t, "server has ended all processes and removed all directories of pushes", func() bool {

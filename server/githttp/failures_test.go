@@ -10,7 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// failingStore is an object store that fails if it has an error.
+// failingStore is an object store whose operations return a set error.
 type failingStore struct {
 	objects.Store
 	err atomic.Pointer[error]

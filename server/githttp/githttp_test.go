@@ -78,11 +78,11 @@ func TestEvents(t *testing.T) {
 	w.do(work, "push", "-q", url, "main")
 	dir := t.TempDir()
 	w.do(dir, "clone", "-q", "--filter=blob:none", "--no-checkout", url, "c")
-	w.do(dir+"/c", "cat-file", "-p", "HEAD:file") // a fetch of contents
+	w.do(dir+"/c", "cat-file", "-p", "HEAD:file") // git fetches the contents on demand
 	w.commit(work, "file", "two")
 	w.do(work, "push", "-q", url, "main")
 	w.do(dir+"/c", "fetch", "-q")
-	w.do(dir+"/c", "fetch", "-q") // nothing new
+	w.do(dir+"/c", "fetch", "-q") // the fetch finds no new commits
 	w.git.Close()
 	all, err := w.db.Events.After(t.Context(), 0, "ns", "r", 100)
 	if err != nil {
@@ -170,7 +170,7 @@ func TestStatuses(t *testing.T) {
 	}
 }
 
-// The live service documents read_only, and accepts pushes nevertheless.
+// The live service accepts pushes to repositories with read_only, unlike its documentation.
 func TestReadOnlyOfTheLiveService(t *testing.T) {
 	w := newWorld(t, Limits{})
 	w.git.o.Compat = true

@@ -26,7 +26,7 @@ const (
 	commitEntry, treeEntry, blobEntry, refDelta = 1, 2, 3, 7
 )
 
-// pack is a pack that git would not write.
+// pack builds a pack that git itself would not write.
 type pack struct {
 	entries bytes.Buffer
 	n       int
@@ -241,13 +241,13 @@ var incompressible = func() []byte {
 	return newPack().object(blobEntry, string(b)).bytes()
 }()
 
-// transfer is a push under way whose client has sent a part, and waits.
+// transfer is a push whose client has sent a part of the body and keeps the connection open.
 type transfer struct {
 	conn net.Conn
-	done chan string // the answer
+	done chan string // receives the answer
 }
 
-// open begins a push, and sends a part of the pack.
+// open begins a push, and sends the first part of the pack.
 func (w *world) open(token string) *transfer {
 	w.t.Helper()
 	conn, err := net.Dial("tcp", w.http.Listener.Addr().String())

@@ -11,12 +11,12 @@ import (
 )
 
 const (
-	noteTime = 200 * time.Millisecond // between two transactions
-	maxNotes = 10_000                 // events in memory
+	noteTime = 200 * time.Millisecond // time between two transactions
+	maxNotes = 10_000                 // maximum number of events in memory
 )
 
-// notes stores the events of fetches. It collects them for a moment, so that a fetch does not wait for a transaction. If the database
-// is away, they are kept up to a limit; if the process is killed, those of the last moment are lost.
+// notes stores the events of fetches. It collects events for a moment, so that a fetch does not wait for a transaction. While the
+// database is unavailable, it keeps up to maxNotes events. If the process is killed, the collected events are lost.
 type notes struct {
 	store interface {
 		Add(ctx context.Context, events []records.Event) error
@@ -81,7 +81,7 @@ func (n *notes) flush() {
 	}
 }
 
-// close stores what is left. Events that are added later are lost.
+// close stores the remaining events. Events that are added later are lost.
 func (n *notes) close() {
 	n.mu.Lock()
 	closed := n.closed

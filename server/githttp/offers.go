@@ -11,14 +11,14 @@ import (
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 )
 
-// offers has the first message of protocol version 2, in which git names its capabilities. It depends only on the git program and the
-// object format of the repository, so a fetch's first request needs neither a process nor a replica.
+// offers keeps the first message of protocol version 2, in which git names its capabilities. It depends only on the git program and
+// the object format of the repository, so a fetch's first request needs neither a process nor a replica.
 //
 // Locks: mu is held while git runs.
 type offers struct {
 	mu      sync.Mutex
 	program program
-	texts   map[string][]byte // by object format
+	texts   map[string][]byte // messages by object format
 }
 
 // program identifies the version of a program.
@@ -28,7 +28,7 @@ type program struct {
 	modified time.Time
 }
 
-// currentProgram returns the git program that commands run now. The user can replace it by another version at any time.
+// currentProgram returns the identity of the installed git program, which can be replaced by another version at any time.
 func currentProgram() (program, error) {
 	path, err := gitcmd.LookPath()
 	if err != nil {
@@ -41,7 +41,8 @@ func currentProgram() (program, error) {
 	return program{path, info.Size(), info.ModTime()}, nil
 }
 
-// get returns the message for repositories of an object format. The function ask gets it from git.
+// get returns the message for repositories of an object format. If the message is not known, get calls the function ask, which gets it
+// from git.
 func (o *offers) get(ctx context.Context, format string, ask func(ctx context.Context) ([]byte, error)) ([]byte, error) {
 	now, err := currentProgram()
 	if err != nil {

@@ -4,10 +4,10 @@ import (
 	"strings"
 )
 
-// maxName is the maximum length of the names of namespaces and repositories in paths, in bytes. It is that of the REST API.
+// maxName is the maximum length of the names of namespaces and repositories in paths, in bytes. It is the limit of the REST API.
 const maxName = 512
 
-// target is what a path names.
+// target is the repository, and the path within it, that a URL names.
 type target struct {
 	namespace, repo string
 	rest            string // path within the repository, such as "info/refs"
@@ -41,7 +41,7 @@ func isName(s string) bool {
 	return true
 }
 
-// isRest reports whether s consists of the characters of git's paths, and has no component that a proxy could resolve.
+// isRest reports whether s consists of the characters of git's paths, and has no component such as "..", which a proxy could resolve.
 func isRest(s string) bool {
 	for part := range strings.SplitSeq(s, "/") {
 		if !isName(part) {

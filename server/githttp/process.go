@@ -27,13 +27,13 @@ type command struct {
 	body    io.Reader // nil for none
 	out     io.Writer
 	time    time.Duration
-	memory  int64  // limit of the data of each process, in bytes
+	memory  int64  // limit of the memory that each process allocates, in bytes
 	started func() // called when git runs; nil for none
-	unblock func() // makes reads of body fail
+	unblock func() // makes pending reads of body fail
 }
 
-// run runs git in a process group of its own, and returns when no process of the group is left. The group is killed when ctx ends, the
-// time is over, or body or out fail; the error is then the cause of that. Otherwise it is that of git.
+// run runs git in a process group of its own, and returns when no process of the group is left. The group is killed when ctx ends,
+// when the time limit is reached, or when body or out fail; the error is then the cause. Otherwise it is the error of git.
 func run(ctx context.Context, prepare func(ctx context.Context) (command, error)) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -53,7 +53,7 @@ func run(ctx context.Context, prepare func(ctx context.Context) (command, error)
 	cmd := c.cmd
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin.r, stdout.w, &stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	// A process that has left the group, or does not die, must not keep the request.
+	// A process that has left the group, or cannot be killed, must not delay the request for longer.
 	cmd.WaitDelay = 10 * time.Second
 	if err := cmd.Start(); err != nil {
 		return gitcmd.Failed(cmd, err, nil)
@@ -69,7 +69,7 @@ func run(ctx context.Context, prepare func(ctx context.Context) (command, error)
 	kill := func() {
 		reaping.Lock()
 		defer reaping.Unlock()
-		if !reaped { // the ID can be that of another process after Wait
+		if !reaped { // after Wait, another process can have this ID
 			syscall.Kill(-pid, syscall.SIGKILL)
 		}
 	}
@@ -85,7 +85,7 @@ func run(ctx context.Context, prepare func(ctx context.Context) (command, error)
 		if c.body == nil || limitErr != nil {
 			return
 		}
-		if _, err := io.Copy(stdin.w, c.body); err != nil && !errors.Is(err, syscall.EPIPE) { // git may need no more of the body
+		if _, err := io.Copy(stdin.w, c.body); err != nil && !errors.Is(err, syscall.EPIPE) { // git may end before it has read the whole body
 			stop(err)
 		}
 	})
@@ -112,7 +112,7 @@ func run(ctx context.Context, prepare func(ctx context.Context) (command, error)
 	switch {
 	case cause != nil:
 		return cause
-	case outErr != nil: // the last bytes could not be written
+	case outErr != nil: // git has ended, but the last bytes of its answer could not be written
 		return outErr
 	}
 	return gitcmd.Failed(cmd, err, stderr.Bytes())
@@ -124,7 +124,7 @@ func exited(err error) bool {
 	return errors.As(err, &exit) && exit.Exited()
 }
 
-// onlyWriter hides other methods than Write, so that the copy flushes each part.
+// onlyWriter hides all methods of a writer except Write, so that io.Copy passes each part on at once.
 type onlyWriter struct{ io.Writer }
 
 // limitMemory limits the memory that a process, and those that it starts, can allocate. The limit does not count packs that are mapped

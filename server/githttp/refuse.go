@@ -87,7 +87,7 @@ func (e *exchange) refuse(err error) {
 	http.Error(e.w, answer.text, answer.status)
 }
 
-// report logs a failure. Errors of git are usually those of the client, which for example wants an object that does not exist.
+// report logs a failure. Most errors of git are caused by the client, which for example wants an object that does not exist.
 func (e *exchange) report(err error) {
 	level := zap.WarnLevel
 	if exited(err) {
@@ -96,7 +96,7 @@ func (e *exchange) report(err error) {
 	e.s.o.Log.Log(level, "git request failed", zap.String("path", e.r.URL.EscapedPath()), zap.Error(err))
 }
 
-// audit records the request, unless it has changed refs: the transaction has done that then.
+// audit records the request in the audit log, unless it has changed refs, because the transaction of the change has written the entry.
 func (e *exchange) audit(status int, detail string) {
 	e.s.o.Meter.Audit(records.AuditEntry{Cause: e.cause(), Result: status, Detail: detail})
 }

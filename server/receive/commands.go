@@ -24,7 +24,7 @@ type Commands struct {
 	Atomic  bool
 }
 
-// OnlyRemovals reports whether no update needs an object.
+// OnlyRemovals reports whether all updates remove refs, so that no object is needed.
 func (c Commands) OnlyRemovals() bool {
 	return !slices.ContainsFunc(c.Updates, func(u records.RefUpdate) bool { return !isZero(u.New) })
 }
@@ -32,7 +32,7 @@ func (c Commands) OnlyRemovals() bool {
 // isZero reports whether an id stands for a missing ref.
 func isZero(id string) bool { return strings.Trim(id, "0") == "" }
 
-// ReadCommands reads the commands of a push from its body. The reader that it returns has the whole body.
+// ReadCommands reads the commands of a push from its body. The reader that it returns reads the whole body, including the commands.
 func ReadCommands(body io.Reader) (Commands, io.Reader, error) {
 	var c Commands
 	var raw bytes.Buffer

@@ -10,8 +10,9 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// converse has the conversation of the hook proc-receive with receive-pack (githooks(5)). The function decide returns an error for each
-// update that is refused, with a text for the user of git. Push options are not requested, because they have no effect.
+// converse speaks the protocol between receive-pack and the hook proc-receive (githooks(5)), in place of the hook. The function decide
+// returns an error for each update that is refused, with a text for the user of git. Push options are not requested, because they have
+// no effect.
 func converse(r io.Reader, w io.Writer, decide func(updates []records.RefUpdate, atomic bool) []error) error {
 	packets := pktline.NewReader(r, 4096)
 	atomic, err := readVersion(packets)
@@ -54,7 +55,7 @@ func converse(r io.Reader, w io.Writer, decide func(updates []records.RefUpdate,
 	return nil
 }
 
-// readVersion reads the first message of receive-pack: "version=1", a zero byte, and the features that it has.
+// readVersion reads the first message of receive-pack: "version=1", a zero byte, and the features that receive-pack supports.
 func readVersion(packets *pktline.Reader) (atomic bool, err error) {
 	_, data, err := packets.Next()
 	if err != nil {
@@ -86,7 +87,7 @@ func noEOF(err error) error {
 	return err
 }
 
-// oneLine returns a text without control characters, and not longer than git shows.
+// oneLine returns a text without control characters, cut to the length that git shows.
 func oneLine(text string) string {
 	text = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {

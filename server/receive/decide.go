@@ -16,7 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// checks is how often a push is checked again because garbage was collected in the meantime.
+// checks is the maximum number of times that a push is checked again because garbage was collected.
 const checks = 2
 
 // decide makes updates visible. The result has an error for each update that failed.
@@ -68,7 +68,7 @@ func (p *Push) decide(ctx context.Context, updates []records.RefUpdate, atomic b
 	return results
 }
 
-// fill replaces the missing errors in results.
+// fill sets err as the result of each update that has no error yet.
 func fill(results []error, err error) []error {
 	for i := range results {
 		if results[i] == nil {
@@ -78,7 +78,7 @@ func fill(results []error, err error) []error {
 	return results
 }
 
-// check returns an error if an update must be refused whatever the values of the refs are.
+// check returns an error if an update must be refused for its name or for the rules of the token.
 func (p *Push) check(ctx context.Context, u records.RefUpdate, state access.State) error {
 	// git accepts refs in refs/ itself, such as refs/stash, only if it creates them.
 	if !refname.Valid(u.Name) || strings.Count(u.Name, "/") < 2 {
@@ -105,7 +105,7 @@ func (p *Push) check(ctx context.Context, u records.RefUpdate, state access.Stat
 	return nil
 }
 
-// forced reports whether an update is not a fast-forward. Objects other than commits have no order.
+// forced reports whether an update is not a fast-forward. An update that involves an object other than a commit is always forced.
 func (p *Push) forced(ctx context.Context, u records.RefUpdate) (bool, error) {
 	_, err := p.git(ctx, "", "merge-base", "--is-ancestor", u.Old, u.New)
 	if gitcmd.Exited(err, 1) || gitcmd.Exited(err, 128) {
@@ -114,8 +114,8 @@ func (p *Push) forced(ctx context.Context, u records.RefUpdate) (bool, error) {
 	return false, err
 }
 
-// kind returns the type of an object. The tips of branches are usually in the pack of the push, whose index is faster to read than git
-// starts.
+// kind returns the type of an object. It first looks into the index of the pushed pack, which usually contains the tips of branches,
+// because that is faster than to start git.
 func (p *Push) kind(ctx context.Context, id string) (string, error) {
 	if t, err := p.pushedKind(id); err == nil {
 		return t, nil
@@ -150,13 +150,13 @@ func (p *Push) git(ctx context.Context, stdin string, args ...string) ([]byte, e
 	return gitcmd.Output(cmd)
 }
 
-// make stores the pack of a push and changes the refs. Nothing is visible if it fails.
+// make stores the pack of a push and changes the refs. If it fails, no change is visible.
 func (p *Push) make(ctx context.Context, updates []records.RefUpdate, atomic bool) ([]error, error) {
 	push := records.Push{
 		RepoID: p.repoID, TokenID: p.token.ID, Collections: p.copy.Repo.Collections,
 		Updates: updates, Atomic: atomic, Cause: p.cause,
 	}
-	// Both need time: the disk or the network, and a process.
+	// Both run at the same time, because storing waits for the disk or the network, and Events runs git.
 	var events sync.WaitGroup
 	if p.r.o.Events != nil {
 		events.Go(func() { push.Events = p.r.o.Events(ctx, p.copy.Dir, p.copy.Repo, p.token, updates) })
@@ -181,7 +181,7 @@ func (p *Push) make(ctx context.Context, updates []records.RefUpdate, atomic boo
 	}
 }
 
-// store stores the pack that git has received. It returns nil if there is none, or the repository has the same one.
+// store stores the pack that git has received. It returns nil if git has received no pack, or one that the repository already has.
 func (p *Push) store(ctx context.Context, updates []records.RefUpdate) (*records.Pack, error) {
 	if !slices.ContainsFunc(updates, func(u records.RefUpdate) bool { return !isZero(u.New) }) {
 		return nil, nil
@@ -197,8 +197,8 @@ func (p *Push) store(ctx context.Context, updates []records.RefUpdate) (*records
 	return &pack, err
 }
 
-// checkAgain checks that the repository still has the objects that the push needs, and returns the number of its collections. git finds
-// only objects that are listed now, because it runs in a new copy.
+// checkAgain checks that the repository still has the objects that the push needs, and returns the number of its collections. It runs
+// git in a new copy, which has only the packs that are listed now.
 func (p *Push) checkAgain(ctx context.Context, updates []records.RefUpdate) (int64, error) {
 	now, err := p.r.o.Replicas.Acquire(ctx, p.repoID)
 	if err != nil {

@@ -22,8 +22,8 @@ import (
 	"github.com/artifactfs/artifactfs/server/replica"
 )
 
-// Push is one push in progress. The caller runs `git receive-pack --stateless-rpc Dir()` with what Configure sets, Serve at the same
-// time, and End after both.
+// Push is one push in progress. The caller runs `git receive-pack --stateless-rpc Dir()` with the settings of Configure, calls Serve
+// at the same time, and End after both have ended.
 type Push struct {
 	r        *Receiver
 	repoID   string
@@ -35,10 +35,10 @@ type Push struct {
 	socket   *os.File // end of the socket of this process
 
 	mu      sync.Mutex
-	decided bool // the hook was asked for the results
+	decided bool // receive-pack has sent the updates to the hook
 	done    []records.RefUpdate
 	pack    *records.Pack // nil if the push has no new objects
-	err     error         // of the server, by which updates have failed
+	err     error         // error of the server that has made updates fail
 }
 
 // Begin prepares a push to the repository of a replica, which the caller releases after End. cause goes to the audit log.
@@ -79,8 +79,8 @@ func (p *Push) Decided() bool {
 	return p.decided
 }
 
-// Err returns the error of the server by which updates have failed, nil if they have failed by the user's fault. It wraps ErrFull and
-// ErrUnavailable of records and objects.
+// Err returns the error of the server that has made updates fail. It returns nil if none has failed, or only because the push was
+// refused. It wraps ErrFull and ErrUnavailable of records and objects.
 func (p *Push) Err() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -94,7 +94,7 @@ func (p *Push) Done() []records.RefUpdate {
 	return p.done
 }
 
-// End removes what the push has left on disk.
+// End removes the files of the push from the disk.
 func (p *Push) End() {
 	p.hook.Close()
 	if p.socket != nil {
@@ -137,7 +137,7 @@ func (p *Push) Serve(ctx context.Context) error {
 	return err
 }
 
-// answer has the conversation in place of the hook, which waits.
+// answer speaks with receive-pack in place of the hook, which waits for its exit status.
 func (p *Push) answer(ctx context.Context, hook proc.Process) error {
 	p.mu.Lock()
 	p.decided = true

@@ -2,8 +2,8 @@
 // hook proc-receive, in whose place this package decides about the updates of refs: it checks names and the rules of the token,
 // stores the pack, and changes the refs in one transaction.
 //
-// git runs in a copy of the replica that has only the packs which the repository lists (replica.Copy). So an object that git finds is
-// an object of the repository, or of this push, and nothing that a refused push has sent is left.
+// git runs in a copy of the replica that has only the packs which the repository lists (replica.Copy). So every object that git finds
+// belongs to the repository or to this push, and no object of a refused push is left.
 //
 // The hook is a script of one line, because a shell starts in a millisecond. It sends its process ID through a socket that
 // receive-pack has inherited from the server. The server opens the standard input and output of the hook by /proc, and has the
@@ -35,12 +35,12 @@ const hookInput, hookOutput = 4, 5
 
 // Options configures a Receiver.
 type Options struct {
-	Dir      string // of the hook; it is created
+	Dir      string // directory of the hook; it is created
 	Records  *records.DB
 	Replicas *replica.Set
 	Log      *zap.Logger
 	// Events makes the events of a push, before its transaction. dir is a git directory that has all objects. The function that it
-	// returns is called within the transaction. Events may be nil.
+	// returns is called within the transaction. If Events is nil, pushes have no events.
 	Events func(ctx context.Context, dir string, repo records.Repo, token records.Token, updates []records.RefUpdate) MakeEvents
 }
 
@@ -68,8 +68,8 @@ func New(o Options) (*Receiver, error) {
 	return &Receiver{o: o, env: env}, nil
 }
 
-// writeHook writes the script. A process that is started meanwhile would inherit the descriptor and keep it until its program runs,
-// and the kernel does not execute a file that is open for writing (ETXTBSY). So no process is started meanwhile.
+// writeHook writes the script. It prevents that this process starts another one at the same time: the child would hold the script open
+// for writing until its program runs, and the kernel does not execute such a file (ETXTBSY).
 func writeHook(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err

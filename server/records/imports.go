@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// importsSchema adds the imports, and the commits at which the history of a repository that was imported with a depth ends.
+// importsSchema adds the imports, and the commits at which the history of a repository ends if it was imported with a depth.
 const importsSchema = `
 ALTER TABLE repos ADD COLUMN shallow TEXT NOT NULL DEFAULT '';
 CREATE TABLE imports (
@@ -32,27 +32,27 @@ CREATE INDEX imports_open ON imports (updated) WHERE finished = 0;
 // runsSchema adds the attempt that may change an import.
 const runsSchema = `ALTER TABLE imports ADD COLUMN run TEXT NOT NULL DEFAULT '';`
 
-// Imports are the imports of repositories. A repository has one at most, which is the last one.
+// Imports are the imports of repositories. Only the last import of a repository is kept.
 type Imports struct{ db *DB }
 
 // Import is the import of a repository from another server.
 type Import struct {
 	RepoID   string
-	URL      string // without credentials
-	Branch   string // the only branch; "" for all
-	Depth    int    // number of commits of each branch; 0 for all
-	Secret   string // name of the credentials, which are stored elsewhere
+	URL      string // URL without credentials
+	Branch   string // the only branch to import; "" for all branches
+	Depth    int    // number of commits of each branch to import; 0 for all
+	Secret   string // name of the credentials, which are in a file of the operator
 	State    string
 	Phase    string
-	Done     int64 // objects of the phase
+	Done     int64 // number of objects that the phase has processed
 	Total    int64
-	Bytes    int64 // received
+	Bytes    int64 // bytes that were received
 	Error    string
 	Attempts int
 	Started  time.Time
 	Finished time.Time // zero until the import has succeeded or failed
 	Updated  time.Time // set by every method that changes the import
-	Refs     []byte    // the refs of the other server after the last import that succeeded; the format is that of the importer
+	Refs     []byte    // refs of the other server after the last successful import, in a format that package imports defines
 	Run      string    // random id of the attempt, set by Take
 }
 
@@ -65,8 +65,8 @@ func scanImport(row scanner) (i Import, err error) {
 	return i, err
 }
 
-// Begin adds an import, which replaces a finished one of the repository but keeps its Refs. It returns ErrExists while an import of
-// the repository is not finished.
+// Begin adds an import. It replaces the finished import of the repository, whose Refs it keeps. It returns ErrExists while an import
+// of the repository is not finished.
 func (i *Imports) Begin(ctx context.Context, m Import) error {
 	return i.db.write(ctx, "begin import", func(t *tx) error {
 		rows, err := t.exec(ctx, "INSERT INTO imports ("+importColumns+") VALUES ("+placeholders(17, 1)+`)
@@ -90,7 +90,7 @@ func (i *Imports) Get(ctx context.Context, repoID string) (m Import, err error) 
 	return m, err
 }
 
-// Open returns imports that are not finished, those first that have not changed for the longest time.
+// Open returns imports that are not finished. The import whose last change is the oldest is first.
 func (i *Imports) Open(ctx context.Context, limit int) (open []Import, err error) {
 	err = i.db.single(ctx, "list imports", func(t *tx) error {
 		open, err = list(ctx, t, scanImport, "SELECT "+importColumns+" FROM imports WHERE finished = 0 ORDER BY updated LIMIT $1", limit)
@@ -127,10 +127,10 @@ func (t *tx) saveImport(ctx context.Context, m Import) error {
 	return err
 }
 
-// Imported is what an import that has succeeded makes visible.
+// Imported is the result of a successful import.
 type Imported struct {
 	Import        Import
-	Push          Push // without a token
+	Push          Push // TokenID is ""
 	Events        []Event
 	DefaultBranch string // "" for no change
 	Shallow       string
@@ -162,7 +162,7 @@ func (i *Imports) Finish(ctx context.Context, m Imported) (results []error, err 
 	return results, nil
 }
 
-// Fail ends an import that has failed. The repository is ready, with the refs that it had before.
+// Fail ends an import that has failed. The repository becomes ready, and its refs stay unchanged.
 func (i *Imports) Fail(ctx context.Context, m Import) error {
 	return i.db.write(ctx, "end import", func(t *tx) error {
 		if err := t.saveImport(ctx, m); err != nil {
@@ -172,15 +172,15 @@ func (i *Imports) Fail(ctx context.Context, m Import) error {
 	})
 }
 
-// ready ends the state of a repository in which it is being imported.
+// ready changes the status of a repository from importing to ready.
 func (t *tx) ready(ctx context.Context, repoID string) error {
 	_, err := t.exec(ctx, "UPDATE repos SET status = $2, updated = $4 WHERE id = $1 AND status = $3",
 		repoID, string(Ready), string(Importing), t.now)
 	return err
 }
 
-// Abandoned adds an import that has failed, with an error, to each repository that has been waiting for its import since before a time,
-// because the process died that created it.
+// Abandoned adds a failed import to each repository that was created for an import before the time before and has no unfinished
+// import, because the process that created it died. The arguments state and cause are those of the failed import.
 func (i *Imports) Abandoned(ctx context.Context, before time.Time, state, cause string) error {
 	return i.db.write(ctx, "end abandoned imports", func(t *tx) error {
 		repos, err := list(ctx, t, scanRepo, "SELECT "+repoColumns+` FROM repos WHERE status = $1 AND deleted = 0 AND created < $2

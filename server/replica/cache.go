@@ -17,29 +17,29 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// cache has the packs of a shared object store that were copied to this host. All replicas that list a pack, such as those of forks,
-// share one copy by hard links. A pack that no replica holds is removed when the cache is over its limit.
+// cache contains the packs that were copied from a shared object store to this host. All replicas that list a pack, such as those of
+// forks, share one copy by hard links. A pack that no replica holds is removed when the cache is over its limit.
 type cache struct {
 	dir   string
 	store objects.Store
-	most  int64 // bytes
+	most  int64 // maximum size of all packs in bytes
 
 	mu    sync.Mutex
-	packs map[string]*cachedPack // by ID
-	idle  list.List              // packs without holders, those that were released last in front
+	packs map[string]*cachedPack // packs by ID
+	idle  list.List              // packs without holders; the one that was released last is in front
 	bytes int64
 }
 
-// cachedPack is a pack in the cache, or a place for one.
+// cachedPack is a pack in the cache, whose files may still be missing.
 type cachedPack struct {
 	id    string
-	turn  chan struct{} // has one element while the files change
-	ready bool          // all files are there and are not damaged; the holder of turn owns this field
+	turn  chan struct{} // semaphore: has one element while a goroutine changes the files
+	ready bool          // all files exist and are undamaged; this field belongs to the goroutine that holds turn
 
 	// cache.mu guards these fields.
-	holders int // replicas, and calls that need the files
+	holders int // number of replicas and calls that need the files
 	bytes   int64
-	element *list.Element // in cache.idle; nil if there are holders
+	element *list.Element // element of cache.idle; nil if there are holders
 }
 
 // openCache returns the cache in the directory dir. Packs of an earlier process are checked before they are used, because a power
@@ -76,7 +76,7 @@ func openCache(dir string, store objects.Store, most int64) (*cache, error) {
 	return c, nil
 }
 
-// place returns the pack with an ID. The caller holds mu, or is openCache.
+// place returns the pack with an ID, and adds it if the cache does not have it. The caller holds mu, except openCache.
 func (c *cache) place(id string) *cachedPack {
 	p := c.packs[id]
 	if p == nil {
@@ -89,8 +89,8 @@ func (c *cache) place(id string) *cachedPack {
 // path returns the path of a file of a pack without its extension.
 func (c *cache) path(id string) string { return filepath.Join(c.dir, id[max(0, len(id)-2):], id) }
 
-// link makes a replica a holder of a pack, and gives the pack's files names in the directory dir. complete states that git has put the
-// pack into dir: then the files become those of the cache, unless it has the pack already.
+// link makes a replica a holder of a pack, and links the files of the pack into the directory dir. If complete is true, git has put
+// the pack into dir: then the cache links these files, unless it has the pack already.
 func (c *cache) link(ctx context.Context, format object.Format, pack records.Pack, dir string, complete bool) (err error) {
 	p := c.hold(pack.ID)
 	defer func() {
@@ -165,13 +165,14 @@ func (c *cache) fill(ctx context.Context, format object.Format, pack records.Pac
 	}
 	if errors.Is(err, ErrDamaged) {
 		for _, x := range pack.Extensions {
-			_ = os.Remove(base + x) // so that the next call downloads the file again
+			_ = os.Remove(base + x) // the next call then downloads the file again
 		}
 	}
 	return err
 }
 
-// linkOrCopy creates the file to as a hard link, or as a copy if from has too many links. A file that exists is the same one.
+// linkOrCopy creates the file to as a hard link to the file from, or as a copy of it if it has too many links. If the file to exists,
+// it has the same contents.
 func linkOrCopy(from, to string) error {
 	err := os.Link(from, to)
 	switch {
@@ -197,7 +198,7 @@ func linkOrCopy(from, to string) error {
 	return err
 }
 
-// measure sets the size of a pack, and removes others if the cache is over its limit.
+// measure sets the size of a pack, and removes other packs if the cache is over its limit.
 func (c *cache) measure(p *cachedPack, pack records.Pack) {
 	size := int64(0)
 	for _, x := range pack.Extensions {
@@ -212,7 +213,7 @@ func (c *cache) measure(p *cachedPack, pack records.Pack) {
 	c.trim()
 }
 
-// hold returns a pack, which is not removed before release.
+// hold returns a pack. The pack is not removed before release is called.
 func (c *cache) hold(id string) *cachedPack {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -225,7 +226,7 @@ func (c *cache) hold(id string) *cachedPack {
 	return p
 }
 
-// release ends one hold of a pack.
+// release undoes one call of hold. The pack can be removed when every call was undone.
 func (c *cache) release(id string) {
 	c.mu.Lock()
 	p := c.packs[id]
@@ -265,11 +266,11 @@ func (c *cache) trim() {
 			delete(c.packs, p.id)
 		}
 		c.mu.Unlock()
-		<-p.turn // who waits for it downloads the pack again
+		<-p.turn // a goroutine that waits for the turn downloads the pack again
 	}
 }
 
-// overfull reports whether the cache is over its limit although it has no pack that it could remove.
+// overfull reports whether the cache is over its limit and all of its packs have holders.
 func (c *cache) overfull() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

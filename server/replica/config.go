@@ -12,10 +12,10 @@ import (
 
 // settings are the settings of git for all replicas. %s is the directory with the hooks.
 //
-// Syncs are off, because the object store syncs the packs, and a replica is not used any more after a restart. refs are those of
-// the records: so git updates none itself, but passes them to the hook proc-receive. The three settings of receive.fsck accept
-// objects that old versions of git have written into many repositories; github.com and gitlab.com accept them too. ref-in-want is off,
-// because upload-pack sends wanted-refs before shallow-info, and stock git then refuses the answer to a shallow clone.
+// Syncs are off, because the object store syncs the packs, and replicas are removed at a restart. Refs are changed in the records, so
+// receive-pack passes all updates of refs to the hook proc-receive. The three settings of receive.fsck accept objects that old
+// versions of git have written into many repositories; github.com and gitlab.com accept them too. ref-in-want is off, because
+// upload-pack sends wanted-refs before shallow-info, and stock git then refuses the answer to a shallow clone.
 const settings = `[core]
 	hooksPath = %s
 	fsync = none
@@ -62,7 +62,7 @@ const settings = `[core]
 	allowAnySHA1InWant = true
 `
 
-// passed are the variables of this process that git processes get. All others may contain secrets.
+// passed are the names of the environment variables that git processes get from this process. All others may contain secrets.
 var passed = []string{"PATH", "TMPDIR", "GIT_EXEC_PATH", "LD_LIBRARY_PATH"}
 
 // configure writes the settings and returns the environment of git processes.

@@ -14,18 +14,19 @@ import (
 )
 
 // Copy is a git directory for one push. It has the refs and the packs that the repository listed at one moment, by hard links, and
-// nothing else. In the replica itself there may be packs that are not listed any more, or not yet; if git found the objects of a push
-// in one of these, the push would be accepted, and its refs would lead to objects that the repository does not have.
+// nothing else. The replica itself may have packs that are not listed any more, or not yet. If git found objects in such a pack, it
+// would accept refs that lead to objects which the repository does not have.
 type Copy struct {
 	Dir  string
-	Repo records.Repo // as of that moment
+	Repo records.Repo // the repository at that moment
 
 	set    *Set
 	packs  string          // directory of the packs of the replica
 	listed map[string]bool // hashes of the packs with which the copy was made
 }
 
-// Copy makes a Copy of the replica as it is now, which may be newer than r.Repo. It must be removed before r is released.
+// Copy makes a Copy of the current state of the replica, which may be newer than r.Repo. The caller must remove the copy before it
+// releases r.
 func (r *Replica) Copy(ctx context.Context) (_ *Copy, err error) {
 	e := r.entry
 	select {
@@ -50,7 +51,8 @@ func (r *Replica) Copy(ctx context.Context) (_ *Copy, err error) {
 			return nil, err
 		}
 	}
-	// The check of a push would start a process to read the refs beside the directory of objects, if that were called objects.
+	// If the directory of objects had the name objects, git would start another process to read the refs next to it, as it does for
+	// alternates.
 	if err := os.Symlink("store", filepath.Join(dir, "objects")); err != nil {
 		return nil, err
 	}
@@ -87,7 +89,7 @@ func (c *Copy) Added() ([]string, error) {
 	return hashes, nil
 }
 
-// LinkAdded gives another copy the packs that git has added to this one.
+// LinkAdded links the packs that git has added to this copy into another copy.
 func (c *Copy) LinkAdded(to *Copy) error {
 	added, err := c.Added()
 	if err != nil {
@@ -107,7 +109,8 @@ func (c *Copy) LinkAdded(to *Copy) error {
 // Packs returns the directory of the packs of the copy.
 func (c *Copy) Packs() string { return packDir(c.Dir) }
 
-// Adopt moves a pack that has become part of the repository into the replica, so that it is not fetched from the object store.
+// Adopt moves a pack that the repository now lists from the copy into the replica, so that it need not be fetched from the object
+// store.
 func (c *Copy) Adopt(pack records.Pack) error {
 	files := slices.DeleteFunc(slices.Clone(pack.Extensions), func(x string) bool { return x == ".idx" })
 	for _, x := range append(files, ".idx") { // last, because git finds the pack by it

@@ -14,30 +14,30 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// entry is a replica, or a place for one.
+// entry is the replica of one repository, which may not have been made yet.
 type entry struct {
 	id   string
 	dir  string
-	turn chan struct{} // has one element while the replica is being changed
+	turn chan struct{} // semaphore: has one element while a goroutine changes the replica
 
 	// The holder of turn owns these fields.
 	made  bool // the replica is complete as of repo.Generation
 	repo  records.Repo
 	packs map[string]string // IDs of the packs that the repository lists, by hash
 	stale map[string]stale  // packs in the directory that the repository does not list, by hash
-	epoch int64             // counts the updates
+	epoch int64             // number of the last update
 
 	// Set.mu guards these fields.
 	users   int           // an entry with users is not removed
 	holders map[int64]int // replicas in use, by the epoch in which they were acquired
-	element *list.Element // in Set.used
+	element *list.Element // element of Set.used
 }
 
-// stale is a pack in the directory of a replica that the repository does not list, or no longer. It may belong to a push that has not
-// ended, or have objects that a git process needs which started earlier.
+// stale is a pack in the directory of a replica that the repository does not list, or does not list any more. It may belong to a push
+// that has not ended, or a git process that has started earlier may need it.
 type stale struct {
-	epoch int64  // in which the pack was found not to be listed
-	id    string // of the pack if it was listed before, "" otherwise
+	epoch int64  // epoch of the update that has found that the pack is not listed
+	id    string // ID of the pack if it was listed before; "" otherwise
 }
 
 // enter returns the entry of a repository, and counts the caller as its user.
@@ -59,18 +59,18 @@ func (s *Set) enter(id string) (*entry, error) {
 	return e, nil
 }
 
-// leave ends the use of an entry. It forgets an entry without a replica.
+// leave ends the use of an entry, and removes an unused entry without a replica from the Set.
 func (s *Set) leave(e *entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e.users--
-	if e.users == 0 && !e.made { // nobody has the turn, so that made can be read
+	if e.users == 0 && !e.made { // without users, no goroutine has the turn, so made can be read
 		s.used.Remove(e.element)
 		delete(s.entries, e.id)
 	}
 }
 
-// hold counts a replica that is handed out, and returns its epoch. The caller has the turn.
+// hold counts one more user of the replica in its current epoch, and returns the epoch. The caller has the turn.
 func (s *Set) hold(e *entry) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,7 +78,7 @@ func (s *Set) hold(e *entry) int64 {
 	return e.epoch
 }
 
-// release ends the use of a replica that was handed out, and removes packs that were kept for it.
+// release undoes one call of hold, and removes packs that were kept for this user only.
 func (s *Set) release(e *entry, epoch int64) {
 	s.mu.Lock()
 	e.holders[epoch]--
@@ -92,14 +92,14 @@ func (s *Set) release(e *entry, epoch int64) {
 		case e.turn <- struct{}{}:
 			s.tidy(e)
 			<-e.turn
-		default: // the next update tidies
+		default: // another goroutine has the turn; the next update calls tidy
 		}
 	}
 	s.leave(e)
 }
 
-// tidy removes packs that are not listed, unless a replica is in use that was acquired before they were found so. The caller has
-// the turn.
+// tidy removes packs that are not listed. It keeps those that were still listed when a current user acquired the replica. The caller
+// has the turn.
 func (s *Set) tidy(e *entry) {
 	oldest := int64(math.MaxInt64)
 	s.mu.Lock()
@@ -150,7 +150,8 @@ func (s *Set) victim() *entry {
 	return nil
 }
 
-// dropIdle removes the replica of an entry, unless it has a user beside the caller. It reports whether it did.
+// dropIdle removes the replica of an entry, unless the entry has a user other than the caller. It reports whether it has removed the
+// replica.
 func (s *Set) dropIdle(e *entry) bool {
 	select {
 	case e.turn <- struct{}{}:
@@ -161,7 +162,7 @@ func (s *Set) dropIdle(e *entry) bool {
 	s.mu.Lock()
 	idle := e.users == 1
 	s.mu.Unlock()
-	// Who enters from now on waits for the turn, and makes the replica again.
+	// A goroutine that enters from now on waits for the turn, and makes the replica again.
 	return idle && s.drop(e) == nil
 }
 
@@ -206,11 +207,11 @@ func (s *Set) discard(dir string) error {
 
 // sweep removes a directory in the background.
 func (s *Set) sweep(dir string) {
-	s.removal.Go(func() { _ = os.RemoveAll(dir) }) // what remains is removed at the next Open
+	s.removal.Go(func() { _ = os.RemoveAll(dir) }) // the next Open removes what could not be removed
 }
 
-// Prune removes replicas of repositories that were deleted, and what killed processes and refused pushes have left in replicas
-// that are not in use. It is called now and then, to free disk space.
+// Prune removes replicas of deleted repositories, and files that killed processes and refused pushes have left in unused replicas. It
+// is called at intervals, to free disk space.
 func (s *Set) Prune(ctx context.Context) error {
 	s.mu.Lock()
 	var idle []*entry

@@ -6,7 +6,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/metrics"
 )
 
-// uses counts the replicas that were acquired, by what had to be done for that.
+// uses counts the calls of Acquire: how many have found a replica, updated it, or made it.
 type uses struct{ current, updated, made atomic.Int64 }
 
 // Metrics writes the metrics of a Set.

@@ -17,8 +17,8 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// manyTags is the number of tags from which on a replica stores where they point. For fewer tags, the process that finds this out takes
-// longer than git needs to read the tags for each fetch: 80 ms for 10,000.
+// manyTags is the number of tags from which on a replica stores the objects that tags point to. For fewer tags, it is faster if git
+// reads the tags in each fetch, which takes 80 ms for 10,000 tags.
 const manyTags = 200
 
 // parseRefs returns refs in the form of packed-refs.
@@ -37,8 +37,9 @@ func parseRefs(format object.Format, refs []records.Ref) ([]packedrefs.Ref, erro
 	return packed, nil
 }
 
-// peel sets the field Peeled of tags, and returns true, if there are many. The tags that the replica had before are read from its
-// packed-refs, all others by git. An object that cannot be read makes peel return false: a thin repository may lack objects.
+// peel sets the field Peeled of tags and returns true, if there are at least manyTags of them. The tags that the replica had before
+// are read from its packed-refs, all others by git. An object that cannot be read makes peel return false: a thin repository may lack
+// objects.
 func (s *Set) peel(ctx context.Context, dir string, format object.Format, refs []packedrefs.Ref) (bool, error) {
 	var tags []*packedrefs.Ref
 	for i := range refs {
@@ -79,7 +80,7 @@ func (s *Set) peel(ctx context.Context, dir string, format object.Format, refs [
 	for i, t := range unknown {
 		id, err := object.ParseIDOf(format, lines[i])
 		if err != nil {
-			return false, nil // the line says that the object is missing
+			return false, nil // git has printed that the object is missing
 		}
 		if id != t.ID {
 			t.Peeled = id
@@ -88,7 +89,7 @@ func (s *Set) peel(ctx context.Context, dir string, format object.Format, refs [
 	return true, nil
 }
 
-// peeledTags returns where the tags in the packed-refs of a replica point, by their ids.
+// peeledTags returns the ids that the tags in the packed-refs of a replica point to, by the ids of the tags.
 func peeledTags(dir string) (map[object.ID]object.ID, error) {
 	text, err := os.ReadFile(filepath.Join(dir, "packed-refs"))
 	if errors.Is(err, fs.ErrNotExist) || err == nil && !packedrefs.TagsPeeled(text) {

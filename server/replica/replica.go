@@ -1,6 +1,6 @@
-// Package replica keeps git directories from which stock git serves repositories. The truth is elsewhere: refs are records, packs
-// are in the object store. A replica is a copy on this host, which is made when it is needed, brought up to date before each
-// request, and removed when it has not been used for long.
+// Package replica keeps git directories from which stock git serves repositories. The refs come from the records, and the packs from
+// the object store. A replica is a copy on this host, which is made when it is needed, brought up to date before each request, and
+// removed when it has not been used for long.
 //
 // The directory of a Set contains:
 //
@@ -35,11 +35,11 @@ import (
 
 // Options configures a Set.
 type Options struct {
-	Dir      string // of the replicas; other processes must not use it
+	Dir      string // directory of the replicas; other processes must not use it
 	Records  *records.DB
 	Objects  objects.Store
-	MaxBytes int64  // of packs that were copied from a shared store; 0: half of the space that is free at Open
-	MaxRepos int    // number of replicas that are kept; 0: DefaultRepos
+	MaxBytes int64  // maximum size of the packs that were copied from a shared store; 0: half of the space that is free at Open
+	MaxRepos int    // maximum number of replicas; 0: DefaultRepos
 	Hooks    string // directory with git's hooks for all replicas; "" for none
 }
 
@@ -55,12 +55,12 @@ type Set struct {
 	env     []string
 	most    int
 	unlock  func()
-	removal sync.WaitGroup // of directories in trash
+	removal sync.WaitGroup // removals of directories in trash
 	uses    uses
 
 	mu      sync.Mutex
-	entries map[string]*entry // by ID of the repository
-	used    list.List         // of *entry, the most recently used in front
+	entries map[string]*entry // replicas by the ID of the repository
+	used    list.List         // elements are *entry; the most recently used is in front
 	closed  bool
 }
 
@@ -139,8 +139,8 @@ func (s *Set) Acquire(ctx context.Context, repoID string) (*Replica, error) {
 	return s.AcquireRepo(ctx, repo)
 }
 
-// AcquireRepo returns the replica like Acquire. It trusts the row of the repository, which the caller has just read, so that it does
-// not read the database if the replica is up to date.
+// AcquireRepo is like Acquire for a row of the repository that the caller has just read. It does not read the database if the replica
+// has the generation of this row.
 func (s *Set) AcquireRepo(ctx context.Context, repo records.Repo) (*Replica, error) {
 	e, err := s.enter(repo.ID)
 	if err != nil {
@@ -159,14 +159,14 @@ func (s *Set) AcquireRepo(ctx context.Context, repo records.Repo) (*Replica, err
 		}
 		err = s.update(ctx, e)
 	} else if e.repo.Generation == repo.Generation {
-		e.repo = repo // fields that do not count up the generation
+		e.repo = repo // some fields change without a new generation
 	}
 	use.Add(1)
 	r := &Replica{Dir: e.dir, Repo: e.repo, set: s, entry: e}
 	if err == nil {
 		r.epoch = s.hold(e)
 	} else if !e.made {
-		_ = s.drop(e) // what could not be removed is there when the replica is made the next time
+		_ = s.drop(e) // the next attempt to make the replica accepts files that could not be removed
 	}
 	<-e.turn
 	if err != nil {
@@ -180,7 +180,7 @@ func (s *Set) AcquireRepo(ctx context.Context, repo records.Repo) (*Replica, err
 // Replica is a git directory.
 type Replica struct {
 	Dir  string
-	Repo records.Repo // as of the last update of the replica
+	Repo records.Repo // the repository as of the last update of the replica
 
 	set   *Set
 	entry *entry
@@ -196,6 +196,6 @@ func (r *Replica) Release() {
 	})
 }
 
-// Env returns the environment of git processes in replicas. It contains no variables of this process but PATH and a few others,
-// because the environment of a server may contain secrets.
+// Env returns the environment of git processes in replicas. Of the variables of this process, it contains only PATH and a few others,
+// because all others may contain secrets.
 func (s *Set) Env() []string { return append([]string(nil), s.env...) }

@@ -85,7 +85,7 @@ func TestReplicaFollowsItsRepository(t *testing.T) {
 	})
 }
 
-// A replica that is up to date is returned without a look at the database and the object store.
+// A replica that is up to date is returned without access to the object store, and with one read of the database or none.
 func TestWarmReplicaReadsNothing(t *testing.T) {
 	b := replicatest.New(t, t.TempDir(), "", replica.Options{})
 	src := b.Create(t, "repo", object.SHA1)
@@ -163,7 +163,7 @@ func TestOldPacksStayWhileTheyAreUsed(t *testing.T) {
 	})
 }
 
-// A pack that is listed again while it is kept for an earlier request stays, and gets the files that were added.
+// A pack that is kept for an earlier request and is then listed again stays in the replica, and gets the files that were added to it.
 func TestPackIsListedAgain(t *testing.T) {
 	onBothStores(t, func(t *testing.T, location string) {
 		b := replicatest.New(t, t.TempDir(), location, replica.Options{})
@@ -436,7 +436,7 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// Readers and pushes at the same time, with so few replicas that they are made and removed all the time.
+// Readers and pushes run at the same time, with so small a limit that replicas are made and removed all the time.
 func TestManyAtOnce(t *testing.T) {
 	onBothStores(t, func(t *testing.T, location string) {
 		b := replicatest.New(t, t.TempDir(), location, replica.Options{MaxRepos: 2, MaxBytes: 10 << 10})
@@ -534,7 +534,7 @@ func TestTags(t *testing.T) {
 		t.Fatal(err)
 	}
 	acquire(t, b, src.ID).Release()
-	push(299, 300) // to a replica that knows the others
+	push(299, 300) // to a replica that stores the objects of the other tags
 	r := acquire(t, b, src.ID)
 	defer r.Release()
 	if got, want := show(r.Dir), show(src.Path); got != want {
@@ -578,7 +578,7 @@ func victim(dir, location string) {
 	fmt.Println(err)
 }
 
-// A process that is killed leaves nothing that the next one would use wrongly.
+// A process that is killed leaves no file that harms the next process.
 func TestKilled(t *testing.T) {
 	onBothStores(t, func(t *testing.T, location string) {
 		dir := t.TempDir()

@@ -57,7 +57,7 @@ func (s *Set) begin(ctx context.Context, pack records.Pack, base string) error {
 		synced <- parallel(len(pack.Extensions), func(i int) error { return syncFile(base + pack.Extensions[i]) })
 	}()
 	err := s.db.Packs.Begin(ctx, pack)
-	return errors.Join(err, objects.Classify(<-synced)) // Linux reports an error of the disk to one sync only
+	return errors.Join(err, objects.Classify(<-synced)) // Linux reports an error of the disk only to the first sync after it
 }
 
 func syncFile(path string) error {
@@ -68,8 +68,8 @@ func syncFile(path string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// Scratch returns a new empty directory on the file system of the replicas, for packs that are given to Store. The caller removes it;
-// what a process that dies leaves is removed at the next Open.
+// Scratch returns a new empty directory on the file system of the replicas, for packs that are given to Store. The caller removes the
+// directory. The next Open removes the directories of a process that was killed.
 func (s *Set) Scratch() (string, error) {
 	dir := filepath.Join(s.dir, "scratch")
 	if err := os.MkdirAll(dir, 0o700); err != nil {

@@ -20,7 +20,8 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// snapshots is how often an update reads the records again because a pack was removed from the object store in the meantime.
+// snapshots is the maximum number of times that an update reads the records again because a pack was removed from the object store
+// after it was read.
 const snapshots = 5
 
 // update brings a replica up to date. The caller has the turn.
@@ -111,8 +112,8 @@ func (s *Set) skeleton(dir string, format object.Format) error {
 	return s.place(filepath.Join(dir, "config"), config)
 }
 
-// placeShallow writes or removes the file with the commits whose parents the repository lacks. That is done before the refs are
-// written, because without this file git would search for the parents.
+// placeShallow writes or removes the file shallow, which lists the commits whose parents the repository lacks. It must be called
+// before the refs are written, because git searches for the parents if this file is missing.
 func (s *Set) placeShallow(dir, contents string) error {
 	path := filepath.Join(dir, "shallow")
 	if contents != "" {
@@ -145,13 +146,13 @@ func (s *Set) place(path, contents string) error {
 	if err := os.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if os.Link(from, temp) != nil { // for example if the file has too many links
+	if os.Link(from, temp) != nil { // a link fails if the file has too many links, for example
 		return disk.WriteFileUnsynced(path, []byte(contents), 0o600)
 	}
 	return os.Rename(temp, path)
 }
 
-// addPacks adds the packs that a replica lacks. Packs of pushes that ran in this replica are there already.
+// addPacks adds the packs that a replica lacks. A pack of a push through this replica is in its directory already.
 func (s *Set) addPacks(ctx context.Context, e *entry, format object.Format, packs []records.Pack, present map[string][]string) error {
 	if e.packs == nil {
 		e.packs, e.stale = map[string]string{}, map[string]stale{}
@@ -159,7 +160,7 @@ func (s *Set) addPacks(ctx context.Context, e *entry, format object.Format, pack
 	var missing []records.Pack
 	added := map[string]bool{}
 	for _, p := range packs {
-		// A replica is not interested in the times of garbage.
+		// A replica does not need the file with the times of garbage.
 		p.Extensions = slices.DeleteFunc(slices.Clone(p.Extensions), func(x string) bool { return x == records.GarbageExtension })
 		if err := checkPack(format, p); err != nil {
 			return err

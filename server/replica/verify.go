@@ -72,8 +72,8 @@ func checkIndex(format object.Format, pack, index, name string) error {
 	return nil
 }
 
-// checkContents returns ErrDamaged if a file does not end with the hash of its contents. It detects changes of bytes on the way; git
-// itself detects attacks on SHA-1 when it receives a pack.
+// checkContents returns ErrDamaged if a file does not end with the hash of its contents. It detects bytes that were changed by
+// mistake. Git itself detects attacks on SHA-1 when it receives a pack.
 func checkContents(format object.Format, path string) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -116,11 +116,11 @@ func countObjects(path string) (int64, error) {
 	return int64(binary.BigEndian.Uint32(header[8:])), nil
 }
 
-// transfers is the number of files that are transferred at once for one request.
+// transfers is the number of files that one request transfers at the same time.
 const transfers = 8
 
-// parallel calls the function do for the numbers below n, some at a time. It returns the first error; after an error
-// it starts no further calls.
+// parallel calls the function do with each number below n, at most transfers calls at a time. It returns the first error, and starts
+// no further calls after it.
 func parallel(n int, do func(i int) error) error {
 	g, ctx := errgroup.WithContext(context.Background())
 	g.SetLimit(transfers)

@@ -13,15 +13,14 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// defaultLarge is the number of objects from which on a bitmap pays. To count the objects of a clone without a bitmap, git needs about
-// a second for 100,000 objects.
+// defaultLarge is the number of objects from which on a pack gets a bitmap. To count the objects of a clone without a bitmap, git
+// needs about a second for 100,000 objects.
 const defaultLarge = 20_000
 
 // bitmapExtension is the extension of git's file with bitmaps of the objects that commits reach.
 const bitmapExtension = ".bitmap"
 
-// pause is how long a repository is left alone after an attempt, because each one rewrites all packs, and git may be unable to make a
-// bitmap.
+// pause is the time between two attempts to make a bitmap for one repository. Each attempt rewrites all packs, and may fail.
 const pause = 24 * time.Hour
 
 // indexAll makes bitmaps for large packs.
@@ -33,8 +32,8 @@ func (w *Worker) indexAll(ctx context.Context) error {
 	return w.each(ctx, "index", ids, w.index)
 }
 
-// index replaces the packs of a repository by one with a bitmap, if that is worth it. A bitmap needs a pack that has all objects which
-// the objects in it reach.
+// index replaces the packs of a repository by one pack with a bitmap, if worth reports true. A bitmap needs a pack that has all
+// objects which the objects in it reach.
 func (w *Worker) index(ctx context.Context, id string) error {
 	v, err := w.view(ctx, id)
 	if err != nil {
@@ -44,7 +43,7 @@ func (w *Worker) index(ctx context.Context, id string) error {
 	if !worth(v) {
 		return nil
 	}
-	// The holder is unique, so that the second attempt fails.
+	// The holder is unique, so a second attempt fails until the lease has expired.
 	free, err := w.o.Records.Leases.Acquire(ctx, "upkeep/bitmap/"+id, records.NewID(), pause)
 	if err != nil || !free {
 		return err
@@ -73,7 +72,7 @@ func (w *Worker) index(ctx context.Context, id string) error {
 			return err
 		}
 		if covered && !isGarbage(p) {
-			old = append(old, p.ID) // others have objects that no ref reaches, and stay
+			old = append(old, p.ID) // packs that are not covered have objects that no ref reaches, and stay
 		}
 	}
 	pack, err := w.o.Replicas.Store(ctx, scratch, hash)
@@ -83,8 +82,8 @@ func (w *Worker) index(ctx context.Context, id string) error {
 	return w.o.Records.Packs.Replace(ctx, id, old, []records.Pack{pack})
 }
 
-// worth reports whether a bitmap is worth to rewrite all packs of a repository: most objects have none, and most are in packs that no
-// other repository lists, which a fork would otherwise copy.
+// worth reports whether all packs of a repository should be rewritten for a bitmap. That is so if most objects have no bitmap, and are
+// in packs that no other repository lists.
 func worth(v *view) bool {
 	if v.snap.Repo.Shallow != "" || v.snap.Repo.BaseURL != "" { // git makes no bitmaps if objects are missing
 		return false

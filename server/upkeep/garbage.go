@@ -27,20 +27,20 @@ func (w *Worker) collectAll(ctx context.Context) error {
 	return w.each(ctx, "collect garbage of", ids, w.collect)
 }
 
-// collect moves the objects of a repository that no ref reaches to a pack of garbage, and removes those that have been there for the
-// grace period.
+// collect moves the objects of a repository that no ref reaches to a pack of garbage, and removes objects that have been garbage for
+// the grace period.
 func (w *Worker) collect(ctx context.Context, id string) error {
 	now := w.now()
 	err := w.collectAt(ctx, id, now)
 	if ctx.Err() != nil || errors.Is(err, records.ErrChanged) {
 		return err
 	}
-	// After a failure, which may need an operator, the next attempt is not made at once either. A change at the time of the search is
-	// looked at again. Clocks of nodes may differ a little.
+	// The search is recorded even if it has failed, so that the next attempt waits for the interval. The recorded time is a little
+	// before the search, because clocks of nodes may differ, so a change during the search is found by the next one.
 	return errors.Join(err, w.o.Records.Repos.Swept(ctx, id, now.Add(-time.Minute)))
 }
 
-// collectAt collects garbage. now is the time since when objects are garbage that were none before.
+// collectAt collects garbage. Objects that were not garbage before get the time now.
 func (w *Worker) collectAt(ctx context.Context, id string, now time.Time) error {
 	v, err := w.view(ctx, id)
 	if err != nil {
@@ -86,12 +86,12 @@ func (w *Worker) collectView(ctx context.Context, v *view, scratch string, now t
 	return w.commit(ctx, v, p, old, made)
 }
 
-// contents has the objects of a pack.
+// contents contains the objects of a pack.
 type contents struct {
 	pack    records.Pack
-	ids     []object.ID // in the order of the index
-	since   []time.Time // since when the objects are garbage; nil if the pack is not one of garbage
-	reached []bool      // by a ref
+	ids     []object.ID // ids of the objects in the order of the index
+	since   []time.Time // times since which the objects are garbage; nil if this is not a pack of garbage
+	reached []bool      // whether a ref reaches the object
 }
 
 // contents reads the lists of objects of the packs that only this repository lists.
@@ -155,7 +155,7 @@ func (w *Worker) reach(ctx context.Context, v *view, packs []*contents, file str
 	return errors.Join(err, out.Flush())
 }
 
-// tips returns lines with the ids of refs. prefix is "^" for revisions whose objects are left out.
+// tips returns lines with the ids of refs for git rev-list. The prefix "^" excludes the objects that the refs reach.
 func tips(prefix string, refs []records.Ref) string {
 	var lines strings.Builder
 	for _, r := range refs {
@@ -205,15 +205,16 @@ func (w *Worker) walk(ctx context.Context, v *view, stdin string, visit func(id 
 	return errors.Join(err, gitcmd.Failed(cmd, cmd.Wait(), stderr.Bytes()))
 }
 
-// plan is what a collection does.
+// plan describes the changes that a collection makes.
 type plan struct {
 	rewritten []*contents
 	live      map[object.ID]bool      // reached objects of rewritten packs
 	garbage   map[object.ID]time.Time // objects to keep in a pack of garbage, with the time since when they are garbage
-	dropped   map[object.ID]bool      // objects of rewritten packs that are in no new one
+	dropped   map[object.ID]bool      // objects of rewritten packs that no new pack contains
 }
 
-// small is the size in bytes up to which a pack is rewritten for any garbage. Of a larger one, a part of 1/fraction must be garbage.
+// small is a size in bytes. A pack up to this size is rewritten if it contains any garbage; of a larger pack, at least 1/fraction must
+// be garbage.
 const (
 	small    = 16 << 20
 	fraction = 20
@@ -225,7 +226,7 @@ const (
 func (w *Worker) plan(packs []*contents, now time.Time) plan {
 	p := plan{live: map[object.ID]bool{}, garbage: map[object.ID]time.Time{}, dropped: map[object.ID]bool{}}
 	var old []*contents
-	due := false // garbage is added, or its time has come
+	due := false // an object becomes garbage, or has been garbage for the grace period
 	for _, c := range packs {
 		unreached := 0
 		for i := range c.ids {
@@ -244,7 +245,7 @@ func (w *Worker) plan(packs []*contents, now time.Time) plan {
 	if !due && len(p.rewritten) == 0 {
 		return plan{}
 	}
-	p.rewritten = append(p.rewritten, old...) // so that a repository has one pack of garbage at most
+	p.rewritten = append(p.rewritten, old...) // all packs of garbage are rewritten, so that a repository has one at most
 	for _, c := range p.rewritten {
 		for i, id := range c.ids {
 			since := now
@@ -289,7 +290,7 @@ func (w *Worker) rewrite(ctx context.Context, v *view, p plan, scratch, reached 
 	return made, err
 }
 
-// filter returns the lines of a list of objects that are in a set.
+// filter returns the lines of a list of objects whose ids are in a set.
 func filter(file string, format object.Format, set map[object.ID]bool) (string, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -323,7 +324,8 @@ func filter(file string, format object.Format, set map[object.ID]bool) (string, 
 	return list.String(), nil
 }
 
-// add makes a pack with the objects in list, stores it, and appends it to made. since has the times of a pack of garbage.
+// add makes a pack with the objects in the text list, stores it, and appends it to made. The argument since contains the times of a
+// pack of garbage.
 func (w *Worker) add(ctx context.Context, v *view, scratch, list string, since map[object.ID]time.Time,
 	made []records.Pack) ([]records.Pack, error) {
 	hash, err := w.pack(ctx, v, scratch, list)
@@ -351,11 +353,11 @@ func (w *Worker) add(ctx context.Context, v *view, scratch, list string, since m
 	return append(made, pack), err
 }
 
-// commits is how often commit looks at pushes that were made during the collection.
+// commits is the maximum number of attempts to commit a collection while pushes are made.
 const commits = 20
 
-// commit makes the result of a collection visible. If refs have changed in the meantime, it first makes sure that the new ones do not
-// reach an object that is removed.
+// commit makes the result of a collection visible. If refs have changed in the meantime, it first checks that the new values do not
+// reach an object that would be removed.
 func (w *Worker) commit(ctx context.Context, v *view, p plan, old []string, made []records.Pack) error {
 	before, generation := v.snap.Refs, v.snap.Repo.Generation
 	for range commits {

@@ -17,7 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/replica"
 )
 
-// repackAll joins packs of repositories that have many.
+// repackAll joins packs of repositories that have many packs.
 //
 // Packs that several repositories list stay as they are, so that forks do not copy their base. But if a repository is forked all the
 // time, each of its packs is soon listed by a fork, and the list grows for ever. So from a certain number on, such packs are joined
@@ -37,10 +37,10 @@ func (w *Worker) repackAll(ctx context.Context) error {
 	)
 }
 
-// sharedFactor times Options.Crowd is the number of packs from which on shared ones are joined too.
+// sharedFactor times Times.Crowd is the number of packs from which on shared packs are joined, too.
 const sharedFactor = 4
 
-// repack joins packs of a repository, shared ones only if the parameter shared is set. Pushes go on meanwhile.
+// repack joins packs of a repository, shared ones only if the parameter shared is set. Pushes continue at the same time.
 func (w *Worker) repack(ctx context.Context, id string, shared bool) error {
 	v, err := w.view(ctx, id)
 	if err != nil {
@@ -88,7 +88,7 @@ func choose(packs []records.Pack) []records.Pack {
 		}
 		below += p.Objects
 	}
-	// The joined pack may be too large for the next one.
+	// The joined pack may be more than half as large as the next one, which must then be joined, too.
 	for n > 0 && n < len(packs) && packs[n].Objects < 2*sum {
 		sum += packs[n].Objects
 		n++
@@ -99,11 +99,11 @@ func choose(packs []records.Pack) []records.Pack {
 // isGarbage reports whether a pack has objects that no ref reaches.
 func isGarbage(p records.Pack) bool { return slices.Contains(p.Extensions, records.GarbageExtension) }
 
-// view is a repository at one moment, with a replica that has all its objects.
+// view is the state of a repository at one moment, with a replica that has all its objects.
 type view struct {
 	on     *replica.Replica
 	snap   records.Snapshot
-	own    []records.Pack // that no other repository lists
+	own    []records.Pack // packs that no other repository lists
 	format object.Format
 }
 
@@ -114,7 +114,7 @@ func (v *view) pack(hash string) string {
 	return filepath.Join(v.on.Dir, "objects", "pack", "pack-"+hash)
 }
 
-// views is how often view is repeated because a push has changed the repository in between.
+// views is the maximum number of attempts to get a view while pushes change the repository.
 const views = 20
 
 // view returns the current state of a repository. The replica keeps all objects of that state until it is released.
@@ -155,7 +155,7 @@ func (w *Worker) git(ctx context.Context, v *view, stdin string, args ...string)
 	return gitcmd.Output(cmd)
 }
 
-// pack makes a pack in the directory scratch, and returns its hash. git reads from stdin what the pack contains.
+// pack makes a pack in the directory scratch, and returns its hash. git reads the list of its contents from stdin.
 func (w *Worker) pack(ctx context.Context, v *view, scratch, stdin string, args ...string) (string, error) {
 	args = append([]string{"-c", "pack.writeReverseIndex=true", "pack-objects", "-q", "--delta-base-offset"}, args...)
 	out, err := w.git(ctx, v, stdin, append(args, filepath.Join(scratch, "pack"))...)

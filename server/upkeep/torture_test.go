@@ -24,14 +24,14 @@ import (
 	"github.com/artifactfs/artifactfs/server/replica/replicatest"
 )
 
-// restless are times with which everything is due always. A pack must not be removed before the push that has stored it ends.
+// restless are intervals so short that all work is always due. A pack must not be removed before the push that has stored it ends.
 var restless = Times{Crowd: 3, Unused: 3 * time.Second, History: time.Hour}
 
 // actor changes one repository at random. Its clone has the state that the server has acknowledged.
 type actor struct {
 	*replicatest.Repo
 	rnd     *rand.Rand
-	commits []string // that were on a branch at some time
+	commits []string // commits that were on a branch at some time
 	forks   map[string]string
 	made    int
 	refused int
@@ -42,7 +42,7 @@ func refs(ctx context.Context, dir string) (string, error) {
 	return gittest.Git(ctx, dir, "for-each-ref", "--format=%(objectname) %(refname)")
 }
 
-// act makes one change.
+// act makes one random change.
 func (a *actor) act(ctx context.Context) error {
 	branch := "refs/heads/" + []string{"main", "one", "two"}[a.rnd.IntN(3)]
 	old, err := gittest.Git(ctx, a.Path, "for-each-ref", "--format=%(objectname)", branch)
@@ -199,7 +199,7 @@ func TestUpkeepBesidePushes(t *testing.T) {
 	}
 }
 
-// clone clones a repository with all objects, as git upload-pack serves it.
+// clone clones the repository by git upload-pack, as a client would.
 func clone(ctx context.Context, b *replicatest.Bed, id, dir string) error {
 	on, err := b.Set.Acquire(ctx, id)
 	if err != nil {
@@ -245,13 +245,13 @@ func TestMain(m *testing.M) {
 		fmt.Println(err)
 		os.Exit(1)
 	}
-	w := worker(b, Times{Crowd: 3, Unused: time.Nanosecond, History: time.Hour}) // nobody pushes
+	w := worker(b, Times{Crowd: 3, Unused: time.Nanosecond, History: time.Hour}) // no push runs
 	for fmt.Println("ready"); err == nil; err = w.Round(ctx) {
 	}
 	fmt.Println(err)
 }
 
-// A node that is killed in the middle leaves nothing but packs that no repository lists, and the next one removes them.
+// A node that is killed during upkeep leaves only packs that no repository lists, and the next node removes these packs.
 func TestKilledUpkeep(t *testing.T) {
 	dir := t.TempDir()
 	var actors []*actor

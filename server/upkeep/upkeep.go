@@ -1,9 +1,9 @@
-// Package upkeep does the work of a server that no request waits for: it joins packs, collects garbage, removes packs that no
-// repository lists, replicas that are not needed, and old events.
+// Package upkeep does the background work of a server on its repositories: it joins packs, collects garbage, and removes packs that no
+// repository lists, unneeded replicas, and old events.
 //
-// Any number of nodes do this work. A lease keeps two of them from doing the same at once, which would only be a waste: every result
-// becomes visible by one transaction, which fails if the packs that it replaces are not listed any more, or if a push may need an
-// object that was removed. A node that dies leaves packs that no repository lists.
+// Any number of nodes do this work. Leases keep two nodes from doing the same work at the same time, which would be harmless but
+// useless: every result becomes visible by one transaction, which fails if the packs that it replaces are not listed any more, or if a
+// push may need an object that was removed. A node that dies leaves packs that no repository lists.
 //
 // Objects that no ref reaches are garbage. The first collection that finds some moves them to a pack of their own, with the time in a
 // file .mtimes (a cruft pack of git); a collection after the grace period removes them. Packs that several repositories list stay as
@@ -36,13 +36,13 @@ type Options struct {
 
 // Times are the durations and numbers that tests change.
 type Times struct {
-	Interval time.Duration // between two rounds
-	Crowd    int           // packs of a repository that are not shared, from which on they are joined
-	Large    int           // objects of a pack, from which on it gets a bitmap
-	Check    time.Duration // between two searches for garbage in a repository that changes
-	Grace    time.Duration // for which garbage is kept
-	Unused   time.Duration // for which a pack is kept that no repository lists; longer than a push takes
-	History  time.Duration // for which events and audit entries are kept
+	Interval time.Duration // time between two rounds
+	Crowd    int           // number of unshared packs of a repository from which on they are joined
+	Large    int           // number of objects from which on a pack gets a bitmap
+	Check    time.Duration // time between two searches for garbage in a repository that changes
+	Grace    time.Duration // time for which garbage is kept
+	Unused   time.Duration // time for which a pack that no repository lists is kept; it must be longer than a push takes
+	History  time.Duration // time for which events and audit entries are kept
 }
 
 // Default returns the times of a server.
@@ -54,9 +54,9 @@ func Default() Times {
 }
 
 const (
-	batch    = 100             // repositories or packs of one kind in a round
-	lease    = 2 * time.Minute // renewed three times in this time
-	jobLimit = time.Hour       // of the work on one repository
+	batch    = 100             // maximum number of repositories or packs of one kind in a round
+	lease    = 2 * time.Minute // duration of a lease; it is renewed three times within this duration
+	jobLimit = time.Hour       // time limit for the work on one repository
 )
 
 // Worker does the work of one node.
@@ -64,7 +64,7 @@ type Worker struct {
 	o   Options
 	now func() time.Time // time.Now except in tests
 
-	dropped time.Time // when drop has worked last; used by Round only
+	dropped time.Time // time of the last call of drop; only Round uses it
 }
 
 // New returns a Worker.
@@ -95,7 +95,7 @@ func (w *Worker) Run(ctx context.Context) {
 	}
 }
 
-// Round does everything once that is due.
+// Round does all work that is due, once.
 func (w *Worker) Round(ctx context.Context) error {
 	return errors.Join(
 		w.once(ctx, "bitmaps", w.indexAll),
@@ -117,7 +117,7 @@ func (w *Worker) drop(ctx context.Context) error {
 	return w.once(ctx, "history", func(ctx context.Context) error { return w.o.Records.Events.Drop(ctx, now.Add(-w.o.History)) })
 }
 
-// each does a job on repositories, those that other nodes are working on excepted.
+// each does a job on repositories, except those on which another node is working.
 func (w *Worker) each(ctx context.Context, what string, ids []string, job func(ctx context.Context, id string) error) error {
 	var failed []error
 	for _, id := range ids {
@@ -131,7 +131,7 @@ func (w *Worker) each(ctx context.Context, what string, ids []string, job func(c
 		})
 		switch {
 		case errors.Is(err, records.ErrNotFound), errors.Is(err, records.ErrChanged):
-			// The repository was deleted, or another node or a push was faster. What remains to do is found in a later round.
+			// The repository was deleted, or changed by another node or by a push. A later round finds the work that remains.
 		case err != nil:
 			failed = append(failed, fmt.Errorf("%s repository %s: %w", what, id, err))
 		}
@@ -152,7 +152,7 @@ func (w *Worker) once(ctx context.Context, name string, job func(ctx context.Con
 		defer close(renewed)
 		for clock.Wait(inner, lease/3) {
 			if held, err := w.o.Records.Leases.Acquire(inner, name, w.o.Node, lease); err != nil || !held {
-				cancel() // another node may begin the same work
+				cancel() // the lease is lost, so another node may begin the same work
 			}
 		}
 	}()

@@ -43,7 +43,7 @@ func New(t testing.TB, dir, location string, limits replica.Options) *Bed {
 	return b
 }
 
-// Open returns a node like New, which the caller closes.
+// Open returns a node like New. The caller must close the node.
 func Open(ctx context.Context, dir, location string, limits replica.Options) (*Bed, error) {
 	if location == "" {
 		location = filepath.Join(dir, "objects")
@@ -70,7 +70,7 @@ type Repo struct {
 	Bed    *Bed
 	ID     string
 	format object.Format
-	stored map[string]bool // hashes of packs of the clone that were pushed
+	stored map[string]bool // hashes of the clone's packs that were pushed
 }
 
 // Create creates an empty repository.
@@ -127,12 +127,12 @@ func (r *Repo) Write(t testing.TB, branch, path, text string) object.ID {
 	return r.Push(t, branch, map[string]gittest.File{path: {Data: []byte(text)}})
 }
 
-// attempts is how often Update repeats a push that a garbage collection has overtaken.
+// attempts is the maximum number of repetitions of a push that fails because of a garbage collection.
 const attempts = 10
 
-// Update pushes what the clone has and the server lacks, and changes a ref. Empty ids stand for no ref. Like the server, Update
-// checks that the objects of the new value are there before the push becomes visible, and repeats the check after a garbage
-// collection.
+// Update pushes the objects that the server lacks, and changes a ref from old to new. An empty id means that the ref does not exist.
+// Like the server, Update checks before the push becomes visible that the repository has the objects of the new value, and repeats the
+// check after a garbage collection.
 func (r *Repo) Update(ctx context.Context, ref, old, new string) error {
 	zeros := strings.Repeat("0", 2*r.format.Size())
 	push := records.Push{RepoID: r.ID, Updates: []records.RefUpdate{{Name: ref, Old: cmp.Or(old, zeros), New: cmp.Or(new, zeros)}}}
