@@ -21,7 +21,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// adminSetting is set in the database when the first admin token was made, so that only one node makes one.
+// adminSetting is the setting that is set when the first admin token is made, so that only one node makes one.
 const adminSetting = "admin-created"
 
 // Running describes the server that uses a data directory, for commands on the same host. It contains no secret.
@@ -37,7 +37,7 @@ type Running struct {
 // runningFile is the name of the file with Running in a data directory.
 const runningFile = "server.json"
 
-// ReadRunning returns the description of the server that uses, or used last, a data directory.
+// ReadRunning returns the description of the server that uses a data directory, or has used it last.
 func ReadRunning(dir string) (Running, error) {
 	var r Running
 	text, err := os.ReadFile(filepath.Join(dir, runningFile))
@@ -56,8 +56,8 @@ func (r Running) write(dir string) error {
 	return disk.WriteFileUnsynced(filepath.Join(dir, runningFile), append(text, '\n'), 0o600)
 }
 
-// nodeName returns the name of the server of a data directory in leases. It remains the same when the server is started again, which
-// so goes on with the leases that the killed process has held.
+// nodeName returns the name of the server of a data directory in leases. It remains the same when the server is started again, so the
+// new process can use the leases of a killed one.
 func nodeName(dir string) (string, error) {
 	path := filepath.Join(dir, "node")
 	text, err := os.ReadFile(path)
@@ -101,7 +101,7 @@ func ensureAdmin(ctx context.Context, db *records.DB, file string) (fresh contro
 		return "", fmt.Errorf("read admin token %s: %w", file, err)
 	}
 	if _, err := db.Settings.Get(ctx, adminSetting); err == nil {
-		return "", nil // the token was made before, perhaps by another node; its file was removed, or is elsewhere
+		return "", nil // a token was made before, perhaps by another node, so its file was removed or has another path
 	} else if !errors.Is(err, records.ErrNotFound) {
 		return "", err
 	}
@@ -113,8 +113,8 @@ func ensureAdmin(ctx context.Context, db *records.DB, file string) (fresh contro
 	return fresh, err
 }
 
-// NewAdminToken makes a token that may do everything, and writes it to a file that only the user of this process can read. The
-// file is written first: a token that a crash has kept out of the database becomes valid at the next start.
+// NewAdminToken makes a token that may do everything, and writes it to a file that only the user of this process can read. The file is
+// written first. If a crash prevents that the token is stored in the database, the next start makes it valid.
 func NewAdminToken(ctx context.Context, db *records.DB, file string) (control.Secret, error) {
 	t, text := access.Mint(records.Token{Role: records.AdminToken, Label: "admin"}, time.Now())
 	if err := disk.WriteFile(file, []byte(text+"\n"), 0o600); err != nil {
@@ -139,13 +139,14 @@ func adopt(ctx context.Context, db *records.DB, text control.Secret, file string
 		return fmt.Errorf("use admin token %s: %w", file, err)
 	}
 	err = db.Tokens.Create(ctx, t, nil, records.Cause{Actor: "operator"})
-	if errors.Is(err, records.ErrExists) { // it was revoked, or has expired
+	if errors.Is(err, records.ErrExists) { // the token was revoked or has expired
 		return fmt.Errorf("use admin token %s: %w", file, access.ErrInvalid)
 	}
 	return err
 }
 
-// Stop makes the server of a data directory end, as SIGTERM does, and waits until it has ended. It returns false if none is running.
+// Stop sends SIGTERM to the server of a data directory, and waits until the server has ended. It returns false if no server is
+// running.
 func Stop(ctx context.Context, dir string) (bool, error) {
 	lock := filepath.Join(dir, "lock")
 	if _, err := os.Stat(lock); errors.Is(err, fs.ErrNotExist) {

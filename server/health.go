@@ -14,7 +14,7 @@ import (
 // readyTime is the maximum time for which readyz waits for the database and the object store.
 const readyTime = 5 * time.Second
 
-// healthz answers as long as the process can answer at all.
+// healthz answers as long as the process can serve any request.
 func (s *Server) healthz(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") }
 
 // readyz answers 200 if the server can serve requests: the database and the object store answer, and the server is not ending. The
@@ -47,7 +47,7 @@ func (s *Server) readyz(w http.ResponseWriter, r *http.Request) {
 // metrics writes the metrics.
 func (s *Server) metrics(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-	_ = s.meter.Write(r.Context(), w) // fails only if the client has gone
+	_ = s.meter.Write(r.Context(), w) // an error means that the client has closed the connection
 }
 
 // certificate is the certificate of the server. It reads the files again when they have changed, so that a renewed certificate needs
@@ -60,8 +60,8 @@ type certificate struct {
 	loaded *tls.Certificate
 }
 
-// get returns the certificate. If the files cannot be read or do not belong together, which is so for a moment while they are being
-// replaced, it returns the one that it read before.
+// get returns the certificate. If the files cannot be read or do not belong together, for example while they are being replaced, it
+// returns the previous certificate.
 func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

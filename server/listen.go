@@ -11,7 +11,7 @@ const maxConnections = 8192
 // limitedListener accepts at most maxConnections connections at one time.
 type limitedListener struct {
 	net.Listener
-	room   chan struct{} // one element for each connection
+	room   chan struct{} // semaphore: has one element for each connection
 	closed chan struct{}
 	once   sync.Once
 }
@@ -35,13 +35,13 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 	return &limitedConn{Conn: c, leave: sync.OnceFunc(func() { <-l.room })}, nil
 }
 
-// Close makes Accept return, also if it waits for room.
+// Close makes Accept return, even if Accept waits for room.
 func (l *limitedListener) Close() error {
 	l.once.Do(func() { close(l.closed) })
 	return l.Listener.Close()
 }
 
-// limitedConn makes room in its listener when it is closed.
+// limitedConn is a connection that makes room in its listener when it is closed.
 type limitedConn struct {
 	net.Conn
 	leave func()

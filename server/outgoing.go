@@ -10,7 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/webhooks"
 )
 
-// outgoing starts what makes connections to other servers: imports and webhooks.
+// outgoing starts imports and webhooks, which connect to other servers.
 func (s *Server) outgoing(replicas *replica.Set) (*imports.Importer, error) {
 	o := s.o
 	importer, err := imports.New(imports.Options{Account: s.Account, Records: s.db, Replicas: replicas,
@@ -35,8 +35,8 @@ func (s *Server) outgoing(replicas *replica.Set) (*imports.Importer, error) {
 	return importer, nil
 }
 
-// allowPrivate reports whether imports and webhooks may connect to addresses that are not public. Unless that was decided, they may if
-// only users of this host can reach the server: it listens at the loopback address, and has no public URL, which would be that of a proxy.
+// allowPrivate reports whether imports and webhooks may connect to addresses that are not public. Unless Options.Private decides it,
+// they may if only users of this host can reach the server, because it listens at the loopback address and has no public URL.
 func (s *Server) allowPrivate() bool {
 	switch s.o.Private {
 	case "allow":

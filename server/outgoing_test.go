@@ -22,7 +22,7 @@ import (
 	"github.com/artifactfs/artifactfs/server"
 )
 
-// ask sends a request to a route of ours, and returns the status and the answer.
+// ask sends a request to a route below /artifactfs/v1, and returns the status and the answer.
 func ask(t *testing.T, s *server.Server, method, path, body string) (int, string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, s.URL+"/artifactfs/v1/accounts/"+s.Account+path, strings.NewReader(body))
@@ -70,8 +70,8 @@ func (s *types) String() string {
 	return fmt.Sprint(s.list)
 }
 
-// A repository is imported, cloned, pushed to and deleted with stock git, and every step is told by the stream of events and by a
-// webhook, counted, and logged.
+// A repository is imported, cloned, pushed to and deleted. Every step is reported by the stream of events and by a webhook, counted,
+// and recorded in the audit log.
 func TestImportsEventsAndUsage(t *testing.T) {
 	dir := t.TempDir()
 	up, err := gittest.New(filepath.Join(dir, "up", "r"), gittest.RepoOptions{})

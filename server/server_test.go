@@ -31,7 +31,7 @@ import (
 	"github.com/artifactfs/artifactfs/server"
 )
 
-// TestMain is the server of tests that kill it: they start this program again with the data directory in a variable.
+// TestMain runs a server if a variable names a data directory: tests that kill a server start this program again with this variable.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv("TEST_SERVER_DATA"); dir != "" {
 		s, err := server.Open(context.Background(), server.Options{Data: dir, Listen: "127.0.0.1:0", Log: zap.NewNop()})
@@ -126,7 +126,7 @@ func TestStartAgain(t *testing.T) {
 	if !errors.Is(err, server.ErrInUse) {
 		t.Errorf("second server in the directory: got %v, want %v", err, server.ErrInUse)
 	}
-	more, err := server.NewAdmin(t.Context(), server.Options{Data: dir}) // beside the running server
+	more, err := server.NewAdmin(t.Context(), server.Options{Data: dir}) // while the server runs
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +142,7 @@ func TestStartAgain(t *testing.T) {
 	}
 }
 
-// A file with a token that an operator has chosen makes this token valid, on every node.
+// If an operator writes a token of his choice into the file, this token is valid on every node.
 func TestGivenAdminToken(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "token")
@@ -216,7 +216,7 @@ func TestStopWaitsForRequests(t *testing.T) {
 		t.Fatal(err)
 	}
 	req.Header.Set("Authorization", "Bearer "+string(s.Admin))
-	req.Header.Set("Expect", "100-continue") // the server sends it when it reads the body
+	req.Header.Set("Expect", "100-continue") // the client sends the body when the server begins to read it
 	sender := &http.Client{Transport: &http.Transport{ExpectContinueTimeout: time.Minute}}
 	answered := make(chan int, 1)
 	go func() {
@@ -264,7 +264,7 @@ func TestStopWaitsForRequests(t *testing.T) {
 	}
 }
 
-// A server that is killed leaves a directory that the next one opens, with everything that was acknowledged.
+// The directory of a killed server can be opened again, and contains everything that was acknowledged.
 func TestKill(t *testing.T) {
 	dir := t.TempDir()
 	var names []string
@@ -313,7 +313,7 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// The server reads a certificate again that was replaced.
+// The server uses a certificate that was replaced while it runs.
 func TestCertificateIsReadAgain(t *testing.T) {
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
@@ -346,8 +346,8 @@ func TestCertificateIsReadAgain(t *testing.T) {
 	}
 }
 
-// writeCertificate writes a certificate for 127.0.0.1 and returns a pool that trusts it. The serial number also makes the time of the
-// files differ.
+// writeCertificate writes a certificate for 127.0.0.1 and returns a pool that trusts it. The files of two serial numbers have
+// different times.
 func writeCertificate(t *testing.T, cert, key string, serial int64) *x509.CertPool {
 	t.Helper()
 	secret, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -382,8 +382,8 @@ func writeCertificate(t *testing.T, cert, key string, serial int64) *x509.CertPo
 	return pool
 }
 
-// A server does not start with an object store that refuses it. It starts while the store does not answer, because it can serve what
-// it has, and says that it is not ready.
+// A server does not start with an object store that refuses it. It starts while the store does not answer, because it can serve the
+// packs that it has, and reports that it is not ready.
 func TestObjectStoreAtStart(t *testing.T) {
 	t.Setenv("AWS_ACCESS_KEY_ID", "key")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")

@@ -13,7 +13,7 @@ func credentials(values []string) (secret string, err error) {
 		return "", ErrMissing
 	}
 	if len(values) > 1 {
-		return "", ErrInvalid // the server and a proxy could read different ones
+		return "", ErrInvalid // a proxy could use another of several values than the server
 	}
 	scheme, rest, _ := strings.Cut(values[0], " ")
 	text := strings.TrimSpace(rest)

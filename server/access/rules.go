@@ -11,23 +11,23 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// OwnerOnly in a rule means that the rule counts only while the repository belongs to the token's session (session.OwnerRef), and
-// only for names that are not reserved for other sessions. The session may claim a repository that has no branches and tags but those of
-// sessions to which it does not belong.
+// OwnerOnly in a rule means that the rule applies only while the repository belongs to the token's session (session.OwnerRef), and
+// only for names that are not reserved for other sessions. The session may claim a repository whose only branches and tags are those
+// that sessions push to repositories of others.
 const OwnerOnly records.Denial = "owner-only"
 
 // denials are the values of records.Denial.
 var denials = []records.Denial{records.NoPush, records.NoForcePush, records.AppendOnly, records.NoDelete, OwnerOnly}
 
-// sessionHeads is the prefix of the branches of sessions to which a repository does not belong.
+// sessionHeads is the prefix of the branches that sessions push to repositories that do not belong to them.
 const sessionHeads = "refs/heads/afs/"
 
-// Refused is the reason why the rules of a token do not allow an update, as a text for the user of git.
+// Refused is the reason, as a text for the user of git, why the rules of a token do not allow an update.
 type Refused string
 
 func (r Refused) Error() string { return string(r) }
 
-// State answers questions about the repository of an update. The functions are called only if a rule needs the answer.
+// State describes the repository of an update. Its functions are called only if a rule needs their results.
 type State struct {
 	// Forced reports whether the update is not a fast-forward. Creations and removals are never passed to it.
 	Forced func() (bool, error)
@@ -35,7 +35,7 @@ type State struct {
 	Refs func() ([]records.Ref, error)
 	// Format is the object format of the repository.
 	Format string
-	// Together are the updates that are made together with this one, or not at all.
+	// Together are the updates of the same atomic push.
 	Together []records.RefUpdate
 }
 
@@ -83,10 +83,11 @@ func Allow(t records.Token, u records.RefUpdate, s State) error {
 	return nil
 }
 
-// zero reports whether id stands for a missing ref.
+// zero reports whether id consists of zeros, which stands for a missing ref.
 func zero(id string) bool { return strings.Trim(id, "0") == "" }
 
-// owns reports whether the repository belongs to a session, or is claimed for it by this update or one that is made together with it.
+// owns reports whether the repository belongs to a session, or is claimed for the session by this update or another update of the same
+// atomic push.
 func owns(name string, u records.RefUpdate, s State) (bool, error) {
 	if name == "" || strings.HasPrefix(u.Name, sessionHeads) {
 		return false, nil
@@ -116,7 +117,7 @@ func plain(r records.Ref) bool {
 	return strings.HasPrefix(r.Name, "refs/heads/") && !strings.HasPrefix(r.Name, sessionHeads) || strings.HasPrefix(r.Name, "refs/tags/")
 }
 
-// SessionRules returns the rules of a token for one session. They allow what the session pushes (session.Layout): its own refs,
+// SessionRules returns the rules of a token for one session. They allow the refs that a session pushes (session.Layout): its own refs,
 // notes without rewinding them, and, if the repository belongs to the session, branches and tags with plain names.
 func SessionRules(name string) ([]records.RefRule, error) {
 	if err := session.ValidName(name); err != nil {
@@ -172,7 +173,7 @@ func Match(glob, name string) bool {
 		ok, err := path.Match(glob, name)
 		return ok && err == nil
 	}
-	end := 0 // of the components of name that head must match
+	end := 0 // index of the end of the part of name that head must match
 	for range strings.Count(head, "/") {
 		i := strings.IndexByte(name[end:], '/')
 		if i < 0 {

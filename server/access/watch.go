@@ -10,7 +10,7 @@ import (
 // skew is the maximum difference between the clocks of two nodes.
 const skew = time.Minute
 
-// watch is one transfer under way.
+// watch is one running transfer.
 type watch struct{ end context.CancelCauseFunc }
 
 // Watch returns a context that ends when the token is revoked, on this node or on another one, or expires. Its cause is then
@@ -83,8 +83,8 @@ func (g *Guard) Revoked(ids ...string) {
 	}
 }
 
-// poll looks up the tokens that other nodes have revoked, until ctx ends. If the database does not answer, the transfers go on: no
-// node could have revoked a token.
+// poll looks up the tokens that other nodes have revoked, until ctx ends. If the database does not answer, the transfers continue,
+// because no node can revoke a token then.
 func (g *Guard) poll(ctx context.Context) {
 	tick := time.NewTicker(g.every)
 	defer tick.Stop()

@@ -24,23 +24,22 @@ var Prefixes = []string{"/client/v4/", "/v1/api/", "/artifactfs/v1/"}
 
 // Importer copies repositories of other servers.
 type Importer interface {
-	// Check asks the other server whether it has the repository. It returns errors of package imports wrapped.
+	// Check asks the other server whether it has the repository. Its errors wrap those of package imports.
 	Check(ctx context.Context, r imports.Request) (imports.Remote, error)
-	// Start begins to import into a repository whose status is importing, or to bring an imported repository up to date. It does
-	// not wait until the import has ended. It returns imports.ErrBusy if the repository is being imported already. An empty
-	// request repeats the last one.
+	// Start begins the import of a repository whose status is importing, or imports a repository again. It does not wait for the end
+	// of the import. It returns imports.ErrBusy if the repository is being imported already. An empty request repeats the last one.
 	Start(ctx context.Context, repo records.Repo, r imports.Request) error
 	// Status returns the progress of the last import of the repository; records.ErrNotFound if it was never imported.
 	Status(ctx context.Context, repo records.Repo) (imports.Status, error)
 }
 
-// Meter counts operations for billing, and writes the audit entries of calls that change no record. *meter.Meter is one.
+// Meter counts operations for billing, and writes the audit entries of calls that change no record. *meter.Meter implements it.
 type Meter interface {
 	Count(r records.Repo, operation string, bytes int64)
 	Audit(e records.AuditEntry)
 }
 
-// Replicas has git directories. *replica.Set is one.
+// Replicas returns git directories. *replica.Set implements it.
 type Replicas interface {
 	Acquire(ctx context.Context, repoID string) (*replica.Replica, error)
 }
@@ -48,7 +47,7 @@ type Replicas interface {
 // Options configures an API. Account, Records, Replicas, Guard, Meter and Log must be set.
 type Options struct {
 	Account  string // id of the only account: 32 hexadecimal digits
-	URL      string // public URL of the server, without a slash at the end; "" for the one that each client uses
+	URL      string // public URL of the server, without a slash at the end; "": the URL that the client has used
 	Records  *records.DB
 	Replicas Replicas
 	Guard    *access.Guard
@@ -56,8 +55,8 @@ type Options struct {
 	Importer Importer // nil: imports are refused
 	// ImportHTTP allows imports by http from the loopback address, for tests.
 	ImportHTTP bool
-	// Events serves a stream of events to a client that may read them. The path values "namespace" and "repo" of the request
-	// select the events; both are "" for all events. nil: there are no streams.
+	// Events serves a stream of events to a client that may read them. The path values "namespace" and "repo" of the request select
+	// the events; both are "" for all events. If the field is nil, there are no streams.
 	Events http.Handler
 	Compat bool // behave as the live service where it differs from its documentation
 	Log    *zap.Logger
@@ -71,7 +70,7 @@ const readers = 32
 type API struct {
 	o       Options
 	routes  []*route
-	reading chan struct{} // has a value for each request that reads from a git directory
+	reading chan struct{} // semaphore: has a value for each request that reads from a git directory
 	pool    gitread.Pool
 }
 
@@ -85,10 +84,10 @@ func New(o Options) *API {
 	return &API{o: o, routes: routes(), reading: make(chan struct{}, readers)}
 }
 
-// Close ends the processes of git that wait for requests. The API serves requests after it, too.
+// Close ends the git processes that are kept for later requests. The API can still serve requests after Close.
 func (a *API) Close() error { return a.pool.Close() }
 
-// ServeHTTP serves one request. A request that is for no route is answered as the live service does, whatever its method.
+// ServeHTTP serves one request. A request for an unknown route gets the answer of the live service, whatever its method is.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	route, params, account := a.match(r)
 	if route == nil {

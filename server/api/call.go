@@ -22,7 +22,7 @@ const (
 	textType  = "text/plain; charset=utf-8"
 )
 
-// answerTime is the maximum duration of a call, except of those that stream.
+// answerTime is the maximum duration of a call, except for calls that stream.
 const answerTime = time.Minute
 
 // call is one request to a route, and its answer. It is used by one goroutine.
@@ -34,7 +34,7 @@ type call struct {
 	params map[string]string
 	token  records.Token
 
-	status   int  // that was sent; 0 before
+	status   int  // status that was sent; 0 before that
 	recorded bool // the audit entry was written in the transaction of the change
 }
 
@@ -47,7 +47,8 @@ type answer struct {
 	Info    any    `json:"result_info,omitempty"`
 }
 
-// serve authorizes the request, handles it, and writes the audit entry. id is the account in the path, "" for none.
+// serve authorizes the request, handles it, and writes the audit entry. The argument id is the account in the path, or "" if the path
+// has none.
 func (c *call) serve(id string) {
 	defer c.note()
 	err := c.authorize(id)
@@ -94,7 +95,7 @@ func (c *call) validNames() error {
 // fail sends an error, unless an answer has begun.
 func (c *call) fail(err error) {
 	f, log := faultOf(err)
-	if c.status != 0 && c.r.Context().Err() != nil { // the client is gone
+	if c.status != 0 && c.r.Context().Err() != nil { // the client has closed the connection
 		log = false
 	}
 	if log {
@@ -107,7 +108,7 @@ func (c *call) fail(err error) {
 	if c.status = f.Status; f.Status == statusClosed {
 		return
 	}
-	c.recorded = false // the transaction was undone, if there was one
+	c.recorded = false // the transaction with the entry was rolled back, if there was one
 	if f.Status == http.StatusServiceUnavailable {
 		c.w.Header().Set("Retry-After", "1")
 	}
@@ -117,7 +118,7 @@ func (c *call) fail(err error) {
 	c.write(f.Status, answer{Errors: []item{f.item()}, Message: []item{}})
 }
 
-// send sends a result. info describes the page of a list, nil for other results.
+// send sends a result. The argument info describes the page of a list; it is nil for other results.
 func (c *call) send(status int, result, info any) error {
 	c.write(status, answer{Result: result, Success: true, Errors: []item{}, Message: []item{}, Info: info})
 	return nil
@@ -135,7 +136,7 @@ func (c *call) write(status int, a answer) {
 	c.status = status
 	_ = http.NewResponseController(c.w).SetWriteDeadline(time.Now().Add(patience)) // writers of tests may have none
 	c.w.WriteHeader(status)
-	_, _ = c.w.Write(text) // a client that is gone needs no answer
+	_, _ = c.w.Write(text) // an error means that the client has closed the connection
 }
 
 // empty sends an answer without a body.
@@ -171,7 +172,7 @@ func (c *call) who() records.Cause {
 // stamp returns the origin of events.
 func (c *call) stamp() events.Stamp { return events.ByToken(c.a.o.Account, c.token) }
 
-// note writes the audit entry, unless a transaction has written it.
+// note writes the audit entry of the call, unless a transaction has written it.
 func (c *call) note() {
 	if !c.recorded {
 		c.a.o.Meter.Audit(records.AuditEntry{Time: c.a.o.Now(), Cause: c.who(), Result: c.status})
@@ -198,7 +199,7 @@ func (c *call) ready() (records.Repo, error) {
 	return r, unfinished(r)
 }
 
-// unfinished returns a fault for a repository that is being imported or forked.
+// unfinished returns a fault if the repository is being imported or forked, and nil otherwise.
 func unfinished(r records.Repo) error {
 	switch r.Status {
 	case records.Importing:

@@ -4,7 +4,7 @@ import "strings"
 
 const at = "/namespaces/team/repos/base"
 
-// A ref is a short name of a branch or tag, an id, HEAD, or any name from "refs/" on.
+// A ref is a short name of a branch or tag, an id, HEAD, or a full name that begins with "refs/".
 var contents = []exchange{
 	{name: "log", ask: "GET " + at + "/log?ref=main&limit=10", status: 200, want: ok("[" + secondC + "," + firstC + "]")},
 	{name: "log of HEAD", ask: "GET " + at + "/log", status: 200, want: ok("[" + secondC + "," + firstC + "]")},
@@ -173,7 +173,7 @@ var tokens = []exchange{
 
 const ruled = `,"label":"bot","actor":"ci","refs":[["refs/heads/*",["no-force-push"]],["refs/tags/**",[]]]`
 
-// The server has one account. Tokens of admins may do everything, those of owners what concerns their namespace.
+// The server has one account. Tokens of admins allow everything, and tokens of owners allow everything in their namespace.
 var authorization = []exchange{
 	{name: "no token", token: "none", ask: "GET /namespaces/team", status: 401, want: fault(10000, "Authentication error"),
 		header: "WWW-Authenticate: Bearer"},
@@ -196,7 +196,7 @@ var authorization = []exchange{
 		want: list(`[{"id":"`+account+`","name":"artifactfs"}]`, page(1, 30, 1, 1, 1))},
 }
 
-// An unknown path, and a method that a path does not have, have an answer without envelope.
+// An unknown path, and a method that a path does not have, get an answer without the envelope.
 var paths = []exchange{
 	{name: "unknown route", ask: "GET /namespaces/team/widgets", status: 404, want: notFound, header: plainHeader},
 	{name: "wrong method", ask: "PUT /namespaces/team", status: 404, want: notFound, header: plainHeader},

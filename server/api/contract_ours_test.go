@@ -65,7 +65,7 @@ const (
 	control = `{"id":"<id>","scope":"%s","state":"active","created_at":"<time>","expires_at":%s%s,"role":"%s"%s}`
 )
 
-// The routes below /artifactfs/v1 that Artifacts does not have. Those of refs, differences, imports and rotation are in the other tables.
+// The routes below /artifactfs/v1 that Artifacts does not have. Other tables have those of refs, differences, imports and rotation.
 func TestExtensions(t *testing.T) {
 	streamed := make(chan string, 10)
 	w := newWorld(t, func(o *api.Options) {
@@ -159,7 +159,7 @@ func TestExtensions(t *testing.T) {
 	}
 }
 
-// Every call has one audit entry. Calls that change records have it in the same transaction.
+// Every call has one audit entry. A call that changes records writes its entry in the same transaction.
 func TestAudit(t *testing.T) {
 	w := newWorld(t, nil)
 	seed(t, w.vars)
@@ -197,7 +197,7 @@ func TestAudit(t *testing.T) {
 	}
 }
 
-// away are replicas of a server whose object store does not work.
+// away is an implementation of Replicas that fails as if the object store did not answer.
 type away struct{ err error }
 
 func (a away) Acquire(context.Context, string) (*replica.Replica, error) { return nil, a.err }
@@ -284,12 +284,12 @@ func TestForkAtCheckpoint(t *testing.T) {
 	}
 }
 
-// Repositories of SHA-256 are read in the same way.
+// Repositories of SHA-256 can be read, too.
 func TestSHA256(t *testing.T) {
 	w := newWorld(t, nil)
 	dir := t.TempDir()
 	git(t, dir, "init", "-q", "--bare", "--object-format=sha256", "--initial-branch=main", ".")
-	tree := git(t, dir, "mktree") // of no entries
+	tree := git(t, dir, "mktree") // an empty tree
 	w.vars["commit"] = git(t, dir, "commit-tree", "-m", "empty", tree)
 	git(t, dir, "update-ref", "refs/heads/main", w.vars["commit"])
 	w.run(t, []exchange{{name: "create", ask: "POST /namespaces/team/repos", body: `{"name":"base","object_format":"sha256"}`, status: 201,

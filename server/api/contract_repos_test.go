@@ -165,7 +165,7 @@ var (
 	trunkyRepo = strings.Replace(repo("trunky", ""), `"main"`, `"trunk"`, 1)
 )
 
-// A list has numbers of pages if it fits on one page, or if the client asks for a page by its number, and cursors otherwise.
+// A list that fits on one page, or that is requested by the number of a page, has page numbers; other lists have cursors.
 var lists = []exchange{
 	{name: "newest first", ask: "GET /namespaces/team/repos", status: 200,
 		want: list("["+trunkyRepo+","+frozenRepo+","+baseRepo+"]", page(1, 50, 1, 3, 3))},
@@ -255,7 +255,7 @@ var forks = []exchange{
 		body: `{"name":"mine","namespace":"stranger"}`, status: 403, want: fault(10000, "Authentication error")},
 }
 
-// fakeImporter answers for remotes by their names.
+// fakeImporter returns a result that depends on the name of the remote.
 type fakeImporter struct{ db *records.DB }
 
 func (f *fakeImporter) Check(_ context.Context, r imports.Request) (imports.Remote, error) {

@@ -16,7 +16,7 @@ import (
 // value of a variable, which an earlier answer has set; <x> is a value that differs between runs.
 type exchange struct {
 	name   string
-	token  string // "" for that of the admin, "none" for none, else a variable
+	token  string // "": the admin token; "none": no token; otherwise the name of a variable
 	ask    string // method and path
 	body   string
 	status int
@@ -25,22 +25,22 @@ type exchange struct {
 	set    string // variable that is set to a value of the result: "name=field"
 }
 
-// ok is the envelope of a result.
+// ok returns the envelope of a result.
 func ok(result string) string {
 	return `{"result":` + result + `,"success":true,"errors":[],"messages":[]}`
 }
 
-// list is the envelope of a list.
+// list returns the envelope of a list.
 func list(result, info string) string {
 	return `{"result":` + result + `,"success":true,"errors":[],"messages":[],"result_info":` + info + `}`
 }
 
-// page is the description of a page of a list by its number.
+// page returns the description of a page of a list by its number.
 func page(page, perPage, pages, count, total int) string {
 	return fmt.Sprintf(`{"page":%d,"per_page":%d,"total_pages":%d,"count":%d,"total_count":%d}`, page, perPage, pages, count, total)
 }
 
-// fault is the envelope of an error.
+// fault returns the envelope of an error.
 func fault(code int, message string, pointer ...string) string {
 	text, _ := json.Marshal(message)
 	source := ""
@@ -160,12 +160,12 @@ const (
 		`,"parents":["{first}"],"authoredAt":1700000060,"committedAt":1700000060}`
 )
 
-// more is the description of a page that is followed by others.
+// more describes a page of a list with cursors that is not the last one.
 func more(perPage, count int) string {
 	return fmt.Sprintf(`{"cursor":"<cursor>","per_page":%d,"count":%d}`, perPage, count)
 }
 
-// last is the description of the last page of a list with cursors.
+// last describes the last page of a list with cursors.
 func last(perPage, count int) string {
 	return fmt.Sprintf(`{"cursor":"","per_page":%d,"count":%d}`, perPage, count)
 }
@@ -175,7 +175,7 @@ func namespace(name, jurisdiction string, repos int) string {
 		name, jurisdiction, repos)
 }
 
-// created is the answer to the creation of a repository in a namespace, "" for team.
+// created returns the answer to the creation of a repository in a namespace; "" means team.
 func created(name, branch, namespace string) string {
 	if namespace == "" {
 		namespace = "team"
@@ -188,19 +188,19 @@ func forked(name, namespace string) string {
 	return strings.TrimSuffix(created(name, "main", namespace), "}") + `,"objects":11}`
 }
 
-// repo is a repository of the namespace team in an answer.
+// repo returns the form in which answers show a repository of the namespace team.
 func repo(name, rest string) string {
 	return fmt.Sprintf(`{"id":"<id>","name":"%s","description":null,"default_branch":"main","created_at":"<time>",`+
 		`"updated_at":"<time>","last_push_at":null,"source":null,"read_only":false,"remote":"<host>/git/team/%s.git","status":"ready"%s}`,
 		name, name, rest)
 }
 
-// token is a token in a list.
+// token returns the form in which a list shows a token.
 func token(scope, state, rest string) string {
 	return fmt.Sprintf(`{"id":"<id>","scope":"%s","state":"%s","created_at":"<time>","expires_at":"<time>"%s}`, scope, state, rest)
 }
 
-// change is a path in a difference.
+// change returns the form in which a difference shows a path.
 func change(path, status, oldMode, newMode, oldHash, newHash string, additions, deletions int) string {
 	return fmt.Sprintf(`{"path":"%s","status":"%s","old_mode":"%s","new_mode":"%s","old_hash":"%s","new_hash":"%s",`+
 		`"additions":%d,"deletions":%d,"binary":false}`, path, status, oldMode, newMode, oldHash, newHash, additions, deletions)

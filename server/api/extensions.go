@@ -74,7 +74,7 @@ func getDiff(c *call) error {
 	return c.readJSON("Commit", func(ctx context.Context, g gitread.Repo) (any, error) { return g.Diff(ctx, base, head, patch) })
 }
 
-// streamEvents streams events until the client goes, or its token is revoked.
+// streamEvents streams events until the client closes the connection or its token is revoked.
 func streamEvents(c *call) error {
 	if c.a.o.Events == nil {
 		return missing("Stream")
@@ -130,7 +130,7 @@ func exportAudit(c *call) error {
 	ctx, cancel := c.context()
 	defer cancel()
 	if _, err := c.a.o.Records.Audit.After(ctx, int64(after), 1); err != nil {
-		return err // once lines were sent, an error can only cut them off
+		return err // after the first line, an error can only cut off the answer
 	}
 	c.w.Header().Set("Content-Type", "application/x-ndjson")
 	c.w.Header().Set("Cache-Control", "no-store")
@@ -152,7 +152,8 @@ type usageInfo struct {
 	Stored     *storedInfo `json:"stored"`
 }
 
-// storedInfo are the bytes of packs that only one repository, or repositories of one namespace, have, and of those that others have too.
+// storedInfo contains the bytes of the packs that only this repository, or only this namespace, has, and the bytes of those that
+// others have, too.
 type storedInfo struct {
 	Own    int64 `json:"own"`
 	Shared int64 `json:"shared"`
@@ -216,7 +217,7 @@ func (c *call) usage(namespace, repoID string, stored *storedInfo) error {
 	return c.send(http.StatusOK, u, nil)
 }
 
-// Control tokens are those for the REST API.
+// Control tokens are the tokens for the REST API.
 
 func listControlTokens(c *call) error { return c.sendTokens("") }
 

@@ -34,10 +34,10 @@ const documentation = "https://developers.cloudflare.com/artifacts/api/errors#"
 
 // Fault is an error that a client receives.
 type Fault struct {
-	Status  int // of HTTP
+	Status  int // status of HTTP
 	Code    int
 	Message string
-	Pointer string // to the field of the request that is wrong, such as "/name"; "" for none
+	Pointer string // JSON pointer to the wrong field of the request, such as "/name"; "" if it is not about a field
 }
 
 func (f *Fault) Error() string { return fmt.Sprintf("%d %s", f.Code, f.Message) }
@@ -80,7 +80,7 @@ func exists(format string, args ...any) *Fault {
 	return &Fault{http.StatusConflict, codeExists, fmt.Sprintf(format, args...), ""}
 }
 
-// found returns a fault that names what was not found, if err means that; else err.
+// found returns the fault of missing if err means that a record was not found, and err otherwise.
 func found(what string, err error) error {
 	if errors.Is(err, records.ErrNotFound) || errors.Is(err, gitread.ErrNotFound) {
 		return missing(what)
@@ -88,10 +88,11 @@ func found(what string, err error) error {
 	return err
 }
 
-// statusClosed is the status in the audit log of a request whose client is gone.
+// statusClosed is the status in the audit log of a request whose client has closed the connection.
 const statusClosed = 499
 
-// faultOf returns what a client receives for an error, and whether the error is one of the server that must be logged.
+// faultOf returns the fault that a client receives for an error, and whether the server is the cause of the error, which is then
+// logged.
 func faultOf(err error) (f *Fault, log bool) {
 	var own *Fault
 	var unknown *http.MaxBytesError

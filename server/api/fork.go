@@ -21,8 +21,8 @@ type forkRequest struct {
 	readOnly          bool
 	defaultOnly       bool // copy the default branch only
 	namespace         string
-	commit            string // to which the default branch of the fork points; "" for that of the parent
-	checkpoint        string // the same, as the name of a checkpoint
+	commit            string // commit to which the default branch of the fork points; "": that of the parent
+	checkpoint        string // name of a checkpoint that is used as commit
 	refs              []string
 }
 
@@ -79,10 +79,10 @@ func forkRepo(c *call) error {
 	}
 }
 
-// forks is how often a fork is repeated because garbage of the parent was collected while its objects were looked up.
+// forks is the maximum number of attempts to make a fork while garbage of its parent is collected.
 const forks = 3
 
-// forkFrom makes a fork of the parent as it is now.
+// forkFrom makes a fork of the current state of the parent.
 func (c *call) forkFrom(ctx context.Context, f forkRequest) error {
 	parent, err := c.ready()
 	if err != nil {
@@ -104,7 +104,7 @@ func (c *call) forkFrom(ctx context.Context, f forkRequest) error {
 	}
 	fork, result, err := c.create(n, func(s events.Stamp, fork records.Repo) records.Event { return events.Forked(s, parent, fork) })
 	if err != nil {
-		return found("Repository", err) // the parent was deleted meanwhile
+		return found("Repository", err) // the parent was deleted in the meantime
 	}
 	c.count(fork, meter.Fork, 0)
 	result.Objects = &count

@@ -82,7 +82,7 @@ func importRepo(c *call) error {
 	if in.in["depth"] != nil && q.Depth < 1 {
 		in.refuse(invalid("depth", "Too small: expected number to be >0"))
 	}
-	var shown string // the importer gets the URL as the user has given it, because not every server knows the one with .git
+	var shown string // the importer uses the URL in the request, because some servers do not accept it with ".git"
 	if in.fault == nil {
 		var fault *Fault
 		shown, fault = remoteURL(q.URL, c.a.o.ImportHTTP)
@@ -118,7 +118,7 @@ func importRepo(c *call) error {
 		return err
 	}
 	if err := importer.Start(ctx, created, q); err != nil {
-		// Without an import the repository would never be ready.
+		// Without an import, the repository would never become ready.
 		if undo := c.a.o.Records.Repos.Delete(ctx, created.ID, nil, records.Cause{}); undo != nil {
 			c.a.o.Log.Error("could not remove a repository whose import did not start", zap.String("repository", created.ID), zap.Error(undo))
 		}

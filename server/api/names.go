@@ -13,7 +13,7 @@ const (
 	maxNamespace  = 63
 	maxName       = 512 // bytes of the name of a repository; the live service accepts more than 300
 	maxText       = 4096
-	maxBranchName = 244 // git creates a file of this name with ".lock"
+	maxBranchName = 244 // git creates a file with this name and ".lock", which file systems limit to 255 bytes
 )
 
 // plainName reports whether text consists of letters, digits, '.', '_' and '-', and begins with a letter or digit.

@@ -7,7 +7,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// The numbers of results on a page, if the client does not say, and at most.
+// The default and the maximum number of results on a page.
 const (
 	listLimit    = 50
 	listMax      = 200
@@ -71,7 +71,7 @@ func listNamespaces(c *call) error {
 	}
 	ctx, cancel := c.context()
 	defer cancel()
-	// One more tells whether there is a next page.
+	// One result more than the limit is read: it exists if there is a next page.
 	offset := 0
 	if page > 1 && after == "" {
 		offset = (page - 1) * limit

@@ -23,7 +23,7 @@ func TestDocumentHasTheRoutes(t *testing.T) {
 	}
 	var got []string
 	for _, o := range doc.Operations() {
-		if strings.Count(o.Path, "/") > 1 { // others, such as /healthz, are not the API's
+		if strings.Count(o.Path, "/") > 1 { // paths such as /healthz do not belong to the API
 			got = append(got, o.Method+" "+o.Path)
 		}
 	}

@@ -15,7 +15,7 @@ import (
 
 const (
 	defaultBranch = "main"
-	firstTokenTTL = 24 * time.Hour // of the token that comes with a new repository
+	firstTokenTTL = 24 * time.Hour // lifetime of the token that is created with a repository
 )
 
 type baseInfo struct {
@@ -23,7 +23,7 @@ type baseInfo struct {
 	Commit string `json:"commit"`
 }
 
-// repoInfo is a repository in answers. The fields from ObjectFormat on are extensions, and left out where they say nothing.
+// repoInfo is a repository in answers. The fields from ObjectFormat on are extensions, and are left out if they have their defaults.
 type repoInfo struct {
 	ID            string    `json:"id"`
 	Name          string    `json:"name"`
@@ -64,10 +64,11 @@ type newRepo struct {
 	DefaultBranch string  `json:"default_branch"`
 	Remote        string  `json:"remote"`
 	Token         string  `json:"token"`
-	Objects       *int64  `json:"objects,omitempty"` // of a fork
+	Objects       *int64  `json:"objects,omitempty"` // number of objects; forks only
 }
 
-// create creates a repository with a token, and returns the answer. event makes the event of the creation; nil for none.
+// create creates a repository with a token, and returns the answer. The function event makes the event of the creation; if it is nil,
+// there is no event.
 func (c *call) create(n records.Creation, event func(events.Stamp, records.Repo) records.Event) (records.Repo, newRepo, error) {
 	ctx, cancel := c.context()
 	defer cancel()
@@ -132,7 +133,7 @@ func createRepo(c *call) error {
 }
 
 // validBase returns a fault unless the base of a thin repository can be used by clients. A URL with credentials is refused, because
-// everybody who may read the repository sees it.
+// every user who may read the repository can see the URL.
 func validBase(address, commit string) *Fault {
 	u, err := url.Parse(address)
 	switch {
@@ -202,7 +203,7 @@ func listRepos(c *call) error {
 	return c.send(http.StatusOK, result, cursorInfo{next, limit, len(list)})
 }
 
-// deleteRepo deletes a repository. A repetition has the same answer for 30 days, so that clients may repeat a request whose answer
+// deleteRepo deletes a repository. A repeated request gets the same answer for 30 days, because clients repeat a request whose answer
 // was lost.
 func deleteRepo(c *call) error {
 	ctx, cancel := c.context()

@@ -11,7 +11,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/harness/pgtest"
 )
 
-// testDatabaseAway checks that requests are refused with 503 while the database is away, and served as soon as it is back.
+// testDatabaseAway checks that requests get status 503 while the database is unavailable, and are served as soon as it is back.
 func testDatabaseAway(t *testing.T, w *world, s *pgtest.Server) {
 	if err := s.Kill(); err != nil {
 		t.Fatal(err)
@@ -31,7 +31,7 @@ func testDatabaseAway(t *testing.T, w *world, s *pgtest.Server) {
 	})
 }
 
-// Of many requests for one name exactly one succeeds.
+// If many requests create the same name at the same time, exactly one succeeds.
 func TestNamesAreTakenOnce(t *testing.T) {
 	w := newWorld(t, nil)
 	gitDir := seed(t, w.vars)

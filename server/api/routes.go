@@ -8,7 +8,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// tree says below which prefixes a route is served.
+// tree is the set of prefixes below which a route is served.
 type tree int
 
 const (
@@ -21,7 +21,7 @@ const (
 type route struct {
 	tree    tree
 	method  string
-	pattern []string // components; "{x}" matches one, and "{x...}" the rest
+	pattern []string // components of the path; "{x}" matches one component, and "{x...}" the rest
 	scope   records.Scope
 	handle  func(c *call) error
 }
@@ -96,7 +96,7 @@ func (a *API) match(r *http.Request) (found *route, params map[string]string, id
 	}
 	method := r.Method
 	if method == http.MethodHead {
-		method = http.MethodGet // net/http drops the body
+		method = http.MethodGet // a HEAD request uses the route of GET; net/http drops the body
 	}
 	for _, route := range a.routes {
 		if route.tree == t && route.method == method {

@@ -33,8 +33,8 @@ type tokenInfo struct {
 	Session   string  `json:"session,omitempty"`
 	Actor     string  `json:"actor,omitempty"`
 	Refs      []any   `json:"refs,omitempty"`
-	Role      string  `json:"role,omitempty"`      // of tokens for the REST API
-	Namespace string  `json:"namespace,omitempty"` // of tokens of owners
+	Role      string  `json:"role,omitempty"`      // role of a token for the REST API
+	Namespace string  `json:"namespace,omitempty"` // namespace of the token of an owner
 }
 
 func infoOfToken(t records.Token, now time.Time) tokenInfo {
@@ -67,7 +67,7 @@ type newToken struct {
 	ExpiresAt *string `json:"expires_at"`
 }
 
-// ttl returns the time for which a token is valid; otherwise if the field is missing.
+// ttl returns the lifetime of a token, or the argument otherwise if the field is missing.
 func (f *fields) ttl(otherwise int) time.Duration {
 	seconds := f.number("ttl", otherwise)
 	if (seconds != otherwise || otherwise != 0) && (seconds < minTTL || seconds > maxTTL) {
@@ -134,7 +134,7 @@ func createToken(c *call) error {
 	return c.mint(ctx, t, ttl, &r)
 }
 
-// mint creates a token and sends it. r is the repository of the token, nil for tokens for the REST API.
+// mint creates a token and sends it. The argument r is the repository of the token; it is nil for a token for the REST API.
 func (c *call) mint(ctx context.Context, t records.Token, ttl time.Duration, r *records.Repo) error {
 	t, text := successor(t, c.a.o.Now(), ttl)
 	var list []records.Event
@@ -227,7 +227,7 @@ func revokeToken(c *call) error {
 	return c.revoke(ctx, t.ID, list)
 }
 
-// revoke revokes a token. A repetition has the same answer.
+// revoke revokes a token. A repeated request gets the same answer.
 func (c *call) revoke(ctx context.Context, id string, list []records.Event) error {
 	if err := c.a.o.Guard.Revoke(ctx, id, list, c.cause()); err != nil {
 		return found("Token", err)
@@ -237,7 +237,7 @@ func (c *call) revoke(ctx context.Context, id string, list []records.Event) erro
 	}{id}, nil)
 }
 
-// rotateToken replaces a token by one with the same rights, which is valid for as long as the old one was when it was created.
+// rotateToken replaces a token by one with the same rights, which has the same lifetime as the old token when it was created.
 func rotateToken(c *call) error {
 	ctx, cancel := c.context()
 	defer cancel()

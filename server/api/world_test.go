@@ -28,7 +28,7 @@ const account = "0123456789abcdef0123456789abcdef"
 
 // world is a server with a real database, real replicas and a real listener.
 type world struct {
-	dir   string // of objects and replicas
+	dir   string // directory of objects and replicas
 	db    *records.DB
 	set   *replica.Set
 	meter *meterLog

@@ -15,9 +15,9 @@ import (
 // maxPlain is the maximum size in bytes of a commit that chain reads.
 const maxPlain = 64 << 10
 
-// chain returns the same as walk, for most pushes: the commits are in packs of the git directory itself, the old commit is reached by
-// first parents, and nothing in them is unusual. It returns false for all others. It starts no process, for which every push would
-// wait.
+// chain returns the same commits as walk for simple pushes, without starting a process: the commits are in packs of the git directory
+// itself, first parents lead to the old commit, and git log would print all parts of the commits unchanged. Otherwise it returns
+// false.
 func chain(dir string, u records.RefUpdate) (Commits, bool) {
 	format := object.SHA1
 	if len(u.New) == 64 {
@@ -33,7 +33,7 @@ func chain(dir string, u records.RefUpdate) (Commits, bool) {
 	}
 	defer packs.Close()
 	var c Commits
-	// A commit between the two has the old one as an ancestor, so it is no ancestor of the old one, and git log lists it too.
+	// Every commit between the two is a descendant of the old commit, so git log lists it, too.
 	for id.String() != u.Old {
 		if c.Total == maxCommits {
 			return Commits{}, false
@@ -61,8 +61,8 @@ func chain(dir string, u records.RefUpdate) (Commits, bool) {
 	return c, true
 }
 
-// plainCommit returns the persons and the message of a commit. It returns false if git log prints any part in another form than that in
-// which the commit has it.
+// plainCommit returns the persons and the message of a commit. It returns false if git log would change any part of the commit for
+// printing.
 func plainCommit(id string, content []byte) (Commit, bool) {
 	header, message, ok := strings.Cut(string(content), "\n\n")
 	if !ok || !utf8.Valid(content) || bytes.IndexByte(content, 0) >= 0 || strings.Contains(header, "\nencoding ") {

@@ -10,7 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// What is read without git is the same as what git prints, and unusual commits are left to git.
+// The commits that are read without git are those that git log prints, and chain leaves unusual commits to git.
 func TestChainIsWhatGitPrints(t *testing.T) {
 	dir := t.TempDir()
 	git(t, dir, "init", "-q", "-b", "main", ".")

@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	maxCommits  = 20   // commits that an event lists; counting ends one after them
-	maxMessage  = 4096 // characters of a message
-	maxBranches = 32   // branches of one push whose commits are read
+	maxCommits  = 20   // maximum number of commits in an event; counting ends at one more
+	maxMessage  = 4096 // maximum number of characters of a message
+	maxBranches = 32   // maximum number of branches of one push whose commits are read
 	maxField    = 4 * (maxMessage + 1)
 )
 
@@ -27,7 +27,7 @@ type Commit struct {
 	ID               string   `json:"id"`
 	Message          string   `json:"message"`
 	MessageTruncated bool     `json:"messageTruncated"`
-	Timestamp        string   `json:"timestamp"` // of the committer
+	Timestamp        string   `json:"timestamp"` // time of the committer
 	Author           Person   `json:"author"`
 	Committer        Person   `json:"committer"`
 	Parents          []string `json:"parents"`
@@ -42,7 +42,7 @@ type Person struct {
 // Commits are the commits that an update of a branch has added, the newest first.
 type Commits struct {
 	List      []Commit
-	Total     int // at most maxCommits+1
+	Total     int // number of commits, at most maxCommits+1
 	Truncated bool
 }
 
@@ -126,7 +126,7 @@ func parseLog(in io.Reader) (Commits, error) {
 			if err != nil {
 				return Commits{}, errLog
 			}
-			f[i], cut = text, longer // of the last field, the message
+			f[i], cut = text, longer // the last field is the message
 		}
 		seconds, err := strconv.ParseInt(f[2], 10, 64)
 		if err != nil && !errors.Is(err, strconv.ErrRange) || f[0] == "" {
@@ -144,7 +144,7 @@ func parseLog(in io.Reader) (Commits, error) {
 	}
 }
 
-// clamp limits a time to years of four digits, which is what the form of times allows.
+// clamp limits a time to years of four digits, because the form of times allows no others.
 func clamp(seconds int64) int64 { return min(max(seconds, 0), 253402300799) }
 
 // field reads up to the next zero byte. longer reports whether the field was longer than maxField and was cut.

@@ -113,7 +113,7 @@ func TestABranchThatCannotBeReadIsMarked(t *testing.T) {
 	}
 }
 
-// Whatever git prints, the result is bounded.
+// The size of the result is bounded for any output of git.
 func FuzzParseLog(f *testing.F) {
 	f.Add("")
 	f.Add("a\x00\x001\x00n\x00e\x00n\x00e\x00m\n\x00")

@@ -38,15 +38,15 @@ var Types = []string{
 // schemaVersion is the version of the form of events that the vendor documents.
 const schemaVersion = 1
 
-// Stamp says where an event comes from. Every event of one change has the same stamp.
+// Stamp describes the origin of an event. All events of one change have the same stamp.
 type Stamp struct {
 	Account string
-	TokenID string // of the token that caused the event, "" if none did
-	Label   string // of this token: its actor or label
+	TokenID string // id of the token that caused the event; "" if no token did
+	Label   string // actor or label of this token
 	Time    time.Time
 }
 
-// ByToken returns the stamp of a change that a token causes now.
+// ByToken returns the stamp of a change that is made now with a token.
 func ByToken(account string, t records.Token) Stamp {
 	label := t.Actor
 	if label == "" {
@@ -126,7 +126,7 @@ func Imported(s Stamp, r records.Repo, url, branch string) records.Event {
 	}{stateOf(r), url, branch})
 }
 
-// Pushed returns one event for each update. commits is the result of Walk for these updates, or for more of them.
+// Pushed returns one event for each update. The argument commits is a result of Walk that includes these updates.
 func Pushed(s Stamp, r records.Repo, updates []records.RefUpdate, commits map[string]Commits) []records.Event {
 	list := make([]records.Event, 0, len(updates))
 	for _, u := range updates {
@@ -193,7 +193,7 @@ func streamID(account string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// ForSubscription returns the body of an event as the subscription with this id receives it.
+// ForSubscription returns the body of an event with the id of the subscription that receives it.
 func ForSubscription(event json.RawMessage, id string) (json.RawMessage, error) {
 	var b struct {
 		body
@@ -206,7 +206,7 @@ func ForSubscription(event json.RawMessage, id string) (json.RawMessage, error) 
 	return json.Marshal(b.body)
 }
 
-// moment returns a time in the form of the API, in milliseconds; nil for the zero time.
+// moment returns a time in the form of the API, with milliseconds, and nil for the zero time.
 func moment(t time.Time) *string {
 	if t.IsZero() {
 		return nil

@@ -20,16 +20,16 @@ import (
 )
 
 const (
-	pollTime   = time.Second      // between two questions for the events of other nodes
-	heartbeat  = 15 * time.Second // between two lines to a client without events, so that proxies keep the connection open
-	writeTime  = 20 * time.Second // after which a client that does not read is disconnected
-	maxClients = 2000             // of one process
-	maxRecent  = 2048             // events in memory for all clients
-	pageSize   = 256              // events of one question
+	pollTime   = time.Second      // time between two reads of the events of other nodes
+	heartbeat  = 15 * time.Second // time between two empty lines to a client without events, so that proxies keep the connection open
+	writeTime  = 20 * time.Second // time after which a client that does not read is disconnected
+	maxClients = 2000             // maximum number of clients of one process
+	maxRecent  = 2048             // number of events that are kept in memory for all clients
+	pageSize   = 256              // number of events that are read at once
 	typePrefix = "cf.artifacts.repo."
 )
 
-// Store contains events. *records.Events is one.
+// Store contains events. *records.Events implements it.
 type Store interface {
 	After(ctx context.Context, seq int64, namespace, repo string, limit int) ([]records.Event, error)
 	Last(ctx context.Context) (int64, error)
@@ -50,13 +50,13 @@ type Stream struct {
 	limit limits
 	end   context.Context
 	stop  context.CancelFunc
-	first chan struct{} // receives a value when the first client has come
+	first chan struct{} // receives a value when the first client connects
 	done  chan struct{} // closed when the reader has ended
 
-	mu      sync.Mutex // guards all below
+	mu      sync.Mutex // protects the fields below
 	clients int
-	awake   bool            // recent is kept up to date
-	recent  []records.Event // all events after from, up to last
+	awake   bool            // the reader keeps recent up to date
+	recent  []records.Event // all events with numbers after from, up to last
 	from    int64
 	last    int64
 	changed chan struct{} // closed when last changes, and then replaced
@@ -88,7 +88,7 @@ func (s *Stream) Close() error {
 	return nil
 }
 
-// Clients returns the number of clients that are connected now.
+// Clients returns the number of connected clients.
 func (s *Stream) Clients() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,7 +140,7 @@ func (s *Stream) run() {
 	}
 }
 
-// read reads the next page of events. more reports whether there may be another one.
+// read reads the next page of events. The result more reports whether there may be another page.
 func (s *Stream) read() (more bool, err error) {
 	s.mu.Lock()
 	awake, last := s.awake, s.last
@@ -171,7 +171,7 @@ func (s *Stream) read() (more bool, err error) {
 	return len(page) == pageSize, nil
 }
 
-// tell wakes the clients. s.mu is held.
+// tell wakes the clients. The caller holds s.mu.
 func (s *Stream) tell() {
 	close(s.changed)
 	s.changed = make(chan struct{})
@@ -190,8 +190,8 @@ func (f Filter) Match(e records.Event) bool {
 		(len(f.Types) == 0 || slices.Contains(f.Types, e.Type))
 }
 
-// ParseTypes returns the types of events that a list names, which is separated by commas. Types may be named without
-// "cf.artifacts.repo.".
+// ParseTypes returns the types of events in a list that is separated by commas. The prefix "cf.artifacts.repo." of a type may be
+// missing.
 func ParseTypes(list string) (types []string, err error) {
 	for name := range strings.SplitSeq(list, ",") {
 		name = strings.TrimSpace(name)
@@ -214,7 +214,7 @@ func ParseTypes(list string) (types []string, err error) {
 
 var errInput = errors.New("must be the id of an event, which is a number")
 
-// parseRequest returns what a client asks for. after is -1 if it wants only new events.
+// parseRequest returns the filter of a request, and the number after which its events begin, or -1 for new events only.
 func parseRequest(r *http.Request) (f Filter, after int64, err error) {
 	f.Namespace, f.Repo = r.PathValue("namespace"), r.PathValue("repo")
 	query := r.URL.Query()
@@ -222,7 +222,8 @@ func parseRequest(r *http.Request) (f Filter, after int64, err error) {
 		return f, 0, err
 	}
 	text := query.Get("after")
-	if id := r.Header.Get("Last-Event-ID"); id != "" { // newer than the URL, which stays the same when a client connects again
+	// it takes precedence over the URL, because a client that connects again uses the same URL
+	if id := r.Header.Get("Last-Event-ID"); id != "" {
 		text = id
 	}
 	if text == "" {
@@ -277,7 +278,7 @@ func (s *Stream) follow(ctx context.Context, c client, f Filter, after int64) {
 	defer beat.Stop()
 	for {
 		page, next, changed, err := s.next(ctx, f, after)
-		if err != nil { // the client connects again, to another node if this one has lost the database
+		if err != nil { // the client connects again, possibly to a node whose database answers
 			return
 		}
 		var text bytes.Buffer
@@ -309,8 +310,8 @@ func (s *Stream) follow(ctx context.Context, c client, f Filter, after int64) {
 	}
 }
 
-// next returns events after a number, some of which the filter may not select, and the number that follows them. If there are no
-// more events now, it also returns the channel that is closed when there may be more.
+// next returns events after a number, including some that the filter does not select, and the number up to which they were read. If
+// there are no further events, it also returns a channel that is closed when there may be more.
 func (s *Stream) next(ctx context.Context, f Filter, after int64) ([]records.Event, int64, <-chan struct{}, error) {
 	s.mu.Lock()
 	awake, last, changed := s.awake, s.last, s.changed
@@ -323,7 +324,7 @@ func (s *Stream) next(ctx context.Context, f Filter, after int64) ([]records.Eve
 		if found {
 			i++
 		}
-		page := s.recent[i:] // never changed in place
+		page := s.recent[i:] // elements of recent are never changed
 		s.mu.Unlock()
 		return page, last, changed, ctx.Err()
 	}
@@ -369,7 +370,8 @@ type client struct {
 	limit   time.Duration
 }
 
-// write sends text at once. It fails if the client does not read it in time, so that a slow client holds no memory here.
+// write sends a text at once. It returns an error if the client does not read the text in time, so that no memory is kept for a slow
+// client.
 func (c client) write(text []byte) error {
 	if err := c.control.SetWriteDeadline(time.Now().Add(c.limit)); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return err
@@ -380,7 +382,8 @@ func (c client) write(text []byte) error {
 	return c.control.Flush()
 }
 
-// format writes an event in the form of a stream. A line break in the data, where JSON has white space, begins another line.
+// format writes an event in the form of a stream. A line break in the data, which JSON allows as white space, becomes another line
+// "data:".
 func format(b *bytes.Buffer, e records.Event) {
 	fmt.Fprintf(b, "id: %d\nevent: %s\n", e.Seq, e.Type)
 	for line := range bytes.FieldsFuncSeq(e.Body, func(r rune) bool { return r == '\n' || r == '\r' }) {

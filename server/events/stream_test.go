@@ -21,7 +21,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// memory is a store in memory. Events of other nodes do not close the channel of Changed.
+// memory is a Store in memory. Its channel of Changed is not closed for events of other nodes.
 type memory struct {
 	mu      sync.Mutex
 	events  []records.Event
@@ -248,7 +248,7 @@ func TestClientsWithoutEventsGetHeartbeats(t *testing.T) {
 	}
 }
 
-// A client that does not read is disconnected, and the others go on.
+// A client that does not read is disconnected, and other clients still receive events.
 func TestASlowClientIsDisconnected(t *testing.T) {
 	m := newMemory()
 	l := quick
@@ -307,7 +307,7 @@ func TestBadRequestsAreRefused(t *testing.T) {
 	}
 }
 
-// A stream survives the absence of the database: its clients connect again or wait.
+// A stream continues after the database was unavailable: its clients connect again or wait.
 func TestTheDatabaseComesBack(t *testing.T) {
 	m := newMemory()
 	server := serve(t, newStream(m, zap.NewNop(), quick))

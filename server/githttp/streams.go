@@ -23,7 +23,7 @@ type input struct {
 	due   time.Time // when the commands must have arrived; later by a second for each headRate bytes. Zero: they have
 	left  int64     // bytes that may follow, uncompressed
 	total int64
-	plain io.Reader     // uncompressed body
+	plain io.Reader     // reader of the uncompressed body
 	ended chan struct{} // closed when the whole body was read
 
 	mu      sync.Mutex // leaf

@@ -14,11 +14,11 @@ import (
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 )
 
-// Object is what git knows about an object without reading all of it.
+// Object contains the properties of an object that git can determine without reading its contents.
 type Object struct {
 	ID   string
 	Type string // "commit", "tree", "blob" or "tag"
-	Size int64  // of the contents, in bytes
+	Size int64  // size of the contents in bytes
 }
 
 // batch is a running `git cat-file --batch-command`. It is used by one goroutine.
@@ -30,11 +30,11 @@ type batch struct {
 	out    *bufio.Reader
 	stderr gitcmd.Tail
 
-	reused  bool        // the process has answered earlier calls
+	reused  bool        // the process has been used by earlier calls
 	clean   bool        // all answers were read to their ends
 	ended   bool        // git has ended
 	unwatch func() bool // ends the effect of the context of the call; false if git was killed
-	idle    *time.Timer // in a Pool
+	idle    *time.Timer // timer that ends the process if it stays unused in a Pool
 }
 
 // start starts git for a call with a context. git may outlive the call.
@@ -64,8 +64,8 @@ func (r Repo) start(ctx context.Context) (*batch, error) {
 // watch kills git when ctx ends.
 func (b *batch) watch(ctx context.Context) { b.unwatch = context.AfterFunc(ctx, b.stop) }
 
-// use calls do with a running git, and repeats that once if a git of the pool has ended meanwhile. do returns keep if its caller
-// releases b later.
+// use calls the function do with a running git process. If a process from the pool has ended in the meantime, it calls do again with
+// another one. If do returns keep, the process is released later, by the caller.
 func (r Repo) use(ctx context.Context, do func(b *batch) (keep bool, err error)) error {
 	b := r.Pool.take(r.Dir)
 	for {
@@ -88,21 +88,21 @@ func (r Repo) use(ctx context.Context, do func(b *batch) (keep bool, err error))
 	}
 }
 
-// release ends the use of b by a call.
+// release returns the process to the pool, or ends it if it cannot be used again.
 func (r Repo) release(b *batch) {
 	if !b.unwatch() || !b.clean || b.ended || !r.Pool.put(b) {
 		b.close()
 	}
 }
 
-// close ends the process. It kills git, which may be about to write contents that nobody reads.
+// close ends the process. It kills git, because git may be writing contents that are not read any more.
 func (b *batch) close() {
 	_ = b.in.Close()
 	b.stop()
-	_ = b.cmd.Wait() // the result of a killed process says nothing
+	_ = b.cmd.Wait() // the exit status of a killed process is of no interest
 }
 
-// finish reads the newline after contents that were read to their end.
+// finish reads the newline that follows the contents of an object.
 func (b *batch) finish() error {
 	if _, err := b.out.Discard(1); err != nil {
 		return b.failed(err)
@@ -111,7 +111,7 @@ func (b *batch) finish() error {
 	return nil
 }
 
-// info returns the object that a name stands for. name must not contain NUL.
+// info returns the properties of the object with a name, which must not contain NUL.
 func (b *batch) info(name string) (Object, error) { return b.ask("info", name) }
 
 // contents is like info. The caller must then read the contents from b.out and call finish before the next question.
@@ -132,7 +132,7 @@ func (b *batch) ask(command, name string) (Object, error) {
 	if o, ok := parseInfo(strings.TrimSuffix(line, "\n")); ok {
 		return o, nil
 	}
-	// git repeats the name, which may contain newlines, and adds a word.
+	// For a missing object, git prints the name, which may contain newlines, and a word.
 	const word = " missing\n"
 	if rest := len(name) + len(word) - len(line); rest > 0 {
 		if _, err := b.out.Discard(rest); err != nil {

@@ -42,7 +42,7 @@ type Repo struct {
 	Pool *Pool
 }
 
-// bigFile is the size from which git treats files as binary in differences, and does not load them into memory if it can.
+// bigFile is the size from which git treats files as binary in differences, and avoids loading them into memory.
 const bigFile = "16m"
 
 // command returns a git command for the repository.
@@ -108,8 +108,8 @@ func (r Repo) resolve(b *batch, name string) (string, error) {
 	return "", fmt.Errorf("resolve %q: %w", name, ErrNotFound)
 }
 
-// Reachable returns nil if a commit exists and everything that it refers to exists: either because a branch leads to the commit, or
-// because all objects of it that no branch leads to are there.
+// Reachable returns nil if a commit exists and the repository has all objects that the commit reaches, and an error otherwise. A
+// commit that a branch reaches is complete; for any other commit, the objects that no branch reaches are checked.
 func (r Repo) Reachable(ctx context.Context, id string) error {
 	o, err := r.info(ctx, id)
 	if err != nil {

@@ -132,7 +132,7 @@ func FuzzDecodeRefs(f *testing.F) {
 	})
 }
 
-// Whatever was changed on both sides: what was changed here stays, and all else becomes as it is there.
+// Refs that were changed here stay as they are, and all others become those of the other server, whatever was changed on both sides.
 func FuzzUpdates(f *testing.F) {
 	f.Add("abc", "abd", "xbc")
 	f.Add("", "a", "")

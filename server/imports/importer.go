@@ -24,8 +24,8 @@ const (
 	defaultTime     = 6 * time.Hour
 	defaultParallel = 2
 	maxAttempts     = 5
-	maxGit          = 3   // attempts if git has failed
-	openImports     = 200 // imports that one poll examines
+	maxGit          = 3   // number of attempts if git has failed
+	openImports     = 200 // maximum number of imports that one poll examines
 )
 
 // Options configures an Importer. Records, Replicas and Scratch are required.
@@ -36,13 +36,13 @@ type Options struct {
 	Scratch  string // directory for fetches, whose contents are removed at the start; other processes must not use it
 
 	Secrets      string // directory with files NAMESPACE/NAME of credentials; "" for none
-	CAFile       string // certificates that are trusted instead of those of the system; "" for those of the system
+	CAFile       string // file with certificates to trust instead of those of the system; "": those of the system
 	AllowPrivate bool   // connect to addresses that are not public, such as those of a company's network
 	AllowHTTP    bool   // accept http with the loopback address, for tests
 	Compat       bool   // the default branch is main, as in the reference service
-	MaxBytes     int64  // received by one import; 0 for 20 GiB
+	MaxBytes     int64  // maximum number of bytes that one import receives; 0: 20 GiB
 	MaxTime      time.Duration
-	Parallel     int // imports of this process at the same time; 0 for 2
+	Parallel     int // maximum number of imports that run in this process at the same time; 0: 2
 
 	Meter *meter.Meter
 	Log   *zap.Logger
@@ -50,10 +50,10 @@ type Options struct {
 
 // pace are the times between the steps of the background work.
 type pace struct {
-	poll  time.Duration // between two searches for imports that other nodes have left
-	lease time.Duration // after which the import of a node that died is free
-	save  time.Duration // between two records of the progress
-	retry time.Duration // before the second attempt; doubled for each further one
+	poll  time.Duration // time between two searches for imports that other nodes have left
+	lease time.Duration // time after which another node can continue the import of a node that died
+	save  time.Duration // time between two records of the progress
+	retry time.Duration // time before the second attempt; it is doubled for each further attempt
 }
 
 // Importer runs imports.
@@ -61,13 +61,13 @@ type Importer struct {
 	o     Options
 	pace  pace
 	id    string         // holder of leases
-	roots *x509.CertPool // nil for those of the system
+	roots *x509.CertPool // nil: the certificates of the system
 	ctx   context.Context
 	stop  context.CancelFunc
 	wake  chan struct{}
 	work  sync.WaitGroup
 
-	mu      sync.Mutex // guards running
+	mu      sync.Mutex // protects running
 	running map[string]bool
 }
 
@@ -126,7 +126,7 @@ func (i *Importer) Close() error {
 	return nil
 }
 
-// Check asks the other server whether it has the repository, and returns what it says about it.
+// Check asks the other server for the repository, and returns its properties.
 func (i *Importer) Check(ctx context.Context, r Request) (Remote, error) {
 	f, _, err := i.find(ctx, r)
 	if err != nil {
@@ -209,7 +209,7 @@ func (i *Importer) Running() int {
 	return len(i.running)
 }
 
-// abandoned is the age of a repository without an import at which its creator must have died.
+// abandoned is the age of a repository without an import from which on the process that created it must have died.
 const abandoned = 5 * time.Minute
 
 func (i *Importer) loop() {
@@ -236,7 +236,7 @@ func (i *Importer) loop() {
 	}
 }
 
-// begin starts imports that no node runs, as long as this process has room for them.
+// begin starts imports that no node runs, up to the limit of this process.
 func (i *Importer) begin() error {
 	open, err := i.o.Records.Imports.Open(i.ctx, openImports)
 	if err != nil {
@@ -257,7 +257,7 @@ func (i *Importer) begin() error {
 		i.work.Go(func() {
 			i.hold(m.RepoID)
 			i.free(m.RepoID)
-			select { // there is room for another one
+			select { // this process may run another import
 			case i.wake <- struct{}{}:
 			default:
 			}
@@ -266,7 +266,7 @@ func (i *Importer) begin() error {
 	return nil
 }
 
-// wait returns how long an import that has failed waits for its next attempt.
+// wait returns the time until the next attempt of an import that has failed.
 func (i *Importer) wait(m records.Import) time.Duration {
 	if m.Attempts == 0 || m.State != string(Queued) {
 		return 0

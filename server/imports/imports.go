@@ -4,9 +4,9 @@
 // a node dies, another one begins the import again after the lease has ended. Nothing of an import is visible before it has succeeded:
 // git fetches into a directory of its own, the pack is stored like that of a push, and one transaction makes the refs visible.
 //
-// A repository can be imported again, which brings it up to date. Refs that were changed here since then are left alone.
+// A repository can be imported again, which brings it up to date. Refs that were changed here since then stay as they are.
 //
-// The URL comes from a user. So the first question is asked by this process, which knows from the answer what is wrong with a URL, and
+// The URL comes from a user. So this process sends the first request itself, because its answer shows what is wrong with a URL, and
 // git connects through a proxy in this process, which refuses addresses that are not public and counts bytes (package egress).
 package imports
 
@@ -16,7 +16,7 @@ import (
 )
 
 var (
-	// ErrScheme means that a URL is not one of https without credentials.
+	// ErrScheme means that a URL does not begin with https or contains credentials.
 	//lint:ignore ST1005 the text is the answer of the reference service
 	ErrScheme = errors.New("Must be an HTTPS URL")
 	// ErrNotGit means that the URL is not that of a git repository, or that this server may not connect to its host.
@@ -35,17 +35,17 @@ var (
 
 // Request selects what an import copies.
 type Request struct {
-	URL    string // https, without credentials
+	URL    string // URL with https and without credentials
 	Branch string // short name of the only branch; "" for all branches and tags
 	Depth  int    // number of commits of each branch; 0 for all
 
 	// Secret is the name of a file with credentials, in the namespace's directory of secrets (Options.Secrets); "" for none. The
 	// credentials themselves are never stored by the server, and never part of a log, an error or an event.
 	Secret    string
-	Namespace string // of the secret; Start uses the namespace of the repository
+	Namespace string // namespace of the secret; Start uses that of the repository
 }
 
-// Remote is what the other server says about its repository.
+// Remote contains the properties of a repository on another server.
 type Remote struct {
 	DefaultBranch string // short name; "" if the repository is empty, or has no default branch
 	ObjectFormat  string // "sha1" or "sha256"
@@ -64,16 +64,16 @@ const (
 // Status is the progress of an import.
 type Status struct {
 	State    State
-	Phase    string // such as "receiving objects"; "" if nothing is done at the moment; a remark if the import has succeeded
-	Done     int64  // objects of the phase that are done
-	Total    int64  // objects of the phase; 0 if unknown
-	Bytes    int64  // received
+	Phase    string // current step, such as "receiving objects"; "" between two attempts; a remark if the import has succeeded
+	Done     int64  // number of objects that the phase has processed
+	Total    int64  // number of objects of the phase; 0 if it is unknown
+	Bytes    int64  // bytes that were received
 	Error    string // why the import failed, without secrets
 	Started  time.Time
 	Finished time.Time // zero until the import has ended
 }
 
-// Percent returns how much of the phase is done; -1 if that is unknown.
+// Percent returns the processed part of the phase in percent, or -1 if it is unknown.
 func (s Status) Percent() int {
 	if s.State == Succeeded {
 		return 100

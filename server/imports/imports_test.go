@@ -58,7 +58,7 @@ type node struct {
 
 var quick = pace{poll: 20 * time.Millisecond, lease: 500 * time.Millisecond, save: 10 * time.Millisecond, retry: 10 * time.Millisecond}
 
-// openNode opens a node on the records and objects in a directory. The pace is quick.
+// openNode opens a node with the records and objects in a directory. The times between its steps are short.
 func openNode(dir, name string, o Options, log *zap.Logger) (node, error) {
 	return openNodeAt("sqlite:"+filepath.Join(dir, "records.db"), dir, name, o, log)
 }
@@ -341,7 +341,7 @@ func TestARepeatedImportLeavesLocalChangesAlone(t *testing.T) {
 	if !slices.ContainsFunc(bodies, func(b string) bool { return strings.Contains(b, `"commits":[{"id":"`+added+`"`) }) {
 		t.Errorf("no event lists the new commit of main: %v", bodies)
 	}
-	n.succeed(t, r, Request{}) // nothing is new
+	n.succeed(t, r, Request{}) // the other server has no new commits
 	if got := n.refs(t, r.ID); !maps.Equal(got, want) {
 		t.Errorf("refs after an import without news\n%v, want\n%v", got, want)
 	}
@@ -379,7 +379,7 @@ func TestOneBranchWithADepth(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer have.Release()
-	base, err := have.Copy(t.Context()) // what a push goes to
+	base, err := have.Copy(t.Context()) // a push runs in a copy of the replica
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -525,7 +525,7 @@ func TestBadURLsAreRefused(t *testing.T) {
 			t.Errorf("error contains a password: %v", err)
 		}
 	}
-	public.Close() // it would take the import
+	public.Close() // this node would otherwise run the import
 	r := n.create(t, "r", "sha1")
 	n.succeed(t, r, Request{URL: web.URL + "/moved"})
 	if err := n.Start(t.Context(), n.create(t, "never", "sha1"), Request{}); !errors.Is(err, records.ErrNotFound) {
@@ -548,7 +548,7 @@ func TestGitCannotReachPrivateAddresses(t *testing.T) {
 		t.Fatal(err)
 	}
 	at, _ := url.Parse(u.url)
-	n.pace.save = time.Hour // there is no record
+	n.pace.save = time.Hour // the progress is never recorded
 	if err := a.fetch(t.Context(), found{url: at}, credentials{}); !errors.Is(err, errGit) {
 		t.Errorf("fetch from a private address: got %v, want a failure of git", err)
 	}
@@ -630,13 +630,13 @@ func TestADeletedRepositoryEndsItsImport(t *testing.T) {
 	await.Until(t, "the import has ended", func() bool { return n.Running() == 0 })
 }
 
-// A node that is killed during an import, and one that is closed, leave it to another node.
+// If a node is killed or closed during an import, another node continues it.
 func TestAnotherNodeContinues(t *testing.T) {
 	dir := t.TempDir()
 	u := newUpstream(t, object.SHA1)
 	u.commit(t, "main")
 	n := newNode(t, dir, "n", Options{})
-	n.Close() // it only creates
+	n.Close() // this node only creates the repository
 	r := n.create(t, "r", "sha1")
 	stall := u.Inject(gittest.Fault{Kind: gittest.Stall, On: gittest.Fetch, After: 50})
 	if err := n.Start(t.Context(), r, Request{URL: u.url}); err != nil {

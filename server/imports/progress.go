@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// phases are the titles of git's progress that are shown. Other texts come from the other server and may say anything.
+// phases are the titles of git's progress that are shown. Other texts come from the other server and are not trusted.
 var phases = map[string]string{
 	"Enumerating objects": "enumerating objects", "Counting objects": "counting objects", "Compressing objects": "compressing objects",
 	"Receiving objects": receiving, "Unpacking objects": receiving, "Resolving deltas": resolving,
@@ -53,7 +53,7 @@ type progress struct {
 	line        []byte
 	phase       string
 	done, total int64
-	last        []string // the last lines that are no progress
+	last        []string // the last lines that do not report progress
 }
 
 func (p *progress) Write(b []byte) (int, error) {
@@ -72,7 +72,7 @@ func (p *progress) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// end ends a line. p.mu is held.
+// end ends a line. The caller holds p.mu.
 func (p *progress) end() {
 	line := strings.TrimSpace(string(p.line))
 	p.line = p.line[:0]
@@ -92,7 +92,7 @@ func (p *progress) state() (phase string, done, total int64) {
 	return p.phase, p.done, p.total
 }
 
-// message returns the last lines that are no progress.
+// message returns the last lines that do not report progress.
 func (p *progress) message() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

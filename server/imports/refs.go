@@ -27,7 +27,7 @@ func refspecs(branch string) []string {
 	return all
 }
 
-// covers reports whether an import of all refs, or of one branch, copies a ref.
+// covers reports whether an import of all refs, or of one branch only, includes a ref.
 func covers(branch, name string) bool {
 	if branch != "" {
 		return name == headsPrefix+branch
@@ -35,8 +35,9 @@ func covers(branch, name string) bool {
 	return slices.ContainsFunc(mirrored, func(p string) bool { return strings.HasPrefix(name, p) })
 }
 
-// updates returns what makes the refs of the repository those of the other server. A ref that was changed here since the last import
-// stays as it is: kept counts those of them that have changed there too. last has the refs of the other server at that time.
+// updates returns the updates that make the refs of the repository equal to those of the other server. A ref that was changed here
+// since the last import stays as it is; kept is the number of these refs that the other server has changed, too. The argument last
+// contains the refs of the other server at the last import.
 func updates(here, there, last map[string]string, branch, zero string) (list []records.RefUpdate, kept int) {
 	at := func(refs map[string]string, name string) string {
 		if id, ok := refs[name]; ok {
@@ -79,13 +80,13 @@ func encodeRefs(refs map[string]string) []byte {
 	}
 	slices.Sort(names)
 	for _, name := range names {
-		io.WriteString(w, refs[name]+" "+name+"\n") // a write to memory does not fail
+		io.WriteString(w, refs[name]+" "+name+"\n") // writes to memory do not fail
 	}
 	w.Close()
 	return b.Bytes()
 }
 
-// decodeRefs reads what encodeRefs has written. Without a record of an import there are no refs.
+// decodeRefs reads what encodeRefs has written. An empty text contains no refs.
 func decodeRefs(text []byte) (map[string]string, error) {
 	if len(text) == 0 {
 		return map[string]string{}, nil

@@ -22,14 +22,14 @@ import (
 
 const (
 	checkTime    = 30 * time.Second
-	checkBytes   = 128 << 20 // of an advertisement
+	checkBytes   = 128 << 20 // maximum size of an advertisement in bytes
 	maxURL       = 2048
 	maxRedirects = 5
 	maxDepth     = 1_000_000
 	infoRefs     = "/info/refs"
 )
 
-// valid returns the URL of a request, or an error for requests that cannot be imported.
+// valid returns the URL of a request, or an error if the request is invalid.
 func (i *Importer) valid(r Request) (*url.URL, error) {
 	u, err := parseURL(r.URL, i.o.AllowHTTP)
 	switch {
@@ -43,14 +43,14 @@ func (i *Importer) valid(r Request) (*url.URL, error) {
 	return u, nil
 }
 
-// parseURL returns the URL of a repository without a slash at the end. allowHTTP allows http with the loopback address.
+// parseURL returns the URL of a repository without a slash at the end. If allowHTTP is true, http is allowed for the loopback address.
 func parseURL(text string, allowHTTP bool) (*url.URL, error) {
 	if len(text) > maxURL || strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '\\' }) {
 		return nil, ErrScheme
 	}
 	u, err := url.Parse(text)
 	if err != nil || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "" || u.Opaque != "" {
-		return nil, ErrScheme // the error of package url contains the URL, and with it perhaps a password
+		return nil, ErrScheme // the error of package url contains the URL, which may contain a password
 	}
 	if u.Scheme != "https" && (u.Scheme != "http" || !allowHTTP || !isLoopback(u.Hostname())) {
 		return nil, ErrScheme
@@ -68,9 +68,9 @@ func isLoopback(host string) bool {
 	return host == "localhost" || err == nil && ip.IsLoopback()
 }
 
-// client returns a client for the first question to another server. It follows redirections, and says where it has come. Each request
-// has the credentials that the secret has for its URL: package http alone would keep those of the first request for other ports,
-// subdomains and paths.
+// client returns a client for the first question to another server. It follows redirections; the answer contains the last URL. Each
+// request has the credentials that the secret has for its URL: package http alone would keep those of the first request for other
+// ports, subdomains and paths.
 func (i *Importer) client(s secret) *http.Client {
 	t := i.dialer().Transport()
 	t.DisableKeepAlives = true
@@ -95,13 +95,13 @@ func (i *Importer) dialer() egress.Dialer {
 // found is the result of the first question to another server.
 type found struct {
 	Remote
-	url    *url.URL // of the repository, after redirections
-	branch bool     // the branch that was asked for exists
+	url    *url.URL // URL of the repository after redirections
+	branch bool     // whether the requested branch exists
 }
 
-// look asks another server for the first part of its refs, as git does, and reads it up to branch. It uses the first version of the
-// protocol, in which every server sends the refs without another question. Everything that is wrong with a URL is found here, because
-// git reports failures only as text.
+// look requests the refs of another server, as git does, and reads them up to the requested branch. It uses version 0 or 1 of the
+// protocol, in which the first answer contains the refs. Everything that is wrong with a URL is found here, because git reports
+// failures only as text.
 func (i *Importer) look(ctx context.Context, u *url.URL, s secret, branch string) (found, error) {
 	ctx, cancel := context.WithTimeout(ctx, checkTime)
 	defer cancel()
@@ -112,7 +112,7 @@ func (i *Importer) look(ctx context.Context, u *url.URL, s secret, branch string
 	if err != nil {
 		return found{}, ErrScheme
 	}
-	r.Header.Set("User-Agent", "git/2.45.0 artifactfs") // some servers answer browsers only with a page
+	r.Header.Set("User-Agent", "git/2.45.0 artifactfs") // some servers send a web page to clients that do not look like git
 	r.Header.Set("Accept", "*/*")
 	s.authorize(r)
 	answer, err := i.client(s).Do(r)
@@ -164,7 +164,7 @@ func unreachable(err error) error {
 }
 
 // readRefs reads the refs of a server in the form of gitprotocol-pack(5), version 0 or 1, which gitprotocol-http(5) puts after a
-// header. It stops when it has what it needs.
+// header. It stops when it has found the default branch and the requested branch.
 func readRefs(in io.Reader, branch string) (f found, err error) {
 	f.ObjectFormat = object.SHA1.String()
 	p := pktline.NewReader(in, 8<<10)

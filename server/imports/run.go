@@ -34,7 +34,7 @@ func (i *Importer) run(ctx context.Context, repoID string) {
 	log := i.o.Log.With(zap.String("repo", repoID))
 	m, err := i.o.Records.Imports.Take(ctx, repoID)
 	if err != nil {
-		return // it was finished, or its repository deleted, since it was listed
+		return // since it was listed, the import was finished or its repository was deleted
 	}
 	if m.Attempts++; m.Attempts > maxAttempts {
 		m.Attempts = maxAttempts
@@ -57,7 +57,7 @@ func (i *Importer) run(ctx context.Context, repoID string) {
 		if errors.Is(context.Cause(ctx), errLease) {
 			return // another node has the import
 		}
-		m.Attempts-- // this process ends, which is no failure of the import
+		m.Attempts-- // this process ends; that does not count as an attempt
 	}
 	if limited.Err() != nil && ctx.Err() == nil {
 		err = errTime
@@ -93,7 +93,7 @@ type attempt struct {
 	repo     records.Repo
 	dir      string // git directory of the fetch
 	first    bool   // the repository had no objects
-	received bool   // git has received all objects, so that a failure is one of the contents
+	received bool   // git has received all objects, so a failure is caused by the contents
 }
 
 // temporary reports whether another attempt may succeed.
@@ -105,7 +105,7 @@ func (a *attempt) temporary(err error) bool {
 	case errors.Is(err, egress.ErrTooMuch):
 		return false
 	}
-	// git does not say whether the connection or the contents were at fault.
+	// Git does not report whether the connection or the contents caused the failure.
 	return errors.Is(err, errGit) && !a.received && a.m.Attempts < maxGit
 }
 
@@ -183,8 +183,8 @@ func (a *attempt) prepare(ctx context.Context, base string) error {
 // haves is the prefix of the refs of the repository in the git directory of an attempt.
 const haves = "refs/haves/"
 
-// settings are the settings of git for imports. fsck accepts what old versions of git have written into many repositories, as receive
-// does.
+// settings are the settings of git for imports. As for pushes, fsck accepts some invalid objects that old versions of git have written
+// into many repositories.
 var settings = [][2]string{
 	{"protocol.version", "2"}, {"http.followRedirects", "false"}, {"http.proxyAuthMethod", "basic"}, {"http.lowSpeedLimit", "100"},
 	{"http.lowSpeedTime", "60"}, {"credential.helper", ""}, {"transfer.bundleURI", "false"}, {"transfer.credentialsInUrl", "die"},
@@ -250,7 +250,7 @@ func (a *attempt) fetch(ctx context.Context, remote found, c credentials) error 
 	defer cancel(nil)
 	cmd := gitcmd.Isolated(running, args...)
 	cmd.Env = a.environ(more...)
-	// The helpers of git must not go on to write into a directory that is being removed.
+	// The whole group is killed, so that helpers of git do not write into a directory that is being removed.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 5 * time.Second
@@ -337,7 +337,7 @@ func (a *attempt) publish(ctx context.Context, remote found) error {
 	changes, kept := updates(here, there, last, a.m.Branch, zero)
 	again := len(last) > 0
 	var commits map[string]events.Commits
-	if again { // consumers learn of new commits as of those of a push
+	if again { // new commits have the same events as those of a push
 		if commits, err = events.Walk(ctx, a.dir, changes); err != nil {
 			a.o.Log.Warn("could not list the commits of an import", zap.Error(err))
 		}
@@ -382,7 +382,7 @@ func (a *attempt) publish(ctx context.Context, remote found) error {
 	return nil
 }
 
-// branchOf returns the branch that the event of an import names.
+// branchOf returns the name of the branch for the event of an import.
 func (a *attempt) branchOf(repo records.Repo) string {
 	if a.m.Branch != "" {
 		return a.m.Branch
@@ -417,11 +417,11 @@ func (a *attempt) fetched(ctx context.Context) (map[string]string, error) {
 	return refs, nil
 }
 
-// bitmapBytes is the size of a first pack from which on it gets a bitmap, with which git counts the objects of a clone in no time. The
-// pack must get it before it is stored, because forks share it afterwards.
+// bitmapBytes is the size from which on the pack of a first import gets a bitmap, which makes clones faster. The bitmap is made before
+// the pack is stored, because forks may share the pack afterwards.
 const bitmapBytes = 16 << 20
 
-// pack returns the hash of the only pack that git has fetched, "" if nothing was new. It joins packs if there are several.
+// pack returns the hash of the pack that git has fetched, or "" if there were no new objects. It joins several packs to one.
 func (a *attempt) pack(ctx context.Context) (string, error) {
 	list := func() ([]string, error) { return filepath.Glob(filepath.Join(a.dir, "objects", "pack", "pack-*.pack")) }
 	packs, err := list()
@@ -436,7 +436,7 @@ func (a *attempt) pack(ctx context.Context) (string, error) {
 			return "", err
 		}
 		if large = info.Size() >= bitmapBytes; large {
-			repack = []string{"repack", "-a", "-d", "--write-bitmap-index", "--quiet"} // git makes none for a shallow history
+			repack = []string{"repack", "-a", "-d", "--write-bitmap-index", "--quiet"} // git makes no bitmap for a shallow history
 		}
 	}
 	if large || len(packs) > 1 {
@@ -455,7 +455,8 @@ func (a *attempt) pack(ctx context.Context) (string, error) {
 	return strings.TrimSuffix(strings.TrimPrefix(filepath.Base(packs[0]), "pack-"), ".pack"), nil
 }
 
-// maxShallow is the size of the list of commits at which a history may end. The list is part of the row of the repository.
+// maxShallow is the maximum size in bytes of the list of commits at which a history ends. The list is part of the row of the
+// repository.
 const maxShallow = 64 << 10
 
 // shallow returns the commits at which the history ends.

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// credentials are sent to another server. The zero value stands for none.
+// credentials are the user and the password for another server. The zero value means that there are none.
 type credentials struct{ user, password string }
 
 // maxSecret is the size of a file with credentials.
@@ -22,7 +22,7 @@ var secretName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 
 // secret is the text of a file with credentials; "" for none. It has lines https://USER:PASSWORD@HOST[/PATH], as
 // git-credential-store(1) writes them. Credentials are used only for the scheme, host, port and path of their line, so that a user who
-// may use a secret, but not read it, cannot have it sent elsewhere.
+// may use a secret, but not read it, cannot make the server send it elsewhere.
 type secret string
 
 // secret returns the secret NAMESPACE/NAME in the directory of secrets, which must have credentials for a URL. Without a name it
@@ -55,7 +55,8 @@ func (i *Importer) secret(namespace, name string, u *url.URL) (secret, error) {
 	return secret(text), nil
 }
 
-// pick returns the credentials of the line with the longest path that contains the path of the URL. It returns false if no line does.
+// pick returns the credentials of the line with the longest path that contains the path of the URL. It returns false if there is no
+// such line.
 func (s secret) pick(u *url.URL) (c credentials, ok bool) {
 	longest := -1
 	for line := range strings.Lines(string(s)) {
@@ -76,7 +77,8 @@ func (s secret) pick(u *url.URL) (c credentials, ok bool) {
 	return c, longest >= 0
 }
 
-// authorize sets the credentials that the secret has for the URL of a request, or removes those of the request.
+// authorize sets the credentials of a request to those that the secret has for its URL. If there are none, it removes the credentials
+// from the request.
 func (s secret) authorize(r *http.Request) {
 	at := *r.URL
 	at.Path = strings.TrimSuffix(at.Path, infoRefs) // a line may name the repository itself

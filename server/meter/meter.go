@@ -23,12 +23,12 @@ import (
 )
 
 const (
-	flushTime   = time.Second      // between two writes
-	closeTime   = 10 * time.Second // for the last write
-	maxEntries  = 50_000           // audit entries in memory
-	maxCounters = 200_000          // counters in memory
-	batch       = 500              // entries in one transaction
-	maxTarget   = 1 << 10          // bytes of a path in an audit entry
+	flushTime   = time.Second      // time between two writes
+	closeTime   = 10 * time.Second // time limit for the last write
+	maxEntries  = 50_000           // maximum number of audit entries in memory
+	maxCounters = 200_000          // maximum number of counters in memory
+	batch       = 500              // maximum number of entries in one transaction
+	maxTarget   = 1 << 10          // maximum length of a path in an audit entry, in bytes
 )
 
 // The operations that usage counts.
@@ -40,17 +40,17 @@ const (
 	Push   = "push"
 	Fetch  = "fetch"
 	Clone  = "clone"
-	Read   = "read" // of commits, trees and files by the REST API
-	Info   = "info" // all other reads by the REST API
+	Read   = "read" // reads of commits, trees and files by the REST API
+	Info   = "info" // all other reads by the REST API, such as lists
 	Token  = "token"
 )
 
-// UsageStore stores counters. *records.Usage is one.
+// UsageStore stores counters. *records.Usage implements it.
 type UsageStore interface {
 	Add(ctx context.Context, rows []records.UsageRow) error
 }
 
-// AuditStore stores audit entries. *records.Audit is one.
+// AuditStore stores audit entries. *records.Audit implements it.
 type AuditStore interface {
 	Add(ctx context.Context, entries []records.AuditEntry) error
 	After(ctx context.Context, seq int64, limit int) ([]records.AuditEntry, error)
@@ -72,7 +72,7 @@ type Meter struct {
 	done  chan struct{} // closed when the last write has ended
 	m     metricsState
 
-	mu       sync.Mutex // guards all below
+	mu       sync.Mutex // protects the fields below
 	counters map[counterKey]count
 	entries  []records.AuditEntry
 	closed   bool
@@ -107,7 +107,7 @@ func (m *Meter) Count(r records.Repo, operation string, bytes int64) {
 	m.add(counterKey{m.now().UTC().Format(time.DateOnly), r.Namespace, r.ID, operation}, count{1, bytes})
 }
 
-// add adds to a counter. m.mu is held.
+// add adds to a counter. The caller holds m.mu.
 func (m *Meter) add(k counterKey, c count) {
 	old, ok := m.counters[k]
 	if !ok && len(m.counters) >= maxCounters {
@@ -142,7 +142,7 @@ func (m *Meter) Audit(e records.AuditEntry) {
 	}
 }
 
-// Close writes what is left, for 10 s at most. Calls of Audit after it are counted as dropped.
+// Close writes the remaining counters and entries, for 10 s at most. Calls of Audit after it are counted as dropped.
 func (m *Meter) Close() error {
 	if m == nil {
 		return nil
@@ -185,8 +185,8 @@ func (m *Meter) run(every time.Duration) {
 	}
 }
 
-// flush writes what has been collected. What cannot be written is kept for the next call. A transaction whose end is unknown may so
-// be counted twice, which is better than not at all.
+// flush writes the collected counters and entries. Those that cannot be written are kept for the next call. If the result of a
+// transaction is unknown, its rows may be counted twice rather than lost.
 func (m *Meter) flush(ctx context.Context) error {
 	m.mu.Lock()
 	counters, entries := m.counters, m.entries

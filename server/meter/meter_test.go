@@ -24,11 +24,11 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
-// memory is a database in memory that can be away.
+// memory is a database in memory that can be made unavailable.
 type memory struct {
 	mu      sync.Mutex
 	away    bool
-	rows    map[records.UsageRow]int64 // bytes, by the row without Count and Bytes
+	rows    map[records.UsageRow]int64 // counts and bytes, by rows whose Count and Bytes are 0
 	counts  map[records.UsageRow]int64
 	entries []records.AuditEntry
 }

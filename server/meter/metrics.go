@@ -14,18 +14,18 @@ import (
 	"github.com/artifactfs/artifactfs/server/objects"
 )
 
-// metricsState has the counters that are part of a Meter.
+// metricsState contains the counters of a Meter for metrics.
 type metricsState struct {
 	start                      time.Time
 	open                       [classes]atomic.Int64
-	answers                    [classes][5]atomic.Int64 // by the first digit of the status
+	answers                    [classes][5]atomic.Int64 // answers by the first digit of the status
 	durations                  [classes]metrics.Histogram
 	sent, received             atomic.Int64
 	usageDropped, auditDropped atomic.Int64
 	refs                       [2]atomic.Int64 // updates of refs by pushes: made, refused
-	store                      [3]storeState   // by storeOp
+	store                      [3]storeState   // operations of the object store, by storeOp
 
-	mu       sync.Mutex // guards all below
+	mu       sync.Mutex // protects the fields below
 	git      map[string]*gitState
 	families []func(w *metrics.Writer)
 }

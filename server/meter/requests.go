@@ -94,7 +94,7 @@ func (m *Meter) Requests(next http.Handler) http.Handler {
 	})
 }
 
-// answer counts the bytes of a response and keeps its status.
+// answer counts the bytes of an answer and stores its status.
 type answer struct {
 	http.ResponseWriter
 	status int

@@ -15,14 +15,14 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 )
 
-// Dir is a Store in a directory. Files are hard links where possible, so that a stored file needs no space beside the file from
-// which it was put, or to which it was got.
+// Dir is a Store in a directory. Files are hard links where possible, so that the argument of Put, the stored file and the results of
+// Get share their disk space.
 type Dir struct {
 	fs   disk.FS
 	root string
 
 	mu      sync.Mutex
-	durable map[string]bool // directories whose names survive a power cut; a process that died may have left others
+	durable map[string]bool // directories whose names are known to survive a power cut
 }
 
 var _ Store = (*Dir)(nil)
@@ -56,8 +56,8 @@ func resolve(dir string) string {
 	return filepath.Join(resolve(parent), filepath.Base(dir))
 }
 
-// makeDir creates a directory and those above it, and makes their names survive a power cut. Directories above the store that
-// exist already are not synced.
+// makeDir creates a directory and its missing parents. It syncs the names of the directories that it creates, and of all within the
+// store, to disk. Directories above the store that exist already are not synced.
 func (d *Dir) makeDir(dir string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -123,7 +123,7 @@ func (d *Dir) syncFile(path string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// Get implements Store. It does not sync: a copy outside the store can be made again.
+// Get implements Store. It does not sync the new file, because it can be created again.
 func (d *Dir) Get(ctx context.Context, key, path string) error {
 	if err := checkKey(key); err != nil {
 		return err

@@ -18,11 +18,11 @@ import (
 )
 
 const (
-	tries         = 4                // of one request, with growing delays between them
-	resumes       = 4                // of a download whose connection broke
-	stall         = 30 * time.Second // without a byte, until a transfer counts as broken
-	partSize      = 64 << 20         // larger files are uploaded in parts
-	parallelParts = 3                // parts of one file that are uploaded at once
+	tries         = 4                // attempts of one request, with growing delays between them
+	resumes       = 4                // number of times that a broken download is resumed without progress
+	stall         = 30 * time.Second // time without a byte after which a transfer is regarded as broken
+	partSize      = 64 << 20         // size in bytes above which files are uploaded in parts of this size
+	parallelParts = 3                // number of parts of one file that are uploaded at the same time
 	readyWait     = 5 * time.Second
 )
 
@@ -30,7 +30,7 @@ const (
 type S3 struct {
 	client *minio.Client
 	bucket string
-	prefix string // of all keys; "" or ends with a slash
+	prefix string // prefix of all keys; "" or ends with a slash
 }
 
 var _ Store = (*S3)(nil)
@@ -155,8 +155,8 @@ type download struct {
 	key  string
 	to   *os.File
 	done int64
-	size int64  // of the whole file, known after the first answer
-	etag string // of the file
+	size int64  // size of the whole file, known after the first answer
+	etag string // ETag of the file
 }
 
 // run downloads the part of the file that is missing. It returns errBroken if a further call may get more.
@@ -196,7 +196,7 @@ func (d *download) run(ctx context.Context) error {
 	return nil
 }
 
-// watched is a reader that delays a timer whenever bytes arrive.
+// watched is a reader that restarts a timer whenever bytes arrive.
 type watched struct {
 	r     io.Reader
 	timer *time.Timer
@@ -268,5 +268,5 @@ func (s *S3) classify(ctx context.Context, err error) error {
 	return err
 }
 
-// full are the codes with which services report that they have no space left.
+// full contains the error codes with which services report that they have no space left.
 var full = map[string]bool{"XMinioStorageFull": true, "QuotaExceeded": true, "XMinioAdminBucketQuotaExceeded": true, "StorageFull": true}

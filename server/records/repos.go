@@ -222,7 +222,7 @@ func (r *Repos) set(ctx context.Context, what, assignment, id, value string) err
 // Snapshot is a repository at one moment.
 type Snapshot struct {
 	Repo  Repo
-	Refs  []Ref // sorted by name
+	Refs  []Ref // refs sorted by name
 	Packs []Pack
 }
 

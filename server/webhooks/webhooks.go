@@ -46,14 +46,14 @@ import (
 const (
 	// MaxAttempts is the number of attempts after which a delivery is dead. They take about seven hours.
 	MaxAttempts = 16
-	maxPause    = time.Hour      // between two attempts
-	maxAge      = 24 * time.Hour // of an event, after which its delivery is dead even with fewer attempts
-	maxAnswer   = 64 << 10       // bytes of an answer that are read, so that the connection can be used again
-	failuresRow = 3              // failures in a row after which a receiver gets one attempt at a time
-	prefix      = "whsec_"       // of secrets that are BASE64, as Standard Webhooks writes them
+	maxPause    = time.Hour      // maximum time between two attempts
+	maxAge      = 24 * time.Hour // age of an event from which on its delivery is dead even after fewer attempts
+	maxAnswer   = 64 << 10       // maximum number of bytes of an answer that are read, so that the connection can be used again
+	failuresRow = 3              // number of failures in a row after which a receiver gets one attempt at a time
+	prefix      = "whsec_"       // prefix of secrets in BASE64, as Standard Webhooks specifies
 )
 
-// Store contains webhooks and their deliveries. *records.Webhooks is one.
+// Store contains webhooks and their deliveries. *records.Webhooks implements it.
 type Store interface {
 	List(ctx context.Context, namespace string) ([]records.Webhook, error)
 	Plan(ctx context.Context) error
@@ -73,11 +73,11 @@ type Options struct {
 }
 
 type pace struct {
-	poll    time.Duration // between two searches for deliveries
-	timeout time.Duration // of an attempt
-	hold    time.Duration // after which the delivery of a node that died is due again; longer than timeout
+	poll    time.Duration // time between two searches for deliveries
+	timeout time.Duration // time limit of an attempt
+	hold    time.Duration // time after which the delivery of a node that died is due again; it is longer than timeout
 	first   time.Duration // pause after the first failure; doubled for each further one
-	workers int           // attempts at the same time
+	workers int           // maximum number of attempts at the same time
 }
 
 // Sender makes deliveries.
@@ -89,20 +89,20 @@ type Sender struct {
 	stop   context.CancelFunc
 	loop   sync.WaitGroup
 	work   sync.WaitGroup
-	free   chan struct{} // has an element for each attempt that can be begun
+	free   chan struct{} // semaphore: has an element for each attempt that can begin
 	ended  chan struct{} // receives a value when an attempt has ended
 
 	delivered, failed, dead atomic.Int64
 
-	mu        sync.Mutex // guards receivers
+	mu        sync.Mutex // protects receivers
 	receivers map[string]*receiver
 }
 
-// receiver is what this process knows of the URL of a webhook.
+// receiver contains the results of this process's attempts for one webhook.
 type receiver struct {
-	failures int       // in a row
-	until    time.Time // the next attempt, if there were failures
-	busy     int       // attempts under way
+	failures int       // number of failures in a row
+	until    time.Time // time of the next attempt after failures
+	busy     int       // number of running attempts
 }
 
 // New returns a Sender that works until Close.
@@ -183,7 +183,7 @@ func (s *Sender) sleep(tick <-chan time.Time) bool {
 	}
 }
 
-// begin begins deliveries that are due, as many as can be made at once. more reports whether there may be others.
+// begin begins deliveries that are due, as many as can be made at the same time. The result more reports whether there may be others.
 func (s *Sender) begin() (more bool, err error) {
 	if err := s.o.Store.Plan(s.ctx); err != nil {
 		return false, err
@@ -208,7 +208,7 @@ func (s *Sender) begin() (more bool, err error) {
 	for _, d := range due {
 		h, ok := hooks[d.Webhook]
 		if !ok {
-			continue // was removed with its deliveries
+			continue // the webhook was removed with its deliveries
 		}
 		if wait := s.enter(h.ID); wait > 0 {
 			if err := s.postpone(d, wait); err != nil {
@@ -272,7 +272,7 @@ func (s *Sender) leave(id string, err error, next time.Time) {
 		return
 	}
 	r.failures++
-	// The pause of the receiver is that of its own failures: other deliveries to it have failed less often than this one.
+	// The pause depends on the failures of the receiver, not on the attempts of this delivery.
 	r.until = time.Now().Add(min(s.pace.first<<min(r.failures-1, 20), maxPause))
 	if next.Before(r.until) {
 		r.until = next
@@ -284,7 +284,7 @@ func (s *Sender) postpone(d records.Delivery, wait time.Duration) error {
 	if d.Dead = s.tooOld(d); d.Dead {
 		s.dead.Add(1)
 	}
-	// The deliveries that wait for a receiver become due one after the other, not all at once.
+	// A random part lets the deliveries that wait for a receiver become due one after the other.
 	d.Next = time.Now().Add(wait + mathrand.N(wait+1))
 	return s.o.Store.Failed(s.ctx, d)
 }
@@ -296,7 +296,7 @@ func (s *Sender) tooOld(d records.Delivery) bool {
 // deliver makes one attempt and records its result.
 func (s *Sender) deliver(h records.Webhook, d records.Delivery) {
 	after, err := s.attempt(h, d)
-	if s.ctx.Err() != nil { // the end of the process is no failure of the receiver
+	if s.ctx.Err() != nil { // the attempt was interrupted by Close, which is not a failure of the receiver
 		s.leave(h.ID, nil, time.Time{})
 		return
 	}
@@ -332,7 +332,7 @@ var (
 	errSlow = errors.New("no answer in time")
 )
 
-// attempt sends a request. If it fails, after is the time that the receiver has asked to wait.
+// attempt sends a request. If it fails, the result after is the time in the header Retry-After of the answer.
 func (s *Sender) attempt(h records.Webhook, d records.Delivery) (after time.Duration, err error) {
 	text, err := events.ForSubscription(d.Event.Body, h.ID)
 	if err != nil {
@@ -374,7 +374,7 @@ func retryAfter(text string) time.Duration {
 	return min(time.Duration(n)*time.Second, maxPause)
 }
 
-// reason returns the cause of a failed request in words that do not describe the network of the server: users read it.
+// reason returns the cause of a failed request for users, in words that do not describe the network of the server.
 func reason(err error) error {
 	var dns *net.DNSError
 	var timeout net.Error
@@ -403,7 +403,7 @@ func Sign(secret, id string, at time.Time, body []byte) string {
 	return "v1," + base64.StdEncoding.EncodeToString(h.Sum(nil))
 }
 
-// Key returns the key of a secret: the bytes after whsec_ that it encodes, or those of the text itself if it does not begin so.
+// Key returns the key of a secret: the decoded bytes after whsec_, or the bytes of the text itself if it does not begin with whsec_.
 func Key(secret string) ([]byte, error) {
 	if encoded, ok := strings.CutPrefix(secret, prefix); ok {
 		key, err := base64.StdEncoding.DecodeString(encoded)

@@ -54,7 +54,7 @@ const secret = "whsec_MDEyMzQ1Njc4OWFiY2RlZg=="
 type world struct {
 	t    *testing.T
 	db   *records.DB
-	url  string // of the database
+	url  string // URL of the database
 	logs *observer.ObservedLogs
 	log  *zap.Logger
 }
@@ -92,7 +92,7 @@ func (w *world) send(db *records.DB, p pace, private bool) *Sender {
 	return s
 }
 
-// happen adds n events.
+// happen adds n events to the database.
 func (w *world) happen(n int) {
 	w.t.Helper()
 	var list []records.Event
@@ -115,12 +115,12 @@ func (w *world) dead(id string, n int) (dead []records.Delivery) {
 	return dead
 }
 
-// inbox is a receiver that checks the requests and answers as it is told.
+// inbox is a receiver that checks the requests and returns the answers that the test has set.
 type inbox struct {
 	*httptest.Server
 	t      *testing.T
 	mu     sync.Mutex
-	ids    []string // of all requests
+	ids    []string // ids in all requests
 	answer func(n int, w http.ResponseWriter, r *http.Request)
 }
 
@@ -322,7 +322,7 @@ func TestPrivateReceiversAreRefused(t *testing.T) {
 	}
 }
 
-// A node that is killed during an attempt, and one that is closed, leave the delivery to another node.
+// If a node is killed or closed during an attempt, another node makes the delivery.
 func TestAnotherNodeDelivers(t *testing.T) {
 	w := newWorld(t)
 	hang := make(chan struct{})
@@ -376,7 +376,7 @@ func TestPausesGrow(t *testing.T) {
 	}
 }
 
-// The example of the specification of Standard Webhooks.
+// The signature is that of the example in the specification of Standard Webhooks.
 func TestSignatureOfTheSpecification(t *testing.T) {
 	const want = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 	got := Sign("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "msg_p5jXN8AQM9LWM0D4loKWxJek", time.Unix(1614265330, 0), []byte(`{"test": 2432232314}`))
