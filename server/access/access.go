@@ -1,8 +1,8 @@
-// Package access creates tokens, and decides what a request may do: it finds the token of a request and compares it with what the
-// request needs.
+// Package access creates tokens, finds the token of a request, and decides whether the token allows the request.
 //
 // A token is a prefix and 40 random hexadecimal digits. Together they are its secret; only the SHA-256 of the secret is stored. The
-// text of a token of a repository also contains the time at which it expires, for the information of its user: the record decides.
+// text of a token of a repository also contains the time at which it expires, which informs its user; the server uses the time in the
+// record.
 //
 // Locks: Guard.mu is a leaf.
 package access
@@ -61,10 +61,10 @@ type tokens interface {
 // Guard checks tokens, and ends the transfers of tokens that are revoked.
 type Guard struct {
 	tokens tokens
-	every  time.Duration // interval at which tokens that other nodes have revoked are looked up while transfers run
+	every  time.Duration // interval at which revocations by other nodes are looked up while transfers run
 
 	mu      sync.Mutex
-	watched map[string]map[*watch]bool // by the ids of tokens
+	watched map[string]map[*watch]bool // transfers by the ids of their tokens
 	stop    context.CancelFunc         // ends the look-ups; nil while there are none
 }
 
@@ -75,7 +75,7 @@ func newGuard(t tokens) *Guard {
 	return &Guard{tokens: t, every: 750 * time.Millisecond, watched: map[string]map[*watch]bool{}}
 }
 
-// Mint returns a new token with a random secret, and the text that its user gets: art_v1_SECRET?expires=UNIX for repositories,
+// Mint returns a new token with a random secret, and the text for its user: art_v1_SECRET?expires=UNIX for repositories,
 // afs_admin_SECRET and afs_owner_SECRET for the REST API. Only the hash of the secret is in the record. Mint sets ID, Hash and
 // Created; the scope is WriteScope unless the caller has set another one.
 func Mint(t records.Token, now time.Time) (records.Token, string) {
@@ -97,8 +97,8 @@ func hashOf(secret string) []byte {
 	return sum[:]
 }
 
-// Admin returns the token of a request to the REST API. needs is the namespace that the request concerns, "" for the whole account.
-// Repository tokens are refused with ErrInvalid.
+// Admin returns the token of a request to the REST API. The argument needs is the namespace that the request concerns, or "" for the
+// whole account. Repository tokens are refused with ErrInvalid.
 func (g *Guard) Admin(ctx context.Context, r *http.Request, needs string, scope records.Scope) (records.Token, error) {
 	t, err := g.token(ctx, r.Header)
 	switch {
@@ -112,7 +112,8 @@ func (g *Guard) Admin(ctx context.Context, r *http.Request, needs string, scope 
 	return t, nil
 }
 
-// Control returns the token of a request to the REST API that every token for that API allows, whatever its namespace and scope.
+// Control returns the token of a request to the REST API that every token for the REST API allows, whatever its namespace and scope
+// are.
 func (g *Guard) Control(ctx context.Context, r *http.Request) (records.Token, error) {
 	t, err := g.token(ctx, r.Header)
 	if err == nil && t.Role != records.AdminToken && t.Role != records.OwnerToken {
@@ -124,9 +125,9 @@ func (g *Guard) Control(ctx context.Context, r *http.Request) (records.Token, er
 	return t, nil
 }
 
-// Git returns the token of a git request to a repository: Bearer, or Basic with any user and the token or its secret as
-// password. Tokens for the REST API are accepted too. If the repository does not exist, repo has only its namespace: tokens of
-// repositories are then refused with ErrInvalid.
+// Git returns the token of a git request to a repository: Bearer, or Basic with any user and the token or its secret as password.
+// Tokens for the REST API are also accepted. If the repository does not exist, repo has only its namespace: tokens of repositories are
+// then refused with ErrInvalid.
 func (g *Guard) Git(ctx context.Context, r *http.Request, repo records.Repo, scope records.Scope) (records.Token, error) {
 	t, err := g.token(ctx, r.Header)
 	if err != nil {
@@ -157,7 +158,7 @@ func ownerOf(t records.Token, namespace string) bool {
 	return t.Namespace != "" && strings.EqualFold(t.Namespace, namespace)
 }
 
-// permits reports whether the scope of a token allows a request that needs scope.
+// permits reports whether the scope of a token includes the required scope.
 func permits(t records.Token, scope records.Scope) bool {
 	return t.Scope == records.WriteScope || t.Scope == scope && scope == records.ReadScope
 }
