@@ -322,7 +322,7 @@ func faultRun(t *testing.T, f *disktest.Faults, errno error) {
 		old := w.Tree // the state that a kill leaves
 		defer old.Close()
 		w.dir = filepath.Join(top, fmt.Sprint("life", life))
-		if err := os.CopyFS(w.dir, os.DirFS(filepath.Dir(w.options.Overlay))); err != nil {
+		if err := copyLive(w.dir, filepath.Dir(w.options.Overlay)); err != nil {
 			t.Fatal(err)
 		}
 		w.options.Overlay, w.options.Journal = filepath.Join(w.dir, "overlay"), filepath.Join(w.dir, "journal")

@@ -65,7 +65,7 @@ func BenchmarkOpen(b *testing.B) {
 	for end := time.Now().Add(10 * time.Second); log > 6<<20 && time.Now().Before(end); log = tree.Overlay().Stats().LogBytes {
 		runtime.Gosched() // the log will be rewritten
 	}
-	if err := os.CopyFS(saved, os.DirFS(dir)); err != nil {
+	if err := copyLive(saved, dir); err != nil {
 		b.Fatal(err)
 	}
 	if err := tree.Close(); err != nil {

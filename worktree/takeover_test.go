@@ -20,16 +20,25 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
 
+// copyLive copies the directory of a tree that still runs. It begins again if background work has removed a file between the file's
+// listing and its copy.
+func copyLive(dir, from string) error {
+	for {
+		err := os.CopyFS(dir, os.DirFS(from))
+		if !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			return err
+		}
+	}
+}
+
 // killed returns a workspace with the files that a kill at this moment would leave, with or without a takeover.
 func (w *workspace) killed(takeOver bool) *workspace {
 	w.t.Helper()
 	dir := filepath.Join(w.t.TempDir(), "killed")
-	err := os.CopyFS(dir, os.DirFS(w.dir))
-	for errors.Is(err, fs.ErrNotExist) { // background work has removed a file between its listing and its copy
-		w.ok(os.RemoveAll(dir))
-		err = os.CopyFS(dir, os.DirFS(w.dir))
-	}
-	w.ok(err)
+	w.ok(copyLive(dir, w.dir))
 	next := &workspace{t: w.t, src: w.src, dir: dir, takeOver: takeOver}
 	next.open()
 	w.t.Cleanup(func() { next.Close() })
@@ -356,7 +365,7 @@ func FuzzKept(f *testing.F) {
 	}
 	f.Add([]byte{}, true)
 	saved := filepath.Join(f.TempDir(), "saved")
-	if err := errors.Join(os.CopyFS(saved, os.DirFS(dir)), tree.Close()); err != nil {
+	if err := errors.Join(copyLive(saved, dir), tree.Close()); err != nil {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, image []byte, kept bool) {
