@@ -203,8 +203,8 @@ func (w *working) save() error {
 	if way[0] == "checkpoint" {
 		e.Checkpoint = said.ID
 		switch files, err := filesOfCheckpoint(w.ctx, w.Dir, said.Tree); {
-		case err != nil:
-			e.Fault = fmt.Sprintf("%s: %v", name, err)
+		case err != nil: // perhaps because the daemon was killed after the command has returned
+			e.At, e.Fault = time.Now(), fmt.Sprintf("%s: %v", name, err)
 		case files != w.state.Tree:
 			e.Fault = fmt.Sprintf("%s: tree %s, but stock git makes %s of the files", name, files, w.state.Tree)
 		}
