@@ -40,19 +40,21 @@ var features = []struct {
 	{"spellings of credentials", spellings},
 }
 
-// Features of stock git in the version of this host, and in that of AFS_GIT.
+// Features of stock git in two versions.
 func TestGitFeatures(t *testing.T) {
 	t.Parallel()
 	h := serve(t)
-	for i, git := range gits(t) {
-		version := versionOf(t, git)
-		for _, f := range features {
-			t.Run(version+" "+f.name, func(t *testing.T) {
-				r := &repository{T: t, home: h, git: git, dir: t.TempDir(), env: gittest.Env()}
-				r.made = h.create(t, fmt.Sprintf("%s-%d", strings.ReplaceAll(f.name, " ", "-"), i))
-				f.run(r)
-			})
-		}
+	for name, find := range gits() {
+		t.Run(name, func(t *testing.T) {
+			git := find(t)
+			for _, f := range features {
+				t.Run(f.name, func(t *testing.T) {
+					r := &repository{T: t, home: h, git: git, dir: t.TempDir(), env: gittest.Env()}
+					r.made = h.create(t, strings.ReplaceAll(f.name+" "+name, " ", "-"))
+					f.run(r)
+				})
+			}
+		})
 	}
 }
 
@@ -122,9 +124,14 @@ func partial(r *repository) {
 	r.must("", "clone", "-q", "--bare", "--filter=blob:none", r.remote(r.made), "blobless")
 	missing := r.must("blobless", "rev-list", "--objects", "--missing=print", "--all")
 	r.same("missing blobs of a clone without blobs", fmt.Sprint(strings.Count(missing, "?")), "20")
-	r.same("a blob that is fetched when it is read", r.must("blobless", "cat-file", "blob", "main~5:file"), "version 14")
+	// git 2.55 prints warnings ("redirecting to", with the URL without the token) before the contents.
+	read := func(dir string, args ...string) string {
+		out := r.must(dir, args...)
+		return out[strings.LastIndexByte(out, '\n')+1:]
+	}
+	r.same("a blob that is fetched when it is read", read("blobless", "cat-file", "blob", "main~5:file"), "version 14")
 	r.must("", "clone", "-q", "--filter=tree:0", r.remote(r.made), "treeless")
-	r.same("a file of a clone without trees", r.must("treeless", "show", "HEAD~3:file"), "version 16")
+	r.same("a file of a clone without trees", read("treeless", "show", "HEAD~3:file"), "version 16")
 	r.must("", "clone", "-q", "--filter=blob:limit=5", "--no-checkout", r.remote(r.made), "limited")
 }
 

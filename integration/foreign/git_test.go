@@ -56,14 +56,12 @@ func stock(t *testing.T, git, version string) implementation {
 	return implementation{run: run}
 }
 
-// gits returns the paths of git on this host and of the program in AFS_GIT, if it is set.
-func gits(t *testing.T) []string {
-	t.Helper()
-	all := []string{program(t, "git")}
-	if newer := os.Getenv("AFS_GIT"); newer != "" {
-		all = append(all, newer)
+// gits returns functions for the git of this host and for a newer one, by a name for tests.
+func gits() map[string]func(t *testing.T) string {
+	return map[string]func(t *testing.T) string{
+		"git":     func(t *testing.T) string { return program(t, "git") },
+		"new git": newGit,
 	}
-	return all
 }
 
 func versionOf(t *testing.T, git string) string {
@@ -75,15 +73,16 @@ func versionOf(t *testing.T, git string) string {
 	return strings.TrimPrefix(version, "git version ")
 }
 
-// TestGit runs the suite with the git of this host and the one in AFS_GIT, with each version of the protocol.
+// TestGit runs the suite with the git of this host and with a newer one, with each version of the protocol.
 func TestGit(t *testing.T) {
 	t.Parallel()
-	for _, git := range gits(t) {
-		version := versionOf(t, git)
-		for _, protocol := range []string{"0", "1", "2"} {
-			t.Run(version+" protocol "+protocol, func(t *testing.T) {
-				suite(t, stock(t, git, protocol))
-			})
-		}
+	for name, find := range gits() {
+		t.Run(name, func(t *testing.T) {
+			git := find(t)
+			t.Log("version", versionOf(t, git))
+			for _, protocol := range []string{"0", "1", "2"} {
+				t.Run("protocol "+protocol, func(t *testing.T) { suite(t, stock(t, git, protocol)) })
+			}
+		})
 	}
 }

@@ -63,21 +63,38 @@ func output(t *testing.T, dir string, env []string, name string, args ...string)
 func npm(t *testing.T, name string) string {
 	t.Helper()
 	npm := program(t, "npm")
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		cache = t.TempDir()
-	}
 	source := filepath.Join("testdata", name)
 	lock, err := os.ReadFile(filepath.Join(source, "package-lock.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	sum := sha256.Sum256(lock)
-	dir := filepath.Join(cache, "artifactfs-tests", name+"-"+hex.EncodeToString(sum[:6]))
-	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
+	return installed(t, name+"-"+hex.EncodeToString(sum[:6]), func(dir, _ string) error {
+		if err := os.CopyFS(dir, os.DirFS(source)); err != nil {
+			return err
+		}
+		// Not `npm ci`, which fails if the registry lacks an optional package for another system.
+		out, err := output(t, dir, os.Environ(), npm, "install", "--ignore-scripts", "--no-audit", "--no-fund")
+		if err != nil {
+			return fmt.Errorf("npm install: %w\n%s", err, out)
+		}
+		return nil
+	})
+}
+
+// installed returns the directory NAME in the user's cache. If there is none, install makes it as dir; it is then renamed to final. The
+// test is skipped if install fails.
+func installed(t *testing.T, name string, install func(dir, final string) error) string {
+	t.Helper()
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		cache = t.TempDir()
+	}
+	final := filepath.Join(cache, "artifactfs-tests", name)
+	if err := os.MkdirAll(filepath.Dir(final), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	f, err := os.OpenFile(dir+".lock", os.O_CREATE|os.O_RDWR, 0o600)
+	f, err := os.OpenFile(final+".lock", os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,25 +102,21 @@ func npm(t *testing.T, name string) string {
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := os.Stat(dir); err == nil {
-		return dir
+	if _, err := os.Stat(final); err == nil {
+		return final
 	}
-	building := dir + ".new"
-	if err := os.RemoveAll(building); err != nil {
+	dir := final + ".new"
+	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.CopyFS(building, os.DirFS(source)); err != nil {
-		t.Fatal(err)
-	}
-	// Not `npm ci`, which fails if the registry lacks an optional package for another system.
-	if out, err := output(t, building, os.Environ(), npm, "install", "--ignore-scripts", "--no-audit", "--no-fund"); err != nil {
-		if err := os.RemoveAll(building); err != nil {
+	if err := install(dir, final); err != nil {
+		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
 		}
-		skip(t, "npm cannot install %s: %v\n%s", name, err, out)
+		skip(t, "cannot install %s: %v", name, err)
 	}
-	if err := os.Rename(building, dir); err != nil {
+	if err := os.Rename(dir, final); err != nil {
 		t.Fatal(err)
 	}
-	return dir
+	return final
 }
