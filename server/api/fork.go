@@ -88,7 +88,7 @@ func (c *call) forkFrom(ctx context.Context, f forkRequest) error {
 	if err != nil {
 		return err
 	}
-	n := records.Creation{Parent: parent.ID, All: f.all(), Collections: parent.Collections, Repo: records.Repo{
+	n := records.Creation{Parent: parent.ID, All: f.all(), Version: parent.Version, Repo: records.Repo{
 		Namespace: f.namespace, Name: f.name, Description: f.description, DefaultBranch: parent.DefaultBranch,
 		ObjectFormat: parent.ObjectFormat, ReadOnly: f.readOnly, BaseURL: parent.BaseURL, BaseCommit: parent.BaseCommit,
 		Source: "artifacts:" + parent.Namespace + "/" + parent.Name,

@@ -17,6 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/objects"
 	"github.com/artifactfs/artifactfs/server/receive"
 	"github.com/artifactfs/artifactfs/server/records"
+	"github.com/artifactfs/artifactfs/server/replica/replicatest"
 )
 
 // contents returns all refs and all objects of a repository.
@@ -215,7 +216,7 @@ func TestCollectionDuringPush(t *testing.T) {
 	collect := func(ctx context.Context, old []string) {
 		now, err := w.db.Repos.ByID(ctx, repo.ID)
 		if err == nil {
-			err = w.db.Packs.Collect(ctx, repo.ID, now.Generation, old, nil)
+			err = w.db.Packs.Collect(ctx, repo.ID, now.Version, old, nil)
 		}
 		if err != nil {
 			t.Errorf("collect garbage: %v", err)
@@ -279,6 +280,54 @@ func TestCollectionDuringPush(t *testing.T) {
 		t.Errorf("push of a commit that is missing: %q", got)
 	}
 	w.do(work, "push", "-q", url, "main:refs/heads/again", "main~2:refs/heads/x")
+}
+
+// TestRestoreDuringPush takes a push back, as a promoted standby does that lacks it, while the node still has its objects. No ref may
+// lead to them, although the generation of the repository has grown again to that of the node's replica.
+func TestRestoreDuringPush(t *testing.T) {
+	for _, pushes := range []int{0, 1, 2} {
+		w := newWorld(t, Limits{})
+		repo, url := w.repo("r", "sha1")
+		work := w.work("sha1")
+		w.do(work, "push", "-q", url, "main")
+		restore := replicatest.Backup(t, filepath.Join(w.dir, "records.db"))
+		id := w.commit(work, "file", "lost")
+		w.do(work, "push", "-q", url, "main:refs/heads/lost")
+		at, err := w.set.Acquire(t.Context(), repo.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer at.Release()
+		w.git.receiver, err = receive.New(receive.Options{
+			Dir: filepath.Join(w.dir, "git", "hooks"), Records: w.db, Replicas: w.set, Log: w.git.o.Log,
+			Events: func(ctx context.Context, _ string, _ records.Repo, _ records.Token, _ []records.RefUpdate) receive.MakeEvents {
+				restore()
+				for n := range pushes { // of another node
+					now, err := w.db.Repos.Snapshot(ctx, repo.ID)
+					if err == nil {
+						_, err = w.db.Repos.Push(ctx, records.Push{RepoID: repo.ID, Version: now.Repo.Version, Updates: []records.RefUpdate{
+							{Name: fmt.Sprint("refs/heads/other", n), Old: strings.Repeat("0", 40), New: now.Refs[0].ID},
+						}})
+					}
+					if err != nil {
+						t.Errorf("push of another node: %v", err)
+					}
+				}
+				return nil
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, token := w.token(records.Token{RepoID: repo.ID})
+		push := pushBody(newPack().bytes(), strings.Repeat("0", 40)+" "+id+" refs/heads/new")
+		if got := w.send("r", token, push); !strings.Contains(got, "ng refs/heads/new missing necessary objects") {
+			t.Errorf("push of a lost commit after %d other pushes: %q", pushes, got)
+		}
+		if refs := w.refs(repo); refs["refs/heads/new"] != "" || len(refs) != pushes+1 {
+			t.Errorf("refs after %d other pushes: %v", pushes, refs)
+		}
+	}
 }
 
 // processes returns the commands of running processes that name the directory of the world, or work in it.

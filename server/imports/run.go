@@ -360,7 +360,7 @@ func (a *attempt) publish(ctx context.Context, remote found) error {
 	}
 	stamp := events.Stamp{Account: a.o.Account, Time: done.Finished}
 	push := records.Push{
-		RepoID: a.repo.ID, Collections: a.repo.Collections, Updates: changes, Pack: pack,
+		RepoID: a.repo.ID, Version: a.repo.Version, Updates: changes, Pack: pack,
 		Cause: records.Cause{Actor: "import", Method: "import", Target: repo.Namespace + "/" + repo.Name},
 	}
 	if again {

@@ -153,7 +153,7 @@ func (p *Push) git(ctx context.Context, stdin string, args ...string) ([]byte, e
 // make stores the pack of a push and changes the refs. If it fails, no change is visible.
 func (p *Push) make(ctx context.Context, updates []records.RefUpdate, atomic bool) ([]error, error) {
 	push := records.Push{
-		RepoID: p.repoID, TokenID: p.token.ID, Collections: p.copy.Repo.Collections,
+		RepoID: p.repoID, TokenID: p.token.ID, Version: p.copy.Repo.Version,
 		Updates: updates, Atomic: atomic, Cause: p.cause,
 	}
 	// Both run at the same time, because storing waits for the disk or the network, and Events runs git.
@@ -175,7 +175,7 @@ func (p *Push) make(ctx context.Context, updates []records.RefUpdate, atomic boo
 		if !errors.Is(err, records.ErrCollected) || attempt == checks {
 			return results, err
 		}
-		if push.Collections, err = p.checkAgain(ctx, updates); err != nil {
+		if push.Version, err = p.checkAgain(ctx, updates); err != nil {
 			return nil, err
 		}
 	}
@@ -197,21 +197,21 @@ func (p *Push) store(ctx context.Context, updates []records.RefUpdate) (*records
 	return &pack, err
 }
 
-// checkAgain checks that the repository still has the objects that the push needs, and returns the number of its collections. It runs
-// git in a new copy, which has only the packs that are listed now.
-func (p *Push) checkAgain(ctx context.Context, updates []records.RefUpdate) (int64, error) {
+// checkAgain checks that the repository still has the objects that the push needs, and returns the version that was checked. git finds
+// only objects that are listed now, because it runs in a new copy.
+func (p *Push) checkAgain(ctx context.Context, updates []records.RefUpdate) (records.Version, error) {
 	now, err := p.r.o.Replicas.Acquire(ctx, p.repoID)
 	if err != nil {
-		return 0, err
+		return records.Version{}, err
 	}
 	defer now.Release()
 	fresh, err := now.Copy(ctx)
 	if err != nil {
-		return 0, err
+		return records.Version{}, err
 	}
 	defer fresh.Remove()
 	if err := p.copy.LinkAdded(fresh); err != nil {
-		return 0, err
+		return records.Version{}, err
 	}
 	var tips strings.Builder
 	for _, u := range updates {
@@ -222,9 +222,9 @@ func (p *Push) checkAgain(ctx context.Context, updates []records.RefUpdate) (int
 	cmd := gitcmd.New(ctx, "--git-dir="+fresh.Dir, "rev-list", "--objects", "--stdin", "--not", "--all", "--quiet")
 	cmd.Env, cmd.Stdin = p.r.env, strings.NewReader(tips.String())
 	if err := gitcmd.Run(cmd); gitcmd.Exited(err, 128) || gitcmd.Exited(err, 1) {
-		return 0, errMissing
+		return records.Version{}, errMissing
 	} else if err != nil {
-		return 0, err
+		return records.Version{}, err
 	}
-	return fresh.Repo.Collections, nil
+	return fresh.Repo.Version, nil
 }

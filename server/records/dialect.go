@@ -16,11 +16,13 @@ import (
 )
 
 // dialect contains the differences between the databases. All statements use $1 placeholders, RETURNING, ON CONFLICT and comparisons
-// of rows, which both databases support.
+// of rows, which both databases support. The words in statements that differ are {update}, {share} and {skip} at the end of a SELECT
+// that locks rows, {bytes} in a CAST, {stamp} for a new Version.Stamp, and {grow} for the assignments that increment the generation of
+// a repository.
 type dialect struct {
 	name     string
 	types    *strings.Replacer // replaces the names of types in the schema, such as {key}
-	words    *strings.Replacer // replaces {update}, {share} and {skip} at the end of a SELECT that locks rows, and {bytes} in a CAST
+	words    *strings.Replacer // replaces the words in statements
 	snapshot sql.TxOptions     // options of a transaction that only reads
 	now      string            // expression for the time of the database, in microseconds
 	tables   string            // SELECT of the number of tables that exist
@@ -47,7 +49,8 @@ var sqliteDialect = &dialect{
 	types: strings.NewReplacer("{key}", "INTEGER PRIMARY KEY", "{bytes}", "BLOB", "{folded}", "TEXT",
 		"{numbered}", "seq BIGINT NOT NULL PRIMARY KEY", "{clustered}", " WITHOUT ROWID"),
 	// A write transaction of SQLite excludes all others, so there are no locks of rows.
-	words:    strings.NewReplacer("{update}", "", "{share}", "", "{skip}", "", "{bytes}", "BLOB"),
+	words: strings.NewReplacer("{update}", "", "{share}", "", "{skip}", "", "{bytes}", "BLOB", "{stamp}", sqliteStamp,
+		"{grow}", grow(sqliteStamp)),
 	now:      "CAST(unixepoch('subsec') * 1000000 AS INTEGER)",
 	tables:   "SELECT count(*) FROM sqlite_schema",
 	exists:   "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = $1",

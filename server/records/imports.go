@@ -147,7 +147,7 @@ func (i *Imports) Finish(ctx context.Context, m Imported) (results []error, err 
 			return err
 		}
 		_, err := t.exec(ctx, `UPDATE repos SET status = $2, shallow = $3, default_branch = CASE WHEN $4 = '' THEN default_branch ELSE $4 END,
-			updated = $5, generation = generation + 1 WHERE id = $1`, m.Push.RepoID, string(Ready), m.Shallow, m.DefaultBranch, t.now)
+			updated = $5, {grow} WHERE id = $1`, m.Push.RepoID, string(Ready), m.Shallow, m.DefaultBranch, t.now)
 		if err != nil {
 			return err
 		}

@@ -125,7 +125,7 @@ func TestOnlyTheLastAttemptChangesAnImport(t *testing.T) {
 			m.State, m.Finished = "failed", time.Now()
 			failed := db.Imports.Fail(ctx, m)
 			_, finished := db.Imports.Finish(ctx, Imported{Import: m, Shallow: oid(5) + "\n", Push: Push{
-				RepoID: id, Collections: repo.Collections, Updates: []RefUpdate{{"refs/heads/late", zeros, oid(5)}}}})
+				RepoID: id, Version: repo.Version, Updates: []RefUpdate{{"refs/heads/late", zeros, oid(5)}}}})
 			for what, err := range map[string]error{"save": saved, "fail": failed, "finish": finished} {
 				if !errors.Is(err, ErrNotFound) {
 					t.Errorf("%s of the late attempt %s: got %v, want ErrNotFound", what, when, err)

@@ -68,17 +68,17 @@ func (p *Packs) Replace(ctx context.Context, repoID string, old []string, packs 
 	})
 }
 
-// Collect replaces packs like Replace, by packs that lack objects of the old ones. generation is the generation of the repository for
-// which the caller knows that its refs do not need these objects. If the repository has another one, Collect fails with ErrChanged.
+// Collect replaces packs like Replace, by packs that lack objects of the old ones. version is the version of the repository for which
+// the caller knows that its refs do not need these objects. If the repository has another one, Collect fails with ErrChanged.
 // From then on, a push that was checked before fails with ErrCollected.
-func (p *Packs) Collect(ctx context.Context, repoID string, generation int64, old []string, packs []Pack) error {
+func (p *Packs) Collect(ctx context.Context, repoID string, version Version, old []string, packs []Pack) error {
 	return p.db.write(ctx, "collect garbage of repository "+repoID, func(t *tx) error {
 		repo, err := t.lockRepo(ctx, repoID)
 		if err != nil {
 			return err
 		}
-		if repo.generation != generation {
-			return fmt.Errorf("generation is %d instead of %d: %w", repo.generation, generation, ErrChanged)
+		if now := repo.version(); now != version {
+			return fmt.Errorf("version is %v instead of %v: %w", now, version, ErrChanged)
 		}
 		return t.replacePacks(ctx, repo, old, packs, 1)
 	})
@@ -104,7 +104,7 @@ func (t *tx) replacePacks(ctx context.Context, repo lockedRepo, old []string, pa
 			return err
 		}
 	}
-	_, err := t.exec(ctx, "UPDATE repos SET generation = generation + 1, collections = collections + $2 WHERE repo = $1", repo.key,
+	_, err := t.exec(ctx, "UPDATE repos SET {grow}, collections = collections + $2 WHERE repo = $1", repo.key,
 		collections)
 	return err
 }

@@ -136,10 +136,12 @@ func TestReplace(t *testing.T) {
 		if got := packIDs(t, db, id); !slices.Equal(got, []string{old[2], joined.ID}) {
 			t.Errorf("packs after a replacement that failed: got %v", got)
 		}
-		if err := db.Packs.Collect(ctx, id, before.Generation, []string{old[2], joined.ID}, []Pack{*other}); !errors.Is(err, ErrChanged) {
+		if err := db.Packs.Collect(ctx, id, before.Version, []string{old[2], joined.ID}, []Pack{*other}); !errors.Is(err, ErrChanged) {
 			t.Errorf("collect garbage of a repository that has changed: got %v, want ErrChanged", err)
 		}
-		do(t, db.Packs.Collect(ctx, id, before.Generation+1, []string{old[2], joined.ID}, []Pack{*other}))
+		now, err := db.Repos.ByID(ctx, id)
+		do(t, err)
+		do(t, db.Packs.Collect(ctx, id, now.Version, []string{old[2], joined.ID}, []Pack{*other}))
 		after, err := db.Repos.ByID(ctx, id)
 		do(t, err)
 		if after.Generation != before.Generation+2 || after.Collections != 1 {
@@ -149,7 +151,7 @@ func TestReplace(t *testing.T) {
 		if err := db.Repos.Create(ctx, late); !errors.Is(err, ErrCollected) {
 			t.Errorf("fork with refs that were looked up before the collection: got %v, want ErrCollected", err)
 		}
-		late.Collections = 1
+		late.Version = after.Version
 		do(t, db.Repos.Create(ctx, late))
 		if packs, err := db.Packs.Unused(ctx, time.Now().Add(time.Hour), 10); err != nil || len(packs) != 4 {
 			t.Errorf("unused packs: got %v, %v, want 4", packs, err)

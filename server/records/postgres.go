@@ -21,7 +21,7 @@ var postgresDialect = &dialect{
 		"{folded}", `TEXT COLLATE "C"`, "{clustered}", "",
 		"{numbered}", "entry BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, seq BIGINT UNIQUE"),
 	words: strings.NewReplacer("{update}", " FOR UPDATE", "{share}", " FOR SHARE", "{skip}", " FOR UPDATE OF d SKIP LOCKED",
-		"{bytes}", "BYTEA"),
+		"{bytes}", "BYTEA", "{stamp}", postgresStamp, "{grow}", grow(postgresStamp)),
 	// All statements of the transaction see the state of the database that the first statement sees.
 	snapshot: sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true},
 	now:      "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT)",

@@ -32,8 +32,8 @@ func (t *tx) push(ctx context.Context, p Push) ([]error, error) {
 			return nil, err
 		}
 	}
-	if p.Collections != repo.collections {
-		return nil, ErrCollected
+	if err := repo.check(p.Version); err != nil {
+		return nil, err
 	}
 	refs, err := t.affected(ctx, repo.refs, p.Updates)
 	if err != nil {
@@ -54,9 +54,9 @@ func (t *tx) push(ctx context.Context, p Push) ([]error, error) {
 				return nil, err
 			}
 		}
-		set := "UPDATE repos SET generation = generation + 1, updated = $2, last_push = $2 WHERE repo = $1"
+		set := "UPDATE repos SET {grow}, updated = $2, last_push = $2 WHERE repo = $1"
 		if p.TokenID == "" {
-			set = "UPDATE repos SET generation = generation + 1, updated = $2 WHERE repo = $1"
+			set = "UPDATE repos SET {grow}, updated = $2 WHERE repo = $1"
 		}
 		if _, err := t.exec(ctx, set, repo.key, t.now); err != nil {
 			return nil, err

@@ -36,7 +36,8 @@ var (
 	ErrCursor = errors.New("invalid cursor")
 	// ErrChanged means that a repository has changed since the caller read it.
 	ErrChanged = errors.New("repository has changed")
-	// ErrCollected means that garbage collection has removed objects of the repository since a push began.
+	// ErrCollected means that garbage collection has removed objects of the repository since a push began, or that the database has
+	// lost the changes with which the objects came.
 	ErrCollected = errors.New("repository was garbage collected during the push")
 )
 
@@ -77,15 +78,22 @@ type Repo struct {
 	Updated       time.Time // last change of the repository or its refs
 	LastPush      time.Time // zero before the first push
 
-	// Generation grows by one with every change of the refs, the packs, or the default branch. A node compares it with the
-	// generation of its copy.
-	Generation int64
-	// Collections is the number of garbage collections that have removed objects. A push that was checked before such a
-	// collection fails with ErrCollected.
-	Collections int64
+	Version
 	// Deleted is the time at which the repository was deleted, zero for all others. Only FindDeleted returns deleted
 	// repositories.
 	Deleted time.Time
+}
+
+// Version identifies what a repository has. A node compares the version of its copy with that of the row.
+type Version struct {
+	// Generation grows by one with every change of the refs, the packs, or the default branch.
+	Generation int64
+	// Stamp is random, and another one for each generation. If the database has lost its last changes, because it was restored from a
+	// backup or a standby without them was promoted, generations are used again, but stamps are not.
+	Stamp string
+	// Collections is the number of garbage collections that have removed objects. A push that was checked before such a
+	// collection fails with ErrCollected.
+	Collections int64
 }
 
 // Ref is one ref of a repository, by its full name. IDs of objects are hexadecimal.
@@ -191,13 +199,13 @@ type RefUpdate struct {
 
 // Push is the result of one git push, ready to be made visible.
 type Push struct {
-	RepoID      string
-	TokenID     string // token that is checked again in the transaction; "" for imports, which need no token and are not counted as pushes
-	Collections int64  // Repo.Collections when the objects of the push were checked
-	Updates     []RefUpdate
-	Atomic      bool  // make all updates or none
-	Pack        *Pack // the pack of the new objects, whose files are stored; nil if there are no new objects
-	Cause       Cause
+	RepoID  string
+	TokenID string  // token that is checked again in the transaction; "" for imports, which need no token and are not counted as pushes
+	Version Version // of the repository when the objects of the push were checked
+	Updates []RefUpdate
+	Atomic  bool  // make all updates or none
+	Pack    *Pack // the pack of the new objects, whose files are stored; nil if there are no new objects
+	Cause   Cause
 	// Events returns the events for the updates that succeeded. Push calls it within the transaction, so it must not block.
 	Events func(done []RefUpdate) []Event
 }

@@ -185,7 +185,7 @@ func TestPushIsRefused(t *testing.T) {
 			}
 		}
 		id := create(t, db, "a")
-		refused("other collections", Push{RepoID: id, Collections: 1}, ErrCollected)
+		refused("other collections", Push{RepoID: id, Version: Version{Collections: 1}}, ErrCollected)
 		refused("unknown token", Push{RepoID: id, TokenID: "none"}, ErrRevoked)
 		refused("unrecorded pack", Push{RepoID: id, Pack: &Pack{ID: NewID()}}, ErrUnavailable)
 		do(t, db.Tokens.Create(ctx, Token{ID: "expired", Hash: []byte("e"), RepoID: id, Expires: time.Now().Add(-time.Second)}, nil, Cause{}))

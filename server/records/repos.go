@@ -21,13 +21,13 @@ type Creation struct {
 	Parent string // id of the parent, whose packs a fork shares; "": the repository is not a fork
 	Refs   []Ref  // refs of the fork, unless All is set
 	All    bool   // the fork gets all refs of the parent
-	// Collections is the value of the parent's Repo.Collections when the objects of Refs were found. Create returns ErrCollected if
-	// garbage of the parent was collected since then.
-	Collections int64
+	// Version is the version of the parent when the objects of Refs were found. Create returns ErrCollected if garbage of the parent was
+	// collected since then.
+	Version Version
 }
 
 const repoColumns = `id, namespace, name, description, default_branch, object_format, read_only, status, source, base_url, base_commit,
-	created, updated, last_push, generation, collections, deleted, shallow`
+	created, updated, last_push, generation, collections, deleted, shallow, substr(stamps, 1, 12)`
 
 func scanRepo(row scanner) (r Repo, err error) {
 	err = row.Scan(repoFields(&r)...)
@@ -38,7 +38,7 @@ func scanRepo(row scanner) (r Repo, err error) {
 func repoFields(r *Repo) []any {
 	return []any{&r.ID, &r.Namespace, &r.Name, &r.Description, &r.DefaultBranch, &r.ObjectFormat, &r.ReadOnly, &r.Status, &r.Source,
 		&r.BaseURL, &r.BaseCommit, stamp{&r.Created}, stamp{&r.Updated}, stamp{&r.LastPush}, &r.Generation, &r.Collections,
-		stamp{&r.Deleted}, &r.Shallow}
+		stamp{&r.Deleted}, &r.Shallow, &r.Stamp}
 }
 
 // Create creates a repository, and its namespace if that is missing. It returns ErrExists if the name is taken, and ErrNotFound if the
@@ -77,12 +77,12 @@ func (t *tx) createRepo(ctx context.Context, c Creation) error {
 			return fmt.Errorf("find parent %s: %w", c.Parent, err)
 		}
 		if !c.All { // lockParent has locked the parent, so its refs and packs do not change
-			collections, err := t.count(ctx, "SELECT collections FROM repos WHERE repo = $1", parent.own)
-			if err != nil {
+			var h history
+			if err := t.one(ctx, h.fields(), "SELECT "+historyColumns+" FROM repos WHERE repo = $1", parent.own); err != nil {
 				return err
 			}
-			if collections != c.Collections {
-				return ErrCollected
+			if err := h.check(c.Version); err != nil {
+				return err
 			}
 		}
 	}
@@ -92,7 +92,8 @@ func (t *tx) createRepo(ctx context.Context, c Creation) error {
 	}
 	keys, err := list(ctx, t, scanInt, `INSERT INTO repos (id, namespace, name, namespace_folded, folded, description, default_branch,
 		object_format, read_only, status, source, base_url, base_commit, created, updated, last_push, shallow, shared, generation,
-		collections, deleted) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, 1, 0, 0)
+		stamps, collections, deleted)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, 1, {stamp}, 0, 0)
 		ON CONFLICT DO NOTHING RETURNING repo`,
 		repo.ID, namespace, repo.Name, fold(namespace), fold(repo.Name), repo.Description, repo.DefaultBranch, repo.ObjectFormat,
 		repo.ReadOnly, string(repo.Status), repo.Source, repo.BaseURL, repo.BaseCommit, repo.Created, repo.Updated, repo.LastPush, shallow,
@@ -177,7 +178,7 @@ func (r *Repos) Delete(ctx context.Context, id string, events []Event, cause Cau
 			}
 		}
 		for _, query := range []string{
-			"UPDATE repos SET deleted = $2, updated = $2, shared = 0, generation = generation + 1 WHERE repo = $1",
+			"UPDATE repos SET deleted = $2, updated = $2, shared = 0, {grow} WHERE repo = $1",
 			"UPDATE packs SET idle_since = $2 WHERE pack IN (SELECT pack FROM links WHERE repo = $1)",
 		} {
 			if _, err := t.exec(ctx, query, repo.key, t.now); err != nil {
@@ -206,7 +207,7 @@ func (r *Repos) SetStatus(ctx context.Context, id string, s Status) error {
 
 // SetDefaultBranch sets the branch to which HEAD points.
 func (r *Repos) SetDefaultBranch(ctx context.Context, id, branch string) error {
-	return r.set(ctx, "set default branch of repository "+id, "default_branch = $2, generation = generation + 1", id, branch)
+	return r.set(ctx, "set default branch of repository "+id, "default_branch = $2, {grow}", id, branch)
 }
 
 func (r *Repos) set(ctx context.Context, what, assignment, id, value string) error {
@@ -291,18 +292,17 @@ func scanText(row scanner) (s string, err error) {
 
 // lockedRepo contains the columns of a repository that a transaction which changes the repository needs.
 type lockedRepo struct {
-	key         int64
-	refs        refRows
-	namespace   string
-	name        string
-	collections int64
-	generation  int64
+	key       int64
+	refs      refRows
+	namespace string
+	name      string
+	history
 }
 
 // lockRepo returns a repository that is not deleted, and excludes all other transactions that change it or copy its packs.
 func (t *tx) lockRepo(ctx context.Context, id string) (r lockedRepo, err error) {
-	err = t.one(ctx, []any{&r.key, &r.refs.shared, &r.namespace, &r.name, &r.collections, &r.generation},
-		"SELECT repo, shared, namespace, name, collections, generation FROM repos WHERE id = $1 AND deleted = 0{update}", id)
+	err = t.one(ctx, append([]any{&r.key, &r.refs.shared, &r.namespace, &r.name}, r.fields()...),
+		"SELECT repo, shared, namespace, name, "+historyColumns+" FROM repos WHERE id = $1 AND deleted = 0{update}", id)
 	r.refs.own = r.key
 	return r, err
 }

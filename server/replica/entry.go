@@ -21,7 +21,7 @@ type entry struct {
 	turn chan struct{} // semaphore: has one element while a goroutine changes the replica
 
 	// The holder of turn owns these fields.
-	made  bool // the replica is complete as of repo.Generation
+	made  bool // the replica is complete as of repo.Version
 	repo  records.Repo
 	packs map[string]string // IDs of the packs that the repository lists, by hash
 	stale map[string]stale  // packs in the directory that the repository does not list, by hash

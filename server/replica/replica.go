@@ -152,16 +152,7 @@ func (s *Set) AcquireRepo(ctx context.Context, repo records.Repo) (*Replica, err
 		s.leave(e)
 		return nil, fmt.Errorf("acquire replica: %w", ctx.Err())
 	}
-	use := &s.uses.current
-	if !e.made || e.repo.Generation < repo.Generation {
-		if use = &s.uses.updated; !e.made {
-			use = &s.uses.made
-		}
-		err = s.update(ctx, e)
-	} else if e.repo.Generation == repo.Generation {
-		e.repo = repo // some fields change without a new generation
-	}
-	use.Add(1)
+	err = s.follow(ctx, e, repo)
 	r := &Replica{Dir: e.dir, Repo: e.repo, set: s, entry: e}
 	if err == nil {
 		r.epoch = s.hold(e)
@@ -175,6 +166,27 @@ func (s *Set) AcquireRepo(ctx context.Context, repo records.Repo) (*Replica, err
 	}
 	s.evict()
 	return r, nil
+}
+
+// follow brings a replica up to date with a row of its repository that the caller has just read. The caller has the turn.
+func (s *Set) follow(ctx context.Context, e *entry, repo records.Repo) (err error) {
+	if e.made && e.repo.Generation > repo.Generation {
+		// The replica is newer than the row, or the database has lost the last changes.
+		if repo, err = s.db.Repos.ByID(ctx, repo.ID); err != nil {
+			return err
+		}
+	}
+	switch {
+	case !e.made:
+		s.uses.made.Add(1)
+	case e.repo.Version != repo.Version:
+		s.uses.updated.Add(1)
+	default:
+		s.uses.current.Add(1)
+		e.repo = repo // fields that do not count up the generation
+		return nil
+	}
+	return s.update(ctx, e)
 }
 
 // Replica is a git directory.

@@ -31,7 +31,7 @@ func (s *Set) update(ctx context.Context, e *entry) (err error) {
 		if err != nil {
 			return err
 		}
-		if e.made && snap.Repo.Generation == e.repo.Generation {
+		if e.made && snap.Repo.Version == e.repo.Version {
 			e.repo = snap.Repo
 			return nil
 		}

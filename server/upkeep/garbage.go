@@ -359,9 +359,9 @@ const commits = 20
 // commit makes the result of a collection visible. If refs have changed in the meantime, it first checks that the new values do not
 // reach an object that would be removed.
 func (w *Worker) commit(ctx context.Context, v *view, p plan, old []string, made []records.Pack) error {
-	before, generation := v.snap.Refs, v.snap.Repo.Generation
+	before, version := v.snap.Refs, v.snap.Repo.Version
 	for range commits {
-		err := w.o.Records.Packs.Collect(ctx, v.snap.Repo.ID, generation, old, made)
+		err := w.o.Records.Packs.Collect(ctx, v.snap.Repo.ID, version, old, made)
 		if !errors.Is(err, records.ErrChanged) {
 			return err
 		}
@@ -374,7 +374,7 @@ func (w *Worker) commit(ctx context.Context, v *view, p plan, old []string, made
 			needed = needed || p.dropped[id]
 			return nil
 		})
-		before, generation = now.snap.Refs, now.snap.Repo.Generation
+		before, version = now.snap.Refs, now.snap.Repo.Version
 		now.release()
 		if err != nil {
 			return err

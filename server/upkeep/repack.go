@@ -128,7 +128,7 @@ func (w *Worker) view(ctx context.Context, id string) (*view, error) {
 		if v.snap, err = w.o.Records.Repos.Snapshot(ctx, id); err == nil {
 			v.format, err = object.ParseFormat(v.snap.Repo.ObjectFormat)
 		}
-		if err == nil && v.snap.Repo.Generation == on.Repo.Generation {
+		if err == nil && v.snap.Repo.Version == on.Repo.Version {
 			var sharers map[string]int
 			sharers, err = w.o.Records.Packs.Sharers(ctx, id)
 			for _, p := range v.snap.Packs {

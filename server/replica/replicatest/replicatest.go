@@ -148,7 +148,7 @@ func (r *Repo) Update(ctx context.Context, ref, old, new string) error {
 		push.Pack = &pack
 	}
 	for range attempts {
-		if push.Collections, err = r.check(ctx, hash, new); err != nil {
+		if push.Version, err = r.check(ctx, hash, new); err != nil {
 			return err
 		}
 		var results []error
@@ -183,32 +183,32 @@ func (r *Repo) unpushed() (found string, err error) {
 }
 
 // check returns an error if the refs of the repository and the pack with the given hash lack an object that id reaches, as
-// receive-pack does. It returns the number of collections of the repository before the check.
-func (r *Repo) check(ctx context.Context, hash, id string) (int64, error) {
+// receive-pack does. It returns the version that was checked.
+func (r *Repo) check(ctx context.Context, hash, id string) (records.Version, error) {
 	on, err := r.Bed.Set.Acquire(ctx, r.ID)
 	if err != nil {
-		return 0, err
+		return records.Version{}, err
 	}
 	defer on.Release()
 	if id == "" {
-		return on.Repo.Collections, nil
+		return on.Repo.Version, nil
 	}
 	alone, err := on.Copy(ctx)
 	if err != nil {
-		return 0, err
+		return records.Version{}, err
 	}
 	defer alone.Remove()
 	if hash != "" {
 		for _, x := range []string{".pack", ".idx"} {
 			name := "pack-" + hash + x
 			if err := os.Link(filepath.Join(r.packDir(), name), filepath.Join(alone.Packs(), name)); err != nil && !os.IsExist(err) {
-				return 0, err
+				return records.Version{}, err
 			}
 		}
 	}
 	cmd := gitcmd.New(ctx, "--git-dir="+alone.Dir, "rev-list", "--objects", "--quiet", id, "--not", "--all")
 	cmd.Env = r.Bed.Set.Env()
-	return alone.Repo.Collections, gitcmd.Run(cmd)
+	return alone.Repo.Version, gitcmd.Run(cmd)
 }
 
 // Compare returns an error unless the replica of a repository is undamaged, and has the commits, files and refs of the clone r.
