@@ -13,6 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/server/meter"
 	"github.com/artifactfs/artifactfs/server/records"
+	"github.com/artifactfs/artifactfs/server/replica"
 )
 
 const (
@@ -25,6 +26,13 @@ const (
 
 // read calls a function that reads from the git directory of a repository.
 func (c *call) read(ctx context.Context, r records.Repo, do func(gitread.Repo) error) error {
+	return c.use(ctx, r, func(dir *replica.Replica) error {
+		return do(gitread.Repo{Dir: dir.Dir, ShortNames: c.a.o.Compat, Pool: &c.a.pool})
+	})
+}
+
+// use calls a function that needs the replica of a repository.
+func (c *call) use(ctx context.Context, r records.Repo, do func(*replica.Replica) error) error {
 	select {
 	case c.a.reading <- struct{}{}:
 		defer func() { <-c.a.reading }()
@@ -36,7 +44,7 @@ func (c *call) read(ctx context.Context, r records.Repo, do func(gitread.Repo) e
 		return found("Repository", err)
 	}
 	defer dir.Release()
-	return do(gitread.Repo{Dir: dir.Dir, ShortNames: c.a.o.Compat, Pool: &c.a.pool})
+	return do(dir)
 }
 
 // readJSON sends what a function reads from the git directory of the repository in the path. what names the object in errors.

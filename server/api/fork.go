@@ -13,6 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/server/meter"
 	"github.com/artifactfs/artifactfs/server/records"
+	"github.com/artifactfs/artifactfs/server/replica"
 )
 
 // forkRequest is the body of a request for a fork. The fields from namespace on are extensions.
@@ -94,7 +95,7 @@ func (c *call) forkFrom(ctx context.Context, f forkRequest) error {
 		Source: "artifacts:" + parent.Namespace + "/" + parent.Name,
 	}}
 	if !n.All {
-		if n.Refs, err = c.forkRefs(ctx, parent, f); err != nil {
+		if n.Refs, n.Version, err = c.forkRefs(ctx, parent, f); err != nil {
 			return err
 		}
 	}
@@ -111,11 +112,12 @@ func (c *call) forkFrom(ctx context.Context, f forkRequest) error {
 	return c.send(http.StatusCreated, result, nil)
 }
 
-// forkRefs returns the refs of a fork that does not have the same refs as its parent.
-func (c *call) forkRefs(ctx context.Context, parent records.Repo, f forkRequest) ([]records.Ref, error) {
+// forkRefs returns the refs of a fork that does not have the same refs as its parent, and the version of the parent that has their
+// objects.
+func (c *call) forkRefs(ctx context.Context, parent records.Repo, f forkRequest) ([]records.Ref, records.Version, error) {
 	all, err := c.a.o.Records.Repos.Refs(ctx, parent.ID)
 	if err != nil {
-		return nil, found("Repository", err)
+		return nil, parent.Version, found("Repository", err)
 	}
 	head := "refs/heads/" + parent.DefaultBranch
 	refs := slices.DeleteFunc(slices.Clone(all), func(r records.Ref) bool {
@@ -128,23 +130,31 @@ func (c *call) forkRefs(ctx context.Context, parent records.Repo, f forkRequest)
 		return len(f.refs) > 0 && !slices.ContainsFunc(f.refs, func(glob string) bool { return access.Match(glob, r.Name) })
 	})
 	if f.commit == "" && f.checkpoint == "" {
-		return refs, nil
+		return refs, parent.Version, nil
 	}
 	for _, r := range refs {
 		if strings.HasPrefix(r.Name, head+"/") || strings.HasPrefix(head, r.Name+"/") {
-			return nil, invalid("refs", "Default branch %s and ref %s cannot both exist", parent.DefaultBranch, r.Name)
+			return nil, parent.Version, invalid("refs", "Default branch %s and ref %s cannot both exist", parent.DefaultBranch, r.Name)
 		}
 	}
-	id, err := c.forkPoint(ctx, parent, f, all)
-	if err != nil {
-		return nil, err
-	}
-	return append(refs, records.Ref{Name: head, ID: id}), nil
+	id, version, err := c.forkPoint(ctx, parent, f, all)
+	return append(refs, records.Ref{Name: head, ID: id}), version, err
 }
 
-// forkPoint returns the commit at which a fork begins.
-func (c *call) forkPoint(ctx context.Context, parent records.Repo, f forkRequest, all []records.Ref) (id string, err error) {
-	err = c.read(ctx, parent, func(g gitread.Repo) error {
+// forkPoint returns the commit at which a fork begins, and the version of the parent that has it. It looks into a copy of the replica,
+// because the replica itself can have packs that the parent does not list any more.
+func (c *call) forkPoint(ctx context.Context, parent records.Repo, f forkRequest, all []records.Ref) (id string, v records.Version, err error) {
+	err = c.use(ctx, parent, func(dir *replica.Replica) error {
+		listed, err := dir.Copy(ctx)
+		if err != nil {
+			return err
+		}
+		defer listed.Remove()
+		v = listed.Repo.Version
+		if v.Collections != parent.Collections { // the other refs of the fork were read before
+			return records.ErrCollected
+		}
+		g := gitread.Repo{Dir: listed.Dir, ShortNames: c.a.o.Compat}
 		if f.commit != "" {
 			id = f.commit
 			return found("Commit", g.Reachable(ctx, id))
@@ -163,5 +173,5 @@ func (c *call) forkPoint(ctx context.Context, parent records.Repo, f forkRequest
 		}
 		return found("Checkpoint", err)
 	})
-	return id, err
+	return id, v, err
 }
