@@ -246,7 +246,7 @@ func (i *Importer) begin() error {
 		if i.wait(m) > 0 || !i.reserve(m.RepoID) {
 			continue
 		}
-		got, err := i.o.Records.Leases.Acquire(i.ctx, leaseName(m.RepoID), i.id, i.pace.lease)
+		got, err := i.acquire(i.ctx, m.RepoID)
 		if err != nil || !got {
 			i.free(m.RepoID)
 			if err != nil {
@@ -292,6 +292,13 @@ func (i *Importer) free(repoID string) {
 	delete(i.running, repoID)
 }
 
+// acquire takes or renews the lease of an import. It does not wait longer for the database than a third of the lease.
+func (i *Importer) acquire(ctx context.Context, repoID string) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, i.pace.lease/3)
+	defer cancel()
+	return i.o.Records.Leases.Acquire(ctx, leaseName(repoID), i.id, i.pace.lease)
+}
+
 var errLease = errors.New("lease was lost")
 
 // hold runs an import while this process has its lease.
@@ -310,9 +317,7 @@ func (i *Importer) hold(repoID string) {
 				return
 			}
 			asked := time.Now()
-			limited, end := context.WithTimeout(ctx, i.pace.lease/3) // a database that does not answer is no reason to go on
-			got, err := i.o.Records.Leases.Acquire(limited, leaseName(repoID), i.id, i.pace.lease)
-			end()
+			got, err := i.acquire(ctx, repoID)
 			switch {
 			case got:
 				renewed = asked

@@ -56,7 +56,7 @@ type node struct {
 	logs *observer.ObservedLogs
 }
 
-var quick = pace{poll: 20 * time.Millisecond, lease: 500 * time.Millisecond, save: 10 * time.Millisecond, retry: 10 * time.Millisecond}
+var quick = pace{poll: 20 * time.Millisecond, lease: 3 * time.Second, save: 10 * time.Millisecond, retry: 10 * time.Millisecond}
 
 // openNode opens a node with the records and objects in a directory. The times between its steps are short.
 func openNode(dir, name string, o Options, log *zap.Logger) (node, error) {

@@ -3,6 +3,7 @@ package imports
 import (
 	"context"
 	"maps"
+	"os"
 	"testing"
 	"time"
 
@@ -107,5 +108,8 @@ func TestAnImportEndsIfTheDatabaseDoesNotAnswer(t *testing.T) {
 	if _, err := conn.Exec(t.Context(), "BEGIN; LOCK TABLE leases IN EXCLUSIVE MODE"); err != nil {
 		t.Fatal(err)
 	}
-	await.Until(t, "the import has ended", func() bool { return n.Running() == 0 })
+	await.Until(t, "the import has ended", func() bool {
+		left, err := os.ReadDir(n.o.Scratch)
+		return err == nil && len(left) == 0 // no other attempt can begin
+	})
 }

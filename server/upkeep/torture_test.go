@@ -259,8 +259,13 @@ func TestKilledUpkeep(t *testing.T) {
 		actors = append(actors, &actor{rnd: rand.New(rand.NewPCG(uint64(i), 2)), forks: map[string]string{}})
 	}
 	for round := range 8 {
-		b, err := replicatest.Open(t.Context(), dir, "", replica.Options{})
-		do(t, err)
+		var b *replicatest.Bed
+		// A process that the victim was starting may have the lock for a moment.
+		await.Until(t, "the replicas are free", func() (open bool) {
+			var err error
+			b, err = replicatest.Open(t.Context(), dir, "", replica.Options{})
+			return err == nil
+		})
 		for i, a := range actors {
 			if round == 0 {
 				a.Repo = b.Create(t, fmt.Sprint("repo", i), object.SHA1)

@@ -43,20 +43,21 @@ type Times struct {
 	Grace    time.Duration // time for which garbage is kept
 	Unused   time.Duration // time for which a pack that no repository lists is kept; it must be longer than a push takes
 	History  time.Duration // time for which events and audit entries are kept
+	Lease    time.Duration // time after which another node can work on a repository whose node died; renewed three times within it
 }
 
 // Default returns the times of a server.
 func Default() Times {
 	return Times{
 		Interval: time.Minute, Crowd: 11, Large: defaultLarge, Check: 12 * time.Hour, Grace: 14 * 24 * time.Hour, Unused: 24 * time.Hour,
-		History: 90 * 24 * time.Hour,
+		History: 90 * 24 * time.Hour, Lease: defaultLease,
 	}
 }
 
 const (
-	batch    = 100             // maximum number of repositories or packs of one kind in a round
-	lease    = 2 * time.Minute // duration of a lease; it is renewed three times within this duration
-	jobLimit = time.Hour       // time limit for the work on one repository
+	batch        = 100 // maximum number of repositories or packs of one kind in a round
+	defaultLease = 2 * time.Minute
+	jobLimit     = time.Hour // time limit for the work on one repository
 )
 
 // Worker does the work of one node.
@@ -75,6 +76,9 @@ func New(o Options) *Worker {
 	}
 	if d.Large <= 0 {
 		d.Large = defaultLarge
+	}
+	if d.Lease <= 0 {
+		d.Lease = defaultLease
 	}
 	o.Times = d
 	if o.Log == nil {
@@ -142,7 +146,7 @@ func (w *Worker) each(ctx context.Context, what string, ids []string, job func(c
 // once does a job while it holds a lease. It does nothing if another node has the lease.
 func (w *Worker) once(ctx context.Context, name string, job func(ctx context.Context) error) error {
 	name = "upkeep/" + name
-	acquired, err := w.o.Records.Leases.Acquire(ctx, name, w.o.Node, lease)
+	acquired, err := w.acquire(ctx, name)
 	if err != nil || !acquired {
 		return err
 	}
@@ -150,8 +154,8 @@ func (w *Worker) once(ctx context.Context, name string, job func(ctx context.Con
 	renewed := make(chan struct{})
 	go func() {
 		defer close(renewed)
-		for clock.Wait(inner, lease/3) {
-			if held, err := w.o.Records.Leases.Acquire(inner, name, w.o.Node, lease); err != nil || !held {
+		for clock.Wait(inner, w.o.Lease/3) {
+			if held, err := w.acquire(inner, name); err != nil || !held {
 				cancel() // the lease is lost, so another node may begin the same work
 			}
 		}
@@ -159,7 +163,16 @@ func (w *Worker) once(ctx context.Context, name string, job func(ctx context.Con
 	err = job(inner)
 	cancel()
 	<-renewed
-	return errors.Join(err, w.o.Records.Leases.Release(context.WithoutCancel(ctx), name, w.o.Node))
+	release, end := context.WithTimeout(context.WithoutCancel(ctx), w.o.Lease/3)
+	defer end()
+	return errors.Join(err, w.o.Records.Leases.Release(release, name, w.o.Node))
+}
+
+// acquire takes or renews a lease. It fails before the lease can have ended if the database does not answer.
+func (w *Worker) acquire(ctx context.Context, name string) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, w.o.Lease/3)
+	defer cancel()
+	return w.o.Records.Leases.Acquire(ctx, name, w.o.Node, w.o.Lease)
 }
 
 // sweep removes packs that no repository lists.
