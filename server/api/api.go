@@ -66,11 +66,18 @@ type Options struct {
 // readers is the maximum number of requests that read from git directories at the same time. Others wait.
 const readers = 32
 
+// Files that are too large to be sent from memory have places of their own, because a client can take hours to receive one.
+const (
+	largeFiles   = 64 // of which contents are being sent at the same time; other requests wait
+	largeFilesOf = 8  // of one namespace
+)
+
 // API serves requests below Prefixes. It may be used from any goroutine.
 type API struct {
 	o       Options
 	routes  []*route
 	reading chan struct{} // semaphore: has a value for each request that reads from a git directory
+	large   *places       // counts the requests that send large files, by namespace
 	pool    gitread.Pool
 }
 
@@ -81,7 +88,7 @@ func New(o Options) *API {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	return &API{o: o, routes: routes(), reading: make(chan struct{}, readers)}
+	return &API{o: o, routes: routes(), reading: make(chan struct{}, readers), large: newPlaces(largeFiles, largeFilesOf)}
 }
 
 // Close ends the git processes that are kept for later requests. The API can still serve requests after Close.

@@ -134,7 +134,7 @@ func (c *call) write(status int, a answer) {
 	h.Set("Content-Length", strconv.Itoa(len(text)))
 	h.Set("Cache-Control", "no-store")
 	c.status = status
-	_ = http.NewResponseController(c.w).SetWriteDeadline(time.Now().Add(patience)) // writers of tests may have none
+	deadline(c.w, time.Now().Add(patience))
 	c.w.WriteHeader(status)
 	_, _ = c.w.Write(text) // an error means that the client has closed the connection
 }
@@ -142,8 +142,14 @@ func (c *call) write(status int, a answer) {
 // empty sends an answer without a body.
 func (c *call) empty(status int) error {
 	c.status = status
+	deadline(c.w, time.Now().Add(patience))
 	c.w.WriteHeader(status)
 	return nil
+}
+
+// deadline sets the time until which the client must have received what is written. Writers of tests may have no deadlines.
+func deadline(w http.ResponseWriter, at time.Time) {
+	_ = http.NewResponseController(w).SetWriteDeadline(at)
 }
 
 // context returns the context for reads and changes of records.

@@ -19,7 +19,8 @@ import (
 const (
 	logLimit  = 50
 	logMax    = 1000
-	sniffed   = 8 << 10          // bytes of a file that decide whether it is text
+	sniffed   = 8 << 10          // number of bytes of a file that decide whether it is text
+	smallFile = 64 << 10         // bytes of a file that is sent from memory
 	patience  = 30 * time.Second // with a client that is slow, in addition to the time that it needs at slowBytes
 	slowBytes = 64 << 10         // bytes a second that a client must be able to receive
 )
@@ -27,7 +28,7 @@ const (
 // read calls a function that reads from the git directory of a repository.
 func (c *call) read(ctx context.Context, r records.Repo, do func(gitread.Repo) error) error {
 	return c.use(ctx, r, func(dir *replica.Replica) error {
-		return do(gitread.Repo{Dir: dir.Dir, ShortNames: c.a.o.Compat, Pool: &c.a.pool})
+		return do(c.a.git(dir))
 	})
 }
 
@@ -45,6 +46,11 @@ func (c *call) use(ctx context.Context, r records.Repo, do func(*replica.Replica
 	}
 	defer dir.Release()
 	return do(dir)
+}
+
+// git returns a reader of the objects of a replica.
+func (a *API) git(dir *replica.Replica) gitread.Repo {
+	return gitread.Repo{Dir: dir.Dir, ShortNames: a.o.Compat, Pool: &a.pool}
 }
 
 // readJSON sends what a function reads from the git directory of the repository in the path. what names the object in errors.
@@ -171,45 +177,132 @@ func sniff(start []byte) string {
 	return textType
 }
 
-// contents sends a blob. kind returns its type from its first bytes.
+// contents sends a blob until the token is revoked. kind returns its type from its first bytes.
 func (c *call) contents(r records.Repo, what string, open func(context.Context, gitread.Repo) (*gitread.Blob, error),
 	kind func(start []byte) string) error {
-	ctx := c.r.Context()
-	// The server gives each request a time that may be too short for a large file. Writers of tests have no deadlines.
-	control := http.NewResponseController(c.w)
-	_ = control.SetWriteDeadline(time.Time{})
-	return c.read(ctx, r, func(g gitread.Repo) error {
+	ctx, stop := c.a.o.Guard.Watch(c.r.Context(), c.token)
+	defer stop()
+	deadline(c.w, time.Time{}) // that of the server may be too short for a large file
+	err := sendBlob(ctx, c, r, func(g gitread.Repo) (*gitread.Blob, error) {
 		blob, err := open(ctx, g)
+		return blob, found(what, err)
+	}, kind)
+	if err != nil && ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// sendBlob sends a blob. Its start, which is all of most files, is read first, so that a client that reads slowly keeps no process.
+func sendBlob(ctx context.Context, c *call, r records.Repo, open func(gitread.Repo) (*gitread.Blob, error),
+	kind func(start []byte) string) error {
+	var o gitread.Object
+	var start []byte
+	err := c.read(ctx, r, func(g gitread.Repo) error {
+		blob, err := open(g)
 		if err != nil {
-			return found(what, err)
+			return err
 		}
 		defer blob.Close()
-		start := make([]byte, min(blob.Size, sniffed))
-		if _, err := io.ReadFull(blob, start); err != nil {
-			return err
-		}
-		h := c.w.Header()
-		h.Set("Content-Type", kind(start))
-		h.Set("Content-Length", strconv.FormatInt(blob.Size, 10))
-		h.Set("ETag", `"`+blob.ID+`"`)
-		h.Set("Cache-Control", "private, no-cache")
-		// Contents come from any client, so browsers must not run them on the origin of this server.
-		h.Set("X-Content-Type-Options", "nosniff")
-		h.Set("Content-Security-Policy", "default-src 'none'; sandbox")
-		if c.r.Header.Get("If-None-Match") == `"`+blob.ID+`"` {
-			h.Del("Content-Length")
-			return c.empty(http.StatusNotModified)
-		}
-		c.status = http.StatusOK
-		c.w.WriteHeader(http.StatusOK)
-		c.count(r, meter.Read, blob.Size)
-		if c.r.Method == http.MethodHead {
-			return nil
-		}
-		_ = control.SetWriteDeadline(time.Now().Add(patience + time.Duration(blob.Size/slowBytes)*time.Second))
-		if _, err := io.Copy(c.w, io.MultiReader(bytes.NewReader(start), blob)); err != nil {
-			return err
-		}
-		return nil
+		o, start = blob.Object, make([]byte, min(blob.Size, smallFile))
+		_, err = io.ReadFull(blob, start)
+		return err
 	})
+	if err != nil {
+		return err
+	}
+	h := c.w.Header()
+	h.Set("Content-Type", kind(start[:min(len(start), sniffed)]))
+	h.Set("Content-Length", strconv.FormatInt(o.Size, 10))
+	h.Set("ETag", `"`+o.ID+`"`)
+	h.Set("Cache-Control", "private, no-cache")
+	// Contents come from any client, so browsers must not run them on the origin of this server.
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Content-Security-Policy", "default-src 'none'; sandbox")
+	var body io.Reader = bytes.NewReader(start)
+	switch {
+	case c.r.Header.Get("If-None-Match") == `"`+o.ID+`"`:
+		h.Del("Content-Length")
+		return c.empty(http.StatusNotModified)
+	case c.r.Method != http.MethodHead && o.Size > int64(len(start)):
+		large, err := c.a.openLarge(ctx, r, o.ID)
+		if err != nil {
+			return err
+		}
+		defer large.close()
+		body = large.blob
+	}
+	c.count(r, meter.Read, o.Size)
+	if c.r.Method == http.MethodHead {
+		return c.empty(http.StatusOK)
+	}
+	c.status = http.StatusOK
+	return sendSlowly(ctx, c.w, body, o.Size)
+}
+
+// largeBlob is a blob that is read while the client receives it.
+type largeBlob struct {
+	blob  *gitread.Blob
+	dir   *replica.Replica
+	leave func() // gives its place back
+}
+
+func (l largeBlob) close() {
+	l.blob.Close()
+	l.dir.Release()
+	l.leave()
+}
+
+// openLarge waits for a place for a large file and opens it.
+func (a *API) openLarge(ctx context.Context, r records.Repo, id string) (l largeBlob, err error) {
+	if l.leave, err = a.large.enter(ctx, r.Namespace); err != nil {
+		return l, err
+	}
+	if l.dir, err = a.o.Replicas.Acquire(ctx, r.ID); err != nil {
+		l.leave()
+		return l, found("Repository", err)
+	}
+	if l.blob, err = a.git(l.dir).Blob(ctx, id); err != nil {
+		l.dir.Release()
+		l.leave()
+	}
+	return l, err
+}
+
+// sendSlowly sends a body of a size with the status 200. The client has a time for each part and for the whole. sendSlowly fails at once
+// when ctx ends.
+func sendSlowly(ctx context.Context, w http.ResponseWriter, body io.Reader, size int64) error {
+	out := slowWriter{ctx, w, http.NewResponseController(w), time.Now().Add(patience + time.Duration(size/slowBytes)*time.Second)}
+	stopped := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(stopped)
+		_ = out.control.SetWriteDeadline(time.Unix(1, 0))
+	})
+	defer func() {
+		if !stop() {
+			<-stopped // the writer must not be used after this request
+		}
+	}()
+	_, err := io.Copy(out, body)
+	return err
+}
+
+// slowWriter writes to a client that has a time for each part, until a time for the whole or until ctx ends.
+type slowWriter struct {
+	ctx     context.Context
+	w       io.Writer
+	control *http.ResponseController
+	end     time.Time
+}
+
+func (s slowWriter) Write(p []byte) (int, error) {
+	part := time.Now().Add(patience)
+	if part.After(s.end) {
+		part = s.end
+	}
+	_ = s.control.SetWriteDeadline(part) // writers of tests may have none
+	if err := s.ctx.Err(); err != nil {  // after the deadline was set, as the end of ctx sets one too
+		return 0, err
+	}
+	return s.w.Write(p)
 }

@@ -104,11 +104,18 @@ func newWorldOn(t testing.TB, url string, change func(*api.Options)) *world {
 // token creates a token.
 func (w *world) token(t testing.TB, token records.Token) string {
 	t.Helper()
+	_, text := w.tokenOf(t, token)
+	return text
+}
+
+// tokenOf creates a token, and returns its record and its text.
+func (w *world) tokenOf(t testing.TB, token records.Token) (records.Token, string) {
+	t.Helper()
 	token, text := access.Mint(token, time.Now())
 	if err := w.db.Tokens.Create(t.Context(), token, nil, records.Cause{}); err != nil {
 		t.Fatal(err)
 	}
-	return text
+	return token, text
 }
 
 // fill adds all objects and refs of a git repository to a repository of the server.
