@@ -75,6 +75,7 @@ type Meter struct {
 	mu       sync.Mutex // protects the fields below
 	counters map[counterKey]count
 	entries  []records.AuditEntry
+	refused  refused
 	closed   bool
 }
 
@@ -126,11 +127,18 @@ func (m *Meter) Audit(e records.AuditEntry) {
 		e.Time = m.now()
 	}
 	// Requests without a valid token are recorded too, and their paths can have any length.
-	e.Cause.Target = strings.Clone(e.Cause.Target[:min(len(e.Cause.Target), maxTarget)])
+	most := maxTarget
+	if e.Cause.TokenID == "" {
+		most = maxUnproved
+	}
+	e.Cause.Target = strings.Clone(e.Cause.Target[:min(len(e.Cause.Target), most)])
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if len(m.entries) >= maxEntries || m.closed {
 		m.m.auditDropped.Add(1)
+		return
+	}
+	if e.Cause.TokenID == "" && !m.refused.add(e) {
 		return
 	}
 	m.entries = append(m.entries, e)
@@ -189,6 +197,9 @@ func (m *Meter) run(every time.Duration) {
 // transaction is unknown, its rows may be counted twice rather than lost.
 func (m *Meter) flush(ctx context.Context) error {
 	m.mu.Lock()
+	if rest, ok := m.refused.rest(m.now(), m.closed); ok {
+		m.entries = append(m.entries, rest)
+	}
 	counters, entries := m.counters, m.entries
 	m.counters, m.entries = map[counterKey]count{}, nil
 	m.mu.Unlock()

@@ -129,13 +129,13 @@ func TestEntriesSurviveAnAbsentDatabase(t *testing.T) {
 	m := start(db, audit{db}, zap.NewNop(), func() time.Time { return day }, time.Hour)
 	r := records.Repo{ID: "a", Namespace: "n"}
 	m.Count(r, Push, 5)
-	m.Audit(records.AuditEntry{Result: 1})
+	m.Audit(records.AuditEntry{Cause: records.Cause{TokenID: "t"}, Result: 1})
 	if err := m.flush(t.Context()); !errors.Is(err, records.ErrUnavailable) {
 		t.Errorf("write to an absent database: %v", err)
 	}
 	m.Count(r, Push, 6)
 	for range maxEntries + 10 {
-		m.Audit(records.AuditEntry{Result: 2})
+		m.Audit(records.AuditEntry{Cause: records.Cause{TokenID: "t"}, Result: 2})
 	}
 	m.flush(t.Context())
 	if n := m.m.auditDropped.Load(); n != 11 {
