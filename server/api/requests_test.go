@@ -9,6 +9,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/internal/harness/await"
 	"github.com/artifactfs/artifactfs/internal/harness/pgtest"
+	"github.com/artifactfs/artifactfs/server/records"
 )
 
 // testDatabaseAway checks that requests get status 503 while the database is unavailable, and are served as soon as it is back.
@@ -82,6 +83,31 @@ func TestContentsWithoutBody(t *testing.T) {
 		res.Body.Close()
 		if res.StatusCode != test.status || res.ContentLength != test.length || res.Header.Get("ETag") != `"`+w.vars["readme"]+`"` {
 			t.Errorf("%s with tag %s: got %d, %d bytes, tag %s", test.method, test.tag, res.StatusCode, res.ContentLength, res.Header.Get("ETag"))
+		}
+	}
+}
+
+// A namespace, and the account, have a maximum of webhooks.
+func TestWebhooksAreLimited(t *testing.T) {
+	w := newWorld(t, nil)
+	for _, ns := range []string{"", "team", "other"} {
+		if ns != "" {
+			w.do(t, w.admin, "POST", "/v1/api/namespaces", `{"namespace":"`+ns+`"}`)
+		}
+		for i := range 100 {
+			if ns == "other" {
+				break
+			}
+			h := records.Webhook{ID: fmt.Sprint("hook", ns, i), Namespace: ns, URL: "https://example.com"}
+			if err := w.db.Webhooks.Create(t.Context(), h); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for ns, want := range map[string]int{"": 409, "team": 409, "other": 201} {
+		got := w.do(t, w.admin, "POST", "/artifactfs/v1/accounts/"+account+"/webhooks", `{"url":"https://example.com","namespace":"`+ns+`"}`)
+		if got.status != want {
+			t.Errorf("another webhook of namespace %q: got %d %s, want %d", ns, got.status, got.body, want)
 		}
 	}
 }

@@ -17,6 +17,8 @@ const (
 	minSecret = 16
 	deadLimit = 100
 	deadMax   = 1000
+	// maxWebhooks is the number of webhooks of a namespace, and of those of the account: each event makes a record for each of them.
+	maxWebhooks = 100
 )
 
 // webhookInfo is a webhook in answers. The secret is sent once, when the webhook is created.
@@ -79,12 +81,30 @@ func createWebhook(c *call) error {
 		}
 		h.Namespace = n.Name
 	}
+	if err := roomForWebhook(ctx, c.a.o.Records.Webhooks, h.Namespace); err != nil {
+		return err
+	}
 	if err := c.a.o.Records.Webhooks.Create(ctx, h); err != nil {
 		return err
 	}
 	info := infoOfWebhook(h)
 	info.Secret = h.Secret
 	return c.send(http.StatusCreated, info, nil)
+}
+
+// roomForWebhook returns a fault if a namespace, or the account for "", has the maximum of webhooks.
+func roomForWebhook(ctx context.Context, all *records.Webhooks, namespace string) error {
+	list, err := all.List(ctx, namespace)
+	if err != nil {
+		return err
+	}
+	if namespace == "" { // the list has those of all namespaces
+		list = slices.DeleteFunc(list, func(h records.Webhook) bool { return h.Namespace != "" })
+	}
+	if len(list) >= maxWebhooks {
+		return exists("There are %d webhooks already, which is the maximum", len(list))
+	}
+	return nil
 }
 
 func validHook(h records.Webhook) *Fault {

@@ -186,7 +186,7 @@ func TestWebhooks(t *testing.T) {
 			do(t, db.Webhooks.Plan(ctx))
 		}
 		now := time.Now().Add(time.Second)
-		due, err := db.Webhooks.Due(ctx, now, time.Minute, 10)
+		due, err := db.Webhooks.Due(ctx, now, time.Minute, Shares{Limit: 10, Each: 10})
 		do(t, err)
 		counts := map[string]int{}
 		for _, d := range due {
@@ -195,7 +195,7 @@ func TestWebhooks(t *testing.T) {
 		if counts["one"] != 1 || counts["all"] != 3 {
 			t.Errorf("due deliveries: got %v, want 3 for all and 1 for one", counts)
 		}
-		if again, err := db.Webhooks.Due(ctx, now, time.Minute, 10); err != nil || len(again) != 0 {
+		if again, err := db.Webhooks.Due(ctx, now, time.Minute, Shares{Limit: 10, Each: 10}); err != nil || len(again) != 0 {
 			t.Errorf("deliveries that are held: got %v, %v", again, err)
 		}
 		for _, d := range due {
@@ -206,7 +206,7 @@ func TestWebhooks(t *testing.T) {
 			d.Attempts, d.Dead, d.Error = 5, true, "status 500"
 			do(t, db.Webhooks.Failed(ctx, d))
 		}
-		if due, err := db.Webhooks.Due(ctx, now.Add(time.Hour), time.Minute, 10); err != nil || len(due) != 0 {
+		if due, err := db.Webhooks.Due(ctx, now.Add(time.Hour), time.Minute, Shares{Limit: 10, Each: 10}); err != nil || len(due) != 0 {
 			t.Errorf("deliveries after success and death: got %v, %v", due, err)
 		}
 		dead, err := db.Webhooks.Dead(ctx, "one", 10)
@@ -218,7 +218,7 @@ func TestWebhooks(t *testing.T) {
 		if err := db.Webhooks.Retry(ctx, "one", dead[0].Event.Seq); !errors.Is(err, ErrNotFound) {
 			t.Errorf("retry twice: got %v, want ErrNotFound", err)
 		}
-		if due, err := db.Webhooks.Due(ctx, now.Add(time.Hour), time.Minute, 10); err != nil || len(due) != 1 || due[0].Attempts != 0 {
+		if due, err := db.Webhooks.Due(ctx, now.Add(time.Hour), time.Minute, Shares{Limit: 10, Each: 10}); err != nil || len(due) != 1 || due[0].Attempts != 0 {
 			t.Errorf("delivery after retry: got %v, %v", due, err)
 		}
 		do(t, db.Webhooks.Delete(ctx, "one"))

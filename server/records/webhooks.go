@@ -164,19 +164,50 @@ func scanDelivery(row scanner) (d Delivery, err error) {
 	return d, err
 }
 
+// Shares limits the deliveries that Due returns.
+type Shares struct {
+	Limit      int      // maximum number of all deliveries
+	Each       int      // maximum number for one webhook, and half of the maximum for all webhooks of a namespace
+	Hooks      []string // webhooks that have enough deliveries already
+	Namespaces []string // namespaces whose webhooks have enough deliveries already
+}
+
+// condition returns the condition of due deliveries d of webhooks h, with its arguments.
+func (s Shares) condition(now time.Time) (where string, args []any) {
+	where, args = "NOT d.dead AND d.next <= $1", []any{now}
+	for column, names := range map[string][]string{"d.webhook": s.Hooks, "h.namespace": s.Namespaces} {
+		if len(names) > 0 {
+			where += " AND " + column + " NOT IN (" + placeholders(len(names), len(args)+1) + ")"
+		}
+		for _, name := range names {
+			args = append(args, name)
+		}
+	}
+	return where, args
+}
+
 // Due returns deliveries whose next attempt is due, and sets their next attempt to now plus hold, so that no other node makes the
 // attempt.
-func (w *Webhooks) Due(ctx context.Context, now time.Time, hold time.Duration, limit int) (due []Delivery, err error) {
+func (w *Webhooks) Due(ctx context.Context, now time.Time, hold time.Duration, shares Shares) (due []Delivery, err error) {
 	var n int64
+	where, args := shares.condition(now)
 	if err := w.db.single(ctx, "find due deliveries", func(t *tx) (err error) {
-		n, err = t.count(ctx, "SELECT count(*) FROM (SELECT 1 FROM deliveries WHERE NOT dead AND next <= $1 LIMIT 1) d", now)
+		n, err = t.count(ctx, "SELECT count(*) FROM (SELECT 1 FROM deliveries d JOIN webhooks h ON h.id = d.webhook WHERE "+where+
+			" LIMIT 1) d", args...)
 		return err
 	}); err != nil || n == 0 {
 		return nil, err
 	}
+	each, limit := placeholders(1, len(args)+1), placeholders(1, len(args)+2)
+	args = append(args, shares.Each, shares.Limit)
 	err = w.db.write(ctx, "hold due deliveries", func(t *tx) error {
 		due, err = list(ctx, t, scanDelivery, "SELECT "+deliveryColumns+` FROM deliveries d JOIN events e ON e.seq = d.seq
-			WHERE NOT d.dead AND d.next <= $1 ORDER BY d.next, d.seq LIMIT $2{skip}`, now, limit)
+			WHERE NOT d.dead AND d.next <= $1 AND (d.webhook, d.seq) IN (SELECT webhook, seq FROM (SELECT d.webhook, d.seq,
+				row_number() OVER (PARTITION BY d.webhook ORDER BY d.next, d.seq) AS of_hook,
+				row_number() OVER (PARTITION BY h.namespace ORDER BY d.next, d.seq) AS of_namespace
+				FROM deliveries d JOIN webhooks h ON h.id = d.webhook WHERE `+where+`) r
+				WHERE of_hook <= `+each+` AND of_namespace <= `+each+`)
+			ORDER BY d.next, d.seq LIMIT `+limit+`{skip}`, args...)
 		if err != nil {
 			return err
 		}

@@ -13,7 +13,8 @@
 //
 // An attempt succeeds if the answer has a status of 200 to 299 within 10 s. Redirections are not followed. Failed attempts are repeated
 // with growing pauses; after the last one the delivery is dead, and a user can have it made again. A receiver that has failed several
-// times in a row gets one attempt at a time, so that it does not hold up the deliveries to others.
+// times in a row gets one attempt at a time, so that it does not hold up the deliveries to others. For the same reason, a process makes
+// at most four attempts for a webhook, and eight for the webhooks of a namespace, at the same time.
 package webhooks
 
 import (
@@ -29,6 +30,7 @@ import (
 	mathrand "math/rand/v2"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -50,6 +52,7 @@ const (
 	maxAge      = 24 * time.Hour // age of an event from which on its delivery is dead even after fewer attempts
 	maxAnswer   = 64 << 10       // maximum number of bytes of an answer that are read, so that the connection can be used again
 	failuresRow = 3              // number of failures in a row after which a receiver gets one attempt at a time
+	eachShare   = 4              // maximum number of running attempts of a webhook; twice as many for all webhooks of a namespace
 	prefix      = "whsec_"       // prefix of secrets in BASE64, as Standard Webhooks specifies
 )
 
@@ -57,7 +60,7 @@ const (
 type Store interface {
 	List(ctx context.Context, namespace string) ([]records.Webhook, error)
 	Plan(ctx context.Context) error
-	Due(ctx context.Context, now time.Time, hold time.Duration, limit int) ([]records.Delivery, error)
+	Due(ctx context.Context, now time.Time, hold time.Duration, shares records.Shares) ([]records.Delivery, error)
 	Done(ctx context.Context, webhook string, seq int64) error
 	Failed(ctx context.Context, d records.Delivery) error
 }
@@ -100,6 +103,7 @@ type Sender struct {
 
 // receiver contains the results of this process's attempts for one webhook.
 type receiver struct {
+	hook     records.Webhook
 	failures int       // number of failures in a row
 	until    time.Time // time of the next attempt after failures
 	busy     int       // number of running attempts
@@ -192,7 +196,7 @@ func (s *Sender) begin() (more bool, err error) {
 	if room == 0 {
 		return false, nil
 	}
-	due, err := s.o.Store.Due(s.ctx, time.Now(), s.pace.hold, room)
+	due, err := s.o.Store.Due(s.ctx, time.Now(), s.pace.hold, s.shares(room))
 	if err != nil || len(due) == 0 {
 		return false, err
 	}
@@ -210,7 +214,7 @@ func (s *Sender) begin() (more bool, err error) {
 		if !ok {
 			continue // the webhook was removed with its deliveries
 		}
-		if wait := s.enter(h.ID); wait > 0 {
+		if wait := s.enter(h); wait > 0 {
 			if err := s.postpone(d, wait); err != nil {
 				return false, err
 			}
@@ -226,7 +230,24 @@ func (s *Sender) begin() (more bool, err error) {
 			}
 		})
 	}
-	return len(due) == room && len(s.free) > 0, nil
+	return len(s.free) > 0, nil // the shares can have left out others
+}
+
+// shares returns which deliveries can be begun now. A webhook gets further ones when all its attempts have ended.
+func (s *Sender) shares(room int) records.Shares {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	shares, of := records.Shares{Limit: room, Each: eachShare}, map[string]int{}
+	for id, r := range s.receivers {
+		if r.busy == 0 {
+			continue
+		}
+		shares.Hooks = append(shares.Hooks, id)
+		if of[r.hook.Namespace] += r.busy; of[r.hook.Namespace] > eachShare && !slices.Contains(shares.Namespaces, r.hook.Namespace) {
+			shares.Namespaces = append(shares.Namespaces, r.hook.Namespace)
+		}
+	}
+	return shares
 }
 
 // forget removes receivers of webhooks that were removed.
@@ -241,13 +262,13 @@ func (s *Sender) forget(hooks map[string]records.Webhook) {
 }
 
 // enter begins an attempt, or returns how long the delivery must wait, because the receiver has failed several times.
-func (s *Sender) enter(id string) time.Duration {
+func (s *Sender) enter(h records.Webhook) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r := s.receivers[id]
+	r := s.receivers[h.ID]
 	if r == nil {
-		r = &receiver{}
-		s.receivers[id] = r
+		r = &receiver{hook: h}
+		s.receivers[h.ID] = r
 	}
 	if r.failures >= failuresRow {
 		if wait := time.Until(r.until); wait > 0 {

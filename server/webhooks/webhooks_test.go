@@ -183,7 +183,7 @@ func TestEventsAreDeliveredOnceBySeveralNodes(t *testing.T) {
 	}
 	b.wait(100)
 	await.Until(t, "no delivery is left", func() bool {
-		due, err := w.db.Webhooks.Due(t.Context(), time.Now().Add(time.Hour), 0, 1)
+		due, err := w.db.Webhooks.Due(t.Context(), time.Now().Add(time.Hour), 0, records.Shares{Limit: 1, Each: 1})
 		return err == nil && len(due) == 0
 	})
 	if _, n := b.all(); n != 100 {
@@ -232,7 +232,7 @@ func TestFailuresAreRepeated(t *testing.T) {
 	b.wait(1)
 	await.Until(t, "the sixth attempt", func() bool { _, n := b.all(); return n == 6 })
 	await.Until(t, "no delivery is left", func() bool {
-		due, err := w.db.Webhooks.Due(t.Context(), time.Now().Add(time.Hour), 0, 1)
+		due, err := w.db.Webhooks.Due(t.Context(), time.Now().Add(time.Hour), 0, records.Shares{Limit: 1, Each: 1})
 		return err == nil && len(due) == 0
 	})
 }
