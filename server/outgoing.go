@@ -36,7 +36,7 @@ func (s *Server) outgoing(replicas *replica.Set) (*imports.Importer, error) {
 }
 
 // allowPrivate reports whether imports and webhooks may connect to addresses that are not public. Unless Options.Private decides it,
-// they may if only users of this host can reach the server, because it listens at the loopback address and has no public URL.
+// they may if only users of this host can reach the server: it listens at the loopback address, has no public URL, and trusts no proxy.
 func (s *Server) allowPrivate() bool {
 	switch s.o.Private {
 	case "allow":
@@ -45,5 +45,5 @@ func (s *Server) allowPrivate() bool {
 		return false
 	}
 	at, err := netip.ParseAddrPort(s.listener.Addr().String())
-	return err == nil && at.Addr().IsLoopback() && s.o.PublicURL == ""
+	return err == nil && at.Addr().IsLoopback() && s.o.PublicURL == "" && len(s.o.Proxies) == 0
 }

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -58,6 +59,7 @@ type Options struct {
 	TLSCert        string // files for https; both or none
 	TLSKey         string
 	PublicURL      string       // address that clients use, if a proxy forwards their requests
+	Proxies        Proxies      // proxies that name the address of the client
 	Account        string       // id of the account, 32 hexadecimal digits; "": the stored one, or a random one at the first start
 	Secrets        string       // directory with files NAMESPACE/NAME of credentials for imports
 	CAFile         string       // certificates that imports and webhooks trust instead of those of the system
@@ -160,7 +162,9 @@ func (s *Server) lock() error {
 
 // secure makes the listener speak TLS if there are files for it, and sets the URLs of the server.
 func (s *Server) secure() error {
-	s.listener = limit(s.listener, maxConnections)
+	s.listener = limit(s.listener, maxConnections, maxOfAddress, func(a netip.Addr) bool {
+		return a.IsLoopback() || s.o.Proxies.contain(a)
+	})
 	s.Listen, s.Public, s.TokenFile, s.PID = s.listener.Addr().String(), s.o.PublicURL, s.o.tokenFile(), os.Getpid()
 	s.URL = "http://" + s.Listen
 	if at, ok := s.listener.Addr().(*net.TCPAddr); ok && at.IP.IsUnspecified() { // commands on this host use the loopback address
@@ -229,7 +233,7 @@ func (s *Server) connect(ctx context.Context) (err error) {
 		return err
 	}
 	s.background(upkeep.New(upkeep.Options{Records: s.db, Objects: s.store, Replicas: replicas, Log: s.log, Node: node, Times: o.Upkeep}).Run)
-	s.handler = s.meter.Requests(s.routes(rest, git))
+	s.handler = o.Proxies.restore(s.meter.Requests(s.routes(rest, git)))
 	return nil
 }
 

@@ -209,3 +209,27 @@ func TestLongRequests(t *testing.T) {
 		})
 	}
 }
+
+// The audit log names the client for whom a trusted proxy sends a request.
+func TestTrustedProxy(t *testing.T) {
+	var proxies server.Proxies
+	if err := proxies.Set("127.0.0.0/8"); err != nil {
+		t.Fatal(err)
+	}
+	s, _ := start(t, server.Options{Data: t.TempDir(), Proxies: proxies})
+	await.Until(t, "the audit log names the client", func() bool {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL+"/artifactfs/v1/accounts/"+s.Account+"/audit", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Authorization", "Bearer "+string(s.Admin))
+		r.Header.Set("X-Forwarded-For", "198.51.100.1, 203.0.113.9")
+		res, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		text, err := io.ReadAll(res.Body)
+		return err == nil && strings.Contains(string(text), `"remote":"203.0.113.9"`)
+	})
+}

@@ -166,8 +166,8 @@ func scanDelivery(row scanner) (d Delivery, err error) {
 
 // Shares limits the deliveries that Due returns.
 type Shares struct {
-	Limit      int      // maximum number of all deliveries
-	Each       int      // maximum number for one webhook, and half of the maximum for all webhooks of a namespace
+	Limit      int      // maximum number of deliveries
+	Each       int      // maximum number for each webhook, and for all webhooks of each namespace
 	Hooks      []string // webhooks that have enough deliveries already
 	Namespaces []string // namespaces whose webhooks have enough deliveries already
 }

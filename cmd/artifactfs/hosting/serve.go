@@ -95,6 +95,8 @@ func (o *serveOptions) addFlags(cmd *cobra.Command, compat *string) {
 	f.StringVar(&o.Database, "database", "", "store records in the PostgreSQL database `URL` (default: an SQLite file in DIR)")
 	f.StringVar(&o.Objects, "objects", "", "store git objects at `URL`, s3://BUCKET/PREFIX (default: a directory in DIR)")
 	f.StringVar(&o.PublicURL, "public-url", "", "`URL` by which clients reach the server, if a proxy forwards their requests")
+	f.Var(&o.Proxies, "trusted-proxy", "record the client that X-Forwarded-For names if the request comes from `CIDR`, a\n"+
+		"list of addresses and networks of proxies")
 	f.StringVar(&o.TLSCert, "tls-cert", "", "serve https with the certificate in `FILE`, which is read again when it changes")
 	f.StringVar(&o.TLSKey, "tls-key", "", "`FILE` with the key of the certificate")
 	f.StringVar(&o.AdminTokenFile, "admin-token-file", "", "`FILE` with the admin token; created if it does not exist\n"+
@@ -106,7 +108,7 @@ func (o *serveOptions) addFlags(cmd *cobra.Command, compat *string) {
 		"NAMESPACE/NAME with lines https://USER:PASSWORD@HOST")
 	f.StringVar(&o.CAFile, "ca-file", "", "for imports and webhooks, trust the certificates in `FILE` and not those of the system")
 	choiceFlag(cmd, &o.Private, "", "private", "whether imports and webhooks may reach addresses that are not public\n"+
-		"(default: allow if --listen is a loopback address and there is no --public-url)", "allow", "refuse")
+		"(default: allow if --listen is a loopback address, without --public-url and --trusted-proxy)", "allow", "refuse")
 	f.BoolVar(&o.ImportHTTP, "import-http", false, "for tests: import by http from the loopback address")
 	f.BoolVar(&o.background, "background", false, "start the server in the background, and return when it is ready; its log is\n"+
 		"server.log in DIR")
