@@ -137,6 +137,9 @@ func Failed(cmd *exec.Cmd, err error, stderr []byte) error {
 
 // verb returns the subcommand in the arguments of git. It skips the options of git itself.
 func verb(args []string) string {
+	if len(args) > 4 && args[2] == limited {
+		args = args[4:]
+	}
 	for i := 1; i < len(args); i++ {
 		switch a := args[i]; {
 		case a == "-c", a == "-C", a == "--git-dir", a == "--work-tree":

@@ -12,6 +12,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/server/access"
 	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/server/imports"
@@ -42,6 +43,7 @@ type Meter interface {
 // Replicas returns git directories. *replica.Set implements it.
 type Replicas interface {
 	Acquire(ctx context.Context, repoID string) (*replica.Replica, error)
+	Git() gitcmd.Confined
 }
 
 // Options configures an API. Account, Records, Replicas, Guard, Meter and Log must be set.

@@ -50,7 +50,7 @@ func (c *call) use(ctx context.Context, r records.Repo, do func(*replica.Replica
 
 // git returns a reader of the objects of a replica.
 func (a *API) git(dir *replica.Replica) gitread.Repo {
-	return gitread.Repo{Dir: dir.Dir, ShortNames: a.o.Compat, Pool: &a.pool}
+	return gitread.Repo{Dir: dir.Dir, Git: a.o.Replicas.Git(), ShortNames: a.o.Compat, Pool: &a.pool}
 }
 
 // readJSON sends what a function reads from the git directory of the repository in the path. what names the object in errors.

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/server/api"
 	"github.com/artifactfs/artifactfs/server/objects"
 	"github.com/artifactfs/artifactfs/server/records"
@@ -201,6 +202,7 @@ func TestAudit(t *testing.T) {
 type away struct{ err error }
 
 func (a away) Acquire(context.Context, string) (*replica.Replica, error) { return nil, a.err }
+func (away) Git() gitcmd.Confined                                        { return gitcmd.Confined{} }
 
 func TestStorageIsAway(t *testing.T) {
 	for name, test := range map[string]struct {

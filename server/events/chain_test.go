@@ -60,7 +60,7 @@ func TestChainIsWhatGitPrints(t *testing.T) {
 		if !ok {
 			continue
 		}
-		want, err := walk(t.Context(), gitdir, u)
+		want, err := walk(t.Context(), confined, gitdir, u)
 		if err != nil {
 			t.Fatal(err)
 		}

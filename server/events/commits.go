@@ -50,7 +50,7 @@ type Commits struct {
 // It is called before the transaction of a push, because it starts git. The result has no entry for other refs and for removed
 // branches, and an empty entry that is marked as truncated for branches whose commits were not read: those after the first
 // 32, and those at which git failed, with the first error.
-func Walk(ctx context.Context, dir string, updates []records.RefUpdate) (map[string]Commits, error) {
+func Walk(ctx context.Context, git gitcmd.Confined, dir string, updates []records.RefUpdate) (map[string]Commits, error) {
 	all := map[string]Commits{}
 	var first error
 	read := 0
@@ -65,7 +65,7 @@ func Walk(ctx context.Context, dir string, updates []records.RefUpdate) (map[str
 		c, ok := chain(dir, u)
 		var err error
 		if !ok {
-			c, err = walk(ctx, dir, u)
+			c, err = walk(ctx, git, dir, u)
 		}
 		if err != nil {
 			c = Commits{Truncated: true}
@@ -79,7 +79,7 @@ func Walk(ctx context.Context, dir string, updates []records.RefUpdate) (map[str
 }
 
 // walk asks git log for the commits of an update.
-func walk(ctx context.Context, dir string, u records.RefUpdate) (Commits, error) {
+func walk(ctx context.Context, git gitcmd.Confined, dir string, u records.RefUpdate) (Commits, error) {
 	args := []string{"--git-dir=" + dir, "log", "-z", "--first-parent", "--no-show-signature", "--no-color", "--no-decorate",
 		"--no-notes", "--no-mailmap", "--encoding=UTF-8", "--max-count=" + strconv.Itoa(maxCommits+1),
 		"--format=tformat:%H%x00%P%x00%ct%x00%an%x00%ae%x00%cn%x00%ce%x00%B", u.New}
@@ -88,7 +88,7 @@ func walk(ctx context.Context, dir string, u records.RefUpdate) (Commits, error)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	cmd := gitcmd.Isolated(ctx, append(args, "--")...)
+	cmd := git.ForCommits().Command(ctx, append(args, "--")...)
 	stderr := &gitcmd.Tail{}
 	cmd.Stderr = stderr
 	out, err := cmd.StdoutPipe()

@@ -8,9 +8,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/server/records"
 )
+
+// confined makes git commands as a server does.
+var confined = gitcmd.Confined{Env: append(gitcmd.IsolatedEnviron(), "GIT_NO_REPLACE_OBJECTS=1"), Memory: 512 << 20}
 
 func git(t *testing.T, dir string, args ...string) string {
 	t.Helper()
@@ -50,7 +54,7 @@ func TestAPushListsItsCommits(t *testing.T) {
 	last := commit("last")
 	gitdir := filepath.Join(dir, ".git")
 	none := strings.Repeat("0", 40)
-	all, err := Walk(t.Context(), gitdir, []records.RefUpdate{
+	all, err := Walk(t.Context(), confined, gitdir, []records.RefUpdate{
 		{Name: "refs/heads/new", Old: none, New: second},
 		{Name: "refs/heads/part", Old: second, New: huge},
 		{Name: "refs/heads/twenty", Old: none, New: twenty},
@@ -100,7 +104,7 @@ func TestAPushListsItsCommits(t *testing.T) {
 func TestABranchThatCannotBeReadIsMarked(t *testing.T) {
 	dir := t.TempDir()
 	git(t, dir, "init", "-q", "--bare", ".")
-	all, err := Walk(context.Background(), dir, []records.RefUpdate{{Name: "refs/heads/x", Old: strings.Repeat("0", 40), New: strings.Repeat("1", 40)}})
+	all, err := Walk(context.Background(), confined, dir, []records.RefUpdate{{Name: "refs/heads/x", Old: strings.Repeat("0", 40), New: strings.Repeat("1", 40)}})
 	if c := all["refs/heads/x"]; err == nil || !c.Truncated || len(c.List) != 0 {
 		t.Errorf("got %+v and error %v, want an error and a truncated list", c, err)
 	}
@@ -108,7 +112,7 @@ func TestABranchThatCannotBeReadIsMarked(t *testing.T) {
 	for i := range maxBranches + 3 {
 		many = append(many, records.RefUpdate{Name: fmt.Sprint("refs/heads/", i), Old: strings.Repeat("0", 40), New: strings.Repeat("1", 40)})
 	}
-	if all, _ := Walk(t.Context(), dir, many); len(all) != len(many) {
+	if all, _ := Walk(t.Context(), confined, dir, many); len(all) != len(many) {
 		t.Errorf("%d of %d branches have an entry", len(all), len(many))
 	}
 }

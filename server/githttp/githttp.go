@@ -20,6 +20,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/server/access"
 	"github.com/artifactfs/artifactfs/server/events"
 	"github.com/artifactfs/artifactfs/server/meter"
@@ -53,7 +54,6 @@ type Limits struct {
 	Push        int64         // bytes of the body of a push, uncompressed
 	Fetch       int64         // bytes of the body of a fetch, uncompressed
 	Answer      int64         // bytes of an answer
-	Memory      int64         // bytes that each process of git may allocate
 	Processes   int           // git commands at once
 	OfRepo      int           // git commands at once for one repository
 	OfToken     int           // git commands at once of one token
@@ -65,7 +65,7 @@ type Limits struct {
 // DefaultLimits returns the limits of a server with a number of processors.
 func DefaultLimits(processors int) Limits {
 	return Limits{
-		Time: time.Hour, Idle: time.Minute, Head: time.Minute, Push: 4 << 30, Fetch: 64 << 20, Answer: 64 << 30, Memory: 2 << 30,
+		Time: time.Hour, Idle: time.Minute, Head: time.Minute, Push: 4 << 30, Fetch: 64 << 20, Answer: 64 << 30,
 		Processes: 16 * processors, OfRepo: 8 * processors, OfToken: 6 * processors, OfNamespace: 12 * processors,
 		Waiting: 4096, Patience: 30 * time.Second,
 	}
@@ -79,7 +79,6 @@ func (l Limits) or(d Limits) Limits {
 	set(&l.Push, d.Push)
 	set(&l.Fetch, d.Fetch)
 	set(&l.Answer, d.Answer)
-	set(&l.Memory, d.Memory)
 	set(&l.Processes, d.Processes)
 	set(&l.OfRepo, d.OfRepo)
 	set(&l.OfToken, d.OfToken)
@@ -99,7 +98,7 @@ func set[T int | int64 | time.Duration](value *T, otherwise T) {
 type Server struct {
 	o        Options
 	limits   Limits
-	env      []string
+	git      gitcmd.Confined
 	receiver *receive.Receiver
 	slots    limiter
 	offers   offers
@@ -108,7 +107,7 @@ type Server struct {
 
 // New returns a Server. processors is the number of processors for the default limits.
 func New(o Options, processors int) (*Server, error) {
-	s := &Server{o: o, limits: o.Limits.or(DefaultLimits(processors)), env: o.Replicas.Env()}
+	s := &Server{o: o, limits: o.Limits.or(DefaultLimits(processors)), git: o.Replicas.Git()}
 	var err error
 	s.receiver, err = receive.New(receive.Options{
 		Dir: filepath.Join(o.Dir, "hooks"), Records: o.Records, Replicas: o.Replicas, Log: o.Log, Events: s.pushed,
@@ -129,7 +128,7 @@ func (s *Server) Close() { s.notes.close() }
 // pushed makes the events of a push.
 func (s *Server) pushed(ctx context.Context, dir string, repo records.Repo, t records.Token,
 	updates []records.RefUpdate) receive.MakeEvents {
-	commits, err := events.Walk(ctx, dir, updates)
+	commits, err := events.Walk(ctx, s.git, dir, updates)
 	if err != nil && ctx.Err() == nil {
 		s.o.Log.Warn("events of a push lack commits", zap.String("repository", repo.ID), zap.Error(err))
 	}

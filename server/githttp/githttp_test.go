@@ -97,6 +97,25 @@ func TestEvents(t *testing.T) {
 	}
 }
 
+// Who may push can push replacements of commits, too.
+func TestEventsIgnoreReplacements(t *testing.T) {
+	w := newWorld(t, Limits{})
+	_, url := w.repo("r", "sha1")
+	work := w.work("sha1")
+	forged := w.do(work, "commit-tree", "-m", "forged", "HEAD^{tree}")
+	w.do(work, "replace", "HEAD", forged)
+	w.do(work, "push", "-q", url, "refs/replace/*:refs/replace/*")
+	w.do(work, "push", "-q", url, "HEAD:refs/heads/new")
+	list, err := w.db.Events.After(t.Context(), 0, "ns", "r", 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body := string(list[len(list)-1].Body)
+	if !strings.Contains(body, "refs/heads/new") || !strings.Contains(body, `"message":"one"`) || strings.Contains(body, "forged") {
+		t.Errorf("event of a commit that has a replacement: got %s", body)
+	}
+}
+
 func TestStatuses(t *testing.T) {
 	w := newWorld(t, Limits{})
 	repo, _ := w.repo("r", "sha1")
@@ -197,7 +216,7 @@ func TestCapabilitiesAreThoseOfGit(t *testing.T) {
 		}
 		defer at.Release()
 		cmd := gitcmd.New(t.Context(), "upload-pack", "--stateless-rpc", "--http-backend-info-refs", at.Dir)
-		cmd.Env = append(w.set.Env(), "GIT_PROTOCOL=version=2")
+		cmd.Env = append(w.set.Git().Env, "GIT_PROTOCOL=version=2")
 		want, err := gitcmd.Output(cmd)
 		if err != nil {
 			t.Fatal(err)

@@ -139,7 +139,8 @@ func (w *world) send(repo, token string, body []byte) string {
 }
 
 func TestHostilePacks(t *testing.T) {
-	w := newWorld(t, Limits{Memory: 512 << 20})
+	w := newWorld(t, Limits{})
+	w.git.git.Memory = 512 << 20
 	repo, _ := w.repo("r", "sha1")
 	_, token := w.token(records.Token{RepoID: repo.ID})
 	blob := id("blob", "x")

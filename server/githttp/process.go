@@ -74,7 +74,7 @@ func run(ctx context.Context, prepare func(ctx context.Context) (command, error)
 		}
 	}
 	// git starts no other process before it has read the request, so all inherit the limit.
-	limitErr := limitMemory(pid, c.memory)
+	limitErr := gitcmd.LimitMemory(pid, c.memory)
 	dontKill := context.AfterFunc(ctx, kill)
 	if limitErr != nil {
 		stop(fmt.Errorf("limit memory of git: %w", limitErr))
@@ -126,15 +126,6 @@ func exited(err error) bool {
 
 // onlyWriter hides all methods of a writer except Write, so that io.Copy passes each part on at once.
 type onlyWriter struct{ io.Writer }
-
-// limitMemory limits the memory that a process, and those that it starts, can allocate. The limit does not count packs that are mapped
-// into memory, as a limit of the address space would.
-func limitMemory(pid int, bytes int64) error {
-	if bytes <= 0 {
-		return nil
-	}
-	return unix.Prlimit(pid, unix.RLIMIT_DATA, &unix.Rlimit{Cur: uint64(bytes), Max: uint64(bytes)}, nil)
-}
 
 // waitExited waits until a child has ended, but leaves it as a zombie, so that its group can be killed: the ID is not used again before
 // it is reaped.

@@ -145,7 +145,7 @@ func (e *exchange) receive(ctx context.Context, push *receive.Push, in *input, b
 	err := e.run(ctx, func(ctx context.Context) (c command, err error) {
 		c = command{
 			body: body, out: out, unblock: in.unblock, started: push.Started,
-			time: e.s.limits.Time, memory: e.s.limits.Memory,
+			time: e.s.limits.Time, memory: e.s.git.Memory,
 		}
 		if c.cmd, err = e.git(ctx, e.s.slots.threads(), push.Dir()); err == nil {
 			push.Configure(c.cmd)

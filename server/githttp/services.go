@@ -23,8 +23,8 @@ const (
 
 // git returns a command of the service for a git directory. options are those of git itself.
 func (e *exchange) git(ctx context.Context, options []string, args ...string) (*exec.Cmd, error) {
-	cmd := gitcmd.New(ctx, slices.Concat(options, []string{strings.TrimPrefix(e.service, "git-"), "--stateless-rpc"}, args)...)
-	cmd.Env = slices.Clone(e.s.env)
+	unlimited := gitcmd.Confined{Env: e.s.git.Env} // run limits the memory
+	cmd := unlimited.Command(ctx, slices.Concat(options, []string{strings.TrimPrefix(e.service, "git-"), "--stateless-rpc"}, args)...)
 	if protocol := e.r.Header.Get("Git-Protocol"); protocol != "" {
 		if !isProtocol(protocol) {
 			return nil, refusal{http.StatusBadRequest, "Bad Request: invalid Git-Protocol"}
@@ -83,7 +83,7 @@ func (e *exchange) advertiseRefs(ctx context.Context, out io.Writer) error {
 	}
 	defer at.Release()
 	return e.run(ctx, func(ctx context.Context) (c command, err error) {
-		c = command{out: out, time: e.s.limits.Time, memory: e.s.limits.Memory}
+		c = command{out: out, time: e.s.limits.Time, memory: e.s.git.Memory}
 		c.cmd, err = e.git(ctx, nil, "--http-backend-info-refs", at.Dir)
 		return c, err
 	})
@@ -132,7 +132,7 @@ func (e *exchange) fetch(ctx context.Context) error {
 	err = e.run(ctx, func(ctx context.Context) (c command, err error) {
 		c = command{
 			body: io.MultiReader(bytes.NewReader(head), in), out: out, unblock: in.unblock,
-			time: e.s.limits.Time, memory: e.s.limits.Memory,
+			time: e.s.limits.Time, memory: e.s.git.Memory,
 		}
 		c.cmd, err = e.git(ctx, append(e.s.slots.threads(), asked.options()...), at.Dir)
 		return c, err

@@ -112,7 +112,7 @@ type point struct{ id, commit string }
 // checkpoints returns the commits that git log selects.
 func (r Repo) checkpoints(ctx context.Context, tips []string, args ...string) ([]point, error) {
 	format := "--format=tformat:%H %(trailers:key=" + checkpointTrailer + ",valueonly,separator=%x2C)"
-	cmd := r.command(ctx, append(append([]string{"log", format, "--no-show-signature", "--ignore-missing"}, args...), "--stdin")...)
+	cmd := r.ofCommits(ctx, append(append([]string{"log", format, "--no-show-signature", "--ignore-missing"}, args...), "--stdin")...)
 	cmd.Stdin = strings.NewReader(strings.Join(tips, "\n") + "\n")
 	out, _, err := output(cmd, maxMessages)
 	if err != nil {

@@ -36,6 +36,7 @@ func (e *TypeError) Unwrap() error { return ErrNotFound }
 // Repo reads one git directory. It may be used from any goroutine.
 type Repo struct {
 	Dir string
+	Git gitcmd.Confined // makes the commands
 	// ShortNames restricts names of commits to object ids, HEAD, and short names of branches and tags.
 	ShortNames bool
 	// Pool keeps processes of git for later calls; nil: each call starts git.
@@ -47,10 +48,16 @@ const bigFile = "16m"
 
 // command returns a git command for the repository.
 func (r Repo) command(ctx context.Context, args ...string) *exec.Cmd {
-	cmd := gitcmd.Isolated(ctx, append([]string{"--no-replace-objects", "--git-dir=" + r.Dir, "-c", "core.bigFileThreshold=" + bigFile},
+	cmd := r.Git.Command(ctx, append([]string{"--no-replace-objects", "--git-dir=" + r.Dir, "-c", "core.bigFileThreshold=" + bigFile},
 		args...)...)
-	cmd.Env = append(cmd.Env, gitcmd.NoLocks, "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_NOSYSTEM=1")
+	cmd.Env = append(cmd.Env, gitcmd.NoLocks)
 	return cmd
+}
+
+// ofCommits returns a git command that reads commits only.
+func (r Repo) ofCommits(ctx context.Context, args ...string) *exec.Cmd {
+	r.Git = r.Git.ForCommits()
+	return r.command(ctx, args...)
 }
 
 // IsID reports whether text is a full object id of SHA-1 or SHA-256, in lower case.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 )
 
@@ -23,6 +25,11 @@ func git(t testing.TB, dir string, args ...string) string {
 	return out
 }
 
+// confined makes git commands as a server does.
+var confined = gitcmd.Confined{
+	Env: append(gitcmd.IsolatedEnviron(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_NOSYSTEM=1"), Memory: 512 << 20,
+}
+
 // repo makes a repository with a commit of files on main.
 func repo(t testing.TB, files map[string]gittest.File) (Repo, *gittest.Repo) {
 	t.Helper()
@@ -33,7 +40,7 @@ func repo(t testing.TB, files map[string]gittest.File) (Repo, *gittest.Repo) {
 	if _, err := r.Commit("main", files, "one"); err != nil {
 		t.Fatal(err)
 	}
-	return Repo{Dir: r.Path}, r
+	return Repo{Dir: r.Path, Git: confined}, r
 }
 
 func text(s string) gittest.File { return gittest.File{Data: []byte(s)} }
@@ -258,7 +265,7 @@ func TestReachable(t *testing.T) {
 }
 
 func TestBrokenRepositoryIsAnError(t *testing.T) {
-	r := Repo{Dir: filepath.Join(t.TempDir(), "none")}
+	r := Repo{Dir: filepath.Join(t.TempDir(), "none"), Git: confined}
 	if _, err := r.Log(t.Context(), "main", 0, 1); err == nil || errors.Is(err, ErrNotFound) {
 		t.Errorf("log: %v", err)
 	}
@@ -325,4 +332,55 @@ func FuzzCandidates(f *testing.F) {
 			}
 		}
 	})
+}
+
+// Such a commit needs less than 1 MB in a push.
+func TestGiantCommitIsRefused(t *testing.T) {
+	r, src := repo(t, map[string]gittest.File{"f": text("one")})
+	before := git(t, src.Path, "rev-parse", "main")
+	file := filepath.Join(t.TempDir(), "commit")
+	tree := git(t, src.Path, "rev-parse", "main^{tree}")
+	head := "tree " + tree + "\nparent " + before + "\nauthor a <a@b> 1700000000 +0000\ncommitter a <a@b> 1700000000 +0000\n\n"
+	if err := os.WriteFile(file, append([]byte(head), bytes.Repeat([]byte("m"), 70<<20)...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	giant := git(t, src.Path, "-c", "core.looseCompression=1", "hash-object", "-t", "commit", "-w", file)
+	git(t, src.Path, "update-ref", "refs/heads/giant", giant)
+	git(t, src.Path, "tag", "giant", giant)
+	if list, err := r.Log(t.Context(), "giant", 0, 10); err == nil {
+		t.Errorf("log of a giant commit: got %d commits", len(list))
+	}
+	if c, err := r.Commit(t.Context(), giant); err == nil {
+		t.Errorf("giant commit: got %d bytes", len(c.Message))
+	}
+	if list, err := r.Log(t.Context(), "main", 0, 10); err != nil || len(list) != 1 {
+		t.Errorf("log beside a giant commit: got %d commits, %v", len(list), err)
+	}
+}
+
+func TestLogOfLongHistory(t *testing.T) {
+	r, src := repo(t, nil)
+	var stream strings.Builder
+	const n = maxSkip + 5
+	for i := range n {
+		fmt.Fprintf(&stream, "commit refs/heads/long\ncommitter a <a@b> %d +0000\ndata <<.\n%d\n.\n", 1700000000+i, i)
+	}
+	load := confined.Command(t.Context(), "--git-dir="+src.Path, "fast-import", "--quiet")
+	load.Stdin = strings.NewReader(stream.String())
+	if err := gitcmd.Run(load); err != nil {
+		t.Fatal(err)
+	}
+	for offset, want := range map[int]string{0: "10004 10003", maxSkip: "4 3", maxSkip + 1: "3 2", maxSkip + 4: "0", maxSkip + 5: ""} {
+		list, err := r.Log(t.Context(), "long", offset, 2)
+		var got []string
+		for _, c := range list {
+			got = append(got, c.Message)
+		}
+		if strings.Join(got, " ") != want || err != nil || list == nil {
+			t.Errorf("two commits from %d on: got %v, %v, want %s", offset, got, err, want)
+		}
+	}
+	if _, err := r.Log(t.Context(), "none", maxSkip+1, 2); !errors.Is(err, ErrNotFound) {
+		t.Errorf("log of a branch that does not exist: got %v", err)
+	}
 }

@@ -37,11 +37,22 @@ const (
 // maxMessages is the maximum number of bytes of the output of git log that are used. Log returns fewer commits if there are more.
 const maxMessages = 16 << 20
 
+// maxSkip is the maximum number of commits that git log skips.
+const maxSkip = 10_000
+
 // Log returns up to limit commits from a commit on, after skipping offset of them. It follows first parents only. It returns
 // ErrNotFound if there is no such commit.
 func (r Repo) Log(ctx context.Context, name string, offset, limit int) ([]Commit, error) {
 	from := func(revision string) ([]Commit, error) {
-		page := []string{"--skip=" + strconv.Itoa(offset), "--max-count=" + strconv.Itoa(limit)}
+		skip := offset
+		if skip > maxSkip {
+			start, err := r.skip(ctx, revision, skip)
+			if start == "" || err != nil {
+				return []Commit{}, err
+			}
+			revision, skip = start, 0
+		}
+		page := []string{"--skip=" + strconv.Itoa(skip), "--max-count=" + strconv.Itoa(limit)}
 		return r.log(ctx, append(page, "--first-parent", "--end-of-options", revision, "--")...)
 	}
 	// The first candidate is nearly always the right one. If it is not, git fails, and the name is resolved by another process.
@@ -57,9 +68,17 @@ func (r Repo) Log(ctx context.Context, name string, offset, limit int) ([]Commit
 	return from(id)
 }
 
+// skip returns the id of the commit that follows a revision after offset first parents, "" if there is none. Unlike git log, rev-list does
+// not keep the commits in memory that it skips.
+func (r Repo) skip(ctx context.Context, revision string, offset int) (string, error) {
+	out, err := gitcmd.Output(r.command(ctx, "rev-list", "--first-parent", "--skip="+strconv.Itoa(offset), "--max-count=1",
+		"--end-of-options", revision, "--"))
+	return strings.TrimSpace(string(out)), err
+}
+
 func (r Repo) log(ctx context.Context, args ...string) ([]Commit, error) {
 	args = append([]string{"log", "-z", commitFormat, "--encoding=UTF-8", "--no-show-signature"}, args...)
-	out, cut, err := output(r.command(ctx, args...), maxMessages)
+	out, cut, err := output(r.ofCommits(ctx, args...), maxMessages)
 	if err != nil {
 		return nil, err
 	}

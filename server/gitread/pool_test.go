@@ -151,7 +151,7 @@ func TestPoolIsLimited(t *testing.T) {
 	if now := pool.pids(); len(now) != 0 {
 		t.Errorf("process %v is kept after Close", now)
 	}
-	missing := Repo{Dir: filepath.Join(t.TempDir(), "none"), Pool: &Pool{}}
+	missing := Repo{Dir: filepath.Join(t.TempDir(), "none"), Git: confined, Pool: &Pool{}}
 	if _, err := missing.Resolve(t.Context(), "main"); err == nil || errors.Is(err, ErrNotFound) {
 		t.Errorf("missing repository: %v", err)
 	}

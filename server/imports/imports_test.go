@@ -23,9 +23,12 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
+	"golang.org/x/sys/unix"
 
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/internal/harness/await"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/internal/proc"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/server/egress"
 	"github.com/artifactfs/artifactfs/server/meter"
@@ -157,6 +160,28 @@ func (n node) refs(t *testing.T, id string) map[string]string {
 		refs[r.Name] = r.ID
 	}
 	return refs
+}
+
+// limited returns the number of git processes of the node. The test fails if one of them has no limit of memory.
+func (n node) limited(t *testing.T) (count int) {
+	t.Helper()
+	pids, err := proc.PIDs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pid := range pids {
+		env, _ := proc.Of(pid).Environ()
+		if !slices.ContainsFunc(env, func(v string) bool { return strings.HasPrefix(v, "HOME="+n.o.Scratch+"/") }) {
+			continue
+		}
+		var limit unix.Rlimit
+		if err := unix.Prlimit(pid, unix.RLIMIT_DATA, nil, &limit); err == nil {
+			if count++; limit.Cur != uint64(gitcmd.DefaultMemory()) {
+				t.Errorf("process %d can allocate %d bytes", pid, limit.Cur)
+			}
+		}
+	}
+	return count
 }
 
 // fsck checks the replica of a repository with git, and returns its directory.
@@ -624,6 +649,9 @@ func TestADeletedRepositoryEndsItsImport(t *testing.T) {
 		t.Fatal(err)
 	}
 	await.Until(t, "git fetches", func() bool { return stall.Hits() > 0 })
+	if limited := n.limited(t); limited < 2 { // git fetch and its helper
+		t.Errorf("%d processes have a limit of memory", limited)
+	}
 	if err := n.db.Repos.Delete(t.Context(), r.ID, nil, records.Cause{}); err != nil {
 		t.Fatal(err)
 	}

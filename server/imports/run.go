@@ -195,14 +195,16 @@ var settings = [][2]string{
 	{"pack.windowMemory", "64m"}, {"pack.writeReverseIndex", "true"},
 }
 
-// environ returns the environment of git. Settings are passed in it, because other users of the host can read arguments.
-func (a *attempt) environ(more ...[2]string) []string {
-	env := append(a.o.Replicas.Env(), "GIT_CONFIG_GLOBAL="+os.DevNull, "GIT_ALLOW_PROTOCOL="+a.protocols(), "HOME="+a.dir)
+// confined returns what makes git commands. Settings are passed in the environment, because other users of the host can read arguments.
+func (a *attempt) confined(more ...[2]string) gitcmd.Confined {
+	git := a.o.Replicas.Git()
+	env := append(git.Env, "GIT_CONFIG_GLOBAL="+os.DevNull, "GIT_ALLOW_PROTOCOL="+a.protocols(), "HOME="+a.dir)
 	all := append(settings[:len(settings):len(settings)], more...)
 	for n, s := range all {
 		env = append(env, fmt.Sprintf("GIT_CONFIG_KEY_%d=%s", n, s[0]), fmt.Sprintf("GIT_CONFIG_VALUE_%d=%s", n, s[1]))
 	}
-	return append(env, "GIT_CONFIG_COUNT="+strconv.Itoa(len(all)))
+	git.Env = append(env, "GIT_CONFIG_COUNT="+strconv.Itoa(len(all)))
+	return git
 }
 
 func (a *attempt) protocols() string {
@@ -214,8 +216,7 @@ func (a *attempt) protocols() string {
 
 // git runs a git command in the directory of the attempt.
 func (a *attempt) git(ctx context.Context, args ...string) error {
-	cmd := gitcmd.Isolated(ctx, append([]string{"--git-dir=" + a.dir}, args...)...)
-	cmd.Env = a.environ()
+	cmd := a.confined().Command(ctx, append([]string{"--git-dir=" + a.dir}, args...)...)
 	ended := a.o.Meter.Git(args[0])
 	err := gitcmd.Run(cmd)
 	ended(err)
@@ -248,8 +249,7 @@ func (a *attempt) fetch(ctx context.Context, remote found, c credentials) error 
 	args = append(append(args, "--", remote.url.String()), refspecs(a.m.Branch)...)
 	running, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	cmd := gitcmd.Isolated(running, args...)
-	cmd.Env = a.environ(more...)
+	cmd := a.confined(more...).Command(running, args...)
 	// The whole group is killed, so that helpers of git do not write into a directory that is being removed.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
@@ -338,7 +338,7 @@ func (a *attempt) publish(ctx context.Context, remote found) error {
 	again := len(last) > 0
 	var commits map[string]events.Commits
 	if again { // new commits have the same events as those of a push
-		if commits, err = events.Walk(ctx, a.dir, changes); err != nil {
+		if commits, err = events.Walk(ctx, a.confined(), a.dir, changes); err != nil {
 			a.o.Log.Warn("could not list the commits of an import", zap.Error(err))
 		}
 	}
@@ -406,8 +406,7 @@ func (a *attempt) defaultBranch(remote found, again bool) string {
 
 // fetched returns the refs that git has fetched.
 func (a *attempt) fetched(ctx context.Context) (map[string]string, error) {
-	cmd := gitcmd.Isolated(ctx, "--git-dir="+a.dir, "for-each-ref", "--format=%(objectname) %(refname)")
-	cmd.Env = a.environ()
+	cmd := a.confined().Command(ctx, "--git-dir="+a.dir, "for-each-ref", "--format=%(objectname) %(refname)")
 	out, err := gitcmd.Output(cmd)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errGit, err)

@@ -144,8 +144,7 @@ func (p *Push) pushedKind(id string) (string, error) {
 
 // git runs git in the directory of the push.
 func (p *Push) git(ctx context.Context, stdin string, args ...string) ([]byte, error) {
-	cmd := gitcmd.New(ctx, append([]string{"--git-dir=" + p.copy.Dir}, args...)...)
-	cmd.Env = p.r.env
+	cmd := p.r.git.Command(ctx, append([]string{"--git-dir=" + p.copy.Dir}, args...)...)
 	cmd.Stdin = strings.NewReader(stdin)
 	return gitcmd.Output(cmd)
 }
@@ -219,8 +218,8 @@ func (p *Push) checkAgain(ctx context.Context, updates []records.RefUpdate) (rec
 			tips.WriteString(u.New + "\n")
 		}
 	}
-	cmd := gitcmd.New(ctx, "--git-dir="+fresh.Dir, "rev-list", "--objects", "--stdin", "--not", "--all", "--quiet")
-	cmd.Env, cmd.Stdin = p.r.env, strings.NewReader(tips.String())
+	cmd := p.r.git.Command(ctx, "--git-dir="+fresh.Dir, "rev-list", "--objects", "--stdin", "--not", "--all", "--quiet")
+	cmd.Stdin = strings.NewReader(tips.String())
 	if err := gitcmd.Run(cmd); gitcmd.Exited(err, 128) || gitcmd.Exited(err, 1) {
 		return records.Version{}, errMissing
 	} else if err != nil {

@@ -65,7 +65,7 @@ func (p *Push) Dir() string { return p.copy.Dir }
 
 // Configure sets the environment and the inherited descriptors of a command.
 func (p *Push) Configure(cmd *exec.Cmd) {
-	cmd.Env = p.r.env
+	cmd.Env = p.r.git.Env
 	cmd.ExtraFiles = []*os.File{p.hook}
 }
 

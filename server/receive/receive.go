@@ -20,6 +20,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/server/replica"
 )
@@ -50,7 +51,7 @@ type MakeEvents = func(done []records.RefUpdate) []records.Event
 // Receiver receives pushes. Its methods may be called from any goroutine.
 type Receiver struct {
 	o   Options
-	env []string
+	git gitcmd.Confined
 }
 
 // New writes the hook and returns a Receiver.
@@ -62,10 +63,11 @@ func New(o Options) (*Receiver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("write hook of git: %w", err)
 	}
-	env := append(o.Replicas.Env(), "GIT_CONFIG_COUNT=2",
+	git := o.Replicas.Git()
+	git.Env = append(git.Env, "GIT_CONFIG_COUNT=2",
 		"GIT_CONFIG_KEY_0=core.hooksPath", "GIT_CONFIG_VALUE_0="+dir,
 		"GIT_CONFIG_KEY_1=receive.procReceiveRefs", "GIT_CONFIG_VALUE_1=refs")
-	return &Receiver{o: o, env: env}, nil
+	return &Receiver{o: o, git: git}, nil
 }
 
 // writeHook writes the script. It prevents that this process starts another one at the same time: the child would hold the script open

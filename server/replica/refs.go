@@ -67,8 +67,8 @@ func (s *Set) peel(ctx context.Context, dir string, format object.Format, refs [
 	if len(unknown) == 0 {
 		return true, nil
 	}
-	cmd := gitcmd.New(ctx, "--git-dir="+dir, "cat-file", "--batch-check=%(objectname)")
-	cmd.Env, cmd.Stdin = s.env, strings.NewReader(stdin.String())
+	cmd := s.git.Command(ctx, "--git-dir="+dir, "cat-file", "--batch-check=%(objectname)")
+	cmd.Stdin = strings.NewReader(stdin.String())
 	out, err := gitcmd.Output(cmd)
 	if err != nil {
 		return false, fmt.Errorf("peel tags: %w", err)

@@ -20,15 +20,18 @@
 package replica
 
 import (
+	"cmp"
 	"container/list"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/server/objects"
 	"github.com/artifactfs/artifactfs/server/records"
 )
@@ -41,6 +44,7 @@ type Options struct {
 	MaxBytes int64  // maximum size of the packs that were copied from a shared store; 0: half of the space that is free at Open
 	MaxRepos int    // maximum number of replicas; 0: DefaultRepos
 	Hooks    string // directory with git's hooks for all replicas; "" for none
+	Memory   int64  // maximum number of bytes that each process of git can allocate; 0: gitcmd.DefaultMemory
 }
 
 // DefaultRepos is the number of replicas that are kept if Options has no other number.
@@ -52,7 +56,7 @@ type Set struct {
 	db      *records.DB
 	store   objects.Store
 	cache   *cache // nil if the store is not shared
-	env     []string
+	git     gitcmd.Confined
 	most    int
 	unlock  func()
 	removal sync.WaitGroup // removals of directories in trash
@@ -92,7 +96,8 @@ func Open(o Options) (_ *Set, err error) {
 			return nil, fmt.Errorf("open replicas: remove old replicas: %w", err)
 		}
 	}
-	if s.env, err = configure(dir, o.Hooks); err != nil {
+	s.git.Memory = cmp.Or(o.Memory, gitcmd.DefaultMemory())
+	if s.git.Env, err = configure(dir, o.Hooks); err != nil {
 		return nil, fmt.Errorf("open replicas: %w", err)
 	}
 	if o.Objects.Shared() {
@@ -208,6 +213,8 @@ func (r *Replica) Release() {
 	})
 }
 
-// Env returns the environment of git processes in replicas. Of the variables of this process, it contains only PATH and a few others,
-// because all others may contain secrets.
-func (s *Set) Env() []string { return append([]string(nil), s.env...) }
+// Git returns the limits of git commands for replicas. Of the variables of this process, their environment contains only PATH and a few
+// others, because all others may contain secrets.
+func (s *Set) Git() gitcmd.Confined {
+	return gitcmd.Confined{Env: slices.Clone(s.git.Env), Memory: s.git.Memory}
+}

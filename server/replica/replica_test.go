@@ -421,7 +421,7 @@ func TestEnvironment(t *testing.T) {
 	r := acquire(t, b, src.ID)
 	defer r.Release()
 	cmd := gitcmd.New(t.Context(), "--git-dir="+r.Dir, "config", "--list")
-	cmd.Env = b.Set.Env()
+	cmd.Env = b.Set.Git().Env
 	out, err := gitcmd.Output(cmd)
 	if err != nil {
 		t.Fatal(err)

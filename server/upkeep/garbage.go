@@ -169,8 +169,8 @@ func tips(prefix string, refs []records.Ref) string {
 func (w *Worker) walk(ctx context.Context, v *view, stdin string, visit func(id object.ID, line string) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	cmd := gitcmd.New(ctx, "--git-dir="+v.on.Dir, "rev-list", "--objects", "--stdin")
-	cmd.Env, cmd.Stdin = w.o.Replicas.Env(), strings.NewReader(stdin)
+	cmd := w.o.Replicas.Git().Command(ctx, "--git-dir="+v.on.Dir, "rev-list", "--objects", "--stdin")
+	cmd.Stdin = strings.NewReader(stdin)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return err

@@ -150,8 +150,8 @@ func (w *Worker) view(ctx context.Context, id string) (*view, error) {
 
 // git returns a git command in the replica.
 func (w *Worker) git(ctx context.Context, v *view, stdin string, args ...string) ([]byte, error) {
-	cmd := gitcmd.New(ctx, append([]string{"--git-dir=" + v.on.Dir}, args...)...)
-	cmd.Env, cmd.Stdin = w.o.Replicas.Env(), strings.NewReader(stdin)
+	cmd := w.o.Replicas.Git().Command(ctx, append([]string{"--git-dir=" + v.on.Dir}, args...)...)
+	cmd.Stdin = strings.NewReader(stdin)
 	return gitcmd.Output(cmd)
 }
 

@@ -431,7 +431,7 @@ func TestTimesAreThoseOfGit(t *testing.T) {
 	if left, err := os.ReadDir(filepath.Join(b.Dir, "replicas/scratch")); err != nil || len(left) != 0 {
 		t.Errorf("scratch directories remain: %v, %v", left, err)
 	}
-	if strings.Contains(fmt.Sprint(b.Set.Env()), "AWS") {
+	if strings.Contains(fmt.Sprint(b.Set.Git().Env), "AWS") {
 		t.Error("git processes get credentials")
 	}
 }

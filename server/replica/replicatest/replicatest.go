@@ -206,8 +206,7 @@ func (r *Repo) check(ctx context.Context, hash, id string) (records.Version, err
 			}
 		}
 	}
-	cmd := gitcmd.New(ctx, "--git-dir="+alone.Dir, "rev-list", "--objects", "--quiet", id, "--not", "--all")
-	cmd.Env = r.Bed.Set.Env()
+	cmd := r.Bed.Set.Git().Command(ctx, "--git-dir="+alone.Dir, "rev-list", "--objects", "--quiet", id, "--not", "--all")
 	return alone.Repo.Version, gitcmd.Run(cmd)
 }
 

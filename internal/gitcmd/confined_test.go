@@ -1,0 +1,73 @@
+package gitcmd
+
+import (
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// child makes git start another program.
+func child(script string) []string { return []string{"-c", "alias.child=!" + script, "child"} }
+
+func TestConfinedMemory(t *testing.T) {
+	for memory, want := range map[int64]string{64 << 20: "65536", 0: "unlimited"} {
+		c := Confined{Env: IsolatedEnviron(), Memory: memory}
+		out, err := Output(c.Command(t.Context(), child("ulimit -d")...))
+		if got := strings.TrimSpace(string(out)); err != nil || got != want {
+			t.Errorf("limit of a process that git has started: got %q, %v, want %q", got, err, want)
+		}
+	}
+	c := Confined{Env: IsolatedEnviron(), Memory: 512 << 20}
+	out, err := Output(c.ForCommits().Command(t.Context(), child("ulimit -d")...))
+	if got := strings.TrimSpace(string(out)); err != nil || got != "65536" {
+		t.Errorf("limit for commits: got %q, %v, want 65536", got, err)
+	}
+	// The limit works: git reads all of the standard input into memory.
+	hash := c.ForCommits().Command(t.Context(), "hash-object", "-t", "commit", "--literally", "--stdin")
+	hash.Stdin = strings.NewReader(strings.Repeat("x", 100<<20))
+	if err := Run(hash); err == nil || !strings.HasPrefix(err.Error(), "git hash-object: ") || !strings.Contains(err.Error(), "memory") {
+		t.Errorf("command that needs too much memory: got %v", err)
+	}
+	if n := DefaultMemory(); n < 256<<20 || n > 2<<30 {
+		t.Errorf("default: got %d bytes", n)
+	}
+}
+
+func TestLimitMemory(t *testing.T) {
+	cmd := Confined{Env: IsolatedEnviron()}.Command(t.Context(), "cat-file", "--batch")
+	if _, err := cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Wait()
+	defer cmd.Process.Kill()
+	if err := LimitMemory(cmd.Process.Pid, 64<<20); err != nil {
+		t.Fatal(err)
+	}
+	var limit unix.Rlimit
+	if err := unix.Prlimit(cmd.Process.Pid, unix.RLIMIT_DATA, nil, &limit); err != nil || limit.Cur != 64<<20 || limit.Max != 64<<20 {
+		t.Errorf("limit: got %+v, %v", limit, err)
+	}
+}
+
+func TestConfinedEnvironment(t *testing.T) {
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "hidden")
+	t.Setenv("PGPASSWORD", "hidden")
+	for _, memory := range []int64{0, 1 << 30} {
+		c := Confined{Env: []string{"PATH=" + os.Getenv("PATH"), "A=b"}, Memory: memory}
+		out, err := Output(c.Command(t.Context(), child("env")...))
+		if err != nil || strings.Contains(string(out), "hidden") || !strings.Contains(string(out), "A=b\n") {
+			t.Errorf("environment with the limit %s: got %s, %v", strconv.FormatInt(memory, 10), out, err)
+		}
+	}
+	t.Setenv("PATH", "")
+	if err := Run(Confined{Memory: 1 << 30}.Command(t.Context(), "version")); err == nil || !strings.Contains(err.Error(), exec.ErrNotFound.Error()) {
+		t.Errorf("command without git: got %v", err)
+	}
+}
