@@ -68,6 +68,9 @@ type Options struct {
 	Compat         bool         // behave as the live service of Cloudflare where it differs from its documentation
 	Upkeep         upkeep.Times // zero: the default
 	Log            *zap.Logger
+
+	Git       githttp.Limits // of clones, fetches and pushes
+	GitMemory int64          // that each process of git can allocate, in bytes; 0: gitcmd.DefaultMemory
 }
 
 // tokenFile returns the path of the file with the admin token.
@@ -207,7 +210,8 @@ func (s *Server) connect(ctx context.Context) (err error) {
 	} else if err != nil {
 		return fmt.Errorf("%w: %w", ErrObjects, err)
 	}
-	replicas, err := replica.Open(replica.Options{Dir: filepath.Join(o.Data, "replicas"), Records: s.db, Objects: s.store})
+	replicas, err := replica.Open(replica.Options{Dir: filepath.Join(o.Data, "replicas"), Records: s.db, Objects: s.store,
+		Memory: o.GitMemory})
 	if err != nil {
 		return err
 	}
@@ -223,7 +227,7 @@ func (s *Server) connect(ctx context.Context) (err error) {
 		Importer: importer, ImportHTTP: o.ImportHTTP, Events: s.stream, Compat: o.Compat, Log: s.log})
 	s.closeLater(rest.Close)
 	git, err := githttp.New(githttp.Options{Records: s.db, Replicas: replicas, Guard: guard, Meter: s.meter, Account: s.Account,
-		Dir: filepath.Join(o.Data, "git"), Compat: o.Compat, Log: s.log}, runtime.GOMAXPROCS(0))
+		Dir: filepath.Join(o.Data, "git"), Limits: o.Git, Compat: o.Compat, Log: s.log}, runtime.GOMAXPROCS(0))
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,8 @@ package main
 import (
 	"bufio"
 	"encoding/json"
+	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -89,6 +91,10 @@ func TestServerCommands(t *testing.T) {
 		{"serve --listen nowhere", 2, "want HOST:PORT"},
 		{"serve --tls-cert x", 2, "--tls-cert and --tls-key need each other"},
 		{"serve --account x", 2, "want 32 hexadecimal digits"},
+		{"serve --git-processes -1", 2, "invalid number -1 for --git-processes"},
+		{"serve --git-time -1s", 2, "invalid time -1s for --git-time"},
+		{"serve --git-memory 10M", 2, "invalid size 10M for --git-memory: want at least 64M"},
+		{"serve --max-push-size none", 2, "invalid size"},
 		{"serve --listen 127.0.0.1:0", 1, "another server uses this directory\nhint: --data DIR"},
 		{"serve --data other --listen " + strings.TrimPrefix(url, "http://"), 1, "another program listens at this address\nhint: --listen"},
 	} {
@@ -157,12 +163,25 @@ func TestServerCommands(t *testing.T) {
 // A server in the background is ready when the command returns, and ends after `serve --stop`.
 func TestServerInBackground(t *testing.T) {
 	a := newAfs(t)
-	if got := a.ok("serve", "--background", "--listen", "127.0.0.1:0", "--account", strings.Repeat("0f", 16)); !strings.Contains(got, "  account   0f0f") ||
-		!strings.Contains(got, "  token     afs_admin_") {
+	got := a.ok("serve", "--background", "--listen", "127.0.0.1:0", "--account", strings.Repeat("0f", 16), "--max-push-size", "1K")
+	if !strings.Contains(got, "  account   0f0f") || !strings.Contains(got, "  token     afs_admin_") {
 		t.Errorf("serve --background printed\n%s", got)
 	}
 	t.Cleanup(func() { a.run("serve", "--stop") })
 	a.ok("repo", "create", "team/app")
+	_, rest, _ := strings.Cut(got, "serving at ")
+	url, _, _ := strings.Cut(rest, "\n")
+	command := strings.Repeat("0", 40) + " " + strings.Repeat("1", 40) + " refs/heads/main\x00report-status"
+	body := fmt.Sprintf("%04x%s0000%s", 4+len(command), command, strings.Repeat("x", 2<<10))
+	push, err := http.NewRequest("POST", url+"/git/team/app.git/git-receive-pack", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	push.Header.Set("Content-Type", "application/x-git-receive-pack-request")
+	push.Header.Set("Authorization", "Bearer "+strings.TrimSpace(a.run("token", "create", "team/app").stdout))
+	if resp, err := http.DefaultClient.Do(push); err != nil || resp.StatusCode != http.StatusRequestEntityTooLarge {
+		t.Errorf("push of 2 KiB: got %v, %v", resp, err)
+	}
 	if r := a.run("serve", "--background", "--listen", "127.0.0.1:0"); r.code != 1 || !strings.Contains(r.stderr, "another server uses this directory") {
 		t.Errorf("second server: exit %d\n%s", r.code, r.stderr)
 	}

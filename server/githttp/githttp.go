@@ -46,7 +46,7 @@ type Options struct {
 	Log      *zap.Logger
 }
 
-// Limits limits what a request may use. A limit of zero is replaced by that of DefaultLimits.
+// Limits limits what a request may use. A limit of zero is replaced by its default.
 type Limits struct {
 	Time        time.Duration // of a git command
 	Idle        time.Duration // in which the client neither sends nor reads a byte
@@ -62,29 +62,20 @@ type Limits struct {
 	Patience    time.Duration // of a request that waits
 }
 
-// DefaultLimits returns the limits of a server with a number of processors.
-func DefaultLimits(processors int) Limits {
-	return Limits{
-		Time: time.Hour, Idle: time.Minute, Head: time.Minute, Push: 4 << 30, Fetch: 64 << 20, Answer: 64 << 30,
-		Processes: 16 * processors, OfRepo: 8 * processors, OfToken: 6 * processors, OfNamespace: 12 * processors,
-		Waiting: 4096, Patience: 30 * time.Second,
-	}
-}
-
-// or returns l with the limits of d in place of zeros.
-func (l Limits) or(d Limits) Limits {
-	set(&l.Time, d.Time)
-	set(&l.Idle, d.Idle)
-	set(&l.Head, d.Head)
-	set(&l.Push, d.Push)
-	set(&l.Fetch, d.Fetch)
-	set(&l.Answer, d.Answer)
-	set(&l.Processes, d.Processes)
-	set(&l.OfRepo, d.OfRepo)
-	set(&l.OfToken, d.OfToken)
-	set(&l.OfNamespace, d.OfNamespace)
-	set(&l.Waiting, d.Waiting)
-	set(&l.Patience, d.Patience)
+// complete returns l with the defaults for a number of processors in place of zeros. No repository, token or namespace can take all places.
+func (l Limits) complete(processors int) Limits {
+	set(&l.Time, time.Hour)
+	set(&l.Idle, time.Minute)
+	set(&l.Head, time.Minute)
+	set(&l.Push, 4<<30)
+	set(&l.Fetch, 64<<20)
+	set(&l.Answer, 64<<30)
+	set(&l.Processes, 16*processors)
+	set(&l.OfRepo, max(l.Processes/2, 1))
+	set(&l.OfToken, max(l.Processes*3/8, 1))
+	set(&l.OfNamespace, max(l.Processes*3/4, 1))
+	set(&l.Waiting, 4096)
+	set(&l.Patience, 30*time.Second)
 	return l
 }
 
@@ -107,7 +98,7 @@ type Server struct {
 
 // New returns a Server. processors is the number of processors for the default limits.
 func New(o Options, processors int) (*Server, error) {
-	s := &Server{o: o, limits: o.Limits.or(DefaultLimits(processors)), git: o.Replicas.Git()}
+	s := &Server{o: o, limits: o.Limits.complete(processors), git: o.Replicas.Git()}
 	var err error
 	s.receiver, err = receive.New(receive.Options{
 		Dir: filepath.Join(o.Dir, "hooks"), Records: o.Records, Replicas: o.Replicas, Log: o.Log, Events: s.pushed,

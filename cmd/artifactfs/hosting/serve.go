@@ -108,8 +108,15 @@ func (o *serveOptions) addFlags(cmd *cobra.Command, compat *string) {
 		"NAMESPACE/NAME with lines https://USER:PASSWORD@HOST")
 	f.StringVar(&o.CAFile, "ca-file", "", "for imports and webhooks, trust the certificates in `FILE` and not those of the system")
 	choiceFlag(cmd, &o.Private, "", "private", "whether imports and webhooks may reach addresses that are not public\n"+
-		"(default: allow if --listen is a loopback address, without --public-url and --trusted-proxy)", "allow", "refuse")
+		"(default: allow if --listen is a loopback address, and there is\n"+
+		"no --public-url and no --trusted-proxy)", "allow", "refuse")
 	f.BoolVar(&o.ImportHTTP, "import-http", false, "for tests: import by http from the loopback address")
+	f.IntVar(&o.Git.Processes, "git-processes", 0, "run `N` clones, fetches and pushes at a time, and let others wait (default: 16 for each\n"+
+		"processor); a repository gets half of them, a namespace three quarters")
+	f.DurationVar(&o.Git.Time, "git-time", 0, "end a clone, fetch or push after `TIME` (default 1h)")
+	f.Var((*cli.Size)(&o.GitMemory), "git-memory", "memory that each process of git can allocate, at least 64M (default: an eighth of\n"+
+		"the machine's, but no less than 256M and no more than 2G)")
+	f.Var((*cli.Size)(&o.Git.Push), "max-push-size", "refuse pushes that are larger than `SIZE` (default 4G)")
 	f.BoolVar(&o.background, "background", false, "start the server in the background, and return when it is ready; its log is\n"+
 		"server.log in DIR")
 	f.BoolVar(&o.stop, "stop", false, "stop the server of DIR, and return when it has ended")
@@ -156,6 +163,9 @@ func (t times) Set(text string) error {
 	return nil
 }
 
+// leastMemory is the least value of --git-memory, in bytes. Commands that read commits get an eighth of it.
+const leastMemory = 64 << 20
+
 // account matches the ids that --account accepts.
 var account = regexp.MustCompile(`^[0-9a-f]{32}$`)
 
@@ -177,6 +187,12 @@ func completeServe(a *cli.App, o *server.Options) error {
 	switch {
 	case (o.TLSCert == "") != (o.TLSKey == ""):
 		return errors.New("--tls-cert and --tls-key need each other")
+	case o.Git.Processes < 0:
+		return fmt.Errorf("invalid number %d for --git-processes: want at least 1", o.Git.Processes)
+	case o.Git.Time < 0:
+		return fmt.Errorf("invalid time %s for --git-time: want more than 0", o.Git.Time)
+	case o.GitMemory != 0 && o.GitMemory < leastMemory:
+		return fmt.Errorf("invalid size %s for --git-memory: want at least %s", cli.SizeText(o.GitMemory), cli.SizeText(leastMemory))
 	case o.Account != "" && !account.MatchString(o.Account):
 		return fmt.Errorf("invalid account %q: want 32 hexadecimal digits", o.Account)
 	}
