@@ -29,7 +29,8 @@ type Importer interface {
 	Check(ctx context.Context, r imports.Request) (imports.Remote, error)
 	// Start begins the import of a repository whose status is importing, or imports a repository again. It does not wait for the end
 	// of the import. It returns imports.ErrBusy if the repository is being imported already. An empty request repeats the last one.
-	Start(ctx context.Context, repo records.Repo, r imports.Request) error
+	// The transaction that adds the import also writes the audit entry of cause, unless cause is empty.
+	Start(ctx context.Context, repo records.Repo, r imports.Request, cause records.Cause) error
 	// Status returns the progress of the last import of the repository; records.ErrNotFound if it was never imported.
 	Status(ctx context.Context, repo records.Repo) (imports.Status, error)
 }

@@ -162,7 +162,7 @@ func TestExtensions(t *testing.T) {
 
 // Every call has one audit entry. A call that changes records writes its entry in the same transaction.
 func TestAudit(t *testing.T) {
-	w := newWorld(t, nil)
+	w := newWorld(t, func(o *api.Options) { o.Importer = &fakeImporter{db: o.Records} })
 	seed(t, w.vars)
 	w.run(t, []exchange{
 		createBase,
@@ -174,6 +174,11 @@ func TestAudit(t *testing.T) {
 		{name: "delete", ask: "DELETE /namespaces/team/repos/base", status: 202, want: ok(`{"id":"<id>"}`)},
 		{name: "delete again", ask: "DELETE /namespaces/team/repos/base", status: 202, want: ok(`{"id":"<id>"}`)},
 	})
+	hooks, copied := extension[1:]+"/namespaces/team/webhooks", "/namespaces/team/repos/copy/import"
+	hook := w.id(t, "POST", hooks, `{"url":"https://example.com/"}`)
+	w.id(t, "DELETE", hooks+"/"+hook, "")
+	w.id(t, "POST", "/v1/api"+copied, `{"url":"https://example.com/r"}`)
+	w.id(t, "POST", extension[1:]+copied+"/refresh", "")
 	stored, err := w.db.Audit.After(t.Context(), 0, 100)
 	if err != nil {
 		t.Fatal(err)
@@ -183,7 +188,9 @@ func TestAudit(t *testing.T) {
 		_, target, _ := strings.Cut(e.Cause.Target, "/team")
 		got = append(got, fmt.Sprintf("%s %s %d %s %s", e.Cause.Method, target, e.Result, e.Cause.Actor, e.Cause.Remote))
 	}
-	want := []string{"POST /repos 201 tests 127.0.0.1", "DELETE /repos/base 202 tests 127.0.0.1", "POST /repos 409 tests 127.0.0.1",
+	want := []string{"POST /repos 201 tests 127.0.0.1", "DELETE /repos/base 202 tests 127.0.0.1",
+		"POST /webhooks 201 tests 127.0.0.1", "DELETE /webhooks/" + hook + " 200 tests 127.0.0.1", "POST /repos/copy/import 201 tests 127.0.0.1",
+		"POST /repos/copy/import/refresh 202 tests 127.0.0.1", "POST /repos 409 tests 127.0.0.1",
 		"GET /repos/base/log 200 tests 127.0.0.1", "DELETE /repos/base 401  127.0.0.1", "DELETE /repos/base 202 tests 127.0.0.1"}
 	if !slices.Equal(got, want) {
 		t.Errorf("entries:\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
@@ -193,7 +200,7 @@ func TestAudit(t *testing.T) {
 		Method string
 		Result int
 	}
-	if err := json.Unmarshal([]byte(lines[0]), &first); err != nil || len(lines) != 2 || first.Method != "POST" || first.Result != 201 {
+	if err := json.Unmarshal([]byte(lines[0]), &first); err != nil || len(lines) != 6 || first.Method != "POST" || first.Result != 201 {
 		t.Errorf("exported: %q", lines)
 	}
 }

@@ -270,12 +270,15 @@ func (f *fakeImporter) Check(_ context.Context, r imports.Request) (imports.Remo
 	return imports.Remote{DefaultBranch: "master", ObjectFormat: "sha1"}, nil
 }
 
-func (f *fakeImporter) Start(ctx context.Context, r records.Repo, q imports.Request) error {
+func (f *fakeImporter) Start(ctx context.Context, r records.Repo, q imports.Request, cause records.Cause) error {
 	if r.Name == "slow" || q.URL == "" && r.Status == records.Importing {
 		return imports.ErrBusy
 	}
 	if strings.Contains(q.URL, "endless") {
 		return nil
+	}
+	if q.URL == "" {
+		return f.db.Imports.Begin(ctx, records.Import{RepoID: r.ID}, cause)
 	}
 	return f.db.Repos.SetStatus(ctx, r.ID, records.Ready)
 }

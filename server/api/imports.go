@@ -117,7 +117,7 @@ func importRepo(c *call) error {
 	if err != nil {
 		return err
 	}
-	if err := importer.Start(ctx, created, q); err != nil {
+	if err := importer.Start(ctx, created, q, records.Cause{}); err != nil {
 		// Without an import, the repository would never become ready.
 		if undo := c.a.o.Records.Repos.Delete(ctx, created.ID, nil, records.Cause{}); undo != nil {
 			c.a.o.Log.Error("could not remove a repository whose import did not start", zap.String("repository", created.ID), zap.Error(undo))
@@ -166,7 +166,7 @@ func refreshImport(c *call) error {
 	if err != nil {
 		return err
 	}
-	if err := importer.Start(c.r.Context(), r, imports.Request{}); err != nil {
+	if err := importer.Start(c.r.Context(), r, imports.Request{}, c.cause()); err != nil {
 		return found("Import", importFault(strings.TrimPrefix(r.Source, "git:"), err))
 	}
 	return c.send(http.StatusAccepted, struct {

@@ -99,7 +99,7 @@ func TestWebhooksAreLimited(t *testing.T) {
 				break
 			}
 			h := records.Webhook{ID: fmt.Sprint("hook", ns, i), Namespace: ns, URL: "https://example.com"}
-			if err := w.db.Webhooks.Create(t.Context(), h); err != nil {
+			if err := w.db.Webhooks.Create(t.Context(), h, records.Cause{}); err != nil {
 				t.Fatal(err)
 			}
 		}

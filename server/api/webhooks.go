@@ -84,7 +84,7 @@ func createWebhook(c *call) error {
 	if err := roomForWebhook(ctx, c.a.o.Records.Webhooks, h.Namespace); err != nil {
 		return err
 	}
-	if err := c.a.o.Records.Webhooks.Create(ctx, h); err != nil {
+	if err := c.a.o.Records.Webhooks.Create(ctx, h, c.cause()); err != nil {
 		return err
 	}
 	info := infoOfWebhook(h)
@@ -158,7 +158,7 @@ func deleteWebhook(c *call) error {
 	if err != nil {
 		return err
 	}
-	if err := c.a.o.Records.Webhooks.Delete(ctx, h.ID); err != nil {
+	if err := c.a.o.Records.Webhooks.Delete(ctx, h.ID, c.cause()); err != nil {
 		return found("Webhook", err)
 	}
 	return c.send(http.StatusOK, struct {
@@ -210,7 +210,7 @@ func retryDelivery(c *call) error {
 	if fault != nil {
 		return fault
 	}
-	if err := c.a.o.Records.Webhooks.Retry(ctx, h.ID, seq); err != nil {
+	if err := c.a.o.Records.Webhooks.Retry(ctx, h.ID, seq, c.cause()); err != nil {
 		return found("Delivery", err)
 	}
 	return c.send(http.StatusAccepted, struct {

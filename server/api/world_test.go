@@ -195,6 +195,19 @@ func (w *world) do(t testing.TB, token, method, path, body string) response {
 	return response{res.StatusCode, res.Header, string(text)}
 }
 
+// id sends a request of the administrator, which must succeed, and returns the id in the answer.
+func (w *world) id(t testing.TB, method, path, body string) string {
+	t.Helper()
+	got := w.do(t, w.admin, method, path, body)
+	var a struct {
+		Result struct{ ID string }
+	}
+	if err := json.Unmarshal([]byte(got.body), &a); err != nil || got.status >= 300 || a.Result.ID == "" {
+		t.Fatalf("%s %s: got %d %s", method, path, got.status, got.body)
+	}
+	return a.Result.ID
+}
+
 // expand replaces {name} by variables.
 func (w *world) expand(text string) string {
 	for name, value := range w.vars {

@@ -159,7 +159,8 @@ func (i *Importer) find(ctx context.Context, r Request) (found, credentials, err
 
 // Start begins an import into a repository, or brings an imported repository up to date. An empty request repeats the last one.
 // It returns ErrBusy while the repository is being imported, and records.ErrNotFound for an empty request if it was never imported.
-func (i *Importer) Start(ctx context.Context, repo records.Repo, r Request) error {
+// The zero cause writes no audit entry.
+func (i *Importer) Start(ctx context.Context, repo records.Repo, r Request, cause records.Cause) error {
 	m := records.Import{RepoID: repo.ID, URL: r.URL, Branch: r.Branch, Depth: r.Depth, Secret: r.Secret, State: string(Queued)}
 	if r == (Request{}) {
 		last, err := i.o.Records.Imports.Get(ctx, repo.ID)
@@ -170,7 +171,7 @@ func (i *Importer) Start(ctx context.Context, repo records.Repo, r Request) erro
 	} else if _, err := i.valid(r); err != nil {
 		return fmt.Errorf("import repository: %w", err)
 	}
-	err := i.o.Records.Imports.Begin(ctx, m)
+	err := i.o.Records.Imports.Begin(ctx, m, cause)
 	if errors.Is(err, records.ErrExists) {
 		return fmt.Errorf("import repository: %w", ErrBusy)
 	}

@@ -139,7 +139,7 @@ func (n node) end(t *testing.T, r records.Repo) Status {
 // succeed imports and waits until the import has succeeded.
 func (n node) succeed(t *testing.T, r records.Repo, request Request) Status {
 	t.Helper()
-	if err := n.Start(t.Context(), r, request); err != nil {
+	if err := n.Start(t.Context(), r, request, records.Cause{}); err != nil {
 		t.Fatal(err)
 	}
 	s := n.end(t, r)
@@ -302,7 +302,7 @@ func TestAnImportIsACopy(t *testing.T) {
 			})
 			if format := map[string]string{"sha1": "sha256", "sha256": "sha1"}[f.String()]; true {
 				other := n.create(t, "other", format)
-				if err := n.Start(t.Context(), other, Request{URL: u.url}); err != nil {
+				if err := n.Start(t.Context(), other, Request{URL: u.url}, records.Cause{}); err != nil {
 					t.Fatal(err)
 				}
 				if s := n.end(t, other); s.State != Failed || !strings.Contains(s.Error, "object format") {
@@ -343,7 +343,7 @@ func TestARepeatedImportLeavesLocalChangesAlone(t *testing.T) {
 	fresh := u.commit(t, "fresh")
 	git(t, u.repo.Path, "update-ref", head("forced"), quiet)
 	git(t, u.repo.Path, "update-ref", "-d", head("gone"))
-	if err := n.Start(t.Context(), n.repo(t, r.ID), Request{}); err != nil {
+	if err := n.Start(t.Context(), n.repo(t, r.ID), Request{}, records.Cause{}); err != nil {
 		t.Fatal(err)
 	}
 	s := n.end(t, r)
@@ -479,7 +479,7 @@ func TestPrivateRepositories(t *testing.T) {
 	n.succeed(t, r, Request{URL: u.url, Secret: "good"})
 	n.fsck(t, r.ID)
 	failing := n.create(t, "failing", "sha1")
-	if err := n.Start(t.Context(), failing, Request{URL: u.url, Secret: "bad"}); err != nil {
+	if err := n.Start(t.Context(), failing, Request{URL: u.url, Secret: "bad"}, records.Cause{}); err != nil {
 		t.Fatal(err)
 	}
 	if s := n.end(t, failing); s.State != Failed || !strings.Contains(s.Error, ErrAuth.Error()) {
@@ -553,7 +553,7 @@ func TestBadURLsAreRefused(t *testing.T) {
 	public.Close() // this node would otherwise run the import
 	r := n.create(t, "r", "sha1")
 	n.succeed(t, r, Request{URL: web.URL + "/moved"})
-	if err := n.Start(t.Context(), n.create(t, "never", "sha1"), Request{}); !errors.Is(err, records.ErrNotFound) {
+	if err := n.Start(t.Context(), n.create(t, "never", "sha1"), Request{}, records.Cause{}); !errors.Is(err, records.ErrNotFound) {
 		t.Errorf("repeat an import that never was: %v", err)
 	}
 }
@@ -590,10 +590,10 @@ func TestImportsAreLimited(t *testing.T) {
 	}
 	small := newNode(t, dir, "small", Options{MaxBytes: 2000})
 	r := small.create(t, "r", "sha1")
-	if err := small.Start(t.Context(), r, Request{URL: u.url}); err != nil {
+	if err := small.Start(t.Context(), r, Request{URL: u.url}, records.Cause{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := small.Start(t.Context(), r, Request{URL: u.url}); !errors.Is(err, ErrBusy) {
+	if err := small.Start(t.Context(), r, Request{URL: u.url}, records.Cause{}); !errors.Is(err, ErrBusy) {
 		t.Errorf("second import at the same time: got %v, want ErrBusy", err)
 	}
 	if s := small.end(t, r); s.State != Failed || !strings.Contains(s.Error, egress.ErrTooMuch.Error()) {
@@ -603,7 +603,7 @@ func TestImportsAreLimited(t *testing.T) {
 	stall := u.Inject(gittest.Fault{Kind: gittest.Stall, On: gittest.Fetch, After: 1000})
 	defer stall.Remove()
 	slow := newNode(t, dir, "slow", Options{MaxTime: 300 * time.Millisecond})
-	if err := slow.Start(t.Context(), r, Request{URL: u.url}); err != nil {
+	if err := slow.Start(t.Context(), r, Request{URL: u.url}, records.Cause{}); err != nil {
 		t.Fatal(err)
 	}
 	if s := slow.end(t, r); s.State != Failed || s.Error != errTime.Error() {
@@ -626,7 +626,7 @@ func TestTemporaryFailuresAreRepeated(t *testing.T) {
 	u.Inject(gittest.Fault{Kind: gittest.CorruptPack, GoodTrailer: true, On: gittest.Fetch})
 	u.commit(t, "main")
 	before := n.refs(t, r.ID)
-	if err := n.Start(t.Context(), r, Request{}); err != nil {
+	if err := n.Start(t.Context(), r, Request{}, records.Cause{}); err != nil {
 		t.Fatal(err)
 	}
 	if s := n.end(t, r); s.State != Failed {
@@ -645,7 +645,7 @@ func TestADeletedRepositoryEndsItsImport(t *testing.T) {
 	defer stall.Remove()
 	n := newNode(t, t.TempDir(), "n", Options{})
 	r := n.create(t, "r", "sha1")
-	if err := n.Start(t.Context(), r, Request{URL: u.url}); err != nil {
+	if err := n.Start(t.Context(), r, Request{URL: u.url}, records.Cause{}); err != nil {
 		t.Fatal(err)
 	}
 	await.Until(t, "git fetches", func() bool { return stall.Hits() > 0 })
@@ -667,7 +667,7 @@ func TestAnotherNodeContinues(t *testing.T) {
 	n.Close() // this node only creates the repository
 	r := n.create(t, "r", "sha1")
 	stall := u.Inject(gittest.Fault{Kind: gittest.Stall, On: gittest.Fetch, After: 50})
-	if err := n.Start(t.Context(), r, Request{URL: u.url}); err != nil {
+	if err := n.Start(t.Context(), r, Request{URL: u.url}, records.Cause{}); err != nil {
 		t.Fatal(err)
 	}
 	self, err := os.Executable()

@@ -30,7 +30,7 @@ func TestALateAttemptChangesNothing(t *testing.T) {
 			late := newNode(t, dir, "late", Options{})
 			late.Close() // its loop
 			r := late.create(t, "r", "sha1")
-			if err := late.Start(t.Context(), r, Request{URL: u.url, Depth: 1}); err != nil {
+			if err := late.Start(t.Context(), r, Request{URL: u.url, Depth: 1}, records.Cause{}); err != nil {
 				t.Fatal(err)
 			}
 			late.pace.save = save
@@ -96,7 +96,7 @@ func TestAnImportEndsIfTheDatabaseDoesNotAnswer(t *testing.T) {
 	defer n.set.Close()
 	defer n.Close()
 	r := n.create(t, "r", "sha1")
-	if err := n.Start(t.Context(), r, Request{URL: u.url}); err != nil {
+	if err := n.Start(t.Context(), r, Request{URL: u.url}, records.Cause{}); err != nil {
 		t.Fatal(err)
 	}
 	await.Until(t, "git fetches", func() bool { return stall.Hits() > 0 })

@@ -67,7 +67,7 @@ func scanImport(row scanner) (i Import, err error) {
 
 // Begin adds an import. It replaces the finished import of the repository, whose Refs it keeps. It returns ErrExists while an import
 // of the repository is not finished.
-func (i *Imports) Begin(ctx context.Context, m Import) error {
+func (i *Imports) Begin(ctx context.Context, m Import, cause Cause) error {
 	return i.db.write(ctx, "begin import", func(t *tx) error {
 		rows, err := t.exec(ctx, "INSERT INTO imports ("+importColumns+") VALUES ("+placeholders(17, 1)+`)
 			ON CONFLICT (repo_id) DO UPDATE SET url = excluded.url, branch = excluded.branch, depth = excluded.depth,
@@ -77,7 +77,10 @@ func (i *Imports) Begin(ctx context.Context, m Import) error {
 		if err == nil && rows == 0 {
 			err = ErrExists
 		}
-		return err
+		if err != nil {
+			return err
+		}
+		return t.log(ctx, nil, cause.entry(t, 202, ""))
 	})
 }
 

@@ -22,8 +22,8 @@ func TestAnImportEndsInOneStep(t *testing.T) {
 		id := NewID()
 		do(t, db.Repos.Create(t.Context(), Creation{Repo: Repo{ID: id, Namespace: "ns", Name: "r", Status: Importing}}))
 		m := Import{RepoID: id, URL: "https://example.com/r.git", Branch: "b", Depth: 2, Secret: "s", State: "queued"}
-		do(t, db.Imports.Begin(t.Context(), m))
-		if err := db.Imports.Begin(t.Context(), m); !errors.Is(err, ErrExists) {
+		do(t, db.Imports.Begin(t.Context(), m, Cause{}))
+		if err := db.Imports.Begin(t.Context(), m, Cause{}); !errors.Is(err, ErrExists) {
 			t.Errorf("second import at the same time: got %v, want ErrExists", err)
 		}
 		open, err := db.Imports.Open(t.Context(), 5)
@@ -67,7 +67,7 @@ func TestAnImportEndsInOneStep(t *testing.T) {
 			t.Errorf("fork has the shallow commits %q (%v)", r.Shallow, err)
 		}
 		m.URL = ""
-		do(t, db.Imports.Begin(t.Context(), Import{RepoID: id, URL: "https://example.com/other", State: "queued"}))
+		do(t, db.Imports.Begin(t.Context(), Import{RepoID: id, URL: "https://example.com/other", State: "queued"}, Cause{}))
 		if got, _ := importOf(t, db, id); got.URL != "https://example.com/other" || string(got.Refs) != "refs" || !got.Finished.IsZero() || got.Bytes != 0 {
 			t.Errorf("import that is repeated: %+v", got)
 		}
@@ -85,7 +85,7 @@ func TestAnImportThatNeverBeganFails(t *testing.T) {
 		for id, created := range map[string]time.Time{old: hour, running: hour, young: {}} {
 			do(t, db.Repos.Create(t.Context(), Creation{Repo: Repo{ID: id, Namespace: "ns", Name: id, Status: Importing, Created: created, Source: "https://e/r"}}))
 		}
-		do(t, db.Imports.Begin(t.Context(), Import{RepoID: running, State: "queued"}))
+		do(t, db.Imports.Begin(t.Context(), Import{RepoID: running, State: "queued"}, Cause{}))
 		for range 2 {
 			do(t, db.Imports.Abandoned(t.Context(), time.Now().Add(-time.Minute), "failed", "node died"))
 		}
@@ -113,7 +113,7 @@ func TestOnlyTheLastAttemptChangesAnImport(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *DB) {
 		ctx, id := t.Context(), NewID()
 		do(t, db.Repos.Create(ctx, Creation{Repo: Repo{ID: id, Namespace: "ns", Name: "r", Status: Importing}}))
-		do(t, db.Imports.Begin(ctx, Import{RepoID: id, State: "queued"}))
+		do(t, db.Imports.Begin(ctx, Import{RepoID: id, State: "queued"}, Cause{}))
 		late, err := db.Imports.Take(ctx, id)
 		do(t, err)
 		refused := func(when string) {
@@ -147,7 +147,7 @@ func TestOnlyTheLastAttemptChangesAnImport(t *testing.T) {
 		if _, err := db.Imports.Take(ctx, id); !errors.Is(err, ErrNotFound) {
 			t.Errorf("attempt of a finished import: got %v, want ErrNotFound", err)
 		}
-		do(t, db.Imports.Begin(ctx, Import{RepoID: id, State: "queued"}))
+		do(t, db.Imports.Begin(ctx, Import{RepoID: id, State: "queued"}, Cause{}))
 		refused("before the first attempt of the next import")
 	})
 }

@@ -209,7 +209,7 @@ func TestNamespaces(t *testing.T) {
 		do(t, db.Repos.Delete(ctx, id, nil, Cause{}))
 		for _, of := range []string{"a", "b"} {
 			do(t, db.Tokens.Create(ctx, Token{ID: "owner-" + of, Hash: []byte(of), Role: OwnerToken, Scope: WriteScope, Namespace: of}, nil, Cause{}))
-			do(t, db.Webhooks.Create(ctx, Webhook{ID: "hook-" + of, Namespace: of, URL: "http://127.0.0.1/"}))
+			do(t, db.Webhooks.Create(ctx, Webhook{ID: "hook-" + of, Namespace: of, URL: "http://127.0.0.1/"}, Cause{}))
 		}
 		do(t, db.Namespaces.Delete(ctx, "a", Cause{}))
 		for of, gone := range map[string]bool{"a": true, "b": false} {

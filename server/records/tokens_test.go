@@ -176,7 +176,7 @@ func TestWebhooks(t *testing.T) {
 			{ID: "one", Namespace: "ns", Repo: "r", Types: []string{"x", "y"}, URL: "https://b", Created: time.Unix(2, 0).UTC()},
 		}
 		for _, h := range hooks {
-			do(t, db.Webhooks.Create(ctx, h))
+			do(t, db.Webhooks.Create(ctx, h, Cause{}))
 		}
 		if got, err := db.Webhooks.List(ctx, "ns"); err != nil || len(got) != 1 || got[0].ID != "one" || len(got[0].Types) != 2 {
 			t.Errorf("webhooks of ns: got %+v, %v", got, err)
@@ -214,16 +214,21 @@ func TestWebhooks(t *testing.T) {
 		if len(dead) != 1 || dead[0].Attempts != 5 || dead[0].Error != "status 500" || dead[0].Event.Type != "x" {
 			t.Fatalf("dead deliveries: got %+v", dead)
 		}
-		do(t, db.Webhooks.Retry(ctx, "one", dead[0].Event.Seq))
-		if err := db.Webhooks.Retry(ctx, "one", dead[0].Event.Seq); !errors.Is(err, ErrNotFound) {
+		do(t, db.Webhooks.Retry(ctx, "one", dead[0].Event.Seq, Cause{Method: "retry"}))
+		if err := db.Webhooks.Retry(ctx, "one", dead[0].Event.Seq, Cause{Method: "retry"}); !errors.Is(err, ErrNotFound) {
 			t.Errorf("retry twice: got %v, want ErrNotFound", err)
 		}
 		if due, err := db.Webhooks.Due(ctx, now.Add(time.Hour), time.Minute, Shares{Limit: 10, Each: 10}); err != nil || len(due) != 1 || due[0].Attempts != 0 {
 			t.Errorf("delivery after retry: got %v, %v", due, err)
 		}
-		do(t, db.Webhooks.Delete(ctx, "one"))
-		if err := db.Webhooks.Delete(ctx, "one"); !errors.Is(err, ErrNotFound) {
+		do(t, db.Webhooks.Delete(ctx, "one", Cause{Method: "delete"}))
+		if err := db.Webhooks.Delete(ctx, "one", Cause{Method: "delete"}); !errors.Is(err, ErrNotFound) {
 			t.Errorf("delete twice: got %v, want ErrNotFound", err)
+		}
+		entries, err := db.Audit.After(ctx, 0, 9)
+		do(t, err)
+		if len(entries) != 2 || entries[0].Cause.Method != "retry" || entries[1].Cause.Method != "delete" {
+			t.Errorf("entries: got %+v, want one of the retry and one of the removal", entries)
 		}
 		var many []Event
 		for range planned + 5 {

@@ -115,7 +115,7 @@ func TestEachChangeHasAStamp(t *testing.T) {
 		look("change of the default branch", 1, func() error { return db.Repos.SetDefaultBranch(ctx, id, "a") })
 		look("repack", 1, func() error { return db.Packs.Replace(ctx, id, []string{pack.ID}, []Pack{*begin(t, db)}) })
 		look("import", 1, func() error {
-			do(t, db.Imports.Begin(ctx, Import{RepoID: id}))
+			do(t, db.Imports.Begin(ctx, Import{RepoID: id}, Cause{}))
 			m, err := db.Imports.Take(ctx, id)
 			do(t, err)
 			_, err = db.Imports.Finish(ctx, Imported{Import: m, Push: Push{RepoID: id}})

@@ -42,7 +42,7 @@ func scanWebhook(row scanner) (h Webhook, err error) {
 }
 
 // Create creates a webhook. It receives the events that are added from now on.
-func (w *Webhooks) Create(ctx context.Context, h Webhook) error {
+func (w *Webhooks) Create(ctx context.Context, h Webhook, cause Cause) error {
 	if err := w.db.number(ctx); err != nil {
 		return err
 	}
@@ -59,7 +59,10 @@ func (w *Webhooks) Create(ctx context.Context, h Webhook) error {
 		if err == nil && rows == 0 {
 			err = ErrExists
 		}
-		return err
+		if err != nil {
+			return err
+		}
+		return t.log(ctx, nil, cause.entry(t, 201, ""))
 	})
 }
 
@@ -77,7 +80,7 @@ func (w *Webhooks) List(ctx context.Context, namespace string) (hooks []Webhook,
 }
 
 // Delete removes a webhook with its deliveries.
-func (w *Webhooks) Delete(ctx context.Context, id string) error {
+func (w *Webhooks) Delete(ctx context.Context, id string, cause Cause) error {
 	return w.db.write(ctx, "delete webhook "+id, func(t *tx) error {
 		rows, err := t.exec(ctx, "DELETE FROM webhooks WHERE id = $1", id)
 		if err == nil && rows == 0 {
@@ -86,8 +89,10 @@ func (w *Webhooks) Delete(ctx context.Context, id string) error {
 		if err != nil {
 			return err
 		}
-		_, err = t.exec(ctx, "DELETE FROM deliveries WHERE webhook = $1", id)
-		return err
+		if _, err := t.exec(ctx, "DELETE FROM deliveries WHERE webhook = $1", id); err != nil {
+			return err
+		}
+		return t.log(ctx, nil, cause.entry(t, 200, ""))
 	})
 }
 
@@ -254,13 +259,16 @@ func (w *Webhooks) Dead(ctx context.Context, webhook string, limit int) (dead []
 }
 
 // Retry makes a delivery that was given up due again. It returns ErrNotFound if there is no such delivery.
-func (w *Webhooks) Retry(ctx context.Context, webhook string, seq int64) error {
+func (w *Webhooks) Retry(ctx context.Context, webhook string, seq int64, cause Cause) error {
 	return w.db.write(ctx, "retry delivery", func(t *tx) error {
 		rows, err := t.exec(ctx, "UPDATE deliveries SET dead = FALSE, attempts = 0, next = $3 WHERE webhook = $1 AND seq = $2 AND dead",
 			webhook, seq, t.now)
 		if err == nil && rows == 0 {
 			err = ErrNotFound
 		}
-		return err
+		if err != nil {
+			return err
+		}
+		return t.log(ctx, nil, cause.entry(t, 202, ""))
 	})
 }

@@ -32,7 +32,8 @@ func TestSlowReceiversHaveAShare(t *testing.T) {
 	w.hook("slowest", slower.URL)
 	w.happen(20)
 	await.Until(t, "attempts for other slow receivers", func() bool { _, n := slower.all(); return n > 0 })
-	if err := w.db.Webhooks.Create(t.Context(), records.Webhook{ID: "other", Namespace: "other", URL: other.URL, Secret: secret}); err != nil {
+	h := records.Webhook{ID: "other", Namespace: "other", URL: other.URL, Secret: secret}
+	if err := w.db.Webhooks.Create(t.Context(), h, records.Cause{}); err != nil {
 		t.Fatal(err)
 	}
 	e := events.Cloned(events.Stamp{Account: "acc", Time: time.Now()}, records.Repo{Namespace: "other", Name: "r"})

@@ -79,7 +79,7 @@ func (w *world) open() *records.DB {
 
 func (w *world) hook(id, url string, types ...string) {
 	w.t.Helper()
-	if err := w.db.Webhooks.Create(w.t.Context(), records.Webhook{ID: id, Namespace: "ns", Types: types, URL: url, Secret: secret}); err != nil {
+	if err := w.db.Webhooks.Create(w.t.Context(), records.Webhook{ID: id, Namespace: "ns", Types: types, URL: url, Secret: secret}, records.Cause{}); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -274,7 +274,7 @@ func TestDeadDeliveriesCanBeRetried(t *testing.T) {
 		t.Errorf("%d attempts, want %d", n, MaxAttempts)
 	}
 	good.Done()
-	if err := w.db.Webhooks.Retry(t.Context(), "h", d.Event.Seq); err != nil {
+	if err := w.db.Webhooks.Retry(t.Context(), "h", d.Event.Seq, records.Cause{}); err != nil {
 		t.Fatal(err)
 	}
 	await.Until(t, "the delivery has arrived", func() bool { return s.delivered.Load() == 1 })
