@@ -205,13 +205,13 @@ func TestThinSessionOnServer(t *testing.T) {
 	again := o.bare(s.URL("r.git"), flags...)
 	w.same("resumed elsewhere", before, o.look(again.Dir))
 	o.unmount(again)
-	// The tokens of the session allow it to change its own refs only.
+	// The tokens of the session allow it to change its own refs only. The token that the server made with the repository is revoked.
 	for token, err := range api.Tokens(t.Context(), "team", "work", "active") {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if strings.HasPrefix(token.Label, "mount on ") && (token.Session != "thin" || len(token.Refs) == 0) {
-			t.Errorf("token of the session: got %+v, want one for the session thin only", token)
+		if !strings.HasPrefix(token.Label, "mount on ") || token.Session != "thin" || len(token.Refs) == 0 {
+			t.Errorf("valid token of the session's repository: got %+v, want one of the mount for the session thin only", token)
 		}
 	}
 }

@@ -124,6 +124,18 @@ func TestServerCommands(t *testing.T) {
 		t.Errorf("token list --which revoked printed\n%s", got)
 	}
 
+	old := list.Tokens[1].ID
+	rotated := a.run("token", "rotate", "team/app", old)
+	if !regexp.MustCompile(`^art_v1_[0-9a-f]{40}\?expires=[0-9]+\n$`).MatchString(rotated.stdout) || !strings.Contains(rotated.stderr, "(write) expires ") {
+		t.Errorf("token rotate printed %q and %q", rotated.stdout, rotated.stderr)
+	}
+	if got := a.ok("token", "list", "team/app"); strings.Contains(got, old) || strings.Count(got, "active") != 1 {
+		t.Errorf("tokens after the rotation:\n%s", got)
+	}
+	if r := a.run("token", "rotate", "team", old); r.code == 0 || !strings.Contains(r.stderr, "Token is not active") {
+		t.Errorf("rotation of a token that was rotated: exit %d\n%s", r.code, r.stderr)
+	}
+
 	owner := a.run("namespace", "token", "team", "--ttl", "1h")
 	if !strings.HasPrefix(owner.stdout, "afs_owner_") || !strings.Contains(owner.stderr, "(owner of team, write) expires ") {
 		t.Errorf("namespace token printed %q and %q", owner.stdout, owner.stderr)

@@ -61,6 +61,9 @@ func Ensure(ctx context.Context, a *cli.App, o Connection, where string, u Use) 
 		var made client.Created
 		made, err = c.CreateRepo(ctx, n.namespace, client.CreateRepo{Name: n.repo})
 		l.Remote, l.Made, l.Empty = made.Remote, err == nil, err == nil
+		if err == nil {
+			err = c.revokeFirst(ctx, n)
+		}
 		if errors.Is(err, client.ErrExists) { // another process has created it in the meantime
 			repo, err = c.Repo(ctx, n.namespace, n.repo)
 			l.Remote = repo.Remote
@@ -70,6 +73,22 @@ func Ensure(ctx context.Context, a *cli.App, o Connection, where string, u Use) 
 		return Login{}, explain(c, err)
 	}
 	return c.login(a, l, n, u)
+}
+
+// revokeFirst revokes the token with which a server creates a repository. It would be valid for a day and allow everything, and the mount
+// makes tokens of its own. The list of tokens begins with the newest one.
+func (c *Access) revokeFirst(ctx context.Context, n name) error {
+	first := ""
+	for t, err := range c.Tokens(ctx, n.namespace, n.repo, "active") {
+		if err != nil {
+			return err
+		}
+		first = t.ID
+	}
+	if first == "" {
+		return nil
+	}
+	return c.RevokeToken(ctx, n.namespace, first)
 }
 
 // Known returns the login for a repository by its URL for git, if the server is the one in the environment, or the one that this user

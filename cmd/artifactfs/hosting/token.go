@@ -18,13 +18,13 @@ func TokenCommand(a *cli.App) *cobra.Command {
 	var o Connection
 	return o.group(&cobra.Command{
 		Use:   "token",
-		Short: "Create, list and revoke tokens for repositories of a server",
+		Short: "Create, list, rotate and revoke tokens for repositories of a server",
 		Long: `Token manages the tokens with which git reads and writes one repository of a server. git uses a token as the password,
 with any user name.`,
 		Example: `  artifactfs token create team/app --scope read --ttl 1h
   artifactfs token list team/app
   artifactfs token revoke team/app 01JD4X8ZQ8K2V6M3T0N5R7W9YB`,
-	}, tokenCreateCommand(a, &o), tokenListCommand(a, &o), tokenRevokeCommand(a, &o))
+	}, tokenCreateCommand(a, &o), tokenListCommand(a, &o), tokenRotateCommand(a, &o), tokenRevokeCommand(a, &o))
 }
 
 // denials are the kinds of changes of a ref that a rule of a token can deny.
@@ -113,6 +113,26 @@ func tokenListCommand(a *cli.App, o *Connection) *cobra.Command {
 	}
 	choiceFlag(cmd, &state, "active", "which", "tokens to list", "active", "expired", "revoked", "all")
 	return cmd
+}
+
+// tokenRotateCommand returns the command "token rotate".
+func tokenRotateCommand(a *cli.App, o *Connection) *cobra.Command {
+	return &cobra.Command{
+		Use:   "rotate NAMESPACE[/NAME] ID",
+		Short: "Replace a token by a new one with the same rights",
+		Long: `Rotate revokes a token, ends running transfers that use it, and prints a new token with the same scope, refs and label,
+which is valid for as long as the old one was when it was created. It fails if the token is revoked or has expired.`,
+		Example: `  export ARTIFACTFS_TOKEN=$(artifactfs token rotate team/app 01JD4X8ZQ8K2V6M3T0N5R7W9YB)`,
+		Args:    cli.Arguments(2, 2, "NAMESPACE[/NAME] ID"),
+		RunE: o.run(a, func(cmd *cobra.Command, c *Access, args []string) error {
+			namespace, _, _ := strings.Cut(args[0], "/")
+			made, err := c.Extensions().RotateToken(cmd.Context(), namespace, args[1])
+			if err != nil {
+				return err
+			}
+			return printToken(a, made, made.Scope)
+		}),
+	}
 }
 
 // tokenRevokeCommand returns the command "token revoke".
