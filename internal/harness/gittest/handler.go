@@ -132,6 +132,12 @@ func (h *handler) answer(a *reply, r *http.Request, body io.Reader, faults []*In
 			out = changed
 		}
 	}
+	if asked.Command == Push {
+		// git may warn while it still reads the pack, and net/http would then throw away a part of the pack.
+		if err := a.control.EnableFullDuplex(); err != nil && r.ProtoMajor == 1 {
+			return err
+		}
+	}
 	err := h.backend.run(r.Context(), r, body, env, a.header, out)
 	if changed != nil && errors.Is(err, errTruncated) {
 		return nil

@@ -2,6 +2,7 @@ package gittest
 
 import (
 	"bytes"
+	"encoding/hex"
 	"fmt"
 	"io"
 	"net/http"
@@ -169,6 +170,31 @@ func TestPushWhereTheRepositoryAllowsIt(t *testing.T) {
 	}
 	if in < 3<<20 {
 		t.Errorf("%d bytes in, the file alone has more", in)
+	}
+}
+
+// git may send messages before it has read the whole push.
+func TestPushWithWarnings(t *testing.T) {
+	sv := start(t, ServerOptions{Config: []string{"http.receivepack=true", "receive.fsckObjects=true", "receive.unpackLimit=1"}, Bandwidth: 4 << 20})
+	work := t.TempDir()
+	gitIn(t, work, "init", "-q", "-b", "main")
+	write := func(kind string, data []byte) string {
+		t.Helper()
+		path := filepath.Join(t.TempDir(), "object")
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return gitIn(t, work, "hash-object", "-t", kind, "--literally", "-w", path)
+	}
+	blob, err := hex.DecodeString(write("blob", noise(4<<20)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tree := write("tree", append([]byte("100664 file\x00"), blob...)) // a mode of old versions of git
+	commit := gitIn(t, work, "commit-tree", "-m", "commit", tree)
+	gitIn(t, work, "push", "-q", sv.url(), commit+":refs/heads/warned")
+	if got := gitIn(t, work, "ls-remote", sv.url(), "refs/heads/warned"); !strings.HasPrefix(got, commit) {
+		t.Errorf("refs after a push with warnings: %q, want %s", got, commit)
 	}
 }
 
