@@ -52,7 +52,7 @@ func (b *bench) fork() error {
 		before[p.name()] = u
 	}
 	medians, err := b.each(rounds, func(p place, round int) (time.Duration, error) {
-		if g, is := p.(*gitea); is {
+		if g, is := p.(*forge); is {
 			if err := g.prepareFork(b.ctx); err != nil {
 				return 0, err
 			}

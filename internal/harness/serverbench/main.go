@@ -147,7 +147,7 @@ func (b *bench) start() error {
 	if b.gitea == "" {
 		log.Print("no column for gitea: -gitea names its source directory with the program gitea built in it")
 	} else {
-		g, err := startGitea(b.ctx, b.gitea, b.path("gitea"))
+		g, err := startForge(b.ctx, b.gitea, b.path("gitea"))
 		if err != nil {
 			return err
 		}
