@@ -99,6 +99,12 @@ func ParseID(s string) (ID, error) {
 	return id, nil
 }
 
+// ValidID reports whether s is an id in the form that ParseID accepts.
+func ValidID(s string) bool {
+	_, err := ParseID(s)
+	return err == nil
+}
+
 // ParseIDOf parses an id like ParseID, but also returns an error if the id is not as long as the ids of the format f.
 func ParseIDOf(f Format, s string) (ID, error) {
 	id, err := ParseID(s)

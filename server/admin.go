@@ -105,7 +105,7 @@ func ensureAdmin(ctx context.Context, db *records.DB, file string) (fresh contro
 	} else if !errors.Is(err, records.ErrNotFound) {
 		return "", err
 	}
-	fresh, err = NewAdminToken(ctx, db, file)
+	fresh, err = newAdminToken(ctx, db, file)
 	if err != nil {
 		return "", err
 	}
@@ -113,9 +113,9 @@ func ensureAdmin(ctx context.Context, db *records.DB, file string) (fresh contro
 	return fresh, err
 }
 
-// NewAdminToken makes a token that may do everything, and writes it to a file that only the user of this process can read. The file is
+// newAdminToken makes a token that may do everything, and writes it to a file that only the user of this process can read. The file is
 // written first. If a crash prevents that the token is stored in the database, the next start makes it valid.
-func NewAdminToken(ctx context.Context, db *records.DB, file string) (control.Secret, error) {
+func newAdminToken(ctx context.Context, db *records.DB, file string) (control.Secret, error) {
 	t, text := access.Mint(records.Token{Role: records.AdminToken, Label: "admin"}, time.Now())
 	if err := disk.WriteFile(file, []byte(text+"\n"), 0o600); err != nil {
 		return "", fmt.Errorf("write admin token %s: %w", file, err)

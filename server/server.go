@@ -188,7 +188,7 @@ func (s *Server) secure() error {
 // connect opens the records, the objects and the replicas, and connects the handlers with them.
 func (s *Server) connect(ctx context.Context) (err error) {
 	o := s.o
-	if s.db, err = OpenRecords(ctx, o); err != nil {
+	if s.db, err = openRecords(ctx, o); err != nil {
 		return err
 	}
 	s.closeLater(s.db.Close)
@@ -321,8 +321,8 @@ func (s *Server) Close() error {
 	return errors.Join(failed...)
 }
 
-// OpenRecords opens the database of a server.
-func OpenRecords(ctx context.Context, o Options) (*records.DB, error) {
+// openRecords opens the database of a server.
+func openRecords(ctx context.Context, o Options) (*records.DB, error) {
 	return records.Open(ctx, o.database())
 }
 
@@ -331,10 +331,10 @@ func NewAdmin(ctx context.Context, o Options) (control.Secret, error) {
 	if err := os.MkdirAll(o.Data, 0o700); err != nil {
 		return "", fmt.Errorf("create data directory: %w", err)
 	}
-	db, err := OpenRecords(ctx, o)
+	db, err := openRecords(ctx, o)
 	if err != nil {
 		return "", err
 	}
 	defer db.Close()
-	return NewAdminToken(ctx, db, o.tokenFile())
+	return newAdminToken(ctx, db, o.tokenFile())
 }

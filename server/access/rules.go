@@ -11,13 +11,13 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 )
 
-// OwnerOnly in a rule means that the rule applies only while the repository belongs to the token's session (session.OwnerRef), and
+// ownerOnly in a rule means that the rule applies only while the repository belongs to the token's session (session.OwnerRef), and
 // only for names that are not reserved for other sessions. The session may claim a repository whose only branches and tags are those
 // that sessions push to repositories of others.
-const OwnerOnly records.Denial = "owner-only"
+const ownerOnly records.Denial = "owner-only"
 
 // denials are the values of records.Denial.
-var denials = []records.Denial{records.NoPush, records.NoForcePush, records.AppendOnly, records.NoDelete, OwnerOnly}
+var denials = []records.Denial{records.NoPush, records.NoForcePush, records.AppendOnly, records.NoDelete, ownerOnly}
 
 // sessionHeads is the prefix of the branches that sessions push to repositories that do not belong to them.
 const sessionHeads = "refs/heads/afs/"
@@ -51,7 +51,7 @@ func Allow(t records.Token, u records.RefUpdate, s State) error {
 		if !Match(rule.Glob, u.Name) {
 			continue
 		}
-		if slices.Contains(rule.Deny, OwnerOnly) {
+		if slices.Contains(rule.Deny, ownerOnly) {
 			if owned, err := owns(t.Session, u, s); err != nil {
 				return err
 			} else if !owned {
@@ -67,11 +67,11 @@ func Allow(t records.Token, u records.RefUpdate, s State) error {
 	switch {
 	case !matched, denies(records.NoPush):
 		return Refused("token does not allow pushes to this ref")
-	case zero(u.New):
+	case u.Removes():
 		if denies(records.NoDelete, records.AppendOnly) {
 			return Refused("token does not allow the removal of this ref")
 		}
-	case !zero(u.Old) && denies(records.NoForcePush, records.AppendOnly):
+	case !u.Creates() && denies(records.NoForcePush, records.AppendOnly):
 		forced, err := s.Forced()
 		if err != nil {
 			return fmt.Errorf("check update of %s: %w", u.Name, err)
@@ -82,9 +82,6 @@ func Allow(t records.Token, u records.RefUpdate, s State) error {
 	}
 	return nil
 }
-
-// zero reports whether id consists of zeros, which stands for a missing ref.
-func zero(id string) bool { return strings.Trim(id, "0") == "" }
 
 // owns reports whether the repository belongs to a session, or is claimed for the session by this update or another update of the same
 // atomic push.
@@ -128,9 +125,9 @@ func SessionRules(name string) ([]records.RefRule, error) {
 		{Glob: session.Prefix + "*/" + name + "/**"},
 		{Glob: sessionHeads + name + "/**"},
 		{Glob: "refs/notes/**", Deny: []records.Denial{records.AppendOnly}},
-		{Glob: session.OwnerRef, Deny: []records.Denial{OwnerOnly, records.NoForcePush}},
-		{Glob: "refs/heads/**", Deny: []records.Denial{OwnerOnly}},
-		{Glob: "refs/tags/**", Deny: []records.Denial{OwnerOnly}},
+		{Glob: session.OwnerRef, Deny: []records.Denial{ownerOnly, records.NoForcePush}},
+		{Glob: "refs/heads/**", Deny: []records.Denial{ownerOnly}},
+		{Glob: "refs/tags/**", Deny: []records.Denial{ownerOnly}},
 	}, nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/server/meter"
 	"github.com/artifactfs/artifactfs/server/records"
@@ -104,7 +105,7 @@ func (c *call) hash() (records.Repo, string, error) {
 	if r.ObjectFormat == "sha256" {
 		digits, format = 64, "SHA-256"
 	}
-	if len(id) != digits || !gitread.IsID(id) {
+	if len(id) != digits || !object.ValidID(id) {
 		return r, "", invalid("hash", "Invalid %s hash", format)
 	}
 	return r, id, nil

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/server/access"
 	"github.com/artifactfs/artifactfs/server/events"
 	"github.com/artifactfs/artifactfs/server/gitread"
@@ -40,7 +41,7 @@ func (c *call) forkRequest() (f forkRequest, err error) {
 	f.defaultOnly = f.defaultOnly && !c.a.o.Compat
 	in.refuse(validRepo(f.name))
 	in.refuse(validNamespace(f.namespace))
-	if f.commit != "" && !gitread.IsID(f.commit) {
+	if f.commit != "" && !object.ValidID(f.commit) {
 		in.refuse(invalid("commit", "Invalid hash"))
 	}
 	if f.commit != "" && f.checkpoint != "" {

@@ -6,9 +6,9 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/server/access"
 	"github.com/artifactfs/artifactfs/server/events"
-	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/server/meter"
 	"github.com/artifactfs/artifactfs/server/records"
 )
@@ -141,7 +141,7 @@ func validBase(address, commit string) *Fault {
 		return invalid("base/url", "Must be a URL of https, http, ssh or git")
 	case u.User != nil && (u.Scheme != "ssh" || hasPassword(u.User)):
 		return invalid("base/url", "Must not contain credentials")
-	case !gitread.IsID(commit):
+	case !object.ValidID(commit):
 		return invalid("base/commit", "Invalid hash")
 	}
 	return nil

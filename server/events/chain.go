@@ -24,7 +24,7 @@ func chain(dir string, u records.RefUpdate) (Commits, bool) {
 		format = object.SHA256
 	}
 	id, err := object.ParseIDOf(format, u.New)
-	if err != nil || isZero(u.Old) {
+	if err != nil || u.Creates() {
 		return Commits{}, false
 	}
 	packs, err := odb.Open(filepath.Join(dir, "objects"), format)

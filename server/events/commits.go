@@ -55,7 +55,7 @@ func Walk(ctx context.Context, git gitcmd.Confined, dir string, updates []record
 	var first error
 	read := 0
 	for _, u := range updates {
-		if !isBranch(u.Name) || isZero(u.New) {
+		if !isBranch(u.Name) || u.Removes() {
 			continue
 		}
 		if read++; read > maxBranches {
@@ -83,7 +83,7 @@ func walk(ctx context.Context, git gitcmd.Confined, dir string, u records.RefUpd
 	args := []string{"--git-dir=" + dir, "log", "-z", "--first-parent", "--no-show-signature", "--no-color", "--no-decorate",
 		"--no-notes", "--no-mailmap", "--encoding=UTF-8", "--max-count=" + strconv.Itoa(maxCommits+1),
 		"--format=tformat:%H%x00%P%x00%ct%x00%an%x00%ae%x00%cn%x00%ce%x00%B", u.New}
-	if !isZero(u.Old) {
+	if !u.Creates() {
 		args = append(args, "^"+u.Old)
 	}
 	ctx, cancel := context.WithCancel(ctx)

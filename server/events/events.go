@@ -217,6 +217,3 @@ func moment(t time.Time) *string {
 
 // isBranch reports whether events on a ref list commits.
 func isBranch(ref string) bool { return strings.HasPrefix(ref, "refs/heads/") }
-
-// isZero reports whether an id is the id of zeros, which stands for a missing ref.
-func isZero(id string) bool { return strings.Trim(id, "0") == "" }

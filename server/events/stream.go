@@ -88,8 +88,8 @@ func (s *Stream) Close() error {
 	return nil
 }
 
-// Clients returns the number of connected clients.
-func (s *Stream) Clients() int {
+// connected returns the number of connected clients.
+func (s *Stream) connected() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.clients
@@ -98,7 +98,7 @@ func (s *Stream) Clients() int {
 // Metrics writes the metrics of a Stream.
 func (s *Stream) Metrics(w *metrics.Writer) {
 	w.Family("artifactfs_server_event_clients", metrics.Gauge, "Clients that read the stream of events.")
-	w.Sample(float64(s.Clients()))
+	w.Sample(float64(s.connected()))
 }
 
 // run reads new events while there are clients.
@@ -111,7 +111,7 @@ func (s *Stream) run() {
 		case <-s.end.Done():
 			return
 		}
-		for s.Clients() > 0 {
+		for s.connected() > 0 {
 			changed := s.store.Changed() // before reading, so that no change is missed
 			more, err := s.read()
 			if err != nil && !failing && s.end.Err() == nil {
@@ -190,9 +190,9 @@ func (f Filter) Match(e records.Event) bool {
 		(len(f.Types) == 0 || slices.Contains(f.Types, e.Type))
 }
 
-// ParseTypes returns the types of events in a list that is separated by commas. The prefix "cf.artifacts.repo." of a type may be
+// parseTypes returns the types of events in a list that is separated by commas. The prefix "cf.artifacts.repo." of a type may be
 // missing.
-func ParseTypes(list string) (types []string, err error) {
+func parseTypes(list string) (types []string, err error) {
 	for name := range strings.SplitSeq(list, ",") {
 		name = strings.TrimSpace(name)
 		if name == "" {
@@ -218,7 +218,7 @@ var errInput = errors.New("must be the id of an event, which is a number")
 func parseRequest(r *http.Request) (f Filter, after int64, err error) {
 	f.Namespace, f.Repo = r.PathValue("namespace"), r.PathValue("repo")
 	query := r.URL.Query()
-	if f.Types, err = ParseTypes(strings.Join(query["type"], ",")); err != nil {
+	if f.Types, err = parseTypes(strings.Join(query["type"], ",")); err != nil {
 		return f, 0, err
 	}
 	text := query.Get("after")

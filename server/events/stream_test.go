@@ -175,7 +175,7 @@ func TestEventsArriveOnceAndInOrder(t *testing.T) {
 	all.want(3, 4, 5, 6, 11)
 	one.want(3, 11)
 	resumed.want(3, 4, 5, 11)
-	if n := s.Clients(); n != 3 {
+	if n := s.connected(); n != 3 {
 		t.Errorf("%d clients, want 3", n)
 	}
 	answer, err := http.Get(server.URL + "/events")
@@ -261,11 +261,11 @@ func TestASlowClientIsDisconnected(t *testing.T) {
 	}
 	defer conn.Close()
 	fmt.Fprintf(conn, "GET /events HTTP/1.1\r\nHost: x\r\n\r\n")
-	await.Until(t, "the client is connected", func() bool { return s.Clients() == 1 })
+	await.Until(t, "the client is connected", func() bool { return s.connected() == 1 })
 	m.mu.Lock()
 	m.events = append(m.events, records.Event{Seq: 1, Type: pushedType, Body: append(append([]byte(`"`), bytes.Repeat([]byte("x"), 64<<20)...), '"')})
 	m.mu.Unlock()
-	await.Until(t, "the client is disconnected", func() bool { return s.Clients() == 0 })
+	await.Until(t, "the client is disconnected", func() bool { return s.connected() == 0 })
 	fast := read(t, server.URL+"/events", "1")
 	m.add(1, "n", "r", pushedType, true)
 	fast.want(2)

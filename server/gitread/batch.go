@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/object"
 )
 
 // Object contains the properties of an object that git can determine without reading its contents.
@@ -145,7 +146,7 @@ func (b *batch) ask(command, name string) (Object, error) {
 // parseInfo parses "ID TYPE SIZE".
 func parseInfo(line string) (Object, bool) {
 	f := strings.Split(line, " ")
-	if len(f) != 3 || !IsID(f[0]) {
+	if len(f) != 3 || !object.ValidID(f[0]) {
 		return Object{}, false
 	}
 	size, err := strconv.ParseInt(f[2], 10, 64)

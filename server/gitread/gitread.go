@@ -15,6 +15,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/internal/refname"
+	"github.com/artifactfs/artifactfs/object"
 )
 
 // ErrNotFound means that an object, a ref or a path does not exist in the git directory.
@@ -60,16 +61,11 @@ func (r Repo) ofCommits(ctx context.Context, args ...string) *exec.Cmd {
 	return r.command(ctx, args...)
 }
 
-// IsID reports whether text is a full object id of SHA-1 or SHA-256, in lower case.
-func IsID(text string) bool {
-	return (len(text) == 40 || len(text) == 64) && strings.Trim(text, "0123456789abcdef") == ""
-}
-
-// Candidates returns the full names of the refs for which a name of a commit may stand, in the order in which they are tried. It
+// candidates returns the full names of the refs for which a name of a commit may stand, in the order in which they are tried. It
 // returns the id itself for an id, and nil if the name cannot be one of a ref.
-func (r Repo) Candidates(name string) []string {
+func (r Repo) candidates(name string) []string {
 	switch {
-	case name == "HEAD" || IsID(name):
+	case name == "HEAD" || object.ValidID(name):
 		return []string{name}
 	case r.ShortNames && strings.HasPrefix(name, "refs/"):
 		return nil
@@ -106,7 +102,7 @@ func (r Repo) info(ctx context.Context, id string) (o Object, err error) {
 }
 
 func (r Repo) resolve(b *batch, name string) (string, error) {
-	for _, candidate := range r.Candidates(name) {
+	for _, candidate := range r.candidates(name) {
 		o, err := b.info(candidate)
 		if !errors.Is(err, ErrNotFound) {
 			return o.ID, err

@@ -14,6 +14,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/object"
 )
 
 func git(t testing.TB, dir string, args ...string) string {
@@ -289,7 +290,7 @@ func FuzzParseTree(f *testing.F) {
 		n := 0
 		for _, e := range list {
 			n += len(e.Mode) + len(e.Name) + 2 + size
-			if !IsID(e.Hash) {
+			if !object.ValidID(e.Hash) {
 				t.Errorf("%q is no id", e.Hash)
 			}
 		}
@@ -326,7 +327,7 @@ func FuzzCandidates(f *testing.F) {
 		f.Add(name)
 	}
 	f.Fuzz(func(t *testing.T, name string) {
-		for _, c := range (Repo{}).Candidates(name) {
+		for _, c := range (Repo{}).candidates(name) {
 			if c != name && !strings.HasSuffix(c, name) || strings.ContainsAny(c, "\x00\n ~^:?*[\\") || strings.HasPrefix(c, "-") {
 				t.Errorf("%q is a candidate for %q", c, name)
 			}

@@ -56,7 +56,7 @@ func (r Repo) Log(ctx context.Context, name string, offset, limit int) ([]Commit
 		return r.log(ctx, append(page, "--first-parent", "--end-of-options", revision, "--")...)
 	}
 	// The first candidate is nearly always the right one. If it is not, git fails, and the name is resolved by another process.
-	if names := r.Candidates(name); len(names) > 0 {
+	if names := r.candidates(name); len(names) > 0 {
 		if list, err := from(names[0]); !gitcmd.Exited(err, 128) {
 			return list, err
 		}

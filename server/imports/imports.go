@@ -72,14 +72,3 @@ type Status struct {
 	Started  time.Time
 	Finished time.Time // zero until the import has ended
 }
-
-// Percent returns the processed part of the phase in percent, or -1 if it is unknown.
-func (s Status) Percent() int {
-	if s.State == Succeeded {
-		return 100
-	}
-	if s.Total <= 0 {
-		return -1
-	}
-	return int(s.Done * 100 / s.Total)
-}

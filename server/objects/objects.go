@@ -36,7 +36,7 @@ type Store interface {
 	Shared() bool
 }
 
-// Open returns the store at a URL: s3://BUCKET/PREFIX (see OpenS3), file://PATH, or the path of a directory.
+// Open returns the store at a URL: s3://BUCKET/PREFIX (see openS3), file://PATH, or the path of a directory.
 func Open(location string) (Store, error) {
 	scheme, rest, found := strings.Cut(location, "://")
 	switch {
@@ -49,7 +49,7 @@ func Open(location string) (Store, error) {
 		}
 		return OpenDir(path)
 	case scheme == "s3":
-		return OpenS3(location)
+		return openS3(location)
 	}
 	return nil, fmt.Errorf("open object store: scheme %q is not supported: use a directory or s3://BUCKET/PREFIX", scheme)
 }

@@ -306,7 +306,7 @@ func TestS3(t *testing.T) {
 
 // etag returns the ETag of the object "one".
 func etag(t *testing.T, server *s3test.Server) string {
-	s, err := OpenS3(server.URL("some/prefix"))
+	s, err := openS3(server.URL("some/prefix"))
 	if err != nil {
 		t.Error(err)
 		return ""

@@ -35,11 +35,11 @@ type S3 struct {
 
 var _ Store = (*S3)(nil)
 
-// OpenS3 returns the store at s3://BUCKET/PREFIX. The query parameters endpoint (such as http://127.0.0.1:9000) and region take
+// openS3 returns the store at s3://BUCKET/PREFIX. The query parameters endpoint (such as http://127.0.0.1:9000) and region take
 // precedence over the variables AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, AWS_REGION and AWS_DEFAULT_REGION. Credentials come from
-// AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, from ~/.aws/credentials, or from the role of the host. OpenS3
+// AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, from ~/.aws/credentials, or from the role of the host. openS3
 // does not connect to the service; Ready does.
-func OpenS3(location string) (*S3, error) {
+func openS3(location string) (*S3, error) {
 	u, err := url.Parse(location)
 	if err != nil {
 		// The error of package url contains the URL, which may contain a secret by mistake.

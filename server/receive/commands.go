@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/artifactfs/artifactfs/internal/pktline"
+	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
@@ -26,11 +27,8 @@ type Commands struct {
 
 // OnlyRemovals reports whether all updates remove refs, so that no object is needed.
 func (c Commands) OnlyRemovals() bool {
-	return !slices.ContainsFunc(c.Updates, func(u records.RefUpdate) bool { return !isZero(u.New) })
+	return !slices.ContainsFunc(c.Updates, func(u records.RefUpdate) bool { return !u.Removes() })
 }
-
-// isZero reports whether an id stands for a missing ref.
-func isZero(id string) bool { return strings.Trim(id, "0") == "" }
 
 // ReadCommands reads the commands of a push from its body. The reader that it returns reads the whole body, including the commands.
 func ReadCommands(body io.Reader) (Commands, io.Reader, error) {
@@ -74,12 +72,8 @@ func parseCommand(line string) (records.RefUpdate, error) {
 	line = strings.TrimSuffix(line, "\n")
 	old, rest, _ := strings.Cut(line, " ")
 	id, name, _ := strings.Cut(rest, " ")
-	if !isID(old) || !isID(id) || len(old) != len(id) || name == "" {
+	if !object.ValidID(old) || !object.ValidID(id) || len(old) != len(id) || name == "" {
 		return records.RefUpdate{}, fmt.Errorf("%w: command %.100q", ErrRequest, line)
 	}
 	return records.RefUpdate{Name: name, Old: old, New: id}, nil
-}
-
-func isID(s string) bool {
-	return (len(s) == 40 || len(s) == 64) && strings.Trim(s, "0123456789abcdef") == ""
 }

@@ -93,7 +93,7 @@ func (p *Push) check(ctx context.Context, u records.RefUpdate, state access.Stat
 	case err != nil:
 		return p.fail(err)
 	}
-	if strings.HasPrefix(u.Name, "refs/heads/") && !isZero(u.New) {
+	if strings.HasPrefix(u.Name, "refs/heads/") && !u.Removes() {
 		kind, err := p.kind(ctx, u.New)
 		if err != nil {
 			return p.fail(err)
@@ -182,7 +182,7 @@ func (p *Push) make(ctx context.Context, updates []records.RefUpdate, atomic boo
 
 // store stores the pack that git has received. It returns nil if git has received no pack, or one that the repository already has.
 func (p *Push) store(ctx context.Context, updates []records.RefUpdate) (*records.Pack, error) {
-	if !slices.ContainsFunc(updates, func(u records.RefUpdate) bool { return !isZero(u.New) }) {
+	if !slices.ContainsFunc(updates, func(u records.RefUpdate) bool { return !u.Removes() }) {
 		return nil, nil
 	}
 	added, err := p.copy.Added()
@@ -214,7 +214,7 @@ func (p *Push) checkAgain(ctx context.Context, updates []records.RefUpdate) (rec
 	}
 	var tips strings.Builder
 	for _, u := range updates {
-		if !isZero(u.New) {
+		if !u.Removes() {
 			tips.WriteString(u.New + "\n")
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/artifactfs/artifactfs/internal/pktline"
+	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
@@ -98,7 +99,7 @@ func FuzzReadCommands(f *testing.F) {
 			t.Errorf("body after commands: got %q, %v, want %q", all, err, in)
 		}
 		for _, u := range c.Updates {
-			if !isID(u.Old) || !isID(u.New) || u.Name == "" {
+			if !object.ValidID(u.Old) || !object.ValidID(u.New) || u.Name == "" {
 				t.Errorf("invalid update %+v", u)
 			}
 		}

@@ -17,14 +17,11 @@ const GarbageExtension = ".mtimes"
 
 // Unswept returns ids of repositories whose last search for garbage was before a time, if they have changed since that search or have
 // a pack of garbage. The repository with the oldest search is first.
-func (r *Repos) Unswept(ctx context.Context, since time.Time, limit int) (ids []string, err error) {
-	err = r.db.single(ctx, "find repositories with garbage", func(t *tx) error {
-		ids, err = list(ctx, t, scanText, `SELECT r.id FROM repos r WHERE r.deleted = 0 AND r.swept < $1 AND (r.updated > r.swept OR EXISTS (
+func (r *Repos) Unswept(ctx context.Context, since time.Time, limit int) ([]string, error) {
+	return readList(ctx, r.db, "find repositories with garbage", scanText,
+		`SELECT r.id FROM repos r WHERE r.deleted = 0 AND r.swept < $1 AND (r.updated > r.swept OR EXISTS (
 			SELECT 1 FROM links l JOIN packs p ON p.pack = l.pack WHERE l.repo = r.repo AND p.extensions LIKE '%`+GarbageExtension+`%'))
 			ORDER BY r.swept LIMIT $2`, since, limit)
-		return err
-	})
-	return ids, err
 }
 
 // Swept records a search for garbage in a repository. The search has seen the state of the repository at the given time.
@@ -37,14 +34,11 @@ func (r *Repos) Swept(ctx context.Context, id string, at time.Time) error {
 
 // Overfull returns ids of repositories that have at least as many packs as the parameter packs, shared or not; forks must have at
 // least twice as many. The repository with the most packs is first.
-func (r *Repos) Overfull(ctx context.Context, packs, limit int) (ids []string, err error) {
-	err = r.db.single(ctx, "find repositories with very many packs", func(t *tx) error {
-		ids, err = list(ctx, t, scanText, `SELECT r.id FROM (SELECT repo, count(*) AS n FROM links GROUP BY repo HAVING count(*) >= $1) c
+func (r *Repos) Overfull(ctx context.Context, packs, limit int) ([]string, error) {
+	return readList(ctx, r.db, "find repositories with very many packs", scanText,
+		`SELECT r.id FROM (SELECT repo, count(*) AS n FROM links GROUP BY repo HAVING count(*) >= $1) c
 			JOIN repos r ON r.repo = c.repo WHERE c.n >= $1 * 2 OR r.source NOT LIKE 'artifacts:%' ORDER BY c.n DESC, r.id LIMIT $2`,
-			packs, limit)
-		return err
-	})
-	return ids, err
+		packs, limit)
 }
 
 // largeSchema adds an index of large packs.
@@ -52,12 +46,9 @@ const largeSchema = `CREATE INDEX packs_large ON packs (objects) WHERE objects >
 
 // Unindexed returns ids of repositories that have a large pack without a bitmap which no other repository lists. A pack is large if
 // its number of objects is at least the parameter objects, which must not be below 1,000.
-func (r *Repos) Unindexed(ctx context.Context, objects int64, limit int) (ids []string, err error) {
-	err = r.db.single(ctx, "find repositories without bitmap", func(t *tx) error {
-		ids, err = list(ctx, t, scanText, `SELECT DISTINCT r.id FROM packs p JOIN links l ON l.pack = p.pack JOIN repos r ON r.repo = l.repo
+func (r *Repos) Unindexed(ctx context.Context, objects int64, limit int) ([]string, error) {
+	return readList(ctx, r.db, "find repositories without bitmap", scanText,
+		`SELECT DISTINCT r.id FROM packs p JOIN links l ON l.pack = p.pack JOIN repos r ON r.repo = l.repo
 			WHERE p.objects >= 1000 AND p.objects >= $1 AND p.extensions NOT LIKE '%.bitmap%' AND r.shallow = '' AND r.base_url = ''
 			AND NOT EXISTS (SELECT 1 FROM links o WHERE o.pack = p.pack AND o.repo <> l.repo) LIMIT $2`, objects, limit)
-		return err
-	})
-	return ids, err
 }

@@ -85,21 +85,14 @@ func (i *Imports) Begin(ctx context.Context, m Import, cause Cause) error {
 }
 
 // Get returns the import of a repository.
-func (i *Imports) Get(ctx context.Context, repoID string) (m Import, err error) {
-	err = i.db.single(ctx, "find import", func(t *tx) error {
-		m, err = first(ctx, t, scanImport, "SELECT "+importColumns+" FROM imports WHERE repo_id = $1", repoID)
-		return err
-	})
-	return m, err
+func (i *Imports) Get(ctx context.Context, repoID string) (Import, error) {
+	return readFirst(ctx, i.db, "find import", scanImport, "SELECT "+importColumns+" FROM imports WHERE repo_id = $1", repoID)
 }
 
 // Open returns imports that are not finished. The import whose last change is the oldest is first.
-func (i *Imports) Open(ctx context.Context, limit int) (open []Import, err error) {
-	err = i.db.single(ctx, "list imports", func(t *tx) error {
-		open, err = list(ctx, t, scanImport, "SELECT "+importColumns+" FROM imports WHERE finished = 0 ORDER BY updated LIMIT $1", limit)
-		return err
-	})
-	return open, err
+func (i *Imports) Open(ctx context.Context, limit int) ([]Import, error) {
+	return readList(ctx, i.db, "list imports", scanImport,
+		"SELECT "+importColumns+" FROM imports WHERE finished = 0 ORDER BY updated LIMIT $1", limit)
 }
 
 // Take begins an attempt of an import, and returns it. From now on, only this attempt can change the import: one that began earlier may

@@ -135,11 +135,7 @@ func (e *Events) After(ctx context.Context, seq int64, namespace, repo string, l
 	if err := e.db.number(ctx); err != nil {
 		return nil, err
 	}
-	err = e.db.single(ctx, "read events", func(t *tx) error {
-		events, err = list(ctx, t, scanEvent, query+" ORDER BY e.seq LIMIT $2", args...)
-		return err
-	})
-	return events, err
+	return readList(ctx, e.db, "read events", scanEvent, query+" ORDER BY e.seq LIMIT $2", args...)
 }
 
 // Last returns the number of the newest event or audit entry, which share their numbers.
@@ -229,12 +225,8 @@ func (a *Audit) After(ctx context.Context, seq int64, limit int) (entries []Audi
 	if err := a.db.number(ctx); err != nil {
 		return nil, err
 	}
-	err = a.db.single(ctx, "read audit log", func(t *tx) error {
-		entries, err = list(ctx, t, scanAuditEntry, `SELECT seq, time, token, actor, remote, method, target, result, detail
+	return readList(ctx, a.db, "read audit log", scanAuditEntry, `SELECT seq, time, token, actor, remote, method, target, result, detail
 			FROM audit WHERE seq > $1 ORDER BY seq LIMIT $2`, seq, limit)
-		return err
-	})
-	return entries, err
 }
 
 func scanAuditEntry(row scanner) (a AuditEntry, err error) {

@@ -48,12 +48,9 @@ func (t *tx) addNamespace(ctx context.Context, ns Namespace) (created bool, err 
 }
 
 // Get returns a namespace.
-func (n *Namespaces) Get(ctx context.Context, name string) (ns Namespace, err error) {
-	err = n.db.single(ctx, "find namespace "+name, func(t *tx) error {
-		ns, err = first(ctx, t, scanNamespace, "SELECT "+namespaceColumns+" FROM namespaces WHERE folded = $1", fold(name))
-		return err
-	})
-	return ns, err
+func (n *Namespaces) Get(ctx context.Context, name string) (Namespace, error) {
+	return readFirst(ctx, n.db, "find namespace "+name, scanNamespace,
+		"SELECT "+namespaceColumns+" FROM namespaces WHERE folded = $1", fold(name))
 }
 
 // List returns up to limit namespaces whose names are greater than the name after, in the order of names, and the number of all

@@ -110,13 +110,10 @@ func (t *tx) replacePacks(ctx context.Context, repo lockedRepo, old []string, pa
 }
 
 // Unused returns packs that no repository lists, if they were recorded and removed from their last repository before a time.
-func (p *Packs) Unused(ctx context.Context, before time.Time, limit int) (packs []Pack, err error) {
-	err = p.db.single(ctx, "find unused packs", func(t *tx) error {
-		packs, err = list(ctx, t, scanPack, "SELECT "+packColumns+` FROM packs p WHERE p.idle_since <> 0 AND p.idle_since < $1
+func (p *Packs) Unused(ctx context.Context, before time.Time, limit int) ([]Pack, error) {
+	return readList(ctx, p.db, "find unused packs", scanPack,
+		"SELECT "+packColumns+` FROM packs p WHERE p.idle_since <> 0 AND p.idle_since < $1
 			AND NOT EXISTS (SELECT 1 FROM links l WHERE l.pack = p.pack) ORDER BY p.idle_since LIMIT $2`, before, limit)
-		return err
-	})
-	return packs, err
 }
 
 // Condemn marks an unused pack, so that no repository can list it any more and its files can be deleted. It returns false if a

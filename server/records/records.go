@@ -16,6 +16,7 @@ package records
 import (
 	"encoding/json"
 	"errors"
+	"strings"
 	"time"
 )
 
@@ -54,7 +55,6 @@ type Namespace struct {
 type Status string
 
 const (
-	Creating  Status = "creating"
 	Ready     Status = "ready"
 	Importing Status = "importing"
 	Forking   Status = "forking"
@@ -196,6 +196,12 @@ type RefUpdate struct {
 	Old  string
 	New  string
 }
+
+// Creates reports whether Old is an id of zeros, so that the update creates the ref.
+func (u RefUpdate) Creates() bool { return strings.Trim(u.Old, "0") == "" }
+
+// Removes reports whether New is an id of zeros, so that the update removes the ref.
+func (u RefUpdate) Removes() bool { return strings.Trim(u.New, "0") == "" }
 
 // Push is the result of one git push, ready to be made visible.
 type Push struct {

@@ -8,6 +8,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/artifactfs/artifactfs/object"
 )
 
 // batch is the number of refs that one statement reads or writes. Longer texts of statements are slower to compile, and PostgreSQL
@@ -48,7 +50,7 @@ func (t *tx) affected(ctx context.Context, repo refRows, updates []RefUpdate) (*
 	names := map[string]bool{}
 	for _, u := range updates {
 		names[u.Name] = true
-		if missing(u.New) {
+		if u.Removes() {
 			continue
 		}
 		for dir := range parents(u.Name) {
@@ -63,7 +65,7 @@ func (t *tx) affected(ctx context.Context, repo refRows, updates []RefUpdate) (*
 		s.put(r.Name, r.ID)
 	}
 	for _, u := range updates {
-		if missing(u.New) || s.ids[u.Name] != "" {
+		if u.Removes() || s.ids[u.Name] != "" {
 			continue
 		}
 		// The updates can remove at most as many refs below this one as there are updates. If one ref more is read, a ref is left in
@@ -93,7 +95,7 @@ func (s *refSet) apply(updates []RefUpdate, atomic bool) []error {
 	}
 	for _, removals := range []bool{true, false} {
 		for i, u := range updates {
-			if missing(u.New) == removals && results[i] == nil {
+			if u.Removes() == removals && results[i] == nil {
 				results[i] = s.update(u)
 			}
 		}
@@ -113,17 +115,17 @@ func (s *refSet) apply(updates []RefUpdate, atomic bool) []error {
 func (s *refSet) update(u RefUpdate) error {
 	old, ok := s.ids[u.Name]
 	switch {
-	case !validID(u.Old) || !validID(u.New):
+	case !object.ValidID(u.Old) || !object.ValidID(u.New):
 		return errID
-	case ok && missing(u.Old) && !missing(u.New):
+	case ok && u.Creates() && !u.Removes():
 		return errExists
-	case ok != !missing(u.Old) || ok && old != u.Old:
+	case ok != !u.Creates() || ok && old != u.Old:
 		return errStale
-	case u.Old == u.New || !ok && missing(u.New):
+	case u.Old == u.New || !ok && u.Removes():
 		return nil
 	}
 	switch {
-	case missing(u.New):
+	case u.Removes():
 		s.remove(u.Name)
 	case ok:
 		s.ids[u.Name] = u.New
@@ -216,14 +218,6 @@ func (t *tx) putRefs(ctx context.Context, repo int64, refs []Ref) error {
 		}
 	}
 	return nil
-}
-
-// missing reports whether an id consists of zeros, which stands for a ref that does not exist.
-func missing(id string) bool { return strings.Trim(id, "0") == "" }
-
-// validID reports whether id is the hexadecimal id of an object.
-func validID(id string) bool {
-	return (len(id) == 40 || len(id) == 64) && strings.Trim(id, "0123456789abcdef") == ""
 }
 
 // parents returns the directories of a ref: refs/heads and refs for refs/heads/main.

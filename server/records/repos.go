@@ -133,33 +133,22 @@ func scanInt(row scanner) (n int64, err error) {
 }
 
 // Get returns a repository that is not deleted.
-func (r *Repos) Get(ctx context.Context, namespace, name string) (repo Repo, err error) {
-	err = r.db.single(ctx, "find repository "+namespace+"/"+name, func(t *tx) error {
-		repo, err = first(ctx, t, scanRepo, "SELECT "+repoColumns+" FROM repos WHERE namespace_folded = $1 AND folded = $2 AND deleted = 0",
-			fold(namespace), fold(name))
-		return err
-	})
-	return repo, err
+func (r *Repos) Get(ctx context.Context, namespace, name string) (Repo, error) {
+	return readFirst(ctx, r.db, "find repository "+namespace+"/"+name, scanRepo,
+		"SELECT "+repoColumns+" FROM repos WHERE namespace_folded = $1 AND folded = $2 AND deleted = 0",
+		fold(namespace), fold(name))
 }
 
 // ByID returns a repository that is not deleted.
-func (r *Repos) ByID(ctx context.Context, id string) (repo Repo, err error) {
-	err = r.db.single(ctx, "find repository "+id, func(t *tx) error {
-		repo, err = first(ctx, t, scanRepo, "SELECT "+repoColumns+" FROM repos WHERE id = $1 AND deleted = 0", id)
-		return err
-	})
-	return repo, err
+func (r *Repos) ByID(ctx context.Context, id string) (Repo, error) {
+	return readFirst(ctx, r.db, "find repository "+id, scanRepo, "SELECT "+repoColumns+" FROM repos WHERE id = $1 AND deleted = 0", id)
 }
 
 // FindDeleted returns the repository with the given name that was deleted last, if that was within the last 30 days.
-func (r *Repos) FindDeleted(ctx context.Context, namespace, name string) (repo Repo, err error) {
-	err = r.db.single(ctx, "find deleted repository "+namespace+"/"+name, func(t *tx) error {
-		repo, err = first(ctx, t, scanRepo, "SELECT "+repoColumns+` FROM repos
+func (r *Repos) FindDeleted(ctx context.Context, namespace, name string) (Repo, error) {
+	return readFirst(ctx, r.db, "find deleted repository "+namespace+"/"+name, scanRepo, "SELECT "+repoColumns+` FROM repos
 			WHERE namespace_folded = $1 AND folded = $2 AND deleted <> 0 AND deleted > $3 ORDER BY deleted DESC LIMIT 1`,
-			fold(namespace), fold(name), t.now.Add(-tombstone))
-		return err
-	})
-	return repo, err
+		fold(namespace), fold(name), r.db.now().Add(-tombstone))
 }
 
 // Delete marks a repository as deleted and removes its refs and its list of packs. Its tokens are revoked.
@@ -272,17 +261,14 @@ func (r *Repos) Size(ctx context.Context, id string) (own, shared int64, err err
 
 // Crowded returns ids of repositories whose number of unshared packs is at least the parameter packs. The repository with the most
 // packs is first.
-func (r *Repos) Crowded(ctx context.Context, packs, limit int) (ids []string, err error) {
-	err = r.db.single(ctx, "find repositories with many packs", func(t *tx) error {
-		// The inner SELECT counts all packs of each repository, for which it reads only an index. So the unshared packs are counted
-		// for few repositories.
-		ids, err = list(ctx, t, scanText, `SELECT r.id FROM (SELECT repo FROM links GROUP BY repo HAVING count(*) >= $1) c
+func (r *Repos) Crowded(ctx context.Context, packs, limit int) ([]string, error) {
+	// The inner SELECT counts all packs of each repository, for which it reads only an index. So the unshared packs are counted
+	// for few repositories.
+	return readList(ctx, r.db, "find repositories with many packs", scanText,
+		`SELECT r.id FROM (SELECT repo FROM links GROUP BY repo HAVING count(*) >= $1) c
 			JOIN links l ON l.repo = c.repo JOIN repos r ON r.repo = c.repo
 			WHERE NOT EXISTS (SELECT 1 FROM links o WHERE o.pack = l.pack AND o.repo <> l.repo)
 			GROUP BY r.id HAVING count(*) >= $1 ORDER BY count(*) DESC, r.id LIMIT $2`, packs, limit)
-		return err
-	})
-	return ids, err
 }
 
 func scanText(row scanner) (s string, err error) {

@@ -94,21 +94,13 @@ func (t *tx) addToken(ctx context.Context, token Token) error {
 
 // ByHash returns the token whose secret has this SHA-256, whether or not it is still valid. The caller must compare the hashes in
 // constant time.
-func (k *Tokens) ByHash(ctx context.Context, hash []byte) (token Token, err error) {
-	err = k.db.single(ctx, "find token", func(t *tx) error {
-		token, err = first(ctx, t, scanToken, "SELECT "+tokenColumns+" FROM tokens WHERE hash = $1", hash)
-		return err
-	})
-	return token, err
+func (k *Tokens) ByHash(ctx context.Context, hash []byte) (Token, error) {
+	return readFirst(ctx, k.db, "find token", scanToken, "SELECT "+tokenColumns+" FROM tokens WHERE hash = $1", hash)
 }
 
 // Get returns the token with an id.
-func (k *Tokens) Get(ctx context.Context, id string) (token Token, err error) {
-	err = k.db.single(ctx, "find token "+id, func(t *tx) error {
-		token, err = first(ctx, t, scanToken, "SELECT "+tokenColumns+" FROM tokens WHERE id = $1", id)
-		return err
-	})
-	return token, err
+func (k *Tokens) Get(ctx context.Context, id string) (Token, error) {
+	return readFirst(ctx, k.db, "find token "+id, scanToken, "SELECT "+tokenColumns+" FROM tokens WHERE id = $1", id)
 }
 
 // List returns a page of the tokens of a repository, the newest first, and the number of tokens on all pages. The state is active,
@@ -164,10 +156,6 @@ func (k *Tokens) Revoke(ctx context.Context, id string, events []Event, cause Ca
 }
 
 // RevokedSince returns the ids of tokens that were revoked at or after a time.
-func (k *Tokens) RevokedSince(ctx context.Context, since time.Time) (ids []string, err error) {
-	err = k.db.single(ctx, "list revoked tokens", func(t *tx) error {
-		ids, err = list(ctx, t, scanText, "SELECT id FROM tokens WHERE revoked <> 0 AND revoked >= $1", since)
-		return err
-	})
-	return ids, err
+func (k *Tokens) RevokedSince(ctx context.Context, since time.Time) ([]string, error) {
+	return readList(ctx, k.db, "list revoked tokens", scanText, "SELECT id FROM tokens WHERE revoked <> 0 AND revoked >= $1", since)
 }

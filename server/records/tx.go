@@ -84,6 +84,24 @@ func (db *DB) single(ctx context.Context, what string, f func(t *tx) error) (err
 	return db.dialect.failure(ctx, what, f(&tx{querier: db.reader, dialect: db.dialect, now: db.now()}))
 }
 
+// readList runs one SELECT without a transaction and returns its rows. The text what names the operation in errors.
+func readList[T any](ctx context.Context, db *DB, what string, scan scanFunc[T], query string, args ...any) (all []T, err error) {
+	err = db.single(ctx, what, func(t *tx) error {
+		all, err = list(ctx, t, scan, query, args...)
+		return err
+	})
+	return all, err
+}
+
+// readFirst runs one SELECT without a transaction and returns its only row. It returns ErrNotFound if there is no row.
+func readFirst[T any](ctx context.Context, db *DB, what string, scan scanFunc[T], query string, args ...any) (v T, err error) {
+	err = db.single(ctx, what, func(t *tx) error {
+		v, err = first(ctx, t, scan, query, args...)
+		return err
+	})
+	return v, err
+}
+
 func (t *tx) context(ctx context.Context) context.Context {
 	if t.whole {
 		return context.WithoutCancel(ctx)
@@ -134,8 +152,11 @@ func (t *tx) count(ctx context.Context, query string, args ...any) (n int64, err
 	return n, err
 }
 
+// scanFunc returns the value of a row.
+type scanFunc[T any] = func(row scanner) (T, error)
+
 // list runs a SELECT and returns its rows.
-func list[T any](ctx context.Context, t *tx, scan func(row scanner) (T, error), query string, args ...any) (all []T, err error) {
+func list[T any](ctx context.Context, t *tx, scan scanFunc[T], query string, args ...any) (all []T, err error) {
 	err = t.each(ctx, func(row scanner) error {
 		v, err := scan(row)
 		all = append(all, v)
@@ -188,7 +209,7 @@ func placeholders(n, first int) string {
 }
 
 // first runs a SELECT and returns its only row, or sql.ErrNoRows.
-func first[T any](ctx context.Context, t *tx, scan func(row scanner) (T, error), query string, args ...any) (v T, err error) {
+func first[T any](ctx context.Context, t *tx, scan scanFunc[T], query string, args ...any) (v T, err error) {
 	all, err := list(ctx, t, scan, query, args...)
 	if err == nil && len(all) == 0 {
 		err = sql.ErrNoRows

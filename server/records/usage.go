@@ -48,11 +48,7 @@ func (u *Usage) List(ctx context.Context, namespace, repoID, first, last string)
 	if repoID != "" {
 		query, args = query+" AND repo_id = $4", append(args, repoID)
 	}
-	err = u.db.single(ctx, "read usage", func(t *tx) error {
-		rows, err = list(ctx, t, scanUsageRow, query+" ORDER BY day, repo_id, operation", args...)
-		return err
-	})
-	return rows, err
+	return readList(ctx, u.db, "read usage", scanUsageRow, query+" ORDER BY day, repo_id, operation", args...)
 }
 
 func scanUsageRow(row scanner) (u UsageRow, err error) {

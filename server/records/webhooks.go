@@ -72,11 +72,7 @@ func (w *Webhooks) List(ctx context.Context, namespace string) (hooks []Webhook,
 	if namespace != "" {
 		query, args = query+" WHERE lower(namespace) = $1", []any{fold(namespace)}
 	}
-	err = w.db.single(ctx, "list webhooks", func(t *tx) error {
-		hooks, err = list(ctx, t, scanWebhook, query+" ORDER BY created, id", args...)
-		return err
-	})
-	return hooks, err
+	return readList(ctx, w.db, "list webhooks", scanWebhook, query+" ORDER BY created, id", args...)
 }
 
 // Delete removes a webhook with its deliveries.
@@ -249,13 +245,10 @@ func (w *Webhooks) Failed(ctx context.Context, d Delivery) error {
 }
 
 // Dead returns deliveries that were given up, the newest event first.
-func (w *Webhooks) Dead(ctx context.Context, webhook string, limit int) (dead []Delivery, err error) {
-	err = w.db.single(ctx, "list dead deliveries", func(t *tx) error {
-		dead, err = list(ctx, t, scanDelivery, "SELECT "+deliveryColumns+` FROM deliveries d JOIN events e ON e.seq = d.seq
+func (w *Webhooks) Dead(ctx context.Context, webhook string, limit int) ([]Delivery, error) {
+	return readList(ctx, w.db, "list dead deliveries", scanDelivery,
+		"SELECT "+deliveryColumns+` FROM deliveries d JOIN events e ON e.seq = d.seq
 			WHERE d.webhook = $1 AND d.dead ORDER BY d.seq DESC LIMIT $2`, webhook, limit)
-		return err
-	})
-	return dead, err
 }
 
 // Retry makes a delivery that was given up due again. It returns ErrNotFound if there is no such delivery.

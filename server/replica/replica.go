@@ -42,13 +42,13 @@ type Options struct {
 	Records  *records.DB
 	Objects  objects.Store
 	MaxBytes int64  // maximum size of the packs that were copied from a shared store; 0: half of the space that is free at Open
-	MaxRepos int    // maximum number of replicas; 0: DefaultRepos
+	MaxRepos int    // maximum number of replicas; 0: defaultRepos
 	Hooks    string // directory with git's hooks for all replicas; "" for none
 	Memory   int64  // maximum number of bytes that each process of git can allocate; 0: gitcmd.DefaultMemory
 }
 
-// DefaultRepos is the number of replicas that are kept if Options has no other number.
-const DefaultRepos = 1000
+// defaultRepos is the number of replicas that are kept if Options has no other number.
+const defaultRepos = 1000
 
 // Set contains the replicas of this process.
 type Set struct {
@@ -88,7 +88,7 @@ func Open(o Options) (_ *Set, err error) {
 	}()
 	s := &Set{dir: dir, db: o.Records, store: o.Objects, most: o.MaxRepos, unlock: unlock, entries: map[string]*entry{}}
 	if s.most <= 0 {
-		s.most = DefaultRepos
+		s.most = defaultRepos
 	}
 	// The files in shared are not synced, so after a power cut they can be empty.
 	for _, old := range []string{"repos", "scratch", "shared"} {

@@ -46,8 +46,8 @@ import (
 )
 
 const (
-	// MaxAttempts is the number of attempts after which a delivery is dead. They take about seven hours.
-	MaxAttempts = 16
+	// maxAttempts is the number of attempts after which a delivery is dead. They take about seven hours.
+	maxAttempts = 16
 	maxPause    = time.Hour      // maximum time between two attempts
 	maxAge      = 24 * time.Hour // age of an event from which on its delivery is dead even after fewer attempts
 	maxAnswer   = 64 << 10       // maximum number of bytes of an answer that are read, so that the connection can be used again
@@ -330,7 +330,7 @@ func (s *Sender) deliver(h records.Webhook, d records.Delivery) {
 	} else {
 		s.failed.Add(1)
 		d.Error = err.Error()
-		if d.Dead = d.Attempts >= MaxAttempts || errors.Is(err, errGone) || s.tooOld(d); d.Dead {
+		if d.Dead = d.Attempts >= maxAttempts || errors.Is(err, errGone) || s.tooOld(d); d.Dead {
 			s.dead.Add(1)
 			s.o.Log.Info("gave up a delivery to a webhook", zap.String("webhook", h.ID), zap.Int64("event", d.Event.Seq), zap.Error(err))
 		}

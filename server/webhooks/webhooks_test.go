@@ -264,14 +264,14 @@ func TestDeadDeliveriesCanBeRetried(t *testing.T) {
 	s := w.send(w.db, p, true)
 	w.happen(1)
 	d := w.dead("h", 1)[0]
-	if d.Attempts != MaxAttempts || d.Error != "status 502" {
+	if d.Attempts != maxAttempts || d.Error != "status 502" {
 		t.Errorf("dead delivery %+v", d)
 	}
 	if d := w.dead("gone", 1)[0]; d.Attempts != 1 || d.Error != errGone.Error() {
 		t.Errorf("delivery to a receiver that is gone: %+v", d)
 	}
-	if _, n := b.all(); n != MaxAttempts {
-		t.Errorf("%d attempts, want %d", n, MaxAttempts)
+	if _, n := b.all(); n != maxAttempts {
+		t.Errorf("%d attempts, want %d", n, maxAttempts)
 	}
 	good.Done()
 	if err := w.db.Webhooks.Retry(t.Context(), "h", d.Event.Seq, records.Cause{}); err != nil {
@@ -362,7 +362,7 @@ func TestAnotherNodeDelivers(t *testing.T) {
 func TestPausesGrow(t *testing.T) {
 	s := &Sender{pace: pace{first: 5 * time.Second}}
 	sum := time.Duration(0)
-	for n := 1; n < MaxAttempts; n++ {
+	for n := 1; n < maxAttempts; n++ {
 		want := min(5*time.Second<<(n-1), maxPause)
 		for range 20 {
 			if got := s.pause(n); got < want*3/4 || got > want {

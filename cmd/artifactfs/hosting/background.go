@@ -98,7 +98,7 @@ func stop(ctx context.Context, a *cli.App, o server.Options) error {
 	defer cancel()
 	found, err := server.Stop(ctx, o.Data)
 	if err != nil {
-		return explainServe(a, o, err)
+		return explainServe(o, err)
 	}
 	if !found {
 		return &control.Error{Code: control.ExitFailed, Verb: "stop server", Object: o.Data, Cause: "no server is running with this directory",

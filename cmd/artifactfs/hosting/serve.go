@@ -203,7 +203,7 @@ func completeServe(a *cli.App, o *server.Options) error {
 }
 
 // explainServe returns err as an error with an exit code, and with a hint if the user can remove the cause.
-func explainServe(a *cli.App, o server.Options, err error) error {
+func explainServe(o server.Options, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -230,7 +230,7 @@ func explainServe(a *cli.App, o server.Options, err error) error {
 func newAdminToken(ctx context.Context, a *cli.App, o server.Options) error {
 	token, err := server.NewAdmin(ctx, o)
 	if err != nil {
-		return explainServe(a, o, err)
+		return explainServe(o, err)
 	}
 	if a.JSON {
 		return cli.PrintJSON(a.Stdout, map[string]string{"token": string(token)})
@@ -251,7 +251,7 @@ func serve(ctx context.Context, a *cli.App, o serveOptions) error {
 	o.Log = log
 	s, err := server.Open(ctx, o.Options)
 	if err != nil {
-		return explainServe(a, o.Options, err)
+		return explainServe(o.Options, err)
 	}
 	err = announce(a, o.Options, s)
 	if err == nil && o.detached {
@@ -264,7 +264,7 @@ func serve(ctx context.Context, a *cli.App, o serveOptions) error {
 	a.Serving = true
 	err = s.Serve(ctx)
 	log.Info("stopping")
-	return explainServe(a, o.Options, errors.Join(err, s.Close()))
+	return explainServe(o.Options, errors.Join(err, s.Close()))
 }
 
 // announce prints the address of the server and, if it is new, the admin token.

@@ -26,8 +26,8 @@ const (
 	program = "github.com/versity/versitygw/cmd/versitygw"
 	// Bucket is the bucket that every server has.
 	Bucket = "bucket"
-	// AccessKey and SecretKey are the credentials that every server accepts.
-	AccessKey, SecretKey = "test-access", "test-secret"
+	// accessKey and secretKey are the credentials that every server accepts.
+	accessKey, secretKey = "test-access", "test-secret"
 )
 
 // Server is an S3 server on the loopback interface.
@@ -79,7 +79,7 @@ func set(t testing.TB, name, value string) {
 
 // Credentials returns the variables with the credentials of every server.
 func Credentials() map[string]string {
-	return map[string]string{"AWS_ACCESS_KEY_ID": AccessKey, "AWS_SECRET_ACCESS_KEY": SecretKey}
+	return map[string]string{"AWS_ACCESS_KEY_ID": accessKey, "AWS_SECRET_ACCESS_KEY": secretKey}
 }
 
 // URL returns the URL of an object store in the bucket, for objects.Open.
@@ -90,7 +90,7 @@ func (s *Server) URL(prefix string) string {
 // Run starts the server again after Kill, at the same address and with the same buckets.
 func (s *Server) Run(t testing.TB) {
 	t.Helper()
-	cmd := exec.Command(s.binary, "--port", s.Address, "--access", AccessKey, "--secret", SecretKey, "--quiet", "--keep-alive", "posix", s.Dir)
+	cmd := exec.Command(s.binary, "--port", s.Address, "--access", accessKey, "--secret", secretKey, "--quiet", "--keep-alive", "posix", s.Dir)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + s.Dir}
 	if err := cmd.Start(); err != nil {
 		t.Fatalf("start versitygw: %v", err)
