@@ -81,15 +81,7 @@ func TestImportsEventsAndUsage(t *testing.T) {
 	if _, err := up.Commit("trunk", map[string]gittest.File{"a": {Data: []byte("a")}}, "first"); err != nil {
 		t.Fatal(err)
 	}
-	git := func(dir string, args ...string) string {
-		t.Helper()
-		out, err := gittest.Git(t.Context(), dir, args...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return out
-	}
-	git(up.Path, "symbolic-ref", "HEAD", "refs/heads/trunk")
+	gittest.Must(t, up.Path, "symbolic-ref", "HEAD", "refs/heads/trunk")
 	far, err := gittest.Serve(gittest.ServerOptions{Root: filepath.Join(dir, "up"), Cheap: true})
 	if err != nil {
 		t.Fatal(err)
@@ -146,10 +138,10 @@ func TestImportsEventsAndUsage(t *testing.T) {
 	secret, _, _ := strings.Cut(created.Token, "?")
 	u.User = url.UserPassword("x", secret)
 	clone := filepath.Join(dir, "clone")
-	git(dir, "clone", "-q", u.String(), clone)
-	git(clone, "commit", "-q", "--allow-empty", "-m", "local")
-	git(clone, "push", "-q", "origin", "HEAD:refs/heads/new")
-	git(clone, "push", "-q", "origin", "HEAD~:refs/heads/old", "HEAD:refs/notes/x")
+	gittest.Must(t, dir, "clone", "-q", u.String(), clone)
+	gittest.Must(t, clone, "commit", "-q", "--allow-empty", "-m", "local")
+	gittest.Must(t, clone, "push", "-q", "origin", "HEAD:refs/heads/new")
+	gittest.Must(t, clone, "push", "-q", "origin", "HEAD~:refs/heads/old", "HEAD:refs/notes/x")
 	if _, err := up.Commit("trunk", map[string]gittest.File{"a": {Data: []byte("b")}}, "second"); err != nil {
 		t.Fatal(err)
 	}
@@ -158,8 +150,8 @@ func TestImportsEventsAndUsage(t *testing.T) {
 	}
 	want := []string{"token.created", "imported", "cloned", "pushed", "pushed", "pushed", "imported", "pushed"}
 	await.Until(t, "the refresh has ended", func() bool { return streamed.have(want...) })
-	git(clone, "fetch", "-q")
-	if got := git(clone, "log", "-1", "--format=%s", "origin/trunk"); got != "second" {
+	gittest.Must(t, clone, "fetch", "-q")
+	if got := gittest.Must(t, clone, "log", "-1", "--format=%s", "origin/trunk"); got != "second" {
 		t.Errorf("trunk after the second import is %q", got)
 	}
 	if err := c.DeleteRepo(t.Context(), "team", "copy"); err != nil {

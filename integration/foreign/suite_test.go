@@ -215,11 +215,7 @@ func (b *bench) remote(branch, id string) {
 
 func (b *bench) git(dir string, args ...string) string {
 	b.Helper()
-	out, err := gittest.Git(b.Context(), dir, args...)
-	if err != nil {
-		b.Fatal(err)
-	}
-	return out
+	return gittest.Must(b, dir, args...)
 }
 
 func (b *bench) write(path, text string) {

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 )
 
 // big returns a git directory to measure with: that of the variable ARTIFACTFS_BENCH_REPO, or a small one.
@@ -48,7 +50,7 @@ func BenchmarkFork(b *testing.B) {
 			w.create(b, gitDir)
 			field := ""
 			if kind == "commit" {
-				field = `,"commit":"` + git(b, gitDir, "rev-parse", "HEAD~1") + `"`
+				field = `,"commit":"` + gittest.Must(b, gitDir, "rev-parse", "HEAD~1") + `"`
 			}
 			before, i := usage(b, w.dir), 0
 			for b.Loop() {
@@ -79,10 +81,10 @@ func BenchmarkRead(b *testing.B) {
 	w := newWorld(b, nil)
 	gitDir := big(b, w)
 	w.create(b, gitDir)
-	tree := git(b, gitDir, "rev-parse", "HEAD^{tree}")
-	file := git(b, gitDir, "ls-tree", "-r", "--name-only", "HEAD")
+	tree := gittest.Must(b, gitDir, "rev-parse", "HEAD^{tree}")
+	file := gittest.Must(b, gitDir, "ls-tree", "-r", "--name-only", "HEAD")
 	file = file[strings.LastIndexByte(file, '\n')+1:]
-	commit := git(b, gitDir, "rev-parse", "HEAD")
+	commit := gittest.Must(b, gitDir, "rev-parse", "HEAD")
 	for _, path := range []string{"/file?ref=main&path=" + file, "/log", "/commit/" + commit, "/tree/" + tree, ""} {
 		b.Run(filepath.Base(strings.SplitN(path+"/info", "/", 3)[1]), func(b *testing.B) {
 			for b.Loop() {

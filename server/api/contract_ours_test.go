@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/server/api"
 	"github.com/artifactfs/artifactfs/server/objects"
 	"github.com/artifactfs/artifactfs/server/records"
@@ -251,14 +252,14 @@ func TestForkAtCheckpoint(t *testing.T) {
 		if parent != "" {
 			args = append(args, "-p", w.vars[parent])
 		}
-		w.vars[name] = git(t, gitDir, append(args, "-p", w.vars["second"])...)
-		git(t, gitDir, "update-ref", ref, w.vars[name])
+		w.vars[name] = gittest.Must(t, gitDir, append(args, "-p", w.vars["second"])...)
+		gittest.Must(t, gitDir, "update-ref", ref, w.vars[name])
 	}
 	addCheckpoint("one", "refs/afs/j/fix/main/000001", "", "first")
 	addCheckpoint("two", "refs/afs/j/fix/main/000001", "one", "second")
 	addCheckpoint("three", "refs/afs/j/fix/main/000002", "", "Afs-Checkpoint: "+string(points["one"])) // text that looks like a trailer
 	addCheckpoint("other", "refs/afs/j/other/main/000001", "", "of another session")
-	git(t, gitDir, "update-ref", "refs/afs/pin/fix/before", w.vars["one"])
+	gittest.Must(t, gitDir, "update-ref", "refs/afs/pin/fix/before", w.vars["one"])
 	// The first ten digits are the time in milliseconds.
 	w.vars["onePrefix"], w.vars["otherPrefix"] = string(points["one"][:10]), strings.ToLower(string(points["other"][:12]))
 	w.vars["century"] = string(points["one"][:4])
@@ -297,10 +298,10 @@ func TestForkAtCheckpoint(t *testing.T) {
 func TestSHA256(t *testing.T) {
 	w := newWorld(t, nil)
 	dir := t.TempDir()
-	git(t, dir, "init", "-q", "--bare", "--object-format=sha256", "--initial-branch=main", ".")
-	tree := git(t, dir, "mktree") // an empty tree
-	w.vars["commit"] = git(t, dir, "commit-tree", "-m", "empty", tree)
-	git(t, dir, "update-ref", "refs/heads/main", w.vars["commit"])
+	gittest.Must(t, dir, "init", "-q", "--bare", "--object-format=sha256", "--initial-branch=main", ".")
+	tree := gittest.Must(t, dir, "mktree") // an empty tree
+	w.vars["commit"] = gittest.Must(t, dir, "commit-tree", "-m", "empty", tree)
+	gittest.Must(t, dir, "update-ref", "refs/heads/main", w.vars["commit"])
 	w.run(t, []exchange{{name: "create", ask: "POST /namespaces/team/repos", body: `{"name":"base","object_format":"sha256"}`, status: 201,
 		want: ok(created("base", "main", ""))}})
 	w.fill(t, "team", "base", dir)

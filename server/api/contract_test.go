@@ -140,12 +140,12 @@ func seed(t testing.TB, vars map[string]string) (gitDir string) {
 		"link": {Data: []byte("README.md"), Mode: "120000"}}, "second\n\nbody\n")
 	for _, args := range [][]string{{"branch", "side", "main~1"}, {"branch", "feature/x", "main"}, {"tag", "-a", "-m", "one", "v1", "main~1"},
 		{"update-ref", "refs/notes/commits", "main"}} {
-		git(t, r.Path, args...)
+		gittest.Must(t, r.Path, args...)
 	}
 	for name, revision := range map[string]string{"first": "main~1", "second": "main", "tree": "main^{tree}", "firstTree": "main~1^{tree}",
 		"readme": "main:README.md", "bin": "main:bin.dat", "src": "main:src", "run": "main:run.sh", "link": "main:link",
 		"tag": "v1", "a": "main:src/a.txt"} {
-		vars[name] = git(t, r.Path, "rev-parse", revision)
+		vars[name] = gittest.Must(t, r.Path, "rev-parse", revision)
 	}
 	vars["nothing"], vars["zeros"] = strings.Repeat("1", 40), strings.Repeat("0", 40)
 	return r.Path

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
@@ -28,10 +29,10 @@ func TestForkAtACollectedCommit(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	lost := git(t, gitDir, "commit-tree", "-m", "lost", "-p", w.vars["second"], w.vars["tree"])
-	git(t, gitDir, "update-ref", "refs/heads/lost", lost)
+	lost := gittest.Must(t, gitDir, "commit-tree", "-m", "lost", "-p", w.vars["second"], w.vars["tree"])
+	gittest.Must(t, gitDir, "update-ref", "refs/heads/lost", lost)
 	dir := t.TempDir()
-	hash := git(t, gitDir, "pack-objects", "-q", "--all", dir+"/pack")
+	hash := gittest.Must(t, gitDir, "pack-objects", "-q", "--all", dir+"/pack")
 	pack, err := w.set.Store(ctx, dir, hash)
 	if err != nil {
 		t.Fatal(err)

@@ -27,7 +27,7 @@ func TestLargeFilesThatAreNotRead(t *testing.T) {
 	server.Start()
 	t.Cleanup(server.Close)
 	dir := t.TempDir()
-	git(t, dir, "init", "-q", "-b", "main")
+	gittest.Must(t, dir, "init", "-q", "-b", "main")
 	const size = 32 << 20 // more than the kernel keeps for a connection
 	if err := os.WriteFile(filepath.Join(dir, "large"), make([]byte, size), 0o600); err != nil {
 		t.Fatal(err)
@@ -35,7 +35,7 @@ func TestLargeFilesThatAreNotRead(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "small"), []byte("small"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	git(t, dir, "add", ".")
+	gittest.Must(t, dir, "add", ".")
 	if _, err := gittest.Git(t.Context(), dir, "-c", "user.name=a", "-c", "user.email=b", "commit", "-q", "-m", "c"); err != nil {
 		t.Fatal(err)
 	}

@@ -131,7 +131,7 @@ func (w *world) fill(t testing.TB, namespace, name, gitDir string) {
 		dir = filepath.Dir(packs[0])
 		hash = strings.TrimPrefix(strings.TrimSuffix(filepath.Base(packs[0]), ".pack"), "pack-")
 	} else {
-		hash = git(t, gitDir, "pack-objects", "-q", "--all", "--delta-base-offset", filepath.Join(dir, "pack"))
+		hash = gittest.Must(t, gitDir, "pack-objects", "-q", "--all", "--delta-base-offset", filepath.Join(dir, "pack"))
 	}
 	pack, err := w.set.Store(t.Context(), dir, hash)
 	if err != nil {
@@ -142,7 +142,7 @@ func (w *world) fill(t testing.TB, namespace, name, gitDir string) {
 		t.Fatal(err)
 	}
 	push := records.Push{RepoID: r.ID, TokenID: token.ID, Pack: &pack, Atomic: true}
-	for line := range strings.SplitSeq(git(t, gitDir, "for-each-ref", "--format=%(objectname) %(refname)"), "\n") {
+	for line := range strings.SplitSeq(gittest.Must(t, gitDir, "for-each-ref", "--format=%(objectname) %(refname)"), "\n") {
 		id, ref, _ := strings.Cut(line, " ")
 		push.Updates = append(push.Updates, records.RefUpdate{Name: ref, Old: strings.Repeat("0", len(id)), New: id})
 	}
@@ -155,15 +155,6 @@ func (w *world) fill(t testing.TB, namespace, name, gitDir string) {
 			t.Fatalf("push of %s: %v", push.Updates[i].Name, err)
 		}
 	}
-}
-
-func git(t testing.TB, dir string, args ...string) string {
-	t.Helper()
-	out, err := gittest.Git(t.Context(), dir, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return out
 }
 
 // response is what the server answers.

@@ -7,34 +7,35 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
 // The commits that are read without git are those that git log prints, and chain leaves unusual commits to git.
 func TestChainIsWhatGitPrints(t *testing.T) {
 	dir := t.TempDir()
-	git(t, dir, "init", "-q", "-b", "main", ".")
+	gittest.Must(t, dir, "init", "-q", "-b", "main", ".")
 	commit := func(message string, flags ...string) string {
 		t.Helper()
 		file := filepath.Join(t.TempDir(), "message")
 		if err := os.WriteFile(file, []byte(message), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		git(t, dir, append(flags, "commit", "-q", "--allow-empty", "--allow-empty-message", "--cleanup=verbatim", "-F", file)...)
-		return git(t, dir, "rev-parse", "HEAD")
+		gittest.Must(t, dir, append(flags, "commit", "-q", "--allow-empty", "--allow-empty-message", "--cleanup=verbatim", "-F", file)...)
+		return gittest.Must(t, dir, "rev-parse", "HEAD")
 	}
 	first := commit("first\n")
-	git(t, dir, "checkout", "-q", "-b", "side")
+	gittest.Must(t, dir, "checkout", "-q", "-b", "side")
 	side := commit("side\n")
-	git(t, dir, "checkout", "-q", "main")
+	gittest.Must(t, dir, "checkout", "-q", "main")
 	body := commit("\n\nsubject\n\nbody é\n\n")
-	git(t, dir, "merge", "-q", "--no-ff", "-m", "merge", "side")
-	merge := git(t, dir, "rev-parse", "HEAD")
+	gittest.Must(t, dir, "merge", "-q", "--no-ff", "-m", "merge", "side")
+	merge := gittest.Must(t, dir, "rev-parse", "HEAD")
 	long := commit(strings.Repeat("é", maxMessage+1))
 	empty := commit("")
 	latin := commit("latin1 \xe9\n", "-c", "i18n.commitEncoding=ISO-8859-1")
 	huge := commit(strings.Repeat("x", maxPlain))
-	git(t, dir, "repack", "-adq")
+	gittest.Must(t, dir, "repack", "-adq")
 	gitdir := filepath.Join(dir, ".git")
 	none := strings.Repeat("0", 40)
 	for _, c := range []struct {

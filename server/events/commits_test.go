@@ -16,41 +16,32 @@ import (
 // confined makes git commands as a server does.
 var confined = gitcmd.Confined{Env: append(gitcmd.IsolatedEnviron(), "GIT_NO_REPLACE_OBJECTS=1"), Memory: 512 << 20}
 
-func git(t *testing.T, dir string, args ...string) string {
-	t.Helper()
-	out, err := gittest.Git(t.Context(), dir, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return out
-}
-
 func TestAPushListsItsCommits(t *testing.T) {
 	dir := t.TempDir()
-	git(t, dir, "init", "-q", "-b", "main", ".")
+	gittest.Must(t, dir, "init", "-q", "-b", "main", ".")
 	commit := func(message string) string {
 		t.Helper()
 		file := filepath.Join(t.TempDir(), "message")
 		if err := os.WriteFile(file, []byte(message), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		git(t, dir, "commit", "-q", "--allow-empty", "--cleanup=verbatim", "-F", file)
-		return git(t, dir, "rev-parse", "HEAD")
+		gittest.Must(t, dir, "commit", "-q", "--allow-empty", "--cleanup=verbatim", "-F", file)
+		return gittest.Must(t, dir, "rev-parse", "HEAD")
 	}
 	first := commit("first\n\nbody\n")
-	git(t, dir, "checkout", "-q", "-b", "side")
+	gittest.Must(t, dir, "checkout", "-q", "-b", "side")
 	side := commit("side")
-	git(t, dir, "checkout", "-q", "main")
+	gittest.Must(t, dir, "checkout", "-q", "main")
 	second := commit("second")
-	git(t, dir, "merge", "-q", "--no-ff", "-m", "merge", "side")
-	merge := git(t, dir, "rev-parse", "HEAD")
+	gittest.Must(t, dir, "merge", "-q", "--no-ff", "-m", "merge", "side")
+	merge := gittest.Must(t, dir, "rev-parse", "HEAD")
 	long := commit(strings.Repeat("é", maxMessage+1))
 	huge := commit(strings.Repeat("x", 1<<20))
-	git(t, dir, "branch", "short")
+	gittest.Must(t, dir, "branch", "short")
 	for i := range 15 {
 		commit(fmt.Sprint("n", i))
 	}
-	twenty := git(t, dir, "rev-parse", "HEAD")
+	twenty := gittest.Must(t, dir, "rev-parse", "HEAD")
 	last := commit("last")
 	gitdir := filepath.Join(dir, ".git")
 	none := strings.Repeat("0", 40)
@@ -103,7 +94,7 @@ func TestAPushListsItsCommits(t *testing.T) {
 
 func TestABranchThatCannotBeReadIsMarked(t *testing.T) {
 	dir := t.TempDir()
-	git(t, dir, "init", "-q", "--bare", ".")
+	gittest.Must(t, dir, "init", "-q", "--bare", ".")
 	all, err := Walk(context.Background(), confined, dir, []records.RefUpdate{{Name: "refs/heads/x", Old: strings.Repeat("0", 40), New: strings.Repeat("1", 40)}})
 	if c := all["refs/heads/x"]; err == nil || !c.Truncated || len(c.List) != 0 {
 		t.Errorf("got %+v and error %v, want an error and a truncated list", c, err)

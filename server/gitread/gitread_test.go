@@ -17,15 +17,6 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-func git(t testing.TB, dir string, args ...string) string {
-	t.Helper()
-	out, err := gittest.Git(t.Context(), dir, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return out
-}
-
 // confined makes git commands as a server does.
 var confined = gitcmd.Confined{
 	Env: append(gitcmd.IsolatedEnviron(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_NOSYSTEM=1"), Memory: 512 << 20,
@@ -51,13 +42,13 @@ func TestNamesOfCommits(t *testing.T) {
 	if _, err := src.Commit("main", map[string]gittest.File{"f": text("y")}, "two"); err != nil {
 		t.Fatal(err)
 	}
-	one, two := git(t, src.Path, "rev-parse", "main~1"), git(t, src.Path, "rev-parse", "main")
+	one, two := gittest.Must(t, src.Path, "rev-parse", "main~1"), gittest.Must(t, src.Path, "rev-parse", "main")
 	for _, ref := range []string{"refs/heads/both", "refs/notes/n", "refs/heads/a/b", "refs/pull/1/head"} {
-		git(t, src.Path, "update-ref", ref, one)
+		gittest.Must(t, src.Path, "update-ref", ref, one)
 	}
-	git(t, src.Path, "tag", "both", two)
-	git(t, src.Path, "tag", "-a", "-m", "x", "annotated", one)
-	tag := git(t, src.Path, "rev-parse", "annotated")
+	gittest.Must(t, src.Path, "tag", "both", two)
+	gittest.Must(t, src.Path, "tag", "-a", "-m", "x", "annotated", one)
+	tag := gittest.Must(t, src.Path, "rev-parse", "annotated")
 	for _, test := range []struct{ name, want, short string }{
 		{"HEAD", two, two}, {"main", two, two}, {"both", one, one}, {"tags/both", two, ""}, {"refs/tags/both", two, ""}, {"a/b", one, one},
 		{"heads/main", two, ""}, {"refs/notes/n", one, ""}, {"notes/n", one, ""}, {"pull/1/head", one, ""}, {"annotated", tag, tag},
@@ -152,8 +143,8 @@ func TestReplacementsAreIgnored(t *testing.T) {
 	if _, err := src.Commit("main", map[string]gittest.File{"f": text("false")}, "two"); err != nil {
 		t.Fatal(err)
 	}
-	one, two := git(t, src.Path, "rev-parse", "main~1"), git(t, src.Path, "rev-parse", "main")
-	git(t, src.Path, "update-ref", "refs/replace/"+one, two)
+	one, two := gittest.Must(t, src.Path, "rev-parse", "main~1"), gittest.Must(t, src.Path, "rev-parse", "main")
+	gittest.Must(t, src.Path, "update-ref", "refs/replace/"+one, two)
 	c, err := r.Commit(t.Context(), one)
 	if err != nil || c.Message != "one" || c.Hash != one {
 		t.Errorf("commit: got %+v, %v", c, err)
@@ -162,8 +153,8 @@ func TestReplacementsAreIgnored(t *testing.T) {
 
 func TestCommits(t *testing.T) {
 	r, src := repo(t, map[string]gittest.File{"f": text("x")})
-	tree := git(t, src.Path, "rev-parse", "main^{tree}")
-	raw := "tree " + tree + "\nparent " + git(t, src.Path, "rev-parse", "main") + "\nauthor J\xf6rg <j@x> 1600000000 +0200\n" +
+	tree := gittest.Must(t, src.Path, "rev-parse", "main^{tree}")
+	raw := "tree " + tree + "\nparent " + gittest.Must(t, src.Path, "rev-parse", "main") + "\nauthor J\xf6rg <j@x> 1600000000 +0200\n" +
 		"committer  <> 1600000001 -0700\nencoding ISO-8859-1\n\n gr\xfc\xdfe\n\n indented\n\n"
 	id := gitIn(t, src.Path, raw, "hash-object", "-t", "commit", "-w", "--stdin")
 	c, err := r.Commit(t.Context(), id)
@@ -188,7 +179,7 @@ func gitIn(t *testing.T, dir, in string, args ...string) string {
 	if err := os.WriteFile(path, []byte(in), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return git(t, dir, slices.Replace(args, len(args)-1, len(args), path)...)
+	return gittest.Must(t, dir, slices.Replace(args, len(args)-1, len(args), path)...)
 }
 
 func TestDiff(t *testing.T) {
@@ -199,7 +190,7 @@ func TestDiff(t *testing.T) {
 	if _, err := src.Commit("main", files, "two"); err != nil {
 		t.Fatal(err)
 	}
-	git(t, src.Path, "branch", "base", "main~1")
+	gittest.Must(t, src.Path, "branch", "base", "main~1")
 	d, err := r.Diff(t.Context(), "base", "main", true)
 	if err != nil {
 		t.Fatal(err)
@@ -220,7 +211,7 @@ func TestDiff(t *testing.T) {
 	if !strings.Contains(d.Patch, "rename from old\nrename to new\n") || !strings.Contains(d.Patch, "+c\n+d\n") {
 		t.Errorf("patch:\n%s", d.Patch)
 	}
-	for _, names := range [][2]string{{"none", "main"}, {"main", "none"}, {"main", git(t, src.Path, "rev-parse", "main:f")}} {
+	for _, names := range [][2]string{{"none", "main"}, {"main", "none"}, {"main", gittest.Must(t, src.Path, "rev-parse", "main:f")}} {
 		if _, err := r.Diff(t.Context(), names[0], names[1], false); !errors.Is(err, ErrNotFound) {
 			t.Errorf("difference of %q: %v, want ErrNotFound", names, err)
 		}
@@ -232,7 +223,7 @@ func TestPatchIsLimited(t *testing.T) {
 	if _, err := src.Commit("main", map[string]gittest.File{"f": text(strings.Repeat("0123456789\n", maxPatch/8))}, "two"); err != nil {
 		t.Fatal(err)
 	}
-	git(t, src.Path, "branch", "base", "main~1")
+	gittest.Must(t, src.Path, "branch", "base", "main~1")
 	d, err := r.Diff(t.Context(), "base", "main", true)
 	if err != nil || !d.PatchTruncated || len(d.Patch) != maxPatch || d.Truncated || len(d.Changes) != 1 {
 		t.Errorf("patch of %d bytes, truncated %t, %d changes, %v", len(d.Patch), d.PatchTruncated, len(d.Changes), err)
@@ -245,7 +236,7 @@ func TestLargeFilesAreNotCompared(t *testing.T) {
 	if _, err := src.Commit("main", map[string]gittest.File{"f": text("x")}, "two"); err != nil {
 		t.Fatal(err)
 	}
-	git(t, src.Path, "branch", "base", "main~1")
+	gittest.Must(t, src.Path, "branch", "base", "main~1")
 	d, err := r.Diff(t.Context(), "base", "main", true)
 	if err != nil || len(d.Changes) != 1 || !d.Changes[0].Binary || len(d.Patch) > 1000 {
 		t.Errorf("got %+v with a patch of %d bytes, %v", d.Changes, len(d.Patch), err)
@@ -254,8 +245,8 @@ func TestLargeFilesAreNotCompared(t *testing.T) {
 
 func TestReachable(t *testing.T) {
 	r, src := repo(t, map[string]gittest.File{"f": text("x")})
-	main, tree := git(t, src.Path, "rev-parse", "main"), git(t, src.Path, "rev-parse", "main^{tree}")
-	loose := git(t, src.Path, "commit-tree", "-m", "loose", "-p", main, tree)
+	main, tree := gittest.Must(t, src.Path, "rev-parse", "main"), gittest.Must(t, src.Path, "rev-parse", "main^{tree}")
+	loose := gittest.Must(t, src.Path, "commit-tree", "-m", "loose", "-p", main, tree)
 	raw := "tree " + strings.Repeat("1", 40) + "\nauthor x <x> 1 +0000\ncommitter x <x> 1 +0000\n\nincomplete\n"
 	broken := gitIn(t, src.Path, raw, "hash-object", "-t", "commit", "-w", "--stdin")
 	for id, want := range map[string]bool{main: true, loose: true, broken: false, tree: false, strings.Repeat("1", 40): false} {
@@ -338,16 +329,16 @@ func FuzzCandidates(f *testing.F) {
 // Such a commit needs less than 1 MB in a push.
 func TestGiantCommitIsRefused(t *testing.T) {
 	r, src := repo(t, map[string]gittest.File{"f": text("one")})
-	before := git(t, src.Path, "rev-parse", "main")
+	before := gittest.Must(t, src.Path, "rev-parse", "main")
 	file := filepath.Join(t.TempDir(), "commit")
-	tree := git(t, src.Path, "rev-parse", "main^{tree}")
+	tree := gittest.Must(t, src.Path, "rev-parse", "main^{tree}")
 	head := "tree " + tree + "\nparent " + before + "\nauthor a <a@b> 1700000000 +0000\ncommitter a <a@b> 1700000000 +0000\n\n"
 	if err := os.WriteFile(file, append([]byte(head), bytes.Repeat([]byte("m"), 70<<20)...), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	giant := git(t, src.Path, "-c", "core.looseCompression=1", "hash-object", "-t", "commit", "-w", file)
-	git(t, src.Path, "update-ref", "refs/heads/giant", giant)
-	git(t, src.Path, "tag", "giant", giant)
+	giant := gittest.Must(t, src.Path, "-c", "core.looseCompression=1", "hash-object", "-t", "commit", "-w", file)
+	gittest.Must(t, src.Path, "update-ref", "refs/heads/giant", giant)
+	gittest.Must(t, src.Path, "tag", "giant", giant)
 	if list, err := r.Log(t.Context(), "giant", 0, 10); err == nil {
 		t.Errorf("log of a giant commit: got %d commits", len(list))
 	}

@@ -46,7 +46,7 @@ func TestPoolUsesOneProcess(t *testing.T) {
 	}
 	first := r.Pool.pids()
 	r.read(t, "main", "d/g")
-	if _, err := r.Tree(t.Context(), git(t, src.Path, "rev-parse", "main^{tree}")); err != nil {
+	if _, err := r.Tree(t.Context(), gittest.Must(t, src.Path, "rev-parse", "main^{tree}")); err != nil {
 		t.Error(err)
 	}
 	if _, err := r.File(t.Context(), "main", "none"); !errors.Is(err, ErrNotFound) {
@@ -74,28 +74,28 @@ func TestPoolSeesChanges(t *testing.T) {
 	r, src := repo(t, map[string]gittest.File{"f": text("one")})
 	r.Pool = &Pool{}
 	t.Cleanup(func() { r.Pool.Close() })
-	git(t, src.Path, "pack-refs", "--all")
+	gittest.Must(t, src.Path, "pack-refs", "--all")
 	r.read(t, "main", "f")
 	first := r.Pool.pids()
 	for _, content := range []string{"two", "three", "four"} {
 		if _, err := src.Commit("main", map[string]gittest.File{"f": text(content)}, content); err != nil {
 			t.Fatal(err)
 		}
-		git(t, src.Path, "repack", "-a", "-d", "-q")
-		git(t, src.Path, "pack-refs", "--all")
+		gittest.Must(t, src.Path, "repack", "-a", "-d", "-q")
+		gittest.Must(t, src.Path, "pack-refs", "--all")
 		if got := r.read(t, "main", "f"); got != content {
 			t.Errorf("got %q, want %q", got, content)
 		}
 	}
-	git(t, src.Path, "update-ref", "refs/heads/other", "main~1")
-	git(t, src.Path, "symbolic-ref", "HEAD", "refs/heads/other")
+	gittest.Must(t, src.Path, "update-ref", "refs/heads/other", "main~1")
+	gittest.Must(t, src.Path, "symbolic-ref", "HEAD", "refs/heads/other")
 	if got := r.read(t, "HEAD", "f"); got != "three" {
 		t.Errorf("HEAD: got %q, want three", got)
 	}
 	if now := r.Pool.pids(); len(now) != 1 || now[0] != first[0] {
 		t.Errorf("processes %v, then %v, want the same one", first, now)
 	}
-	for old := range strings.Lines(git(t, src.Path, "rev-list", "--objects", "--no-object-names", "--all")) {
+	for old := range strings.Lines(gittest.Must(t, src.Path, "rev-list", "--objects", "--no-object-names", "--all")) {
 		if _, err := r.info(t.Context(), strings.TrimSpace(old)); err != nil {
 			t.Error(err)
 		}

@@ -192,7 +192,7 @@ func (n node) fsck(t *testing.T, id string) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(r.Release)
-	git(t, r.Dir, "fsck", "--strict", "--connectivity-only")
+	gittest.Must(t, r.Dir, "fsck", "--strict", "--connectivity-only")
 	return r.Dir
 }
 
@@ -208,15 +208,6 @@ func (n node) types(t *testing.T) (types, bodies []string) {
 		bodies = append(bodies, string(e.Body))
 	}
 	return types, bodies
-}
-
-func git(t *testing.T, dir string, args ...string) string {
-	t.Helper()
-	out, err := gittest.Git(t.Context(), dir, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return out
 }
 
 // upstream is another server with one repository.
@@ -253,7 +244,7 @@ func (u upstream) commit(t *testing.T, branch string) string {
 // refs returns the refs that an import copies.
 func (u upstream) refs(t *testing.T) map[string]string {
 	t.Helper()
-	refs := parseRefs(git(t, u.repo.Path, "for-each-ref", "--format=%(objectname) %(refname)"))
+	refs := parseRefs(gittest.Must(t, u.repo.Path, "for-each-ref", "--format=%(objectname) %(refname)"))
 	maps.DeleteFunc(refs, func(name, _ string) bool { return !covers("", name) })
 	return refs
 }
@@ -264,11 +255,11 @@ func TestAnImportIsACopy(t *testing.T) {
 			u := newUpstream(t, f)
 			u.commit(t, "trunk")
 			u.commit(t, "side")
-			git(t, u.repo.Path, "symbolic-ref", "HEAD", "refs/heads/trunk")
-			git(t, u.repo.Path, "tag", "-a", "-m", "one", "v1", "side")
-			git(t, u.repo.Path, "notes", "add", "-m", "note", "trunk")
-			git(t, u.repo.Path, "update-ref", "refs/pull/1/head", "trunk")
-			git(t, u.repo.Path, "update-ref", "refs/afs/x/y", "side")
+			gittest.Must(t, u.repo.Path, "symbolic-ref", "HEAD", "refs/heads/trunk")
+			gittest.Must(t, u.repo.Path, "tag", "-a", "-m", "one", "v1", "side")
+			gittest.Must(t, u.repo.Path, "notes", "add", "-m", "note", "trunk")
+			gittest.Must(t, u.repo.Path, "update-ref", "refs/pull/1/head", "trunk")
+			gittest.Must(t, u.repo.Path, "update-ref", "refs/afs/x/y", "side")
 			n := newNode(t, t.TempDir(), "n", Options{})
 			remote, err := n.Check(t.Context(), Request{URL: u.url + "/"})
 			if err != nil || remote != (Remote{"trunk", f.String()}) {
@@ -341,8 +332,8 @@ func TestARepeatedImportLeavesLocalChangesAlone(t *testing.T) {
 	added := u.commit(t, "main")
 	u.commit(t, "both")
 	fresh := u.commit(t, "fresh")
-	git(t, u.repo.Path, "update-ref", head("forced"), quiet)
-	git(t, u.repo.Path, "update-ref", "-d", head("gone"))
+	gittest.Must(t, u.repo.Path, "update-ref", head("forced"), quiet)
+	gittest.Must(t, u.repo.Path, "update-ref", "-d", head("gone"))
 	if err := n.Start(t.Context(), n.repo(t, r.ID), Request{}, records.Cause{}); err != nil {
 		t.Fatal(err)
 	}
@@ -387,18 +378,18 @@ func TestOneBranchWithADepth(t *testing.T) {
 	}
 	dir := n.fsck(t, r.ID)
 	clone := filepath.Join(t.TempDir(), "clone")
-	git(t, t.TempDir(), "clone", "-q", "file://"+dir, clone)
-	if got := git(t, clone, "rev-list", "--count", "HEAD"); got != "2" {
+	gittest.Must(t, t.TempDir(), "clone", "-q", "file://"+dir, clone)
+	if got := gittest.Must(t, clone, "rev-list", "--count", "HEAD"); got != "2" {
 		t.Errorf("clone has %s commits, want 2", got)
 	}
 	last = u.commit(t, "main")
 	n.succeed(t, r, Request{})
 	n.fsck(t, r.ID)
-	git(t, clone, "pull", "-q")
-	if got := git(t, clone, "rev-parse", "HEAD"); got != last {
+	gittest.Must(t, clone, "pull", "-q")
+	if got := gittest.Must(t, clone, "rev-parse", "HEAD"); got != last {
 		t.Errorf("pull after the second import: HEAD is %s, want %s", got, last)
 	}
-	git(t, clone, "-c", "user.name=x", "-c", "user.email=x@y", "commit", "-q", "--allow-empty", "-m", "local")
+	gittest.Must(t, clone, "-c", "user.name=x", "-c", "user.email=x@y", "commit", "-q", "--allow-empty", "-m", "local")
 	have, err := n.set.Acquire(t.Context(), r.ID)
 	if err != nil {
 		t.Fatal(err)
@@ -409,7 +400,7 @@ func TestOneBranchWithADepth(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer base.Remove()
-	git(t, clone, "push", "-q", base.Dir, "HEAD:refs/heads/new")
+	gittest.Must(t, clone, "push", "-q", base.Dir, "HEAD:refs/heads/new")
 }
 
 func TestHTTPSIsVerified(t *testing.T) {
@@ -565,7 +556,7 @@ func TestGitCannotReachPrivateAddresses(t *testing.T) {
 	n := newNode(t, t.TempDir(), "public", Options{})
 	a := &attempt{Importer: n.Importer, m: &records.Import{RepoID: "x"}, dir: filepath.Join(t.TempDir(), "g"), repo: records.Repo{ObjectFormat: "sha1"}}
 	base := t.TempDir()
-	git(t, base, "init", "-q", "--bare", ".")
+	gittest.Must(t, base, "init", "-q", "--bare", ".")
 	if err := os.WriteFile(filepath.Join(base, "packed-refs"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}

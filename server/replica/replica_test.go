@@ -128,9 +128,7 @@ func TestOldPacksStayWhileTheyAreUsed(t *testing.T) {
 		for _, p := range snap.Packs {
 			old = append(old, p.ID)
 		}
-		if _, err := gittest.Git(t.Context(), src.Path, "repack", "-adq"); err != nil {
-			t.Fatal(err)
-		}
+		gittest.Must(t, src.Path, "repack", "-adq")
 		files, err := filepath.Glob(filepath.Join(src.Path, "objects/pack/*.pack"))
 		if err != nil || len(files) != 1 {
 			t.Fatalf("packs after a repack: %q, %v", files, err)
@@ -191,9 +189,7 @@ func TestPackIsListedAgain(t *testing.T) {
 		}
 		during := acquire(t, b, src.ID) // the pack is kept for before
 		pack := filepath.Join(src.Path, "objects/pack/pack-"+first.Hash)
-		if _, err := gittest.Git(t.Context(), src.Path, "index-pack", "--rev-index", pack+".pack"); err != nil {
-			t.Fatal(err)
-		}
+		gittest.Must(t, src.Path, "index-pack", "--rev-index", pack+".pack")
 		again, err := b.Set.Store(t.Context(), filepath.Dir(pack), first.Hash)
 		if err == nil {
 			err = b.DB.Packs.Replace(t.Context(), src.ID, nil, []records.Pack{again})
@@ -518,9 +514,7 @@ func TestTags(t *testing.T) {
 		}
 	}
 	// A tag of a commit, which has nothing to peel.
-	if _, err := gittest.Git(t.Context(), src.Path, "update-ref", "refs/tags/light", commit); err != nil {
-		t.Fatal(err)
-	}
+	gittest.Must(t, src.Path, "update-ref", "refs/tags/light", commit)
 	if err := src.Update(t.Context(), "refs/tags/light", "", commit); err != nil {
 		t.Fatal(err)
 	}

@@ -25,6 +25,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"testing"
 )
 
 // Env returns this process's environment without any influence on git: no GIT_ variables, no configuration of the user or the
@@ -50,6 +51,16 @@ func Env() []string {
 // git's error output.
 func Git(ctx context.Context, dir string, args ...string) (string, error) {
 	return run(ctx, dir, nil, nil, args...)
+}
+
+// Must is like Git for a test, which fails if git fails. git is stopped when the test ends.
+func Must(t testing.TB, dir string, args ...string) string {
+	t.Helper()
+	out, err := Git(t.Context(), dir, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
 }
 
 // run is like Git, with standard input and additional variables.
