@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/artifactfs/artifactfs/internal/harness/await"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -226,7 +227,7 @@ func startServer(t testing.TB, port string, cmd *exec.Cmd) {
 	gone := make(chan struct{})
 	go func() { cmd.Wait(); close(gone) }()
 	t.Cleanup(func() { cmd.Process.Kill(); <-gone })
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
 	defer cancel()
 	for {
 		c, err := new(net.Dialer).DialContext(ctx, "tcp", "127.0.0.1:"+port)
