@@ -257,7 +257,7 @@ func TestHostileDialogues(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var o Options
 			if errors.Is(c.want, ErrStalled) {
-				o.Stall = 250 * time.Millisecond
+				o.Stall, o.Connect = 250*time.Millisecond, 250*time.Millisecond
 			}
 			r := openRemote(t, fakeDaemon(t, c.answer, c.answer), o)
 			if _, err := r.Refs(t.Context(), nil); !errors.Is(err, c.want) {
