@@ -3,7 +3,6 @@ package gitcmd
 import (
 	"context"
 	"os/exec"
-	"slices"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -38,7 +37,7 @@ const (
 // this process sets could be too late: git fetch at once starts other processes, which inherit the limit of that moment.
 func (c Confined) Command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := New(ctx, args...)
-	cmd.Env = slices.Clone(c.Env)
+	cmd.Env = append([]string{}, c.Env...) // not nil, with which git would inherit the environment
 	if c.Memory > 0 && cmd.Err == nil {
 		cmd.Args = append([]string{shell, "-c", limited, strconv.FormatInt(max(c.Memory>>10, 1), 10), cmd.Path}, args...)
 		cmd.Path = shell

@@ -28,20 +28,20 @@ const (
 
 // read calls a function that reads from the git directory of a repository.
 func (c *call) read(ctx context.Context, r records.Repo, do func(gitread.Repo) error) error {
-	return c.use(ctx, r, func(dir *replica.Replica) error {
-		return do(c.a.git(dir))
+	return c.a.use(ctx, r, func(dir *replica.Replica) error {
+		return do(c.a.git(dir.Dir))
 	})
 }
 
 // use calls a function that needs the replica of a repository.
-func (c *call) use(ctx context.Context, r records.Repo, do func(*replica.Replica) error) error {
+func (a *API) use(ctx context.Context, r records.Repo, do func(*replica.Replica) error) error {
 	select {
-	case c.a.reading <- struct{}{}:
-		defer func() { <-c.a.reading }()
+	case a.reading <- struct{}{}:
+		defer func() { <-a.reading }()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	dir, err := c.a.o.Replicas.Acquire(ctx, r.ID)
+	dir, err := a.o.Replicas.Acquire(ctx, r.ID)
 	if err != nil {
 		return found("Repository", err)
 	}
@@ -49,9 +49,9 @@ func (c *call) use(ctx context.Context, r records.Repo, do func(*replica.Replica
 	return do(dir)
 }
 
-// git returns a reader of the objects of a replica.
-func (a *API) git(dir *replica.Replica) gitread.Repo {
-	return gitread.Repo{Dir: dir.Dir, Git: a.o.Replicas.Git(), ShortNames: a.o.Compat, Pool: &a.pool}
+// git returns a reader of the objects of a git directory.
+func (a *API) git(dir string) gitread.Repo {
+	return gitread.Repo{Dir: dir, Git: a.o.Replicas.Git(), ShortNames: a.o.Compat, Pool: &a.pool}
 }
 
 // readJSON sends what a function reads from the git directory of the repository in the path. what names the object in errors.
@@ -263,7 +263,7 @@ func (a *API) openLarge(ctx context.Context, r records.Repo, id string) (l large
 		l.leave()
 		return l, found("Repository", err)
 	}
-	if l.blob, err = a.git(l.dir).Blob(ctx, id); err != nil {
+	if l.blob, err = a.git(l.dir.Dir).Blob(ctx, id); err != nil {
 		l.dir.Release()
 		l.leave()
 	}
