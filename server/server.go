@@ -149,7 +149,7 @@ func Open(ctx context.Context, o Options) (_ *Server, err error) {
 
 // lock creates and locks the data directory.
 func (s *Server) lock() error {
-	if err := os.MkdirAll(s.o.Data, 0o700); err != nil {
+	if err := disk.MkdirAll(disk.OS, s.o.Data, 0o700); err != nil {
 		return fmt.Errorf("create data directory: %w", err)
 	}
 	unlock, err := disk.TryLock(filepath.Join(s.o.Data, "lock"))
@@ -328,7 +328,7 @@ func openRecords(ctx context.Context, o Options) (*records.DB, error) {
 
 // NewAdmin makes another admin token for the server of a data directory, which may be running.
 func NewAdmin(ctx context.Context, o Options) (control.Secret, error) {
-	if err := os.MkdirAll(o.Data, 0o700); err != nil {
+	if err := disk.MkdirAll(disk.OS, o.Data, 0o700); err != nil {
 		return "", fmt.Errorf("create data directory: %w", err)
 	}
 	db, err := openRecords(ctx, o)

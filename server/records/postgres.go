@@ -50,6 +50,8 @@ func openPostgres(url string) (*sql.DB, error) {
 		// PostgreSQL ends a transaction that sends no statement for this time, so that a node that hangs does not keep its locks.
 		"idle_in_transaction_session_timeout": "30s",
 		"lock_timeout":                        "20s",
+		// A push is acknowledged after its commit, so the commit must be on disk, whatever the default of the database is.
+		"synchronous_commit": "on",
 	} {
 		if _, ok := config.RuntimeParams[name]; !ok {
 			config.RuntimeParams[name] = value

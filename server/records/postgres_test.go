@@ -44,3 +44,22 @@ func TestMain(m *testing.M) {
 	}
 	os.Exit(status)
 }
+
+// Commits are synced although the default of the database is another one, unless the URL says so.
+func TestCommitsAreSynced(t *testing.T) {
+	url := newPostgres(t)
+	s, err := postgres()
+	do(t, err)
+	_, err = s.Query("postgres", "create database lax")
+	do(t, err)
+	_, err = s.Query("postgres", "alter database lax set synchronous_commit to off")
+	do(t, err)
+	lax := s.URL("lax")
+	for url, want := range map[string]string{url: "on", lax: "on", lax + "&synchronous_commit=off": "off"} {
+		var got string
+		do(t, open(t, url).writer.QueryRowContext(t.Context(), "SHOW synchronous_commit").Scan(&got))
+		if got != want {
+			t.Errorf("synchronous_commit with %s: got %s, want %s", url, got, want)
+		}
+	}
+}

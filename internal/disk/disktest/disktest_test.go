@@ -183,3 +183,30 @@ func TestReplacingFailsWhole(t *testing.T) {
 		}
 	}
 }
+
+// A power cut after MkdirAll leaves all directories that it has created.
+func TestMkdirAllOutlivesAPowerCut(t *testing.T) {
+	root := filepath.Join(t.TempDir(), "root")
+	if err := os.Mkdir(root, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	c, err := NewCrashFS(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for range 2 { // the second call finds the directories
+		if err := disk.MkdirAll(c, filepath.Join(root, "a/b/c"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for seed := range uint64(20) {
+		left := filepath.Join(t.TempDir(), "left")
+		if err := c.Crash(left, seed); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(filepath.Join(left, "a/b/c")); err != nil {
+			t.Fatalf("power cut %d: %v", seed, err)
+		}
+	}
+}

@@ -1,0 +1,24 @@
+package disk
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// MkdirAll creates a directory and its missing parents, and syncs the name of each directory that it creates. So files in the directory
+// are not lost by a power cut that undoes the creation of the directory. An existing path is left as it is.
+func MkdirAll(on FS, path string, perm os.FileMode) error {
+	if _, err := on.Stat(path); err == nil || !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	parent := filepath.Dir(path)
+	if err := MkdirAll(on, parent, perm); err != nil {
+		return err
+	}
+	if err := on.Mkdir(path, perm); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return on.SyncDir(parent)
+}
