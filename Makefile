@@ -50,8 +50,8 @@ test: setup lint ## lint and all tests, real mounts included (TESTFLAGS="-run X"
 
 test-packages: # lint has run
 	@status=0; export AFS_SKIPPED=$$(mktemp); test="$(GO) test -buildvcs=false -vet=off -count=1 -timeout $(TESTTIME) $(TESTFLAGS)"; \
-	$$test -p $(TESTP) $$($(GO) list ./... | grep -v $(foreach p,$(TIMED),-e '$(p:./%=/%)$$')) || status=1; \
-	for p in $(TIMED); do scripts/test-again.sh $$test $$p || status=1; done; \
+	scripts/test-again.sh $$test -p $(TESTP) -- $$($(GO) list ./... | grep -v $(foreach p,$(TIMED),-e '$(p:./%=/%)$$')) || status=1; \
+	for p in $(TIMED); do scripts/test-again.sh $$test -- $$p || status=1; done; \
 	cat $$AFS_SKIPPED >&2; rm -f $$AFS_SKIPPED; exit $$status
 
 race: ## tests with the race detector: packages that measure no time, and some tests of whole mounts (needs gcc)
