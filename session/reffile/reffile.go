@@ -1,0 +1,231 @@
+// Package reffile reads and changes small files that refs of a session remote store, such as the annotations of a session. It needs no
+// mount and no local repository, so that a reviewer on any machine can use it.
+//
+// The ref of a file points to a commit whose tree contains only the file. The parent of the commit is the previous version. Changes
+// are compare-and-swap: two writers at the same time never lose a change.
+package reffile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/artifactfs/artifactfs/internal/clock"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+const (
+	// MaxSize is the maximum size of a file in bytes.
+	MaxSize = 16 << 20
+	// MaxTries is the number of times that Change tries to write if other writers change the ref.
+	MaxTries = 20
+	// pause is the time before the second attempt. It grows by the same time before each further attempt.
+	pause = 20 * time.Millisecond
+)
+
+var (
+	// ErrTooLarge means that a file is larger than MaxSize.
+	ErrTooLarge = errors.New("file is larger than 16 MiB")
+	// ErrNotFile means that a ref does not point to a commit with the file.
+	ErrNotFile = errors.New("ref does not contain the file")
+	// ErrBusy means that other writers changed the ref at each of MaxTries attempts.
+	ErrBusy = errors.New("ref is changed by others all the time")
+)
+
+// File names a file.
+type File struct {
+	Ref  string // full name of the ref
+	Name string // name of the file in the tree of the ref's commit
+}
+
+// Version is one version of a file.
+type Version struct {
+	Commit  object.ID // commit to which the ref points; zero if the ref does not exist
+	Content []byte    // contents of the file; nil if the ref does not exist
+}
+
+// Store reads and changes files of one session remote. It must not be used by several goroutines at the same time.
+type Store struct {
+	// Remote is the session remote. The caller closes it.
+	Remote *transport.Remote
+	// Dir is a directory for temporary files.
+	Dir string
+	// Now returns the time for new commits; nil: time.Now.
+	Now func() time.Time
+}
+
+// Read returns the present version of a file.
+func (s *Store) Read(ctx context.Context, f File) (Version, error) {
+	refs, err := s.Remote.Refs(ctx, []string{f.Ref})
+	if err != nil {
+		return Version{}, fmt.Errorf("read %s: %w", f.Ref, err)
+	}
+	for _, ref := range refs.List {
+		if ref.Name == f.Ref {
+			return s.fetch(ctx, f, ref.ID)
+		}
+	}
+	return Version{}, nil
+}
+
+// Change replaces a file by the result of edit, which gets the present version. If another writer changes the ref at the same time,
+// edit is called again with the new version. Nothing is written if the result is nil. Errors of edit are returned as they are, and
+// errors of the type *transport.Rejected are wrapped.
+func (s *Store) Change(ctx context.Context, f File, message string, edit func(now Version) ([]byte, error)) (Version, error) {
+	for try := range MaxTries {
+		if try > 0 && !clock.Wait(ctx, time.Duration(try)*pause) {
+			return Version{}, ctx.Err()
+		}
+		v, err := s.try(ctx, f, message, edit)
+		var refused *transport.Rejected
+		if !errors.As(err, &refused) || refused.Kind != transport.RejectMoved {
+			return v, err
+		}
+	}
+	return Version{}, fmt.Errorf("write %s: %w", f.Ref, ErrBusy)
+}
+
+// try makes one attempt for Change.
+func (s *Store) try(ctx context.Context, f File, message string, edit func(now Version) ([]byte, error)) (Version, error) {
+	push, err := s.Remote.OpenPush(ctx, []string{f.Ref})
+	if err != nil {
+		return Version{}, fmt.Errorf("write %s: %w", f.Ref, err)
+	}
+	defer push.Close()
+	var now Version
+	for _, ref := range push.Refs {
+		if ref.Name != f.Ref {
+			continue
+		}
+		if now, err = s.fetch(ctx, f, ref.ID); err != nil {
+			return Version{}, err
+		}
+	}
+	content, err := edit(now)
+	if err != nil || content == nil {
+		return now, err
+	}
+	if len(content) > MaxSize {
+		return now, fmt.Errorf("write %s: %w", f.Ref, ErrTooLarge)
+	}
+	next, objects, err := f.encode(push.Format, now.Commit, content, message, s.now())
+	if err != nil {
+		return now, fmt.Errorf("write %s: %w", f.Ref, err)
+	}
+	results, err := push.Send(ctx, transport.PushRequest{
+		Updates: []transport.RefUpdate{{Name: f.Ref, Old: now.Commit, New: next}},
+		Pack: func(ctx context.Context, w io.Writer) error {
+			return odb.WritePack(ctx, w, push.Format, objects)
+		},
+	})
+	if err == nil {
+		err = results[0]
+	}
+	if err != nil {
+		return now, fmt.Errorf("write %s: %w", f.Ref, err)
+	}
+	return Version{Commit: next, Content: content}, nil
+}
+
+func (s *Store) now() time.Time {
+	if s.Now != nil {
+		return s.Now()
+	}
+	return time.Now()
+}
+
+// encode returns the commit that stores a version of a file, and all its objects.
+func (f File) encode(
+	format object.Format, parent object.ID, content []byte, message string, at time.Time,
+) (object.ID, []odb.Outgoing, error) {
+	blob, err := session.Outgoing(format, object.Blob, content)
+	if err != nil {
+		return object.ID{}, nil, err
+	}
+	entries := []object.TreeEntry{{Name: f.Name, Mode: object.ModeFile, ID: blob.ID}}
+	tree, err := session.Outgoing(format, object.Tree, session.EncodeTree(entries))
+	if err != nil {
+		return object.ID{}, nil, err
+	}
+	commit, err := session.NewCommit(format, tree.ID, parent, at, message)
+	return commit.ID, []odb.Outgoing{blob, tree, commit}, err
+}
+
+// fetch fetches a commit with the file and reads it.
+func (s *Store) fetch(ctx context.Context, f File, commit object.ID) (v Version, err error) {
+	defer func() {
+		if err != nil {
+			v, err = Version{}, fmt.Errorf("read %s: %w", f.Ref, err)
+		}
+	}()
+	dir, err := os.MkdirTemp(s.Dir, "reffile-*.tmp")
+	if err != nil {
+		return v, err
+	}
+	defer os.RemoveAll(dir)
+	caps, err := s.Remote.Capabilities(ctx)
+	if err != nil {
+		return v, err
+	}
+	req := transport.FetchRequest{Wants: []object.ID{commit}}
+	if caps.Shallow {
+		req.Depth = 1
+	}
+	objects, err := odb.Open(dir, caps.Format)
+	if err != nil {
+		return v, err
+	}
+	defer objects.Close()
+	answer, err := s.Remote.Fetch(ctx, req)
+	if err != nil {
+		return v, err
+	}
+	defer answer.Pack.Close()
+	limits := odb.IngestOptions{MaxObjectSize: MaxSize, Promisor: true, Temporary: true}
+	if _, err := objects.Ingest(ctx, answer.Pack, limits, nil); err != nil {
+		return v, err
+	}
+	v.Commit = commit
+	v.Content, err = f.content(objects, commit)
+	return v, err
+}
+
+// content reads the file from the tree of a commit.
+func (f File) content(objects *odb.Store, commit object.ID) ([]byte, error) {
+	text, err := get(objects, commit, object.Commit, object.MaxCommitSize)
+	if err != nil {
+		return nil, err
+	}
+	info, err := object.ParseCommit(objects.Format(), text)
+	if err != nil {
+		return nil, err
+	}
+	if text, err = get(objects, info.Tree, object.Tree, object.MaxTreeSize); err != nil {
+		return nil, err
+	}
+	entries, err := object.ParseTree(objects.Format(), text)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		if e.Name == f.Name {
+			return get(objects, e.ID, object.Blob, MaxSize)
+		}
+	}
+	return nil, fmt.Errorf("%w %s", ErrNotFile, f.Name)
+}
+
+// get returns the contents of an object, which must have the type want.
+func get(objects *odb.Store, id object.ID, want object.Type, limit int64) ([]byte, error) {
+	t, content, err := objects.Get(id, limit)
+	if err == nil && t != want {
+		err = fmt.Errorf("%w: object %s is a %s", ErrNotFile, id, t)
+	}
+	return content, err
+}
