@@ -1,7 +1,11 @@
-// Package refname checks whether git accepts a name as the name of a ref.
+// Package refname checks whether git accepts a name as the name of a ref, and matches names with globs.
 package refname
 
-import "strings"
+import (
+	"fmt"
+	"path"
+	"strings"
+)
 
 // Valid reports whether git accepts name as the full name of a ref: "HEAD", or a name below "refs/" that follows the rules of
 // git-check-ref-format(1). Names that come from remotes and repositories must be checked, because a program may create a file
@@ -24,4 +28,40 @@ func Valid(name string) bool {
 		}
 	}
 	return true
+}
+
+// Match reports whether a glob matches the full name of a ref, or another path with slashes. Globs are those of path.Match; in addition
+// "**" as the last component matches one or more components. An invalid glob matches nothing.
+func Match(glob, name string) bool {
+	head, deep := strings.CutSuffix(glob, "**")
+	switch {
+	case strings.Contains(head, "**"), deep && head != "" && !strings.HasSuffix(head, "/"):
+		return false
+	case !deep:
+		ok, err := path.Match(glob, name)
+		return ok && err == nil
+	}
+	end := 0 // index of the end of the part of name that head must match
+	for range strings.Count(head, "/") {
+		i := strings.IndexByte(name[end:], '/')
+		if i < 0 {
+			return false
+		}
+		end += i + 1
+	}
+	ok, err := path.Match(head, name[:end])
+	return ok && err == nil && end < len(name)
+}
+
+// CheckGlob returns an error unless glob is valid for Match.
+func CheckGlob(glob string) error {
+	if glob == "" || len(glob) > 1024 {
+		return fmt.Errorf("glob of refs has %d bytes, want 1 to 1024", len(glob))
+	}
+	head, deep := strings.CutSuffix(glob, "**")
+	_, err := path.Match(head, "")
+	if err != nil || strings.Contains(head, "**") || deep && head != "" && !strings.HasSuffix(head, "/") {
+		return fmt.Errorf("invalid glob of refs %.100q", glob)
+	}
+	return nil
 }

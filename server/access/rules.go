@@ -2,10 +2,10 @@ package access
 
 import (
 	"fmt"
-	"path"
 	"slices"
 	"strings"
 
+	"github.com/artifactfs/artifactfs/internal/refname"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/session"
@@ -48,7 +48,7 @@ func Allow(t records.Token, u records.RefUpdate, s State) error {
 	matched := false
 	var denied []records.Denial
 	for _, rule := range t.Rules {
-		if !Match(rule.Glob, u.Name) {
+		if !refname.Match(rule.Glob, u.Name) {
 			continue
 		}
 		if slices.Contains(rule.Deny, ownerOnly) {
@@ -134,7 +134,7 @@ func SessionRules(name string) ([]records.RefRule, error) {
 // CheckRules returns an error unless the globs and denials of rules are valid.
 func CheckRules(rules []records.RefRule) error {
 	for _, r := range rules {
-		if err := checkGlob(r.Glob); err != nil {
+		if err := refname.CheckGlob(r.Glob); err != nil {
 			return err
 		}
 		for _, d := range r.Deny {
@@ -144,40 +144,4 @@ func CheckRules(rules []records.RefRule) error {
 		}
 	}
 	return nil
-}
-
-// checkGlob returns an error unless glob is valid for Match.
-func checkGlob(glob string) error {
-	if glob == "" || len(glob) > 1024 {
-		return fmt.Errorf("glob of refs has %d bytes, want 1 to 1024", len(glob))
-	}
-	head, deep := strings.CutSuffix(glob, "**")
-	_, err := path.Match(head, "")
-	if err != nil || strings.Contains(head, "**") || deep && head != "" && !strings.HasSuffix(head, "/") {
-		return fmt.Errorf("invalid glob of refs %.100q", glob)
-	}
-	return nil
-}
-
-// Match reports whether a glob matches the full name of a ref. Globs are those of path.Match; in addition "**" as the last component
-// matches one or more components. An invalid glob matches nothing.
-func Match(glob, name string) bool {
-	head, deep := strings.CutSuffix(glob, "**")
-	switch {
-	case strings.Contains(head, "**"), deep && head != "" && !strings.HasSuffix(head, "/"):
-		return false
-	case !deep:
-		ok, err := path.Match(glob, name)
-		return ok && err == nil
-	}
-	end := 0 // index of the end of the part of name that head must match
-	for range strings.Count(head, "/") {
-		i := strings.IndexByte(name[end:], '/')
-		if i < 0 {
-			return false
-		}
-		end += i + 1
-	}
-	ok, err := path.Match(head, name[:end])
-	return ok && err == nil && end < len(name)
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/refname"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/server/access"
 	"github.com/artifactfs/artifactfs/server/events"
@@ -128,7 +129,7 @@ func (c *call) forkRefs(ctx context.Context, parent records.Repo, f forkRequest)
 		case f.defaultOnly:
 			return true
 		}
-		return len(f.refs) > 0 && !slices.ContainsFunc(f.refs, func(glob string) bool { return access.Match(glob, r.Name) })
+		return len(f.refs) > 0 && !slices.ContainsFunc(f.refs, func(glob string) bool { return refname.Match(glob, r.Name) })
 	})
 	if f.commit == "" && f.checkpoint == "" {
 		return refs, parent.Version, nil
