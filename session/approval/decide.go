@@ -1,0 +1,230 @@
+package approval
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Status is the state of a request.
+type Status string
+
+const (
+	Open      Status = "open"      // waits for reviewers
+	Granted   Status = "granted"   // has the approvals that the policy requires
+	Denied    Status = "denied"    // a reviewer has denied it
+	Withdrawn Status = "withdrawn" // the user who requested has taken it back
+	Expired   Status = "expired"
+	Void      Status = "void" // the session has a newer checkpoint than the one that was reviewed
+)
+
+// Verdict is what the records and the policy say about a request at one moment.
+type Verdict struct {
+	Request Record
+	Status  Status
+	Grants  []Record // the grants that are in force, oldest first
+	Denials []Record // the denials that are in force, oldest first
+	Missing string   // what is missing for Granted, as a text for people; "" if nothing is
+	Expires time.Time
+}
+
+// Change is a change of a repository that a policy may protect: of a branch, or the deletion of a session.
+type Change struct {
+	Branch string   // full name of the branch
+	Base   string   // commit of the branch before the change; "" if it does not exist
+	Tree   string   // tree of the branch after the change
+	Paths  []string // paths whose files differ between the two
+
+	Session    string // session that is deleted; "" for a change of a branch
+	Checkpoint string // newest checkpoint of the session that is deleted
+}
+
+// Refused is the reason why a change is not allowed, as a text for people.
+type Refused string
+
+func (r Refused) Error() string { return string(r) }
+
+// Check returns nil if the policy allows a change, and an error of type Refused if it does not. logs are the approvals of all
+// sessions in the repository. The function newest returns the newest checkpoint of a session in the repository, "" if there is none.
+func (p Policy) Check(c Change, logs []Log, newest func(name string) string, now time.Time) error {
+	needs := p.needs(c)
+	if len(needs) == 0 {
+		return nil
+	}
+	var best Verdict
+	for _, l := range logs {
+		for i := range l.Records {
+			r := &l.Records[i]
+			if r.Op != Request || !c.is(*r) {
+				continue
+			}
+			v := l.judge(*r, needs, newest(l.Session), now)
+			if v.Status == Granted {
+				return nil
+			}
+			if best.Request.ID == "" || cmp.Or(cmp.Compare(rank(v.Status), rank(best.Status)), cmp.Compare(r.ID, best.Request.ID)) > 0 {
+				best = v
+			}
+		}
+	}
+	return c.refuse(needs, best)
+}
+
+// rank orders the states of requests by how near they are to Granted.
+func rank(s Status) int {
+	return slices.Index([]Status{Withdrawn, Expired, Void, Denied, Open, Granted}, s)
+}
+
+// is reports whether a request is for exactly this change.
+func (c Change) is(r Record) bool {
+	s := r.Subject
+	if c.Session != "" {
+		return s.Action == Delete && r.Session == c.Session && s.Checkpoint == c.Checkpoint
+	}
+	return s.Action != Delete && s.Target == c.Branch && s.Base == c.Base && s.Tree == c.Tree
+}
+
+// refuse returns the reason why a change is not allowed. best is the request that is nearest to allow it.
+func (c Change) refuse(needs []Need, best Verdict) Refused {
+	what := strings.TrimPrefix(c.Branch, "refs/heads/") + " is protected"
+	if c.Session != "" {
+		what = "session " + c.Session + " is protected"
+	}
+	if best.Request.ID == "" {
+		return Refused(what + " and needs an approval of this tree and base by " + describe(needs))
+	}
+	reason := map[Status]string{
+		Open: "needs " + best.Missing, Denied: "was denied", Withdrawn: "was withdrawn",
+		Expired: "has expired", Void: "is void, because the session has a newer checkpoint",
+	}[best.Status]
+	if best.Status == Denied {
+		reason += " by " + best.Denials[0].Actor
+	}
+	return Refused(fmt.Sprintf("%s: request %s %s", what, best.Request.ID, reason))
+}
+
+// describe says what rules require.
+func describe(needs []Need) string {
+	var texts []string
+	for _, n := range needs {
+		text := fmt.Sprintf("%d user", n.Quorum)
+		if n.Quorum > 1 {
+			text += "s"
+		}
+		if len(n.Reviewers) > 0 {
+			text += " of " + strings.Join(n.Reviewers, ", ")
+		}
+		if !slices.Contains(texts, text) {
+			texts = append(texts, text)
+		}
+	}
+	return strings.Join(texts, " and by ")
+}
+
+// Judge returns the state of a request. paths are those that the requested change touches, and newest is the newest checkpoint of
+// the session in the repository, "" if there is none.
+func (p Policy) Judge(l Log, request Record, paths []string, newest string, now time.Time) Verdict {
+	c := Change{Branch: request.Subject.Target, Paths: paths}
+	if request.Subject.Action == Delete {
+		c.Session = request.Session
+	}
+	return l.judge(request, p.needs(c), newest, now)
+}
+
+// judge returns the state of a request under the rules that match it. Without rules, one grant is enough.
+func (l Log) judge(request Record, needs []Need, newest string, now time.Time) Verdict {
+	if len(needs) == 0 {
+		needs = []Need{{Quorum: 1}}
+	}
+	v := Verdict{Request: request, Expires: request.Expires}
+	for _, n := range needs {
+		ttl := cmp.Or(time.Duration(n.TTL), DefaultTTL)
+		if end := request.Time.Add(ttl); end.Before(v.Expires) {
+			v.Expires = end
+		}
+	}
+	votes, withdrawn := l.votes(request)
+	for _, r := range votes {
+		entitled := slices.ContainsFunc(needs, func(n Need) bool { return n.entitles(r.Actor) })
+		switch {
+		case !entitled:
+		case r.Op == Grant:
+			v.Grants = append(v.Grants, r)
+		default:
+			v.Denials = append(v.Denials, r)
+		}
+	}
+	var missing []string
+	for _, n := range needs {
+		if text := n.missing(request, v.Grants); text != "" {
+			missing = append(missing, text)
+		}
+	}
+	v.Missing = strings.Join(missing, ", and ")
+	switch {
+	case withdrawn:
+		v.Status = Withdrawn
+	case len(v.Denials) > 0:
+		v.Status = Denied
+	case request.Subject.Checkpoint != "" && newest > request.Subject.Checkpoint:
+		v.Status = Void
+	case !now.Before(v.Expires):
+		v.Status = Expired
+	case v.Missing != "":
+		v.Status = Open
+	default:
+		v.Status = Granted
+	}
+	return v
+}
+
+// votes returns the last grant or denial of each user, oldest first, and reports whether the request was withdrawn.
+func (l Log) votes(request Record) (votes []Record, withdrawn bool) {
+	for _, r := range l.Records {
+		if r.Request != request.ID {
+			continue
+		}
+		if r.Op == Withdraw && r.Actor == request.Actor {
+			withdrawn = true
+		}
+		votes = slices.DeleteFunc(votes, func(v Record) bool { return v.Actor == r.Actor })
+		if r.Op != Withdraw {
+			votes = append(votes, r)
+		}
+	}
+	return votes, withdrawn
+}
+
+// entitles reports whether a user may grant.
+func (n Need) entitles(actor string) bool {
+	return len(n.Reviewers) == 0 || slices.Contains(n.Reviewers, actor)
+}
+
+// missing says which grants a request still needs. Only one grant for each token counts, so that one user cannot grant under two names.
+func (n Need) missing(request Record, grants []Record) string {
+	tokens := map[string]bool{"": false}
+	count := 0
+	for _, g := range grants {
+		own := g.Actor == request.Actor || g.Token != "" && g.Token == request.Token
+		if !n.entitles(g.Actor) || own && !n.Self || tokens[g.Token] {
+			continue
+		}
+		tokens[g.Token] = g.Token != ""
+		count++
+	}
+	if count >= n.Quorum {
+		return ""
+	}
+	text := fmt.Sprintf("%d more", n.Quorum-count)
+	if n.Quorum-count == 1 {
+		text += " approval"
+	} else {
+		text += " approvals"
+	}
+	if len(n.Reviewers) > 0 {
+		text += " of " + strings.Join(n.Reviewers, ", ")
+	}
+	return text
+}
