@@ -76,6 +76,7 @@ func mib(n int64) string {
 type usage struct {
 	bytes   int64 // blocks of all files and directories
 	objects int64 // of these, files of packs and loose objects; a file with several links counts once
+	cache   int64 // of these, replicas, which a server makes again when it needs them
 }
 
 // diskUsage walks through a directory.
@@ -102,6 +103,9 @@ func diskUsage(dir string) (usage, error) {
 		}
 		seen[st.Ino] = true
 		u.bytes += st.Blocks * 512
+		if strings.HasPrefix(path, filepath.Join(dir, "replicas")) {
+			u.cache += st.Blocks * 512
+		}
 		if d.Type().IsRegular() && (strings.HasPrefix(d.Name(), "pack-") || strings.Contains(path, "/objects/")) {
 			u.objects += st.Blocks * 512
 		}
