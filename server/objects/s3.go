@@ -76,7 +76,7 @@ func openS3(location string) (*S3, error) {
 	client, err := minio.New(endpoint.Host, &minio.Options{
 		Creds:        credentials.NewChainCredentials(keys),
 		Secure:       endpoint.Scheme != "http",
-		Transport:    transport,
+		Transport:    detached{transport},
 		Region:       cmp.Or(query.Get("region"), os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION"), "us-east-1"),
 		BucketLookup: minio.BucketLookupPath,
 		MaxRetries:   tries,
