@@ -99,13 +99,13 @@ func localVerdict(path string, s service, p *process, err error) error {
 
 // dialSSH returns a dial function that runs upload-pack or receive-pack on another host. The login shell of that host
 // parses the command, so the path is quoted.
-func (n *connector) dialSSH(ep *endpoint.URL, ssh sshProgram, s service) dial {
+func (n *connector) dialSSH(ep *endpoint.URL, ssh endpoint.SSHProgram, s service) dial {
 	host := ep.Host
 	if ep.User != "" {
 		host = ep.User + "@" + host
 	}
 	program := n.program(s, "git-")
-	argv := ssh.argv(append(ssh.options(ep.Port, n.opts.Connect), host, program+" '"+strings.ReplaceAll(ep.Path, "'", `'\''`)+"'"))
+	argv := ssh.Argv(append(ssh.Options(ep.Port, n.opts.Connect), host, program+" '"+strings.ReplaceAll(ep.Path, "'", `'\''`)+"'"))
 	verdict := func(ctx context.Context, p *process, err error) error {
 		var said remoteError
 		switch {
@@ -115,14 +115,14 @@ func (n *connector) dialSSH(ep *endpoint.URL, ssh sshProgram, s service) dial {
 			return fmt.Errorf("%w: %w", ErrNotFound, err)
 		case p.cmd.ProcessState.ExitCode() != 255: // ssh itself fails with status 255; any other status comes from the remote shell
 			return fmt.Errorf("%w%s", ErrNotFound, p.lastOutput())
-		case ssh.reaches(ctx, ep.Port, host, n.opts.Connect):
+		case ssh.Reaches(ctx, ep.Port, host, n.opts.Connect):
 			return fmt.Errorf("%w%s", ErrAuth, p.lastOutput())
 		}
 		return transient{error: fmt.Errorf("%w%s", ErrUnreachable, p.lastOutput())}
 	}
 	return func(context.Context) (duplex, error) {
 		cmd := exec.Command(argv[0], argv[1:]...)
-		cmd.Env = append(ssh.env.ForRepository(), "GIT_PROTOCOL=version=2")
+		cmd.Env = append(ssh.Env.ForRepository(), "GIT_PROTOCOL=version=2")
 		return n.startProcess(cmd, verdict)
 	}
 }

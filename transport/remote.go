@@ -152,7 +152,7 @@ func (r *Remote) newCarrier(ctx context.Context) (carrier, error) {
 	case endpoint.HTTP:
 		return r.newWeb(ep, set)
 	case endpoint.SSH:
-		ssh := newSSHProgram(set, r.opts.Env)
+		ssh := endpoint.NewSSHProgram(set, r.opts.Env)
 		return r.newLanes(func(s service) dial { return r.connector.dialSSH(ep, ssh, s) }), nil
 	case endpoint.Git:
 		return r.newLanes(func(s service) dial { return r.connector.dialGit(ep, s) }), nil

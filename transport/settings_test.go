@@ -21,8 +21,8 @@ func TestSSHPrograms(t *testing.T) {
 		t.Setenv(name, "")
 	}
 	argv := func(s endpoint.Settings) string {
-		p := newSSHProgram(s, nil)
-		return strings.Join(p.argv(append(p.options("22", 15*time.Second), "host")), " ")
+		p := endpoint.NewSSHProgram(s, nil)
+		return strings.Join(p.Argv(append(p.Options("22", 15*time.Second), "host")), " ")
 	}
 	const options = "-o SendEnv=GIT_PROTOCOL -o ConnectTimeout=15 -p 22 host"
 	if got, want := argv(nil), "ssh "+options; got != want {

@@ -1,4 +1,4 @@
-package transport
+package endpoint
 
 import (
 	"context"
@@ -8,14 +8,12 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/artifactfs/artifactfs/transport/endpoint"
 )
 
-// sshProgram describes how ssh is run. The field shell, if set, is a command that the shell runs. Otherwise the field path is the
+// SSHProgram describes how ssh is run. The field shell, if set, is a command that the shell runs. Otherwise the field path is the
 // program, which is run directly.
-type sshProgram struct {
-	env         Environment
+type SSHProgram struct {
+	Env         Environment // environment of the user who has configured the program
 	shell, path string
 	variant     sshVariant
 }
@@ -30,9 +28,9 @@ const (
 	tortoise
 )
 
-// newSSHProgram returns the ssh program that the user has configured. It looks in the same places and in the same order as git.
-func newSSHProgram(s endpoint.Settings, env Environment) sshProgram {
-	p := sshProgram{env: env}
+// NewSSHProgram returns the ssh program that the user has configured. It looks in the same places and in the same order as git.
+func NewSSHProgram(s Settings, env Environment) SSHProgram {
+	p := SSHProgram{Env: env}
 	switch {
 	// The order is that of git's connect.c: GIT_SSH_COMMAND, core.sshCommand, GIT_SSH, ssh.
 	case env.Get("GIT_SSH_COMMAND") != "":
@@ -64,9 +62,9 @@ func newSSHProgram(s endpoint.Settings, env Environment) sshProgram {
 	return p
 }
 
-// options returns the arguments that precede the host on the command line. Only OpenSSH can send the variable GIT_PROTOCOL, which
+// Options returns the arguments that precede the host on the command line. Only OpenSSH can send the variable GIT_PROTOCOL, which
 // requests protocol version 2.
-func (p sshProgram) options(port string, connect time.Duration) []string {
+func (p SSHProgram) Options(port string, connect time.Duration) []string {
 	var args []string
 	switch p.variant {
 	case openSSH:
@@ -86,8 +84,8 @@ func (p sshProgram) options(port string, connect time.Duration) []string {
 	return args
 }
 
-// argv returns the command line: the program followed by args.
-func (p sshProgram) argv(args []string) []string {
+// Argv returns the command line: the program followed by args.
+func (p SSHProgram) Argv(args []string) []string {
 	if p.shell != "" {
 		// The shell passes the arguments to the program unchanged through "$@".
 		return append([]string{"sh", "-c", p.shell + ` "$@"`, p.shell}, args...)
@@ -95,9 +93,9 @@ func (p sshProgram) argv(args []string) []string {
 	return append([]string{p.path}, args...)
 }
 
-// reaches reports whether the host to which ssh would connect accepts connections. It returns false if the answer is unknown, for
+// Reaches reports whether the host to which ssh would connect accepts connections. It returns false if the answer is unknown, for
 // example behind a jump host.
-func (p sshProgram) reaches(ctx context.Context, port, host string, connect time.Duration) bool {
+func (p SSHProgram) Reaches(ctx context.Context, port, host string, connect time.Duration) bool {
 	if p.variant != openSSH {
 		return false
 	}
@@ -108,9 +106,9 @@ func (p sshProgram) reaches(ctx context.Context, port, host string, connect time
 	if port != "" {
 		args = append(args, "-p", port)
 	}
-	argv := p.argv(append(args, host))
+	argv := p.Argv(append(args, host))
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	cmd.Dir, cmd.Env = "/", p.env.ForRepository()
+	cmd.Dir, cmd.Env = "/", p.Env.ForRepository()
 	out, err := cmd.Output()
 	if err != nil {
 		return false
