@@ -57,8 +57,9 @@ const (
 // answer is the answer to a command: packets up to a flush packet. The caller must call either finish or abort.
 type answer struct {
 	*pktReader
-	keep func() // called after the answer was read completely, so that the connection may serve the next exchange
-	drop func() // closes the connection
+	body io.Reader // the answer without its division into packets; nil unless it was received over HTTP
+	keep func()    // called after the answer was read completely, so that the connection may serve the next exchange
+	drop func()    // closes the connection
 	once sync.Once
 }
 

@@ -263,11 +263,20 @@ type call struct {
 	// open returns the body and its length, or -1 if the length is unknown; if open is nil, body is used.
 	open func() (io.ReadCloser, int64, error)
 	kind string // last word of the expected content type, such as "result"
+	json bool   // whether a JSON document is expected instead of a message of the git protocol
 }
 
 // contentType returns the content type of a request or an answer of the given kind.
 func (c call) contentType(kind string) string {
 	return "application/x-" + string(c.service) + "-" + kind
+}
+
+// answerType returns the content type of the expected answer.
+func (c call) answerType() string {
+	if c.json {
+		return "application/json"
+	}
+	return c.contentType(c.kind)
 }
 
 // changes reports whether the request changes the server, so that it must not be repeated after a fault.
@@ -324,7 +333,7 @@ func (h *web) judge(c call, res *http.Response) error {
 	switch code := res.StatusCode; {
 	case code == http.StatusOK:
 		// The content type shows that a git server has answered, and not a proxy or a login page.
-		if kind, _, _ := strings.Cut(res.Header.Get("Content-Type"), ";"); strings.TrimSpace(kind) == c.contentType(c.kind) {
+		if kind, _, _ := strings.Cut(res.Header.Get("Content-Type"), ";"); strings.TrimSpace(kind) == c.answerType() {
 			return nil
 		}
 		if kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type")); kind == "text/html" && c.method == http.MethodGet {
@@ -425,6 +434,7 @@ func (h *web) once(ctx context.Context, c call, l *login) (_ *answer, _ *http.Re
 	body := &watched{r: res.Body, w: w}
 	return &answer{
 		pktReader: newPktReader(body),
+		body:      body,
 		keep: func() {
 			// Read the body to its end, because only then can the connection be used again. The end has usually arrived together
 			// with the last packet.
@@ -452,7 +462,7 @@ func (h *web) setHeaders(req *http.Request, c call, l *login) {
 	if c.service == uploadPack {
 		req.Header.Set("Git-Protocol", "version=2")
 	}
-	req.Header.Set("Accept", c.contentType(c.kind))
+	req.Header.Set("Accept", c.answerType())
 	// The user's headers may contain secrets, so they are not sent to another host.
 	if samePlace(h.endpoint.Base, c.url) {
 		for _, line := range h.set.Headers {
