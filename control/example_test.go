@@ -404,6 +404,40 @@ func ExampleClient_SessionTrash() {
 	// Output: fix-login
 }
 
+func ExampleClient_SessionApprove() {
+	client, end := fakeDaemon()
+	defer end()
+	r, err := client.SessionApprove(context.Background(), control.SessionApproveRequest{
+		Of: "fix-login", Op: control.ApproveRequest, Action: control.ApproveMerge, Branch: "main"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(r.Approval.Status, r.Approval.Missing)
+	// Output: open 1 more approval
+}
+
+func ExampleClient_SessionApprovals() {
+	client, end := fakeDaemon()
+	defer end()
+	r, err := client.SessionApprovals(context.Background(), control.SessionApprovalsRequest{Of: "fix-login"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(r.Approvals[0].Action, r.Approvals[0].Branch, r.Approvals[0].Status)
+	// Output: merge main granted
+}
+
+func ExampleClient_SessionPolicy() {
+	client, end := fakeDaemon()
+	defer end()
+	r, err := client.SessionPolicy(context.Background(), control.SessionPolicyRequest{Remote: "https://git.example.org/app.git"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(r.Policy)
+	// Output: {"version":1}
+}
+
 func ExampleClient_SessionGC() {
 	client, end := fakeDaemon()
 	defer end()

@@ -170,3 +170,16 @@ func (daemon) SessionUndelete(_ context.Context, r control.SessionUndeleteReques
 func (daemon) SessionTrash(context.Context, control.SessionTrashRequest) (control.SessionTrashReply, error) {
 	return control.SessionTrashReply{Deleted: []control.DeletedSession{{Name: "fix-login"}}}, nil
 }
+
+func (daemon) SessionApprove(_ context.Context, r control.SessionApproveRequest) (control.SessionApproveReply, error) {
+	return control.SessionApproveReply{Approval: control.Approval{ID: "01M80Q4ZJ3W6E5S8B8W2ZQ6T7K", Session: r.Of, Action: r.Action, Status: "open",
+		Missing: "1 more approval"}}, nil
+}
+
+func (daemon) SessionApprovals(_ context.Context, r control.SessionApprovalsRequest) (control.SessionApprovalsReply, error) {
+	return control.SessionApprovalsReply{Session: r.Of, Approvals: []control.Approval{{Action: "merge", Branch: "main", Status: "granted"}}}, nil
+}
+
+func (daemon) SessionPolicy(_ context.Context, r control.SessionPolicyRequest) (control.SessionPolicyReply, error) {
+	return control.SessionPolicyReply{Repository: r.Remote, Policy: `{"version":1}`}, nil
+}

@@ -22,6 +22,8 @@ func FuzzRequest(f *testing.F) {
 		opSessionNote:   SessionNoteRequest{Dir: "/m", Commit: "HEAD", Ref: "agent", JSON: json.RawMessage(`{"a":1}`)},
 		opSessionRecord: SessionRecordRequest{Dir: "/m", Lines: []string{`{}`}}, opSessionGC: SessionGCRequest{Of: "s", DryRun: true, All: 1, Daily: 2},
 		opSessionDelete: SessionDeleteRequest{Of: "s", Remote: "/r", TakeOver: true}, opSessionBack: SessionUndeleteRequest{Session: "s"}, opSessionTrash: SessionTrashRequest{Remote: "/r"},
+		opSessionApprove:   SessionApproveRequest{Of: "s", Op: ApproveRequest, ID: "@", Action: ApproveMerge, Branch: "main", Reviewers: []string{"a"}, Expires: 1},
+		opSessionApprovals: SessionApprovalsRequest{Of: "s", SessionRemote: "/r", To: "/t"}, opSessionPolicy: SessionPolicyRequest{Remote: "/r", Policy: new(string)},
 		opSessionTranscript: SessionTranscriptRequest{Of: "s", Turn: 1}, opSessionErase: SessionEraseRequest{Of: "s", Records: []string{"r"}}, opSessionFacts: SessionFactsRequest{Of: "s", Add: []string{"f"}},
 	} {
 		line, err := encodeRequest(o, args)

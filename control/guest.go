@@ -31,7 +31,7 @@ const (
 
 // guestOps are the operations that guests may request.
 var guestOps = []op{opStatus, opMounts, opPrefetch, opCheckpoint, opSync, opSessions, opSessionLog, opSessionShow, opSessionDiff, opRestore,
-	opSessionSet, opSessionNote, opSessionRecord, opSessionTranscript, opSessionCompare}
+	opSessionSet, opSessionNote, opSessionRecord, opSessionTranscript, opSessionCompare, opSessionApprove, opSessionApprovals}
 
 // Guests is the server for the guests of one mount.
 type Guests struct {
@@ -125,6 +125,16 @@ func (g *guests) enter(a *asked) (called string, err error) {
 		}
 		called, r.Of = r.Of, g.dir
 		a.args = r
+	case SessionApproveRequest:
+		// A guest may ask for an approval, but not answer a request with the permissions of the host's user.
+		if r.Op != ApproveRequest {
+			return "", refused
+		}
+		called, r.Of = r.Of, g.dir
+		a.args = r
+	case SessionApprovalsRequest:
+		called, r.Of = r.Of, g.dir
+		a.args = r
 	case empty:
 	default:
 		return "", refused
@@ -150,6 +160,10 @@ func leads(args any) bool {
 		return r.SessionRemote != ""
 	case SessionDiffRequest:
 		return r.SessionRemote != "" || r.AOf != "" || r.ARemote != ""
+	case SessionApproveRequest:
+		return r.SessionRemote != "" || r.To != ""
+	case SessionApprovalsRequest:
+		return r.SessionRemote != "" || r.To != ""
 	case SessionCompareRequest:
 		return slices.ContainsFunc(r.Sides, func(s CompareSide) bool { return s.SessionRemote != "" || !filepath.IsAbs(s.Of) })
 	}
@@ -184,6 +198,15 @@ func (g *guests) leave(called string, result any) any {
 		return r
 	case SessionCompareReply:
 		r.Remote = notPath(r.Remote)
+		return r
+	case SessionApproveReply:
+		r.Approval.Repository, r.Link, r.Show = notPath(r.Approval.Repository), notPath(r.Link), notPath(r.Show)
+		return r
+	case SessionApprovalsReply:
+		r.Repository, r.Approvals = notPath(r.Repository), slices.Clone(r.Approvals)
+		for i := range r.Approvals {
+			r.Approvals[i].Repository = notPath(r.Approvals[i].Repository)
+		}
 		return r
 	case SyncReply:
 		r.Dir, r.Session = called, ofGuest(r.Session)

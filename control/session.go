@@ -46,6 +46,11 @@ type Sessions interface {
 	SessionUndelete(ctx context.Context, r SessionUndeleteRequest) (SessionDeleteReply, error)
 	// SessionTrash lists deleted sessions that can be restored.
 	SessionTrash(ctx context.Context, r SessionTrashRequest) (SessionTrashReply, error)
+	// SessionApprove adds a record to the approvals of a session: a request, or a grant, denial or withdrawal of one.
+	SessionApprove(ctx context.Context, r SessionApproveRequest) (SessionApproveReply, error)
+	SessionApprovals(ctx context.Context, r SessionApprovalsRequest) (SessionApprovalsReply, error)
+	// SessionPolicy returns or changes the policy of a repository, which states what needs approvals.
+	SessionPolicy(ctx context.Context, r SessionPolicyRequest) (SessionPolicyReply, error)
 }
 
 // Policy states when checkpoints are made automatically: "off", "idle", "before-risk", or "interval=" followed by a duration in the

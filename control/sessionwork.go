@@ -57,6 +57,12 @@ func (s *Server) workSession(ctx context.Context, o op, args any, out *sender) (
 		return h.SessionUndelete(ctx, args.(SessionUndeleteRequest))
 	case opSessionTrash:
 		return h.SessionTrash(ctx, args.(SessionTrashRequest))
+	case opSessionApprove:
+		return h.SessionApprove(ctx, args.(SessionApproveRequest))
+	case opSessionApprovals:
+		return h.SessionApprovals(ctx, args.(SessionApprovalsRequest))
+	case opSessionPolicy:
+		return h.SessionPolicy(ctx, args.(SessionPolicyRequest))
 	}
 	return nil, unsupported("unknown operation %.40q", o)
 }

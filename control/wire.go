@@ -55,6 +55,9 @@ const (
 	opSessionErase      op = "session-erase"
 	opSessionFacts      op = "session-facts"
 	opSessionCompare    op = "session-compare"
+	opSessionApprove    op = "session-approve"
+	opSessionApprovals  op = "session-approvals"
+	opSessionPolicy     op = "session-policy"
 )
 
 // timeless reports whether operation o is available to clients of all versions from firstTimeless on. Such operations are
@@ -189,6 +192,9 @@ var decoders = map[op]func(raw []byte) (args any, ignored []string, err error){
 	opSessionErase:      decodeArgs[SessionEraseRequest],
 	opSessionFacts:      decodeArgs[SessionFactsRequest],
 	opSessionCompare:    decodeArgs[SessionCompareRequest],
+	opSessionApprove:    decodeArgs[SessionApproveRequest],
+	opSessionApprovals:  decodeArgs[SessionApprovalsRequest],
+	opSessionPolicy:     decodeArgs[SessionPolicyRequest],
 }
 
 // decodeRequest decodes the line of a request. It ignores fields that this server does not know, and returns the names of these

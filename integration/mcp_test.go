@@ -83,7 +83,7 @@ func TestMCP(t *testing.T) {
 		}
 	}
 	slices.Sort(names)
-	if want := []string{"checkpoint", "compare", "diff", "fork", "log", "note", "prefetch", "restore", "status", "transcript"}; !slices.Equal(names, want) {
+	if want := []string{"approvals", "checkpoint", "compare", "diff", "fork", "log", "note", "prefetch", "request_approval", "restore", "status", "transcript"}; !slices.Equal(names, want) {
 		t.Errorf("tools: got %q, want %q", names, want)
 	}
 
@@ -148,6 +148,13 @@ func TestMCP(t *testing.T) {
 	a.ok("compare", map[string]any{"with": []string{"try"}}, &compared)
 	if len(compared.Sides) != 2 || len(compared.Shared) != 1 || compared.Shared[0].Verdict != control.VerdictConflict {
 		t.Errorf("compare with the fork: got %+v, want a conflict in the file new", compared)
+	}
+	var asked control.SessionApproveReply
+	var approvals control.SessionApprovalsReply
+	a.ok("request_approval", map[string]any{"for": "delete", "message": "done"}, &asked)
+	a.ok("approvals", nil, &approvals)
+	if len(approvals.Approvals) != 1 || approvals.Approvals[0].ID != asked.Approval.ID || asked.Approval.Status != "open" || asked.Approval.Text != "done" {
+		t.Errorf("request for an approval: got %+v, and approvals %+v", asked, approvals)
 	}
 	var status control.MountStatus
 	a.ok("status", nil, &status)

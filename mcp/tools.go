@@ -11,6 +11,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/session"
 )
 
 // Limits of the results of tools, which apply unless the arguments state other limits.
@@ -59,6 +60,16 @@ type (
 	compareInput struct {
 		With []string `json:"with" jsonschema:"sessions: SESSION, SESSION@CHECKPOINT, URL#session=SESSION@CHECKPOINT, or @~1 of this one"`
 		From string   `json:"from,omitempty" jsonschema:"checkpoint of this session to compare; default: the newest"`
+	}
+	requestInput struct {
+		For       string   `json:"for" jsonschema:"what is to be approved: merge (into a branch of the session remote), promote or delete"`
+		Branch    string   `json:"branch,omitempty" jsonschema:"branch that will change; default: the default branch of the repository"`
+		To        string   `json:"to,omitempty" jsonschema:"for promote: URL of the repository that has the branch"`
+		Reviewers []string `json:"reviewers,omitempty" jsonschema:"users who are asked to approve"`
+		Message   string   `json:"message,omitempty" jsonschema:"text for the reviewers"`
+	}
+	approvalsInput struct {
+		To string `json:"to,omitempty" jsonschema:"URL of the repository whose requests are listed; default: the session remote"`
 	}
 	statusInput   struct{}
 	prefetchInput struct {
@@ -165,6 +176,19 @@ func compare(ctx context.Context, w Session, in compareInput) (reply control.Ses
 	return w.Client.SessionCompare(ctx, r)
 }
 
+// requestApproval pushes the session and asks for an approval.
+func requestApproval(ctx context.Context, w Session, in requestInput) (reply control.SessionApproveReply, err error) {
+	pushed, err := w.Client.Sync(ctx, control.SyncRequest{Dir: w.Mount.Dir}, nil)
+	if err != nil {
+		return reply, err
+	}
+	if s := pushed.Session; s.Pending > 0 && s.Error != "" {
+		return reply, &control.Error{Code: control.ExitUnsynced, Cause: "session is not on the session remote: " + s.Error}
+	}
+	return w.Client.SessionApprove(ctx, control.SessionApproveRequest{Of: w.Mount.Dir, Op: control.ApproveRequest, Action: in.For,
+		Branch: in.Branch, To: in.To, Reviewers: in.Reviewers, Text: in.Message, Actor: session.Actor()})
+}
+
 // addTools adds all tools to the server.
 func addTools(s *sdk.Server, find Find) {
 	no, yes := new(bool), new(bool)
@@ -237,6 +261,16 @@ func addTools(s *sdk.Server, find Find) {
 				return appendRecords(ctx, w, in.Records)
 			}
 			return readRecords(ctx, w, in)
+		})
+	add(s, find, &sdk.Tool{Name: "request_approval", Annotations: &sdk.ToolAnnotations{DestructiveHint: no, OpenWorldHint: yes},
+		Description: "Ask people to approve the merge, the promotion or the deletion of this session. Pushes the session first. All changes " +
+			"must be committed with git, except for a deletion. The approval is for the present files only: a newer checkpoint voids the " +
+			"request. Returns the request with a link that reviewers need; give it to the user."}, requestApproval)
+	add(s, find, &sdk.Tool{Name: "approvals", Annotations: looks,
+		Description: "List the requests for approval of this session, newest first, with their status: open, granted, denied, withdrawn, " +
+			"expired, or void because of a newer checkpoint."},
+		func(ctx context.Context, w Session, in approvalsInput) (control.SessionApprovalsReply, error) {
+			return w.Client.SessionApprovals(ctx, control.SessionApprovalsRequest{Of: w.Mount.Dir, To: in.To})
 		})
 	add(s, find, &sdk.Tool{Name: "status", Annotations: looks,
 		Description: "Describe the mount and its session: commit, changed paths, contents that are on this host, newest checkpoint, " +

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"os"
@@ -156,6 +157,27 @@ func (s *sessionsOf) SessionUndelete(_ context.Context, r control.SessionUndelet
 func (s *sessionsOf) SessionTrash(_ context.Context, r control.SessionTrashRequest) (control.SessionTrashReply, error) {
 	s.ask(r)
 	return control.SessionTrashReply{Deleted: []control.DeletedSession{{Name: "old", Remote: "/r.git", At: time.Now().Add(-time.Hour), Until: time.Now().Add(time.Hour)}}}, nil
+}
+
+func (s *sessionsOf) SessionApprove(_ context.Context, r control.SessionApproveRequest) (control.SessionApproveReply, error) {
+	s.ask(r)
+	a := control.Approval{ID: "01M80Q4ZJ3W6E5S8B8W2ZQ6T7K", Session: "work", Repository: "https://h/r.git", Action: cmp.Or(r.Action, "merge"), Branch: "main",
+		Status: "open", Missing: "1 more approval", Actor: "agent"}
+	return control.SessionApproveReply{Approval: a, Changes: control.ChangeCount{Added: 1, LinesAdded: 2}, Actor: r.Actor,
+		Link: "https://h/r.git#session=work@" + a.ID, Show: "https://h/r.git#session=work@01M80Q4Z50EZKC5YR3HTMPRYYQ", To: r.To}, nil
+}
+
+func (s *sessionsOf) SessionApprovals(_ context.Context, r control.SessionApprovalsRequest) (control.SessionApprovalsReply, error) {
+	s.ask(r)
+	return control.SessionApprovalsReply{Session: "work", Approvals: []control.Approval{
+		{ID: "01M80Q4ZJ4", Action: "merge", Branch: "main", Status: "granted", Grants: []control.Vote{{Actor: "bob"}}, Expires: time.Now().Add(time.Hour)},
+		{ID: "01M80Q4ZJ3", Action: "merge", Branch: "main", Status: "void"},
+	}}, nil
+}
+
+func (s *sessionsOf) SessionPolicy(_ context.Context, r control.SessionPolicyRequest) (control.SessionPolicyReply, error) {
+	s.ask(r)
+	return control.SessionPolicyReply{Repository: "https://h/r.git", Policy: `{"version":2}`, Problem: "version 2 is not known"}, nil
 }
 
 func (s *sessionsOf) SessionTranscript(_ context.Context, r control.SessionTranscriptRequest) (control.SessionTranscriptReply, error) {

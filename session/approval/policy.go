@@ -149,6 +149,11 @@ func (r BranchRule) matches(branch string) bool {
 	return ok && refname.Match(r.Match, name)
 }
 
+// NeedsPaths reports whether a rule for a branch, which is given by its full name, is only for changes of certain paths.
+func (p Policy) NeedsPaths(branch string) bool {
+	return slices.ContainsFunc(p.Branches, func(r BranchRule) bool { return len(r.Paths) > 0 && r.matches(branch) })
+}
+
 // needs returns what the rules require for a change.
 func (p Policy) needs(c Change) (all []Need) {
 	if c.Session != "" {

@@ -42,6 +42,11 @@ func (all *Catalog) mirrorFor(ctx context.Context, r control.MountRequest) (*mir
 	if remote == nil {
 		return nil, statedir.ErrNoSession
 	}
+	return all.mirrorThrough(ctx, remote)
+}
+
+// mirrorThrough returns a mirror of an open session remote. The mirror closes the remote, also if mirrorThrough returns an error.
+func (all *Catalog) mirrorThrough(ctx context.Context, remote *thin.Remote) (*mirror.Mirror, error) {
 	// A session remote may refer to the mounted remote for the history that it does not store.
 	origin := func(url string) (mirror.Remote, error) {
 		o, _, err := all.Remotes.Session(control.MountRequest{Remote: url, SessionOptions: control.SessionOptions{Remote: control.RemoteOrigin}})

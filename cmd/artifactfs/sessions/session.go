@@ -72,6 +72,7 @@ session link prints one URL that names session remote, session and checkpoint.`,
 		sessionDiffCommand(a), sessionCompareCommand(a), sessionRestoreCommand(a), sessionForkCommand(a), sessionMergeCommand(a),
 		sessionResumeCommand(a), sessionPinCommand(a), sessionUnpinCommand(a), sessionNoteCommand(a), sessionRecordCommand(a),
 		sessionTranscriptCommand(a), sessionEraseCommand(a), sessionFactCommand(a), sessionHandoffCommand(a))
+	cmd.AddCommand(approvalCommands(a)...)
 	cmd.AddCommand(sessionStateCommands(a)...)
 	cmd.AddCommand(sessionHooksCommand(a), sessionHookCommand(a), sessionGCCommand(a), sessionDeleteCommand(a), sessionUndeleteCommand(a))
 	return cmd

@@ -1,0 +1,342 @@
+package catalog
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/fault"
+	"github.com/artifactfs/artifactfs/mount/remotes"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/approval"
+	"github.com/artifactfs/artifactfs/session/mirror"
+	"github.com/artifactfs/artifactfs/session/reffile"
+	"github.com/artifactfs/artifactfs/session/thin"
+	"github.com/artifactfs/artifactfs/statedir"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+// The approvals of a session are stored in the repository that has the branch (package approval). Each request reads the session from
+// its session remote, also if the session is on this host, because only what was pushed can be approved.
+
+// approving is a request that reads or changes the approvals of one session. A single goroutine uses it. The caller must close it.
+type approving struct {
+	all     *Catalog
+	session string
+	o       *opened // the session, as its session remote has it
+	// target is the mirror of the repository that has the branch and the approvals. It is the mirror of the session remote unless the
+	// request names another repository.
+	target *mirror.Mirror
+	remote *transport.Remote // connection to the repository of target, which target closes
+	newest string            // id of the newest checkpoint of the session, on the session remote or on this host
+
+	policy  approval.Policy
+	problem error // why the policy is not valid; nil if it is valid
+}
+
+// approvalsFile returns the name of the file with the approvals of a session.
+func approvalsFile(name string) reffile.File {
+	return reffile.File{Ref: approval.Ref(name), Name: approval.LogFile}
+}
+
+// policyFile is the name of the file with the policy of a repository.
+var policyFile = reffile.File{Ref: approval.PolicyRef, Name: approval.PolicyFile}
+
+// remoteOf returns a request that names the session remote of a session, with the credentials of its mount. The parameter at is the
+// URL of the session remote, or "" if the session is on this host. The embedded session remote of a session of this host is named by
+// its path. The result newest is the newest checkpoint if the session is mounted for writing, and "" otherwise.
+func (all *Catalog) remoteOf(ctx context.Context, of, at string) (r control.MountRequest, newest session.CheckpointID, err error) {
+	if at != "" {
+		return control.MountRequest{Session: of, SessionOptions: control.SessionOptions{Remote: at}}, "", nil
+	}
+	m, err := all.Mounts.Mounted(ctx, of)
+	if err != nil {
+		return r, "", err
+	}
+	home := ""
+	if m != nil {
+		r, home = m.Request(), m.Home
+		r.Session, r.SessionOptions = m.Session, m.Agent.Options()
+		if m.Writable {
+			p, _ := m.Agent.Newest()
+			newest = p.ID
+		}
+	} else {
+		name, err := all.Homes.IDOf(of)
+		if err != nil {
+			return r, "", err
+		}
+		home = filepath.Join(all.Homes.Dir(), name)
+		rec, err := statedir.ReadRecord(home)
+		if err != nil {
+			return r, "", err
+		}
+		r = control.MountRequest{Remote: rec.Remote, Session: rec.Session, SessionOptions: rec.Carried}
+	}
+	switch _, kind := remotes.SessionURL(r); {
+	case kind == control.RemoteNone:
+		return r, "", fault.ErrNoSessionRemote
+	case kind == control.RemoteEmbedded && !statedir.HasSessionRepo(home):
+		return r, "", fault.ErrNoCheckpoint
+	case kind == control.RemoteEmbedded:
+		r.SessionOptions.Remote = filepath.Join(home, statedir.SessionRepoName)
+	}
+	return r, newest, nil
+}
+
+// approve opens the approvals of a session. The parameter to is the repository that has the approvals, or "" for the session remote.
+func (all *Catalog) approve(ctx context.Context, of, at, to string) (_ *approving, err error) {
+	r, newest, err := all.remoteOf(ctx, of, at)
+	if err != nil {
+		return nil, err
+	}
+	ap := &approving{all: all, session: r.Session, newest: string(newest)}
+	defer func() {
+		if err != nil {
+			ap.Close()
+		}
+	}()
+	source, m, err := all.connect(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	if ap.o, err = OpenFar(ctx, m, r.Session, true); err != nil {
+		all.CloseMirror(m)
+		return nil, err
+	}
+	ap.o.release = func() { all.CloseMirror(m) }
+	ap.target, ap.remote = m, source.Remote
+	if last, err := ap.o.Repo.Checkpoints(1); err != nil {
+		return nil, err
+	} else if len(last) > 0 {
+		ap.newest = max(ap.newest, string(last[0].ID))
+	}
+	if to != "" {
+		other, m, err := all.connect(ctx, elsewhere(r, to))
+		if err != nil {
+			return nil, err
+		}
+		ap.target, ap.remote = m, other.Remote
+	}
+	v, err := ap.store().Read(ctx, policyFile)
+	if err != nil {
+		return nil, ap.explain(err)
+	}
+	ap.policy, ap.problem = approval.ParsePolicy(v.Content)
+	return ap, nil
+}
+
+// elsewhere returns the request r for another repository than the session remote. The token for the session remote is not sent to
+// another host.
+func elsewhere(r control.MountRequest, to string) control.MountRequest {
+	if !remotes.SameHost(r.SessionOptions.Remote, to) {
+		r.SessionToken, r.SessionTokenFile = "", ""
+	}
+	r.Session, r.SessionOptions = "", control.SessionOptions{Remote: to}
+	return r
+}
+
+// connect opens the session remote of a request, and a mirror of it. The mirror closes the remote.
+func (all *Catalog) connect(ctx context.Context, r control.MountRequest) (*thin.Remote, *mirror.Mirror, error) {
+	far, _, err := all.Remotes.Session(r)
+	if err != nil {
+		return nil, nil, err
+	}
+	if far == nil {
+		return nil, nil, fault.ErrNoSessionRemote
+	}
+	m, err := all.mirrorThrough(ctx, far)
+	return far, m, err
+}
+
+// Close closes the mirrors.
+func (ap *approving) Close() {
+	if ap.o == nil {
+		return
+	}
+	if ap.target != ap.o.far {
+		ap.all.CloseMirror(ap.target)
+	}
+	ap.o.Close()
+}
+
+// store returns the files of the repository that has the approvals.
+func (ap *approving) store() *reffile.Store {
+	return &reffile.Store{Remote: ap.remote, Dir: ap.all.State}
+}
+
+// explain marks an error as a failure of the repository that has the approvals.
+func (ap *approving) explain(err error) error {
+	var shown *control.Error
+	if err == nil || errors.As(err, &shown) || errors.Is(err, approval.ErrLog) {
+		return err
+	}
+	return fault.SessionRemote(ap.remote, err)
+}
+
+// log reads the records of the session.
+func (ap *approving) log(ctx context.Context) (approval.Log, error) {
+	v, err := ap.store().Read(ctx, approvalsFile(ap.session))
+	if err != nil {
+		return approval.Log{}, ap.explain(err)
+	}
+	return approval.ParseLog(ap.session, v.Content)
+}
+
+// judge returns the state of a request. If the policy has rules for paths, it compares the trees before and after the change.
+func (ap *approving) judge(ctx context.Context, l approval.Log, request approval.Record) (approval.Verdict, error) {
+	now := time.Now()
+	v := ap.policy.Judge(l, request, nil, ap.newest, now)
+	waits := v.Status == approval.Open || v.Status == approval.Granted
+	if !waits || request.Subject.Action == approval.Delete || !ap.policy.NeedsPaths(request.Subject.Target) {
+		return v, nil
+	}
+	c, err := ap.reviewed(ctx, request)
+	if err != nil {
+		return v, err
+	}
+	paths, err := c.paths(ctx)
+	if err != nil {
+		return v, err
+	}
+	return ap.policy.Judge(l, request, paths, ap.newest, now), nil
+}
+
+// shown converts the state of a request into the form of a reply. The parameter tip is the present commit of the branch.
+func (ap *approving) shown(v approval.Verdict, tip object.ID) control.Approval {
+	r, s := v.Request, v.Request.Subject
+	a := control.Approval{
+		ID: r.ID, Session: r.Session, Repository: ap.remote.URL(), Action: string(s.Action), Checkpoint: s.Checkpoint,
+		Branch: strings.TrimPrefix(s.Target, "refs/heads/"), Base: s.Base, Tree: s.Tree,
+		Status: string(v.Status), Missing: v.Missing, Actor: r.Actor, Text: r.Text, Reviewers: r.Reviewers,
+		Time: r.Time, Expires: v.Expires, Grants: votes(v.Grants), Denials: votes(v.Denials),
+	}
+	a.Moved = s.Action != approval.Delete && text(tip) != s.Base
+	return a
+}
+
+// text returns an id in hexadecimal, or "" for the zero id.
+func text(id object.ID) string {
+	if id.IsZero() {
+		return ""
+	}
+	return id.String()
+}
+
+// votes converts grants or denials into the form of a reply.
+func votes(all []approval.Record) []control.Vote {
+	shown := []control.Vote{}
+	for _, r := range all {
+		shown = append(shown, control.Vote{Actor: r.Actor, Token: r.Token, Time: r.Time, Text: r.Text})
+	}
+	return shown
+}
+
+// tips returns the present commits of the branches, by full name, and the full name of the default branch. The default branch is ""
+// if the repository does not name it.
+func (ap *approving) tips(ctx context.Context) (tips map[string]object.ID, standard string, err error) {
+	refs, err := ap.remote.Refs(ctx, []string{"HEAD", "refs/heads/"})
+	if err != nil {
+		return nil, "", ap.explain(err)
+	}
+	tips, standard = map[string]object.ID{}, refs.Unborn
+	for _, ref := range refs.List {
+		if ref.Name == "HEAD" {
+			standard = ref.Target
+		} else {
+			tips[ref.Name] = ref.ID
+		}
+	}
+	return tips, standard, nil
+}
+
+// SessionApprovals lists the requests for approval of a session, newest first.
+func (all *Catalog) SessionApprovals(ctx context.Context, r control.SessionApprovalsRequest) (control.SessionApprovalsReply, error) {
+	reply := control.SessionApprovalsReply{Approvals: []control.Approval{}}
+	explained := func(err error) error { return fault.ExplainSessionAt("list approvals of", "session "+r.Of, err) }
+	ap, err := all.approve(ctx, r.Of, r.SessionRemote, r.To)
+	if err != nil {
+		return reply, explained(err)
+	}
+	defer ap.Close()
+	reply.Session, reply.Repository = ap.session, ap.remote.URL()
+	l, err := ap.log(ctx)
+	if err != nil {
+		return reply, explained(err)
+	}
+	tips, _, err := ap.tips(ctx)
+	if err != nil {
+		return reply, explained(err)
+	}
+	for _, record := range slices.Backward(l.Records) {
+		if record.Op != approval.Request {
+			continue
+		}
+		v, err := ap.judge(ctx, l, record)
+		if ctx.Err() != nil {
+			return reply, explained(ctx.Err())
+		}
+		if err != nil { // for example, the branch was rewritten and its old commit removed
+			v.Status, v.Missing = approval.Open, "a new request: the changed files cannot be read: "+err.Error()
+		}
+		if ap.problem != nil {
+			v.Missing = ap.problem.Error()
+		}
+		reply.Approvals = append(reply.Approvals, ap.shown(v, tips[record.Subject.Target]))
+	}
+	return reply, nil
+}
+
+// SessionPolicy returns the policy of a repository, after it has replaced the policy if the request contains one. Only a valid policy
+// is written.
+func (all *Catalog) SessionPolicy(ctx context.Context, r control.SessionPolicyRequest) (control.SessionPolicyReply, error) {
+	var reply control.SessionPolicyReply
+	explained := func(err error) error {
+		return fault.ExplainSessionAt("read policy of", cmp.Or(r.Of, "repository"), err)
+	}
+	req := control.MountRequest{SessionOptions: control.SessionOptions{Remote: r.Remote}}
+	if r.Remote == "" {
+		var err error
+		if req, _, err = all.remoteOf(ctx, r.Of, ""); err != nil {
+			return reply, explained(err)
+		}
+	}
+	far, _, err := all.Remotes.Session(req)
+	if err != nil {
+		return reply, explained(err)
+	}
+	defer far.Close()
+	reply.Repository = far.URL()
+	store := &reffile.Store{Remote: far.Remote, Dir: all.State}
+	if r.Policy != nil {
+		if _, err := approval.ParsePolicy([]byte(*r.Policy)); err != nil {
+			return reply, &control.Error{Code: control.ExitUsage, Verb: "write policy of", Object: reply.Repository, Cause: err.Error()}
+		}
+		_, err := store.Change(ctx, policyFile, "change the policy", func(reffile.Version) ([]byte, error) { return []byte(*r.Policy), nil })
+		if err != nil {
+			return reply, fault.ExplainSessionAt("write policy of", reply.Repository, fault.SessionRemote(far, err))
+		}
+	}
+	v, err := store.Read(ctx, policyFile)
+	if err != nil {
+		return reply, explained(fault.SessionRemote(far, err))
+	}
+	reply.Policy = string(v.Content)
+	if _, err := approval.ParsePolicy(v.Content); err != nil {
+		reply.Problem = err.Error()
+	}
+	return reply, nil
+}
+
+// errRequest returns the error if a request for approval was not found.
+func errRequest(verb, id string) error {
+	return &control.Error{Code: control.ExitFailed, Kind: control.CodeNotFound, Verb: verb, Object: "request " + id,
+		Cause: "no request of the session has an id that begins with this text, or several have",
+		Hint:  "run artifactfs session approvals --all to see the requests"}
+}
