@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,6 +27,7 @@ import (
 // compareSide is one of the checkpoints that are compared.
 type compareSide struct {
 	o          *opened              // session of the checkpoint
+	at         string               // session remote as the request names it, which may contain credentials; "" for this host
 	meta       session.Meta         // metadata of that session
 	checkpoint session.Checkpoint   // the checkpoint itself
 	base       object.ID            // tree to which the changes of this side are relative
@@ -94,7 +96,7 @@ func (c *comparing) open(ctx context.Context, r control.CompareSide, dir string)
 		}
 		c.opened[key] = o
 	}
-	s := &compareSide{o: o}
+	s := &compareSide{o: o, at: r.SessionRemote}
 	if o.Repo == nil {
 		return fault.ErrNoCheckpoint
 	}
@@ -259,7 +261,7 @@ func (c *comparing) forkCheckpoint(ctx context.Context, sides []*compareSide) (p
 	}
 	if parent != nil {
 		p, err = parent.o.Find(ctx, id)
-	} else if remote := sides[0].reply.SessionRemote; remote != "" {
+	} else if remote := cmp.Or(sides[0].at, sides[0].reply.SessionRemote); remote != "" {
 		key := control.CompareSide{Of: name, SessionRemote: remote}
 		o := c.opened[key]
 		if o == nil {

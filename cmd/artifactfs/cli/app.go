@@ -49,6 +49,9 @@ type App struct {
 	LogFile, LogLevel, LogFormat string
 	Metrics                      metricsAddress // address at which a daemon serves its metrics
 
+	// Logins contains the URLs with the tokens that this command has made for repositories, by their URLs without tokens.
+	Logins map[string]string
+
 	Passing bool   // whether the mount must not be mounted again after a restart of the machine
 	Through string // path by which this process reaches the mount's directory: /proc/self/fd/N if a caller passed a descriptor
 

@@ -22,6 +22,9 @@ import (
 // expires.
 const tokenTime = "1h"
 
+// commandTime is the lifetime in seconds of the token of a command that is not a mount.
+const commandTime = 600
+
 // Use is what a mount does with a repository. The tokens of the mount allow nothing else.
 type Use struct {
 	ReadOnly bool
@@ -94,26 +97,75 @@ func (c *Access) revokeFirst(ctx context.Context, n name) error {
 // Known returns the login for a repository by its URL for git, if the server is the one in the environment, or the one that this user
 // runs on this host, and a token for it is known. Otherwise it returns false. It sends no request.
 func Known(a *cli.App, remote string, u Use) (Login, bool, error) {
-	if !strings.Contains(remote, "://") {
-		return Login{}, false, nil
-	}
-	at, n, err := parseWhere(remote)
-	if err != nil || !strings.HasPrefix(remote, at+"/git/") {
-		return Login{}, false, nil
-	}
-	running, err := server.ReadRunning(Dir(a))
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return Login{}, false, fmt.Errorf("find server: %w", err)
-	}
-	if !sameServer(at, a.Server.URL) && !sameServer(at, running.URL) && !sameServer(at, running.Public) {
-		return Login{}, false, nil
-	}
-	c, err := Connect(a, Connection{URL: at})
-	if err != nil || c.Token == "" && c.TokenFile == "" {
+	c, n, err := known(a, remote)
+	if err != nil || c == nil {
 		return Login{}, false, err
 	}
 	l, err := c.login(a, Login{Remote: remote}, n, u)
 	return l, err == nil, err
+}
+
+// known returns a client of the server of a repository, if Known knows a token for it, and nil otherwise.
+func known(a *cli.App, remote string) (*Access, name, error) {
+	if !strings.Contains(remote, "://") {
+		return nil, name{}, nil
+	}
+	at, n, err := parseWhere(remote)
+	if err != nil || !strings.HasPrefix(remote, at+"/git/") {
+		return nil, n, nil
+	}
+	running, err := server.ReadRunning(Dir(a))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, n, fmt.Errorf("find server: %w", err)
+	}
+	if !sameServer(at, a.Server.URL) && !sameServer(at, running.URL) && !sameServer(at, running.Public) {
+		return nil, n, nil
+	}
+	c, err := Connect(a, Connection{URL: at})
+	if err != nil || c.Token == "" && c.TokenFile == "" {
+		return nil, n, err
+	}
+	return c, n, nil
+}
+
+// WithToken returns the URL of a repository with a token for one command, if Known knows its server, and the URL as it is otherwise.
+// The token allows changes, unless the token for the REST API does not.
+func WithToken(ctx context.Context, a *cli.App, remote string) (string, error) {
+	if at := a.Logins[remote]; at != "" {
+		return at, nil
+	}
+	c, n, err := known(a, remote)
+	if err != nil || c == nil {
+		return remote, err
+	}
+	t := client.CreateToken{Repo: n.repo, Scope: client.Write, TTL: commandTime, Label: labelOf("command")}
+	made, err := c.CreateToken(ctx, n.namespace, t)
+	if errors.Is(err, client.ErrDenied) {
+		t.Scope = client.Read
+		made, err = c.CreateToken(ctx, n.namespace, t)
+	}
+	if err != nil {
+		return "", explain(c, err)
+	}
+	u, err := url.Parse(remote)
+	if err != nil {
+		return "", fmt.Errorf("parse URL of %s: %w", n, err)
+	}
+	secret, _, _ := strings.Cut(made.Plaintext, "?") // without the time at which it expires
+	u.User = url.UserPassword("x", secret)
+	if a.Logins == nil {
+		a.Logins = map[string]string{}
+	}
+	a.Logins[remote] = u.String()
+	return a.Logins[remote], nil
+}
+
+// labelOf returns a label for tokens that this host makes for a purpose.
+func labelOf(purpose string) string {
+	if host, err := os.Hostname(); err == nil {
+		purpose += " on " + host
+	}
+	return purpose
 }
 
 // login completes l with the program that makes tokens, and with its environment.
@@ -164,12 +216,8 @@ func writeProgram(a *cli.App, c *Access, n name, u Use) (string, error) {
 	if u.ReadOnly {
 		scope = client.Read
 	}
-	label := "mount"
-	if host, err := os.Hostname(); err == nil {
-		label += " on " + host
-	}
 	args := []string{executable, "token", "create", n.String(), "--state", a.State, "--server", c.URL(), "--scope", scope,
-		"--ttl", tokenTime, "--label", label}
+		"--ttl", tokenTime, "--label", labelOf("mount")}
 	if u.Session != "" && !u.ReadOnly {
 		args = append(args, "--for-session", u.Session)
 	}

@@ -84,6 +84,7 @@ type work struct {
 	client *control.Client
 	of     string      // name of the session or directory of its mount, as it is sent in requests
 	remote string      // session remote on which the session is looked up; "" if it is looked up on this host
+	at     string      // remote with the credentials for this command, as it is sent in requests
 	mount  *cli.Served // mount of the session; nil if the session is not mounted
 }
 
@@ -320,7 +321,7 @@ func sessionList(ctx context.Context, a *cli.App, remote string) error {
 
 // sessionsAt returns the sessions on a session remote, or the sessions of this host if remote is "".
 func sessionsAt(ctx context.Context, a *cli.App, remote string) ([]control.SessionInfo, error) {
-	remote, err := cli.FarRemote("list", remote)
+	remote, err := loginAt(ctx, a, "list", remote)
 	if err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/hosting"
 	"github.com/artifactfs/artifactfs/control"
 )
 
@@ -62,20 +63,25 @@ func workAt(ctx context.Context, a *cli.App, verb, of, remote, word string) (wor
 
 // farWork returns a session on a session remote, which the shared daemon reads.
 func farWork(ctx context.Context, a *cli.App, remote, name string) (work, error) {
+	at, err := hosting.WithToken(ctx, a, remote)
+	if err != nil {
+		return work{}, err
+	}
 	client, err := a.EnsureDaemon(ctx)
-	return work{client: client, of: name, remote: remote}, err
+	return work{client: client, of: name, remote: remote, at: at}, err
 }
 
 // otherCheckpoint parses a word that names a checkpoint, for an operation on a mount. It returns the session, the session remote
 // on which the session is looked up, and the name of the checkpoint. An empty session means the session of the mount, and an empty
 // session remote means this host.
-func otherCheckpoint(verb, remote, word string) (of, at, checkpoint string, err error) {
+func otherCheckpoint(ctx context.Context, a *cli.App, verb, remote, word string) (of, at, checkpoint string, err error) {
 	l, link, err := cli.LinkIn(verb, word)
 	if err != nil {
 		return "", "", "", err
 	}
 	if link {
-		return l.Session, l.Remote, l.Checkpoint, nil
+		at, err = hosting.WithToken(ctx, a, l.Remote)
+		return l.Session, at, l.Checkpoint, err
 	}
 	if at, err = cli.FarRemote(verb, remote); err != nil {
 		return "", "", "", err
@@ -89,7 +95,8 @@ func otherCheckpoint(verb, remote, word string) (of, at, checkpoint string, err 
 				Hint: "run artifactfs session list to see the sessions"}
 		}
 	}
-	return of, at, checkpoint, nil
+	at, err = hosting.WithToken(ctx, a, at)
+	return of, at, checkpoint, err
 }
 
 // namesSession reports whether a word names a session, with or without a checkpoint.
@@ -133,7 +140,7 @@ func sessionLink(ctx context.Context, a *cli.App, of, remote, id string) error {
 	if err != nil {
 		return err
 	}
-	reply, err := w.client.SessionShow(ctx, control.SessionShowRequest{Of: w.of, SessionRemote: w.remote, ID: id})
+	reply, err := w.client.SessionShow(ctx, control.SessionShowRequest{Of: w.of, SessionRemote: w.at, ID: id})
 	if err != nil {
 		return cli.Failure("link", w.name(), err)
 	}

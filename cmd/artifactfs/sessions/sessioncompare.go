@@ -69,7 +69,7 @@ func comparedSessions(ctx context.Context, a *cli.App, remote string,
 	}
 	for _, word := range words {
 		var side control.CompareSide
-		if side.Of, side.SessionRemote, side.ID, err = otherCheckpoint("compare", remote, word); err != nil {
+		if side.Of, side.SessionRemote, side.ID, err = otherCheckpoint(ctx, a, "compare", remote, word); err != nil {
 			return r, nil, err
 		}
 		switch {

@@ -87,9 +87,9 @@ func diffEnds(ctx context.Context, a *cli.App, o diffOptions, words []string) (r
 			w = current
 		}
 	}
-	r = control.SessionDiffRequest{Of: w.of, SessionRemote: w.remote, A: fromCheckpoint, B: to}
+	r = control.SessionDiffRequest{Of: w.of, SessionRemote: w.at, A: fromCheckpoint, B: to}
 	if x.of != w.of || x.remote != w.remote {
-		r.AOf, r.ARemote = x.of, x.remote
+		r.AOf, r.ARemote = x.of, x.at
 	}
 	return r, w, nil
 }

@@ -82,7 +82,7 @@ func sessionLog(ctx context.Context, a *cli.App, of, remote string, limit int) e
 	if err != nil {
 		return err
 	}
-	reply, err := w.client.SessionLog(ctx, control.SessionLogRequest{Of: w.of, SessionRemote: w.remote, Limit: limit})
+	reply, err := w.client.SessionLog(ctx, control.SessionLogRequest{Of: w.of, SessionRemote: w.at, Limit: limit})
 	if err != nil {
 		return cli.Failure("log", w.name(), err)
 	}
@@ -203,7 +203,7 @@ func sessionShow(ctx context.Context, a *cli.App, of, remote, id string) error {
 	if err != nil {
 		return err
 	}
-	reply, err := w.client.SessionShow(ctx, control.SessionShowRequest{Of: w.of, SessionRemote: w.remote, ID: id})
+	reply, err := w.client.SessionShow(ctx, control.SessionShowRequest{Of: w.of, SessionRemote: w.at, ID: id})
 	if err != nil {
 		return cli.Failure("show", cmp.Or(id, w.name()), err)
 	}

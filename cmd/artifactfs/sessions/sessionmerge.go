@@ -52,7 +52,7 @@ func sessionMerge(ctx context.Context, a *cli.App, of, remote, word string) erro
 		return err
 	}
 	r := control.MergeRequest{Dir: m.Dir}
-	if r.Of, r.SessionRemote, r.ID, err = otherCheckpoint("merge", remote, word); err != nil {
+	if r.Of, r.SessionRemote, r.ID, err = otherCheckpoint(ctx, a, "merge", remote, word); err != nil {
 		return err
 	}
 	if r.Of == "" {

@@ -85,7 +85,7 @@ func sessionRestore(ctx context.Context, a *cli.App, o restoreOptions, id string
 	}
 	r := o.request
 	r.Dir = m.Dir
-	if r.Of, r.SessionRemote, r.ID, err = otherCheckpoint("restore", o.remote, id); err != nil {
+	if r.Of, r.SessionRemote, r.ID, err = otherCheckpoint(ctx, a, "restore", o.remote, id); err != nil {
 		return err
 	}
 	// The arguments PATH are relative to the current directory, or with -C to the directory that -C names.

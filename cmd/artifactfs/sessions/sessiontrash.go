@@ -5,13 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/hosting"
 	"github.com/artifactfs/artifactfs/control"
 )
 
@@ -35,7 +35,7 @@ branch.`,
   artifactfs session delete fix-login --session-remote https://git.example.org/work.git --yes`,
 		Args: func(cmd *cobra.Command, args []string) error { return atMostOne(cmd, args, of) },
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return sessionDelete(cmd.Context(), a, cmp.Or(of, cli.First(args)), absRemote(remote), yes, takeOver)
+			return sessionDelete(cmd.Context(), a, cmp.Or(of, cli.First(args)), remote, yes, takeOver)
 		},
 		ValidArgsFunction: CompleteSessions(a, 1),
 	}
@@ -49,15 +49,35 @@ branch.`,
 	return cmd
 }
 
-// absRemote makes a session remote absolute if it is a path.
-func absRemote(remote string) string {
-	if remote == "" || !cli.IsPath(remote) {
-		return remote
+// deleteAt returns the session remote for a request to delete a session. The daemon has credentials for a mounted session, but not for
+// one whose mount has ended, so the session remote of such a session is returned with a token if this user has one for its server.
+func deleteAt(ctx context.Context, a *cli.App, w work, remote string) (string, error) {
+	if remote != "" || w.mount != nil {
+		return loginAt(ctx, a, "delete", remote)
 	}
-	if abs, err := filepath.Abs(remote); err == nil {
-		return abs
+	all, err := sessions(ctx, a)
+	if err != nil {
+		return "", nil // the daemon deletes the session with the credentials that git has
 	}
-	return remote
+	for _, s := range all {
+		if s.Name == w.of {
+			at, err := hosting.WithToken(ctx, a, s.SessionRemote)
+			if err != nil || at == s.SessionRemote {
+				return "", err
+			}
+			return at, nil
+		}
+	}
+	return "", nil
+}
+
+// loginAt returns a session remote as it is sent in a request: as an absolute path, or as a URL with the credentials for it.
+func loginAt(ctx context.Context, a *cli.App, verb, remote string) (string, error) {
+	remote, err := cli.FarRemote(verb, remote)
+	if err != nil {
+		return "", err
+	}
+	return hosting.WithToken(ctx, a, remote)
 }
 
 // sessionDelete moves a session to the trash, after a confirmation, and prints how to restore it.
@@ -81,7 +101,11 @@ func sessionDelete(ctx context.Context, a *cli.App, of, remote string, yes, take
 			return err
 		}
 	}
-	reply, err := w.client.SessionDelete(ctx, control.SessionDeleteRequest{Of: w.of, Remote: remote, TakeOver: takeOver})
+	at, err := deleteAt(ctx, a, w, remote)
+	if err != nil {
+		return err
+	}
+	reply, err := w.client.SessionDelete(ctx, control.SessionDeleteRequest{Of: w.of, Remote: at, TakeOver: takeOver})
 	if err != nil {
 		return cli.Failure("delete", w.name(), err)
 	}
@@ -116,11 +140,15 @@ not have been on this host. Undelete does not mount the session; artifactfs sess
 			if err := control.ValidSession(args[0]); err != nil {
 				return cli.Usage(cmd, errors.New(err.Cause))
 			}
+			at, err := loginAt(cmd.Context(), a, "undelete", remote)
+			if err != nil {
+				return err
+			}
 			client, err := a.EnsureDaemon(cmd.Context())
 			if err != nil {
 				return err
 			}
-			reply, err := client.SessionUndelete(cmd.Context(), control.SessionUndeleteRequest{Session: args[0], Remote: absRemote(remote)})
+			reply, err := client.SessionUndelete(cmd.Context(), control.SessionUndeleteRequest{Session: args[0], Remote: at})
 			if err != nil {
 				return cli.Failure("undelete", "session "+args[0], err)
 			}
@@ -139,11 +167,15 @@ not have been on this host. Undelete does not mount the session; artifactfs sess
 
 // sessionListDeleted prints the sessions that session undelete can restore.
 func sessionListDeleted(ctx context.Context, a *cli.App, remote string) error {
+	at, err := loginAt(ctx, a, "list", remote)
+	if err != nil {
+		return err
+	}
 	client, err := a.EnsureDaemon(ctx)
 	if err != nil {
 		return err
 	}
-	reply, err := client.SessionTrash(ctx, control.SessionTrashRequest{Remote: absRemote(remote)})
+	reply, err := client.SessionTrash(ctx, control.SessionTrashRequest{Remote: at})
 	if err != nil {
 		return cli.Failure("list", "deleted sessions", err)
 	}
