@@ -16,6 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/server"
+	"github.com/artifactfs/artifactfs/session"
 )
 
 // tokenTime is the lifetime of the tokens of mounts, as a value of token create --ttl. A mount makes a new token before the last one
@@ -138,7 +139,7 @@ func WithToken(ctx context.Context, a *cli.App, remote string) (string, error) {
 	if err != nil || c == nil {
 		return remote, err
 	}
-	t := client.CreateToken{Repo: n.repo, Scope: client.Write, TTL: commandTime, Label: labelOf("command")}
+	t := client.CreateToken{Repo: n.repo, Scope: client.Write, TTL: commandTime, Label: labelOf("command"), Actor: session.Actor()}
 	made, err := c.CreateToken(ctx, n.namespace, t)
 	if errors.Is(err, client.ErrDenied) {
 		t.Scope = client.Read
@@ -147,17 +148,42 @@ func WithToken(ctx context.Context, a *cli.App, remote string) (string, error) {
 	if err != nil {
 		return "", explain(c, err)
 	}
-	u, err := url.Parse(remote)
-	if err != nil {
-		return "", fmt.Errorf("parse URL of %s: %w", n, err)
-	}
 	secret, _, _ := strings.Cut(made.Plaintext, "?") // without the time at which it expires
-	u.User = url.UserPassword("x", secret)
+	at, err := withSecret(remote, secret)
+	if err != nil {
+		return "", err
+	}
 	if a.Logins == nil {
 		a.Logins = map[string]string{}
 	}
-	a.Logins[remote] = u.String()
-	return a.Logins[remote], nil
+	a.Logins[remote] = at
+	return at, nil
+}
+
+// WithControlToken returns the URL of a repository with the token for the REST API, for a change that needs more rights than a token
+// of a repository has. If Known does not know the server, it returns the URL as it is.
+func WithControlToken(a *cli.App, remote string) (string, error) {
+	c, _, err := known(a, remote)
+	if err != nil || c == nil {
+		return remote, err
+	}
+	secret := c.Token
+	if secret == "" {
+		if secret, err = server.ReadToken(c.TokenFile); err != nil {
+			return "", fmt.Errorf("read token: %w", err)
+		}
+	}
+	return withSecret(remote, string(secret))
+}
+
+// withSecret returns a URL with a token as the password.
+func withSecret(remote, secret string) (string, error) {
+	u, err := url.Parse(remote)
+	if err != nil {
+		return "", fmt.Errorf("parse URL of repository: %w", err)
+	}
+	u.User = url.UserPassword("x", secret)
+	return u.String(), nil
 }
 
 // labelOf returns a label for tokens that this host makes for a purpose.

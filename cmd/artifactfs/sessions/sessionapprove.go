@@ -87,7 +87,10 @@ who is asked.
 			if into != "" {
 				r.Branch = into
 			}
-			r.To = absRemote(r.To)
+			var err error
+			if r.To, err = loginAt(cmd.Context(), a, "request-approval", r.To); err != nil {
+				return err
+			}
 			return requestApproval(cmd.Context(), a, of, remote, cli.First(args), r)
 		},
 		ValidArgsFunction: completeCheckpoints(a, &of, 1),
@@ -130,7 +133,7 @@ func requestApproval(ctx context.Context, a *cli.App, of, remote, word string, r
 	if err != nil {
 		return err
 	}
-	r.Of, r.SessionRemote, r.ID, r.Actor = w.of, w.remote, id, session.Actor()
+	r.Of, r.SessionRemote, r.ID, r.Actor = w.of, w.at, id, session.Actor()
 	if w.mount != nil && !w.mount.ReadOnly {
 		p := a.NewProgress()
 		reply, err := w.client.Sync(ctx, control.SyncRequest{Dir: w.mount.Dir}, p.Show)
@@ -227,7 +230,10 @@ func answerCommand(a *cli.App, op, verb, short, long, example string) *cobra.Com
 			if id == "" || id[0] == '@' {
 				return cli.Usage(cmd, errors.New("REQUEST is missing: want SESSION@REQUEST; artifactfs session approvals shows the requests"))
 			}
-			r.Of, r.SessionRemote, r.To, r.Request, r.Actor = w.of, w.remote, absRemote(to), id, session.Actor()
+			if r.To, err = loginAt(cmd.Context(), a, verb, to); err != nil {
+				return err
+			}
+			r.Of, r.SessionRemote, r.Request, r.Actor = w.of, w.at, id, session.Actor()
 			reply, err := w.client.SessionApprove(cmd.Context(), r)
 			if err != nil {
 				return cli.Failure(verb, w.name(), err)
@@ -307,7 +313,11 @@ func approvals(ctx context.Context, a *cli.App, of, remote, to, word string, all
 	if err != nil {
 		return err
 	}
-	reply, err := w.client.SessionApprovals(ctx, control.SessionApprovalsRequest{Of: w.of, SessionRemote: w.remote, To: absRemote(to)})
+	at, err := loginAt(ctx, a, "approvals", to)
+	if err != nil {
+		return err
+	}
+	reply, err := w.client.SessionApprovals(ctx, control.SessionApprovalsRequest{Of: w.of, SessionRemote: w.at, To: at})
 	if err != nil {
 		return cli.Failure("list approvals of", w.name(), err)
 	}

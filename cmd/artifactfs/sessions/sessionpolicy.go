@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/hosting"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/session/approval"
 )
@@ -46,7 +47,7 @@ sessions from deletion. A policy without rules protects nothing.`,
 			case dryRun && set == "":
 				return cli.Usage(cmd, errors.New("--dry-run needs --set FILE"))
 			}
-			r := control.SessionPolicyRequest{Remote: absRemote(remote)}
+			r := control.SessionPolicyRequest{}
 			if set != "" {
 				text, err := readPolicy(set)
 				if err != nil {
@@ -57,7 +58,7 @@ sessions from deletion. A policy without rules protects nothing.`,
 			if dryRun {
 				return nil
 			}
-			return policy(cmd.Context(), a, of, r)
+			return policy(cmd.Context(), a, of, remote, r)
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
@@ -68,6 +69,18 @@ sessions from deletion. A policy without rules protects nothing.`,
 	f.BoolVar(&dryRun, "dry-run", false, "only check FILE")
 	ofFlag(a, cmd, &of)
 	return cmd
+}
+
+// policyAt returns a repository as it is sent in a request. Servers of this program accept a policy only from the owner.
+func policyAt(ctx context.Context, a *cli.App, remote string, change bool) (string, error) {
+	if !change {
+		return loginAt(ctx, a, "policy", remote)
+	}
+	remote, err := cli.FarRemote("policy", remote)
+	if err != nil {
+		return "", err
+	}
+	return hosting.WithControlToken(a, remote)
 }
 
 // readPolicy reads and checks the policy in a file.
@@ -89,20 +102,30 @@ func readPolicy(name string) (string, error) {
 
 // policy prints the policy of a repository, after it has replaced the policy if the request contains one. It returns an error if the
 // policy of the repository is not valid.
-func policy(ctx context.Context, a *cli.App, of string, r control.SessionPolicyRequest) error {
+func policy(ctx context.Context, a *cli.App, of, remote string, r control.SessionPolicyRequest) error {
 	name := "repository"
 	var client *control.Client
-	if r.Remote == "" {
+	if remote == "" {
 		w, err := SessionOf(ctx, a, "policy", of)
 		if err != nil {
 			return err
 		}
 		client, r.Of, name = w.client, w.of, w.name()
+		if w.mount != nil {
+			remote = w.mount.Session.SessionRemote
+		}
 	} else {
 		var err error
 		if client, err = a.EnsureDaemon(ctx); err != nil {
 			return err
 		}
+	}
+	at, err := policyAt(ctx, a, remote, r.Policy != nil)
+	if err != nil {
+		return err
+	}
+	if r.Of == "" || r.Policy != nil && at != remote { // otherwise the credentials of the mount are enough
+		r.Remote = at
 	}
 	reply, err := client.SessionPolicy(ctx, r)
 	if err != nil {
