@@ -49,7 +49,7 @@ func rejectKind(text string) RejectKind {
 	if strings.HasSuffix(text, "hook declined") { // "hook declined", "pre-receive hook declined", "protected branch hook declined"
 		return RejectHook
 	}
-	// The texts are those of git's builtin/receive-pack.c and refs code.
+	// The texts are those of git's builtin/receive-pack.c and refs code. "stale ref" is that of artifactfs serve.
 	switch text {
 	case "non-fast-forward":
 		return RejectFastForward
@@ -64,7 +64,7 @@ func rejectKind(text string) RejectKind {
 	case "shallow update not allowed":
 		return RejectShallow
 	case "failed to update ref", "failed to lock", "failed to delete", "reference already exists", "reference does not exist",
-		"incorrect old value provided", "reference conflict due to case-insensitive filesystem":
+		"incorrect old value provided", "stale ref", "reference conflict due to case-insensitive filesystem":
 		return RejectMoved
 	}
 	return RejectOther

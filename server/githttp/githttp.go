@@ -2,6 +2,7 @@
 //
 //	/git/NAMESPACE/REPO.git/info/refs?service=git-upload-pack or git-receive-pack
 //	/git/NAMESPACE/REPO.git/git-upload-pack, /git/NAMESPACE/REPO.git/git-receive-pack
+//	/git/NAMESPACE/REPO.git/artifactfs/token (not a part of git's protocol: JSON that describes the token of the request)
 //
 // Stock git does the talking: this package finds the repository, checks the token, limits time, memory, bytes and the number of
 // processes, and passes bytes between the client and `git upload-pack --stateless-rpc` or `git receive-pack --stateless-rpc`.
@@ -136,7 +137,7 @@ type exchange struct {
 	w       http.ResponseWriter
 	r       *http.Request
 	rc      *http.ResponseController
-	service string // git-upload-pack or git-receive-pack
+	service string // git-upload-pack, git-receive-pack, or GET for a request of another kind
 	repo    records.Repo
 	token   records.Token
 	begin   time.Time
@@ -175,6 +176,8 @@ func (e *exchange) serve(at target) error {
 		method, e.service, do = http.MethodPost, at.rest, e.fetch
 	case receivePack:
 		method, e.service, do = http.MethodPost, at.rest, e.push
+	case "artifactfs/token":
+		method, e.service, do = http.MethodGet, http.MethodGet, e.describeToken
 	case "info/lfs/objects/batch", "info/lfs/locks", "info/lfs/locks/verify":
 		e.refuseLFS()
 		return nil

@@ -1,6 +1,7 @@
 package githttp
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -77,7 +78,7 @@ func (e *exchange) push(ctx context.Context) error {
 	case err != nil && out.begun, err != nil && len(push.Done()) > 0:
 		e.failed(err)
 	case len(push.Done()) == 0 && err == nil:
-		e.audit(http.StatusOK, "refused: "+describe(commands.Updates))
+		e.audit(http.StatusOK, "refused: "+cmp.Or(push.Refused(), describe(commands.Updates)))
 	}
 	if len(push.Done()) > 0 && !out.begun {
 		err = nil // some refs have been changed, and the report says which

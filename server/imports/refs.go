@@ -8,12 +8,17 @@ import (
 	"strings"
 
 	"github.com/artifactfs/artifactfs/server/records"
+	"github.com/artifactfs/artifactfs/session/approval"
 )
 
 const headsPrefix = "refs/heads/"
 
 // mirrored are the namespaces of refs that an import copies. The others, such as refs/pull of some servers, belong to the other server.
 var mirrored = []string{headsPrefix, "refs/tags/", "refs/notes/", "refs/afs/"}
+
+// decisions are the refs below mirrored that an import does not copy, as patterns of git fetch: another server, or nobody, has checked who
+// made the policy and the approvals.
+var decisions = []string{approval.PolicyRef, approval.Prefix + "*"}
 
 // refspecs are the arguments of git fetch for an import of all refs, or of one branch.
 func refspecs(branch string) []string {
@@ -24,6 +29,9 @@ func refspecs(branch string) []string {
 	for _, p := range mirrored {
 		all = append(all, "+"+p+"*:"+p+"*")
 	}
+	for _, p := range decisions {
+		all = append(all, "^"+p)
+	}
 	return all
 }
 
@@ -31,6 +39,9 @@ func refspecs(branch string) []string {
 func covers(branch, name string) bool {
 	if branch != "" {
 		return name == headsPrefix+branch
+	}
+	if name == approval.PolicyRef || strings.HasPrefix(name, approval.Prefix) {
+		return false
 	}
 	return slices.ContainsFunc(mirrored, func(p string) bool { return strings.HasPrefix(name, p) })
 }

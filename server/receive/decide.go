@@ -7,12 +7,14 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/internal/refname"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/server/access"
+	"github.com/artifactfs/artifactfs/server/gate"
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
@@ -21,6 +23,30 @@ const checks = 2
 
 // decide makes updates visible. The result has an error for each update that failed.
 func (p *Push) decide(ctx context.Context, updates []records.RefUpdate, atomic bool) []error {
+	results := p.results(ctx, updates, atomic)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.refused = reasons(updates, results)
+	return results
+}
+
+// reasons returns a line for each update that failed.
+func reasons(updates []records.RefUpdate, results []error) string {
+	var lines []string
+	for i, err := range results {
+		if err != nil {
+			lines = append(lines, updates[i].Name+": "+oneLine(err.Error()))
+		}
+	}
+	text := strings.Join(lines, "\n")
+	return text[:min(len(text), maxReasons)]
+}
+
+// maxReasons is the maximum size in bytes of the reasons in an audit entry.
+const maxReasons = 4096
+
+// results is decide without the record of the reasons.
+func (p *Push) results(ctx context.Context, updates []records.RefUpdate, atomic bool) []error {
 	results := make([]error, len(updates))
 	state := access.State{
 		Refs:   sync.OnceValues(func() ([]records.Ref, error) { return p.r.o.Records.Repos.Refs(ctx, p.repoID) }),
@@ -31,6 +57,12 @@ func (p *Push) decide(ctx context.Context, updates []records.RefUpdate, atomic b
 	}
 	for i, u := range updates {
 		results[i] = p.check(ctx, u, state)
+	}
+	verdict, err := gate.Check(ctx, gate.Push{
+		Git: p.r.git, Dir: p.copy.Dir, Format: p.copy.Repo.ObjectFormat, Token: p.token, Updates: updates, Forced: p.forced, Now: time.Now(),
+	}, results)
+	if err != nil {
+		return fill(results, p.fail(err))
 	}
 	failed := func(err error) bool { return err != nil }
 	// git does not pass on updates that it has refused itself, such as one whose objects are missing.
@@ -46,10 +78,13 @@ func (p *Push) decide(ctx context.Context, updates []records.RefUpdate, atomic b
 	if len(wanted) == 0 {
 		return results
 	}
-	made, err := p.make(ctx, wanted, atomic)
+	detail := strings.Join(append(verdict.Used, reasons(updates, results)), "\n")
+	made, err := p.make(ctx, records.Push{Updates: wanted, Atomic: atomic, Assumed: verdict.Assumed, Detail: strings.TrimSpace(detail)})
 	switch {
 	case errors.Is(err, errMissing):
 		return fill(results, errMissing)
+	case errors.Is(err, records.ErrChanged):
+		return fill(results, errChanged)
 	case err != nil:
 		return fill(results, p.fail(err))
 	}
@@ -149,12 +184,11 @@ func (p *Push) git(ctx context.Context, stdin string, args ...string) ([]byte, e
 	return gitcmd.Output(cmd)
 }
 
-// make stores the pack of a push and changes the refs. If it fails, no change is visible.
-func (p *Push) make(ctx context.Context, updates []records.RefUpdate, atomic bool) ([]error, error) {
-	push := records.Push{
-		RepoID: p.repoID, TokenID: p.token.ID, Version: p.copy.Repo.Version,
-		Updates: updates, Atomic: atomic, Cause: p.cause,
-	}
+// make stores the pack of a push and changes the refs. If it fails, no change is visible. The caller has set the fields of the push that
+// depend on its decision.
+func (p *Push) make(ctx context.Context, push records.Push) ([]error, error) {
+	push.RepoID, push.TokenID, push.Version, push.Cause = p.repoID, p.token.ID, p.copy.Repo.Version, p.cause
+	updates := push.Updates
 	// Both run at the same time, because storing waits for the disk or the network, and Events runs git.
 	var events sync.WaitGroup
 	if p.r.o.Events != nil {

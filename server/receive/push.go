@@ -37,6 +37,7 @@ type Push struct {
 	mu      sync.Mutex
 	decided bool // receive-pack has sent the updates to the hook
 	done    []records.RefUpdate
+	refused string        // a line with the reason for each update that failed
 	pack    *records.Pack // nil if the push has no new objects
 	err     error         // error of the server that has made updates fail
 }
@@ -92,6 +93,14 @@ func (p *Push) Done() []records.RefUpdate {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.done
+}
+
+// Refused returns a line with the reason for each update that the server has refused. Updates that git itself has refused are not among
+// them.
+func (p *Push) Refused() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.refused
 }
 
 // End removes the files of the push from the disk.

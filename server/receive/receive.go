@@ -1,6 +1,6 @@
 // Package receive makes pushes visible. git receive-pack reads a push, checks its objects and their connectivity, and then runs the
-// hook proc-receive, in whose place this package decides about the updates of refs: it checks names and the rules of the token,
-// stores the pack, and changes the refs in one transaction.
+// hook proc-receive, in whose place this package decides about the updates of refs: it checks names, the rules of the token, and
+// the policy of the repository (package gate), stores the pack, and changes the refs in one transaction.
 //
 // git runs in a copy of the replica that has only the packs which the repository lists (replica.Copy). So every object that git finds
 // belongs to the repository or to this push, and no object of a refused push is left.
@@ -94,8 +94,9 @@ type failure struct {
 func (f failure) Error() string { return f.text }
 func (f failure) Unwrap() error { return f.err }
 
-// The texts are those of git.
+// The texts of the first two are those of git.
 var (
 	errAtomic  = errors.New("atomic push failure")
 	errMissing = errors.New("missing necessary objects")
+	errChanged = errors.New("the policy, the approvals or the session were changed during the push, try again")
 )

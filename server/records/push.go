@@ -9,7 +9,7 @@ import (
 )
 
 // Push makes the updates visible. The result contains an error for each update that failed, with a text for the user of git, such as
-// "stale ref". If Push returns an error, no update was made. The pack must have been recorded by Packs.Begin. It is added to the
+// "stale ref". If Push returns an error, such as ErrChanged, no update was made. The pack must have been recorded by Packs.Begin. It is added to the
 // repository if an update that may need it succeeds. The push is counted in the usage of the repository.
 func (r *Repos) Push(ctx context.Context, p Push) (results []error, err error) {
 	err = r.db.write(ctx, "push to repository "+p.RepoID, func(t *tx) error {
@@ -35,9 +35,14 @@ func (t *tx) push(ctx context.Context, p Push) ([]error, error) {
 	if err := repo.check(p.Version); err != nil {
 		return nil, err
 	}
-	refs, err := t.affected(ctx, repo.refs, p.Updates)
+	refs, err := t.affected(ctx, repo.refs, p.Updates, p.Assumed)
 	if err != nil {
 		return nil, err
+	}
+	for _, a := range p.Assumed {
+		if refs.ids[a.Name] != a.ID {
+			return nil, fmt.Errorf("%w: %s", ErrChanged, a.Name)
+		}
 	}
 	results := refs.apply(p.Updates, p.Atomic)
 	if err := t.removeRefs(ctx, repo.refs, refs.removed()); err != nil {
@@ -75,7 +80,7 @@ func (t *tx) push(ctx context.Context, p Push) ([]error, error) {
 	if err := t.addUsage(ctx, usage); err != nil {
 		return nil, err
 	}
-	return results, t.log(ctx, events, p.Cause.entry(t, 200, describe(p.Updates, results)))
+	return results, t.log(ctx, events, p.Cause.entry(t, 200, join(describe(p.Updates, results), p.Detail)))
 }
 
 // checkToken returns ErrRevoked if a token is not valid any more. The lock delays a revocation until the transaction of the push ends,
@@ -93,6 +98,14 @@ func (t *tx) checkToken(ctx context.Context, id string) error {
 		return ErrRevoked
 	}
 	return nil
+}
+
+// join returns two texts with a line break between them, unless one is empty.
+func join(a, b string) string {
+	if a == "" || b == "" {
+		return a + b
+	}
+	return a + "\n" + b
 }
 
 // maxDetail is the size in bytes of the list of refs in the audit entry of a push.

@@ -212,6 +212,10 @@ type Push struct {
 	Atomic  bool  // make all updates or none
 	Pack    *Pack // the pack of the new objects, whose files are stored; nil if there are no new objects
 	Cause   Cause
+	// Assumed are the refs on which the decision to allow the push depends. Push returns ErrChanged, and changes nothing, unless they have
+	// these values. The ID is "" for a ref that must not exist.
+	Assumed []Ref
+	Detail  string // further lines for the audit entry
 	// Events returns the events for the updates that succeeded. Push calls it within the transaction, so it must not block.
 	Events func(done []RefUpdate) []Event
 }

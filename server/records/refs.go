@@ -37,8 +37,9 @@ type refSet struct {
 	done    []RefUpdate       // updates that changed a ref
 }
 
-// affected returns the refs that updates change, and the refs that conflict with them, because one name is a directory of the other.
-func (t *tx) affected(ctx context.Context, repo refRows, updates []RefUpdate) (*refSet, error) {
+// affected returns the refs that updates change, the refs that conflict with them, because one name is a directory of the other, and those
+// refs with the names of assumed that exist.
+func (t *tx) affected(ctx context.Context, repo refRows, updates []RefUpdate, assumed []Ref) (*refSet, error) {
 	s := &refSet{ids: map[string]string{}, below: map[string]int{}, changed: map[string]bool{}}
 	if len(updates) > few {
 		all, err := t.allRefs(ctx, repo)
@@ -48,6 +49,9 @@ func (t *tx) affected(ctx context.Context, repo refRows, updates []RefUpdate) (*
 		return s, err
 	}
 	names := map[string]bool{}
+	for _, r := range assumed {
+		names[r.Name] = true
+	}
 	for _, u := range updates {
 		names[u.Name] = true
 		if u.Removes() {

@@ -206,7 +206,10 @@ func TestDecisions(t *testing.T) {
 			if c.change != nil {
 				c.change(&change)
 			}
-			err = p.Check(change, []Log{w.log}, func(string) string { return c.newest }, w.now.Add(c.after))
+			allowed, err := p.Check(change, []Log{w.log}, func(string) string { return c.newest }, w.now.Add(c.after))
+			if err == nil && len(p.Branches) > 0 && p.Protects(change.Branch) && allowed.ID != id {
+				t.Errorf("request that allows the change: got %q, want %q", allowed.ID, id)
+			}
 			var refused Refused
 			if c.want == "" && err != nil || c.want != "" && (!errors.As(err, &refused) || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("got %v, want %q", err, c.want)
@@ -225,7 +228,7 @@ func TestDeletion(t *testing.T) {
 		t.Fatal(err)
 	}
 	for newest, want := range map[string]bool{older: true, newer: false} {
-		err := p.Check(Change{Session: "work", Checkpoint: newest}, []Log{w.log}, func(string) string { return newest }, w.now)
+		_, err := p.Check(Change{Session: "work", Checkpoint: newest}, []Log{w.log}, func(string) string { return newest }, w.now)
 		if (err == nil) != want {
 			t.Errorf("deletion at %s: got %v", newest, err)
 		}

@@ -46,12 +46,13 @@ type Refused string
 
 func (r Refused) Error() string { return string(r) }
 
-// Check returns nil if the policy allows a change, and an error of type Refused if it does not. logs are the approvals of all
-// sessions in the repository. The function newest returns the newest checkpoint of a session in the repository, "" if there is none.
-func (p Policy) Check(c Change, logs []Log, newest func(name string) string, now time.Time) error {
+// Check returns the request whose approvals allow a change, the zero Record if the change needs none, and an error of type Refused if
+// the policy does not allow the change. logs are the approvals of all sessions in the repository. The function newest returns the newest
+// checkpoint of a session in the repository, "" if there is none.
+func (p Policy) Check(c Change, logs []Log, newest func(name string) string, now time.Time) (Record, error) {
 	needs := p.needs(c)
 	if len(needs) == 0 {
-		return nil
+		return Record{}, nil
 	}
 	var best Verdict
 	for _, l := range logs {
@@ -62,14 +63,14 @@ func (p Policy) Check(c Change, logs []Log, newest func(name string) string, now
 			}
 			v := l.judge(*r, needs, newest(l.Session), now)
 			if v.Status == Granted {
-				return nil
+				return *r, nil
 			}
 			if best.Request.ID == "" || cmp.Or(cmp.Compare(rank(v.Status), rank(best.Status)), cmp.Compare(r.ID, best.Request.ID)) > 0 {
 				best = v
 			}
 		}
 	}
-	return c.refuse(needs, best)
+	return Record{}, c.refuse(needs, best)
 }
 
 // rank orders the states of requests by how near they are to Granted.

@@ -164,13 +164,44 @@ func (p Policy) needs(c Change) (all []Need) {
 		}
 		return all
 	}
+	touched := changedPaths{left: maxMatches}
+	if p.NeedsPaths(c.Branch) {
+		touched.sorted = slices.Sorted(slices.Values(c.Paths))
+	}
 	for _, r := range p.Branches {
-		touched := len(r.Paths) == 0 || slices.ContainsFunc(c.Paths, func(path string) bool {
-			return slices.ContainsFunc(r.Paths, func(glob string) bool { return refname.Match(strings.TrimPrefix(glob, "/"), path) })
-		})
-		if touched && r.matches(c.Branch) {
+		if r.matches(c.Branch) && (len(r.Paths) == 0 || slices.ContainsFunc(r.Paths, touched.match)) {
 			all = append(all, r.Need)
 		}
 	}
 	return all
+}
+
+// maxMatches is the maximum number of times that a path is compared with a glob to find the rules for one change, so that no policy
+// makes a server busy for more than about a second. After that, every rule for paths applies.
+const maxMatches = 5_000_000
+
+// changedPaths are the paths that a change touches.
+type changedPaths struct {
+	sorted []string
+	left   int // number of comparisons that may follow
+}
+
+// match reports whether a glob of a rule matches one of the paths. It compares only the paths that begin with the glob's part before
+// the first special character.
+func (t *changedPaths) match(glob string) bool {
+	glob = strings.TrimPrefix(glob, "/")
+	prefix := glob
+	if i := strings.IndexAny(glob, `*?[\`); i >= 0 {
+		prefix = glob[:i]
+	}
+	first, _ := slices.BinarySearch(t.sorted, prefix)
+	for _, path := range t.sorted[first:] {
+		if !strings.HasPrefix(path, prefix) {
+			return false
+		}
+		if t.left--; t.left < 0 || refname.Match(glob, path) {
+			return true
+		}
+	}
+	return false
 }

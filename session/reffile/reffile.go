@@ -192,12 +192,13 @@ func (s *Store) fetch(ctx context.Context, f File, commit object.ID) (v Version,
 		return v, err
 	}
 	v.Commit = commit
-	v.Content, err = f.content(objects, commit)
+	v.Content, err = f.Content(objects, commit)
 	return v, err
 }
 
-// content reads the file from the tree of a commit.
-func (f File) content(objects *odb.Store, commit object.ID) ([]byte, error) {
+// Content reads the file from the tree of a commit in a local store. It returns ErrNotFile if the object is no commit with the file,
+// and odb.ErrTooLarge if the file is larger than MaxSize.
+func (f File) Content(objects *odb.Store, commit object.ID) ([]byte, error) {
 	text, err := get(objects, commit, object.Commit, object.MaxCommitSize)
 	if err != nil {
 		return nil, err

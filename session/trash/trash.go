@@ -24,6 +24,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/approval"
 	"github.com/artifactfs/artifactfs/session/thin"
 	"github.com/artifactfs/artifactfs/transport"
 )
@@ -149,7 +150,8 @@ func List(there map[string]object.ID) []Deleted {
 }
 
 // Undelete restores the deleted session called name. If several sessions with this name were deleted, Undelete restores the
-// session that was deleted last. The result taken lists the refs that were created again, with another value, after the deletion:
+// session that was deleted last. Approvals stay deleted: servers accept records only from the users who made them, and an older version
+// of them could lack a denial. The result taken lists the refs that were created again, with another value, after the deletion:
 // Undelete leaves these refs unchanged, and the values that they had in the deleted session stay in the trash.
 func Undelete(ctx context.Context, remote *transport.Remote, name string, there map[string]object.ID) (taken []string, err error) {
 	i := slices.IndexFunc(List(there), func(d Deleted) bool { return d.Session == name })
@@ -167,6 +169,7 @@ func Undelete(ctx context.Context, remote *transport.Remote, name string, there 
 	for _, ref := range slices.Sorted(maps.Keys(d.refs)) {
 		id := d.refs[ref]
 		switch now := there[ref]; {
+		case ref == approval.Ref(name):
 		case now.IsZero():
 			back = append(back, transport.RefUpdate{Name: ref, New: id})
 		case now != id:

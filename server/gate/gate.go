@@ -1,0 +1,223 @@
+// Package gate decides which updates of a push the policy of the repository and the approvals in it allow. Package approval has the
+// rules; this package finds what they are applied to, and guards the refs that store policy and approvals:
+//
+//   - A branch that the policy protects moves forward only, to a tree that was approved for its present commit. It can be created with
+//     an approval, too, but it cannot be removed or rewritten.
+//   - The policy changes only with tokens for the REST API, and only to a valid one.
+//   - The approvals of a session only grow, by records that name the user and the token that push them, and the present time.
+//   - A session that the policy protects is deleted, that is, its ref refs/afs/meta/SESSION is removed, only with an approval.
+//
+// These rules are for all tokens, also for those of owners and administrators.
+//
+// A push is judged by the policy and the approvals that the repository has before the push, also if the push changes them. Verdict.Assumed
+// contains their refs: the transaction that makes the push visible must find them unchanged (records.Push). So a policy that was changed,
+// or an approval that was withdrawn, in the meantime applies.
+package gate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/server/records"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/approval"
+)
+
+const (
+	headsPrefix = "refs/heads/"
+
+	// maxSkew is the maximum difference between the time of a new record and the server's time.
+	maxSkew = 5 * time.Minute
+	// maxTime is the maximum time for the decision about one push.
+	maxTime = time.Minute
+)
+
+// errStale is the result of an update whose old value is not that of the ref. The text is git's.
+var errStale = errors.New("stale ref")
+
+// Push is a push that git has received and checked.
+type Push struct {
+	Git     gitcmd.Confined
+	Dir     string // git directory with the refs of the repository before the push, in packed-refs, and with all objects of the push
+	Format  string // object format of the repository
+	Token   records.Token
+	Updates []records.RefUpdate
+	// Forced reports whether an update that neither creates nor removes a ref is not a fast-forward.
+	Forced func(ctx context.Context, u records.RefUpdate) (bool, error)
+	Now    time.Time
+}
+
+// Verdict is the decision about a push.
+type Verdict struct {
+	Assumed []records.Ref // refs on which the decision depends, with their values; the ID is "" for a ref that must not exist
+	Used    []string      // a line for each update that an approval has allowed, with the id of the request
+}
+
+// Actor returns the name of the user of a token in records of approvals.
+func Actor(t records.Token) string {
+	if t.Actor != "" {
+		return t.Actor
+	}
+	return "token:" + t.ID
+}
+
+// Check sets an error of type approval.Refused, or a text of git, as the result of each update that is not allowed. It looks only at
+// updates without a result. If Check itself returns an error, the push must be refused.
+func Check(ctx context.Context, p Push, results []error) (Verdict, error) {
+	if !slices.ContainsFunc(p.Updates, func(u records.RefUpdate) bool { return kindOf(u) != other }) {
+		return Verdict{}, nil
+	}
+	limited, cancel := context.WithTimeout(ctx, maxTime)
+	defer cancel()
+	j, err := newJudge(p)
+	if err != nil {
+		return Verdict{}, fmt.Errorf("check policy: %w", err)
+	}
+	defer j.close()
+	if err = j.judge(limited, results); err == nil {
+		return j.verdict(), nil
+	}
+	if ctx.Err() == nil && limited.Err() != nil {
+		for i := range results {
+			if results[i] == nil {
+				results[i] = approval.Refused(fmt.Sprintf("checking the policy of the repository takes longer than %s", maxTime))
+			}
+		}
+		return Verdict{}, nil
+	}
+	return Verdict{}, fmt.Errorf("check policy: %w", err)
+}
+
+// judge is the decision about one push.
+type judge struct {
+	Push
+	format  object.Format
+	refs    refFile
+	objects *odb.Store // nil until the first object is read
+	policy  *policy    // nil until it is needed
+	assumed map[string]string
+	used    []string
+}
+
+func newJudge(p Push) (*judge, error) {
+	j := &judge{Push: p, assumed: map[string]string{}}
+	var err error
+	if j.format, err = object.ParseFormat(p.Format); err != nil {
+		return nil, err
+	}
+	j.refs, err = readRefs(p.Dir)
+	return j, err
+}
+
+func (j *judge) close() {
+	if j.objects != nil {
+		j.objects.Close()
+	}
+}
+
+func (j *judge) verdict() Verdict {
+	v := Verdict{Used: j.used}
+	for name, id := range j.assumed {
+		v.Assumed = append(v.Assumed, records.Ref{Name: name, ID: id})
+	}
+	slices.SortFunc(v.Assumed, func(a, b records.Ref) int { return strings.Compare(a.Name, b.Name) })
+	return v
+}
+
+// assume notes that the decision depends on the present value of a ref, and returns the value.
+func (j *judge) assume(name string) string {
+	id := j.refs.id(name)
+	j.assumed[name] = id
+	return id
+}
+
+// kind is the kind of an update.
+type kind int
+
+const (
+	other kind = iota // not checked
+	branch
+	policyFile
+	approvals
+	deletion // of a session
+)
+
+func kindOf(u records.RefUpdate) kind {
+	switch name := u.Name; {
+	case strings.HasPrefix(name, headsPrefix):
+		return branch
+	case name == approval.PolicyRef || strings.HasPrefix(name, approval.PolicyRef+"/"):
+		return policyFile
+	case name+"/" == approval.Prefix || strings.HasPrefix(name, approval.Prefix):
+		return approvals
+	case strings.HasPrefix(name, metaPrefix) && u.Removes():
+		return deletion
+	}
+	return other
+}
+
+// judge sets the results of updates that are refused.
+func (j *judge) judge(ctx context.Context, results []error) error {
+	for i, u := range j.Updates {
+		if results[i] != nil {
+			continue
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		refused, err := j.check(ctx, u)
+		if err != nil {
+			return err
+		}
+		if results[i] = refused; refused != nil && kindOf(u) == deletion {
+			j.keep(strings.TrimPrefix(u.Name, metaPrefix), refused, results)
+		}
+	}
+	for i, u := range j.Updates {
+		if name, ok := strings.CutPrefix(u.Name, approval.Prefix); ok && u.Removes() && results[i] == nil {
+			results[i] = j.checkRemoval(name, results)
+		}
+	}
+	return nil
+}
+
+// check decides about one update. It returns a refusal, or an error that prevents a decision. The removal of approvals depends on the
+// results of other updates, so judge decides about it later.
+func (j *judge) check(ctx context.Context, u records.RefUpdate) (refused, err error) {
+	switch kindOf(u) {
+	case branch:
+		return j.checkBranch(ctx, u)
+	case policyFile:
+		return j.checkPolicy(u)
+	case approvals:
+		if !u.Removes() {
+			return j.checkApprovals(ctx, u)
+		}
+	case deletion:
+		return j.checkSession(ctx, u)
+	}
+	return nil, nil
+}
+
+// keep refuses the removal of all refs of a session that must not be deleted. Otherwise a push that is not atomic would remove them.
+func (j *judge) keep(name string, reason error, results []error) {
+	for i, u := range j.Updates {
+		kind, of := "", ""
+		if rest, ok := strings.CutPrefix(u.Name, session.Prefix); ok {
+			kind, rest, _ = strings.Cut(rest, "/")
+			of, _, _ = strings.Cut(rest, "/")
+		} else if rest, ok := strings.CutPrefix(u.Name, headsPrefix+"afs/"); ok {
+			of, _, _ = strings.Cut(rest, "/")
+		}
+		if of == name && kind != "trash" && u.Removes() && results[i] == nil {
+			results[i] = reason
+		}
+	}
+}
