@@ -81,12 +81,16 @@ func TestSessionIsDeletedAndBroughtBack(t *testing.T) {
 			w.unmount(again)
 			w.sound(c.Path)
 
-			// Another machine deletes and restores the session, which restores it on the session remote only.
+			// Another machine deletes and restores the session, which restores it on the session remote only, without its approvals.
+			w.git(c.Path, "update-ref", "refs/afs/approvals/work", "refs/afs/meta/work")
 			o.ok("session", "delete", "work", "--session-remote", c.arg, "--yes")
 			if left := w.refsLeft(c.Path); !slices.Equal(left, own) {
 				t.Errorf("refs left after it was deleted from elsewhere: %v, want %v", left, own)
 			}
 			o.ok("session", "undelete", "work", "--session-remote", c.arg)
+			if refs := w.refsIn(c.Path); refs["refs/afs/approvals/work"] != (object.ID{}) {
+				t.Error("the approvals of the deleted session are back")
+			}
 			third := o.bare(url, append(c.flags("work"), "--wait", "git")...)
 			w.same("brought back elsewhere", before, o.look(third.Dir))
 

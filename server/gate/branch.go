@@ -191,7 +191,7 @@ func (j *judge) paths(ctx context.Context, name string, u records.RefUpdate) (pa
 	case err != nil:
 		return nil, nil, err
 	case gitcmd.Exited(failed, 128) && ctx.Err() == nil:
-		return nil, approval.Refused(name + " is protected, and the files that the push changes cannot be found: the repository lacks objects"), nil
+		return nil, approval.Refused(name + " is protected, and the repository lacks objects to find the files that the push changes"), nil
 	case failed != nil:
 		return nil, nil, gitcmd.Failed(cmd, failed, stderr.Bytes())
 	}

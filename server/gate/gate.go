@@ -112,11 +112,12 @@ func newJudge(p Push) (*judge, error) {
 	if j.format, err = object.ParseFormat(p.Format); err != nil {
 		return nil, err
 	}
-	j.refs, err = readRefs(p.Dir)
+	j.refs, err = openRefs(p.Dir)
 	return j, err
 }
 
 func (j *judge) close() {
+	j.refs.close()
 	if j.objects != nil {
 		j.objects.Close()
 	}

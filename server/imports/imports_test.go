@@ -260,6 +260,8 @@ func TestAnImportIsACopy(t *testing.T) {
 			gittest.Must(t, u.repo.Path, "notes", "add", "-m", "note", "trunk")
 			gittest.Must(t, u.repo.Path, "update-ref", "refs/pull/1/head", "trunk")
 			gittest.Must(t, u.repo.Path, "update-ref", "refs/afs/x/y", "side")
+			gittest.Must(t, u.repo.Path, "update-ref", "refs/afs/policy", "side")         // not copied
+			gittest.Must(t, u.repo.Path, "update-ref", "refs/afs/approvals/work", "side") // not copied
 			n := newNode(t, t.TempDir(), "n", Options{})
 			remote, err := n.Check(t.Context(), Request{URL: u.url + "/"})
 			if err != nil || remote != (Remote{"trunk", f.String()}) {

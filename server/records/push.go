@@ -9,8 +9,8 @@ import (
 )
 
 // Push makes the updates visible. The result contains an error for each update that failed, with a text for the user of git, such as
-// "stale ref". If Push returns an error, such as ErrChanged, no update was made. The pack must have been recorded by Packs.Begin. It is added to the
-// repository if an update that may need it succeeds. The push is counted in the usage of the repository.
+// "stale ref". If Push returns an error, such as ErrChanged, no update was made. The pack must have been recorded by Packs.Begin. It is
+// added to the repository if an update that may need it succeeds. The push is counted in the usage of the repository.
 func (r *Repos) Push(ctx context.Context, p Push) (results []error, err error) {
 	err = r.db.write(ctx, "push to repository "+p.RepoID, func(t *tx) error {
 		results, err = t.push(ctx, p)

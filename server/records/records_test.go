@@ -197,3 +197,48 @@ func TestPushIsRefused(t *testing.T) {
 		refused("unknown repository", Push{RepoID: "none"}, ErrNotFound)
 	})
 }
+
+// A push that depends on refs which have changed since it was checked changes nothing.
+func TestPushWithAssumedRefs(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *DB) {
+		ctx := t.Context()
+		id := create(t, db, "r", Ref{"refs/heads/main", oid(1)}, Ref{"refs/x/policy", oid(2)})
+		for _, n := range []int{1, few + 1} { // for many updates, all refs are read
+			for _, c := range []struct {
+				assumed []Ref
+				want    error
+			}{
+				{[]Ref{{"refs/x/policy", oid(2)}, {"refs/x/none", ""}}, nil},
+				{[]Ref{{"refs/x/policy", ""}}, ErrChanged},
+				{[]Ref{{"refs/x/policy", oid(3)}}, ErrChanged},
+				{[]Ref{{"refs/x/policy", oid(2)}, {"refs/x/none", oid(2)}}, ErrChanged},
+			} {
+				before, err := db.Repos.Refs(ctx, id)
+				do(t, err)
+				repo, err := db.Repos.ByID(ctx, id)
+				do(t, err)
+				p := Push{RepoID: id, Version: repo.Version, Assumed: c.assumed}
+				for i := range n {
+					p.Updates = append(p.Updates, RefUpdate{fmt.Sprintf("refs/heads/b%d-%d", n, i), zeros, oid(1)})
+				}
+				if _, err := db.Repos.Push(ctx, p); !errors.Is(err, c.want) || c.want == nil && err != nil {
+					t.Errorf("push of %d refs that assumes %v: got %v, want %v", n, c.assumed, err, c.want)
+				}
+				after, err := db.Repos.Refs(ctx, id)
+				do(t, err)
+				if changed := len(after) != len(before); changed != (c.want == nil) {
+					t.Errorf("push of %d refs that assumes %v: there were %d refs before and %d after", n, c.assumed, len(before), len(after))
+				}
+				for i := range p.Updates {
+					p.Updates[i].Old, p.Updates[i].New = p.Updates[i].New, zeros
+				}
+				if c.want == nil {
+					repo, err = db.Repos.ByID(ctx, id)
+					do(t, err)
+					_, err = db.Repos.Push(ctx, Push{RepoID: id, Version: repo.Version, Updates: p.Updates})
+					do(t, err)
+				}
+			}
+		}
+	})
+}

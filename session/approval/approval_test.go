@@ -3,6 +3,7 @@ package approval
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -215,6 +216,33 @@ func TestDecisions(t *testing.T) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
 		})
+	}
+}
+
+// A rule for paths finds the paths that its globs match, and applies after too many comparisons.
+func TestRulesForPaths(t *testing.T) {
+	var paths []string
+	for i := range 100_000 {
+		paths = append(paths, fmt.Sprintf("src/d%05d/file", i))
+	}
+	for glob, want := range map[string]bool{
+		"src/**": true, "/src/d00007/*": true, "src/d000*/file": true, "src/d00007": false, "src": false, "s*": false, "src/d00007/file": true,
+		"src/d1000000/**": false, "*/d99999/file": true, "?rc/d00000/none": false, "t": false,
+	} {
+		p := Policy{Version: 1, Branches: []BranchRule{{Match: "main", Paths: []string{glob}, Need: Need{Quorum: 1}}}}
+		if got := len(p.needs(Change{Branch: "refs/heads/main", Paths: paths})) > 0; got != want {
+			t.Errorf("rule for %s applies: got %t, want %t", glob, got, want)
+		}
+	}
+	many := Policy{Version: 1}
+	for i := range maxRules {
+		many.Branches = append(many.Branches, BranchRule{Match: "*", Paths: []string{fmt.Sprintf("*/x%d", i)}, Need: Need{Quorum: 1}})
+	}
+	if !many.NeedsPaths("refs/heads/main") || many.NeedsPaths("refs/heads/a/b") {
+		t.Error("NeedsPaths is wrong")
+	}
+	if got, most := len(many.needs(Change{Branch: "refs/heads/main", Paths: paths})), maxRules-maxMatches/len(paths); got != most {
+		t.Errorf("rules after too many comparisons: got %d, want %d", got, most)
 	}
 }
 

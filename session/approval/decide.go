@@ -89,12 +89,12 @@ func (c Change) is(r Record) bool {
 
 // refuse returns the reason why a change is not allowed. best is the request that is nearest to allow it.
 func (c Change) refuse(needs []Need, best Verdict) Refused {
-	what := strings.TrimPrefix(c.Branch, "refs/heads/") + " is protected"
+	what, of := strings.TrimPrefix(c.Branch, "refs/heads/")+" is protected", "this tree and base"
 	if c.Session != "" {
-		what = "session " + c.Session + " is protected"
+		what, of = "session "+c.Session+" is protected", "its deletion with its newest checkpoint"
 	}
 	if best.Request.ID == "" {
-		return Refused(what + " and needs an approval of this tree and base by " + describe(needs))
+		return Refused(what + " and needs an approval of " + of + " by " + describe(needs))
 	}
 	reason := map[Status]string{
 		Open: "needs " + best.Missing, Denied: "was denied", Withdrawn: "was withdrawn",
