@@ -105,6 +105,19 @@ func TestGuestSeesItsOwnSessionAlone(t *testing.T) {
 			_, err := c.SessionSet(t.Context(), SessionSetRequest{Of: "s", State: "closed", Pin: "p"})
 			return err
 		},
+		"grant": func() error {
+			_, err := c.SessionApprove(t.Context(), SessionApproveRequest{Of: "s", Op: ApproveGrant, Request: "01"})
+			return err
+		},
+		"request-elsewhere": func() error {
+			_, err := c.SessionApprove(t.Context(), SessionApproveRequest{Of: "s", Op: ApproveRequest, Action: ApprovePromote, To: "/other.git"})
+			return err
+		},
+		"approvals-elsewhere": func() error {
+			_, err := c.SessionApprovals(t.Context(), SessionApprovalsRequest{Of: "s", SessionRemote: "https://h/r.git"})
+			return err
+		},
+		"policy": func() error { _, err := c.SessionPolicy(t.Context(), SessionPolicyRequest{Of: "s"}); return err },
 	} {
 		if err := refused(); AsError(err) == nil || AsError(err).ErrorCode() != CodePermission {
 			t.Errorf("%s by a guest: got %v, want it refused with code %q", name, err, CodePermission)

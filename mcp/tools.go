@@ -178,12 +178,10 @@ func compare(ctx context.Context, w Session, in compareInput) (reply control.Ses
 
 // requestApproval pushes the session and asks for an approval.
 func requestApproval(ctx context.Context, w Session, in requestInput) (reply control.SessionApproveReply, err error) {
-	pushed, err := w.Client.Sync(ctx, control.SyncRequest{Dir: w.Mount.Dir}, nil)
-	if err != nil {
+	_, err = w.Client.Sync(ctx, control.SyncRequest{Dir: w.Mount.Dir}, nil)
+	// A refused branch does not prevent the request; the daemon checks that the newest checkpoint was pushed.
+	if e := control.AsError(err); err != nil && e.Code != control.ExitUnsynced {
 		return reply, err
-	}
-	if s := pushed.Session; s.Pending > 0 && s.Error != "" {
-		return reply, &control.Error{Code: control.ExitUnsynced, Cause: "session is not on the session remote: " + s.Error}
 	}
 	return w.Client.SessionApprove(ctx, control.SessionApproveRequest{Of: w.Mount.Dir, Op: control.ApproveRequest, Action: in.For,
 		Branch: in.Branch, To: in.To, Reviewers: in.Reviewers, Text: in.Message, Actor: session.Actor()})

@@ -34,6 +34,7 @@ type approving struct {
 	// request names another repository.
 	target *mirror.Mirror
 	remote *transport.Remote // connection to the repository of target, which target closes
+	pushed string            // id of the newest checkpoint of the session on the session remote
 	newest string            // id of the newest checkpoint of the session, on the session remote or on this host
 
 	policy  approval.Policy
@@ -90,8 +91,9 @@ func (all *Catalog) remoteOf(ctx context.Context, of, at string) (r control.Moun
 	return r, newest, nil
 }
 
-// approve opens the approvals of a session. The parameter to is the repository that has the approvals, or "" for the session remote.
-func (all *Catalog) approve(ctx context.Context, of, at, to string) (_ *approving, err error) {
+// approve opens the approvals of a session. The parameter to is the repository that has the approvals, or "" for the session remote. If
+// withTrees is set, the trees of the checkpoints are fetched together with their commits.
+func (all *Catalog) approve(ctx context.Context, of, at, to string, withTrees bool) (_ *approving, err error) {
 	r, newest, err := all.remoteOf(ctx, of, at)
 	if err != nil {
 		return nil, err
@@ -106,7 +108,7 @@ func (all *Catalog) approve(ctx context.Context, of, at, to string) (_ *approvin
 	if err != nil {
 		return nil, err
 	}
-	if ap.o, err = OpenFar(ctx, m, r.Session, true); err != nil {
+	if ap.o, err = OpenFar(ctx, m, r.Session, withTrees); err != nil {
 		all.CloseMirror(m)
 		return nil, err
 	}
@@ -115,7 +117,8 @@ func (all *Catalog) approve(ctx context.Context, of, at, to string) (_ *approvin
 	if last, err := ap.o.Repo.Checkpoints(1); err != nil {
 		return nil, err
 	} else if len(last) > 0 {
-		ap.newest = max(ap.newest, string(last[0].ID))
+		ap.pushed = string(last[0].ID)
+		ap.newest = max(ap.newest, ap.pushed)
 	}
 	if to != "" {
 		other, m, err := all.connect(ctx, elsewhere(r, to))
@@ -189,12 +192,18 @@ func (ap *approving) log(ctx context.Context) (approval.Log, error) {
 	return approval.ParseLog(ap.session, v.Content)
 }
 
-// judge returns the state of a request. If the policy has rules for paths, it compares the trees before and after the change.
+// judge returns the state of a request. If the policy has rules for paths, it compares the trees before and after the change. No request
+// is granted while the policy is not valid.
 func (ap *approving) judge(ctx context.Context, l approval.Log, request approval.Record) (approval.Verdict, error) {
 	now := time.Now()
 	v := ap.policy.Judge(l, request, nil, ap.newest, now)
-	waits := v.Status == approval.Open || v.Status == approval.Granted
-	if !waits || request.Subject.Action == approval.Delete || !ap.policy.NeedsPaths(request.Subject.Target) {
+	switch {
+	case v.Status != approval.Open && v.Status != approval.Granted:
+		return v, nil
+	case ap.problem != nil:
+		v.Status, v.Missing = approval.Open, "a valid policy: "+ap.problem.Error()
+		return v, nil
+	case request.Subject.Action == approval.Delete || !ap.policy.NeedsPaths(request.Subject.Target):
 		return v, nil
 	}
 	c, err := ap.reviewed(ctx, request)
@@ -260,7 +269,7 @@ func (ap *approving) tips(ctx context.Context) (tips map[string]object.ID, stand
 func (all *Catalog) SessionApprovals(ctx context.Context, r control.SessionApprovalsRequest) (control.SessionApprovalsReply, error) {
 	reply := control.SessionApprovalsReply{Approvals: []control.Approval{}}
 	explained := func(err error) error { return fault.ExplainSessionAt("list approvals of", "session "+r.Of, err) }
-	ap, err := all.approve(ctx, r.Of, r.SessionRemote, r.To)
+	ap, err := all.approve(ctx, r.Of, r.SessionRemote, r.To, false)
 	if err != nil {
 		return reply, explained(err)
 	}
@@ -284,9 +293,6 @@ func (all *Catalog) SessionApprovals(ctx context.Context, r control.SessionAppro
 		}
 		if err != nil { // for example, the branch was rewritten and its old commit removed
 			v.Status, v.Missing = approval.Open, "a new request: the changed files cannot be read: "+err.Error()
-		}
-		if ap.problem != nil {
-			v.Missing = ap.problem.Error()
 		}
 		reply.Approvals = append(reply.Approvals, ap.shown(v, tips[record.Subject.Target]))
 	}

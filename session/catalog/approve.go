@@ -42,7 +42,7 @@ func (all *Catalog) SessionApprove(ctx context.Context, r control.SessionApprove
 
 // sessionApprove does the work of SessionApprove, which adds hints to its errors.
 func (all *Catalog) sessionApprove(ctx context.Context, r control.SessionApproveRequest) (reply control.SessionApproveReply, err error) {
-	ap, err := all.approve(ctx, r.Of, r.SessionRemote, r.To)
+	ap, err := all.approve(ctx, r.Of, r.SessionRemote, r.To, r.Op == control.ApproveRequest || r.Op == control.ApproveGrant)
 	if err != nil {
 		return reply, err
 	}
@@ -123,10 +123,14 @@ func (ap *approving) add(ctx context.Context, record approval.Record) (l approva
 // branch will have.
 func (ap *approving) subject(ctx context.Context, r control.SessionApproveRequest, tips map[string]object.ID,
 	standard string) (*approval.Subject, *changed, error) {
-	verb, object := verbs[r.Op], "session "+ap.session
+	verb, what := verbs[r.Op], "session "+ap.session
 	p, err := ap.o.Find(ctx, r.ID)
 	if err != nil {
 		return nil, nil, err
+	}
+	if ap.pushed < ap.newest {
+		return nil, nil, conflict(verb, what, "checkpoint "+ap.newest+" is not on the session remote yet",
+			"run artifactfs sync to push it, or to see why it is not pushed")
 	}
 	if string(p.ID) < ap.newest {
 		return nil, nil, conflict(verb, "checkpoint "+string(p.ID), "session has a newer checkpoint, "+ap.newest+", which would void the request",
@@ -142,7 +146,7 @@ func (ap *approving) subject(ctx context.Context, r control.SessionApproveReques
 		s.Target = "refs/heads/" + strings.TrimPrefix(r.Branch, "refs/heads/")
 	}
 	if !refname.Valid(s.Target) {
-		return nil, nil, &control.Error{Code: control.ExitUsage, Verb: verb, Object: object,
+		return nil, nil, &control.Error{Code: control.ExitUsage, Verb: verb, Object: what,
 			Cause: fmt.Sprintf("branch %q of %s is not valid", r.Branch, ap.remote.URL()), Hint: "add --into BRANCH"}
 	}
 	if err := ap.committed(ctx, p); err != nil {
@@ -243,6 +247,9 @@ func (ap *approving) answer(ctx context.Context, r control.SessionApproveRequest
 // reviewed returns the change that a request is for.
 func (ap *approving) reviewed(ctx context.Context, request approval.Record) (*changed, error) {
 	s := request.Subject
+	if err := ap.o.far.Trees(ctx, ap.session); err != nil {
+		return nil, fault.SessionRemote(ap.o.far.Remote(), err)
+	}
 	p, err := ap.o.Find(ctx, s.Checkpoint)
 	if err != nil {
 		return nil, err

@@ -114,9 +114,33 @@ func Delete(ctx context.Context, remote *transport.Remote, name string, refs map
 		return nil, fmt.Errorf("move session %s to the trash: %w", name, err)
 	}
 	if kept, err = move(ctx, remote, removals, false); err != nil {
-		return kept, fmt.Errorf("delete session %s: %w", name, err)
+		err = fmt.Errorf("delete session %s: %w", name, err)
+		var refused *transport.Rejected
+		if errors.As(err, &refused) { // for example, because the policy of the repository protects the session
+			err = errors.Join(err, keep(ctx, remote, name, copies, removals))
+		}
+		return kept, err
 	}
 	return kept, nil
+}
+
+// keep removes the copies of refs that the session remote has not removed, after it has refused to delete a session. Otherwise the
+// session would be listed as deleted. copies and removals are the updates for the same refs.
+func keep(ctx context.Context, remote *transport.Remote, name string, copies, removals []transport.RefUpdate) error {
+	there, err := Refs(ctx, remote)
+	if err != nil {
+		return err
+	}
+	var undo []transport.RefUpdate
+	for i, r := range removals {
+		if there[r.Name] == r.Old {
+			undo = append(undo, transport.RefUpdate{Name: copies[i].Name, Old: copies[i].New})
+		}
+	}
+	if _, err := move(ctx, remote, undo, false); err != nil {
+		return fmt.Errorf("remove session %s from the trash: %w", name, err)
+	}
+	return nil
 }
 
 // List returns the deleted sessions, newest deletion first. The map there contains the refs of a session remote.

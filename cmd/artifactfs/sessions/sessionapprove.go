@@ -49,7 +49,7 @@ func requestApprovalCommand(a *cli.App) *cobra.Command {
 	r := control.SessionApproveRequest{Op: control.ApproveRequest}
 	action := cli.NewChoice(&r.Action, "", control.ApproveMerge, control.ApprovePromote, control.ApproveDelete)
 	cmd := &cobra.Command{
-		Use:   "request-approval [ID|SESSION[@ID]|LINK] --for merge|promote|delete",
+		Use:   "request-approval [ID|SESSION@[ID]|LINK] --for merge|promote|delete",
 		Short: "Ask reviewers to approve the merge, the promotion or the deletion of a session",
 		Long: `Request-approval asks for an approval of the newest checkpoint of a session, and prints the id of the request and the
 commands for reviewers. If the session is mounted, it makes a checkpoint first, and waits until the checkpoint and all
@@ -71,7 +71,7 @@ who is asked.
 		Example: `  artifactfs session request-approval --for merge --reviewers alice,bob -m 'fixes the login'
   artifactfs session request-approval --for promote --to https://git.example.org/app.git:main --expires 8h
   artifactfs session request-approval --for delete -C fix-login`,
-		Args: cli.Arguments(0, 1, "[ID|SESSION[@ID]|LINK]"),
+		Args: cli.Arguments(0, 1, "[ID|SESSION@[ID]|LINK]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case r.Action == "":
@@ -136,14 +136,11 @@ func requestApproval(ctx context.Context, a *cli.App, of, remote, word string, r
 	r.Of, r.SessionRemote, r.ID, r.Actor = w.of, w.at, id, session.Actor()
 	if w.mount != nil && !w.mount.ReadOnly {
 		p := a.NewProgress()
-		reply, err := w.client.Sync(ctx, control.SyncRequest{Dir: w.mount.Dir}, p.Show)
+		_, err := w.client.Sync(ctx, control.SyncRequest{Dir: w.mount.Dir}, p.Show)
 		p.Stop()
-		if err == nil && reply.Session.Pending > 0 && reply.Session.Error != "" {
-			err = &control.Error{Code: control.ExitUnsynced, Verb: "request approval of", Object: w.name(),
-				Cause: "session is not on the session remote: " + strings.ReplaceAll(strings.TrimSpace(reply.Session.Error), "\n", "; "),
-				Hint:  "run artifactfs sync until it succeeds"}
-		}
-		if err != nil {
+		// The session remote may refuse a branch because it is protected, which must not prevent the request. The daemon checks that the
+		// newest checkpoint was pushed, and a checkpoint contains all commits.
+		if e := control.AsError(err); err != nil && e.Code != control.ExitUnsynced {
 			return cli.Failure("request approval of", w.name(), err)
 		}
 	}
@@ -172,7 +169,7 @@ func requestApproval(ctx context.Context, a *cli.App, of, remote, word string, r
 	if _, err := fmt.Fprint(a.Stdout, text.String()); err != nil {
 		return fmt.Errorf("print result: %w", err)
 	}
-	if reply.Token == "" {
+	if reply.Token == "" && !a.Quiet {
 		fmt.Fprintln(a.Stderr, "artifactfs: the server of the repository stores approvals, but does not enforce them")
 	}
 	return nil
