@@ -29,6 +29,7 @@
 //	refs/afs/diverged/SESSION/...       branches, tags and notes that another session has moved on the session remote (DivergedRef)
 //	refs/afs/transcript/SESSION         records of the work in the session: prompts, answers, commands (TranscriptRef)
 //	refs/afs/facts/SESSION              facts and handoff, texts for those who resume the session (FactsRef)
+//	refs/afs/ann/SESSION                annotations of the session (AnnotationsRef)
 //	refs/heads/*, refs/tags/*, refs/notes/*   the user's refs with their names in the mount; Layout maps these to a session remote
 package session
 
@@ -80,6 +81,10 @@ const DivergedPrefix = Prefix + "diverged/"
 // FactsRef returns the name of the ref that stores the facts and the handoff of a session: short texts for the person or
 // agent that resumes the session.
 func FactsRef(session string) string { return Prefix + "facts/" + session }
+
+// AnnotationsRef returns the name of the ref that stores the annotations of a session; see package annotate. Reviewers change it on
+// the session remote, so the ref in a Repo may be older.
+func AnnotationsRef(session string) string { return Prefix + "ann/" + session }
 
 // TranscriptRef returns the name of the ref that stores the transcript of a session: prompts, answers and commands.
 func TranscriptRef(session string) string { return Prefix + "transcript/" + session }

@@ -1,0 +1,133 @@
+package annotate
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// id returns an object id that is made of one digit.
+func id(digit string) object.ID {
+	v, err := object.ParseID(strings.Repeat(digit, 40))
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// memory implements Files by maps.
+type memory struct {
+	entries map[string]object.ID // by path, in each tree
+	renamed string
+	hunks   []Hunk
+	binary  bool
+}
+
+func (m memory) Entry(_ context.Context, _ object.ID, path string) (object.TreeEntry, error) {
+	if blob, ok := m.entries[path]; ok {
+		return object.TreeEntry{Name: path, Mode: object.ModeFile, ID: blob}, nil
+	}
+	return object.TreeEntry{}, nil
+}
+
+func (m memory) Renamed(context.Context, object.ID, object.ID, string, object.ID) (string, error) {
+	return m.renamed, nil
+}
+
+func (m memory) Hunks(context.Context, object.ID, object.ID) ([]Hunk, bool, error) {
+	return m.hunks, !m.binary, nil
+}
+
+func TestWhere(t *testing.T) {
+	one, two, tree := id("1"), id("2"), id("3")
+	file := Place{Tree: tree.String(), Path: "a", Blob: one.String()}
+	lines := file
+	lines.Line, lines.End = 5, 7
+	above := []Hunk{{From: 1, Removed: 0, Added: 2}}
+	for name, c := range map[string]struct {
+		on    Place
+		files memory
+		want  Now
+	}{
+		"same":                    {lines, memory{entries: map[string]object.ID{"a": one}}, Now{Same, "a", one, 5, 7}},
+		"lines added above":       {lines, memory{entries: map[string]object.ID{"a": two}, hunks: above}, Now{Moved, "a", two, 7, 9}},
+		"renamed":                 {lines, memory{entries: map[string]object.ID{"b": one}, renamed: "b"}, Now{Moved, "b", one, 5, 7}},
+		"renamed and lines added": {lines, memory{entries: map[string]object.ID{"b": two}, renamed: "b", hunks: above}, Now{Moved, "b", two, 7, 9}},
+		"removed":                 {lines, memory{}, Now{State: Outdated}},
+		"lines removed":           {lines, memory{entries: map[string]object.ID{"a": two}, hunks: []Hunk{{5, 3, 0}}}, Now{Outdated, "a", two, 0, 0}},
+		"one line left":           {lines, memory{entries: map[string]object.ID{"a": two}, hunks: []Hunk{{4, 2, 1}, {7, 1, 1}}}, Now{Moved, "a", two, 5, 5}},
+		"not a text":              {lines, memory{entries: map[string]object.ID{"a": two}, binary: true}, Now{Outdated, "a", two, 0, 0}},
+		"file":                    {file, memory{entries: map[string]object.ID{"a": two}, binary: true}, Now{Moved, "a", two, 0, 0}},
+	} {
+		if got, err := Where(t.Context(), c.files, c.on, id("4")); err != nil || got != c.want {
+			t.Errorf("%s: got %+v and %v, want %+v", name, got, err, c.want)
+		}
+	}
+}
+
+// Lines that two random texts share are found where git finds them.
+func TestLinesAreMappedLikeGit(t *testing.T) {
+	dir := t.TempDir()
+	random := rand.New(rand.NewPCG(3, 4))
+	for round := range 40 {
+		var old, now []string
+		for i := range 1 + random.IntN(30) {
+			old = append(old, fmt.Sprintf("line %d of %d", i, round))
+		}
+		for _, line := range old {
+			for random.IntN(4) == 0 {
+				now = append(now, fmt.Sprintf("new %d", random.Int()))
+			}
+			if random.IntN(5) > 0 {
+				now = append(now, line)
+			}
+		}
+		if slices.Equal(old, now) {
+			continue
+		}
+		write := func(name string, lines []string) {
+			text := strings.Join(lines, "\n") + "\n"
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		write("a", old)
+		write("b", now)
+		gittest.Must(t, dir, "init", "-q", "r")
+		repo := filepath.Join(dir, "r")
+		a, b := gittest.Must(t, repo, "hash-object", "-w", "../a"), gittest.Must(t, repo, "hash-object", "-w", "../b")
+		hunks, text := ParseHunks([]byte(gittest.Must(t, repo, "diff", "-U0", a, b)))
+		if !text {
+			t.Fatal("no hunk")
+		}
+		for i, line := range old {
+			from, to, ok := mapRange(hunks, i+1, i+1)
+			if at := slices.Index(now, line); ok != (at >= 0) || ok && (from != at+1 || to != from) {
+				t.Errorf("line %d: got %d to %d and %v, want %d; hunks %v", i+1, from, to, ok, at+1, hunks)
+			}
+		}
+	}
+}
+
+func FuzzParseHunks(f *testing.F) {
+	f.Add([]byte("diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1,2 @@ f\n-a\n+b\n@@ -9,0 +11 @@\n+c\n"), 3, 4)
+	f.Fuzz(func(t *testing.T, diff []byte, first, last int) {
+		hunks, _ := ParseHunks(diff)
+		for _, h := range hunks {
+			if h.From < 0 || h.Removed < 0 || h.Added < 0 {
+				t.Errorf("hunk %+v of %q", h, diff)
+			}
+		}
+		if first > 0 && last >= first {
+			mapRange(hunks, first, last)
+		}
+	})
+}
