@@ -1,5 +1,6 @@
 // Package reffile reads and changes small files that refs of a session remote store, such as the annotations of a session. It needs no
-// mount and no local repository, so that a reviewer on any machine can use it.
+// mount and no local repository, so that a reviewer on any machine can use it (Store). Local does the same in the repository of a
+// session on this host.
 //
 // The ref of a file points to a commit whose tree contains only the file. The parent of the commit is the previous version. Changes
 // are compare-and-swap: two writers at the same time never lose a change.
@@ -198,33 +199,33 @@ func (s *Store) fetch(ctx context.Context, f File, commit object.ID) (v Version,
 
 // Content reads the file from the tree of a commit in a local store. It returns ErrNotFile if the object is no commit with the file,
 // and odb.ErrTooLarge if the file is larger than MaxSize.
-func (f File) Content(objects *odb.Store, commit object.ID) ([]byte, error) {
-	text, err := get(objects, commit, object.Commit, object.MaxCommitSize)
+func (f File) Content(from objects, commit object.ID) ([]byte, error) {
+	text, err := get(from, commit, object.Commit, object.MaxCommitSize)
 	if err != nil {
 		return nil, err
 	}
-	info, err := object.ParseCommit(objects.Format(), text)
+	info, err := object.ParseCommit(from.Format(), text)
 	if err != nil {
 		return nil, err
 	}
-	if text, err = get(objects, info.Tree, object.Tree, object.MaxTreeSize); err != nil {
+	if text, err = get(from, info.Tree, object.Tree, object.MaxTreeSize); err != nil {
 		return nil, err
 	}
-	entries, err := object.ParseTree(objects.Format(), text)
+	entries, err := object.ParseTree(from.Format(), text)
 	if err != nil {
 		return nil, err
 	}
 	for _, e := range entries {
 		if e.Name == f.Name {
-			return get(objects, e.ID, object.Blob, MaxSize)
+			return get(from, e.ID, object.Blob, MaxSize)
 		}
 	}
 	return nil, fmt.Errorf("%w %s", ErrNotFile, f.Name)
 }
 
 // get returns the contents of an object, which must have the type want.
-func get(objects *odb.Store, id object.ID, want object.Type, limit int64) ([]byte, error) {
-	t, content, err := objects.Get(id, limit)
+func get(from objects, id object.ID, want object.Type, limit int64) ([]byte, error) {
+	t, content, err := from.Get(id, limit)
 	if err == nil && t != want {
 		err = fmt.Errorf("%w: object %s is a %s", ErrNotFile, id, t)
 	}

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/transport"
 )
 
@@ -87,6 +89,50 @@ func TestWritersLoseNothing(t *testing.T) {
 		}
 		gittest.Must(t, repo, "fsck", "--strict")
 	})
+}
+
+// Writers in the repository of a session lose no change, and the objects survive its gc.
+func TestLocalWritersLoseNothing(t *testing.T) {
+	for _, format := range []object.Format{object.SHA1, object.SHA256} {
+		t.Run(format.String(), func(t *testing.T) {
+			t.Parallel()
+			const writers, changes = 3, 4
+			dir := filepath.Join(t.TempDir(), "session.git")
+			repo, err := session.OpenRepo(dir, session.RepoOptions{Format: format, Session: "work"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer repo.Close()
+			local := &Local{Repo: repo}
+			if v, err := local.Read(t.Context(), file); err != nil || !v.Commit.IsZero() {
+				t.Fatalf("file that does not exist: got %+v, %v", v, err)
+			}
+			var all sync.WaitGroup
+			for w := range writers {
+				all.Go(func() {
+					for i := range changes {
+						if _, err := local.Change(t.Context(), file, "add a line", add(fmt.Sprintf("%d %d", w, i))); err != nil {
+							t.Error(err)
+						}
+					}
+				})
+			}
+			all.Wait()
+			if _, err := repo.Sweep(t.Context()); err != nil {
+				t.Error(err)
+			}
+			v, err := local.Read(t.Context(), file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n := strings.Count(string(v.Content), "\n"); n != writers*changes {
+				t.Errorf("got %d changes, want %d: %q", n, writers*changes, v.Content)
+			}
+			if got := gittest.Must(t, dir, "rev-list", "--count", file.Ref); got != fmt.Sprint(writers*changes) {
+				t.Errorf("versions: got %s, want %d", got, writers*changes)
+			}
+		})
+	}
 }
 
 // A change that fails, and one that changes nothing, write nothing.

@@ -280,7 +280,8 @@ func (r *Remote) place() (string, error) {
 	return r.dir, os.MkdirAll(r.dir, 0o700)
 }
 
-// IsEmpty reports whether the session remote has no refs except the refs of session metadata, containers and deleted sessions.
+// IsEmpty reports whether the session remote has no refs except the refs of session metadata, annotations, containers and deleted
+// sessions.
 func (r *Remote) IsEmpty(ctx context.Context) (bool, error) {
 	refs, err := r.Remote.Refs(ctx, nil)
 	if err != nil {
@@ -292,7 +293,7 @@ func (r *Remote) IsEmpty(ctx context.Context) (bool, error) {
 }
 
 // ofNothing lists the prefixes of the refs that reach no object of a mounted repository.
-var ofNothing = []string{session.Prefix + "meta/", Prefix, TrashPrefix}
+var ofNothing = []string{session.Prefix + "meta/", session.AnnotationsRef(""), Prefix, TrashPrefix}
 
 // stream is the output of a running command that writes a pack.
 type stream struct {

@@ -50,9 +50,12 @@ type comparison struct {
 func (c *comparison) run() {
 	c.moved, c.behind, c.gone = map[string]object.ID{}, map[string]object.ID{}, map[string]bool{}
 	for _, ref := range refsIn(c.local, c.ledger, c.layout) {
-		if isNotes(ref) {
+		switch {
+		case isNotes(ref):
 			c.compareNotes(ref)
-		} else {
+		case ref == session.AnnotationsRef(c.layout.Session):
+			c.compareAnnotations(ref)
+		default:
 			c.compare(ref)
 		}
 	}
@@ -141,6 +144,21 @@ func (c *comparison) compare(ref string) {
 	c.sign(ref, mine)
 	if !next.IsZero() {
 		c.undiverge(ref)
+	}
+}
+
+// compareAnnotations compares the ref of the session's annotations. It is only created, for a session whose session remote was the
+// embedded one before. Once it exists, annotations are written directly to the session remote (package catalog), together with those
+// of the Repo, so the value there is not replaced and counts as pushed.
+func (c *comparison) compareAnnotations(ref string) {
+	mine, there := c.local[ref], c.theirs[ref]
+	switch {
+	case mine.IsZero():
+		delete(c.ledger.refs, ref)
+	case !there.IsZero():
+		c.ledger.learn(ref, mine)
+	default:
+		c.updates = append(c.updates, update{ref, transport.RefUpdate{Name: ref, New: mine}})
 	}
 }
 

@@ -112,7 +112,8 @@ func isSent(there string, layout session.Layout) bool {
 // isFirst reports whether a ref of the session called name can be pushed before the base commits, because the ref does not lead to
 // base commits.
 func isFirst(ref, name string) bool {
-	return ref == session.MetaRef(name) || ref == session.TranscriptRef(name) || ref == session.FactsRef(name)
+	return ref == session.MetaRef(name) || ref == session.TranscriptRef(name) || ref == session.FactsRef(name) ||
+		ref == session.AnnotationsRef(name)
 }
 
 // isLane reports whether ref belongs to a lane of the session called name.

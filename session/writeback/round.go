@@ -432,7 +432,8 @@ func (q *Queue) names(local map[string]object.ID, l *ledger) []string {
 	}
 	names := []string{
 		session.MetaRef(name), session.LanePrefix(name), session.PinPrefix(name), session.KeptPrefix(name),
-		session.TranscriptRef(name), session.FactsRef(name), session.CarriedPrefix(name), session.DivergedPrefix, basePrefix(name),
+		session.TranscriptRef(name), session.FactsRef(name), session.AnnotationsRef(name), session.CarriedPrefix(name),
+		session.DivergedPrefix, basePrefix(name),
 	}
 	users := map[string]bool{}
 	for ref := range local {
