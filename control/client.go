@@ -175,7 +175,7 @@ func repeatable(o op, args any) bool {
 	case opFork:
 		return args.(ForkRequest).Mount.Nonce != ""
 	case opSync, opSessions, opSessionsOn, opSessionLog, opSessionShow, opSessionDiff, opSessionSet, opSessionGC, opSessionTrash,
-		opSessionTranscript, opSessionErase, opSessionCompare, opSessionApprovals, opSessionPolicy:
+		opSessionTranscript, opSessionErase, opSessionCompare, opSessionApprovals, opSessionPolicy, opSessionAnnotations:
 		return true
 	case opStatus, opMounts, opPrefetch, opRefresh, opUnmount, opShutdown, opCredentialSet:
 		return true

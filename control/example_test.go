@@ -438,6 +438,31 @@ func ExampleClient_SessionPolicy() {
 	// Output: {"version":1}
 }
 
+func ExampleClient_SessionAnnotate() {
+	client, end := fakeDaemon()
+	defer end()
+	r, err := client.SessionAnnotate(context.Background(), control.SessionAnnotateRequest{Of: "fix-login", Op: control.AnnotateOpen,
+		Path: "main.go", Line: 12, Text: "is this loop needed?", Actor: "alice"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(r.ID, r.Thread.On.Path, r.Thread.State)
+	// Output: 01M80Q5KQ2X1JX7V3S2R3N4T5W main.go open
+}
+
+func ExampleClient_SessionAnnotations() {
+	client, end := fakeDaemon()
+	defer end()
+	r, err := client.SessionAnnotations(context.Background(), control.SessionAnnotationsRequest{Of: "fix-login", ID: "@"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, t := range r.Threads {
+		fmt.Println(t.Now.Path, t.Now.Line, t.Annotations[0].Text)
+	}
+	// Output: main.go 14 is this loop needed?
+}
+
 func ExampleClient_SessionGC() {
 	client, end := fakeDaemon()
 	defer end()

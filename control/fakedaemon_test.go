@@ -167,6 +167,19 @@ func (daemon) SessionUndelete(_ context.Context, r control.SessionUndeleteReques
 	return control.SessionDeleteReply{Session: r.Session, Local: true, Refs: 12}, nil
 }
 
+func (daemon) SessionAnnotate(_ context.Context, r control.SessionAnnotateRequest) (control.SessionAnnotateReply, error) {
+	const id = "01M80Q5KQ2X1JX7V3S2R3N4T5W"
+	return control.SessionAnnotateReply{Session: "fix-login", ID: id, Thread: control.AnnotationThread{ID: id, State: "open",
+		On:          control.AnnotationPlace{Checkpoint: checkpoint.ID, Path: r.Path, Line: r.Line, End: r.Line},
+		Annotations: []control.Annotation{{ID: id, Actor: r.Actor, Op: r.Op, Text: r.Text}}}}, nil
+}
+
+func (d daemon) SessionAnnotations(ctx context.Context, _ control.SessionAnnotationsRequest) (control.SessionAnnotationsReply, error) {
+	a, err := d.SessionAnnotate(ctx, control.SessionAnnotateRequest{Op: control.AnnotateOpen, Path: "main.go", Line: 12, Text: "is this loop needed?"})
+	a.Thread.Now = &control.AnnotationPlace{State: "moved", Path: "main.go", Line: 14, End: 14}
+	return control.SessionAnnotationsReply{Session: "fix-login", Checkpoint: checkpoint.ID, Threads: []control.AnnotationThread{a.Thread}}, err
+}
+
 func (daemon) SessionTrash(context.Context, control.SessionTrashRequest) (control.SessionTrashReply, error) {
 	return control.SessionTrashReply{Deleted: []control.DeletedSession{{Name: "fix-login"}}}, nil
 }

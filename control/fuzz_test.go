@@ -25,6 +25,8 @@ func FuzzRequest(f *testing.F) {
 		opSessionApprove:   SessionApproveRequest{Of: "s", Op: ApproveRequest, ID: "@", Action: ApproveMerge, Branch: "main", Reviewers: []string{"a"}, Expires: 1},
 		opSessionApprovals: SessionApprovalsRequest{Of: "s", SessionRemote: "/r", To: "/t"}, opSessionPolicy: SessionPolicyRequest{Remote: "/r", Policy: new(string)},
 		opSessionTranscript: SessionTranscriptRequest{Of: "s", Turn: 1}, opSessionErase: SessionEraseRequest{Of: "s", Records: []string{"r"}}, opSessionFacts: SessionFactsRequest{Of: "s", Add: []string{"f"}},
+		opSessionAnnotate:    SessionAnnotateRequest{Of: "s", SessionRemote: "/r", Op: "open", ID: "@", Path: "a/b", Line: 1, End: 2, Text: "t", Actor: "a"},
+		opSessionAnnotations: SessionAnnotationsRequest{Of: "/m", ID: "@", All: true, Path: "a"},
 	} {
 		line, err := encodeRequest(o, args)
 		if err != nil {

@@ -31,7 +31,8 @@ const (
 
 // guestOps are the operations that guests may request.
 var guestOps = []op{opStatus, opMounts, opPrefetch, opCheckpoint, opSync, opSessions, opSessionLog, opSessionShow, opSessionDiff, opRestore,
-	opSessionSet, opSessionNote, opSessionRecord, opSessionTranscript, opSessionCompare, opSessionApprove, opSessionApprovals}
+	opSessionSet, opSessionNote, opSessionRecord, opSessionTranscript, opSessionCompare, opSessionApprove, opSessionApprovals,
+	opSessionAnnotate, opSessionAnnotations}
 
 // Guests is the server for the guests of one mount.
 type Guests struct {
@@ -112,6 +113,12 @@ func (g *guests) enter(a *asked) (called string, err error) {
 	case SessionTranscriptRequest:
 		called, r.Of = r.Of, g.dir
 		a.args = r
+	case SessionAnnotateRequest:
+		called, r.Of = r.Of, g.dir
+		a.args = r
+	case SessionAnnotationsRequest:
+		called, r.Of = r.Of, g.dir
+		a.args = r
 	case SessionCompareRequest:
 		called, r.Dir, r.Sides = r.Sides[0].Of, "", slices.Clone(r.Sides)
 		for i := range r.Sides {
@@ -154,6 +161,10 @@ func leads(args any) bool {
 		return outside(r.Paths)
 	case RestoreRequest:
 		return r.Of != "" || r.SessionRemote != "" || outside(r.Paths)
+	case SessionAnnotateRequest:
+		return r.SessionRemote != ""
+	case SessionAnnotationsRequest:
+		return r.SessionRemote != ""
 	case SessionLogRequest:
 		return r.SessionRemote != ""
 	case SessionShowRequest:

@@ -10,6 +10,7 @@ import (
 
 // Sessions is a Handler that pushes sessions, restores checkpoints, and shows and changes the sessions of a state directory.
 type Sessions interface {
+	Annotations
 	// Checkpoint makes a checkpoint of the working tree. If nothing has changed since the last checkpoint, it returns the
 	// last checkpoint.
 	Checkpoint(ctx context.Context, r CheckpointRequest, progress func(Progress)) (CheckpointReply, error)

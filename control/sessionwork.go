@@ -63,6 +63,10 @@ func (s *Server) workSession(ctx context.Context, o op, args any, out *sender) (
 		return h.SessionApprovals(ctx, args.(SessionApprovalsRequest))
 	case opSessionPolicy:
 		return h.SessionPolicy(ctx, args.(SessionPolicyRequest))
+	case opSessionAnnotate:
+		return h.SessionAnnotate(ctx, args.(SessionAnnotateRequest))
+	case opSessionAnnotations:
+		return h.SessionAnnotations(ctx, args.(SessionAnnotationsRequest))
 	}
 	return nil, unsupported("unknown operation %.40q", o)
 }

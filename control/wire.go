@@ -58,6 +58,9 @@ const (
 	opSessionApprove    op = "session-approve"
 	opSessionApprovals  op = "session-approvals"
 	opSessionPolicy     op = "session-policy"
+
+	opSessionAnnotate    op = "session-annotate"
+	opSessionAnnotations op = "session-annotations"
 )
 
 // timeless reports whether operation o is available to clients of all versions from firstTimeless on. Such operations are
@@ -195,6 +198,9 @@ var decoders = map[op]func(raw []byte) (args any, ignored []string, err error){
 	opSessionApprove:    decodeArgs[SessionApproveRequest],
 	opSessionApprovals:  decodeArgs[SessionApprovalsRequest],
 	opSessionPolicy:     decodeArgs[SessionPolicyRequest],
+
+	opSessionAnnotate:    decodeArgs[SessionAnnotateRequest],
+	opSessionAnnotations: decodeArgs[SessionAnnotationsRequest],
 }
 
 // decodeRequest decodes the line of a request. It ignores fields that this server does not know, and returns the names of these

@@ -83,7 +83,9 @@ func TestMCP(t *testing.T) {
 		}
 	}
 	slices.Sort(names)
-	if want := []string{"approvals", "checkpoint", "compare", "diff", "fork", "log", "note", "prefetch", "request_approval", "restore", "status", "transcript"}; !slices.Equal(names, want) {
+	want := []string{"annotate", "annotations", "approvals", "checkpoint", "compare", "diff", "fork", "log", "note", "prefetch", "request_approval",
+		"restore", "status", "transcript"}
+	if !slices.Equal(names, want) {
 		t.Errorf("tools: got %q, want %q", names, want)
 	}
 
@@ -120,6 +122,18 @@ func TestMCP(t *testing.T) {
 	a.ok("fork", map[string]any{"dir": w.place("fork"), "checkpoint": second.ID, "session": "try"}, &fork)
 	if text, err := os.ReadFile(fork.Dir + "/new"); string(text) != "two\n" || fork.Session != "try" {
 		t.Errorf("fork of %s: got file %q (%v) and %+v", second.ID, text, err, fork)
+	}
+	var thread control.SessionAnnotateReply
+	var threads control.SessionAnnotationsReply
+	a.ok("annotate", map[string]any{"path": "new", "line": 1, "text": "why?"}, &thread)
+	a.ok("annotate", map[string]any{"thread": thread.ID, "text": "because"}, &thread)
+	a.ok("annotations", map[string]any{}, &threads)
+	if len(threads.Threads) != 1 || len(threads.Threads[0].Annotations) != 2 || threads.Threads[0].Now.State != "same" {
+		t.Errorf("annotations of a line: got %+v", threads)
+	}
+	a.ok("annotate", map[string]any{"thread": threads.Threads[0].ID, "state": "resolve"}, &thread)
+	if a.ok("annotations", map[string]any{}, &threads); len(threads.Threads) != 0 {
+		t.Errorf("annotations after the thread was resolved: got %+v", threads)
 	}
 	var note control.SessionNoteReply
 	a.ok("note", map[string]any{"note": map[string]any{"task": "try mcp"}}, &note)

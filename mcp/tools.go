@@ -71,6 +71,21 @@ type (
 	approvalsInput struct {
 		To string `json:"to,omitempty" jsonschema:"URL of the repository whose requests are listed; default: the session remote"`
 	}
+	annotateInput struct {
+		Text       string `json:"text,omitempty" jsonschema:"the comment; may be empty to resolve or reopen a thread"`
+		Path       string `json:"path,omitempty" jsonschema:"file to comment on, relative to the root of the mount; default: the session or checkpoint"`
+		Line       int    `json:"line,omitempty" jsonschema:"first line of the file to comment on, counted from 1"`
+		End        int    `json:"end,omitempty" jsonschema:"last line; default: the same line"`
+		Checkpoint string `json:"checkpoint,omitempty" jsonschema:"checkpoint to comment on; default for a file: the working tree as it is now"`
+		Commit     string `json:"commit,omitempty" jsonschema:"commit to comment on"`
+		Thread     string `json:"thread,omitempty" jsonschema:"ID of the thread to add to; default: begin a new thread"`
+		State      string `json:"state,omitempty" jsonschema:"resolve or reopen: change the state of the thread"`
+	}
+	annotationsInput struct {
+		Checkpoint string `json:"checkpoint,omitempty" jsonschema:"checkpoint in which files and lines are looked up; default: the newest"`
+		Path       string `json:"path,omitempty" jsonschema:"list only comments on this file, or on files in this directory"`
+		All        bool   `json:"all,omitempty" jsonschema:"also list resolved threads"`
+	}
 	statusInput   struct{}
 	prefetchInput struct {
 		Paths []string `json:"paths,omitempty" jsonschema:"paths, directories or patterns relative to the root of the mount; default: everything"`
@@ -187,6 +202,19 @@ func requestApproval(ctx context.Context, w Session, in requestInput) (reply con
 		Branch: in.Branch, To: in.To, Reviewers: in.Reviewers, Text: in.Message, Actor: session.Actor()})
 }
 
+// comment begins a thread of annotations, or adds to one.
+func comment(ctx context.Context, w Session, in annotateInput) (control.SessionAnnotateReply, error) {
+	r := control.SessionAnnotateRequest{Of: w.Mount.Dir, Op: in.State, Thread: in.Thread, ID: in.Checkpoint, Commit: in.Commit, Path: in.Path,
+		Line: in.Line, End: in.End, Text: in.Text, Actor: session.Actor()}
+	switch {
+	case r.Op == "" && r.Thread == "":
+		r.Op = control.AnnotateOpen
+	case r.Op == "":
+		r.Op = control.AnnotateReply
+	}
+	return w.Client.SessionAnnotate(ctx, r)
+}
+
 // addTools adds all tools to the server.
 func addTools(s *sdk.Server, find Find) {
 	no, yes := new(bool), new(bool)
@@ -250,6 +278,16 @@ func addTools(s *sdk.Server, find Find) {
 				return control.SessionNoteReply{}, fmt.Errorf("encode note: %w", err)
 			}
 			return w.Client.SessionNote(ctx, control.SessionNoteRequest{Dir: w.Mount.Dir, Commit: in.Commit, Ref: in.Ref, JSON: text})
+		})
+	add(s, find, &sdk.Tool{Name: "annotate", Annotations: adds,
+		Description: "Comment on the session, a checkpoint, a commit, a file or lines of a file, for reviewers and other agents; answer, " +
+			"resolve or reopen a thread of comments. Comments on lines follow renames and later edits. Secrets are removed before it is written."},
+		comment)
+	add(s, find, &sdk.Tool{Name: "annotations", Annotations: looks,
+		Description: "List the threads of comments on the session that are not resolved, each with the place where its lines are now."},
+		func(ctx context.Context, w Session, in annotationsInput) (control.SessionAnnotationsReply, error) {
+			return w.Client.SessionAnnotations(ctx, control.SessionAnnotationsRequest{Of: w.Mount.Dir, ID: in.Checkpoint, Path: in.Path,
+				All: in.All})
 		})
 	add(s, find, &sdk.Tool{Name: "transcript", Annotations: adds,
 		Description: "Append records to the session's transcript, linked to the newest checkpoint; secrets are removed before they " +

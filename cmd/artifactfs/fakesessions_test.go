@@ -27,6 +27,7 @@ type sessionsOf struct {
 	restore     control.RestoreReply
 	gc          control.SessionGCReply
 	note        control.SessionNoteReply
+	threads     []control.AnnotationThread
 }
 
 func (s *sessionsOf) ask(r any) {
@@ -152,6 +153,16 @@ func (s *sessionsOf) SessionDelete(_ context.Context, r control.SessionDeleteReq
 func (s *sessionsOf) SessionUndelete(_ context.Context, r control.SessionUndeleteRequest) (control.SessionDeleteReply, error) {
 	s.ask(r)
 	return control.SessionDeleteReply{Session: r.Session, Local: true, Refs: 3}, nil
+}
+
+func (s *sessionsOf) SessionAnnotate(_ context.Context, r control.SessionAnnotateRequest) (control.SessionAnnotateReply, error) {
+	s.ask(r)
+	return control.SessionAnnotateReply{Session: "work", ID: checkpointA, Thread: control.AnnotationThread{ID: checkpointB}, Redacted: 1}, nil
+}
+
+func (s *sessionsOf) SessionAnnotations(_ context.Context, r control.SessionAnnotationsRequest) (control.SessionAnnotationsReply, error) {
+	s.ask(r)
+	return control.SessionAnnotationsReply{Session: "work", Threads: s.threads}, nil
 }
 
 func (s *sessionsOf) SessionTrash(_ context.Context, r control.SessionTrashRequest) (control.SessionTrashReply, error) {

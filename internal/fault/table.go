@@ -17,6 +17,8 @@ import (
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/overlay"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/annotate"
+	"github.com/artifactfs/artifactfs/session/reffile"
 	"github.com/artifactfs/artifactfs/session/transcript"
 	"github.com/artifactfs/artifactfs/session/trash"
 	"github.com/artifactfs/artifactfs/session/writeback"
@@ -179,6 +181,12 @@ var specific = []row{
 	{match: is(ErrNoSessionRemote), code: control.CodeUnsupported,
 		hint: text("mount without --read-only and without --session-remote none")},
 	{match: a[*session.TransitionError](), code: control.CodeConflict, exit: control.ExitUsage},
+	{match: is(annotate.ErrNoThread), code: control.CodeNotFound, exit: control.ExitNotMounted,
+		hint: text("run artifactfs session annotations --all to see the threads and their IDs")},
+	{match: is(annotate.ErrAmbiguous), code: control.CodeUsage, exit: control.ExitUsage, hint: text("type more characters of the thread's ID")},
+	{match: is(annotate.ErrInvalid), code: control.CodeUsage, exit: control.ExitUsage},
+	{match: is(annotate.ErrFull, reffile.ErrTooLarge), code: control.CodeNoSpace},
+	{match: is(reffile.ErrBusy), code: control.CodeBusy},
 	{match: is(transcript.ErrNoCommit), code: control.CodeNotFound, exit: control.ExitUsage},
 	{match: a[*transcript.LineError](), code: control.CodeUsage, exit: control.ExitUsage},
 	{match: is(transcript.ErrNotesRef, transcript.ErrNotJSON), code: control.CodeUsage, exit: control.ExitUsage},

@@ -73,6 +73,7 @@ session link prints one URL that names session remote, session and checkpoint.`,
 		sessionResumeCommand(a), sessionPinCommand(a), sessionUnpinCommand(a), sessionNoteCommand(a), sessionRecordCommand(a),
 		sessionTranscriptCommand(a), sessionEraseCommand(a), sessionFactCommand(a), sessionHandoffCommand(a))
 	cmd.AddCommand(approvalCommands(a)...)
+	cmd.AddCommand(sessionAnnotateCommand(a), sessionAnnotationsCommand(a))
 	cmd.AddCommand(sessionStateCommands(a)...)
 	cmd.AddCommand(sessionHooksCommand(a), sessionHookCommand(a), sessionGCCommand(a), sessionDeleteCommand(a), sessionUndeleteCommand(a))
 	return cmd

@@ -95,7 +95,7 @@ func sessionRestore(ctx context.Context, a *cli.App, o restoreOptions, id string
 	} else if o.of != "" {
 		from = m.Dir
 	}
-	if r.Paths, err = pathsIn(m.Dir, from, paths); err != nil {
+	if r.Paths, err = pathsIn("restore", m.Dir, from, paths); err != nil {
 		return err
 	}
 	p := a.NewProgress()
@@ -112,8 +112,8 @@ func sessionRestore(ctx context.Context, a *cli.App, o restoreOptions, id string
 }
 
 // pathsIn converts paths, which are absolute or relative to the directory in the parameter from, to paths relative to the mount.
-// An empty list selects the whole mount. A path outside of the mount is an error with exit code 2.
-func pathsIn(mount, from string, paths []string) ([]string, error) {
+// An empty list selects the whole mount. A path outside of the mount is an error of the command verb, with exit code 2.
+func pathsIn(verb, mount, from string, paths []string) ([]string, error) {
 	inMount := []string{}
 	for _, p := range paths {
 		full := p
@@ -135,7 +135,7 @@ func pathsIn(mount, from string, paths []string) ([]string, error) {
 			}
 		}
 		if !found {
-			return nil, &control.Error{Code: control.ExitUsage, Verb: "restore", Object: p, Cause: "path is not in the mount at " + mount,
+			return nil, &control.Error{Code: control.ExitUsage, Verb: verb, Object: p, Cause: "path is not in the mount at " + mount,
 				Hint: "type PATHs relative to the current directory, or to the one of -C"}
 		}
 		if rel == "." {
