@@ -73,7 +73,7 @@ type (
 	}
 	annotateInput struct {
 		Text       string `json:"text,omitempty" jsonschema:"the comment; may be empty to resolve or reopen a thread"`
-		Path       string `json:"path,omitempty" jsonschema:"file to comment on, relative to the root of the mount; default: the session or checkpoint"`
+		Path       string `json:"path,omitempty" jsonschema:"file to comment on, relative to the root of the mount; default: no file"`
 		Line       int    `json:"line,omitempty" jsonschema:"first line of the file to comment on, counted from 1"`
 		End        int    `json:"end,omitempty" jsonschema:"last line; default: the same line"`
 		Checkpoint string `json:"checkpoint,omitempty" jsonschema:"checkpoint to comment on; default for a file: the working tree as it is now"`

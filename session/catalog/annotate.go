@@ -31,21 +31,26 @@ var (
 
 // SessionAnnotate begins a thread of annotations, or adds to a thread. The annotation is on the session remote when it returns.
 func (all *Catalog) SessionAnnotate(ctx context.Context, r control.SessionAnnotateRequest) (control.SessionAnnotateReply, error) {
-	reply, err := all.sessionAnnotate(ctx, r)
+	reply, err := annotateSession(ctx, all, r)
 	if err != nil {
 		return reply, fault.ExplainSessionAt("annotate", cmp.Or(r.Thread, r.Path, r.Commit, r.ID, r.Of), err)
 	}
 	return reply, nil
 }
 
-// sessionAnnotate does the work of SessionAnnotate, which explains its errors.
-func (all *Catalog) sessionAnnotate(ctx context.Context, r control.SessionAnnotateRequest) (reply control.SessionAnnotateReply, err error) {
-	o, err := all.openForAnnotation(ctx, r)
+// annotateSession does the work of SessionAnnotate, which explains its errors.
+func annotateSession(ctx context.Context, all *Catalog, r control.SessionAnnotateRequest) (reply control.SessionAnnotateReply, err error) {
+	var o *opened
+	if r.SessionRemote == "" {
+		o, err = all.openSession(ctx, r.Of, true)
+	} else { // the trees are fetched only if they are needed
+		o, err = all.openAt(ctx, r.Of, r.SessionRemote, r.Path != "")
+	}
 	if err != nil {
 		return reply, err
 	}
 	defer func() { o.Close() }()
-	if o, err = all.withFiles(ctx, o, r); err != nil {
+	if o, err = withFiles(ctx, all, o, r); err != nil {
 		return reply, err
 	}
 	act := annotate.Act{Op: annotate.Op(r.Op), Actor: cmp.Or(r.Actor, session.Actor())}
@@ -57,7 +62,7 @@ func (all *Catalog) sessionAnnotate(ctx context.Context, r control.SessionAnnota
 		}
 		act.On = &on
 	}
-	notes, err := all.annotationsOf(ctx, o, r.SessionRemote)
+	notes, err := openAnnotations(ctx, all, o, r.SessionRemote)
 	if err != nil {
 		return reply, err
 	}
@@ -83,17 +88,9 @@ func (all *Catalog) sessionAnnotate(ctx context.Context, r control.SessionAnnota
 	return reply, err
 }
 
-// openForAnnotation opens the session of a request. The trees are fetched only if the request names a path.
-func (all *Catalog) openForAnnotation(ctx context.Context, r control.SessionAnnotateRequest) (*opened, error) {
-	if r.SessionRemote == "" {
-		return all.openSession(ctx, r.Of, true)
-	}
-	return all.openAt(ctx, r.Of, r.SessionRemote, r.Path != "")
-}
-
 // withFiles makes sure that a mounted session has a repository. If the request is about a file in the working tree, it makes a
 // checkpoint of the working tree. It returns the session that the caller has to close instead of o.
-func (all *Catalog) withFiles(ctx context.Context, o *opened, r control.SessionAnnotateRequest) (*opened, error) {
+func withFiles(ctx context.Context, all *Catalog, o *opened, r control.SessionAnnotateRequest) (*opened, error) {
 	now := r.Path != "" && r.ID == "" && r.Commit == ""
 	if o.mount == nil || !o.mount.Agent.Active() || o.Repo != nil && !now {
 		return o, nil
@@ -274,9 +271,9 @@ type annotations struct {
 	close   func()
 }
 
-// annotationsOf returns the annotations of an open session. The parameter at is the URL of the session remote, or "" if the session is
+// openAnnotations returns the annotations of an open session. The parameter at is the URL of the session remote, or "" if the session is
 // on this host. The caller calls close.
-func (all *Catalog) annotationsOf(ctx context.Context, o *opened, at string) (*annotations, error) {
+func openAnnotations(ctx context.Context, all *Catalog, o *opened, at string) (*annotations, error) {
 	r := control.MountRequest{Session: o.Session, SessionOptions: control.SessionOptions{Remote: at}}
 	switch {
 	case at != "":

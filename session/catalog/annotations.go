@@ -25,14 +25,14 @@ const maxRenames = 100
 // SessionAnnotations lists the threads of a session, with the present positions of files and lines.
 func (all *Catalog) SessionAnnotations(ctx context.Context, r control.SessionAnnotationsRequest) (control.SessionAnnotationsReply, error) {
 	reply := control.SessionAnnotationsReply{Threads: []control.AnnotationThread{}}
-	if err := all.sessionAnnotations(ctx, r, &reply); err != nil {
+	if err := listAnnotations(ctx, all, r, &reply); err != nil {
 		return reply, fault.ExplainSessionAt("list annotations of", cmp.Or(r.ID, r.Of), err)
 	}
 	return reply, nil
 }
 
-// sessionAnnotations does the work of SessionAnnotations, which explains its errors.
-func (all *Catalog) sessionAnnotations(ctx context.Context, r control.SessionAnnotationsRequest,
+// listAnnotations does the work of SessionAnnotations, which explains its errors.
+func listAnnotations(ctx context.Context, all *Catalog, r control.SessionAnnotationsRequest,
 	reply *control.SessionAnnotationsReply) error {
 	o, err := all.openAt(ctx, r.Of, r.SessionRemote, true)
 	if err != nil {
@@ -40,7 +40,7 @@ func (all *Catalog) sessionAnnotations(ctx context.Context, r control.SessionAnn
 	}
 	defer o.Close()
 	reply.Session = o.Session
-	notes, err := all.annotationsOf(ctx, o, r.SessionRemote)
+	notes, err := openAnnotations(ctx, all, o, r.SessionRemote)
 	if errors.Is(err, fault.ErrNoCheckpoint) && r.ID == "" { // nothing has changed yet, so there is no repository
 		return nil
 	}

@@ -244,7 +244,8 @@ func plainURL(text string) error {
 // direct reports whether ref is an ordinary ref even if the session called name uses a container. Such a ref reaches no object of
 // the mounted repository, and can be read without the container.
 func direct(ref, name string) bool {
-	return ref == session.MetaRef(name) || ref == session.AnnotationsRef(name) || ref == "HEAD" || strings.HasPrefix(ref, Prefix) || strings.HasPrefix(ref, TrashPrefix)
+	return ref == session.MetaRef(name) || ref == session.AnnotationsRef(name) || ref == "HEAD" ||
+		strings.HasPrefix(ref, Prefix) || strings.HasPrefix(ref, TrashPrefix)
 }
 
 // TrashPrefix is the prefix of the refs of deleted sessions.
