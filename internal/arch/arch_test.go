@@ -38,7 +38,7 @@ var floors = [][]string{
 	{"credential", "fetch", "promisor", "session", "worktree/inode", "worktree/removed", "worktree/writers", "internal/harness/gittest/gitserve", "internal/harness/gitea", "internal/harness/workday", "internal/harness/gittest/rot13filter"},
 	{"worktree/basetree"},
 	{"worktree", "session/thin", "session/approval"},
-	{"gitdir", "session/trash", "session/reffile", "session/annotate", "session/capture", "session/writeback", "session/mirror", "session/transcript", "fuse", "worktree/worktreetest"},
+	{"gitdir", "session/trash", "session/reffile", "session/annotate", "session/cacheentry", "session/capture", "session/writeback", "session/mirror", "session/transcript", "fuse", "worktree/worktreetest"},
 	{"statedir", "mount/mountpoint"},
 	{"internal/fault", "statedir/statedirtest", "statedir/space"},
 	{"doctor", "mount/bind", "mount/takeover", "mount/turns", "mount/background", "session/agent", "checkout", "mount/remotes"},

@@ -1,0 +1,160 @@
+// Package cacheentry stores cache entries on a session remote: values that programs have derived from other data, such as test results
+// and build outputs, under keys that name this data. All sessions of the session remote share the entries.
+//
+// Each entry has one ref, whose name contains the SHA-256 of the key:
+//
+//	refs/afs/cache/entries/HH/SHA256 -> commit with the file entry.json, the description of the entry
+//	                                    its parent: a commit with the file value
+//
+// A fetch of depth 1 therefore gets descriptions without values from every git server, also from those without filters, and a fetch of
+// depth 2 gets one entry completely. A new version replaces both commits, so git can remove the old ones. Equal values have the same parent
+// commit.
+//
+// Refs change by compare-and-swap, so an entry is always complete, with its old or its new value. Readers verify the key and the SHA-256
+// of the value. An entry whose time has passed is treated as missing; only Store.GC removes it.
+package cacheentry
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/artifactfs/artifactfs/session"
+)
+
+const (
+	// MaxKey is the maximum length of a key in bytes.
+	MaxKey = 1 << 10
+	// MaxValue is the maximum size of a value in bytes.
+	MaxValue = 64 << 20
+	// None, as an expected hash, means that there must be no entry.
+	None = "none"
+
+	// prefix is the prefix of the refs of all entries.
+	prefix = session.Prefix + "cache/entries/"
+	// maxInfo is the maximum size of a description in bytes. A key of MaxKey bytes can be six times as long in JSON.
+	maxInfo = 16 << 10
+	// version is the version of the format of descriptions.
+	version = 1
+
+	infoFile  = "entry.json"
+	valueFile = "value"
+)
+
+var (
+	// ErrNone means that there is no entry with the requested key, or that it has expired.
+	ErrNone = errors.New("no entry")
+	// ErrKey means that a text cannot be a key.
+	ErrKey = errors.New("invalid key")
+	// ErrExpect means that a text is not an expected hash.
+	ErrExpect = errors.New("invalid expected hash: want 64 hexadecimal digits or " + None)
+	// ErrTooLarge means that a value is larger than MaxValue.
+	ErrTooLarge = errors.New("value is larger than 64 MiB")
+	// ErrDamaged means that a ref does not contain an entry in the format of this package.
+	ErrDamaged = errors.New("entry is damaged")
+	// ErrNewer means that a later version of artifactfs has written an entry.
+	ErrNewer = errors.New("entry was written by a later version of artifactfs")
+	// ErrBusy means that other writers changed an entry at each of maxTries attempts.
+	ErrBusy = errors.New("entry is changed by others all the time")
+)
+
+// ConflictError means that an entry does not have the expected hash.
+type ConflictError struct {
+	Present string // hash that the entry has; "" if there is no entry
+}
+
+func (e *ConflictError) Error() string {
+	if e.Present == "" {
+		return "expected another value: there is no entry"
+	}
+	return "expected another value: the entry has the hash " + e.Present
+}
+
+// Entry describes an entry.
+type Entry struct {
+	Key     string
+	Size    int64     // size of the value in bytes
+	Hash    string    // SHA-256 of the value, as 64 hexadecimal digits
+	Time    time.Time // time at which the value was stored
+	Expires time.Time // time from which the entry counts as missing; zero: it does not expire
+	// Actor is the user or program that stored the value, and Session its session. Both are statements of the writer, which nothing
+	// verifies. Session is "" if the writer used no session.
+	Actor, Session string
+}
+
+// entryJSON is the file entry.json.
+type entryJSON struct {
+	Version int       `json:"version"`
+	Key     string    `json:"key"`
+	Size    int64     `json:"size"`
+	Hash    string    `json:"sha256"`
+	Time    time.Time `json:"time"`
+	Expires time.Time `json:"expires,omitzero"`
+	Actor   string    `json:"actor"`
+	Session string    `json:"session,omitempty"`
+}
+
+// Ref returns the name of the ref of the entry with a key.
+func Ref(key string) string {
+	sum := sha256.Sum256([]byte(key))
+	name := hex.EncodeToString(sum[:])
+	return prefix + name[:2] + "/" + name
+}
+
+// ValidKey returns an error that wraps ErrKey unless key can be the key of an entry: 1 to MaxKey bytes of UTF-8 without control
+// characters.
+func ValidKey(key string) error {
+	switch {
+	case key == "":
+		return fmt.Errorf("%w: it is empty", ErrKey)
+	case len(key) > MaxKey:
+		return fmt.Errorf("%w: it has %d bytes, limit is %d", ErrKey, len(key), MaxKey)
+	case !utf8.ValidString(key) || strings.ContainsFunc(key, unicode.IsControl):
+		return fmt.Errorf("%w: want text in UTF-8 without control characters", ErrKey)
+	}
+	return nil
+}
+
+// ValidExpect returns ErrExpect unless expect is "", None or the hash of a value.
+func ValidExpect(expect string) error {
+	if expect == "" || expect == None || validHash(expect) {
+		return nil
+	}
+	return ErrExpect
+}
+
+// validHash reports whether a text is a SHA-256, as 64 lower-case hexadecimal digits.
+func validHash(hash string) bool {
+	return len(hash) == 2*sha256.Size && strings.Trim(hash, "0123456789abcdef") == ""
+}
+
+// Expired reports whether the entry counts as missing at the time now.
+func (e Entry) Expired(now time.Time) bool { return !e.Expires.IsZero() && !now.Before(e.Expires) }
+
+// encode returns the file entry.json.
+func (e Entry) encode() ([]byte, error) {
+	text, err := json.MarshalIndent(entryJSON{version, e.Key, e.Size, e.Hash, e.Time, e.Expires, e.Actor, e.Session}, "", "  ")
+	return append(text, '\n'), err
+}
+
+// decode parses the file entry.json of the entry with the ref name ref. It returns an error that wraps ErrDamaged or ErrNewer if the
+// file is not the description of this entry.
+func decode(ref string, text []byte) (Entry, error) {
+	var j entryJSON
+	if err := json.Unmarshal(text, &j); err != nil {
+		return Entry{}, fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	switch {
+	case j.Version > version:
+		return Entry{}, ErrNewer
+	case j.Version != version, ValidKey(j.Key) != nil, Ref(j.Key) != ref, !validHash(j.Hash), j.Size < 0 || j.Size > MaxValue, j.Time.IsZero():
+		return Entry{}, fmt.Errorf("%w: invalid description", ErrDamaged)
+	}
+	return Entry{j.Key, j.Size, j.Hash, j.Time, j.Expires, j.Actor, j.Session}, nil
+}
