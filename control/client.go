@@ -175,8 +175,11 @@ func repeatable(o op, args any) bool {
 	case opFork:
 		return args.(ForkRequest).Mount.Nonce != ""
 	case opSync, opSessions, opSessionsOn, opSessionLog, opSessionShow, opSessionDiff, opSessionSet, opSessionGC, opSessionTrash,
-		opSessionTranscript, opSessionErase, opSessionCompare, opSessionApprovals, opSessionPolicy, opSessionAnnotations:
+		opSessionTranscript, opSessionErase, opSessionCompare, opSessionApprovals, opSessionPolicy, opSessionAnnotations,
+		opCacheGet, opCacheKeys, opCacheGC:
 		return true
+	case opCachePut:
+		return args.(CachePutRequest).Expect == "" // with an expectation, a repeated request would find its own entry
 	case opStatus, opMounts, opPrefetch, opRefresh, opUnmount, opShutdown, opCredentialSet:
 		return true
 	}

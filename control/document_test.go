@@ -58,6 +58,9 @@ func jsonType(e ast.Expr) string {
 	case *ast.StarExpr:
 		return jsonType(e.X) + " or null"
 	case *ast.ArrayType:
+		if elt, ok := e.Elt.(*ast.Ident); ok && elt.Name == "byte" {
+			return "string" // encoding/json encodes bytes in base64
+		}
 		return "array of " + jsonType(e.Elt)
 	case *ast.SelectorExpr:
 		switch e.Sel.Name {

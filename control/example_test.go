@@ -473,3 +473,58 @@ func ExampleClient_SessionGC() {
 	fmt.Println(r.Kept, len(r.Dropped))
 	// Output: 12 1
 }
+
+func ExampleCacheClient_Get() {
+	client, end := fakeDaemon()
+	defer end()
+	r, err := control.NewCacheClient(client).Get(context.Background(), control.CacheGetRequest{Of: "fix-login", Key: "test/1"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(string(r.Value))
+	// Output: ok
+}
+
+func ExampleCacheClient_Put() {
+	client, end := fakeDaemon()
+	defer end()
+	r, err := control.NewCacheClient(client).Put(context.Background(), control.CachePutRequest{Of: "fix-login", Key: "test/1", Value: []byte("ok\n"), Expect: "none"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(r.Done, r.Entry.Size)
+	// Output: true 3
+}
+
+func ExampleCacheClient_Delete() {
+	client, end := fakeDaemon()
+	defer end()
+	r, err := control.NewCacheClient(client).Delete(context.Background(), control.CacheDeleteRequest{Of: "fix-login", Key: "test/1"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(r.Done)
+	// Output: true
+}
+
+func ExampleCacheClient_Keys() {
+	client, end := fakeDaemon()
+	defer end()
+	r, err := control.NewCacheClient(client).Keys(context.Background(), control.CacheKeysRequest{SessionRemote: "/srv/work.git", Prefix: "test/"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(r.Entries[0].Key)
+	// Output: test/1
+}
+
+func ExampleCacheClient_GC() {
+	client, end := fakeDaemon()
+	defer end()
+	r, err := control.NewCacheClient(client).GC(context.Background(), control.CacheGCRequest{Of: "fix-login", MaxSize: 1 << 30})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(r.Count, r.Bytes, r.Kept)
+	// Output: 1 3 2
+}

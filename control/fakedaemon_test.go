@@ -196,3 +196,26 @@ func (daemon) SessionApprovals(_ context.Context, r control.SessionApprovalsRequ
 func (daemon) SessionPolicy(_ context.Context, r control.SessionPolicyRequest) (control.SessionPolicyReply, error) {
 	return control.SessionPolicyReply{Repository: r.Remote, Policy: `{"version":1}`}, nil
 }
+
+// entry is the cache entry of the examples.
+var entry = control.CacheEntry{Key: "test/1", Size: 3, Hash: "ab12"}
+
+func (daemon) CacheGet(context.Context, control.CacheGetRequest) (control.CacheGetReply, error) {
+	return control.CacheGetReply{Entry: entry, Value: []byte("ok\n")}, nil
+}
+
+func (daemon) CachePut(context.Context, control.CachePutRequest) (control.CacheChangeReply, error) {
+	return control.CacheChangeReply{Done: true, Entry: &entry}, nil
+}
+
+func (daemon) CacheDelete(context.Context, control.CacheDeleteRequest) (control.CacheChangeReply, error) {
+	return control.CacheChangeReply{Done: true}, nil
+}
+
+func (daemon) CacheKeys(context.Context, control.CacheKeysRequest) (control.CacheKeysReply, error) {
+	return control.CacheKeysReply{Entries: []control.CacheEntry{entry}}, nil
+}
+
+func (daemon) CacheGC(context.Context, control.CacheGCRequest) (control.CacheGCReply, error) {
+	return control.CacheGCReply{Count: 1, Bytes: 3, Kept: 2}, nil
+}

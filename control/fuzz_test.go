@@ -27,6 +27,9 @@ func FuzzRequest(f *testing.F) {
 		opSessionTranscript: SessionTranscriptRequest{Of: "s", Turn: 1}, opSessionErase: SessionEraseRequest{Of: "s", Records: []string{"r"}}, opSessionFacts: SessionFactsRequest{Of: "s", Add: []string{"f"}},
 		opSessionAnnotate:    SessionAnnotateRequest{Of: "s", SessionRemote: "/r", Op: "open", ID: "@", Path: "a/b", Line: 1, End: 2, Text: "t", Actor: "a"},
 		opSessionAnnotations: SessionAnnotationsRequest{Of: "/m", ID: "@", All: true, Path: "a"},
+		opCacheGet:           CacheGetRequest{Of: "s", Key: "k", Output: "/o"}, opCachePut: CachePutRequest{SessionRemote: "/r", Key: "k", Value: []byte("v"), TTL: 1, Expect: "none"},
+		opCacheDelete: CacheDeleteRequest{Of: "/m", Key: "k", Expect: "ab"}, opCacheKeys: CacheKeysRequest{Of: "s", Prefix: "k", Expired: true, After: "k1"},
+		opCacheGC: CacheGCRequest{Of: "s", MaxSize: 1, MaxAge: 2, DryRun: true},
 	} {
 		line, err := encodeRequest(o, args)
 		if err != nil {

@@ -68,7 +68,7 @@ func (s *Server) workSession(ctx context.Context, o op, args any, out *sender) (
 	case opSessionAnnotations:
 		return h.SessionAnnotations(ctx, args.(SessionAnnotationsRequest))
 	}
-	return nil, unsupported("unknown operation %.40q", o)
+	return s.workCacheEntry(ctx, o, args)
 }
 
 // Checkpoint requests a checkpoint of a working tree.

@@ -82,9 +82,10 @@ type Daemon struct {
 	memory *cache.Memory // cache of trees and small contents in memory, of all stores
 	blobs  *cache.Blobs  // cache of contents on disk, of all stores
 
-	*catalog.Catalog       // answers requests about sessions, whether or not they are mounted
-	taken            int   // number of workers that have served the mounts before this one; see Config.Takeovers
-	memoryLimit      int64 // soft memory limit, in bytes, that the Go runtime has without any mount
+	*catalog.Catalog           // answers requests about sessions, whether or not they are mounted
+	catalog.CacheEntries       // answers requests on cache entries
+	taken                int   // number of workers that have served the mounts before this one; see Config.Takeovers
+	memoryLimit          int64 // soft memory limit, in bytes, that the Go runtime has without any mount
 
 	// The fields below are protected by mu.
 	mu     sync.Mutex
@@ -124,7 +125,7 @@ func New(c Config) (*Daemon, error) {
 		Handler: d, Registry: d, Served: make(chan struct{}),
 	}
 	h.Catalog = &catalog.Catalog{State: c.State, Log: c.Log, Homes: h.Homes, Remotes: h.Remotes, Mounts: d, Writer: h.Writer}
-	d.host, d.Catalog = h, h.Catalog
+	d.host, d.Catalog, d.CacheEntries = h, h.Catalog, catalog.CacheEntries{Catalog: h.Catalog}
 	d.memoryLimit = debug.SetMemoryLimit(-1) // a negative argument only returns the current limit
 	d.ctx, d.end = context.WithCancel(context.Background())
 	if len(c.Descriptors) > 0 {

@@ -19,7 +19,10 @@ import (
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
-var _ control.Sessions = (*Daemon)(nil)
+var (
+	_ control.Sessions     = (*Daemon)(nil)
+	_ control.CacheEntries = (*Daemon)(nil)
+)
 
 // carried returns the mount that contains the path dir, and the session of that mount. If the session creates no checkpoints,
 // it returns an error whose text names the action verb, such as "sync".

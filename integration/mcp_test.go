@@ -83,8 +83,8 @@ func TestMCP(t *testing.T) {
 		}
 	}
 	slices.Sort(names)
-	want := []string{"annotate", "annotations", "approvals", "checkpoint", "compare", "diff", "fork", "log", "note", "prefetch", "request_approval",
-		"restore", "status", "transcript"}
+	want := []string{"annotate", "annotations", "approvals", "cache_get", "cache_put", "checkpoint", "compare", "diff", "fork", "log", "note",
+		"prefetch", "request_approval", "restore", "status", "transcript"}
 	if !slices.Equal(names, want) {
 		t.Errorf("tools: got %q, want %q", names, want)
 	}
@@ -170,6 +170,17 @@ func TestMCP(t *testing.T) {
 	if len(approvals.Approvals) != 1 || approvals.Approvals[0].ID != asked.Approval.ID || asked.Approval.Status != "open" || asked.Approval.Text != "done" {
 		t.Errorf("request for an approval: got %+v, and approvals %+v", asked, approvals)
 	}
+	var put control.CacheChangeReply
+	a.ok("cache_put", map[string]any{"key": "test/1", "value": "passed", "expect": "none", "ttl_seconds": 3600}, &put)
+	var cached struct{ Value string }
+	a.ok("cache_get", map[string]any{"key": "test/1"}, &cached)
+	if !put.Done || put.Entry.Expires.IsZero() || cached.Value != "passed" {
+		t.Errorf("cache entry: got %+v, then %+v", put, cached)
+	}
+	a.ok("cache_put", map[string]any{"key": "test/1", "value": "failed", "expect": "none"}, &put)
+	if put.Done || put.Entry.Size != int64(len("passed")) {
+		t.Errorf("cache entry that exists: got %+v", put)
+	}
 	var status control.MountStatus
 	a.ok("status", nil, &status)
 	if status.Dir != m.Dir || status.Overlay.Changed != 1 || status.Session.Name != m.Session {
@@ -188,6 +199,7 @@ func TestMCP(t *testing.T) {
 		code control.ErrorCode
 	}{
 		{"restore", map[string]any{"checkpoint": "none-such"}, control.CodeNotFound},
+		{"cache_get", map[string]any{"key": "none-such"}, control.CodeNotFound},
 		{"restore", map[string]any{}, control.CodeUsage},
 		{"log", map[string]any{"limit": "many"}, control.CodeUsage},
 		{"fork", map[string]any{"dir": m.Dir}, control.CodeConflict},

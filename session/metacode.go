@@ -38,6 +38,9 @@ const (
 	maxErasedIDs   = 4000 // maximum number of IDs in all erasures together
 )
 
+// EntryPrefix is the prefix of the refs of cache entries (package cacheentry), which belong to all sessions of a session remote.
+const EntryPrefix = Prefix + "cache/entries/"
+
 // BaseRef returns the name of the ref that points to the checkpoint of another session from which the mount started. The ref
 // keeps GC from removing the checkpoint's objects, which the mount reads.
 func BaseRef(session string) string { return Prefix + "base/" + session }

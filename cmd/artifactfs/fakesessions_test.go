@@ -206,6 +206,38 @@ func (s *sessionsOf) SessionFacts(_ context.Context, r control.SessionFactsReque
 	return control.SessionFactsReply{}, nil
 }
 
+func (s *sessionsOf) CacheGet(_ context.Context, r control.CacheGetRequest) (control.CacheGetReply, error) {
+	s.ask(r)
+	return control.CacheGetReply{Entry: control.CacheEntry{Key: r.Key}}, os.WriteFile(r.Output, []byte("value"), 0o600)
+}
+
+func (s *sessionsOf) CachePut(_ context.Context, r control.CachePutRequest) (control.CacheChangeReply, error) {
+	text, err := os.ReadFile(r.File)
+	r.File, r.Value = "", text
+	s.ask(r)
+	return control.CacheChangeReply{Done: r.Expect == "", Entry: &control.CacheEntry{Key: r.Key, Hash: "ab"}}, err
+}
+
+func (s *sessionsOf) CacheDelete(_ context.Context, r control.CacheDeleteRequest) (control.CacheChangeReply, error) {
+	s.ask(r)
+	return control.CacheChangeReply{Done: r.Expect == ""}, nil
+}
+
+func (s *sessionsOf) CacheKeys(_ context.Context, r control.CacheKeysRequest) (control.CacheKeysReply, error) {
+	s.ask(r)
+	key := "a"
+	if r.After != "" {
+		key = "b\x1b"
+	}
+	at := time.Now().Add(-2 * time.Hour)
+	return control.CacheKeysReply{Entries: []control.CacheEntry{{Key: key, Size: 3, Actor: "n", Time: at}}, Damaged: 2, More: r.After == ""}, nil
+}
+
+func (s *sessionsOf) CacheGC(_ context.Context, r control.CacheGCRequest) (control.CacheGCReply, error) {
+	s.ask(r)
+	return control.CacheGCReply{Count: 2, Bytes: 3 << 20, Damaged: 1, Kept: 1, Size: 10}, nil
+}
+
 const checkpointA, checkpointB = "01J9ZK3V9Q2M4N6P8R0T1V3X5Z", "01J9ZK4W0R3N5P7Q9S1V2X4Y60"
 
 // newWork serves a session that is mounted in the directory app.

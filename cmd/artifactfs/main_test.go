@@ -105,7 +105,10 @@ func (a *afs) ok(args ...string) string {
 }
 
 // fakeSessions answers session requests. It is nil for a daemon that must receive none.
-type fakeSessions interface{ control.Sessions }
+type fakeSessions interface {
+	control.Sessions
+	control.CacheEntries
+}
 
 // fakeDaemon keeps a list of mounts without mounting anything.
 type fakeDaemon struct {

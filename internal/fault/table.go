@@ -18,6 +18,7 @@ import (
 	"github.com/artifactfs/artifactfs/overlay"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/annotate"
+	"github.com/artifactfs/artifactfs/session/cacheentry"
 	"github.com/artifactfs/artifactfs/session/reffile"
 	"github.com/artifactfs/artifactfs/session/transcript"
 	"github.com/artifactfs/artifactfs/session/trash"
@@ -150,6 +151,15 @@ var specific = []row{
 		hint: text("run artifactfs session delete {object} to move the existing session to the trash")},
 	{in: Delete, match: is(disk.ErrLocked), hint: text("run artifactfs status to see the process that uses the session")},
 	{in: Delete, match: is(transport.ErrNoPush), exit: control.ExitRemote},
+
+	// Rows for cache entries.
+	{match: is(cacheentry.ErrNone), code: control.CodeNotFound, exit: control.ExitFailed, cause: text(cacheentry.ErrNone.Error()),
+		hint: text("run artifactfs session cache keys to list the entries, and artifactfs session cache put to store one")},
+	{match: is(cacheentry.ErrKey, cacheentry.ErrExpect, cacheentry.ErrTooLarge), code: control.CodeUsage, exit: control.ExitUsage},
+	{match: is(cacheentry.ErrDamaged), exit: control.ExitFailed,
+		hint: text("run artifactfs session cache put to store the entry again, or artifactfs session cache delete to remove it")},
+	{match: is(cacheentry.ErrNewer), code: control.CodeUnsupported, exit: control.ExitFailed},
+	{match: is(cacheentry.ErrBusy), code: control.CodeBusy, exit: control.ExitFailed},
 
 	// Rows for failures of session remotes.
 	{in: SessionAt, match: a[SessionRemoteError](),

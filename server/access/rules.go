@@ -22,6 +22,9 @@ var denials = []records.Denial{records.NoPush, records.NoForcePush, records.Appe
 // sessionHeads is the prefix of the branches that sessions push to repositories that do not belong to them.
 const sessionHeads = "refs/heads/afs/"
 
+// entriesName is the last component of session.EntryPrefix.
+const entriesName = "entries"
+
 // Refused is the reason, as a text for the user of git, why the rules of a token do not allow an update.
 type Refused string
 
@@ -115,15 +118,22 @@ func plain(r records.Ref) bool {
 }
 
 // SessionRules returns the rules of a token for one session. They allow the refs that a session pushes (session.Layout): its own refs,
-// notes without rewinding them, and, if the repository belongs to the session, branches and tags with plain names.
+// notes without rewinding them, and, if the repository belongs to the session, branches and tags with plain names. They also allow cache
+// entries (package cacheentry), which all sessions share. The glob of these has two components, so that a session cannot create a ref that
+// is in the way of others.
 func SessionRules(name string) ([]records.RefRule, error) {
 	if err := session.ValidName(name); err != nil {
 		return nil, err
+	}
+	// The refs of such a session would include session.EntryPrefix.
+	if name == entriesName {
+		return nil, fmt.Errorf("session name %s is reserved", name)
 	}
 	return []records.RefRule{
 		{Glob: session.Prefix + "*/" + name},
 		{Glob: session.Prefix + "*/" + name + "/**"},
 		{Glob: sessionHeads + name + "/**"},
+		{Glob: session.EntryPrefix + "*/*"},
 		{Glob: "refs/notes/**", Deny: []records.Denial{records.AppendOnly}},
 		{Glob: session.OwnerRef, Deny: []records.Denial{ownerOnly, records.NoForcePush}},
 		{Glob: "refs/heads/**", Deny: []records.Denial{ownerOnly}},

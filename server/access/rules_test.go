@@ -86,6 +86,12 @@ func TestSessionRules(t *testing.T) {
 		{nil, "refs/afs/thin/s", one, true},
 		{nil, "refs/afs/tags/s/v1", one, true},
 		{nil, "refs/heads/afs/s/main", one, true},
+		{nil, "refs/afs/cache/entries/ab/abcd", one, true},
+		{nil, "refs/afs/cache/entries/ab/abcd", none, true},
+		{nil, "refs/afs/cache/entries/ab", one, false},
+		{nil, "refs/afs/cache/entries/ab/abcd/x", one, false},
+		{nil, "refs/afs/cache/entries", one, false},
+		{nil, "refs/afs/cache/other/ab/abcd", one, false},
 		{nil, "refs/notes/commits", one, true},
 		{nil, "refs/notes/commits", none, false},
 		{nil, "refs/afs/meta/t", one, false},
@@ -134,8 +140,10 @@ func TestSessionRules(t *testing.T) {
 			t.Errorf("branch together with the claim %.7s: %v", claim, err)
 		}
 	}
-	if _, err := SessionRules("a/**"); err == nil {
-		t.Error("rules for a session with an invalid name")
+	for _, name := range []string{"a/**", "entries"} {
+		if _, err := SessionRules(name); err == nil {
+			t.Errorf("rules for a session with the name %s", name)
+		}
 	}
 }
 

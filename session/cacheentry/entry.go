@@ -20,6 +20,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -36,8 +37,6 @@ const (
 	// None, as an expected hash, means that there must be no entry.
 	None = "none"
 
-	// prefix is the prefix of the refs of all entries.
-	prefix = session.Prefix + "cache/entries/"
 	// maxInfo is the maximum size of a description in bytes. A key of MaxKey bytes can be six times as long in JSON.
 	maxInfo = 16 << 10
 	// version is the version of the format of descriptions.
@@ -64,16 +63,22 @@ var (
 	ErrBusy = errors.New("entry is changed by others all the time")
 )
 
+// Concerns reports whether an error concerns an entry or a request, and not the session remote or this host.
+func Concerns(err error) bool {
+	return slices.ContainsFunc([]error{ErrNone, ErrKey, ErrExpect, ErrTooLarge, ErrDamaged, ErrNewer, ErrBusy},
+		func(of error) bool { return errors.Is(err, of) })
+}
+
 // ConflictError means that an entry does not have the expected hash.
 type ConflictError struct {
-	Present string // hash that the entry has; "" if there is no entry
+	Present Entry // present entry; the zero value if there is no entry
 }
 
 func (e *ConflictError) Error() string {
-	if e.Present == "" {
+	if e.Present.Hash == "" {
 		return "expected another value: there is no entry"
 	}
-	return "expected another value: the entry has the hash " + e.Present
+	return "expected another value: the entry has the hash " + e.Present.Hash
 }
 
 // Entry describes an entry.
@@ -104,7 +109,7 @@ type entryJSON struct {
 func Ref(key string) string {
 	sum := sha256.Sum256([]byte(key))
 	name := hex.EncodeToString(sum[:])
-	return prefix + name[:2] + "/" + name
+	return session.EntryPrefix + name[:2] + "/" + name
 }
 
 // ValidKey returns an error that wraps ErrKey unless key can be the key of an entry: 1 to MaxKey bytes of UTF-8 without control

@@ -10,6 +10,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/transport"
 )
 
@@ -29,12 +30,14 @@ type found struct {
 
 // Listing is the result of List.
 type Listing struct {
-	Entries []Entry // entries, sorted by key; those that have expired are included
+	Entries []Entry // entries, sorted by key
 	Damaged int     // number of refs that do not contain an entry in a format that this version can read
 }
 
-// List returns the entries whose keys begin with a prefix. It reads no values.
-func (s *Store) List(ctx context.Context, keys string) (l Listing, err error) {
+// List returns the entries whose keys begin with the text keys. It reads no values. If expired is set, it also returns the entries that
+// have expired and that GC has not removed yet.
+func (s *Store) List(ctx context.Context, keys string, expired bool) (l Listing, err error) {
+	now := s.now()
 	all, err := s.all(ctx)
 	if err != nil {
 		return l, err
@@ -43,7 +46,7 @@ func (s *Store) List(ctx context.Context, keys string) (l Listing, err error) {
 		switch {
 		case f.fail != nil:
 			l.Damaged++
-		case strings.HasPrefix(f.Key, keys):
+		case strings.HasPrefix(f.Key, keys) && (expired || !f.Expired(now)):
 			l.Entries = append(l.Entries, f.Entry)
 		}
 	}
@@ -53,7 +56,7 @@ func (s *Store) List(ctx context.Context, keys string) (l Listing, err error) {
 
 // all reads the descriptions of all entries.
 func (s *Store) all(ctx context.Context) ([]found, error) {
-	refs, err := s.Place.Refs(ctx, prefix)
+	refs, err := s.Place.Refs(ctx, session.EntryPrefix)
 	if err != nil {
 		return nil, err
 	}

@@ -90,7 +90,7 @@ func (r Remote) Update(ctx context.Context, updates []transport.RefUpdate, objec
 	// OpenPushOf avoids a listing of all refs, but then the client does not know whether the server can remove refs.
 	open := func() (*transport.Push, error) { return r.Remote.OpenPushOf(ctx, refs) }
 	if removes {
-		open = func() (*transport.Push, error) { return r.Remote.OpenPush(ctx, []string{prefix}) }
+		open = func() (*transport.Push, error) { return r.Remote.OpenPush(ctx, []string{session.EntryPrefix}) }
 	}
 	push, err := open()
 	if err != nil {

@@ -149,7 +149,7 @@ func (p present) check(expect string) error {
 	if expect == "" || expect == None && p.entry.Hash == "" || expect == p.entry.Hash {
 		return nil
 	}
-	return &ConflictError{Present: p.entry.Hash}
+	return &ConflictError{Present: p.entry}
 }
 
 // Put stores an entry and returns its description. If the present entry does not have the expected hash, Put changes nothing and

@@ -125,7 +125,7 @@ func gone(t *testing.T, s *Store, key string) {
 func conflict(t *testing.T, err error, present string) {
 	t.Helper()
 	var c *ConflictError
-	if !errors.As(err, &c) || c.Present != present {
+	if !errors.As(err, &c) || c.Present.Hash != present {
 		t.Fatalf("got %v, want a conflict with the present hash %q", err, present)
 	}
 }
@@ -134,7 +134,7 @@ func TestPutGetDelete(t *testing.T) {
 	each(t, func(t *testing.T, repo string, open func() *Store) {
 		s, other := open(), open()
 		gone(t, s, "k")
-		if l, err := s.List(t.Context(), ""); err != nil || len(l.Entries) != 0 {
+		if l, err := s.List(t.Context(), "", true); err != nil || len(l.Entries) != 0 {
 			t.Fatalf("list of nothing: got %+v, %v", l, err)
 		}
 		put(t, s, PutRequest{Key: "k", Value: text("one"), Actor: "a", Session: "s"})
@@ -188,7 +188,7 @@ func TestWritersAtTheSameTime(t *testing.T) {
 				if err == nil {
 					won.Add(1)
 					winner <- mine
-				} else if c := new(ConflictError); !errors.As(err, &c) || c.Present == "" {
+				} else if c := new(ConflictError); !errors.As(err, &c) || c.Present.Hash == "" {
 					t.Errorf("cas that lost: got %v", err)
 				}
 				if _, err := s.Put(t.Context(), PutRequest{Key: "other", Value: text(mine)}); err != nil {
@@ -221,10 +221,13 @@ func TestExpiryAndGC(t *testing.T) {
 		now = now.Add(time.Minute)
 		gone(t, s, "short")
 		conflict(t, second(s.Put(t.Context(), PutRequest{Key: "short", Value: text("x"), Expect: hashOf("s")})), "")
-		if l, err := s.List(t.Context(), ""); err != nil || len(l.Entries) != 5 || !l.Entries[4].Expired(now) || l.Entries[0].Expired(now) {
+		if l, err := s.List(t.Context(), "", true); err != nil || len(l.Entries) != 5 || !l.Entries[4].Expired(now) || l.Entries[0].Expired(now) {
 			t.Fatalf("list: got %+v, %v", l, err)
 		}
-		if l, err := s.List(t.Context(), "k1"); err != nil || len(l.Entries) != 1 || l.Entries[0].Size != 200 {
+		if l, err := s.List(t.Context(), "", false); err != nil || len(l.Entries) != 4 {
+			t.Errorf("list without expired entries: got %+v, %v", l, err)
+		}
+		if l, err := s.List(t.Context(), "k1", false); err != nil || len(l.Entries) != 1 || l.Entries[0].Size != 200 {
 			t.Errorf("list of k1: got %+v, %v", l, err)
 		}
 		gc := func(o GCOptions, keys string, kept int, size int64) {
@@ -287,7 +290,7 @@ func TestListFetchesNoValues(t *testing.T) {
 		requests.Add(1)
 		received.Add(r.BytesOut)
 	})
-	l, err := remote(t, s.URL("r.git")).List(t.Context(), "key 0")
+	l, err := remote(t, s.URL("r.git")).List(t.Context(), "key 0", false)
 	if err != nil || len(l.Entries) != count || l.Damaged != 0 || l.Entries[7].Key != "key 0007" || l.Entries[7].Size != size {
 		t.Fatalf("list: got %d entries, %d damaged, %v", len(l.Entries), l.Damaged, err)
 	}
@@ -350,7 +353,7 @@ func TestForeignRefs(t *testing.T) {
 		if _, err := open().Describe(t.Context(), "newer"); !errors.Is(err, ErrNewer) {
 			t.Errorf("get of a newer entry: got %v", err)
 		}
-		if l, err := open().List(t.Context(), ""); err != nil || len(l.Entries) != 2 || l.Damaged != 5 {
+		if l, err := open().List(t.Context(), "", true); err != nil || len(l.Entries) != 2 || l.Damaged != 5 {
 			t.Errorf("list: got %+v, %v", l, err)
 		}
 		put(t, open(), PutRequest{Key: "moved", Value: text("repaired"), Expect: None})

@@ -72,6 +72,7 @@ func Of(l session.Layout, owner object.ID, there map[string]object.ID) map[strin
 		kind, rest, _ := strings.Cut(rest, "/")
 		first, _, _ := strings.Cut(rest, "/")
 		switch {
+		case strings.HasPrefix(name, session.EntryPrefix): // cache entries belong to no session, not even to one called "entries"
 		case name == session.OwnerRef:
 			if id == owner {
 				mine[name] = id

@@ -14,6 +14,7 @@ type Host interface {
 	control.Lister
 	control.Refresher
 	control.Sessions
+	control.CacheEntries
 	control.CredentialHolder
 	// Idle returns a channel that is closed while no mount exists or is being created. After a new mount, Idle returns a
 	// new channel.

@@ -75,7 +75,8 @@ session link prints one URL that names session remote, session and checkpoint.`,
 	cmd.AddCommand(approvalCommands(a)...)
 	cmd.AddCommand(sessionAnnotateCommand(a), sessionAnnotationsCommand(a))
 	cmd.AddCommand(sessionStateCommands(a)...)
-	cmd.AddCommand(sessionHooksCommand(a), sessionHookCommand(a), sessionGCCommand(a), sessionDeleteCommand(a), sessionUndeleteCommand(a))
+	cmd.AddCommand(sessionHooksCommand(a), sessionHookCommand(a), sessionGCCommand(a), sessionDeleteCommand(a), sessionUndeleteCommand(a),
+		sessionCacheCommand(a))
 	return cmd
 }
 
