@@ -243,7 +243,7 @@ func writeProgram(a *cli.App, c *Access, n name, u Use) (string, error) {
 		scope = client.Read
 	}
 	args := []string{executable, "token", "create", n.String(), "--state", a.State, "--server", c.URL(), "--scope", scope,
-		"--ttl", tokenTime, "--label", labelOf("mount")}
+		"--ttl", tokenTime, "--label", labelOf("mount"), "--actor", session.Actor()}
 	if u.Session != "" && !u.ReadOnly {
 		args = append(args, "--for-session", u.Session)
 	}
