@@ -186,3 +186,42 @@ func TestSessionApprovalEmbedded(t *testing.T) {
 		t.Errorf("request of a session that is not mounted: got %+v", gone)
 	}
 }
+
+// The commits of a session whose session remote has no history are approved for the mounted repository.
+func TestSessionApprovalThin(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	r := w.repo("r.git", object.SHA1)
+	w.commit(r, map[string]gittest.File{"a": {Data: []byte("1\n2\n3\n4\n5\n6\n7\n8\n9\n")}, "d/b": {Data: []byte("b\n")}})
+	c := w.sessionRemote("http", nil)
+	agent, bob := w.as("agent"), w.elsewhere().as("bob")
+	m := agent.bare(w.serve(gittest.ServerOptions{}).URL("r.git"), append(c.flags("work"), "--wait", "git", "--checkpoint", "off")...)
+	w.sh(m.Dir, "sed -i s/1/one/ a && git commit -qam one")
+	if got := agent.afs("session", "request-approval", "-C", "work", "--for", "merge", "--into", "main"); got.code != 0 {
+		t.Errorf("request for a branch that the session remote does not have: got %s", got)
+	}
+	request := agent.requested("--for", "promote", "--to", r.Path+":main")
+	if request.Approval.Tree != w.git(m.Dir, "rev-parse", "HEAD^{tree}") || request.Merge || request.Changes != (control.ChangeCount{Modified: 1, LinesAdded: 1, LinesRemoved: 1}) {
+		t.Errorf("request for a promotion: got %+v", request)
+	}
+	if got := bob.ok("session", "grant", request.Link, "--to", r.Path); !strings.Contains(got, "status: granted") {
+		t.Errorf("grant: got %s", got)
+	}
+	w.commit(r, map[string]gittest.File{"a": {Data: []byte("1\n2\n3\n4\n5\n6\n7\n8\n9\n")}, "d/b": {Data: []byte("upstream\n")}})
+	merge := agent.requested("--for", "promote", "--to", r.Path+":main")
+	if !merge.Merge || merge.Changes != request.Changes {
+		t.Errorf("request for a promotion by a merge: got %+v", merge)
+	}
+	if got := bob.ok("session", "grant", merge.Link, "--to", r.Path); !strings.Contains(got, "after a merge\nstatus: granted") {
+		t.Errorf("grant of a merge: got %s", got)
+	}
+	var list control.SessionApprovalsReply
+	bob.json(&list, "session", "approvals", c.arg+"#session=work", "--to", r.Path)
+	if len(list.Approvals) != 2 || list.Approvals[1].ID != request.Approval.ID || !list.Approvals[1].Moved || list.Approvals[0].Moved {
+		t.Errorf("approvals in the mounted repository: got %+v", list.Approvals)
+	}
+	gone := agent.requested("--for", "delete")
+	if got := bob.ok("session", "grant", gone.Link); !strings.Contains(got, "status: granted") {
+		t.Errorf("grant of a deletion: got %s", got)
+	}
+}
