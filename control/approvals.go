@@ -77,6 +77,7 @@ type SessionApproveReply struct {
 	// Changes are the files that the approved state changes: those of the branch, or, for "delete", those of the session since its
 	// base commit. They are counted for requests and grants.
 	Changes ChangeCount `json:"changes"`
+	Counted bool        `json:"counted"`      // for "grant": the policy counts the grant
 	Merge   bool        `json:"merge"`        // the tree is that of a merge; false: the branch is fast-forwarded
 	Link    string      `json:"link"`         // URL#session=SESSION@REQUEST, which identifies the request on other machines
 	Show    string      `json:"show"`         // URL#session=SESSION@CHECKPOINT, the link of the approved checkpoint

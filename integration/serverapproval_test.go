@@ -57,6 +57,13 @@ func TestServerApproval(t *testing.T) {
 	grant := func(actor, fragment string) result {
 		return reviewers[actor].afs("session", "grant", as(tokens[actor].Plaintext)+"#"+fragment)
 	}
+	if got := reviewers["alice"].afs("session", "deny", as(tokens["alice"].Plaintext)+"#"+fragment, "-m", "tests?"); got.code != 0 ||
+		!strings.Contains(got.stdout, "status: denied") {
+		t.Errorf("denial: got %s", got)
+	}
+	refused("push after the denial", "request "+request.Approval.ID+" was denied by alice")
+	request = w.requested("--for", "merge", "--into", "main", "-m", "with tests")
+	_, fragment, _ = strings.Cut(request.Link, "#")
 	if got := grant("bob", fragment); got.code != 0 || !strings.Contains(got.stdout, "status: open, needs 1 more approval of alice") ||
 		!strings.Contains(got.stderr, "the policy does not count this grant of bob") {
 		t.Errorf("grant of a user who may not grant: got %s", got)
@@ -80,7 +87,7 @@ func TestServerApproval(t *testing.T) {
 	refused("push of the granted commit after one more checkpoint", "request "+next.Approval.ID+" is void")
 	var list control.SessionApprovalsReply
 	w.json(&list, "session", "approvals", "work", "--all")
-	if len(list.Approvals) != 2 || list.Approvals[0].Status != "void" || !list.Approvals[1].Moved {
+	if len(list.Approvals) != 3 || list.Approvals[0].Status != "void" || !list.Approvals[1].Moved || list.Approvals[2].Status != "denied" {
 		t.Errorf("approvals: got %+v", list.Approvals)
 	}
 

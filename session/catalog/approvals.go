@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -18,7 +17,6 @@ import (
 	"github.com/artifactfs/artifactfs/session/mirror"
 	"github.com/artifactfs/artifactfs/session/reffile"
 	"github.com/artifactfs/artifactfs/session/thin"
-	"github.com/artifactfs/artifactfs/statedir"
 	"github.com/artifactfs/artifactfs/transport"
 )
 
@@ -39,6 +37,8 @@ type approving struct {
 
 	policy  approval.Policy
 	problem error // why the policy is not valid; nil if it is valid
+	// paths holds the changed paths of requests, by their ids, as far as a rule of the policy needs them.
+	paths map[string][]string
 }
 
 // approvalsFile returns the name of the file with the approvals of a session.
@@ -51,42 +51,37 @@ var policyFile = reffile.File{Ref: approval.PolicyRef, Name: approval.PolicyFile
 
 // remoteOf returns a request that names the session remote of a session, with the credentials of its mount. The parameter at is the
 // URL of the session remote, or "" if the session is on this host. The embedded session remote of a session of this host is named by
-// its path. The result newest is the newest checkpoint if the session is mounted for writing, and "" otherwise.
+// its path. The result newest is the newest checkpoint on this host; "" if this host does not have the session, or no checkpoint of it.
 func (all *Catalog) remoteOf(ctx context.Context, of, at string) (r control.MountRequest, newest session.CheckpointID, err error) {
 	if at != "" {
 		return control.MountRequest{Session: of, SessionOptions: control.SessionOptions{Remote: at}}, "", nil
 	}
-	m, err := all.Mounts.Mounted(ctx, of)
+	o, err := all.openSession(ctx, of, false)
 	if err != nil {
 		return r, "", err
 	}
-	home := ""
-	if m != nil {
-		r, home = m.Request(), m.Home
-		r.Session, r.SessionOptions = m.Session, m.Agent.Options()
-		if m.Writable {
-			p, _ := m.Agent.Newest()
+	defer o.Close()
+	r = control.MountRequest{Remote: o.record.Remote, Session: o.Session, SessionOptions: o.record.Carried}
+	if o.mount != nil {
+		r = o.mount.Request()
+		r.Session, r.SessionOptions = o.Session, o.mount.Agent.Options()
+	}
+	if o.Repo != nil {
+		last, err := o.Repo.Checkpoints(1)
+		if err != nil {
+			return r, "", err
+		}
+		for _, p := range last {
 			newest = p.ID
 		}
-	} else {
-		name, err := all.Homes.IDOf(of)
-		if err != nil {
-			return r, "", err
-		}
-		home = filepath.Join(all.Homes.Dir(), name)
-		rec, err := statedir.ReadRecord(home)
-		if err != nil {
-			return r, "", err
-		}
-		r = control.MountRequest{Remote: rec.Remote, Session: rec.Session, SessionOptions: rec.Carried}
 	}
 	switch _, kind := remotes.SessionURL(r); {
 	case kind == control.RemoteNone:
 		return r, "", fault.ErrNoSessionRemote
-	case kind == control.RemoteEmbedded && !statedir.HasSessionRepo(home):
+	case kind == control.RemoteEmbedded && o.Repo == nil:
 		return r, "", fault.ErrNoCheckpoint
 	case kind == control.RemoteEmbedded:
-		r.SessionOptions.Remote = filepath.Join(home, statedir.SessionRepoName)
+		r.SessionOptions.Remote = o.Repo.Dir()
 	}
 	return r, newest, nil
 }
@@ -98,7 +93,7 @@ func (all *Catalog) approve(ctx context.Context, of, at, to string, withTrees bo
 	if err != nil {
 		return nil, err
 	}
-	ap := &approving{all: all, session: r.Session, newest: string(newest)}
+	ap := &approving{all: all, session: r.Session, newest: string(newest), paths: map[string][]string{}}
 	defer func() {
 		if err != nil {
 			ap.Close()
@@ -206,13 +201,16 @@ func (ap *approving) judge(ctx context.Context, l approval.Log, request approval
 	case request.Subject.Action == approval.Delete || !ap.policy.NeedsPaths(request.Subject.Target):
 		return v, nil
 	}
-	c, err := ap.reviewed(ctx, request)
-	if err != nil {
-		return v, err
-	}
-	paths, err := c.paths(ctx)
-	if err != nil {
-		return v, err
+	paths, known := ap.paths[request.ID]
+	if !known {
+		c, err := ap.reviewed(ctx, request)
+		if err != nil {
+			return v, err
+		}
+		if paths, err = c.paths(ctx); err != nil {
+			return v, err
+		}
+		ap.paths[request.ID] = paths
 	}
 	return ap.policy.Judge(l, request, paths, ap.newest, now), nil
 }

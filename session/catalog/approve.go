@@ -92,6 +92,15 @@ func (all *Catalog) sessionApprove(ctx context.Context, r control.SessionApprove
 	if err != nil {
 		return reply, err
 	}
+	if record.Op == approval.Grant {
+		before := l
+		before.Records = l.Records[:len(l.Records)-1]
+		was, err := ap.judge(ctx, before, request)
+		if err != nil {
+			return reply, err
+		}
+		reply.Counted = was.Status == approval.Granted || v.Missing != was.Missing
+	}
 	reply.Approval = ap.shown(v, tips[request.Subject.Target])
 	reply.Record, reply.Actor, reply.Token = record.ID, record.Actor, record.Token
 	link := control.Link{Remote: ap.o.far.Remote().URL(), Session: ap.session, Checkpoint: request.ID}
@@ -113,8 +122,10 @@ func (ap *approving) add(ctx context.Context, record approval.Record) (l approva
 			return nil, err
 		}
 		var content []byte
-		content, added, err = l.Append(now.Content, record, time.Now())
-		return content, err
+		if content, added, err = l.Append(now.Content, record, time.Now()); err != nil {
+			return nil, &control.Error{Code: control.ExitUsage, Verb: verbs[string(record.Op)], Object: "session " + ap.session, Cause: err.Error()}
+		}
+		return content, nil
 	})
 	return l, added, ap.explain(err)
 }

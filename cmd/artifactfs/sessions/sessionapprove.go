@@ -262,8 +262,7 @@ func printAnswer(a *cli.App, op string, reply control.SessionApproveReply) error
 	if err != nil {
 		return fmt.Errorf("print result: %w", err)
 	}
-	counts := slices.ContainsFunc(reply.Approval.Grants, func(v control.Vote) bool { return v.Actor == reply.Actor })
-	if op == control.ApproveGrant && reply.Approval.Status == "open" && (!counts || reply.Actor == reply.Approval.Actor) {
+	if op == control.ApproveGrant && !reply.Counted {
 		fmt.Fprintf(a.Stderr, "artifactfs: the policy does not count this grant of %s\n", reply.Actor)
 	}
 	return nil
