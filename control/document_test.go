@@ -72,7 +72,7 @@ func jsonType(e ast.Expr) string {
 		return "any"
 	case *ast.Ident:
 		switch e.Name {
-		case "string", "State", "HistoryState", "History", "Prefetch", "Wait", "GitDir", "Policy", "TraceSource", "ErrorCode", "Secret", "Verdict":
+		case "string", "State", "HistoryState", "History", "Prefetch", "Wait", "GitDir", "Policy", "TraceSource", "ErrorCode", "Secret", "Verdict", "PromoteMethod":
 			return "string"
 		case "bool":
 			return "boolean"

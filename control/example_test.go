@@ -261,6 +261,22 @@ func ExampleClient_SessionCompare() {
 	// Output: main.c conflict <nil>
 }
 
+func ExampleSessionPromote() {
+	client, end := fakeDaemon()
+	defer end()
+	r, err := control.SessionPromote(context.Background(), client, control.SessionPromoteRequest{Of: "/srv/app", Branch: "main", Method: control.PromoteSquash})
+	fmt.Println(r.Total, "commits to", r.Branch, "by", r.Method, err)
+	// Output: 3 commits to main by squash <nil>
+}
+
+func ExampleSessionSummary() {
+	client, end := fakeDaemon()
+	defer end()
+	r, err := control.SessionSummary(context.Background(), client, control.SessionSummaryRequest{Of: "/srv/app"})
+	fmt.Println(r.Title, r.Files[0].Path, r.Files[0].Added, r.Files[0].Removed, err)
+	// Output: fix login main.go 2 1 <nil>
+}
+
 func ExampleClient_SessionDiff() {
 	client, end := fakeDaemon()
 	defer end()

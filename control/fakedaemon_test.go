@@ -115,6 +115,15 @@ func (daemon) SessionCompare(context.Context, control.SessionCompareRequest) (co
 		Pairs: []control.SharedPair{{A: 0, B: 1, Verdict: control.VerdictConflict}}}}}, nil
 }
 
+func (daemon) SessionPromote(_ context.Context, r control.SessionPromoteRequest) (control.SessionPromoteReply, error) {
+	return control.SessionPromoteReply{Session: "fix-login", Branch: r.Branch, Method: r.Method, Total: 3}, nil
+}
+
+func (daemon) SessionSummary(context.Context, control.SessionSummaryRequest) (control.SessionSummaryReply, error) {
+	return control.SessionSummaryReply{Session: "fix-login", Title: "fix login",
+		Files: []control.SummaryFile{{Path: "main.go", Status: "M", Added: 2, Removed: 1}}}, nil
+}
+
 func (daemon) SessionDiff(context.Context, control.SessionDiffRequest) (control.SessionDiffReply, error) {
 	return control.SessionDiffReply{Changes: changes}, nil
 }

@@ -15,6 +15,8 @@ func FuzzRequest(f *testing.F) {
 		opCheckpoint: CheckpointRequest{Dir: "/m", Message: "m", Pin: "p", Sync: true}, opSync: SyncRequest{Dir: "/m", Timeout: 1}, opSessions: empty{},
 		opSessionLog: SessionLogRequest{Of: "s", Limit: 1}, opSessionShow: SessionShowRequest{Of: "/m", ID: "@"},
 		opSessionCompare: SessionCompareRequest{Sides: []CompareSide{{Of: "a", SessionRemote: "/r", ID: "@"}, {Of: "b"}}, Dir: "/m"},
+		opSessionPromote: SessionPromoteRequest{Of: "s", ID: "@", To: "/r", Branch: "main", PullRequest: true, PullBranch: "b", Method: PromoteSquash, Message: "m", Identity: []string{"GIT_AUTHOR_NAME=a"}, DryRun: true},
+		opSessionSummary: SessionSummaryRequest{Of: "s", ID: "@", Since: "@~1", Committed: true},
 		opSessionDiff:    SessionDiffRequest{Of: "s", A: "@~1", B: "@", AOf: "t", ARemote: "/r", Patch: true, Stat: true},
 		opSessionsOn:     SessionsOnRequest{SessionRemote: "https://git.example/work.git"},
 		opRestore:        RestoreRequest{Dir: "/m", ID: "@", Paths: []string{"a"}, Staged: true, DryRun: true}, opFork: ForkRequest{Of: "s", ID: "@", Mount: r},

@@ -25,6 +25,10 @@ type Sessions interface {
 	SessionDiff(ctx context.Context, r SessionDiffRequest) (SessionDiffReply, error)
 	// SessionCompare compares the changes of several sessions, and tests whether they can be merged.
 	SessionCompare(ctx context.Context, r SessionCompareRequest) (SessionCompareReply, error)
+	// SessionPromote pushes commits of a session to a branch of the mounted remote or of another repository.
+	SessionPromote(ctx context.Context, r SessionPromoteRequest) (SessionPromoteReply, error)
+	// SessionSummary summarises the changes of a session.
+	SessionSummary(ctx context.Context, r SessionSummaryRequest) (SessionSummaryReply, error)
 	// Restore changes files back to their contents in a checkpoint.
 	Restore(ctx context.Context, r RestoreRequest, progress func(Progress)) (RestoreReply, error)
 	// Merge merges the changes of another session into a mount.

@@ -29,6 +29,10 @@ func (s *Server) workSession(ctx context.Context, o op, args any, out *sender) (
 		return h.SessionDiff(ctx, args.(SessionDiffRequest))
 	case opSessionCompare:
 		return h.SessionCompare(ctx, args.(SessionCompareRequest))
+	case opSessionPromote:
+		return h.SessionPromote(ctx, args.(SessionPromoteRequest))
+	case opSessionSummary:
+		return h.SessionSummary(ctx, args.(SessionSummaryRequest))
 	case opRestore:
 		return h.Restore(ctx, args.(RestoreRequest), out.progress)
 	case opMerge:

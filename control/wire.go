@@ -62,11 +62,13 @@ const (
 	opSessionAnnotate    op = "session-annotate"
 	opSessionAnnotations op = "session-annotations"
 
-	opCacheGet    op = "cache-get"
-	opCachePut    op = "cache-put"
-	opCacheDelete op = "cache-delete"
-	opCacheKeys   op = "cache-keys"
-	opCacheGC     op = "cache-gc"
+	opCacheGet       op = "cache-get"
+	opCachePut       op = "cache-put"
+	opCacheDelete    op = "cache-delete"
+	opCacheKeys      op = "cache-keys"
+	opCacheGC        op = "cache-gc"
+	opSessionPromote op = "session-promote"
+	opSessionSummary op = "session-summary"
 )
 
 // timeless reports whether operation o is available to clients of all versions from firstTimeless on. Such operations are
@@ -208,11 +210,13 @@ var decoders = map[op]func(raw []byte) (args any, ignored []string, err error){
 	opSessionAnnotate:    decodeArgs[SessionAnnotateRequest],
 	opSessionAnnotations: decodeArgs[SessionAnnotationsRequest],
 
-	opCacheGet:    decodeArgs[CacheGetRequest],
-	opCachePut:    decodeArgs[CachePutRequest],
-	opCacheDelete: decodeArgs[CacheDeleteRequest],
-	opCacheKeys:   decodeArgs[CacheKeysRequest],
-	opCacheGC:     decodeArgs[CacheGCRequest],
+	opCacheGet:       decodeArgs[CacheGetRequest],
+	opCachePut:       decodeArgs[CachePutRequest],
+	opCacheDelete:    decodeArgs[CacheDeleteRequest],
+	opCacheKeys:      decodeArgs[CacheKeysRequest],
+	opCacheGC:        decodeArgs[CacheGCRequest],
+	opSessionPromote: decodeArgs[SessionPromoteRequest],
+	opSessionSummary: decodeArgs[SessionSummaryRequest],
 }
 
 // decodeRequest decodes the line of a request. It ignores fields that this server does not know, and returns the names of these

@@ -86,6 +86,13 @@ type (
 		Path       string `json:"path,omitempty" jsonschema:"list only comments on this file, or on files in this directory"`
 		All        bool   `json:"all,omitempty" jsonschema:"also list resolved threads"`
 	}
+	promoteInput struct {
+		Checkpoint string `json:"checkpoint,omitempty" jsonschema:"checkpoint whose HEAD is promoted; default: the present HEAD"`
+		Branch     string `json:"branch,omitempty" jsonschema:"branch of the mounted remote; default: the branch that was mounted"`
+		Method     string `json:"method,omitempty" jsonschema:"ff (default), squash or merge"`
+		Message    string `json:"message,omitempty" jsonschema:"message of the new commit of squash and merge; default: a list of the commits"`
+		DryRun     bool   `json:"dry_run,omitempty" jsonschema:"push nothing, return what would be pushed"`
+	}
 	statusInput   struct{}
 	prefetchInput struct {
 		Paths []string `json:"paths,omitempty" jsonschema:"paths, directories or patterns relative to the root of the mount; default: everything"`
@@ -255,6 +262,14 @@ func addTools(s *sdk.Server, find Find) {
 	add(s, find, &sdk.Tool{Name: "compare", Annotations: looks,
 		Description: "Compare this session with other sessions: the changes of each, and for each path that two or more changed, whether the " +
 			"changes are the same, merge cleanly, or conflict. Changes nothing."}, compare)
+	add(s, find, &sdk.Tool{Name: "promote", Annotations: &sdk.ToolAnnotations{DestructiveHint: no, OpenWorldHint: yes},
+		Description: "Push this session's commits to a branch of the repository that is mounted. Ask the user first, and use dry_run to show " +
+			"what would be pushed. Changes that are not committed are an error. Commits are never overwritten: if the branch has others, " +
+			"the methods squash and merge merge them, and conflicts are an error."},
+		func(ctx context.Context, w Session, in promoteInput) (control.SessionPromoteReply, error) {
+			return control.SessionPromote(ctx, w.Client, control.SessionPromoteRequest{Of: w.Mount.Dir, ID: in.Checkpoint, Branch: in.Branch,
+				Method: control.PromoteMethod(in.Method), Message: in.Message, Identity: control.Identity(), DryRun: in.DryRun})
+		})
 	add(s, find, &sdk.Tool{Name: "restore", Annotations: &sdk.ToolAnnotations{DestructiveHint: yes, IdempotentHint: true, OpenWorldHint: no},
 		Description: "Restore files to their state at a checkpoint. First creates a checkpoint of the current state and returns its ID as " +
 			"before; to undo the restore, restore that checkpoint."},

@@ -24,6 +24,8 @@ type sessionsOf struct {
 	checkpoints []control.Checkpoint
 	show        control.SessionShowReply
 	diff        control.SessionDiffReply
+	promoted    control.SessionPromoteReply
+	summary     control.SessionSummaryReply
 	restore     control.RestoreReply
 	gc          control.SessionGCReply
 	note        control.SessionNoteReply
@@ -103,6 +105,16 @@ func (s *sessionsOf) SessionShow(_ context.Context, r control.SessionShowRequest
 
 func (s *sessionsOf) SessionCompare(context.Context, control.SessionCompareRequest) (control.SessionCompareReply, error) {
 	return control.SessionCompareReply{}, nil
+}
+
+func (s *sessionsOf) SessionPromote(_ context.Context, r control.SessionPromoteRequest) (control.SessionPromoteReply, error) {
+	s.ask(r)
+	return answer(s, &s.promoted), nil
+}
+
+func (s *sessionsOf) SessionSummary(_ context.Context, r control.SessionSummaryRequest) (control.SessionSummaryReply, error) {
+	s.ask(r)
+	return answer(s, &s.summary), nil
 }
 
 func (s *sessionsOf) SessionDiff(_ context.Context, r control.SessionDiffRequest) (control.SessionDiffReply, error) {

@@ -40,7 +40,10 @@ func main() {
 	server := cli.ServerAccess{URL: os.Getenv(cli.ServerVariable), Token: control.Secret(os.Getenv(cli.ServerTokenVariable)),
 		TokenFile: os.Getenv(cli.ServerTokenFileVariable)}
 	os.Unsetenv(cli.ServerTokenVariable)
-	a := &cli.App{Stdout: os.Stdout, Stderr: os.Stderr, Token: token, SessionToken: sessionToken, Server: server, NewHost: cli.NewHost}
+	forgeToken := control.Secret(os.Getenv(cli.ForgeTokenVariable))
+	os.Unsetenv(cli.ForgeTokenVariable)
+	a := &cli.App{Stdout: os.Stdout, Stderr: os.Stderr, Token: token, SessionToken: sessionToken, ForgeToken: forgeToken, Server: server,
+		NewHost: cli.NewHost}
 	if name := helper(os.Args[0]); name != "" {
 		os.Exit(runHelper(a, name, os.Args[1:]))
 	}

@@ -124,7 +124,8 @@ func (m *Mirror) Find(ctx context.Context, names ...string) error {
 	if len(names) > 0 {
 		prefixes = []string{session.OwnerRef}
 		for _, n := range names {
-			prefixes = append(prefixes, session.MetaRef(n), session.LanePrefix(n), session.PinPrefix(n), session.TranscriptRef(n))
+			prefixes = append(prefixes, session.MetaRef(n), session.LanePrefix(n), session.PinPrefix(n), session.TranscriptRef(n),
+				session.FactsRef(n))
 		}
 	}
 	refs, err := m.remote.Refs(ctx, prefixes)
@@ -266,7 +267,7 @@ func (m *Mirror) Checkpoints(ctx context.Context, names ...string) error {
 	return m.checkpoints(ctx, commits, names)
 }
 
-// Trees fetches, in one request, the commits of the named sessions' checkpoints and transcripts, and the trees of these commits,
+// Trees fetches, in one request, the commits of the named sessions' checkpoints, transcripts and facts, and the trees of these commits,
 // except for trees that the base commits contain.
 func (m *Mirror) Trees(ctx context.Context, names ...string) error {
 	return m.checkpoints(ctx, trees, names)
@@ -283,7 +284,8 @@ func (m *Mirror) checkpoints(ctx context.Context, d depth, names []string) error
 		}
 		for ref, id := range m.refs {
 			checkpoint := strings.HasPrefix(ref, session.LanePrefix(name)) || strings.HasPrefix(ref, session.PinPrefix(name))
-			if (checkpoint || d == trees && ref == session.TranscriptRef(name)) && !slices.Contains(wants, id) {
+			recorded := ref == session.TranscriptRef(name) || ref == session.FactsRef(name)
+			if (checkpoint || d == trees && recorded) && !slices.Contains(wants, id) {
 				wants = append(wants, id)
 			}
 		}

@@ -27,7 +27,7 @@ func Ahead(ctx context.Context, repo *session.Repo, push *thin.Push, ref string,
 	}
 	req := transport.PushRequest{Updates: []transport.RefUpdate{{Name: ref, Old: old, New: new}}}
 	if len(h.objects) > 0 {
-		req.Pack = packer(repo, h.objects)
+		req.Pack = Packer(repo.Dir(), h.objects)
 	}
 	results, err := push.Send(ctx, req, thin.Load{})
 	if err != nil {

@@ -61,7 +61,7 @@ func (q *Queue) decide(ctx context.Context, push *thin.Push, all map[string]obje
 		return false, err
 	}
 	results, err := q.conn.send(ctx, push, transport.PushRequest{
-		Updates: []transport.RefUpdate{{Name: session.OwnerRef, New: owner.ID}}, Pack: packer(q.o.Repo, []object.ID{owner.ID}),
+		Updates: []transport.RefUpdate{{Name: session.OwnerRef, New: owner.ID}}, Pack: Packer(q.o.Repo.Dir(), []object.ID{owner.ID}),
 	}, thin.Load{})
 	if err != nil {
 		return false, err

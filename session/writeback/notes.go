@@ -124,7 +124,7 @@ func (t *pushAttempt) pushNotes(
 					return false, err
 				}
 			} else if len(load.objects) > 0 {
-				req.Pack = packer(q.o.Repo, load.objects)
+				req.Pack = Packer(q.o.Repo.Dir(), load.objects)
 			}
 			results, err := q.conn.send(ctx, push, req, contained)
 			if err != nil {

@@ -279,12 +279,13 @@ func (h *pushSet) spread(id object.ID, into, except idSet) error {
 	return nil
 }
 
-// packer returns a function that writes a pack of the objects ids to w. These objects are in the Repo or in an object directory
-// from which the Repo borrows objects. The function runs git pack-objects, which finds deltas and reuses the entries of existing
-// packs, and does not walk the history.
-func packer(repo *session.Repo, ids []object.ID) func(ctx context.Context, w io.Writer) error {
+// Packer returns a function that writes a pack of the objects ids to w. These objects are in the repository gitDir, in an object
+// directory from which it borrows objects, or in one that the variables env name. The function runs git pack-objects, which finds
+// deltas and reuses the entries of existing packs, and does not walk the history.
+func Packer(gitDir string, ids []object.ID, env ...string) func(ctx context.Context, w io.Writer) error {
 	return func(ctx context.Context, w io.Writer) error {
-		cmd := gitcmd.Isolated(ctx, "--git-dir="+repo.Dir(), "-c", "core.commitGraph=false", "pack-objects", "-q", "--stdout")
+		cmd := gitcmd.Isolated(ctx, "--git-dir="+gitDir, "-c", "core.commitGraph=false", "pack-objects", "-q", "--stdout")
+		cmd.Env = append(cmd.Env, env...)
 		var in bytes.Buffer
 		for _, id := range ids {
 			in.WriteString(id.String())

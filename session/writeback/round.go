@@ -252,7 +252,7 @@ func (t *pushAttempt) send(ctx context.Context, push *thin.Push, updates []updat
 			return false, err
 		}
 	} else if len(load.objects) > 0 {
-		req.Pack = packer(q.o.Repo, load.objects)
+		req.Pack = Packer(q.o.Repo.Dir(), load.objects)
 	}
 	q.keep(l, local)
 	start := time.Now()

@@ -38,6 +38,7 @@ type App struct {
 	Stdout, Stderr *os.File
 	Token          control.Secret // token for the remote, from the environment
 	SessionToken   control.Secret // token for the session remote, from the environment
+	ForgeToken     control.Secret // token for the REST API of a forge, from the environment
 	Server         ServerAccess   // server of the commands that use a REST API, from the environment
 	// NewHost creates the Host that serves mounts in this process.
 	NewHost func(daemon.Config) (Host, error)

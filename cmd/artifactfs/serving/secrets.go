@@ -65,7 +65,7 @@ func overwriteSecrets() error {
 // NAME=VALUE. In a token variable, it is the value. In an http URL, it is all of USER:PASSWORD, because a token may be in the
 // place of the user. In any other URL, it is the password.
 func Hidden(s string) (from, to int) {
-	for _, name := range []string{cli.TokenVariable, cli.SessionTokenVariable, cli.ServerTokenVariable} {
+	for _, name := range []string{cli.TokenVariable, cli.SessionTokenVariable, cli.ServerTokenVariable, cli.ForgeTokenVariable} {
 		if strings.HasPrefix(s, name+"=") {
 			return len(name) + 1, len(s)
 		}

@@ -70,6 +70,7 @@ session link prints one URL that names session remote, session and checkpoint.`,
 	}
 	cmd.AddCommand(sessionListCommand(a), sessionLogCommand(a), sessionShowCommand(a), sessionLinkCommand(a),
 		sessionDiffCommand(a), sessionCompareCommand(a), sessionRestoreCommand(a), sessionForkCommand(a), sessionMergeCommand(a),
+		sessionSummaryCommand(a), sessionPromoteCommand(a),
 		sessionResumeCommand(a), sessionPinCommand(a), sessionUnpinCommand(a), sessionNoteCommand(a), sessionRecordCommand(a),
 		sessionTranscriptCommand(a), sessionEraseCommand(a), sessionFactCommand(a), sessionHandoffCommand(a))
 	cmd.AddCommand(approvalCommands(a)...)

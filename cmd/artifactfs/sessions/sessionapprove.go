@@ -109,24 +109,6 @@ who is asked.
 	return cmd
 }
 
-// splitTarget splits the text URL:BRANCH. The colons of a URL, after a host and before a port, do not begin a branch.
-func splitTarget(to string) (url, branch string) {
-	at := strings.LastIndexByte(to, ':')
-	if at < 0 {
-		return to, ""
-	}
-	before := to[:at]
-	if _, rest, ok := strings.Cut(to, "://"); ok {
-		// A branch follows the path of the repository, so there is a slash between the host and the branch.
-		if _, path, ok := strings.Cut(rest, "/"); !ok || !strings.Contains(path, ":") {
-			return to, ""
-		}
-	} else if !cli.IsPath(to) && !strings.Contains(before, ":") { // the text has the form HOST:PATH
-		return to, ""
-	}
-	return before, to[at+1:]
-}
-
 // requestApproval pushes a mounted session, adds the request, and prints it with the commands for reviewers.
 func requestApproval(ctx context.Context, a *cli.App, of, remote, word string, r control.SessionApproveRequest) error {
 	w, id, err := workAt(ctx, a, "request-approval", of, remote, word)

@@ -1,0 +1,301 @@
+package sessions
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/session/forge"
+	"github.com/artifactfs/artifactfs/transport/tokenfile"
+)
+
+// promoteFlags holds the flags of "session promote".
+type promoteFlags struct {
+	of, remote        string
+	to, message       string
+	ff, squash, merge bool
+	dryRun            bool
+
+	pullRequest     bool
+	title, head     string
+	forge, forgeURL string
+	tokenFile       string
+}
+
+// promoteReply is the output of `session promote --json`.
+type promoteReply struct {
+	control.SessionPromoteReply
+	PullRequest *pullRequest `json:"pull_request,omitempty"`
+}
+
+// pullRequest describes an open pull request.
+type pullRequest struct {
+	URL     string `json:"url"`
+	Number  int64  `json:"number"`
+	Created bool   `json:"created"` // false: it existed already
+}
+
+// sessionPromoteCommand returns the command "session promote".
+func sessionPromoteCommand(a *cli.App) *cobra.Command {
+	var f promoteFlags
+	cmd := &cobra.Command{
+		Use:   "promote [POINT]",
+		Short: "Push the commits of a session to a branch of the source, or open a pull request",
+		Long: `Promote pushes the commits of a session to the branch that was mounted, or to the branch and repository of --to.
+POINT is a checkpoint, whose HEAD is promoted. Without it, the present HEAD is promoted, and changes that are not
+committed are an error. Checkpoints and other refs of the session are never pushed.
+
+The branch moves by a fast-forward. If it has commits that the session lacks, choose:
+  --squash   one new commit on the branch has all changes
+  --merge    a merge commit joins the branch and the commits of the session
+Both merge as git does; conflicts are refused with the list of paths. The push is a compare-and-swap: it never
+overwrites a commit, and is tried a second time if the branch moves at the same moment. The author of a new commit is
+user.name of the mount, and the commit is signed if commit.gpgSign is set. If the server refuses the push, its words
+are printed. Only objects that the repository lacks are sent; for the mounted remote nothing is fetched, except to
+merge.
+
+--pull-request pushes to the branch afs/SESSION (--head) instead, and opens a pull request to the branch on gitea,
+GitHub or GitLab. If one is open already, its description is replaced. The description is that of session summary. The
+token for the API is that of --forge-token-file or $` + cli.ForgeTokenVariable + `, or the password that git's credential
+helper has for the URL of the repository.
+
+The exit code is 3 if the branch was not moved because of a conflict or a refusal.
+
+` + addressHelp,
+		Example: `  artifactfs session promote --dry-run
+  artifactfs session promote --squash -m 'fix login'
+  artifactfs session promote HEAD --to :release-1.2 --merge
+  artifactfs session promote fix-login@before-rename --to https://git.example.org/app.git:main
+  artifactfs session promote --pull-request --title 'Fix login' --forge-token-file ~/.github-token`,
+		Args:              cli.Arguments(0, 1, "[POINT]"),
+		RunE:              func(cmd *cobra.Command, args []string) error { return sessionPromote(cmd, a, f, cli.First(args)) },
+		ValidArgsFunction: completeCheckpoints(a, &f.of, 1),
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.to, "to", "", "push to `URL[:BRANCH]`; :BRANCH alone is a branch of the mounted remote")
+	flags.BoolVar(&f.ff, "ff", false, "move the branch by a fast-forward only (default)")
+	flags.BoolVar(&f.squash, "squash", false, "put the changes on the branch as one commit")
+	flags.BoolVar(&f.merge, "merge", false, "join the branch and the commits by a merge commit")
+	flags.StringVarP(&f.message, "message", "m", "", "message of the new commit of --squash and --merge (default: a list of the commits)")
+	flags.BoolVar(&f.dryRun, "dry-run", false, "push nothing, print what would be pushed")
+	flags.BoolVar(&f.pullRequest, "pull-request", false, "push to another branch, and open a pull request to the branch")
+	flags.StringVar(&f.title, "title", "", "title of the pull request (default: from session summary)")
+	flags.StringVar(&f.head, "head", "", "branch of the pull request (default: afs/SESSION)")
+	flags.StringVar(&f.forge, "forge", "", "kind of the forge, `gitea|github|gitlab` (default: by the name of its host)")
+	flags.StringVar(&f.forgeURL, "forge-url", "", "address of the forge's web pages (default: the host of the repository)")
+	flags.StringVar(&f.tokenFile, "forge-token-file", "", "`file` with the token for the forge's API")
+	cmd.MarkFlagsMutuallyExclusive("ff", "squash", "merge")
+	cli.CompleteFlag(cmd, "forge", forge.Kinds...)
+	ofFlag(a, cmd, &f.of)
+	farFlag(cmd, &f.remote)
+	return cmd
+}
+
+// request returns the request of the flags. The session and the checkpoint are added by the caller.
+func (f promoteFlags) request(cmd *cobra.Command, a *cli.App) (r control.SessionPromoteRequest, err error) {
+	usage := func(text string) (control.SessionPromoteRequest, error) { return r, cli.Usage(cmd, errors.New(text)) }
+	if f.message != "" && !f.squash && !f.merge {
+		return usage("--message needs --squash or --merge")
+	}
+	if !f.pullRequest && (f.title != "" || f.head != "" || f.forge != "" || f.forgeURL != "" || f.tokenFile != "") {
+		return usage("--title, --head and --forge... need --pull-request")
+	}
+	r = control.SessionPromoteRequest{Method: control.PromoteFF, Message: f.message, DryRun: f.dryRun, PullRequest: f.pullRequest,
+		PullBranch: f.head, Identity: control.Identity()}
+	switch {
+	case f.squash:
+		r.Method = control.PromoteSquash
+	case f.merge:
+		r.Method = control.PromoteMerge
+	}
+	if r.To, r.Branch = splitTarget(f.to); r.To == control.RemoteOrigin {
+		r.To = ""
+	}
+	r.To, err = loginAt(cmd.Context(), a, "promote", r.To)
+	return r, err
+}
+
+// splitTarget splits URL[:BRANCH]. A colon in the authority of a URL, or after the host of an address HOST:PATH, does not begin a branch.
+func splitTarget(word string) (to, branch string) {
+	from := 0
+	if scheme, rest, ok := strings.Cut(word, "://"); ok {
+		if from = strings.Index(rest, "/"); from < 0 {
+			return word, ""
+		}
+		from += len(scheme) + len("://")
+	} else if host, _, ok := strings.Cut(word, ":"); ok && host != "" && host != control.RemoteOrigin && !strings.Contains(host, "/") {
+		from = len(host) + 1
+	}
+	if _, err := os.Lstat(word); from == 0 && err == nil {
+		return word, ""
+	}
+	i := strings.LastIndex(word[from:], ":")
+	if i < 0 {
+		return word, ""
+	}
+	return word[:from+i], word[from+i+1:]
+}
+
+// sessionPromote promotes the commits, opens the pull request, and prints the result.
+func sessionPromote(cmd *cobra.Command, a *cli.App, f promoteFlags, point string) error {
+	ctx := cmd.Context()
+	r, err := f.request(cmd, a)
+	if err != nil {
+		return err
+	}
+	w, id, err := workAt(ctx, a, "promote", f.of, f.remote, point)
+	if err != nil {
+		return err
+	}
+	r.Of, r.SessionRemote, r.ID = w.of, w.at, id
+	var hub *forge.Forge
+	if f.pullRequest && !f.dryRun {
+		// Find out what can fail before anything is pushed.
+		if hub, err = f.hub(ctx, a, w, r); err != nil {
+			return err
+		}
+	}
+	reply, err := control.SessionPromote(ctx, w.client, r)
+	if err != nil {
+		return cli.Failure("promote", w.name(), err)
+	}
+	out := promoteReply{SessionPromoteReply: reply}
+	if hub != nil && (reply.Method != control.PromoteNone || reply.Old != "") {
+		if out.PullRequest, err = f.open(ctx, hub, w, reply); err != nil {
+			return err
+		}
+	}
+	if a.JSON {
+		return cli.PrintJSON(a.Stdout, out)
+	}
+	return printPromoted(a, out)
+}
+
+// printPromoted prints the result. The address of a pull request is printed to stdout, everything else in that case to stderr.
+func printPromoted(a *cli.App, r promoteReply) error {
+	out := a.Stdout
+	if r.PullRequest != nil {
+		out = a.Stderr
+	}
+	where := plain(r.Branch) + " of " + r.Target
+	short := func(id string) string { return id[:min(12, len(id))] }
+	switch {
+	case r.Method == control.PromoteNone:
+		fmt.Fprintf(out, "nothing to promote: %s contains the commits already\n", where)
+	default:
+		verb, how := "promoted", ""
+		switch r.Method {
+		case control.PromoteSquash:
+			how = " as one commit"
+		case control.PromoteMerge:
+			how = " by a merge commit"
+		}
+		if r.DryRun {
+			verb = "would promote"
+		}
+		move := short(r.New)
+		if r.Old != "" && r.New != "" {
+			move = short(r.Old) + ".." + short(r.New)
+		}
+		if move != "" {
+			how += " (" + move + ")"
+		}
+		fmt.Fprintf(out, "%s %s to %s%s\n", verb, cli.Plural(r.Total, "commit"), where, how)
+		for _, c := range r.Commits {
+			fmt.Fprintf(out, "  %s %s\n", short(c.ID), plain(c.Subject))
+		}
+	}
+	if r.PullRequest == nil {
+		return nil
+	}
+	_, err := fmt.Fprintln(a.Stdout, plain(r.PullRequest.URL))
+	return err
+}
+
+// hub returns the forge of the repository to which the commits are to be pushed, with its token. A dry run determines the repository.
+func (f promoteFlags) hub(ctx context.Context, a *cli.App, w work, r control.SessionPromoteRequest) (*forge.Forge, error) {
+	r.DryRun = true
+	reply, err := control.SessionPromote(ctx, w.client, r)
+	if err != nil {
+		return nil, cli.Failure("promote", w.name(), err)
+	}
+	failed := func(cause, hint string) error {
+		return &control.Error{Code: control.ExitUsage, Verb: "open pull request on", Object: reply.Target, Cause: cause, Hint: hint}
+	}
+	token, err := f.token(ctx, a, w, reply.Target)
+	if err != nil {
+		return nil, failed(err.Error(), "")
+	}
+	if token == "" {
+		return nil, failed("there is no token for the forge",
+			"set $"+cli.ForgeTokenVariable+", use --forge-token-file, or store the password in a git credential helper")
+	}
+	hub, err := forge.New(forge.Options{Repository: reply.Target, Kind: forge.Kind(f.forge), URL: f.forgeURL, Token: token})
+	if err != nil {
+		return nil, failed(err.Error(), "add --forge "+strings.Join(forge.Kinds, "|")+", and --forge-url for its address")
+	}
+	return hub, nil
+}
+
+// open opens a pull request of the branch that was pushed.
+func (f promoteFlags) open(ctx context.Context, hub *forge.Forge, w work, r control.SessionPromoteReply) (*pullRequest, error) {
+	ask := control.SessionSummaryRequest{Of: w.of, SessionRemote: w.at, ID: r.Checkpoint, Committed: true}
+	s, err := control.SessionSummary(ctx, w.client, ask)
+	if err != nil {
+		return nil, cli.Failure("summarise", w.name(), err)
+	}
+	p := forge.PullRequest{Title: s.Title, Body: markdown(s), Head: r.Branch, Base: r.Base}
+	if f.title != "" {
+		p.Title, p.Retitle = f.title, true
+	}
+	opened, err := hub.Open(ctx, p)
+	if err != nil {
+		return nil, &control.Error{Code: control.ExitRemote, Verb: "open pull request for", Object: r.Branch + " of " + r.Target,
+			Cause: err.Error(), Hint: "the branch was pushed; check the token of the forge, and run the command again"}
+	}
+	return &pullRequest{URL: opened.URL, Number: opened.Number, Created: opened.Created}, nil
+}
+
+// token returns the token for the API of the forge: that of the flag or the environment, else the password that git's credential helpers
+// have for the URL of the repository. It returns "" if there is none.
+func (f promoteFlags) token(ctx context.Context, a *cli.App, w work, repository string) (string, error) {
+	if f.tokenFile != "" {
+		return tokenfile.New(f.tokenFile).Token(os.Environ())
+	}
+	if a.ForgeToken != "" {
+		return string(a.ForgeToken), nil
+	}
+	u, err := url.Parse(repository)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" {
+		return "", nil
+	}
+	cmd := gitcmd.AsUser(ctx, "credential", "fill")
+	if w.mount != nil { // the helper of the mount has the login of the mount
+		cmd.Dir = w.mount.Dir
+	}
+	cmd.Env = append(os.Environ(), gitcmd.NoPrompt, "GIT_ASKPASS=", "SSH_ASKPASS=")
+	question := fmt.Sprintf("protocol=%s\nhost=%s\npath=%s\n", u.Scheme, u.Host, strings.TrimPrefix(u.Path, "/"))
+	if name := u.User.Username(); name != "" {
+		question += "username=" + name + "\n"
+	}
+	cmd.Stdin = strings.NewReader(question + "\n")
+	out, err := cmd.Output()
+	if err != nil {
+		return "", ctx.Err() // without a helper git would prompt, which is an error here
+	}
+	for line := range bytes.Lines(out) {
+		if password, ok := bytes.CutPrefix(bytes.TrimRight(line, "\n"), []byte("password=")); ok {
+			return string(password), nil
+		}
+	}
+	return "", nil
+}

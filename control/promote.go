@@ -1,0 +1,184 @@
+package control
+
+import (
+	"context"
+	"os"
+	"slices"
+	"strings"
+	"time"
+)
+
+// PromoteMethod states how commits of a session are put on a branch.
+type PromoteMethod string
+
+const (
+	PromoteFF     PromoteMethod = "ff"     // the branch moves to the commit of the session; it must be a fast-forward
+	PromoteSquash PromoteMethod = "squash" // one new commit on the branch has all changes
+	PromoteMerge  PromoteMethod = "merge"  // a merge commit joins the branch and the commits of the session
+	// PromoteNone is used in replies: the branch contains the changes already.
+	PromoteNone PromoteMethod = "none"
+)
+
+// SessionPromoteRequest requests that the commits of a session are pushed to a branch of a repository, by default to the mounted branch
+// of the mounted remote.
+type SessionPromoteRequest struct {
+	Of            string `json:"of"`                       // directory of a mount, or name of a session
+	SessionRemote string `json:"session_remote,omitempty"` // session remote that has the session; "": the session is on this host
+	// ID names a checkpoint, whose HEAD is promoted. "": the present HEAD; in this case, changes that are not committed are an error.
+	ID     string `json:"id"`
+	To     string `json:"to,omitempty"`     // URL or absolute path of the repository; "": the mounted remote
+	Branch string `json:"branch,omitempty"` // short name of the branch; "": the mounted branch
+	// PullRequest pushes to the branch PullBranch, which is created from Branch if it does not exist. The caller then opens a pull
+	// request of PullBranch.
+	PullRequest bool          `json:"pull_request,omitempty"`
+	PullBranch  string        `json:"pull_branch,omitempty"` // short name of the branch of the pull request; "": "afs/SESSION"
+	Method      PromoteMethod `json:"method,omitempty"`      // "ff", "squash" or "merge"; "": "ff"
+	Message     string        `json:"message,omitempty"`     // message of the new commit of "squash" and "merge"; "": a list of the commits
+	// Identity holds those variables of the caller's environment, NAME=VALUE, by which git determines the author and the committer. For
+	// values that are missing, the settings of the mount apply.
+	Identity []string `json:"identity,omitempty"`
+	DryRun   bool     `json:"dry_run,omitempty"` // nothing is pushed
+}
+
+// SessionPromoteReply is the output of `session promote --json`, except for the field of the pull request.
+type SessionPromoteReply struct {
+	Session    string          `json:"session"`        // name of the session
+	Checkpoint string          `json:"checkpoint"`     // checkpoint whose HEAD was promoted
+	Head       string          `json:"head"`           // commit of HEAD in that checkpoint
+	Target     string          `json:"target"`         // URL or path of the repository, without secrets
+	Mounted    bool            `json:"mounted"`        // the repository is the mounted remote
+	Branch     string          `json:"branch"`         // short name of the branch
+	Base       string          `json:"base,omitempty"` // with pull_request: short name of the branch that is to receive the commits
+	Method     PromoteMethod   `json:"method"`         // "ff", "squash" or "merge"; "none": the branch contains the changes already
+	Old        string          `json:"old"`            // commit of the branch before; "": the branch did not exist
+	New        string          `json:"new"`            // commit of the branch after; "": a dry run, in which no commit is made
+	Tree       string          `json:"tree"`           // tree of the new commit
+	Commits    []SummaryCommit `json:"commits"`        // commits of the session that the branch lacked, newest first; at most 100
+	Total      int64           `json:"total"`          // number of these commits
+	Objects    int64           `json:"objects"`        // number of objects that were sent
+	Fetched    int64           `json:"fetched"`        // number of file contents that had to be fetched, to merge or to send them
+	Retried    bool            `json:"retried"`        // the branch moved during the first attempt
+	DryRun     bool            `json:"dry_run"`        // nothing was pushed
+}
+
+// SessionSummaryRequest requests a summary of the changes of a session.
+type SessionSummaryRequest struct {
+	Of            string `json:"of"`                       // directory of a mount, or name of a session
+	SessionRemote string `json:"session_remote,omitempty"` // session remote that has the session; "": the session is on this host
+	ID            string `json:"id"`                       // checkpoint; "": the present state
+	// Since is a checkpoint or a commit of the session, whose changes are left out. "": the commit of the mounted remote on which the
+	// session's commits are based.
+	Since string `json:"since,omitempty"`
+	// Committed leaves out changes that the HEAD of the checkpoint does not contain.
+	Committed bool `json:"committed,omitempty"`
+}
+
+// SessionSummaryReply is the output of `session summary --json`. All lists are limited; the totals count everything.
+type SessionSummaryReply struct {
+	Session      string          `json:"session"`             // name of the session
+	Checkpoint   string          `json:"checkpoint"`          // checkpoint that was summarised; "": the session has none
+	Head         string          `json:"head"`                // commit of HEAD in that checkpoint; "": the branch was unborn
+	Base         string          `json:"base"`                // commit or checkpoint with which the files are compared; "": nothing
+	Title        string          `json:"title"`               // suggestion for the title of a merge request
+	Commits      []SummaryCommit `json:"commits"`             // commits of the session, newest first; at most 100
+	TotalCommits int64           `json:"total_commits"`       // number of commits
+	Files        []SummaryFile   `json:"files"`               // changed files, sorted by path; at most 300
+	TotalFiles   int64           `json:"total_files"`         // number of changed files
+	LinesAdded   int64           `json:"lines_added"`         // number of added lines in all text files
+	LinesRemoved int64           `json:"lines_removed"`       // number of removed lines in all text files
+	Uncommitted  int64           `json:"uncommitted"`         // number of changed files that the HEAD does not contain
+	Notes        []SummaryNote   `json:"notes"`               // git notes on the commits; at most 50
+	Facts        []Fact          `json:"facts"`               // facts of the session, the newest 50
+	Handoff      string          `json:"handoff,omitempty"`   // handoff of the session, at most 4,000 bytes
+	Prompts      []SummaryPrompt `json:"prompts"`             // prompts of the transcript, the newest 50
+	TotalPrompts int64           `json:"total_prompts"`       // number of prompts
+	Uncounted    bool            `json:"uncounted,omitempty"` // the lines were not counted, because more than 2,000 files have changed
+}
+
+// SummaryCommit is a commit of a session.
+type SummaryCommit struct {
+	ID      string    `json:"id"`      // id of the commit
+	Subject string    `json:"subject"` // first line of its message
+	Author  string    `json:"author"`  // name of its author
+	Time    time.Time `json:"time"`    // time of its author
+}
+
+// SummaryFile is a file that a session has changed.
+type SummaryFile struct {
+	Path    string `json:"path"`           // path relative to the mount
+	From    string `json:"from,omitempty"` // previous path of a renamed file
+	Status  string `json:"status"`         // "A", "D", "M", "T" or "R", as git prints it
+	Added   int64  `json:"added"`          // number of added lines; -1 for a binary file, or if the lines were not counted
+	Removed int64  `json:"removed"`        // number of removed lines; -1 as for added
+}
+
+// SummaryNote is a git note on a commit of a session.
+type SummaryNote struct {
+	Commit string `json:"commit"` // commit that has the note
+	Ref    string `json:"ref"`    // name below refs/notes
+	Text   string `json:"text"`   // text of the note, at most 2,000 bytes
+}
+
+// SummaryPrompt is a prompt of the transcript as one line.
+type SummaryPrompt struct {
+	Turn int       `json:"turn"` // number of the turn that the prompt begins
+	Time time.Time `json:"time"` // time of the record
+	Text string    `json:"text"` // first characters of the prompt
+}
+
+// validate returns an error if the session, the repository, the branches or the method are invalid.
+func (r SessionPromoteRequest) validate() error {
+	if err := needAt(r.Of, r.SessionRemote); err != nil {
+		return err
+	}
+	if r.PullBranch != "" && !r.PullRequest {
+		return badRequest("pull_branch needs pull_request")
+	}
+	switch r.Method {
+	case "", PromoteFF:
+		if r.Message != "" {
+			return badRequest("a message needs the method %q or %q", PromoteSquash, PromoteMerge)
+		}
+	case PromoteSquash, PromoteMerge:
+	default:
+		return badRequest("invalid method %.40q", r.Method)
+	}
+	for _, v := range r.Identity {
+		if name, _, ok := strings.Cut(v, "="); !ok || !slices.Contains(identity, name) || strings.Contains(v, "\x00") {
+			return badRequest("variable %.40q does not set the author or the committer", name)
+		}
+	}
+	for _, name := range []string{r.Branch, r.PullBranch} {
+		if strings.HasPrefix(name, "refs/") || strings.HasPrefix(name, "-") {
+			return badRequest("invalid branch %.80q", name)
+		}
+	}
+	return nil
+}
+
+// validate returns an error if the session or the session remote is invalid.
+func (r SessionSummaryRequest) validate() error { return needAt(r.Of, r.SessionRemote) }
+
+// identity lists the variables by which git determines the author and the committer of a commit.
+var identity = []string{"GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_AUTHOR_DATE",
+	"GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL", "GIT_COMMITTER_DATE"}
+
+// Identity returns the variables of this process by which git determines the author and the committer of a commit.
+func Identity() (env []string) {
+	for _, name := range identity {
+		if value, ok := os.LookupEnv(name); ok {
+			env = append(env, name+"="+value)
+		}
+	}
+	return env
+}
+
+// SessionPromote requests that commits of a session are pushed to a branch.
+func SessionPromote(ctx context.Context, c *Client, r SessionPromoteRequest) (SessionPromoteReply, error) {
+	return call[SessionPromoteReply](ctx, c, opSessionPromote, r, nil)
+}
+
+// SessionSummary requests a summary of the changes of a session.
+func SessionSummary(ctx context.Context, c *Client, r SessionSummaryRequest) (SessionSummaryReply, error) {
+	return call[SessionSummaryReply](ctx, c, opSessionSummary, r, nil)
+}

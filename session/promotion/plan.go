@@ -1,0 +1,434 @@
+package promotion
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/session/treediff"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+// promoted is the planned value of the branch.
+type promoted struct {
+	tip, tree object.ID   // commit and its tree; both are zero if the branch contains the changes already
+	have      []object.ID // commits that the target has
+}
+
+// relation describes how the branch and the commits of the session are related.
+type relation struct {
+	onto    object.ID          // commit of the branch
+	tree    object.ID          // tree of onto; zero if forward is set, because it is not needed
+	have    map[object.ID]bool // commits of the session, and commits on which the session is based, that onto reaches
+	forward bool               // HEAD reaches onto, so that the branch can be moved by a fast-forward
+	base    object.ID          // tree of the merge base
+}
+
+// plan determines the new value of the branch. The parameter old is the present value, and start that of the branch from which a new
+// branch is created; both may be zero.
+func (p *promotion) plan(ctx context.Context, old, start object.ID) (promoted, error) {
+	head, err := p.o.treeOf(p.work.head)
+	if err != nil {
+		return promoted{}, err
+	}
+	if !p.reply.Mounted {
+		if err := p.based(ctx); err != nil {
+			return promoted{}, err
+		}
+	}
+	onto := old
+	if onto.IsZero() {
+		onto = start
+	}
+	if onto.IsZero() && p.r.PullRequest {
+		return promoted{}, p.refused(control.CodeNotFound, "there is no branch "+p.reply.Base+" that could receive the commits", "")
+	}
+	if onto.IsZero() {
+		if p.reply.Method != control.PromoteFF {
+			return promoted{}, p.refused(control.CodeNotFound, "there is no such branch", "add --ff to create the branch")
+		}
+		p.list(p.work.commits)
+		return promoted{p.work.head, head, p.work.bases}, nil
+	}
+	r, err := p.relate(ctx, onto)
+	if err != nil {
+		return promoted{}, err
+	}
+	lacked := p.work.without(r.have)
+	p.list(lacked)
+	next := promoted{p.work.head, head, append(slices.Clone(p.work.bases), onto)}
+	switch {
+	case r.have[p.work.head] && len(lacked) == 0:
+		return promoted{}, nil
+	case p.reply.Method == control.PromoteFF && (r.forward || old.IsZero()):
+		return next, nil
+	case p.reply.Method == control.PromoteFF:
+		return promoted{}, p.refused(control.CodeRefused,
+			"not a fast-forward: the branch has commits that the session lacks (it is at "+onto.String()[:12]+")",
+			"add --merge to join both by a merge commit, or --squash to put the changes on the branch as one commit")
+	}
+	if !r.forward {
+		if next.tree, err = p.merge(ctx, r, head); err != nil {
+			return promoted{}, err
+		}
+		if next.tree == r.tree && p.reply.Method == control.PromoteSquash {
+			return promoted{}, nil
+		}
+	}
+	next.tip, err = p.commit(ctx, next.tree, onto, lacked)
+	return next, err
+}
+
+// list records the commits that the branch lacks in the reply.
+func (p *promotion) list(commits []owned) {
+	p.reply.Commits, p.reply.Total = shownCommits(commits), int64(len(commits))
+}
+
+// based returns an error if the target lacks a commit on which the session is based. The history before the session is not sent.
+func (p *promotion) based(ctx context.Context) error {
+	for _, id := range p.work.bases {
+		err := p.fetch(ctx, transport.FetchRequest{Wants: []object.ID{id}, Depth: 1, Filter: "tree:0"})
+		var lacks transport.NotOurRef
+		switch {
+		case errors.As(err, &lacks):
+			return p.refused(control.CodeNotFound, "the repository lacks the commit "+id.String()+", on which the session is based",
+				"push that commit to the repository first, from a complete clone; without --to the commits go to the mounted remote")
+		case err != nil:
+			return p.failed(err)
+		}
+	}
+	return nil
+}
+
+// relate compares the branch, whose commit is onto, with the commits of the session.
+func (p *promotion) relate(ctx context.Context, onto object.ID) (relation, error) {
+	r := relation{onto: onto}
+	if p.work.has(onto) {
+		r.have, r.forward = p.work.ancestors(onto), true
+		return r, nil
+	}
+	// The commits between the session and the branch, with their trees.
+	haves := slices.Clone(p.work.bases)
+	for _, c := range p.work.commits[:min(len(p.work.commits), maxHaves)] {
+		haves = append(haves, c.id)
+	}
+	if err := p.fetch(ctx, transport.FetchRequest{Wants: []object.ID{onto}, Haves: haves, Filter: "blob:none"}); err != nil {
+		return r, p.failed(err)
+	}
+	var err error
+	if r.have, err = p.reaches(onto); err != nil {
+		return r, err
+	}
+	if r.have[p.work.head] {
+		return r, nil
+	}
+	c, err := p.info(onto)
+	if err != nil {
+		return r, err
+	}
+	r.tree = c.Tree
+	for _, id := range p.work.bases {
+		if !r.have[id] { // the branch is behind the session's base, or their histories differ
+			return p.relateFully(ctx, r)
+		}
+	}
+	// Of the commits that both have, the first one has the others as ancestors, except after merges in both directions.
+	base := p.work.bases[0]
+	for _, c := range p.work.commits {
+		if r.have[c.id] {
+			base = c.id
+			break
+		}
+	}
+	return r, p.baseOf(&r, base)
+}
+
+// baseOf sets the tree of the merge base. If the branch has the files of a commit of the session, for example because that commit was
+// promoted as one commit with others, the changes since then are those that matter.
+func (p *promotion) baseOf(r *relation, base object.ID) error {
+	if id, same := p.work.trees[r.tree]; same {
+		r.base = r.tree
+		if p.reply.Method == control.PromoteSquash {
+			maps.Copy(r.have, p.work.ancestors(id))
+		}
+		return nil
+	}
+	c, err := p.info(base)
+	r.base = c.Tree
+	return err
+}
+
+// reaches returns the commits of the session, and those on which it is based, that the commit onto reaches.
+func (p *promotion) reaches(onto object.ID) (map[object.ID]bool, error) {
+	have, seen := map[object.ID]bool{}, map[object.ID]bool{}
+	for stack := []object.ID{onto}; len(stack) > 0; {
+		id := stack[len(stack)-1]
+		stack = stack[:len(stack)-1]
+		if seen[id] {
+			continue
+		}
+		seen[id] = true
+		if p.work.has(id) {
+			for known := range p.work.ancestors(id) {
+				have[known] = true
+			}
+			continue
+		}
+		c, err := p.scratch.Commit(id)
+		if errors.Is(err, odb.ErrNotFound) { // a commit before the session's base
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		stack = append(stack, c.Parents...)
+	}
+	return have, nil
+}
+
+// info reads a commit of the target or of the session.
+func (p *promotion) info(id object.ID) (object.CommitInfo, error) {
+	c, err := p.scratch.Commit(id)
+	if errors.Is(err, odb.ErrNotFound) {
+		return p.o.Repo.Commit(id)
+	}
+	return c, err
+}
+
+// relateFully completes the relation r by the complete history of the branch and of the session's base, which it fetches without trees.
+func (p *promotion) relateFully(ctx context.Context, r relation) (relation, error) {
+	wants := append(slices.Clone(p.work.bases), r.onto)
+	if err := p.fetch(ctx, transport.FetchRequest{Wants: wants, Filter: "tree:0"}); err != nil {
+		return r, p.failed(err)
+	}
+	out, err := p.git(ctx, "", "merge-base", r.onto.String(), p.work.head.String())
+	if gitcmd.Exited(err, 1) {
+		return r, p.refused(control.CodeConflict, "the branch and the session have no common history", "")
+	}
+	if err != nil {
+		return r, err
+	}
+	base, err := object.ParseID(strings.TrimSpace(string(out)))
+	if err != nil {
+		return r, err
+	}
+	if base == r.onto {
+		r.forward = true
+		return r, nil
+	}
+	if err := p.fetch(ctx, transport.FetchRequest{Wants: []object.ID{base}, Depth: 1, Filter: "blob:none"}); err != nil {
+		return r, p.failed(err)
+	}
+	return r, p.baseOf(&r, base)
+}
+
+// merge merges the changes of the session, whose tree is head, into the branch, and returns the tree. Conflicts are an error that names
+// the paths.
+func (p *promotion) merge(ctx context.Context, r relation, head object.ID) (tree object.ID, err error) {
+	switch r.base {
+	case r.tree:
+		return head, nil
+	case head:
+		return r.tree, nil
+	}
+	ids, renames, err := treediff.ContentsToMerge(ctx, p.readTree, r.base, r.tree, head)
+	if err != nil {
+		return tree, err
+	}
+	lacks, err := p.lacks(ctx, ids)
+	if err == nil {
+		err = p.provide(ctx, lacks, true)
+	}
+	if err != nil {
+		return tree, err
+	}
+	objects, us, them, err := treediff.CommitsToMerge(p.scratch.Format(), r.base, r.tree, head)
+	if err == nil {
+		err = p.scratch.Write(ctx, objects)
+	}
+	if err != nil {
+		return tree, err
+	}
+	out, err := p.git(ctx, "", "-c", "merge.renames="+strconv.FormatBool(renames), "merge-tree", "--write-tree", "-z", "--messages",
+		us.String(), them.String())
+	if err != nil && !gitcmd.Exited(err, 1) {
+		return tree, err
+	}
+	merged, err := treediff.ParseMerged(out)
+	if err != nil {
+		return tree, err
+	}
+	if paths := merged.Conflicted(); len(paths) > 0 {
+		return tree, p.refused(control.CodeConflict, "the branch and the session have changed the same lines: "+named(paths),
+			"run git fetch and git merge in the mount, resolve the conflicts, and promote again")
+	}
+	return merged.Result, nil
+}
+
+// lacks returns those elements of ids whose objects git does not find on this host, without duplicates.
+func (p *promotion) lacks(ctx context.Context, ids []object.ID) (lacks []object.ID, err error) {
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	var in strings.Builder
+	for _, id := range ids {
+		fmt.Fprintln(&in, id)
+	}
+	out, err := p.git(ctx, in.String(), "cat-file", "--batch-check")
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(string(out)) {
+		if text, ok := strings.CutSuffix(line, " missing\n"); ok {
+			if id, err := object.ParseID(text); err == nil && !slices.Contains(lacks, id) {
+				lacks = append(lacks, id)
+			}
+		}
+	}
+	return lacks, nil
+}
+
+// commit creates the commit of the methods squash and merge, with the settings of the mount: user.name, user.email and commit.gpgSign.
+// In a dry run it signs nothing.
+func (p *promotion) commit(ctx context.Context, tree, onto object.ID, commits []owned) (id object.ID, err error) {
+	settings, err := p.settings(ctx)
+	if err != nil {
+		return id, err
+	}
+	args := append(settings, "commit-tree", tree.String(), "-p", onto.String())
+	if p.reply.Method == control.PromoteMerge {
+		args = append(args, "-p", p.work.head.String())
+	}
+	if !p.r.DryRun {
+		sign, err := p.git(ctx, "", append(settings, "config", "--type=bool", "--default=false", "commit.gpgSign")...)
+		if err != nil {
+			return id, err
+		}
+		if strings.TrimSpace(string(sign)) == "true" {
+			args = append(args, "-S")
+		}
+	}
+	out, err := p.git(ctx, p.message(commits), append(args, "-F", "-")...)
+	if err != nil {
+		return id, err
+	}
+	return object.ParseID(strings.TrimSpace(string(out)))
+}
+
+// settings returns the arguments that make git read the settings of the mount. A session that is not mounted has the user's name and
+// address in its checkpoints.
+func (p *promotion) settings(ctx context.Context) ([]string, error) {
+	if p.o.GitDir != "" {
+		return []string{"-c", "include.path=" + filepath.Join(p.o.GitDir, "config")}, nil
+	}
+	state, err := p.o.State(ctx, p.point)
+	if err != nil {
+		return nil, err
+	}
+	file := filepath.Join(p.scratch.Dir(), "config.session")
+	if err := os.WriteFile(file, state.Files["config"].Content, 0o600); err != nil {
+		return nil, err
+	}
+	return []string{"-c", "include.path=" + file}, nil
+}
+
+// message returns the message of the new commit.
+func (p *promotion) message(commits []owned) string {
+	if p.r.Message != "" {
+		return strings.TrimRight(p.r.Message, "\n") + "\n"
+	}
+	if p.reply.Method == control.PromoteSquash && len(commits) == 1 {
+		_, text, _ := strings.Cut(string(commits[0].content), "\n\n")
+		return text
+	}
+	var b strings.Builder
+	if p.reply.Method == control.PromoteMerge {
+		fmt.Fprintf(&b, "Merge session %s into %s\n", p.o.Name, p.reply.Branch)
+	} else {
+		fmt.Fprintf(&b, "%s\n", titleOf(commits))
+	}
+	if len(commits) > 0 {
+		b.WriteString("\n")
+	}
+	for i, c := range slices.Backward(commits) {
+		if len(commits)-i > maxCommits {
+			fmt.Fprintf(&b, "... and %d more commits\n", len(commits)-maxCommits)
+			break
+		}
+		fmt.Fprintf(&b, "* %s\n", c.subject())
+	}
+	return b.String()
+}
+
+// outgoing returns the objects that the target lacks. Contents that are missing on this host are fetched, unless the mounted remote is
+// the target, which has them; if it turns out that it lacks some, promotion.whole is set and all are sent.
+func (p *promotion) outgoing(ctx context.Context, next promoted) (ids []object.ID, err error) {
+	args := []string{"rev-list", "--objects", "--no-object-names", "--missing=print", next.tip.String(), "--not"}
+	for _, id := range next.have {
+		if _, err := p.info(id); err == nil {
+			args = append(args, id.String())
+		}
+	}
+	out, err := p.git(ctx, "", args...)
+	if err != nil {
+		return nil, err
+	}
+	var missing []object.ID
+	for line := range strings.Lines(string(out)) {
+		text, lacked := strings.CutPrefix(strings.TrimSpace(line), "?")
+		id, err := object.ParseID(text)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("parse output of git rev-list: %w", err)
+		case lacked:
+			missing = append(missing, id)
+		case p.reply.Mounted && !p.whole && !p.o.Far && p.o.Repo.Remotes(id): // the mounted remote has the object
+		default:
+			ids = append(ids, id)
+		}
+	}
+	if len(missing) > 0 && !p.r.DryRun && (!p.reply.Mounted || p.whole || p.o.Far) {
+		if err := p.provide(ctx, missing, false); err != nil {
+			return nil, fmt.Errorf("fetch contents that the repository lacks: %w", err)
+		}
+		still, err := p.lacks(ctx, missing)
+		if err != nil {
+			return nil, err
+		}
+		ids = append(ids, slices.DeleteFunc(missing, func(id object.ID) bool { return slices.Contains(still, id) })...)
+	}
+	p.reply.Objects = int64(len(ids))
+	return ids, nil
+}
+
+// readTree reads a tree of the target or of the session.
+func (p *promotion) readTree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
+	entries, err := p.scratch.Tree(id)
+	if errors.Is(err, odb.ErrNotFound) {
+		return p.o.Tree(ctx, id)
+	}
+	return entries, err
+}
+
+// git runs git in the scratch repository, passes the string in as standard input, and returns the standard output.
+func (p *promotion) git(ctx context.Context, in string, args ...string) ([]byte, error) {
+	cmd := gitcmd.New(ctx, append([]string{"-c", "core.commitGraph=false"}, args...)...)
+	cmd.Dir, cmd.Stdin = p.scratch.Dir(), strings.NewReader(in)
+	// The author is the caller, and not the user who started the daemon.
+	cmd.Env = slices.DeleteFunc(cmd.Env, func(v string) bool {
+		return strings.HasPrefix(v, "GIT_AUTHOR_") || strings.HasPrefix(v, "GIT_COMMITTER_")
+	})
+	cmd.Env = append(cmd.Env, "GIT_DIR="+p.scratch.Dir(), gitcmd.NoPrompt, gitcmd.PlainText, p.o.objects())
+	cmd.Env = append(cmd.Env, p.r.Identity...)
+	return gitcmd.Output(cmd)
+}
