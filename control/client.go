@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/artifactfs/artifactfs/control/names5"
 )
 
 // undoPatience is the maximum time that a canceled call waits until the server has undone its request.
@@ -122,8 +124,8 @@ func call[R any](ctx context.Context, c *Client, o op, args any, progress func(P
 		var answer message
 		answer, err = c.ask(ctx, o, line, progress)
 		if err == nil {
-			if answer.Version < renamed {
-				answer.Result = fromNames5(answer.Result, reflect.TypeFor[R]())
+			if answer.Version < names5.Renamed {
+				answer.Result = names5.From(answer.Result, reflect.TypeFor[R]())
 			}
 			if err := json.Unmarshal(answer.Result, &reply); err != nil {
 				return reply, fmt.Errorf("read reply to %s: %w", o, err)

@@ -30,7 +30,7 @@ import (
 // is added. Oldest is the oldest supported version. A server answers a request in the server's version or in the version of the
 // request, whichever is older. So a client of any version from Oldest on can use all operations and fields that the client and the
 // server know.
-// In version 5, some fields of replies have other names (see fromNames5). A few operations are also available to clients
+// In version 5, some fields of replies have other names (see package names5). A few operations are also available to clients
 // older than Oldest (see timeless); such clients can read the error with which the server refuses all other operations.
 const (
 	Protocol = 6

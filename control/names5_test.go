@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"reflect"
 	"testing"
+
+	"github.com/artifactfs/artifactfs/control/names5"
 )
 
 // Replies of protocol 5 have other names for some fields, also for two that changed places.
@@ -19,9 +21,9 @@ func TestNamesOfProtocol5(t *testing.T) {
 			t.Fatal(err)
 		}
 		typ := reflect.TypeOf(reply)
-		old := withNames5(raw, typ)
+		old := names5.With(raw, typ)
 		again := reflect.New(typ)
-		if err := json.Unmarshal(fromNames5(old, typ), again.Interface()); err != nil {
+		if err := json.Unmarshal(names5.From(old, typ), again.Interface()); err != nil {
 			t.Fatal(err)
 		}
 		if !reflect.DeepEqual(again.Elem().Interface(), reply) {
@@ -33,7 +35,7 @@ func TestNamesOfProtocol5(t *testing.T) {
 		t.Fatal(err)
 	}
 	var old map[string]any
-	if err := json.Unmarshal(withNames5(raw, reflect.TypeOf(session)), &old); err != nil {
+	if err := json.Unmarshal(names5.With(raw, reflect.TypeOf(session)), &old); err != nil {
 		t.Fatal(err)
 	}
 	if old["remote"] != "/work.git" || old["origin"] != "https://git.example/app.git" || old["session_remote"] != nil || old["from"] != "p 1" {

@@ -7,6 +7,8 @@ import (
 	"reflect"
 	"sync"
 	"time"
+
+	"github.com/artifactfs/artifactfs/control/names5"
 )
 
 const (
@@ -95,8 +97,8 @@ func (s *sender) result(v any, ignored []string) error {
 		return fmt.Errorf("encode result: %w", err)
 	}
 	// Clients of an older protocol version expect the older names of fields.
-	if s.version < renamed && v != nil {
-		raw = withNames5(raw, reflect.TypeOf(v))
+	if s.version < names5.Renamed && v != nil {
+		raw = names5.With(raw, reflect.TypeOf(v))
 	}
 	return s.send(message{Result: raw, Ignored: ignored})
 }

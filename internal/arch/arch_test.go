@@ -29,7 +29,7 @@ const (
 // floors lists every package from the ground up. A package imports lower floors only, never its own.
 var floors = [][]string{
 	{"internal/clock", "internal/gitcmd", "internal/pktline", "internal/proc", "internal/varint"},
-	{"internal/refname"},
+	{"internal/refname", "control/names5"},
 	{"object", "internal/disk", "internal/gitsocket", "internal/harness/await", "internal/keeper", "internal/metrics", "internal/metrics/metricstest", "internal/mountinfo", "overlay/state", "worktree/acl"},
 	{"internal/dist"},
 	{"worktree/journal", "transport/endpoint", "transport/tokenfile", "internal/disk/mapped"},
@@ -60,6 +60,7 @@ var floors = [][]string{
 	{"cmd/artifactfs/serving"},
 	{"cmd/artifactfs/hosting"},
 	{"cmd/artifactfs/mounts"},
+	{"cmd/artifactfs/hooks"},
 	{"cmd/artifactfs/sessions"},
 	{"cmd/artifactfs", "cmd/artifactfs-fsmonitor"},
 	{"integration", "integration/foreign", "internal/harness/bench", "internal/harness/serverbench", "internal/arch", "internal/arch/counts"},
@@ -72,7 +73,7 @@ var libraries = map[string][]string{
 	"github.com/dgraph-io/ristretto/":  {"cache"},
 	"github.com/modelcontextprotocol/": {"mcp", "integration"},
 	"github.com/google/jsonschema-go/": {"mcp", "server/openapi/openapitest"},
-	"github.com/spf13/":                {"cmd/artifactfs", "cmd/artifactfs/cli", "cmd/artifactfs/hosting", "cmd/artifactfs/mounts", "cmd/artifactfs/serving", "cmd/artifactfs/sessions"},
+	"github.com/spf13/":                {"cmd/artifactfs", "cmd/artifactfs/cli", "cmd/artifactfs/hooks", "cmd/artifactfs/hosting", "cmd/artifactfs/mounts", "cmd/artifactfs/serving", "cmd/artifactfs/sessions"},
 	"github.com/BurntSushi/toml":       {"config"},
 	"github.com/pjbgf/sha1cd":          {"object"},
 	"golang.org/x/net/":                {"transport", "transport/endpoint"},

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/hooks"
 	"github.com/artifactfs/artifactfs/control"
 )
 
@@ -76,7 +77,7 @@ session link prints one URL that names session remote, session and checkpoint.`,
 	cmd.AddCommand(approvalCommands(a)...)
 	cmd.AddCommand(sessionAnnotateCommand(a), sessionAnnotationsCommand(a))
 	cmd.AddCommand(sessionStateCommands(a)...)
-	cmd.AddCommand(sessionHooksCommand(a), sessionHookCommand(a), sessionGCCommand(a), sessionDeleteCommand(a), sessionUndeleteCommand(a),
+	cmd.AddCommand(hooks.HooksCommand(a), hooks.HookCommand(a), sessionGCCommand(a), sessionDeleteCommand(a), sessionUndeleteCommand(a),
 		sessionCacheCommand(a))
 	return cmd
 }

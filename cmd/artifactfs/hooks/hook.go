@@ -1,4 +1,4 @@
-package sessions
+package hooks
 
 import (
 	"context"
@@ -17,8 +17,8 @@ import (
 	"github.com/artifactfs/artifactfs/session/transcript"
 )
 
-// sessionHookCommand returns the hidden command that coding agents run. It is not meant for users, who run "session hooks".
-func sessionHookCommand(a *cli.App) *cobra.Command {
+// HookCommand returns the hidden command that coding agents run. It is not meant for users, who run "session hooks".
+func HookCommand(a *cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:    "hook AGENT",
 		Hidden: true,

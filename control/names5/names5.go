@@ -1,4 +1,5 @@
-package control
+// Package names5 converts replies of the control protocol between the present names of their fields and those of version 5.
+package names5
 
 import (
 	"bytes"
@@ -7,18 +8,18 @@ import (
 	"strings"
 )
 
-// renamed is the version of the messages in which some fields of replies were renamed. Such a field has a tag `v5` with its
+// Renamed is the version of the messages in which some fields of replies were renamed. Such a field has a tag `v5` with its
 // old name.
-const renamed = 6
+const Renamed = 6
 
-// withNames5 returns raw, which is a reply of type t, with the field names of protocol 5. It is used for clients of that
+// With returns raw, which is a reply of type t, with the field names of protocol 5. It is used for clients of that
 // version.
-func withNames5(raw json.RawMessage, t reflect.Type) json.RawMessage {
+func With(raw json.RawMessage, t reflect.Type) json.RawMessage {
 	return rename(raw, t, func(name, name5 string) (from, to string) { return name, name5 })
 }
 
-// fromNames5 returns raw, which is a reply of type t from a daemon that uses protocol 5, with the current field names.
-func fromNames5(raw json.RawMessage, t reflect.Type) json.RawMessage {
+// From returns raw, which is a reply of type t from a daemon that uses protocol 5, with the current field names.
+func From(raw json.RawMessage, t reflect.Type) json.RawMessage {
 	return rename(raw, t, func(name, name5 string) (from, to string) { return name5, name })
 }
 

@@ -1,4 +1,5 @@
-package sessions
+// Package hooks contains the commands "session hooks" and "session hook", by which coding agents record their work in a session.
+package hooks
 
 import (
 	"context"
@@ -16,9 +17,9 @@ import (
 	"github.com/artifactfs/artifactfs/session/agenthook"
 )
 
-// sessionHooksCommand returns the command "session hooks" with its subcommands. They write configuration files and contact
+// HooksCommand returns the command "session hooks" with its subcommands. They write configuration files and contact
 // no daemon.
-func sessionHooksCommand(a *cli.App) *cobra.Command {
+func HooksCommand(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:                   "hooks COMMAND",
 		DisableFlagsInUseLine: true,
