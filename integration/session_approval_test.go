@@ -29,7 +29,10 @@ func TestSessionApproval(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	r := w.repo("r.git", object.SHA1)
-	w.commit(r, map[string]gittest.File{"a": {Data: []byte("1\n2\n3\n4\n5\n6\n7\n8\n9\n")}, "b": {Data: []byte("b\n")}, "d/c": {Data: []byte("c\n")}})
+	files := map[string]gittest.File{"a": {Data: []byte("1\n2\n3\n4\n5\n6\n7\n8\n9\n")}, "b": {Data: []byte("b\n")}, "d/c": {Data: []byte("old\n")}}
+	old := w.commit(r, files)
+	files["d/c"] = gittest.File{Data: []byte("c\n")}
+	w.commit(r, files)
 	c := w.sessionRemote("http", r)
 	agent := w.as("agent")
 	m := agent.bare(w.serve(gittest.ServerOptions{}).URL("r.git"),
@@ -126,6 +129,13 @@ func TestSessionApproval(t *testing.T) {
 	}
 	if got := bob.ok("session", "grant", merge.Link); !strings.Contains(got, "after a merge\nstatus: granted") {
 		t.Errorf("grant of a merge: got %s", got)
+	}
+	// A branch that does not have the base commit of the session.
+	w.sh(c.Path, `b=$(printf 'fix\n' | git hash-object -w --stdin) && export GIT_INDEX_FILE=$PWD/i && git read-tree `+old.String()+` &&
+		git update-index --add --cacheinfo 100644,$b,fix && git update-ref refs/heads/stable $(git commit-tree -p `+old.String()+` -m fix $(git write-tree))`)
+	stable := agent.requested("--for", "merge", "--into", "stable")
+	if want := w.git(c.Path, "merge-tree", "--write-tree", "stable", head); stable.Approval.Tree != want || !stable.Merge {
+		t.Errorf("request for a merge into an older branch: got %+v, want the tree %s", stable, want)
 	}
 	w.sh(c.Path, `b=$(printf 'clash\n2\n' | git hash-object -w --stdin) && export GIT_INDEX_FILE=$PWD/i && git read-tree main &&
 		git update-index --cacheinfo 100644,$b,a && git update-ref refs/heads/main $(git commit-tree -p main -m clash $(git write-tree))`)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -80,12 +81,12 @@ func (ap *approving) contains(head, tip object.ID) (ok bool, missing []object.ID
 		if id == tip {
 			return true, nil
 		}
-		c, err := ap.o.Repo.Commit(id)
-		if err != nil {
+		up, ok := ap.parents(id)
+		if !ok {
 			missing = append(missing, id)
 			continue
 		}
-		for _, parent := range c.Parents {
+		for _, parent := range up {
 			if !seen[parent] {
 				seen[parent] = true
 				next = append(next, parent)
@@ -103,17 +104,13 @@ type mergeOf struct {
 	history      []object.ID // commits from which the history of head goes on in the repository of the branch
 }
 
-// merged returns the change of a branch by a merge, with the tree that git merge results in. If the complete history shows that the
-// merge is a fast-forward, it returns that change.
+// merged returns the change of a branch by a merge, with the tree that git merge results in. If the history shows that the merge is a
+// fast-forward, it returns that change.
 func (ap *approving) merged(ctx context.Context, m mergeOf) (*changed, error) {
-	if err := ap.target.History(ctx, append([]object.ID{m.tip}, m.history...)...); err != nil {
-		return nil, ap.explain(err)
-	}
-	out, err := ap.git(ctx, "", "merge-base", "--all", m.tip.String(), m.head.String())
-	if err != nil && !gitcmd.Exited(err, 1) {
+	bases, err := ap.bases(ctx, m)
+	if err != nil {
 		return nil, err
 	}
-	bases := strings.Fields(string(out))
 	refuse := func(cause string) error {
 		return conflict(verbs[control.ApproveRequest], "session "+ap.session, cause,
 			"merge branch "+m.branch+" into the session with git, commit, and request the approval again")
@@ -123,16 +120,12 @@ func (ap *approving) merged(ctx context.Context, m mergeOf) (*changed, error) {
 		return nil, refuse("the session and branch " + m.branch + " have no common history")
 	case len(bases) > 1:
 		return nil, refuse("the session and branch " + m.branch + " were merged crosswise, so that a merge has several possible bases")
-	case bases[0] == m.tip.String():
+	case bases[0] == m.tip:
 		return &changed{ap: ap, before: m.theirs, after: m.ours}, nil
-	case bases[0] == m.head.String():
+	case bases[0] == m.head:
 		return nil, ap.nothing(m.branch)
 	}
-	id, err := object.ParseID(bases[0])
-	if err != nil {
-		return nil, err
-	}
-	base, err := ap.snapshot(ctx, id)
+	base, err := ap.snapshot(ctx, bases[0])
 	if err != nil {
 		return nil, err
 	}
@@ -140,9 +133,17 @@ func (ap *approving) merged(ctx context.Context, m mergeOf) (*changed, error) {
 	if err != nil {
 		return nil, err
 	}
+	// Git finds the base of a merge through commits, whose history may not be here.
+	objects, theirs, ours, err := treediff.CommitsToMerge(ap.o.Repo.Format(), base, m.theirs, m.ours)
+	if err != nil {
+		return nil, err
+	}
+	if err := ap.target.Write(ctx, objects); err != nil {
+		return nil, err
+	}
 	// Git detects renames only if all contents that it compares are here.
-	out, err = ap.git(ctx, "", "-c", "merge.renames="+strconv.FormatBool(renames), "merge-tree", "--write-tree", "-z", "--messages",
-		m.tip.String(), m.head.String())
+	out, err := ap.git(ctx, "", "-c", "merge.renames="+strconv.FormatBool(renames), "merge-tree", "--write-tree", "-z", "--messages",
+		theirs.String(), ours.String())
 	if err != nil && !gitcmd.Exited(err, 1) { // exit status 1 reports conflicts
 		return nil, err
 	}
@@ -154,6 +155,51 @@ func (ap *approving) merged(ctx context.Context, m mergeOf) (*changed, error) {
 		return nil, refuse("the merge with branch " + m.branch + " has conflicts: " + strings.Join(paths[:min(len(paths), namedPaths)], ", "))
 	}
 	return &changed{ap: ap, before: m.theirs, after: result.Result, merge: true}, nil
+}
+
+// bases returns the merge bases of a merge. Usually branch and session have the base commit of the session in common, and only newer
+// commits are fetched. Otherwise, bases fetches the complete history of both.
+func (ap *approving) bases(ctx context.Context, m mergeOf) ([]object.ID, error) {
+	if base, err := object.ParseID(ap.o.record.Commit); err == nil {
+		wants := []object.ID{m.tip}
+		up, _ := ap.parents(base)
+		for _, id := range m.history {
+			if !slices.Contains(up, id) {
+				wants = append(wants, id)
+			}
+		}
+		if err := ap.target.Since(ctx, base, wants...); err != nil {
+			return nil, ap.explain(err)
+		}
+		if bases, ok := mergeBases(ap.parents, m.tip, m.head, base); ok {
+			return bases, nil
+		}
+	}
+	if err := ap.target.History(ctx, append([]object.ID{m.tip}, m.history...)...); err != nil {
+		return nil, ap.explain(err)
+	}
+	out, err := ap.git(ctx, "", "merge-base", "--all", m.tip.String(), m.head.String())
+	if err != nil && !gitcmd.Exited(err, 1) { // exit status 1 means that there is none
+		return nil, err
+	}
+	var bases []object.ID
+	for name := range strings.FieldsSeq(string(out)) {
+		id, err := object.ParseID(name)
+		if err != nil {
+			return nil, err
+		}
+		bases = append(bases, id)
+	}
+	return bases, nil
+}
+
+// parents returns the parents of a commit, and false if the commit was not fetched.
+func (ap *approving) parents(commit object.ID) ([]object.ID, bool) {
+	c, err := ap.o.Repo.Commit(commit)
+	if err != nil {
+		c, err = ap.target.Commit(commit)
+	}
+	return c.Parents, err == nil
 }
 
 // provideMerge fetches the contents that git merge-tree reads. It returns false if contents for the detection of renames are missing.

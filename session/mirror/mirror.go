@@ -338,6 +338,19 @@ func (m *Mirror) History(ctx context.Context, commits ...object.ID) error {
 	return m.fetch(ctx, transport.FetchRequest{Wants: commits, Filter: "tree:0"})
 }
 
+// Since fetches commits with those parts of their history that are not reachable from the commit base, without trees.
+func (m *Mirror) Since(ctx context.Context, base object.ID, commits ...object.ID) error {
+	return m.fetch(ctx, transport.FetchRequest{Wants: commits, Haves: []object.ID{base}, Filter: "tree:0"})
+}
+
+// Commit returns a commit that was fetched.
+func (m *Mirror) Commit(id object.ID) (object.CommitInfo, error) { return m.main.Commit(id) }
+
+// Write stores objects in the repository, for a git command that needs them.
+func (m *Mirror) Write(ctx context.Context, objects []odb.Outgoing) error {
+	return m.main.Write(ctx, objects)
+}
+
 // Snapshot fetches a commit with its trees, and returns the id of its root tree.
 func (m *Mirror) Snapshot(ctx context.Context, commit object.ID) (object.ID, error) {
 	if err := m.fetch(ctx, transport.FetchRequest{Wants: []object.ID{commit}, Depth: 1, Filter: "blob:none"}); err != nil {
