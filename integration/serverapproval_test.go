@@ -129,3 +129,46 @@ func TestServerApproval(t *testing.T) {
 	}
 	w.ok(remove...)
 }
+
+// session promote prints the refusal of the server, and promotes what was approved: the merged files, as one commit.
+func TestPromoteNeedsApproval(t *testing.T) {
+	t.Parallel()
+	w, c, api := hosted(t)
+	repo := must[client.Repo](t)(api.Repo(t.Context(), "team", "app"))
+	u := must[*url.URL](t)(url.Parse(repo.Remote))
+	as := func(token string) string {
+		u.User = url.UserPassword("x", token)
+		return u.String()
+	}
+	m := w.bare("team/app", "--create", "--session", "work", "--wait", "git", "--checkpoint", "off")
+	w.sh(m.Dir, "echo ours >ours && git add ours && git commit -qm ours")
+	clone := w.clone(as(c.token))
+	w.sh(clone, "echo theirs >theirs && git add theirs && git commit -qm theirs && git push -q origin HEAD:main")
+	name := w.place("policy.json")
+	w.sh(w.root, `echo '{"version":1,"branches":[{"match":"main","quorum":1}]}' >`+name)
+	w.ok("session", "policy", "--set", name, "--remote", as(c.token))
+
+	refused := func(want string) {
+		t.Helper()
+		if r := w.afs("session", "promote", "-C", m.Dir, "--squash"); r.code != control.ExitRemote || !strings.Contains(r.stderr, want) {
+			t.Errorf("promote: got %s, want %q", r, want)
+		}
+	}
+	refused("main is protected and needs an approval of this tree and base")
+	request := w.requested("--for", "merge", "--into", "main")
+	refused("request " + request.Approval.ID + " needs 1 more approval")
+	_, fragment, _ := strings.Cut(request.Link, "#")
+	alice := must[client.NewToken](t)(api.CreateToken(t.Context(), "team", client.CreateToken{Repo: "app", Scope: client.Write, Actor: "alice"}))
+	w.elsewhere().ok("session", "grant", as(alice.Plaintext)+"#"+fragment)
+	var reply control.SessionPromoteReply
+	w.json(&reply, "session", "promote", "-C", m.Dir, "--squash")
+	if reply.Method != control.PromoteSquash || reply.Tree != request.Approval.Tree || reply.Old != request.Approval.Base {
+		t.Errorf("promote of what was approved: got %+v, want the tree %s on %s", reply, request.Approval.Tree, request.Approval.Base)
+	}
+	landed := w.clone(as(c.token))
+	w.sh(landed, "cat ours theirs >/dev/null && test \"$(git rev-parse HEAD)\" = "+reply.New)
+	w.git(landed, "fsck", "--strict", "--no-dangling")
+	w.sh(m.Dir, "echo more >more && git add more && git commit -qm more")
+	refused("main is protected")
+	w.unmount(m)
+}

@@ -109,6 +109,8 @@ func TestPromoteFastForward(t *testing.T) {
 	// The previous contents of a file, which nobody has read here, are on the remote and are not fetched.
 	w.sh(w.m.Dir, "rm open-file && git rm -q --cached quiet && git update-index --add --cacheinfo 100644,$(git rev-parse HEAD~2:quiet),quiet && "+
 		"git commit -qm 'revert quiet' && git reset -q --hard")
+	w.sh(w.m.Dir, "ssh-keygen -q -t ed25519 -N '' -f ../key && git config gpg.format ssh && git config user.signingKey $(realpath ../key.pub) && "+
+		"git config commit.gpgSign true")
 	reply, blobs = w.promote("--squash", "-m", "squashed\n\nwith a body")
 	if reply.Method != control.PromoteSquash || blobs > 1 || reply.Fetched != 0 || reply.Total != 1 {
 		t.Errorf("squash of a revert: got %+v and %d contents fetched", reply, blobs)
@@ -116,6 +118,10 @@ func TestPromoteFastForward(t *testing.T) {
 	clone := w.landed(w.r.Path, "main", w.git(w.m.Dir, "rev-parse", "HEAD^{tree}"))
 	if got := w.git(clone, "log", "-1", "--format=%P|%B"); !strings.HasPrefix(got, head+"|squashed\n\nwith a body") {
 		t.Errorf("commit of the squash: got %s", got)
+	}
+
+	if text := w.git(clone, "cat-file", "commit", "HEAD"); !strings.Contains(text, "gpgsig -----BEGIN SSH SIGNATURE") {
+		t.Errorf("the commit of a mount with commit.gpgSign is not signed:\n%s", text)
 	}
 
 	// A branch that does not exist is created, and one that is behind moves.
@@ -316,4 +322,47 @@ func TestSessionSummary(t *testing.T) {
 	o := w.elsewhere()
 	o.json(&r, "session", "summary", "--session-remote", s.arg, "far")
 	check("on another machine", r)
+}
+
+// A session that was resumed on another machine is promoted, although contents of its commits are on the session remote alone.
+func TestPromoteResumed(t *testing.T) {
+	t.Parallel()
+	w := newPromote(t)
+	s := w.sessionRemote("path", nil)
+	m := w.bare(w.origin.URL("r.git"), "--session", "far", "--session-remote", s.arg, "--wait", "git", "--checkpoint", "off")
+	w.sh(m.Dir, "mkdir sub && echo deep >sub/deep && git add sub && git commit -qm 'add sub'")
+	m.checkpoint("--sync")
+	w.unmount(m)
+	o := w.elsewhere()
+	again := o.bare(w.origin.URL("r.git"), "--session", "far", "--session-remote", s.arg, "--wait", "git", "--checkpoint", "off")
+	w.sh(again.Dir, "echo more >more && git add more && git commit -qm 'add more'")
+	var reply control.SessionPromoteReply
+	o.json(&reply, "session", "promote", "-C", again.Dir)
+	if reply.Total != 2 || reply.Method != control.PromoteFF {
+		t.Errorf("promote of a resumed session: got %+v, want two commits", reply)
+	}
+	w.landed(w.r.Path, "main", w.git(again.Dir, "rev-parse", "HEAD^{tree}"))
+	o.unmount(again)
+}
+
+// A pull request of a session whose branches are on the same remote needs another name than afs/SESSION.
+func TestPromoteBesideTheSession(t *testing.T) {
+	t.Parallel()
+	w := newPromote(t, "--session-remote", "origin")
+	w.sh(w.m.Dir, "echo x >x && git add x && git commit -qm 'add x'")
+	w.m.sync()
+	var r struct{ Branch, Base string }
+	w.json(&r, "session", "promote", "-C", w.m.Dir, "--pull-request", "--dry-run")
+	if r.Branch != "afs-work" || r.Base != "main" {
+		t.Errorf("branch of a pull request: got %+v, want afs-work", r)
+	}
+	if r := w.afs("session", "promote", "-C", w.m.Dir, "--to", ":afs/work"); r.code != control.ExitRemote || !strings.Contains(r.stderr, "cannot exist beside afs/work/") {
+		t.Errorf("promote to the directory of the session's branches: got %s", r)
+	}
+	// The session's own refs on its remote do not count as the commits that are promoted.
+	reply, blobs := w.promote()
+	if reply.Total != 1 || blobs != 0 || w.git(w.r.Path, "rev-parse", "main") != w.git(w.m.Dir, "rev-parse", "HEAD") {
+		t.Errorf("promote to the session remote: got %+v and %d contents fetched", reply, blobs)
+	}
+	w.unmount(w.m) // while the session remote still answers
 }
