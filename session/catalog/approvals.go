@@ -245,19 +245,19 @@ func votes(all []approval.Record) []control.Vote {
 	return shown
 }
 
-// tips returns the present commits of the branches, by full name, and the full name of the default branch. The default branch is ""
-// if the repository does not name it.
-func (ap *approving) tips(ctx context.Context) (tips map[string]object.ID, standard string, err error) {
-	refs, err := ap.remote.Refs(ctx, []string{"HEAD", "refs/heads/"})
+// tips returns the present commits of branches and of the default branch, by full name, and the full name of the default branch. The
+// latter is "" if the repository does not name it.
+func (ap *approving) tips(ctx context.Context, branches ...string) (tips map[string]object.ID, standard string, err error) {
+	refs, err := ap.remote.Refs(ctx, append(branches, "HEAD"))
 	if err != nil {
 		return nil, "", ap.explain(err)
 	}
 	tips, standard = map[string]object.ID{}, refs.Unborn
 	for _, ref := range refs.List {
-		if ref.Name == "HEAD" {
-			standard = ref.Target
-		} else {
+		if ref.Name != "HEAD" {
 			tips[ref.Name] = ref.ID
+		} else if ref.Target != "" {
+			tips[ref.Target], standard = ref.ID, ref.Target
 		}
 	}
 	return tips, standard, nil
@@ -277,7 +277,13 @@ func (all *Catalog) SessionApprovals(ctx context.Context, r control.SessionAppro
 	if err != nil {
 		return reply, explained(err)
 	}
-	tips, _, err := ap.tips(ctx)
+	var branches []string
+	for _, record := range l.Records {
+		if record.Op == approval.Request && record.Subject.Target != "" && !slices.Contains(branches, record.Subject.Target) {
+			branches = append(branches, record.Subject.Target)
+		}
+	}
+	tips, _, err := ap.tips(ctx, branches...)
 	if err != nil {
 		return reply, explained(err)
 	}

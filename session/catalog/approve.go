@@ -55,11 +55,17 @@ func (all *Catalog) sessionApprove(ctx context.Context, r control.SessionApprove
 		who.Actor = cmp.Or(r.Actor, session.Actor())
 	}
 	record := approval.Record{Op: approval.Op(r.Op), Actor: who.Actor, Token: who.Token, Text: r.Text}
-	tips, standard, err := ap.tips(ctx)
+	l, err := ap.log(ctx)
 	if err != nil {
 		return reply, err
 	}
-	l, err := ap.log(ctx)
+	var branches []string
+	if request, ok := l.Find(r.Request); ok && request.Subject.Target != "" {
+		branches = append(branches, request.Subject.Target)
+	} else if r.Branch != "" {
+		branches = append(branches, branchRef(r.Branch))
+	}
+	tips, standard, err := ap.tips(ctx, branches...)
 	if err != nil {
 		return reply, err
 	}
@@ -113,6 +119,9 @@ func (all *Catalog) sessionApprove(ctx context.Context, r control.SessionApprove
 	return reply, nil
 }
 
+// branchRef returns the full name of a branch.
+func branchRef(branch string) string { return "refs/heads/" + strings.TrimPrefix(branch, "refs/heads/") }
+
 // add appends a record to the approvals. If others append records at the same time, the record is added behind theirs.
 func (ap *approving) add(ctx context.Context, record approval.Record) (l approval.Log, added approval.Record, err error) {
 	message := fmt.Sprintf("%s by %s", record.Op, record.Actor)
@@ -154,7 +163,7 @@ func (ap *approving) subject(ctx context.Context, r control.SessionApproveReques
 		return s, c, err
 	}
 	if s.Target = standard; r.Branch != "" {
-		s.Target = "refs/heads/" + strings.TrimPrefix(r.Branch, "refs/heads/")
+		s.Target = branchRef(r.Branch)
 	}
 	if !refname.Valid(s.Target) {
 		return nil, nil, &control.Error{Code: control.ExitUsage, Verb: verb, Object: what,
