@@ -26,7 +26,7 @@ type SessionApproveRequest struct {
 	Of            string `json:"of"`                       // session: directory of a mount, or name of a session
 	SessionRemote string `json:"session_remote,omitempty"` // session remote that has the session; "": the session is on this host
 	// To is the repository (URL, which may contain a secret, or absolute path) that has the branch and the approvals. "": the session
-	// remote.
+	// remote; for the action "promote" the mounted remote.
 	To      string `json:"to,omitempty"`
 	Op      string `json:"op"`                // "request", "grant", "deny" or "withdraw"
 	Request string `json:"request,omitempty"` // id of the request, or the beginning of the id; "" for "request"
@@ -135,7 +135,7 @@ func (r SessionApproveRequest) validate() error {
 		if !slices.Contains([]string{ApproveMerge, ApprovePromote, ApproveDelete}, r.Action) {
 			return badRequest("unknown action %.40q: want merge, promote or delete", r.Action)
 		}
-		if r.Request != "" || r.Expires < 0 || (r.Action == ApprovePromote) != (r.To != "") || r.Action == ApproveDelete && r.Branch != "" {
+		if r.Request != "" || r.Expires < 0 || r.Action != ApprovePromote && r.To != "" || r.Action == ApproveDelete && r.Branch != "" {
 			return badRequest("invalid combination of arguments for a request for approval")
 		}
 	case ApproveGrant, ApproveDeny, ApproveWithdraw:

@@ -97,10 +97,11 @@ func TestServerApproval(t *testing.T) {
 	if got := w.afs("sync", direct.Dir, "--timeout", "60s"); got.code != control.ExitUnsynced || !strings.Contains(got.stderr, "main is protected") {
 		t.Errorf("sync of a session that pushes a protected branch: got %s", got)
 	}
-	w.json(&request, "session", "request-approval", "-C", "direct", "--for", "merge", "--into", "main")
+	w.json(&request, "session", "request-approval", "-C", "direct", "--for", "promote", "--to", ":main")
 	_, fragment, _ = strings.Cut(request.Link, "#")
-	if got := grant("alice", fragment); got.code != 0 {
-		t.Fatalf("grant: got %s", got)
+	at := as(tokens["alice"].Plaintext)
+	if got := reviewers["alice"].afs("session", "grant", at+"#"+fragment, "--to", at); request.To != repo.Remote || got.code != 0 {
+		t.Fatalf("grant of request %+v: got %s", request, got)
 	}
 	direct.sync()
 	if got, want := w.git(w.root, "ls-remote", as(c.token), "refs/heads/main"), w.git(direct.Dir, "rev-parse", "HEAD"); !strings.HasPrefix(got, want) {

@@ -459,6 +459,7 @@ func TestSessionApprovals(t *testing.T) {
 		"https://h:8080/app.git": {"https://h:8080/app.git", ""}, "https://h:8080/app.git:main": {"https://h:8080/app.git", "main"},
 		"git@h:app.git": {"git@h:app.git", ""}, "git@h:app.git:a/b": {"git@h:app.git", "a/b"}, "/srv/app.git:main": {"/srv/app.git", "main"}, "/srv/app.git": {"/srv/app.git", ""},
 		"https://u:p@h/app.git": {"https://u:p@h/app.git", ""}, "ssh://h:22/app.git:main": {"ssh://h:22/app.git", "main"},
+		":main": {"", "main"}, "origin:main": {"", "main"},
 	} {
 		if r := a.run("session", "request-approval", "-C", "app", "--for", "promote", "--to", to); r.code != 0 {
 			t.Errorf("--to %s: got %+v", to, r)
@@ -467,7 +468,7 @@ func TestSessionApprovals(t *testing.T) {
 			t.Errorf("--to %s: got repository %q and branch %q, want %q", to, q.To, q.Branch, want)
 		}
 	}
-	for _, args := range [][]string{{}, {"--for", "promote"}, {"--for", "merge", "--to", "/r"}, {"--for", "delete", "--into", "main"}, {"--for", "merge", "--expires", "0s"}, {"--for", "x"}} {
+	for _, args := range [][]string{{}, {"--for", "merge", "--to", "/r"}, {"--for", "delete", "--into", "main"}, {"--for", "merge", "--expires", "0s"}, {"--for", "x"}} {
 		if r := a.run(append([]string{"session", "request-approval", "-C", "app"}, args...)...); r.code != control.ExitUsage {
 			t.Errorf("request-approval %q: got %+v, want exit code %d", args, r, control.ExitUsage)
 		}

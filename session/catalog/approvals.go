@@ -86,8 +86,9 @@ func (all *Catalog) remoteOf(ctx context.Context, of, at string) (r control.Moun
 	return r, newest, nil
 }
 
-// approve opens the approvals of a session. The parameter to is the repository that has the approvals, or "" for the session remote. If
-// withTrees is set, the trees of the checkpoints are fetched together with their commits.
+// approve opens the approvals of a session. The parameter to is the repository that has the approvals: a URL or path, or
+// control.RemoteOrigin for the mounted remote, or "" for the session remote. If withTrees is set, the trees of the checkpoints are fetched
+// together with their commits.
 func (all *Catalog) approve(ctx context.Context, of, at, to string, withTrees bool) (_ *approving, err error) {
 	r, newest, err := all.remoteOf(ctx, of, at)
 	if err != nil {
@@ -116,6 +117,7 @@ func (all *Catalog) approve(ctx context.Context, of, at, to string, withTrees bo
 		ap.newest = max(ap.newest, ap.pushed)
 	}
 	if to != "" {
+		r.Remote = cmp.Or(r.Remote, ap.o.record.Remote) // the mounted remote
 		other, m, err := all.connect(ctx, elsewhere(r, to))
 		if err != nil {
 			return nil, err

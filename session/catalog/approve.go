@@ -42,7 +42,11 @@ func (all *Catalog) SessionApprove(ctx context.Context, r control.SessionApprove
 
 // sessionApprove does the work of SessionApprove, which adds hints to its errors.
 func (all *Catalog) sessionApprove(ctx context.Context, r control.SessionApproveRequest) (reply control.SessionApproveReply, err error) {
-	ap, err := all.approve(ctx, r.Of, r.SessionRemote, r.To, r.Op == control.ApproveRequest || r.Op == control.ApproveGrant)
+	to := r.To
+	if r.Action == control.ApprovePromote {
+		to = cmp.Or(to, control.RemoteOrigin)
+	}
+	ap, err := all.approve(ctx, r.Of, r.SessionRemote, to, r.Op == control.ApproveRequest || r.Op == control.ApproveGrant)
 	if err != nil {
 		return reply, err
 	}
@@ -113,14 +117,16 @@ func (all *Catalog) sessionApprove(ctx context.Context, r control.SessionApprove
 	reply.Link = link.String()
 	link.Checkpoint = request.Subject.Checkpoint
 	reply.Show = link.String()
-	if r.To != "" {
+	if to != "" {
 		reply.To = ap.remote.URL()
 	}
 	return reply, nil
 }
 
 // branchRef returns the full name of a branch.
-func branchRef(branch string) string { return "refs/heads/" + strings.TrimPrefix(branch, "refs/heads/") }
+func branchRef(branch string) string {
+	return "refs/heads/" + strings.TrimPrefix(branch, "refs/heads/")
+}
 
 // add appends a record to the approvals. If others append records at the same time, the record is added behind theirs.
 func (ap *approving) add(ctx context.Context, record approval.Record) (l approval.Log, added approval.Record, err error) {

@@ -58,7 +58,7 @@ commits are on the session remote. Reviewers on other machines need only the lin
 An approval is bound to content: to the files that the branch will have, to the commit at which the branch is now, and
 to the action. A newer checkpoint of the session voids the request, and so does another commit on the branch.
   --for merge    merge into a branch of the session remote (--into, default: the branch to which HEAD points)
-  --for promote  push to a branch of another repository (--to URL:BRANCH, default: the branch to which HEAD points)
+  --for promote  push to a branch of the mounted remote, or of another repository (--to URL:BRANCH)
   --for delete   deletion of the session
 All changes must be committed with git, except for --for delete, because only commits can be pushed to a branch. If the
 branch can be fast-forwarded, the approval is for the files of the session's commit, otherwise for the files after a
@@ -76,14 +76,16 @@ who is asked.
 			switch {
 			case r.Action == "":
 				return cli.Usage(cmd, errors.New("--for is missing: want merge, promote or delete"))
-			case (r.Action == control.ApprovePromote) != (to != ""):
-				return cli.Usage(cmd, errors.New("--for promote needs --to URL[:BRANCH], and no other action allows it"))
+			case to != "" && r.Action != control.ApprovePromote:
+				return cli.Usage(cmd, errors.New("--to is possible only with --for promote"))
 			case into != "" && r.Action != control.ApproveMerge:
 				return cli.Usage(cmd, errors.New("--into is possible only with --for merge"))
 			case r.Expires <= 0:
 				return cli.Usage(cmd, errors.New("--expires must be a positive duration, such as 24h"))
 			}
-			r.To, r.Branch = splitTarget(to)
+			if r.To, r.Branch = splitTarget(to); r.To == control.RemoteOrigin {
+				r.To = ""
+			}
 			if into != "" {
 				r.Branch = into
 			}
@@ -100,7 +102,8 @@ who is asked.
 	f.Var(action, "for", "the `ACTION` to approve: merge, promote or delete")
 	cli.CompleteFlag(cmd, "for", control.ApproveMerge, control.ApprovePromote, control.ApproveDelete)
 	f.StringVar(&into, "into", "", "the `BRANCH` of the session remote into which the session will be merged")
-	f.StringVar(&to, "to", "", "the repository and branch to which the commits will be pushed (`URL[:BRANCH]`)")
+	f.StringVar(&to, "to", "", "the commits will be pushed to `URL[:BRANCH]` (default: the mounted remote; :BRANCH\n"+
+		"alone is a branch of the mounted remote)")
 	f.StringSliceVar(&r.Reviewers, "reviewers", nil, "the users who are asked to approve (`NAME,...`)")
 	f.DurationVar(&r.Expires, "expires", 24*time.Hour, "the request expires after this `TIME`")
 	f.StringVarP(&r.Text, "message", "m", "", "the `TEXT` for the reviewers")
