@@ -109,6 +109,24 @@ func TestServerApproval(t *testing.T) {
 	}
 	w.unmount(direct)
 
+	// An approval is for the files, so that the commits may be squashed.
+	squashed := w.bare("team/app", "--create", "--session", "squashed", "--wait", "git", "--checkpoint", "off")
+	w.sh(squashed.Dir, "echo 1 >squashed && git add squashed && git commit -qm 1 && echo 2 >>squashed && git commit -qam 2")
+	promote := []string{"session", "promote", "-C", "squashed", "--to", ":main", "--squash", "-m", "both"}
+	if got := w.afs(promote...); got.code == 0 || !strings.Contains(got.stderr, "main is protected") {
+		t.Errorf("promotion without an approval: got %s", got)
+	}
+	w.json(&request, "session", "request-approval", "-C", "squashed", "--for", "promote", "--to", ":main")
+	_, fragment, _ = strings.Cut(request.Link, "#")
+	if got := reviewers["alice"].afs("session", "grant", at+"#"+fragment, "--to", at); got.code != 0 {
+		t.Fatalf("grant: got %s", got)
+	}
+	w.ok(promote...)
+	if got := w.git(w.root, "ls-remote", as(c.token), "refs/heads/main"); strings.HasPrefix(got, w.git(squashed.Dir, "rev-parse", "HEAD")) {
+		t.Errorf("main after a squash: got the commit of the session")
+	}
+	w.unmount(squashed)
+
 	// The session itself is protected, too. Tokens of the session may request, but not grant.
 	gone := w.requested("--for", "delete")
 	_, fragment, _ = strings.Cut(gone.Link, "#")
