@@ -34,8 +34,8 @@ type SessionPromoteRequest struct {
 	PullBranch  string        `json:"pull_branch,omitempty"` // short name of the branch of the pull request; "": "afs/SESSION"
 	Method      PromoteMethod `json:"method,omitempty"`      // "ff", "squash" or "merge"; "": "ff"
 	Message     string        `json:"message,omitempty"`     // message of the new commit of "squash" and "merge"; "": a list of the commits
-	// Identity holds those variables of the caller's environment, NAME=VALUE, by which git determines the author and the committer. For
-	// values that are missing, the settings of the mount apply.
+	// Identity holds those variables of the caller's environment, NAME=VALUE, by which git determines the author and the committer, and
+	// signs. For values that are missing, the settings of the mount apply.
 	Identity []string `json:"identity,omitempty"`
 	DryRun   bool     `json:"dry_run,omitempty"` // nothing is pushed
 }
@@ -145,7 +145,7 @@ func (r SessionPromoteRequest) validate() error {
 	}
 	for _, v := range r.Identity {
 		if name, _, ok := strings.Cut(v, "="); !ok || !slices.Contains(identity, name) || strings.Contains(v, "\x00") {
-			return badRequest("variable %.40q does not set the author or the committer", name)
+			return badRequest("variable %.40q does not set the author, the committer or the signature", name)
 		}
 	}
 	for _, name := range []string{r.Branch, r.PullBranch} {
@@ -159,11 +159,12 @@ func (r SessionPromoteRequest) validate() error {
 // validate returns an error if the session or the session remote is invalid.
 func (r SessionSummaryRequest) validate() error { return needAt(r.Of, r.SessionRemote) }
 
-// identity lists the variables by which git determines the author and the committer of a commit.
+// identity lists the variables by which git determines the author and the committer of a commit, and signs it.
 var identity = []string{"GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_AUTHOR_DATE",
-	"GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL", "GIT_COMMITTER_DATE"}
+	"GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL", "GIT_COMMITTER_DATE",
+	"SSH_AUTH_SOCK", "GNUPGHOME", "GPG_TTY"}
 
-// Identity returns the variables of this process by which git determines the author and the committer of a commit.
+// Identity returns the variables of this process by which git determines the author and the committer of a commit, and signs it.
 func Identity() (env []string) {
 	for _, name := range identity {
 		if value, ok := os.LookupEnv(name); ok {

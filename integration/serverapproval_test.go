@@ -189,5 +189,17 @@ func TestPromoteNeedsApproval(t *testing.T) {
 	w.git(landed, "fsck", "--strict", "--no-dangling")
 	w.sh(m.Dir, "echo more >more && git add more && git commit -qm more")
 	refused("main is protected")
+	m.checkpoint("--sync")
+	head := w.git(m.Dir, "rev-parse", "HEAD")
 	w.unmount(m)
+
+	// Commands without a mount log in by the token for the server.
+	w.json(&reply, "session", "promote", "-C", "work", "--to", ":unmounted")
+	if reply.New != head {
+		t.Errorf("promote after unmount: got %+v, want %s", reply, head)
+	}
+	w.elsewhere().json(&reply, "session", "promote", repo.Remote+"#session=work", "--to", ":elsewhere")
+	if reply.New != head {
+		t.Errorf("promote on another machine: got %+v, want %s", reply, head)
+	}
 }

@@ -110,7 +110,7 @@ func TestPromoteFastForward(t *testing.T) {
 	w.sh(w.m.Dir, "rm open-file && git rm -q --cached quiet && git update-index --add --cacheinfo 100644,$(git rev-parse HEAD~2:quiet),quiet && "+
 		"git commit -qm 'revert quiet' && git reset -q --hard")
 	w.sh(w.m.Dir, "ssh-keygen -q -t ed25519 -N '' -f ../key && git config gpg.format ssh && git config user.signingKey $(realpath ../key.pub) && "+
-		"git config commit.gpgSign true")
+		"git config commit.gpgSign true && git config gpg.ssh.program /bin/false") // the daemon runs no program that the mount names
 	reply, blobs = w.promote("--squash", "-m", "squashed\n\nwith a body")
 	if reply.Method != control.PromoteSquash || blobs > 1 || reply.Fetched != 0 || reply.Total != 1 {
 		t.Errorf("squash of a revert: got %+v and %d contents fetched", reply, blobs)

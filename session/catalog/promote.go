@@ -21,7 +21,7 @@ func (all *Catalog) SessionPromote(ctx context.Context, r control.SessionPromote
 		defer func() { o.Close() }()
 	}
 	if err == nil {
-		s := all.source(o)
+		s := all.source(o, r.SessionRemote)
 		defer s.close()
 		reply, err = promotion.Promote(ctx, &s.Session, p, r, promotion.Options{Dir: all.State,
 			Open: func(r control.MountRequest) (*thin.Remote, error) {
@@ -43,7 +43,7 @@ func (all *Catalog) SessionSummary(ctx context.Context, r control.SessionSummary
 	}
 	switch {
 	case err == nil:
-		s := all.source(o)
+		s := all.source(o, r.SessionRemote)
 		defer s.close()
 		reply, err = promotion.Summarise(ctx, &s.Session, p, r)
 	case o != nil && errors.Is(err, session.ErrNoCheckpoint) && r.ID == "": // nothing was changed in the session yet
@@ -89,13 +89,17 @@ type source struct {
 	mirror *mirror.Mirror // supplies contents of a session that is not mounted; nil until it is needed
 }
 
-// source returns the session o in the form that package promotion reads. The caller calls close before it closes o.
-func (all *Catalog) source(o *opened) *source {
+// source returns the session o in the form that package promotion reads. The parameter at is the URL of the session remote if the session
+// is read from there. The caller calls close before it closes o.
+func (all *Catalog) source(o *opened, at string) *source {
 	s := &source{all: all, o: o}
 	s.Session = promotion.Session{
 		Name: o.Session, Record: o.record, Repo: o.Repo, Far: o.far != nil, Tree: o.tree, Changes: o.changes, Find: o.Find,
 		Request: control.MountRequest{Remote: o.record.Remote, Session: o.Session, SessionOptions: o.record.Carried},
 		Provide: s.provide, Objects: s.objects, State: s.state,
+	}
+	if at != "" {
+		s.Request.SessionOptions.Remote = at
 	}
 	if o.mount != nil {
 		s.GitDir = o.mount.GitDir

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -296,78 +294,6 @@ func (p *promotion) lacks(ctx context.Context, ids []object.ID) (lacks []object.
 		}
 	}
 	return lacks, nil
-}
-
-// commit creates the commit of the methods squash and merge, with the settings of the mount: user.name, user.email and commit.gpgSign.
-// In a dry run it signs nothing.
-func (p *promotion) commit(ctx context.Context, tree, onto object.ID, commits []owned) (id object.ID, err error) {
-	settings, err := p.settings(ctx)
-	if err != nil {
-		return id, err
-	}
-	args := append(settings, "commit-tree", tree.String(), "-p", onto.String())
-	if p.reply.Method == control.PromoteMerge {
-		args = append(args, "-p", p.work.head.String())
-	}
-	if !p.r.DryRun {
-		sign, err := p.git(ctx, "", append(settings, "config", "--type=bool", "--default=false", "commit.gpgSign")...)
-		if err != nil {
-			return id, err
-		}
-		if strings.TrimSpace(string(sign)) == "true" {
-			args = append(args, "-S")
-		}
-	}
-	out, err := p.git(ctx, p.message(commits), append(args, "-F", "-")...)
-	if err != nil {
-		return id, err
-	}
-	return object.ParseID(strings.TrimSpace(string(out)))
-}
-
-// settings returns the arguments that make git read the settings of the mount. A session that is not mounted has the user's name and
-// address in its checkpoints.
-func (p *promotion) settings(ctx context.Context) ([]string, error) {
-	if p.o.GitDir != "" {
-		return []string{"-c", "include.path=" + filepath.Join(p.o.GitDir, "config")}, nil
-	}
-	state, err := p.o.State(ctx, p.point)
-	if err != nil {
-		return nil, err
-	}
-	file := filepath.Join(p.scratch.Dir(), "config.session")
-	if err := os.WriteFile(file, state.Files["config"].Content, 0o600); err != nil {
-		return nil, err
-	}
-	return []string{"-c", "include.path=" + file}, nil
-}
-
-// message returns the message of the new commit.
-func (p *promotion) message(commits []owned) string {
-	if p.r.Message != "" {
-		return strings.TrimRight(p.r.Message, "\n") + "\n"
-	}
-	if p.reply.Method == control.PromoteSquash && len(commits) == 1 {
-		_, text, _ := strings.Cut(string(commits[0].content), "\n\n")
-		return text
-	}
-	var b strings.Builder
-	if p.reply.Method == control.PromoteMerge {
-		fmt.Fprintf(&b, "Merge session %s into %s\n", p.o.Name, p.reply.Branch)
-	} else {
-		fmt.Fprintf(&b, "%s\n", titleOf(commits))
-	}
-	if len(commits) > 0 {
-		b.WriteString("\n")
-	}
-	for i, c := range slices.Backward(commits) {
-		if len(commits)-i > maxCommits {
-			fmt.Fprintf(&b, "... and %d more commits\n", len(commits)-maxCommits)
-			break
-		}
-		fmt.Fprintf(&b, "* %s\n", c.subject())
-	}
-	return b.String()
 }
 
 // outgoing returns the objects that the target lacks. Contents that are missing on this host are fetched, unless the mounted remote is

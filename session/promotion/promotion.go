@@ -164,7 +164,10 @@ func (p *promotion) open(opts Options) error {
 		r.SessionToken, r.SessionTokenFile = "", ""
 	}
 	r.Session, r.SessionOptions = "", control.SessionOptions{Remote: to}
-	if !named {
+	switch {
+	case !named && same: // the URL of the session remote may have credentials that the mounted remote has not
+		r.SessionOptions.Remote = at
+	case !named:
 		r.SessionOptions.Remote = control.RemoteOrigin
 	}
 	target, err := opts.Open(r)

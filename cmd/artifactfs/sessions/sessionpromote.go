@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/hosting"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/session/forge"
@@ -157,6 +159,16 @@ func sessionPromote(cmd *cobra.Command, a *cli.App, f promoteFlags, point string
 		return err
 	}
 	r.Of, r.SessionRemote, r.ID = w.of, w.at, id
+	if r.To == "" && w.mount == nil && w.remote == "" {
+		// The daemon has the credentials of mounts only.
+		all, _ := a.Mounts(ctx)
+		i := slices.IndexFunc(all, func(m cli.Served) bool { return !m.Mounted() && m.Session.Name == w.of })
+		if i >= 0 {
+			if r.To, err = hosting.WithToken(ctx, a, all[i].Remote); err != nil {
+				return err
+			}
+		}
+	}
 	var hub *forge.Forge
 	if f.pullRequest && !f.dryRun {
 		// Find out what can fail before anything is pushed.

@@ -1,0 +1,107 @@
+package promotion
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// Settings of a mount that apply to a new commit. Others do not: programs in a mount can change them, and settings such as gpg.program name
+// programs that git would run as the user of the daemon.
+const (
+	nameSettings = `^(user|author|committer)\.(name|email)$`
+	signSettings = `^user\.signingkey$|^gpg\.format$|^commit\.gpgsign$`
+)
+
+// commit creates the commit of the methods squash and merge, as the user of the mount, and signs it if commit.gpgSign is set. In a
+// dry run it signs nothing.
+func (p *promotion) commit(ctx context.Context, tree, onto object.ID, commits []owned) (id object.ID, err error) {
+	settings, err := p.settings(ctx)
+	if err != nil {
+		return id, err
+	}
+	args := append(settings, "commit-tree", tree.String(), "-p", onto.String())
+	if p.reply.Method == control.PromoteMerge {
+		args = append(args, "-p", p.work.head.String())
+	}
+	if !p.r.DryRun {
+		sign, err := p.git(ctx, "", append(settings, "config", "--type=bool", "--default=false", "commit.gpgSign")...)
+		if err != nil {
+			return id, err
+		}
+		if strings.TrimSpace(string(sign)) == "true" {
+			args = append(args, "-S")
+		}
+	}
+	out, err := p.git(ctx, p.message(commits), append(args, "-F", "-")...)
+	if err != nil {
+		return id, err
+	}
+	return object.ParseID(strings.TrimSpace(string(out)))
+}
+
+// settings returns the arguments that set the user of the mount. The checkpoints of a session that is not mounted contain the user's name
+// and address, but no key: they may come from a session remote.
+func (p *promotion) settings(ctx context.Context) ([]string, error) {
+	if p.o.GitDir != "" {
+		return p.settingsIn(ctx, filepath.Join(p.o.GitDir, "config"), nameSettings+"|"+signSettings)
+	}
+	state, err := p.o.State(ctx, p.point)
+	if err != nil {
+		return nil, err
+	}
+	file := filepath.Join(p.scratch.Dir(), "config.session")
+	if err := os.WriteFile(file, state.Files["config"].Content, 0o600); err != nil {
+		return nil, err
+	}
+	return p.settingsIn(ctx, file, nameSettings)
+}
+
+// settingsIn returns the arguments for those settings in a file whose names match a regular expression.
+func (p *promotion) settingsIn(ctx context.Context, file, names string) (args []string, err error) {
+	out, err := p.git(ctx, "", "config", "--file", file, "--no-includes", "-z", "--get-regexp", names)
+	if err != nil && !gitcmd.Exited(err, 1) { // 1: there are none
+		return nil, err
+	}
+	for setting := range strings.SplitSeq(string(out), "\x00") {
+		if name, value, ok := strings.Cut(setting, "\n"); ok {
+			args = append(args, "-c", name+"="+value)
+		}
+	}
+	return args, nil
+}
+
+// message returns the message of the new commit.
+func (p *promotion) message(commits []owned) string {
+	if p.r.Message != "" {
+		return strings.TrimRight(p.r.Message, "\n") + "\n"
+	}
+	if p.reply.Method == control.PromoteSquash && len(commits) == 1 {
+		_, text, _ := strings.Cut(string(commits[0].content), "\n\n")
+		return text
+	}
+	var b strings.Builder
+	if p.reply.Method == control.PromoteMerge {
+		fmt.Fprintf(&b, "Merge session %s into %s\n", p.o.Name, p.reply.Branch)
+	} else {
+		fmt.Fprintf(&b, "%s\n", titleOf(commits))
+	}
+	if len(commits) > 0 {
+		b.WriteString("\n")
+	}
+	for i, c := range slices.Backward(commits) {
+		if len(commits)-i > maxCommits {
+			fmt.Fprintf(&b, "... and %d more commits\n", len(commits)-maxCommits)
+			break
+		}
+		fmt.Fprintf(&b, "* %s\n", c.subject())
+	}
+	return b.String()
+}
