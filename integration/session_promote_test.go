@@ -366,3 +366,52 @@ func TestPromoteBesideTheSession(t *testing.T) {
 	}
 	w.unmount(w.m) // while the session remote still answers
 }
+
+// Commits of the mounted remote that were merged into the session are not promoted again, and are not part of its summary.
+func TestPromoteAfterMerge(t *testing.T) {
+	for _, shared := range []bool{false, true} {
+		t.Run(map[bool]string{false: "thin", true: "shared"}[shared], func(t *testing.T) { testPromoteAfterMerge(t, shared) })
+	}
+}
+
+func testPromoteAfterMerge(t *testing.T, shared bool) {
+	t.Parallel()
+	w := newPromote(t)
+	s := w.sessionRemote("path", map[bool]*gittest.Repo{true: w.r}[shared])
+	m := w.bare(w.origin.URL("r.git"), "--session", "far", "--session-remote", s.arg, "--wait", "git", "--checkpoint", "off")
+	w.sh(m.Dir, "echo ours >ours && git add ours && git commit -qm 'add ours'")
+	w.upstream("main", "echo theirs >theirs && sed -i s/1/one/ shared")
+	w.sh(m.Dir, "git fetch -q && git merge -q -m 'merge main' origin/main && echo more >>ours && git commit -qam 'more'")
+	m.checkpoint("--sync", "--pin", "merged")
+	head, tree := w.git(m.Dir, "rev-parse", "HEAD"), w.git(m.Dir, "rev-parse", "HEAD^{tree}")
+	for i := range 4 {
+		w.git(w.r.Path, "branch", "b"+string(rune('0'+i)), "main")
+	}
+	w.upstream("b3", "echo new >new") // the branch moves on
+	o := w.elsewhere()
+	check := func(what string, x *world, branch string, point ...string) {
+		t.Helper()
+		var summary control.SessionSummaryReply
+		x.json(&summary, append([]string{"session", "summary"}, point...)...)
+		if summary.TotalCommits != 3 || summary.TotalFiles != 1 || summary.Files[0].Path != "ours" {
+			t.Errorf("%s: summary: got %d commits and files %+v, want 3 and the file ours", what, summary.TotalCommits, summary.Files)
+		}
+		var reply control.SessionPromoteReply
+		x.json(&reply, append([]string{"session", "promote", "--to", ":" + branch}, point...)...)
+		if reply.New != head || reply.Total != 3 {
+			t.Errorf("%s: promote: got %+v, want %s with 3 commits", what, reply, head)
+		}
+		w.landed(w.r.Path, branch, tree)
+	}
+	check("mounted", w.world, "b0", "-C", m.Dir)
+	w.unmount(m)
+	check("not mounted", w.world, "b1", "-C", "far")
+	check("on another machine", o, "b2", s.arg+"#session=far@merged")
+	var reply control.SessionPromoteReply
+	o.json(&reply, "session", "promote", "--merge", "--to", ":b3", s.arg+"#session=far@merged")
+	w.sh(w.landed(w.r.Path, "b3", reply.Tree), "cat ours theirs new")
+	w.json(&reply, "session", "promote", "--squash", "--to", ":b3", "-C", "far")
+	if reply.Method != control.PromoteNone {
+		t.Errorf("squash after a merge of the same commits: got %+v, want nothing to promote", reply)
+	}
+}

@@ -3,6 +3,8 @@ package catalog
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/fault"
@@ -23,11 +25,13 @@ func (all *Catalog) SessionPromote(ctx context.Context, r control.SessionPromote
 	if err == nil {
 		s := all.source(o, r.SessionRemote)
 		defer s.close()
-		reply, err = promotion.Promote(ctx, &s.Session, p, r, promotion.Options{Dir: all.State,
-			Open: func(r control.MountRequest) (*thin.Remote, error) {
-				remote, _, err := all.Remotes.Session(r)
-				return remote, err
-			}})
+		if err = s.know(ctx, p); err == nil {
+			reply, err = promotion.Promote(ctx, &s.Session, p, r, promotion.Options{Dir: all.State,
+				Open: func(r control.MountRequest) (*thin.Remote, error) {
+					remote, _, err := all.Remotes.Session(r)
+					return remote, err
+				}})
+		}
 	}
 	if err != nil {
 		return reply, fault.ExplainSessionAt("promote", "session "+r.Of, err)
@@ -45,7 +49,9 @@ func (all *Catalog) SessionSummary(ctx context.Context, r control.SessionSummary
 	case err == nil:
 		s := all.source(o, r.SessionRemote)
 		defer s.close()
-		reply, err = promotion.Summarise(ctx, &s.Session, p, r)
+		if err = s.know(ctx, p); err == nil {
+			reply, err = promotion.Summarise(ctx, &s.Session, p, r)
+		}
 	case o != nil && errors.Is(err, session.ErrNoCheckpoint) && r.ID == "": // nothing was changed in the session yet
 		return promotion.NoSummary(o.Session), nil
 	}
@@ -116,6 +122,25 @@ func (s *source) close() {
 	}
 }
 
+// know sets promotion.Session.Known. The refs below refs/remotes at a checkpoint point to commits of the mounted remote. A session remote
+// that has the history of the mounted remote sends such commits like those of the session.
+func (s *source) know(ctx context.Context, p session.Checkpoint) error {
+	if s.o.far == nil {
+		return nil
+	}
+	s.Commits = func(ctx context.Context, ids []object.ID) error {
+		if err := s.o.far.Commits(ctx, s.Name, ids); err != nil {
+			return fault.SessionRemote(s.o.far.Remote(), err)
+		}
+		return nil
+	}
+	state, err := s.state(ctx, p)
+	for _, ref := range state.Remote {
+		s.Known = append(s.Known, ref.ID)
+	}
+	return err
+}
+
 // provide implements promotion.Session.Provide.
 func (s *source) provide(ctx context.Context, ids []object.ID) error {
 	switch {
@@ -149,8 +174,13 @@ func (s *source) provide(ctx context.Context, ids []object.ID) error {
 
 // objects implements promotion.Session.Objects.
 func (s *source) objects() (dirs []string) {
+	git := filepath.Join(s.o.home, "git")
 	if s.o.mount != nil {
-		dirs = append(dirs, s.o.mount.GitDir)
+		git = s.o.mount.GitDir
+	}
+	// The git directory of the mount has commits that git has fetched.
+	if _, err := os.Lstat(git); err == nil && s.o.far == nil {
+		dirs = append(dirs, git)
 	}
 	if s.mirror != nil {
 		dirs = append(dirs, s.mirror.Dir())

@@ -318,6 +318,11 @@ func (m *Mirror) Base(ctx context.Context, name string) error {
 	return nil
 }
 
+// Commits fetches commits of the session called name, or of its mounted remote, without their history, and all trees of these commits.
+func (m *Mirror) Commits(ctx context.Context, name string, ids []object.ID) error {
+	return m.fetchAny(ctx, name, transport.FetchRequest{Wants: ids, Depth: 1, Filter: "blob:none"})
+}
+
 // Contents fetches, in one request, those blobs of the list ids that are missing in the Mirror. The blobs are contents of the
 // session called name.
 func (m *Mirror) Contents(ctx context.Context, name string, ids []object.ID) error {

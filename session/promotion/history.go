@@ -11,6 +11,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/session"
 )
 
@@ -56,8 +57,8 @@ func (o *Session) history(ctx context.Context, head object.ID) (*history, error)
 		if _, known := found[id]; known || h.base[id] {
 			continue
 		}
-		// The mirror of a session remote may own base commits, too, because they were fetched into it.
-		if !o.Repo.Owned(id) || id.String() == o.Record.Commit {
+		// The copy of a session on its session remote owns everything that was fetched into it.
+		if !o.Repo.Owned(id) || id.String() == o.Record.Commit || slices.Contains(o.Known, id) {
 			h.base[id] = true
 			h.bases = append(h.bases, id)
 			continue
@@ -72,7 +73,21 @@ func (o *Session) history(ctx context.Context, head object.ID) (*history, error)
 		stack = append(stack, c.parents...)
 	}
 	h.sort(found)
-	return h, nil
+	return h, o.based(ctx, h.bases)
+}
+
+// based fetches those commits of the mounted remote that are missing on this host.
+func (o *Session) based(ctx context.Context, ids []object.ID) error {
+	var missing []object.ID
+	for _, id := range ids {
+		if _, err := o.Repo.Commit(id); errors.Is(err, odb.ErrNotFound) {
+			missing = append(missing, id)
+		}
+	}
+	if len(missing) == 0 || o.Commits == nil {
+		return nil
+	}
+	return o.Commits(ctx, missing)
 }
 
 // commit reads a commit of the session.

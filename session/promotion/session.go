@@ -21,6 +21,10 @@ type Session struct {
 	Request control.MountRequest
 	GitDir  string // git directory of the mount; "" if the session is not mounted
 	Far     bool   // Repo is a copy of the session on its session remote, which owns all of its objects
+	// Known holds commits of the mounted remote that Repo may own nevertheless. The history of the session ends at them.
+	Known []object.ID
+	// Commits fetches commits with their trees, but without their history. It is nil if all commits are on this host.
+	Commits func(ctx context.Context, ids []object.ID) error
 	// Tree reads a tree, and fetches it if it is missing.
 	Tree func(ctx context.Context, id object.ID) ([]object.TreeEntry, error)
 	// Changes returns the paths in which two trees differ. Empty directories may be among them.
