@@ -505,3 +505,50 @@ func TestSessionApprovals(t *testing.T) {
 		t.Errorf("file that is not a valid policy: got %+v", r)
 	}
 }
+
+func TestSessionPromote(t *testing.T) {
+	a, s, _ := newWork(t)
+	id := func(digit string) string { return strings.Repeat(digit, 40) }
+	s.set(func() {
+		s.promoted = control.SessionPromoteReply{Session: "work", Target: "https://127.0.0.1/app", Branch: "main", Method: control.PromoteSquash,
+			Old: id("a"), New: id("b"), Total: 2, Commits: []control.SummaryCommit{{ID: id("c"), Subject: "fix\x1b[31m"}, {ID: id("d"), Subject: "first"}}}
+	})
+	want := "promoted 2 commits to main of https://127.0.0.1/app as one commit (aaaaaaaaaaaa..bbbbbbbbbbbb)\n  cccccccccccc fix [31m\n  dddddddddddd first\n"
+	if got := a.ok("session", "promote", "app@good", "--to", "https://127.0.0.1:8080/other.git:main", "--squash", "-m", "text"); got != want {
+		t.Errorf("session promote printed\n%s", got)
+	}
+	q := last[control.SessionPromoteRequest](t, s)
+	if q.ID != "good" || q.To != "https://127.0.0.1:8080/other.git" || q.Branch != "main" || q.Method != control.PromoteSquash || q.Message != "text" || q.DryRun {
+		t.Errorf("request of the command: got %+v", q)
+	}
+	s.set(func() { s.promoted.Method = control.PromoteNone })
+	if got := a.ok("session", "promote", "-C", "app", "--dry-run"); got != "nothing to promote: main of https://127.0.0.1/app contains the commits already\n" {
+		t.Errorf("session promote printed %q", got)
+	}
+	for _, test := range []struct{ flags, want string }{
+		{"-m text", "--message needs --squash or --merge"}, {"--title x", "need --pull-request"}, {"--ff --merge", "exclude each other"},
+		{"--pull-request", "there is no token for the forge"}, {"--to :refs/heads/x", `invalid branch "refs/heads/x"`},
+	} {
+		r := a.run(append([]string{"session", "promote", "-C", "app"}, strings.Fields(test.flags)...)...)
+		if r.code != control.ExitUsage || !strings.Contains(r.stderr, test.want) {
+			t.Errorf("session promote %s: got %+v, want %q", test.flags, r, test.want)
+		}
+	}
+	a.env = append(a.env, "ARTIFACTFS_FORGE_TOKEN=secret-token")
+	s.set(func() { s.promoted.Target = "https://127.0.0.1/team/app" })
+	r := a.run("session", "promote", "-C", "app", "--pull-request")
+	if r.code != control.ExitUsage || !strings.Contains(r.stderr, "the URL does not show which forge it is") || strings.Contains(r.stderr, "secret-token") {
+		t.Errorf("pull request on an unknown forge: got %+v", r)
+	}
+	s.set(func() {
+		s.summary = control.SessionSummaryReply{Session: "work", Title: "fix", TotalFiles: 5, LinesAdded: 3, Uncommitted: 1,
+			Files: []control.SummaryFile{{Path: "b`c", From: "a", Status: "R", Added: 3}, {Path: "x", Status: "A", Added: -1, Removed: -1}}}
+	})
+	want = "# fix\n\n## 5 files, +3 -0\n\n- R `a` → `` b`c `` +3 -0\n- A `x` binary\n- ... and 3 more\n\n1 changed file not committed.\n\nSession work.\n"
+	if got := a.ok("session", "summary", "-C", "app", "--since", "@~1"); got != want {
+		t.Errorf("session summary printed\n%s", got)
+	}
+	if q := last[control.SessionSummaryRequest](t, s); q.Since != "@~1" {
+		t.Errorf("request of the command: got %+v", q)
+	}
+}

@@ -7,18 +7,25 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/hosting"
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/credential"
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/session/forge"
+	"github.com/artifactfs/artifactfs/statedir"
 	"github.com/artifactfs/artifactfs/transport/tokenfile"
 )
+
+// credentialTime is the maximum time for which the command waits for the login of a mount.
+const credentialTime = 15 * time.Second
 
 // promoteFlags holds the flags of "session promote".
 type promoteFlags struct {
@@ -67,8 +74,8 @@ merge.
 
 --pull-request pushes to the branch afs/SESSION (--head) instead, and opens a pull request to the branch on gitea,
 GitHub or GitLab. If one is open already, its description is replaced. The description is that of session summary. The
-token for the API is that of --forge-token-file or $` + cli.ForgeTokenVariable + `, or the password that git's credential
-helper has for the URL of the repository.
+token for the API is that of --forge-token-file or $` + cli.ForgeTokenVariable + `, or the password that the mount
+or git's credential helper has for the URL of the repository.
 
 The exit code is 3 if the branch was not moved because of a conflict or a refusal.
 
@@ -95,7 +102,6 @@ The exit code is 3 if the branch was not moved because of a conflict or a refusa
 	flags.StringVar(&f.forge, "forge", "", "kind of the forge, `gitea|github|gitlab` (default: by the name of its host)")
 	flags.StringVar(&f.forgeURL, "forge-url", "", "address of the forge's web pages (default: the host of the repository)")
 	flags.StringVar(&f.tokenFile, "forge-token-file", "", "`file` with the token for the forge's API")
-	cmd.MarkFlagsMutuallyExclusive("ff", "squash", "merge")
 	cli.CompleteFlag(cmd, "forge", forge.Kinds...)
 	ofFlag(a, cmd, &f.of)
 	farFlag(cmd, &f.remote)
@@ -105,6 +111,9 @@ The exit code is 3 if the branch was not moved because of a conflict or a refusa
 // request returns the request of the flags. The session and the checkpoint are added by the caller.
 func (f promoteFlags) request(cmd *cobra.Command, a *cli.App) (r control.SessionPromoteRequest, err error) {
 	usage := func(text string) (control.SessionPromoteRequest, error) { return r, cli.Usage(cmd, errors.New(text)) }
+	if f.ff && f.squash || f.ff && f.merge || f.squash && f.merge {
+		return usage("--ff, --squash and --merge exclude each other")
+	}
 	if f.message != "" && !f.squash && !f.merge {
 		return usage("--message needs --squash or --merge")
 	}
@@ -277,8 +286,8 @@ func (f promoteFlags) open(ctx context.Context, hub *forge.Forge, w work, r cont
 	return &pullRequest{URL: opened.URL, Number: opened.Number, Created: opened.Created}, nil
 }
 
-// token returns the token for the API of the forge: that of the flag or the environment, else the password that git's credential helpers
-// have for the URL of the repository. It returns "" if there is none.
+// token returns the token for the API of the forge: that of the flag or the environment, else the password that the mount or git's
+// credential helpers have for the URL of the repository. It returns "" if there is none.
 func (f promoteFlags) token(ctx context.Context, a *cli.App, w work, repository string) (string, error) {
 	if f.tokenFile != "" {
 		return tokenfile.New(f.tokenFile).Token(os.Environ())
@@ -290,24 +299,39 @@ func (f promoteFlags) token(ctx context.Context, a *cli.App, w work, repository 
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" {
 		return "", nil
 	}
-	cmd := gitcmd.AsUser(ctx, "credential", "fill")
-	if w.mount != nil { // the helper of the mount has the login of the mount
-		cmd.Dir = w.mount.Dir
-	}
-	cmd.Env = append(os.Environ(), gitcmd.NoPrompt, "GIT_ASKPASS=", "SSH_ASKPASS=")
 	question := fmt.Sprintf("protocol=%s\nhost=%s\npath=%s\n", u.Scheme, u.Host, strings.TrimPrefix(u.Path, "/"))
 	if name := u.User.Username(); name != "" {
 		question += "username=" + name + "\n"
 	}
-	cmd.Stdin = strings.NewReader(question + "\n")
-	out, err := cmd.Output()
+	question += "\n"
+	if w.mount != nil {
+		limited, cancel := context.WithTimeout(ctx, credentialTime)
+		defer cancel()
+		var out bytes.Buffer
+		dir := filepath.Join(statedir.Homes{State: a.State}.Dir(), w.mount.ID, "git")
+		if err := credential.Ask(limited, dir, "get", strings.NewReader(question), &out); err == nil {
+			if token := passwordIn(out.Bytes()); token != "" {
+				return token, nil
+			}
+		}
+	}
+	// Programs in the mount can write its settings, so git does not run there: it would run the credential helpers that they name.
+	cmd := gitcmd.New(ctx, "credential", "fill")
+	cmd.Env = append(cmd.Env, gitcmd.NoPrompt, "GIT_ASKPASS=", "SSH_ASKPASS=")
+	cmd.Stdin = strings.NewReader(question)
+	out, err := gitcmd.Output(cmd)
 	if err != nil {
 		return "", ctx.Err() // without a helper git would prompt, which is an error here
 	}
-	for line := range bytes.Lines(out) {
+	return passwordIn(out), nil
+}
+
+// passwordIn returns the password in an answer of git's credential protocol; "" if there is none.
+func passwordIn(answer []byte) string {
+	for line := range bytes.Lines(answer) {
 		if password, ok := bytes.CutPrefix(bytes.TrimRight(line, "\n"), []byte("password=")); ok {
-			return string(password), nil
+			return string(password)
 		}
 	}
-	return "", nil
+	return ""
 }
