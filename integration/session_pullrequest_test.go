@@ -11,6 +11,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/harness/gitea"
+	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -33,7 +34,7 @@ func pulls(t *testing.T, s *gitea.Server, name string) (list []struct {
 func TestPromotePullRequest(t *testing.T) {
 	source := os.Getenv("AFS_GITEA")
 	if source == "" {
-		t.Skip("SKIPPED: NO GITEA. Set AFS_GITEA to a directory with gitea's source and its program, which scripts/forge.sh builds.")
+		gittest.Skip(t, "gitea: set AFS_GITEA to a directory in which scripts/forge.sh has built it")
 	}
 	t.Parallel()
 	w := newWorld(t)

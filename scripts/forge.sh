@@ -1,5 +1,6 @@
 #!/bin/sh
-# Builds gitea, a real forge, in a directory: `make bench BENCH="-session -forge DIRECTORY"` has it as a session remote.
+# Builds gitea, a real forge, in a directory: `make bench BENCH="-session -forge DIRECTORY"` has it as a session remote, and with
+# AFS_GITEA=DIRECTORY the tests open a pull request on it.
 set -eu
 version=v1.26.0
 dir=${1:?usage: forge.sh DIRECTORY}

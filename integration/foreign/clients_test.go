@@ -94,10 +94,10 @@ func clients(t *testing.T) string {
 func TestExamples(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
-		skip(t, "mounts need root here")
+		gittest.Skip(t, "mounts need root here")
 	}
 	if _, err := os.Stat("/dev/fuse"); err != nil {
-		skip(t, "%v", err)
+		gittest.Skip(t, "%v", err)
 	}
 	for _, x := range []struct{ name, interpreter, file string }{
 		{"JavaScript", "node", "typescript/example.mjs"}, {"Python", "python3", "python/example.py"},

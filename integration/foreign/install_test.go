@@ -14,32 +14,16 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-)
 
-// skip skips a test because a client is missing. Skipped tests must be noticed, so a line is also appended to the file $AFS_SKIPPED,
-// which `make test` prints at its end.
-func skip(t *testing.T, format string, args ...any) {
-	t.Helper()
-	line := t.Name() + ": NOT TESTED, CLIENT MISSING: " + fmt.Sprintf(format, args...)
-	if path := os.Getenv("AFS_SKIPPED"); path != "" {
-		f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer f.Close()
-		if _, err := fmt.Fprintln(f, line); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Skip(line)
-}
+	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+)
 
 // program returns the path of a program, and skips the test if there is none.
 func program(t *testing.T, name string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
 	if err != nil {
-		skip(t, "%v (scripts/setup.sh installs it)", err)
+		gittest.Skip(t, "%v (scripts/setup.sh installs it)", err)
 	}
 	return path
 }
@@ -113,7 +97,7 @@ func installed(t *testing.T, name string, install func(dir, final string) error)
 		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
 		}
-		skip(t, "cannot install %s: %v", name, err)
+		gittest.Skip(t, "cannot install %s: %v", name, err)
 	}
 	if err := os.Rename(dir, final); err != nil {
 		t.Fatal(err)

