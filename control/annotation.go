@@ -39,7 +39,9 @@ type SessionAnnotateRequest struct {
 	Line   int    `json:"line,omitempty"`   // first line, counted from 1; 0: the whole file
 	End    int    `json:"end,omitempty"`    // last line; 0: the same as Line
 	Text   string `json:"text,omitempty"`   // text, at most 64 KiB; it may be empty for "resolve" and "reopen"
-	Actor  string `json:"actor,omitempty"`  // user or program that annotates; "": user@host
+	// Actor is the user or program that annotates; "": user@host. If the server of the session remote knows the user of the token, its
+	// name is used.
+	Actor string `json:"actor,omitempty"`
 }
 
 // SessionAnnotateReply is the output of `session annotate --json`.

@@ -219,6 +219,14 @@ func TestAnnotationsOnServer(t *testing.T) {
 	if len(got.Threads) != 4*each || len(texts) != 4*each {
 		t.Errorf("annotations of four users: got %v", texts)
 	}
+	// The server knows the user of a token, whatever name the command sends.
+	named := must[client.NewToken](t)(api.CreateToken(t.Context(), "team", client.CreateToken{Repo: "app", Actor: "erin"}))
+	var reply control.SessionAnnotateReply
+	w.elsewhere().as("frank").json(&reply, "session", "annotate", "work", "-m", "mine", "--session-remote",
+		strings.Replace(m.Remote, "://", "://"+url.UserPassword("x", named.Plaintext).String()+"@", 1))
+	if got := reply.Thread.Annotations[0].Actor; got != "erin" {
+		t.Errorf("actor of an annotation with the token of erin: got %q", got)
+	}
 	w.unmount(m)
 	noToken(t, "log of a daemon", strings.ReplaceAll(w.log(), c.token, ""))
 }

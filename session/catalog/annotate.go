@@ -16,6 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/annotate"
 	"github.com/artifactfs/artifactfs/session/reffile"
+	"github.com/artifactfs/artifactfs/session/thin"
 	"github.com/artifactfs/artifactfs/session/transcript"
 )
 
@@ -53,7 +54,7 @@ func annotateSession(ctx context.Context, all *Catalog, r control.SessionAnnotat
 	if o, err = withFiles(ctx, all, o, r); err != nil {
 		return reply, err
 	}
-	act := annotate.Act{Op: annotate.Op(r.Op), Actor: cmp.Or(r.Actor, session.Actor())}
+	act := annotate.Act{Op: annotate.Op(r.Op)}
 	act.Text, reply.Redacted = transcript.Redact(r.Text)
 	if act.Op == annotate.Open {
 		on, err := o.annotationPlace(ctx, r)
@@ -67,6 +68,9 @@ func annotateSession(ctx context.Context, all *Catalog, r control.SessionAnnotat
 		return reply, err
 	}
 	defer notes.close()
+	if act.Actor, err = notes.actor(ctx, cmp.Or(r.Actor, session.Actor())); err != nil {
+		return reply, err
+	}
 	file, err := notes.change(ctx, func(file []byte) ([]byte, error) {
 		next := act
 		if act.Op != annotate.Open {
@@ -266,6 +270,7 @@ type annotations struct {
 		Change(ctx context.Context, f reffile.File, message string,
 			edit func(now reffile.Version) ([]byte, error)) (reffile.Version, error)
 	}
+	remote  *thin.Remote      // session remote; nil if it is the repository of the session on this host
 	here    []byte            // annotations in the repository of the session on this host, unless the repository is the session remote
 	explain func(error) error // adds the session remote to its failures
 	close   func()
@@ -296,7 +301,7 @@ func openAnnotations(ctx context.Context, all *Catalog, o *opened, at string) (*
 	switch {
 	case remote != nil:
 		a.store = &reffile.Store{Remote: remote.Remote, Dir: all.State}
-		a.close = func() { remote.Close() }
+		a.remote, a.close = remote, func() { remote.Close() }
 		a.explain = func(err error) error { return fault.SessionRemote(remote, err) }
 		if local == nil {
 			return a, nil
@@ -315,6 +320,22 @@ func openAnnotations(ctx context.Context, all *Catalog, o *opened, at string) (*
 		a.store = local
 	}
 	return a, nil
+}
+
+// actor returns the name of the user who annotates: the one for whom the server has made the token, or, if the server does not know
+// the user, the name that the client has sent.
+func (a *annotations) actor(ctx context.Context, sent string) (string, error) {
+	if a.remote == nil {
+		return sent, nil
+	}
+	who, known, err := a.remote.Identity(ctx)
+	if err != nil {
+		return "", a.explain(err)
+	}
+	if !known || who.Actor == "token:"+who.Token {
+		return sent, nil
+	}
+	return who.Actor, nil
 }
 
 // read returns the contents of the file.
