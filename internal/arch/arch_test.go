@@ -28,7 +28,7 @@ const (
 
 // floors lists every package from the ground up. A package imports lower floors only, never its own.
 var floors = [][]string{
-	{"internal/clock", "internal/gitcmd", "internal/pktline", "internal/proc", "internal/varint"},
+	{"internal/clock", "internal/gitcmd", "internal/pktline", "internal/proc", "internal/varint", "server/places"},
 	{"internal/refname", "control/names5"},
 	{"object", "internal/disk", "internal/gitsocket", "internal/harness/await", "internal/keeper", "internal/metrics", "internal/metrics/metricstest", "internal/mountinfo", "overlay/state", "worktree/acl"},
 	{"internal/dist"},
@@ -53,7 +53,7 @@ var floors = [][]string{
 	{"daemon", "server/replica", "server/access", "server/gate", "server/events", "server/meter", "server/openapi/openapitest", "internal/clientgen"},
 	{"server/replica/replicatest", "server/receive", "server/gitread"},
 	{"server/githttp", "server/upkeep", "server/imports", "server/webhooks"},
-	{"server/api"},
+	{"server/api", "server/ui"},
 	{"server"},
 	{"client"},
 	{"cmd/artifactfs/cli"},
@@ -76,6 +76,7 @@ var libraries = map[string][]string{
 	"github.com/spf13/":                {"cmd/artifactfs", "cmd/artifactfs/cli", "cmd/artifactfs/hooks", "cmd/artifactfs/hosting", "cmd/artifactfs/mounts", "cmd/artifactfs/serving", "cmd/artifactfs/sessions"},
 	"github.com/BurntSushi/toml":       {"config"},
 	"github.com/pjbgf/sha1cd":          {"object"},
+	"github.com/alecthomas/chroma/":    {"server/ui"},
 	"golang.org/x/net/":                {"transport", "transport/endpoint"},
 	"modernc.org/sqlite":               {"server/records"},
 	"github.com/jackc/pgx/":            {"server/records"},

@@ -16,6 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/access"
 	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/server/imports"
+	"github.com/artifactfs/artifactfs/server/places"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/server/replica"
 )
@@ -79,8 +80,8 @@ const (
 type API struct {
 	o       Options
 	routes  []*route
-	reading chan struct{} // semaphore: has a value for each request that reads from a git directory
-	large   *places       // counts the requests that send large files, by namespace
+	reading chan struct{}  // semaphore: has a value for each request that reads from a git directory
+	large   *places.Places // those that send large files
 	pool    gitread.Pool
 }
 
@@ -91,7 +92,8 @@ func New(o Options) *API {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	return &API{o: o, routes: routes(), reading: make(chan struct{}, readers), large: newPlaces(largeFiles, largeFilesOf)}
+	return &API{o: o, routes: routes(), reading: make(chan struct{}, readers),
+		large: places.New(largeFiles, largeFilesOf, answerTime)}
 }
 
 // Close ends the git processes that are kept for later requests. The API can still serve requests after Close.

@@ -256,7 +256,7 @@ func (l largeBlob) close() {
 
 // openLarge waits for a place for a large file and opens it.
 func (a *API) openLarge(ctx context.Context, r records.Repo, id string) (l largeBlob, err error) {
-	if l.leave, err = a.large.enter(ctx, r.Namespace); err != nil {
+	if l.leave, err = a.large.Enter(ctx, r.Namespace); err != nil {
 		return l, err
 	}
 	if l.dir, err = a.o.Replicas.Acquire(ctx, r.ID); err != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/access"
 	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/server/objects"
+	"github.com/artifactfs/artifactfs/server/places"
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
@@ -109,6 +110,8 @@ func faultOf(err error) (f *Fault, log bool) {
 		return &Fault{http.StatusInsufficientStorage, codeInternal, "The server has no space left", ""}, true
 	case errors.Is(err, records.ErrUnavailable), errors.Is(err, objects.ErrUnavailable), errors.Is(err, context.DeadlineExceeded):
 		return &Fault{http.StatusServiceUnavailable, codeUpstream, "Storage is unavailable", ""}, true
+	case errors.Is(err, places.ErrBusy):
+		return &Fault{http.StatusServiceUnavailable, codeUpstream, "Too many large files are being read", ""}, false
 	case errors.Is(err, context.Canceled):
 		return &Fault{statusClosed, codeInternal, "Request was canceled", ""}, false
 	}
