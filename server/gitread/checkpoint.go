@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/artifactfs/artifactfs/session"
 )
@@ -75,8 +77,8 @@ func (r Repo) newest(ctx context.Context, tips []string) (commit string, err err
 	greatest := ""
 	list, err := r.checkpoints(ctx, tips, "--no-walk=unsorted")
 	for _, p := range list {
-		if p.id > greatest {
-			greatest, commit = p.id, p.commit
+		if p.ID > greatest {
+			greatest, commit = p.ID, p.Commit
 		}
 	}
 	if err == nil && greatest == "" {
@@ -93,11 +95,11 @@ func (r Repo) byID(ctx context.Context, tips []string, id string) (commit string
 	found := ""
 	for _, p := range list {
 		switch {
-		case !strings.HasPrefix(p.id, id) || p.id == found: // a checkpoint may be in two lanes
+		case !strings.HasPrefix(p.ID, id) || p.ID == found: // a checkpoint may be in two lanes
 		case found != "":
 			return "", fmt.Errorf("find checkpoint %s: %w", id, ErrAmbiguous)
 		default:
-			found, commit = p.id, p.commit
+			found, commit = p.ID, p.Commit
 		}
 	}
 	if err == nil && found == "" {
@@ -106,11 +108,79 @@ func (r Repo) byID(ctx context.Context, tips []string, id string) (commit string
 	return commit, err
 }
 
-// point is a checkpoint: its id, and its commit.
-type point struct{ id, commit string }
+// Point is a checkpoint: its id, and the id of its commit.
+type Point struct{ ID, Commit string }
+
+// Checkpoints returns the ids of all checkpoints of a session, the oldest first. refs are the refs of the repository. A checkpoint is
+// older than the session only if clocks differ, so the history of the user's commits before the time began is not read; the zero time
+// means that the age of the session is unknown. If the output of git is longer than its limit, the list lacks the oldest checkpoints.
+func (r Repo) Checkpoints(ctx context.Context, refs map[string]string, sessionName string, began time.Time) ([]Point, error) {
+	tips := tipsOf(refs, session.LanePrefix(sessionName))
+	if len(tips) == 0 {
+		return nil, nil
+	}
+	args := []string{"--first-parent", "--fixed-strings", "--grep=" + checkpointTrailer + ": "}
+	list, err := r.checkpoints(ctx, tips, append(args, since(began)...)...)
+	if err != nil {
+		return nil, err
+	}
+	list = slices.DeleteFunc(list, func(p Point) bool { _, err := session.ParseCheckpointID(p.ID); return err != nil })
+	slices.SortFunc(list, func(a, b Point) int { return strings.Compare(a.ID, b.ID) })
+	return slices.CompactFunc(list, func(a, b Point) bool { return a.ID == b.ID }), nil
+}
+
+// Newest returns the newest checkpoint of each session, by its name. It reads only the newest segment of each lane.
+func (r Repo) Newest(ctx context.Context, refs map[string]string) (map[string]Point, error) {
+	last := map[string]string{} // ref of the newest segment by the prefix of the lane
+	for ref := range refs {
+		if lane, _, ok := splitSegment(ref); ok && ref > last[lane] {
+			last[lane] = ref
+		}
+	}
+	of := map[string][]string{} // names of sessions by the tips of their lanes
+	for _, ref := range last {
+		_, name, _ := splitSegment(ref)
+		of[refs[ref]] = append(of[refs[ref]], name)
+	}
+	newest := map[string]Point{}
+	if len(of) == 0 {
+		return newest, nil
+	}
+	list, err := r.checkpoints(ctx, slices.Sorted(maps.Keys(of)), "--no-walk=unsorted")
+	for _, p := range list {
+		for _, name := range of[p.Commit] {
+			if p.ID > newest[name].ID {
+				newest[name] = p
+			}
+		}
+	}
+	return newest, err
+}
+
+// splitSegment returns the lane of the ref of a segment, as a prefix of the ref, and the name of its session.
+func splitSegment(ref string) (lane, sessionName string, ok bool) {
+	rest, ok := strings.CutPrefix(ref, session.Prefix+"j/")
+	sessionName, rest, two := strings.Cut(rest, "/")
+	segment := strings.LastIndexByte(rest, '/')
+	if !ok || !two || segment < 0 {
+		return "", "", false
+	}
+	return ref[:len(ref)-len(rest)+segment], sessionName, true
+}
+
+// skewOfClocks is the maximum difference between the clocks of a session's machines that is allowed for.
+const skewOfClocks = 24 * time.Hour
+
+// since returns the arguments of git log that leave out commits before a time, if it is known.
+func since(began time.Time) []string {
+	if began.Unix() < 1e9 {
+		return nil
+	}
+	return []string{"--since=" + strconv.FormatInt(began.Add(-skewOfClocks).Unix(), 10)}
+}
 
 // checkpoints returns the commits that git log selects.
-func (r Repo) checkpoints(ctx context.Context, tips []string, args ...string) ([]point, error) {
+func (r Repo) checkpoints(ctx context.Context, tips []string, args ...string) ([]Point, error) {
 	format := "--format=tformat:%H %(trailers:key=" + checkpointTrailer + ",valueonly,separator=%x2C)"
 	cmd := r.ofCommits(ctx, append(append([]string{"log", format, "--no-show-signature", "--ignore-missing"}, args...), "--stdin")...)
 	cmd.Stdin = strings.NewReader(strings.Join(tips, "\n") + "\n")
@@ -118,10 +188,12 @@ func (r Repo) checkpoints(ctx context.Context, tips []string, args ...string) ([
 	if err != nil {
 		return nil, err
 	}
-	var list []point
+	var list []Point
 	for line := range strings.Lines(string(out)) {
-		commit, id, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
-		list = append(list, point{id, commit})
+		line, whole := strings.CutSuffix(line, "\n")
+		if commit, id, _ := strings.Cut(line, " "); whole { // the last line is incomplete if the output was cut off
+			list = append(list, Point{id, commit})
+		}
 	}
 	return list, nil
 }

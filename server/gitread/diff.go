@@ -48,8 +48,18 @@ var statuses = map[byte]string{'A': "added", 'D': "deleted", 'M': "modified", 'R
 
 // Diff compares two commits by their names. The patch is optional.
 func (r Repo) Diff(ctx context.Context, base, head string, patch bool) (Diff, error) {
-	d := Diff{}
-	err := r.use(ctx, func(b *batch) (_ bool, err error) {
+	d, err := r.Changes(ctx, base, head, maxChanges)
+	if patch && err == nil {
+		var out []byte
+		out, d.PatchTruncated, err = output(r.diff(ctx, d, "--patch"), maxPatch)
+		d.Patch = string(out)
+	}
+	return d, err
+}
+
+// Changes lists up to limit paths that differ between two commits or trees.
+func (r Repo) Changes(ctx context.Context, base, head string, limit int) (d Diff, err error) {
+	err = r.use(ctx, func(b *batch) (_ bool, err error) {
 		d.Base, err = r.resolve(b, base)
 		if err == nil {
 			d.Head, err = r.resolve(b, head)
@@ -71,14 +81,10 @@ func (r Repo) Diff(ctx context.Context, base, head string, patch bool) (Diff, er
 	if d.Changes, err = parseDiff(string(out), cut); err != nil {
 		return Diff{}, err
 	}
-	if d.Truncated = cut; len(d.Changes) > maxChanges {
-		d.Changes, d.Truncated = d.Changes[:maxChanges], true
+	if d.Truncated = cut; len(d.Changes) > limit {
+		d.Changes, d.Truncated = d.Changes[:limit], true
 	}
-	if patch {
-		out, d.PatchTruncated, err = output(r.diff(ctx, d, "--patch"), maxPatch)
-		d.Patch = string(out)
-	}
-	return d, err
+	return d, nil
 }
 
 // diff returns a git diff-tree of the two commits.

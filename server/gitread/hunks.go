@@ -1,0 +1,98 @@
+package gitread
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Run is a part of a difference: lines that both files have, or lines of the old file that were replaced by lines of the new one. Lines
+// are counted from zero.
+type Run struct {
+	Same     bool
+	Old, New int // first line of the run in each file
+	Gone     int // number of lines of the old file
+	Came     int // number of lines of the new file; equal to Gone if Same
+	Skip     int // number of lines that both files have between the run before and this one, and that the difference leaves out
+}
+
+// Runs compares two blobs by their ids. cut reports that the difference is longer than its limit, and that its end is missing. Binary
+// files have no runs.
+func (r Repo) Runs(ctx context.Context, old, latest string) (list []Run, cut bool, err error) {
+	out, cut, err := output(r.command(ctx, "diff", noExternals, noConversion, "--no-color", "--unified=3", "--src-prefix=a/", "--dst-prefix=b/",
+		"--end-of-options", old, latest), maxPatch)
+	if err != nil {
+		return nil, false, err
+	}
+	text := string(out)
+	if cut { // the last line may be incomplete
+		text = text[:strings.LastIndexByte(text, '\n')+1]
+	}
+	list, err = parseRuns(text)
+	return list, cut, err
+}
+
+// parseRuns parses a patch of one file.
+func parseRuns(patch string) (list []Run, err error) {
+	old, latest := 0, 0 // next line of each file
+	skip, within := 0, false
+	for line := range strings.Lines(patch) {
+		switch line[0] {
+		case '@':
+			o, n, err := parseHunk(line)
+			if err != nil {
+				return nil, err
+			}
+			skip, old, latest, within = o-old, o, n, true
+			list = append(list, Run{Same: true, Old: old, New: latest, Skip: skip})
+			continue
+		case ' ', '-', '+':
+		default: // such as "\ No newline at end of file", and the header of the patch
+			continue
+		}
+		if !within {
+			continue
+		}
+		last := &list[len(list)-1]
+		if same := line[0] == ' '; last.Same != same || line[0] == '-' && last.Came > 0 {
+			list = append(list, Run{Same: same, Old: old, New: latest})
+			last = &list[len(list)-1]
+		}
+		if line[0] != '+' {
+			last.Gone++
+			old++
+		}
+		if line[0] != '-' {
+			last.Came++
+			latest++
+		}
+	}
+	return list, nil
+}
+
+// parseHunk returns the first lines of a hunk, counted from zero, from its head such as "@@ -1,7 +1,8 @@".
+func parseHunk(head string) (old, latest int, err error) {
+	f := strings.Fields(head)
+	if len(f) < 3 || f[1][0] != '-' || f[2][0] != '+' {
+		return 0, 0, fmt.Errorf("parse difference: invalid hunk %.80q", head)
+	}
+	if old, err = firstLine(f[1][1:]); err == nil {
+		latest, err = firstLine(f[2][1:])
+	}
+	return old, latest, err
+}
+
+// firstLine returns the first line of a range such as "12,3", counted from zero. git counts from one, but names the line before an empty
+// range.
+func firstLine(text string) (int, error) {
+	first, count, ok := strings.Cut(text, ",")
+	n, err := strconv.Atoi(first)
+	if err != nil || n < 0 {
+		return 0, fmt.Errorf("parse difference: invalid range %.80q", text)
+	}
+	if ok && count == "0" {
+		return n, nil
+	}
+	return max(n-1, 0), nil
+}
