@@ -36,6 +36,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/openapi"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/server/replica"
+	"github.com/artifactfs/artifactfs/server/ui"
 	"github.com/artifactfs/artifactfs/server/upkeep"
 )
 
@@ -226,6 +227,11 @@ func (s *Server) connect(ctx context.Context) (err error) {
 	rest := api.New(api.Options{Account: s.Account, URL: o.PublicURL, Records: s.db, Replicas: replicas, Guard: guard, Meter: s.meter,
 		Importer: importer, ImportHTTP: o.ImportHTTP, Events: s.stream, Compat: o.Compat, Log: s.log})
 	s.closeLater(rest.Close)
+	page, err := ui.New(ui.Options{URL: o.PublicURL, Records: s.db, Replicas: replicas, Guard: guard, Meter: s.meter, Log: s.log})
+	if err != nil {
+		return err
+	}
+	s.closeLater(page.Close)
 	git, err := githttp.New(githttp.Options{Records: s.db, Replicas: replicas, Guard: guard, Meter: s.meter, Account: s.Account,
 		Dir: filepath.Join(o.Data, "git"), Limits: o.Git, Compat: o.Compat, Log: s.log}, runtime.GOMAXPROCS(0))
 	if err != nil {
@@ -237,13 +243,13 @@ func (s *Server) connect(ctx context.Context) (err error) {
 		return err
 	}
 	s.background(upkeep.New(upkeep.Options{Records: s.db, Objects: s.store, Replicas: replicas, Log: s.log, Node: node, Times: o.Upkeep}).Run)
-	s.handler = o.Proxies.restore(s.meter.Requests(s.routes(rest, git)))
+	s.handler = o.Proxies.restore(s.meter.Requests(s.routes(rest, git, page)))
 	return nil
 }
 
 // routes returns the handler of all requests. It is no http.ServeMux, because that redirects paths that are not clean, and the API
 // and git refuse them.
-func (s *Server) routes(rest, git http.Handler) http.Handler {
+func (s *Server) routes(rest, git, page http.Handler) http.Handler {
 	others := map[string]http.Handler{
 		openapi.Path: openapi.Handler(), "/healthz": http.HandlerFunc(s.healthz), "/readyz": http.HandlerFunc(s.readyz),
 		"/metrics": http.HandlerFunc(s.metrics),
@@ -254,6 +260,8 @@ func (s *Server) routes(rest, git http.Handler) http.Handler {
 		case h != nil:
 		case strings.HasPrefix(r.URL.Path, githttp.Prefix):
 			h = git
+		case ui.Serves(r.URL.Path):
+			h = page
 		default: // answers paths that it does not know as well
 			h = rest
 		}

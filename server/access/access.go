@@ -125,6 +125,11 @@ func (g *Guard) Control(ctx context.Context, r *http.Request) (records.Token, er
 	return t, nil
 }
 
+// Any returns the token of a request, whatever the token allows.
+func (g *Guard) Any(ctx context.Context, r *http.Request) (records.Token, error) {
+	return g.token(ctx, r.Header)
+}
+
 // Git returns the token of a git request to a repository: Bearer, or Basic with any user and the token or its secret as password.
 // Tokens for the REST API are also accepted. If the repository does not exist, repo has only its namespace: tokens of repositories are
 // then refused with ErrInvalid.

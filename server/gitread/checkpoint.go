@@ -168,6 +168,39 @@ func splitSegment(ref string) (lane, sessionName string, ok bool) {
 	return ref[:len(ref)-len(rest)+segment], sessionName, true
 }
 
+// maxCounted is the maximum number of checkpoints that CountCheckpoints reads.
+const maxCounted = 20_000
+
+// CountCheckpoints returns the number of checkpoints of each session, by its name. The oldest session began at the time began (see
+// Checkpoints). more reports that the sessions have more than 20,000
+// checkpoints together, of which only the newest are counted.
+func (r Repo) CountCheckpoints(ctx context.Context, refs map[string]string, sessions []string, began time.Time) (
+	counts map[string]int, more bool, err error) {
+	var tips []string
+	for _, name := range sessions {
+		tips = append(tips, tipsOf(refs, session.LanePrefix(name))...)
+	}
+	counts = map[string]int{}
+	if len(tips) == 0 {
+		return counts, false, nil
+	}
+	// The trailer with the session is part of each checkpoint, as is that with the id.
+	cmd := r.ofCommits(ctx, append([]string{"log", "--first-parent", "--fixed-strings", "--grep=" + checkpointTrailer + ": ",
+		"--no-show-signature", "--ignore-missing", "--max-count=" + strconv.Itoa(maxCounted),
+		"--format=tformat:%(trailers:key=Afs-Session,valueonly,separator=%x2C)", "--stdin"}, since(began)...)...)
+	cmd.Stdin = strings.NewReader(strings.Join(tips, "\n") + "\n")
+	out, cut, err := output(cmd, maxMessages)
+	if err != nil {
+		return nil, false, err
+	}
+	n := 0
+	for line := range strings.Lines(string(out)) {
+		counts[strings.TrimSuffix(line, "\n")]++
+		n++
+	}
+	return counts, cut || n == maxCounted, nil
+}
+
 // skewOfClocks is the maximum difference between the clocks of a session's machines that is allowed for.
 const skewOfClocks = 24 * time.Hour
 

@@ -19,6 +19,25 @@ type Entry struct {
 // maxTree is the maximum size of a tree object in bytes.
 const maxTree = 64 << 20
 
+// Stat returns what a path in a commit is; "" is the path of the root. It returns ErrNotFound if the commit or the path does not exist.
+func (r Repo) Stat(ctx context.Context, commit, path string) (o Object, err error) {
+	if path != "" && !validPath(path) {
+		return Object{}, fmt.Errorf("find path %q: %w", path, ErrNotFound)
+	}
+	err = r.use(ctx, func(b *batch) (bool, error) {
+		id, err := r.resolve(b, commit)
+		switch {
+		case err != nil:
+		case path == "":
+			o, err = b.info(id + "^{tree}")
+		default:
+			o, err = b.info(id + ":" + path)
+		}
+		return false, err
+	})
+	return o, err
+}
+
 // Tree returns the entries of a tree.
 func (r Repo) Tree(ctx context.Context, id string) (list []Entry, err error) {
 	err = r.use(ctx, func(b *batch) (bool, error) {

@@ -162,7 +162,7 @@ func (e EraseRequest) lines(text []byte, turns map[string]Line) (after []byte, i
 	w := json.NewEncoder(&b)
 	w.SetEscapeHTML(false)
 	for line := range bytes.Lines(text) {
-		l, err := parseLine(line)
+		l, err := ParseLine(line)
 		if err != nil || !e.wants(l) {
 			b.Write(line)
 			continue

@@ -133,7 +133,7 @@ func (e ExpireRequest) drop(text []byte, old func(Line) bool, stays map[string]L
 	var b bytes.Buffer
 	w := json.NewEncoder(&b)
 	for line := range bytes.Lines(text) {
-		l, err := parseLine(line)
+		l, err := ParseLine(line)
 		if err != nil || !old(l) {
 			b.Write(line)
 			continue

@@ -110,7 +110,7 @@ func Read(r *session.Repo, name string, provide func(ids []object.ID) error) (li
 			return nil, head, fmt.Errorf("read transcript: %w", err)
 		}
 		for line := range bytes.Lines(text) {
-			if l, err := parseLine(line); err == nil { // skip a line that cannot be parsed, because a later version may have written it
+			if l, err := ParseLine(line); err == nil { // skip a line that cannot be parsed, because a later version may have written it
 				lines = append(lines, l)
 			}
 		}
@@ -121,9 +121,9 @@ func Read(r *session.Repo, name string, provide func(ids []object.ID) error) (li
 	return lines, head, nil
 }
 
-// parseLine parses one line of a file. For a record without an id, it derives an id from the line, so that requests can name
+// ParseLine parses one line of a file. It does not set Turn and StartsTurn, except those of a tombstone. For a record without an id, it derives an id from the line, so that requests can name
 // the record.
-func parseLine(line []byte) (Line, error) {
+func ParseLine(line []byte) (Line, error) {
 	var e envelope
 	if err := json.Unmarshal(line, &e); err != nil {
 		return Line{}, err

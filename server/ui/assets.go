@@ -1,0 +1,85 @@
+package ui
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+)
+
+//go:embed assets/*
+var assetFiles embed.FS
+
+// assetTypes are the types of the files in the directory assets.
+var assetTypes = map[string]string{"page.css": "text/css; charset=utf-8", "page.js": "text/javascript; charset=utf-8", "icon.svg": "image/svg+xml"}
+
+// assetDir is the path of scripts and styles. No namespace has this name.
+const assetDir = Prefix + "-/"
+
+// asset is a file that is the same for everyone. Its path contains a part of its hash, so browsers may keep it.
+type asset struct {
+	kind    string
+	content []byte
+	packed  []byte // the content, compressed by gzip
+}
+
+// loadAssets returns the assets by their paths, and the paths by the names of files.
+func loadAssets() (map[string]asset, map[string]string, error) {
+	assets, paths := map[string]asset{}, map[string]string{}
+	for name, kind := range assetTypes {
+		content, err := assetFiles.ReadFile("assets/" + name)
+		if err != nil {
+			return nil, nil, fmt.Errorf("read %s: %w", name, err)
+		}
+		sum := sha256.Sum256(content)
+		base, extension, _ := strings.Cut(name, ".")
+		path := assetDir + base + "." + hex.EncodeToString(sum[:6]) + "." + extension
+		paths[name], assets[path] = path, asset{kind, content, compress(content)}
+	}
+	return assets, paths, nil
+}
+
+func compress(content []byte) []byte {
+	var b bytes.Buffer
+	z, _ := gzip.NewWriterLevel(&b, gzip.BestSpeed) // fails only for an invalid level
+	_, _ = z.Write(content)                         // a buffer takes everything
+	_ = z.Close()
+	return b.Bytes()
+}
+
+func (a asset) serve(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		h.Set("Allow", "GET, HEAD")
+		w.WriteHeader(http.StatusMethodNotAllowed)
+		return
+	}
+	h.Set("Content-Type", a.kind)
+	h.Set("Cache-Control", "public, max-age=31536000, immutable")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Content-Security-Policy", "default-src 'none'; sandbox") // for a browser that shows the icon as a page
+	h.Set("Vary", "Accept-Encoding")
+	body := a.content
+	if accepts(r) {
+		h.Set("Content-Encoding", "gzip")
+		body = a.packed
+	}
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	_, _ = w.Write(body) // an error means that the client has closed the connection
+}
+
+// accepts reports whether the client can read gzip.
+func accepts(r *http.Request) bool {
+	for part := range strings.SplitSeq(r.Header.Get("Accept-Encoding"), ",") {
+		name, quality, _ := strings.Cut(strings.TrimSpace(part), ";")
+		if name == "gzip" && strings.ReplaceAll(quality, " ", "") != "q=0" {
+			return true
+		}
+	}
+	return false
+}

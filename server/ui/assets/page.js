@@ -1,0 +1,113 @@
+// The page works without this script, except that a token in the fragment of a link is not used.
+
+// A link may end in #token=TOKEN. Browsers keep fragments for themselves; the token is sent once, in the body of the form.
+const given = location.hash.match(/^#token=(.+)$/);
+const form = document.querySelector(".sign-in");
+if (given) {
+  history.replaceState(null, "", location.pathname + location.search);
+  const send = document.createElement("form");
+  send.method = "post";
+  send.action = "/ui/-/sign-in";
+  const next = form ? form.dataset.next : location.pathname + location.search;
+  for (const [name, value] of [["token", decodeURIComponent(given[1])], ["next", next]]) {
+    const field = document.createElement("input");
+    field.type = "hidden";
+    field.name = name;
+    field.value = value;
+    send.append(field);
+  }
+  document.body.append(send);
+  send.submit();
+} else {
+  // A browser sends no cookie with a link from another site, but does so when this page asks again.
+  const again = document.querySelector("[data-again]");
+  if (again) again.click();
+}
+
+const say = (text) => { document.getElementById("said").textContent = text; };
+
+async function copy(button) {
+  const text = button.parentElement.querySelector("code").textContent;
+  try {
+    await navigator.clipboard.writeText(text);
+    say("Copied");
+    const label = button.firstChild;
+    label.data = "Copied";
+    setTimeout(() => { label.data = "Copy"; }, 1500);
+  } catch { // there is no clipboard without https
+    getSelection().selectAllChildren(button.parentElement.querySelector("code"));
+    say("Selected");
+  }
+}
+
+const buttons = (root) => { for (const b of root.querySelectorAll("[data-copy], [data-help]")) b.hidden = false; };
+buttons(document);
+
+// part returns a part of a page as HTML of this server.
+async function part(url, name) {
+  const to = new URL(url, location);
+  to.searchParams.set("part", name);
+  const answer = await fetch(to, { headers: { Accept: "text/html" } });
+  if (!answer.ok) throw new Error(String(answer.status));
+  return answer.text();
+}
+
+// The cursor of a timeline: the panel changes, and the list stays where it is.
+const panel = document.getElementById("cursor");
+async function select(link) {
+  for (const other of document.querySelectorAll(".axis a[aria-current]")) other.removeAttribute("aria-current");
+  link.setAttribute("aria-current", "true");
+  try {
+    panel.innerHTML = await part(link.href, "cursor");
+    buttons(panel);
+    history.replaceState(null, "", link.href);
+  } catch {
+    location.href = link.href; // for example, the token was revoked: the page says so
+  }
+}
+
+async function load(details) {
+  const link = details.querySelector("p > a");
+  if (!link || details.dataset.loaded) return;
+  details.dataset.loaded = "yes";
+  const body = link.parentElement;
+  try {
+    const box = document.createElement("div");
+    box.innerHTML = await part(link.href, "file");
+    body.replaceWith(box);
+  } catch {
+    delete details.dataset.loaded;
+    body.append(" (could not be loaded)");
+  }
+}
+
+document.addEventListener("toggle", (e) => { if (e.target.open && e.target.matches(".changes details")) load(e.target); }, true);
+for (const d of document.querySelectorAll(".changes[data-open] details")) d.open = true;
+
+document.addEventListener("click", (e) => {
+  const button = e.target.closest("button");
+  if (button && "copy" in button.dataset) copy(button);
+  if (button && "help" in button.dataset) document.getElementById("help").showModal();
+  const link = e.target.closest(".axis a[data-entry]");
+  if (link && panel && !e.ctrlKey && !e.metaKey && !e.shiftKey && e.button === 0) {
+    e.preventDefault();
+    select(link);
+  }
+});
+
+document.addEventListener("keydown", (e) => {
+  if (e.ctrlKey || e.metaKey || e.altKey || e.target.matches("input, textarea, select") || document.querySelector("dialog[open]")) return;
+  const go = (selector) => { const link = document.querySelector(selector); if (link) link.click(); };
+  if (e.key === "j" || e.key === "k") {
+    const all = [...document.querySelectorAll("[data-entry]")];
+    const at = all.indexOf(document.activeElement);
+    const start = at < 0 ? all.findIndex((a) => a.hasAttribute("aria-current")) : at;
+    const to = all[Math.max(0, Math.min(all.length - 1, start + (e.key === "j" ? 1 : -1)))];
+    if (to) to.focus();
+  } else if (e.key === "n") go("nav a[rel=next]");
+  else if (e.key === "p") go("nav a[rel=prev]");
+  else if (e.key === "u") go("header nav a:last-of-type");
+  else if (e.key === "?") document.getElementById("help").showModal();
+  else return;
+  e.preventDefault();
+});

@@ -1,0 +1,372 @@
+package ui
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/server/gitread"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/transcript"
+)
+
+const (
+	axisPage    = 200      // entries on a page of a timeline
+	maxRecords  = 8 << 20  // bytes of a file of records that is read
+	maxSlot     = 64 << 20 // bytes of all files of records between two checkpoints that are read
+	maxDays     = 4000     // directories of a transcript that are read
+	maxText     = 700      // characters of a record that a timeline shows
+	maxCommit   = 1 << 20  // bytes of a commit that is read
+	maxMessages = 300      // characters of a message that a timeline shows
+)
+
+// axis is the order in which a timeline shows the checkpoints, the commits and the records of a session. It consists of slots, the oldest
+// first. A slot is a checkpoint and what happened until the next one; the first slot has what happened before the first checkpoint. An
+// axis has only ids: what a page shows is read for the page.
+type axis struct {
+	g     gitread.Repo
+	name  string // name of the session
+	meta  *session.Meta
+	slots []slot
+}
+
+type slot struct {
+	gitread.Point                // checkpoint; empty in the first slot
+	steps         []gitread.Step // commits, the oldest first
+	files         []string       // ids of the files with its records
+}
+
+// loadAxis reads the ids of a session.
+func loadAxis(ctx context.Context, g gitread.Repo, refs map[string]string, name string) (*axis, error) {
+	metas, err := readMetas(ctx, g, refs, []string{name})
+	if err != nil {
+		return nil, err
+	}
+	x := &axis{g: g, name: name, meta: metas[0]}
+	if x.meta == nil {
+		x.meta = &session.Meta{Session: name}
+	}
+	points, err := g.Checkpoints(ctx, refs, name, x.meta.Began)
+	if err != nil {
+		return nil, err
+	}
+	x.slots = make([]slot, 1, len(points)+1)
+	for _, p := range points {
+		x.slots = append(x.slots, slot{Point: p})
+	}
+	steps, err := g.Steps(ctx, x.heads(refs), x.meta.Base, x.meta.Began)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range slices.Backward(steps) {
+		// A checkpoint follows a commit within a second, and commits have no fractions of seconds.
+		i, _ := slices.BinarySearchFunc(x.slots[1:], s.Time, func(s slot, at time.Time) int {
+			return session.CheckpointID(s.ID).Time().Compare(at)
+		})
+		x.slots[i].steps = append(x.slots[i].steps, s)
+	}
+	return x, x.findRecords(ctx, refs[session.TranscriptRef(name)])
+}
+
+// heads returns the newest commits of the branches of the session.
+func (x *axis) heads(refs map[string]string) (tips []string) {
+	there := map[string]object.ID{}
+	for name, text := range refs {
+		if id, err := object.ParseID(text); err == nil {
+			there[name] = id
+		}
+	}
+	layout, err := session.LayoutOf(*x.meta, there)
+	if err != nil {
+		return nil // the session has no metadata that this version can read
+	}
+	for name := range there {
+		branch, ok := layout.Here(name)
+		_, carried := refs[session.CarriedRef(x.name, branch)]
+		// With unchanged names, every branch of the repository could be one of the session.
+		if ok && strings.HasPrefix(branch, "refs/heads/") && (layout.Exclusive(name) || carried) {
+			tips = append(tips, refs[name])
+		}
+	}
+	slices.Sort(tips)
+	return slices.Compact(tips)
+}
+
+// findRecords adds the files of the transcript that a commit contains. They are named DAY/CHECKPOINT.jsonl (package transcript).
+func (x *axis) findRecords(ctx context.Context, commit string) error {
+	if commit == "" {
+		return nil
+	}
+	root, err := x.g.Stat(ctx, commit, "")
+	if err != nil {
+		return err
+	}
+	days, err := x.g.Tree(ctx, root.ID)
+	if err != nil {
+		return err
+	}
+	for _, day := range days[:min(len(days), maxDays)] {
+		if day.Type != "tree" {
+			continue
+		}
+		files, err := x.g.Tree(ctx, day.Hash)
+		if err != nil {
+			return err
+		}
+		for _, f := range files {
+			if id, _, ok := strings.Cut(f.Name, "."); ok && strings.HasSuffix(f.Name, ".jsonl") {
+				// Records of a checkpoint that was dropped belong to the one before.
+				s := &x.slots[x.slotOf(id)]
+				s.files = append(s.files, f.Hash)
+			}
+		}
+	}
+	return nil
+}
+
+// slotOf returns the number of the slot of a checkpoint, or of the one before if the session does not have it. It returns 0 for other texts.
+func (x *axis) slotOf(id string) int {
+	up, err := session.ParseCheckpointID(id)
+	if err != nil {
+		return 0
+	}
+	i, known := slices.BinarySearchFunc(x.slots[1:], string(up), func(s slot, id string) int { return strings.Compare(s.ID, id) })
+	if known {
+		return i + 1
+	}
+	return i
+}
+
+// position is the place of an entry: its slot, and its number in the slot.
+type position struct{ slot, item int }
+
+var positionText = regexp.MustCompile(`^([0-9A-Za-z]{26}|0)\.([0-9]{1,7})$`)
+
+// parse returns the position that a text names, as in links.
+func (x *axis) parse(text string) (position, bool) {
+	m := positionText.FindStringSubmatch(text)
+	if m == nil {
+		return position{}, false
+	}
+	n, err := strconv.Atoi(m[2])
+	return position{x.slotOf(m[1]), n}, err == nil
+}
+
+func (x *axis) text(p position) string {
+	return firstOf(x.slots[p.slot].ID, "0") + "." + strconv.Itoa(p.item)
+}
+
+// entry is a checkpoint, a commit or a record on a timeline.
+type entry struct {
+	Kind   string // checkpoint, commit, or that of a record: prompt, tool, result, response, record, erased
+	ID     string // of the checkpoint, the commit or the record
+	Commit string // of a checkpoint or commit
+	Time   time.Time
+	Label  string // reason of a checkpoint, author of a commit, name of a tool
+	Text   string
+	More   bool // Text is only the beginning
+	Actor  string
+	Files  int64 // paths that differ from the checkpoint before
+	Pins   []string
+	Link   string // selects the entry
+	Chosen bool
+	at     position
+}
+
+// entries returns the entries of a slot, the oldest first. Checkpoints and commits have only ids yet.
+func (x *axis) entries(ctx context.Context, slot int) ([]entry, error) {
+	s := x.slots[slot]
+	list := make([]entry, 0, 1+len(s.steps))
+	for _, step := range s.steps {
+		list = append(list, entry{Kind: "commit", ID: step.ID, Commit: step.ID, Time: step.Time})
+	}
+	left := int64(maxSlot)
+	err := x.g.Contents(ctx, s.files, maxRecords, func(_ int, c gitread.Content) {
+		if left -= c.Size; c.Bytes == nil || left < 0 {
+			list = append(list, entry{Kind: "record", Text: "records of " + size(c.Size) + " are too large for this page", Actor: ""})
+			return
+		}
+		for text := range bytes.Lines(c.Bytes) {
+			if l, err := transcript.ParseLine(text); err == nil { // a later version may have written other lines
+				list = append(list, recordOf(l))
+			}
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read transcript: %w", err)
+	}
+	slices.SortStableFunc(list, func(a, b entry) int { return a.Time.Compare(b.Time) })
+	if s.ID != "" {
+		list = slices.Insert(list, 0, entry{Kind: "checkpoint", ID: s.ID, Commit: s.Commit, Time: session.CheckpointID(s.ID).Time()})
+	}
+	for i := range list {
+		list[i].at = position{slot, i}
+	}
+	return list, nil
+}
+
+// recordOf returns the entry of a record.
+func recordOf(l transcript.Line) entry {
+	e := entry{Kind: "record", ID: l.ID, Time: l.Time.UTC(), Actor: clip(l.Actor, 80)}
+	if l.Erased != nil {
+		e.Kind, e.Text = "erased", clip(firstOf(l.Erased.Why, "erased"), maxText)
+		return e
+	}
+	var r struct {
+		Type, Role, Text, Tool string
+		Content                json.RawMessage
+		Input, Output          json.RawMessage
+		Failed                 bool
+	}
+	_ = json.Unmarshal(l.Record, &r) // a member that has an unexpected type counts as missing
+	text := r.Text
+	switch {
+	case r.Type == "prompt" || r.Role == "user" && (r.Type == "" || r.Type == "message"):
+		e.Kind = "prompt"
+	case r.Type == "tool_call":
+		e.Kind, text = "tool", firstOf(r.Text, plainJSON(r.Input))
+	case r.Type == "tool_result":
+		e.Kind, text = "result", firstOf(r.Text, plainJSON(r.Output))
+		if r.Failed {
+			e.Label = "failed"
+		}
+	case r.Type == "response" || r.Role == "assistant":
+		e.Kind = "response"
+	default:
+		e.Label = clip(r.Type, 40)
+	}
+	e.Label = firstOf(clip(r.Tool, 60), e.Label)
+	text = firstOf(text, plainJSON(r.Content), string(l.Record))
+	e.Text = clip(text, maxText)
+	e.More = len(e.Text) < len(text)
+	return e
+}
+
+// plainJSON returns a JSON string as it is, the only string of an object, and the text of other values.
+func plainJSON(v json.RawMessage) string {
+	var text string
+	if json.Unmarshal(v, &text) == nil {
+		return text
+	}
+	var members map[string]json.RawMessage
+	if json.Unmarshal(v, &members) == nil && len(members) == 1 {
+		for _, m := range members {
+			return plainJSON(m)
+		}
+	}
+	return string(v)
+}
+
+// page returns up to axisPage entries, the newest first: those before a position, or, if up is set, those after it.
+func (x *axis) page(ctx context.Context, from position, up bool) (list []entry, err error) {
+	for s := from.slot; s >= 0 && s < len(x.slots) && len(list) < axisPage; {
+		here, err := x.entries(ctx, s)
+		if err != nil {
+			return nil, err
+		}
+		if up {
+			if s == from.slot {
+				here = here[min(from.item+1, len(here)):]
+			}
+			list = append(list, here[:min(len(here), axisPage-len(list))]...)
+			s++
+			continue
+		}
+		if s == from.slot {
+			here = here[:min(from.item, len(here))]
+		}
+		for _, e := range slices.Backward(here) {
+			if list = append(list, e); len(list) == axisPage {
+				break
+			}
+		}
+		s--
+	}
+	if up {
+		slices.Reverse(list)
+	}
+	return list, x.describe(ctx, list)
+}
+
+// describe reads the commits of the checkpoints and commits in a list.
+func (x *axis) describe(ctx context.Context, list []entry) error {
+	var names []string
+	var of []int
+	for i, e := range list {
+		if e.Commit != "" {
+			names, of = append(names, e.Commit), append(of, i)
+		}
+	}
+	err := x.g.Contents(ctx, names, maxCommit, func(i int, c gitread.Content) {
+		e := &list[of[i]]
+		if e.Kind == "checkpoint" {
+			if p, err := checkpointOf(c); err == nil {
+				e.Label, e.Text, e.Files = clip(string(p.Reason), 40), clip(p.Message, maxMessages), p.Changed
+			}
+			return
+		}
+		head, message, _ := strings.Cut(string(c.Bytes), "\n\n")
+		e.Text = line(message, maxMessages)
+		e.Label = authorOf(head)
+	})
+	if err != nil {
+		return fmt.Errorf("read commits: %w", err)
+	}
+	return nil
+}
+
+// checkpointOf parses the commit of a checkpoint.
+func checkpointOf(c gitread.Content) (session.Checkpoint, error) {
+	id, err := object.ParseID(c.ID)
+	if err != nil {
+		return session.Checkpoint{}, err
+	}
+	return session.ParseCheckpoint(id.Format(), id, c.Bytes)
+}
+
+// authorOf returns the name of the author in the header of a commit.
+func authorOf(head string) string {
+	_, author, _ := strings.Cut(head, "\nauthor ")
+	name, _, _ := strings.Cut(author, " <")
+	return line(name, 80)
+}
+
+// around returns the position from which a page begins that shows a checkpoint, with a few newer ones.
+func (x *axis) around(id string) position {
+	return position{slot: min(x.slotOf(id)+4, len(x.slots)), item: 0}
+}
+
+// older and newer report whether there are entries beyond a position.
+func (x *axis) older(p position) bool {
+	return p.item > 0 || p.slot > 1 || p.slot == 1 && (len(x.slots[0].steps) > 0 || len(x.slots[0].files) > 0)
+}
+
+func (x *axis) newer(ctx context.Context, p position) (bool, error) {
+	if p.slot+1 < len(x.slots) {
+		return true, nil
+	}
+	here, err := x.entries(ctx, p.slot)
+	return p.item+1 < len(here), err
+}
+
+// pins returns the names of the pins of checkpoints by their commits.
+func pins(refs map[string]string, name string) map[string][]string {
+	found := map[string][]string{}
+	for ref, commit := range refs {
+		if pin, ok := strings.CutPrefix(ref, session.PinPrefix(name)); ok {
+			found[commit] = append(found[commit], pin)
+		}
+	}
+	for _, names := range found {
+		slices.SortFunc(names, cmp.Compare[string])
+	}
+	return found
+}

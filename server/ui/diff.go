@@ -1,0 +1,231 @@
+package ui
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"html/template"
+	"net/http"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/server/gitread"
+	"github.com/artifactfs/artifactfs/session"
+)
+
+const (
+	maxFiles  = 20_000  // files of a difference
+	diffPage  = 500     // files on a page of a difference
+	maxSide   = 1 << 20 // bytes of a file that is compared
+	openFiles = 12      // differences that the script opens by itself
+)
+
+// diffPageData shows the files that differ between two points.
+type diffPageData struct {
+	frame
+	Path         string
+	A, B         string // points as the user has named them
+	Base, Head   string // ids
+	Rows         []changeRow
+	Total        int
+	Added, Gone  int // lines
+	Truncated    bool
+	First        int // number of the first file on the page
+	Before, Next string
+	Open         bool // the script opens the differences by itself
+	Unreadable   string
+}
+
+// changeRow is a file in the list of a difference.
+type changeRow struct {
+	Path, OldPath  string
+	Status         string
+	Added, Deleted int
+	Binary         bool
+	Mode           string // "100644 → 100755", "" if it is the same
+	Link           string // path of the difference of the file
+}
+
+func (p *place) changeRow(d gitread.Diff, c gitread.Change) changeRow {
+	row := changeRow{Path: shown(c.Path), OldPath: shown(c.OldPath), Status: c.Status, Added: c.Additions, Deleted: c.Deletions, Binary: c.Binary,
+		Link: p.path + "/diff/file" + query("a", d.Base, "b", d.Head, "path", c.Path, "old", c.OldPath)}
+	if c.OldMode != c.NewMode && c.Status != "added" && c.Status != "deleted" {
+		row.Mode = c.OldMode + " → " + c.NewMode
+	}
+	return row
+}
+
+// point returns the id of the commit that a name of a point stands for: SESSION@CHECKPOINT, an id, HEAD, a branch or a tag.
+func (p *place) point(ctx context.Context, g gitread.Repo, refs map[string]string, name string) (string, error) {
+	if s, checkpoint := control.SplitCheckpoint(name); s != "" && session.ValidName(s) == nil && refs[session.MetaRef(s)] != "" {
+		return g.Checkpoint(ctx, refs, s, checkpoint)
+	}
+	return g.Resolve(ctx, name)
+}
+
+// diff lists the files that differ between two points.
+func (p *place) diff(ctx context.Context) error {
+	a, b := p.r.FormValue("a"), p.r.FormValue("b")
+	if a == "" || b == "" {
+		return &Problem{http.StatusBadRequest, "Which points?", "Name two points: ?a=POINT&b=POINT."}
+	}
+	first, err := strconv.Atoi(cmp.Or(p.r.FormValue("from"), "0"))
+	if err != nil || first < 0 {
+		return missing("The difference has no such page.")
+	}
+	page := diffPageData{frame: p.frame("Difference", p.within()...), Path: p.path, A: shown(a), B: shown(b), First: first}
+	var d gitread.Diff
+	err = p.read(ctx, func(g gitread.Repo) error {
+		refs, err := p.refs(ctx)
+		if err != nil {
+			return err
+		}
+		if page.Base, err = p.point(ctx, g, refs, a); err != nil {
+			return err
+		}
+		if page.Head, err = p.point(ctx, g, refs, b); err != nil {
+			return err
+		}
+		d, err = g.Changes(ctx, page.Base, page.Head, maxFiles)
+		if gitcmd.Exited(err, 128) && ctx.Err() == nil {
+			page.Unreadable = "The repository does not have all objects of this difference; they are in the repository where the code comes from."
+			return nil
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	slices.SortStableFunc(d.Changes, func(a, b gitread.Change) int { return strings.Compare(a.Path, b.Path) })
+	page.Total, page.Truncated = len(d.Changes), d.Truncated
+	for i, c := range d.Changes {
+		page.Added, page.Gone = page.Added+c.Additions, page.Gone+c.Deletions
+		if i >= first && i < first+diffPage {
+			page.Rows = append(page.Rows, p.changeRow(d, c))
+		}
+	}
+	page.Open = page.Total <= openFiles
+	here := func(from int) string {
+		return p.path + "/diff" + query("a", a, "b", b, "from", strconv.Itoa(from))
+	}
+	if first > 0 {
+		page.Before = here(max(0, first-diffPage))
+	}
+	if first+diffPage < page.Total {
+		page.Next = here(first + diffPage)
+	}
+	return p.send(http.StatusOK, "diff.html", page)
+}
+
+// filePage shows the difference of one file.
+type filePage struct {
+	frame
+	Path, OldPath string
+	Blocks        []block
+	Note          string // why there are no blocks, or what they leave out
+	OldTree       string // paths of the file at the two points, "" if it does not exist there
+	NewTree       string
+}
+
+// block is a part of a difference that is shown side by side: lines of the old file, and the lines of the new one that replace them. Of
+// lines that did not change, both sides have the same.
+type block struct {
+	Skip     int // lines that are left out before the block
+	Same     bool
+	Old, New template.HTML
+}
+
+// fileDiff shows the difference of one file.
+func (p *place) fileDiff(ctx context.Context) error {
+	a, b, name := p.r.FormValue("a"), p.r.FormValue("b"), p.r.FormValue("path")
+	old := firstOf(p.r.FormValue("old"), name)
+	if !object.ValidID(a) || !object.ValidID(b) || name == "" {
+		return missing("There is no such difference.")
+	}
+	page := filePage{frame: p.frame(path.Base(name), append(p.within(), crumb{"Difference", p.path + "/diff" + query("a", a, "b", b)})...),
+		Path: shown(name), OldPath: shown(old)}
+	err := p.read(ctx, func(g gitread.Repo) error {
+		var sides [2]gitread.Content
+		err := g.Contents(ctx, []string{a + ":" + old, b + ":" + name}, maxSide, func(i int, c gitread.Content) { sides[i] = c })
+		if err != nil {
+			return err
+		}
+		if sides[0].ID == "" && sides[1].ID == "" {
+			return gitread.ErrNotFound
+		}
+		if sides[0].ID != "" {
+			page.OldTree = p.treePath(a, old)
+		}
+		if sides[1].ID != "" {
+			page.NewTree = p.treePath(b, name)
+		}
+		return page.compare(ctx, g, sides, old, name)
+	})
+	if err != nil {
+		return err
+	}
+	if p.r.FormValue("part") == "file" {
+		return p.send(http.StatusOK, "blocks", page)
+	}
+	return p.send(http.StatusOK, "file.html", page)
+}
+
+// compare adds the blocks of the difference of two files. A file that does not exist has no id.
+func (f *filePage) compare(ctx context.Context, g gitread.Repo, sides [2]gitread.Content, old, name string) error {
+	for _, s := range sides {
+		switch {
+		case s.ID != "" && s.Type != "blob":
+			f.Note = "This is a " + s.Type + ", not a file."
+			return nil
+		case s.Size > maxSide:
+			f.Note = "The file has " + size(s.Size) + ", which is too much for this page."
+			return nil
+		case binary(s.Bytes):
+			f.Note = "The file is binary."
+			return nil
+		}
+	}
+	before, after := highlight(ctx, old, sides[0].Bytes), highlight(ctx, name, sides[1].Bytes)
+	var runs []gitread.Run
+	var cut bool
+	switch {
+	case sides[0].ID == sides[1].ID:
+		f.Note = "The contents are the same."
+	case sides[0].ID == "" || sides[1].ID == "":
+		runs = []gitread.Run{{Gone: len(before), Came: len(after)}}
+	default:
+		var err error
+		if runs, cut, err = g.Runs(ctx, sides[0].ID, sides[1].ID); err != nil {
+			return fmt.Errorf("compare %q: %w", name, err)
+		}
+	}
+	if cut {
+		f.Note = "The difference is too large for this page; its end is missing."
+	}
+	for _, r := range runs {
+		if r.Old < 0 || r.New < 0 || r.Old+r.Gone > len(before) || r.New+r.Came > len(after) {
+			return errors.New("git compared other lines than the files have")
+		}
+		f.Blocks = append(f.Blocks, block{Skip: r.Skip, Same: r.Same, Old: lines("del", r.Same, before[r.Old:r.Old+r.Gone], r.Old),
+			New: lines("ins", r.Same, after[r.New:r.New+r.Came], r.New)})
+	}
+	return nil
+}
+
+// lines returns lines of code with their numbers. Lines that are the same in both files have no mark.
+func lines(mark string, same bool, code []string, first int) template.HTML {
+	if same {
+		mark = "span"
+	}
+	var b strings.Builder
+	for i, text := range code {
+		b.WriteString("<" + mark + ` data-n="` + strconv.Itoa(first+i+1) + `">` + text + "</" + mark + ">\n")
+	}
+	return template.HTML(b.String()) // highlight has escaped the code
+}

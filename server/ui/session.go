@@ -1,0 +1,236 @@
+package ui
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/server/gitread"
+	"github.com/artifactfs/artifactfs/session"
+)
+
+// sessionPage shows the timeline of a session.
+type sessionPage struct {
+	frame
+	Name, Path    string
+	Meta          session.Meta
+	Actor         string
+	Branch        string
+	Checkpoints   int
+	Commands      []command
+	Entries       []entry
+	Older, Newer  string // paths of the next pages, "" if there is none
+	AtStart       bool   // the page shows the newest entries
+	All           string // path of the difference between the base and the newest checkpoint
+	Cursor        *cursorPanel
+	CursorMissing bool
+}
+
+// cursorPanel shows the entry at the cursor: what changed there, and what can be done from there.
+type cursorPanel struct {
+	Kind, ID    string
+	Title       string
+	Message     string
+	Against     string // what the changes are compared with
+	Tree, Diff  string // paths of pages
+	Changes     []changeRow
+	Total, More int
+	Unreadable  string // why the changes cannot be shown
+	Commands    []command
+}
+
+const panelFiles = 100 // files that a panel lists
+
+// session shows the timeline of a session.
+func (p *place) session(ctx context.Context, name string) error {
+	refs, err := p.refs(ctx)
+	if err != nil {
+		return err
+	}
+	if session.ValidName(name) != nil || refs[session.MetaRef(name)] == "" {
+		return missing("The repository has no session with this name.")
+	}
+	page := sessionPage{frame: p.frame(name, p.within()...), Name: name, Path: p.sessionPath(name)}
+	err = p.read(ctx, func(g gitread.Repo) error {
+		x, err := loadAxis(ctx, g, refs, name)
+		if err != nil {
+			return err
+		}
+		if at := p.r.FormValue("at"); at != "" {
+			if page.Cursor, err = p.panel(ctx, x, at); errors.Is(err, gitread.ErrNotFound) {
+				page.CursorMissing, err = true, nil
+			}
+			if err != nil {
+				return err
+			}
+		}
+		if p.r.FormValue("part") == "cursor" { // the script shows it beside the entries that the page has already
+			return nil
+		}
+		page.Meta, page.Actor, page.Branch = *x.meta, actorOf(*x.meta), shown(strings.TrimPrefix(x.meta.Ref, "refs/heads/"))
+		page.Checkpoints = len(x.slots) - 1
+		return p.timeline(ctx, x, refs, &page)
+	})
+	if err != nil {
+		return err
+	}
+	if p.r.FormValue("part") == "cursor" {
+		return p.send(http.StatusOK, "cursor", page)
+	}
+	link := control.Link{Remote: p.remote(), Session: name}
+	page.Commands = []command{{"Resume", "artifactfs session resume " + control.ShellWord(link.String()) + " DIR"},
+		{"Fork", "artifactfs session fork " + control.ShellWord(link.String()) + " DIR"}}
+	return p.send(http.StatusOK, "session.html", page)
+}
+
+// timeline adds the entries that the request selects.
+func (p *place) timeline(ctx context.Context, x *axis, refs map[string]string, page *sessionPage) error {
+	from, up := position{slot: len(x.slots)}, false
+	var known bool
+	switch before, after, at := p.r.FormValue("before"), p.r.FormValue("after"), p.r.FormValue("at"); {
+	case before != "":
+		from, known = x.parse(before)
+	case after != "":
+		from, known = x.parse(after)
+		up = true
+	case at != "" && !object.ValidID(at):
+		from, known = x.around(at), true
+	default:
+		known = true
+	}
+	if !known {
+		return missing("The timeline has no such page.")
+	}
+	// A page before the end of the axis begins at the newest slot.
+	if !up && from.item == 0 {
+		from = position{from.slot - 1, 1 << 30}
+	}
+	list, err := x.page(ctx, from, up)
+	if err != nil {
+		return err
+	}
+	if len(list) > 0 {
+		first, last := list[0].at, list[len(list)-1].at
+		if x.older(last) {
+			page.Older = page.Path + query("before", x.text(last))
+		}
+		newer, err := x.newer(ctx, first)
+		if err != nil {
+			return err
+		}
+		if page.AtStart = !newer; newer {
+			page.Newer = page.Path + query("after", x.text(first))
+		}
+	}
+	pinned, at := pins(refs, x.name), p.r.FormValue("at")
+	here := query("before", p.r.FormValue("before"), "after", p.r.FormValue("after"))
+	for i := range list {
+		e := &list[i]
+		to := firstOf(e.Commit, x.slots[e.at.slot].Commit)
+		if e.Kind != "commit" {
+			to = x.slots[e.at.slot].ID
+		}
+		if e.Kind == "checkpoint" {
+			e.Pins = pinned[e.Commit]
+		}
+		if to != "" {
+			e.Link = page.Path + joined(here, "at", to)
+		}
+		e.Chosen = at != "" && at == e.ID && (e.Kind == "checkpoint" || e.Kind == "commit")
+	}
+	page.Entries = list
+	if newest := x.slots[len(x.slots)-1]; newest.ID != "" && object.ValidID(x.meta.Base) {
+		page.All = p.path + "/diff" + query("a", x.meta.Base, "b", x.name+"@"+newest.ID)
+	}
+	return nil
+}
+
+// joined adds a name and a value to a query.
+func joined(q, name, value string) string {
+	if q == "" {
+		return query(name, value)
+	}
+	return q + "&" + query(name, value)[1:]
+}
+
+// panel returns what the cursor shows at a checkpoint, by its id, or at a commit, by its id.
+func (p *place) panel(ctx context.Context, x *axis, at string) (*cursorPanel, error) {
+	if object.ValidID(at) {
+		return p.commitPanel(ctx, x, at)
+	}
+	slot := x.slotOf(at)
+	if slot == 0 || !strings.EqualFold(x.slots[slot].ID, at) {
+		return nil, gitread.ErrNotFound
+	}
+	var c session.Checkpoint
+	err := x.g.Contents(ctx, []string{x.slots[slot].Commit}, maxCommit, func(_ int, content gitread.Content) { c, _ = checkpointOf(content) })
+	if err != nil {
+		return nil, err
+	}
+	if c.ID == "" {
+		return nil, gitread.ErrNotFound
+	}
+	name := x.name + "@" + string(c.ID)
+	panel := &cursorPanel{Kind: "checkpoint", ID: string(c.ID), Title: stamp(c.ID.Time()) + " · " + clip(string(c.Reason), 40),
+		Message: clip(c.Message, 4000), Tree: p.treePath(name, "")}
+	link := control.Link{Remote: p.remote(), Session: x.name, Checkpoint: string(c.ID)}
+	panel.Commands = []command{{"Fork from here", "artifactfs session fork " + control.ShellWord(link.String()) + " DIR"},
+		{"Restore here", "artifactfs session restore " + string(c.ID)},
+		{"Link", link.String()}}
+	before, what := x.before(slot, c)
+	return panel, p.changesOf(ctx, x.g, panel, before, what, c.Commit.String(), name)
+}
+
+// before returns the commit with which the changes of a checkpoint are compared: the checkpoint before it in its lane, or the base.
+func (x *axis) before(slot int, c session.Checkpoint) (commit, what string) {
+	if i := x.slotOf(string(c.Prev)); i > 0 && x.slots[i].ID == string(c.Prev) {
+		return x.slots[i].Commit, "the checkpoint before"
+	}
+	if slot > 1 && c.Prev != "" { // gc has dropped the checkpoint before
+		return x.slots[slot-1].Commit, "an older checkpoint"
+	}
+	if !c.Base.IsZero() {
+		return c.Base.String(), "the base of the session"
+	}
+	return object.EmptyTree(c.Commit.Format()).String(), "nothing"
+}
+
+func (p *place) commitPanel(ctx context.Context, x *axis, id string) (*cursorPanel, error) {
+	c, err := x.g.Commit(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	panel := &cursorPanel{Kind: "commit", ID: id, Title: "commit " + short(id) + " by " + clip(c.Author.Name, 80),
+		Message: clip(c.Message, 4000), Tree: p.treePath(id, "")}
+	what, before := "its parent", ""
+	if len(c.Parents) > 0 {
+		before = c.Parents[0]
+	} else if parsed, err := object.ParseID(id); err == nil {
+		before, what = object.EmptyTree(parsed.Format()).String(), "nothing"
+	}
+	return panel, p.changesOf(ctx, x.g, panel, before, what, id, id)
+}
+
+// changesOf adds the files that differ between two commits.
+func (p *place) changesOf(ctx context.Context, g gitread.Repo, panel *cursorPanel, before, what, commit, name string) error {
+	panel.Against, panel.Diff = what, p.path+"/diff"+query("a", before, "b", name)
+	d, err := g.Changes(ctx, before, commit, maxFiles)
+	if errors.Is(err, gitread.ErrNotFound) || gitcmd.Exited(err, 128) && ctx.Err() == nil {
+		panel.Unreadable = "The repository does not have all objects of this difference; they are in the repository where the code comes from."
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	slices.SortStableFunc(d.Changes, func(a, b gitread.Change) int { return strings.Compare(a.Path, b.Path) })
+	panel.Total, panel.More = len(d.Changes), max(0, len(d.Changes)-panelFiles)
+	for _, c := range d.Changes[:len(d.Changes)-panel.More] {
+		panel.Changes = append(panel.Changes, p.changeRow(d, c))
+	}
+	return nil
+}

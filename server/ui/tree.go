@@ -1,0 +1,133 @@
+package ui
+
+import (
+	"context"
+	"html/template"
+	"net/http"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/server/gitread"
+	"github.com/artifactfs/artifactfs/session"
+)
+
+const (
+	treePage = 2000    // entries of a directory that are shown
+	maxView  = 1 << 20 // bytes of a file that is shown
+)
+
+// treePageData shows a directory or a file at a point.
+type treePageData struct {
+	frame
+	Point    string
+	Steps    []crumb // the directories on the path
+	Entries  []treeRow
+	More     int // entries that are not shown
+	IsFile   bool
+	Code     template.HTML
+	Lines    int
+	Size     string
+	Note     string
+	Commands []command
+}
+
+type treeRow struct{ Name, Link, Kind, Mode string }
+
+// tree shows a directory or a file at a point.
+func (p *place) tree(ctx context.Context, point, name string) error {
+	page := treePageData{frame: p.frame(firstOf(name, p.repo.Name)+" at "+point, p.within()...), Point: shown(point)}
+	page.Steps = []crumb{{shown(point), p.treePath(point, "")}}
+	if name != "" {
+		parts := strings.Split(name, "/")
+		for i := range parts {
+			page.Steps = append(page.Steps, crumb{shown(parts[i]), p.treePath(point, strings.Join(parts[:i+1], "/"))})
+		}
+	}
+	err := p.read(ctx, func(g gitread.Repo) error {
+		refs, err := p.refs(ctx)
+		if err != nil {
+			return err
+		}
+		commit, err := p.point(ctx, g, refs, point)
+		if err != nil {
+			return err
+		}
+		p.pointCommands(refs, point, &page)
+		o, err := g.Stat(ctx, commit, name)
+		if err != nil {
+			return err
+		}
+		switch o.Type {
+		case "tree":
+			return p.directory(ctx, g, o.ID, point, name, &page)
+		case "blob":
+			return page.file(ctx, g, o, name)
+		}
+		return missing("This is a commit of another repository (a submodule).")
+	})
+	if err != nil {
+		return err
+	}
+	return p.send(http.StatusOK, "tree.html", page)
+}
+
+// pointCommands adds the commands that begin at a checkpoint.
+func (p *place) pointCommands(refs map[string]string, point string, page *treePageData) {
+	s, checkpoint := control.SplitCheckpoint(point)
+	if s == "" || session.ValidName(s) != nil || refs[session.MetaRef(s)] == "" {
+		return
+	}
+	page.Crumbs = append(page.Crumbs, crumb{s, p.sessionPath(s) + query("at", checkpoint)})
+	link := control.Link{Remote: p.remote(), Session: s, Checkpoint: checkpoint}
+	page.Commands = []command{{"Fork from here", "artifactfs session fork " + control.ShellWord(link.String()) + " DIR"},
+		{"Restore here", "artifactfs session restore " + control.ShellWord(checkpoint)}}
+}
+
+// directory adds the entries of a tree, directories first.
+func (p *place) directory(ctx context.Context, g gitread.Repo, id, point, name string, page *treePageData) error {
+	list, err := g.Tree(ctx, id)
+	if err != nil {
+		return err
+	}
+	slices.SortStableFunc(list, func(a, b gitread.Entry) int { return order(a.Type != "tree", b.Type != "tree") })
+	page.More = max(0, len(list)-treePage)
+	for _, e := range list[:len(list)-page.More] {
+		row := treeRow{Name: shown(e.Name), Kind: e.Type, Mode: e.Mode, Link: p.treePath(point, path.Join(name, e.Name))}
+		switch e.Type {
+		case "tree":
+			row.Name += "/"
+		case "gitlink":
+			row.Link = ""
+		}
+		page.Entries = append(page.Entries, row)
+	}
+	return nil
+}
+
+// file adds the contents of a file.
+func (page *treePageData) file(ctx context.Context, g gitread.Repo, o gitread.Object, name string) error {
+	page.IsFile, page.Size = true, size(o.Size)
+	if o.Size > maxView {
+		page.Note = "The file is too large for this page."
+		return nil
+	}
+	var text []byte
+	if err := g.Contents(ctx, []string{o.ID}, maxView, func(_ int, c gitread.Content) { text = c.Bytes }); err != nil {
+		return err
+	}
+	if binary(text) {
+		page.Note = "The file is binary."
+		return nil
+	}
+	var b strings.Builder
+	code := highlight(ctx, name, text)
+	for i, line := range code {
+		n := strconv.Itoa(i + 1)
+		b.WriteString(`<span id="L` + n + `"><a href="#L` + n + `" data-n="` + n + `"></a>` + line + "</span>\n")
+	}
+	page.Lines, page.Code = len(code), template.HTML(b.String()) // highlight has escaped the code
+	return nil
+}

@@ -1,0 +1,125 @@
+// Package ui serves the page of a server: sessions with their timelines, files at any point, and differences of any two points, as HTML
+// that works without a script. It reads what the REST API reads, from the same replicas, with the same tokens and checks.
+//
+// A user signs in with a token, which is kept in a cookie of the browser. The server looks the token up for every request, so a revoked
+// token shows nothing any more. A page contains no secret, and no request except signing in and out changes anything.
+//
+// Contents of repositories come from anyone. They are part of a page only as escaped text; the only HTML that is not made by the
+// templates is that of highlighted code (code.go). The content security policy allows no script except that of this package.
+package ui
+
+import (
+	"context"
+	"embed"
+	"fmt"
+	"html/template"
+	"net/http"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/server/access"
+	"github.com/artifactfs/artifactfs/server/gitread"
+	"github.com/artifactfs/artifactfs/server/places"
+	"github.com/artifactfs/artifactfs/server/records"
+	"github.com/artifactfs/artifactfs/server/replica"
+)
+
+// Prefix is the path below which a UI serves requests. It also serves "/".
+const Prefix = "/ui/"
+
+// Requests that read from git directories have places of their own, so that pages and the REST API do not wait for each other.
+const (
+	readers   = 16 // requests that read at the same time; others wait
+	readersOf = 6  // of one namespace
+	// answerTime is the maximum duration of a request, and the time for which it waits for a place.
+	answerTime = 30 * time.Second
+)
+
+// Meter counts operations and writes audit entries. *meter.Meter implements it.
+type Meter interface {
+	Count(r records.Repo, operation string, bytes int64)
+	Audit(e records.AuditEntry)
+}
+
+// Replicas returns git directories. *replica.Set implements it.
+type Replicas interface {
+	Acquire(ctx context.Context, repoID string) (*replica.Replica, error)
+	Git() gitcmd.Confined
+}
+
+// Options configures a UI. Records, Replicas, Guard, Meter and Log must be set.
+type Options struct {
+	URL      string // public URL of the server, without a slash at the end; "": the URL that the client has used
+	Records  *records.DB
+	Replicas Replicas
+	Guard    *access.Guard
+	Meter    Meter
+	Log      *zap.Logger
+	Now      func() time.Time // nil for time.Now
+}
+
+// UI serves requests for pages. It may be used from any goroutine.
+type UI struct {
+	o       Options
+	pages   *template.Template
+	assets  map[string]asset // by path
+	paths   map[string]string
+	reading *places.Places
+	pool    gitread.Pool
+	origins *http.CrossOriginProtection
+}
+
+var _ http.Handler = (*UI)(nil)
+
+//go:embed pages/*.html
+var pageFiles embed.FS
+
+// New returns a UI.
+func New(o Options) (*UI, error) {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	u := &UI{o: o, reading: places.New(readers, readersOf, answerTime), origins: http.NewCrossOriginProtection()}
+	if o.URL != "" {
+		if err := u.origins.AddTrustedOrigin(originOf(o.URL)); err != nil {
+			return nil, fmt.Errorf("use public URL: %w", err)
+		}
+	}
+	var err error
+	if u.assets, u.paths, err = loadAssets(); err != nil {
+		return nil, err
+	}
+	u.pages, err = template.New("").Funcs(template.FuncMap{
+		"ago": func(t time.Time) string { return ago(t, o.Now()) }, "stamp": stamp, "short": short, "number": number, "shown": shown,
+	}).ParseFS(pageFiles, "pages/*.html")
+	if err != nil {
+		return nil, fmt.Errorf("read templates: %w", err)
+	}
+	return u, nil
+}
+
+// originOf returns the part of a URL before its path.
+func originOf(url string) string {
+	scheme, rest, _ := strings.Cut(url, "://")
+	host, _, _ := strings.Cut(rest, "/")
+	return scheme + "://" + host
+}
+
+// Close ends the git processes that are kept for later requests.
+func (u *UI) Close() error { return u.pool.Close() }
+
+// Serves reports whether a path belongs to the page.
+func Serves(path string) bool { return path == "/" || strings.HasPrefix(path, Prefix) }
+
+// ServeHTTP serves one request.
+func (u *UI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if a, ok := u.assets[r.URL.Path]; ok {
+		a.serve(w, r)
+		return
+	}
+	v := &visit{u: u, w: w, r: r}
+	v.serve()
+}

@@ -1,0 +1,366 @@
+package ui
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/server/access"
+	"github.com/artifactfs/artifactfs/server/gitread"
+	"github.com/artifactfs/artifactfs/server/meter"
+	"github.com/artifactfs/artifactfs/server/objects"
+	"github.com/artifactfs/artifactfs/server/places"
+	"github.com/artifactfs/artifactfs/server/records"
+)
+
+const (
+	// patience is the time in which a client must have received a page.
+	patience = 30 * time.Second
+	// statusClosed is the status in the audit log of a request whose client has closed the connection.
+	statusClosed = 499
+)
+
+// visit is one request and its answer. It is used by one goroutine.
+type visit struct {
+	u      *UI
+	w      http.ResponseWriter
+	r      *http.Request
+	secret string // token in the cookie
+	token  records.Token
+	status int // status that was sent
+}
+
+// Problem is an error that the user sees.
+type Problem struct {
+	Status int
+	Title  string
+	Text   string
+}
+
+func (p *Problem) Error() string { return p.Title }
+
+// missing returns the problem of something that does not exist, or that the token does not allow. Both look the same, so that nobody
+// learns the names of what he may not see.
+func missing(text string) error { return &Problem{http.StatusNotFound, "Not found", text} }
+
+// errSignIn means that the request has no valid token.
+var errSignIn = errors.New("sign in")
+
+func (v *visit) serve() {
+	defer v.note()
+	if err := v.route(); err != nil {
+		v.fail(err)
+	}
+}
+
+// parts returns the decoded components of the path below Prefix.
+func (v *visit) parts() ([]string, error) {
+	path, ok := strings.CutPrefix(v.r.URL.EscapedPath(), Prefix)
+	if !ok {
+		return nil, missing("There is no such page.")
+	}
+	var parts []string
+	for component := range strings.SplitSeq(strings.TrimSuffix(path, "/"), "/") {
+		part, err := url.PathUnescape(component)
+		if err != nil || part == "" || strings.Contains(part, "\x00") {
+			return nil, missing("There is no such page.")
+		}
+		parts = append(parts, part)
+	}
+	return parts, nil
+}
+
+// route answers the request.
+func (v *visit) route() error {
+	ctx, cancel := context.WithTimeout(v.r.Context(), answerTime)
+	defer cancel()
+	v.r = v.r.WithContext(ctx)
+	switch {
+	case v.r.URL.Path == signInPath:
+		return v.signIn()
+	case v.r.URL.Path == signOutPath:
+		return v.signOut()
+	case v.r.Method != http.MethodGet && v.r.Method != http.MethodHead:
+		v.w.Header().Set("Allow", "GET, HEAD")
+		return &Problem{http.StatusMethodNotAllowed, "Not allowed", "Pages can only be read."}
+	}
+	if err := v.identify(ctx); err != nil {
+		return err
+	}
+	if v.r.URL.Path == "/" {
+		return v.home(ctx)
+	}
+	parts, err := v.parts()
+	if err != nil {
+		return err
+	}
+	if len(parts) == 1 {
+		return v.namespace(ctx, parts[0])
+	}
+	p, err := v.open(ctx, parts[0], parts[1])
+	if err != nil {
+		return err
+	}
+	switch rest := parts[2:]; {
+	case len(rest) == 0:
+		return p.overview(ctx)
+	case len(rest) == 2 && rest[0] == "s":
+		return p.session(ctx, rest[1])
+	case len(rest) == 1 && rest[0] == "diff":
+		return p.diff(ctx)
+	case len(rest) == 2 && rest[0] == "diff" && rest[1] == "file":
+		return p.fileDiff(ctx)
+	case len(rest) >= 2 && rest[0] == "tree":
+		return p.tree(ctx, rest[1], strings.Join(rest[2:], "/"))
+	}
+	return missing("There is no such page.")
+}
+
+// identify finds the token in the cookie.
+func (v *visit) identify(ctx context.Context) error {
+	c, err := v.r.Cookie(v.cookieName())
+	if err != nil {
+		return errSignIn
+	}
+	v.secret = c.Value
+	v.token, err = v.u.o.Guard.Any(ctx, v.asRequest())
+	if errors.Is(err, access.ErrInvalid) || errors.Is(err, access.ErrMissing) {
+		return errSignIn
+	}
+	return err
+}
+
+// asRequest returns a request with the token in the header in which programs send it.
+func (v *visit) asRequest() *http.Request {
+	return &http.Request{Header: http.Header{"Authorization": {"Bearer " + v.secret}}}
+}
+
+// frame is what every page shows.
+type frame struct {
+	Title         string
+	Crumbs        []crumb
+	Who           string // "": nobody is signed in
+	Style, Script string
+	Icon          string
+}
+
+// crumb is a link to a page above the present one.
+type crumb struct{ Name, Path string }
+
+func (v *visit) frame(title string, crumbs ...crumb) frame {
+	f := frame{Title: shown(title), Crumbs: crumbs, Style: v.u.paths["page.css"], Script: v.u.paths["page.js"], Icon: v.u.paths["icon.svg"]}
+	if v.token.ID != "" {
+		f.Who = shown(firstOf(v.token.Actor, v.token.Label, "token of "+string(v.token.Role)))
+	}
+	return f
+}
+
+// firstOf returns the first text that is not empty.
+func firstOf(texts ...string) string {
+	for _, t := range texts {
+		if t != "" {
+			return t
+		}
+	}
+	return ""
+}
+
+// plainHost matches hosts that a content security policy can name. It has no form for addresses of IPv6.
+var plainHost = regexp.MustCompile(`^[A-Za-z0-9.-]+(:[0-9]+)?$`)
+
+// policy returns the content security policy of pages: only the script and the style of this package, and forms to this server.
+func (v *visit) policy() string {
+	source := "'self'"
+	if plainHost.MatchString(v.r.Host) {
+		source = v.r.Host + assetDir
+		if _, host, ok := strings.Cut(v.u.o.URL, "://"); ok { // the host that a proxy passes on may be another one
+			source += " " + host + assetDir
+		}
+	}
+	return "default-src 'none'; script-src " + source + "; style-src " + source + "; img-src " + source +
+		"; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+}
+
+// send sends a page. data is passed to the template with the name.
+func (v *visit) send(status int, name string, data any) error {
+	var b bytes.Buffer
+	if err := v.u.pages.ExecuteTemplate(&b, name, data); err != nil {
+		return err
+	}
+	body, h := b.Bytes(), v.w.Header()
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	h.Set("Cache-Control", "no-store")
+	h.Set("Content-Security-Policy", v.policy())
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	// Of a form that is sent by a page without a referrer, browsers conceal the origin, which is checked (see signIn).
+	h.Set("Referrer-Policy", "same-origin")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("X-Frame-Options", "DENY")
+	h.Set("Vary", "Accept-Encoding, Cookie")
+	if accepts(v.r) { // pages contain no secret, so their compressed size does not reveal one
+		body = compress(body)
+		h.Set("Content-Encoding", "gzip")
+	}
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	v.status = status
+	_ = http.NewResponseController(v.w).SetWriteDeadline(time.Now().Add(patience)) // writers of tests may have no deadlines
+	v.w.WriteHeader(status)
+	if v.r.Method != http.MethodHead {
+		_, _ = v.w.Write(body) // an error means that the client has closed the connection
+	}
+	return nil
+}
+
+// redirect sends the browser to another page of this server, which it reads by GET.
+func (v *visit) redirect(path string) error {
+	v.status = http.StatusSeeOther
+	h := v.w.Header()
+	h.Set("Cache-Control", "no-store")
+	h.Set("Location", path)
+	v.w.WriteHeader(http.StatusSeeOther)
+	return nil
+}
+
+// problemPage is the page of an error.
+type problemPage struct {
+	frame
+	Problem
+}
+
+func (v *visit) fail(err error) {
+	p, log := problemOf(err)
+	switch {
+	case errors.Is(err, errSignIn):
+		status := http.StatusUnauthorized
+		if v.r.URL.Path == "/" {
+			status = http.StatusOK
+		}
+		err = v.askForToken(status, "")
+	case p.Status == statusClosed:
+		v.status = statusClosed
+		return
+	default:
+		if log {
+			v.u.o.Log.Error("could not show a page", zap.String("path", v.r.URL.Path), zap.Error(err))
+		}
+		if p.Status == http.StatusServiceUnavailable {
+			v.w.Header().Set("Retry-After", "1")
+		}
+		err = v.send(p.Status, "problem.html", problemPage{v.frame(p.Title), *p})
+	}
+	if err != nil {
+		v.u.o.Log.Error("could not show an error", zap.Error(err))
+	}
+}
+
+// problemOf returns what the user sees of an error, and whether the server is the cause of the error, which is then logged.
+func problemOf(err error) (p *Problem, log bool) {
+	var own *Problem
+	switch {
+	case errors.As(err, &own):
+		return own, false
+	case errors.Is(err, records.ErrNotFound), errors.Is(err, gitread.ErrNotFound):
+		return &Problem{http.StatusNotFound, "Not found", "This does not exist in the repository."}, false
+	case errors.Is(err, gitread.ErrCheckpointName), errors.Is(err, gitread.ErrAmbiguous):
+		return &Problem{http.StatusNotFound, "Not found", "No checkpoint has this name, or several begin with it."}, false
+	case errors.Is(err, access.ErrInvalid), errors.Is(err, access.ErrMissing), errors.Is(err, access.ErrInsufficient):
+		return &Problem{http.StatusNotFound, "Not found", "This does not exist, or your token does not allow you to see it."}, false
+	case errors.Is(err, places.ErrBusy):
+		return &Problem{http.StatusServiceUnavailable, "Busy", "Too many pages are being read at the moment. Try again."}, false
+	case errors.Is(err, records.ErrUnavailable), errors.Is(err, objects.ErrUnavailable), errors.Is(err, context.DeadlineExceeded):
+		return &Problem{http.StatusServiceUnavailable, "Unavailable", "The storage of the server does not answer. Try again."}, true
+	case errors.Is(err, context.Canceled):
+		return &Problem{Status: statusClosed}, false
+	}
+	return &Problem{http.StatusInternalServerError, "Internal error", "The server could not make this page. Its log has the reason."}, true
+}
+
+// note writes the audit entry. The path has no secret: tokens are sent in bodies and cookies only.
+func (v *visit) note() {
+	remote, _, err := net.SplitHostPort(v.r.RemoteAddr)
+	if err != nil {
+		remote = v.r.RemoteAddr
+	}
+	v.u.o.Meter.Audit(records.AuditEntry{Time: v.u.o.Now(), Result: v.status, Cause: records.Cause{TokenID: v.token.ID,
+		Actor: firstOf(v.token.Actor, v.token.Label), Remote: remote, Method: v.r.Method, Target: v.r.URL.EscapedPath()}})
+}
+
+// place is a repository that the token of a visit may read.
+type place struct {
+	*visit
+	repo records.Repo
+	path string // of the page of the repository
+}
+
+// open returns a repository if the token may read it.
+func (v *visit) open(ctx context.Context, namespace, name string) (*place, error) {
+	r, err := v.u.o.Records.Repos.Get(ctx, namespace, name)
+	none := errors.Is(err, records.ErrNotFound)
+	if err != nil && !none {
+		return nil, err
+	}
+	if none {
+		r = records.Repo{Namespace: namespace}
+	}
+	if _, err := v.u.o.Guard.Git(ctx, v.asRequest(), r, records.ReadScope); err != nil {
+		return nil, err
+	}
+	if none {
+		return nil, access.ErrInvalid // the same answer as to a token of another repository
+	}
+	if r.Status != records.Ready {
+		return nil, &Problem{http.StatusConflict, "Not ready", "The repository is still being made (" + string(r.Status) + "). Try again."}
+	}
+	return &place{v, r, Prefix + r.Namespace + "/" + r.Name}, nil
+}
+
+// read calls a function that reads from the git directory of the repository.
+func (p *place) read(ctx context.Context, do func(gitread.Repo) error) error {
+	leave, err := p.u.reading.Enter(ctx, p.repo.Namespace)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	dir, err := p.u.o.Replicas.Acquire(ctx, p.repo.ID)
+	if err != nil {
+		return err
+	}
+	defer dir.Release()
+	p.u.o.Meter.Count(p.repo, meter.Read, 0)
+	return do(gitread.Repo{Dir: dir.Dir, Git: p.u.o.Replicas.Git(), Pool: &p.u.pool})
+}
+
+// remote returns the URL of the repository for git.
+func (p *place) remote() string {
+	base := p.u.o.URL
+	if base == "" {
+		base = "http://" + p.r.Host
+		if p.r.TLS != nil {
+			base = "https://" + p.r.Host
+		}
+	}
+	return base + "/git/" + p.repo.Namespace + "/" + p.repo.Name + ".git"
+}
+
+// refs returns the refs of the repository by name.
+func (p *place) refs(ctx context.Context) (map[string]string, error) {
+	all, err := p.u.o.Records.Repos.Refs(ctx, p.repo.ID)
+	if err != nil {
+		return nil, err
+	}
+	refs := make(map[string]string, len(all))
+	for _, ref := range all {
+		refs[ref.Name] = ref.ID
+	}
+	return refs, nil
+}
