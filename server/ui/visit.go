@@ -234,7 +234,7 @@ func (v *visit) redirect(path string) error {
 // problemPage is the page of an error.
 type problemPage struct {
 	frame
-	Problem
+	Text string
 }
 
 func (v *visit) fail(err error) {
@@ -256,7 +256,7 @@ func (v *visit) fail(err error) {
 		if p.Status == http.StatusServiceUnavailable {
 			v.w.Header().Set("Retry-After", "1")
 		}
-		err = v.send(p.Status, "problem.html", problemPage{v.frame(p.Title), *p})
+		err = v.send(p.Status, "problem.html", problemPage{v.frame(p.Title), p.Text})
 	}
 	if err != nil {
 		v.u.o.Log.Error("could not show an error", zap.Error(err))
