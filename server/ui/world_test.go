@@ -34,7 +34,6 @@ type world struct {
 	guard  *access.Guard
 	url    string
 	audit  *auditLog
-	logged *observer.ObservedLogs
 }
 
 // auditLog stores audit entries.
@@ -75,7 +74,12 @@ func newWorld(t testing.TB, change func(*ui.Options)) *world {
 	}
 	t.Cleanup(func() { set.Close() })
 	core, logged := observer.New(zap.DebugLevel)
-	w := &world{db: db, set: set, guard: access.NewGuard(db), audit: &auditLog{}, logged: logged}
+	w := &world{db: db, set: set, guard: access.NewGuard(db), audit: &auditLog{}}
+	t.Cleanup(func() {
+		for _, e := range logged.FilterLevelExact(zap.ErrorLevel).All() {
+			t.Errorf("the log has an error: %s %v", e.Message, e.ContextMap())
+		}
+	})
 	o := ui.Options{Records: db, Replicas: set, Guard: w.guard, Meter: w.audit, Log: zap.New(core)}
 	if change != nil {
 		change(&o)
