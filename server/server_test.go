@@ -117,7 +117,7 @@ func TestStartAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	for path, want := range map[string]string{"/healthz": "ok\n", "/readyz": "ok\n", "/metrics": "artifactfs_server_start_time_seconds",
-		"/openapi.json": `"openapi"`} {
+		"/openapi.json": `"openapi"`, "/": `name="token"`} {
 		if status, text := get(t, s.URL+path); status != 200 || !strings.Contains(text, want) {
 			t.Errorf("GET %s: got %d and %.80q, want %q", path, status, text, want)
 		}

@@ -20,7 +20,7 @@ type Run struct {
 // Runs compares two blobs by their ids. cut reports that the difference is longer than its limit, and that its end is missing. Binary
 // files have no runs.
 func (r Repo) Runs(ctx context.Context, old, latest string) (list []Run, cut bool, err error) {
-	out, cut, err := output(r.command(ctx, "diff", noExternals, noConversion, "--no-color", "--unified=3", "--src-prefix=a/", "--dst-prefix=b/",
+	out, cut, err := output(r.command(ctx, "diff", noExternals, noConversion, "--no-color", "--unified=3",
 		"--end-of-options", old, latest), maxPatch)
 	if err != nil {
 		return nil, false, err

@@ -40,7 +40,7 @@ const (
 	Push   = "push"
 	Fetch  = "fetch"
 	Clone  = "clone"
-	Read   = "read" // reads of commits, trees and files by the REST API
+	Read   = "read" // reads of commits, trees and files by the REST API and by pages
 	Info   = "info" // all other reads by the REST API, such as lists
 	Token  = "token"
 )

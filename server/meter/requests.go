@@ -18,6 +18,7 @@ const (
 	restRead
 	restWrite
 	eventStream
+	pageView
 	otherRequest
 	classes
 )
@@ -36,6 +37,8 @@ func (c class) String() string {
 		return "rest-write"
 	case eventStream:
 		return "events"
+	case pageView:
+		return "page"
 	default:
 		return "other"
 	}
@@ -61,6 +64,8 @@ func classify(r *http.Request) class {
 			return restRead
 		}
 		return restWrite
+	case path == "/", strings.HasPrefix(path, "/ui/"):
+		return pageView
 	}
 	return otherRequest
 }

@@ -16,7 +16,9 @@ import (
 var assetFiles embed.FS
 
 // assetTypes are the types of the files in the directory assets.
-var assetTypes = map[string]string{"page.css": "text/css; charset=utf-8", "page.js": "text/javascript; charset=utf-8", "icon.svg": "image/svg+xml"}
+var assetTypes = map[string]string{
+	"page.css": "text/css; charset=utf-8", "page.js": "text/javascript; charset=utf-8", "icon.svg": "image/svg+xml",
+}
 
 // assetDir is the path of scripts and styles. No namespace has this name.
 const assetDir = Prefix + "-/"

@@ -132,7 +132,8 @@ func (x *axis) findRecords(ctx context.Context, commit string) error {
 	return nil
 }
 
-// slotOf returns the number of the slot of a checkpoint, or of the one before if the session does not have it. It returns 0 for other texts.
+// slotOf returns the number of the slot of a checkpoint, or of the one before if the session does not have it. It returns 0 for other
+// texts.
 func (x *axis) slotOf(id string) int {
 	up, err := session.ParseCheckpointID(id)
 	if err != nil {

@@ -30,7 +30,7 @@ const (
 type diffPageData struct {
 	frame
 	Path         string
-	A, B         string // points as the user has named them
+	A, B         string // points as the user has named them, "" for those named by their ids
 	Base, Head   string // ids
 	Rows         []changeRow
 	Total        int
@@ -53,8 +53,8 @@ type changeRow struct {
 }
 
 func (p *place) changeRow(d gitread.Diff, c gitread.Change) changeRow {
-	row := changeRow{Path: shown(c.Path), OldPath: shown(c.OldPath), Status: c.Status, Added: c.Additions, Deleted: c.Deletions, Binary: c.Binary,
-		Link: p.path + "/diff/file" + query("a", d.Base, "b", d.Head, "path", c.Path, "old", c.OldPath)}
+	row := changeRow{Path: shown(c.Path), OldPath: shown(c.OldPath), Status: c.Status, Added: c.Additions, Deleted: c.Deletions,
+		Binary: c.Binary, Link: p.path + "/diff/file" + query("a", d.Base, "b", d.Head, "path", c.Path, "old", c.OldPath)}
 	if c.OldMode != c.NewMode && c.Status != "added" && c.Status != "deleted" {
 		row.Mode = c.OldMode + " → " + c.NewMode
 	}
@@ -101,6 +101,12 @@ func (p *place) diff(ctx context.Context) error {
 	})
 	if err != nil {
 		return err
+	}
+	if object.ValidID(a) { // the page shows the beginning of the id anyway
+		page.A = ""
+	}
+	if object.ValidID(b) {
+		page.B = ""
 	}
 	slices.SortStableFunc(d.Changes, func(a, b gitread.Change) int { return strings.Compare(a.Path, b.Path) })
 	page.Total, page.Truncated = len(d.Changes), d.Truncated

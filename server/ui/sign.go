@@ -54,7 +54,8 @@ func (v *visit) askForToken(status int, wrong string) error {
 		next = v.r.URL.RequestURI()
 	}
 	v.token = records.Token{}
-	return v.send(status, "signin.html", signInPage{v.frame("Sign in"), ownPath(next), wrong, v.r.Header.Get("Sec-Fetch-Site") == "cross-site"})
+	again := v.r.Header.Get("Sec-Fetch-Site") == "cross-site"
+	return v.send(status, "signin.html", signInPage{v.frame("Sign in"), ownPath(next), wrong, again})
 }
 
 // ownPath returns a path of this server to which a browser may be sent: text if it is one, "/" otherwise.

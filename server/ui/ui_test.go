@@ -41,9 +41,9 @@ func small(t testing.TB) (w *world, app, other records.Repo, m *sessionMaker) {
 	w = newWorld(t, nil)
 	m = newSession(t, "fix", map[string]string{"main.go": "package main\n\nfunc main() {}\n", "docs/read me.txt": "one\ntwo\nthree\n", "old name.txt": strings.Repeat("line\n", 20)})
 	first := m.checkpoint(10, "idle", "", map[string]string{"main.go": "package main\n\n// hello\nfunc main() { println(\"<hi>\") }\n"})
-	m.records(first, 12, `{"type":"prompt","role":"user","text":"Fix the <b>login</b>"}`, `{"type":"tool_call","role":"assistant","tool":"Bash","input":{"command":"go test ./..."}}`,
+	m.records(first, 12, `{"type":"prompt","role":"user","text":"Fix the login & greet"}`, `{"type":"tool_call","role":"assistant","tool":"Bash","input":{"command":"go test ./..."}}`,
 		`{"type":"response","role":"assistant","text":"done"}`)
-	m.checkpoint(30, "command", "before <script>alert(1)</script>", map[string]string{"new.txt": "new\n", "old name.txt": "", "docs/new name.txt": strings.Repeat("line\n", 20)})
+	m.checkpoint(30, "command", "before the rename", map[string]string{"new.txt": "new\n", "old name.txt": "", "docs/new name.txt": strings.Repeat("line\n", 20)})
 	m.checkpoint(40, "turn", "", map[string]string{"docs/read me.txt": "one\n2\nthree\n"})
 	app = w.repo(t, "team", "app", m.done())
 	return w, app, w.repo(t, "team", "other", ""), m
@@ -234,7 +234,7 @@ func TestSessionPage(t *testing.T) {
 	page := w.get(t, read, "/ui/team/app", http.StatusOK)
 	wants(t, page, "1 session", `class="state active"`, "ann@laptop", `class="num">3<`, "artifactfs mount "+w.url+"/git/team/app.git DIR")
 	page = w.get(t, read, link(t, page, ">fix<"), http.StatusOK)
-	wants(t, page, "3 checkpoints", "Fix the &lt;b&gt;login&lt;/b&gt;", "go test ./...", "before &lt;script&gt;", `<em>Bash</em>`,
+	wants(t, page, "3 checkpoints", "Fix the login &amp; greet", "go test ./...", "before the rename", `<em>Bash</em>`,
 		"artifactfs session resume &#39;"+w.url+"/git/team/app.git#session=fix&#39; DIR")
 	order := regexp.MustCompile(`<li class="(\w+)" id="e-`).FindAllStringSubmatch(page, -1)
 	kinds := ""
@@ -246,7 +246,7 @@ func TestSessionPage(t *testing.T) {
 	}
 	// The cursor shows what changed at a checkpoint: against the one before, and the first one against the base.
 	page = w.get(t, read, "/ui/team/app/s/fix?at="+m.ids[1], http.StatusOK)
-	wants(t, page, `aria-current="true"`, "before &lt;script&gt;", "2 files changed", "old name.txt → docs/new name.txt", "the checkpoint before",
+	wants(t, page, `aria-current="true"`, "before the rename", "2 files changed", "old name.txt → docs/new name.txt", "the checkpoint before",
 		"artifactfs session fork &#39;"+w.url+"/git/team/app.git#session=fix@"+m.ids[1]+"&#39; DIR", "artifactfs session restore "+m.ids[1])
 	page = w.get(t, read, "/ui/team/app/s/fix?part=cursor&at="+m.ids[0], http.StatusOK)
 	wants(t, page, "1 file changed", "the base of the session", "main.go")

@@ -29,11 +29,11 @@ import (
 
 // world is a server of pages with a real database, real replicas and a real listener.
 type world struct {
-	db     *records.DB
-	set    *replica.Set
-	guard  *access.Guard
-	url    string
-	audit  *auditLog
+	db    *records.DB
+	set   *replica.Set
+	guard *access.Guard
+	url   string
+	audit *auditLog
 }
 
 // auditLog stores audit entries.

@@ -121,8 +121,8 @@ func Read(r *session.Repo, name string, provide func(ids []object.ID) error) (li
 	return lines, head, nil
 }
 
-// ParseLine parses one line of a file. It does not set Turn and StartsTurn, except those of a tombstone. For a record without an id, it derives an id from the line, so that requests can name
-// the record.
+// ParseLine parses one line of a file. It does not set Turn and StartsTurn, except those of a tombstone. For a record without an id, it
+// derives an id from the line, so that requests can name the record.
 func ParseLine(line []byte) (Line, error) {
 	var e envelope
 	if err := json.Unmarshal(line, &e); err != nil {

@@ -59,7 +59,9 @@ async function select(link) {
   link.setAttribute("aria-current", "true");
   try {
     panel.innerHTML = await part(link.href, "cursor");
+    panel.classList.add("full");
     buttons(panel);
+    panel.scrollIntoView({ block: "nearest" }); // on a narrow screen, the panel is above the list
     history.replaceState(null, "", link.href);
   } catch {
     location.href = link.href; // for example, the token was revoked: the page says so

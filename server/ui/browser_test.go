@@ -1,0 +1,75 @@
+package ui_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// browser runs Chromium without a window until a page and what its script does are complete. It returns the page and the messages of the
+// console.
+func browser(t *testing.T, url string, width, height int, more ...string) (page string, console []string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	args := append([]string{"--headless", "--no-sandbox", "--disable-gpu", "--disable-extensions", "--hide-scrollbars", "--enable-logging=stderr",
+		"--user-data-dir=" + t.TempDir(), fmt.Sprintf("--window-size=%d,%d", width, height), "--virtual-time-budget=10000"}, more...)
+	cmd := exec.CommandContext(ctx, "chromium", append(args, url)...)
+	var out, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &stderr
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("chromium: %v\n%.2000s", err, stderr.String())
+	}
+	for _, line := range regexp.MustCompile(`.*CONSOLE.*`).FindAllString(stderr.String(), -1) {
+		console = append(console, line)
+	}
+	return out.String(), console
+}
+
+// TestBrowser follows a link with a token in its fragment in Chromium, at three widths. UI_PICTURES=DIR also writes pictures.
+func TestBrowser(t *testing.T) {
+	if _, err := exec.LookPath("chromium"); err != nil {
+		t.Skip("SKIPPED: chromium is not installed (apt-get install chromium), so no browser has read the pages")
+	}
+	w, app, _, m := small(t)
+	read := w.reader(t, app)
+	for _, page := range []struct {
+		name, path string
+		width      int
+		wants      []string
+	}{
+		{"page-360", "/ui/team/app/s/fix?at=" + m.ids[1], 360, []string{"before the rename", "2 files changed", `data-copy="">`}},
+		{"page-1280", "/ui/team/app/s/fix?at=" + m.ids[1], 1280, []string{"before the rename", "2 files changed"}},
+		{"page-2560", "/ui/team/app/diff?a=main&b=fix@", 2560, []string{`data-loaded="yes"`, `<ins data-n="1">new</ins>`}},
+	} {
+		t.Run(page.name, func(t *testing.T) {
+			dom, console := browser(t, w.url+page.path+"#token="+read, page.width, 900, "--dump-dom")
+			for _, want := range page.wants {
+				if !strings.Contains(dom, want) {
+					t.Errorf("page after the sign-in lacks %q: %.6000s", want, dom)
+				}
+			}
+			if strings.Contains(dom, read) {
+				t.Error("page has the token")
+			}
+			for _, line := range console {
+				if !strings.Contains(line, "401 (Unauthorized)") { // the first answer, which asks for a token
+					t.Errorf("console: %s", line)
+				}
+			}
+			if dir := os.Getenv("UI_PICTURES"); dir != "" {
+				browser(t, w.url+page.path+"#token="+read, page.width, 900, "--screenshot="+filepath.Join(dir, page.name+".png"))
+			}
+		})
+	}
+	if entries := w.audit.String(); strings.Contains(entries, strings.Split(read, "?")[0]) {
+		t.Error("the audit log has the token")
+	}
+}
