@@ -1,0 +1,57 @@
+package integration
+
+import (
+	"io"
+	"net/http"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/client"
+)
+
+// The page of the server shows a session that a mount has pushed: its checkpoints, commits and records, and what changed at each.
+func TestPageOfServer(t *testing.T) {
+	t.Parallel()
+	w, c, api := hosted(t)
+	m := w.bare("team/app", "--create", "--session", "work", "--wait", "git")
+	w.sh(m.Dir, "echo one >one.txt")
+	first := m.checkpoint("--sync", "-m", "one file")
+	m.record(`{"type":"prompt","text":"Write the second file"}`)
+	w.sh(m.Dir, "echo two >two.txt && git add -A && git commit -qm 'both files'")
+	second := m.checkpoint("--sync", "-m", "two files")
+
+	token := must[client.NewToken](t)(api.CreateToken(t.Context(), "team", client.CreateToken{Repo: "app", Scope: "read"}))
+	get := func(path string) string {
+		t.Helper()
+		req := must[*http.Request](t)(http.NewRequestWithContext(t.Context(), http.MethodGet, c.proxy.url()+path, nil))
+		req.AddCookie(&http.Cookie{Name: "artifactfs", Value: token.Plaintext})
+		res := must[*http.Response](t)(http.DefaultClient.Do(req))
+		defer res.Body.Close()
+		text := string(must[[]byte](t)(io.ReadAll(res.Body)))
+		if res.StatusCode != http.StatusOK {
+			t.Fatalf("GET %s: got %d, %.400s", path, res.StatusCode, text)
+		}
+		return text
+	}
+	wants := func(page string, texts ...string) {
+		t.Helper()
+		for _, text := range texts {
+			if !strings.Contains(page, text) {
+				t.Errorf("page lacks %q: %.8000s", text, page)
+			}
+		}
+	}
+	wants(get("/ui/team/app"), `href="/ui/team/app/s/work"`, "active")
+	page := get("/ui/team/app/s/work")
+	wants(page, "one file", "two files", "both files", "Write the second file", first.ID, second.ID)
+	order := regexp.MustCompile(`(?s)two files.*both files.*one file`)
+	if !order.MatchString(page) {
+		t.Errorf("entries are in another order than newest first: %.8000s", page)
+	}
+	wants(get("/ui/team/app/s/work?part=cursor&at="+first.ID), "one.txt", "session fork", "#session=work@"+first.ID)
+	wants(get("/ui/team/app/diff?a=main&b=work@"), "one.txt", "two.txt")
+	wants(get("/ui/team/app/tree/work@"+second.ID+"/two.txt"), `<span id="L1">`, "two")
+	noToken(t, "log of the server", strings.ReplaceAll(string(must[[]byte](t)(os.ReadFile(c.nodes[0].data+".log"))), c.token, ""))
+}
