@@ -26,8 +26,11 @@ const (
 	checkpointDigits = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 )
 
-// checkpointTrailer is the trailer with the id of a checkpoint.
-const checkpointTrailer = "Afs-Checkpoint"
+// Trailers of a checkpoint: its id, and the commit of HEAD, which follows the id. A checkpoint without a commit lacks the latter.
+const (
+	checkpointTrailer = "Afs-Checkpoint"
+	headTrailer       = "Afs-Head"
+)
 
 // Checkpoint returns the commit of a checkpoint of a session of this program, as in doc/sessions.md. refs are the refs of the
 // repository. name is the id of the checkpoint or its beginning, the name of a pin, or "@" for the newest checkpoint. If sessionName is
@@ -108,8 +111,8 @@ func (r Repo) byID(ctx context.Context, tips []string, id string) (commit string
 	return commit, err
 }
 
-// Point is a checkpoint: its id, and the id of its commit.
-type Point struct{ ID, Commit string }
+// Point is a checkpoint: its id, the id of its commit, and the commit that HEAD was at, "" for none.
+type Point struct{ ID, Commit, Head string }
 
 // Checkpoints returns the ids of all checkpoints of a session, the oldest first. refs are the refs of the repository. A checkpoint is
 // older than the session only if clocks differ, so the history of the user's commits before the time began is not read; the zero time
@@ -214,7 +217,7 @@ func since(began time.Time) []string {
 
 // checkpoints returns the commits that git log selects.
 func (r Repo) checkpoints(ctx context.Context, tips []string, args ...string) ([]Point, error) {
-	format := "--format=tformat:%H %(trailers:key=" + checkpointTrailer + ",valueonly,separator=%x2C)"
+	format := "--format=tformat:%H %(trailers:key=" + checkpointTrailer + ",key=" + headTrailer + ",valueonly,separator=%x20)"
 	cmd := r.ofCommits(ctx, append(append([]string{"log", format, "--no-show-signature", "--ignore-missing"}, args...), "--stdin")...)
 	cmd.Stdin = strings.NewReader(strings.Join(tips, "\n") + "\n")
 	out, _, err := output(cmd, maxMessages)
@@ -224,8 +227,10 @@ func (r Repo) checkpoints(ctx context.Context, tips []string, args ...string) ([
 	var list []Point
 	for line := range strings.Lines(string(out)) {
 		line, whole := strings.CutSuffix(line, "\n")
-		if commit, id, _ := strings.Cut(line, " "); whole { // the last line is incomplete if the output was cut off
-			list = append(list, Point{id, commit})
+		commit, values, _ := strings.Cut(line, " ")
+		id, head, _ := strings.Cut(values, " ")
+		if whole { // the last line is incomplete if the output was cut off
+			list = append(list, Point{id, commit, head})
 		}
 	}
 	return list, nil

@@ -66,14 +66,33 @@ func loadAxis(ctx context.Context, g gitread.Repo, refs map[string]string, name 
 	if err != nil {
 		return nil, err
 	}
-	for _, s := range slices.Backward(steps) {
-		// A checkpoint follows a commit within a second, and commits have no fractions of seconds.
+	x.place(steps)
+	return x, x.findRecords(ctx, refs[session.TranscriptRef(name)])
+}
+
+// place adds commits, the newest first, to the slots before the first checkpoints that have them as HEAD. A commit that no checkpoint has
+// is added by its time, which is less exact, because commits have no fractions of seconds.
+func (x *axis) place(steps []gitread.Step) {
+	first := map[string]int{} // number of the first checkpoint by its HEAD
+	for i, s := range x.slots {
+		if _, known := first[s.Head]; !known && s.Head != "" {
+			first[s.Head] = i
+		}
+	}
+	before := len(x.slots) // a commit is not newer than those that follow it
+	for _, s := range steps {
 		i, _ := slices.BinarySearchFunc(x.slots[1:], s.Time, func(s slot, at time.Time) int {
 			return session.CheckpointID(s.ID).Time().Compare(at)
 		})
-		x.slots[i].steps = append(x.slots[i].steps, s)
+		if n, known := first[s.ID]; known {
+			i = n - 1
+		}
+		before = min(i, before)
+		x.slots[before].steps = append(x.slots[before].steps, s)
 	}
-	return x, x.findRecords(ctx, refs[session.TranscriptRef(name)])
+	for _, s := range x.slots {
+		slices.Reverse(s.steps)
+	}
 }
 
 // heads returns the newest commits of the branches of the session.
@@ -204,7 +223,8 @@ func (x *axis) entries(ctx context.Context, slot int) ([]entry, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read transcript: %w", err)
 	}
-	slices.SortStableFunc(list, func(a, b entry) int { return a.Time.Compare(b.Time) })
+	// Commits have no fractions of seconds: among records of the same second, a commit is the last.
+	slices.SortStableFunc(list, func(a, b entry) int { return endOf(a).Compare(endOf(b)) })
 	if s.ID != "" {
 		list = slices.Insert(list, 0, entry{Kind: "checkpoint", ID: s.ID, Commit: s.Commit, Time: session.CheckpointID(s.ID).Time()})
 	}
@@ -212,6 +232,14 @@ func (x *axis) entries(ctx context.Context, slot int) ([]entry, error) {
 		list[i].at = position{slot, i}
 	}
 	return list, nil
+}
+
+// endOf returns the last moment at which an entry may have been made.
+func endOf(e entry) time.Time {
+	if e.Kind == "commit" {
+		return e.Time.Add(time.Second - time.Nanosecond)
+	}
+	return e.Time
 }
 
 // recordOf returns the entry of a record.
