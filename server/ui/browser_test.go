@@ -27,10 +27,7 @@ func browser(t *testing.T, url string, width, height int, more ...string) (page 
 	if err := cmd.Run(); err != nil {
 		t.Fatalf("chromium: %v\n%.2000s", err, stderr.String())
 	}
-	for _, line := range regexp.MustCompile(`.*CONSOLE.*`).FindAllString(stderr.String(), -1) {
-		console = append(console, line)
-	}
-	return out.String(), console
+	return out.String(), regexp.MustCompile(`.*CONSOLE.*`).FindAllString(stderr.String(), -1)
 }
 
 // TestBrowser follows a link with a token in its fragment in Chromium, at three widths. UI_PICTURES=DIR also writes pictures.
