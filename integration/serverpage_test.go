@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/artifactfs/artifactfs/client"
+	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 )
 
 // The page of the server shows a session that a mount has pushed: its checkpoints, commits and records, and what changed at each.
@@ -23,35 +24,53 @@ func TestPageOfServer(t *testing.T) {
 	second := m.checkpoint("--sync", "-m", "two files")
 
 	token := must[client.NewToken](t)(api.CreateToken(t.Context(), "team", client.CreateToken{Repo: "app", Scope: "read"}))
-	get := func(path string) string {
-		t.Helper()
-		req := must[*http.Request](t)(http.NewRequestWithContext(t.Context(), http.MethodGet, c.proxy.url()+path, nil))
-		req.AddCookie(&http.Cookie{Name: "artifactfs", Value: token.Plaintext})
-		res := must[*http.Response](t)(http.DefaultClient.Do(req))
-		defer res.Body.Close()
-		text := string(must[[]byte](t)(io.ReadAll(res.Body)))
-		if res.StatusCode != http.StatusOK {
-			t.Fatalf("GET %s: got %d, %.400s", path, res.StatusCode, text)
-		}
-		return text
-	}
-	wants := func(page string, texts ...string) {
-		t.Helper()
-		for _, text := range texts {
-			if !strings.Contains(page, text) {
-				t.Errorf("page lacks %q: %.8000s", text, page)
-			}
-		}
-	}
-	wants(get("/ui/team/app"), `href="/ui/team/app/s/work"`, "active")
-	page := get("/ui/team/app/s/work")
-	wants(page, "one file", "two files", "both files", "Write the second file", first.ID, second.ID)
+	p := pageOf{t, c.proxy.url(), token.Plaintext}
+	p.wants("/ui/team/app", `href="/ui/team/app/s/work"`, "active")
+	page := p.wants("/ui/team/app/s/work", "one file", "two files", "both files", "Write the second file", first.ID, second.ID)
 	order := regexp.MustCompile(`(?s)two files.*both files.*one file`)
 	if !order.MatchString(page) {
 		t.Errorf("entries are in another order than newest first: %.8000s", page)
 	}
-	wants(get("/ui/team/app/s/work?part=cursor&at="+first.ID), "one.txt", "session fork", "#session=work@"+first.ID)
-	wants(get("/ui/team/app/diff?a=main&b=work@"), "one.txt", "two.txt")
-	wants(get("/ui/team/app/tree/work@"+second.ID+"/two.txt"), `<span id="L1">`, "two")
+	p.wants("/ui/team/app/s/work?part=cursor&at="+first.ID, "one.txt", "session fork", "#session=work@"+first.ID)
+	p.wants("/ui/team/app/diff?a=main&b=work@", "one.txt", "two.txt")
+	p.wants("/ui/team/app/tree/work@"+second.ID+"/two.txt", `<span id="L1">`, "two")
 	noToken(t, "log of the server", strings.ReplaceAll(string(must[[]byte](t)(os.ReadFile(c.nodes[0].data+".log"))), c.token, ""))
+}
+
+// The page of a thin session, whose objects are stored in packs of its own, says so and shows the command that prints its timeline.
+func TestPageOfThinSession(t *testing.T) {
+	t.Parallel()
+	w, c, api := hosted(t)
+	u := w.serve(gittest.ServerOptions{}).URL("r.git")
+	m := w.bare(u, "--session", "thin", "--session-remote", "team/work", "--create=session-remote", "--wait", "git")
+	w.sh(m.Dir, "echo one >one.txt && git add -A && git commit -qm 'a commit'")
+	m.checkpoint("--sync", "-m", "first")
+	token := must[client.NewToken](t)(api.CreateToken(t.Context(), "team", client.CreateToken{Repo: "work", Scope: "read"}))
+	p := pageOf{t, c.proxy.url(), token.Plaintext}
+	p.wants("/ui/team/work", `href="/ui/team/work/s/thin"`, `class="num">thin<`)
+	p.wants("/ui/team/work/s/thin", "This session is thin", "artifactfs session log", "/git/team/work.git#session=thin")
+}
+
+// pageOf reads pages of a server with a token.
+type pageOf struct {
+	*testing.T
+	url, token string
+}
+
+func (p pageOf) wants(path string, texts ...string) (page string) {
+	p.Helper()
+	req := must[*http.Request](p.T)(http.NewRequestWithContext(p.Context(), http.MethodGet, p.url+path, nil))
+	req.AddCookie(&http.Cookie{Name: "artifactfs", Value: p.token})
+	res := must[*http.Response](p.T)(http.DefaultClient.Do(req))
+	defer res.Body.Close()
+	page = string(must[[]byte](p.T)(io.ReadAll(res.Body)))
+	if res.StatusCode != http.StatusOK {
+		p.Errorf("GET %s: got %d, %.400s", path, res.StatusCode, page)
+	}
+	for _, text := range texts {
+		if !strings.Contains(page, text) {
+			p.Errorf("GET %s: page lacks %q: %.8000s", path, text, page)
+		}
+	}
+	return page
 }

@@ -171,7 +171,9 @@ func (p *place) sessions(ctx context.Context, g gitread.Repo, refs map[string]st
 	}
 	for i, name := range names {
 		row := sessionRow{Name: name, Path: p.sessionPath(name)}
-		if row.Checkpoints = thousands(counts[name]); more {
+		if row.Checkpoints = thousands(counts[name]); isThin(refs, name) {
+			row.Checkpoints = "thin"
+		} else if more {
 			row.Checkpoints += " or more"
 		}
 		if id := newest[name].ID; id != "" {

@@ -12,6 +12,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/thin"
 )
 
 // sessionPage shows the timeline of a session.
@@ -22,6 +23,7 @@ type sessionPage struct {
 	Actor         string
 	Branch        string
 	Checkpoints   int
+	Thin          bool // the repository has the checkpoints in a form that the page cannot read
 	Commands      []command
 	Entries       []entry
 	Older, Newer  string // paths of the next pages, "" if there is none
@@ -74,6 +76,7 @@ func (p *place) session(ctx context.Context, name string) error {
 		}
 		page.Meta, page.Actor, page.Branch = *x.meta, actorOf(*x.meta), shown(strings.TrimPrefix(x.meta.Ref, "refs/heads/"))
 		page.Checkpoints = len(x.slots) - 1
+		page.Thin = isThin(refs, name)
 		return p.timeline(ctx, x, refs, &page)
 	})
 	if err != nil {
@@ -85,8 +88,15 @@ func (p *place) session(ctx context.Context, name string) error {
 	link := control.Link{Remote: p.remote(), Session: name}
 	page.Commands = []command{{"Resume", "artifactfs session resume " + control.ShellWord(link.String()) + " DIR"},
 		{"Fork", "artifactfs session fork " + control.ShellWord(link.String()) + " DIR"}}
+	if page.Thin {
+		page.Commands = append(page.Commands, command{"Timeline", "artifactfs session log " + control.ShellWord(link.String())})
+	}
 	return p.send(http.StatusOK, "session.html", page)
 }
+
+// isThin reports whether the objects of a session are stored as packs in blobs, because the repository lacks its base (package
+// session/thin).
+func isThin(refs map[string]string, name string) bool { return refs[thin.Prefix+name] != "" }
 
 // timeline adds the entries that the request selects.
 func (p *place) timeline(ctx context.Context, x *axis, refs map[string]string, page *sessionPage) error {
