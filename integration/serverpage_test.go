@@ -48,7 +48,7 @@ func TestPageOfThinSession(t *testing.T) {
 	token := must[client.NewToken](t)(api.CreateToken(t.Context(), "team", client.CreateToken{Repo: "work", Scope: "read"}))
 	p := pageOf{t, c.proxy.url(), token.Plaintext}
 	p.wants("/ui/team/work", `href="/ui/team/work/s/thin"`, `class="num">thin<`)
-	p.wants("/ui/team/work/s/thin", "This session is thin", "artifactfs session log", "/git/team/work.git#session=thin")
+	p.wants("/ui/team/work/s/thin", "This session is thin", "artifactfs session log thin --session-remote "+c.proxy.url()+"/git/team/work.git")
 }
 
 // pageOf reads pages of a server with a token.

@@ -89,7 +89,8 @@ func (p *place) session(ctx context.Context, name string) error {
 	page.Commands = []command{{"Resume", "artifactfs session resume " + control.ShellWord(link.String()) + " DIR"},
 		{"Fork", "artifactfs session fork " + control.ShellWord(link.String()) + " DIR"}}
 	if page.Thin {
-		page.Commands = append(page.Commands, command{"Timeline", "artifactfs session log " + control.ShellWord(link.String())})
+		page.Commands = append(page.Commands, command{"Timeline",
+			"artifactfs session log " + name + " --session-remote " + control.ShellWord(p.remote())})
 	}
 	return p.send(http.StatusOK, "session.html", page)
 }
