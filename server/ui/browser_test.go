@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,8 +21,12 @@ func browser(t *testing.T, url string, width, height int, more ...string) (page 
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
+	profile := t.TempDir()
+	if len(more) > 0 && strings.HasPrefix(more[0], "--user-data-dir=") {
+		profile, more = strings.TrimPrefix(more[0], "--user-data-dir="), more[1:]
+	}
 	args := append([]string{"--headless", "--no-sandbox", "--disable-gpu", "--disable-extensions", "--hide-scrollbars", "--enable-logging=stderr",
-		"--user-data-dir=" + t.TempDir(), fmt.Sprintf("--window-size=%d,%d", width, height), "--virtual-time-budget=10000"}, more...)
+		"--user-data-dir=" + profile, fmt.Sprintf("--window-size=%d,%d", width, height), "--virtual-time-budget=10000"}, more...)
 	cmd := exec.CommandContext(ctx, "chromium", append(args, url)...)
 	var out, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &stderr
@@ -68,5 +74,28 @@ func TestBrowser(t *testing.T) {
 	}
 	if entries := w.audit.String(); strings.Contains(entries, strings.Split(read, "?")[0]) {
 		t.Error("the audit log has the token")
+	}
+}
+
+// A user who has signed in and follows a link from another site sees the page, although browsers do not send the cookie with such a link.
+func TestBrowserFollowsLinkFromOtherSite(t *testing.T) {
+	if _, err := exec.LookPath("chromium"); err != nil {
+		t.Skip("SKIPPED: chromium is not installed (apt-get install chromium), so no browser has followed the link")
+	}
+	w, app, _, _ := small(t)
+	read := w.reader(t, app)
+	other := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		rw.Header().Set("Content-Type", "text/html")
+		fmt.Fprintf(rw, `<a id="a" href="%s/ui/team/app/s/fix">session</a><script>document.getElementById("a").click()</script>`, w.url)
+	}))
+	defer other.Close()
+	profile := "--user-data-dir=" + t.TempDir()
+	from := strings.Replace(other.URL, "127.0.0.1", "localhost", 1) // another site for browsers
+	if dom, _ := browser(t, from, 1280, 900, profile, "--dump-dom"); !strings.Contains(dom, `name="token"`) {
+		t.Errorf("page before the sign-in lacks the form: %.3000s", dom)
+	}
+	browser(t, w.url+"/ui/team/app#token="+read, 1280, 900, profile, "--dump-dom")
+	if dom, _ := browser(t, from, 1280, 900, profile, "--dump-dom"); !strings.Contains(dom, "Fix the login") {
+		t.Errorf("page after a link from another site lacks the session: %.3000s", dom)
 	}
 }
