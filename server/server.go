@@ -227,7 +227,8 @@ func (s *Server) connect(ctx context.Context) (err error) {
 	rest := api.New(api.Options{Account: s.Account, URL: o.PublicURL, Records: s.db, Replicas: replicas, Guard: guard, Meter: s.meter,
 		Importer: importer, ImportHTTP: o.ImportHTTP, Events: s.stream, Compat: o.Compat, Log: s.log})
 	s.closeLater(rest.Close)
-	page, err := ui.New(ui.Options{URL: o.PublicURL, Records: s.db, Replicas: replicas, Guard: guard, Meter: s.meter, Log: s.log})
+	page, err := ui.New(ui.Options{URL: o.PublicURL, Repos: s.db.Repos, Namespaces: s.db.Namespaces, Replicas: replicas, Guard: guard,
+		Meter: s.meter, Log: s.log})
 	if err != nil {
 		return err
 	}

@@ -116,7 +116,7 @@ func (v *visit) signOut() error {
 func (v *visit) home(ctx context.Context) error {
 	switch v.token.Role {
 	case records.RepoToken:
-		r, err := v.u.o.Records.Repos.ByID(ctx, v.token.RepoID)
+		r, err := v.u.o.Repos.ByID(ctx, v.token.RepoID)
 		if err != nil {
 			return err
 		}
@@ -128,7 +128,7 @@ func (v *visit) home(ctx context.Context) error {
 		return err
 	}
 	after := v.r.FormValue("after")
-	list, total, err := v.u.o.Records.Namespaces.List(ctx, after, 0, pageSize)
+	list, total, err := v.u.o.Namespaces.List(ctx, after, 0, pageSize)
 	if err != nil {
 		return err
 	}
@@ -161,11 +161,11 @@ func (v *visit) namespace(ctx context.Context, name string) error {
 	if _, err := v.u.o.Guard.Admin(ctx, v.asRequest(), name, records.ReadScope); err != nil {
 		return err
 	}
-	n, err := v.u.o.Records.Namespaces.Get(ctx, name)
+	n, err := v.u.o.Namespaces.Get(ctx, name)
 	if err != nil {
 		return err
 	}
-	list, total, next, err := v.u.o.Records.Repos.List(ctx, records.RepoQuery{Namespace: n.Name, Sort: "updated_at", Limit: pageSize,
+	list, total, next, err := v.u.o.Repos.List(ctx, records.RepoQuery{Namespace: n.Name, Sort: "updated_at", Limit: pageSize,
 		After: v.r.FormValue("after")})
 	if errors.Is(err, records.ErrCursor) {
 		return missing("The list has no such page.")

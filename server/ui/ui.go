@@ -20,7 +20,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
-	"github.com/artifactfs/artifactfs/server/access"
 	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/server/places"
 	"github.com/artifactfs/artifactfs/server/records"
@@ -44,21 +43,43 @@ type Meter interface {
 	Audit(e records.AuditEntry)
 }
 
+// Repos finds repositories. *records.Repos implements it.
+type Repos interface {
+	ByID(ctx context.Context, id string) (records.Repo, error)
+	Get(ctx context.Context, namespace, name string) (records.Repo, error)
+	List(ctx context.Context, q records.RepoQuery) (page []records.Repo, total int, next string, err error)
+	Refs(ctx context.Context, id string) ([]records.Ref, error)
+}
+
+// Namespaces finds namespaces. *records.Namespaces implements it.
+type Namespaces interface {
+	Get(ctx context.Context, name string) (records.Namespace, error)
+	List(ctx context.Context, after string, offset, limit int) (page []records.Namespace, total int, err error)
+}
+
+// Guard checks the tokens of requests. *access.Guard implements it.
+type Guard interface {
+	Any(ctx context.Context, r *http.Request) (records.Token, error)
+	Admin(ctx context.Context, r *http.Request, needs string, scope records.Scope) (records.Token, error)
+	Git(ctx context.Context, r *http.Request, repo records.Repo, scope records.Scope) (records.Token, error)
+}
+
 // Replicas returns git directories. *replica.Set implements it.
 type Replicas interface {
 	Acquire(ctx context.Context, repoID string) (*replica.Replica, error)
 	Git() gitcmd.Confined
 }
 
-// Options configures a UI. Records, Replicas, Guard, Meter and Log must be set.
+// Options configures a UI. Repos, Namespaces, Replicas, Guard, Meter and Log must be set.
 type Options struct {
-	URL      string // public URL of the server, without a slash at the end; "": the URL that the client has used
-	Records  *records.DB
-	Replicas Replicas
-	Guard    *access.Guard
-	Meter    Meter
-	Log      *zap.Logger
-	Now      func() time.Time // nil for time.Now
+	URL        string // public URL of the server, without a slash at the end; "": the URL that the client has used
+	Repos      Repos
+	Namespaces Namespaces
+	Replicas   Replicas
+	Guard      Guard
+	Meter      Meter
+	Log        *zap.Logger
+	Now        func() time.Time // nil for time.Now
 }
 
 // UI serves requests for pages. It may be used from any goroutine.

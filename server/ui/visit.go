@@ -304,7 +304,7 @@ type place struct {
 
 // open returns a repository if the token may read it.
 func (v *visit) open(ctx context.Context, namespace, name string) (*place, error) {
-	r, err := v.u.o.Records.Repos.Get(ctx, namespace, name)
+	r, err := v.u.o.Repos.Get(ctx, namespace, name)
 	none := errors.Is(err, records.ErrNotFound)
 	if err != nil && !none {
 		return nil, err
@@ -354,7 +354,7 @@ func (p *place) remote() string {
 
 // refs returns the refs of the repository by name.
 func (p *place) refs(ctx context.Context) (map[string]string, error) {
-	all, err := p.u.o.Records.Repos.Refs(ctx, p.repo.ID)
+	all, err := p.u.o.Repos.Refs(ctx, p.repo.ID)
 	if err != nil {
 		return nil, err
 	}

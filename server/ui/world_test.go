@@ -80,7 +80,7 @@ func newWorld(t testing.TB, change func(*ui.Options)) *world {
 			t.Errorf("the log has an error: %s %v", e.Message, e.ContextMap())
 		}
 	})
-	o := ui.Options{Records: db, Replicas: set, Guard: w.guard, Meter: w.audit, Log: zap.New(core)}
+	o := ui.Options{Repos: db.Repos, Namespaces: db.Namespaces, Replicas: set, Guard: w.guard, Meter: w.audit, Log: zap.New(core)}
 	if change != nil {
 		change(&o)
 	}
