@@ -11,6 +11,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/mount"
 	"github.com/artifactfs/artifactfs/mount/origin"
+	"github.com/artifactfs/artifactfs/mount/remotes"
 	"github.com/artifactfs/artifactfs/session/resume"
 	"github.com/artifactfs/artifactfs/statedir"
 )
@@ -51,7 +52,12 @@ func (d *Daemon) forkFar(ctx context.Context, r control.ForkRequest, progress fu
 // returns statedir.ErrNoSession or fault.NoSuchSessionError. The caller must close the Remote of the result.
 func (d *Daemon) lookFar(ctx context.Context, r control.ForkRequest) (*origin.Far, error) {
 	at := r.Mount
-	at.Session, at.SessionOptions.Remote = r.Of, r.SessionRemote
+	// A session token in the request is for the session remote of the fork. If the fork has none, the token is for that of the parent.
+	if _, kind := remotes.SessionURL(at); kind == control.RemoteEmbedded || kind == control.RemoteNone {
+		at.SessionOptions.Remote = r.SessionRemote
+	}
+	at = remotes.WithSessionRemote(at, r.SessionRemote)
+	at.Session = r.Of
 	remote, _, err := d.host.Remotes.Session(at)
 	if err != nil {
 		return nil, err

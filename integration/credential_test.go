@@ -3,15 +3,23 @@ package integration
 import (
 	"encoding/base64"
 	"fmt"
+	"io"
+	"log"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
+	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/object"
 )
@@ -238,6 +246,111 @@ func TestTokenOfTheSessionRemote(t *testing.T) {
 	}
 	w.unmount(m)
 	locked.Remove()
+	w.noSecret()
+}
+
+// guarded is a git server behind a proxy that records the passwords that clients send. The server accepts one password.
+type guarded struct {
+	url string
+
+	mu   sync.Mutex
+	seen map[string]bool
+}
+
+// guard puts a proxy before the server at a URL.
+func (w *world) guard(at string) *guarded {
+	w.Helper()
+	u := must[*url.URL](w)(url.Parse(at))
+	g := &guarded{seen: map[string]bool{}}
+	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: u.Scheme, Host: u.Host})
+	proxy.ErrorLog = log.New(io.Discard, "", 0)
+	s := httptest.NewServer(http.HandlerFunc(func(answer http.ResponseWriter, r *http.Request) {
+		_, password, _ := r.BasicAuth()
+		g.mu.Lock()
+		g.seen[password] = true
+		g.mu.Unlock()
+		proxy.ServeHTTP(answer, r)
+	}))
+	w.Cleanup(func() {
+		w.afs("unmount", "--all")
+		s.Close()
+	})
+	g.url = asUser(s.URL + u.Path)
+	return g
+}
+
+// only checks that no other password than the parameter own was sent since the last call.
+func (g *guarded) only(t *testing.T, args []string, own string) {
+	t.Helper()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.seen, "")
+	delete(g.seen, own)
+	if len(g.seen) > 0 {
+		t.Errorf("artifactfs %s sent %q to a host whose password is %s", strings.Join(args, " "), slices.Collect(maps.Keys(g.seen)), own)
+	}
+	clear(g.seen)
+}
+
+// Commands that open the session remote and another repository send to each host only the token that is for it.
+func TestTokensOfTwoHosts(t *testing.T) {
+	w := newWorld(t)
+	s, r, _ := w.private("r.git")
+	old := w.git(r.Path, "rev-parse", "main")
+	w.commit(r.Repo, map[string]gittest.File{"upstream": {Data: []byte("upstream\n")}})
+	c := w.sessionRemote("http", r.Repo)
+	c.server.Inject(gittest.Fault{Kind: gittest.RequireAuth, User: "user", Pass: "of-" + password})
+	source, first := w.guard(s.URL("r.git")), w.guard(c.arg)
+	other := w.guard(s.URL("r.git")) // a third host, for which no token is known
+	file := filepath.Join(w.root, "token")
+	w.check(os.WriteFile(file, []byte("of-"+password), 0o600))
+	w.env = append(w.env, "ARTIFACTFS_TOKEN="+password)
+	flags := func(name string) []string {
+		return []string{"--session", name, "--session-remote", first.url, "--session-token-file", file, "--wait", "git", "--checkpoint", "off"}
+	}
+	one := w.bare(source.url, flags("one")...)
+	two := w.bare(source.url, append(flags("two"), "--ref", old)...)
+	w.env = nil
+	for _, m := range []mounted{one, two} {
+		w.sh(m.Dir, "echo "+m.Session+" >"+m.Session+" && git add . && git commit -qam "+m.Session)
+		m.checkpoint("--sync")
+	}
+	third := filepath.Join(w.root, "third")
+	w.check(os.WriteFile(third, []byte("third-"+password), 0o600))
+	fork := func(n int) string { return filepath.Join(w.root, fmt.Sprint("fork-", n)) }
+	parent := strings.Replace(first.url, "user@", "user:of-"+password+"@", 1) + "#session=one"
+	for _, c := range []struct {
+		code int
+		args []string
+	}{
+		{0, []string{"session", "compare", "one", "two"}}, // reads the history between the two commits from the mounted remote
+		{0, []string{"session", "diff", "one@", "two@"}},
+		{0, []string{"session", "annotate", "-C", "one", "-m", "text"}},
+		{0, []string{"session", "annotations", "-C", "one"}},
+		{0, []string{"session", "cache", "put", "-C", "one", "key", file}},
+		{0, []string{"session", "request-approval", "-C", "one", "--for", "merge"}},
+		{0, []string{"session", "request-approval", "-C", "one", "--for", "promote"}},
+		{control.ExitRemote, []string{"session", "request-approval", "-C", "one", "--for", "promote", "--to", other.url + ":main"}},
+		{0, []string{"session", "approvals", "-C", "one"}},
+		{0, []string{"session", "promote", "-C", "one", "--to", ":copy"}},
+		{control.ExitRemote, []string{"session", "promote", "-C", "one", "--to", other.url + ":copy"}},
+		{0, []string{"session", "fork", "-C", "one", fork(1), "--session-remote", first.url}},
+		{0, []string{"session", "fork", "-C", "one", fork(2), "--session-remote", other.url}},
+		{0, []string{"session", "fork", "-C", "one", fork(3), "--session-remote", control.RemoteOrigin}},
+		{0, []string{"session", "fork", parent, fork(4), "--session-remote", other.url, "--session-token-file", third}},
+		{0, []string{"session", "link", "-C", "one"}},
+		{0, []string{"session", "merge", "-C", "one", "two"}},
+		{0, []string{"unmount", two.Dir}},
+		{0, []string{"session", "resume", "two", "--session-remote", first.url, "--session-token-file", file}},
+	} {
+		result := w.afs(c.args...)
+		if result.code != c.code {
+			t.Errorf("got %s, want exit code %d", result, c.code)
+		}
+		source.only(t, c.args, password)
+		first.only(t, c.args, "of-"+password)
+		other.only(t, c.args, "third-"+password)
+	}
 	w.noSecret()
 }
 

@@ -91,13 +91,7 @@ func (m *Mount) lend() error {
 // addForkRemote adds the session remote of the parent session as another source of objects. The parameter at is the URL of this
 // remote. The session token is sent to this remote only if it is on the same host as the mount's own session remote.
 func (m *Mount) addForkRemote(at string) error {
-	r := m.requestNow()
-	// The token is valid only for the host of the mount's own session remote, and must not be sent to another host.
-	if own, _ := remotes.SessionURL(r); !remotes.SameHost(at, own) {
-		r.SessionToken, r.SessionTokenFile = "", ""
-	}
-	r.SessionOptions.Remote = at
-	remote, _, err := m.host.Remotes.Session(r)
+	remote, _, err := m.host.Remotes.Session(remotes.WithSessionRemote(m.requestNow(), at))
 	if err != nil || remote == nil {
 		return err
 	}

@@ -246,10 +246,7 @@ func (a agentMount) Parent() (name string, remote *transport.Remote) {
 // OpenOrigin opens the mounted remote as a session remote, without the session's token. The caller must close it.
 func (a agentMount) OpenOrigin() (*transport.Remote, error) {
 	// Without a session token, the credentials of the mounted remote are used.
-	r := a.m.requestNow()
-	r.SessionOptions.Remote = control.RemoteOrigin
-	r.SessionToken, r.SessionTokenFile = "", ""
-	origin, _, err := a.m.host.Remotes.Session(r)
+	origin, _, err := a.m.host.Remotes.Session(remotes.WithSessionRemote(a.m.requestNow(), control.RemoteOrigin))
 	if err != nil {
 		return nil, err
 	}

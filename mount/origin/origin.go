@@ -75,7 +75,7 @@ type Home struct {
 }
 
 // Complete returns r with the remote of the session. If r names no other remote, the result also contains the tokens of the
-// session's mount.
+// session's mount: the session token only if the session remote in r is on the host of the mount's session remote.
 func (h Home) Complete(r control.MountRequest) control.MountRequest {
 	if r.Remote == "" || r.Remote == h.Record.Remote {
 		r.Remote = h.Record.Remote
@@ -87,6 +87,8 @@ func (h Home) Complete(r control.MountRequest) control.MountRequest {
 				r.Token, r.TokenFile = now.Token, now.TokenFile
 			}
 			if r.SessionToken == "" && r.SessionTokenFile == "" {
+				now.SessionOptions = h.Carried
+				now = remotes.WithSessionRemote(now, r.SessionOptions.Remote)
 				r.SessionToken, r.SessionTokenFile = now.SessionToken, now.SessionTokenFile
 			}
 		}

@@ -61,6 +61,30 @@ func TestSessionTokenStaysOnItsHost(t *testing.T) {
 	}
 }
 
+// The token of a session remote must not reach another session remote, or the mounted remote, unless it is on the same host.
+func TestOtherSessionRemoteGetsNoToken(t *testing.T) {
+	r := control.MountRequest{Remote: "https://a.example/r.git", MountLogin: control.MountLogin{Token: "main", SessionToken: "secret"},
+		SessionOptions: control.SessionOptions{Remote: "https://b.example/s.git", Policy: "off"}}
+	for at, want := range map[string]string{
+		"https://b.example/t.git":      "secret",
+		"https://b.example:8443/s.git": "",
+		"http://b.example/s.git":       "",
+		"https://c.example/s.git":      "",
+		"https://a.example/t.git":      "main",
+		"/srv/s.git":                   "",
+		control.RemoteOrigin:           "main",
+	} {
+		other := WithSessionRemote(r, at)
+		url, _ := SessionURL(other)
+		if got := GivenForSession(other, url).Token(); got != want || other.SessionOptions.Policy != "off" {
+			t.Errorf("token for the session remote %s: got %q, want %q", at, got, want)
+		}
+	}
+	if none := WithSessionRemote(r, ""); none.SessionToken != "" || none.SessionOptions.Remote != "" {
+		t.Errorf("request without a session remote: got %+v, want no session token", none)
+	}
+}
+
 func TestLoginsAreSharedWhileHeld(t *testing.T) {
 	all := New("", nil, nil, nil)
 	g := GivenFor("https://u@a.example/r.git", "one", "")

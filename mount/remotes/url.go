@@ -36,6 +36,17 @@ func SessionURL(r control.MountRequest) (at, kind string) {
 	return r.SessionOptions.Remote, ""
 }
 
+// WithSessionRemote returns the request r with another session remote: the URL or the path in the parameter at, or one of the constants
+// of package control. The result contains the session token of r only if both session remotes are on the same host. Every function
+// that opens a second remote with the request of a mount uses WithSessionRemote, so that no host receives the token of another one.
+func WithSessionRemote(r control.MountRequest, at string) control.MountRequest {
+	if own, _ := SessionURL(r); !SameHost(own, at) {
+		r.SessionToken, r.SessionTokenFile = "", ""
+	}
+	r.SessionOptions.Remote = at
+	return r
+}
+
 // LikeUser returns the URL in the parameter remote with the user and password of the URL in the parameter other, if both URLs
 // have the same host and remote contains no user. Otherwise it returns remote unchanged.
 func LikeUser(remote, other string) string {

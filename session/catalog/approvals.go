@@ -118,7 +118,9 @@ func (all *Catalog) approve(ctx context.Context, of, at, to string, withTrees bo
 	}
 	if to != "" {
 		r.Remote = cmp.Or(r.Remote, ap.o.record.Remote) // the mounted remote
-		other, m, err := all.connect(ctx, elsewhere(r, to))
+		r = remotes.WithSessionRemote(r, to)
+		r.Session = ""
+		other, m, err := all.connect(ctx, r)
 		if err != nil {
 			return nil, err
 		}
@@ -130,16 +132,6 @@ func (all *Catalog) approve(ctx context.Context, of, at, to string, withTrees bo
 	}
 	ap.policy, ap.problem = approval.ParsePolicy(v.Content)
 	return ap, nil
-}
-
-// elsewhere returns the request r for another repository than the session remote. The token for the session remote is not sent to
-// another host.
-func elsewhere(r control.MountRequest, to string) control.MountRequest {
-	if !remotes.SameHost(r.SessionOptions.Remote, to) {
-		r.SessionToken, r.SessionTokenFile = "", ""
-	}
-	r.Session, r.SessionOptions = "", control.SessionOptions{Remote: to}
-	return r
 }
 
 // connect opens the session remote of a request, and a mirror of it. The mirror closes the remote.

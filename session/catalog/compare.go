@@ -330,8 +330,7 @@ func (c *comparing) mirrorOf(ctx context.Context, s *compareSide) (*mirror.Mirro
 	// The mount of a compared session has credentials for the mounted remote.
 	for _, s := range c.sides {
 		if s.o.mount != nil {
-			r = s.o.mount.Request()
-			r.SessionOptions = control.SessionOptions{Remote: control.RemoteOrigin}
+			r = remotes.WithSessionRemote(s.o.mount.Request(), control.RemoteOrigin)
 		}
 	}
 	m, err := c.all.mirrorFor(ctx, r)
