@@ -134,6 +134,14 @@ func TestServerApproval(t *testing.T) {
 	if got := w.afs("session", "grant", as(agent.Plaintext)+"#"+fragment); got.code == 0 || !strings.Contains(got.stderr, "refs/afs/approvals/work") {
 		t.Errorf("grant with a token of the session: got %s", got)
 	}
+	unnamed := must[client.NewToken](t)(api.CreateToken(t.Context(), "team", client.CreateToken{Repo: "app", Scope: client.Write}))
+	for _, op := range []string{"grant", "deny"} {
+		if got := w.afs("session", op, as(unnamed.Plaintext)+"#"+fragment); got.code == 0 ||
+			!strings.Contains(got.stderr, "a token without an actor can request and withdraw, but not "+op) ||
+			!strings.Contains(got.stderr, "hint: use a token that names a user and is not for one session: artifactfs token create") {
+			t.Errorf("%s with a token that names no user: got %s", op, got)
+		}
+	}
 	w.unmount(m)
 	remove := []string{"session", "delete", "work", "--yes", "--session-remote", as(c.token)}
 	if got := w.afs(remove...); got.code == 0 || !strings.Contains(got.stderr, "session work is protected") {

@@ -53,6 +53,8 @@ func newGated(t *testing.T, w *world, c *cluster, name string) *gated {
 		got := must[client.NewToken](t)(g.api.CreateToken(t.Context(), "team", token))
 		g.tokens[token.Actor], g.ids[token.Actor] = got.Plaintext, got.ID
 	}
+	unnamed := must[client.NewToken](t)(g.api.CreateToken(t.Context(), "team", client.CreateToken{Repo: name, Scope: client.Write}))
+	g.tokens["unnamed"], g.ids["unnamed"] = unnamed.Plaintext, unnamed.ID
 	g.git("init", "--quiet", "-b", "main", g.dir)
 	g.git("remote", "add", "origin", g.remote)
 	g.base = g.commit("main", "file", "one\n")
@@ -182,6 +184,15 @@ func (g *gated) records(file []byte) string {
 	return g.store(g.tip(approval.Ref("work")), approval.LogFile, file)
 }
 
+// unnamed returns a commit with an answer to a new request, by the token that names no user.
+func (g *gated) unnamed(op approval.Op) string {
+	g.Helper()
+	r := g.by("unnamed", op, g.request("main", g.base, g.next))
+	r.Actor = "token:" + g.ids["unnamed"]
+	_, c := g.record(r)
+	return c
+}
+
 // attempt is an attempt to change what the policy protects.
 type attempt struct {
 	what string // for people
@@ -269,6 +280,12 @@ var attempts = []attempt{
 		_, c := g.record(g.by("agent", approval.Grant, g.request("main", g.base, g.next)))
 		return c
 	}), want: "grant ... is refused: a token of a session can request and withdraw, but not grant"},
+	{what: "grant with a token that names no user", user: "unnamed", args: []string{"%s:refs/afs/approvals/work"}, before: one(func(g *gated) string {
+		return g.unnamed(approval.Grant)
+	}), want: "grant ... is refused: a token without an actor can request and withdraw, but not grant"},
+	{what: "denial with a token that names no user", user: "unnamed", args: []string{"%s:refs/afs/approvals/work"}, before: one(func(g *gated) string {
+		return g.unnamed(approval.Deny)
+	}), want: "deny ... is refused: a token without an actor can request and withdraw, but not deny"},
 	{what: "grant under the name of another user", user: "writer", args: []string{"%s:refs/afs/approvals/work"}, before: one(func(g *gated) string {
 		r := g.by("writer", approval.Grant, g.request("main", g.base, g.next))
 		r.Actor = "alice"

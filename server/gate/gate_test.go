@@ -411,6 +411,26 @@ func TestDeletionOfSession(t *testing.T) {
 	wants(t, "approvals without their session, by the owner", got[0], "")
 }
 
+// A token of a repository that names no user cannot grant: a new one would be another user. Tokens of owners can.
+func TestGrantNeedsActor(t *testing.T) {
+	for _, c := range []struct {
+		role records.Role
+		want string
+	}{{records.RepoToken, "a token without an actor can request and withdraw, but not grant"}, {records.OwnerToken, ""}} {
+		b := newBed(t, object.SHA1)
+		base := b.commit("", map[string]string{"a": "1"})
+		ref := approval.Ref("work")
+		id := b.add("work", approval.Record{Op: approval.Request, Actor: "agent", Subject: &approval.Subject{Action: approval.Merge,
+			Tree: b.git("", "rev-parse", base+"^{tree}"), Target: "refs/heads/main"}})
+		old := b.refs[ref]
+		b.add("work", approval.Record{Op: approval.Grant, Actor: "token:x", Token: "x", Request: id})
+		next := b.refs[ref]
+		b.refs[ref] = old
+		got, _ := b.one(records.Token{ID: "x", Role: c.role}, ref, next)
+		wants(t, "grant by "+string(c.role), got, c.want)
+	}
+}
+
 func TestActor(t *testing.T) {
 	if got := Actor(records.Token{ID: "x"}); got != "token:x" {
 		t.Errorf("token without a name: got %q", got)

@@ -102,6 +102,9 @@ func (j *judge) checkRecord(r approval.Record) error {
 			r.Time.UTC().Format("2006-01-02T15:04:05Z"), maxSkew))
 	case j.Token.Session != "" && r.Op != approval.Request && r.Op != approval.Withdraw:
 		return approval.Refused(fmt.Sprintf("%s is refused: a token of a session can request and withdraw, but not %s", what, r.Op))
+	case j.Token.Actor == "" && !controls(j.Token) && r.Op != approval.Request && r.Op != approval.Withdraw:
+		// A mount gets another token each hour, and would count as another user with each of them.
+		return approval.Refused(fmt.Sprintf("%s is refused: a token without an actor can request and withdraw, but not %s", what, r.Op))
 	}
 	return nil
 }

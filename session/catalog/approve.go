@@ -3,6 +3,7 @@ package catalog
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/session/approval"
 	"github.com/artifactfs/artifactfs/session/reffile"
 	"github.com/artifactfs/artifactfs/session/treediff"
+	"github.com/artifactfs/artifactfs/transport"
 )
 
 const (
@@ -92,7 +94,7 @@ func (all *Catalog) sessionApprove(ctx context.Context, r control.SessionApprove
 		reply.Merge = c.merge
 	}
 	if l, record, err = ap.add(ctx, record); err != nil {
-		return reply, err
+		return reply, ap.explainRefusal(r.Op, who, err)
 	}
 	request := record
 	if record.Op != approval.Request {
@@ -121,6 +123,18 @@ func (all *Catalog) sessionApprove(ctx context.Context, r control.SessionApprove
 		reply.To = ap.remote.URL()
 	}
 	return reply, nil
+}
+
+// explainRefusal adds a hint to the error if the server has refused a grant or a denial because of the token.
+func (ap *approving) explainRefusal(op string, who transport.Identity, err error) error {
+	var refused *transport.Rejected
+	unnamed := who.Token != "" && (who.Session != "" || who.Actor == "token:"+who.Token)
+	if !errors.As(err, &refused) || !unnamed || op != control.ApproveGrant && op != control.ApproveDeny {
+		return err
+	}
+	e := fault.ExplainSessionAt(verbs[op], "session "+ap.session, err)
+	e.Hint = "use a token that names a user and is not for one session: artifactfs token create NAMESPACE/NAME --actor USER"
+	return e
 }
 
 // branchRef returns the full name of a branch.
