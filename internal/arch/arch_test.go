@@ -43,7 +43,7 @@ var floors = [][]string{
 	{"internal/fault", "statedir/statedirtest", "statedir/space"},
 	{"doctor", "mount/bind", "mount/takeover", "mount/turns", "mount/background", "session/agent", "checkout", "mount/remotes"},
 	{"mount/watch"},
-	{"session/resume", "session/treediff", "session/forge"},
+	{"session/resume", "session/treediff", "session/forge", "session/proposals"},
 	{"session/promotion"},
 	{"session/catalog"},
 	{"mount/origin", "mount/packs", "mount/staging"},

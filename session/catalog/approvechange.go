@@ -142,12 +142,7 @@ func (ap *approving) merged(ctx context.Context, m mergeOf) (*changed, error) {
 		return nil, err
 	}
 	// Git detects renames only if all contents that it compares are here.
-	out, err := ap.git(ctx, "", "-c", "merge.renames="+strconv.FormatBool(renames), "merge-tree", "--write-tree", "-z", "--messages",
-		theirs.String(), ours.String())
-	if err != nil && !gitcmd.Exited(err, 1) { // exit status 1 reports conflicts
-		return nil, err
-	}
-	result, err := treediff.ParseMerged(out)
+	result, err := treediff.Merge(func(args ...string) ([]byte, error) { return ap.git(ctx, "", args...) }, theirs, ours, renames)
 	if err != nil {
 		return nil, err
 	}

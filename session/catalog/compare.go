@@ -15,6 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/mirror"
+	"github.com/artifactfs/artifactfs/session/proposals"
 	"github.com/artifactfs/artifactfs/session/treediff"
 	"github.com/artifactfs/artifactfs/statedir"
 )
@@ -232,22 +233,18 @@ func (c *comparing) tree(ctx context.Context, id object.ID) ([]object.TreeEntry,
 // parent session itself. In this case the result is the checkpoint from which the sessions of the other sides were forked. The
 // result ok is false if there is no such checkpoint, or if gc has dropped it.
 func (c *comparing) forkCheckpoint(ctx context.Context, sides []*compareSide) (p session.Checkpoint, ok bool, err error) {
-	from := ""
+	var origins []proposals.Origin
+	for _, s := range sides {
+		origins = append(origins, proposals.Origin{Session: s.checkpoint.Session, From: s.meta.From})
+	}
+	name, id, ok := proposals.Fork(origins)
+	if !ok {
+		return p, false, nil
+	}
 	var parent *compareSide
 	for _, s := range sides {
-		if s.meta.From != "" {
-			from = s.meta.From
-		}
-	}
-	// Meta.From has the form "SESSION CHECKPOINT". Each side must be a fork of that checkpoint, or belong to the parent session.
-	name, id, _ := strings.Cut(from, " ")
-	for _, s := range sides {
-		switch {
-		case s.meta.From == from && from != "":
-		case s.checkpoint.Session == name && name != "":
+		if s.checkpoint.Session == name && s.meta.From != name+" "+id {
 			parent = s
-		default:
-			return p, false, nil
 		}
 	}
 	// A forked session keeps the checkpoint from which it was forked, even if gc has dropped this checkpoint from the parent

@@ -4,13 +4,13 @@ import (
 	"context"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session/proposals"
 	"github.com/artifactfs/artifactfs/session/treediff"
 )
 
@@ -126,79 +126,26 @@ func (c *comparing) count(ctx context.Context) error {
 		}
 		// diff-tree prints the numbers of added and removed lines of each path.
 		addLines(r.Changes, out)
-		for _, change := range r.Changes {
-			switch change.Status {
-			case "A":
-				r.Added++
-			case "D":
-				r.Removed++
-			default:
-				r.Modified++
-			}
-			if change.Added >= 0 { // Added is negative for binary files
-				r.LinesAdded, r.LinesRemoved = r.LinesAdded+change.Added, r.LinesRemoved+change.Removed
-			}
-		}
+		proposals.Count(r)
 	}
 	return nil
 }
 
-// shared returns the paths that at least two sides have changed, sorted. Each path has a verdict for every pair of sides that
-// changed it, and the worst of these verdicts.
+// shared merges every pair of sides and returns the paths that at least two sides have changed, with the verdicts on them.
 func (c *comparing) shared(ctx context.Context, pairs []comparedPair) ([]control.SharedPath, error) {
-	paths := map[string]*control.SharedPath{}
-	changed := make([]map[string]control.PathChange, len(c.sides))
-	for i, s := range c.sides {
-		changed[i] = map[string]control.PathChange{}
-		for _, change := range s.reply.Changes {
-			changed[i][change.Path] = change
-		}
-	}
+	var merged []proposals.Pair
 	for _, p := range pairs {
 		conflicts, err := c.conflicts(ctx, p)
 		if err != nil {
 			return nil, err
 		}
-		// The function set records the verdict v of the pair p for a path. The verdict of the path itself is the worst verdict of
-		// all pairs: conflict is worse than clean, and clean is worse than same.
-		set := func(path string, v control.Verdict) {
-			at := paths[path]
-			if at == nil {
-				at = &control.SharedPath{Path: path, Status: make([]string, len(c.sides)), Verdict: control.VerdictSame}
-				for i := range c.sides {
-					at.Status[i] = changed[i][path].Status
-				}
-				paths[path] = at
-			}
-			if v == control.VerdictConflict || at.Verdict == control.VerdictSame {
-				at.Verdict = v
-			}
-			at.Pairs = append(at.Pairs, control.SharedPair{A: p.a, B: p.b, Verdict: v})
-		}
-		for path, x := range changed[p.a] {
-			y, both := changed[p.b][path]
-			switch {
-			case slices.Contains(conflicts, path): // the loop over conflicts below sets the verdict of this path
-			case both && x.NewMode == y.NewMode && x.New == y.New:
-				set(path, control.VerdictSame)
-			case both:
-				set(path, control.VerdictClean)
-			}
-		}
-		// A path that only one side has changed can also have a conflict, if the path was renamed or if a directory replaces a
-		// file.
-		for _, path := range conflicts {
-			set(path, control.VerdictConflict)
-		}
+		merged = append(merged, proposals.Pair{A: p.a, B: p.b, Conflicts: conflicts})
 	}
-	all := []control.SharedPath{}
-	for _, at := range paths {
-		slices.SortFunc(at.Pairs, func(x, y control.SharedPair) int { return (x.A-y.A)*len(c.sides) + x.B - y.B })
-		all = append(all, *at)
+	changes := make([][]control.PathChange, len(c.sides))
+	for i, s := range c.sides {
+		changes[i] = s.reply.Changes
 	}
-	// Maps have no order, so the paths are sorted for a stable reply.
-	slices.SortFunc(all, func(x, y control.SharedPath) int { return strings.Compare(x.Path, y.Path) })
-	return all, nil
+	return proposals.Shared(changes, merged), nil
 }
 
 // conflicts runs git merge-tree for a pair of sides in the scratch repository, and returns the paths with conflicts.
@@ -206,6 +153,9 @@ func (c *comparing) conflicts(ctx context.Context, p comparedPair) ([]string, er
 	ours, theirs := c.sides[p.a].checkpoint.Tree, c.sides[p.b].checkpoint.Tree
 	// If both sides are equal, or if one side has changed nothing, git has nothing to merge.
 	if ours == theirs || ours == p.base || theirs == p.base {
+		return nil, nil
+	}
+	if a, b := c.sides[p.a], c.sides[p.b]; a.base == p.base && b.base == p.base && proposals.Independent(a.reply.Changes, b.reply.Changes) {
 		return nil, nil
 	}
 	// The command "git merge-tree" takes two commits and finds their merge base. Create temporary commits for the three trees.
@@ -216,14 +166,7 @@ func (c *comparing) conflicts(ctx context.Context, p comparedPair) ([]string, er
 	if err := c.scratch.Write(ctx, objects); err != nil {
 		return nil, err
 	}
-	// Rename detection reads the contents of all candidates. If some of these contents are missing, git would fetch them one by
-	// one, so turn the detection off. Exit status 1 of git reports conflicts.
-	out, err := c.git(ctx, c.scratch.Dir(), "-c", "merge.renames="+strconv.FormatBool(p.renames), "merge-tree", "--write-tree", "-z",
-		"--messages", us.String(), them.String())
-	if err != nil && !gitcmd.Exited(err, 1) {
-		return nil, err
-	}
-	merged, err := treediff.ParseMerged(out)
+	merged, err := treediff.Merge(func(args ...string) ([]byte, error) { return c.git(ctx, c.scratch.Dir(), args...) }, us, them, p.renames)
 	return merged.Conflicted(), err
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/artifactfs/artifactfs/control"
@@ -257,12 +256,7 @@ func (p *promotion) merge(ctx context.Context, r relation, head object.ID) (tree
 	if err != nil {
 		return tree, err
 	}
-	out, err := p.git(ctx, "", "-c", "merge.renames="+strconv.FormatBool(renames), "merge-tree", "--write-tree", "-z", "--messages",
-		us.String(), them.String())
-	if err != nil && !gitcmd.Exited(err, 1) {
-		return tree, err
-	}
-	merged, err := treediff.ParseMerged(out)
+	merged, err := treediff.Merge(func(args ...string) ([]byte, error) { return p.git(ctx, "", args...) }, us, them, renames)
 	if err != nil {
 		return tree, err
 	}

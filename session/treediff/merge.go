@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/session"
@@ -98,6 +99,17 @@ type Merged struct {
 	Result    object.ID            // the merged tree; files with conflicts contain conflict markers
 	Conflicts []session.IndexEntry // index entries of the paths with conflicts, with stages 1 to 3
 	Messages  []string             // git's messages about the conflicts; none if there are no conflicts
+}
+
+// Merge merges two commits by git merge-tree. The function run runs git with arguments in a repository that has the commits, and returns
+// its output. Git compares contents to detect renames, and would fetch missing ones one by one, so renames is false if some are missing.
+func Merge(run func(args ...string) ([]byte, error), us, them object.ID, renames bool) (Merged, error) {
+	out, err := run("-c", "merge.renames="+strconv.FormatBool(renames), "merge-tree", "--write-tree", "-z", "--messages",
+		us.String(), them.String())
+	if err != nil && !gitcmd.Exited(err, 1) { // exit status 1 reports conflicts
+		return Merged{}, err
+	}
+	return ParseMerged(out)
 }
 
 // ParseMerged parses the output of `git merge-tree --write-tree -z`. The output is a list of strings that end with NUL: the

@@ -1,0 +1,166 @@
+// Package proposals compares changes that were made independently of each other, such as several attempts at the same task: which paths
+// each of them changed, and which of these paths are the same, merge cleanly or conflict. It works on lists of changes; the callers read
+// trees and run git.
+package proposals
+
+import (
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/control"
+)
+
+// Origin states where a compared checkpoint comes from.
+type Origin struct {
+	Session string // name of the session
+	From    string // session.Meta.From: "SESSION CHECKPOINT", or "" if the session is not a fork
+}
+
+// Fork returns the checkpoint from which the sessions in all were forked, as the name of its session and its id. Elements of all may
+// also belong to that session itself. The result ok is false if there is no such checkpoint.
+func Fork(all []Origin) (session, id string, ok bool) {
+	for _, o := range all {
+		session, id, forked := strings.Cut(o.From, " ")
+		other := func(o2 Origin) bool { return o2.From != o.From && o2.Session != session }
+		if forked && !slices.ContainsFunc(all, other) {
+			return session, id, true
+		}
+	}
+	return "", "", false
+}
+
+// Count fills in the numbers of files and lines of a side from its changes. Lines of binary files are not counted.
+func Count(side *control.ComparedSide) {
+	for _, c := range side.Changes {
+		switch c.Status {
+		case "A":
+			side.Added++
+		case "D":
+			side.Removed++
+		default:
+			side.Modified++
+		}
+		if c.Added >= 0 { // Added is negative for binary files
+			side.LinesAdded, side.LinesRemoved = side.LinesAdded+c.Added, side.LinesRemoved+c.Removed
+		}
+	}
+}
+
+// Independent reports that git merges the changes a and b of the same tree without a conflict. The result is found without contents, so
+// it is false for many changes that git can merge, too.
+func Independent(a, b []control.PathChange) bool {
+	return !meet(a, b) && !moved(a, b) && !moved(b, a)
+}
+
+// meet reports whether the changes a and b change a path in two ways, or whether a path of one of them is a directory in the other.
+func meet(a, b []control.PathChange) bool {
+	result := make(map[string]control.PathChange, len(a))
+	dirs := map[string]bool{} // directories of the files that exist after the changes a
+	for _, c := range a {
+		result[c.Path] = c
+		if c.New != "" {
+			above(c.Path, func(dir string) bool { dirs[dir] = true; return false })
+		}
+	}
+	for _, c := range b {
+		if other, both := result[c.Path]; both && !same(c, other) || c.New != "" && dirs[c.Path] {
+			return true
+		}
+		if c.New != "" && above(c.Path, func(dir string) bool { return result[dir].New != "" }) {
+			return true
+		}
+	}
+	return false
+}
+
+// moved reports whether b adds a file to a directory from which a removes one. If a has renamed the directory, git may move the file, too,
+// and reports this as a conflict.
+func moved(a, b []control.PathChange) bool {
+	dirs := map[string]bool{}
+	for _, c := range a {
+		if c.New == "" {
+			above(c.Path, func(dir string) bool { dirs[dir] = true; return false })
+		}
+	}
+	return slices.ContainsFunc(b, func(c control.PathChange) bool {
+		return c.Old == "" && above(c.Path, func(dir string) bool { return dirs[dir] })
+	})
+}
+
+// above calls the function each with the directories that contain a path, the innermost first, until it returns true. It does not call
+// each with the root. The result is true if a call of each returned true.
+func above(name string, each func(dir string) bool) bool {
+	for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
+		if each(dir) {
+			return true
+		}
+	}
+	return false
+}
+
+// same reports whether two changes of a path have the same result.
+func same(a, b control.PathChange) bool { return a.NewMode == b.NewMode && a.New == b.New }
+
+// Pair is a pair of compared sides with the result of their merge.
+type Pair struct {
+	A, B      int      // indexes of the sides; A < B
+	Conflicts []string // paths that git could not merge
+}
+
+// Shared returns the paths that at least two sides have changed, and those with conflicts, sorted. Each path has a verdict for every pair
+// of sides that changed it, and the worst of these verdicts. The parameter changes contains the changes of each side.
+func Shared(changes [][]control.PathChange, pairs []Pair) []control.SharedPath {
+	changed := make([]map[string]control.PathChange, len(changes))
+	for i, list := range changes {
+		changed[i] = make(map[string]control.PathChange, len(list))
+		for _, c := range list {
+			changed[i][c.Path] = c
+		}
+	}
+	paths := map[string]*control.SharedPath{}
+	for _, p := range pairs {
+		// The function set records the verdict v of the pair p for a path. The verdict of the path itself is the worst verdict of
+		// all pairs: conflict is worse than clean, and clean is worse than same.
+		set := func(path string, v control.Verdict) {
+			at := paths[path]
+			if at == nil {
+				at = &control.SharedPath{Path: path, Status: make([]string, len(changes)), Verdict: control.VerdictSame}
+				for i := range changed {
+					at.Status[i] = changed[i][path].Status
+				}
+				paths[path] = at
+			}
+			if v == control.VerdictConflict || at.Verdict == control.VerdictSame {
+				at.Verdict = v
+			}
+			at.Pairs = append(at.Pairs, control.SharedPair{A: p.A, B: p.B, Verdict: v})
+		}
+		conflicts := map[string]bool{}
+		// A path that only one side has changed can also have a conflict, if the path was renamed or if a directory replaces a
+		// file.
+		for _, path := range p.Conflicts {
+			if !conflicts[path] {
+				conflicts[path] = true
+				set(path, control.VerdictConflict)
+			}
+		}
+		for path, x := range changed[p.A] {
+			switch y, both := changed[p.B][path]; {
+			case !both || conflicts[path]:
+			case same(x, y):
+				set(path, control.VerdictSame)
+			default:
+				set(path, control.VerdictClean)
+			}
+		}
+	}
+	all := make([]control.SharedPath, 0, len(paths))
+	for _, at := range paths {
+		slices.SortFunc(at.Pairs, func(x, y control.SharedPair) int { return (x.A-y.A)*len(changes) + x.B - y.B })
+		all = append(all, *at)
+	}
+	// Maps have no order, so the paths are sorted for a stable result.
+	slices.SortFunc(all, func(x, y control.SharedPath) int { return strings.Compare(x.Path, y.Path) })
+	return all
+}
