@@ -199,6 +199,8 @@ type entry struct {
 	Link   string // selects the entry
 	Chosen bool
 	at     position
+
+	Threads int // threads about a checkpoint or a commit, and about files in it
 }
 
 // entries returns the entries of a slot, the oldest first. Checkpoints and commits have only ids yet.

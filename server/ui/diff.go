@@ -52,9 +52,10 @@ type changeRow struct {
 	Link           string // path of the difference of the file
 }
 
-func (p *place) changeRow(d gitread.Diff, c gitread.Change) changeRow {
+// changeRow returns a row for a file. The threads of the session are shown in its difference, "" for none.
+func (p *place) changeRow(d gitread.Diff, c gitread.Change, of string) changeRow {
 	row := changeRow{Path: shown(c.Path), OldPath: shown(c.OldPath), Status: c.Status, Added: c.Additions, Deleted: c.Deletions,
-		Binary: c.Binary, Link: p.path + "/diff/file" + query("a", d.Base, "b", d.Head, "path", c.Path, "old", c.OldPath)}
+		Binary: c.Binary, Link: p.path + "/diff/file" + query("a", d.Base, "b", d.Head, "path", c.Path, "old", c.OldPath, "s", of)}
 	if c.OldMode != c.NewMode && c.Status != "added" && c.Status != "deleted" {
 		row.Mode = c.OldMode + " → " + c.NewMode
 	}
@@ -81,11 +82,13 @@ func (p *place) diff(ctx context.Context) error {
 	}
 	page := diffPageData{frame: p.frame("Difference", p.within()...), Path: p.path, A: shown(a), B: shown(b), First: first}
 	var d gitread.Diff
+	of := "" // the session whose threads are shown
 	err = p.read(ctx, func(g gitread.Repo) error {
 		refs, err := p.refs(ctx)
 		if err != nil {
 			return err
 		}
+		of = p.sessionOf(refs, b, a)
 		if page.Base, err = p.point(ctx, g, refs, a); err != nil {
 			return err
 		}
@@ -113,12 +116,12 @@ func (p *place) diff(ctx context.Context) error {
 	for i, c := range d.Changes {
 		page.Added, page.Gone = page.Added+c.Additions, page.Gone+c.Deletions
 		if i >= first && i < first+diffPage {
-			page.Rows = append(page.Rows, p.changeRow(d, c))
+			page.Rows = append(page.Rows, p.changeRow(d, c, of))
 		}
 	}
 	page.Open = page.Total <= openFiles
 	here := func(from int) string {
-		return p.path + "/diff" + query("a", a, "b", b, "from", strconv.Itoa(from))
+		return p.path + "/diff" + query("a", a, "b", b, "from", strconv.Itoa(from), "s", p.r.FormValue("s"))
 	}
 	if first > 0 {
 		page.Before = here(max(0, first-diffPage))
@@ -137,6 +140,7 @@ type filePage struct {
 	Note          string // why there are no blocks, or what they leave out
 	OldTree       string // paths of the file at the two points, "" if it does not exist there
 	NewTree       string
+	Threads       []threadView // those without a line in the difference
 }
 
 // block is a part of a difference that is shown side by side: lines of the old file, and the lines of the new one that replace them. Of
@@ -145,6 +149,7 @@ type block struct {
 	Skip     int // lines that are left out before the block
 	Same     bool
 	Old, New template.HTML
+	Threads  []threadView // about the last line of the block
 }
 
 // fileDiff shows the difference of one file.
@@ -154,8 +159,8 @@ func (p *place) fileDiff(ctx context.Context) error {
 	if !object.ValidID(a) || !object.ValidID(b) || name == "" {
 		return missing("There is no such difference.")
 	}
-	page := filePage{frame: p.frame(path.Base(name), append(p.within(), crumb{"Difference", p.path + "/diff" + query("a", a, "b", b)})...),
-		Path: shown(name), OldPath: shown(old)}
+	above := crumb{"Difference", p.path + "/diff" + query("a", a, "b", b, "s", p.r.FormValue("s"))}
+	page := filePage{frame: p.frame(path.Base(name), append(p.within(), above)...), Path: shown(name), OldPath: shown(old)}
 	err := p.read(ctx, func(g gitread.Repo) error {
 		var sides [2]gitread.Content
 		err := g.Contents(ctx, []string{a + ":" + old, b + ":" + name}, maxSide, func(i int, c gitread.Content) { sides[i] = c })
@@ -166,12 +171,16 @@ func (p *place) fileDiff(ctx context.Context) error {
 			return gitread.ErrNotFound
 		}
 		if sides[0].ID != "" {
-			page.OldTree = p.treePath(a, old)
+			page.OldTree = p.treePath(a, old) + query("s", p.r.FormValue("s"))
 		}
 		if sides[1].ID != "" {
-			page.NewTree = p.treePath(b, name)
+			page.NewTree = p.treePath(b, name) + query("s", p.r.FormValue("s"))
 		}
-		return page.compare(ctx, g, sides, old, name)
+		threads, err := p.bothSides(ctx, g, [2]string{a, b}, [2]string{old, name}, sides)
+		if err != nil {
+			return err
+		}
+		return page.compare(ctx, g, sides, [2]string{old, name}, threads)
 	})
 	if err != nil {
 		return err
@@ -182,22 +191,48 @@ func (p *place) fileDiff(ctx context.Context) error {
 	return p.send(http.StatusOK, "file.html", page)
 }
 
-// compare adds the blocks of the difference of two files. A file that does not exist has no id.
-func (f *filePage) compare(ctx context.Context, g gitread.Repo, sides [2]gitread.Content, old, name string) error {
+// bothSides finds the threads of the session that the request names in the two files of a difference. A thread that is about a line of the
+// new file is shown there, and one whose line only the old file has is shown there.
+func (p *place) bothSides(ctx context.Context, g gitread.Repo, commits, paths [2]string, sides [2]gitread.Content) (
+	found [2]inFile, err error) {
+	refs, err := p.refs(ctx)
+	if err != nil {
+		return found, err
+	}
+	l, err := p.newLocator(ctx, g, refs, p.sessionOf(refs))
+	if err != nil {
+		return found, err
+	}
+	for i := range sides {
+		if sides[i].ID == "" {
+			continue
+		}
+		if found[i], err = l.in(ctx, g, commits[i], paths[i]); err != nil {
+			return found, err
+		}
+	}
+	return found, nil
+}
+
+// compare adds the blocks of the difference of two files with the threads about them. A file that does not exist has no id.
+func (f *filePage) compare(ctx context.Context, g gitread.Repo, sides [2]gitread.Content, paths [2]string, threads [2]inFile) error {
+	assign(&threads[0], &threads[1])
+	f.Threads = slices.Concat(threads[1].below, threads[0].below)
 	for _, s := range sides {
 		switch {
 		case s.ID != "" && s.Type != "blob":
 			f.Note = "This is a " + s.Type + ", not a file."
-			return nil
 		case s.Size > maxSide:
 			f.Note = "The file has " + size(s.Size) + ", which is too much for this page."
-			return nil
 		case binary(s.Bytes):
 			f.Note = "The file is binary."
-			return nil
+		default:
+			continue
 		}
+		f.Threads = append(f.Threads, append(threads[1].lines, threads[0].lines...)...)
+		return nil
 	}
-	before, after := highlight(ctx, old, sides[0].Bytes), highlight(ctx, name, sides[1].Bytes)
+	before, after := highlight(ctx, paths[0], sides[0].Bytes), highlight(ctx, paths[1], sides[1].Bytes)
 	var runs []gitread.Run
 	var cut bool
 	switch {
@@ -208,19 +243,32 @@ func (f *filePage) compare(ctx context.Context, g gitread.Repo, sides [2]gitread
 	default:
 		var err error
 		if runs, cut, err = g.Runs(ctx, sides[0].ID, sides[1].ID); err != nil {
-			return fmt.Errorf("compare %q: %w", name, err)
+			return fmt.Errorf("compare %q: %w", paths[1], err)
 		}
 	}
 	if cut {
 		f.Note = "The difference is too large for this page; its end is missing."
 	}
-	for _, r := range runs {
+	oldEnds, newEnds := threads[0].byEnd(len(before)), threads[1].byEnd(len(after))
+	total := len(after)
+	if cut || sides[1].ID == "" {
+		total = 0
+	}
+	for _, r := range divide(reach(runs, newEnds, total), oldEnds, newEnds) {
 		if r.Old < 0 || r.New < 0 || r.Old+r.Gone > len(before) || r.New+r.Came > len(after) {
 			return errors.New("git compared other lines than the files have")
 		}
-		f.Blocks = append(f.Blocks, block{Skip: r.Skip, Same: r.Same, Old: lines("del", r.Same, before[r.Old:r.Old+r.Gone], r.Old),
-			New: lines("ins", r.Same, after[r.New:r.New+r.Came], r.New)})
+		b := block{Skip: r.Skip, Same: r.Same, Old: lines("del", r.Same, before[r.Old:r.Old+r.Gone], r.Old),
+			New: lines("ins", r.Same, after[r.New:r.New+r.Came], r.New)}
+		if r.Gone > 0 {
+			b.Threads = take(oldEnds, r.Old+r.Gone)
+		}
+		if r.Came > 0 {
+			b.Threads = append(b.Threads, take(newEnds, r.New+r.Came)...)
+		}
+		f.Blocks = append(f.Blocks, b)
 	}
+	f.Threads = slices.Concat(threads[1].below, threads[0].below, rest(newEnds), rest(oldEnds))
 	return nil
 }
 

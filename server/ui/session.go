@@ -31,6 +31,8 @@ type sessionPage struct {
 	All           string // path of the difference between the base and the newest checkpoint
 	Cursor        *cursorPanel
 	CursorMissing bool
+	Threads       string       // number of threads, "" for none
+	Review        *reviewPanel // shown while no entry is selected
 }
 
 // cursorPanel shows the entry at the cursor: what changed there, and what can be done from there.
@@ -43,6 +45,7 @@ type cursorPanel struct {
 	Changes     []changeRow
 	Total, More int
 	Unreadable  string // why the changes cannot be shown
+	Threads     []threadView
 	Commands    []command
 }
 
@@ -63,13 +66,23 @@ func (p *place) session(ctx context.Context, name string) error {
 		if err != nil {
 			return err
 		}
+		threads, err := p.threads(ctx, g, refs, name)
+		if err != nil {
+			return err
+		}
 		if at := p.r.FormValue("at"); at != "" {
-			if page.Cursor, err = p.panel(ctx, x, at); errors.Is(err, gitread.ErrNotFound) {
+			page.Cursor, err = p.panel(ctx, x, at)
+			if errors.Is(err, gitread.ErrNotFound) {
 				page.CursorMissing, err = true, nil
 			}
-			if err != nil {
-				return err
+			if page.Cursor != nil {
+				page.Cursor.addThreads(threads)
 			}
+		} else {
+			page.Review, err = p.review(ctx, g, refs, name, x.slots[len(x.slots)-1].ID, threads)
+		}
+		if err != nil {
+			return err
 		}
 		if p.r.FormValue("part") == "cursor" { // the script shows it beside the entries that the page has already
 			return nil
@@ -77,7 +90,12 @@ func (p *place) session(ctx context.Context, name string) error {
 		page.Meta, page.Actor, page.Branch = *x.meta, actorOf(*x.meta), shown(strings.TrimPrefix(x.meta.Ref, "refs/heads/"))
 		page.Checkpoints = len(x.slots) - 1
 		page.Thin = isThin(refs, name)
-		return p.timeline(ctx, x, refs, &page)
+		page.Threads = summaryOf(threads)
+		if err := p.timeline(ctx, x, refs, &page); err != nil {
+			return err
+		}
+		countThreads(page.Entries, threads)
+		return nil
 	})
 	if err != nil {
 		return err
@@ -194,7 +212,7 @@ func (p *place) panel(ctx context.Context, x *axis, at string) (*cursorPanel, er
 		{"Restore here", "artifactfs session restore " + string(c.ID)},
 		{"Link", link.String()}}
 	before, what := x.before(slot, c)
-	return panel, p.changesOf(ctx, x.g, panel, before, what, c.Commit.String(), name)
+	return panel, p.changesOf(ctx, x, panel, before, what, c.Commit.String(), name)
 }
 
 // before returns the commit with which the changes of a checkpoint are compared: the checkpoint before it in its lane, or the base.
@@ -224,13 +242,13 @@ func (p *place) commitPanel(ctx context.Context, x *axis, id string) (*cursorPan
 	} else if parsed, err := object.ParseID(id); err == nil {
 		before, what = object.EmptyTree(parsed.Format()).String(), "nothing"
 	}
-	return panel, p.changesOf(ctx, x.g, panel, before, what, id, id)
+	return panel, p.changesOf(ctx, x, panel, before, what, id, id)
 }
 
-// changesOf adds the files that differ between two commits.
-func (p *place) changesOf(ctx context.Context, g gitread.Repo, panel *cursorPanel, before, what, commit, name string) error {
-	panel.Against, panel.Diff = what, p.path+"/diff"+query("a", before, "b", name)
-	d, err := g.Changes(ctx, before, commit, maxFiles)
+// changesOf adds the files that differ between two commits of a session.
+func (p *place) changesOf(ctx context.Context, x *axis, panel *cursorPanel, before, what, commit, name string) error {
+	panel.Against, panel.Diff = what, p.path+"/diff"+query("a", before, "b", name, "s", x.name)
+	d, err := x.g.Changes(ctx, before, commit, maxFiles)
 	if errors.Is(err, gitread.ErrNotFound) || gitcmd.Exited(err, 128) && ctx.Err() == nil {
 		panel.Unreadable = "The repository does not have all objects of this difference; they are in the repository where the code comes from."
 		return nil
@@ -241,7 +259,7 @@ func (p *place) changesOf(ctx context.Context, g gitread.Repo, panel *cursorPane
 	slices.SortStableFunc(d.Changes, func(a, b gitread.Change) int { return strings.Compare(a.Path, b.Path) })
 	panel.Total, panel.More = len(d.Changes), max(0, len(d.Changes)-panelFiles)
 	for _, c := range d.Changes[:len(d.Changes)-panel.More] {
-		panel.Changes = append(panel.Changes, p.changeRow(d, c))
+		panel.Changes = append(panel.Changes, p.changeRow(d, c, x.name))
 	}
 	return nil
 }

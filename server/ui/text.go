@@ -76,6 +76,17 @@ func ago(t, now time.Time) string {
 	}
 }
 
+// lasting returns a duration for people.
+func lasting(d time.Duration) string {
+	switch {
+	case d%(24*time.Hour) == 0:
+		return number(int(d/(24*time.Hour)), "day", "days")
+	case d%time.Hour == 0:
+		return number(int(d/time.Hour), "hour", "hours")
+	}
+	return d.String()
+}
+
 // stamp returns a time in UTC.
 func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05") }
 

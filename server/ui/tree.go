@@ -27,11 +27,18 @@ type treePageData struct {
 	Entries  []treeRow
 	More     int // entries that are not shown
 	IsFile   bool
-	Code     template.HTML
+	Parts    []codePart
+	Threads  []threadView // about the whole file, and those that are outdated
 	Lines    int
 	Size     string
 	Note     string
 	Commands []command
+}
+
+// codePart is a part of a file, up to a line with threads.
+type codePart struct {
+	Code    template.HTML
+	Threads []threadView
 }
 
 type treeRow struct{ Name, Link, Kind, Mode string }
@@ -64,7 +71,15 @@ func (p *place) tree(ctx context.Context, point, name string) error {
 		case "tree":
 			return p.directory(ctx, g, o.ID, point, name, &page)
 		case "blob":
-			return page.file(ctx, g, o, name)
+			l, err := p.newLocator(ctx, g, refs, p.sessionOf(refs, point))
+			if err != nil {
+				return err
+			}
+			threads, err := l.in(ctx, g, commit, name)
+			if err != nil {
+				return err
+			}
+			return page.file(ctx, g, o, name, threads)
 		}
 		return missing("This is a commit of another repository (a submodule).")
 	})
@@ -107,8 +122,9 @@ func (p *place) directory(ctx context.Context, g gitread.Repo, id, point, name s
 	return nil
 }
 
-// file adds the contents of a file.
-func (page *treePageData) file(ctx context.Context, g gitread.Repo, o gitread.Object, name string) error {
+// file adds the contents of a file with its threads.
+func (page *treePageData) file(ctx context.Context, g gitread.Repo, o gitread.Object, name string, threads inFile) error {
+	page.Threads = slices.Concat(threads.below, threads.lines)
 	page.IsFile, page.Size = true, size(o.Size)
 	if o.Size > maxView {
 		page.Note = "The file is too large for this page."
@@ -124,10 +140,16 @@ func (page *treePageData) file(ctx context.Context, g gitread.Repo, o gitread.Ob
 	}
 	var b strings.Builder
 	code := highlight(ctx, name, text)
+	ends := threads.byEnd(len(code))
+	page.Threads = threads.below
 	for i, line := range code {
 		n := strconv.Itoa(i + 1)
 		b.WriteString(`<span id="L` + n + `"><a href="#L` + n + `" data-n="` + n + `"></a>` + line + "</span>\n")
+		if about := ends[i+1]; len(about) > 0 || i+1 == len(code) {
+			page.Parts = append(page.Parts, codePart{template.HTML(b.String()), about}) // highlight has escaped the code
+			b.Reset()
+		}
 	}
-	page.Lines, page.Code = len(code), template.HTML(b.String()) // highlight has escaped the code
+	page.Lines = len(code)
 	return nil
 }

@@ -39,12 +39,7 @@ func wants(t testing.TB, page string, texts ...string) {
 func small(t testing.TB) (w *world, app, other records.Repo, m *sessionMaker) {
 	t.Helper()
 	w = newWorld(t, nil)
-	m = newSession(t, "fix", map[string]string{"main.go": "package main\n\nfunc main() {}\n", "docs/read me.txt": "one\ntwo\nthree\n", "old name.txt": strings.Repeat("line\n", 20)})
-	first := m.checkpoint(10, "idle", "", map[string]string{"main.go": "package main\n\n// hello\nfunc main() { println(\"<hi>\") }\n"})
-	m.records(first, 12, `{"type":"prompt","role":"user","text":"Fix the login & greet"}`, `{"type":"tool_call","role":"assistant","tool":"Bash","input":{"command":"go test ./..."}}`,
-		`{"type":"response","role":"assistant","text":"done"}`)
-	m.checkpoint(30, "command", "before the rename", map[string]string{"new.txt": "new\n", "old name.txt": "", "docs/new name.txt": strings.Repeat("line\n", 20)})
-	m.checkpoint(40, "turn", "", map[string]string{"docs/read me.txt": "one\n2\nthree\n"})
+	m = smallSession(t)
 	app = w.repo(t, "team", "app", m.done())
 	return w, app, w.repo(t, "team", "other", ""), m
 }

@@ -1,0 +1,113 @@
+package gitread
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session/annotate"
+)
+
+// Annotated reads trees and contents for annotate.Where. It keeps the results for further annotations of the same request. It is used by
+// one goroutine.
+type Annotated struct {
+	repo  Repo
+	base  string // commit that is compared instead of a tree that gc has removed; "" for none
+	diffs map[[2]string][]Change
+	hunks map[[2]object.ID]textHunks
+}
+
+var _ annotate.Files = (*Annotated)(nil)
+
+// textHunks is a result of the method Hunks.
+type textHunks struct {
+	list []annotate.Hunk
+	text bool
+}
+
+// NewAnnotated returns an Annotated for a repository. The commit base is compared instead of a tree of an annotation that the repository
+// does not have any more; "" for none.
+func NewAnnotated(r Repo, base string) *Annotated {
+	return &Annotated{repo: r, base: base, diffs: map[[2]string][]Change{}, hunks: map[[2]object.ID]textHunks{}}
+}
+
+// Entry implements annotate.Files.
+func (a *Annotated) Entry(ctx context.Context, tree object.ID, path string) (object.TreeEntry, error) {
+	o, err := a.repo.Stat(ctx, tree.String(), path)
+	if errors.Is(err, ErrNotFound) {
+		return object.TreeEntry{}, nil
+	}
+	if err != nil || o.Type != "blob" {
+		return object.TreeEntry{}, err
+	}
+	id, err := object.ParseID(o.ID)
+	return object.TreeEntry{Name: path, Mode: object.ModeFile, ID: id}, err
+}
+
+// Renamed implements annotate.Files by git's detection of renames. If the repository does not have the tree of the annotation any more,
+// only a file with the same contents is found.
+func (a *Annotated) Renamed(ctx context.Context, from, to object.ID, path string, blob object.ID) (string, error) {
+	changes, err := a.changes(ctx, from.String(), to.String())
+	known := err == nil
+	if errors.Is(err, ErrNotFound) && a.base != "" {
+		changes, err = a.changes(ctx, a.base, to.String())
+	}
+	if err != nil {
+		return "", err
+	}
+	same := ""
+	for _, c := range changes {
+		if known && c.Status == "renamed" && c.OldPath == path {
+			return c.Path, nil
+		}
+		if c.NewHash == blob.String() && c.Status != "modified" && same == "" {
+			same = c.Path
+		}
+	}
+	return same, nil
+}
+
+// maxAnnotated is the maximum number of changed files among which renamed ones are found.
+const maxAnnotated = 20_000
+
+func (a *Annotated) changes(ctx context.Context, from, to string) ([]Change, error) {
+	key := [2]string{from, to}
+	if found, ok := a.diffs[key]; ok {
+		return found, nil
+	}
+	d, err := a.repo.Changes(ctx, from, to, maxAnnotated)
+	if err != nil {
+		return nil, err
+	}
+	a.diffs[key] = d.Changes
+	return d.Changes, nil
+}
+
+// Hunks implements annotate.Files. It returns an error for differences that are larger than the limit of Runs.
+func (a *Annotated) Hunks(ctx context.Context, from, to object.ID) ([]annotate.Hunk, bool, error) {
+	key := [2]object.ID{from, to}
+	if h, ok := a.hunks[key]; ok {
+		return h.list, h.text, nil
+	}
+	runs, cut, err := a.repo.Runs(ctx, from.String(), to.String())
+	if err == nil && cut {
+		err = fmt.Errorf("compare %s with %s: difference is too large", from, to)
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	h := textHunks{text: len(runs) > 0}
+	for _, r := range runs {
+		if r.Same {
+			continue
+		}
+		hunk := annotate.Hunk{From: r.Old, Removed: r.Gone, Added: r.Came}
+		if r.Gone > 0 {
+			hunk.From++
+		}
+		h.list = append(h.list, hunk)
+	}
+	a.hunks[key] = h
+	return h.list, h.text, nil
+}

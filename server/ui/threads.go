@@ -1,0 +1,282 @@
+package ui
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/server/gitread"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/annotate"
+)
+
+const (
+	maxAnnotations = 2 * annotate.MaxFile // bytes of a file of annotations that is read
+	maxThreads     = 500                  // threads of a session that pages show, the newest ones
+)
+
+// threadView is a thread of annotations.
+type threadView struct {
+	ID, Session string
+	Resolved    bool
+	Place       string // what the thread is about, such as "src/main.c:3-4"
+	Link        string // path of the page of that place, "" for the session
+	Was         string // place at which the thread began, if it has moved; "" otherwise
+	State       string // "outdated" or "unknown" if the place is not in the files that the page shows; "" otherwise
+	Quote       string
+	Acts        []actView
+
+	on        annotate.Place
+	line, end int // lines in the file that the page shows, counted from 1; 0 for the whole file
+}
+
+// actView is one act of a thread.
+type actView struct {
+	Actor string
+	Verb  string // what the actor did, if the act is not a comment: "resolved", "reopened"
+	Text  string
+	Time  time.Time
+}
+
+// threads reads the threads of a session, the oldest first.
+func (p *place) threads(ctx context.Context, g gitread.Repo, refs map[string]string, name string) ([]threadView, error) {
+	commit := refs[session.AnnotationsRef(name)]
+	if commit == "" {
+		return nil, nil
+	}
+	var file []byte
+	err := g.Contents(ctx, []string{commit + ":" + annotate.LogFile}, maxAnnotations, func(_ int, c gitread.Content) { file = c.Bytes })
+	if err != nil {
+		return nil, fmt.Errorf("read annotations: %w", err)
+	}
+	all := annotate.Threads(annotate.Parse(file))
+	all = all[max(0, len(all)-maxThreads):]
+	views := make([]threadView, 0, len(all))
+	for _, t := range all {
+		views = append(views, p.threadView(name, t))
+	}
+	return views, nil
+}
+
+// verbs are the words for acts that are not comments.
+var verbs = map[annotate.Op]string{annotate.Resolve: "resolved", annotate.Reopen: "reopened"}
+
+// threadView returns a thread at the place where it began.
+func (p *place) threadView(name string, t annotate.Thread) threadView {
+	v := threadView{ID: t.ID, Session: name, Resolved: t.Resolved, Quote: clip(t.On.Quote, 500), on: t.On, line: t.On.Line, end: t.On.End}
+	point := firstOf(t.On.Commit, name+"@"+t.On.Checkpoint)
+	switch {
+	case t.On.Path != "":
+		v.Place, v.Link = placeText(t.On.Path, t.On.Line, t.On.End), p.treePath(point, t.On.Path)+query("s", name)
+		if t.On.Line > 0 {
+			v.Link += fmt.Sprintf("#L%d", t.On.Line)
+		}
+	case t.On.Commit != "":
+		v.Place, v.Link = "commit "+short(t.On.Commit), p.sessionPath(name)+query("at", t.On.Commit)
+	case t.On.Checkpoint != "":
+		v.Place, v.Link = "checkpoint "+t.On.Checkpoint, p.sessionPath(name)+query("at", t.On.Checkpoint)
+	default:
+		v.Place = "the session"
+	}
+	for _, a := range t.Acts {
+		v.Acts = append(v.Acts, actView{Actor: clip(a.Actor, 80), Verb: verbs[a.Op], Text: shown(a.Text), Time: a.Time})
+	}
+	return v
+}
+
+// placeText returns a path with lines, as people write it.
+func placeText(path string, line, end int) string {
+	text := shown(path)
+	if line > 0 {
+		text += fmt.Sprintf(":%d", line)
+	}
+	if end > line {
+		text += fmt.Sprintf("-%d", end)
+	}
+	return text
+}
+
+// sessionOf returns the session whose threads are shown beside files at points: the one that the request names by the parameter s, or the
+// first one that a point names. It returns "" if there is none.
+func (p *place) sessionOf(refs map[string]string, points ...string) string {
+	names := []string{p.r.FormValue("s")}
+	for _, point := range points {
+		name, _ := control.SplitCheckpoint(point)
+		names = append(names, name)
+	}
+	for _, name := range names {
+		if name != "" && session.ValidName(name) == nil && refs[session.MetaRef(name)] != "" {
+			return name
+		}
+	}
+	return ""
+}
+
+// addThreads adds the threads about the entry at the cursor and its files.
+func (c *cursorPanel) addThreads(all []threadView) {
+	for _, t := range all {
+		if t.on.Commit == c.ID || t.on.Commit == "" && t.on.Checkpoint == c.ID {
+			c.Threads = append(c.Threads, t)
+		}
+	}
+}
+
+// countThreads adds the numbers of threads about checkpoints and commits, and about files in them, to the entries of a timeline.
+func countThreads(list []entry, all []threadView) {
+	counts := map[string]int{}
+	for _, t := range all {
+		counts[firstOf(t.on.Commit, t.on.Checkpoint)]++
+	}
+	for i := range list {
+		if e := &list[i]; e.Kind == "checkpoint" || e.Kind == "commit" {
+			e.Threads = counts[e.ID]
+		}
+	}
+}
+
+// inFile are the threads of one file at a point.
+type inFile struct {
+	lines []threadView // about lines that the file has, in no particular order
+	below []threadView // about the whole file, or about lines that do not exist there any more
+}
+
+// locator finds threads in the files of commits.
+type locator struct {
+	threads []threadView
+	files   *gitread.Annotated
+}
+
+// newLocator reads the threads of a session; without a session, there are none.
+func (p *place) newLocator(ctx context.Context, g gitread.Repo, refs map[string]string, name string) (*locator, error) {
+	if name == "" || refs[session.AnnotationsRef(name)] == "" {
+		return &locator{}, nil
+	}
+	all, err := p.threads(ctx, g, refs, name)
+	if err != nil {
+		return nil, err
+	}
+	metas, err := readMetas(ctx, g, refs, []string{name})
+	if err != nil {
+		return nil, err
+	}
+	base := ""
+	if metas[0] != nil && object.ValidID(metas[0].Base) {
+		base = metas[0].Base
+	}
+	return &locator{all, gitread.NewAnnotated(g, base)}, nil
+}
+
+// in finds the threads of a file, which exists in a tree.
+func (l *locator) in(ctx context.Context, g gitread.Repo, commit, path string) (inFile, error) {
+	var found inFile
+	if len(l.threads) == 0 {
+		return found, nil
+	}
+	root, err := g.Stat(ctx, commit, "")
+	if err != nil {
+		return found, err
+	}
+	tree, err := object.ParseID(root.ID)
+	if err != nil {
+		return found, err
+	}
+	for _, t := range l.threads {
+		if t.on.Path == "" {
+			continue
+		}
+		if t.on.Path != path {
+			if e, err := l.files.Entry(ctx, tree, t.on.Path); err != nil {
+				return found, err
+			} else if e.Mode.IsBlob() {
+				continue // the thread is about another file
+			}
+		}
+		now, err := annotate.Where(ctx, l.files, t.on, tree)
+		if ctx.Err() != nil {
+			return found, ctx.Err()
+		}
+		if err != nil { // objects are missing, or the thread names others than those of a file
+			now = annotate.Now{State: annotate.Unknown, Path: t.on.Path}
+		}
+		if now.Path != path {
+			continue
+		}
+		if t.line, t.end = now.Line, now.End; now.State == annotate.Outdated || now.State == annotate.Unknown {
+			t.State = string(now.State)
+		} else if is := placeText(path, now.Line, now.End); is != t.Place {
+			t.Was, t.Place = t.Place, is
+		}
+		if t.line > 0 {
+			found.lines = append(found.lines, t)
+		} else {
+			found.below = append(found.below, t)
+		}
+	}
+	return found, nil
+}
+
+// byEnd returns threads about lines by the number of their last line, and adds those beyond the last line of the file to the rest.
+func (f *inFile) byEnd(count int) map[int][]threadView {
+	by := map[int][]threadView{}
+	for _, t := range f.lines {
+		if t.end > count {
+			f.below = append(f.below, t)
+			continue
+		}
+		by[t.end] = append(by[t.end], t)
+	}
+	return by
+}
+
+// assign keeps each thread in one of the two versions of a file: at its lines in the new version, else at its lines in the old one, else
+// below the files.
+func assign(old, latest *inFile) {
+	drop := func(from *[]threadView, those []threadView) {
+		*from = slices.DeleteFunc(*from, func(t threadView) bool {
+			return slices.ContainsFunc(those, func(o threadView) bool { return o.ID == t.ID })
+		})
+	}
+	drop(&old.lines, latest.lines)
+	drop(&old.below, latest.lines)
+	drop(&latest.below, old.lines)
+	drop(&old.below, latest.below)
+}
+
+// take removes the threads about a line, and returns them.
+func take(by map[int][]threadView, line int) []threadView {
+	found := by[line]
+	delete(by, line)
+	return found
+}
+
+// rest returns all threads, in the order of their lines.
+func rest(by map[int][]threadView) (all []threadView) {
+	for _, line := range slices.Sorted(maps.Keys(by)) {
+		all = append(all, by[line]...)
+	}
+	return all
+}
+
+// summaryOf returns the number of threads for people, "" for none.
+func summaryOf(all []threadView) string {
+	open := 0
+	for _, t := range all {
+		if !t.Resolved {
+			open++
+		}
+	}
+	switch {
+	case len(all) == 0:
+		return ""
+	case open == len(all):
+		return number(open, "open thread", "open threads")
+	case open == 0:
+		return number(len(all), "resolved thread", "resolved threads")
+	}
+	return strings.Join([]string{number(open, "open thread", "open threads"), number(len(all)-open, "resolved", "resolved")}, ", ")
+}
