@@ -7,6 +7,7 @@ import (
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session"
 )
 
 // bytesOf returns the bytes of the bodies of all requests and answers of a server.
@@ -15,6 +16,39 @@ func bytesOf(s *gittest.Server) (in, out int64) {
 		in, out = in+r.BytesIn, out+r.BytesOut
 	}
 	return in, out
+}
+
+// A session remote that has only a policy, approvals, cache entries and locks counts as empty: a new session is thin, or, if other
+// machines cannot read the mounted remote, owns the plain names.
+func TestSessionOnRemoteWithPolicy(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	r := w.repo("r.git", object.SHA1)
+	w.commit(r, sample("policy"))
+	policy := w.place("policy.json")
+	w.sh(w.root, `echo '{"version":1,"branches":[{"match":"main","quorum":1}]}' >`+policy)
+	for _, url := range []string{w.serve(gittest.ServerOptions{}).URL("r.git"), r.Path} {
+		scheme := map[bool]string{true: "path", false: "http"}[url == r.Path]
+		c := w.sessionRemote(scheme, nil)
+		w.ok("session", "policy", "--set", policy, "--remote", c.arg)
+		w.ok("session", "cache", "put", "--session-remote", c.arg, "key", policy)
+		blob := w.sh(c.Path, "git hash-object -w --stdin </dev/null")
+		for _, ref := range []string{"refs/afs/approvals/old", "refs/afs/locks/old"} {
+			w.git(c.Path, "update-ref", ref, strings.TrimSpace(blob))
+		}
+		m := w.bare(url, "--session", "on-"+scheme, "--session-remote", c.arg, "--wait", "git", "--checkpoint", "off")
+		w.sh(m.Dir, "git switch -qc topic && echo x >new && git add new && git commit -qm new")
+		m.checkpoint("--sync")
+		mode := m.status().Session.Mode
+		refs := w.git(c.Path, "for-each-ref", "--format=%(refname)")
+		owns := strings.Contains(refs, session.OwnerRef) && strings.Contains(refs, "refs/heads/topic")
+		if thin := mode == "thin"; thin != (scheme == "http") || !thin && !owns {
+			t.Errorf("session of %s: got mode %s and refs %s, want a thin session or the owner of the plain names", url, mode, refs)
+		}
+		w.unmount(m)
+		again := w.elsewhere().bare(url, "--session", "on-"+scheme, "--session-remote", c.arg, "--wait", "git")
+		w.sh(again.Dir, "git rev-parse --verify topic && cat new")
+	}
 }
 
 // A small change in a large repository sends little data to an empty session remote, and the session can be resumed elsewhere.

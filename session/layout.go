@@ -171,10 +171,22 @@ func (l Layout) Mapped(there map[string]object.ID) map[string]object.ID {
 	return refs
 }
 
+// NeedsNoSession reports whether a ref of a session remote may have been created without a session: the policy, approvals, cache
+// entries and locks. A session remote that has only such refs counts as empty.
+func NeedsNoSession(name string) bool {
+	rest, ok := strings.CutPrefix(name, Prefix)
+	kind, _, _ := strings.Cut(rest, "/")
+	switch kind {
+	case "policy", "approvals", "cache", "locks":
+		return ok
+	}
+	return false
+}
+
 // Claimable reports whether a session may create OwnerRef on a session remote, because the session itself has pushed all refs of
-// that remote. The map there holds the values of these refs by name. An early version of artifactfs also pushed branches under
-// their plain names to remotes with branches of other users. But if that version has also pushed base commits (see basePrefix), the
-// remote was empty before.
+// that remote except those that need no session. The map there holds the values of these refs by name. An early version of artifactfs
+// also pushed branches under their plain names to remotes with branches of other users. But if that version has also pushed base
+// commits (see basePrefix), the remote was empty before.
 func Claimable(m Meta, there map[string]object.ID) bool {
 	seeded := m.Base == ""
 	for name := range there {
@@ -182,7 +194,7 @@ func Claimable(m Meta, there map[string]object.ID) bool {
 	}
 	for name := range there {
 		switch {
-		case name == "HEAD" || isOf(name, m.Session):
+		case name == "HEAD" || isOf(name, m.Session) || NeedsNoSession(name):
 		case strings.HasPrefix(name, Prefix), !seeded, there[CarriedRef(m.Session, name)].IsZero():
 			return false
 		}

@@ -81,6 +81,9 @@ func TestOwnershipOfPlainNames(t *testing.T) {
 	}{
 		{"an empty repository", based, refs(), true},
 		{"what the session sent before its branches", based, refs("refs/afs/meta/fix", "refs/afs/j/fix/main/000001", "refs/afs/ground/fix/1"), true},
+		{"refs that need no session", based, refs("refs/afs/policy", "refs/afs/approvals/other", "refs/afs/cache/entries/12/1234", "refs/afs/locks"), true},
+		{"one of these below refs/afs/locks", based, refs("refs/afs/locks/a"), true},
+		{"names that resemble them", based, refs("refs/afs/policies"), false},
 		{"a branch of somebody's", based, refs("refs/heads/main"), false},
 		{"another session", based, refs("refs/afs/meta/other"), false},
 		{"another session's claim", based, refs(OwnerRef), false},

@@ -281,14 +281,15 @@ func (r *Remote) place() (string, error) {
 }
 
 // IsEmpty reports whether the session remote has no refs except the refs of session metadata, annotations, containers and deleted
-// sessions.
+// sessions, and the refs that need no session (session.NeedsNoSession).
 func (r *Remote) IsEmpty(ctx context.Context) (bool, error) {
 	refs, err := r.Remote.Refs(ctx, nil)
 	if err != nil {
 		return false, err
 	}
 	return !slices.ContainsFunc(refs.List, func(ref transport.Ref) bool {
-		return !slices.ContainsFunc(ofNothing, func(prefix string) bool { return strings.HasPrefix(ref.Name, prefix) })
+		return !session.NeedsNoSession(ref.Name) &&
+			!slices.ContainsFunc(ofNothing, func(prefix string) bool { return strings.HasPrefix(ref.Name, prefix) })
 	}), nil
 }
 
