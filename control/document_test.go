@@ -8,6 +8,7 @@ import (
 	"go/token"
 	"maps"
 	"os"
+	"path/filepath"
 	"reflect"
 	"regexp"
 	"slices"
@@ -19,19 +20,19 @@ var update = flag.Bool("update", false, "write the tables of fields into doc/pro
 
 const document = "../doc/protocol.md"
 
-// structs returns the struct types of this package with their comments.
+// structs returns the struct types of this package with their comments, and those of package session/profile.
 func structs(t *testing.T) map[string]*ast.StructType {
 	t.Helper()
 	found := make(map[string]*ast.StructType)
-	entries, err := os.ReadDir(".")
+	names, err := filepath.Glob("*.go")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, e := range entries {
-		if !strings.HasSuffix(e.Name(), ".go") || strings.HasSuffix(e.Name(), "_test.go") {
+	for _, name := range append(names, "../session/profile/profile.go") {
+		if strings.HasSuffix(name, "_test.go") {
 			continue
 		}
-		file, err := parser.ParseFile(token.NewFileSet(), e.Name(), nil, parser.ParseComments)
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -68,6 +69,8 @@ func jsonType(e ast.Expr) string {
 			return "time"
 		case "Duration":
 			return "nanoseconds"
+		case "Profile", "Change":
+			return e.Sel.Name
 		}
 		return "any"
 	case *ast.Ident:
@@ -92,8 +95,8 @@ func table(all map[string]*ast.StructType, name string) string {
 	rows = func(name string) {
 		for _, f := range all[name].Fields.List {
 			if len(f.Names) == 0 {
-				if id, ok := f.Type.(*ast.Ident); ok && all[id.Name] != nil {
-					rows(id.Name)
+				if name := embedded(f); all[name] != nil {
+					rows(name)
 				}
 				continue
 			}
@@ -123,12 +126,23 @@ func table(all map[string]*ast.StructType, name string) string {
 	return "| field | type | |\n|---|---|---|\n" + b.String()
 }
 
+// embedded returns the name of the type of a field without the name of its package; "" if the type is not a named one.
+func embedded(f *ast.Field) string {
+	switch e := f.Type.(type) {
+	case *ast.Ident:
+		return e.Name
+	case *ast.SelectorExpr:
+		return e.Sel.Name
+	}
+	return ""
+}
+
 // jsonKeys maps the names of the fields of a struct, and of the structs that it embeds, to their keys in JSON.
 func jsonKeys(all map[string]*ast.StructType, name string) map[string]string {
 	keys := make(map[string]string)
 	for _, f := range all[name].Fields.List {
-		if id, ok := f.Type.(*ast.Ident); ok && len(f.Names) == 0 && all[id.Name] != nil {
-			maps.Copy(keys, jsonKeys(all, id.Name))
+		if name := embedded(f); len(f.Names) == 0 && all[name] != nil {
+			maps.Copy(keys, jsonKeys(all, name))
 		}
 		if len(f.Names) == 0 || f.Tag == nil {
 			continue

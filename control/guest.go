@@ -126,8 +126,8 @@ func (g *guests) enter(a *asked) (called string, err error) {
 		}
 		a.args = r
 	case SessionSetRequest:
-		// A guest may pin a checkpoint, but not change the state of the session.
-		if r.Pin == "" || r.State != "" {
+		// A guest may pin a checkpoint, and say what the session is for, but not change its state, owner, lifetime or hold.
+		if r.Pin == "" && r.Profile == nil || r.State != "" || r.Profile != nil && r.Profile.Restricted() {
 			return "", refused
 		}
 		called, r.Of = r.Of, g.dir
@@ -171,6 +171,8 @@ func leads(args any) bool {
 		return r.SessionRemote != ""
 	case SessionDiffRequest:
 		return r.SessionRemote != "" || r.AOf != "" || r.ARemote != ""
+	case SessionSetRequest:
+		return r.SessionRemote != ""
 	case SessionApproveRequest:
 		return r.SessionRemote != "" || r.To != ""
 	case SessionApprovalsRequest:

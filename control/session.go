@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/artifactfs/artifactfs/session/profile"
 )
 
 // Sessions is a Handler that pushes sessions, restores checkpoints, and shows and changes the sessions of a state directory.
@@ -35,7 +37,7 @@ type Sessions interface {
 	Merge(ctx context.Context, r MergeRequest, progress func(Progress)) (MergeReply, error)
 	// Fork creates a session that starts from a checkpoint of another session, and mounts it.
 	Fork(ctx context.Context, r ForkRequest, progress func(Progress)) (MountReply, error)
-	// SessionSet changes the state of a session, or sets or removes pins of its checkpoints.
+	// SessionSet changes the state or the profile of a session, or sets or removes pins of its checkpoints.
 	SessionSet(ctx context.Context, r SessionSetRequest) (SessionInfo, error)
 	SessionNote(ctx context.Context, r SessionNoteRequest) (SessionNoteReply, error)
 	SessionRecord(ctx context.Context, r SessionRecordRequest) (SessionRecordReply, error)
@@ -237,6 +239,7 @@ func (r SessionsOnRequest) validate() error { return needAt("any", r.SessionRemo
 // SessionInfo describes one session.
 type SessionInfo struct {
 	SessionStatus
+	profile.Profile
 	Remote string `json:"remote" v5:"origin"` // URL or path of the mounted remote, without secrets
 	// Dir is the directory at which the session is mounted, or was mounted last.
 	Dir          string       `json:"dir"`
@@ -294,8 +297,9 @@ type SessionShowReply struct {
 	// Since contains the transcript records that were made between the previous checkpoint and this one.
 	Since []TranscriptRecord `json:"since"`
 
-	Status        SessionStatus `json:"session_status"` // status of the session
-	SessionRemote string        `json:"session_remote"` // URL without secrets, or a path; "": nothing is pushed
+	Status        SessionStatus   `json:"session_status"`   // status of the session
+	Profile       profile.Profile `json:"profile,omitzero"` // title, task, owner, tags, expiry and hold of the session
+	SessionRemote string          `json:"session_remote"`   // URL without secrets, or a path; "": nothing is pushed
 	// Link is "URL#session=NAME@CHECKPOINT", which mount, resume and fork accept; "": there is no session remote.
 	Link          string `json:"link"`
 	ForkCommand   string `json:"fork_command"`   // command that forks the session from this checkpoint
@@ -372,15 +376,18 @@ type ForkRequest struct {
 	Mount MountRequest `json:"mount"`
 }
 
-// SessionSetRequest requests a change of a session's state, or that a pin is set or removed.
+// SessionSetRequest requests a change of a session's state or profile, or that a pin is set or removed.
 type SessionSetRequest struct {
-	Of     string `json:"of"`               // directory of a mount, or name of a session
-	State  string `json:"state,omitempty"`  // new state: "paused", "closed", "archived" or "open"; "": the state is not changed
-	Reason string `json:"reason,omitempty"` // reason of the change, which is stored with it
-	Actor  string `json:"actor,omitempty"`  // user or program that requested the change; "": user@host
-	Pin    string `json:"pin,omitempty"`    // name of the pin that is set or, with Unpin, removed
-	ID     string `json:"id,omitempty"`     // checkpoint that is pinned; not used with Unpin
-	Unpin  bool   `json:"unpin,omitempty"`  // remove the pin
+	Of string `json:"of"` // directory of a mount, or name of a session
+	// SessionRemote is the session remote that has the session Of; "": the session is on this host. Pins cannot be set there.
+	SessionRemote string          `json:"session_remote,omitempty"`
+	State         string          `json:"state,omitempty"`   // new state: "paused", "closed", "archived" or "open"; "": no change
+	Reason        string          `json:"reason,omitempty"`  // reason of the change of State, which is stored with it
+	Actor         string          `json:"actor,omitempty"`   // user or program that requested the change; "": user@host
+	Profile       *profile.Change `json:"profile,omitempty"` // change of title, task, owner, tags, lifetime or hold
+	Pin           string          `json:"pin,omitempty"`     // name of the pin that is set or, with Unpin, removed
+	ID            string          `json:"id,omitempty"`      // checkpoint that is pinned; not used with Unpin
+	Unpin         bool            `json:"unpin,omitempty"`   // remove the pin
 }
 
 // SessionGCRequest requests that checkpoints which no rule keeps are dropped.
@@ -472,5 +479,15 @@ func (r ForkRequest) validate() error {
 	}
 	return m.validate()
 }
-func (r SessionSetRequest) validate() error { return needOf(r.Of) }
-func (r SessionGCRequest) validate() error  { return needOf(r.Of) }
+func (r SessionSetRequest) validate() error {
+	if r.Pin != "" && r.SessionRemote != "" {
+		return badRequest("pins of a session can be changed only on a host that has the session")
+	}
+	if r.Profile != nil {
+		if err := r.Profile.Validate(); err != nil {
+			return badRequest("%v", err)
+		}
+	}
+	return needAt(r.Of, r.SessionRemote)
+}
+func (r SessionGCRequest) validate() error { return needOf(r.Of) }

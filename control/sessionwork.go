@@ -124,7 +124,7 @@ func (c *Client) Fork(ctx context.Context, r ForkRequest, progress func(Progress
 	return call[MountReply](ctx, c, opFork, r, progress)
 }
 
-// SessionSet changes the state of a session, or sets or removes a pin.
+// SessionSet changes the state or the profile of a session, or sets or removes a pin.
 func (c *Client) SessionSet(ctx context.Context, r SessionSetRequest) (SessionInfo, error) {
 	return call[SessionInfo](ctx, c, opSessionSet, r, nil)
 }

@@ -83,7 +83,7 @@ func TestMCP(t *testing.T) {
 		}
 	}
 	slices.Sort(names)
-	want := []string{"annotate", "annotations", "approvals", "cache_get", "cache_put", "checkpoint", "compare", "diff", "fork", "log", "note",
+	want := []string{"annotate", "annotations", "approvals", "cache_get", "cache_put", "checkpoint", "compare", "describe", "diff", "fork", "log", "note",
 		"prefetch", "promote", "request_approval", "restore", "status", "transcript"}
 	if !slices.Equal(names, want) {
 		t.Errorf("tools: got %q, want %q", names, want)

@@ -35,6 +35,7 @@ import (
 	"github.com/artifactfs/artifactfs/mount/takeover"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session/agent"
+	"github.com/artifactfs/artifactfs/session/lifecycle"
 	"github.com/artifactfs/artifactfs/statedir"
 	"github.com/artifactfs/artifactfs/worktree"
 )
@@ -253,6 +254,11 @@ func (m *Mount) AwaitTakeover(ctx context.Context) error {
 func (m *Mount) Unmount(ctx context.Context, r control.UnmountRequest) (control.UnmountReply, error) {
 	if err := m.AwaitTakeover(ctx); err != nil {
 		return control.UnmountReply{}, fault.Explain("unmount", m.Dir, err)
+	}
+	if repo, _ := m.agent.Repo(); r.Discard && repo != nil {
+		if err := lifecycle.OnHold(repo, m.Session); err != nil {
+			return control.UnmountReply{}, fault.ExplainDelete("delete session", m.Session, err)
+		}
 	}
 	// If following the branch was the only cause of changes, and the session has no checkpoints and no session remote, nothing is
 	// lost with the session. Then it is deleted, without a copy in the trash.

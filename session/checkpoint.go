@@ -5,10 +5,25 @@ import (
 
 	"github.com/artifactfs/artifactfs/internal/packedrefs"
 	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session/ulid"
 )
 
 // CheckpointID identifies a checkpoint. It is a ULID: 26 digits of Crockford's base 32, which sort by time.
-type CheckpointID string
+type CheckpointID = ulid.ID
+
+// ErrCheckpointID reports a text that is not a CheckpointID.
+var ErrCheckpointID = ulid.ErrID
+
+// NewCheckpointID returns an ID that sorts after all IDs that this process has made before, even if the clock was set back.
+func NewCheckpointID(now time.Time) CheckpointID { return ulid.New(now) }
+
+// NewCheckpointIDAfter is like NewCheckpointID. The ID also sorts after the ID in the parameter after.
+func NewCheckpointIDAfter(now time.Time, after CheckpointID) CheckpointID {
+	return ulid.NewAfter(now, after)
+}
+
+// ParseCheckpointID parses an ID in upper or lower case and returns it in upper case. It returns ErrCheckpointID if text is not an ID.
+func ParseCheckpointID(text string) (CheckpointID, error) { return ulid.Parse(text) }
 
 // Checkpoint is a checkpoint: a commit whose tree is the working tree at one moment. Its parents are the previous
 // checkpoint of the same segment, if any, and the commit that stores its State. Encode stores the fields for which a git

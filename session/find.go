@@ -9,6 +9,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/internal/refname"
 	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session/ulid"
 )
 
 // FindError reports a name that does not identify exactly one checkpoint. It wraps ErrNoCheckpoint or ErrAmbiguous.
@@ -122,7 +123,7 @@ func (l *Lanes) findTime(name string, at time.Time) (found Checkpoint, err error
 // findID returns the checkpoint whose ID begins with name, in upper or lower case.
 func (l *Lanes) findID(name string) (Checkpoint, error) {
 	prefix := strings.ToUpper(name)
-	if len(prefix) > idLen || !isDigits(prefix) {
+	if len(prefix) > ulid.Len || !ulid.IsDigits(prefix) {
 		return Checkpoint{}, &FindError{name, ErrNoCheckpoint}
 	}
 	var found []Checkpoint

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session/profile"
 )
 
 // MainLane is the lane of the first writer of a session.
@@ -122,7 +123,7 @@ func Claim(ctx context.Context, r *Repo, q ClaimRequest) (Claimed, error) {
 		q.Lane = MainLane
 	}
 	var c Claimed
-	m, err := changeMeta(ctx, r, q.Session, func(m *Meta, now time.Time) (err error) {
+	m, err := ChangeMeta(ctx, r, q.Session, func(m *Meta, now time.Time) (err error) {
 		if c, err = m.claim(q, now); err == nil && q.Branches != "" {
 			m.Branches = q.Branches
 		}
@@ -212,7 +213,7 @@ func (m *Meta) worked() bool {
 // Release ends the claim of w on a lane. The session becomes paused when its last lane is released; the transition records reason and
 // actor. Release changes nothing if another writer has taken the lane over. It returns the metadata after the change.
 func Release(ctx context.Context, r *Repo, session, lane string, w Writer, reason, actor string) (Meta, error) {
-	m, err := changeMeta(ctx, r, session, func(m *Meta, now time.Time) error {
+	m, err := ChangeMeta(ctx, r, session, func(m *Meta, now time.Time) error {
 		l := m.lane(lane)
 		if l == nil || l.Left != nil || !l.Writer.Same(w) {
 			return nil
@@ -235,46 +236,52 @@ var become = map[LifeState][]LifeState{
 	Open:     {Closed, Archived},
 }
 
-// Transit changes the state of a session to t.State, and records t.Actor and t.Reason. It returns HeldError if a writer holds a
-// lane of the session, or may hold it, and TransitionError if the table become does not allow the change. If the session already has
-// the requested state, Transit changes nothing. It returns the metadata after the change.
+// Transit changes the state of a session to t.State, and records t.Actor and t.Reason. It returns the metadata after the change and the
+// same errors as Become.
 func Transit(ctx context.Context, r *Repo, session string, t Transition) (Meta, error) {
-	m, err := changeMeta(ctx, r, session, func(m *Meta, now time.Time) error {
-		if m.State == t.State || t.State == Open && m.State == Paused {
-			return nil
-		}
-		if !slices.Contains(become[t.State], m.State) {
-			return &TransitionError{Session: session, From: m.State, To: t.State}
-		}
-		for i := range m.Lanes {
-			l := &m.Lanes[i]
-			if l.Left != nil {
-				continue
-			}
-			if life := l.Writer.Life(); life != Dead {
-				return &HeldError{Session: session, Lane: l.Name, Writer: l.Writer, Since: l.Since, Life: life}
-			}
-			// The writer's process has ended without releasing the lane, so release the lane now.
-			l.Left = &now
-		}
-		if m.State == Active {
-			m.transit(Paused, now, t.Actor, Interrupted)
-		}
-		to := t.State
-		if to == Open && m.worked() {
-			to = Paused
-		}
-		if to == m.State { // Paused was requested, and the transition above has set it
-			return nil
-		}
-		reason := t.Reason
-		if t.State == Open && reason == "" {
-			reason = "reopened"
-		}
-		m.transit(to, now, t.Actor, reason)
+	return ChangeMeta(ctx, r, session, func(m *Meta, now time.Time) error { return m.Become(t, now) })
+}
+
+// Become changes the state of m to t.State, and records t.Actor and t.Reason with the time now. It returns HeldError if a writer holds a
+// lane of the session, or may hold it, profile.OnHoldError if the session is to be archived and a hold applies, and TransitionError if
+// the table become does not allow the change. If the session already has the requested state, Become changes nothing.
+func (m *Meta) Become(t Transition, now time.Time) error {
+	if m.State == t.State || t.State == Open && m.State == Paused {
 		return nil
-	})
-	return m, err
+	}
+	if !slices.Contains(become[t.State], m.State) {
+		return &TransitionError{Session: m.Session, From: m.State, To: t.State}
+	}
+	if err := m.OnHold(m.Session); t.State == Archived && err != nil {
+		return err
+	}
+	for i := range m.Lanes {
+		l := &m.Lanes[i]
+		if l.Left != nil {
+			continue
+		}
+		if life := l.Writer.Life(); life != Dead {
+			return &HeldError{Session: m.Session, Lane: l.Name, Writer: l.Writer, Since: l.Since, Life: life}
+		}
+		// The writer's process has ended without releasing the lane, so release the lane now.
+		l.Left = &now
+	}
+	if m.State == Active {
+		m.transit(Paused, now, t.Actor, Interrupted)
+	}
+	to := t.State
+	if to == Open && m.worked() {
+		to = Paused
+	}
+	if to == m.State { // Paused was requested, and the transition above has set it
+		return nil
+	}
+	reason := t.Reason
+	if t.State == Open && reason == "" {
+		reason = "reopened"
+	}
+	m.transit(to, now, t.Actor, reason)
+	return nil
 }
 
 // Withdraw undoes the claim of w on a lane in which w has written no checkpoint. It releases the lane and restores the lane's
@@ -288,7 +295,7 @@ func Withdraw(ctx context.Context, r *Repo, session, lane string, w Writer, befo
 	if _, err := Release(ctx, r, session, lane, w, reason, actor); err != nil {
 		return Meta{}, err
 	}
-	return changeMeta(ctx, r, session, func(m *Meta, _ time.Time) error {
+	return ChangeMeta(ctx, r, session, func(m *Meta, _ time.Time) error {
 		l, old := m.lane(lane), was.lane(lane)
 		if l == nil || old == nil || l.Left == nil || !l.Writer.Same(w) {
 			return nil
@@ -329,11 +336,11 @@ func Yield(ctx context.Context, r *Repo, q YieldRequest) (Meta, Lane, error) {
 			return Meta{}, Lane{}, fmt.Errorf("read session %s of the session remote: %w", q.Session, err)
 		}
 		now := time.Now().UTC()
-		was := theirs.clone()
+		was := theirs.Clone()
 		lane := theirs.yield(ours, q, now)
 		// If the merge adds nothing, use the other host's version. A new commit with the same contents would make the
 		// other host call Yield, which would write another new commit, and so on without end.
-		if same(was, theirs) {
+		if was.Equal(theirs) {
 			err = r.Update(ctx, []RefChange{{Name: MetaRef(q.Session), Old: before, New: q.Theirs}})
 		} else {
 			_, err = writeMeta(ctx, r, theirs, q.Theirs, before, now)
@@ -346,8 +353,8 @@ func Yield(ctx context.Context, r *Repo, q YieldRequest) (Meta, Lane, error) {
 	return Meta{}, Lane{}, fmt.Errorf("write session %s: %w", q.Session, ErrRefMoved)
 }
 
-// clone returns a copy of m with its own Lanes and Transitions, the slices whose elements are changed in place.
-func (m Meta) clone() Meta {
+// Clone returns a copy of m with its own Lanes and Transitions, the slices whose elements are changed in place.
+func (m Meta) Clone() Meta {
 	m.Lanes, m.Transitions = slices.Clone(m.Lanes), slices.Clone(m.Transitions)
 	return m
 }
@@ -370,6 +377,7 @@ func (m *Meta) yield(ours Meta, q YieldRequest, now time.Time) Lane {
 	for _, e := range ours.Erased {
 		m.erase(e)
 	}
+	m.Profile = profile.Merge(m.Profile, ours.Profile)
 	mine := ours.lane(q.Lane)
 	if mine == nil {
 		mine = &Lane{Name: q.Lane, Writer: q.Writer, Since: now, Segment: 1}

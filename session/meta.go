@@ -2,6 +2,8 @@ package session
 
 import (
 	"time"
+
+	"github.com/artifactfs/artifactfs/session/profile"
 )
 
 // Meta is the metadata of a session. It is stored as the file session.json in the tree of a commit that MetaRef points to.
@@ -19,6 +21,7 @@ type Meta struct {
 	FromRemote string    `json:"from_remote,omitempty"` // URL of the parent session's session remote, without secrets
 	Branches   string    `json:"branches,omitempty"`    // pattern of branch names on the session remote; see Layout.Branches
 	Lanes      []Lane    `json:"lanes"`                 // chains of checkpoints; see Lane
+	profile.Profile
 	// Erased describes the records that were erased from the transcript; forks of the session erase their copies of them.
 	Erased      []Erasure    `json:"erased,omitempty"`
 	Transitions []Transition `json:"-"` // changes of the state, oldest first; stored in transitions.jsonl

@@ -86,9 +86,9 @@ func NewCommit(f object.Format, tree, parent object.ID, at time.Time, message st
 	return Outgoing(f, object.Commit, b.Bytes())
 }
 
-// encode returns the ID of a commit with the metadata, and all objects to write for this commit. The parameter parent is the
+// Encode returns the ID of a commit with the metadata, and all objects to write for this commit. The parameter parent is the
 // previous version, or the zero ID if there is none.
-func (m Meta) encode(f object.Format, parent object.ID, at time.Time) (object.ID, []odb.Outgoing, error) {
+func (m Meta) Encode(f object.Format, parent object.ID, at time.Time) (object.ID, []odb.Outgoing, error) {
 	text, err := json.MarshalIndent(m, "", "  ")
 	if err != nil {
 		return object.ID{}, nil, err
@@ -237,10 +237,10 @@ func MetaAt(src Objects, f object.Format, commit object.ID) (Meta, error) {
 // changeTries is the number of attempts to change a ref that other processes change at the same time.
 const changeTries = 20
 
-// changeMeta calls the function change with the current metadata, writes the modified metadata as a new version, and returns that
-// version. If another process has written a version since the metadata was read, changeMeta starts again. If change modifies
-// nothing, changeMeta writes nothing.
-func changeMeta(ctx context.Context, r *Repo, session string, change func(m *Meta, now time.Time) error) (Meta, error) {
+// ChangeMeta calls the function change with the current metadata, writes the modified metadata as a new version, and returns that
+// version. If another process has written a version since the metadata was read, ChangeMeta starts again. If change modifies
+// nothing, ChangeMeta writes nothing.
+func ChangeMeta(ctx context.Context, r *Repo, session string, change func(m *Meta, now time.Time) error) (Meta, error) {
 	defer r.Working()()
 	for range changeTries {
 		m, before, err := ReadMeta(r, session)
@@ -248,12 +248,12 @@ func changeMeta(ctx context.Context, r *Repo, session string, change func(m *Met
 			return Meta{}, err
 		}
 		// Copy m first, because the function change modifies slices of m in place.
-		was := m.clone()
+		was := m.Clone()
 		now := time.Now().UTC()
 		if err := change(&m, now); err != nil {
 			return was, err
 		}
-		if same(was, m) {
+		if was.Equal(m) {
 			return m, nil
 		}
 		if _, err = writeMeta(ctx, r, m, before, before, now); !errors.Is(err, ErrRefMoved) {
@@ -263,21 +263,21 @@ func changeMeta(ctx context.Context, r *Repo, session string, change func(m *Met
 	return Meta{}, fmt.Errorf("write session %s: %w", session, ErrRefMoved)
 }
 
-// same reports whether two versions of the metadata have equal contents. It compares how many transitions the versions have, and not
+// Equal reports whether two versions of the metadata have equal contents. It compares how many transitions the versions have, and not
 // their contents, because transitions are never changed or removed.
-func same(a, b Meta) bool {
-	if len(a.Transitions) != len(b.Transitions) {
+func (m Meta) Equal(o Meta) bool {
+	if len(m.Transitions) != len(o.Transitions) {
 		return false
 	}
-	x, errX := json.Marshal(a)
-	y, errY := json.Marshal(b)
+	x, errX := json.Marshal(m)
+	y, errY := json.Marshal(o)
 	return errX == nil && errY == nil && bytes.Equal(x, y)
 }
 
 // NoteErased adds an erasure of transcript records to the metadata. Forks of the session read the erasure from the metadata, and
 // erase their copies of the records.
 func NoteErased(ctx context.Context, r *Repo, session string, e Erasure) error {
-	_, err := changeMeta(ctx, r, session, func(m *Meta, _ time.Time) error {
+	_, err := ChangeMeta(ctx, r, session, func(m *Meta, _ time.Time) error {
 		e.By, e.Why = e.By[:min(maxActor, len(e.By))], e.Why[:min(maxActor, len(e.Why))]
 		m.erase(e)
 		return nil
@@ -307,7 +307,7 @@ func (m *Meta) erase(e Erasure) {
 // writeMeta writes a new version of the metadata as a child of the commit parent, and changes MetaRef from the value old to the new
 // version. It returns ErrRefMoved if MetaRef does not have the value old.
 func writeMeta(ctx context.Context, r *Repo, m Meta, parent, old object.ID, now time.Time) (object.ID, error) {
-	id, objects, err := m.encode(r.Format(), parent, now)
+	id, objects, err := m.Encode(r.Format(), parent, now)
 	if err == nil {
 		err = r.Record(ctx, objects, []RefChange{{Name: MetaRef(m.Session), Old: old, New: id}})
 	}

@@ -28,7 +28,7 @@ const (
 
 // floors lists every package from the ground up. A package imports lower floors only, never its own.
 var floors = [][]string{
-	{"internal/clock", "internal/gitcmd", "internal/pktline", "internal/proc", "internal/varint", "server/places"},
+	{"internal/clock", "internal/gitcmd", "internal/pktline", "internal/proc", "internal/varint", "server/places", "session/profile", "session/ulid"},
 	{"internal/refname", "control/names5"},
 	{"object", "internal/disk", "internal/gitsocket", "internal/harness/await", "internal/keeper", "internal/metrics", "internal/metrics/metricstest", "internal/mountinfo", "overlay/state", "worktree/acl"},
 	{"internal/dist"},
@@ -44,7 +44,7 @@ var floors = [][]string{
 	{"doctor", "mount/bind", "mount/takeover", "mount/turns", "mount/background", "session/agent", "checkout", "mount/remotes"},
 	{"mount/watch"},
 	{"session/resume", "session/treediff", "session/forge", "session/proposals"},
-	{"session/promotion"},
+	{"session/promotion", "session/lifecycle"},
 	{"session/catalog"},
 	{"mount/origin", "mount/packs", "mount/staging"},
 	{"mount/moves", "mount/gitside"},

@@ -19,6 +19,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/annotate"
 	"github.com/artifactfs/artifactfs/session/cacheentry"
+	"github.com/artifactfs/artifactfs/session/profile"
 	"github.com/artifactfs/artifactfs/session/reffile"
 	"github.com/artifactfs/artifactfs/session/transcript"
 	"github.com/artifactfs/artifactfs/session/trash"
@@ -190,6 +191,9 @@ var specific = []row{
 		hint: text("run artifactfs session log to see the pins")},
 	{match: is(ErrNoSessionRemote), code: control.CodeUnsupported,
 		hint: text("mount without --read-only and without --session-remote none")},
+	{match: a[*profile.OnHoldError](), code: control.CodeConflict, hint: of(func(_ Subject, e *profile.OnHoldError) string {
+		return "run artifactfs session set -C " + e.Session + " --no-hold to release the hold"
+	})},
 	{match: a[*session.TransitionError](), code: control.CodeConflict, exit: control.ExitUsage},
 	{match: is(annotate.ErrNoThread), code: control.CodeNotFound, exit: control.ExitNotMounted,
 		hint: text("run artifactfs session annotations --all to see the threads and their IDs")},

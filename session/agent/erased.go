@@ -70,6 +70,10 @@ func (e parentErasures) look(ctx context.Context, parent string, remote *transpo
 	if err != nil {
 		return seen, err
 	}
+	// The records are erased when the hold is released.
+	if own, _, err := session.ReadMeta(repo, e.agent.config.Session); err == nil && len(meta.Erased) > 0 && own.Profile.Held() {
+		return seen, own.OnHold(own.Session)
+	}
 	for _, erasure := range meta.Erased {
 		if err := e.repeat(ctx, repo, erasure); err != nil {
 			return seen, err

@@ -203,7 +203,7 @@ func (all *Catalog) SessionsOn(ctx context.Context, r control.SessionsOnRequest)
 // reports the state of the session as paused.
 func (o *opened) farInfo() control.SessionInfo {
 	meta, _ := o.far.Meta(o.Session)
-	i := control.SessionInfo{Remote: meta.Remote, Base: meta.Base, Parent: meta.From, ParentRemote: meta.FromRemote}
+	i := control.SessionInfo{Remote: meta.Remote, Base: meta.Base, Parent: meta.From, ParentRemote: meta.FromRemote, Profile: meta.Profile}
 	i.SessionStatus = control.SessionStatus{Name: o.Session, SessionRemote: o.far.Remote().URL(), State: string(meta.State)}
 	if meta.Interrupted() {
 		i.State = string(session.Paused)

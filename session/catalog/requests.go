@@ -13,6 +13,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/capture"
+	"github.com/artifactfs/artifactfs/session/lifecycle"
 	"github.com/artifactfs/artifactfs/session/transcript"
 )
 
@@ -74,14 +75,30 @@ func (all *Catalog) SessionLog(ctx context.Context, r control.SessionLogRequest)
 	return reply, nil
 }
 
-// SessionSet changes the state of a session, or pins or unpins a checkpoint.
+// SessionSet changes the state or the profile of a session, or pins or unpins a checkpoint.
 func (all *Catalog) SessionSet(ctx context.Context, r control.SessionSetRequest) (control.SessionInfo, error) {
 	verb := changeVerb(r)
+	if r.SessionRemote != "" {
+		info, err := setThere(ctx, all, r)
+		if err != nil {
+			err = fault.ExplainSessionAt(verb, r.Of, err)
+		}
+		return info, err
+	}
 	o, err := all.openSession(ctx, r.Of, true)
 	if err != nil {
 		return control.SessionInfo{}, fault.ExplainSession(verb, r.Of, err)
 	}
-	defer o.Close()
+	defer func() { o.Close() }()
+	// A profile can be set before the first checkpoint: it creates the repository of the session.
+	if r.Profile != nil && o.mount != nil && o.mount.Agent.Active() && o.Repo == nil {
+		if _, err = o.mount.Agent.Open(ctx); err == nil {
+			o, err = all.OpenMount(o.mount)
+		}
+		if err != nil {
+			return control.SessionInfo{}, fault.ExplainSession(verb, r.Of, err)
+		}
+	}
 	if err := o.change(ctx, r); err != nil {
 		return control.SessionInfo{}, fault.ExplainSession(verb, r.Of, err)
 	}
@@ -104,7 +121,10 @@ func changeVerb(r control.SessionSetRequest) string {
 	case session.Open:
 		return "reopen session"
 	}
-	if r.Unpin {
+	switch {
+	case r.Profile != nil:
+		return "change session"
+	case r.Unpin:
 		return "unpin in session"
 	}
 	return "pin in session"
@@ -125,21 +145,11 @@ func (o *opened) change(ctx context.Context, r control.SessionSetRequest) error 
 		}
 		return session.SetPin(ctx, o.Repo, o.Session, r.Pin, p)
 	}
-	if r.State == "" {
-		return nil
-	}
 	// The agent manages the state of a mounted session.
-	if o.mount != nil && o.mount.Writable {
+	if r.State != "" && o.mount != nil && o.mount.Writable {
 		return fault.SessionMountedError{Dir: o.mount.Dir}
 	}
-	actor := r.Actor
-	if actor == "" {
-		actor = session.Actor()
-	}
-	_, err := session.Transit(ctx, o.Repo, o.Session, session.Transition{
-		State: session.LifeState(r.State), Time: time.Now().UTC(), Actor: actor, Reason: r.Reason,
-	})
-	return err
+	return lifecycle.Local(ctx, o.Repo, o.Session, lifeChange(r))
 }
 
 // SessionGC drops the checkpoints that no rule keeps, and expired transcript records. In a dry run it lists them and changes
@@ -172,6 +182,9 @@ func (all *Catalog) SessionGC(ctx context.Context, r control.SessionGCRequest,
 	}
 	writer, err := all.Writer()
 	if err != nil {
+		return reply, fault.ExplainSession("collect", r.Of, err)
+	}
+	if err := lifecycle.OnHold(o.Repo, o.Session); err != nil {
 		return reply, fault.ExplainSession("collect", r.Of, err)
 	}
 	done, err := o.rewrite(r.DryRun)

@@ -27,11 +27,12 @@ func (all *Catalog) SessionShow(ctx context.Context, r control.SessionShowReques
 		return reply, fault.ExplainSession("show checkpoint", r.ID, err)
 	}
 	reply.Checkpoint = o.Shown(p)
-	if o.far == nil {
-		reply.Status = o.info().SessionStatus
-	} else {
-		reply.Status = o.farInfo().SessionStatus
+	info := o.info
+	if o.far != nil {
+		info = o.farInfo
 	}
+	i := info()
+	reply.Status, reply.Profile = i.SessionStatus, i.Profile
 	if layout, ok := o.layout(); ok && p.Branch != "" {
 		reply.RemoteBranch = layout.There(p.Branch)
 	}

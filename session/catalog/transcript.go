@@ -11,6 +11,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/lifecycle"
 	"github.com/artifactfs/artifactfs/session/transcript"
 )
 
@@ -92,6 +93,9 @@ func (all *Catalog) SessionErase(ctx context.Context, r control.SessionEraseRequ
 	reply.Session = o.Session
 	if o.Repo == nil {
 		return reply, nil
+	}
+	if err := lifecycle.OnHold(o.Repo, o.Session); err != nil {
+		return reply, fault.ExplainSession("erase from", r.Of, err)
 	}
 	ids := map[string]bool{}
 	for _, id := range r.Records {

@@ -90,7 +90,10 @@ func (all *Catalog) sessionDelete(ctx context.Context, r control.SessionDeleteRe
 				t.Unlock()
 			}
 		}()
-		if rec, err = statedir.ReadRecord(t.Dir); err != nil {
+		if rec, err = statedir.ReadRecord(t.Dir); err == nil {
+			err = onHold(t, rec)
+		}
+		if err != nil {
 			return reply, err
 		}
 	// If this host has no home of the session, the request must name the session remote.
@@ -142,6 +145,9 @@ func (all *Catalog) DeleteOnRemote(ctx context.Context, r control.MountRequest, 
 		meta, err := resume.ReadMeta(ctx, all.State, far, id)
 		if err != nil {
 			return 0, nil, fault.SessionRemote(far, err)
+		}
+		if err := meta.OnHold(r.Session); err != nil {
+			return 0, nil, err
 		}
 		writer, err := all.Writer()
 		if err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/mount/remotes"
 	"github.com/artifactfs/artifactfs/statedir"
 )
@@ -68,9 +69,20 @@ func unmountedStatus(id string, r statedir.Record, w statedir.Unsaved) control.M
 }
 
 // Discard moves a session that is not mounted to the trash of a state directory. It returns an inUseError if the session is
-// mounted. It does not change refs on a session remote; Elsewhere reports whether there may be such refs.
+// mounted, and an error of type *control.Error if a hold applies to it. It does not change refs on a session remote; Elsewhere reports
+// whether there may be such refs.
 func Discard(state, session string) error {
-	return statedir.Homes{State: state, Log: zap.NewNop()}.Discard(session, true)
+	h := statedir.Homes{State: state, Log: zap.NewNop()}
+	if t, err := h.LockExisting(session); err == nil {
+		var held error
+		if r, err := statedir.ReadRecord(t.Dir); err == nil {
+			held = onHold(t, r)
+		}
+		if t.Unlock(); held != nil {
+			return fault.ExplainDelete("delete session", session, held)
+		}
+	}
+	return h.Discard(session, true)
 }
 
 // Elsewhere reports whether a session that is not mounted has a session remote other than the embedded one. Only a daemon can

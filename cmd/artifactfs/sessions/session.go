@@ -77,6 +77,7 @@ session link prints one URL that names session remote, session and checkpoint.`,
 	cmd.AddCommand(approvalCommands(a)...)
 	cmd.AddCommand(sessionAnnotateCommand(a), sessionAnnotationsCommand(a))
 	cmd.AddCommand(sessionStateCommands(a)...)
+	cmd.AddCommand(sessionSetCommand(a))
 	cmd.AddCommand(hooks.HooksCommand(a), hooks.HookCommand(a), sessionGCCommand(a), sessionDeleteCommand(a), sessionUndeleteCommand(a),
 		sessionCacheCommand(a))
 	return cmd
@@ -187,22 +188,25 @@ func CompleteSessions(a *cli.App, most int) cobra.CompletionFunc {
 func sessionListCommand(a *cli.App) *cobra.Command {
 	var deleted bool
 	var remote string
+	var only filter
 	cmd := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List sessions, mounted or not mounted",
 		Long: `List prints a line for each session of the state directory: its state, the number of checkpoints, the age of the newest
 checkpoint, the number of refs that are not on the session remote yet, the directory where the session is mounted or was
-last mounted, and the mounted remote.
+last mounted, and the mounted remote. If a session has an owner or a title (session set), it prints them, too.
 
 A session is active while it is mounted, and paused otherwise. It is paused (interrupted) if its mount died without an
 unmount. A session that is not mounted and has not changed for 7 days is stale: session delete removes it, and session
 gc --all drops old checkpoints of all sessions.
 
-With --session-remote, list prints all sessions on that git repository. With --deleted, it prints the sessions that
+--owner and --tag select sessions; of several --tag, a session must have all. With --session-remote, list prints all
+sessions on that git repository. With --deleted, it prints the sessions that
 session undelete can restore.`,
 		Example: `  artifactfs session list
   artifactfs session list --session-remote https://git.example.org/work.git
+  artifactfs session list --tag release --owner alice
   artifactfs session list --deleted
   artifactfs session list --json | jq -r '.sessions[].name'`,
 		Args: cli.Arguments(0, 0, "no arguments"),
@@ -210,10 +214,12 @@ session undelete can restore.`,
 			if deleted {
 				return sessionListDeleted(cmd.Context(), a, remote)
 			}
-			return sessionList(cmd.Context(), a, remote)
+			return sessionList(cmd.Context(), a, remote, only)
 		},
 	}
 	cmd.Flags().BoolVar(&deleted, "deleted", false, "list the sessions that were deleted in the last 7 days")
+	cmd.Flags().StringVar(&only.owner, "owner", "", "list only the sessions of `USER`")
+	cmd.Flags().StringArrayVar(&only.tags, "tag", nil, "list only sessions with this `TAG`")
 	farFlag(cmd, &remote)
 	return cmd
 }
@@ -292,8 +298,9 @@ func askSessions(ctx context.Context, a *cli.App) ([]control.SessionInfo, error)
 }
 
 // sessionList prints a table of sessions.
-func sessionList(ctx context.Context, a *cli.App, remote string) error {
+func sessionList(ctx context.Context, a *cli.App, remote string, only filter) error {
 	all, asked := sessionsAt(ctx, a, remote)
+	all = only.apply(all)
 	if a.JSON {
 		if all == nil {
 			all = []control.SessionInfo{}
@@ -305,7 +312,8 @@ func sessionList(ctx context.Context, a *cli.App, remote string) error {
 	}
 	now := time.Now()
 	w := tabwriter.NewWriter(a.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "SESSION\tSTATE\tCHECKPOINTS\tLAST\tPENDING\tDIR\tREMOTE")
+	titles := slices.ContainsFunc(all, func(s control.SessionInfo) bool { return s.Title != "" || s.Owner != "" })
+	fmt.Fprintln(w, "SESSION\tSTATE\tCHECKPOINTS\tLAST\tPENDING\t"+titleColumns(titles, "OWNER", "TITLE")+"DIR\tREMOTE")
 	for _, s := range all {
 		last, dir := "-", s.Dir
 		if s.LastCheckpointAt != nil {
@@ -314,8 +322,8 @@ func sessionList(ctx context.Context, a *cli.App, remote string) error {
 		if dir == "" {
 			dir = "-"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", s.Name, stateText(s), cli.Count(s.Checkpoints), last, cli.Count(s.Pending),
-			(&control.Error{Cause: dir}).Error(), s.Remote)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s%s\t%s\n", s.Name, stateText(s, now), cli.Count(s.Checkpoints), last, cli.Count(s.Pending),
+			titleColumns(titles, s.Owner, s.Title), (&control.Error{Cause: dir}).Error(), s.Remote)
 	}
 	if err := w.Flush(); err != nil {
 		return fmt.Errorf("print result: %w", err)
@@ -344,7 +352,7 @@ func sessionsAt(ctx context.Context, a *cli.App, remote string) ([]control.Sessi
 }
 
 // stateText returns the state of a session as text, with remarks such as an interruption or a takeover by another machine.
-func stateText(s control.SessionInfo) string {
+func stateText(s control.SessionInfo, now time.Time) string {
 	state := cmp.Or(s.State, "-")
 	if n := len(s.History); n > 0 && s.History[n-1].State == s.State && s.History[n-1].Reason == "interrupted" {
 		state += " (interrupted)"
@@ -354,6 +362,12 @@ func stateText(s control.SessionInfo) string {
 	}
 	if s.Stale {
 		state += ", stale"
+	}
+	if s.Expired(now) {
+		state += ", expired"
+	}
+	if s.Profile.Held() {
+		state += ", on hold"
 	}
 	return state
 }

@@ -70,11 +70,11 @@ its age.`,
 // sessionSet requests a change of a session's state or pins. Then it prints the text in the parameter done, followed by the
 // session's name.
 func sessionSet(ctx context.Context, a *cli.App, of, verb string, r control.SessionSetRequest, done string) error {
-	w, err := SessionOf(ctx, a, verb, of)
+	w, err := lifeWork(ctx, a, verb, "", "", of)
 	if err != nil {
 		return err
 	}
-	r.Of, r.Actor = w.of, session.Actor()
+	r.Of, r.SessionRemote, r.Actor = w.of, w.at, session.Actor()
 	info, err := w.client.SessionSet(ctx, r)
 	if err != nil {
 		return cli.Failure(verb, w.name(), err)
@@ -106,7 +106,7 @@ func sessionStateCommands(a *cli.App) (cmds []*cobra.Command) {
 	for _, s := range sessionStates {
 		var of, reason string
 		cmd := &cobra.Command{
-			Use:     s.verb + " [DIR|SESSION] [-m REASON]",
+			Use:     s.verb + " [DIR|SESSION|LINK] [-m REASON]",
 			Short:   s.short,
 			Long:    s.long + "\n\nThe session records the change with its time, its author ($ARTIFACTFS_ACTOR, else user and host) and the reason.",
 			Example: s.example,

@@ -226,6 +226,7 @@ func printShow(out io.Writer, s control.SessionShowReply, now time.Time) {
 	}
 	line("made", "%s (%s), %s", s.Time.Local().Format("2006-01-02 15:04:05"), cli.Ago(s.Time, now), s.Reason)
 	line("session", "%s, lane %s", s.Session, s.Lane)
+	printProfile(out, s.Profile)
 	if len(s.Pins) > 0 {
 		line("pins", "%s", strings.Join(s.Pins, ", "))
 	}

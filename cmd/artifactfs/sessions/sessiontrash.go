@@ -205,6 +205,12 @@ func sessionGCAll(ctx context.Context, a *cli.App, r control.SessionGCRequest) e
 		if !a.JSON {
 			fmt.Fprintf(a.Stdout, "%s: ", s.Name)
 		}
+		if s.Profile.Held() {
+			if !a.JSON {
+				fmt.Fprintln(a.Stdout, "on hold, nothing is dropped")
+			}
+			continue
+		}
 		err := sessionGC(ctx, a, s.Name, r)
 		if err != nil && !a.JSON {
 			fmt.Fprintln(a.Stdout, "failed")
