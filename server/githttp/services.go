@@ -23,8 +23,7 @@ const (
 
 // git returns a command of the service for a git directory. options are those of git itself.
 func (e *exchange) git(ctx context.Context, options []string, args ...string) (*exec.Cmd, error) {
-	unlimited := gitcmd.Confined{Env: e.s.git.Env} // run limits the memory
-	cmd := unlimited.Command(ctx, slices.Concat(options, []string{strings.TrimPrefix(e.service, "git-"), "--stateless-rpc"}, args)...)
+	cmd := e.s.unlimited().Command(ctx, slices.Concat(options, []string{strings.TrimPrefix(e.service, "git-"), "--stateless-rpc"}, args)...)
 	if protocol := e.r.Header.Get("Git-Protocol"); protocol != "" {
 		if !isProtocol(protocol) {
 			return nil, refusal{http.StatusBadRequest, "Bad Request: invalid Git-Protocol"}
@@ -33,6 +32,9 @@ func (e *exchange) git(ctx context.Context, options []string, args ...string) (*
 	}
 	return cmd, nil
 }
+
+// unlimited makes commands for run, which limits their memory.
+func (s *Server) unlimited() gitcmd.Confined { return gitcmd.Confined{Env: s.git.Env} }
 
 // place waits until git may run for the request.
 func (e *exchange) place(ctx context.Context) (release func(), err error) {

@@ -26,7 +26,12 @@ func (p *Push) decide(ctx context.Context, updates []records.RefUpdate, atomic b
 	results := p.results(ctx, updates, atomic)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.refused = reasons(updates, results)
+	p.refused, p.failures = reasons(updates, results), map[string]error{}
+	for i, err := range results {
+		if err != nil {
+			p.failures[updates[i].Name] = err
+		}
+	}
 	return results
 }
 
@@ -67,7 +72,7 @@ func (p *Push) results(ctx context.Context, updates []records.RefUpdate, atomic 
 	failed := func(err error) bool { return err != nil }
 	// git does not pass on updates that it has refused itself, such as one whose objects are missing.
 	if atomic && (slices.ContainsFunc(results, failed) || len(updates) < len(p.commands.Updates)) {
-		return fill(results, errAtomic)
+		return fill(results, records.ErrAtomic)
 	}
 	var wanted []records.RefUpdate
 	for i, u := range updates {
@@ -84,7 +89,7 @@ func (p *Push) results(ctx context.Context, updates []records.RefUpdate, atomic 
 	case errors.Is(err, errMissing):
 		return fill(results, errMissing)
 	case errors.Is(err, records.ErrChanged):
-		return fill(results, errChanged)
+		return fill(results, ErrChanged)
 	case err != nil:
 		return fill(results, p.fail(err))
 	}

@@ -34,12 +34,13 @@ type Push struct {
 	hook     *os.File // end of the socket that git inherits
 	socket   *os.File // end of the socket of this process
 
-	mu      sync.Mutex
-	decided bool // receive-pack has sent the updates to the hook
-	done    []records.RefUpdate
-	refused string        // a line with the reason for each update that failed
-	pack    *records.Pack // nil if the push has no new objects
-	err     error         // error of the server that has made updates fail
+	mu       sync.Mutex
+	decided  bool // receive-pack has sent the updates to the hook
+	done     []records.RefUpdate
+	refused  string           // a line with the reason for each update that failed
+	failures map[string]error // reasons by the names of the refs
+	pack     *records.Pack    // nil if the push has no new objects
+	err      error            // error of the server that has made updates fail
 }
 
 // Begin prepares a push to the repository of a replica, which the caller releases after End. cause goes to the audit log.

@@ -94,9 +94,8 @@ type failure struct {
 func (f failure) Error() string { return f.text }
 func (f failure) Unwrap() error { return f.err }
 
-// The texts of the first two are those of git.
-var (
-	errAtomic  = errors.New("atomic push failure")
-	errMissing = errors.New("missing necessary objects")
-	errChanged = errors.New("the policy, the approvals or the session were changed during the push, try again")
-)
+// ErrChanged is the result of all updates if another push has changed a ref on which the decision depends.
+var ErrChanged = errors.New("the policy, the approvals or the session were changed during the push, try again")
+
+// errMissing has a text of git.
+var errMissing = errors.New("missing necessary objects")

@@ -24,7 +24,7 @@ var (
 	errStale    = errors.New("stale ref")
 	errExists   = errors.New("reference already exists")
 	errRepeated = errors.New("multiple updates for the same ref are not allowed")
-	errAtomic   = errors.New("atomic push failure")
+	ErrAtomic   = errors.New("atomic push failure")
 	errID       = errors.New("invalid object id")
 )
 
@@ -107,7 +107,7 @@ func (s *refSet) apply(updates []RefUpdate, atomic bool) []error {
 	if atomic && slices.ContainsFunc(results, func(err error) bool { return err != nil }) {
 		for i := range results {
 			if results[i] == nil {
-				results[i] = errAtomic
+				results[i] = ErrAtomic
 			}
 		}
 		clear(s.changed)

@@ -59,7 +59,7 @@ func (l *Local) try(ctx context.Context, f File, message string, edit func(now V
 	if l.Now != nil {
 		at = l.Now()
 	}
-	next, objects, err := f.encode(l.Repo.Format(), now.Commit, content, message, at)
+	next, objects, err := f.Encode(l.Repo.Format(), now.Commit, content, message, at)
 	if err == nil {
 		err = l.Repo.Record(ctx, objects, []session.RefChange{{Name: f.Ref, Old: now.Commit, New: next}})
 	}

@@ -115,7 +115,7 @@ func (s *Store) try(ctx context.Context, f File, message string, edit func(now V
 	if len(content) > MaxSize {
 		return now, fmt.Errorf("write %s: %w", f.Ref, ErrTooLarge)
 	}
-	next, objects, err := f.encode(push.Format, now.Commit, content, message, s.now())
+	next, objects, err := f.Encode(push.Format, now.Commit, content, message, s.now())
 	if err != nil {
 		return now, fmt.Errorf("write %s: %w", f.Ref, err)
 	}
@@ -141,8 +141,8 @@ func (s *Store) now() time.Time {
 	return time.Now()
 }
 
-// encode returns the commit that stores a version of a file, and all its objects.
-func (f File) encode(
+// Encode returns the commit that stores a version of a file, and all its objects.
+func (f File) Encode(
 	format object.Format, parent object.ID, content []byte, message string, at time.Time,
 ) (object.ID, []odb.Outgoing, error) {
 	blob, err := session.Outgoing(format, object.Blob, content)

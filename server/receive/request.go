@@ -1,0 +1,100 @@
+package receive
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/internal/pktline"
+	"github.com/artifactfs/artifactfs/server/records"
+)
+
+// Request is a push that the server makes itself, for a client of the REST API or of the page. It is received like a push by git with
+// the same token.
+type Request struct {
+	Repo    records.Repo
+	Token   records.Token
+	Cause   records.Cause
+	Updates []records.RefUpdate // all of them are made, or none
+	// Pack writes a pack with the new objects. It is not called if all updates remove refs.
+	Pack func(ctx context.Context, w io.Writer) error
+}
+
+// Commands returns the first part of the push.
+func (r Request) Commands() Commands { return Commands{Updates: r.Updates, Atomic: true} }
+
+// Write writes the push in the form in which git sends it (gitprotocol-pack(5)).
+func (r Request) Write(ctx context.Context, w io.Writer) error {
+	var head []byte
+	for i, u := range r.Updates {
+		line := u.Old + " " + u.New + " " + u.Name
+		if i == 0 {
+			line += "\x00report-status atomic object-format=" + r.Repo.ObjectFormat
+		}
+		head = pktline.AppendLine(head, line)
+	}
+	if _, err := w.Write(pktline.AppendFlush(head)); err != nil {
+		return err
+	}
+	if r.Commands().OnlyRemovals() {
+		return nil
+	}
+	return r.Pack(ctx, w)
+}
+
+// Refused means that a push was refused, and that no ref was changed.
+type Refused struct {
+	Ref    string // ref whose update was refused; "" if git has refused the whole push
+	Reason error  // access.Refused, approval.Refused, or another error with a text for people
+}
+
+func (r *Refused) Error() string {
+	if r.Ref == "" {
+		return r.Reason.Error()
+	}
+	return r.Ref + ": " + r.Reason.Error()
+}
+
+// Unwrap returns the reason.
+func (r *Refused) Unwrap() error { return r.Reason }
+
+// Outcome returns nil if all updates were made, the error of the server if it has failed, and otherwise an error of type *Refused with
+// the first reason. report is what git has written.
+func (p *Push) Outcome(report io.Reader) error {
+	if err := p.Err(); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.done) == len(p.commands.Updates) {
+		return nil
+	}
+	for _, u := range p.commands.Updates {
+		// The other updates of an atomic push fail because of one.
+		if err := p.failures[u.Name]; err != nil && !errors.Is(err, records.ErrAtomic) {
+			return &Refused{u.Name, err}
+		}
+	}
+	return p.refusedByGit(report)
+}
+
+// refusedByGit returns the first failure in a report of receive-pack whose reason is git's. The caller holds mu.
+func (p *Push) refusedByGit(report io.Reader) error {
+	for packets := pktline.NewReader(report, 4096); ; {
+		kind, data, err := packets.Next()
+		if err != nil || kind != pktline.Data {
+			return fmt.Errorf("read report of git: no failure in it: %w", noEOF(err))
+		}
+		line := strings.TrimSuffix(string(data), "\n")
+		if text, ok := strings.CutPrefix(line, "unpack "); ok && text != "ok" {
+			return &Refused{"", errors.New(text)}
+		}
+		if rest, ok := strings.CutPrefix(line, "ng "); ok {
+			if name, text, _ := strings.Cut(rest, " "); p.failures[name] == nil {
+				return &Refused{name, errors.New(text)}
+			}
+		}
+	}
+}

@@ -1,0 +1,187 @@
+package review
+
+import (
+	"context"
+	"errors"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/server/gitread"
+	"github.com/artifactfs/artifactfs/server/records"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/annotate"
+	"github.com/artifactfs/artifactfs/session/reffile"
+	"github.com/artifactfs/artifactfs/session/transcript"
+)
+
+// maxLined is the maximum size in bytes of a file whose lines can be annotated.
+const maxLined = 16 << 20
+
+// Annotation is an annotation that a user makes. Without Checkpoint, Commit and Path, a new thread is about the whole session.
+type Annotation struct {
+	Op     annotate.Op
+	Thread string // id of the thread, or the beginning of the id; "" for Open
+	Text   string
+
+	// The fields below are for Open only.
+	Checkpoint string // name of a checkpoint, as for gitread.Repo.Checkpoint; "" with a Path means the newest one, unless Commit is set
+	Commit     string // full id of a commit
+	Path       string // path of a file in the checkpoint or commit
+	Line       int    // first line of the file, counted from 1; 0: the whole file
+	End        int    // last line; 0: only Line
+}
+
+// Annotated is the result of an annotation.
+type Annotated struct {
+	ID       string // id of the annotation
+	Thread   annotate.Thread
+	Redacted int64 // number of secrets that were removed from the text
+}
+
+// annotationsOf names the file with the annotations of a session.
+func annotationsOf(name string) reffile.File {
+	return reffile.File{Ref: session.AnnotationsRef(name), Name: annotate.LogFile}
+}
+
+// Annotate begins a thread of annotations of a session, or adds to a thread.
+func (s *Service) Annotate(ctx context.Context, by By, repo records.Repo, name string, a Annotation) (Annotated, error) {
+	var made Annotated
+	act := annotate.Act{Op: a.Op, Actor: by.actor()}
+	act.Text, made.Redacted = transcript.Redact(a.Text)
+	err := s.edit(ctx, by, repo, annotationsOf(name), "annotate", func(ctx context.Context, v *view, now []byte) ([]byte, error) {
+		if err := v.session(name); err != nil {
+			return nil, err
+		}
+		next := act
+		if a.Op == annotate.Open {
+			on, err := v.annotated(ctx, name, a)
+			if err != nil {
+				return nil, err
+			}
+			next.On = &on
+		} else {
+			t, err := annotate.Find(annotate.Threads(annotate.Parse(now)), a.Thread)
+			if err != nil {
+				return nil, annotationProblem(err)
+			}
+			next.Thread = t.ID
+		}
+		file, done, err := annotate.Append(now, next, s.o.Now())
+		if err != nil {
+			return nil, annotationProblem(err)
+		}
+		made.ID = done.ID
+		made.Thread, err = annotate.Find(annotate.Threads(annotate.Parse(file)), done.ID)
+		return file, err
+	})
+	return made, err
+}
+
+// annotationProblem returns the Problem of an error of package annotate.
+func annotationProblem(err error) error {
+	switch {
+	case errors.Is(err, annotate.ErrNoThread):
+		return problem(Missing, "the session has no such thread")
+	case errors.Is(err, annotate.ErrAmbiguous), errors.Is(err, annotate.ErrInvalid):
+		return problem(Invalid, "%v", err)
+	case errors.Is(err, annotate.ErrFull):
+		return problem(Conflict, "%v", err)
+	}
+	return err
+}
+
+// annotated returns the object of a new thread.
+func (v *view) annotated(ctx context.Context, name string, a Annotation) (on annotate.Place, err error) {
+	if a.Checkpoint == "" && a.Commit == "" && a.Path == "" {
+		return on, nil
+	}
+	commit := a.Commit
+	if commit == "" {
+		p, err := v.checkpoint(ctx, name, a.Checkpoint)
+		if err != nil {
+			return on, err
+		}
+		on.Checkpoint, commit = string(p.ID), p.Commit.String()
+	} else {
+		if a.Checkpoint != "" {
+			return on, problem(Invalid, "an annotation is about a checkpoint or about a commit, not about both")
+		}
+		on.Commit = commit
+	}
+	tree, err := v.tree(ctx, commit)
+	if err != nil || a.Path == "" {
+		return on, err
+	}
+	file, err := v.git.Stat(ctx, commit, a.Path)
+	switch {
+	case errors.Is(err, gitread.ErrNotFound):
+		return on, problem(Missing, "the checkpoint or commit has no file %.200q", a.Path)
+	case err != nil:
+		return on, err
+	case file.Type != object.Blob.String():
+		return on, problem(Invalid, "%.200q is a directory or a submodule, not a file", a.Path)
+	}
+	on.Tree, on.Path, on.Blob = tree, a.Path, file.ID
+	if a.Line == 0 {
+		return on, nil
+	}
+	on.Line, on.End = a.Line, max(a.Line, a.End)
+	on.Quote, err = v.quote(ctx, file, on.Line, on.End)
+	return on, err
+}
+
+// quote returns the beginning of the lines first to last of a file. It returns a Problem if the file has fewer lines.
+func (v *view) quote(ctx context.Context, file gitread.Object, first, last int) (quote string, err error) {
+	if file.Size > maxLined {
+		return "", problem(Invalid, "the file is larger than %d MiB: its lines cannot be annotated", maxLined>>20)
+	}
+	var text []byte
+	err = v.git.Contents(ctx, []string{file.ID}, maxLined, func(_ int, c gitread.Content) { text = c.Bytes })
+	if err != nil {
+		return "", err
+	}
+	if n := annotate.Lines(text); first < 1 || last > n {
+		return "", problem(Invalid, "lines %d to %d of a file of %d lines", first, last, n)
+	}
+	quote, _ = transcript.Redact(annotate.Quote(text, first, last))
+	return quote, nil
+}
+
+// checkpoint returns a checkpoint of a session; the name "" stands for the newest one.
+func (v *view) checkpoint(ctx context.Context, name, point string) (p session.Checkpoint, err error) {
+	if point == "" {
+		point = "@"
+	}
+	commit, err := v.git.Checkpoint(ctx, v.of(name), name, point)
+	switch {
+	case errors.Is(err, gitread.ErrNotFound) && point == "@":
+		return p, problem(Missing, "the repository has no checkpoint of session %s that the server can read", name)
+	case errors.Is(err, gitread.ErrNotFound):
+		return p, problem(Missing, "session %s has no checkpoint %.140q", name, point)
+	case errors.Is(err, gitread.ErrAmbiguous), errors.Is(err, gitread.ErrCheckpointName):
+		return p, problem(Invalid, "checkpoint %.140q: %v", point, err)
+	case err != nil:
+		return p, err
+	}
+	id, err := object.ParseIDOf(v.format, commit)
+	if err != nil {
+		return p, err
+	}
+	var text []byte
+	err = v.git.Contents(ctx, []string{commit}, object.MaxCommitSize, func(_ int, c gitread.Content) { text = c.Bytes })
+	if err != nil {
+		return p, err
+	}
+	return session.ParseCheckpoint(v.format, id, text)
+}
+
+// tree returns the tree of a commit.
+func (v *view) tree(ctx context.Context, commit string) (string, error) {
+	if !object.ValidID(commit) {
+		return "", problem(Invalid, "a commit must be named by its full id")
+	}
+	o, err := v.git.Stat(ctx, commit, "")
+	if errors.Is(err, gitread.ErrNotFound) {
+		return "", problem(Missing, "the repository has no commit %s", commit)
+	}
+	return o.ID, err
+}

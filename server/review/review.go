@@ -1,0 +1,364 @@
+// Package review makes the acts of users on the sessions of a repository that the server has: annotations, approvals, the merge of a
+// session into a branch, and others. The REST API and the page use it.
+//
+// An act is a push. It changes refs in the formats of the packages below session, by a push that the server makes itself
+// (receive.Request), with the token of the user. So the same rules, policy, limits, audit entries and events apply as to a push by git,
+// and clients see no difference. An act compares and swaps the refs that it changes; if another push was faster, it is made again with
+// the new state.
+//
+// The caller has checked that the token allows the repository to be read. This package checks that it allows pushes.
+package review
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/internal/clock"
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/internal/packedrefs"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/server/access"
+	"github.com/artifactfs/artifactfs/server/gate"
+	"github.com/artifactfs/artifactfs/server/gitread"
+	"github.com/artifactfs/artifactfs/server/places"
+	"github.com/artifactfs/artifactfs/server/receive"
+	"github.com/artifactfs/artifactfs/server/records"
+	"github.com/artifactfs/artifactfs/server/replica"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/approval"
+	"github.com/artifactfs/artifactfs/session/reffile"
+)
+
+// Acts that read from git directories have places of their own.
+const (
+	readers   = 16 // acts that read at the same time; others wait
+	readersOf = 6  // of one namespace
+	// answerTime is the maximum duration of an act, and the time for which it waits for a place.
+	answerTime = time.Minute
+	// pause is the time before the second attempt of an act. It grows by the same time before each further attempt.
+	pause = 20 * time.Millisecond
+)
+
+// Pusher receives pushes that the server makes itself. *githttp.Server implements it.
+type Pusher interface {
+	// Push returns an error of type *receive.Refused if the push was refused.
+	Push(ctx context.Context, r receive.Request) error
+}
+
+// Replicas returns git directories. *replica.Set implements it.
+type Replicas interface {
+	Acquire(ctx context.Context, repoID string) (*replica.Replica, error)
+	Git() gitcmd.Confined
+}
+
+// Options configures a Service. All fields except Now are required.
+type Options struct {
+	Records  *records.DB
+	Replicas Replicas
+	Pusher   Pusher
+	Log      *zap.Logger
+	Now      func() time.Time // nil for time.Now
+}
+
+// Service makes acts. It may be used from any goroutine.
+type Service struct {
+	o       Options
+	reading *places.Places
+	pool    gitread.Pool
+}
+
+// New returns a Service.
+func New(o Options) *Service {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	return &Service{o: o, reading: places.New(readers, readersOf, answerTime)}
+}
+
+// Close ends the git processes that are kept for later acts.
+func (s *Service) Close() error { return s.pool.Close() }
+
+// By is the user who makes an act, and the request to which the act belongs.
+type By struct {
+	Token records.Token
+	Cause records.Cause // for the audit log
+}
+
+// actor returns the name of the user in records.
+func (b By) actor() string { return gate.Actor(b.Token) }
+
+// Kind is the kind of a Problem.
+type Kind int
+
+const (
+	Invalid   Kind = iota // the request contains something that is not valid
+	Missing               // something does not exist
+	Forbidden             // the token does not allow the act
+	Conflict              // the state of the repository does not allow the act
+	Refused               // the policy of the repository does not allow the act
+)
+
+// Problem is the reason why an act is not possible, with a text for the user. Nothing was changed.
+type Problem struct {
+	Kind  Kind
+	Text  string
+	Paths []string // files with conflicts; nil for all other problems
+	Now   string   // present value of what has another value than expected, "" for none
+}
+
+func (p *Problem) Error() string { return p.Text }
+
+// problem returns a Problem of a kind.
+func problem(kind Kind, format string, args ...any) error {
+	return &Problem{Kind: kind, Text: fmt.Sprintf(format, args...)}
+}
+
+// allowed returns an error unless acts of a token on a repository are possible.
+func (b By) allowed(r records.Repo) error {
+	switch {
+	case b.Token.Scope != records.WriteScope:
+		return problem(Forbidden, "the token allows reading only")
+	case r.ReadOnly:
+		return problem(Forbidden, "the repository is read-only")
+	case r.Status != records.Ready && r.Status != "":
+		return problem(Conflict, "the repository is %s", r.Status)
+	}
+	return nil
+}
+
+// view is the state of a repository at one moment. It is used by one goroutine.
+type view struct {
+	s      *Service
+	repo   records.Repo
+	format object.Format
+	git    gitread.Repo
+	dir    *replica.Replica
+	refs   map[string]string
+	copy   *replica.Copy     // workspace for new objects; nil until it is needed
+	points map[string]string // newest checkpoints of sessions, as far as they were looked up
+}
+
+// look calls a function with the present state of a repository.
+func (s *Service) look(ctx context.Context, repo records.Repo, do func(v *view) error) error {
+	leave, err := s.reading.Enter(ctx, repo.Namespace)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	dir, err := s.o.Replicas.Acquire(ctx, repo.ID)
+	if err != nil {
+		return err
+	}
+	defer dir.Release()
+	v := &view{s: s, repo: dir.Repo, dir: dir, points: map[string]string{},
+		git: gitread.Repo{Dir: dir.Dir, Git: s.o.Replicas.Git(), Pool: &s.pool}}
+	defer func() {
+		if v.copy != nil {
+			v.copy.Remove()
+		}
+	}()
+	if v.format, err = object.ParseFormat(dir.Repo.ObjectFormat); err != nil {
+		return err
+	}
+	if v.refs, err = readRefs(dir.Dir); err != nil {
+		return err
+	}
+	return do(v)
+}
+
+// readRefs returns the refs of a replica by their names.
+func readRefs(dir string) (map[string]string, error) {
+	text, err := os.ReadFile(filepath.Join(dir, "packed-refs"))
+	if err != nil {
+		return nil, fmt.Errorf("read refs: %w", err)
+	}
+	list, err := packedrefs.Decode(text)
+	if err != nil {
+		return nil, fmt.Errorf("read refs: %w", err)
+	}
+	refs := make(map[string]string, len(list))
+	for _, r := range list {
+		refs[r.Name] = r.ID.String()
+	}
+	return refs, nil
+}
+
+// session returns an error unless the repository has a session.
+func (v *view) session(name string) error {
+	if session.ValidName(name) != nil || v.refs[session.MetaRef(name)] == "" {
+		return problem(Missing, "the repository has no session %.140q", name)
+	}
+	return nil
+}
+
+// of returns the refs of the checkpoints and the pins of a session.
+func (v *view) of(name string) map[string]string {
+	own := map[string]string{}
+	for ref, id := range v.refs {
+		if strings.HasPrefix(ref, session.LanePrefix(name)) || strings.HasPrefix(ref, session.PinPrefix(name)) {
+			own[ref] = id
+		}
+	}
+	return own
+}
+
+// file returns the contents of the file of a ref, nil if the ref does not exist.
+func (v *view) file(ctx context.Context, f reffile.File) (text []byte, err error) {
+	id := v.refs[f.Ref]
+	if id == "" {
+		return nil, nil
+	}
+	found := false
+	err = v.git.Contents(ctx, []string{id + ":" + f.Name}, reffile.MaxSize, func(_ int, c gitread.Content) {
+		text, found = c.Bytes, c.ID != "" && c.Type == object.Blob.String()
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case !found, text == nil:
+		return nil, fmt.Errorf("read %s: %w %s", f.Ref, reffile.ErrNotFile, f.Name)
+	}
+	return text, nil
+}
+
+// zero returns the id that stands for a ref that does not exist.
+func (v *view) zero() string { return strings.Repeat("0", 2*v.format.Size()) }
+
+// update returns the change of a ref from its value in the view. The parameter id is "" to remove it.
+func (v *view) update(ref, id string) records.RefUpdate {
+	u := records.RefUpdate{Name: ref, Old: v.refs[ref], New: id}
+	if u.Old == "" {
+		u.Old = v.zero()
+	}
+	if u.New == "" {
+		u.New = v.zero()
+	}
+	return u
+}
+
+// change is what an attempt of an act changes.
+type change struct {
+	updates []records.RefUpdate
+	objects []odb.Outgoing
+	// pack writes the pack of the new objects instead of the field objects. It is nil if objects contains them.
+	pack func(ctx context.Context, w io.Writer) error
+}
+
+// act makes an act. The function plan decides what is changed in the state v; nothing is changed if the result has no updates. If another
+// push changes one of the refs in the meantime, act calls plan again. Errors of plan are returned as they are.
+func (s *Service) act(ctx context.Context, by By, repo records.Repo,
+	plan func(ctx context.Context, v *view) (change, error)) error {
+	if err := by.allowed(repo); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	for try := range reffile.MaxTries {
+		if try > 0 && !clock.Wait(ctx, time.Duration(try)*pause) {
+			return ctx.Err()
+		}
+		moved, err := s.try(ctx, by, repo, plan)
+		if !moved {
+			return err
+		}
+	}
+	return problem(Conflict, "the refs of the act were changed by others all the time, try again")
+}
+
+// try makes one attempt of an act. It returns true if another attempt may succeed, because others have changed refs in the meantime.
+func (s *Service) try(ctx context.Context, by By, repo records.Repo,
+	plan func(ctx context.Context, v *view) (change, error)) (bool, error) {
+	var c change
+	err := s.look(ctx, repo, func(v *view) (err error) {
+		repo = v.repo
+		c, err = plan(ctx, v)
+		return err
+	})
+	if err != nil || len(c.updates) == 0 {
+		return false, err
+	}
+	r := receive.Request{Repo: repo, Token: by.Token, Cause: by.Cause, Updates: c.updates, Pack: c.pack}
+	if r.Pack == nil {
+		r.Pack = func(ctx context.Context, w io.Writer) error {
+			format, err := object.ParseFormat(repo.ObjectFormat)
+			if err != nil {
+				return err
+			}
+			return odb.WritePack(ctx, w, format, c.objects)
+		}
+	}
+	err = s.o.Pusher.Push(ctx, r)
+	var refused *receive.Refused
+	switch {
+	case !errors.As(err, &refused):
+		return false, err
+	case errors.Is(err, receive.ErrChanged):
+		return true, nil
+	}
+	moved, lookErr := s.moved(ctx, repo, c.updates)
+	if moved || lookErr != nil {
+		return moved, lookErr
+	}
+	return false, explain(refused)
+}
+
+// moved reports whether a ref has another value than the one that an update expects.
+func (s *Service) moved(ctx context.Context, repo records.Repo, updates []records.RefUpdate) (moved bool, err error) {
+	err = s.look(ctx, repo, func(v *view) error {
+		for _, u := range updates {
+			moved = moved || v.update(u.Name, "").Old != u.Old
+		}
+		return nil
+	})
+	return moved, err
+}
+
+// explain returns the Problem of a push that was refused.
+func explain(r *receive.Refused) error {
+	kind := Conflict
+	var rules access.Refused
+	var policy approval.Refused
+	switch {
+	case errors.As(r.Reason, &rules):
+		kind = Forbidden
+	case errors.As(r.Reason, &policy):
+		kind = Refused
+		if !strings.HasPrefix(r.Ref, "refs/heads/") && !strings.HasPrefix(r.Ref, session.MetaRef("")) {
+			kind = Forbidden // the rules for policy and approvals are about the token
+		}
+	}
+	return &Problem{Kind: kind, Text: r.Error()}
+}
+
+// edit replaces the file of a ref by the result of the function edit, which gets the present contents. Nothing is changed if the
+// result is nil.
+func (s *Service) edit(ctx context.Context, by By, repo records.Repo, f reffile.File, message string,
+	edit func(ctx context.Context, v *view, now []byte) ([]byte, error)) error {
+	return s.act(ctx, by, repo, func(ctx context.Context, v *view) (c change, err error) {
+		now, err := v.file(ctx, f)
+		if err != nil {
+			return c, err
+		}
+		content, err := edit(ctx, v, now)
+		if err != nil || content == nil {
+			return c, err
+		}
+		var parent object.ID
+		if id := v.refs[f.Ref]; id != "" {
+			if parent, err = object.ParseIDOf(v.format, id); err != nil {
+				return c, err
+			}
+		}
+		next, objects, err := f.Encode(v.format, parent, content, message, s.o.Now())
+		return change{updates: []records.RefUpdate{v.update(f.Ref, next.String())}, objects: objects}, err
+	})
+}
