@@ -95,6 +95,19 @@ func (x *axis) place(steps []gitread.Step) {
 	}
 }
 
+// with returns the id of the first checkpoint that has a commit, "" if there is none.
+func (x *axis) with(commit string) string {
+	for i, s := range x.slots {
+		if s.Head == commit {
+			return s.ID
+		}
+		if i+1 < len(x.slots) && slices.ContainsFunc(s.steps, func(step gitread.Step) bool { return step.ID == commit }) {
+			return x.slots[i+1].ID
+		}
+	}
+	return ""
+}
+
 // heads returns the newest commits of the branches of the session.
 func (x *axis) heads(refs map[string]string) (tips []string) {
 	there := map[string]object.ID{}

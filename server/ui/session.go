@@ -46,7 +46,7 @@ type cursorPanel struct {
 	Total, More int
 	Unreadable  string // why the changes cannot be shown
 	Threads     []threadView
-	Commands    []command
+	From        *fromHere
 }
 
 const panelFiles = 100 // files that a panel lists
@@ -104,8 +104,8 @@ func (p *place) session(ctx context.Context, name string) error {
 		return p.send(http.StatusOK, "cursor", page)
 	}
 	link := control.Link{Remote: p.remote(), Session: name}
-	page.Commands = []command{{"Resume", "artifactfs session resume " + control.ShellWord(link.String()) + " DIR"},
-		{"Fork", "artifactfs session fork " + control.ShellWord(link.String()) + " DIR"}}
+	page.Commands = []command{{"Resume", "artifactfs session resume " + control.ShellWord(link.String()) + " " + control.ShellWord(name)},
+		{"Fork", p.forkCommand(name, "")}}
 	if page.Thin {
 		page.Commands = append(page.Commands, command{"Timeline",
 			"artifactfs session log " + name + " --session-remote " + control.ShellWord(p.remote())})
@@ -207,10 +207,7 @@ func (p *place) panel(ctx context.Context, x *axis, at string) (*cursorPanel, er
 	name := x.name + "@" + string(c.ID)
 	panel := &cursorPanel{Kind: "checkpoint", ID: string(c.ID), Title: stamp(c.ID.Time()) + " · " + clip(string(c.Reason), 40),
 		Message: clip(c.Message, 4000), Tree: p.treePath(name, "")}
-	link := control.Link{Remote: p.remote(), Session: x.name, Checkpoint: string(c.ID)}
-	panel.Commands = []command{{"Fork from here", "artifactfs session fork " + control.ShellWord(link.String()) + " DIR"},
-		{"Restore here", "artifactfs session restore " + string(c.ID)},
-		{"Link", link.String()}}
+	panel.From = p.fromHere(x.name, string(c.ID))
 	before, what := x.before(slot, c)
 	return panel, p.changesOf(ctx, x, panel, before, what, c.Commit.String(), name)
 }
@@ -241,6 +238,9 @@ func (p *place) commitPanel(ctx context.Context, x *axis, id string) (*cursorPan
 		before = c.Parents[0]
 	} else if parsed, err := object.ParseID(id); err == nil {
 		before, what = object.EmptyTree(parsed.Format()).String(), "nothing"
+	}
+	if point := x.with(id); point != "" {
+		panel.From = p.fromHere(x.name, point)
 	}
 	return panel, p.changesOf(ctx, x, panel, before, what, id, id)
 }

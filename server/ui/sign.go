@@ -14,7 +14,7 @@ import (
 const (
 	signInPath  = assetDir + "sign-in"
 	signOutPath = assetDir + "sign-out"
-	maxForm     = 8 << 10 // bytes
+	maxForm     = 8 << 10 // bytes of a form with a token
 )
 
 // secure reports whether browsers reach the server by https.
@@ -68,9 +68,9 @@ func ownPath(text string) string {
 	return to.RequestURI()
 }
 
-// form reads a form that a page of this server has sent. A page of another site cannot send one, so it can neither sign a user in with a
-// token of its own nor sign the user out.
-func (v *visit) form() error {
+// form reads a form of up to limit bytes that a page of this server has sent. A page of another site cannot send one, so it can neither
+// act with the token of the user, nor sign a user in with a token of its own, nor sign the user out.
+func (v *visit) form(limit int64) error {
 	if v.r.Method != http.MethodPost {
 		v.w.Header().Set("Allow", "POST")
 		return &Problem{http.StatusMethodNotAllowed, "Not allowed", "This path only receives forms."}
@@ -78,7 +78,7 @@ func (v *visit) form() error {
 	if err := v.u.origins.Check(v.r); err != nil {
 		return &Problem{http.StatusForbidden, "Refused", "The form was sent by a page of another site."}
 	}
-	v.r.Body = http.MaxBytesReader(v.w, v.r.Body, maxForm)
+	v.r.Body = http.MaxBytesReader(v.w, v.r.Body, limit)
 	if err := v.r.ParseForm(); err != nil {
 		return &Problem{http.StatusBadRequest, "Invalid form", "The form is too large or invalid."}
 	}
@@ -87,7 +87,7 @@ func (v *visit) form() error {
 
 // signIn stores the token in the cookie if it is valid.
 func (v *visit) signIn() error {
-	if err := v.form(); err != nil {
+	if err := v.form(maxForm); err != nil {
 		return err
 	}
 	v.secret = strings.TrimSpace(v.r.PostForm.Get("token"))
@@ -104,7 +104,7 @@ func (v *visit) signIn() error {
 }
 
 func (v *visit) signOut() error {
-	if err := v.form(); err != nil {
+	if err := v.form(maxForm); err != nil {
 		return err
 	}
 	v.secret = ""

@@ -22,17 +22,17 @@ const (
 // treePageData shows a directory or a file at a point.
 type treePageData struct {
 	frame
-	Point    string
-	Steps    []crumb // the directories on the path
-	Entries  []treeRow
-	More     int // entries that are not shown
-	IsFile   bool
-	Parts    []codePart
-	Threads  []threadView // about the whole file, and those that are outdated
-	Lines    int
-	Size     string
-	Note     string
-	Commands []command
+	Point   string
+	Steps   []crumb // the directories on the path
+	Entries []treeRow
+	More    int // entries that are not shown
+	IsFile  bool
+	Parts   []codePart
+	Threads []threadView // about the whole file, and those that are outdated
+	Lines   int
+	Size    string
+	Note    string
+	From    *fromHere
 }
 
 // codePart is a part of a file, up to a line with threads.
@@ -96,9 +96,7 @@ func (p *place) pointCommands(refs map[string]string, point string, page *treePa
 		return
 	}
 	page.Crumbs = append(page.Crumbs, crumb{s, p.sessionPath(s) + query("at", checkpoint)})
-	link := control.Link{Remote: p.remote(), Session: s, Checkpoint: checkpoint}
-	page.Commands = []command{{"Fork from here", "artifactfs session fork " + control.ShellWord(link.String()) + " DIR"},
-		{"Restore here", "artifactfs session restore " + control.ShellWord(checkpoint)}}
+	page.From = p.fromHere(s, checkpoint)
 }
 
 // directory adds the entries of a tree, directories first.

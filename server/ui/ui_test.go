@@ -230,7 +230,7 @@ func TestSessionPage(t *testing.T) {
 	wants(t, page, "1 session", `class="state active"`, "ann@laptop", `class="num">3<`, "artifactfs mount "+w.url+"/git/team/app.git DIR")
 	page = w.get(t, read, link(t, page, ">fix<"), http.StatusOK)
 	wants(t, page, "3 checkpoints", "Fix the login &amp; greet", "go test ./...", "before the rename", `<em>Bash</em>`,
-		"artifactfs session resume &#39;"+w.url+"/git/team/app.git#session=fix&#39; DIR")
+		"artifactfs session resume &#39;"+w.url+"/git/team/app.git#session=fix&#39; fix")
 	order := regexp.MustCompile(`<li class="(\w+)" id="e-`).FindAllStringSubmatch(page, -1)
 	kinds := ""
 	for _, o := range order {
@@ -242,7 +242,7 @@ func TestSessionPage(t *testing.T) {
 	// The cursor shows what changed at a checkpoint: against the one before, and the first one against the base.
 	page = w.get(t, read, "/ui/team/app/s/fix?at="+m.ids[1], http.StatusOK)
 	wants(t, page, `aria-current="true"`, "before the rename", "2 files changed", "old name.txt → docs/new name.txt", "the checkpoint before",
-		"artifactfs session fork &#39;"+w.url+"/git/team/app.git#session=fix@"+m.ids[1]+"&#39; DIR", "artifactfs session restore "+m.ids[1])
+		"artifactfs session fork &#39;"+w.url+"/git/team/app.git#session=fix@"+m.ids[1]+"&#39; fix-fork", "artifactfs session restore -C fix "+m.ids[1])
 	page = w.get(t, read, "/ui/team/app/s/fix?part=cursor&at="+m.ids[0], http.StatusOK)
 	wants(t, page, "1 file changed", "the base of the session", "main.go")
 	if strings.Contains(page, "<html") {

@@ -36,7 +36,8 @@ type visit struct {
 	r      *http.Request
 	secret string // token in the cookie
 	token  records.Token
-	status int // status that was sent
+	status int  // status that was sent
+	plain  bool // the page contains a secret, so it is not compressed
 }
 
 // Problem is an error that the user sees.
@@ -89,26 +90,39 @@ func (v *visit) route() error {
 		return v.signIn()
 	case v.r.URL.Path == signOutPath:
 		return v.signOut()
+	case v.r.Method == http.MethodPost:
+		if err := v.form(maxAct); err != nil {
+			return err
+		}
 	case v.r.Method != http.MethodGet && v.r.Method != http.MethodHead:
-		v.w.Header().Set("Allow", "GET, HEAD")
-		return &Problem{http.StatusMethodNotAllowed, "Not allowed", "Pages can only be read."}
+		return v.notAllowed()
 	}
 	if err := v.identify(ctx); err != nil {
 		return err
 	}
-	if v.r.URL.Path == "/" {
+	post := v.r.Method == http.MethodPost
+	switch {
+	case v.r.URL.Path == "/" && post:
+		return v.notAllowed()
+	case v.r.URL.Path == "/":
 		return v.home(ctx)
 	}
 	parts, err := v.parts()
 	if err != nil {
 		return err
 	}
-	if len(parts) == 1 {
+	if len(parts) == 1 && !post {
 		return v.namespace(ctx, parts[0])
+	}
+	if post && (len(parts) != 5 || parts[2] != "s") {
+		return v.notAllowed()
 	}
 	p, err := v.open(ctx, parts[0], parts[1])
 	if err != nil {
 		return err
+	}
+	if post {
+		return p.act(ctx, parts[3], parts[4])
 	}
 	switch rest := parts[2:]; {
 	case len(rest) == 0:
@@ -207,7 +221,7 @@ func (v *visit) send(status int, name string, data any) error {
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("X-Frame-Options", "DENY")
 	h.Set("Vary", "Accept-Encoding, Cookie")
-	if accepts(v.r) { // pages contain no secret, so their compressed size does not reveal one
+	if accepts(v.r) && !v.plain { // other pages contain no secret, so their compressed size does not reveal one
 		body = compress(body)
 		h.Set("Content-Encoding", "gzip")
 	}
@@ -338,18 +352,6 @@ func (p *place) read(ctx context.Context, do func(gitread.Repo) error) error {
 	defer dir.Release()
 	p.u.o.Meter.Count(p.repo, meter.Read, 0)
 	return do(gitread.Repo{Dir: dir.Dir, Git: p.u.o.Replicas.Git(), Pool: &p.u.pool})
-}
-
-// remote returns the URL of the repository for git.
-func (p *place) remote() string {
-	base := p.u.o.URL
-	if base == "" {
-		base = "http://" + p.r.Host
-		if p.r.TLS != nil {
-			base = "https://" + p.r.Host
-		}
-	}
-	return base + "/git/" + p.repo.Namespace + "/" + p.repo.Name + ".git"
 }
 
 // refs returns the refs of the repository by name.

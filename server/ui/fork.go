@@ -1,0 +1,108 @@
+package ui
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/server/gitread"
+	"github.com/artifactfs/artifactfs/server/records"
+	"github.com/artifactfs/artifactfs/session"
+)
+
+// base returns the URL of the server, without a slash at the end.
+func (v *visit) base() string {
+	switch {
+	case v.u.o.URL != "":
+		return v.u.o.URL
+	case v.r.TLS != nil:
+		return "https://" + v.r.Host
+	}
+	return "http://" + v.r.Host
+}
+
+// remote returns the URL of the repository for git.
+func (p *place) remote() string {
+	return p.base() + "/git/" + p.repo.Namespace + "/" + p.repo.Name + ".git"
+}
+
+// forkCommand returns the command that forks a session from a checkpoint; without one, from the newest.
+func (p *place) forkCommand(name, checkpoint string) string {
+	link := control.Link{Remote: p.remote(), Session: name, Checkpoint: checkpoint}
+	return "artifactfs session fork " + control.ShellWord(link.String()) + " " + control.ShellWord(name+"-fork")
+}
+
+// fromHere are the commands and links that begin at a checkpoint.
+type fromHere struct {
+	Commands []command
+	Token    string // path to which the form for a command with the token is sent; "" for tokens that are not for one repository
+	At       string // checkpoint
+}
+
+// fromHere returns the commands and links that begin at a checkpoint of a session.
+func (p *place) fromHere(name, checkpoint string) *fromHere {
+	link := control.Link{Remote: p.remote(), Session: name, Checkpoint: checkpoint}
+	f := &fromHere{At: checkpoint, Commands: []command{
+		{"Fork from here", p.forkCommand(name, checkpoint)},
+		{"Restore here", "artifactfs session restore -C " + control.ShellWord(name) + " " + control.ShellWord(checkpoint)},
+		{"Link for commands", link.String()},
+		{"Link to this page", p.base() + p.sessionPath(name) + query("at", checkpoint)},
+	}}
+	if p.token.Role == records.RepoToken {
+		f.Token = p.sessionPath(name) + "/command"
+	}
+	return f
+}
+
+// commandPage shows a command that contains the token of the user.
+type commandPage struct {
+	frame
+	Commands []command
+	Scope    records.Scope
+	Repo     string
+	Expires  time.Time
+	Back     string
+}
+
+// tokenCommand answers a form with the command that forks a session, together with the token in the user's cookie. It is the only page
+// that contains a secret, so it is not compressed, and it answers only forms of this server.
+func (p *place) tokenCommand(ctx context.Context, refs map[string]string, name string) error {
+	if p.token.Role != records.RepoToken {
+		return &Problem{http.StatusForbidden, "Not for this token",
+			"Your token allows more than one repository, so it is not part of a command. Make one with artifactfs token create."}
+	}
+	checkpoint := p.r.PostForm.Get("at")
+	var metas []*session.Meta
+	err := p.read(ctx, func(g gitread.Repo) (err error) {
+		if _, err = g.Checkpoint(ctx, refs, name, checkpoint); err == nil {
+			metas, err = readMetas(ctx, g, refs, []string{name})
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	secret := control.ShellWord(p.secret)
+	text := "ARTIFACTFS_SESSION_TOKEN=" + secret + " " + p.forkCommand(name, checkpoint)
+	// The token is for the mounted remote, too, if that is a repository of this server. It is not sent to other hosts.
+	if metas[0] != nil && sameHost(metas[0].Remote, p.remote()) {
+		text = "ARTIFACTFS_TOKEN=" + secret + " " + text
+	}
+	if p.token.Scope != records.WriteScope {
+		text += " --session-remote " + control.RemoteEmbedded
+	}
+	page := commandPage{frame: p.frame("Fork with your token", append(p.within(), crumb{name, p.sessionPath(name)})...),
+		Commands: []command{{"Fork from here", text}}, Scope: p.token.Scope, Repo: p.repo.Namespace + "/" + p.repo.Name, Expires: p.token.Expires,
+		Back: p.sessionPath(name) + query("at", checkpoint)}
+	p.plain = true
+	return p.send(http.StatusOK, "command.html", page)
+}
+
+// sameHost reports whether two URLs have the same scheme, host and port.
+func sameHost(a, b string) bool {
+	ua, errA := url.Parse(a)
+	ub, errB := url.Parse(b)
+	return errA == nil && errB == nil && ua.Host != "" && ua.Scheme == ub.Scheme && ua.Host == ub.Host
+}
