@@ -26,6 +26,7 @@ import (
 	"github.com/artifactfs/artifactfs/cache"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fuse"
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/internal/keeper"
 	"github.com/artifactfs/artifactfs/mount"
@@ -128,6 +129,11 @@ func New(c Config) (*Daemon, error) {
 	d.host, d.Catalog, d.CacheEntries = h, h.Catalog, catalog.CacheEntries{Catalog: h.Catalog}
 	d.memoryLimit = debug.SetMemoryLimit(-1) // a negative argument only returns the current limit
 	d.ctx, d.end = context.WithCancel(context.Background())
+	d.behind.Go(func() {
+		if err := disk.SweepTemp(c.State); err != nil {
+			d.host.Log.Warn("remove temporary files of killed processes", zap.Error(err))
+		}
+	})
 	if len(c.Descriptors) > 0 {
 		d.host.Log.Info("took over the mounts", zap.String("reason", c.Reason), zap.Int("takeovers", c.Takeovers),
 			zap.Int("kept", len(c.Descriptors)))

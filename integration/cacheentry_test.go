@@ -6,8 +6,11 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -316,4 +319,48 @@ func TestCacheEntryAfterKill(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The next daemon removes temporary files that kill -9 of a command or of the daemon has left behind, and none that a command uses.
+func TestTemporaryFilesAfterKill(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	at := w.sessionRemote("http", nil).arg
+	w.stored("first", "put", "first", "--session-remote", at)
+	temporary := func() []string {
+		return must[[]string](t)(filepath.Glob(filepath.Join(w.state, "*.tmp")))
+	}
+	put := func(key string) (*exec.Cmd, io.WriteCloser) {
+		before := len(temporary())
+		cmd := w.command(t.Context(), "session", "cache", "put", key, "--session-remote", at)
+		in := must[io.WriteCloser](t)(cmd.StdinPipe())
+		check2(w, cmd.Start())
+		w.until("the command has a temporary file", func() bool { return len(temporary()) > before })
+		return cmd, in
+	}
+	daemon := w.daemon()
+	killed, _ := put("killed")
+	check2(w, killed.Process.Kill())
+	killed.Wait()
+	used, in := put("used")
+	keep := temporary()
+	check2(w, syscall.Kill(-daemon, syscall.SIGKILL))
+	w.until("only the command is left", func() bool { return slices.Equal(daemonsBelow(w.root), []int{used.Process.Pid}) })
+	for _, name := range []string{"mirror-1.tmp/objects", "merge-2.tmp", "cacheentry-3.tmp", "compare-4.tmp", "promote-5.tmp", "reffile-6.tmp", "meta-7.tmp"} {
+		check2(w, os.MkdirAll(filepath.Join(w.state, name), 0o700))
+	}
+	w.stored("second", "put", "second", "--session-remote", at)
+	w.until("temporary files are removed", func() bool { return len(temporary()) == 1 })
+	if !slices.Contains(keep, temporary()[0]) {
+		t.Errorf("temporary files: got %q, want that of the command, one of %q", temporary(), keep)
+	}
+	io.WriteString(in, "value")
+	in.Close()
+	if err := used.Wait(); err != nil {
+		t.Errorf("put whose temporary file was in use while a daemon started: %v", err)
+	}
+	if got := w.cache("", "get", "used", "--session-remote", at); got.stdout != "value" {
+		t.Errorf("value that was put: got %s", got)
+	}
+	w.until("no temporary file is left", func() bool { return len(temporary()) == 0 })
 }

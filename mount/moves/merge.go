@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/mount/origin"
@@ -183,11 +184,11 @@ func (w *merging) mergeTrees(ctx context.Context, name string) error {
 	if err := w.repo.Write(ctx, commits); err != nil {
 		return err
 	}
-	dir, err := os.MkdirTemp(w.m.State, "merge-*.tmp")
+	dir, remove, err := disk.TempDir(w.m.State, "merge")
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
+	defer remove()
 	w.objects = filepath.Join(dir, "objects")
 	config := "[core]\n\trepositoryformatversion = 1\n\tbare = true\n[extensions]\n\tobjectFormat = " + f.String() + "\n"
 	if f == object.SHA1 {
@@ -320,11 +321,11 @@ func (w *merging) record(ctx context.Context, state session.State) (paths []stri
 
 // editIndex applies edits to tree and returns the resulting tree. edits has the input format of git update-index -z --index-info.
 func (w *merging) editIndex(ctx context.Context, tree object.ID, edits []byte) (object.ID, error) {
-	dir, err := os.MkdirTemp(w.m.State, "merge-*.tmp")
+	dir, remove, err := disk.TempDir(w.m.State, "merge")
 	if err != nil {
 		return tree, err
 	}
-	defer os.RemoveAll(dir)
+	defer remove()
 	w.objects = filepath.Join(dir, "objects")
 	if err := os.Mkdir(w.objects, 0o755); err != nil {
 		return tree, err

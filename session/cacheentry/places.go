@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"io"
-	"os"
 
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/session"
@@ -54,11 +54,11 @@ func (r Remote) Read(ctx context.Context, commits []object.ID, depth int, use fu
 	if err != nil {
 		return err
 	}
-	dir, err := os.MkdirTemp(r.Dir, "cacheentry-*.tmp")
+	dir, remove, err := disk.TempDir(r.Dir, "cacheentry")
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
+	defer remove()
 	objects, err := odb.Open(dir, caps.Format)
 	if err != nil {
 		return err

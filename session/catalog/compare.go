@@ -5,11 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/mount/remotes"
 	"github.com/artifactfs/artifactfs/object"
@@ -43,6 +43,7 @@ type comparing struct {
 	mirrors map[string]*mirror.Mirror       // mirrors of mounted remotes, by URL
 	opened  map[control.CompareSide]*opened // open sessions; the key has no checkpoint id
 	scratch *session.Repo                   // temporary repository that git runs in
+	remove  func() error                    // removes scratch
 	merged  []object.ID                     // contents that git reads to merge the sides
 }
 
@@ -73,7 +74,7 @@ func (c *comparing) close() {
 		c.all.CloseMirror(m)
 	}
 	if c.scratch != nil {
-		if err := errors.Join(c.scratch.Close(), os.RemoveAll(c.scratch.Dir())); err != nil {
+		if err := errors.Join(c.scratch.Close(), c.remove()); err != nil {
 			c.all.Log.Sugar().Warnf("remove the repository of a comparison: %v", err)
 		}
 	}
@@ -144,13 +145,14 @@ func (all *Catalog) openBeside(ctx context.Context, m *Mounted, name string, mis
 //	provide         fetch the contents that git needs for the rest
 //	count, shared   count lines, and merge every pair
 func (c *comparing) compare(ctx context.Context, reply *control.SessionCompareReply) error {
-	dir, err := os.MkdirTemp(c.all.State, "compare-*.tmp")
+	dir, remove, err := disk.TempDir(c.all.State, "compare")
 	if err != nil {
 		return err
 	}
 	if c.scratch, err = session.OpenRepo(dir, session.RepoOptions{Format: c.sides[0].o.Repo.Format()}); err != nil {
-		return errors.Join(err, os.RemoveAll(dir))
+		return errors.Join(err, remove())
 	}
+	c.remove = remove
 	fork, all, err := c.forkCheckpoint(ctx, c.sides)
 	if err != nil {
 		return err

@@ -20,6 +20,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/packedrefs"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
@@ -54,6 +55,7 @@ type Mirror struct {
 	open   func(url string) (Remote, error)
 	origin map[string]Remote // mounted remotes that were opened, by URL
 	dir    string            // temporary directory, which is the bare repository
+	remove func() error      // removes dir; nil if dir was not created
 	caps   transport.Capabilities
 	refs   map[string]object.ID     // refs of the session remote, as far as Find has read them
 	main   *session.Repo            // the repository, through which objects are written
@@ -86,7 +88,7 @@ func Open(ctx context.Context, o Options) (_ *Mirror, err error) {
 	if m.caps, err = o.Remote.Capabilities(ctx); err != nil {
 		return nil, err
 	}
-	if m.dir, err = os.MkdirTemp(o.Dir, "mirror-*.tmp"); err != nil {
+	if m.dir, m.remove, err = disk.TempDir(o.Dir, "mirror"); err != nil {
 		return nil, err
 	}
 	m.main, err = session.OpenRepo(m.dir, session.RepoOptions{Format: m.caps.Format})
@@ -105,8 +107,8 @@ func (m *Mirror) Close() error {
 	if m.main != nil {
 		err = errors.Join(err, m.main.Close())
 	}
-	if m.dir != "" {
-		err = errors.Join(err, os.RemoveAll(m.dir))
+	if m.remove != nil {
+		err = errors.Join(err, m.remove())
 	}
 	return err
 }

@@ -13,11 +13,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/internal/refname"
 	"github.com/artifactfs/artifactfs/mount/remotes"
@@ -54,6 +54,7 @@ type promotion struct {
 	work    *history           // commits of the session
 	target  *transport.Remote
 	scratch *session.Repo
+	remove  func() error // removes the scratch repository
 	reply   *control.SessionPromoteReply
 	// whole is set after the target has refused a push because it lacks objects. The next attempt also sends objects that only the mounted
 	// remote was known to have.
@@ -80,7 +81,7 @@ func (p *promotion) close() error {
 		err = p.target.Close()
 	}
 	if p.scratch != nil {
-		err = errors.Join(err, p.scratch.Close(), os.RemoveAll(p.scratch.Dir()))
+		err = errors.Join(err, p.scratch.Close(), p.remove())
 	}
 	return err
 }
@@ -114,13 +115,14 @@ func (p *promotion) run(ctx context.Context, opts Options) (err error) {
 	if err := p.open(opts); err != nil {
 		return err
 	}
-	dir, err := os.MkdirTemp(opts.Dir, "promote-*.tmp")
+	dir, remove, err := disk.TempDir(opts.Dir, "promote")
 	if err != nil {
 		return err
 	}
 	if p.scratch, err = session.OpenRepo(dir, session.RepoOptions{Format: p.o.Repo.Format()}); err != nil {
-		return errors.Join(err, os.RemoveAll(dir))
+		return errors.Join(err, remove())
 	}
+	p.remove = remove
 	for {
 		if again, err := p.attempt(ctx); err != nil || !again {
 			return err

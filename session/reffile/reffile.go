@@ -11,10 +11,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"time"
 
 	"github.com/artifactfs/artifactfs/internal/clock"
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/session"
@@ -165,11 +165,11 @@ func (s *Store) fetch(ctx context.Context, f File, commit object.ID) (v Version,
 			v, err = Version{}, fmt.Errorf("read %s: %w", f.Ref, err)
 		}
 	}()
-	dir, err := os.MkdirTemp(s.Dir, "reffile-*.tmp")
+	dir, remove, err := disk.TempDir(s.Dir, "reffile")
 	if err != nil {
 		return v, err
 	}
-	defer os.RemoveAll(dir)
+	defer remove()
 	caps, err := s.Remote.Capabilities(ctx)
 	if err != nil {
 		return v, err

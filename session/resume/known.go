@@ -4,9 +4,9 @@ import (
 	"bytes"
 	"context"
 	"io"
-	"os"
 
 	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
@@ -87,11 +87,11 @@ func ReadMeta(ctx context.Context, dir string, remote Fetcher, id object.ID) (se
 // returns the metadata and all fetched objects. The slice of objects is nil if one of the objects was too large to be kept in
 // memory.
 func readMeta(ctx context.Context, dir string, remote Fetcher, id object.ID, depth int) (session.Meta, []odb.Outgoing, error) {
-	tmp, err := os.MkdirTemp(dir, "meta-*.tmp")
+	tmp, remove, err := disk.TempDir(dir, "meta")
 	if err != nil {
 		return session.Meta{}, nil, err
 	}
-	defer os.RemoveAll(tmp)
+	defer remove()
 	objects, err := odb.Open(tmp, id.Format())
 	if err != nil {
 		return session.Meta{}, nil, err

@@ -233,7 +233,7 @@ func (r *Remote) next(ctx context.Context, p *Push, m manifest, load Load, keepO
 		return nil, err
 	}
 	n = &nextContainer{ids: map[string][]object.ID{}}
-	if n.dir, err = os.MkdirTemp(place, "next-*"); err != nil {
+	if n.dir, err = os.MkdirTemp(place, nextPrefix); err != nil {
 		return nil, err
 	}
 	defer func() {

@@ -51,11 +51,18 @@ func New(remote *transport.Remote, name string, log *zap.Logger) *Remote {
 }
 
 // Keep sets the directory that stores the state of the container, so that a later process need not fetch the container again.
-// The directory is created when it is needed. Keep must be called before all other methods.
+// The directory is created when it is needed. Keep must be called before all other methods. It removes containers that a killed process
+// has not finished, so no other Remote may use the directory.
 func (r *Remote) Keep(dir string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.dir = dir
+	entries, _ := os.ReadDir(dir) // if the directory does not exist or cannot be read, there is nothing to remove
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), nextPrefix) {
+			os.RemoveAll(join(dir, e.Name()))
+		}
+	}
 }
 
 // UseContainer makes the session use a container from now on, even if none was pushed yet.
@@ -292,6 +299,9 @@ func (r *Remote) IsEmpty(ctx context.Context) (bool, error) {
 			!slices.ContainsFunc(ofNothing, func(prefix string) bool { return strings.HasPrefix(ref.Name, prefix) })
 	}), nil
 }
+
+// nextPrefix is the prefix of the names of directories with containers that are being made.
+const nextPrefix = "next-"
 
 // ofNothing lists the prefixes of the refs that reach no object of a mounted repository.
 var ofNothing = []string{session.Prefix + "meta/", session.AnnotationsRef(""), Prefix, TrashPrefix}

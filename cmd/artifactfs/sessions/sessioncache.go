@@ -13,6 +13,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/session/cacheentry"
 )
 
@@ -85,14 +86,8 @@ func (f cacheFlags) work(ctx context.Context, a *cli.App, verb string) (work, er
 
 // spool creates an empty temporary file in the state directory, which the daemon can also read and write. The function remove closes and
 // removes it.
-func spool(a *cli.App) (file *os.File, remove func(), err error) {
-	if file, err = os.CreateTemp(a.State, "cache-value-*.tmp"); err != nil {
-		return nil, nil, err
-	}
-	return file, func() {
-		file.Close()
-		os.Remove(file.Name())
-	}, nil
+func spool(a *cli.App) (file *os.File, remove func() error, err error) {
+	return disk.TempFile(a.State, "cache-value")
 }
 
 // cacheGetCommand returns the command "session cache get".
