@@ -27,7 +27,7 @@ var (
 // session remote, to which other users may write.
 const (
 	metaVersion     = 1                   // version of the format of session.json
-	metaFile        = "session.json"      // file with the fields of Meta, in the tree of MetaRef's commit
+	MetaFile        = "session.json"      // file with the fields of Meta, in the tree of MetaRef's commit
 	transitionsFile = "transitions.jsonl" // file with Meta.Transitions, in the tree of MetaRef's commit
 
 	maxMetaFile    = 1 << 20  // maximum size of session.json in bytes
@@ -106,7 +106,7 @@ func (m Meta) Encode(f object.Format, parent object.ID, at time.Time) (object.ID
 	for _, file := range []struct {
 		name    string
 		content []byte
-	}{{metaFile, append(text, '\n')}, {transitionsFile, lines.Bytes()}} {
+	}{{MetaFile, append(text, '\n')}, {transitionsFile, lines.Bytes()}} {
 		blob, err := Outgoing(f, object.Blob, file.content)
 		if err != nil {
 			return object.ID{}, nil, err
@@ -143,14 +143,14 @@ func (m Meta) subject() string {
 func ParseMeta(text, transitions []byte) (Meta, error) {
 	var m Meta
 	if err := json.Unmarshal(text, &m); err != nil {
-		return Meta{}, fmt.Errorf("read %s: %w: %w", metaFile, ErrNotMeta, err)
+		return Meta{}, fmt.Errorf("read %s: %w: %w", MetaFile, ErrNotMeta, err)
 	}
 	bad := func(format string, args ...any) (Meta, error) {
-		return Meta{}, fmt.Errorf("read %s: %w: %w", metaFile, ErrNotMeta, fmt.Errorf(format, args...))
+		return Meta{}, fmt.Errorf("read %s: %w: %w", MetaFile, ErrNotMeta, fmt.Errorf(format, args...))
 	}
 	switch {
 	case m.Version > metaVersion:
-		return Meta{}, fmt.Errorf("read %s: %w: %d", metaFile, ErrNewerMeta, m.Version)
+		return Meta{}, fmt.Errorf("read %s: %w: %d", MetaFile, ErrNewerMeta, m.Version)
 	case m.Version < 1:
 		return bad("unknown version %d", m.Version)
 	case !slices.Contains(lifeStates, m.State):
@@ -225,13 +225,13 @@ func MetaAt(src Objects, f object.Format, commit object.ID) (Meta, error) {
 	}
 	files := map[string][]byte{}
 	for _, e := range entries {
-		if limit := map[string]int64{metaFile: maxMetaFile, transitionsFile: maxTransitions}[e.Name]; limit > 0 {
+		if limit := map[string]int64{MetaFile: maxMetaFile, transitionsFile: maxTransitions}[e.Name]; limit > 0 {
 			if files[e.Name], err = typed(src, e.ID, object.Blob, limit); err != nil {
 				return Meta{}, err
 			}
 		}
 	}
-	return ParseMeta(files[metaFile], files[transitionsFile])
+	return ParseMeta(files[MetaFile], files[transitionsFile])
 }
 
 // changeTries is the number of attempts to change a ref that other processes change at the same time.

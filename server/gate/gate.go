@@ -6,6 +6,7 @@
 //   - The policy changes only with tokens for the REST API, and only to a valid one.
 //   - The approvals of a session only grow, by records that name the user and the token that push them, and the present time.
 //   - A session that the policy protects is deleted, that is, its ref refs/afs/meta/SESSION is removed, only with an approval.
+//   - A session on hold is neither deleted nor shortened. Only tokens for the REST API release a hold.
 //
 // These rules are for all tokens, also for those of owners and administrators.
 //
@@ -147,7 +148,9 @@ const (
 	branch
 	policyFile
 	approvals
-	deletion // of a session
+	deletion   // of a session
+	metadata   // of a session
+	shortening // of a session, if it is not a fast-forward
 )
 
 func kindOf(u records.RefUpdate) kind {
@@ -160,6 +163,10 @@ func kindOf(u records.RefUpdate) kind {
 		return approvals
 	case strings.HasPrefix(name, metaPrefix) && u.Removes():
 		return deletion
+	case strings.HasPrefix(name, metaPrefix):
+		return metadata
+	case heldPart(name) != "":
+		return shortening
 	}
 	return other
 }
@@ -203,6 +210,10 @@ func (j *judge) check(ctx context.Context, u records.RefUpdate) (refused, err er
 		}
 	case deletion:
 		return j.checkSession(ctx, u)
+	case metadata:
+		return j.checkMetadata(u)
+	case shortening:
+		return j.checkShortening(ctx, u)
 	}
 	return nil, nil
 }

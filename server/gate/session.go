@@ -129,6 +129,9 @@ func (j *judge) checkRemoval(name string, results []error) error {
 
 // checkSession decides about the deletion of a session.
 func (j *judge) checkSession(ctx context.Context, u records.RefUpdate) (refused, err error) {
+	if refused, err := j.held(strings.TrimPrefix(u.Name, metaPrefix)); refused != nil || err != nil {
+		return refused, err
+	}
 	p, err := j.current()
 	if err != nil || p.refused != nil {
 		return p.refused, err
