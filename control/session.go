@@ -446,12 +446,10 @@ func needAt(of, remote string) error {
 	return nil
 }
 
-func (r CheckpointRequest) validate() error { return needDir(r.Dir) }
-func (r SyncRequest) validate() error       { return needDir(r.Dir) }
-func (r SessionLogRequest) validate() error { return needAt(r.Of, r.SessionRemote) }
-func (r SessionShowRequest) validate() error {
-	return needAt(r.Of, r.SessionRemote)
-}
+func (r CheckpointRequest) validate() error  { return needDir(r.Dir) }
+func (r SyncRequest) validate() error        { return needDir(r.Dir) }
+func (r SessionLogRequest) validate() error  { return needAt(r.Of, r.SessionRemote) }
+func (r SessionShowRequest) validate() error { return needAt(r.Of, r.SessionRemote) }
 func (r SessionDiffRequest) validate() error {
 	if r.AOf != "" {
 		if err := needAt(r.AOf, r.ARemote); err != nil {

@@ -33,13 +33,16 @@ func (d *Daemon) Trace(ctx context.Context, r control.TraceRequest, emit func(co
 	if err != nil {
 		return err
 	}
-	l := &listener{all: r.All, wake: make(chan struct{}, 1)}
-	// Recording starts before the first message is sent, so that no event after that message is missed.
-	stop, ok := m.Trace(l.hear)
+	server, tree, ok := m.Observed()
 	if !ok {
 		return fault.NotMounted("trace", r.Dir)
 	}
-	defer stop()
+	if r.Map != nil {
+		return traceMap(ctx, server, tree, *r.Map, m.Ended(), emit)
+	}
+	l := &listener{all: r.All, wake: make(chan struct{}, 1)}
+	// Recording starts before the first message is sent, so that no event after that message is missed.
+	defer server.Trace(l.hear, true)()
 	for {
 		t, more := l.take() // the first message may be empty; it shows the client that the stream has begun
 		if err := emit(t); err != nil {

@@ -36,7 +36,7 @@ type Counts struct {
 
 // Counts counts the files of the tree that the mount shows. It leaves out the files below subtrees that have not been fetched
 // yet. Counts never waits.
-func (v *RawView) Counts(ctx context.Context) Counts { return v.store.counts.count(v.shown()) }
+func (v *RawView) Counts(ctx context.Context) Counts { return v.store.counts.count(v.Shown()) }
 
 // count counts the files of a tree. It skips subtrees that are not on this host.
 func (cs *counts) count(tree object.ID) Counts {
@@ -59,7 +59,7 @@ const maxCounts = 256
 // share a count, because counting a large tree takes about 100 ms. If ctx ends first, CountsSince returns the previous count, and
 // the new count continues for later callers.
 func (v *RawView) CountsSince(ctx context.Context, then time.Time) Counts {
-	return v.store.counts.since(ctx, v.shown(), then)
+	return v.store.counts.since(ctx, v.Shown(), then)
 }
 
 // since returns a count of a tree that is not older than the time in the parameter then, as RawView.CountsSince does.

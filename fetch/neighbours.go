@@ -59,7 +59,7 @@ func (v *RawView) neighbours(ctx context.Context, id object.ID, path string) pip
 	if dirOnly {
 		v.walkDir(ctx, path, add)
 	} else {
-		v.store.trees.walkFrom(ctx, v.shown(), path, add)
+		v.store.trees.walkFrom(ctx, v.Shown(), path, add)
 	}
 	v.ahead.Watch(p, c.Wants)
 	return c
@@ -68,7 +68,7 @@ func (v *RawView) neighbours(ctx context.Context, id object.ID, path string) pip
 // walkDir calls visit for the blobs that follow path in the directory of path, until visit returns false. It visits no subdirectories.
 func (v *RawView) walkDir(ctx context.Context, path string, visit func(file) bool) {
 	dir := dirOf(path)
-	entries, err := v.store.trees.directory(ctx, v.shown(), dir)
+	entries, err := v.store.trees.directory(ctx, v.Shown(), dir)
 	if err != nil {
 		return
 	}
@@ -89,7 +89,7 @@ func (v *RawView) readerBefore(ctx context.Context, path string) *readahead.Posi
 			continue
 		}
 		found, missing, looked := false, 0, 0
-		v.store.trees.walkFrom(ctx, v.shown(), p.Path, func(f file) bool {
+		v.store.trees.walkFrom(ctx, v.Shown(), p.Path, func(f file) bool {
 			if found = f.path == path; found {
 				return false
 			}

@@ -80,11 +80,11 @@ func (p *prefetches) begin(ctx context.Context, key prefetchKey) (done func(), e
 // Prefetch walks through the tree once for each class, so that it need not keep a list of all blobs in memory. If another mount
 // is prefetching the same tree, Prefetch waits until that prefetch ends, and then fetches the blobs that are still missing.
 func (v *RawView) Prefetch(ctx context.Context, policy PrefetchPolicy, budget int64) error {
-	if policy == PrefetchNone || v.shown().IsZero() {
+	if policy == PrefetchNone || v.Shown().IsZero() {
 		return nil
 	}
 	start := v.store.fetcher.bytesIn.Load()
-	done, err := v.store.prefetches.begin(ctx, prefetchKey{v.shown(), policy, budget})
+	done, err := v.store.prefetches.begin(ctx, prefetchKey{v.Shown(), policy, budget})
 	if err != nil {
 		return err
 	}
@@ -136,7 +136,7 @@ func (v *RawView) prefetchClass(ctx context.Context, class prioritize.Class, lef
 		err = v.awaitQueue(ctx, room)
 		return err == nil && !spent()
 	}
-	_, walkErr := v.store.trees.walk(ctx, v.shown(), "", func(f file) bool {
+	_, walkErr := v.store.trees.walk(ctx, v.Shown(), "", func(f file) bool {
 		if !v.missing(f.id) {
 			return true
 		}
@@ -250,7 +250,7 @@ func (v *RawView) Want(ctx context.Context, match func(path string) bool, wait b
 // files that is not on this host. It waits for missing trees.
 func (v *RawView) count(ctx context.Context, match func(string) bool, missing func(file)) (Counts, error) {
 	c := counter{storage: v.store.storage, seen: map[object.ID]struct{}{}, missing: missing}
-	_, err := v.store.trees.walk(ctx, v.shown(), "", func(f file) bool {
+	_, err := v.store.trees.walk(ctx, v.Shown(), "", func(f file) bool {
 		if match(f.path) {
 			c.add(f)
 		}

@@ -60,8 +60,33 @@ func (v *RawView) size(ctx context.Context, id object.ID, path string) (n int64,
 // Show sets the tree that the mount shows from now on, which readahead and prefetching use.
 func (v *RawView) Show(tree object.ID) { v.tree.Store(&tree) }
 
-// shown returns the tree that the mount shows.
-func (v *RawView) shown() object.ID { return *v.tree.Load() }
+// Shown returns the tree that the mount shows.
+func (v *RawView) Shown() object.ID { return *v.tree.Load() }
+
+// Run calls work and waits for its end, which Store.Close also waits for. It returns false without a call if the store is closed.
+func (v *RawView) Run(work func()) bool {
+	done := make(chan struct{})
+	if !v.store.tasks.start(func(context.Context) { work(); close(done) }) {
+		return false
+	}
+	<-done
+	return true
+}
+
+// LocalTree returns the entries of a tree, and false if the tree is not on this host. It never waits.
+func (v *RawView) LocalTree(id object.ID) ([]object.TreeEntry, bool) { return v.store.trees.local(id) }
+
+// BlobState returns the size of a blob in bytes (-1: unknown), whether the blob is on this host, and whether its want is queued or in
+// flight. It never waits.
+func (v *RawView) BlobState(id object.ID) (size int64, here, pending bool) {
+	if size, here = v.store.storage.contentSize(id); here {
+		return size, true, false
+	}
+	if size, here = v.store.storage.sizes.Get(id); !here {
+		size = -1
+	}
+	return size, false, v.store.fetcher.pipe.IsPending(id)
+}
 
 // Close ends all calls that wait for objects of this view. These calls return context.Canceled.
 func (v *RawView) Close() {
@@ -170,8 +195,8 @@ func (v *RawView) crawl(path string) {
 			}
 			return v.store.fetcher.pipe.AwaitRoom(ctx, crawlAhead)
 		}
-		v.store.trees.walkFrom(ctx, v.shown(), path, add)
-		v.store.trees.walk(ctx, v.shown(), "", add)
+		v.store.trees.walkFrom(ctx, v.Shown(), path, add)
+		v.store.trees.walk(ctx, v.Shown(), "", add)
 	})
 }
 

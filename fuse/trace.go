@@ -19,8 +19,8 @@ type Event struct {
 	Time    time.Time     // time at which the request was read
 	Took    time.Duration // time between reading the request and answering the request
 	Op      string        // the kernel's name of the request
-	PID     int           // id of the process that made the request; 0: the kernel itself, when it writes back its cache
-	Command string        // name of that process; "" if it has ended
+	PID     int           // id of the process that made the request; 0: the kernel itself, when it writes back its cache, or not asked for
+	Command string        // name of that process; "" if it has ended, or if no listener has asked for it
 	Path    string        // path of the file, relative to the root of the mount; "" is the root itself
 	To      string        // new path of a renamed entry; "" for other requests
 	Offset  int64         // offset of the range that was read or written, in bytes
@@ -50,23 +50,31 @@ type tracer struct {
 	open     sync.Map    // event (*event) of each request in progress, by the unique id of the request
 
 	mu        sync.RWMutex
-	listeners map[*func(Event)]struct{} // keys point to the functions that Trace was called with; protected by mu
+	listeners map[*func(Event)]bool // keys point to the functions that Trace was called with; true: with callers; protected by mu
+	callers   int                   // number of listeners with callers; protected by mu
 }
 
 // Trace calls the function listen for each request that begins after the call of Trace, just before the request is answered,
-// until stop is called. Many goroutines call listen concurrently, and each request waits until listen returns.
-func (s *Server) Trace(listen func(Event)) (stop func()) {
+// until stop is called. Many goroutines call listen concurrently, and each request waits until listen returns. If callers is set,
+// events name the process that made the request. For this, /proc is read for each request, which costs more than all else of an event.
+func (s *Server) Trace(listen func(Event), callers bool) (stop func()) {
 	t := &s.fs.tracer
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.listeners == nil {
-		t.listeners = map[*func(Event)]struct{}{}
+		t.listeners = map[*func(Event)]bool{}
 	}
-	t.listeners[&listen] = struct{}{}
+	t.listeners[&listen] = callers
+	if callers {
+		t.callers++
+	}
 	t.listened.Store(true)
 	return func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
+		if t.listeners[&listen] {
+			t.callers--
+		}
 		delete(t.listeners, &listen)
 		t.listened.Store(len(t.listeners) > 0)
 	}
@@ -100,11 +108,11 @@ func (t *tracer) end(e *event, took time.Duration, status raw.Status) {
 	if e.toName != "" {
 		e.To = t.path(e.toDir, e.toName)
 	}
-	if e.tid != 0 {
-		e.PID, e.Command = process(e.tid)
-	}
 	t.mu.RLock()
 	defer t.mu.RUnlock()
+	if e.tid != 0 && t.callers > 0 {
+		e.PID, e.Command = process(e.tid)
+	}
 	for listen := range t.listeners {
 		(*listen)(e.Event)
 	}

@@ -45,7 +45,7 @@ func TestListenersAreTold(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		events = append(events, e)
-	})
+	}, true)
 	data, err := os.ReadFile(filepath.Join(m.dir, "dir/file"))
 	if err != nil || string(data) != "content" {
 		t.Fatal(err)

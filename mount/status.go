@@ -114,14 +114,13 @@ func (m *Mount) Served() bool {
 // Ended returns a channel that is closed when all parts of the mount have ended.
 func (m *Mount) Ended() <-chan struct{} { return m.gone }
 
-// Trace calls the function hear for each request of the kernel, until the caller calls stop. It returns false if the mount is
-// not mounted in the kernel. The function hear delays the request until it returns, and several goroutines may call it at the
-// same time.
-func (m *Mount) Trace(hear func(fuse.Event)) (stop func(), ok bool) {
+// Observed returns the file system and the tree of the mount for callers that follow its requests. It returns false if the mount is
+// not mounted in the kernel.
+func (m *Mount) Observed() (*fuse.Server, *fetch.RawView, bool) {
 	if m.server == nil {
-		return nil, false
+		return nil, nil, false
 	}
-	return m.server.Trace(hear), true
+	return m.server, m.view.RawView, true
 }
 
 // Figures contains the values of a mount for the metrics.

@@ -1,0 +1,264 @@
+package hydration
+
+import (
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/artifactfs/artifactfs/object"
+)
+
+const (
+	// maxBlobs is the number of missing blobs that a Survey remembers, about 20 MB. If more are missing, each Update walks through the
+	// whole tree.
+	maxBlobs = 1 << 19
+	// recount is the age at which a count is made again, because contents may have been evicted.
+	recount = 30 * time.Second
+	// share is the part of one processor's time that a Survey may use: one of so many.
+	share = 50
+)
+
+// Tree is the tree that a mount shows. Its methods do not wait for the remote.
+type Tree interface {
+	// Shown returns the id of the tree.
+	Shown() object.ID
+	// LocalTree returns the entries of a tree, and false if the tree is not on this host.
+	LocalTree(id object.ID) ([]object.TreeEntry, bool)
+	// BlobState returns the size of a blob (-1: unknown), whether it is on this host, and whether it was requested or waits to be requested.
+	BlobState(id object.ID) (size int64, here, pending bool)
+}
+
+// dir is a directory with the counts of its own files. Its directories follow it in Survey.dirs.
+type dir struct {
+	MapDir
+	end     int   // index after the last directory below it
+	unsized int64 // number of files of unknown size, which MapDir.Bytes does not contain
+}
+
+// blob is a file whose contents were missing, or whose size was unknown, at the last count.
+type blob struct {
+	id    object.ID
+	dir   int32
+	here  bool
+	sized bool
+}
+
+// Survey counts the files and requests of a tree by directory. Note may be called from any goroutine, the other methods from one.
+type Survey struct {
+	tree    Tree
+	shown   object.ID // tree that was counted
+	counted time.Time // when the last walk began
+	blobs   []blob    // at most maxBlobs
+	many    bool      // more blobs were missing, so blobs does not have all of them
+
+	mu     sync.Mutex
+	dirs   []dir          // the root first, each directory before those below it
+	byPath map[string]int // index in dirs
+	happened
+}
+
+// happened counts what happened since the last Map.
+type happened struct {
+	since                                  time.Time
+	requests, waited, reads, hits, inBytes int64
+}
+
+// NewSurvey returns a Survey that has not counted anything yet.
+func NewSurvey(t Tree) *Survey {
+	return &Survey{tree: t, dirs: []dir{{end: 1}}, byPath: map[string]int{"": 0}, happened: happened{since: time.Now()}}
+}
+
+// Event is one request of the kernel.
+type Event struct {
+	Path   string // of the file or directory, relative to the mount
+	Waited bool   // the request had to wait for the remote
+	Read   bool   // the request has read from a file
+	Bytes  int64  // that were read
+}
+
+// Note counts a request in its directory, or in the nearest one above it that the tree has.
+func (s *Survey) Note(e Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.requests++
+	if e.Waited {
+		s.waited++
+	}
+	if e.Read {
+		s.reads, s.inBytes = s.reads+1, s.inBytes+e.Bytes
+		if !e.Waited {
+			s.hits++
+		}
+	}
+	path := e.Path
+	at, ok := s.byPath[path]
+	for !ok {
+		path = path[:max(0, strings.LastIndexByte(path, '/'))]
+		at, ok = s.byPath[path]
+	}
+	s.dirs[at].Requests++
+	if e.Waited {
+		s.dirs[at].Waited++
+	}
+}
+
+// Pace returns how long the caller must wait after an Update that took the time took, so that a Survey needs little of a processor.
+func Pace(took time.Duration) time.Duration { return share * took }
+
+// Update counts again: only what was missing, unless the mount shows another tree or the last count of everything is old.
+func (s *Survey) Update() {
+	if s.counted.IsZero() || s.shown != s.tree.Shown() || s.many || time.Since(s.counted) > recount {
+		s.count()
+		return
+	}
+	type change struct{ fetched, fetching, bytes, here, sized int64 }
+	changes := map[int32]change{}
+	kept := s.blobs[:0]
+	for _, b := range s.blobs {
+		size, here, pending := s.tree.BlobState(b.id)
+		c := changes[b.dir]
+		if size >= 0 && !b.sized {
+			b.sized = true
+			c.bytes, c.sized = c.bytes+size, c.sized+1
+			if b.here {
+				c.here += size
+			}
+		}
+		switch {
+		case here && !b.here:
+			b.here = true
+			c.fetched, c.here = c.fetched+1, c.here+max(0, size)
+		case pending:
+			c.fetching++
+		}
+		changes[b.dir] = c
+		if !b.here || !b.sized {
+			kept = append(kept, b)
+		}
+	}
+	s.blobs = kept
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.dirs {
+		d, c := &s.dirs[i], changes[int32(i)]
+		d.Fetched, d.Fetching, d.Bytes, d.Here, d.unsized = d.Fetched+c.fetched, c.fetching, d.Bytes+c.bytes, d.Here+c.here, d.unsized-c.sized
+	}
+}
+
+// count walks through the whole tree.
+func (s *Survey) count() {
+	w := walk{tree: s.tree, byPath: map[string]int{}}
+	began, shown := time.Now(), s.tree.Shown()
+	w.enter(shown, "", "")
+	s.blobs, s.many, s.shown, s.counted = w.blobs, w.many, shown, began
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for path, at := range s.byPath { // requests that were counted meanwhile
+		if now, ok := w.byPath[path]; ok {
+			w.dirs[now].Requests, w.dirs[now].Waited = s.dirs[at].Requests, s.dirs[at].Waited
+		}
+	}
+	s.dirs, s.byPath = w.dirs, w.byPath
+}
+
+// walk is one count of a tree.
+type walk struct {
+	tree   Tree
+	dirs   []dir
+	byPath map[string]int
+	blobs  []blob
+	many   bool
+}
+
+// enter counts a directory and all below it.
+func (w *walk) enter(id object.ID, path, name string) {
+	at := len(w.dirs)
+	w.dirs = append(w.dirs, dir{MapDir: MapDir{Name: name}})
+	w.byPath[path] = at
+	own := dir{MapDir: MapDir{Name: name}}
+	if !id.IsZero() && id != object.EmptyTree(id.Format()) {
+		entries, ok := w.tree.LocalTree(id)
+		own.Unlisted = !ok
+		for _, e := range entries {
+			switch {
+			case e.Mode == object.ModeDir:
+				below := e.Name
+				if path != "" {
+					below = path + "/" + e.Name
+				}
+				w.enter(e.ID, below, e.Name)
+			case e.Mode.IsBlob():
+				w.file(&own, int32(at), e.ID)
+			}
+		}
+	}
+	own.end = len(w.dirs)
+	w.dirs[at] = own
+}
+
+// file counts a file of the directory d, whose index is at.
+func (w *walk) file(d *dir, at int32, id object.ID) {
+	size, here, pending := w.tree.BlobState(id)
+	d.Files++
+	if size < 0 {
+		d.unsized++
+	} else {
+		d.Bytes += size
+	}
+	switch {
+	case here:
+		d.Fetched, d.Here = d.Fetched+1, d.Here+max(0, size)
+	case pending:
+		d.Fetching++
+	}
+	if here && size >= 0 {
+		return
+	}
+	if w.many = w.many || len(w.blobs) == maxBlobs; w.many {
+		w.blobs = nil
+		return
+	}
+	w.blobs = append(w.blobs, blob{id, at, here, size >= 0})
+}
+
+// Map returns the state of the tree, and what happened since the last call.
+func (s *Survey) Map(r MapRequest) Map {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	m := Map{Seconds: now.Sub(s.since).Seconds(), Requests: s.requests, Waited: s.waited, Reads: s.reads, Hits: s.hits, ReadBytes: s.inBytes,
+		Known: !s.counted.IsZero()}
+	s.happened = happened{since: now}
+	sel := selection{dirs: s.dirs, totals: s.totals(), bytes: r.Bytes}
+	for i := range s.dirs {
+		s.dirs[i].Requests, s.dirs[i].Waited = 0, 0
+	}
+	at := s.byPath[strings.Trim(r.Path, "/")] // the root if the tree has no such directory
+	if r.Boxes <= 0 {
+		r.Boxes = DefaultBoxes
+	}
+	m.Tree = sel.choose(at, min(r.Boxes, MaxBoxes))
+	return m
+}
+
+// totals returns the counts of each directory with all below it. Files of unknown size count as the average. The caller holds mu.
+func (s *Survey) totals() []MapDir {
+	var files, unsized, bytes int64
+	for i := range s.dirs {
+		files, unsized, bytes = files+s.dirs[i].Files, unsized+s.dirs[i].unsized, bytes+s.dirs[i].Bytes
+	}
+	average := int64(1)
+	if files > unsized {
+		average = max(1, bytes/(files-unsized))
+	}
+	totals := make([]MapDir, len(s.dirs))
+	for i := len(s.dirs) - 1; i >= 0; i-- {
+		d := s.dirs[i].MapDir
+		d.Bytes += s.dirs[i].unsized * average
+		for below := i + 1; below < s.dirs[i].end; below = s.dirs[below].end {
+			d.add(totals[below])
+		}
+		totals[i] = d
+	}
+	return totals
+}
