@@ -12,13 +12,18 @@ const maxPathBytes = 64 << 20
 // Paths returns the paths whose files differ between two trees or commits, which are named by their ids. A moved file counts at both
 // places.
 func (r Repo) Paths(ctx context.Context, from, to string) ([]string, error) {
-	out, cut, err := output(r.command(ctx, "diff-tree", "-r", "-z", "--name-only", "--no-renames", "--ignore-submodules=none", from, to),
-		maxPathBytes)
+	out, err := r.Output(ctx, maxPathBytes, "diff-tree", "-r", "-z", "--name-only", "--no-renames", "--ignore-submodules=none", from, to)
 	if err != nil {
 		return nil, err
 	}
-	if cut {
-		return nil, fmt.Errorf("list paths that differ between %s and %s: they have more than %d bytes", from, to, maxPathBytes)
-	}
 	return strings.FieldsFunc(string(out), func(r rune) bool { return r == 0 }), nil
+}
+
+// Output runs a git command and returns its output, which must not have more bytes than limit.
+func (r Repo) Output(ctx context.Context, limit int64, args ...string) ([]byte, error) {
+	out, cut, err := output(r.command(ctx, args...), limit)
+	if cut {
+		err = fmt.Errorf("read output of git %s: it has more than %d bytes", args[0], limit)
+	}
+	return out, err
 }

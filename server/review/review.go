@@ -277,26 +277,19 @@ func (s *Service) act(ctx context.Context, by By, repo records.Repo,
 // try makes one attempt of an act. It returns true if another attempt may succeed, because others have changed refs in the meantime.
 func (s *Service) try(ctx context.Context, by By, repo records.Repo,
 	plan func(ctx context.Context, v *view) (change, error)) (bool, error) {
-	var c change
-	err := s.look(ctx, repo, func(v *view) (err error) {
-		repo = v.repo
-		c, err = plan(ctx, v)
-		return err
-	})
-	if err != nil || len(c.updates) == 0 {
-		return false, err
-	}
-	r := receive.Request{Repo: repo, Token: by.Token, Cause: by.Cause, Updates: c.updates, Pack: c.pack}
-	if r.Pack == nil {
-		r.Pack = func(ctx context.Context, w io.Writer) error {
-			format, err := object.ParseFormat(repo.ObjectFormat)
-			if err != nil {
-				return err
-			}
-			return odb.WritePack(ctx, w, format, c.objects)
+	var updates []records.RefUpdate
+	err := s.look(ctx, repo, func(v *view) error {
+		c, err := plan(ctx, v)
+		if err != nil || len(c.updates) == 0 {
+			return err
 		}
-	}
-	err = s.o.Pusher.Push(ctx, r)
+		updates = c.updates
+		r := receive.Request{Repo: v.repo, Token: by.Token, Cause: by.Cause, Updates: c.updates, Pack: c.pack}
+		if r.Pack == nil {
+			r.Pack = func(ctx context.Context, w io.Writer) error { return odb.WritePack(ctx, w, v.format, c.objects) }
+		}
+		return s.o.Pusher.Push(ctx, r)
+	})
 	var refused *receive.Refused
 	switch {
 	case !errors.As(err, &refused):
@@ -304,7 +297,7 @@ func (s *Service) try(ctx context.Context, by By, repo records.Repo,
 	case errors.Is(err, receive.ErrChanged):
 		return true, nil
 	}
-	moved, lookErr := s.moved(ctx, repo, c.updates)
+	moved, lookErr := s.moved(ctx, repo, updates)
 	if moved || lookErr != nil {
 		return moved, lookErr
 	}
@@ -324,19 +317,17 @@ func (s *Service) moved(ctx context.Context, repo records.Repo, updates []record
 
 // explain returns the Problem of a push that was refused.
 func explain(r *receive.Refused) error {
-	kind := Conflict
 	var rules access.Refused
 	var policy approval.Refused
 	switch {
 	case errors.As(r.Reason, &rules):
-		kind = Forbidden
+		return problem(Forbidden, "%v", r)
+	case errors.As(r.Reason, &policy) && (r.Ref == approval.PolicyRef || strings.HasPrefix(r.Ref, approval.Prefix)):
+		return problem(Forbidden, "%v", policy) // these rules are about the token
 	case errors.As(r.Reason, &policy):
-		kind = Refused
-		if !strings.HasPrefix(r.Ref, "refs/heads/") && !strings.HasPrefix(r.Ref, session.MetaRef("")) {
-			kind = Forbidden // the rules for policy and approvals are about the token
-		}
+		return problem(Refused, "%v", policy)
 	}
-	return &Problem{Kind: kind, Text: r.Error()}
+	return problem(Conflict, "%v", r)
 }
 
 // edit replaces the file of a ref by the result of the function edit, which gets the present contents. Nothing is changed if the

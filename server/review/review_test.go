@@ -226,3 +226,33 @@ func TestApprovalOfMerge(t *testing.T) {
 	_, err = w.RequestApproval(t.Context(), w.ann, w.repo, "work", ApprovalRequest{Action: approval.Merge, Checkpoint: a.Request.Subject.Checkpoint})
 	w.is(err, Missing, "no checkpoint") // the new checkpoint has no parent
 }
+
+// Threads follow their lines into other checkpoints.
+func TestThreads(t *testing.T) {
+	w := newWorld(t, object.SHA1)
+	_, head, point := w.work("work")
+	w.session("empty", head, false)
+	if all, err := w.Threads(t.Context(), w.repo, "empty", ""); err != nil || all.Checkpoint != "" || len(all.List) != 0 {
+		t.Errorf("threads of a session without a checkpoint: got %+v, %v", all, err)
+	}
+	for _, a := range []Annotation{{Path: "f", Line: 2, Text: "one"}, {Path: "g", Text: "two"}, {Text: "three"}} {
+		a.Op = annotate.Open
+		if _, err := w.Annotate(t.Context(), w.ann, w.repo, "work", a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	next := w.commit(head, map[string]string{"moved": "x\nzero\none\ntwo\nthree\n", "g": "g\n"})
+	later := w.checkpoint("work", next, next)
+	all, err := w.Threads(t.Context(), w.repo, "work", "")
+	if err != nil || all.Checkpoint != later || len(all.List) != 3 {
+		t.Fatalf("threads: got %+v, %v; checkpoints %s, %s", all, err, point, later)
+	}
+	if now := all.List[0].Now; now.State != annotate.Moved || now.Path != "moved" || now.Line != 3 {
+		t.Errorf("moved line: got %+v", now)
+	}
+	if now := all.List[1].Now; now.State != annotate.Same || all.List[2].Now != nil {
+		t.Errorf("other threads: got %+v, %+v", now, all.List[2].Now)
+	}
+	_, err = w.Threads(t.Context(), w.repo, "work", "01M8ZZZZ")
+	w.is(err, Missing, "no checkpoint")
+}

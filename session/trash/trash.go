@@ -97,14 +97,18 @@ func prefix(name string, at time.Time) string {
 	return thin.TrashPrefix + name + "/" + strconv.FormatInt(at.Unix(), 10) + "/"
 }
 
+// Ref returns the name that a ref of the session called name has in the trash if the session is deleted at the time at.
+func Ref(name, ref string, at time.Time) string {
+	return prefix(name, at) + strings.TrimPrefix(ref, "refs/")
+}
+
 // Delete moves the refs of the session called name to the trash. It returns the names of the refs that the session remote refuses
 // to delete, such as the branch to which the HEAD of the session remote points.
 func Delete(ctx context.Context, remote *transport.Remote, name string, refs map[string]object.ID,
 	now time.Time) (kept []string, err error) {
-	to := prefix(name, now)
 	var copies, removals []transport.RefUpdate
 	for _, ref := range slices.Sorted(maps.Keys(refs)) {
-		copies = append(copies, transport.RefUpdate{Name: to + strings.TrimPrefix(ref, "refs/"), New: refs[ref]})
+		copies = append(copies, transport.RefUpdate{Name: Ref(name, ref, now), New: refs[ref]})
 		removals = append(removals, transport.RefUpdate{Name: ref, Old: refs[ref]})
 	}
 	if len(copies) == 0 {

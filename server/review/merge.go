@@ -1,0 +1,260 @@
+package review
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/server/records"
+)
+
+// Method is the way in which the commits of a session are put on a branch.
+type Method string
+
+const (
+	FastForward Method = "ff"     // the branch moves to the commit of the session
+	Squash      Method = "squash" // one new commit has the changes of the session
+	MergeCommit Method = "merge"  // a merge commit joins the branch and the session
+)
+
+const (
+	maxListed  = 100     // commits that the message of a new commit lists
+	maxMessage = 4 << 20 // bytes of messages of commits that are read
+)
+
+// Merge says which commits of a session are put on which branch.
+type Merge struct {
+	Method     Method // "" means FastForward
+	Branch     string // without refs/heads/; "" for the default branch
+	Checkpoint string // checkpoint whose HEAD is merged; "" for the newest one, which must have no uncommitted changes
+	Message    string // of a new commit; "" for one that lists the commits of the session
+	Expect     string // commit of the branch that the user has seen; "" for any
+}
+
+// Merged is the result of a merge.
+type Merged struct {
+	Session, Checkpoint string
+	Method              Method
+	Branch              string // without refs/heads/
+	Old                 string // commit of the branch before the merge; "" if the branch did not exist
+	New                 string
+	Commits             int // commits of the session that the branch did not have
+}
+
+// Merge puts the commits of a session on a branch of the same repository.
+func (s *Service) Merge(ctx context.Context, by By, repo records.Repo, name string, m Merge) (Merged, error) {
+	var made Merged
+	m.Method = cmp.Or(m.Method, FastForward)
+	if m.Method != FastForward && m.Method != Squash && m.Method != MergeCommit {
+		return made, problem(Invalid, "%.40q is not a method: want ff, squash or merge", m.Method)
+	}
+	err := s.act(ctx, by, repo, func(ctx context.Context, v *view) (c change, err error) {
+		if err := v.session(name); err != nil {
+			return c, err
+		}
+		p, err := v.checkpoint(ctx, name, m.Checkpoint)
+		if err != nil {
+			return c, err
+		}
+		if p.Head.IsZero() || m.Checkpoint == "" {
+			if err := v.committed(ctx, p); err != nil {
+				return c, err
+			}
+		}
+		branch, err := v.branch(m.Branch)
+		if err != nil {
+			return c, err
+		}
+		old := v.refs[branch]
+		if m.Expect != "" && m.Expect != old {
+			return c, &Problem{Kind: Conflict, Now: old,
+				Text: fmt.Sprintf("branch %s is at %.12s, not at %.12s as expected", short(branch), cmp.Or(old, "no commit"), m.Expect)}
+		}
+		made = Merged{Session: name, Checkpoint: string(p.ID), Method: m.Method, Branch: short(branch), Old: old}
+		w := merging{v: v, by: by, m: m, head: p.Head.String(), tip: old, made: &made}
+		return w.plan(ctx, branch)
+	})
+	return made, err
+}
+
+// merging is an attempt to put a commit of a session on a branch.
+type merging struct {
+	v         *view
+	by        By
+	m         Merge
+	head, tip string // commits of the session and of the branch; tip is "" if the branch does not exist
+	made      *Merged
+}
+
+// plan decides which commit the branch gets.
+func (w *merging) plan(ctx context.Context, branch string) (c change, err error) {
+	if w.tip == "" && w.m.Method != FastForward {
+		return c, problem(Conflict, "there is no branch %s: only the method ff creates one", short(branch))
+	}
+	commits, err := w.commits(ctx)
+	if err != nil {
+		return c, err
+	}
+	j, err := w.join(ctx, commits)
+	switch {
+	case err != nil:
+		return c, err
+	case j.none:
+		return c, problem(Conflict, "branch %s already has all commits of session %s", short(branch), w.made.Session)
+	case w.m.Method == FastForward && !j.forward:
+		return c, problem(Conflict, "not a fast-forward: branch %s has commits that session %s lacks; "+
+			"use the method merge or squash, or merge the branch into the session with git", short(branch), w.made.Session)
+	}
+	w.made.Commits = len(commits)
+	if w.made.New = w.head; w.m.Method != FastForward {
+		if w.made.New, err = w.commit(ctx, j.tree, commits); err != nil {
+			return c, err
+		}
+		c.pack = w.v.pack
+	}
+	c.updates = []records.RefUpdate{w.v.update(branch, w.made.New)}
+	return c, nil
+}
+
+// join joins the commit of the session with the branch. If the branch has the tree of a commit of the session, because that commit was
+// squashed with those before it, a squash contains only the changes after it.
+func (w *merging) join(ctx context.Context, commits []branchCommit) (joined, error) {
+	if w.m.Method == Squash {
+		now, err := w.v.tree(ctx, w.tip)
+		if err != nil {
+			return joined{}, err
+		}
+		for i, c := range commits {
+			if c.tree == now {
+				return joined{tree: commits[0].tree, none: i == 0}, nil
+			}
+		}
+	}
+	return w.v.join(ctx, w.head, w.tip)
+}
+
+// branchCommit is a commit of the session that the branch lacks.
+type branchCommit struct{ tree, message string }
+
+// subject returns the first line of the message.
+func (c branchCommit) subject() string {
+	line, _, _ := strings.Cut(strings.TrimSpace(c.message), "\n")
+	return line
+}
+
+// commits returns the commits of the session that the branch lacks, newest first.
+func (w *merging) commits(ctx context.Context) (all []branchCommit, err error) {
+	args := []string{"log", "-z", "--topo-order", "--no-show-signature", "--encoding=UTF-8", "--format=tformat:%T%n%B", w.head}
+	if w.tip != "" {
+		args = append(args, "^"+w.tip)
+	}
+	out, err := w.v.git.Output(ctx, maxMessage, append(args, "--")...)
+	if gitcmd.Exited(err, 128) {
+		return nil, problem(Conflict, "the repository lacks commits of the branch or of the session")
+	}
+	for text := range strings.SplitSeq(strings.TrimSuffix(string(out), "\x00"), "\x00") {
+		if tree, message, ok := strings.Cut(text, "\n"); ok {
+			all = append(all, branchCommit{tree, message})
+		}
+	}
+	return all, err
+}
+
+// commit writes a commit with a tree to the workspace, as the user who makes the act.
+func (w *merging) commit(ctx context.Context, tree string, commits []branchCommit) (string, error) {
+	c, err := w.v.workspace(ctx)
+	if err != nil {
+		return "", err
+	}
+	args := []string{"--no-replace-objects", "--git-dir=" + c.Dir, "commit-tree", tree, "-p", w.tip}
+	if w.m.Method == MergeCommit {
+		args = append(args, "-p", w.head)
+	}
+	cmd := w.v.git.Git.Command(ctx, append(args, "-F", "-")...)
+	cmd.Stdin = strings.NewReader(w.message(commits))
+	for _, role := range []string{"AUTHOR", "COMMITTER"} {
+		cmd.Env = append(cmd.Env, "GIT_"+role+"_NAME="+person(w.by.actor()), "GIT_"+role+"_EMAIL="+person(address(w.by.actor())),
+			fmt.Sprintf("GIT_%s_DATE=%d +0000", role, w.v.s.o.Now().Unix()))
+	}
+	out, err := gitcmd.Output(cmd)
+	return strings.TrimSpace(string(out)), err
+}
+
+// person returns a text without the characters that cannot be part of the name or the address in a commit.
+func person(text string) string {
+	clean := strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f || r == '<' || r == '>' {
+			return -1
+		}
+		return r
+	}, text)
+	return cmp.Or(strings.Trim(clean, " .,:;\"'"), "unknown") // git removes these characters, and refuses an empty name
+}
+
+// address returns the address of a user in commits. A name that is no address gets a host that never exists.
+func address(actor string) string {
+	if strings.Contains(actor, "@") {
+		return actor
+	}
+	return strings.ReplaceAll(actor, " ", ".") + "@artifactfs.invalid"
+}
+
+// message returns the message of the new commit.
+func (w *merging) message(commits []branchCommit) string {
+	if w.m.Message != "" {
+		return strings.TrimRight(w.m.Message, "\n") + "\n"
+	}
+	if w.m.Method == Squash && len(commits) == 1 {
+		return commits[0].message
+	}
+	var b strings.Builder
+	if w.m.Method == MergeCommit {
+		fmt.Fprintf(&b, "Merge session %s into %s\n\n", w.made.Session, w.made.Branch)
+	} else {
+		fmt.Fprintf(&b, "%s\n\n", commits[len(commits)-1].subject())
+	}
+	for i := len(commits) - 1; i >= 0; i-- {
+		if n := len(commits) - 1 - i; n == maxListed {
+			fmt.Fprintf(&b, "... and %d more commits\n", i+1)
+			break
+		}
+		fmt.Fprintf(&b, "* %s\n", commits[i].subject())
+	}
+	return b.String()
+}
+
+// pack writes a pack with all objects that were made in the workspace.
+func (v *view) pack(ctx context.Context, w io.Writer) error {
+	ids, err := loose(filepath.Join(v.copy.Dir, "objects"))
+	if err != nil {
+		return fmt.Errorf("list new objects: %w", err)
+	}
+	cmd := v.git.Git.Command(ctx, "--git-dir="+v.copy.Dir, "pack-objects", "--stdout", "-q")
+	cmd.Stdin, cmd.Stdout = strings.NewReader(strings.Join(ids, "\n")+"\n"), w
+	return gitcmd.Run(cmd)
+}
+
+// loose returns the ids of the loose objects in a directory.
+func loose(dir string) (ids []string, err error) {
+	dirs, err := os.ReadDir(dir)
+	for _, d := range dirs {
+		if len(d.Name()) != 2 || !d.IsDir() {
+			continue
+		}
+		files, failed := os.ReadDir(filepath.Join(dir, d.Name()))
+		err = errors.Join(err, failed)
+		for _, f := range files {
+			if id := d.Name() + f.Name(); object.ValidID(id) {
+				ids = append(ids, id)
+			}
+		}
+	}
+	return ids, err
+}
