@@ -60,6 +60,7 @@ type CachePutRequest struct {
 	TTL  time.Duration `json:"ttl_ns,omitempty"` // time after which the entry expires; 0: it does not expire
 	// Expect is the SHA-256 that the present value must have, "none" if there must be no entry, or "" for any entry or none.
 	Expect string `json:"expect,omitempty"`
+	Actor  string `json:"actor,omitempty"` // user who stores the entry, unless the server knows the user; "": the user of the daemon
 }
 
 // CacheDeleteRequest requests that a cache entry is removed. It fails with the code not-found if there is no entry.

@@ -187,12 +187,12 @@ func TestAnnotationsOnServer(t *testing.T) {
 	m := w.bare("team/app", "--create", "--session", "work", "--wait", "git")
 	w.sh(m.Dir, "printf 'a\\nb\\nc\\n' >list.txt")
 	m.checkpoint("--sync")
-	made := must[client.NewToken](t)(api.CreateToken(t.Context(), "team", client.CreateToken{Repo: "app", Scope: client.Write, TTL: 3600, Session: "work"}))
-	at := strings.Replace(m.Remote, "://", "://"+url.UserPassword("x", made.Plaintext).String()+"@", 1)
 	const each = 3
 	var all sync.WaitGroup
 	for _, user := range []string{"alice", "bob", "carol"} {
-		u := w.elsewhere().as(user)
+		made := must[client.NewToken](t)(api.CreateToken(t.Context(), "team", client.CreateToken{Repo: "app", Actor: user, TTL: 3600, Session: "work"}))
+		at := strings.Replace(m.Remote, "://", "://"+url.UserPassword("x", made.Plaintext).String()+"@", 1)
+		u := w.elsewhere()
 		u.env = slices.DeleteFunc(u.env, func(v string) bool { return strings.HasPrefix(v, "ARTIFACTFS_SERVER") })
 		all.Go(func() {
 			for i := range each {
@@ -205,7 +205,7 @@ func TestAnnotationsOnServer(t *testing.T) {
 	}
 	all.Go(func() {
 		for i := range each {
-			if r := w.as("dave").afs("session", "annotate", "-C", m.Dir, "-m", fmt.Sprint("note ", i)); r.code != 0 {
+			if r := w.afs("session", "annotate", "-C", m.Dir, "-m", fmt.Sprint("note ", i)); r.code != 0 {
 				t.Errorf("annotate in the mount: %s", r)
 			}
 		}

@@ -8,6 +8,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/session"
 )
 
 // maxCached is the maximum size in bytes of a value that the tool cache_get returns. A larger value would fill the agent's context.
@@ -44,7 +45,7 @@ func addCacheTools(s *sdk.Server, find Find, looks *sdk.ToolAnnotations) {
 			"is replaced only if its SHA-256 is the expected one; otherwise done is false, and the present entry is returned."},
 		func(ctx context.Context, w Session, in cachePutInput) (control.CacheChangeReply, error) {
 			return control.NewCacheClient(w.Client).Put(ctx, control.CachePutRequest{Of: w.Mount.Dir, Key: in.Key, Value: []byte(in.Value),
-				Expect: in.Expect, TTL: time.Duration(in.Seconds) * time.Second})
+				Expect: in.Expect, TTL: time.Duration(in.Seconds) * time.Second, Actor: session.Actor()})
 		})
 }
 

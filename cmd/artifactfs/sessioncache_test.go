@@ -9,10 +9,12 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/session"
 )
 
 func TestSessionCache(t *testing.T) {
 	a, s, _ := newWork(t)
+	actor := session.Actor()
 	dir, hash := a.dir+"/app", strings.Repeat("ab", 32)
 	if err := os.WriteFile(filepath.Join(a.dir, "file"), []byte("contents"), 0o600); err != nil {
 		t.Fatal(err)
@@ -23,10 +25,10 @@ func TestSessionCache(t *testing.T) {
 		stdout, stderr string // stderr: a part
 		want           any    // request; nil: none
 	}{
-		{"put k file -C app --ttl 1d", 0, "ab\n", "", control.CachePutRequest{Of: dir, Key: "k", Value: []byte("contents"), TTL: 24 * time.Hour}},
-		{"put k file -C work --if-missing", 0, "ab\n", "", control.CachePutRequest{Of: dir, Key: "k", Value: []byte("contents"), Expect: "none"}},
+		{"put k file -C app --ttl 1d", 0, "ab\n", "", control.CachePutRequest{Of: dir, Key: "k", Value: []byte("contents"), TTL: 24 * time.Hour, Actor: actor}},
+		{"put k file -C work --if-missing", 0, "ab\n", "", control.CachePutRequest{Of: dir, Key: "k", Value: []byte("contents"), Expect: "none", Actor: actor}},
 		{"cas k file -C app --expect " + hash, 3, "ab\n", "its SHA-256 is ab\nhint: read the entry",
-			control.CachePutRequest{Of: dir, Key: "k", Value: []byte("contents"), Expect: hash}},
+			control.CachePutRequest{Of: dir, Key: "k", Value: []byte("contents"), Expect: hash, Actor: actor}},
 		{"cas k file -C app", control.ExitUsage, "", "want --expect", nil},
 		{"cas k file -C app --expect x", control.ExitUsage, "", "want --expect", nil},
 		{"put k none -C app", control.ExitFailed, "", "no such file", nil},

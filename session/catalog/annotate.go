@@ -16,8 +16,8 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/annotate"
 	"github.com/artifactfs/artifactfs/session/reffile"
-	"github.com/artifactfs/artifactfs/session/thin"
 	"github.com/artifactfs/artifactfs/session/transcript"
+	"github.com/artifactfs/artifactfs/transport"
 )
 
 // maxLined is the maximum size in bytes of a file whose lines can be annotated.
@@ -31,8 +31,8 @@ var (
 )
 
 // SessionAnnotate begins a thread of annotations, or adds to a thread. The annotation is on the session remote when it returns.
-func (all *Catalog) SessionAnnotate(ctx context.Context, r control.SessionAnnotateRequest) (control.SessionAnnotateReply, error) {
-	reply, err := annotateSession(ctx, all, r)
+func (rev Reviews) SessionAnnotate(ctx context.Context, r control.SessionAnnotateRequest) (control.SessionAnnotateReply, error) {
+	reply, err := annotateSession(ctx, rev.Catalog, r)
 	if err != nil {
 		return reply, fault.ExplainSessionAt("annotate", cmp.Or(r.Thread, r.Path, r.Commit, r.ID, r.Of), err)
 	}
@@ -63,14 +63,16 @@ func annotateSession(ctx context.Context, all *Catalog, r control.SessionAnnotat
 		}
 		act.On = &on
 	}
-	notes, err := openAnnotations(ctx, all, o, r.SessionRemote)
+	notes, err := openAnnotations(ctx, all, o)
 	if err != nil {
 		return reply, err
 	}
 	defer notes.close()
-	if act.Actor, err = notes.actor(ctx, cmp.Or(r.Actor, session.Actor())); err != nil {
-		return reply, err
+	who, err := userOf(ctx, notes.remote, r.Actor)
+	if err != nil {
+		return reply, notes.explain(err)
 	}
+	act.Actor = who.Actor
 	file, err := notes.change(ctx, func(file []byte) ([]byte, error) {
 		next := act
 		if act.Op != annotate.Open {
@@ -270,38 +272,28 @@ type annotations struct {
 		Change(ctx context.Context, f reffile.File, message string,
 			edit func(now reffile.Version) ([]byte, error)) (reffile.Version, error)
 	}
-	remote  *thin.Remote      // session remote; nil if it is the repository of the session on this host
+	remote  *transport.Remote // session remote; nil if it is the repository of the session on this host
 	here    []byte            // annotations in the repository of the session on this host, unless the repository is the session remote
 	explain func(error) error // adds the session remote to its failures
 	close   func()
 }
 
-// openAnnotations returns the annotations of an open session. The parameter at is the URL of the session remote, or "" if the session is
-// on this host. The caller calls close.
-func openAnnotations(ctx context.Context, all *Catalog, o *opened, at string) (*annotations, error) {
-	r := control.MountRequest{Session: o.Session, SessionOptions: control.SessionOptions{Remote: at}}
-	switch {
-	case at != "":
-	case o.mount != nil:
-		r = o.mount.Request()
-		r.Session, r.SessionOptions = o.Session, o.mount.Agent.Options()
-	default:
-		r.Remote, r.SessionOptions = o.record.Remote, o.record.Carried
-	}
-	remote, kind, err := all.Remotes.Session(r)
+// openAnnotations returns the annotations of an open session. The caller calls close.
+func openAnnotations(ctx context.Context, all *Catalog, o *opened) (*annotations, error) {
+	remote, err := all.openRemote(o.remoteRequest())
 	if err != nil {
 		return nil, err
 	}
 	a := &annotations{file: reffile.File{Ref: session.AnnotationsRef(o.Session), Name: annotate.LogFile}, close: func() {},
 		explain: func(err error) error { return err }}
 	var local *reffile.Local
-	if at == "" && o.Repo != nil {
+	if o.far == nil && o.Repo != nil {
 		local = &reffile.Local{Repo: o.Repo}
 	}
 	switch {
 	case remote != nil:
 		a.store = &reffile.Store{Remote: remote.Remote, Dir: all.State}
-		a.remote, a.close = remote, func() { remote.Close() }
+		a.remote, a.close = remote.Remote, func() { remote.Close() }
 		a.explain = func(err error) error { return fault.SessionRemote(remote, err) }
 		if local == nil {
 			return a, nil
@@ -312,30 +304,12 @@ func openAnnotations(ctx context.Context, all *Catalog, o *opened, at string) (*
 			return nil, err
 		}
 		a.here = v.Content
-	case kind == control.RemoteNone:
-		return nil, fault.ErrNoSessionRemote
 	case local == nil:
 		return nil, fault.ErrNoCheckpoint
 	default:
 		a.store = local
 	}
 	return a, nil
-}
-
-// actor returns the name of the user who annotates: the one for whom the server has made the token, or, if the server does not know
-// the user, the name that the client has sent.
-func (a *annotations) actor(ctx context.Context, sent string) (string, error) {
-	if a.remote == nil {
-		return sent, nil
-	}
-	who, known, err := a.remote.Identity(ctx)
-	if err != nil {
-		return "", a.explain(err)
-	}
-	if !known || who.Actor == "token:"+who.Token {
-		return sent, nil
-	}
-	return who.Actor, nil
 }
 
 // read returns the contents of the file.

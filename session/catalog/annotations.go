@@ -23,9 +23,9 @@ import (
 const maxRenames = 100
 
 // SessionAnnotations lists the threads of a session, with the present positions of files and lines.
-func (all *Catalog) SessionAnnotations(ctx context.Context, r control.SessionAnnotationsRequest) (control.SessionAnnotationsReply, error) {
+func (rev Reviews) SessionAnnotations(ctx context.Context, r control.SessionAnnotationsRequest) (control.SessionAnnotationsReply, error) {
 	reply := control.SessionAnnotationsReply{Threads: []control.AnnotationThread{}}
-	if err := listAnnotations(ctx, all, r, &reply); err != nil {
+	if err := listAnnotations(ctx, rev.Catalog, r, &reply); err != nil {
 		return reply, fault.ExplainSessionAt("list annotations of", cmp.Or(r.ID, r.Of), err)
 	}
 	return reply, nil
@@ -40,7 +40,7 @@ func listAnnotations(ctx context.Context, all *Catalog, r control.SessionAnnotat
 	}
 	defer o.Close()
 	reply.Session = o.Session
-	notes, err := openAnnotations(ctx, all, o, r.SessionRemote)
+	notes, err := openAnnotations(ctx, all, o)
 	if errors.Is(err, fault.ErrNoCheckpoint) && r.ID == "" { // nothing has changed yet, so there is no repository
 		return nil
 	}

@@ -41,6 +41,9 @@ type approving struct {
 	paths map[string][]string
 }
 
+// Reviews answers requests about approvals, policies and annotations. Its methods are safe for concurrent use.
+type Reviews struct{ Catalog *Catalog }
+
 // approvalsFile returns the name of the file with the approvals of a session.
 func approvalsFile(name string) reffile.File {
 	return reffile.File{Ref: approval.Ref(name), Name: approval.LogFile}
@@ -54,18 +57,14 @@ var policyFile = reffile.File{Ref: approval.PolicyRef, Name: approval.PolicyFile
 // its path. The result newest is the newest checkpoint on this host; "" if this host does not have the session, or no checkpoint of it.
 func (all *Catalog) remoteOf(ctx context.Context, of, at string) (r control.MountRequest, newest session.CheckpointID, err error) {
 	if at != "" {
-		return control.MountRequest{Session: of, SessionOptions: control.SessionOptions{Remote: at}}, "", nil
+		return requestAt(of, at), "", nil
 	}
 	o, err := all.openSession(ctx, of, false)
 	if err != nil {
 		return r, "", err
 	}
 	defer o.Close()
-	r = control.MountRequest{Remote: o.record.Remote, Session: o.Session, SessionOptions: o.record.Carried}
-	if o.mount != nil {
-		r = o.mount.Request()
-		r.Session, r.SessionOptions = o.Session, o.mount.Agent.Options()
-	}
+	r = o.remoteRequest()
 	if o.Repo != nil {
 		last, err := o.Repo.Checkpoints(1)
 		if err != nil {
@@ -136,12 +135,12 @@ func (all *Catalog) approve(ctx context.Context, of, at, to string, withTrees bo
 
 // connect opens the session remote of a request, and a mirror of it. The mirror closes the remote.
 func (all *Catalog) connect(ctx context.Context, r control.MountRequest) (*thin.Remote, *mirror.Mirror, error) {
-	far, _, err := all.Remotes.Session(r)
+	far, err := all.openRemote(r)
+	if err == nil && far == nil {
+		err = fault.ErrNoSessionRemote
+	}
 	if err != nil {
 		return nil, nil, err
-	}
-	if far == nil {
-		return nil, nil, fault.ErrNoSessionRemote
 	}
 	m, err := all.mirrorThrough(ctx, far)
 	return far, m, err
@@ -258,10 +257,10 @@ func (ap *approving) tips(ctx context.Context, branches ...string) (tips map[str
 }
 
 // SessionApprovals lists the requests for approval of a session, newest first.
-func (all *Catalog) SessionApprovals(ctx context.Context, r control.SessionApprovalsRequest) (control.SessionApprovalsReply, error) {
+func (rev Reviews) SessionApprovals(ctx context.Context, r control.SessionApprovalsRequest) (control.SessionApprovalsReply, error) {
 	reply := control.SessionApprovalsReply{Approvals: []control.Approval{}}
 	explained := func(err error) error { return fault.ExplainSessionAt("list approvals of", "session "+r.Of, err) }
-	ap, err := all.approve(ctx, r.Of, r.SessionRemote, r.To, false)
+	ap, err := rev.Catalog.approve(ctx, r.Of, r.SessionRemote, r.To, false)
 	if err != nil {
 		return reply, explained(err)
 	}
@@ -299,8 +298,9 @@ func (all *Catalog) SessionApprovals(ctx context.Context, r control.SessionAppro
 
 // SessionPolicy returns the policy of a repository, after it has replaced the policy if the request contains one. Only a valid policy
 // is written.
-func (all *Catalog) SessionPolicy(ctx context.Context, r control.SessionPolicyRequest) (control.SessionPolicyReply, error) {
+func (rev Reviews) SessionPolicy(ctx context.Context, r control.SessionPolicyRequest) (control.SessionPolicyReply, error) {
 	var reply control.SessionPolicyReply
+	all := rev.Catalog
 	explained := func(err error) error {
 		return fault.ExplainSessionAt("read policy of", cmp.Or(r.Of, "repository"), err)
 	}
@@ -311,7 +311,10 @@ func (all *Catalog) SessionPolicy(ctx context.Context, r control.SessionPolicyRe
 			return reply, explained(err)
 		}
 	}
-	far, _, err := all.Remotes.Session(req)
+	far, err := all.openRemote(req)
+	if err == nil && far == nil {
+		err = fault.ErrNoSessionRemote
+	}
 	if err != nil {
 		return reply, explained(err)
 	}

@@ -34,8 +34,8 @@ func conflict(verb, object, cause, hint string) error {
 }
 
 // SessionApprove adds a record to the approvals of a session: a request, or a grant, denial or withdrawal of one.
-func (all *Catalog) SessionApprove(ctx context.Context, r control.SessionApproveRequest) (control.SessionApproveReply, error) {
-	reply, err := all.sessionApprove(ctx, r)
+func (rev Reviews) SessionApprove(ctx context.Context, r control.SessionApproveRequest) (control.SessionApproveReply, error) {
+	reply, err := rev.sessionApprove(ctx, r)
 	if err != nil {
 		return reply, fault.ExplainSessionAt(verbs[r.Op], "session "+r.Of, err)
 	}
@@ -43,22 +43,19 @@ func (all *Catalog) SessionApprove(ctx context.Context, r control.SessionApprove
 }
 
 // sessionApprove does the work of SessionApprove, which adds hints to its errors.
-func (all *Catalog) sessionApprove(ctx context.Context, r control.SessionApproveRequest) (reply control.SessionApproveReply, err error) {
+func (rev Reviews) sessionApprove(ctx context.Context, r control.SessionApproveRequest) (reply control.SessionApproveReply, err error) {
 	to := r.To
 	if r.Action == control.ApprovePromote {
 		to = cmp.Or(to, control.RemoteOrigin)
 	}
-	ap, err := all.approve(ctx, r.Of, r.SessionRemote, to, r.Op == control.ApproveRequest || r.Op == control.ApproveGrant)
+	ap, err := rev.Catalog.approve(ctx, r.Of, r.SessionRemote, to, r.Op == control.ApproveRequest || r.Op == control.ApproveGrant)
 	if err != nil {
 		return reply, err
 	}
 	defer ap.Close()
-	who, known, err := ap.remote.Identity(ctx)
+	who, err := userOf(ctx, ap.remote, r.Actor)
 	if err != nil {
 		return reply, ap.explain(err)
-	}
-	if !known {
-		who.Actor = cmp.Or(r.Actor, session.Actor())
 	}
 	record := approval.Record{Op: approval.Op(r.Op), Actor: who.Actor, Token: who.Token, Text: r.Text}
 	l, err := ap.log(ctx)

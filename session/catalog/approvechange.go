@@ -166,7 +166,7 @@ func (ap *approving) bases(ctx context.Context, m mergeOf) ([]object.ID, error) 
 		if err := ap.target.Since(ctx, base, wants...); err != nil {
 			return nil, ap.explain(err)
 		}
-		if bases, ok := mergeBases(ap.parents, m.tip, m.head, base); ok {
+		if bases, ok := treediff.MergeBases(ap.parents, m.tip, m.head, base); ok {
 			return bases, nil
 		}
 	}

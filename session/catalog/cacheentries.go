@@ -12,9 +12,9 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/fault"
-	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/cacheentry"
 	"github.com/artifactfs/artifactfs/session/thin"
+	"github.com/artifactfs/artifactfs/transport"
 )
 
 // maxEntries is the maximum size in bytes of the entries in a reply, as JSON.
@@ -36,65 +36,39 @@ type CacheEntries struct{ Catalog *Catalog }
 // session remote of a mounted session is then created if it does not exist.
 func (c CacheEntries) entriesOf(ctx context.Context, of, at string, write bool) (entries, error) {
 	if at != "" {
-		return c.entriesOn(control.MountRequest{Session: of, SessionOptions: control.SessionOptions{Remote: at}})
-	}
-	m, err := c.Catalog.Mounts.Mounted(ctx, of)
-	if err != nil {
-		return entries{}, err
-	}
-	if m != nil {
-		if e, err := c.entriesOn(m.Request()); err != nil || e.far != nil {
-			return e, err
-		}
-		if write {
-			repo, err := m.Agent.Open(ctx)
-			if err != nil {
-				return entries{}, err
-			}
-			return embedded(m.Session, repo, func() {}), nil
-		}
+		return c.entriesOn(requestAt(of, at))
 	}
 	o, err := c.Catalog.openSession(ctx, of, write)
 	if err != nil {
 		return entries{}, err
 	}
-	if m == nil {
-		e, err := c.entriesOn(control.MountRequest{Remote: o.record.Remote, Session: o.Session, SessionOptions: o.record.Carried})
-		if err != nil || e.far != nil {
-			o.Close()
-			return e, err
-		}
-	}
-	if o.Repo == nil {
+	if e, err := c.entriesOn(o.remoteRequest()); err != nil || e.far != nil {
 		o.Close()
-		if write {
-			return entries{}, fault.ErrNoCheckpoint
-		}
-		return entries{session: o.Session, close: func() {}}, nil
+		return e, err
 	}
-	return embedded(o.Session, o.Repo, o.Close), nil
+	repo := o.Repo
+	if write && o.mount != nil {
+		repo, err = o.mount.Agent.Open(ctx)
+	}
+	switch {
+	case err != nil:
+	case repo != nil:
+		return entries{store: &cacheentry.Store{Place: cacheentry.Embedded{Repo: repo}}, session: o.Session, close: o.Close}, nil
+	case write:
+		err = fault.ErrNoCheckpoint
+	}
+	o.Close()
+	return entries{session: o.Session, close: func() {}}, err
 }
 
-// entriesOn opens the session remote that a request names. The field far of the result is nil if this is the embedded one. The error is
-// fault.ErrNoSessionRemote if the session has no session remote.
+// entriesOn opens the session remote that a request names. The field far of the result is nil if this is the embedded one.
 func (c CacheEntries) entriesOn(r control.MountRequest) (entries, error) {
-	far, kind, err := c.Catalog.Remotes.Session(r)
-	if err != nil {
+	far, err := c.Catalog.openRemote(r)
+	if err != nil || far == nil {
 		return entries{}, err
-	}
-	if kind == control.RemoteNone {
-		return entries{}, fault.ErrNoSessionRemote
-	}
-	if far == nil {
-		return entries{}, nil
 	}
 	place := cacheentry.Remote{Remote: far.Remote, Dir: c.Catalog.State}
 	return entries{store: &cacheentry.Store{Place: place}, session: r.Session, far: far, close: func() { far.Close() }}, nil
-}
-
-// embedded returns the entries of an embedded session remote.
-func embedded(name string, repo *session.Repo, close func()) entries {
-	return entries{store: &cacheentry.Store{Place: cacheentry.Embedded{Repo: repo}}, session: name, close: close}
 }
 
 // explain returns an error for the user. A failure of the session remote names the session remote.
@@ -103,6 +77,16 @@ func (e entries) explain(verb, object string, err error) error {
 		err = fault.SessionRemote(e.far, err)
 	}
 	return fault.ExplainSessionAt(verb, object, err)
+}
+
+// user returns the user who changes entries. The parameter sent is the user that the client has sent.
+func (e entries) user(ctx context.Context, sent string) (string, error) {
+	var remote *transport.Remote
+	if e.far != nil {
+		remote = e.far.Remote
+	}
+	who, err := userOf(ctx, remote, sent)
+	return who.Actor, err
 }
 
 // entryOf converts an entry into the form of a reply.
@@ -181,8 +165,12 @@ func (c CacheEntries) CachePut(ctx context.Context, r control.CachePutRequest) (
 		}
 		value = cacheentry.Value{Size: info.Size(), Open: func() (io.ReadCloser, error) { return os.Open(r.File) }}
 	}
+	who, err := e.user(ctx, r.Actor)
+	if err != nil {
+		return reply, e.explain(verb, r.Key, err)
+	}
 	entry, err := e.store.Put(ctx, cacheentry.PutRequest{
-		Key: r.Key, Value: value, TTL: r.TTL, Expect: r.Expect, Actor: session.Actor(), Session: e.session,
+		Key: r.Key, Value: value, TTL: r.TTL, Expect: r.Expect, Actor: who, Session: e.session,
 	})
 	return e.changed(verb, r.Key, &entry, err)
 }

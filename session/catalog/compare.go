@@ -129,8 +129,7 @@ func (c *comparing) open(ctx context.Context, r control.CompareSide, dir string)
 // openBeside opens the session name on the session remote of the mount m. If m has no session remote, openBeside returns the error
 // in the parameter missing, which is the error of the search on this host.
 func (all *Catalog) openBeside(ctx context.Context, m *Mounted, name string, missing error) (*opened, error) {
-	r := m.Request()
-	r.Session, r.SessionOptions = name, m.Agent.Options()
+	r := m.remoteRequest(name)
 	if at, _ := remotes.SessionURL(r); at == "" {
 		return nil, missing
 	}

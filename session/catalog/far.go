@@ -29,7 +29,7 @@ import (
 // MirrorOf opens a mirror of a session remote, in order to read the session name. The parameter at is the URL of the session
 // remote. An empty name opens a mirror for listing all sessions.
 func (all *Catalog) MirrorOf(ctx context.Context, at, name string) (*mirror.Mirror, error) {
-	return all.mirrorFor(ctx, control.MountRequest{Session: name, SessionOptions: control.SessionOptions{Remote: at}})
+	return all.mirrorFor(ctx, requestAt(name, at))
 }
 
 // mirrorFor opens a mirror of the session remote of a request, with the credentials of the request. It returns
@@ -66,7 +66,7 @@ func (all *Catalog) openAt(ctx context.Context, of, at string, withTrees bool) (
 	if at == "" {
 		return all.openSession(ctx, of, false)
 	}
-	return all.openThere(ctx, control.MountRequest{Session: of, SessionOptions: control.SessionOptions{Remote: at}}, withTrees)
+	return all.openThere(ctx, requestAt(of, at), withTrees)
 }
 
 // openThere opens the session of a request on its session remote. The caller closes the result, which removes the mirror.
@@ -80,7 +80,7 @@ func (all *Catalog) openThere(ctx context.Context, r control.MountRequest, withT
 		all.CloseMirror(m)
 		return nil, err
 	}
-	o.release = func() { all.CloseMirror(m) }
+	o.asked, o.release = r, func() { all.CloseMirror(m) }
 	return o, nil
 }
 

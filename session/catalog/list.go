@@ -166,8 +166,7 @@ func (o *opened) sendLater(ctx context.Context, all *Catalog) {
 	if o.mount != nil || o.Repo == nil || remote == control.RemoteEmbedded || remote == "" {
 		return
 	}
-	r := control.MountRequest{Remote: o.record.Remote, Session: o.Session, SessionOptions: o.record.Carried}
-	to, _, err := all.Remotes.Session(r)
+	to, _, err := all.Remotes.Session(o.remoteRequest())
 	if err != nil || to == nil {
 		return
 	}

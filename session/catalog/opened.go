@@ -21,7 +21,8 @@ type opened struct {
 	Repo    *session.Repo   // nil if the session has no checkpoint yet
 	// queue pushes the session. It is nil unless the session has a mount that can be written to.
 	queue *writeback.Queue
-	far   *mirror.Mirror // mirror of the session remote that Repo belongs to; nil if Repo is on this host
+	far   *mirror.Mirror       // mirror of the session remote that Repo belongs to; nil if Repo is on this host
+	asked control.MountRequest // request that has opened far
 
 	// pins holds the names under which the user pinned each checkpoint.
 	pins map[session.CheckpointID][]string

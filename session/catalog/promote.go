@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -23,7 +24,7 @@ func (all *Catalog) SessionPromote(ctx context.Context, r control.SessionPromote
 		defer func() { o.Close() }()
 	}
 	if err == nil {
-		s := all.source(o, r.SessionRemote)
+		s := all.source(o)
 		defer s.close()
 		if err = s.know(ctx, p); err == nil {
 			reply, err = promotion.Promote(ctx, &s.Session, p, r, promotion.Options{Dir: all.State,
@@ -47,7 +48,7 @@ func (all *Catalog) SessionSummary(ctx context.Context, r control.SessionSummary
 	}
 	switch {
 	case err == nil:
-		s := all.source(o, r.SessionRemote)
+		s := all.source(o)
 		defer s.close()
 		if err = s.know(ctx, p); err == nil {
 			reply, err = promotion.Summarise(ctx, &s.Session, p, r)
@@ -95,22 +96,17 @@ type source struct {
 	mirror *mirror.Mirror // supplies contents of a session that is not mounted; nil until it is needed
 }
 
-// source returns the session o in the form that package promotion reads. The parameter at is the URL of the session remote if the session
-// is read from there. The caller calls close before it closes o.
-func (all *Catalog) source(o *opened, at string) *source {
+// source returns the session o in the form that package promotion reads. The caller calls close before it closes o.
+func (all *Catalog) source(o *opened) *source {
 	s := &source{all: all, o: o}
 	s.Session = promotion.Session{
 		Name: o.Session, Record: o.record, Repo: o.Repo, Far: o.far != nil, Tree: o.tree, Changes: o.changes, Find: o.Find,
-		Request: control.MountRequest{Remote: o.record.Remote, Session: o.Session, SessionOptions: o.record.Carried},
+		Request: o.remoteRequest(),
 		Provide: s.provide, Objects: s.objects, State: s.state,
 	}
-	if at != "" {
-		s.Request.SessionOptions.Remote = at
-	}
+	s.Request.Remote = cmp.Or(s.Request.Remote, o.record.Remote)
 	if o.mount != nil {
 		s.GitDir = o.mount.GitDir
-		s.Request = o.mount.Request()
-		s.Request.Session, s.Request.SessionOptions = o.Session, o.mount.Agent.Options()
 	}
 	return s
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/cacheentry"
 )
 
@@ -179,7 +180,7 @@ its SHA-256 is printed. Without --ttl, the entry stays until it is deleted or gc
   artifactfs session cache put build/linux app.tar --if-missing`,
 		Args: cli.Arguments(1, 2, "KEY [FILE|-]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			r := control.CachePutRequest{Key: args[0], TTL: time.Duration(ttl)}
+			r := control.CachePutRequest{Key: args[0], TTL: time.Duration(ttl), Actor: session.Actor()}
 			if ifMissing {
 				r.Expect = cacheentry.None
 			}
@@ -290,7 +291,7 @@ SHA-256 of the value that the entry then has. If the entry is not as expected, i
 			if err != nil {
 				return err
 			}
-			r := control.CachePutRequest{Key: args[0], TTL: time.Duration(ttl), Expect: expect}
+			r := control.CachePutRequest{Key: args[0], TTL: time.Duration(ttl), Expect: expect, Actor: session.Actor()}
 			reply, err := cachePut(cmd.Context(), a, w, "cache cas", r, cli.First(args[1:]))
 			if err != nil {
 				return err

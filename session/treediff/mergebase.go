@@ -1,4 +1,4 @@
-package catalog
+package treediff
 
 import (
 	"slices"
@@ -6,12 +6,12 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// mergeBases returns the merge bases of the commits a and b, sorted by id, from a history that ends at the commit stop: commits that are
+// MergeBases returns the merge bases of the commits a and b, sorted by id, from a history that ends at the commit stop: commits that are
 // only reachable through stop need not be here. The function parents returns the parents of a commit, and false for a commit that is not
 // here. The result ok is false if stop is not reachable from both commits; then the history that is here does not suffice.
 //
 // Each commit that is not here is an ancestor of stop. Because stop is a common ancestor, such a commit is never a merge base.
-func mergeBases(parents func(object.ID) ([]object.ID, bool), a, b, stop object.ID) (bases []object.ID, ok bool) {
+func MergeBases(parents func(object.ID) ([]object.ID, bool), a, b, stop object.ID) (bases []object.ID, ok bool) {
 	of, others := ancestors(parents, a, stop), ancestors(parents, b, stop)
 	if _, ok := of[stop]; !ok {
 		return nil, false
