@@ -58,7 +58,12 @@ func (r Repo) Diff(ctx context.Context, base, head string, patch bool) (Diff, er
 }
 
 // Changes lists up to limit paths that differ between two commits or trees.
-func (r Repo) Changes(ctx context.Context, base, head string, limit int) (d Diff, err error) {
+func (r Repo) Changes(ctx context.Context, base, head string, limit int) (Diff, error) {
+	return r.changes(ctx, base, head, limit)
+}
+
+// changes is like Changes, with further arguments for git.
+func (r Repo) changes(ctx context.Context, base, head string, limit int, args ...string) (d Diff, err error) {
 	err = r.use(ctx, func(b *batch) (_ bool, err error) {
 		d.Base, err = r.resolve(b, base)
 		if err == nil {
@@ -74,7 +79,7 @@ func (r Repo) Changes(ctx context.Context, base, head string, limit int) (d Diff
 	if err != nil {
 		return Diff{}, err
 	}
-	out, cut, err := output(r.diff(ctx, d, "--raw", "--numstat", "-z", "--no-abbrev"), maxRawDiff)
+	out, cut, err := output(r.diff(ctx, d, append(args, "--raw", "--numstat", "-z", "--no-abbrev")...), maxRawDiff)
 	if err != nil {
 		return Diff{}, err
 	}

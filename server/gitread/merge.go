@@ -1,0 +1,105 @@
+package gitread
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/session/treediff"
+)
+
+// mergesAtOnce is the number of merges that Conflicts runs at the same time.
+const mergesAtOnce = 2
+
+// Paths lists up to limit paths that differ between two commits or trees. A renamed file is a removed and an added one.
+func (r Repo) Paths(ctx context.Context, base, head string, limit int) (Diff, error) {
+	return r.changes(ctx, base, head, limit, "--no-renames")
+}
+
+// MergeBase returns the best common ancestor of commits, "" if there is none.
+func (r Repo) MergeBase(ctx context.Context, commits ...string) (string, error) {
+	out, err := gitcmd.Output(r.command(ctx, append([]string{"merge-base", "--octopus", "--end-of-options"}, commits...)...))
+	if gitcmd.Exited(err, 1) && ctx.Err() == nil {
+		return "", nil
+	}
+	return strings.TrimSpace(string(out)), err
+}
+
+// TreeMerge is a merge of the trees Ours and Theirs, which were made from the tree Base. All are ids of trees; "" is the empty tree.
+type TreeMerge struct{ Base, Ours, Theirs string }
+
+// Conflicts merges trees and returns, for each merge, the paths that git cannot merge. git writes the merged trees to a temporary
+// directory, which is removed.
+func (r Repo) Conflicts(ctx context.Context, merges []TreeMerge) (conflicts [][]string, err error) {
+	if len(merges) == 0 {
+		return nil, nil
+	}
+	dir, err := os.MkdirTemp("", "artifactfs-merge-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	commits, err := commitsIn(ctx, dir, merges)
+	if err != nil {
+		return nil, fmt.Errorf("merge trees: %w", err)
+	}
+	conflicts = make([][]string, len(merges))
+	all, ctx := errgroup.WithContext(ctx)
+	all.SetLimit(mergesAtOnce)
+	for i, c := range commits {
+		all.Go(func() error {
+			merged, err := treediff.Merge(func(args ...string) ([]byte, error) {
+				// git compares at most as many files to find renames as in differences.
+				cmd := r.command(ctx, append([]string{"-c", "merge.renameLimit=" + renameLimit}, args...)...)
+				cmd.Env = append(cmd.Env, "GIT_OBJECT_DIRECTORY="+dir, gitcmd.Alternates(filepath.Join(r.Dir, "objects")))
+				return gitcmd.Output(cmd)
+			}, c[0], c[1], true)
+			conflicts[i] = merged.Conflicted()
+			return err
+		})
+	}
+	return conflicts, all.Wait()
+}
+
+// commitsIn writes commits with the trees to be merged to an object directory, and returns two of them for each merge.
+func commitsIn(ctx context.Context, dir string, merges []TreeMerge) (commits [][2]object.ID, err error) {
+	var objects []odb.Outgoing
+	var format object.Format
+	for _, m := range merges {
+		ours, err := object.ParseID(m.Ours)
+		if err != nil {
+			return nil, err
+		}
+		theirs, err := object.ParseID(m.Theirs)
+		if err != nil {
+			return nil, err
+		}
+		var base object.ID
+		if m.Base != "" {
+			if base, err = object.ParseID(m.Base); err != nil {
+				return nil, err
+			}
+		}
+		format = ours.Format()
+		list, us, them, err := treediff.CommitsToMerge(format, base, ours, theirs)
+		if err != nil {
+			return nil, err
+		}
+		objects, commits = append(objects, list...), append(commits, [2]object.ID{us, them})
+	}
+	store, err := odb.Open(dir, format)
+	if err != nil {
+		return nil, err
+	}
+	defer store.Close()
+	_, err = store.Write(ctx, objects, odb.WriteOptions{})
+	return commits, err
+}
