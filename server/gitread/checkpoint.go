@@ -93,11 +93,15 @@ func (r Repo) newest(ctx context.Context, tips []string) (commit string, err err
 // byID returns the commit of the checkpoint whose id begins with id, in one of the chains that begin at tips. The first parent of a
 // checkpoint is the one before it.
 func (r Repo) byID(ctx context.Context, tips []string, id string) (commit string, err error) {
-	// Text of a user can contain the line, too, so more than one commit may match. An id begins with the time of the checkpoint, so older
-	// commits, such as the user's history before the session, are not read.
+	// Text of a user can contain the line, too, so more than one commit may match.
+	args := []string{"--first-parent", "--max-count=64", "--fixed-strings", "--grep=" + checkpointTrailer + ": " + id}
+	// An id begins with the time of the checkpoint. So older commits, such as the user's history before the session, are read only if
+	// there is no match, because the clock may have been wrong when the id was made.
 	oldest := session.CheckpointID(id + strings.Repeat("0", maxCheckpointID-len(id))).Time()
-	list, err := r.checkpoints(ctx, tips, append([]string{"--first-parent", "--max-count=64", "--fixed-strings",
-		"--grep=" + checkpointTrailer + ": " + id}, since(oldest)...)...)
+	list, err := r.checkpoints(ctx, tips, append(args, since(oldest)...)...)
+	if err == nil && len(list) == 0 {
+		list, err = r.checkpoints(ctx, tips, args...)
+	}
 	found := ""
 	for _, p := range list {
 		switch {

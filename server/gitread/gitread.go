@@ -1,5 +1,6 @@
 // Package gitread reads commits, trees, files and differences from a git directory, by stock git. It also finds out which changes git can
-// merge. Nothing is written to the git directory, nothing is fetched, and replacement objects (refs/replace) are ignored, because any client may have pushed them.
+// merge. Nothing is written to the git directory, nothing is fetched, and replacement objects (refs/replace) are ignored, because any
+// client may have pushed them.
 //
 // A name of a commit is a full object id, HEAD, or the name of a ref: a short name of a branch or tag (branches take precedence),
 // or a name from "refs/" or the part after it. The expressions of git (main~3, @{1}, :/text) are no names, because some of them

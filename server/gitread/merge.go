@@ -17,10 +17,10 @@ import (
 )
 
 // mergesAtOnce is the number of merges that Conflicts runs at the same time.
-const mergesAtOnce = 2
+const mergesAtOnce = 4
 
-// Paths lists up to limit paths that differ between two commits or trees. A renamed file is a removed and an added one.
-func (r Repo) Paths(ctx context.Context, base, head string, limit int) (Diff, error) {
+// PathChanges lists up to limit paths that differ between two commits or trees. A renamed file is a removed and an added one.
+func (r Repo) PathChanges(ctx context.Context, base, head string, limit int) (Diff, error) {
 	return r.changes(ctx, base, head, limit, "--no-renames")
 }
 

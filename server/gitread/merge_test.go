@@ -79,7 +79,7 @@ func TestPathsWithoutRenames(t *testing.T) {
 		t.Fatal(err)
 	}
 	head := gitIn(t, r.Dir, "100644 new\x00"+string(id), "hash-object", "-w", "-t", "tree", "FILE")
-	d, err := r.Paths(t.Context(), base, head, 10)
+	d, err := r.PathChanges(t.Context(), base, head, 10)
 	if err != nil || len(d.Changes) != 2 || d.Changes[0].Status != "added" || d.Changes[1].Status != "deleted" || d.Changes[0].Additions != 20 {
 		t.Errorf("difference of a renamed file: got %+v, %v", d.Changes, err)
 	}

@@ -4,11 +4,15 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 )
 
 // TestFigures measures pages of large sessions. UI_FIGURES=1 measures a timeline of 10,000 checkpoints and a difference of 5,000 files;
@@ -38,29 +42,36 @@ func TestFigures(t *testing.T) {
 	m.checkpoint(20+points*10, "command", "", changed)
 	w := newWorld(t, nil)
 	read := w.reader(t, w.repo(t, "team", "app", m.done()))
-	for _, page := range []struct {
-		what, path string
-	}{
+	w.measure(t, read, []figure{
 		{"first view", "/ui/team/app"},
 		{"timeline, newest page", "/ui/team/app/s/work"},
 		{"timeline, oldest page", "/ui/team/app/s/work?before=" + m.ids[150] + ".0"},
 		{"timeline with a cursor", "/ui/team/app/s/work?at=" + m.ids[points/2]},
 		{"cursor", "/ui/team/app/s/work?part=cursor&at=" + m.ids[points/2]},
 		{"difference of all files", "/ui/team/app/diff?a=main&b=work@"},
-	} {
-		w.get(t, read, page.path, http.StatusOK) // the first read makes the replica
+	})
+}
+
+// figure is a page that is measured.
+type figure struct{ what, path string }
+
+// measure logs time and size of pages, and fails if a page is larger than 100 KB.
+func (w *world) measure(t *testing.T, token string, pages []figure) {
+	t.Helper()
+	for _, page := range pages {
+		w.get(t, token, page.path, http.StatusOK) // the first read makes the replica
 		var times []time.Duration
 		var packed, plain int
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		for range 5 {
 			begin := time.Now()
-			got := w.request(t, read, "GET", page.path, "", "Accept-Encoding", "gzip")
+			got := w.request(t, token, "GET", page.path, "", "Accept-Encoding", "gzip")
 			times = append(times, time.Since(begin))
 			packed = len(got.body)
 		}
 		runtime.ReadMemStats(&after)
-		plain = len(w.get(t, read, page.path, http.StatusOK))
+		plain = len(w.get(t, token, page.path, http.StatusOK))
 		slices.Sort(times)
 		t.Logf("%-28s %7d bytes, %8d plain, %v, %d KiB allocated", page.what, packed, plain, times[2].Round(time.Millisecond/10),
 			(after.TotalAlloc-before.TotalAlloc)/5>>10)
@@ -68,4 +79,75 @@ func TestFigures(t *testing.T) {
 			t.Errorf("%s has %d bytes, want less than 100 KB", page.what, packed)
 		}
 	}
+}
+
+// TestFiguresOfComparison measures the comparison of six sessions that were started from the same commit. UI_FIGURES=1 makes a base of
+// 100,000 files; without it, it has 4,000. UI_BASE=DIR.git uses HEAD of a repository as the base. Each session changes 500
+// files alone, 100 in the same lines as all others, 100 in other lines than one other, and renames a directory of 100 files.
+func TestFiguresOfComparison(t *testing.T) {
+	files := 4000
+	if os.Getenv("UI_FIGURES") != "" {
+		files = 100_000
+	}
+	var first *sessionMaker
+	if base := os.Getenv("UI_BASE"); base != "" {
+		dir := filepath.Join(t.TempDir(), "base.git")
+		gittest.Must(t, "", "clone", "-q", "--bare", "--shared", "--single-branch", base, dir)
+		gittest.Must(t, dir, "branch", "-M", "main")
+		first = sessionIn(t, "try-0", dir)
+	} else {
+		list := map[string]string{}
+		for i := range files {
+			list[fmt.Sprintf("src/area%02d/module%d/file_%05d.go", i%97, i%7, i)] = fmt.Sprintf("package m%d\n\nfunc f%d() int { return %d }\n\n// end\n", i%7, i, i)
+		}
+		first = newSession(t, "try-0", list)
+	}
+	var paths []string
+	for path := range strings.SplitSeq(gittest.Must(t, first.dir, "ls-tree", "-r", "--name-only", "main"), "\n") {
+		if slices.Contains([]string{".go", ".c", ".ts", ".rs", ".py", ".js"}, filepath.Ext(path)) && !strings.Contains(path, `"`) {
+			paths = append(paths, path)
+		}
+	}
+	t.Logf("base: %s files", gittest.Must(t, first.dir, "-c", "alias.count=!git ls-tree -r main | wc -l", "count"))
+	step := len(paths) / 4000
+	at := func(i int) string { return paths[i*step] }
+	content := map[string]string{}
+	for i := range 200 {
+		content[at(i)] = gittest.Must(t, first.dir, "show", "main:"+at(i)) + "\n"
+	}
+	link := "/ui/team/app/compare?"
+	for n := range 6 {
+		m, name := first, fmt.Sprint("try-", n)
+		if n > 0 {
+			m = first.fork(name, "")
+		}
+		changed := map[string]string{}
+		for i := range 100 {
+			changed[at(i)] = fmt.Sprint("// attempt ", n, "\n", content[at(i)])
+			clean := at(100 + i)
+			switch n {
+			case i % 6:
+				changed[clean] = "// top\n" + content[clean]
+			case (i + 1) % 6:
+				changed[clean] = content[clean] + "// end\n"
+			}
+			from := paths[(3000+n*100)*step+i]
+			changed[from] = ""
+			changed[fmt.Sprint("moved-", n, "/", from)] = gittest.Must(t, first.dir, "show", "main:"+from) + "\n"
+		}
+		for i := range 500 {
+			changed[at(200+n*500+i)] = fmt.Sprint("attempt ", n, "\n")
+		}
+		m.checkpoint(20, "command", "attempt "+name, changed)
+		m.done()
+		link += "p=" + name + "@&"
+	}
+	w := newWorld(t, nil)
+	read := w.reader(t, w.repo(t, "team", "app", first.dir))
+	w.get(t, read, "/ui/team/app", http.StatusOK) // makes the replica
+	begin := time.Now()
+	wants(t, w.get(t, read, link, http.StatusOK), "in conflict")
+	t.Logf("comparison of six, with 15 merges: %v", time.Since(begin).Round(time.Millisecond))
+	w.measure(t, read, []figure{{"comparison of six", link}, {"its conflicts", link + "show=conflict"}, {"its last page", link + "from=4000"},
+		{"overview", "/ui/team/app"}, {"difference of two", "/ui/team/app/diff?a=try-0@&b=try-1@"}})
 }

@@ -90,6 +90,7 @@ type UI struct {
 	paths   map[string]string
 	reading *places.Places
 	pool    gitread.Pool
+	merged  mergeCache
 	origins *http.CrossOriginProtection
 }
 

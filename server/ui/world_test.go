@@ -208,6 +208,7 @@ type sessionMaker struct {
 	name   string
 	began  time.Time
 	state  string
+	start  string // tree of the files before the first checkpoint, "" for those of the state
 	in     bytes.Buffer
 	prev   string // id of the last checkpoint
 	mark   int
@@ -220,15 +221,25 @@ type sessionMaker struct {
 // newSession begins a session in a new git directory, whose branch main has one commit with the files.
 func newSession(t testing.TB, name string, files map[string]string) *sessionMaker {
 	t.Helper()
-	m := &sessionMaker{t: t, dir: t.TempDir(), name: name, began: time.Date(2026, 11, 20, 8, 0, 0, 0, time.UTC), record: map[string]string{}}
+	m := &sessionMaker{t: t, dir: t.TempDir()}
 	gittest.Must(t, m.dir, "init", "-q", "--bare", "-b", "main", ".")
 	m.in.WriteString("commit refs/heads/main\n")
-	m.who(m.began.Add(-time.Hour))
+	m.who(sessionsBegin.Add(-time.Hour))
 	m.text("base")
 	for path, content := range files {
 		m.file(path, content)
 	}
 	m.run()
+	return sessionIn(t, name, m.dir)
+}
+
+// sessionsBegin is the time at which sessions begin.
+var sessionsBegin = time.Date(2026, 11, 20, 8, 0, 0, 0, time.UTC)
+
+// sessionIn begins a session in a git directory, at the branch main.
+func sessionIn(t testing.TB, name, dir string) *sessionMaker {
+	t.Helper()
+	m := &sessionMaker{t: t, dir: dir, name: name, began: sessionsBegin, record: map[string]string{}}
 	base := gittest.Must(t, m.dir, "rev-parse", "main")
 	m.state = gittest.Must(t, m.dir, "-c", "user.name=artifactfs", "-c", "user.email=a@localhost", "commit-tree", "-m", "state", "-p", base, base+"^{tree}")
 	meta := fmt.Sprintf(`{"version":1,"session":%q,"remote":"https://example.org/app","ref":"refs/heads/main","base":%q,"format":"sha1","began":%q,
@@ -267,6 +278,9 @@ func (m *sessionMaker) checkpoint(seconds int, reason, message string, files map
 		m.inSeg = 1
 	}
 	from := fmt.Sprintf("from %s\n", m.state)
+	if m.start != "" {
+		from += fmt.Sprintf("M 040000 %s \"\"\n", m.start)
+	}
 	if m.inSeg > 1 {
 		from = fmt.Sprintf("from :%d\nmerge %s\n", m.mark, m.state)
 	}

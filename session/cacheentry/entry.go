@@ -42,8 +42,10 @@ const (
 	// version is the version of the format of descriptions.
 	version = 1
 
-	infoFile  = "entry.json"
-	valueFile = "value"
+	// InfoFile is the file with the description of an entry, in the commit of its ref. ValueFile is the value, in the parent of that
+	// commit.
+	InfoFile  = "entry.json"
+	ValueFile = "value"
 )
 
 var (
@@ -142,15 +144,24 @@ func validHash(hash string) bool {
 // Expired reports whether the entry counts as missing at the time now.
 func (e Entry) Expired(now time.Time) bool { return !e.Expires.IsZero() && !now.Before(e.Expires) }
 
+// Verify returns an error that wraps ErrDamaged unless value is the value that the entry describes.
+func (e Entry) Verify(value []byte) error {
+	sum := sha256.Sum256(value)
+	if got := hex.EncodeToString(sum[:]); got != e.Hash {
+		return fmt.Errorf("%w: value has the SHA-256 %s, want %s", ErrDamaged, got, e.Hash)
+	}
+	return nil
+}
+
 // encode returns the file entry.json.
 func (e Entry) encode() ([]byte, error) {
 	text, err := json.MarshalIndent(entryJSON{version, e.Key, e.Size, e.Hash, e.Time, e.Expires, e.Actor, e.Session}, "", "  ")
 	return append(text, '\n'), err
 }
 
-// decode parses the file entry.json of the entry with the ref name ref. It returns an error that wraps ErrDamaged or ErrNewer if the
+// Parse parses the file entry.json of the entry with the ref name ref. It returns an error that wraps ErrDamaged or ErrNewer if the
 // file is not the description of this entry.
-func decode(ref string, text []byte) (Entry, error) {
+func Parse(ref string, text []byte) (Entry, error) {
 	var j entryJSON
 	if err := json.Unmarshal(text, &j); err != nil {
 		return Entry{}, fmt.Errorf("%w: %w", ErrDamaged, err)

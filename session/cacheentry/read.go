@@ -18,7 +18,7 @@ func describe(objects *odb.Store, ref string, commit object.ID) (e Entry, value 
 	if err != nil {
 		return e, value, err
 	}
-	id, err := fileIn(objects, info.Tree, infoFile)
+	id, err := fileIn(objects, info.Tree, InfoFile)
 	if err != nil {
 		return e, value, err
 	}
@@ -26,7 +26,7 @@ func describe(objects *odb.Store, ref string, commit object.ID) (e Entry, value 
 	if err != nil {
 		return e, value, fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
-	if e, err = decode(ref, text); err != nil {
+	if e, err = Parse(ref, text); err != nil {
 		return Entry{}, value, err
 	}
 	if len(info.Parents) != 1 {
@@ -41,7 +41,7 @@ func copyValue(objects *odb.Store, e Entry, commit object.ID, w io.Writer) (writ
 	if err != nil {
 		return false, err
 	}
-	id, err := fileIn(objects, info.Tree, valueFile)
+	id, err := fileIn(objects, info.Tree, ValueFile)
 	if err != nil {
 		return false, err
 	}

@@ -261,11 +261,11 @@ func (e Entry) objects(format object.Format, blob odb.Outgoing) (object.ID, []od
 		return object.ID{}, nil, err
 	}
 	// The time of the value's commit is constant, so that equal values have equal commits.
-	value, err := commitOf(format, valueFile, blob, object.ID{}, time.Unix(0, 0).UTC(), "value of a cache entry")
+	value, err := commitOf(format, ValueFile, blob, object.ID{}, time.Unix(0, 0).UTC(), "value of a cache entry")
 	if err != nil {
 		return object.ID{}, nil, err
 	}
-	entry, err := commitOf(format, infoFile, info, value[1].ID, e.Time, "cache entry")
+	entry, err := commitOf(format, InfoFile, info, value[1].ID, e.Time, "cache entry")
 	if err != nil {
 		return object.ID{}, nil, err
 	}

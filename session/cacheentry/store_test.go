@@ -336,11 +336,11 @@ func TestForeignRefs(t *testing.T) {
 		none := object.ID{}
 		for name, id := range map[string]object.ID{
 			Ref("moved"):   object.MustID(gittest.Must(t, repo, "rev-parse", Ref("k"))),
-			Ref("text"):    commit(infoFile, "no JSON", value),
+			Ref("text"):    commit(InfoFile, "no JSON", value),
 			Ref("nothing"): commit("other", "x", none),
-			Ref("orphan"):  commit(infoFile, strings.Replace(good, `"k"`, `"orphan"`, 1), none),
-			Ref("newer"):   commit(infoFile, `{"version":2}`, value),
-			Ref("lie"):     commit(infoFile, strings.Replace(good, `"k"`, `"lie"`, 1), commit(valueFile, "eno", none)),
+			Ref("orphan"):  commit(InfoFile, strings.Replace(good, `"k"`, `"orphan"`, 1), none),
+			Ref("newer"):   commit(InfoFile, `{"version":2}`, value),
+			Ref("lie"):     commit(InfoFile, strings.Replace(good, `"k"`, `"lie"`, 1), commit(ValueFile, "eno", none)),
 		} {
 			gittest.Must(t, repo, "update-ref", name, id.String())
 		}
@@ -395,7 +395,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{"version":1,"key":"k","size":-1}`))
 	f.Add([]byte(`{"version":2}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		e, err := decode(ref, text)
+		e, err := Parse(ref, text)
 		if err != nil {
 			return
 		}
@@ -403,7 +403,7 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if back, err := decode(ref, again); err != nil || back.Key != e.Key || back.Hash != e.Hash || !back.Time.Equal(e.Time) {
+		if back, err := Parse(ref, again); err != nil || back.Key != e.Key || back.Hash != e.Hash || !back.Time.Equal(e.Time) {
 			t.Fatalf("got %+v, %v, want %+v", back, err, e)
 		}
 	})
