@@ -36,6 +36,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/openapi"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/server/replica"
+	"github.com/artifactfs/artifactfs/server/review"
 	"github.com/artifactfs/artifactfs/server/ui"
 	"github.com/artifactfs/artifactfs/server/upkeep"
 )
@@ -227,18 +228,20 @@ func (s *Server) connect(ctx context.Context) (err error) {
 	rest := api.New(api.Options{Account: s.Account, URL: o.PublicURL, Records: s.db, Replicas: replicas, Guard: guard, Meter: s.meter,
 		Importer: importer, ImportHTTP: o.ImportHTTP, Events: s.stream, Compat: o.Compat, Log: s.log})
 	s.closeLater(rest.Close)
-	page, err := ui.New(ui.Options{URL: o.PublicURL, Repos: s.db.Repos, Namespaces: s.db.Namespaces, Replicas: replicas, Guard: guard,
-		Meter: s.meter, Log: s.log})
-	if err != nil {
-		return err
-	}
-	s.closeLater(page.Close)
 	git, err := githttp.New(githttp.Options{Records: s.db, Replicas: replicas, Guard: guard, Meter: s.meter, Account: s.Account,
 		Dir: filepath.Join(o.Data, "git"), Limits: o.Git, Compat: o.Compat, Log: s.log}, runtime.GOMAXPROCS(0))
 	if err != nil {
 		return err
 	}
 	s.closeLater(func() error { git.Close(); return nil })
+	acts := review.New(review.Options{Records: s.db, Replicas: replicas, Pusher: git, Log: s.log})
+	s.closeLater(acts.Close)
+	page, err := ui.New(ui.Options{URL: o.PublicURL, Repos: s.db.Repos, Namespaces: s.db.Namespaces, Replicas: replicas, Guard: guard,
+		Meter: s.meter, Acts: acts, Log: s.log})
+	if err != nil {
+		return err
+	}
+	s.closeLater(page.Close)
 	node, err := nodeName(o.Data)
 	if err != nil {
 		return err

@@ -1,14 +1,85 @@
 package ui
 
 import (
+	"cmp"
 	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
 	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
 
+	"github.com/artifactfs/artifactfs/server/access"
+	"github.com/artifactfs/artifactfs/server/gate"
+	"github.com/artifactfs/artifactfs/server/records"
+	"github.com/artifactfs/artifactfs/server/review"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/annotate"
+	"github.com/artifactfs/artifactfs/session/approval"
 )
+
+// Acts makes the acts of users. *review.Service implements it.
+type Acts interface {
+	Annotate(ctx context.Context, by review.By, repo records.Repo, name string, a review.Annotation) (review.Annotated, error)
+	RequestApproval(ctx context.Context, by review.By, repo records.Repo, name string, r review.ApprovalRequest) (review.Approval, error)
+	Answer(ctx context.Context, by review.By, repo records.Repo, name string, op approval.Op, request, text string) (review.Approval, error)
+	Approvals(ctx context.Context, repo records.Repo, name string) ([]review.Approval, error)
+}
 
 // maxAct is the maximum size in bytes of a form with an act: a text, escaped, and a few names.
 const maxAct = 256 << 10
+
+// doing says what the token of a visit may do to a session. A page has no buttons for the rest.
+type doing struct {
+	Path    string // of the session
+	Why     string // why the page has no buttons, "" if it has some
+	Comment bool
+	Request bool // may request approvals, and withdraw the own requests
+	Vote    bool // may grant and deny
+	Actor   string
+}
+
+// doing returns what the token may do to a session. The server decides again when the act is made.
+func (p *place) doing(refs map[string]string, name string) *doing {
+	d := &doing{Path: p.sessionPath(name), Actor: gate.Actor(p.token)}
+	switch {
+	case p.u.o.Acts == nil:
+		d.Why = "This page only reads."
+	case p.token.Scope != records.WriteScope:
+		d.Why = "Your token can only read, so this page has no buttons that change something."
+	case p.repo.ReadOnly:
+		d.Why = "The repository is read-only, so this page has no buttons that change something."
+	default:
+		d.Comment = p.may(refs, session.AnnotationsRef(name))
+		d.Request = p.may(refs, approval.Ref(name))
+		d.Vote = d.Request && p.token.Session == "" && (p.token.Actor != "" || p.token.Role != records.RepoToken)
+	}
+	return d
+}
+
+// may reports whether the rules of the token allow it to move a ref, or to create it.
+func (p *place) may(refs map[string]string, ref string) bool {
+	some := strings.Repeat("1", 40)
+	if p.repo.ObjectFormat == "sha256" {
+		some = strings.Repeat("1", 64)
+	}
+	u := records.RefUpdate{Name: ref, Old: cmp.Or(refs[ref], strings.Repeat("0", len(some))), New: some}
+	return access.Allow(p.token, u, access.State{Format: p.repo.ObjectFormat,
+		Forced: func() (bool, error) { return false, nil },
+		Refs: func() (all []records.Ref, _ error) {
+			for name, id := range refs {
+				all = append(all, records.Ref{Name: name, ID: id})
+			}
+			return all, nil
+		}}) == nil
+}
+
+// by returns the user of the visit.
+func (v *visit) by() review.By { return review.By{Token: v.token, Cause: v.cause()} }
 
 // act answers a form about a session. Its path is that of the session and the name of the form.
 func (p *place) act(ctx context.Context, name, form string) error {
@@ -19,15 +90,197 @@ func (p *place) act(ctx context.Context, name, form string) error {
 	if session.ValidName(name) != nil || refs[session.MetaRef(name)] == "" {
 		return missing("The repository has no session with this name.")
 	}
-	switch form {
-	case "command":
+	if form == "command" {
 		return p.tokenCommand(ctx, refs, name)
 	}
-	return p.notAllowed()
+	do := map[string]func(ctx context.Context, name string) (said, to string, err error){
+		"comment": p.comment, "thread": p.thread, "request": p.request, "answer": p.answer,
+	}[form]
+	if do == nil {
+		return p.notAllowed()
+	}
+	if p.u.o.Acts == nil {
+		return &Problem{http.StatusForbidden, "Refused", "This page only reads."}
+	}
+	said, to, err := do(ctx, name)
+	var refused *review.Problem
+	if errors.As(err, &refused) {
+		return p.refused(name, refused)
+	}
+	if err != nil {
+		return err
+	}
+	p.say(said)
+	return p.redirect(to)
 }
 
 // notAllowed answers a form that is sent to a page.
 func (v *visit) notAllowed() error {
 	v.w.Header().Set("Allow", "GET, HEAD")
 	return &Problem{http.StatusMethodNotAllowed, "Not allowed", "This page does not receive forms."}
+}
+
+// back returns the path of the page that has sent the form, or that of the session if the browser does not name the page.
+func (p *place) back(name, fragment string) string {
+	to := "/"
+	if from, err := url.Parse(p.r.Referer()); err == nil && from.Host == p.r.Host {
+		to = ownPath(from.RequestURI())
+	}
+	if to == "/" {
+		to = p.sessionPath(name)
+	}
+	return to + fragment
+}
+
+// text returns a text of the form, as people write it in a field of several lines.
+func (p *place) text() string { return strings.ReplaceAll(p.r.PostForm.Get("text"), "\r\n", "\n") }
+
+// count returns a number of the form, 0 if the field is empty.
+func (p *place) count(field string) (int, error) {
+	text := strings.TrimSpace(p.r.PostForm.Get(field))
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		return 0, &review.Problem{Kind: review.Invalid, Text: fmt.Sprintf("%.40q is not a number of lines or hours", text)}
+	}
+	return n, nil
+}
+
+// comment begins a thread.
+func (p *place) comment(ctx context.Context, name string) (said, to string, err error) {
+	f := p.r.PostForm
+	a := review.Annotation{Op: annotate.Open, Text: p.text(), Checkpoint: f.Get("checkpoint"), Commit: f.Get("commit"), Path: f.Get("path")}
+	if a.Line, err = p.count("line"); err != nil {
+		return "", "", err
+	}
+	if a.End, err = p.count("end"); err != nil {
+		return "", "", err
+	}
+	made, err := p.u.o.Acts.Annotate(ctx, p.by(), p.repo, name, a)
+	return "Your comment was added." + redacted(made), p.back(name, "#t-"+made.Thread.ID), err
+}
+
+// thread adds to a thread, resolves it or reopens it.
+func (p *place) thread(ctx context.Context, name string) (said, to string, err error) {
+	op := annotate.Op(p.r.PostForm.Get("op"))
+	said, ok := map[annotate.Op]string{annotate.Reply: "Your reply was added.", annotate.Resolve: "The thread was resolved.",
+		annotate.Reopen: "The thread was reopened."}[op]
+	if !ok {
+		return "", "", &review.Problem{Kind: review.Invalid, Text: "the form names no act"}
+	}
+	made, err := p.u.o.Acts.Annotate(ctx, p.by(), p.repo, name, review.Annotation{Op: op, Thread: p.r.PostForm.Get("thread"), Text: p.text()})
+	return said + redacted(made), p.back(name, "#t-"+made.Thread.ID), err
+}
+
+// redacted says that secrets were removed from a text, if there were any.
+func redacted(made review.Annotated) string {
+	if made.Redacted == 0 {
+		return ""
+	}
+	return " " + number(int(made.Redacted), "secret was", "secrets were") + " removed from the text."
+}
+
+// request asks for an approval of the newest checkpoint.
+func (p *place) request(ctx context.Context, name string) (said, to string, err error) {
+	f := p.r.PostForm
+	hours, err := p.count("hours")
+	if err != nil {
+		return "", "", err
+	}
+	r := review.ApprovalRequest{Action: approval.Action(f.Get("action")), Branch: strings.TrimSpace(f.Get("branch")), Text: p.text(),
+		Expires: time.Duration(min(hours, 365*24)) * time.Hour}
+	r.Reviewers = strings.FieldsFunc(f.Get("reviewers"), func(c rune) bool { return c == ',' || c == ' ' })
+	made, err := p.u.o.Acts.RequestApproval(ctx, p.by(), p.repo, name, r)
+	return "The approval was requested.", p.sessionPath(name) + "#r-" + made.Request.ID, err
+}
+
+// answer grants, denies or withdraws a request.
+func (p *place) answer(ctx context.Context, name string) (said, to string, err error) {
+	op := approval.Op(p.r.PostForm.Get("op"))
+	said, ok := map[approval.Op]string{approval.Grant: "You have granted the request.", approval.Deny: "You have denied the request.",
+		approval.Withdraw: "It was withdrawn."}[op]
+	if !ok {
+		return "", "", &review.Problem{Kind: review.Invalid, Text: "the form names no act"}
+	}
+	made, err := p.u.o.Acts.Answer(ctx, p.by(), p.repo, name, op, p.r.PostForm.Get("request"), p.text())
+	if op == approval.Grant && !made.Counted {
+		said += " The grant does not count: the policy asks for other users, or you have requested it or granted it before."
+	}
+	return said, p.sessionPath(name) + "#r-" + made.Request.ID, err
+}
+
+// statuses are the statuses of HTTP for the kinds of problems.
+var statuses = map[review.Kind]int{review.Invalid: http.StatusBadRequest, review.Missing: http.StatusNotFound,
+	review.Forbidden: http.StatusForbidden, review.Conflict: http.StatusConflict, review.Refused: http.StatusForbidden}
+
+// refusedPage says why an act was not made.
+type refusedPage struct {
+	frame
+	Reason string
+	Paths  []string // files with conflicts
+	Text   string   // text of the form, so that it is not lost
+	Back   string
+}
+
+func (p *place) refused(name string, problem *review.Problem) error {
+	page := refusedPage{frame: p.frame("Not done", append(p.within(), crumb{name, p.sessionPath(name)})...), Reason: shown(problem.Text),
+		Text: p.text(), Back: p.back(name, "")}
+	for _, path := range problem.Paths[:min(len(problem.Paths), panelFiles)] {
+		page.Paths = append(page.Paths, shown(path))
+	}
+	return p.send(cmp.Or(statuses[problem.Kind], http.StatusConflict), "refused.html", page)
+}
+
+// saidCookie is the name of the cookie with the message about the last act, which the next page shows. A link cannot set it.
+func (v *visit) saidCookie() string { return v.cookieName() + "-said" }
+
+// say makes the next page of this browser show a text.
+func (v *visit) say(text string) {
+	c := &http.Cookie{Name: v.saidCookie(), Value: base64.RawURLEncoding.EncodeToString([]byte(text)), Path: "/", HttpOnly: true,
+		Secure: v.secure(), SameSite: http.SameSiteStrictMode, MaxAge: 60}
+	if text == "" {
+		c.MaxAge = -1
+	}
+	http.SetCookie(v.w, c)
+}
+
+// said returns the message about the last act, and removes it. A part of a page shows none.
+func (v *visit) said() string {
+	c, err := v.r.Cookie(v.saidCookie())
+	if err != nil || v.r.FormValue("part") != "" || v.r.Method != http.MethodGet {
+		return ""
+	}
+	v.say("")
+	text, err := base64.RawURLEncoding.DecodeString(c.Value)
+	if err != nil {
+		return ""
+	}
+	return clip(string(text), 500)
+}
+
+// commentForm is the form for a new thread.
+type commentForm struct {
+	Do                       *doing
+	Label                    string
+	Checkpoint, Commit, Path string
+	Lines                    bool
+}
+
+// answers are the acts by which the user may answer a request. With self, users may grant their own requests.
+func (d *doing) answers(v approval.Verdict, self bool) (ops []approval.Op) {
+	switch v.Status {
+	case approval.Open, approval.Granted, approval.Denied:
+	default:
+		return nil
+	}
+	mine := func(r approval.Record) bool { return r.Actor == d.Actor }
+	if d.Vote && (self || !mine(v.Request)) {
+		ops = append(ops, approval.Grant, approval.Deny)
+	}
+	if d.Request && (mine(v.Request) || slices.ContainsFunc(v.Grants, mine) || slices.ContainsFunc(v.Denials, mine)) {
+		ops = append(ops, approval.Withdraw)
+	}
+	return ops
 }

@@ -140,6 +140,7 @@ type filePage struct {
 	Note          string // why there are no blocks, or what they leave out
 	OldTree       string // paths of the file at the two points, "" if it does not exist there
 	NewTree       string
+	Comment       *commentForm // nil if the page shows no session
 	Threads       []threadView // those without a line in the difference
 }
 
@@ -161,7 +162,11 @@ func (p *place) fileDiff(ctx context.Context) error {
 	}
 	above := crumb{"Difference", p.path + "/diff" + query("a", a, "b", b, "s", p.r.FormValue("s"))}
 	page := filePage{frame: p.frame(path.Base(name), append(p.within(), above)...), Path: shown(name), OldPath: shown(old)}
-	err := p.read(ctx, func(g gitread.Repo) error {
+	refs, err := p.refs(ctx)
+	if err != nil {
+		return err
+	}
+	err = p.read(ctx, func(g gitread.Repo) error {
 		var sides [2]gitread.Content
 		err := g.Contents(ctx, []string{a + ":" + old, b + ":" + name}, maxSide, func(i int, c gitread.Content) { sides[i] = c })
 		if err != nil {
@@ -176,7 +181,19 @@ func (p *place) fileDiff(ctx context.Context) error {
 		if sides[1].ID != "" {
 			page.NewTree = p.treePath(b, name) + query("s", p.r.FormValue("s"))
 		}
-		threads, err := p.bothSides(ctx, g, [2]string{a, b}, [2]string{old, name}, sides)
+		l, err := p.newLocator(ctx, g, refs, p.sessionOf(refs))
+		if err != nil {
+			return err
+		}
+		threads, err := l.bothSides(ctx, g, [2]string{a, b}, [2]string{old, name}, sides)
+		if err != nil {
+			return err
+		}
+		if sides[1].ID != "" {
+			page.Comment, err = l.form(ctx, g, b, name)
+		} else {
+			page.Comment, err = l.form(ctx, g, a, old)
+		}
 		if err != nil {
 			return err
 		}
@@ -191,18 +208,9 @@ func (p *place) fileDiff(ctx context.Context) error {
 	return p.send(http.StatusOK, "file.html", page)
 }
 
-// bothSides finds the threads of the session that the request names in the two files of a difference. A thread that is about a line of the
-// new file is shown there, and one whose line only the old file has is shown there.
-func (p *place) bothSides(ctx context.Context, g gitread.Repo, commits, paths [2]string, sides [2]gitread.Content) (
+// bothSides finds the threads in the two files of a difference. A file that does not exist has no id.
+func (l *locator) bothSides(ctx context.Context, g gitread.Repo, commits, paths [2]string, sides [2]gitread.Content) (
 	found [2]inFile, err error) {
-	refs, err := p.refs(ctx)
-	if err != nil {
-		return found, err
-	}
-	l, err := p.newLocator(ctx, g, refs, p.sessionOf(refs))
-	if err != nil {
-		return found, err
-	}
 	for i := range sides {
 		if sides[i].ID == "" {
 			continue

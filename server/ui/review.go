@@ -3,20 +3,21 @@ package ui
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/artifactfs/artifactfs/internal/refname"
-	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/server/gitread"
+	"github.com/artifactfs/artifactfs/server/review"
 	"github.com/artifactfs/artifactfs/session/approval"
 )
 
 const (
-	maxLog      = 16 << 20 // bytes of a file of approvals or of a policy that is read
-	maxRequests = 30       // requests for approval that a page shows, the newest ones
+	maxPolicy   = 1 << 20 // bytes of a policy that is read
+	maxRequests = 30      // requests for approval that a page shows, the newest ones
 )
 
 // reviewPanel is the review of a session: its threads, the requests for approval, and the policy that applies to it.
@@ -28,6 +29,9 @@ type reviewPanel struct {
 	Damaged  string // why the requests cannot be read
 	Rules    []ruleView
 	Policy   string // a sentence about the policy if there are no rules
+	Do       *doing
+	Comment  commentForm
+	Branch   string // default branch of the repository
 }
 
 // requestView is a request for approval and its state.
@@ -41,6 +45,8 @@ type requestView struct {
 	Diff         string // path of the difference that was reviewed
 	Reviewers    string
 	Votes        []voteView
+	Do           *doing
+	Answers      []approval.Op // acts by which the user may answer
 }
 
 // voteView is a grant or a denial that is in force.
@@ -69,7 +75,7 @@ func policyOf(ctx context.Context, g gitread.Repo, refs map[string]string) (r ru
 		return r, nil
 	}
 	var file []byte
-	err = g.Contents(ctx, []string{commit + ":" + approval.PolicyFile}, maxLog, func(_ int, c gitread.Content) { file = c.Bytes })
+	err = g.Contents(ctx, []string{commit + ":" + approval.PolicyFile}, maxPolicy, func(_ int, c gitread.Content) { file = c.Bytes })
 	if err != nil {
 		return r, fmt.Errorf("read policy: %w", err)
 	}
@@ -82,98 +88,51 @@ func policyOf(ctx context.Context, g gitread.Repo, refs map[string]string) (r ru
 	return r, nil
 }
 
-// review reads the review of a session. newest is its newest checkpoint, "" if there is none.
-func (p *place) review(ctx context.Context, g gitread.Repo, refs map[string]string, name, newest string, threads []threadView) (
+// reviewOf returns the review of a session. newest is its newest checkpoint, "" if there is none.
+func (p *place) reviewOf(ctx context.Context, g gitread.Repo, refs map[string]string, name, newest string, threads []threadView) (
 	*reviewPanel, error) {
-	r := &reviewPanel{Threads: threads, Summary: summaryOf(threads)}
+	r := &reviewPanel{Threads: threads, Summary: summaryOf(threads), Do: p.doing(refs, name), Branch: p.repo.DefaultBranch}
+	r.Comment = commentForm{Do: r.Do, Label: "Comment on the session"}
 	policy, err := policyOf(ctx, g, refs)
 	if err != nil {
 		return nil, err
 	}
-	branches, err := p.requests(ctx, g, refs, name, newest, policy, r)
+	all, damaged, err := p.approvals(ctx, refs, name)
 	if err != nil {
 		return nil, err
 	}
-	r.addRules(policy, append(branches, "refs/heads/"+p.repo.DefaultBranch), name)
+	r.Damaged = shown(damaged)
+	branches := p.requests(all, newest, r)
+	self := r.addRules(policy, append(branches, "refs/heads/"+p.repo.DefaultBranch), name)
+	for i, request := range r.Requests {
+		r.Requests[i].Do, r.Requests[i].Answers = r.Do, r.Do.answers(request.Verdict, self)
+	}
 	return r, nil
 }
 
 // requests adds the requests for approval, the newest first, and returns the full names of their branches.
-func (p *place) requests(ctx context.Context, g gitread.Repo, refs map[string]string, name, newest string, policy rules,
-	panel *reviewPanel) (branches []string, err error) {
-	commit := refs[approval.Ref(name)]
-	if commit == "" {
-		return nil, nil
-	}
-	var file []byte
-	err = g.Contents(ctx, []string{commit + ":" + approval.LogFile}, maxLog, func(_ int, c gitread.Content) { file = c.Bytes })
-	if err != nil {
-		return nil, fmt.Errorf("read approvals: %w", err)
-	}
-	log, err := approval.ParseLog(name, file)
-	if err != nil {
-		panel.Damaged = err.Error()
-		return nil, nil
-	}
-	for _, record := range slices.Backward(log.Records) {
-		if record.Op != approval.Request {
-			continue
-		}
-		if len(panel.Requests) == maxRequests {
-			panel.More++
-			continue
-		}
-		v, err := p.judge(ctx, g, policy, log, record, newest)
-		if err != nil {
-			return nil, err
-		}
-		panel.Requests = append(panel.Requests, p.requestView(v, refs, newest))
-		if record.Subject.Target != "" {
-			branches = append(branches, record.Subject.Target)
+func (p *place) requests(all []review.Approval, newest string, panel *reviewPanel) (branches []string) {
+	panel.More = max(0, len(all)-maxRequests)
+	for _, a := range all[:len(all)-panel.More] {
+		panel.Requests = append(panel.Requests, p.requestView(a, newest))
+		if target := a.Request.Subject.Target; target != "" {
+			branches = append(branches, target)
 		}
 	}
-	return branches, nil
+	return branches
 }
 
-// judge returns the state of a request. If the policy has rules for paths, the trees before and after the change are compared. No request
-// is granted while the policy is not valid, or while that comparison is not possible.
-func (p *place) judge(ctx context.Context, g gitread.Repo, policy rules, log approval.Log, r approval.Record, newest string) (
-	approval.Verdict, error) {
-	now, s := p.u.o.Now(), r.Subject
-	v := policy.Judge(log, r, nil, newest, now)
-	switch {
-	case v.Status != approval.Open && v.Status != approval.Granted:
-		return v, nil
-	case policy.problem != nil:
-		v.Status, v.Missing = approval.Open, "a valid policy"
-		return v, nil
-	case s.Action == approval.Delete || !policy.NeedsPaths(s.Target):
-		return v, nil
+// approvals returns the requests of a session, the newest first, and why they cannot be read, "" if they can.
+func (p *place) approvals(ctx context.Context, refs map[string]string, name string) (all []review.Approval, damaged string, err error) {
+	if p.u.o.Acts == nil || refs[approval.Ref(name)] == "" {
+		return nil, "", nil
 	}
-	base := s.Base
-	if base == "" {
-		id, err := object.ParseID(s.Tree)
-		if err != nil {
-			return v, err
-		}
-		base = object.EmptyTree(id.Format()).String()
+	all, err = p.u.o.Acts.Approvals(ctx, p.repo, name)
+	var problem *review.Problem
+	if errors.As(err, &problem) {
+		return nil, problem.Text, nil
 	}
-	d, err := g.Changes(ctx, base, s.Tree, maxFiles)
-	if ctx.Err() != nil {
-		return v, ctx.Err()
-	}
-	if err != nil || d.Truncated { // the tree of a merge may not have been pushed yet
-		v.Status, v.Missing = approval.Open, "the changed files, which the server cannot compare, to find the rules for them"
-		return v, nil
-	}
-	var paths []string
-	for _, c := range d.Changes {
-		paths = append(paths, c.Path)
-		if c.OldPath != "" {
-			paths = append(paths, c.OldPath)
-		}
-	}
-	return policy.Judge(log, r, paths, newest, now), nil
+	return all, "", err
 }
 
 // actions are the words for the acts that need an approval.
@@ -182,8 +141,8 @@ var actions = map[approval.Action]string{
 }
 
 // requestView returns a request as a page shows it.
-func (p *place) requestView(v approval.Verdict, refs map[string]string, newest string) requestView {
-	r, s := v.Request, v.Request.Subject
+func (p *place) requestView(a review.Approval, newest string) requestView {
+	v, r, s := a.Verdict, a.Request, a.Request.Subject
 	branch := strings.TrimPrefix(s.Target, "refs/heads/")
 	what := strings.TrimSpace(actions[s.Action] + " " + shown(branch))
 	view := requestView{What: what, Verdict: v, ID: r.ID, By: clip(r.Actor, 80), Text: shown(r.Text), Checkpoint: s.Checkpoint,
@@ -201,27 +160,28 @@ func (p *place) requestView(v approval.Verdict, refs map[string]string, newest s
 		view.Votes = append(view.Votes, voteView{"denied", clip(vote.Actor, 80), shown(vote.Text), vote.Time})
 	}
 	waits := v.Status == approval.Open || v.Status == approval.Granted
-	switch tip := refs[s.Target]; {
+	switch {
 	case v.Status == approval.Void:
 		view.Why = "The session has a newer checkpoint, " + newest + ", than the one that was reviewed. A new request is necessary."
-	case waits && s.Action != approval.Delete && tip != s.Base:
+	case waits && a.Moved:
 		view.Why = fmt.Sprintf("%s has moved from %s to %s since the request, so a new request is necessary.", shown(branch),
-			cmp.Or(short(s.Base), "no commit"), cmp.Or(short(tip), "no commit"))
+			cmp.Or(short(s.Base), "no commit"), cmp.Or(short(a.Tip), "no commit"))
 	case v.Status == approval.Open && v.Missing != "":
 		view.Why = "It needs " + shown(v.Missing) + "."
 	}
 	return view
 }
 
-// addRules adds the rules of the policy for branches, by their full names, and for the deletion of the session.
-func (r *reviewPanel) addRules(policy rules, branches []string, name string) {
+// addRules adds the rules of the policy for branches, by their full names, and for the deletion of the session. It reports whether one of
+// the rules lets users grant their own requests.
+func (r *reviewPanel) addRules(policy rules, branches []string, name string) (self bool) {
 	switch {
 	case !policy.exists:
 		r.Policy = "The repository has no policy: no change needs an approval."
-		return
+		return false
 	case policy.problem != nil:
 		r.Policy = "The policy cannot be applied, so the server refuses what it may protect: " + shown(policy.problem.Error())
-		return
+		return false
 	}
 	for _, rule := range policy.Branches {
 		matches := func(branch string) bool { return refname.Match(rule.Match, strings.TrimPrefix(branch, "refs/heads/")) }
@@ -233,15 +193,18 @@ func (r *reviewPanel) addRules(policy rules, branches []string, name string) {
 			what += " that touch " + strings.Join(rule.Paths, ", ")
 		}
 		r.Rules = append(r.Rules, ruleView{shown(what), needText(rule.Need)})
+		self = self || rule.Self
 	}
 	for _, rule := range policy.Sessions {
 		if refname.Match(rule.Match, name) {
 			r.Rules = append(r.Rules, ruleView{"deletion of this session", needText(rule.Need)})
+			self = self || rule.Self
 		}
 	}
 	if len(r.Rules) == 0 {
 		r.Policy = "The policy of the repository has no rule for this session and the default branch."
 	}
+	return self
 }
 
 // needText returns what a rule requires, for people.

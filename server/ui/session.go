@@ -46,6 +46,7 @@ type cursorPanel struct {
 	Total, More int
 	Unreadable  string // why the changes cannot be shown
 	Threads     []threadView
+	Comment     *commentForm
 	From        *fromHere
 }
 
@@ -66,7 +67,8 @@ func (p *place) session(ctx context.Context, name string) error {
 		if err != nil {
 			return err
 		}
-		threads, err := p.threads(ctx, g, refs, name)
+		do := p.doing(refs, name)
+		threads, err := p.threads(ctx, g, refs, name, do)
 		if err != nil {
 			return err
 		}
@@ -77,9 +79,10 @@ func (p *place) session(ctx context.Context, name string) error {
 			}
 			if page.Cursor != nil {
 				page.Cursor.addThreads(threads)
+				page.Cursor.addForm(do)
 			}
 		} else {
-			page.Review, err = p.review(ctx, g, refs, name, x.slots[len(x.slots)-1].ID, threads)
+			page.Review, err = p.reviewOf(ctx, g, refs, name, x.slots[len(x.slots)-1].ID, threads)
 		}
 		if err != nil {
 			return err

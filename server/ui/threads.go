@@ -30,6 +30,7 @@ type threadView struct {
 	State       string // "outdated" or "unknown" if the place is not in the files that the page shows; "" otherwise
 	Quote       string
 	Acts        []actView
+	Do          *doing
 
 	on        annotate.Place
 	line, end int // lines in the file that the page shows, counted from 1; 0 for the whole file
@@ -44,7 +45,7 @@ type actView struct {
 }
 
 // threads reads the threads of a session, the oldest first.
-func (p *place) threads(ctx context.Context, g gitread.Repo, refs map[string]string, name string) ([]threadView, error) {
+func (p *place) threads(ctx context.Context, g gitread.Repo, refs map[string]string, name string, do *doing) ([]threadView, error) {
 	commit := refs[session.AnnotationsRef(name)]
 	if commit == "" {
 		return nil, nil
@@ -59,6 +60,7 @@ func (p *place) threads(ctx context.Context, g gitread.Repo, refs map[string]str
 	views := make([]threadView, 0, len(all))
 	for _, t := range all {
 		views = append(views, p.threadView(name, t))
+		views[len(views)-1].Do = do
 	}
 	return views, nil
 }
@@ -126,6 +128,14 @@ func (c *cursorPanel) addThreads(all []threadView) {
 	}
 }
 
+// addForm adds the form for comments on the entry.
+func (c *cursorPanel) addForm(do *doing) {
+	c.Comment = &commentForm{Do: do, Label: "Comment on this " + c.Kind, Checkpoint: c.ID}
+	if c.Kind == "commit" {
+		c.Comment.Checkpoint, c.Comment.Commit = "", c.ID
+	}
+}
+
 // countThreads adds the numbers of threads about checkpoints and commits, and about files in them, to the entries of a timeline.
 func countThreads(list []entry, all []threadView) {
 	counts := map[string]int{}
@@ -147,17 +157,23 @@ type inFile struct {
 
 // locator finds threads in the files of commits.
 type locator struct {
+	name    string // of the session, "" for none
+	do      *doing
 	threads []threadView
 	files   *gitread.Annotated
 }
 
 // newLocator reads the threads of a session; without a session, there are none.
 func (p *place) newLocator(ctx context.Context, g gitread.Repo, refs map[string]string, name string) (*locator, error) {
-	if name == "" || refs[session.AnnotationsRef(name)] == "" {
+	if name == "" {
 		return &locator{}, nil
 	}
-	all, err := p.threads(ctx, g, refs, name)
-	if err != nil {
+	l := &locator{name: name, do: p.doing(refs, name)}
+	if refs[session.AnnotationsRef(name)] == "" {
+		return l, nil
+	}
+	var err error
+	if l.threads, err = p.threads(ctx, g, refs, name, l.do); err != nil {
 		return nil, err
 	}
 	metas, err := readMetas(ctx, g, refs, []string{name})
@@ -168,7 +184,26 @@ func (p *place) newLocator(ctx context.Context, g gitread.Repo, refs map[string]
 	if metas[0] != nil && object.ValidID(metas[0].Base) {
 		base = metas[0].Base
 	}
-	return &locator{all, gitread.NewAnnotated(g, base)}, nil
+	l.files = gitread.NewAnnotated(g, base)
+	return l, nil
+}
+
+// form returns the form for comments on a file of a commit, nil if the page shows no session. The commit is named by the checkpoint of the
+// session that it stores, if it stores one.
+func (l *locator) form(ctx context.Context, g gitread.Repo, commit, path string) (*commentForm, error) {
+	if l.name == "" {
+		return nil, nil
+	}
+	f := &commentForm{Do: l.do, Label: "Comment on this file", Commit: commit, Path: path, Lines: true}
+	if !l.do.Comment {
+		return f, nil
+	}
+	err := g.Contents(ctx, []string{commit}, maxCommit, func(_ int, c gitread.Content) {
+		if p, err := checkpointOf(c); err == nil && p.Session == l.name {
+			f.Checkpoint, f.Commit = string(p.ID), ""
+		}
+	})
+	return f, err
 }
 
 // in finds the threads of a file, which exists in a tree.

@@ -28,6 +28,7 @@ type treePageData struct {
 	More    int // entries that are not shown
 	IsFile  bool
 	Parts   []codePart
+	Comment *commentForm // nil if the page shows no session
 	Threads []threadView // about the whole file, and those that are outdated
 	Lines   int
 	Size    string
@@ -77,6 +78,9 @@ func (p *place) tree(ctx context.Context, point, name string) error {
 			}
 			threads, err := l.in(ctx, g, commit, name)
 			if err != nil {
+				return err
+			}
+			if page.Comment, err = l.form(ctx, g, commit, name); err != nil {
 				return err
 			}
 			return page.file(ctx, g, o, name, threads)

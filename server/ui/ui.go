@@ -78,6 +78,7 @@ type Options struct {
 	Replicas   Replicas
 	Guard      Guard
 	Meter      Meter
+	Acts       Acts // nil: the page only reads
 	Log        *zap.Logger
 	Now        func() time.Time // nil for time.Now
 }

@@ -167,13 +167,15 @@ type frame struct {
 	Who           string // "": nobody is signed in
 	Style, Script string
 	Icon          string
+	Said          string // message about the last act of the user, "" for none
 }
 
 // crumb is a link to a page above the present one.
 type crumb struct{ Name, Path string }
 
 func (v *visit) frame(title string, crumbs ...crumb) frame {
-	f := frame{Title: shown(title), Crumbs: crumbs, Style: v.u.paths["page.css"], Script: v.u.paths["page.js"], Icon: v.u.paths["icon.svg"]}
+	f := frame{Title: shown(title), Crumbs: crumbs, Style: v.u.paths["page.css"], Script: v.u.paths["page.js"], Icon: v.u.paths["icon.svg"],
+		Said: v.said()}
 	if v.token.ID != "" {
 		f.Who = shown(firstOf(v.token.Actor, v.token.Label, "token of "+string(v.token.Role)))
 	}
@@ -301,14 +303,19 @@ func problemOf(err error) (p *Problem, log bool) {
 	return &Problem{http.StatusInternalServerError, "Internal error", "The server could not make this page. Its log has the reason."}, true
 }
 
-// note writes the audit entry. The path has no secret: tokens are sent in bodies and cookies only.
-func (v *visit) note() {
+// cause describes the request for the audit log. The path has no secret: tokens are sent in bodies and cookies only.
+func (v *visit) cause() records.Cause {
 	remote, _, err := net.SplitHostPort(v.r.RemoteAddr)
 	if err != nil {
 		remote = v.r.RemoteAddr
 	}
-	v.u.o.Meter.Audit(records.AuditEntry{Time: v.u.o.Now(), Result: v.status, Cause: records.Cause{TokenID: v.token.ID,
-		Actor: firstOf(v.token.Actor, v.token.Label), Remote: remote, Method: v.r.Method, Target: v.r.URL.EscapedPath()}})
+	return records.Cause{TokenID: v.token.ID, Actor: firstOf(v.token.Actor, v.token.Label), Remote: remote, Method: v.r.Method,
+		Target: v.r.URL.EscapedPath()}
+}
+
+// note writes the audit entry.
+func (v *visit) note() {
+	v.u.o.Meter.Audit(records.AuditEntry{Time: v.u.o.Now(), Result: v.status, Cause: v.cause()})
 }
 
 // place is a repository that the token of a visit may read.

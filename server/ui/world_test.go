@@ -20,9 +20,12 @@ import (
 
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/server/access"
+	"github.com/artifactfs/artifactfs/server/githttp"
+	"github.com/artifactfs/artifactfs/server/meter"
 	"github.com/artifactfs/artifactfs/server/objects"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/server/replica"
+	"github.com/artifactfs/artifactfs/server/review"
 	"github.com/artifactfs/artifactfs/server/ui"
 	"github.com/artifactfs/artifactfs/session"
 )
@@ -80,7 +83,17 @@ func newWorld(t testing.TB, change func(*ui.Options)) *world {
 			t.Errorf("the log has an error: %s %v", e.Message, e.ContextMap())
 		}
 	})
-	o := ui.Options{Repos: db.Repos, Namespaces: db.Namespaces, Replicas: set, Guard: w.guard, Meter: w.audit, Log: zap.New(core)}
+	m := meter.New(db.Usage, db.Audit, zap.NewNop())
+	t.Cleanup(func() { m.Close() })
+	git, err := githttp.New(githttp.Options{Records: db, Replicas: set, Guard: w.guard, Meter: m, Account: "account",
+		Dir: filepath.Join(dir, "git"), Log: zap.NewNop()}, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(git.Close)
+	acts := review.New(review.Options{Records: db, Replicas: set, Pusher: git, Log: zap.NewNop()})
+	t.Cleanup(func() { acts.Close() })
+	o := ui.Options{Acts: acts, Repos: db.Repos, Namespaces: db.Namespaces, Replicas: set, Guard: w.guard, Meter: w.audit, Log: zap.New(core)}
 	if change != nil {
 		change(&o)
 	}
