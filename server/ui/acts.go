@@ -20,6 +20,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/annotate"
 	"github.com/artifactfs/artifactfs/session/approval"
+	"github.com/artifactfs/artifactfs/session/lifecycle"
 )
 
 // Acts makes the acts of users. *review.Service implements it.
@@ -28,6 +29,10 @@ type Acts interface {
 	RequestApproval(ctx context.Context, by review.By, repo records.Repo, name string, r review.ApprovalRequest) (review.Approval, error)
 	Answer(ctx context.Context, by review.By, repo records.Repo, name string, op approval.Op, request, text string) (review.Approval, error)
 	Approvals(ctx context.Context, repo records.Repo, name string) ([]review.Approval, error)
+	Merge(ctx context.Context, by review.By, repo records.Repo, name string, m review.Merge) (review.Merged, error)
+	Change(ctx context.Context, by review.By, repo records.Repo, name string, c lifecycle.Change) (session.Meta, error)
+	Pin(ctx context.Context, by review.By, repo records.Repo, name, pin, checkpoint string) (id string, err error)
+	Unpin(ctx context.Context, by review.By, repo records.Repo, name, pin string) error
 }
 
 // maxAct is the maximum size in bytes of a form with an act: a text, escaped, and a few names.
@@ -40,6 +45,9 @@ type doing struct {
 	Comment bool
 	Request bool // may request approvals, and withdraw the own requests
 	Vote    bool // may grant and deny
+	Merge   bool // may move the default branch
+	Pin     bool
+	Life    bool // may close, archive and reopen
 	Actor   string
 }
 
@@ -56,6 +64,9 @@ func (p *place) doing(refs map[string]string, name string) *doing {
 	default:
 		d.Comment = p.may(refs, session.AnnotationsRef(name))
 		d.Request = p.may(refs, approval.Ref(name))
+		d.Merge = p.may(refs, "refs/heads/"+p.repo.DefaultBranch)
+		d.Pin = p.may(refs, session.PinPrefix(name)+"pin")
+		d.Life = p.may(refs, session.MetaRef(name))
 		d.Vote = d.Request && p.token.Session == "" && (p.token.Actor != "" || p.token.Role != records.RepoToken)
 	}
 	return d
@@ -81,37 +92,50 @@ func (p *place) may(refs map[string]string, ref string) bool {
 // by returns the user of the visit.
 func (v *visit) by() review.By { return review.By{Token: v.token, Cause: v.cause()} }
 
-// act answers a form about a session. Its path is that of the session and the name of the form.
-func (p *place) act(ctx context.Context, name, form string) error {
+// acting is a visit that acts on a session, or asks whether to do so.
+type acting struct {
+	*place
+	name string // of the session
+	refs map[string]string
+}
+
+// onSession returns the acts on a session of the repository.
+func (p *place) onSession(ctx context.Context, name string) (*acting, error) {
 	refs, err := p.refs(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if session.ValidName(name) != nil || refs[session.MetaRef(name)] == "" {
-		return missing("The repository has no session with this name.")
+		return nil, missing("The repository has no session with this name.")
 	}
+	return &acting{p, name, refs}, nil
+}
+
+// act answers a form about a session. Its path is that of the session and the name of the form.
+func (a *acting) act(ctx context.Context, form string) error {
 	if form == "command" {
-		return p.tokenCommand(ctx, refs, name)
+		return a.tokenCommand(ctx)
 	}
-	do := map[string]func(ctx context.Context, name string) (said, to string, err error){
-		"comment": p.comment, "thread": p.thread, "request": p.request, "answer": p.answer,
+	do := map[string]func(ctx context.Context) (said, to string, err error){
+		"comment": a.comment, "thread": a.thread, "request": a.request, "answer": a.answer,
+		"merge": a.merge, "state": a.state, "pin": a.pin, "unpin": a.unpin,
 	}[form]
 	if do == nil {
-		return p.notAllowed()
+		return a.notAllowed()
 	}
-	if p.u.o.Acts == nil {
+	if a.u.o.Acts == nil {
 		return &Problem{http.StatusForbidden, "Refused", "This page only reads."}
 	}
-	said, to, err := do(ctx, name)
+	said, to, err := do(ctx)
 	var refused *review.Problem
 	if errors.As(err, &refused) {
-		return p.refused(name, refused)
+		return a.refused(refused)
 	}
 	if err != nil {
 		return err
 	}
-	p.say(said)
-	return p.redirect(to)
+	a.say(said)
+	return a.redirect(to)
 }
 
 // notAllowed answers a form that is sent to a page.
@@ -121,23 +145,23 @@ func (v *visit) notAllowed() error {
 }
 
 // back returns the path of the page that has sent the form, or that of the session if the browser does not name the page.
-func (p *place) back(name, fragment string) string {
+func (a *acting) back(fragment string) string {
 	to := "/"
-	if from, err := url.Parse(p.r.Referer()); err == nil && from.Host == p.r.Host {
+	if from, err := url.Parse(a.r.Referer()); err == nil && from.Host == a.r.Host {
 		to = ownPath(from.RequestURI())
 	}
 	if to == "/" {
-		to = p.sessionPath(name)
+		to = a.sessionPath(a.name)
 	}
 	return to + fragment
 }
 
 // text returns a text of the form, as people write it in a field of several lines.
-func (p *place) text() string { return strings.ReplaceAll(p.r.PostForm.Get("text"), "\r\n", "\n") }
+func (a *acting) text() string { return strings.ReplaceAll(a.r.PostForm.Get("text"), "\r\n", "\n") }
 
 // count returns a number of the form, 0 if the field is empty.
-func (p *place) count(field string) (int, error) {
-	text := strings.TrimSpace(p.r.PostForm.Get(field))
+func (a *acting) count(field string) (int, error) {
+	text := strings.TrimSpace(a.r.PostForm.Get(field))
 	if text == "" {
 		return 0, nil
 	}
@@ -149,29 +173,30 @@ func (p *place) count(field string) (int, error) {
 }
 
 // comment begins a thread.
-func (p *place) comment(ctx context.Context, name string) (said, to string, err error) {
-	f := p.r.PostForm
-	a := review.Annotation{Op: annotate.Open, Text: p.text(), Checkpoint: f.Get("checkpoint"), Commit: f.Get("commit"), Path: f.Get("path")}
-	if a.Line, err = p.count("line"); err != nil {
+func (a *acting) comment(ctx context.Context) (said, to string, err error) {
+	f := a.r.PostForm
+	n := review.Annotation{Op: annotate.Open, Text: a.text(), Checkpoint: f.Get("checkpoint"), Commit: f.Get("commit"), Path: f.Get("path")}
+	if n.Line, err = a.count("line"); err != nil {
 		return "", "", err
 	}
-	if a.End, err = p.count("end"); err != nil {
+	if n.End, err = a.count("end"); err != nil {
 		return "", "", err
 	}
-	made, err := p.u.o.Acts.Annotate(ctx, p.by(), p.repo, name, a)
-	return "Your comment was added." + redacted(made), p.back(name, "#t-"+made.Thread.ID), err
+	made, err := a.u.o.Acts.Annotate(ctx, a.by(), a.repo, a.name, n)
+	return "Your comment was added." + redacted(made), a.back("#t-" + made.Thread.ID), err
 }
 
 // thread adds to a thread, resolves it or reopens it.
-func (p *place) thread(ctx context.Context, name string) (said, to string, err error) {
-	op := annotate.Op(p.r.PostForm.Get("op"))
+func (a *acting) thread(ctx context.Context) (said, to string, err error) {
+	op := annotate.Op(a.r.PostForm.Get("op"))
 	said, ok := map[annotate.Op]string{annotate.Reply: "Your reply was added.", annotate.Resolve: "The thread was resolved.",
 		annotate.Reopen: "The thread was reopened."}[op]
 	if !ok {
 		return "", "", &review.Problem{Kind: review.Invalid, Text: "the form names no act"}
 	}
-	made, err := p.u.o.Acts.Annotate(ctx, p.by(), p.repo, name, review.Annotation{Op: op, Thread: p.r.PostForm.Get("thread"), Text: p.text()})
-	return said + redacted(made), p.back(name, "#t-"+made.Thread.ID), err
+	made, err := a.u.o.Acts.Annotate(ctx, a.by(), a.repo, a.name,
+		review.Annotation{Op: op, Thread: a.r.PostForm.Get("thread"), Text: a.text()})
+	return said + redacted(made), a.back("#t-" + made.Thread.ID), err
 }
 
 // redacted says that secrets were removed from a text, if there were any.
@@ -183,32 +208,32 @@ func redacted(made review.Annotated) string {
 }
 
 // request asks for an approval of the newest checkpoint.
-func (p *place) request(ctx context.Context, name string) (said, to string, err error) {
-	f := p.r.PostForm
-	hours, err := p.count("hours")
+func (a *acting) request(ctx context.Context) (said, to string, err error) {
+	f := a.r.PostForm
+	hours, err := a.count("hours")
 	if err != nil {
 		return "", "", err
 	}
-	r := review.ApprovalRequest{Action: approval.Action(f.Get("action")), Branch: strings.TrimSpace(f.Get("branch")), Text: p.text(),
+	r := review.ApprovalRequest{Action: approval.Action(f.Get("action")), Branch: strings.TrimSpace(f.Get("branch")), Text: a.text(),
 		Expires: time.Duration(min(hours, 365*24)) * time.Hour}
 	r.Reviewers = strings.FieldsFunc(f.Get("reviewers"), func(c rune) bool { return c == ',' || c == ' ' })
-	made, err := p.u.o.Acts.RequestApproval(ctx, p.by(), p.repo, name, r)
-	return "The approval was requested.", p.sessionPath(name) + "#r-" + made.Request.ID, err
+	made, err := a.u.o.Acts.RequestApproval(ctx, a.by(), a.repo, a.name, r)
+	return "The approval was requested.", a.sessionPath(a.name) + "#r-" + made.Request.ID, err
 }
 
 // answer grants, denies or withdraws a request.
-func (p *place) answer(ctx context.Context, name string) (said, to string, err error) {
-	op := approval.Op(p.r.PostForm.Get("op"))
+func (a *acting) answer(ctx context.Context) (said, to string, err error) {
+	op := approval.Op(a.r.PostForm.Get("op"))
 	said, ok := map[approval.Op]string{approval.Grant: "You have granted the request.", approval.Deny: "You have denied the request.",
 		approval.Withdraw: "It was withdrawn."}[op]
 	if !ok {
 		return "", "", &review.Problem{Kind: review.Invalid, Text: "the form names no act"}
 	}
-	made, err := p.u.o.Acts.Answer(ctx, p.by(), p.repo, name, op, p.r.PostForm.Get("request"), p.text())
+	made, err := a.u.o.Acts.Answer(ctx, a.by(), a.repo, a.name, op, a.r.PostForm.Get("request"), a.text())
 	if op == approval.Grant && !made.Counted {
 		said += " The grant does not count: the policy asks for other users, or you have requested it or granted it before."
 	}
-	return said, p.sessionPath(name) + "#r-" + made.Request.ID, err
+	return said, a.sessionPath(a.name) + "#r-" + made.Request.ID, err
 }
 
 // statuses are the statuses of HTTP for the kinds of problems.
@@ -224,13 +249,13 @@ type refusedPage struct {
 	Back   string
 }
 
-func (p *place) refused(name string, problem *review.Problem) error {
-	page := refusedPage{frame: p.frame("Not done", append(p.within(), crumb{name, p.sessionPath(name)})...), Reason: shown(problem.Text),
-		Text: p.text(), Back: p.back(name, "")}
+func (a *acting) refused(problem *review.Problem) error {
+	page := refusedPage{frame: a.frame("Not done", append(a.within(), crumb{a.name, a.sessionPath(a.name)})...), Reason: shown(problem.Text),
+		Text: a.text(), Back: a.back("")}
 	for _, path := range problem.Paths[:min(len(problem.Paths), panelFiles)] {
 		page.Paths = append(page.Paths, shown(path))
 	}
-	return p.send(cmp.Or(statuses[problem.Kind], http.StatusConflict), "refused.html", page)
+	return a.send(cmp.Or(statuses[problem.Kind], http.StatusConflict), "refused.html", page)
 }
 
 // saidCookie is the name of the cookie with the message about the last act, which the next page shows. A link cannot set it.

@@ -55,7 +55,7 @@ func TestForkCommand(t *testing.T) {
 }
 
 // forms are the paths of the forms of a session that act.
-var forms = []string{"command", "comment", "thread", "request", "answer"}
+var forms = []string{"command", "comment", "thread", "request", "answer", "merge", "state", "pin", "unpin"}
 
 // A page of another site cannot send any form of a session.
 func TestOtherSitesCannotAct(t *testing.T) {
@@ -190,7 +190,7 @@ func TestButtonsOfTokens(t *testing.T) {
 	wants(t, w.get(t, w.reader(t, app), "/ui/team/app/tree/fix@"+m.ids[0]+"/main.go", http.StatusOK), "Your token can only read")
 	for _, form := range forms[1:] {
 		got := w.post(t, w.reader(t, app), at+"/"+form, url.Values{"text": {"x"}, "op": {"resolve"}, "thread": {m.ids[0]}, "action": {"delete"}})
-		if got.status != http.StatusForbidden && got.status != http.StatusBadRequest || got.header.Get("Set-Cookie") != "" {
+		if got.status < 400 || got.status >= 500 || got.header.Get("Set-Cookie") != "" {
 			t.Errorf("POST %s with a token that can only read: got %d %s", form, got.status, got.body)
 		}
 	}

@@ -68,36 +68,36 @@ type commandPage struct {
 
 // tokenCommand answers a form with the command that forks a session, together with the token in the user's cookie. It is the only page
 // that contains a secret, so it is not compressed, and it answers only forms of this server.
-func (p *place) tokenCommand(ctx context.Context, refs map[string]string, name string) error {
-	if p.token.Role != records.RepoToken {
+func (a *acting) tokenCommand(ctx context.Context) error {
+	if a.token.Role != records.RepoToken {
 		return &Problem{http.StatusForbidden, "Not for this token",
 			"Your token allows more than one repository, so it is not part of a command. Make one with artifactfs token create."}
 	}
-	checkpoint := p.r.PostForm.Get("at")
+	checkpoint := a.r.PostForm.Get("at")
 	var metas []*session.Meta
-	err := p.read(ctx, func(g gitread.Repo) (err error) {
-		if _, err = g.Checkpoint(ctx, refs, name, checkpoint); err == nil {
-			metas, err = readMetas(ctx, g, refs, []string{name})
+	err := a.read(ctx, func(g gitread.Repo) (err error) {
+		if _, err = g.Checkpoint(ctx, a.refs, a.name, checkpoint); err == nil {
+			metas, err = readMetas(ctx, g, a.refs, []string{a.name})
 		}
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	secret := control.ShellWord(p.secret)
-	text := "ARTIFACTFS_SESSION_TOKEN=" + secret + " " + p.forkCommand(name, checkpoint)
+	secret := control.ShellWord(a.secret)
+	text := "ARTIFACTFS_SESSION_TOKEN=" + secret + " " + a.forkCommand(a.name, checkpoint)
 	// The token is for the mounted remote, too, if that is a repository of this server. It is not sent to other hosts.
-	if metas[0] != nil && sameHost(metas[0].Remote, p.remote()) {
+	if metas[0] != nil && sameHost(metas[0].Remote, a.remote()) {
 		text = "ARTIFACTFS_TOKEN=" + secret + " " + text
 	}
-	if p.token.Scope != records.WriteScope {
+	if a.token.Scope != records.WriteScope {
 		text += " --session-remote " + control.RemoteEmbedded
 	}
-	page := commandPage{frame: p.frame("Fork with your token", append(p.within(), crumb{name, p.sessionPath(name)})...),
-		Commands: []command{{"Fork from here", text}}, Scope: p.token.Scope, Repo: p.repo.Namespace + "/" + p.repo.Name, Expires: p.token.Expires,
-		Back: p.sessionPath(name) + query("at", checkpoint)}
-	p.plain = true
-	return p.send(http.StatusOK, "command.html", page)
+	page := commandPage{frame: a.frame("Fork with your token", append(a.within(), crumb{a.name, a.sessionPath(a.name)})...),
+		Commands: []command{{"Fork from here", text}}, Scope: a.token.Scope, Repo: a.repo.Namespace + "/" + a.repo.Name, Expires: a.token.Expires,
+		Back: a.sessionPath(a.name) + query("at", checkpoint)}
+	a.plain = true
+	return a.send(http.StatusOK, "command.html", page)
 }
 
 // sameHost reports whether two URLs have the same scheme, host and port.

@@ -33,6 +33,8 @@ type sessionPage struct {
 	CursorMissing bool
 	Threads       string       // number of threads, "" for none
 	Review        *reviewPanel // shown while no entry is selected
+	Do            *doing
+	States        []stateButton
 }
 
 // cursorPanel shows the entry at the cursor: what changed there, and what can be done from there.
@@ -47,6 +49,9 @@ type cursorPanel struct {
 	Unreadable  string // why the changes cannot be shown
 	Threads     []threadView
 	Comment     *commentForm
+	Do          *doing
+	Pins        []string // names of the checkpoint
+	commit      string
 	From        *fromHere
 }
 
@@ -79,7 +84,7 @@ func (p *place) session(ctx context.Context, name string) error {
 			}
 			if page.Cursor != nil {
 				page.Cursor.addThreads(threads)
-				page.Cursor.addForm(do)
+				page.Cursor.addForms(do, pins(refs, name))
 			}
 		} else {
 			page.Review, err = p.reviewOf(ctx, g, refs, name, x.slots[len(x.slots)-1].ID, threads)
@@ -94,6 +99,7 @@ func (p *place) session(ctx context.Context, name string) error {
 		page.Checkpoints = len(x.slots) - 1
 		page.Thin = isThin(refs, name)
 		page.Threads = summaryOf(threads)
+		page.Do, page.States = do, do.states(x.meta.State)
 		if err := p.timeline(ctx, x, refs, &page); err != nil {
 			return err
 		}
@@ -209,7 +215,7 @@ func (p *place) panel(ctx context.Context, x *axis, at string) (*cursorPanel, er
 	}
 	name := x.name + "@" + string(c.ID)
 	panel := &cursorPanel{Kind: "checkpoint", ID: string(c.ID), Title: stamp(c.ID.Time()) + " · " + clip(string(c.Reason), 40),
-		Message: clip(c.Message, 4000), Tree: p.treePath(name, "")}
+		Message: clip(c.Message, 4000), Tree: p.treePath(name, ""), commit: c.Commit.String()}
 	panel.From = p.fromHere(x.name, string(c.ID))
 	before, what := x.before(slot, c)
 	return panel, p.changesOf(ctx, x, panel, before, what, c.Commit.String(), name)

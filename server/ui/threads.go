@@ -128,8 +128,9 @@ func (c *cursorPanel) addThreads(all []threadView) {
 	}
 }
 
-// addForm adds the form for comments on the entry.
-func (c *cursorPanel) addForm(do *doing) {
+// addForms adds the forms for the entry. pins are the names of checkpoints by their commits.
+func (c *cursorPanel) addForms(do *doing, pins map[string][]string) {
+	c.Do, c.Pins = do, pins[c.commit]
 	c.Comment = &commentForm{Do: do, Label: "Comment on this " + c.Kind, Checkpoint: c.ID}
 	if c.Kind == "commit" {
 		c.Comment.Checkpoint, c.Comment.Commit = "", c.ID

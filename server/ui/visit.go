@@ -121,8 +121,15 @@ func (v *visit) route() error {
 	if err != nil {
 		return err
 	}
-	if post {
-		return p.act(ctx, parts[3], parts[4])
+	if len(parts) == 5 && parts[2] == "s" {
+		a, err := p.onSession(ctx, parts[3])
+		if err != nil {
+			return err
+		}
+		if post {
+			return a.act(ctx, parts[4])
+		}
+		return a.ask(ctx, parts[4])
 	}
 	switch rest := parts[2:]; {
 	case len(rest) == 0:

@@ -229,6 +229,7 @@ type sessionMaker struct {
 	seg    int
 	ids    []string // of the checkpoints
 	record map[string]string
+	head   string // commit of HEAD at the next checkpoints, "" for none
 }
 
 // newSession begins a session in a new git directory, whose branch main has one commit with the files.
@@ -304,7 +305,7 @@ func (m *sessionMaker) checkpoint(seconds int, reason, message string, files map
 		message = "checkpoint: " + reason
 	}
 	m.text(fmt.Sprintf("%s\n\nAfs-Checkpoint: %s\nAfs-Session: %s\nAfs-Lane: l\nAfs-Segment: %d\nAfs-Reason: %s\nAfs-Base: %s\nAfs-Prev: %s\nAfs-State: %s\n"+
-		"Afs-Changed: %d", message, id, m.name, m.seg, reason, gittest.Must(m.t, m.dir, "rev-parse", "main"), m.prev, m.state, len(files)))
+		"Afs-Changed: %d%s", message, id, m.name, m.seg, reason, gittest.Must(m.t, m.dir, "rev-parse", "main"), m.prev, m.state, len(files), m.headLine()))
 	m.in.WriteString(strings.ReplaceAll(from, "Afs-Prev: \n", ""))
 	for path, content := range files {
 		if content == "" {
@@ -316,6 +317,47 @@ func (m *sessionMaker) checkpoint(seconds int, reason, message string, files map
 	m.prev = id
 	m.ids = append(m.ids, id)
 	return id
+}
+
+// headLine returns the trailer with the commit of HEAD.
+func (m *sessionMaker) headLine() string {
+	if m.head == "" {
+		return ""
+	}
+	return "\nAfs-Head: " + m.head
+}
+
+// commit adds a commit to the session's branch main, which is HEAD at the next checkpoints.
+func (m *sessionMaker) commit(message string, files map[string]string) {
+	m.t.Helper()
+	parent := m.head
+	if parent == "" {
+		parent = gittest.Must(m.t, m.dir, "rev-parse", "main")
+	}
+	m.run()
+	fmt.Fprintf(&m.in, "commit refs/heads/afs/%s/main\n", m.name)
+	m.who(m.began)
+	m.text(message)
+	fmt.Fprintf(&m.in, "from %s\n", parent)
+	for path, content := range files {
+		m.file(path, content)
+	}
+	m.run()
+	m.head = gittest.Must(m.t, m.dir, "rev-parse", "refs/heads/afs/"+m.name+"/main")
+}
+
+// leave records that no machine uses the session.
+func (m *sessionMaker) leave() {
+	began := m.began.Format(time.RFC3339)
+	fmt.Fprintf(&m.in, "commit %s\n", session.MetaRef(m.name))
+	m.who(m.began)
+	m.text("session")
+	m.file("session.json", fmt.Sprintf(`{"version":1,"session":%q,"remote":"https://example.org/app","ref":"refs/heads/main","base":%q,"format":"sha1",
+		"began":%q,"state":"paused","lanes":[{"name":"l","writer":{},"since":%q,"left":%q,"segment":1}]}`, m.name,
+		gittest.Must(m.t, m.dir, "rev-parse", "main"), began, began, began))
+	m.file("transitions.jsonl", fmt.Sprintf(`{"state":"active","time":%q,"actor":"ann@laptop","reason":"begun"}`+"\n"+
+		`{"state":"paused","time":%q,"actor":"ann@laptop","reason":"unmounted"}`+"\n", began, began))
+	m.run()
 }
 
 // records adds records to the transcript that were made after a checkpoint.

@@ -1,0 +1,167 @@
+package ui
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/refname"
+	"github.com/artifactfs/artifactfs/server/gitread"
+	"github.com/artifactfs/artifactfs/server/review"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/lifecycle"
+)
+
+// confirmPage asks whether to make an act that is not easily undone.
+type confirmPage struct {
+	frame
+	Do   *doing
+	Form string // name of the form: "merge" or "state"
+	Back string
+
+	// The fields below are for a merge.
+	Promote       bool   // into the default branch
+	Branch        string // without refs/heads/
+	Tip           string // commit of the branch, "" if the branch does not exist
+	Newest        string // commit of the newest checkpoint
+	NewestID      string // id of the newest checkpoint
+	Diff          string // path of the difference from the branch
+	Rules         []ruleView
+	Policy        string
+	OtherCommands []command // for other repositories
+
+	// The fields below are for a change of the state.
+	To   session.LifeState
+	Verb string
+}
+
+// ask answers a request for the page on which the user confirms an act.
+func (a *acting) ask(ctx context.Context, form string) error {
+	page := confirmPage{Do: a.doing(a.refs, a.name), Form: form, Back: a.sessionPath(a.name)}
+	above := append(a.within(), crumb{a.name, page.Back})
+	switch form {
+	case "merge":
+		page.Promote = a.r.FormValue("promote") != ""
+		page.Branch = strings.TrimPrefix(cmp.Or(strings.TrimSpace(a.r.FormValue("branch")), a.repo.DefaultBranch), "refs/heads/")
+		if !refname.Valid("refs/heads/" + page.Branch) {
+			return missing("No branch can have this name.")
+		}
+		verb := "Adopt "
+		if page.Promote {
+			verb = "Promote "
+		}
+		page.frame = a.frame(verb+a.name+" to "+page.Branch, above...)
+		if err := a.askMerge(ctx, &page); err != nil {
+			return err
+		}
+	case "state":
+		page.To = session.LifeState(a.r.FormValue("to"))
+		verb, known := lifeVerbs[page.To]
+		if !known {
+			return missing("A session has no such state.")
+		}
+		page.Verb = verb
+		page.frame = a.frame(verb+" "+a.name, above...)
+	default:
+		return missing("There is no such page.")
+	}
+	return a.send(http.StatusOK, "confirm.html", page)
+}
+
+// lifeVerbs are the words for the changes of the state that users make on the page.
+var lifeVerbs = map[session.LifeState]string{session.Closed: "Close", session.Archived: "Archive", session.Open: "Reopen"}
+
+// askMerge completes the page that asks whether to merge.
+func (a *acting) askMerge(ctx context.Context, page *confirmPage) error {
+	page.Tip = a.refs["refs/heads/"+page.Branch]
+	link := control.Link{Remote: a.remote(), Session: a.name}
+	page.OtherCommands = []command{{"Promote", "artifactfs session promote " + control.ShellWord(link.String()) + " --to URL:BRANCH"}}
+	return a.read(ctx, func(g gitread.Repo) error {
+		all, err := g.Newest(ctx, a.refs)
+		if err != nil {
+			return err
+		}
+		page.Newest, page.NewestID = all[a.name].Commit, all[a.name].ID
+		if page.Tip != "" && page.Newest != "" {
+			page.Diff = a.path + "/diff" + query("a", page.Branch, "b", a.name+"@"+page.NewestID)
+		}
+		policy, err := policyOf(ctx, g, a.refs)
+		if err != nil {
+			return err
+		}
+		var panel reviewPanel
+		panel.addRules(policy, []string{"refs/heads/" + page.Branch}, "")
+		page.Rules, page.Policy = panel.Rules, panel.Policy
+		return nil
+	})
+}
+
+// merge merges the newest checkpoint of the session, which must be the one that the user has seen.
+func (a *acting) merge(ctx context.Context) (said, to string, err error) {
+	f := a.r.PostForm
+	err = a.read(ctx, func(g gitread.Repo) error {
+		newest, err := g.Checkpoint(ctx, a.refs, a.name, "@")
+		if err == nil && newest != f.Get("seen") || errors.Is(err, gitread.ErrNotFound) {
+			err = &review.Problem{Kind: review.Conflict,
+				Text: "The session has another newest checkpoint than the one that the page has shown. Look again."}
+		}
+		return err
+	})
+	if err != nil {
+		return "", "", err
+	}
+	made, err := a.u.o.Acts.Merge(ctx, a.by(), a.repo, a.name, review.Merge{Method: review.Method(f.Get("how")), Branch: f.Get("branch"),
+		Message: a.text(), Expect: f.Get("expect")})
+	said = fmt.Sprintf("%s is now at %s, with %s of the session.", made.Branch, short(made.New), number(made.Commits, "commit", "commits"))
+	return said, a.sessionPath(a.name), err
+}
+
+// state closes, archives or reopens the session.
+func (a *acting) state(ctx context.Context) (said, to string, err error) {
+	state := session.LifeState(a.r.PostForm.Get("to"))
+	if lifeVerbs[state] == "" {
+		return "", "", &review.Problem{Kind: review.Invalid, Text: "the form names no state"}
+	}
+	m, err := a.u.o.Acts.Change(ctx, a.by(), a.repo, a.name, lifecycle.Change{State: state, Reason: a.text()})
+	return "The session is now " + string(m.State) + ".", a.sessionPath(a.name), err
+}
+
+// pin gives a checkpoint a name.
+func (a *acting) pin(ctx context.Context) (said, to string, err error) {
+	name := strings.TrimSpace(a.r.PostForm.Get("pin"))
+	_, err = a.u.o.Acts.Pin(ctx, a.by(), a.repo, a.name, name, a.r.PostForm.Get("at"))
+	return "The checkpoint is now called " + name + ".", a.back(""), err
+}
+
+// unpin removes the name of a checkpoint.
+func (a *acting) unpin(ctx context.Context) (said, to string, err error) {
+	name := a.r.PostForm.Get("pin")
+	err = a.u.o.Acts.Unpin(ctx, a.by(), a.repo, a.name, name)
+	return "No checkpoint is called " + name + " any more.", a.back(""), err
+}
+
+// states are the states into which the user may bring a session on the page.
+func (d *doing) states(now session.LifeState) (list []stateButton) {
+	if !d.Life {
+		return nil
+	}
+	switch now {
+	case session.Open, session.Active, session.Paused:
+		return []stateButton{{session.Closed, "Close"}, {session.Archived, "Archive"}}
+	case session.Closed:
+		return []stateButton{{session.Archived, "Archive"}, {session.Open, "Reopen"}}
+	case session.Archived:
+		return []stateButton{{session.Open, "Reopen"}}
+	}
+	return nil
+}
+
+// stateButton is a link to the page on which a change of the state is confirmed.
+type stateButton struct {
+	To   session.LifeState
+	Verb string
+}
