@@ -150,7 +150,8 @@ type block struct {
 	Skip     int // lines that are left out before the block
 	Same     bool
 	Old, New template.HTML
-	Threads  []threadView // about the last line of the block
+	Threads  []threadView // about the last new line of the block
+	Gone     []threadView // about the last old line, which the new file does not have
 }
 
 // fileDiff shows the difference of one file.
@@ -269,10 +270,10 @@ func (f *filePage) compare(ctx context.Context, g gitread.Repo, sides [2]gitread
 		b := block{Skip: r.Skip, Same: r.Same, Old: lines("del", r.Same, before[r.Old:r.Old+r.Gone], r.Old),
 			New: lines("ins", r.Same, after[r.New:r.New+r.Came], r.New)}
 		if r.Gone > 0 {
-			b.Threads = take(oldEnds, r.Old+r.Gone)
+			b.Gone = take(oldEnds, r.Old+r.Gone)
 		}
 		if r.Came > 0 {
-			b.Threads = append(b.Threads, take(newEnds, r.New+r.Came)...)
+			b.Threads = take(newEnds, r.New+r.Came)
 		}
 		f.Blocks = append(f.Blocks, b)
 	}

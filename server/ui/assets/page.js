@@ -90,6 +90,12 @@ document.addEventListener("click", (e) => {
   const button = e.target.closest("button");
   if (button && "copy" in button.dataset) copy(button);
   if (button && "help" in button.dataset) document.getElementById("help").showModal();
+  const number = e.target.closest(".view a[data-n]"); // of a line, which the form below the file can be about
+  const form = number && document.querySelector("details.lines");
+  if (form) {
+    form.open = true;
+    form.querySelector(e.shiftKey ? "[name=end]" : "[name=line]").value = number.dataset.n;
+  }
   const link = e.target.closest(".axis a[data-entry]");
   if (link && panel && !e.ctrlKey && !e.metaKey && !e.shiftKey && e.button === 0) {
     e.preventDefault();

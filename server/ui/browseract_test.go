@@ -1,0 +1,177 @@
+package ui_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/internal/harness/chrome"
+	"github.com/artifactfs/artifactfs/server/records"
+)
+
+// person is a user with a tab of a browser.
+type person struct {
+	*chrome.Tab
+	url string // of the server
+}
+
+func (w *world) person(t testing.TB, b *chrome.Browser, token string) person {
+	p := person{b.Tab(t), w.url}
+	p.Cookie(w.url, "artifactfs", token)
+	p.Resize(1280, 900)
+	return p
+}
+
+func (p person) open(path string) { p.T.Helper(); p.Open(p.url + path) }
+
+// quote returns a text as one of JavaScript.
+func quote(text string) string {
+	q, _ := json.Marshal(text) // strings can be encoded
+	return string(q)
+}
+
+// fill writes a text into a field, whose details it opens.
+func (p person) fill(selector, text string) {
+	p.T.Helper()
+	p.Eval(`{ const field = document.querySelector(`+quote(selector)+`); const box = field.closest("details"); if (box) box.open = true; field.value = `+quote(text)+`; }`, nil)
+}
+
+// press presses a button that sends a form, and waits for a text on the next page.
+func (p person) press(button, want string) {
+	p.T.Helper()
+	p.Loads(func() { p.Click(button) })
+	p.wants(want)
+}
+
+// wants reports an error unless the page has a text.
+func (p person) wants(text string) {
+	p.T.Helper()
+	if page := p.Text(`document.querySelector("main").innerText`); !strings.Contains(page, text) {
+		p.T.Errorf("page %s lacks %q: %.3000s", p.Text("location.href"), text, page)
+	}
+}
+
+// refused reports an error unless a page has answered with a status and nothing else is in the console.
+func (p person) refused(status string) {
+	p.T.Helper()
+	lines := p.Console()
+	if len(lines) != 1 || !strings.Contains(lines[0], status) {
+		p.T.Errorf("console: got %q, want only status %s", lines, status)
+	}
+}
+
+// Every button of a session works in a browser, and the browser reports no error. UI_PICTURES=DIR also writes pictures.
+func TestBrowserActs(t *testing.T) {
+	w, app, m := ready(t, `{"version":1,"branches":[{"match":"main","quorum":1,"reviewers":["alice","carol"]}]}`)
+	b := chrome.Start(t)
+	agent, alice := w.person(t, b, w.user(t, app, "agent")), w.person(t, b, w.user(t, app, "alice"))
+	const session = "/ui/team/app/s/fix"
+	comment, thread, answer := `form[action$="/comment"]`, `form[action$="/thread"]`, `form[action$="/answer"]`
+
+	alice.open(session)
+	alice.fill(comment+" textarea", "Who reads this?")
+	alice.press(comment+" button", "Your comment was added.")
+	agent.open(session)
+	agent.fill(thread+" textarea", "Everybody.")
+	agent.press(thread+" button[value=reply]", "Everybody.")
+	agent.press(thread+" button[value=resolve]", "1 resolved thread")
+	if open := agent.Text(`String(document.querySelector(".thread").open)`); open != "false" {
+		t.Errorf("resolved thread is open: %s", open)
+	}
+	agent.Click(".thread > summary")
+	agent.press(thread+" button[value=reopen]", "1 open thread")
+
+	// A line of a file, which the number of the line selects, and a line of a difference.
+	alice.open("/ui/team/app/tree/fix@" + m.ids[1] + "/main.go")
+	alice.Click("#L3 > a")
+	if line := alice.Text(`document.querySelector("[name=line]").value`); line != "3" {
+		t.Errorf("line after a click on its number: got %q, want 3", line)
+	}
+	alice.fill(comment+" textarea", "Say more than hello.")
+	alice.press(comment+" button", "Say more than hello.")
+	agent.open("/ui/team/app/diff?a=main&b=fix@")
+	agent.Until(`document.querySelector(".changes .thread")`)
+	agent.fill(comment+" [name=line]", "2")
+	agent.fill(comment+" textarea", "An empty line.")
+	agent.press(comment+" button", "")
+	agent.Until(`document.querySelectorAll(".changes .thread").length === 2`)
+
+	// The panel of a checkpoint, which the script loads.
+	alice.open(session)
+	alice.Click("#e-" + m.ids[0] + " > a")
+	alice.Until(`document.querySelector("#cursor form[action$='/pin']")`)
+	alice.fill("[name=pin]", "before")
+	alice.press(`form[action$="/pin"] button`, "The checkpoint is now called before.")
+	alice.press(`form[action$="/unpin"] button`, "No checkpoint is called before any more.")
+	alice.fill("#cursor "+comment+" textarea", "About the checkpoint.")
+	alice.press("#cursor "+comment+" button", "About the checkpoint.")
+	alice.press(`form[action$="/command"] button`, "ARTIFACTFS_SESSION_TOKEN=")
+	alice.Click("[data-copy]")
+	alice.Until(`/Copied|Selected/.test(document.getElementById("said").textContent)`)
+
+	// The gate refuses what has no approval.
+	agent.open(session)
+	agent.Loads(func() { agent.Click(`a[href$="promote=1"]`) })
+	agent.Click("[value=squash]")
+	agent.press(`form[action$="/merge"] button`, "main is protected and needs an approval of this tree and base by 1 user of alice, carol")
+	agent.refused("403")
+	agent.open(session)
+	agent.fill(`form[action$="/request"] [name=reviewers]`, "alice")
+	agent.fill(`form[action$="/request"] textarea`, "It only says hello.")
+	agent.press(`form[action$="/request"] button`, "The approval was requested.")
+	alice.open(session)
+	alice.fill(answer+" textarea", "Not before noon.")
+	alice.press(answer+" [value=deny]", "Not before noon.")
+	alice.press(answer+" [value=grant]", "You have granted the request.")
+	alice.press(answer+" [value=withdraw]", "It was withdrawn.")
+	alice.fill(answer+" textarea", "Now it is fine.")
+	alice.press(answer+" [value=grant]", "Now it is fine.")
+	if dir := os.Getenv("UI_PICTURES"); dir != "" {
+		pictures(alice, dir, m)
+	}
+	agent.open(session)
+	agent.Loads(func() { agent.Click(`a[href$="promote=1"]`) })
+	agent.Click("[value=squash]")
+	agent.fill(`form[action$="/merge"] textarea`, "say hello")
+	agent.press(`form[action$="/merge"] button`, "main is now at")
+	agent.Loads(func() { agent.Click(`a[href$="/merge"]`) })
+	agent.fill(`form:not([method]) [name=branch]`, "side")
+	agent.press(`form:not([method]) button`, "Adopt fix to side")
+	agent.press(`form[action$="/merge"] button`, "side is now at "+m.head[:10])
+
+	for _, step := range []struct{ to, want string }{{"closed", "The session is now closed."}, {"archived", "The session is now archived."}, {"open", "The session is now paused."}} {
+		agent.Loads(func() { agent.Click(`a[href$="state?to=` + step.to + `"]`) })
+		agent.fill(`form[action$="/state"] textarea`, "for a test")
+		agent.press(`form[action$="/state"] button`, step.want)
+	}
+	w.audit.mu.Lock()
+	defer w.audit.mu.Unlock()
+	for _, form := range forms {
+		if !slices.ContainsFunc(w.audit.entries, func(e records.AuditEntry) bool {
+			return e.Cause.Target == session+"/"+form && e.Cause.Method == "POST" && e.Result < 400
+		}) {
+			t.Errorf("no button has sent the form %s", form)
+		}
+	}
+}
+
+// pictures writes pictures of a session with annotations and approvals, and of a difference with a thread in place, at three widths.
+func pictures(p person, dir string, m *sessionMaker) {
+	for _, width := range []int{360, 1280, 2560} {
+		p.Resize(width, map[bool]int{true: 1000, false: 900}[width == 360])
+		p.open("/ui/team/app/s/fix")
+		if width == 360 {
+			p.Eval(`document.getElementById("cursor").scrollIntoView()`, nil)
+		}
+		p.Picture(filepath.Join(dir, "review-"+strconv.Itoa(width)+".png"))
+		p.open("/ui/team/app/diff?a=main&b=fix@")
+		p.Until(`document.querySelector(".changes .thread")`)
+		p.Picture(filepath.Join(dir, "thread-"+strconv.Itoa(width)+".png"))
+	}
+	p.Resize(1280, 900)
+	p.open("/ui/team/app/s/fix")
+}
