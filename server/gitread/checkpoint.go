@@ -67,10 +67,15 @@ func (r Repo) Checkpoint(ctx context.Context, refs map[string]string, sessionNam
 
 // tipsOf returns the ids of the refs whose names begin with prefix.
 func tipsOf(refs map[string]string, prefix string) (tips []string) {
-	for _, ref := range slices.Sorted(maps.Keys(refs)) {
+	var names []string
+	for ref := range refs { // there can be many, so only those that are returned are sorted
 		if strings.HasPrefix(ref, prefix) {
-			tips = append(tips, refs[ref])
+			names = append(names, ref)
 		}
+	}
+	slices.Sort(names)
+	for _, ref := range names {
+		tips = append(tips, refs[ref])
 	}
 	return tips
 }

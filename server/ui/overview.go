@@ -4,13 +4,11 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/server/gitread"
@@ -32,25 +30,15 @@ type overviewPage struct {
 	Commands []command
 	Sessions []sessionRow
 	Total    int // number of sessions
+	Before   string
 	Next     string
+	Pages    string // "51 to 100", "" if the list has one page
 	Branches []branchRow
 	MoreRefs int // branches that are not shown
 }
 
 // command is a command that the user can copy.
 type command struct{ What, Text string }
-
-// sessionRow is a session in a list.
-type sessionRow struct {
-	Name, Path  string
-	State       session.LifeState // "" if the description of the session cannot be read
-	Branch      string
-	Actor       string
-	From        string // "SESSION CHECKPOINT" of the parent, "" for none
-	Began       time.Time
-	Newest      time.Time // time of the newest checkpoint; zero if there is none
-	Checkpoints string
-}
 
 type branchRow struct {
 	Name, Tree, Diff string
@@ -73,9 +61,23 @@ func (p *place) overview(ctx context.Context) error {
 	if err != nil || first < 0 {
 		return missing("The list has no such page.")
 	}
-	err = p.read(ctx, func(g gitread.Repo) error { return p.sessions(ctx, g, refs, first, &page) })
+	list := &sessionList{place: p, refs: refs}
+	err = p.read(ctx, func(g gitread.Repo) error {
+		list.g = g
+		return list.load(ctx, first)
+	})
 	if err != nil {
 		return err
+	}
+	page.Sessions, page.Total = list.rows, list.total
+	if first > 0 {
+		page.Before = p.path + query("from", strconv.Itoa(max(0, first-sessionsPage)))
+	}
+	if first+sessionsPage < page.Total {
+		page.Next = p.path + query("from", strconv.Itoa(first+sessionsPage))
+	}
+	if page.Before != "" || page.Next != "" {
+		page.Pages = thousands(first+1) + " to " + thousands(first+len(page.Sessions))
 	}
 	return p.send(http.StatusOK, "overview.html", page)
 }
@@ -131,61 +133,6 @@ func (p *place) treePath(point, path string) string {
 		to += "/" + escapedPath(path)
 	}
 	return to
-}
-
-// sessions adds a page of the list of sessions, those with the newest checkpoints first.
-func (p *place) sessions(ctx context.Context, g gitread.Repo, refs map[string]string, first int, page *overviewPage) error {
-	newest, err := g.Newest(ctx, refs)
-	if err != nil {
-		return err
-	}
-	prefix := session.MetaRef("")
-	var names []string
-	for _, ref := range slices.Sorted(maps.Keys(refs)) {
-		if name, ok := strings.CutPrefix(ref, prefix); ok && session.ValidName(name) == nil {
-			names = append(names, name)
-		}
-	}
-	slices.SortStableFunc(names, func(a, b string) int { return strings.Compare(newest[b].ID, newest[a].ID) })
-	page.Total = len(names)
-	names = names[min(first, len(names)):]
-	if len(names) > sessionsPage {
-		names = names[:sessionsPage]
-		page.Next = p.path + query("from", strconv.Itoa(first+sessionsPage))
-	}
-	metas, err := readMetas(ctx, g, refs, names)
-	if err != nil {
-		return err
-	}
-	began := p.u.o.Now()
-	for _, m := range metas {
-		if m == nil {
-			began = time.Time{}
-		} else if m.Began.Before(began) {
-			began = m.Began
-		}
-	}
-	counts, more, err := g.CountCheckpoints(ctx, refs, names, began)
-	if err != nil {
-		return err
-	}
-	for i, name := range names {
-		row := sessionRow{Name: name, Path: p.sessionPath(name)}
-		if row.Checkpoints = thousands(counts[name]); isThin(refs, name) {
-			row.Checkpoints = "thin"
-		} else if more {
-			row.Checkpoints += " or more"
-		}
-		if id := newest[name].ID; id != "" {
-			row.Newest = session.CheckpointID(id).Time()
-		}
-		if m := metas[i]; m != nil {
-			row.State, row.Branch, row.Began, row.From = m.State, shown(strings.TrimPrefix(m.Ref, "refs/heads/")), m.Began, shown(m.From)
-			row.Actor = actorOf(*m)
-		}
-		page.Sessions = append(page.Sessions, row)
-	}
-	return nil
 }
 
 // actorOf returns the user who has changed the state of a session last.

@@ -3,7 +3,6 @@ package ui
 import (
 	"context"
 
-	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/session/cacheentry"
 )
@@ -71,12 +70,8 @@ func (c *comparison) readResults(ctx context.Context) error {
 
 // valueOf returns the name of the value of a cache entry from the commit of its description.
 func valueOf(c gitread.Content) string {
-	id, err := object.ParseID(c.ID)
-	if err != nil || c.Type != "commit" {
-		return ""
-	}
-	info, err := object.ParseCommit(id.Format(), c.Bytes)
-	if err != nil || len(info.Parents) != 1 {
+	info, ok := infoOf(c)
+	if !ok || len(info.Parents) != 1 {
 		return ""
 	}
 	return info.Parents[0].String() + ":" + cacheentry.ValueFile

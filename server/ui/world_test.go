@@ -221,6 +221,7 @@ type sessionMaker struct {
 	name   string
 	began  time.Time
 	state  string
+	base   string // commit of the branch main, "" if it is not known yet
 	start  string // tree of the files before the first checkpoint, "" for those of the state
 	in     bytes.Buffer
 	prev   string // id of the last checkpoint
@@ -287,6 +288,9 @@ func quoted(path string) string {
 func (m *sessionMaker) checkpoint(seconds int, reason, message string, files map[string]string) string {
 	at := m.began.Add(time.Duration(seconds) * time.Second)
 	id := string(session.NewCheckpointID(at))
+	if m.base == "" {
+		m.base = gittest.Must(m.t, m.dir, "rev-parse", "main")
+	}
 	if m.inSeg++; m.seg == 0 || m.inSeg > 256 {
 		m.seg++
 		m.inSeg = 1
@@ -305,7 +309,7 @@ func (m *sessionMaker) checkpoint(seconds int, reason, message string, files map
 		message = "checkpoint: " + reason
 	}
 	m.text(fmt.Sprintf("%s\n\nAfs-Checkpoint: %s\nAfs-Session: %s\nAfs-Lane: l\nAfs-Segment: %d\nAfs-Reason: %s\nAfs-Base: %s\nAfs-Prev: %s\nAfs-State: %s\n"+
-		"Afs-Changed: %d%s", message, id, m.name, m.seg, reason, gittest.Must(m.t, m.dir, "rev-parse", "main"), m.prev, m.state, len(files), m.headLine()))
+		"Afs-Changed: %d%s", message, id, m.name, m.seg, reason, m.base, m.prev, m.state, len(files), m.headLine()))
 	m.in.WriteString(strings.ReplaceAll(from, "Afs-Prev: \n", ""))
 	for path, content := range files {
 		if content == "" {

@@ -1,0 +1,224 @@
+package ui
+
+import (
+	"bytes"
+	"context"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/server/gitread"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/transcript"
+)
+
+const (
+	maxLatest  = 256 << 10 // bytes of the file of records whose last record is shown in a list
+	latestText = 120       // characters of that record
+)
+
+// sessionRow is a session in a list.
+type sessionRow struct {
+	Name, Path  string
+	Title       string
+	Tags        []string
+	State       session.LifeState // "" if the description of the session cannot be read
+	Held        bool              // a hold keeps the session from being deleted
+	Branch      string
+	Owner       string // the owner, or else the user who has changed the state last
+	From        string // "SESSION CHECKPOINT" of the parent, "" for none
+	Began       time.Time
+	Checkpoints string
+	Changed     string // number of files that differ from the base, "" if it is unknown
+	Now         entry  // newest checkpoint or record
+	Writer      string // host that holds the session, "" for none
+	Since       time.Time
+}
+
+// sessionList reads a page of the list of sessions, those with the newest checkpoints first. What it reads of a session does not depend on
+// the size or the age of the session, except for the number of checkpoints.
+type sessionList struct {
+	*place
+	g     gitread.Repo
+	refs  map[string]string
+	total int
+	rows  []sessionRow
+
+	names  []string // of the sessions on the page
+	newest map[string]gitread.Point
+	metas  []*session.Meta
+}
+
+// load reads the page that begins with the session number first.
+func (l *sessionList) load(ctx context.Context, first int) (err error) {
+	if l.newest, err = l.g.Newest(ctx, l.refs); err != nil {
+		return err
+	}
+	prefix := session.MetaRef("")
+	var names []string
+	for _, ref := range slices.Sorted(maps.Keys(l.refs)) {
+		if name, ok := strings.CutPrefix(ref, prefix); ok && session.ValidName(name) == nil {
+			names = append(names, name)
+		}
+	}
+	slices.SortStableFunc(names, func(a, b string) int { return strings.Compare(l.newest[b].ID, l.newest[a].ID) })
+	l.total = len(names)
+	l.names = names[min(first, len(names)):min(first+sessionsPage, len(names))]
+	if l.metas, err = readMetas(ctx, l.g, l.refs, l.names); err != nil {
+		return err
+	}
+	l.rows = make([]sessionRow, len(l.names))
+	for i, name := range l.names {
+		l.rows[i] = sessionRow{Name: name, Path: l.sessionPath(name)}
+		if m := l.metas[i]; m != nil {
+			l.rows[i].describe(*m)
+		}
+	}
+	if err := l.count(ctx); err != nil {
+		return err
+	}
+	if err := l.readNewest(ctx); err != nil {
+		return err
+	}
+	return l.readLatest(ctx)
+}
+
+// describe adds what the metadata of the session says.
+func (r *sessionRow) describe(m session.Meta) {
+	r.State, r.Branch, r.Began, r.From = m.State, shown(strings.TrimPrefix(m.Ref, "refs/heads/")), m.Began, shown(m.From)
+	r.Title, r.Owner, r.Held = clip(m.Title, 200), firstOf(clip(m.Owner, 80), actorOf(m)), m.Profile.Held()
+	for _, tag := range m.Tags {
+		r.Tags = append(r.Tags, clip(tag, 64))
+	}
+	for _, lane := range m.Lanes {
+		if lane.Left == nil && lane.Since.After(r.Since) {
+			r.Writer, r.Since = clip(lane.Writer.Host, 80), lane.Since
+		}
+	}
+}
+
+// count adds the numbers of checkpoints.
+func (l *sessionList) count(ctx context.Context) error {
+	began := l.u.o.Now()
+	for _, m := range l.metas {
+		if m == nil {
+			began = time.Time{}
+		} else if m.Began.Before(began) {
+			began = m.Began
+		}
+	}
+	counts, more, err := l.g.CountCheckpoints(ctx, l.refs, l.names, began)
+	if err != nil {
+		return err
+	}
+	for i, name := range l.names {
+		text := &l.rows[i].Checkpoints
+		if *text = thousands(counts[name]); isThin(l.refs, name) {
+			*text = "thin"
+		} else if more {
+			*text += " or more"
+		}
+	}
+	return nil
+}
+
+// readNewest adds the newest checkpoints, and the numbers of files that differ between them and the bases.
+func (l *sessionList) readNewest(ctx context.Context) error {
+	var commits []string
+	for i, name := range l.names {
+		base := ""
+		if m := l.metas[i]; m != nil {
+			base = m.Base
+		}
+		commits = append(commits, l.newest[name].Commit, base) // nothing is read for ""
+	}
+	trees := make([]string, len(commits))
+	err := l.g.Contents(ctx, commits, maxCommit, func(i int, c gitread.Content) {
+		if info, ok := infoOf(c); ok {
+			trees[i] = info.Tree.String()
+		}
+		if i%2 == 1 {
+			return
+		}
+		if p, err := checkpointOf(c); err == nil {
+			l.rows[i/2].Now = entry{Kind: "checkpoint", ID: string(p.ID), Time: p.ID.Time(), Label: clip(string(p.Reason), 40),
+				Text: clip(p.Message, latestText)}
+		}
+	})
+	if err != nil {
+		return err
+	}
+	var pairs [][2]string
+	var of []int
+	for i := range l.rows {
+		if tree, base := trees[2*i], trees[2*i+1]; tree != "" && base != "" {
+			pairs, of = append(pairs, [2]string{base, tree}), append(of, i)
+		}
+	}
+	counts, err := l.g.CountPaths(ctx, pairs)
+	for i, n := range counts {
+		if n >= 0 {
+			l.rows[of[i]].Changed = number(n, "file", "files")
+		}
+	}
+	return err
+}
+
+// infoOf returns the header of a commit. It returns false if the content is none.
+func infoOf(c gitread.Content) (object.CommitInfo, bool) {
+	id, err := object.ParseID(c.ID)
+	if err != nil || c.Type != "commit" {
+		return object.CommitInfo{}, false
+	}
+	info, err := object.ParseCommit(id.Format(), c.Bytes)
+	return info, err == nil
+}
+
+// readLatest adds the newest record of each session that is newer than the newest checkpoint. The files of records are named
+// DAY/CHECKPOINT.jsonl, so the last name is that of the newest one.
+func (l *sessionList) readLatest(ctx context.Context) error {
+	var names []string
+	var of []int
+	for i, name := range l.names {
+		commit := l.refs[session.TranscriptRef(name)]
+		if commit == "" {
+			continue
+		}
+		day, err := l.last(ctx, commit, "")
+		if err != nil {
+			return err
+		}
+		file, err := l.last(ctx, commit, day)
+		if err != nil {
+			return err
+		}
+		names, of = append(names, commit+":"+path.Join(day, file)), append(of, i)
+	}
+	return l.g.Contents(ctx, names, maxLatest, func(i int, c gitread.Content) {
+		text := bytes.TrimSpace(c.Bytes)
+		record, err := transcript.ParseLine(text[bytes.LastIndexByte(text, '\n')+1:])
+		if err != nil {
+			return
+		}
+		if e := recordOf(record); e.Time.After(l.rows[of[i]].Now.Time) {
+			e.Text = clip(e.Text, latestText)
+			l.rows[of[i]].Now = e
+		}
+	})
+}
+
+// last returns the name of the last entry of a directory in a commit, "" if there is none.
+func (l *sessionList) last(ctx context.Context, commit, dir string) (string, error) {
+	o, err := l.g.Stat(ctx, commit, dir)
+	if err != nil || o.Type != "tree" {
+		return "", err
+	}
+	list, err := l.g.Tree(ctx, o.ID)
+	if err != nil || len(list) == 0 {
+		return "", err
+	}
+	return list[len(list)-1].Name, nil
+}

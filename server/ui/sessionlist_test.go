@@ -1,0 +1,75 @@
+package ui_test
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/session"
+)
+
+// list returns a git directory with sessions: each has a checkpoint that adds a file, a title, an owner and a writer, and a record.
+func list(t testing.TB, n int) *sessionMaker {
+	t.Helper()
+	m := newSession(t, "first", map[string]string{"a": "a\n"})
+	base := gittest.Must(t, m.dir, "rev-parse", "main")
+	for i := range n {
+		name, at := fmt.Sprintf("s-%05d", i), m.began.Add(time.Duration(i+1)*time.Minute)
+		fmt.Fprintf(&m.in, "commit %s\n", session.MetaRef(name))
+		m.who(at)
+		m.text("session")
+		m.file("session.json", fmt.Sprintf(`{"version":1,"session":%q,"remote":"https://example.org/app","ref":"refs/heads/main","base":%q,
+			"format":"sha1","began":%q,"state":"active","title":"Attempt <%d>","owner":"ann","tags":["login","t%d"],"hold":{"reason":"r","by":"b","since":%[3]q},
+			"lanes":[{"name":"l","writer":{"host":"old"},"since":%[3]q,"left":%[3]q,"segment":1},{"name":"m","writer":{"host":"box"},"since":%[3]q}]}`,
+			name, base, at.Format(time.RFC3339), i, i%7))
+		m.file("transitions.jsonl", fmt.Sprintf(`{"state":"active","time":%q,"actor":"bob@desk","reason":"begun"}`+"\n", at.Format(time.RFC3339)))
+		s := &sessionMaker{t: t, dir: m.dir, name: name, began: at, state: m.state, base: base, record: map[string]string{}}
+		id := s.checkpoint(1, "idle", fmt.Sprint("checkpoint ", i), map[string]string{"b": fmt.Sprint(i)})
+		m.in.Write(s.in.Bytes())
+		if i%2 == 0 {
+			s.records(id, 3, `{"type":"prompt","text":"first"}`, fmt.Sprintf(`{"type":"prompt","text":"Try number %d"}`, i))
+			fmt.Fprintf(&m.in, "commit %s\n", session.TranscriptRef(name))
+			m.who(at)
+			m.text("records")
+			for path, text := range s.record {
+				m.file(path, text)
+			}
+		}
+	}
+	return m
+}
+
+func TestSessionList(t *testing.T) {
+	m := list(t, 60)
+	w := newWorld(t, nil)
+	read := w.reader(t, w.repo(t, "team", "app", m.done()))
+	page := w.get(t, read, "/ui/team/app", http.StatusOK)
+	text := plain(page)
+	wants(t, text, "61 sessions", "s-00059 Attempt <59> login t3 active on hold ann", "checkpoint idle checkpoint 59 held by box since", "prompt Try number 58",
+		"1 file 1 main", "1 to 50")
+	if strings.Contains(text, "s-00009") || strings.Contains(text, "Newer sessions") || strings.Contains(text, "held by old") {
+		t.Errorf("first page: %s", text)
+	}
+	next := w.get(t, read, link(t, page, "Older sessions"), http.StatusOK)
+	wants(t, plain(next), "51 to 61", "s-00009", "first active")
+	if strings.Contains(next, "Older sessions") || link(t, next, "Newer sessions") != "/ui/team/app?from=0" {
+		t.Errorf("second page has wrong links: %s", plain(next))
+	}
+}
+
+// TestFiguresOfList measures the list of 10,000 sessions (UI_FIGURES=1), or of 500.
+func TestFiguresOfList(t *testing.T) {
+	n := 500
+	if os.Getenv("UI_FIGURES") != "" {
+		n = 10_000
+	}
+	m := list(t, n)
+	w := newWorld(t, nil)
+	read := w.reader(t, w.repo(t, "team", "app", m.done()))
+	w.measure(t, read, []figure{{"first sessions", "/ui/team/app"}, {"last sessions", fmt.Sprint("/ui/team/app?from=", n-20)}, {"one of them", "/ui/team/app/s/s-00003"},
+		{"comparison", "/ui/team/app/compare?p=s-00001@&p=s-00002@"}})
+}
