@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/url"
@@ -229,6 +230,70 @@ func TestAnnotationsOnServer(t *testing.T) {
 	}
 	w.unmount(m)
 	noToken(t, "log of a daemon", strings.ReplaceAll(w.log(), c.token, ""))
+}
+
+// A server accepts annotations only from the users who make them, also by stock git. Deleted sessions are restored with their annotations,
+// and a session whose annotations the server does not accept can still be pushed.
+func TestServerChecksAnnotations(t *testing.T) {
+	t.Parallel()
+	w, _, api := hosted(t)
+	r := w.repo("r.git", object.SHA1)
+	w.commit(r, sample("annotated"))
+	m := w.bare(r.Path, "--session", "work", "--wait", "git")
+	w.annotate("-C", m.Dir, "-m", "made before there was a server")
+	w.unmount(m)
+	made := must[client.Created](t)(api.CreateRepo(t.Context(), "team", client.CreateRepo{Name: "notes"}))
+	at := func(actor string) (url, token string) {
+		got := must[client.NewToken](t)(api.CreateToken(t.Context(), "team", client.CreateToken{Repo: "notes", Actor: actor}))
+		return strings.Replace(made.Remote, "://", "://x:"+strings.ReplaceAll(got.Plaintext, "?", "%3F")+"@", 1), got.Plaintext
+	}
+	agent, _ := at("agent")
+	alice, token := at("alice")
+	m = w.bare(r.Path, "--session", "work", "--session-remote", agent, "--wait", "git")
+	w.sh(m.Dir, "echo x >new")
+	m.checkpoint("--sync")
+	if text := w.ok("status", m.Dir); !strings.Contains(text, "does not accept the annotations that were made before") {
+		t.Errorf("status after a push of annotations of a user whom the server does not know: got %s", text)
+	}
+	w.annotate("-C", m.Dir, "-m", "with the server")
+	o := w.elsewhere()
+	o.annotate("work", "--session-remote", alice, "-m", "by alice")
+	text := func(a control.SessionAnnotationsReply) (all []string) {
+		for _, thread := range a.Threads {
+			all = append(all, thread.Annotations[0].Actor+": "+thread.Annotations[0].Text)
+		}
+		return all
+	}
+	want := []string{"agent: with the server", "alice: by alice"}
+	if got := text(o.annotations("work", "--session-remote", alice)); !slices.Equal(got, want) {
+		t.Errorf("annotations of the server: got %q, want %q", got, want)
+	}
+	if got := text(w.annotations("-C", m.Dir)); len(got) != 3 || !strings.HasSuffix(got[0], ": made before there was a server") {
+		t.Errorf("annotations where the session is mounted: got %q, want those of the server and an older one", got)
+	}
+
+	ref := session.AnnotationsRef("work")
+	clone := w.clone(made.Remote[:strings.Index(made.Remote, "://")+3] + alice[strings.Index(alice, "://")+3:])
+	push := func(what, script, refusal string) {
+		t.Helper()
+		w.sh(clone, "git fetch -q origin +"+ref+":work && git checkout -q work && "+script+" && git add . && git commit -qm forged")
+		_, err := gitAs(context.Background(), clone, token, "push", "--quiet", "origin", "+HEAD:"+ref)
+		if err == nil || !strings.Contains(err.Error(), refusal) {
+			t.Errorf("%s: got %v, want %q", what, err, refusal)
+		}
+		w.sh(clone, "git checkout -q --detach")
+	}
+	push("removal of the annotations of others", "sed -i 1d annotations.jsonl", "annotations cannot be changed or removed, only added")
+	push("change of annotations of others", "sed -i 's/with the server/forged/' annotations.jsonl", "the id of annotation")
+	push("annotation under the name of another user", `sed -n '1{s/with the server/forged/;s/"id":"01../"id":"01AB/;s/"thread":"01../"thread":"01AB/;p}' annotations.jsonl >a && cat a >>annotations.jsonl && rm a`,
+		`is by "agent", but the token is of alice`)
+
+	w.unmount(m)
+	w.ok("session", "delete", "work", "--yes", "--session-remote", agent)
+	o.ok("session", "undelete", "work", "--session-remote", agent)
+	if got := text(o.annotations("work", "--session-remote", alice)); !slices.Equal(got, want) {
+		t.Errorf("annotations of the restored session: got %q, want %q", got, want)
+	}
 }
 
 // log returns the log of the daemon.

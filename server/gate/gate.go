@@ -5,6 +5,7 @@
 //     an approval, too, but it cannot be removed or rewritten.
 //   - The policy changes only with tokens for the REST API, and only to a valid one.
 //   - The approvals of a session only grow, by records that name the user and the token that push them, and the present time.
+//   - The annotations of a session only grow, too. Owners and administrators can also remove annotations.
 //   - A session that the policy protects is deleted, that is, its ref refs/afs/meta/SESSION is removed, only with an approval.
 //   - A session on hold is neither deleted nor shortened. Only tokens for the REST API release a hold.
 //
@@ -29,6 +30,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/approval"
+	"github.com/artifactfs/artifactfs/session/thin"
 )
 
 const (
@@ -148,9 +150,11 @@ const (
 	branch
 	policyFile
 	approvals
-	deletion   // of a session
-	metadata   // of a session
-	shortening // of a session, if it is not a fast-forward
+	annotation
+	trashedAnnotation // a copy of annotations in the trash
+	deletion          // of a session
+	metadata          // of a session
+	shortening        // of a session, if it is not a fast-forward
 )
 
 func kindOf(u records.RefUpdate) kind {
@@ -161,6 +165,12 @@ func kindOf(u records.RefUpdate) kind {
 		return policyFile
 	case name+"/" == approval.Prefix || strings.HasPrefix(name, approval.Prefix):
 		return approvals
+	case name+"/" == annotationsPrefix || strings.HasPrefix(name, annotationsPrefix):
+		return annotation
+	case strings.HasPrefix(name, thin.TrashPrefix):
+		if _, ok := trashed(name); ok {
+			return trashedAnnotation
+		}
 	case strings.HasPrefix(name, metaPrefix) && u.Removes():
 		return deletion
 	case strings.HasPrefix(name, metaPrefix):
@@ -189,15 +199,17 @@ func (j *judge) judge(ctx context.Context, results []error) error {
 		}
 	}
 	for i, u := range j.Updates {
-		if name, ok := strings.CutPrefix(u.Name, approval.Prefix); ok && u.Removes() && results[i] == nil {
-			results[i] = j.checkRemoval(name, results)
+		for prefix, what := range map[string]string{approval.Prefix: "approvals", annotationsPrefix: "annotations"} {
+			if name, ok := strings.CutPrefix(u.Name, prefix); ok && u.Removes() && results[i] == nil {
+				results[i] = j.checkRemoval(name, what, results)
+			}
 		}
 	}
 	return nil
 }
 
-// check decides about one update. It returns a refusal, or an error that prevents a decision. The removal of approvals depends on the
-// results of other updates, so judge decides about it later.
+// check decides about one update. It returns a refusal, or an error that prevents a decision. The removal of approvals and of annotations
+// depends on the results of other updates, so judge decides about it later.
 func (j *judge) check(ctx context.Context, u records.RefUpdate) (refused, err error) {
 	switch kindOf(u) {
 	case branch:
@@ -208,6 +220,13 @@ func (j *judge) check(ctx context.Context, u records.RefUpdate) (refused, err er
 		if !u.Removes() {
 			return j.checkApprovals(ctx, u)
 		}
+	case annotation:
+		if refused, err := j.checkShortening(ctx, u); refused != nil || err != nil || u.Removes() {
+			return refused, err
+		}
+		return j.checkAnnotations(u)
+	case trashedAnnotation:
+		return j.checkTrash(u), nil
 	case deletion:
 		return j.checkSession(ctx, u)
 	case metadata:

@@ -109,9 +109,10 @@ func (j *judge) checkRecord(r approval.Record) error {
 	return nil
 }
 
-// checkRemoval decides about the removal of a session's approvals, when all other updates have their results. It is possible together
-// with the session, in the same push. If the repository does not have the session, a token for the REST API is necessary.
-func (j *judge) checkRemoval(name string, results []error) error {
+// checkRemoval decides about the removal of a session's approvals or annotations, which the parameter what names, when all other updates
+// have their results. It is possible together with the session, in the same push. If the repository does not have the session, a token for
+// the REST API is necessary.
+func (j *judge) checkRemoval(name, what string, results []error) error {
 	if session.ValidName(name) != nil {
 		return nil
 	}
@@ -124,7 +125,7 @@ func (j *judge) checkRemoval(name string, results []error) error {
 	if removed || id == "" && controls(j.Token) {
 		return nil
 	}
-	return approval.Refused("the approvals of a session can be removed only together with the session")
+	return approval.Refused("the " + what + " of a session can be removed only together with the session")
 }
 
 // checkSession decides about the deletion of a session.

@@ -72,7 +72,9 @@ func annotateSession(ctx context.Context, all *Catalog, r control.SessionAnnotat
 	if err != nil {
 		return reply, notes.explain(err)
 	}
-	act.Actor = who.Actor
+	if act.Actor = who.Actor; who.Token != "" { // the server accepts annotations only from the users who make them
+		notes.here = nil
+	}
 	file, err := notes.change(ctx, func(file []byte) ([]byte, error) {
 		next := act
 		if act.Op != annotate.Open {

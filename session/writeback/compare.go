@@ -27,6 +27,7 @@ type comparison struct {
 	// local and theirs hold the refs of the Repo and of the session remote, both by their names on the session remote.
 	local, theirs map[string]object.ID
 	noRewrite     bool // the session remote accepts only fast-forward updates of branches
+	noAnnotations bool // the session remote does not accept the annotations of the Repo
 	outrun        bool // in the last round, other sessions moved the notes refs before each push
 
 	// The fields below are results.
@@ -149,13 +150,14 @@ func (c *comparison) compare(ref string) {
 
 // compareAnnotations compares the ref of the session's annotations. It is only created, for a session whose session remote was the
 // embedded one before. Once it exists, annotations are written directly to the session remote (package catalog), together with those
-// of the Repo, so the value there is not replaced and counts as pushed.
+// of the Repo, so the value there is not replaced and counts as pushed. The value also counts as pushed if the session remote has refused
+// it: artifactfs serve accepts annotations only from the users who make them.
 func (c *comparison) compareAnnotations(ref string) {
 	mine, there := c.local[ref], c.theirs[ref]
 	switch {
 	case mine.IsZero():
 		delete(c.ledger.refs, ref)
-	case !there.IsZero():
+	case !there.IsZero(), c.noAnnotations:
 		c.ledger.learn(ref, mine)
 	default:
 		c.updates = append(c.updates, update{ref, transport.RefUpdate{Name: ref, New: mine}})

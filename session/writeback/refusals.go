@@ -22,6 +22,8 @@ type refusals struct {
 	blocked map[string]bool
 	// noRewrite is set if the session remote accepts only fast-forward updates of branches.
 	noRewrite bool
+	// noAnnotations is set if the session remote refuses the annotations of the Repo.
+	noAnnotations bool
 	// unclaimable is set if the session remote refuses session.OwnerRef.
 	unclaimable bool
 }

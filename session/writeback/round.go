@@ -343,6 +343,11 @@ func (t *pushAttempt) rejected(u update, r *transport.Rejected, l *ledger) error
 		}
 	case transport.RejectHook, transport.RejectMissing:
 	}
+	if u.Name == session.AnnotationsRef(q.o.Session) && r.Kind != transport.RejectMissing {
+		q.refusals.noAnnotations = true
+		q.report.notice("the session remote does not accept the annotations that were made before it was the session remote: " + r.Text)
+		return nil
+	}
 	q.refusals.add(u.Name, u.New, r)
 	return nil
 }
@@ -378,7 +383,7 @@ func (q *Queue) keep(l *ledger, local map[string]object.ID) {
 func (q *Queue) compare(local, theirs map[string]object.ID, l *ledger) *comparison {
 	c := &comparison{
 		repo: q.o.Repo, layout: q.record.layout(l), ledger: l, local: local, theirs: theirs,
-		noRewrite: q.refusals.noRewrite, outrun: q.outrun,
+		noRewrite: q.refusals.noRewrite, outrun: q.outrun, noAnnotations: q.refusals.noAnnotations,
 	}
 	c.run()
 	if c.lost {
