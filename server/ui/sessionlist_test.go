@@ -18,7 +18,8 @@ func list(t testing.TB, n int) *sessionMaker {
 	m := newSession(t, "first", map[string]string{"a": "a\n"})
 	base := gittest.Must(t, m.dir, "rev-parse", "main")
 	for i := range n {
-		name, at := fmt.Sprintf("s-%05d", i), m.began.Add(time.Duration(i+1)*time.Minute)
+		// Ids of checkpoints grow in a process, also if a test before has made one with a later time.
+		name, at := fmt.Sprintf("s-%05d", i), time.Now().Add(time.Hour+time.Duration(i+1)*time.Minute)
 		fmt.Fprintf(&m.in, "commit %s\n", session.MetaRef(name))
 		m.who(at)
 		m.text("session")

@@ -146,7 +146,7 @@ func (page *treePageData) file(ctx context.Context, g gitread.Repo, o gitread.Ob
 	page.Threads = threads.below
 	for i, line := range code {
 		n := strconv.Itoa(i + 1)
-		b.WriteString(`<span id="L` + n + `"><a href="#L` + n + `" data-n="` + n + `"></a>` + line + "</span>\n")
+		b.WriteString(`<span id="L` + n + `"><a href="#L` + n + `" data-n="` + n + `" aria-label="Line ` + n + `"></a>` + line + "</span>\n")
 		if about := ends[i+1]; len(about) > 0 || i+1 == len(code) {
 			page.Parts = append(page.Parts, codePart{template.HTML(b.String()), about}) // highlight has escaped the code
 			b.Reset()

@@ -267,7 +267,7 @@ func TestFilePage(t *testing.T) {
 	w, app, _, m := small(t)
 	read := w.reader(t, app)
 	page := w.get(t, read, "/ui/team/app/tree/fix@"+m.ids[0]+"/main.go", http.StatusOK)
-	wants(t, page, `<span id="L3"><a href="#L3" data-n="3"></a><b class="c">// hello</b></span>`, "4 lines", `<b class="q">&#34;&lt;hi&gt;&#34;</b>`)
+	wants(t, page, `<span id="L3"><a href="#L3" data-n="3" aria-label="Line 3"></a><b class="c">// hello</b></span>`, "4 lines", `<b class="q">&#34;&lt;hi&gt;&#34;</b>`)
 	wants(t, w.get(t, read, "/ui/team/app/tree/main/docs", http.StatusOK), `href="/ui/team/app/tree/main/docs/read%20me.txt"`)
 	wants(t, w.get(t, read, "/ui/team/app/tree/main/docs/read%20me.txt", http.StatusOK), "three")
 }

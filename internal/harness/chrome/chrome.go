@@ -11,6 +11,8 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -87,7 +89,8 @@ func Start(t testing.TB) *Browser {
 		_ = cmd.Wait() // the exit status of a killed process is of no interest
 		out.Close()
 		if t.Failed() {
-			t.Logf("standard error of chromium: %.2000s", stderr.String())
+			lines := slices.DeleteFunc(strings.Split(stderr.String(), "\n"), func(l string) bool { return strings.Contains(l, "dbus") }) // of no use here
+			t.Logf("standard error of chromium: %.2000s", strings.Join(lines, "\n"))
 		}
 	})
 	return b

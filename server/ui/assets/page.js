@@ -83,8 +83,8 @@ async function load(details) {
   }
 }
 
-document.addEventListener("toggle", (e) => { if (e.target.open && e.target.matches(".changes details")) load(e.target); }, true);
-for (const d of document.querySelectorAll(".changes[data-open] details")) d.open = true;
+document.addEventListener("toggle", (e) => { if (e.target.open && e.target.matches(".changes > details")) load(e.target); }, true);
+for (const d of document.querySelectorAll(".changes[data-open] > details")) d.open = true;
 
 document.addEventListener("click", (e) => {
   const button = e.target.closest("button");
@@ -106,11 +106,14 @@ document.addEventListener("click", (e) => {
 document.addEventListener("keydown", (e) => {
   if (e.ctrlKey || e.metaKey || e.altKey || e.target.matches("input, textarea, select") || document.querySelector("dialog[open]")) return;
   const go = (selector) => { const link = document.querySelector(selector); if (link) link.click(); };
-  if (e.key === "j" || e.key === "k") {
+  const step = { j: 1, ArrowDown: 1, k: -1, ArrowUp: -1 }[e.key];
+  const arrow = e.key.startsWith("Arrow");
+  // The arrows scroll, except among the entries of a list.
+  if (step && (!arrow || document.activeElement.matches("[data-entry]"))) {
     const all = [...document.querySelectorAll("[data-entry]")];
     const at = all.indexOf(document.activeElement);
     const start = at < 0 ? all.findIndex((a) => a.hasAttribute("aria-current")) : at;
-    const to = all[Math.max(0, Math.min(all.length - 1, start + (e.key === "j" ? 1 : -1)))];
+    const to = all[Math.max(0, Math.min(all.length - 1, start + step))];
     if (to) to.focus();
   } else if (e.key === "n") go("nav a[rel=next]");
   else if (e.key === "p") go("nav a[rel=prev]");
