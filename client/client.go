@@ -117,7 +117,8 @@ type request struct {
 	method       string
 	path         string // escaped path after the address of the server
 	query        url.Values
-	body         any // the value to send as JSON; nil: the request has no body
+	body         any    // the value to send as JSON; nil: the request has no such body
+	raw          []byte // the body to send as it is; nil: the request has no such body
 	header       http.Header
 }
 
@@ -149,6 +150,7 @@ type envelope struct {
 		Source  struct {
 			Pointer string `json:"pointer"`
 		} `json:"source"`
+		Conflict *Conflict `json:"conflict"`
 	} `json:"errors"`
 	Info PageInfo `json:"result_info"`
 }
@@ -224,6 +226,8 @@ func (c *Client) once(ctx context.Context, r request) (*http.Response, error) {
 			return nil, err
 		}
 		body = bytes.NewReader(text)
+	} else if r.raw != nil {
+		body = bytes.NewReader(r.raw)
 	}
 	req, err := http.NewRequestWithContext(ctx, r.method, u, body)
 	if err != nil {
@@ -232,8 +236,11 @@ func (c *Client) once(ctx context.Context, r request) (*http.Response, error) {
 	for name, values := range r.header {
 		req.Header[name] = values
 	}
-	if r.body != nil {
+	switch {
+	case r.body != nil:
 		req.Header.Set("Content-Type", "application/json")
+	case r.raw != nil:
+		req.Header.Set("Content-Type", "application/octet-stream")
 	}
 	if c.token != "" {
 		req.Header.Set("Authorization", "Bearer "+c.token)
@@ -260,6 +267,7 @@ func failureOf(r request, res *http.Response) *Error {
 	var in envelope
 	if err := json.Unmarshal(text, &in); err == nil && len(in.Errors) > 0 {
 		e.Code, e.Message, e.Pointer = in.Errors[0].Code, in.Errors[0].Message, in.Errors[0].Source.Pointer
+		e.Conflict = in.Errors[0].Conflict
 	}
 	if e.Message == "" {
 		e.Message = "server answered " + res.Status

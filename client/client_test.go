@@ -225,3 +225,41 @@ func FuzzReadEvents(f *testing.F) {
 		}
 	})
 }
+
+func TestRepositoryRoutes(t *testing.T) {
+	const base = "/artifactfs/v1/accounts/" + account + "/namespaces/ns/repos/r"
+	c, f := serve(t, map[string][]string{
+		"GET /client/v4/accounts": {`200 {"result":[{"id":"` + account + `"}],"success":true}`},
+		"GET " + base + "/sessions": {`200 {"result":[{"name":"a","base":null}],"success":true,"result_info":{"cursor":"x","count":1}}`,
+			`200 {"result":[{"name":"b"}],"success":true,"result_info":{"cursor":"","count":1}}`},
+		"PUT " + base + "/cache/value": {`409 {"errors":[{"code":10901,"message":"m","conflict":{"now":"h"}}]}`},
+		"GET " + base + "/cache/value": {"200 value"},
+	})
+	r := c.Extensions().Repository("ns", "r")
+	var names []string
+	for s, err := range r.Sessions(t.Context()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, s.Name)
+	}
+	if got := strings.Join(names, " "); got != "a b" {
+		t.Errorf("sessions: got %q, want both pages", got)
+	}
+	_, err := r.PutCacheEntry(t.Context(), PutCacheEntry{Key: "k/1", Value: []byte("v"), TTL: time.Minute, Expect: "none"})
+	var no *Error
+	if !errors.As(err, &no) || no.Code != CodeConflict || no.Conflict == nil || no.Conflict.Now != "h" {
+		t.Errorf("entry that exists: got %v", err)
+	}
+	if got, want := f.heard[len(f.heard)-1], "PUT "+base+"/cache/value?expect=none&key=k%2F1&ttl=60 v"; got != want {
+		t.Errorf("request: got %q, want %q", got, want)
+	}
+	body, err := r.CacheValue(t.Context(), "k/1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer body.Close()
+	if text, err := io.ReadAll(body); err != nil || string(text) != "value" {
+		t.Errorf("value: got %q, %v", text, err)
+	}
+}

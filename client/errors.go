@@ -32,6 +32,9 @@ const (
 	CodeInternal            = 10400
 	CodeUpstreamUnavailable = 10401
 	CodeMemoryLimit         = 10402
+	CodeForbidden           = 10900 // the token does not allow the act
+	CodeConflict            = 10901 // the state of the repository does not allow the act
+	CodeRefused             = 10902 // the policy of the repository does not allow the act
 )
 
 // Error is a failure that the server has reported.
@@ -42,8 +45,16 @@ type Error struct {
 	Code    int    // one of the constants Code...; 0 if the answer has none
 	Message string
 	Pointer string // field of the request that is wrong, such as "/name"; "" for none
+	// Conflict describes the state that does not allow the request; nil for most errors.
+	Conflict *Conflict
 	// RetryAfter is the time in the header Retry-After, after which the request can be repeated; 0: the answer has no such header.
 	RetryAfter time.Duration
+}
+
+// Conflict describes the state of a repository that does not allow a request.
+type Conflict struct {
+	Paths []string `json:"paths"` // files with conflicts
+	Now   string   `json:"now"`   // present value of what has another one than expected
 }
 
 // Error returns "verb object: message".

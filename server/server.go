@@ -225,9 +225,6 @@ func (s *Server) connect(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	rest := api.New(api.Options{Account: s.Account, URL: o.PublicURL, Records: s.db, Replicas: replicas, Guard: guard, Meter: s.meter,
-		Importer: importer, ImportHTTP: o.ImportHTTP, Events: s.stream, Compat: o.Compat, Log: s.log})
-	s.closeLater(rest.Close)
 	git, err := githttp.New(githttp.Options{Records: s.db, Replicas: replicas, Guard: guard, Meter: s.meter, Account: s.Account,
 		Dir: filepath.Join(o.Data, "git"), Limits: o.Git, Compat: o.Compat, Log: s.log}, runtime.GOMAXPROCS(0))
 	if err != nil {
@@ -236,6 +233,9 @@ func (s *Server) connect(ctx context.Context) (err error) {
 	s.closeLater(func() error { git.Close(); return nil })
 	acts := review.New(review.Options{Records: s.db, Replicas: replicas, Pusher: git, Log: s.log})
 	s.closeLater(acts.Close)
+	rest := api.New(api.Options{Account: s.Account, URL: o.PublicURL, Records: s.db, Replicas: replicas, Guard: guard, Meter: s.meter,
+		Review: acts, Importer: importer, ImportHTTP: o.ImportHTTP, Events: s.stream, Compat: o.Compat, Log: s.log})
+	s.closeLater(rest.Close)
 	page, err := ui.New(ui.Options{URL: o.PublicURL, Repos: s.db.Repos, Namespaces: s.db.Namespaces, Replicas: replicas, Guard: guard,
 		Meter: s.meter, Acts: acts, Log: s.log})
 	if err != nil {

@@ -337,6 +337,254 @@ export interface DeadDelivery {
   event: Event;
 }
 
+export interface SessionHold {
+  reason: string;
+  actor: string;
+  since: string;
+}
+
+export interface SessionWriter {
+  host: string;
+  since: string;
+}
+
+export interface Session {
+  name: string;
+  /** "" if the metadata cannot be read. */
+  state: 'open' | 'active' | 'paused' | 'closed' | 'archived' | '';
+  title: string;
+  task: string;
+  owner: string;
+  tags: string[];
+  expires_at: string | null;
+  hold?: SessionHold;
+  /** Branch that was mounted. */
+  branch: string;
+  /** Commit from which the session began. */
+  base: string | null;
+  began_at: string | null;
+  /** Session and checkpoint from which the session was forked. */
+  from: string | null;
+  /** ID of the newest checkpoint. */
+  checkpoint: string | null;
+  /** The server cannot read the checkpoints, because the repository lacks their base. */
+  thin: boolean;
+  /** Machines that use the session, or may use it. */
+  writers: SessionWriter[];
+  /** Why the metadata cannot be read. */
+  damage: string | null;
+}
+
+export interface SessionChange {
+  state?: 'open' | 'paused' | 'closed' | 'archived';
+  /** Of the new state. */
+  reason?: string;
+  title?: string;
+  task?: string;
+  owner?: string;
+  add_tags?: string[];
+  remove_tags?: string[];
+  /** Seconds after which the session expires; 0: never. */
+  ttl?: number;
+  /** Reason of a hold to place; "": the hold is released. */
+  hold?: string;
+}
+
+export interface SessionDeleted {
+  session: string;
+  /** Refs that were moved to the trash. */
+  refs: number;
+  /** Refs of the session that stay. */
+  kept_refs: string[];
+}
+
+export interface Checkpoint {
+  id: string;
+  commit: string;
+  tree: string;
+  /** Commit of HEAD. */
+  head: string | null;
+  branch: string;
+  made_at: string;
+  reason: string;
+  message: string;
+  /** Paths that differ from the previous checkpoint. */
+  changed: number;
+  bytes: number;
+  pins: string[];
+}
+
+export interface PinSet {
+  /** Beginning of the id of the checkpoint, or a pin; default: the newest. */
+  checkpoint?: string;
+}
+
+export interface Pin {
+  name: string;
+  checkpoint: string;
+}
+
+export interface AnnotationPlace {
+  checkpoint: string | null;
+  commit: string | null;
+  path: string | null;
+  /** ID of the contents of the file. */
+  blob: string | null;
+  /** First line, counted from 1; 0: the whole file. */
+  line: number;
+  /** Last line. */
+  end: number;
+  /** Beginning of the lines. */
+  quote: string;
+}
+
+export interface AnnotationNow {
+  state: 'same' | 'moved' | 'outdated' | 'unknown';
+  path: string | null;
+  blob: string | null;
+  line: number;
+  end: number;
+}
+
+export interface Annotation {
+  id: string;
+  at: string;
+  actor: string;
+  op: 'open' | 'reply' | 'resolve' | 'reopen';
+  text: string;
+}
+
+export interface Thread {
+  id: string;
+  state: 'open' | 'resolved';
+  on: AnnotationPlace;
+  /** Position in the checkpoint of the list. */
+  now?: AnnotationNow;
+  annotations: Annotation[];
+}
+
+export interface AnnotationCreate {
+  op?: 'open' | 'reply' | 'resolve' | 'reopen';
+  /** ID of the thread, or its beginning; for all operations except open. */
+  thread?: string;
+  /** At most 64 KiB. */
+  text?: string;
+  /** Object of a new thread; with `path`, the default is the newest checkpoint. */
+  checkpoint?: string;
+  /** Full id. */
+  commit?: string;
+  path?: string;
+  line?: number;
+  end?: number;
+}
+
+export interface Annotated {
+  id: string;
+  /** Secrets that were removed from the text. */
+  redacted: number;
+  thread: Thread;
+}
+
+export interface Vote {
+  id: string;
+  actor: string;
+  token_id: string;
+  at: string;
+  text: string;
+}
+
+export interface Approval {
+  id: string;
+  session: string;
+  action: 'merge' | 'promote' | 'delete';
+  status: 'open' | 'granted' | 'denied' | 'withdrawn' | 'expired' | 'void';
+  /** What is missing for the status granted. */
+  missing: string;
+  checkpoint: string;
+  branch: string | null;
+  /** Commit of the branch that was reviewed; null if the branch does not exist. */
+  base: string | null;
+  /** Tree of the branch after the change. */
+  tree: string;
+  /** The branch is not at the base any more. */
+  moved: boolean;
+  actor: string;
+  text: string;
+  reviewers: string[];
+  requested_at: string;
+  expires_at: string;
+  grants: Vote[];
+  denials: Vote[];
+  /** In the answer to a grant: whether the grant counts. */
+  counted: boolean;
+}
+
+export interface ApprovalCreate {
+  action?: 'merge' | 'promote' | 'delete';
+  /** Must be the newest one, which is the default. */
+  checkpoint?: string;
+  /** Default: the default branch. */
+  branch?: string;
+  reviewers?: string[];
+  /** Seconds after which the request expires; default: a day. */
+  ttl?: number;
+  text?: string;
+}
+
+export interface ApprovalAnswer {
+  /** Reason. */
+  text?: string;
+}
+
+export interface SessionMerge {
+  method?: 'ff' | 'squash' | 'merge';
+  /** Default: the default branch. */
+  branch?: string;
+  /** Checkpoint whose HEAD is merged; default: the newest, which must have no uncommitted changes. */
+  checkpoint?: string;
+  /** Of the new commit. */
+  message?: string;
+  /** Commit that the branch must have; otherwise the answer is 409. */
+  expect?: string;
+}
+
+export interface SessionMerged {
+  session: string;
+  checkpoint: string;
+  method: 'ff' | 'squash' | 'merge';
+  branch: string;
+  /** Commit of the branch before. */
+  before: string | null;
+  after: string;
+  /** Commits of the session that the branch did not have. */
+  commits: number;
+}
+
+export interface Policy {
+  /** The file; null if there is none, a string if it is not JSON. */
+  policy: unknown;
+  /** Commit with the file. */
+  commit: string | null;
+  /** Why the policy is not valid. */
+  problem: string | null;
+}
+
+export interface PolicySet {
+  policy: Record<string, unknown>;
+  /** Commit that the present policy must have; "" for none. */
+  expect?: string;
+}
+
+export interface CacheEntry {
+  key: string;
+  size: number;
+  sha256: string;
+  stored_at: string;
+  expires_at: string | null;
+  actor: string;
+  session: string | null;
+}
+
 export interface ControlTokenCreate {
   role?: 'admin' | 'owner';
   /** Of a token of an owner. */
@@ -509,6 +757,218 @@ export declare class Artifacts extends Client {
    * Import again.
    */
   importRefresh(namespace: string, name: string, options?: CallOptions): Promise<ID>;
+
+  /**
+   * List sessions.
+   * All routes of sessions, of the policy and of cache entries also accept tokens of the repository.
+   */
+  sessionsList(
+    namespace: string,
+    name: string,
+    query?: { limit?: number; cursor?: string },
+    options?: CallOptions,
+  ): Promise<Page<Session>>;
+
+  /**
+   * Get a session.
+   */
+  sessionsGet(namespace: string, name: string, session: string, options?: CallOptions): Promise<Session>;
+
+  /**
+   * Change a session.
+   * Sets the state or the profile. Fields that are missing change nothing. The state of a session that a machine uses cannot be changed (409).
+   */
+  sessionsChange(
+    namespace: string,
+    name: string,
+    session: string,
+    body: SessionChange,
+    options?: CallOptions,
+  ): Promise<Session>;
+
+  /**
+   * Delete a session.
+   * Moves the refs of the session to the trash, from which `artifactfs session undelete` restores it.
+   */
+  sessionsDelete(namespace: string, name: string, session: string, options?: CallOptions): Promise<SessionDeleted>;
+
+  /**
+   * List checkpoints.
+   */
+  sessionsCheckpointsList(
+    namespace: string,
+    name: string,
+    session: string,
+    query?: { limit?: number; cursor?: string },
+    options?: CallOptions,
+  ): Promise<Page<Checkpoint>>;
+
+  /**
+   * Pin a checkpoint.
+   * A pin of the same name moves.
+   */
+  sessionsPinsSet(
+    namespace: string,
+    name: string,
+    session: string,
+    pin: string,
+    body?: PinSet,
+    options?: CallOptions,
+  ): Promise<Pin>;
+
+  /**
+   * Remove a pin.
+   */
+  sessionsPinsRemove(
+    namespace: string,
+    name: string,
+    session: string,
+    pin: string,
+    options?: CallOptions,
+  ): Promise<void>;
+
+  /**
+   * List annotations.
+   */
+  sessionsAnnotationsList(
+    namespace: string,
+    name: string,
+    session: string,
+    query?: { checkpoint?: string; state?: 'all' | 'open' | 'resolved' },
+    options?: CallOptions,
+  ): Promise<Page<Thread>>;
+
+  /**
+   * Annotate a session.
+   * Begins a thread about the session, a checkpoint, a commit, a file or lines of a file, or adds to a thread.
+   */
+  sessionsAnnotationsCreate(
+    namespace: string,
+    name: string,
+    session: string,
+    body: AnnotationCreate,
+    options?: CallOptions,
+  ): Promise<Annotated>;
+
+  /**
+   * List requests for approval.
+   */
+  sessionsApprovalsList(namespace: string, name: string, session: string, options?: CallOptions): Promise<Page<Approval>>;
+
+  /**
+   * Request an approval.
+   * The request is for the newest checkpoint, the present commit of the branch, and the tree that results.
+   */
+  sessionsApprovalsCreate(
+    namespace: string,
+    name: string,
+    session: string,
+    body: ApprovalCreate,
+    options?: CallOptions,
+  ): Promise<Approval>;
+
+  /**
+   * Grant a request.
+   * A grant is refused (409) unless the request is for the present state of the session and of the branch.
+   */
+  sessionsApprovalsGrant(
+    namespace: string,
+    name: string,
+    session: string,
+    request: string,
+    body?: ApprovalAnswer,
+    options?: CallOptions,
+  ): Promise<Approval>;
+
+  /**
+   * Deny a request.
+   */
+  sessionsApprovalsDeny(
+    namespace: string,
+    name: string,
+    session: string,
+    request: string,
+    body?: ApprovalAnswer,
+    options?: CallOptions,
+  ): Promise<Approval>;
+
+  /**
+   * Withdraw a request or an answer.
+   * Takes back a request, or the own grant or denial of it.
+   */
+  sessionsApprovalsWithdraw(
+    namespace: string,
+    name: string,
+    session: string,
+    request: string,
+    body?: ApprovalAnswer,
+    options?: CallOptions,
+  ): Promise<Approval>;
+
+  /**
+   * Merge a session into a branch.
+   * Conflicts and branches that cannot be fast-forwarded are refused with 409, and what the policy does not allow with 422.
+   */
+  sessionsMerge(
+    namespace: string,
+    name: string,
+    session: string,
+    body?: SessionMerge,
+    options?: CallOptions,
+  ): Promise<SessionMerged>;
+
+  /**
+   * Get the policy.
+   */
+  policyGet(namespace: string, name: string, options?: CallOptions): Promise<Policy>;
+
+  /**
+   * Replace the policy.
+   * Needs a token for the REST API.
+   */
+  policySet(namespace: string, name: string, body: PolicySet, options?: CallOptions): Promise<Policy>;
+
+  /**
+   * List cache entries.
+   */
+  cacheList(
+    namespace: string,
+    name: string,
+    query?: { prefix?: string; limit?: number; cursor?: string },
+    options?: CallOptions,
+  ): Promise<Page<CacheEntry>>;
+
+  /**
+   * Describe a cache entry.
+   */
+  cacheGet(namespace: string, name: string, query: { key: string }, options?: CallOptions): Promise<CacheEntry>;
+
+  /**
+   * Delete a cache entry.
+   */
+  cacheDelete(
+    namespace: string,
+    name: string,
+    query: { key: string; expect?: string },
+    options?: CallOptions,
+  ): Promise<void>;
+
+  /**
+   * Get the value of a cache entry.
+   */
+  cacheValueGet(namespace: string, name: string, query: { key: string }, options?: CallOptions): Promise<Uint8Array>;
+
+  /**
+   * Store a cache entry.
+   * The value has at most 64 MiB. With `expect`, of several requests at the same time exactly one succeeds.
+   */
+  cacheValueSet(
+    namespace: string,
+    name: string,
+    body: Uint8Array,
+    query: { key: string; expect?: string; ttl?: number; session?: string },
+    options?: CallOptions,
+  ): Promise<CacheEntry>;
 
   /**
    * Get the usage of a repository.

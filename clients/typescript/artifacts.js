@@ -217,6 +217,204 @@ export class Artifacts extends Client {
     );
   }
 
+  sessionsList(namespace, name, query, options) {
+    return this.call(
+      'GET',
+      `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/repos/${segment(name)}/sessions`,
+      'page',
+      { query, ...options },
+    );
+  }
+
+  sessionsGet(namespace, name, session, options) {
+    return this.call(
+      'GET',
+      `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/repos/${segment(name)}/sessions/${segment(session)}`,
+      'result',
+      { ...options },
+    );
+  }
+
+  sessionsChange(namespace, name, session, body, options) {
+    return this.call(
+      'PATCH',
+      `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/repos/${segment(name)}/sessions/${segment(session)}`,
+      'result',
+      { body, ...options },
+    );
+  }
+
+  sessionsDelete(namespace, name, session, options) {
+    return this.call(
+      'DELETE',
+      `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/repos/${segment(name)}/sessions/${segment(session)}`,
+      'result',
+      { ...options },
+    );
+  }
+
+  sessionsCheckpointsList(namespace, name, session, query, options) {
+    return this.call(
+      'GET',
+      `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/repos/${segment(name)}/sessions/${segment(session)}/checkpoints`,
+      'page',
+      { query, ...options },
+    );
+  }
+
+  sessionsPinsSet(namespace, name, session, pin, body, options) {
+    return this.call(
+      'PUT',
+      `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/repos/${segment(name)}/sessions/${segment(session)}/pins/${segment(pin)}`,
+      'result',
+      { body, ...options },
+    );
+  }
+
+  sessionsPinsRemove(namespace, name, session, pin, options) {
+    return this.call(
+      'DELETE',
+      `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/repos/${segment(name)}/sessions/${segment(session)}/pins/${segment(pin)}`,
+      'none',
+      { ...options },
+    );
+  }
+
+  sessionsAnnotationsList(namespace, name, session, query, options) {
+    return this.call(
+      'GET',
+      `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/repos/${segment(name)}/sessions/${segment(session)}/annotations`,
+      'page',
+      { query, ...options },
+    );
+  }
+
+  sessionsAnnotationsCreate(namespace, name, session, body, options) {
+    return this.call(
+      'POST',
+      `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/repos/${segment(name)}/sessions/${segment(session)}/annotations`,
+      'result',
+      { body, ...options },
+    );
+  }
+
+  sessionsApprovalsList(namespace, name, session, options) {
+    return this.call(
+      'GET',
+      `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/repos/${segment(name)}/sessions/${segment(session)}/approvals`,
+      'page',
+      { ...options },
+    );
+  }
+
+  sessionsApprovalsCreate(namespace, name, session, body, options) {
+    return this.call(
+      'POST',
+      `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/repos/${segment(name)}/sessions/${segment(session)}/approvals`,
+      'result',
+      { body, ...options },
+    );
+  }
+
+  sessionsApprovalsGrant(namespace, name, session, request, body, options) {
+    return this.call(
+      'POST',
+      `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/repos/${segment(name)}/sessions/${segment(session)}/approvals/${segment(request)}/grant`,
+      'result',
+      { body, ...options },
+    );
+  }
+
+  sessionsApprovalsDeny(namespace, name, session, request, body, options) {
+    return this.call(
+      'POST',
+      `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/repos/${segment(name)}/sessions/${segment(session)}/approvals/${segment(request)}/deny`,
+      'result',
+      { body, ...options },
+    );
+  }
+
+  sessionsApprovalsWithdraw(namespace, name, session, request, body, options) {
+    return this.call(
+      'POST',
+      `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/repos/${segment(name)}/sessions/${segment(session)}/approvals/${segment(request)}/withdraw`,
+      'result',
+      { body, ...options },
+    );
+  }
+
+  sessionsMerge(namespace, name, session, body, options) {
+    return this.call(
+      'POST',
+      `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/repos/${segment(name)}/sessions/${segment(session)}/merge`,
+      'result',
+      { body, ...options },
+    );
+  }
+
+  policyGet(namespace, name, options) {
+    return this.call(
+      'GET',
+      `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/repos/${segment(name)}/policy`,
+      'result',
+      { ...options },
+    );
+  }
+
+  policySet(namespace, name, body, options) {
+    return this.call(
+      'PUT',
+      `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/repos/${segment(name)}/policy`,
+      'result',
+      { body, ...options },
+    );
+  }
+
+  cacheList(namespace, name, query, options) {
+    return this.call(
+      'GET',
+      `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/repos/${segment(name)}/cache`,
+      'page',
+      { query, ...options },
+    );
+  }
+
+  cacheGet(namespace, name, query, options) {
+    return this.call(
+      'GET',
+      `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/repos/${segment(name)}/cache/entry`,
+      'result',
+      { query, ...options },
+    );
+  }
+
+  cacheDelete(namespace, name, query, options) {
+    return this.call(
+      'DELETE',
+      `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/repos/${segment(name)}/cache/entry`,
+      'none',
+      { query, ...options },
+    );
+  }
+
+  cacheValueGet(namespace, name, query, options) {
+    return this.call(
+      'GET',
+      `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/repos/${segment(name)}/cache/value`,
+      'bytes',
+      { query, ...options },
+    );
+  }
+
+  cacheValueSet(namespace, name, body, query, options) {
+    return this.call(
+      'PUT',
+      `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/repos/${segment(name)}/cache/value`,
+      'result',
+      { query, body, ...options },
+    );
+  }
+
   repoUsageGet(namespace, name, query, options) {
     return this.call(
       'GET',

@@ -76,9 +76,11 @@ export class Client {
     }
     const headers = { accept: kind === 'stream' ? 'text/event-stream, application/x-ndjson' : '*/*' };
     if (this.#token) headers.authorization = `Bearer ${this.#token}`;
-    if (body !== undefined) headers['content-type'] = 'application/json';
+    const raw = body instanceof Uint8Array;
+    if (body !== undefined) headers['content-type'] = raw ? 'application/octet-stream' : 'application/json';
+    const data = body === undefined || raw ? body : JSON.stringify(body);
     for (let attempt = 1; ; attempt++) {
-      const answer = await this.#fetch(url, { method, headers, signal, body: body === undefined ? undefined : JSON.stringify(body) });
+      const answer = await this.#fetch(url, { method, headers, signal, body: data });
       if (answer.ok) return answer;
       const text = await answer.text();
       // The server is busy or its database is away. Only requests that may be repeated are.

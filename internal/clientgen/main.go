@@ -85,7 +85,7 @@ func callOf(o *openapi.Operation) (call, error) {
 	_, name, _ := strings.Cut(o.ID, "_")
 	c.words = strings.Split(name, "_")
 	if o.Body != nil {
-		c.body = o.Body.Content.By["application/json"].Schema
+		c.body = o.Body.Content.By[o.Body.Content.Names[0]].Schema
 	}
 	_, answer := o.Success()
 	var err error

@@ -188,6 +188,10 @@ func pyType(s *openapi.Schema) string {
 	}
 	var types []string
 	for _, t := range s.Type {
+		if s.Format == "binary" {
+			types = append(types, "bytes")
+			continue
+		}
 		if t != "array" {
 			types = append(types, pyWords[t])
 			continue

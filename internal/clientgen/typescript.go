@@ -201,6 +201,9 @@ func tsType(s *openapi.Schema, indent string) string {
 	for _, t := range s.Type {
 		switch t {
 		case "string", "boolean", "null":
+			if s.Format == "binary" {
+				t = "Uint8Array"
+			}
 			types = append(types, t)
 		case "integer", "number":
 			types = append(types, "number")

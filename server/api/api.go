@@ -19,6 +19,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/places"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/server/replica"
+	"github.com/artifactfs/artifactfs/server/review"
 )
 
 // Prefixes are the paths below which an API serves requests.
@@ -48,7 +49,7 @@ type Replicas interface {
 	Git() gitcmd.Confined
 }
 
-// Options configures an API. Account, Records, Replicas, Guard, Meter and Log must be set.
+// Options configures an API. Account, Records, Replicas, Guard, Meter, Review and Log must be set.
 type Options struct {
 	Account  string // id of the only account: 32 hexadecimal digits
 	URL      string // public URL of the server, without a slash at the end; "": the URL that the client has used
@@ -56,6 +57,7 @@ type Options struct {
 	Replicas Replicas
 	Guard    *access.Guard
 	Meter    Meter
+	Review   *review.Service
 	Importer Importer // nil: imports are refused
 	// ImportHTTP allows imports by http from the loopback address, for tests.
 	ImportHTTP bool

@@ -33,9 +33,11 @@ type call struct {
 	route  *route
 	params map[string]string
 	token  records.Token
+	of     records.Repo // repository in the path, for routes with the field repo
 
-	status   int  // status that was sent; 0 before that
-	recorded bool // the audit entry was written in the transaction of the change
+	status   int    // status that was sent; 0 before that
+	recorded bool   // the audit entry was written in the transaction of the change
+	detail   string // why an act was refused, for the audit entry
 }
 
 // answer is the body of all answers except contents of files.
@@ -63,9 +65,12 @@ func (c *call) serve(id string) {
 // authorize checks the account, the names in the path, and the token.
 func (c *call) authorize(id string) error {
 	var err error
-	if c.route.tree == account {
+	switch {
+	case c.route.repo:
+		err = c.authorizeRepo()
+	case c.route.tree == account:
 		c.token, err = c.a.o.Guard.Control(c.r.Context(), c.r)
-	} else {
+	default:
 		c.token, err = c.a.o.Guard.Admin(c.r.Context(), c.r, c.params["namespace"], c.route.scope)
 	}
 	switch {
@@ -75,6 +80,38 @@ func (c *call) authorize(id string) error {
 		return &Fault{http.StatusForbidden, codeAuthentication, "Authentication error", ""}
 	}
 	return c.validNames()
+}
+
+// authorizeRepo finds the repository in the path and checks the token, which may be one of this repository. A token that does not allow
+// the namespace learns nothing about its repositories.
+func (c *call) authorizeRepo() error {
+	ctx := c.r.Context()
+	t, err := c.a.o.Guard.Any(ctx, c.r)
+	if err != nil {
+		return err
+	}
+	of, err := c.a.o.Records.Repos.Get(ctx, c.params["namespace"], c.params["name"])
+	none := errors.Is(err, records.ErrNotFound)
+	if none {
+		of = records.Repo{Namespace: c.params["namespace"]}
+	} else if err != nil {
+		return err
+	}
+	if t.Role == records.RepoToken {
+		c.token, err = c.a.o.Guard.Git(ctx, c.r, of, c.route.scope)
+	} else {
+		c.token, err = c.a.o.Guard.Admin(ctx, c.r, c.params["namespace"], c.route.scope)
+	}
+	if err != nil {
+		return err
+	}
+	if err := c.validNames(); err != nil {
+		return err
+	}
+	if c.of = of; none {
+		return missing("Repository")
+	}
+	return nil
 }
 
 // validNames returns a fault if a name in the path cannot be one. It refuses encoded slashes and "..", too.
@@ -115,7 +152,9 @@ func (c *call) fail(err error) {
 	if f.Status == http.StatusUnauthorized {
 		c.w.Header().Set("WWW-Authenticate", "Bearer")
 	}
-	c.write(f.Status, answer{Errors: []item{f.item()}, Message: []item{}})
+	i := f.item()
+	i.Conflict, c.detail = conflictOf(err)
+	c.write(f.Status, answer{Errors: []item{i}, Message: []item{}})
 }
 
 // send sends a result. The argument info describes the page of a list; it is nil for other results.
@@ -181,7 +220,7 @@ func (c *call) stamp() events.Stamp { return events.ByToken(c.a.o.Account, c.tok
 // note writes the audit entry of the call, unless a transaction has written it.
 func (c *call) note() {
 	if !c.recorded {
-		c.a.o.Meter.Audit(records.AuditEntry{Time: c.a.o.Now(), Cause: c.who(), Result: c.status})
+		c.a.o.Meter.Audit(records.AuditEntry{Time: c.a.o.Now(), Cause: c.who(), Result: c.status, Detail: c.detail})
 	}
 }
 

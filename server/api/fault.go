@@ -12,6 +12,8 @@ import (
 	"github.com/artifactfs/artifactfs/server/objects"
 	"github.com/artifactfs/artifactfs/server/places"
 	"github.com/artifactfs/artifactfs/server/records"
+	"github.com/artifactfs/artifactfs/server/review"
+	"github.com/artifactfs/artifactfs/session/cacheentry"
 )
 
 // Codes of errors, as in the reference.
@@ -30,6 +32,14 @@ const (
 	codeUpstream         = 10401
 )
 
+// Codes of errors of the routes of this server only, which the reference does not have.
+const (
+	codeOwn       = 10900 // the first one
+	codeForbidden = 10900
+	codeConflict  = 10901
+	codeRefused   = 10902
+)
+
 // documentation is the prefix of the page of each code in the reference.
 const documentation = "https://developers.cloudflare.com/artifacts/api/errors#"
 
@@ -45,10 +55,18 @@ func (f *Fault) Error() string { return fmt.Sprintf("%d %s", f.Code, f.Message) 
 
 // item is an error in the envelope.
 type item struct {
-	Code          int     `json:"code"`
-	Message       string  `json:"message"`
-	Documentation string  `json:"documentation_url,omitempty"`
-	Source        *source `json:"source,omitempty"`
+	Code          int       `json:"code"`
+	Message       string    `json:"message"`
+	Documentation string    `json:"documentation_url,omitempty"`
+	Source        *source   `json:"source,omitempty"`
+	Conflict      *conflict `json:"conflict,omitempty"`
+}
+
+// conflict describes the state that does not allow an act: files with conflicts, or the present value of what has another one than
+// expected.
+type conflict struct {
+	Paths []string `json:"paths,omitempty"`
+	Now   string   `json:"now,omitempty"`
 }
 
 type source struct {
@@ -57,7 +75,7 @@ type source struct {
 
 func (f *Fault) item() item {
 	i := item{Code: f.Code, Message: f.Message}
-	if f.Code != codeAuthentication {
+	if f.Code != codeAuthentication && f.Code < codeOwn {
 		i.Documentation = documentation + strconv.Itoa(f.Code)
 	}
 	if f.Pointer != "" {
@@ -97,9 +115,17 @@ const statusClosed = 499
 func faultOf(err error) (f *Fault, log bool) {
 	var own *Fault
 	var unknown *http.MaxBytesError
+	var act *review.Problem
+	var entry *cacheentry.ConflictError
 	switch {
 	case errors.As(err, &own):
 		return own, false
+	case errors.As(err, &act):
+		return actFault(act), false
+	case errors.As(err, &entry):
+		return &Fault{http.StatusConflict, codeConflict, entry.Error(), ""}, false
+	case cacheentry.Concerns(err):
+		return entryFault(err), false
 	case errors.As(err, &unknown):
 		return &Fault{http.StatusRequestEntityTooLarge, codeInput, fmt.Sprintf("Request body has more than %d bytes", maxBody), ""}, false
 	case errors.Is(err, access.ErrMissing), errors.Is(err, access.ErrInvalid):
@@ -111,9 +137,54 @@ func faultOf(err error) (f *Fault, log bool) {
 	case errors.Is(err, records.ErrUnavailable), errors.Is(err, objects.ErrUnavailable), errors.Is(err, context.DeadlineExceeded):
 		return &Fault{http.StatusServiceUnavailable, codeUpstream, "Storage is unavailable", ""}, true
 	case errors.Is(err, places.ErrBusy):
-		return &Fault{http.StatusServiceUnavailable, codeUpstream, "Too many large files are being read", ""}, false
+		return &Fault{http.StatusServiceUnavailable, codeUpstream, "Too many requests of this kind are in progress", ""}, false
 	case errors.Is(err, context.Canceled):
 		return &Fault{statusClosed, codeInternal, "Request was canceled", ""}, false
 	}
 	return &Fault{http.StatusInternalServerError, codeInternal, "Internal error", ""}, true
+}
+
+// conflictOf returns the description of a conflict, nil for all other errors, and the reason for the audit log why an act was refused.
+func conflictOf(err error) (c *conflict, detail string) {
+	var act *review.Problem
+	var entry *cacheentry.ConflictError
+	switch {
+	case errors.As(err, &act) && (len(act.Paths) > 0 || act.Now != ""):
+		return &conflict{act.Paths, act.Now}, act.Text
+	case act != nil:
+		return nil, act.Text
+	case errors.As(err, &entry) && entry.Present.Hash != "":
+		return &conflict{Now: entry.Present.Hash}, ""
+	}
+	return nil, ""
+}
+
+// actFault returns the fault of an act that is not possible.
+func actFault(p *review.Problem) *Fault {
+	switch p.Kind {
+	case review.Missing:
+		return &Fault{http.StatusNotFound, codeNotFound, p.Text, ""}
+	case review.Forbidden:
+		return &Fault{http.StatusForbidden, codeForbidden, p.Text, ""}
+	case review.Conflict:
+		return &Fault{http.StatusConflict, codeConflict, p.Text, ""}
+	case review.Refused:
+		return &Fault{http.StatusUnprocessableEntity, codeRefused, p.Text, ""}
+	}
+	return &Fault{http.StatusBadRequest, codeInput, p.Text, ""}
+}
+
+// entryFault returns the fault of an error that concerns a cache entry.
+func entryFault(err error) *Fault {
+	switch {
+	case errors.Is(err, cacheentry.ErrNone):
+		return missing("Entry")
+	case errors.Is(err, cacheentry.ErrKey):
+		return invalid("key", "%v", err)
+	case errors.Is(err, cacheentry.ErrExpect):
+		return invalid("expect", "%v", err)
+	case errors.Is(err, cacheentry.ErrTooLarge):
+		return &Fault{http.StatusRequestEntityTooLarge, codeInput, err.Error(), ""}
+	}
+	return &Fault{http.StatusConflict, codeConflict, err.Error(), ""}
 }

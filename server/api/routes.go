@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/artifactfs/artifactfs/server/records"
+	"github.com/artifactfs/artifactfs/session/approval"
 )
 
 // tree is the set of prefixes below which a route is served.
@@ -24,6 +25,8 @@ type route struct {
 	pattern []string // components of the path; "{x}" matches one component, and "{x...}" the rest
 	scope   records.Scope
 	handle  func(c *call) error
+	// repo routes accept the tokens of the repository in the path, too, and set call.of.
+	repo bool
 }
 
 // routes returns the table of routes.
@@ -34,7 +37,7 @@ func routes() []*route {
 		if method == http.MethodGet {
 			scope = records.ReadScope
 		}
-		table = append(table, &route{t, method, strings.Split(strings.TrimPrefix(pattern, "/"), "/"), scope, handle})
+		table = append(table, &route{t, method, strings.Split(strings.TrimPrefix(pattern, "/"), "/"), scope, handle, false})
 	}
 	const (
 		ns   = "/namespaces/{namespace}"
@@ -80,6 +83,33 @@ func routes() []*route {
 		add(extension, "GET", under+"/webhooks/{id}/dead", deadDeliveries)
 		add(extension, "POST", under+"/webhooks/{id}/dead/{seq}/retry", retryDelivery)
 	}
+	shared := func(method, pattern string, handle func(*call) error) {
+		add(extension, method, repo+pattern, handle)
+		table[len(table)-1].repo = true
+	}
+	const one = "/sessions/{session}"
+	shared("GET", "/sessions", listSessions)
+	shared("GET", one, getSession)
+	shared("PATCH", one, changeSession)
+	shared("DELETE", one, deleteSession)
+	shared("GET", one+"/checkpoints", listCheckpoints)
+	shared("PUT", one+"/pins/{pin}", setPin)
+	shared("DELETE", one+"/pins/{pin}", removePin)
+	shared("GET", one+"/annotations", listAnnotations)
+	shared("POST", one+"/annotations", annotateSession)
+	shared("GET", one+"/approvals", listApprovals)
+	shared("POST", one+"/approvals", requestApproval)
+	shared("POST", one+"/approvals/{request}/grant", answerRequest(approval.Grant))
+	shared("POST", one+"/approvals/{request}/deny", answerRequest(approval.Deny))
+	shared("POST", one+"/approvals/{request}/withdraw", answerRequest(approval.Withdraw))
+	shared("POST", one+"/merge", mergeSession)
+	shared("GET", "/policy", getPolicy)
+	shared("PUT", "/policy", setPolicy)
+	shared("GET", "/cache", listEntries)
+	shared("GET", "/cache/entry", getEntry)
+	shared("DELETE", "/cache/entry", deleteEntry)
+	shared("GET", "/cache/value", getValue)
+	shared("PUT", "/cache/value", putValue)
 	add(extension, "GET", "/tokens", listControlTokens)
 	add(extension, "POST", "/tokens", createControlToken)
 	add(extension, "DELETE", "/tokens/{id}", revokeControlToken)

@@ -18,10 +18,13 @@ import (
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/server/access"
 	"github.com/artifactfs/artifactfs/server/api"
+	"github.com/artifactfs/artifactfs/server/githttp"
+	"github.com/artifactfs/artifactfs/server/meter"
 	"github.com/artifactfs/artifactfs/server/objects"
 	"github.com/artifactfs/artifactfs/server/openapi/openapitest"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/server/replica"
+	"github.com/artifactfs/artifactfs/server/review"
 )
 
 const account = "0123456789abcdef0123456789abcdef"
@@ -87,7 +90,17 @@ func newWorldOn(t testing.TB, url string, change func(*api.Options)) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := api.Options{Account: id, Records: db, Replicas: set, Guard: access.NewGuard(db), Meter: w.meter, Log: zap.NewNop()}
+	guard, counts := access.NewGuard(db), meter.New(db.Usage, db.Audit, zap.NewNop())
+	t.Cleanup(func() { counts.Close() })
+	git, err := githttp.New(githttp.Options{Records: db, Replicas: set, Guard: guard, Meter: counts, Account: id, Dir: filepath.Join(dir, "git"),
+		Log: zap.NewNop()}, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(git.Close)
+	acts := review.New(review.Options{Records: db, Replicas: set, Pusher: git, Log: zap.NewNop()})
+	t.Cleanup(func() { acts.Close() })
+	o := api.Options{Account: id, Records: db, Replicas: set, Guard: guard, Meter: w.meter, Review: acts, Log: zap.NewNop()}
 	if change != nil {
 		change(&o)
 	}
@@ -215,6 +228,7 @@ var placeholders = []struct {
 	{regexp.MustCompile(`"afs_(admin|owner)_[0-9a-f]{40}"`), `"<$1 token>"`},
 	{regexp.MustCompile(`"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"`), `"<time>"`},
 	{regexp.MustCompile(`"[0-9a-z]{26}"`), `"<id>"`},
+	{regexp.MustCompile(`\b01[0-9A-HJKMNP-TV-Z]{24}\b`), "<ulid>"},
 	{regexp.MustCompile(`"(cursor)":"[\w-]+"`), `"$1":"<cursor>"`},
 }
 

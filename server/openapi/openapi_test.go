@@ -48,7 +48,7 @@ func TestDocument(t *testing.T) {
 				check(t, append(op, "responses", at, "content", "application/json", "schema"))
 			}
 		}
-		if o.Body != nil {
+		if o.Body != nil && o.Body.Content.Names[0] == "application/json" {
 			check(t, append(op, "requestBody", "content", "application/json", "schema"))
 		}
 	}

@@ -207,7 +207,7 @@ func TestDelete(t *testing.T) {
 	}
 	_, err := w.Delete(t.Context(), w.ann, w.repo, "work")
 	w.is(err, Conflict, "session work is on hold")
-	if _, err := w.Change(t.Context(), w.ann, w.repo, "work", lifecycle.Change{Profile: &profile.Change{Hold: new("")}}); err != nil {
+	if _, err := w.Change(t.Context(), w.owner, w.repo, "work", lifecycle.Change{Profile: &profile.Change{Hold: new("")}}); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.SetPolicy(t.Context(), w.owner, w.repo, `{"version":1,"sessions":[{"match":"work","quorum":1}]}`, nil); err != nil {

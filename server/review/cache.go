@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"io"
+	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/server/objects"
 	"github.com/artifactfs/artifactfs/server/receive"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/session/cacheentry"
@@ -19,6 +21,57 @@ import (
 // which must be allowed. The result is used by one goroutine.
 func (s *Service) Entries(by By, repo records.Repo) *cacheentry.Store {
 	return &cacheentry.Store{Place: place{s, by, repo}, Now: s.o.Now}
+}
+
+// scratch returns a new file on the disk of the replicas, and a function that removes it.
+func (s *Service) scratch() (f *os.File, remove func(), err error) {
+	dir, err := s.o.Replicas.Scratch()
+	if err != nil {
+		return nil, nil, err
+	}
+	remove = func() { _ = os.RemoveAll(dir) }
+	if f, err = os.OpenFile(filepath.Join(dir, "value"), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600); err != nil {
+		remove()
+	}
+	return f, remove, objects.Classify(err)
+}
+
+// Spool copies a value to the disk. It returns cacheentry.ErrTooLarge if the value is larger than cacheentry.MaxValue. The caller calls
+// remove when the value is not needed any more.
+func (s *Service) Spool(r io.Reader) (v cacheentry.Value, remove func(), err error) {
+	f, remove, err := s.scratch()
+	if err != nil {
+		return v, nil, err
+	}
+	v.Open = func() (io.ReadCloser, error) { return os.Open(f.Name()) }
+	v.Size, err = io.Copy(f, io.LimitReader(r, cacheentry.MaxValue+1))
+	if failed := f.Close(); err == nil {
+		err = failed
+	}
+	if err == nil && v.Size > cacheentry.MaxValue {
+		err = cacheentry.ErrTooLarge
+	}
+	if err != nil {
+		remove()
+	}
+	return v, remove, objects.Classify(err)
+}
+
+// Value returns the description of a cache entry and its value, after it has verified the value. The caller closes the file.
+func (s *Service) Value(ctx context.Context, repo records.Repo, key string) (e cacheentry.Entry, value *os.File, err error) {
+	f, remove, err := s.scratch()
+	if err != nil {
+		return e, nil, err
+	}
+	defer remove() // the file can be read until it is closed
+	if e, err = s.Entries(By{}, repo).Get(ctx, key, f); err == nil {
+		_, err = f.Seek(0, io.SeekStart)
+	}
+	if err != nil {
+		f.Close()
+		return e, nil, objects.Classify(err)
+	}
+	return e, f, nil
 }
 
 // place is a repository of the server, for package cacheentry.
@@ -56,17 +109,17 @@ func (p place) Refs(ctx context.Context, prefix string) (refs []transport.Ref, e
 // Read implements cacheentry.Place. The replica has the objects whatever the depth is.
 func (p place) Read(ctx context.Context, _ []object.ID, _ int, use func(*odb.Store) error) error {
 	return p.s.look(ctx, p.repo, func(v *view) error {
-		objects, err := odb.Open(filepath.Join(v.git.Dir, "objects"), v.format)
+		packs, err := odb.Open(filepath.Join(v.git.Dir, "objects"), v.format)
 		if err != nil {
 			return err
 		}
-		defer objects.Close()
-		return use(objects)
+		defer packs.Close()
+		return use(packs)
 	})
 }
 
 // Update implements cacheentry.Place. All updates are made, or none.
-func (p place) Update(ctx context.Context, updates []transport.RefUpdate, objects []odb.Outgoing) ([]error, error) {
+func (p place) Update(ctx context.Context, updates []transport.RefUpdate, added []odb.Outgoing) ([]error, error) {
 	if err := p.by.allowed(p.repo); err != nil {
 		return nil, err
 	}
@@ -82,8 +135,8 @@ func (p place) Update(ctx context.Context, updates []transport.RefUpdate, object
 		if moved {
 			return nil
 		}
-		return p.s.o.Pusher.Push(ctx, receive.Request{Repo: v.repo, Token: p.by.Token, Cause: p.by.Cause, Updates: wanted,
-			Pack: func(ctx context.Context, w io.Writer) error { return odb.WritePack(ctx, w, v.format, objects) }})
+		return p.s.push(ctx, p.by, receive.Request{Repo: v.repo, Updates: wanted,
+			Pack: func(ctx context.Context, w io.Writer) error { return odb.WritePack(ctx, w, v.format, added) }})
 	})
 	var refused *receive.Refused
 	if errors.As(err, &refused) {

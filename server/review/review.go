@@ -58,6 +58,7 @@ type Pusher interface {
 type Replicas interface {
 	Acquire(ctx context.Context, repoID string) (*replica.Replica, error)
 	Git() gitcmd.Confined
+	Scratch() (string, error)
 }
 
 // Options configures a Service. All fields except Now are required.
@@ -91,6 +92,8 @@ func (s *Service) Close() error { return s.pool.Close() }
 type By struct {
 	Token records.Token
 	Cause records.Cause // for the audit log
+	// Done is called when a push of the act has been made, whose transaction has written the audit entry; nil for none.
+	Done func()
 }
 
 // actor returns the name of the user in records.
@@ -284,11 +287,11 @@ func (s *Service) try(ctx context.Context, by By, repo records.Repo,
 			return err
 		}
 		updates = c.updates
-		r := receive.Request{Repo: v.repo, Token: by.Token, Cause: by.Cause, Updates: c.updates, Pack: c.pack}
+		r := receive.Request{Repo: v.repo, Updates: c.updates, Pack: c.pack}
 		if r.Pack == nil {
 			r.Pack = func(ctx context.Context, w io.Writer) error { return odb.WritePack(ctx, w, v.format, c.objects) }
 		}
-		return s.o.Pusher.Push(ctx, r)
+		return s.push(ctx, by, r)
 	})
 	var refused *receive.Refused
 	switch {
@@ -302,6 +305,16 @@ func (s *Service) try(ctx context.Context, by By, repo records.Repo,
 		return moved, lookErr
 	}
 	return false, explain(refused)
+}
+
+// push makes a push by a user.
+func (s *Service) push(ctx context.Context, by By, r receive.Request) error {
+	r.Token, r.Cause = by.Token, by.Cause
+	err := s.o.Pusher.Push(ctx, r)
+	if err == nil && by.Done != nil {
+		by.Done()
+	}
+	return err
 }
 
 // moved reports whether a ref has another value than the one that an update expects.

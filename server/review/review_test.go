@@ -85,8 +85,8 @@ func TestAnnotateProblems(t *testing.T) {
 // An act has the limits of a push with the same token.
 func TestTokens(t *testing.T) {
 	w := newWorld(t, object.SHA1)
-	w.work("work")
-	w.work("play")
+	base, _, _ := w.work("work")
+	w.session("play", base, false)
 	comment := Annotation{Op: annotate.Open, Text: "x"}
 	reader, _ := w.token(records.Token{RepoID: w.repo.ID, Scope: records.ReadScope})
 	_, err := w.Annotate(t.Context(), reader, w.repo, "work", comment)

@@ -49,6 +49,29 @@ __all__ = [
     "WebhookCreate",
     "WebhookCreated",
     "DeadDelivery",
+    "SessionHold",
+    "SessionWriter",
+    "Session",
+    "SessionChange",
+    "SessionDeleted",
+    "Checkpoint",
+    "PinSet",
+    "Pin",
+    "AnnotationPlace",
+    "AnnotationNow",
+    "Annotation",
+    "Thread",
+    "AnnotationCreate",
+    "Annotated",
+    "Vote",
+    "Approval",
+    "ApprovalCreate",
+    "ApprovalAnswer",
+    "SessionMerge",
+    "SessionMerged",
+    "Policy",
+    "PolicySet",
+    "CacheEntry",
     "ControlTokenCreate",
     "paginate",
 ]
@@ -386,6 +409,254 @@ class DeadDelivery(TypedDict):
     event: Event
 
 
+class SessionHold(TypedDict):
+    reason: str
+    actor: str
+    since: str
+
+
+class SessionWriter(TypedDict):
+    host: str
+    since: str
+
+
+class Session(TypedDict):
+    name: str
+    state: Literal["open", "active", "paused", "closed", "archived", ""]
+    """"" if the metadata cannot be read."""
+    title: str
+    task: str
+    owner: str
+    tags: list[str]
+    expires_at: str | None
+    hold: NotRequired[SessionHold]
+    branch: str
+    """Branch that was mounted."""
+    base: str | None
+    """Commit from which the session began."""
+    began_at: str | None
+    from: str | None
+    """Session and checkpoint from which the session was forked."""
+    checkpoint: str | None
+    """ID of the newest checkpoint."""
+    thin: bool
+    """The server cannot read the checkpoints, because the repository lacks their base."""
+    writers: list[SessionWriter]
+    """Machines that use the session, or may use it."""
+    damage: str | None
+    """Why the metadata cannot be read."""
+
+
+class SessionChange(TypedDict):
+    state: NotRequired[Literal["open", "paused", "closed", "archived"]]
+    reason: NotRequired[str]
+    """Of the new state."""
+    title: NotRequired[str]
+    task: NotRequired[str]
+    owner: NotRequired[str]
+    add_tags: NotRequired[list[str]]
+    remove_tags: NotRequired[list[str]]
+    ttl: NotRequired[int]
+    """Seconds after which the session expires; 0: never."""
+    hold: NotRequired[str]
+    """Reason of a hold to place; "": the hold is released."""
+
+
+class SessionDeleted(TypedDict):
+    session: str
+    refs: int
+    """Refs that were moved to the trash."""
+    kept_refs: list[str]
+    """Refs of the session that stay."""
+
+
+class Checkpoint(TypedDict):
+    id: str
+    commit: str
+    tree: str
+    head: str | None
+    """Commit of HEAD."""
+    branch: str
+    made_at: str
+    reason: str
+    message: str
+    changed: int
+    """Paths that differ from the previous checkpoint."""
+    bytes: int
+    pins: list[str]
+
+
+class PinSet(TypedDict):
+    checkpoint: NotRequired[str]
+    """Beginning of the id of the checkpoint, or a pin; default: the newest."""
+
+
+class Pin(TypedDict):
+    name: str
+    checkpoint: str
+
+
+class AnnotationPlace(TypedDict):
+    checkpoint: str | None
+    commit: str | None
+    path: str | None
+    blob: str | None
+    """ID of the contents of the file."""
+    line: int
+    """First line, counted from 1; 0: the whole file."""
+    end: int
+    """Last line."""
+    quote: str
+    """Beginning of the lines."""
+
+
+class AnnotationNow(TypedDict):
+    state: Literal["same", "moved", "outdated", "unknown"]
+    path: str | None
+    blob: str | None
+    line: int
+    end: int
+
+
+class Annotation(TypedDict):
+    id: str
+    at: str
+    actor: str
+    op: Literal["open", "reply", "resolve", "reopen"]
+    text: str
+
+
+class Thread(TypedDict):
+    id: str
+    state: Literal["open", "resolved"]
+    on: AnnotationPlace
+    now: NotRequired[AnnotationNow]
+    """Position in the checkpoint of the list."""
+    annotations: list[Annotation]
+
+
+class AnnotationCreate(TypedDict):
+    op: NotRequired[Literal["open", "reply", "resolve", "reopen"]]
+    thread: NotRequired[str]
+    """ID of the thread, or its beginning; for all operations except open."""
+    text: NotRequired[str]
+    """At most 64 KiB."""
+    checkpoint: NotRequired[str]
+    """Object of a new thread; with `path`, the default is the newest checkpoint."""
+    commit: NotRequired[str]
+    """Full id."""
+    path: NotRequired[str]
+    line: NotRequired[int]
+    end: NotRequired[int]
+
+
+class Annotated(TypedDict):
+    id: str
+    redacted: int
+    """Secrets that were removed from the text."""
+    thread: Thread
+
+
+class Vote(TypedDict):
+    id: str
+    actor: str
+    token_id: str
+    at: str
+    text: str
+
+
+class Approval(TypedDict):
+    id: str
+    session: str
+    action: Literal["merge", "promote", "delete"]
+    status: Literal["open", "granted", "denied", "withdrawn", "expired", "void"]
+    missing: str
+    """What is missing for the status granted."""
+    checkpoint: str
+    branch: str | None
+    base: str | None
+    """Commit of the branch that was reviewed; null if the branch does not exist."""
+    tree: str
+    """Tree of the branch after the change."""
+    moved: bool
+    """The branch is not at the base any more."""
+    actor: str
+    text: str
+    reviewers: list[str]
+    requested_at: str
+    expires_at: str
+    grants: list[Vote]
+    denials: list[Vote]
+    counted: bool
+    """In the answer to a grant: whether the grant counts."""
+
+
+class ApprovalCreate(TypedDict):
+    action: NotRequired[Literal["merge", "promote", "delete"]]
+    checkpoint: NotRequired[str]
+    """Must be the newest one, which is the default."""
+    branch: NotRequired[str]
+    """Default: the default branch."""
+    reviewers: NotRequired[list[str]]
+    ttl: NotRequired[int]
+    """Seconds after which the request expires; default: a day."""
+    text: NotRequired[str]
+
+
+class ApprovalAnswer(TypedDict):
+    text: NotRequired[str]
+    """Reason."""
+
+
+class SessionMerge(TypedDict):
+    method: NotRequired[Literal["ff", "squash", "merge"]]
+    branch: NotRequired[str]
+    """Default: the default branch."""
+    checkpoint: NotRequired[str]
+    """Checkpoint whose HEAD is merged; default: the newest, which must have no uncommitted changes."""
+    message: NotRequired[str]
+    """Of the new commit."""
+    expect: NotRequired[str]
+    """Commit that the branch must have; otherwise the answer is 409."""
+
+
+class SessionMerged(TypedDict):
+    session: str
+    checkpoint: str
+    method: Literal["ff", "squash", "merge"]
+    branch: str
+    before: str | None
+    """Commit of the branch before."""
+    after: str
+    commits: int
+    """Commits of the session that the branch did not have."""
+
+
+class Policy(TypedDict):
+    policy: Any
+    """The file; null if there is none, a string if it is not JSON."""
+    commit: str | None
+    """Commit with the file."""
+    problem: str | None
+    """Why the policy is not valid."""
+
+
+class PolicySet(TypedDict):
+    policy: dict[str, Any]
+    expect: NotRequired[str]
+    """Commit that the present policy must have; "" for none."""
+
+
+class CacheEntry(TypedDict):
+    key: str
+    size: int
+    sha256: str
+    stored_at: str
+    expires_at: str | None
+    actor: str
+    session: str | None
+
+
 class ControlTokenCreate(TypedDict):
     role: NotRequired[Literal["admin", "owner"]]
     namespace: NotRequired[str]
@@ -641,6 +912,291 @@ class Artifacts(Client):
             "POST",
             f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/repos/{segment(name)}/import/refresh",
             "result",
+        )
+
+    def sessions_list(
+        self,
+        namespace: str,
+        name: str,
+        *,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Page[Session]:
+        """List sessions.
+
+        All routes of sessions, of the policy and of cache entries also accept tokens of the repository."""
+        return self._call(
+            "GET",
+            f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/repos/{segment(name)}/sessions",
+            "page",
+            query={"limit": limit, "cursor": cursor},
+        )
+
+    def sessions_get(self, namespace: str, name: str, session: str) -> Session:
+        """Get a session."""
+        return self._call(
+            "GET",
+            f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/repos/{segment(name)}/sessions/{segment(session)}",
+            "result",
+        )
+
+    def sessions_change(self, namespace: str, name: str, session: str, body: SessionChange) -> Session:
+        """Change a session.
+
+        Sets the state or the profile. Fields that are missing change nothing. The state of a session that a machine uses cannot be changed (409)."""
+        return self._call(
+            "PATCH",
+            f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/repos/{segment(name)}/sessions/{segment(session)}",
+            "result",
+            body=body,
+        )
+
+    def sessions_delete(self, namespace: str, name: str, session: str) -> SessionDeleted:
+        """Delete a session.
+
+        Moves the refs of the session to the trash, from which `artifactfs session undelete` restores it."""
+        return self._call(
+            "DELETE",
+            f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/repos/{segment(name)}/sessions/{segment(session)}",
+            "result",
+        )
+
+    def sessions_checkpoints_list(
+        self,
+        namespace: str,
+        name: str,
+        session: str,
+        *,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Page[Checkpoint]:
+        """List checkpoints."""
+        return self._call(
+            "GET",
+            f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/repos/{segment(name)}/sessions/{segment(session)}/checkpoints",
+            "page",
+            query={"limit": limit, "cursor": cursor},
+        )
+
+    def sessions_pins_set(
+        self,
+        namespace: str,
+        name: str,
+        session: str,
+        pin: str,
+        body: PinSet | None = None,
+    ) -> Pin:
+        """Pin a checkpoint.
+
+        A pin of the same name moves."""
+        return self._call(
+            "PUT",
+            f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/repos/{segment(name)}/sessions/{segment(session)}/pins/{segment(pin)}",
+            "result",
+            body=body,
+        )
+
+    def sessions_pins_remove(self, namespace: str, name: str, session: str, pin: str) -> None:
+        """Remove a pin."""
+        return self._call(
+            "DELETE",
+            f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/repos/{segment(name)}/sessions/{segment(session)}/pins/{segment(pin)}",
+            "none",
+        )
+
+    def sessions_annotations_list(
+        self,
+        namespace: str,
+        name: str,
+        session: str,
+        *,
+        checkpoint: str | None = None,
+        state: Literal["all", "open", "resolved"] | None = None,
+    ) -> Page[Thread]:
+        """List annotations."""
+        return self._call(
+            "GET",
+            f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/repos/{segment(name)}/sessions/{segment(session)}/annotations",
+            "page",
+            query={"checkpoint": checkpoint, "state": state},
+        )
+
+    def sessions_annotations_create(self, namespace: str, name: str, session: str, body: AnnotationCreate) -> Annotated:
+        """Annotate a session.
+
+        Begins a thread about the session, a checkpoint, a commit, a file or lines of a file, or adds to a thread."""
+        return self._call(
+            "POST",
+            f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/repos/{segment(name)}/sessions/{segment(session)}/annotations",
+            "result",
+            body=body,
+        )
+
+    def sessions_approvals_list(self, namespace: str, name: str, session: str) -> Page[Approval]:
+        """List requests for approval."""
+        return self._call(
+            "GET",
+            f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/repos/{segment(name)}/sessions/{segment(session)}/approvals",
+            "page",
+        )
+
+    def sessions_approvals_create(self, namespace: str, name: str, session: str, body: ApprovalCreate) -> Approval:
+        """Request an approval.
+
+        The request is for the newest checkpoint, the present commit of the branch, and the tree that results."""
+        return self._call(
+            "POST",
+            f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/repos/{segment(name)}/sessions/{segment(session)}/approvals",
+            "result",
+            body=body,
+        )
+
+    def sessions_approvals_grant(
+        self,
+        namespace: str,
+        name: str,
+        session: str,
+        request: str,
+        body: ApprovalAnswer | None = None,
+    ) -> Approval:
+        """Grant a request.
+
+        A grant is refused (409) unless the request is for the present state of the session and of the branch."""
+        return self._call(
+            "POST",
+            f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/repos/{segment(name)}/sessions/{segment(session)}/approvals/{segment(request)}/grant",
+            "result",
+            body=body,
+        )
+
+    def sessions_approvals_deny(
+        self,
+        namespace: str,
+        name: str,
+        session: str,
+        request: str,
+        body: ApprovalAnswer | None = None,
+    ) -> Approval:
+        """Deny a request."""
+        return self._call(
+            "POST",
+            f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/repos/{segment(name)}/sessions/{segment(session)}/approvals/{segment(request)}/deny",
+            "result",
+            body=body,
+        )
+
+    def sessions_approvals_withdraw(
+        self,
+        namespace: str,
+        name: str,
+        session: str,
+        request: str,
+        body: ApprovalAnswer | None = None,
+    ) -> Approval:
+        """Withdraw a request or an answer.
+
+        Takes back a request, or the own grant or denial of it."""
+        return self._call(
+            "POST",
+            f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/repos/{segment(name)}/sessions/{segment(session)}/approvals/{segment(request)}/withdraw",
+            "result",
+            body=body,
+        )
+
+    def sessions_merge(self, namespace: str, name: str, session: str, body: SessionMerge | None = None) -> SessionMerged:
+        """Merge a session into a branch.
+
+        Conflicts and branches that cannot be fast-forwarded are refused with 409, and what the policy does not allow with 422."""
+        return self._call(
+            "POST",
+            f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/repos/{segment(name)}/sessions/{segment(session)}/merge",
+            "result",
+            body=body,
+        )
+
+    def policy_get(self, namespace: str, name: str) -> Policy:
+        """Get the policy."""
+        return self._call(
+            "GET",
+            f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/repos/{segment(name)}/policy",
+            "result",
+        )
+
+    def policy_set(self, namespace: str, name: str, body: PolicySet) -> Policy:
+        """Replace the policy.
+
+        Needs a token for the REST API."""
+        return self._call(
+            "PUT",
+            f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/repos/{segment(name)}/policy",
+            "result",
+            body=body,
+        )
+
+    def cache_list(
+        self,
+        namespace: str,
+        name: str,
+        *,
+        prefix: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Page[CacheEntry]:
+        """List cache entries."""
+        return self._call(
+            "GET",
+            f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/repos/{segment(name)}/cache",
+            "page",
+            query={"prefix": prefix, "limit": limit, "cursor": cursor},
+        )
+
+    def cache_get(self, namespace: str, name: str, *, key: str) -> CacheEntry:
+        """Describe a cache entry."""
+        return self._call(
+            "GET",
+            f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/repos/{segment(name)}/cache/entry",
+            "result",
+            query={"key": key},
+        )
+
+    def cache_delete(self, namespace: str, name: str, *, key: str, expect: str | None = None) -> None:
+        """Delete a cache entry."""
+        return self._call(
+            "DELETE",
+            f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/repos/{segment(name)}/cache/entry",
+            "none",
+            query={"key": key, "expect": expect},
+        )
+
+    def cache_value_get(self, namespace: str, name: str, *, key: str) -> bytes:
+        """Get the value of a cache entry."""
+        return self._call(
+            "GET",
+            f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/repos/{segment(name)}/cache/value",
+            "bytes",
+            query={"key": key},
+        )
+
+    def cache_value_set(
+        self,
+        namespace: str,
+        name: str,
+        body: bytes,
+        *,
+        key: str,
+        expect: str | None = None,
+        ttl: int | None = None,
+        session: str | None = None,
+    ) -> CacheEntry:
+        """Store a cache entry.
+
+        The value has at most 64 MiB. With `expect`, of several requests at the same time exactly one succeeds."""
+        return self._call(
+            "PUT",
+            f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/repos/{segment(name)}/cache/value",
+            "result",
+            query={"key": key, "expect": expect, "ttl": ttl, "session": session},
+            body=body,
         )
 
     def repo_usage_get(

@@ -105,7 +105,10 @@ class Client:
         if self._token:
             headers["Authorization"] = "Bearer " + self._token
         data = None
-        if body is not None:
+        if isinstance(body, bytes):
+            headers["Content-Type"] = "application/octet-stream"
+            data = body
+        elif body is not None:
             headers["Content-Type"] = "application/json"
             data = json.dumps(body).encode()
         for attempt in range(1, _ATTEMPTS + 1):

@@ -1,0 +1,159 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/artifactfs/artifactfs/server/gate"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/cacheentry"
+)
+
+const (
+	entriesLimit = 1000
+	entriesMax   = 5000
+)
+
+type entryInfo struct {
+	Key     string  `json:"key"`
+	Size    int64   `json:"size"`
+	Hash    string  `json:"sha256"`
+	Stored  string  `json:"stored_at"`
+	Expires *string `json:"expires_at"`
+	Actor   string  `json:"actor"`
+	Session *string `json:"session"`
+}
+
+func showEntry(e cacheentry.Entry) entryInfo {
+	return entryInfo{e.Key, e.Size, e.Hash, timeText(e.Time), optionalTime(e.Expires), e.Actor, optional(e.Session)}
+}
+
+// entries returns the cache entries of the repository in the path.
+func entries(c *call) *cacheentry.Store { return c.a.o.Review.Entries(by(c), c.of) }
+
+func listEntries(c *call) error {
+	q := c.query()
+	prefix, after, limit := q.text("prefix"), q.after(), q.number("limit", entriesLimit, 1, entriesMax)
+	if err := q.err(); err != nil {
+		return err
+	}
+	return look(c, func(ctx context.Context) error {
+		all, err := entries(c).List(ctx, prefix, false)
+		if err != nil {
+			return err
+		}
+		list, last, more := []entryInfo{}, "", false
+		for _, e := range all.Entries {
+			if e.Key <= after {
+				continue
+			}
+			if more = len(list) == limit; more {
+				break
+			}
+			list, last = append(list, showEntry(e)), e.Key
+		}
+		return c.send(http.StatusOK, list, continueAfter(last, more, limit, len(list)))
+	})
+}
+
+func getEntry(c *call) error {
+	q := c.query()
+	key := q.required("key")
+	if err := q.err(); err != nil {
+		return err
+	}
+	return look(c, func(ctx context.Context) error {
+		e, err := entries(c).Describe(ctx, key)
+		if err != nil {
+			return err
+		}
+		return c.send(http.StatusOK, showEntry(e), nil)
+	})
+}
+
+// getValue sends the value of an entry.
+func getValue(c *call) error {
+	q := c.query()
+	key := q.required("key")
+	if err := q.err(); err != nil {
+		return err
+	}
+	return look(c, func(ctx context.Context) error {
+		e, value, err := c.a.o.Review.Value(ctx, c.of, key)
+		if err != nil {
+			return err
+		}
+		defer value.Close()
+		ctx, stop := c.a.o.Guard.Watch(c.r.Context(), c.token)
+		defer stop()
+		h := c.w.Header()
+		h.Set("Content-Type", bytesType)
+		h.Set("Content-Length", strconv.FormatInt(e.Size, 10))
+		h.Set("ETag", `"`+e.Hash+`"`)
+		h.Set("Cache-Control", "private, no-cache")
+		// Values come from any client, so browsers must not run them on the origin of this server.
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Content-Security-Policy", "default-src 'none'; sandbox")
+		c.status = http.StatusOK
+		if c.r.Method == http.MethodHead {
+			return c.empty(http.StatusOK)
+		}
+		return sendSlowly(ctx, c.w, value, e.Size)
+	})
+}
+
+// putValue stores the body of the request as the value of an entry.
+func putValue(c *call) error {
+	q := c.query()
+	r := cacheentry.PutRequest{Key: q.required("key"), Expect: q.text("expect"), Session: q.text("session"), Actor: gate.Actor(c.token),
+		TTL: time.Duration(q.number("ttl", 0, 0, 1<<31)) * time.Second}
+	if r.Session != "" && session.ValidName(r.Session) != nil {
+		q.refuse(invalid("session", "Invalid session name"))
+	}
+	if err := q.err(); err != nil {
+		return err
+	}
+	if err := errors.Join(cacheentry.ValidKey(r.Key), cacheentry.ValidExpect(r.Expect)); err != nil {
+		return err
+	}
+	ctx, stop := c.a.o.Guard.Watch(c.r.Context(), c.token)
+	defer stop()
+	body := http.MaxBytesReader(c.w, c.r.Body, cacheentry.MaxValue)
+	control := http.NewResponseController(c.w)
+	_ = control.SetReadDeadline(time.Now().Add(patience + cacheentry.MaxValue/slowBytes*time.Second)) // writers of tests may have none
+	value, remove, err := c.a.o.Review.Spool(body)
+	if big := (*http.MaxBytesError)(nil); errors.As(err, &big) {
+		return cacheentry.ErrTooLarge
+	}
+	if err != nil {
+		return err
+	}
+	defer remove()
+	_ = control.SetReadDeadline(time.Time{}) // else the request would be canceled at this time
+	r.Value = value
+	c.r = c.r.WithContext(ctx)
+	return look(c, func(ctx context.Context) error {
+		e, err := entries(c).Put(ctx, r)
+		if err != nil {
+			return err
+		}
+		return c.send(http.StatusOK, showEntry(e), nil)
+	})
+}
+
+func deleteEntry(c *call) error {
+	q := c.query()
+	key, expect := q.required("key"), q.text("expect")
+	if err := q.err(); err != nil {
+		return err
+	}
+	return look(c, func(ctx context.Context) error {
+		if err := entries(c).Delete(ctx, key, expect); err != nil {
+			return err
+		}
+		return c.empty(http.StatusNoContent)
+	})
+}

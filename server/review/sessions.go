@@ -1,0 +1,158 @@
+package review
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/server/gitread"
+	"github.com/artifactfs/artifactfs/server/records"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/thin"
+)
+
+// Session is a session of a repository.
+type Session struct {
+	Name   string
+	Meta   session.Meta // zero if it cannot be read
+	Damage string       // why the metadata cannot be read; "" if they can
+	Newest string       // id of the newest checkpoint; "" if there is none, or none that the server can read
+	Thin   bool         // the checkpoints are in a form that the server cannot read (package thin)
+}
+
+// Sessions returns the sessions whose names come after a name, in the order of their names, at most limit. The result more reports
+// whether others follow.
+func (s *Service) Sessions(ctx context.Context, repo records.Repo, after string, limit int) (list []Session, more bool, err error) {
+	err = s.look(ctx, repo, func(v *view) error {
+		var names []string
+		for ref := range v.refs {
+			if name, ok := strings.CutPrefix(ref, session.MetaRef("")); ok && name > after && session.ValidName(name) == nil {
+				names = append(names, name)
+			}
+		}
+		slices.Sort(names)
+		if more = len(names) > limit; more {
+			names = names[:limit]
+		}
+		list, err = v.describe(ctx, names)
+		return err
+	})
+	return list, more, err
+}
+
+// Session returns a session.
+func (s *Service) Session(ctx context.Context, repo records.Repo, name string) (found Session, err error) {
+	err = s.look(ctx, repo, func(v *view) error {
+		if err := v.session(name); err != nil {
+			return err
+		}
+		list, err := v.describe(ctx, []string{name})
+		if err == nil {
+			found = list[0]
+		}
+		return err
+	})
+	return found, err
+}
+
+// describe reads sessions that exist.
+func (v *view) describe(ctx context.Context, names []string) ([]Session, error) {
+	lanes := map[string]string{}
+	wanted := map[string]bool{}
+	var files []string
+	for _, name := range names {
+		commit := v.refs[session.MetaRef(name)]
+		files = append(files, commit+":session.json", commit+":transitions.jsonl")
+		wanted[name] = true
+	}
+	for ref, id := range v.refs {
+		if rest, ok := strings.CutPrefix(ref, session.Prefix+"j/"); ok {
+			if name, _, _ := strings.Cut(rest, "/"); wanted[name] {
+				lanes[ref] = id
+			}
+		}
+	}
+	newest, err := v.git.Newest(ctx, lanes)
+	if err != nil {
+		return nil, err
+	}
+	texts := make([][]byte, len(files))
+	if err := v.git.Contents(ctx, files, maxMeta, func(i int, c gitread.Content) { texts[i] = c.Bytes }); err != nil {
+		return nil, err
+	}
+	list := make([]Session, len(names))
+	for i, name := range names {
+		list[i] = Session{Name: name, Newest: newest[name].ID, Thin: v.refs[thin.Prefix+name] != ""}
+		m, err := session.ParseMeta(texts[2*i], texts[2*i+1])
+		switch {
+		case err != nil:
+			list[i].Damage = err.Error()
+		case m.Session != name:
+			list[i].Damage = "the metadata belongs to another session"
+		default:
+			list[i].Meta = m
+		}
+	}
+	return list, nil
+}
+
+// Checkpoint is a checkpoint of a session with its pins.
+type Checkpoint struct {
+	session.Checkpoint
+	Pins []string // sorted
+}
+
+// Checkpoints returns the checkpoints of a session that are older than the one with the id before, "" for all, the newest first, at most
+// limit. The result more reports whether older ones follow.
+func (s *Service) Checkpoints(ctx context.Context, repo records.Repo, name, before string, limit int) (
+	list []Checkpoint, more bool, err error) {
+	err = s.look(ctx, repo, func(v *view) error {
+		m, err := v.meta(ctx, name)
+		if err != nil {
+			return err
+		}
+		own := v.of(name)
+		pins := map[string][]string{}
+		for ref, commit := range own {
+			if pin, ok := strings.CutPrefix(ref, session.PinPrefix(name)); ok {
+				pins[commit] = append(pins[commit], pin)
+			}
+		}
+		points, err := v.git.Checkpoints(ctx, own, name, m.Began)
+		if err != nil {
+			return err
+		}
+		if before != "" {
+			end, _ := slices.BinarySearchFunc(points, before, func(p gitread.Point, id string) int { return cmp.Compare(p.ID, id) })
+			points = points[:end]
+		}
+		more = len(points) > limit
+		points = points[max(0, len(points)-limit):]
+		slices.Reverse(points)
+		return v.read(ctx, points, func(p session.Checkpoint) {
+			found := pins[p.Commit.String()]
+			slices.Sort(found)
+			list = append(list, Checkpoint{p, found})
+		})
+	})
+	return list, more, err
+}
+
+// read reads checkpoints. Those that are not valid are left out.
+func (v *view) read(ctx context.Context, points []gitread.Point, do func(p session.Checkpoint)) error {
+	var commits []string
+	for _, p := range points {
+		commits = append(commits, p.Commit)
+	}
+	return v.git.Contents(ctx, commits, object.MaxCommitSize, func(i int, c gitread.Content) {
+		id, err := object.ParseIDOf(v.format, commits[i])
+		if err != nil {
+			return
+		}
+		if p, err := session.ParseCheckpoint(v.format, id, c.Bytes); err == nil {
+			do(p)
+		}
+	})
+}
