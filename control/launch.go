@@ -8,17 +8,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 
-	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/control/spawn"
 )
 
 const (
 	launchTime = 15 * time.Second     // timeout for the first answer of a new daemon
 	launchPoll = 5 * time.Millisecond // interval at which Ensure checks whether the daemon answers
-	endTime    = 5 * time.Second      // time between SIGTERM and SIGKILL for a daemon that did not answer
 
 	defaultExecutable = "artifactfs"
 	defaultIdleExit   = 5 * time.Minute
@@ -49,7 +47,7 @@ func Ensure(ctx context.Context, l Launch) (*Client, error) {
 	if err := os.MkdirAll(filepath.Dir(l.Socket), 0o700); err != nil {
 		return nil, fmt.Errorf("start daemon: %w", err)
 	}
-	unlock, err := lockLaunch(ctx, l.Socket+".launch")
+	unlock, err := spawn.Lock(ctx, l.Socket+".launch")
 	if err != nil {
 		return nil, fmt.Errorf("start daemon: %w", err)
 	}
@@ -90,7 +88,7 @@ func (l Launch) arguments() []string {
 	return args
 }
 
-// start starts the daemon and waits until it answers. The caller must hold the lock of lockLaunch.
+// start starts the daemon and waits until it answers. The caller must hold the lock of spawn.Lock.
 func (l Launch) start(ctx context.Context) (*Client, error) {
 	executable := l.Executable
 	if executable == "" {
@@ -111,7 +109,7 @@ func (l Launch) start(ctx context.Context) (*Client, error) {
 	// The log may contain lines of earlier daemons. The error below contains only lines that follow this offset.
 	from, _ := log.Seek(0, 2)
 	cmd := exec.Command(executable, l.arguments()...)
-	cmd.Env = launchEnvironment(os.Environ())
+	cmd.Env = spawn.Environment(os.Environ())
 	cmd.Dir = "/" // any other working directory would keep a file system busy that the user may want to unmount
 	cmd.Stdout, cmd.Stderr = log, log
 	// The daemon gets its own session (setsid(2)), so that it is not killed when the caller's terminal is closed.
@@ -131,51 +129,14 @@ func (l Launch) start(ctx context.Context) (*Client, error) {
 		}
 		select {
 		case err := <-ended:
-			return nil, fmt.Errorf("start daemon: daemon exited at once (%v): %s", err, lastLine(l.LogFile, from))
+			return nil, fmt.Errorf("start daemon: daemon exited at once (%v): %s", err, spawn.LastLine(l.LogFile, from))
 		case <-ctx.Done():
 			if client, err := Dial(context.WithoutCancel(ctx), l.Socket); err == nil {
 				return client, nil // the daemon answers now; it must not be killed, because other processes may use it already
 			}
-			endChild(cmd.Process, ended)
+			spawn.End(cmd.Process, ended)
 			return nil, fmt.Errorf("start daemon: daemon did not answer: %w", ctx.Err())
 		case <-time.After(launchPoll):
 		}
 	}
-}
-
-// lockLaunch acquires the lock that a process holds while it starts the daemon. It waits for the lock until ctx ends.
-func lockLaunch(ctx context.Context, path string) (unlock func(), err error) {
-	for {
-		unlock, err := disk.TryLock(path)
-		if !errors.Is(err, disk.ErrLocked) {
-			return unlock, err
-		}
-		select {
-		case <-time.After(launchPoll):
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
-}
-
-// endChild terminates a daemon that did not answer, and waits until it has ended.
-func endChild(p *os.Process, ended <-chan error) {
-	p.Signal(syscall.SIGTERM)
-	select {
-	case <-ended:
-	case <-time.After(endTime):
-		p.Kill()
-		<-ended
-	}
-}
-
-// lastLine returns the last line of the log that was written after the offset from, in bytes. If the log cannot be read or is
-// shorter than from, lastLine returns a text that refers to the log.
-func lastLine(path string, from int64) string {
-	b, err := os.ReadFile(path)
-	if err != nil || int64(len(b)) < from {
-		return "see " + path
-	}
-	text := strings.TrimSpace(string(b[from:]))
-	return text[strings.LastIndexByte(text, '\n')+1:]
 }
