@@ -18,3 +18,16 @@ func (c sysCall) legacyUse() use {
 	}
 	return useAny
 }
+
+// legacyChanges is the part of changes for the system calls that exist only on old architectures.
+func (c sysCall) legacyChanges() bool {
+	switch c.Number {
+	case unix.SYS_OPEN:
+		return opensToChange(c.Args[1])
+	case unix.SYS_CREAT:
+		return true
+	case unix.SYS_ACCESS:
+		return c.Args[1]&unix.W_OK != 0
+	}
+	return false
+}

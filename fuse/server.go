@@ -88,6 +88,9 @@ type Options struct {
 	// when the look-up is interrupted. pid is the id of the thread that looks the name up.
 	Await func(ctx context.Context, pid uint32) (done bool)
 
+	// Guard, if not nil, decides which paths programs must not change. It is used only on writable mounts.
+	Guard Guard
+
 	wrap func(raw.RawFileSystem) raw.RawFileSystem // wraps the file system in tests
 }
 
@@ -143,10 +146,13 @@ func Serve(t *worktree.Tree, dir string, d *Device, o Options) (*Server, error) 
 	var unbound []unfinished
 	if !o.ReadOnly {
 		w := &writable{
-			fileSystem: s.fs, sizes: sizes{tree: t}, resized: resized{tree: t}, writes: s.writes, acl: o.ACL,
+			fileSystem: s.fs, sizes: sizes{tree: t}, resized: resized{tree: t}, writes: s.writes, acl: o.ACL, guard: o.Guard,
 			redirects: redirects{hook: o.Redirect, dir: dir, log: o.Log},
 		}
 		requests, s.redirects = w, &w.redirects
+		if o.Guard != nil {
+			requests = guarded{w, w}
+		}
 		unbound = s.redirects.remember(t, o.Unbound)
 	}
 	if o.Latencies == nil {

@@ -16,6 +16,7 @@ type writable struct {
 	redirects redirects
 	writes    *writing // WRITEs in progress
 	acl       bool     // whether POSIX access control lists apply (Options.ACL)
+	guard     Guard    // a copy of Options.Guard; nil: programs may change all paths
 
 	notices sync.WaitGroup // waits for the notices to the kernel that are sent in the background
 }
@@ -29,7 +30,11 @@ var (
 // is increased before the reply is sent, because the kernel may forget the node as soon as it has the reply.
 func (f *writable) fillEntry(out *raw.EntryOut, a worktree.Attr) {
 	f.tree.Kernel().Remember(a.Node)
+	locked := isFile(a.Mode) && f.locked(a.Node)
 	a, until := f.shown(a)
+	if locked {
+		a.Mode, until = a.Mode&^writeBits, false
+	}
 	fillEntry(out, a)
 	out.Generation = f.resized.generation(a.Node)
 	if !until {
@@ -56,8 +61,12 @@ func (f *writable) shown(a worktree.Attr) (_ worktree.Attr, keep bool) {
 
 // fillAttr fills a reply that contains only attributes. Unlike fillEntry it counts no look-up.
 func (f *writable) fillAttr(out *raw.AttrOut, a worktree.Attr) {
+	locked := isFile(a.Mode) && f.locked(a.Node)
 	a, keep := f.shown(a)
-	if keep {
+	switch {
+	case locked:
+		a.Mode &^= writeBits
+	case keep:
 		out.SetTimeout(forever)
 	}
 	fillAttr(&out.Attr, a)

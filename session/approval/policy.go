@@ -35,6 +35,9 @@ type Policy struct {
 	Branches []BranchRule `json:"branches,omitempty"`
 	// Sessions are the rules for the deletion of sessions.
 	Sessions []SessionRule `json:"sessions,omitempty"`
+	// Locks states what mounts do if a program changes a path that another session has locked: "refuse" (the default, also if it is
+	// ""), "warn" or "ignore".
+	Locks string `json:"locks,omitempty"`
 }
 
 // Need is the number and the kind of approvals that a rule requires.
@@ -97,6 +100,9 @@ func (p Policy) check() error {
 	}
 	if len(p.Branches)+len(p.Sessions) > maxRules {
 		return fmt.Errorf("more than %d rules", maxRules)
+	}
+	if !slices.Contains([]string{"", "refuse", "warn", "ignore"}, p.Locks) {
+		return fmt.Errorf("locks is %.40q, want refuse, warn or ignore", p.Locks)
 	}
 	for i, r := range p.Branches {
 		if err := r.Need.check(append([]string{r.Match}, r.Paths...)); err != nil {

@@ -1,0 +1,226 @@
+package fuse
+
+import (
+	"path"
+	"syscall"
+
+	raw "github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/internal/proc"
+	"github.com/artifactfs/artifactfs/worktree"
+)
+
+// Guard decides which paths programs must not change (Options.Guard). A request for such a change is answered with EACCES. Paths are
+// relative to the root of the mount.
+type Guard interface {
+	// Active reports whether there may be such paths. It is called for every request, so it must be fast. If it returns false, the
+	// other methods are not called.
+	Active() bool
+	// Locked reports whether programs must not change a path.
+	Locked(path string) bool
+	// Refuses is called when a program tries to change a path. It reports whether the program gets EACCES. below is set if the path is
+	// moved together with everything below it.
+	Refuses(path string, below bool) bool
+}
+
+// guarded is the file system of a writable mount with a Guard.
+//
+// The kernel sends no request when a program opens a file, and none when the program writes into the kernel's cache. So a locked file
+// is shown without permission to write, and its attributes are not cached. The kernel then requests the attributes in every open(2)
+// and in every write(2) (fs/fuse/dir.c, fuse_permission; fs/fuse/file.c, fuse_cache_write_iter), and refuses the open because of the
+// permissions. Root may ignore the permissions; but if the GETATTR fails, the system call fails with the same error. So GetAttr
+// determines from the system call whether the thread opens the file for writing or writes to it (peek.go). If the system call cannot
+// be read, the WRITE is refused, which the program learns from close(2) or fsync(2).
+type guarded struct {
+	raw.RawFileSystem
+	f *writable
+}
+
+// refusal returns EACCES if a program must not change the entry with this name in a directory, and OK otherwise.
+func (g guarded) refusal(dir uint64, name string, below bool) raw.Status {
+	if !g.f.guard.Active() {
+		return raw.OK
+	}
+	parent, err := g.f.tree.Path(worktree.Node(dir))
+	if err == nil && g.f.guard.Refuses(path.Join(parent, name), below) {
+		return raw.EACCES
+	}
+	return raw.OK
+}
+
+// refusalOf returns EACCES if a program must not change a node, and OK otherwise. A file without a name can be changed.
+func (g guarded) refusalOf(node uint64) raw.Status {
+	if !g.f.guard.Active() || node == uint64(worktree.Root) {
+		return raw.OK
+	}
+	at, err := g.f.tree.Path(worktree.Node(node))
+	if err == nil && g.f.guard.Refuses(at, false) {
+		return raw.EACCES
+	}
+	return raw.OK
+}
+
+// The methods below refuse the change or answer the request as the embedded file system does.
+
+func (g guarded) SetAttr(cancel <-chan struct{}, in *raw.SetAttrIn, out *raw.AttrOut) raw.Status {
+	if status := g.refusalOf(in.NodeId); status != raw.OK {
+		return status
+	}
+	return g.RawFileSystem.SetAttr(cancel, in, out)
+}
+
+func (g guarded) Mknod(cancel <-chan struct{}, in *raw.MknodIn, name string, out *raw.EntryOut) raw.Status {
+	if status := g.refusal(in.NodeId, name, false); status != raw.OK {
+		return status
+	}
+	return g.RawFileSystem.Mknod(cancel, in, name, out)
+}
+
+func (g guarded) Mkdir(cancel <-chan struct{}, in *raw.MkdirIn, name string, out *raw.EntryOut) raw.Status {
+	if status := g.refusal(in.NodeId, name, false); status != raw.OK {
+		return status
+	}
+	return g.RawFileSystem.Mkdir(cancel, in, name, out)
+}
+
+func (g guarded) Symlink(cancel <-chan struct{}, h *raw.InHeader, target, name string, out *raw.EntryOut) raw.Status {
+	if status := g.refusal(h.NodeId, name, false); status != raw.OK {
+		return status
+	}
+	return g.RawFileSystem.Symlink(cancel, h, target, name, out)
+}
+
+func (g guarded) Link(cancel <-chan struct{}, in *raw.LinkIn, name string, out *raw.EntryOut) raw.Status {
+	status := g.refusalOf(in.Oldnodeid) // a program could change the file by its new name
+	if status == raw.OK {
+		status = g.refusal(in.NodeId, name, false)
+	}
+	if status != raw.OK {
+		return status
+	}
+	return g.RawFileSystem.Link(cancel, in, name, out)
+}
+
+func (g guarded) Unlink(cancel <-chan struct{}, h *raw.InHeader, name string) raw.Status {
+	if status := g.refusal(h.NodeId, name, false); status != raw.OK {
+		return status
+	}
+	return g.RawFileSystem.Unlink(cancel, h, name)
+}
+
+func (g guarded) Rmdir(cancel <-chan struct{}, h *raw.InHeader, name string) raw.Status {
+	if status := g.refusal(h.NodeId, name, false); status != raw.OK {
+		return status
+	}
+	return g.RawFileSystem.Rmdir(cancel, h, name)
+}
+
+func (g guarded) Rename(cancel <-chan struct{}, in *raw.RenameIn, name, newName string) raw.Status {
+	status := g.refusal(in.NodeId, name, true)
+	if status == raw.OK {
+		status = g.refusal(in.Newdir, newName, true)
+	}
+	if status != raw.OK {
+		return status
+	}
+	return g.RawFileSystem.Rename(cancel, in, name, newName)
+}
+
+func (g guarded) Fallocate(cancel <-chan struct{}, in *raw.FallocateIn) raw.Status {
+	if status := g.refusalOf(in.NodeId); status != raw.OK {
+		return status
+	}
+	return g.RawFileSystem.Fallocate(cancel, in)
+}
+
+func (g guarded) CopyFileRange(cancel <-chan struct{}, in *raw.CopyFileRangeIn) (uint32, raw.Status) {
+	if status := g.refusalOf(in.NodeIdOut); status != raw.OK {
+		return 0, status
+	}
+	return g.RawFileSystem.CopyFileRange(cancel, in)
+}
+
+func (g guarded) SetXAttr(cancel <-chan struct{}, in *raw.SetXAttrIn, name string, value []byte) raw.Status {
+	if status := g.refusalOf(in.NodeId); status != raw.OK {
+		return status
+	}
+	return g.RawFileSystem.SetXAttr(cancel, in, name, value)
+}
+
+func (g guarded) RemoveXAttr(cancel <-chan struct{}, h *raw.InHeader, name string) raw.Status {
+	if status := g.refusalOf(h.NodeId); status != raw.OK {
+		return status
+	}
+	return g.RawFileSystem.RemoveXAttr(cancel, h, name)
+}
+
+// GetAttr fails if a thread requests the attributes of a locked file because it opens the file for writing or writes to it.
+func (g guarded) GetAttr(cancel <-chan struct{}, in *raw.GetAttrIn, out *raw.AttrOut) raw.Status {
+	n := worktree.Node(in.NodeId)
+	if g.f.guard.Active() && g.f.locked(n) {
+		if a, _ := g.f.tree.KnownAttr(n); isFile(a.Mode) && changes(in.Pid) {
+			if status := g.refusalOf(in.NodeId); status != raw.OK {
+				return status
+			}
+		}
+	}
+	return g.RawFileSystem.GetAttr(cancel, in, out)
+}
+
+// Write is called only for a write(2) that GetAttr could not refuse, and for a mapped file. It makes the kernel drop the data.
+func (g guarded) Write(cancel <-chan struct{}, in *raw.WriteIn, data []byte) (uint32, raw.Status) {
+	n := worktree.Node(in.NodeId)
+	if status := g.refusalOf(in.NodeId); status != raw.OK {
+		// The notice is sent in the background, because it waits until the pages are written back.
+		g.f.notices.Go(func() {
+			g.f.device.tellKernel(func() raw.Status { return g.f.server.InodeNotify(in.NodeId, 0, 0) })
+		})
+		// With a writeback cache the kernel keeps its size. A wrong one can be corrected only for files of the base tree.
+		if a, known := g.f.tree.KnownAttr(n); known && !n.Own() && int64(in.Offset)+int64(len(data)) > a.Size {
+			g.f.lookUpAnew(n)
+		}
+		return 0, status
+	}
+	return g.RawFileSystem.Write(cancel, in, data)
+}
+
+// locked reports whether programs must not change a node.
+func (f *writable) locked(n worktree.Node) bool {
+	if f.guard == nil || !f.guard.Active() {
+		return false
+	}
+	at, err := f.tree.Path(n)
+	return err == nil && f.guard.Locked(at)
+}
+
+// writeBits are the permissions that a locked file is shown without.
+const writeBits = 0o222
+
+// changes reports whether a thread is in a system call that opens a file for writing, writes to it, truncates it, or asks whether it
+// can be written to. It returns false if the system call cannot be read. It leaves out system calls that may read the file and write
+// to another one.
+func changes(tid uint32) bool {
+	thread := proc.Of(int(tid))
+	c, ok := blockedIn(thread)
+	if !ok || c.Stack < 1<<32 { // see sysCall.use
+		return false
+	}
+	switch c.Number {
+	case unix.SYS_OPENAT:
+		return opensToChange(c.Args[2])
+	case unix.SYS_OPENAT2:
+		flags, ok := openHow(thread, c.Args[2])
+		return ok && opensToChange(flags)
+	case unix.SYS_WRITE, unix.SYS_WRITEV, unix.SYS_PWRITE64, unix.SYS_PWRITEV, unix.SYS_PWRITEV2, unix.SYS_TRUNCATE, unix.SYS_FTRUNCATE:
+		return true
+	case unix.SYS_FACCESSAT, unix.SYS_FACCESSAT2:
+		return c.Args[2]&unix.W_OK != 0
+	}
+	return c.legacyChanges()
+}
+
+// opensToChange reports whether an open(2) with these flags opens a file for writing or truncates it.
+func opensToChange(flags uint64) bool {
+	return flags&unix.O_PATH == 0 && (flags&unix.O_ACCMODE != unix.O_RDONLY || flags&syscall.O_TRUNC != 0)
+}

@@ -1,0 +1,290 @@
+// Package keeper keeps the locks of one mount: it reads the locks of other sessions from the session remote, and renews those of the
+// mount's session while the session is mounted. Package locks decides with them.
+//
+// A mount asks the session remote for other refs anyway. These requests go through Keeper.Refs, which adds the refs with the locks and
+// the policy to the same request. Run sends requests only if there was no other one for the duration Interval. The file with the
+// locks is fetched only if its ref has changed.
+package keeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session/approval"
+	"github.com/artifactfs/artifactfs/session/locks"
+	"github.com/artifactfs/artifactfs/session/reffile"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+const (
+	// Interval is the maximum time between two requests for the locks.
+	Interval = 30 * time.Second
+	// retry is the time after which a failed renewal is repeated.
+	retry = 2 * time.Second
+	// timeout is the timeout for reading or renewing locks.
+	timeout = time.Minute
+)
+
+// File is the file with the locks.
+var File = reffile.File{Ref: locks.Ref, Name: locks.FileName}
+
+// policyFile is the file with the policy, which states what mounts do about locks.
+var policyFile = reffile.File{Ref: approval.PolicyRef, Name: approval.PolicyFile}
+
+// Keeper keeps the locks of one mount. Its methods may be called from any goroutine.
+type Keeper struct {
+	Session string // session of the mount
+	Dir     string // directory for temporary files
+	Remote  func() *transport.Remote
+	View    *locks.View
+	Log     *zap.Logger
+	// Added is called, without locks held, after the view has got locks of other sessions.
+	Added func(ctx context.Context, added []locks.Lock)
+
+	wake chan struct{} // holds a token if Run should look at the times again
+
+	reading sync.Mutex // held while the files are fetched and the view is set
+
+	mu     sync.Mutex
+	asked  time.Time  // time of the last successful request for the refs
+	commit object.ID  // commit of the locks in the view; zero if there are none
+	policy object.ID  // commit of the policy that mode belongs to
+	mode   locks.Mode // mode of the policy
+	file   locks.File // the locks in the view
+	failed bool       // the last renewal has failed
+}
+
+// New returns k, ready for use.
+func New(k *Keeper) *Keeper {
+	k.wake, k.mode = make(chan struct{}, 1), locks.Refuse
+	return k
+}
+
+// Refs lists refs of the session remote, as transport.Remote.Refs does, and reads the locks in the background if they have changed. The
+// result may contain other refs than those with the prefixes.
+func (k *Keeper) Refs(ctx context.Context, prefixes ...string) (transport.Refs, error) {
+	refs, err := k.Remote().Refs(ctx, append(prefixes, locks.Ref, approval.PolicyRef))
+	if err != nil {
+		return refs, err
+	}
+	var commit, policy object.ID
+	for _, r := range refs.List {
+		switch r.Name {
+		case locks.Ref:
+			commit = r.ID
+		case approval.PolicyRef:
+			policy = r.ID
+		}
+	}
+	k.mu.Lock()
+	k.asked = time.Now()
+	k.mu.Unlock()
+	if err := k.read(ctx, commit, policy); err != nil && ctx.Err() == nil {
+		k.Log.Warn("read locks of the session remote", zap.String("session", k.Session), zap.Error(err))
+	}
+	return refs, nil
+}
+
+// read fetches the locks and the policy, if they have changed, and sets the view. The policy is read only if there are locks.
+func (k *Keeper) read(ctx context.Context, commit, policy object.ID) error {
+	k.reading.Lock()
+	defer k.reading.Unlock()
+	k.mu.Lock()
+	same := commit == k.commit && (policy == k.policy || commit.IsZero())
+	mode, file, known := k.mode, k.file, commit == k.commit
+	samePolicy := policy == k.policy
+	k.mu.Unlock()
+	if same {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	store := &reffile.Store{Remote: k.Remote(), Dir: k.Dir}
+	if !known {
+		file = locks.File{}
+		if !commit.IsZero() {
+			v, err := store.ReadAt(ctx, File, commit)
+			if err != nil {
+				return err
+			}
+			if file, err = locks.Parse(v.Content); err != nil {
+				return err
+			}
+		}
+	}
+	if !samePolicy && !commit.IsZero() {
+		mode = locks.Refuse
+		if !policy.IsZero() {
+			v, err := store.ReadAt(ctx, policyFile, policy)
+			if err != nil {
+				return err
+			}
+			if mode, err = Mode(v.Content); err != nil {
+				k.Log.Warn("read policy of the session remote: locks are refused", zap.String("session", k.Session), zap.Error(err))
+			}
+		}
+	} else if commit.IsZero() {
+		policy = k.policy // not read
+	}
+	k.set(ctx, commit, file, policy, mode)
+	return nil
+}
+
+// Mode returns what a policy states about locks. With an error it returns locks.Refuse.
+func Mode(policy []byte) (locks.Mode, error) {
+	p, err := approval.ParsePolicy(policy)
+	if err != nil || p.Locks == "" {
+		return locks.Refuse, err
+	}
+	return locks.Mode(p.Locks), nil
+}
+
+// set sets the view. The caller holds k.reading.
+func (k *Keeper) set(ctx context.Context, commit object.ID, file locks.File, policy object.ID, mode locks.Mode) {
+	k.mu.Lock()
+	k.commit, k.file, k.policy, k.mode = commit, file, policy, mode
+	k.mu.Unlock()
+	if added := k.View.Set(file, mode); len(added) > 0 {
+		k.Log.Info("other sessions have locked paths", zap.String("session", k.Session), zap.Int("locks", len(added)),
+			zap.String("first", added[0].Pattern), zap.String("by", added[0].Holder()))
+		if k.Added != nil {
+			k.Added(ctx, added)
+		}
+	}
+	k.poke()
+}
+
+// Changed sets the locks to a version that this process has just read or written.
+func (k *Keeper) Changed(ctx context.Context, v reffile.Version) {
+	file, err := locks.Parse(v.Content)
+	if err != nil {
+		return
+	}
+	k.reading.Lock()
+	defer k.reading.Unlock()
+	k.mu.Lock()
+	policy, mode := k.policy, k.mode
+	k.mu.Unlock()
+	k.set(ctx, v.Commit, file, policy, mode)
+}
+
+// poke makes Run look at the times again.
+func (k *Keeper) poke() {
+	select {
+	case k.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run reads and renews locks until ctx ends. If the session remote cannot be reached, the locks that are known remain in force until
+// they expire.
+func (k *Keeper) Run(ctx context.Context) {
+	for ctx.Err() == nil {
+		now := time.Now()
+		look, renew := k.due()
+		if !now.Before(renew) && !renew.IsZero() {
+			err := k.renew(ctx)
+			if err != nil && ctx.Err() == nil {
+				k.Log.Warn("renew locks of the session", zap.String("session", k.Session), zap.Error(err))
+			}
+			k.mu.Lock()
+			k.failed = err != nil
+			k.mu.Unlock()
+		}
+		if !now.Before(look) {
+			if _, err := k.Refs(ctx); err != nil {
+				k.Log.Debug("ask for locks", zap.String("session", k.Session), zap.Error(err))
+				k.mu.Lock()
+				k.asked = now // try again after Interval
+				k.mu.Unlock()
+			}
+		}
+		look, renew = k.due()
+		next := look
+		if !renew.IsZero() && renew.Before(next) {
+			next = renew
+		}
+		wait := time.NewTimer(max(time.Until(next), time.Millisecond))
+		select {
+		case <-k.wake:
+		case <-wait.C:
+		case <-ctx.Done():
+		}
+		wait.Stop()
+	}
+}
+
+// due returns the times of the next request for the refs, and of the next renewal; the latter is zero if the session has no locks.
+func (k *Keeper) due() (look, renew time.Time) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	renew = k.file.RenewAt(k.Session)
+	if soon := time.Now().Add(retry); k.failed && !renew.IsZero() && renew.Before(soon) {
+		renew = soon
+	}
+	return k.asked.Add(Interval), renew
+}
+
+// errLost means that locks of the session have expired before they could be renewed, or that another session has removed them.
+var errLost = errors.New("the session has no locks any more")
+
+// renew extends the locks of the session.
+func (k *Keeper) renew(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	store := &reffile.Store{Remote: k.Remote(), Dir: k.Dir}
+	v, err := Change(ctx, store, "renew locks of "+k.Session, func(f *locks.File) error {
+		if !f.Renew(k.Session, time.Now()) {
+			return errLost
+		}
+		return nil
+	})
+	if errors.Is(err, errLost) {
+		k.Log.Warn("locks of the session have expired or were removed", zap.String("session", k.Session))
+		if v, err = store.Read(ctx, File); err != nil {
+			return err
+		}
+		k.reading.Lock()
+		defer k.reading.Unlock()
+		file, err := locks.Parse(v.Content)
+		if err != nil {
+			return err
+		}
+		file.ReleaseAll(k.Session) // they have expired
+		k.mu.Lock()
+		policy, mode := k.policy, k.mode
+		k.mu.Unlock()
+		k.set(ctx, v.Commit, file, policy, mode)
+		return nil
+	}
+	if err == nil {
+		k.Changed(ctx, v)
+	}
+	return err
+}
+
+// Store reads and changes files of a session remote. It is implemented by *reffile.Store.
+type Store interface {
+	Change(ctx context.Context, f reffile.File, message string, edit func(now reffile.Version) ([]byte, error)) (reffile.Version, error)
+}
+
+// Change changes the locks on a session remote. The function edit gets the present locks, and is called again if another writer changes
+// them at the same time. Errors of edit are returned as they are.
+func Change(ctx context.Context, s Store, message string, edit func(f *locks.File) error) (reffile.Version, error) {
+	return s.Change(ctx, File, message+"\n", func(now reffile.Version) ([]byte, error) {
+		f, err := locks.Parse(now.Content)
+		if err != nil {
+			return nil, fmt.Errorf("%w (git push --delete removes the ref %s with all locks)", err, locks.Ref)
+		}
+		if err := edit(&f); err != nil {
+			return nil, err
+		}
+		return f.Encode()
+	})
+}

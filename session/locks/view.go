@@ -1,0 +1,180 @@
+package locks
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// maxRefusals is the maximum number of paths that a View remembers because programs tried to change them.
+const maxRefusals = 100
+
+// View decides for one mount which paths programs must not change, because other sessions hold locks on them. It uses the version of
+// the locks that Set was called with last, so no decision waits for the network. All methods may be called from any goroutine.
+type View struct {
+	Session string // session of the mount, whose own locks do not matter
+	Log     *zap.Logger
+
+	others atomic.Pointer[others] // nil if no other session has a lock, or if locks are ignored
+
+	mu       sync.Mutex
+	refusals []Refusal // oldest first; at most one for each path and lock
+}
+
+// others are the locks of other sessions.
+type others struct {
+	locks []Lock
+	heads []string // for each lock, the beginning of its pattern up to the first special character
+	warn  bool     // changes are allowed and logged
+}
+
+// Refusal describes the attempts of programs to change a path that another session has locked.
+type Refusal struct {
+	Path    string
+	Lock    Lock
+	Allowed bool // the change was allowed, because the policy only warns
+	Count   int64
+	Last    time.Time // time of the last attempt
+}
+
+// Set replaces the locks. It returns the locks of other sessions that the view did not contain before.
+func (v *View) Set(f File, mode Mode) (added []Lock) {
+	next := &others{warn: mode == Warn}
+	for _, l := range f.Locks {
+		if l.Session == v.Session || mode == Ignore || !l.InForce(time.Now()) {
+			continue
+		}
+		head := l.Pattern
+		if i := strings.IndexAny(head, `*?[\`); i >= 0 {
+			head = head[:i]
+		}
+		next.locks, next.heads = append(next.locks, l), append(next.heads, head)
+	}
+	before := v.others.Load()
+	for _, l := range next.locks {
+		known := func(other Lock) bool { return other.ID == l.ID }
+		if before == nil || before.warn != next.warn || !slices.ContainsFunc(before.locks, known) {
+			added = append(added, l)
+		}
+	}
+	if len(next.locks) == 0 {
+		next = nil
+	}
+	v.others.Store(next)
+	return added
+}
+
+// Active reports whether another session may have a lock. It costs one atomic load.
+func (v *View) Active() bool { return v.others.Load() != nil }
+
+// Locked reports whether programs must not change a path.
+func (v *View) Locked(path string) bool {
+	o := v.others.Load()
+	if o == nil || o.warn {
+		return false
+	}
+	_, locked := o.find(path, false)
+	return locked
+}
+
+// Refuses reports whether a program that wants to change a path gets an error. If below is set, the program wants to move the path, so
+// locks on paths below it count, too. Refuses records the attempt, and logs the first one for each path and lock.
+func (v *View) Refuses(path string, below bool) bool {
+	o := v.others.Load()
+	if o == nil {
+		return false
+	}
+	l, locked := o.find(path, below)
+	if locked {
+		v.record(path, l, o.warn)
+	}
+	return locked && !o.warn
+}
+
+// Holder returns the lock of another session that covers a path, whatever the policy does about it.
+func (v *View) Holder(path string) (Lock, bool) {
+	if o := v.others.Load(); o != nil {
+		return o.find(path, false)
+	}
+	return Lock{}, false
+}
+
+// find returns the first lock in force that covers a path.
+func (o *others) find(path string, below bool) (Lock, bool) {
+	now := time.Now()
+	for i, l := range o.locks {
+		head := o.heads[i]
+		n := min(len(head), len(path))
+		if head[:n] != path[:n] || len(path) < len(head) && !below {
+			continue
+		}
+		if (Covers(l.Pattern, path) || below && CoversBelow(l.Pattern, path)) && l.InForce(now) {
+			return l, true
+		}
+	}
+	return Lock{}, false
+}
+
+// record counts an attempt to change a path, and logs the first one.
+func (v *View) record(path string, l Lock, allowed bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	i := slices.IndexFunc(v.refusals, func(r Refusal) bool { return r.Path == path && r.Lock.ID == l.ID && r.Allowed == allowed })
+	if i < 0 {
+		text := "refused to change a path that is locked by another session"
+		if allowed {
+			text = "a path was changed although another session has locked it"
+		}
+		v.Log.Warn(text, zap.String("path", path), zap.String("pattern", l.Pattern), zap.String("session", l.Session),
+			zap.String("by", l.Actor+"@"+l.Host), zap.Time("expires", l.Expires), zap.String("reason", l.Reason))
+		if len(v.refusals) == maxRefusals {
+			v.refusals = slices.Delete(v.refusals, 0, 1)
+		}
+		v.refusals = append(v.refusals, Refusal{Path: strings.Clone(path), Lock: l, Allowed: allowed})
+		i = len(v.refusals) - 1
+	}
+	v.refusals[i].Count++
+	v.refusals[i].Last = time.Now()
+}
+
+// Refusals returns the attempts to change paths that are still locked, the latest first.
+func (v *View) Refusals() []Refusal {
+	o := v.others.Load()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	list := slices.DeleteFunc(slices.Clone(v.refusals), func(r Refusal) bool {
+		return o == nil || !slices.ContainsFunc(o.locks, func(l Lock) bool { return l.ID == r.Lock.ID && l.InForce(time.Now()) })
+	})
+	slices.SortStableFunc(list, func(a, b Refusal) int { return cmp.Compare(b.Last.UnixNano(), a.Last.UnixNano()) })
+	return list
+}
+
+// maxNotes is the maximum number of paths that Notes names.
+const maxNotes = 5
+
+// Notes returns lines for the status of the mount: which paths programs could not change, and which sessions hold the locks.
+func (v *View) Notes() (notes []string) {
+	list := v.Refusals()
+	for i, r := range list {
+		if i == maxNotes {
+			return append(notes, fmt.Sprintf("%d more paths that other sessions have locked (artifactfs session locks)", len(list)-i))
+		}
+		did := "refused"
+		if r.Allowed {
+			did = "allowed"
+		}
+		text := fmt.Sprintf("%s is locked by %s until %s: %s %d times", r.Path, r.Lock.Holder(),
+			r.Lock.Expires.Local().Format(time.DateTime), did, r.Count)
+		if r.Lock.Reason != "" {
+			text += " (" + r.Lock.Reason + ")"
+		}
+		notes = append(notes, text)
+	}
+	return notes
+}
