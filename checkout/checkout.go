@@ -98,6 +98,20 @@ type Checkout struct {
 	Redirects func() []string        // returns the redirected paths, each with a slash at the end
 	Show      func(tree object.ID)   // sets the tree whose contents are prefetched
 	Reads     bool                   // whether git may read ignore files that are not fetched
+
+	// Refuses returns an error if a path must not be changed because another session has locked it. It is called for all paths before
+	// anything is changed. Changes that follow the branch on the remote, and repetitions of interrupted changes, are not refused.
+	Refuses func(path string) error
+}
+
+// refuse returns the first error of Refuses for the paths in list.
+func (c *Checkout) refuse(list []gitdir.Difference) error {
+	for _, d := range list {
+		if err := c.Refuses(d.Path); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // change is a planned change of the working tree, with the intent that records it.

@@ -194,6 +194,11 @@ func (r *Restore) spareChanged(ctx context.Context) error {
 // the request for the restore. pending is the interrupted restore that is repeated, or nil for a new one.
 func (r *Restore) Apply(ctx context.Context, lock Index, staged StagedOf, nonce string, pending *Pending) error {
 	c := r.Checkout
+	if pending == nil {
+		if err := c.refuse(r.Changes); err != nil {
+			return err
+		}
+	}
 	c.refreshKernel(ctx, r.Changes)
 	// The killed process may have restored paths without notifying the kernel. Changes does not contain these paths, so the
 	// kernel is notified of all paths of the restore.

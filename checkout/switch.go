@@ -65,6 +65,11 @@ func (c *Checkout) switchFiles(ctx context.Context, lock Index, from, to object.
 	if err != nil {
 		return s, nil, err
 	}
+	if pending == nil && want.Forward == "" {
+		if err := c.refuse(list); err != nil {
+			return s, nil, err
+		}
+	}
 	c.refreshKernel(ctx, list)
 	x, err := lock.Read()
 	if err != nil {

@@ -240,7 +240,8 @@ func (w *world) home() string { return filepath.Join(w.dir, "home") }
 // checkout returns the Checkout of a process that has the world's journal open.
 func (w *world) checkout(j *Journal) *Checkout {
 	return &Checkout{
-		Tree: w.tree, Kernel: kernel{}, Mark: &mark{}, Mounts: nothing{}, Differ: w.git, Git: exported{w.git, w}, Refs: w.git, Journal: j,
+		Refuses: func(string) error { return nil },
+		Tree:    w.tree, Kernel: kernel{}, Mark: &mark{}, Mounts: nothing{}, Differ: w.git, Git: exported{w.git, w}, Refs: w.git, Journal: j,
 		Trees: w.src.Tree, Log: zap.NewNop(), Base: w.root,
 		Lock: func(ctx context.Context) (Index, error) {
 			lock, err := w.git.LockIndex(ctx)

@@ -78,6 +78,7 @@ func (m *Mount) goBehind(before takeover.State) bool {
 			m.handover.Update(func(h *takeover.State) { h.History = true })
 		}
 	})
+	m.work.Go("keep locks", func() { m.locking.run(ctx) })
 	m.work.Go("prefetch", func() {
 		m.afterOthers(ctx)
 		budget := m.Request.PrefetchBudget

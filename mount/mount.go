@@ -128,6 +128,7 @@ type serving struct {
 	moves    *moves.Mover       // switches, restores and merges; set when the mount begins to be served
 	work     *background.Work   // runs the background work, and records its failures
 	follower *follow.Follower   // follows the branch; nil until the mount is served; protected by mu
+	locking  *locking           // locks of other sessions; nil: none; set before the mount is served
 	state    control.State      // phase of the mount; protected by mu
 	cancel   context.CancelFunc // ends the background work; nil until the mount is served; protected by mu
 }

@@ -55,6 +55,7 @@ func (m *Mount) newMover() *moves.Mover {
 		Follow: m.Request.Follow, Reads: m.Request.Prefetch != control.PrefetchNone, Handover: &m.handover,
 		State: m.host.State, Log: m.host.Log, Catalog: m.host.Catalog, Remotes: m.host.Remotes, HomeOf: m.host.Registry.HomeOf,
 		Ready: m.side.Ready, Base: func() object.ID { return m.snapshot().Tree }, Redirects: m.redirects.Paths, Show: m.shown.show,
+		Refuses: m.locking.refuses,
 	}
 }
 

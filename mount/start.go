@@ -243,6 +243,9 @@ func (m *Mount) fuseOptions() fuse.Options {
 		FsName: m.store.URL(), AllowOther: m.Request.AllowOther, StatFS: m.host.State, Log: m.host.Sampled.With(zap.String("mount", m.Dir)),
 		ReadOnly: m.Request.ReadOnly, ACL: m.Request.ACL, Through: m.Request.Through, Await: m.side.Await, Latencies: &m.host.Times,
 	}
+	if m.locking = newLocking(m); m.locking != nil {
+		o.Guard = m.locking.view
+	}
 	if m.Writable() && mountpoint.MayBind() && m.redirects.Any() {
 		o.Redirect = m.redirects.Hook
 		// The directories of redirects that the predecessor has not bound yet are bound by this process.

@@ -47,6 +47,8 @@ type Mover struct {
 	Base      func() object.ID     // returns the base tree of the mount
 	Redirects func() []string      // returns the redirects, whose files are stored outside of the mount
 	Show      func(tree object.ID) // sets the tree that prefetch and readahead use
+	// Refuses returns a *locks.HeldError if a path must not be changed, because another session has locked it.
+	Refuses func(path string) error
 
 	journal *checkout.Journal // records changes that are not complete; set by Finish
 

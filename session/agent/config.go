@@ -113,6 +113,8 @@ type Repository interface {
 type Remotes interface {
 	// Session returns the session remote; nil if the session has no session remote other than the embedded one.
 	Session() *thin.Remote
+	// SessionRef returns the value of a ref of the session remote; zero if the ref does not exist. Session must not be nil.
+	SessionRef(ctx context.Context, name string) (object.ID, error)
 	// Parent returns the name of the parent session and a connection to that session's remote; nil if there is no parent.
 	Parent() (name string, remote *transport.Remote)
 	// OpenOrigin opens another connection to the mounted remote. The caller closes it.

@@ -240,14 +240,9 @@ func (o otherWriters) lookOnce(ctx context.Context) error {
 	if err != nil || ours.IsZero() {
 		return err
 	}
-	refs, err := a.config.Remotes.Session().Remote.Refs(ctx, []string{ref})
-	if err != nil {
+	theirs, err := a.config.Remotes.SessionRef(ctx, ref)
+	if err != nil || theirs.IsZero() || theirs == ours || writeback.Within(w.repo, ours, theirs) {
 		return err
 	}
-	for _, r := range refs.List {
-		if r.Name == ref && r.ID != ours && !writeback.Within(w.repo, ours, r.ID) {
-			return w.queue.Sync(ctx, nil)
-		}
-	}
-	return nil
+	return w.queue.Sync(ctx, nil)
 }

@@ -43,9 +43,9 @@ type Refusal struct {
 	Last    time.Time // time of the last attempt
 }
 
-// Set replaces the locks. It returns the locks of other sessions that the view did not contain before.
-func (v *View) Set(f File, mode Mode) (added []Lock) {
-	next := &others{warn: mode == Warn}
+// othersOf returns the locks of other sessions in a file, or nil if there are none or if they are ignored.
+func (v *View) othersOf(f File, mode Mode) *others {
+	o := &others{warn: mode == Warn}
 	for _, l := range f.Locks {
 		if l.Session == v.Session || mode == Ignore || !l.InForce(time.Now()) {
 			continue
@@ -54,19 +54,33 @@ func (v *View) Set(f File, mode Mode) (added []Lock) {
 		if i := strings.IndexAny(head, `*?[\`); i >= 0 {
 			head = head[:i]
 		}
-		next.locks, next.heads = append(next.locks, l), append(next.heads, head)
+		o.locks, o.heads = append(o.locks, l), append(o.heads, head)
 	}
-	before := v.others.Load()
+	if len(o.locks) == 0 {
+		return nil
+	}
+	return o
+}
+
+// New returns the locks of other sessions in a file that the view does not contain.
+func (v *View) New(f File, mode Mode) (added []Lock) {
+	before, next := v.others.Load(), v.othersOf(f, mode)
+	if next == nil {
+		return nil
+	}
 	for _, l := range next.locks {
 		known := func(other Lock) bool { return other.ID == l.ID }
 		if before == nil || before.warn != next.warn || !slices.ContainsFunc(before.locks, known) {
 			added = append(added, l)
 		}
 	}
-	if len(next.locks) == 0 {
-		next = nil
-	}
-	v.others.Store(next)
+	return added
+}
+
+// Set replaces the locks. It returns the locks of other sessions that the view did not contain before.
+func (v *View) Set(f File, mode Mode) (added []Lock) {
+	added = v.New(f, mode)
+	v.others.Store(v.othersOf(f, mode))
 	return added
 }
 

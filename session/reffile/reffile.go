@@ -76,7 +76,9 @@ func (s *Store) Read(ctx context.Context, f File) (Version, error) {
 }
 
 // ReadAt returns the version of a file at a commit to which the ref points. It sends no request for the ref.
-func (s *Store) ReadAt(ctx context.Context, f File, commit object.ID) (Version, error) { return s.fetch(ctx, f, commit) }
+func (s *Store) ReadAt(ctx context.Context, f File, commit object.ID) (Version, error) {
+	return s.fetch(ctx, f, commit)
+}
 
 // Change replaces a file by the result of edit, which gets the present version. If another writer changes the ref at the same time,
 // edit is called again with the new version. Nothing is written if the result is nil. Errors of edit are returned as they are, and

@@ -8,13 +8,17 @@ package keeper
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"sync"
 	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session/approval"
 	"github.com/artifactfs/artifactfs/session/locks"
@@ -39,13 +43,17 @@ var policyFile = reffile.File{Ref: approval.PolicyRef, Name: approval.PolicyFile
 
 // Keeper keeps the locks of one mount. Its methods may be called from any goroutine.
 type Keeper struct {
-	Session string // session of the mount
-	Dir     string // directory for temporary files
-	Remote  func() *transport.Remote
+	Session string            // session of the mount
+	Dir     string            // directory for temporary files
+	Saved   string            // path of a file that stores the locks for the next process
+	Remote  *transport.Remote // session remote
 	View    *locks.View
 	Log     *zap.Logger
-	// Added is called, without locks held, after the view has got locks of other sessions.
-	Added func(ctx context.Context, added []locks.Lock)
+	// Open opens another connection to the session remote, for pushes.
+	Open func() (remote *transport.Remote, closed func(), err error)
+	// Before is called before the view gets locks of other sessions, and After after that.
+	Before func(ctx context.Context)
+	After  func(added []locks.Lock)
 
 	wake chan struct{} // holds a token if Run should look at the times again
 
@@ -53,6 +61,7 @@ type Keeper struct {
 
 	mu     sync.Mutex
 	asked  time.Time  // time of the last successful request for the refs
+	known  bool       // the fields below are set
 	commit object.ID  // commit of the locks in the view; zero if there are none
 	policy object.ID  // commit of the policy that mode belongs to
 	mode   locks.Mode // mode of the policy
@@ -60,16 +69,44 @@ type Keeper struct {
 	failed bool       // the last renewal has failed
 }
 
-// New returns k, ready for use.
+// saved is the contents of the file Keeper.Saved.
+type saved struct {
+	Mode  locks.Mode `json:"mode"`
+	Locks locks.File `json:"locks"`
+}
+
+// New returns k, ready for use. The view has the locks that the previous process of the mount has known.
 func New(k *Keeper) *Keeper {
 	k.wake, k.mode = make(chan struct{}, 1), locks.Refuse
+	var last saved
+	if text, err := os.ReadFile(k.Saved); err == nil && json.Unmarshal(text, &last) == nil {
+		k.View.Set(last.Locks, last.Mode)
+	}
 	return k
 }
 
-// Refs lists refs of the session remote, as transport.Remote.Refs does, and reads the locks in the background if they have changed. The
-// result may contain other refs than those with the prefixes.
+// save stores the locks for the next process. If there are none, it removes the file.
+func (k *Keeper) save(file locks.File, mode locks.Mode) {
+	var err error
+	if len(file.Locks) == 0 {
+		if err = os.Remove(k.Saved); errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+	} else {
+		var text []byte
+		if text, err = json.Marshal(saved{mode, file}); err == nil {
+			err = disk.WriteFileUnsynced(k.Saved, text, 0o600)
+		}
+	}
+	if err != nil {
+		k.Log.Warn("store locks for the next mount", zap.String("session", k.Session), zap.Error(err))
+	}
+}
+
+// Refs lists refs of the session remote, as transport.Remote.Refs does, and reads the locks if they have changed. The result may
+// contain other refs than those with the prefixes.
 func (k *Keeper) Refs(ctx context.Context, prefixes ...string) (transport.Refs, error) {
-	refs, err := k.Remote().Refs(ctx, append(prefixes, locks.Ref, approval.PolicyRef))
+	refs, err := k.Remote.Refs(ctx, append(prefixes, locks.Ref, approval.PolicyRef))
 	if err != nil {
 		return refs, err
 	}
@@ -96,8 +133,8 @@ func (k *Keeper) read(ctx context.Context, commit, policy object.ID) error {
 	k.reading.Lock()
 	defer k.reading.Unlock()
 	k.mu.Lock()
-	same := commit == k.commit && (policy == k.policy || commit.IsZero())
-	mode, file, known := k.mode, k.file, commit == k.commit
+	same := k.known && commit == k.commit && (policy == k.policy || commit.IsZero())
+	mode, file, known := k.mode, k.file, commit == k.commit // commit is zero at first, which has no locks
 	samePolicy := policy == k.policy
 	k.mu.Unlock()
 	if same {
@@ -105,7 +142,7 @@ func (k *Keeper) read(ctx context.Context, commit, policy object.ID) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	store := &reffile.Store{Remote: k.Remote(), Dir: k.Dir}
+	store := &reffile.Store{Remote: k.Remote, Dir: k.Dir}
 	if !known {
 		file = locks.File{}
 		if !commit.IsZero() {
@@ -113,7 +150,10 @@ func (k *Keeper) read(ctx context.Context, commit, policy object.ID) error {
 			if err != nil {
 				return err
 			}
-			if file, err = locks.Parse(v.Content); err != nil {
+			if file, err = locks.Parse(v.Content); err != nil { // the known locks remain; the file is not fetched again
+				k.mu.Lock()
+				k.commit = commit
+				k.mu.Unlock()
 				return err
 			}
 		}
@@ -148,14 +188,16 @@ func Mode(policy []byte) (locks.Mode, error) {
 // set sets the view. The caller holds k.reading.
 func (k *Keeper) set(ctx context.Context, commit object.ID, file locks.File, policy object.ID, mode locks.Mode) {
 	k.mu.Lock()
-	k.commit, k.file, k.policy, k.mode = commit, file, policy, mode
+	k.known, k.commit, k.file, k.policy, k.mode = true, commit, file, policy, mode
 	k.mu.Unlock()
+	k.save(file, mode)
+	if len(k.View.New(file, mode)) > 0 {
+		k.Before(ctx)
+	}
 	if added := k.View.Set(file, mode); len(added) > 0 {
 		k.Log.Info("other sessions have locked paths", zap.String("session", k.Session), zap.Int("locks", len(added)),
 			zap.String("first", added[0].Pattern), zap.String("by", added[0].Holder()))
-		if k.Added != nil {
-			k.Added(ctx, added)
-		}
+		k.After(added)
 	}
 	k.poke()
 }
@@ -238,7 +280,12 @@ var errLost = errors.New("the session has no locks any more")
 func (k *Keeper) renew(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	store := &reffile.Store{Remote: k.Remote(), Dir: k.Dir}
+	remote, closed, err := k.Open()
+	if err != nil {
+		return err
+	}
+	defer closed()
+	store := &reffile.Store{Remote: remote, Dir: k.Dir}
 	v, err := Change(ctx, store, "renew locks of "+k.Session, func(f *locks.File) error {
 		if !f.Renew(k.Session, time.Now()) {
 			return errLost
