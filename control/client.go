@@ -178,7 +178,7 @@ func repeatable(o op, args any) bool {
 		return args.(ForkRequest).Mount.Nonce != ""
 	case opSync, opSessions, opSessionsOn, opSessionLog, opSessionShow, opSessionDiff, opSessionSet, opSessionGC, opSessionTrash,
 		opSessionTranscript, opSessionErase, opSessionCompare, opSessionApprovals, opSessionPolicy, opSessionAnnotations,
-		opCacheGet, opCacheKeys, opCacheGC, opSessionSummary:
+		opCacheGet, opCacheKeys, opCacheGC, opSessionSummary, opSessionLocks:
 		return true
 	case opCachePut:
 		return args.(CachePutRequest).Expect == "" // with an expectation, a repeated request would find its own entry

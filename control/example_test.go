@@ -544,3 +544,15 @@ func ExampleCacheClient_GC() {
 	fmt.Println(r.Count, r.Bytes, r.Kept)
 	// Output: 1 3 2
 }
+
+func ExampleSessionLocks() {
+	client, end := fakeDaemon()
+	defer end()
+	r, err := control.SessionLocks(context.Background(), client, control.SessionLocksRequest{Of: "fix-login", Op: control.LockAcquire,
+		Patterns: []string{"src/login.c"}, Reason: "new login"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(r.Locks[0].Session, "has locked", r.Locks[0].Pattern)
+	// Output: fix-login has locked src/login.c
+}

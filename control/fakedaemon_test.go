@@ -206,6 +206,11 @@ func (daemon) SessionPolicy(_ context.Context, r control.SessionPolicyRequest) (
 	return control.SessionPolicyReply{Repository: r.Remote, Policy: `{"version":1}`}, nil
 }
 
+func (daemon) SessionLocks(_ context.Context, r control.SessionLocksRequest) (control.SessionLocksReply, error) {
+	l := control.SessionLock{ID: "01M80Q4ZJ3W6E5S8B8W2ZQ6T7K", Session: r.Of, Pattern: r.Patterns[0], Mine: true}
+	return control.SessionLocksReply{Session: r.Of, Mode: "refuse", Locks: []control.SessionLock{l}, Done: []control.SessionLock{l}}, nil
+}
+
 // entry is the cache entry of the examples.
 var entry = control.CacheEntry{Key: "test/1", Size: 3, Hash: "ab12"}
 

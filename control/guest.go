@@ -32,7 +32,7 @@ const (
 // guestOps are the operations that guests may request.
 var guestOps = []op{opStatus, opMounts, opPrefetch, opCheckpoint, opSync, opSessions, opSessionLog, opSessionShow, opSessionDiff, opRestore,
 	opSessionSet, opSessionNote, opSessionRecord, opSessionTranscript, opSessionCompare, opSessionApprove, opSessionApprovals,
-	opSessionAnnotate, opSessionAnnotations}
+	opSessionAnnotate, opSessionAnnotations, opSessionLocks}
 
 // Guests is the server for the guests of one mount.
 type Guests struct {
@@ -119,6 +119,9 @@ func (g *guests) enter(a *asked) (called string, err error) {
 	case SessionAnnotationsRequest:
 		called, r.Of = r.Of, g.dir
 		a.args = r
+	case SessionLocksRequest:
+		called, r.Of = r.Of, g.dir
+		a.args = r
 	case SessionCompareRequest:
 		called, r.Dir, r.Sides = r.Sides[0].Of, "", slices.Clone(r.Sides)
 		for i := range r.Sides {
@@ -165,6 +168,8 @@ func leads(args any) bool {
 		return r.SessionRemote != ""
 	case SessionAnnotationsRequest:
 		return r.SessionRemote != ""
+	case SessionLocksRequest:
+		return r.SessionRemote != "" || r.Force
 	case SessionLogRequest:
 		return r.SessionRemote != ""
 	case SessionShowRequest:

@@ -71,6 +71,10 @@ func (s *Server) workSession(ctx context.Context, o op, args any, out *sender) (
 		return h.SessionAnnotate(ctx, args.(SessionAnnotateRequest))
 	case opSessionAnnotations:
 		return h.SessionAnnotations(ctx, args.(SessionAnnotationsRequest))
+	case opSessionLocks:
+		if h, ok := s.handler.(Locks); ok {
+			return h.SessionLocks(ctx, args.(SessionLocksRequest))
+		}
 	}
 	return s.workCacheEntry(ctx, o, args)
 }

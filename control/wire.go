@@ -69,6 +69,7 @@ const (
 	opCacheGC        op = "cache-gc"
 	opSessionPromote op = "session-promote"
 	opSessionSummary op = "session-summary"
+	opSessionLocks   op = "session-locks"
 )
 
 // timeless reports whether operation o is available to clients of all versions from firstTimeless on. Such operations are
@@ -217,6 +218,7 @@ var decoders = map[op]func(raw []byte) (args any, ignored []string, err error){
 	opCacheGC:        decodeArgs[CacheGCRequest],
 	opSessionPromote: decodeArgs[SessionPromoteRequest],
 	opSessionSummary: decodeArgs[SessionSummaryRequest],
+	opSessionLocks:   decodeArgs[SessionLocksRequest],
 }
 
 // decodeRequest decodes the line of a request. It ignores fields that this server does not know, and returns the names of these

@@ -35,6 +35,7 @@ import (
 	"github.com/artifactfs/artifactfs/mount/turns"
 	"github.com/artifactfs/artifactfs/mount/watch"
 	"github.com/artifactfs/artifactfs/session/catalog"
+	"github.com/artifactfs/artifactfs/session/locks/service"
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
@@ -86,6 +87,7 @@ type Daemon struct {
 	*catalog.Catalog           // answers requests about sessions, whether or not they are mounted
 	catalog.CacheEntries       // answers requests on cache entries
 	catalog.Reviews            // answers requests about approvals, policies and annotations
+	service.Locks              // answers requests for locks
 	taken                int   // number of workers that have served the mounts before this one; see Config.Takeovers
 	memoryLimit          int64 // soft memory limit, in bytes, that the Go runtime has without any mount
 
@@ -129,6 +131,7 @@ func New(c Config) (*Daemon, error) {
 	h.Catalog = &catalog.Catalog{State: c.State, Log: c.Log, Homes: h.Homes, Remotes: h.Remotes, Mounts: d, Writer: h.Writer}
 	d.host, d.Catalog, d.CacheEntries = h, h.Catalog, catalog.CacheEntries{Catalog: h.Catalog}
 	d.Reviews = catalog.Reviews{Catalog: h.Catalog}
+	d.Locks = service.Locks{Catalog: h.Catalog}
 	d.memoryLimit = debug.SetMemoryLimit(-1) // a negative argument only returns the current limit
 	d.ctx, d.end = context.WithCancel(context.Background())
 	d.behind.Go(func() {

@@ -22,6 +22,7 @@ import (
 var (
 	_ control.Sessions     = (*Daemon)(nil)
 	_ control.CacheEntries = (*Daemon)(nil)
+	_ control.Locks        = (*Daemon)(nil)
 )
 
 // carried returns the mount that contains the path dir, and the session of that mount. If the session creates no checkpoints,

@@ -83,8 +83,8 @@ func TestMCP(t *testing.T) {
 		}
 	}
 	slices.Sort(names)
-	want := []string{"annotate", "annotations", "approvals", "cache_get", "cache_put", "checkpoint", "compare", "describe", "diff", "fork", "log", "note",
-		"prefetch", "promote", "request_approval", "restore", "status", "transcript"}
+	want := []string{"annotate", "annotations", "approvals", "cache_get", "cache_put", "checkpoint", "compare", "describe", "diff", "fork", "lock", "locks",
+		"log", "note", "prefetch", "promote", "request_approval", "restore", "status", "transcript", "unlock"}
 	if !slices.Equal(names, want) {
 		t.Errorf("tools: got %q, want %q", names, want)
 	}

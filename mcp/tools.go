@@ -324,6 +324,7 @@ func addTools(s *sdk.Server, find Find) {
 			return w.Client.SessionApprovals(ctx, control.SessionApprovalsRequest{Of: w.Mount.Dir, To: in.To})
 		})
 	addCacheTools(s, find, looks)
+	addLockTools(s, find, looks)
 	addDescribeTool(s, find)
 	add(s, find, &sdk.Tool{Name: "status", Annotations: looks,
 		Description: "Describe the mount and its session: commit, changed paths, contents that are on this host, newest checkpoint, " +

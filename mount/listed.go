@@ -23,6 +23,9 @@ func (m *Mount) Listed() *catalog.Mounted {
 	if m.home != nil {
 		c.Home = m.home.Dir
 	}
+	if m.locking != nil {
+		c.Locks, c.Added = m.locking.keeper, m.tree.Overlay().Added
+	}
 	return c
 }
 

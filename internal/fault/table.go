@@ -19,6 +19,7 @@ import (
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/annotate"
 	"github.com/artifactfs/artifactfs/session/cacheentry"
+	"github.com/artifactfs/artifactfs/session/locks"
 	"github.com/artifactfs/artifactfs/session/profile"
 	"github.com/artifactfs/artifactfs/session/reffile"
 	"github.com/artifactfs/artifactfs/session/transcript"
@@ -123,6 +124,8 @@ var specific = []row{
 		hint: text("finish or abort the git operation first; git status shows how")},
 	{in: Switch, match: is(ErrReadOnly), code: control.CodeUnsupported},
 	{in: Switch | Restore, match: is(ErrReadOnly), hint: text("mount without --read-only to change files")},
+	{match: a[*locks.HeldError](), code: control.CodeConflict,
+		hint: text("nothing was changed; run artifactfs session locks to see the locks of other sessions")},
 	{in: Restore, match: is(syscall.EROFS), hint: text("mount without --read-only to change files")},
 	{in: Switch, match: is(gitdir.ErrLocked), code: control.CodeBusy},
 	{in: Switch | Restore, match: is(gitdir.ErrLocked), hint: text(lockedIndex)},

@@ -107,6 +107,7 @@ func (m *testMount) Last() (session.Checkpoint, bool)                        { r
 func (m *testMount) SetLane(string, int)                                     {}
 func (m *testMount) OpenMeta() (*session.Repo, error)                        { return m.Open() }
 func (m *testMount) Session() *thin.Remote                                   { return nil }
+func (m *testMount) SessionRef(context.Context, string) (object.ID, error)   { return object.ID{}, nil }
 func (m *testMount) Parent() (string, *transport.Remote)                     { return "", nil }
 func (m *testMount) OpenOrigin() (*transport.Remote, error)                  { return nil, nil }
 func (m *testMount) FetchMeta(context.Context, object.ID, object.ID) error   { return nil }

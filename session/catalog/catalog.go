@@ -16,6 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/agent"
+	"github.com/artifactfs/artifactfs/session/locks/keeper"
 	"github.com/artifactfs/artifactfs/statedir"
 )
 
@@ -51,6 +52,8 @@ type Mounted struct {
 	Agent    *agent.Agent    // makes and pushes the checkpoints
 	Store    *fetch.Store    // objects of the mounted remote
 	Owned    *fetch.Local    // objects in the repository of the session; nil if the mount has no session
+	Locks    *keeper.Keeper  // locks of sessions on the session remote; nil: no other session can use it
+	Added    func() []string // returns the paths of files that the base tree does not have like this
 	// Request returns the request of the mount with its current credentials.
 	Request func() control.MountRequest
 }

@@ -103,6 +103,7 @@ func (all *Catalog) SessionSet(ctx context.Context, r control.SessionSetRequest)
 		return control.SessionInfo{}, fault.ExplainSession(verb, r.Of, err)
 	}
 	o.sendLater(ctx, all)
+	o.unlockClosed(ctx, all, r.State)
 	if err := o.read(); err != nil {
 		return control.SessionInfo{}, fault.ExplainSession("read session", r.Of, err)
 	}

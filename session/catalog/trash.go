@@ -15,6 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/locks"
 	"github.com/artifactfs/artifactfs/session/resume"
 	"github.com/artifactfs/artifactfs/session/trash"
 	"github.com/artifactfs/artifactfs/statedir"
@@ -172,6 +173,9 @@ func (all *Catalog) DeleteOnRemote(ctx context.Context, r control.MountRequest, 
 	mine := trash.Of(layout, owner, there)
 	if kept, err = trash.Delete(ctx, far.Remote, r.Session, mine, now); err != nil {
 		return 0, kept, fault.SessionRemote(far, err)
+	}
+	if !there[locks.Ref].IsZero() {
+		unlock(ctx, all, far.Remote, r.Session)
 	}
 	removed := len(mine) - len(kept)
 	for name, id := range there { // a branch without the session's prefix may have existed before the session, and is kept

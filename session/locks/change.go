@@ -101,7 +101,8 @@ func (f *File) Release(by Caller, names []string, force bool, reason string, now
 		}
 		l := list[i]
 		if l.Session != by.Session {
-			record := Forced{Lock: l, Session: by.Session, Actor: by.Actor, Host: by.Host, Time: now.UTC().Truncate(time.Millisecond), Reason: reason}
+			record := Forced{Lock: l, Session: by.Session, Actor: by.Actor, Host: by.Host, Reason: reason,
+				Time: now.UTC().Truncate(time.Millisecond)}
 			if !force {
 				return nil, &HeldError{Pattern: name, Lock: l}
 			}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/hooks"
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/locking"
 	"github.com/artifactfs/artifactfs/control"
 )
 
@@ -76,6 +77,7 @@ session link prints one URL that names session remote, session and checkpoint.`,
 		sessionTranscriptCommand(a), sessionEraseCommand(a), sessionFactCommand(a), sessionHandoffCommand(a))
 	cmd.AddCommand(approvalCommands(a)...)
 	cmd.AddCommand(sessionAnnotateCommand(a), sessionAnnotationsCommand(a))
+	cmd.AddCommand(locking.Commands(a)...)
 	cmd.AddCommand(sessionStateCommands(a)...)
 	cmd.AddCommand(sessionSetCommand(a))
 	cmd.AddCommand(hooks.HooksCommand(a), hooks.HookCommand(a), sessionGCCommand(a), sessionDeleteCommand(a), sessionUndeleteCommand(a),

@@ -182,7 +182,7 @@ func annotatedPath(verb string, w work, of, point, path string) (string, error) 
 	case of != "" || namesSession(point):
 		from = w.mount.Dir
 	}
-	paths, err := pathsIn(verb, w.mount.Dir, from, []string{path})
+	paths, err := cli.PathsIn(verb, w.mount.Dir, from, []string{path})
 	if err != nil {
 		return "", err
 	}

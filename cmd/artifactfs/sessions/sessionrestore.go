@@ -3,7 +3,6 @@ package sessions
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -95,7 +94,7 @@ func sessionRestore(ctx context.Context, a *cli.App, o restoreOptions, id string
 	} else if o.of != "" {
 		from = m.Dir
 	}
-	if r.Paths, err = pathsIn("restore", m.Dir, from, paths); err != nil {
+	if r.Paths, err = cli.PathsIn("restore", m.Dir, from, paths); err != nil {
 		return err
 	}
 	p := a.NewProgress()
@@ -109,41 +108,6 @@ func sessionRestore(ctx context.Context, a *cli.App, o restoreOptions, id string
 	}
 	printRestore(a, reply, time.Now())
 	return nil
-}
-
-// pathsIn converts paths, which are absolute or relative to the directory in the parameter from, to paths relative to the mount.
-// An empty list selects the whole mount. A path outside of the mount is an error of the command verb, with exit code 2.
-func pathsIn(verb, mount, from string, paths []string) ([]string, error) {
-	inMount := []string{}
-	for _, p := range paths {
-		full := p
-		if !filepath.IsAbs(p) {
-			full = filepath.Join(from, p)
-		}
-		rel, found := "", false
-		for _, spelling := range cli.Spellings(full) {
-			if r, err := filepath.Rel(mount, spelling); err == nil && filepath.IsLocal(r) {
-				rel, found = r, true
-				break
-			}
-		}
-		// The path of the directory contains symbolic links.
-		if real, err := filepath.EvalSymlinks(from); err == nil && !found && !filepath.IsAbs(p) {
-			if real, err = filepath.Abs(real); err == nil {
-				r, err := filepath.Rel(mount, filepath.Join(real, p))
-				rel, found = r, err == nil && filepath.IsLocal(r)
-			}
-		}
-		if !found {
-			return nil, &control.Error{Code: control.ExitUsage, Verb: verb, Object: p, Cause: "path is not in the mount at " + mount,
-				Hint: "type PATHs relative to the current directory, or to the one of -C"}
-		}
-		if rel == "." {
-			return []string{}, nil // an empty list selects the whole mount
-		}
-		inMount = append(inMount, rel)
-	}
-	return inMount, nil
 }
 
 // printRestore prints the changes that a restore has made, and the command that undoes the restore.
