@@ -108,6 +108,7 @@ func (a *afs) ok(args ...string) string {
 type fakeSessions interface {
 	control.Sessions
 	control.CacheEntries
+	control.Locks
 }
 
 // fakeDaemon keeps a list of mounts without mounting anything.

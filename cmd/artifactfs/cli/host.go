@@ -15,6 +15,7 @@ type Host interface {
 	control.Refresher
 	control.Sessions
 	control.CacheEntries
+	control.Locks
 	control.CredentialHolder
 	// Idle returns a channel that is closed while no mount exists or is being created. After a new mount, Idle returns a
 	// new channel.
