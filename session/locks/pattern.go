@@ -13,11 +13,9 @@ import (
 // maxPattern is the maximum size of a pattern in bytes.
 const maxPattern = 1024
 
-// Pattern is a path relative to the root of the working tree, or a glob of such paths with the syntax of refname.Match: the syntax of
-// path.Match and, as the last component, "**" for everything below a directory. A pattern that matches a directory also covers
-// everything below it.
-//
-// CheckPattern returns an error that wraps ErrInvalid unless pattern is valid and in clean form.
+// CheckPattern returns an error that wraps ErrInvalid unless pattern is valid and in clean form. A pattern is a path relative to the root
+// of the working tree, or a glob of such paths with the syntax of refname.Match: the syntax of path.Match and, as the last component,
+// "**" for everything below a directory. A pattern that matches a directory also covers everything below it.
 func CheckPattern(pattern string) error {
 	why := ""
 	switch first, _, _ := strings.Cut(pattern, "/"); {
