@@ -73,6 +73,8 @@ type Options struct {
 
 	Git       githttp.Limits // of clones, fetches and pushes
 	GitMemory int64          // that each process of git can allocate, in bytes; 0: gitcmd.DefaultMemory
+
+	MaxEntries int64 // maximum size in bytes of the cache entries of each repository; 0: no limit
 }
 
 // tokenFile returns the path of the file with the admin token.
@@ -246,7 +248,8 @@ func (s *Server) connect(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	s.background(upkeep.New(upkeep.Options{Records: s.db, Objects: s.store, Replicas: replicas, Log: s.log, Node: node, Times: o.Upkeep}).Run)
+	s.background(upkeep.New(upkeep.Options{Records: s.db, Objects: s.store, Replicas: replicas, Log: s.log, Node: node, Account: s.Account,
+		MaxEntries: o.MaxEntries, Times: o.Upkeep}).Run)
 	s.handler = o.Proxies.restore(s.meter.Requests(s.routes(rest, git, page)))
 	return nil
 }

@@ -71,7 +71,10 @@ func (t *tx) push(ctx context.Context, p Push) ([]error, error) {
 		}
 	}
 	usage := UsageRow{Day: t.now.Format("2006-01-02"), Namespace: repo.namespace, RepoID: p.RepoID, Operation: "push", Count: 1}
-	if p.TokenID == "" {
+	switch {
+	case p.Usage != "":
+		usage.Operation = p.Usage
+	case p.TokenID == "":
 		usage.Operation = "import"
 	}
 	if p.Pack != nil {

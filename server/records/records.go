@@ -216,6 +216,7 @@ type Push struct {
 	// these values. The ID is "" for a ref that must not exist.
 	Assumed []Ref
 	Detail  string // further lines for the audit entry
+	Usage   string // operation that is counted; "": "push", or "import" without a token
 	// Events returns the events for the updates that succeeded. Push calls it within the transaction, so it must not block.
 	Events func(done []RefUpdate) []Event
 }

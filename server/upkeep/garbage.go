@@ -31,7 +31,10 @@ func (w *Worker) collectAll(ctx context.Context) error {
 // the grace period.
 func (w *Worker) collect(ctx context.Context, id string) error {
 	now := w.now()
-	err := w.collectAt(ctx, id, now)
+	err := w.expire(ctx, id) // the values of removed entries are garbage
+	if err == nil {
+		err = w.collectAt(ctx, id, now)
+	}
 	if ctx.Err() != nil || errors.Is(err, records.ErrChanged) {
 		return err
 	}

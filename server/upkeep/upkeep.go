@@ -1,5 +1,5 @@
-// Package upkeep does the background work of a server on its repositories: it joins packs, collects garbage, and removes packs that no
-// repository lists, unneeded replicas, and old events.
+// Package upkeep does the background work of a server on its repositories: it joins packs, collects garbage, and removes cache
+// entries that have expired, packs that no repository lists, unneeded replicas, and old events.
 //
 // Any number of nodes do this work. Leases keep two nodes from doing the same work at the same time, which would be harmless but
 // useless: every result becomes visible by one transaction, which fails if the packs that it replaces are not listed any more, or if a
@@ -31,6 +31,9 @@ type Options struct {
 	Replicas *replica.Set
 	Log      *zap.Logger
 	Node     string // name of the process in leases, unique among all nodes
+	Account  string // id of the account in events
+	// MaxEntries is the maximum size in bytes of the values of all cache entries of a repository; 0: no limit.
+	MaxEntries int64
 	Times
 }
 

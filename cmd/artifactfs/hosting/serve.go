@@ -117,6 +117,8 @@ func (o *serveOptions) addFlags(cmd *cobra.Command, compat *string) {
 	f.Var((*cli.Size)(&o.GitMemory), "git-memory", "memory that each process of git can allocate, at least 64M (default: an eighth of\n"+
 		"the machine's, but no less than 256M and no more than 2G)")
 	f.Var((*cli.Size)(&o.Git.Push), "max-push-size", "refuse pushes that are larger than `SIZE` (default 4G)")
+	f.Var((*cli.Size)(&o.MaxEntries), "max-cache-size", "remove the oldest cache entries (artifactfs session cache) of each\n"+
+		"repository that has more than `SIZE` of them (default: only those that have expired)")
 	f.BoolVar(&o.background, "background", false, "start the server in the background, and return when it is ready; its log is\n"+
 		"server.log in DIR")
 	f.BoolVar(&o.stop, "stop", false, "stop the server of DIR, and return when it has ended")
