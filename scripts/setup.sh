@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs what artifactfs and its tests need beside Go: git with its HTTP and git:// servers, fusermount3 for mounts
-# of users; for tests an ssh server, git-lfs, fio, PostgreSQL and other implementations of git. With the argument `run` only what
+# of users; for tests an ssh server, git-lfs, fio, PostgreSQL and other implementations of git, and Chromium. With the argument `run` only what
 # it takes to run it, with `race` also the C compiler that the race detector needs. Prints what it installs, and does nothing if
 # nothing is missing.
 set -eu
@@ -29,6 +29,7 @@ if [ "${1:-}" != run ]; then
 	have javac || want default-jdk-headless
 	[ -e /usr/share/java/org.eclipse.jgit.jar ] || want libjgit-java
 	[ -e /usr/include/git2.h ] || want libgit2-dev
+	have chromium || want chromium # reads the page of the server
 	have gcc || want gcc libc6-dev
 fi
 if [ "${1:-}" = race ]; then have gcc || want gcc libc6-dev; fi

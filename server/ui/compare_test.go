@@ -65,13 +65,14 @@ func three(t testing.TB) (w *world, app records.Repo, ids map[string]string) {
 	w = newWorld(t, nil)
 	m := newSession(t, "base", map[string]string{"main.go": "package main\n\nfunc main() {}\n", "other.txt": "1\n2\n3\n4\n5\n6\n"})
 	ids = map[string]string{"base": m.checkpoint(10, "idle", "", map[string]string{"start.txt": "start\n"})}
-	for name, files := range map[string]map[string]string{
+	attempts := map[string]map[string]string{
 		"one":   {"main.go": "package main\n\nfunc main() { one() }\n", "other.txt": "0\n2\n3\n4\n5\n6\n", "same.txt": "same\n"},
 		"two":   {"main.go": "package main\n\nfunc main() { two() }\n", "other.txt": "1\n2\n3\n4\n5\n7\n"},
 		"three": {"new <b>.txt": "new\n", "same.txt": "same\n"},
-	} {
+	}
+	for _, name := range []string{"one", "two", "three"} {
 		f := m.fork(name, ids["base"])
-		ids[name] = f.checkpoint(20, "command", "attempt "+name, files)
+		ids[name] = f.checkpoint(20, "command", "attempt "+name, attempts[name])
 		f.done()
 	}
 	tree := gittest.Must(t, m.dir, "rev-parse", session.SegmentRef("one", "l", 1)+"^{tree}")

@@ -29,7 +29,8 @@ type sessionRow struct {
 	Held        bool              // a hold keeps the session from being deleted
 	Branch      string
 	Owner       string // the owner, or else the user who has changed the state last
-	From        string // "SESSION CHECKPOINT" of the parent, "" for none
+	From        string // name of the parent, "" for none
+	Parent      string // path of the page of the checkpoint in the parent, "" if the repository does not have the parent
 	Began       time.Time
 	Checkpoints string
 	Changed     string // number of files that differ from the base, "" if it is unknown
@@ -75,6 +76,9 @@ func (l *sessionList) load(ctx context.Context, first int) (err error) {
 		l.rows[i] = sessionRow{Name: name, Path: l.sessionPath(name)}
 		if m := l.metas[i]; m != nil {
 			l.rows[i].describe(*m)
+			if parent, id, ok := strings.Cut(m.From, " "); ok && l.refs[session.MetaRef(parent)] != "" {
+				l.rows[i].Parent = l.sessionPath(parent) + query("at", id)
+			}
 		}
 	}
 	if err := l.count(ctx); err != nil {
@@ -88,7 +92,9 @@ func (l *sessionList) load(ctx context.Context, first int) (err error) {
 
 // describe adds what the metadata of the session says.
 func (r *sessionRow) describe(m session.Meta) {
-	r.State, r.Branch, r.Began, r.From = m.State, shown(strings.TrimPrefix(m.Ref, "refs/heads/")), m.Began, shown(m.From)
+	r.State, r.Branch, r.Began = m.State, shown(strings.TrimPrefix(m.Ref, "refs/heads/")), m.Began
+	parent, _, _ := strings.Cut(m.From, " ")
+	r.From = shown(parent)
 	r.Title, r.Owner, r.Held = clip(m.Title, 200), firstOf(clip(m.Owner, 80), actorOf(m)), m.Profile.Held()
 	for _, tag := range m.Tags {
 		r.Tags = append(r.Tags, clip(tag, 64))

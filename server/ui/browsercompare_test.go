@@ -1,0 +1,43 @@
+package ui_test
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/internal/harness/chrome"
+)
+
+// Sessions are selected in the list and compared, and what differs is followed to a file. UI_PICTURES=DIR also writes pictures.
+func TestBrowserCompares(t *testing.T) {
+	t.Parallel()
+	w, app, _ := three(t)
+	p := w.person(t, chrome.Start(t), w.reader(t, app))
+	p.open("/ui/team/app")
+	for _, name := range []string{"one", "two", "three"} {
+		p.Click(`input[value="` + name + `@"]`)
+	}
+	p.Loads(func() { p.Click(`button[form="compare"]`) })
+	compared := p.Text("location.href")
+	p.wants("4 paths changed, 3 by two or more, 1 in conflict.")
+	p.Loads(func() { p.Click(".matrix .clash a") })
+	p.Until(`[...document.querySelectorAll("ins")].some((e) => e.innerText.includes("()"))`)
+	p.Open(compared)
+	p.Loads(func() { p.Click(`.views a:last-child`) })
+	p.wants("conflict B–C")
+	p.Loads(func() { p.Click(`.pairs .conflict`) })
+	p.wants("other.txt")
+	p.Open(compared)
+	p.Loads(func() { p.Click(`main p a[href*="p=one%4001"]`) }) // the link to exactly these versions
+	p.wants("one@01")
+	if dir := os.Getenv("UI_PICTURES"); dir != "" {
+		for _, width := range []int{360, 1280, 2560} {
+			p.Resize(width, 900)
+			p.open("/ui/team/app/compare?p=one@&p=two@&p=three@")
+			p.Picture(filepath.Join(dir, "compare-"+strconv.Itoa(width)+".png"))
+			p.open("/ui/team/app")
+			p.Picture(filepath.Join(dir, "list-"+strconv.Itoa(width)+".png"))
+		}
+	}
+}
