@@ -31,6 +31,7 @@ type Acts interface {
 	Approvals(ctx context.Context, repo records.Repo, name string) ([]review.Approval, error)
 	Merge(ctx context.Context, by review.By, repo records.Repo, name string, m review.Merge) (review.Merged, error)
 	Change(ctx context.Context, by review.By, repo records.Repo, name string, c lifecycle.Change) (session.Meta, error)
+	Delete(ctx context.Context, by review.By, repo records.Repo, name string) (review.Deleted, error)
 	Pin(ctx context.Context, by review.By, repo records.Repo, name, pin, checkpoint string) (id string, err error)
 	Unpin(ctx context.Context, by review.By, repo records.Repo, name, pin string) error
 }
@@ -118,7 +119,7 @@ func (a *acting) act(ctx context.Context, form string) error {
 	}
 	do := map[string]func(ctx context.Context) (said, to string, err error){
 		"comment": a.comment, "thread": a.thread, "request": a.request, "answer": a.answer,
-		"merge": a.merge, "state": a.state, "pin": a.pin, "unpin": a.unpin,
+		"merge": a.merge, "state": a.state, "delete": a.remove, "pin": a.pin, "unpin": a.unpin,
 	}[form]
 	if do == nil {
 		return a.notAllowed()

@@ -55,7 +55,7 @@ func TestForkCommand(t *testing.T) {
 }
 
 // forms are the paths of the forms of a session that act.
-var forms = []string{"command", "comment", "thread", "request", "answer", "merge", "state", "pin", "unpin"}
+var forms = []string{"command", "comment", "thread", "request", "answer", "merge", "state", "pin", "unpin", "delete"}
 
 // A page of another site cannot send any form of a session.
 func TestOtherSitesCannotAct(t *testing.T) {

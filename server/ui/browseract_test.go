@@ -148,6 +148,8 @@ func TestBrowserActs(t *testing.T) {
 		agent.fill(`form[action$="/state"] textarea`, "for a test")
 		agent.press(`form[action$="/state"] button`, step.want)
 	}
+	agent.Loads(func() { agent.Click(`a[href$="/delete"]`) })
+	agent.press(`form[action$="/delete"] button`, "Session fix was deleted.")
 	w.audit.mu.Lock()
 	defer w.audit.mu.Unlock()
 	for _, form := range forms {

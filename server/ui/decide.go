@@ -20,7 +20,7 @@ import (
 type confirmPage struct {
 	frame
 	Do   *doing
-	Form string // name of the form: "merge" or "state"
+	Form string // name of the form: "merge", "state" or "delete"
 	Back string
 
 	// The fields below are for a merge.
@@ -66,6 +66,8 @@ func (a *acting) ask(ctx context.Context, form string) error {
 		}
 		page.Verb = verb
 		page.frame = a.frame(verb+" "+a.name, above...)
+	case "delete":
+		page.frame = a.frame("Delete "+a.name, above...)
 	default:
 		return missing("There is no such page.")
 	}
@@ -128,6 +130,16 @@ func (a *acting) state(ctx context.Context) (said, to string, err error) {
 	}
 	m, err := a.u.o.Acts.Change(ctx, a.by(), a.repo, a.name, lifecycle.Change{State: state, Reason: a.text()})
 	return "The session is now " + string(m.State) + ".", a.sessionPath(a.name), err
+}
+
+// remove moves the session to the trash.
+func (a *acting) remove(ctx context.Context) (said, to string, err error) {
+	made, err := a.u.o.Acts.Delete(ctx, a.by(), a.repo, a.name)
+	said = "Session " + a.name + " was deleted. Within 7 days, artifactfs session undelete " + a.name + " --session-remote " + a.remote() + " restores it."
+	if len(made.Kept) > 0 {
+		said += " These refs stay: " + strings.Join(made.Kept, ", ") + "."
+	}
+	return said, a.path, err
 }
 
 // pin gives a checkpoint a name.

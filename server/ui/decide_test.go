@@ -121,6 +121,9 @@ func TestPinsAndStates(t *testing.T) {
 	page := w.get(t, alice, panel, http.StatusOK)
 	wants(t, page, "<mark>before</mark>", "Unpin")
 	wants(t, w.act(t, alice, "unpin", hidden(t, page, "/unpin")), "No checkpoint is called before any more.")
+	confirm := w.get(t, alice, link(t, w.get(t, alice, "/ui/team/app/s/fix", http.StatusOK), "Delete…"), http.StatusOK)
+	wants(t, confirm, "<h1>Delete fix</h1>", "For 7 days")
+	wants(t, w.get(t, w.reader(t, app), "/ui/team/app/s/fix/delete", http.StatusOK), "Your token can only read")
 	for what, values := range map[string]url.Values{"pin": {"pin": {"10m"}, "at": {m.ids[0]}}, "unpin": {"pin": {"none"}}} {
 		if got := w.post(t, alice, "/ui/team/app/s/fix/"+what, values); got.status != http.StatusBadRequest && got.status != http.StatusNotFound {
 			t.Errorf("%s of a wrong name: got %d %s", what, got.status, got.body)
@@ -135,4 +138,6 @@ func TestPinsAndStates(t *testing.T) {
 		t.Errorf("form with another state: got %d", got.status)
 	}
 	wants(t, w.get(t, w.reader(t, app), "/ui/team/app/s/fix/state?to=closed", http.StatusOK), "Your token can only read")
+	wants(t, w.act(t, alice, "delete", nil), "Session fix was deleted. Within 7 days, artifactfs session undelete fix --session-remote "+w.url+"/git/team/app.git restores it.")
+	w.get(t, alice, "/ui/team/app/s/fix", http.StatusNotFound)
 }

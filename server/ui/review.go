@@ -22,16 +22,17 @@ const (
 
 // reviewPanel is the review of a session: its threads, the requests for approval, and the policy that applies to it.
 type reviewPanel struct {
-	Threads  []threadView
-	Summary  string // number of threads for people, "" for none
-	Requests []requestView
-	More     int    // requests that are not shown
-	Damaged  string // why the requests cannot be read
-	Rules    []ruleView
-	Policy   string // a sentence about the policy if there are no rules
-	Do       *doing
-	Comment  commentForm
-	Branch   string // default branch of the repository
+	Threads     []threadView
+	Summary     string // number of threads for people, "" for none
+	MoreThreads int
+	Requests    []requestView
+	More        int    // requests that are not shown
+	Damaged     string // why the requests cannot be read
+	Rules       []ruleView
+	Policy      string // a sentence about the policy if there are no rules
+	Do          *doing
+	Comment     commentForm
+	Branch      string // default branch of the repository
 }
 
 // requestView is a request for approval and its state.
@@ -91,7 +92,8 @@ func policyOf(ctx context.Context, g gitread.Repo, refs map[string]string) (r ru
 // reviewOf returns the review of a session. newest is its newest checkpoint, "" if there is none.
 func (p *place) reviewOf(ctx context.Context, g gitread.Repo, refs map[string]string, name, newest string, threads []threadView) (
 	*reviewPanel, error) {
-	r := &reviewPanel{Threads: threads, Summary: summaryOf(threads), Do: p.doing(refs, name), Branch: p.repo.DefaultBranch}
+	r := &reviewPanel{Threads: chosen(threads), Summary: summaryOf(threads), Do: p.doing(refs, name), Branch: p.repo.DefaultBranch}
+	r.MoreThreads = len(threads) - len(r.Threads)
 	r.Comment = commentForm{Do: r.Do, Label: "Comment on the session"}
 	policy, err := policyOf(ctx, g, refs)
 	if err != nil {

@@ -18,6 +18,8 @@ import (
 const (
 	maxAnnotations = 2 * annotate.MaxFile // bytes of a file of annotations that is read
 	maxThreads     = 500                  // threads of a session that pages show, the newest ones
+	panelThreads   = 60                   // threads in the panel of a session; the others are at their checkpoints and files
+	findTime       = 3 * time.Second      // for the places of all threads of a file
 )
 
 // threadView is a thread of annotations.
@@ -207,7 +209,7 @@ func (l *locator) form(ctx context.Context, g gitread.Repo, commit, path string)
 	return f, err
 }
 
-// in finds the threads of a file, which exists in a tree.
+// in finds the threads of a file, which exists in a tree. It searches for at most findTime; the place of further threads is unknown.
 func (l *locator) in(ctx context.Context, g gitread.Repo, commit, path string) (inFile, error) {
 	var found inFile
 	if len(l.threads) == 0 {
@@ -221,18 +223,18 @@ func (l *locator) in(ctx context.Context, g gitread.Repo, commit, path string) (
 	if err != nil {
 		return found, err
 	}
+	limited, cancel := context.WithTimeout(ctx, findTime)
+	defer cancel()
 	for _, t := range l.threads {
 		if t.on.Path == "" {
 			continue
 		}
 		if t.on.Path != path {
-			if e, err := l.files.Entry(ctx, tree, t.on.Path); err != nil {
-				return found, err
-			} else if e.Mode.IsBlob() {
+			if e, err := l.files.Entry(limited, tree, t.on.Path); err == nil && e.Mode.IsBlob() {
 				continue // the thread is about another file
 			}
 		}
-		now, err := annotate.Where(ctx, l.files, t.on, tree)
+		now, err := annotate.Where(limited, l.files, t.on, tree)
 		if ctx.Err() != nil {
 			return found, ctx.Err()
 		}
@@ -296,6 +298,15 @@ func rest(by map[int][]threadView) (all []threadView) {
 		all = append(all, by[line]...)
 	}
 	return all
+}
+
+// chosen returns the threads for the panel of a session: if there are many, only the newest open ones.
+func chosen(all []threadView) []threadView {
+	if len(all) <= panelThreads {
+		return all
+	}
+	open := slices.DeleteFunc(slices.Clone(all), func(t threadView) bool { return t.Resolved })
+	return open[max(0, len(open)-panelThreads):]
 }
 
 // summaryOf returns the number of threads for people, "" for none.
