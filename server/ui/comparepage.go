@@ -39,6 +39,7 @@ type comparePage struct {
 type proposalRow struct {
 	Letter, Name     string
 	Page, Tree, Diff string // paths of pages: the session, its files, and the difference from the base
+	Adopt            string // path of the page that confirms a merge of the session, "" if the token does not allow it
 	State            session.LifeState
 	Subject, Author  string
 	control.ComparedSide
@@ -154,6 +155,9 @@ func (c *comparison) proposalRow(i int, s *proposal) proposalRow {
 	if s.session != "" {
 		_, checkpoint := control.SplitCheckpoint(s.exact)
 		row.Page = c.sessionPath(s.session) + query("at", checkpoint)
+		if c.doing(c.refs, s.session).Merge {
+			row.Adopt = c.sessionPath(s.session) + "/merge"
+		}
 	}
 	return row
 }

@@ -135,7 +135,8 @@ func (a *acting) state(ctx context.Context) (said, to string, err error) {
 // remove moves the session to the trash.
 func (a *acting) remove(ctx context.Context) (said, to string, err error) {
 	made, err := a.u.o.Acts.Delete(ctx, a.by(), a.repo, a.name)
-	said = "Session " + a.name + " was deleted. Within 7 days, artifactfs session undelete " + a.name + " --session-remote " + a.remote() + " restores it."
+	said = "Session " + a.name + " was deleted. Within 7 days, artifactfs session undelete " + a.name + " --session-remote " + a.remote() +
+		" restores it."
 	if len(made.Kept) > 0 {
 		said += " These refs stay: " + strings.Join(made.Kept, ", ") + "."
 	}

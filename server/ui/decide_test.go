@@ -141,3 +141,14 @@ func TestPinsAndStates(t *testing.T) {
 	wants(t, w.act(t, alice, "delete", nil), "Session fix was deleted. Within 7 days, artifactfs session undelete fix --session-remote "+w.url+"/git/team/app.git restores it.")
 	w.get(t, alice, "/ui/team/app/s/fix", http.StatusNotFound)
 }
+
+// The comparison of proposals leads to the page that adopts one of them.
+func TestAdoptFromComparison(t *testing.T) {
+	w, app, _ := ready(t, "")
+	const compare = "/ui/team/app/compare?p=main&p=fix@"
+	page := w.get(t, w.user(t, app, "alice"), compare, http.StatusOK)
+	wants(t, w.get(t, w.user(t, app, "alice"), link(t, page, "adopt…"), http.StatusOK), "<h1>Adopt fix to main</h1>")
+	if page := w.get(t, w.reader(t, app), compare, http.StatusOK); strings.Contains(page, "adopt…") {
+		t.Error("comparison for a token that can only read leads to a merge")
+	}
+}
