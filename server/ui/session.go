@@ -27,7 +27,8 @@ type sessionPage struct {
 	Commands      []command
 	Entries       []entry
 	Older, Newer  string // paths of the next pages, "" if there is none
-	AtStart       bool   // the page shows the newest entries
+	Oldest        bool   // the oldest entries are first
+	Order         string // path of the timeline in the other order
 	All           string // path of the difference between the base and the newest checkpoint
 	Cursor        *cursorPanel
 	CursorMissing bool
@@ -128,6 +129,13 @@ func isThin(refs map[string]string, name string) bool { return refs[thin.Prefix+
 
 // timeline adds the entries that the request selects.
 func (p *place) timeline(ctx context.Context, x *axis, refs map[string]string, page *sessionPage) error {
+	oldest := p.r.FormValue("order") == "oldest"
+	order := []string{"order", "oldest"}
+	if page.Oldest = oldest; oldest {
+		page.Order = page.Path
+	} else {
+		page.Order, order = page.Path+query(order...), nil
+	}
 	from, up := position{slot: len(x.slots)}, false
 	var known bool
 	switch before, after, at := p.r.FormValue("before"), p.r.FormValue("after"), p.r.FormValue("at"); {
@@ -140,6 +148,9 @@ func (p *place) timeline(ctx context.Context, x *axis, refs map[string]string, p
 		from, known = x.around(at), true
 	default:
 		known = true
+		if up = oldest; up {
+			from = position{0, -1}
+		}
 	}
 	if !known {
 		return missing("The timeline has no such page.")
@@ -155,18 +166,18 @@ func (p *place) timeline(ctx context.Context, x *axis, refs map[string]string, p
 	if len(list) > 0 {
 		first, last := list[0].at, list[len(list)-1].at
 		if x.older(last) {
-			page.Older = page.Path + query("before", x.text(last))
+			page.Older = page.Path + query(append(order, "before", x.text(last))...)
 		}
 		newer, err := x.newer(ctx, first)
 		if err != nil {
 			return err
 		}
-		if page.AtStart = !newer; newer {
-			page.Newer = page.Path + query("after", x.text(first))
+		if newer {
+			page.Newer = page.Path + query(append(order, "after", x.text(first))...)
 		}
 	}
 	pinned, at := pins(refs, x.name), p.r.FormValue("at")
-	here := query("before", p.r.FormValue("before"), "after", p.r.FormValue("after"))
+	here := query(append(order, "before", p.r.FormValue("before"), "after", p.r.FormValue("after"))...)
 	for i := range list {
 		e := &list[i]
 		to := firstOf(e.Commit, x.slots[e.at.slot].Commit)
@@ -181,7 +192,9 @@ func (p *place) timeline(ctx context.Context, x *axis, refs map[string]string, p
 		}
 		e.Chosen = at != "" && at == e.ID && (e.Kind == "checkpoint" || e.Kind == "commit")
 	}
-	page.Entries = list
+	if page.Entries = list; oldest {
+		slices.Reverse(list)
+	}
 	if newest := x.slots[len(x.slots)-1]; newest.ID != "" && object.ValidID(x.meta.Base) {
 		page.All = p.path + "/diff" + query("a", x.meta.Base, "b", x.name+"@"+newest.ID)
 	}

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -357,6 +358,24 @@ func TestTimelinePages(t *testing.T) {
 	}
 	if strings.Join(up, "") != strings.Join(down, "") {
 		t.Errorf("upwards, the timeline has %d entries, from %q, want the same as downwards", len(up), up[0])
+	}
+	slices.Reverse(down)
+	page = w.get(t, read, link(t, page, "Oldest first"), http.StatusOK)
+	for what, next := range []string{`rel="next"`, `rel="prev"`} {
+		all := entries(page)
+		for strings.Contains(page, next) {
+			page = w.get(t, read, link(t, page, next), http.StatusOK)
+			if all = append(all, entries(page)...); what == 1 {
+				all = append(entries(page), all[:len(all)-len(entries(page))]...)
+			}
+		}
+		if strings.Join(all, "") != strings.Join(down, "") {
+			t.Errorf("by %s, the timeline with the oldest entries first has %d entries, from %q to %q, want the opposite order", next, len(all), all[0], all[len(all)-1])
+		}
+	}
+	page = w.get(t, read, link(t, page, "point 0."), http.StatusOK)
+	if here := entries(page); !strings.Contains(page, "aria-current") || !strings.Contains(page, "Newest first") || here[0] != "before all" {
+		t.Errorf("checkpoint with the oldest entries first: page has entries %q to %q", here[0], here[len(here)-1])
 	}
 	page = w.get(t, read, "/ui/team/app/s/long?at="+m.ids[100], http.StatusOK)
 	if here := entries(page); len(here) == 0 || here[0] != "point 103." || !strings.Contains(page, "aria-current") {
