@@ -205,8 +205,14 @@ type Replica struct {
 	once  sync.Once
 }
 
+// Foreign returns a Replica of a git directory that no Set manages. Its Release does nothing.
+func Foreign(dir string, r records.Repo) *Replica { return &Replica{Dir: dir, Repo: r} }
+
 // Release ends the use of the replica. Further calls do nothing.
 func (r *Replica) Release() {
+	if r.set == nil {
+		return
+	}
 	r.once.Do(func() {
 		r.set.release(r.entry, r.epoch)
 		r.set.evict()

@@ -7,7 +7,9 @@ import (
 	"embed"
 	"encoding/hex"
 	"fmt"
+	"io/fs"
 	"net/http"
+	"path"
 	"strconv"
 	"strings"
 )
@@ -15,10 +17,8 @@ import (
 //go:embed assets/*
 var assetFiles embed.FS
 
-// assetTypes are the types of the files in the directory assets.
-var assetTypes = map[string]string{
-	"page.css": "text/css; charset=utf-8", "page.js": "text/javascript; charset=utf-8", "icon.svg": "image/svg+xml",
-}
+// assetTypes are the types of the files in the directory assets, by the ends of their names.
+var assetTypes = map[string]string{"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml"}
 
 // assetDir is the path of scripts and styles. No namespace has this name.
 const assetDir = Prefix + "-/"
@@ -30,18 +30,34 @@ type asset struct {
 	packed  []byte // the content, compressed by gzip
 }
 
-// loadAssets returns the assets by their paths, and the paths by the names of files.
-func loadAssets() (map[string]asset, map[string]string, error) {
+// loadAssets returns the assets of this package, and those in the directory more if it is not nil, by their paths, and the paths by the
+// names of files.
+func loadAssets(more fs.FS) (map[string]asset, map[string]string, error) {
 	assets, paths := map[string]asset{}, map[string]string{}
-	for name, kind := range assetTypes {
-		content, err := assetFiles.ReadFile("assets/" + name)
+	add := func(from fs.FS, name string) error {
+		content, err := fs.ReadFile(from, name)
 		if err != nil {
-			return nil, nil, fmt.Errorf("read %s: %w", name, err)
+			return fmt.Errorf("read %s: %w", name, err)
 		}
 		sum := sha256.Sum256(content)
-		base, extension, _ := strings.Cut(name, ".")
-		path := assetDir + base + "." + hex.EncodeToString(sum[:6]) + "." + extension
-		paths[name], assets[path] = path, asset{kind, content, compress(content)}
+		base, extension, _ := strings.Cut(path.Base(name), ".")
+		to := assetDir + base + "." + hex.EncodeToString(sum[:6]) + "." + extension
+		paths[path.Base(name)], assets[to] = to, asset{assetTypes[extension], content, compress(content)}
+		return nil
+	}
+	for _, from := range []fs.FS{assetFiles, more} {
+		if from == nil {
+			continue
+		}
+		names, err := fs.Glob(from, "assets/*")
+		if err != nil {
+			return nil, nil, err
+		}
+		for _, name := range names {
+			if err := add(from, name); err != nil {
+				return nil, nil, err
+			}
+		}
 	}
 	return assets, paths, nil
 }

@@ -23,15 +23,17 @@ func (v *visit) base() string {
 	return "http://" + v.r.Host
 }
 
-// remote returns the URL of the repository for git.
+// remote returns the URL of the repository for git. "" means that git does not reach it (see Embedding.Remote).
 func (p *place) remote() string {
+	if of := p.u.o.Embedding.Remote; of != nil {
+		return of(p.repo)
+	}
 	return p.base() + "/git/" + p.repo.Namespace + "/" + p.repo.Name + ".git"
 }
 
 // forkCommand returns the command that forks a session from a checkpoint; without one, from the newest.
 func (p *place) forkCommand(name, checkpoint string) string {
-	link := control.Link{Remote: p.remote(), Session: name, Checkpoint: checkpoint}
-	return "artifactfs session fork " + control.ShellWord(link.String()) + " " + control.ShellWord(name+"-fork")
+	return "artifactfs session fork " + control.ShellWord(p.sessionWord(name, checkpoint)) + " " + control.ShellWord(name+"-fork")
 }
 
 // fromHere are the commands and links that begin at a checkpoint.
@@ -43,11 +45,10 @@ type fromHere struct {
 
 // fromHere returns the commands and links that begin at a checkpoint of a session.
 func (p *place) fromHere(name, checkpoint string) *fromHere {
-	link := control.Link{Remote: p.remote(), Session: name, Checkpoint: checkpoint}
 	f := &fromHere{At: checkpoint, Commands: []command{
 		{"Fork from here", p.forkCommand(name, checkpoint)},
 		{"Restore here", "artifactfs session restore -C " + control.ShellWord(name) + " " + control.ShellWord(checkpoint)},
-		{"Link for commands", link.String()},
+		{"Link for commands", p.sessionWord(name, checkpoint)},
 		{"Link to this page", p.base() + p.sessionPath(name) + query("at", checkpoint)},
 	}}
 	if p.token.Role == records.RepoToken {

@@ -54,8 +54,10 @@ func (p *place) overview(ctx context.Context) error {
 	}
 	page := overviewPage{frame: p.frame(p.repo.Name, p.above()...), Repo: p.repo, Path: p.path}
 	page.Repo.Description = shown(page.Repo.Description)
-	page.Commands = []command{{"Mount", "artifactfs mount " + control.ShellWord(p.remote()) + " DIR"},
-		{"Clone", "git clone " + control.ShellWord(p.remote())}}
+	if remote := p.remote(); remote != "" {
+		page.Commands = []command{{"Mount", "artifactfs mount " + control.ShellWord(remote) + " DIR"},
+			{"Clone", "git clone " + control.ShellWord(remote)}}
+	}
 	p.branches(refs, &page)
 	first, err := strconv.Atoi(cmp.Or(p.r.FormValue("from"), "0"))
 	if err != nil || first < 0 {

@@ -113,8 +113,8 @@ func (p *place) session(ctx context.Context, name string) error {
 	if p.r.FormValue("part") == "cursor" {
 		return p.send(http.StatusOK, "cursor", page)
 	}
-	link := control.Link{Remote: p.remote(), Session: name}
-	page.Commands = []command{{"Resume", "artifactfs session resume " + control.ShellWord(link.String()) + " " + control.ShellWord(name)},
+	resume := "artifactfs session resume " + control.ShellWord(p.sessionWord(name, "")) + " " + control.ShellWord(name)
+	page.Commands = []command{{"Resume", resume},
 		{"Fork", p.forkCommand(name, "")}}
 	if page.Thin {
 		page.Commands = append(page.Commands, command{"Timeline",

@@ -23,6 +23,9 @@ func (v *visit) secure() bool { return v.r.TLS != nil || strings.HasPrefix(v.u.o
 // cookieName returns the name of the cookie. Of a name with the prefix __Host-, browsers accept only secure cookies that the host itself
 // has set.
 func (v *visit) cookieName() string {
+	if name := v.u.o.Embedding.Cookie; name != "" {
+		return name
+	}
 	if v.secure() {
 		return "__Host-artifactfs"
 	}
@@ -44,6 +47,7 @@ type signInPage struct {
 	frame
 	Next  string // path of the page that the user has asked for
 	Wrong string // why the last attempt has failed, "" for none
+	Hint  string // where to find the token, for a program that is not the server
 	Again bool   // the user comes from another site, so the browser has not sent the cookie
 }
 
@@ -55,7 +59,7 @@ func (v *visit) askForToken(status int, wrong string) error {
 	}
 	v.token = records.Token{}
 	again := v.r.Header.Get("Sec-Fetch-Site") == "cross-site"
-	return v.send(status, "signin.html", signInPage{v.frame("Sign in"), ownPath(next), wrong, again})
+	return v.send(status, "signin.html", signInPage{v.frame("Sign in"), ownPath(next), wrong, v.u.o.Embedding.Hint, again})
 }
 
 // ownPath returns a path of this server to which a browser may be sent: text if it is one, "/" otherwise.

@@ -81,6 +81,7 @@ type Options struct {
 	Acts       Acts // nil: the page only reads
 	Log        *zap.Logger
 	Now        func() time.Time // nil for time.Now
+	Embedding  Embedding
 }
 
 // UI serves requests for pages. It may be used from any goroutine.
@@ -112,7 +113,7 @@ func New(o Options) (*UI, error) {
 		}
 	}
 	var err error
-	if u.assets, u.paths, err = loadAssets(); err != nil {
+	if u.assets, u.paths, err = loadAssets(o.Embedding.Assets); err != nil {
 		return nil, err
 	}
 	u.pages, err = template.New("").Funcs(template.FuncMap{

@@ -175,6 +175,8 @@ type frame struct {
 	Style, Script string
 	Icon          string
 	Said          string // message about the last act of the user, "" for none
+
+	MoreStyle, MoreScript string // paths of assets of an embedding program, "" for none
 }
 
 // crumb is a link to a page above the present one.

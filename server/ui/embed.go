@@ -1,0 +1,83 @@
+package ui
+
+import (
+	"context"
+	"html/template"
+	"io/fs"
+	"net/http"
+
+	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/server/records"
+)
+
+// Embedding adapts a UI to a program that is not the server, and that adds pages of its own. Each field may be empty.
+type Embedding struct {
+	Cookie string // name of the cookie with the token; browsers send cookies of one port of a host to its other ports as well
+	Hint   string // tells the user where to find the token
+	Assets fs.FS  // more scripts and styles, for pages of the program
+	// Remote returns the URL or path of a repository for git. "" means that only this host has the repository, and that commands find its
+	// sessions by their names.
+	Remote func(r records.Repo) string
+}
+
+// Page is a page of the program that embeds a UI.
+type Page struct {
+	Title         string
+	Crumbs        []Crumb // the pages above it
+	Body          template.HTML
+	Script, Style string // names of files in Embedding.Assets
+}
+
+// Crumb is a link to a page above another one.
+type Crumb = crumb
+
+// embeddedPage is a Page in its frame.
+type embeddedPage struct {
+	frame
+	Body template.HTML
+}
+
+// Show answers a request with the page that the function in the parameter of returns. Without a valid token, it asks for one instead.
+func (u *UI) Show(w http.ResponseWriter, r *http.Request, of func(ctx context.Context) (Page, error)) {
+	v := &visit{u: u, w: w, r: r}
+	defer v.note()
+	ctx, cancel := context.WithTimeout(r.Context(), answerTime)
+	defer cancel()
+	if err := v.show(ctx, of); err != nil {
+		v.fail(err)
+	}
+}
+
+func (v *visit) show(ctx context.Context, of func(ctx context.Context) (Page, error)) error {
+	if v.r.Method != http.MethodGet && v.r.Method != http.MethodHead {
+		return v.notAllowed()
+	}
+	if err := v.identify(ctx); err != nil {
+		return err
+	}
+	p, err := of(ctx)
+	if err != nil {
+		return err
+	}
+	f := v.frame(p.Title, p.Crumbs...)
+	f.MoreStyle, f.MoreScript = v.u.paths[p.Style], v.u.paths[p.Script]
+	return v.send(http.StatusOK, "embedded.html", embeddedPage{f, p.Body})
+}
+
+// SignedIn reports whether a request has a valid token in its cookie.
+func (u *UI) SignedIn(r *http.Request) bool {
+	v := &visit{u: u, r: r}
+	return v.identify(r.Context()) == nil
+}
+
+// sessionWord returns the word by which commands find a session, or a checkpoint of it.
+func (p *place) sessionWord(name, checkpoint string) string {
+	link := control.Link{Remote: p.remote(), Session: name, Checkpoint: checkpoint}
+	switch {
+	case link.Remote != "":
+		return link.String()
+	case checkpoint != "":
+		return name + "@" + checkpoint
+	}
+	return name
+}
