@@ -49,7 +49,7 @@ type Survey struct {
 	shown   object.ID // tree that was counted
 	counted time.Time // when the last walk began
 	blobs   []blob    // at most maxBlobs
-	many    bool      // more blobs were missing, so blobs does not have all of them
+	again   bool      // everything must be counted again: more blobs were missing, or directories have not arrived yet
 
 	mu     sync.Mutex
 	dirs   []dir          // the root first, each directory before those below it
@@ -105,9 +105,10 @@ func (s *Survey) Note(e Event) {
 // Pace returns how long the caller must wait after an Update that took the time took, so that a Survey needs little of a processor.
 func Pace(took time.Duration) time.Duration { return share * took }
 
-// Update counts again: only what was missing, unless the mount shows another tree or the last count of everything is old.
+// Update counts again: only what was missing, unless the mount shows another tree, directories have not arrived yet, or the last count of
+// everything is old.
 func (s *Survey) Update() {
-	if s.counted.IsZero() || s.shown != s.tree.Shown() || s.many || time.Since(s.counted) > recount {
+	if s.counted.IsZero() || s.shown != s.tree.Shown() || s.again || time.Since(s.counted) > recount {
 		s.count()
 		return
 	}
@@ -150,7 +151,7 @@ func (s *Survey) count() {
 	w := walk{tree: s.tree, byPath: map[string]int{}}
 	began, shown := time.Now(), s.tree.Shown()
 	w.enter(shown, "", "")
-	s.blobs, s.many, s.shown, s.counted = w.blobs, w.many, shown, began
+	s.blobs, s.again, s.shown, s.counted = w.blobs, w.many || w.unlisted, shown, began
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for path, at := range s.byPath { // requests that were counted meanwhile
@@ -167,7 +168,8 @@ type walk struct {
 	dirs   []dir
 	byPath map[string]int
 	blobs  []blob
-	many   bool
+	// many means that the blobs were too many to be remembered, unlisted that a directory is not on this host.
+	many, unlisted bool
 }
 
 // enter counts a directory and all below it.
@@ -179,6 +181,7 @@ func (w *walk) enter(id object.ID, path, name string) {
 	if !id.IsZero() && id != object.EmptyTree(id.Format()) {
 		entries, ok := w.tree.LocalTree(id)
 		own.Unlisted = !ok
+		w.unlisted = w.unlisted || !ok
 		for _, e := range entries {
 			switch {
 			case e.Mode == object.ModeDir:

@@ -182,8 +182,11 @@ func TestSurveyOfUnknownSizes(t *testing.T) {
 
 func TestSurveyOfMissingDirectory(t *testing.T) {
 	f := grow(t, "a/b/1", "c/2")
+	var missing object.ID
+	var entries []object.TreeEntry
 	for _, e := range f.trees[f.root] {
 		if e.Name == "a" {
+			missing, entries = e.ID, f.trees[e.ID]
 			delete(f.trees, e.ID)
 		}
 	}
@@ -193,6 +196,9 @@ func TestSurveyOfMissingDirectory(t *testing.T) {
 	if !m.Tree.Unlisted || m.Tree.Dirs[0].Unlisted || !m.Tree.Dirs[1].Unlisted {
 		t.Errorf("unlisted directories: %+v", m.Tree)
 	}
+	f.trees[missing] = entries
+	s.Update()
+	check(t, "after the directory has arrived", s, MapRequest{}, ":2/0/0(a/b:1/0/0 c:1/0/0)")
 }
 
 func TestRequestsAreCountedInTheirDirectories(t *testing.T) {
@@ -288,7 +294,7 @@ func TestSurveyOfManyMissingBlobs(t *testing.T) {
 	if !w.many || w.blobs != nil || w.dirs[1].Files != 2 {
 		t.Errorf("walk: many %v, %d blobs, %d files", w.many, len(w.blobs), w.dirs[1].Files)
 	}
-	s.many = true
+	s.again = true
 	f.blob(t, "a/1").here = true
 	s.Update()
 	if m := s.Map(MapRequest{}); m.Tree.Fetched != 1 {

@@ -28,7 +28,7 @@ const (
 
 // floors lists every package from the ground up. A package imports lower floors only, never its own.
 var floors = [][]string{
-	{"internal/clock", "internal/gitcmd", "internal/pktline", "internal/proc", "internal/varint", "server/places", "session/profile", "session/ulid"},
+	{"internal/clock", "internal/gitcmd", "internal/pktline", "internal/proc", "internal/varint", "server/places", "hostui/treemap", "session/profile", "session/ulid"},
 	{"internal/refname", "control/names5"},
 	{"object", "internal/disk", "internal/gitsocket", "internal/harness/await", "internal/keeper", "internal/metrics", "internal/metrics/metricstest", "internal/mountinfo", "overlay/state", "worktree/acl"},
 	{"internal/dist", "hydration", "control/spawn"},
@@ -54,7 +54,7 @@ var floors = [][]string{
 	{"server/replica/replicatest", "server/receive", "server/gitread"},
 	{"server/githttp", "server/upkeep", "server/imports", "server/webhooks", "server/review"},
 	{"server/api", "server/ui"},
-	{"server"},
+	{"server", "hostui"},
 	{"client"},
 	{"cmd/artifactfs/cli"},
 	{"cmd/artifactfs/serving"},

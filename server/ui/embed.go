@@ -81,3 +81,9 @@ func (p *place) sessionWord(name, checkpoint string) string {
 	}
 	return name
 }
+
+// Count returns a number with separators of thousands.
+func Count(n int64) string { return thousands(int(n)) }
+
+// Size returns a number of bytes with a unit.
+func Size(n int64) string { return size(n) }
