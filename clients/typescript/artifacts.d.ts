@@ -268,7 +268,7 @@ export interface EventActor {
 }
 
 export interface Event {
-  /** cf.artifacts.repo.created, deleted, forked, imported, pushed, cloned, fetched, token.created or token.revoked. */
+  /** cf.artifacts.repo.created, deleted, forked, imported, pushed, cloned, fetched, token.created or token.revoked, or an extension that begins with artifactfs., such as artifactfs.session.merged. */
   type: string;
   source: EventSource;
   /** Depends on the type. */

@@ -30,9 +30,11 @@ const (
 	tokenRevokedType = "cf.artifacts.repo.token.revoked"
 )
 
-// Types are all types, in the order of the documentation.
+// Types are all types: those of the documentation in its order, and then those of this server only.
 var Types = []string{
 	createdType, deletedType, forkedType, importedType, pushedType, clonedType, fetchedType, tokenCreatedType, tokenRevokedType,
+	annotatedType, requestedType, grantedType, deniedType, withdrawnType, mergedType, closedType, archivedType, reopenedType, sessionGone,
+	pinnedType, unpinnedType, policyType,
 }
 
 // schemaVersion is the version of the form of events that the vendor documents.

@@ -199,7 +199,7 @@ func parseTypes(list string) (types []string, err error) {
 			continue
 		}
 		full := name
-		if !strings.HasPrefix(name, typePrefix) {
+		if !slices.Contains(Types, name) && !strings.HasPrefix(name, typePrefix) {
 			full = typePrefix + strings.TrimPrefix(name, "repo.")
 		}
 		if !slices.Contains(Types, full) {

@@ -156,7 +156,7 @@ func (j *judge) decide(p policy, u records.RefUpdate, c approval.Change, logs []
 		return approval.Refused(fmt.Sprintf("%v; %v", refused, damaged)), nil
 	case refused == nil && request.ID != "":
 		j.assume(approval.Ref(request.Session))
-		j.used = append(j.used, fmt.Sprintf("%s: approved by request %s of session %s", u.Name, request.ID, request.Session))
+		j.used = append(j.used, Use{u.Name, request.ID, request.Session})
 	}
 	return refused, nil
 }

@@ -60,7 +60,15 @@ type Push struct {
 // Verdict is the decision about a push.
 type Verdict struct {
 	Assumed []records.Ref // refs on which the decision depends, with their values; the ID is "" for a ref that must not exist
-	Used    []string      // a line for each update that an approval has allowed, with the id of the request
+	Used    []Use         // updates that an approval has allowed
+}
+
+// Use is the use of an approval.
+type Use struct{ Ref, Request, Session string }
+
+// String returns the line for the audit log.
+func (u Use) String() string {
+	return fmt.Sprintf("%s: approved by request %s of session %s", u.Ref, u.Request, u.Session)
 }
 
 // Actor returns the name of the user of a token in records of approvals.
@@ -106,7 +114,7 @@ type judge struct {
 	objects *odb.Store // nil until the first object is read
 	policy  *policy    // nil until it is needed
 	assumed map[string]string
-	used    []string
+	used    []Use
 }
 
 func newJudge(p Push) (*judge, error) {

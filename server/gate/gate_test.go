@@ -230,7 +230,7 @@ func TestBranches(t *testing.T) {
 			id := b.approve("work", base, next)
 			got, v = b.one(writer, "refs/heads/main", next)
 			wants(t, "approved", got, "")
-			if !slices.Equal(v.Used, []string{"refs/heads/main: approved by request " + id + " of session work"}) || len(v.Assumed) != 2 ||
+			if !slices.Equal(v.Used, []Use{{"refs/heads/main", id, "work"}}) || len(v.Assumed) != 2 ||
 				v.Assumed[0] != (records.Ref{Name: approval.Ref("work"), ID: b.refs[approval.Ref("work")]}) {
 				t.Errorf("verdict: got %+v", v)
 			}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/internal/harness/await"
 	"github.com/artifactfs/artifactfs/internal/proc"
+	"github.com/artifactfs/artifactfs/server/events"
 	"github.com/artifactfs/artifactfs/server/objects"
 	"github.com/artifactfs/artifactfs/server/receive"
 	"github.com/artifactfs/artifactfs/server/records"
@@ -226,7 +227,7 @@ func TestCollectionDuringPush(t *testing.T) {
 	var err error
 	w.git.receiver, err = receive.New(receive.Options{
 		Dir: filepath.Join(w.dir, "git", "hooks"), Records: w.db, Replicas: w.set, Log: w.git.o.Log,
-		Events: func(ctx context.Context, _ string, _ records.Repo, _ records.Token, _ []records.RefUpdate) receive.MakeEvents {
+		Events: func(ctx context.Context, _ string, _ records.Repo, _ records.Token, _ []records.RefUpdate, _ []events.Merge) receive.MakeEvents {
 			if during != nil {
 				during(ctx)
 			}
@@ -300,7 +301,7 @@ func TestRestoreDuringPush(t *testing.T) {
 		defer at.Release()
 		w.git.receiver, err = receive.New(receive.Options{
 			Dir: filepath.Join(w.dir, "git", "hooks"), Records: w.db, Replicas: w.set, Log: w.git.o.Log,
-			Events: func(ctx context.Context, _ string, _ records.Repo, _ records.Token, _ []records.RefUpdate) receive.MakeEvents {
+			Events: func(ctx context.Context, _ string, _ records.Repo, _ records.Token, _ []records.RefUpdate, _ []events.Merge) receive.MakeEvents {
 				restore()
 				for n := range pushes { // of another node
 					now, err := w.db.Repos.Snapshot(ctx, repo.ID)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/server/access"
+	"github.com/artifactfs/artifactfs/server/events"
 	"github.com/artifactfs/artifactfs/server/meter"
 	"github.com/artifactfs/artifactfs/server/receive"
 	"github.com/artifactfs/artifactfs/server/records"
@@ -178,7 +179,7 @@ func (w *reviewed) meanwhile(change func()) {
 	var err error
 	w.git.receiver, err = receive.New(receive.Options{
 		Dir: filepath.Join(w.dir, ".git", "hooks"), Records: w.db, Replicas: w.set, Log: w.git.o.Log,
-		Events: func(context.Context, string, records.Repo, records.Token, []records.RefUpdate) receive.MakeEvents {
+		Events: func(context.Context, string, records.Repo, records.Token, []records.RefUpdate, []events.Merge) receive.MakeEvents {
 			if done.CompareAndSwap(false, true) {
 				change()
 			}

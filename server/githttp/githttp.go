@@ -118,16 +118,16 @@ func New(o Options, processors int) (*Server, error) {
 func (s *Server) Close() { s.notes.close() }
 
 // pushed makes the events of a push.
-func (s *Server) pushed(ctx context.Context, dir string, repo records.Repo, t records.Token,
-	updates []records.RefUpdate) receive.MakeEvents {
+func (s *Server) pushed(ctx context.Context, dir string, repo records.Repo, t records.Token, updates []records.RefUpdate,
+	merges []events.Merge) receive.MakeEvents {
 	commits, err := events.Walk(ctx, s.git, dir, updates)
 	if err != nil && ctx.Err() == nil {
 		s.o.Log.Warn("events of a push lack commits", zap.String("repository", repo.ID), zap.Error(err))
 	}
-	stamp := events.ByToken(s.o.Account, t)
+	stamp, acts := events.ByToken(s.o.Account, t), events.Acts(dir, repo, updates, merges)
 	return func(done []records.RefUpdate) []records.Event {
 		s.o.Meter.Refs(len(done), len(updates)-len(done))
-		return events.Pushed(stamp, repo, done, commits)
+		return append(events.Pushed(stamp, repo, done, commits), acts(stamp, done)...)
 	}
 }
 

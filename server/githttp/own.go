@@ -40,7 +40,7 @@ func (s *Server) Push(ctx context.Context, r receive.Request) error {
 			return err
 		}
 	}
-	push, err := s.receiver.Begin(ctx, at, r.Token, r.Cause, r.Commands())
+	push, err := s.receiver.BeginOwn(ctx, at, r)
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/server/access"
+	"github.com/artifactfs/artifactfs/server/events"
 	"github.com/artifactfs/artifactfs/server/gate"
 	"github.com/artifactfs/artifactfs/server/records"
 )
@@ -83,8 +84,13 @@ func (p *Push) results(ctx context.Context, updates []records.RefUpdate, atomic 
 	if len(wanted) == 0 {
 		return results
 	}
-	detail := strings.Join(append(verdict.Used, reasons(updates, results)), "\n")
-	made, err := p.make(ctx, records.Push{Updates: wanted, Atomic: atomic, Assumed: verdict.Assumed, Detail: strings.TrimSpace(detail)})
+	detail := ""
+	for _, u := range verdict.Used {
+		detail += u.String() + "\n"
+	}
+	detail += reasons(updates, results)
+	made, err := p.make(ctx, p.merges(verdict, wanted),
+		records.Push{Updates: wanted, Atomic: atomic, Assumed: verdict.Assumed, Detail: strings.TrimSpace(detail)})
 	switch {
 	case errors.Is(err, errMissing):
 		return fill(results, errMissing)
@@ -189,18 +195,34 @@ func (p *Push) git(ctx context.Context, stdin string, args ...string) ([]byte, e
 	return gitcmd.Output(cmd)
 }
 
+// merges returns the updates of branches that merge sessions: those that an approval has allowed, and that of an act of the server.
+func (p *Push) merges(v gate.Verdict, updates []records.RefUpdate) (list []events.Merge) {
+	for _, u := range updates {
+		m := events.Merge{Ref: u.Name, Session: p.merged[u.Name]}
+		for _, use := range v.Used {
+			if use.Ref == u.Name {
+				m.Session, m.Request = use.Session, use.Request
+			}
+		}
+		if m.Session != "" && strings.HasPrefix(u.Name, "refs/heads/") {
+			list = append(list, m)
+		}
+	}
+	return list
+}
+
 // make stores the pack of a push and changes the refs. If it fails, no change is visible. The caller has set the fields of the push that
 // depend on its decision.
-func (p *Push) make(ctx context.Context, push records.Push) ([]error, error) {
+func (p *Push) make(ctx context.Context, merges []events.Merge, push records.Push) ([]error, error) {
 	push.RepoID, push.TokenID, push.Version, push.Cause = p.repoID, p.token.ID, p.copy.Repo.Version, p.cause
 	updates := push.Updates
 	// Both run at the same time, because storing waits for the disk or the network, and Events runs git.
-	var events sync.WaitGroup
+	var making sync.WaitGroup
 	if p.r.o.Events != nil {
-		events.Go(func() { push.Events = p.r.o.Events(ctx, p.copy.Dir, p.copy.Repo, p.token, updates) })
+		making.Go(func() { push.Events = p.r.o.Events(ctx, p.copy.Dir, p.copy.Repo, p.token, updates, merges) })
 	}
 	pack, err := p.store(ctx, updates)
-	events.Wait()
+	making.Wait()
 	if err != nil {
 		return nil, err
 	}

@@ -30,6 +30,7 @@ type Push struct {
 	token    records.Token
 	cause    records.Cause
 	commands Commands
+	merged   map[string]string // sessions by the branches into which the push merges them, as far as the server has made the push
 	copy     *replica.Copy
 	hook     *os.File // end of the socket that git inherits
 	socket   *os.File // end of the socket of this process

@@ -21,6 +21,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/server/events"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/server/replica"
 )
@@ -41,8 +42,9 @@ type Options struct {
 	Replicas *replica.Set
 	Log      *zap.Logger
 	// Events makes the events of a push, before its transaction. dir is a git directory that has all objects. The function that it
-	// returns is called within the transaction. If Events is nil, pushes have no events.
-	Events func(ctx context.Context, dir string, repo records.Repo, token records.Token, updates []records.RefUpdate) MakeEvents
+	// returns is called within the transaction. merges are the updates that merge sessions. If Events is nil, pushes have no events.
+	Events func(ctx context.Context, dir string, repo records.Repo, token records.Token, updates []records.RefUpdate,
+		merges []events.Merge) MakeEvents
 }
 
 // MakeEvents returns the events of the updates that were made.

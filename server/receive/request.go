@@ -9,6 +9,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/internal/pktline"
 	"github.com/artifactfs/artifactfs/server/records"
+	"github.com/artifactfs/artifactfs/server/replica"
 )
 
 // Request is a push that the server makes itself, for a client of the REST API or of the page. It is received like a push by git with
@@ -18,12 +19,22 @@ type Request struct {
 	Token   records.Token
 	Cause   records.Cause
 	Updates []records.RefUpdate // all of them are made, or none
+	Merged  map[string]string   // sessions by the branches into which they are merged
 	// Pack writes a pack with the new objects. It is not called if all updates remove refs.
 	Pack func(ctx context.Context, w io.Writer) error
 }
 
 // Commands returns the first part of the push.
 func (r Request) Commands() Commands { return Commands{Updates: r.Updates, Atomic: true} }
+
+// BeginOwn is like Begin for a push that the server makes itself.
+func (r *Receiver) BeginOwn(ctx context.Context, at *replica.Replica, q Request) (*Push, error) {
+	p, err := r.Begin(ctx, at, q.Token, q.Cause, q.Commands())
+	if err == nil {
+		p.merged = q.Merged
+	}
+	return p, err
+}
 
 // Write writes the push in the form in which git sends it (gitprotocol-pack(5)).
 func (r Request) Write(ctx context.Context, w io.Writer) error {

@@ -119,7 +119,7 @@ func (w *merging) plan(ctx context.Context, branch string) (c change, err error)
 		}
 		c.pack = w.v.pack
 	}
-	c.updates = []records.RefUpdate{w.v.update(branch, w.made.New)}
+	c.updates, c.merged = []records.RefUpdate{w.v.update(branch, w.made.New)}, map[string]string{branch: w.made.Session}
 	return c, nil
 }
 

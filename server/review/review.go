@@ -251,6 +251,7 @@ func (v *view) update(ref, id string) records.RefUpdate {
 // change is what an attempt of an act changes.
 type change struct {
 	updates []records.RefUpdate
+	merged  map[string]string // sessions by the branches into which they are merged
 	objects []odb.Outgoing
 	// pack writes the pack of the new objects instead of the field objects. It is nil if objects contains them.
 	pack func(ctx context.Context, w io.Writer) error
@@ -287,7 +288,7 @@ func (s *Service) try(ctx context.Context, by By, repo records.Repo,
 			return err
 		}
 		updates = c.updates
-		r := receive.Request{Repo: v.repo, Updates: c.updates, Pack: c.pack}
+		r := receive.Request{Repo: v.repo, Updates: c.updates, Merged: c.merged, Pack: c.pack}
 		if r.Pack == nil {
 			r.Pack = func(ctx context.Context, w io.Writer) error { return odb.WritePack(ctx, w, v.format, c.objects) }
 		}

@@ -341,7 +341,7 @@ class EventActor(TypedDict):
 
 class Event(TypedDict):
     type: str
-    """cf.artifacts.repo.created, deleted, forked, imported, pushed, cloned, fetched, token.created or token.revoked."""
+    """cf.artifacts.repo.created, deleted, forked, imported, pushed, cloned, fetched, token.created or token.revoked, or an extension that begins with artifactfs., such as artifactfs.session.merged."""
     source: EventSource
     payload: dict[str, Any]
     """Depends on the type."""
