@@ -23,6 +23,8 @@ type DB struct {
 	Leases     *Leases
 	Webhooks   *Webhooks
 	Imports    *Imports
+	Archives   *Archives
+	Retention  *Retention
 	Settings   *Settings
 
 	calls   calls
@@ -64,6 +66,8 @@ func Open(ctx context.Context, url string) (*DB, error) {
 	db.Leases = &Leases{db}
 	db.Webhooks = &Webhooks{db}
 	db.Imports = &Imports{db}
+	db.Archives = &Archives{db}
+	db.Retention = &Retention{db}
 	db.Settings = &Settings{db}
 	if err := db.migrate(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("open database: %w", err), db.Close())

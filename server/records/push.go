@@ -44,7 +44,11 @@ func (t *tx) push(ctx context.Context, p Push) ([]error, error) {
 			return nil, fmt.Errorf("%w: %s", ErrChanged, a.Name)
 		}
 	}
-	results := refs.apply(p.Updates, p.Atomic)
+	archived, err := t.refuseArchived(ctx, repo.key, p.Updates)
+	if err != nil {
+		return nil, err
+	}
+	results := refs.applyOthers(p.Updates, p.Atomic, archived)
 	if err := t.removeRefs(ctx, repo.refs, refs.removed()); err != nil {
 		return nil, err
 	}

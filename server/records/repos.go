@@ -168,13 +168,14 @@ func (r *Repos) Delete(ctx context.Context, id string, events []Event, cause Cau
 		}
 		for _, query := range []string{
 			"UPDATE repos SET deleted = $2, updated = $2, shared = 0, {grow} WHERE repo = $1",
-			"UPDATE packs SET idle_since = $2 WHERE pack IN (SELECT pack FROM links WHERE repo = $1)",
+			"UPDATE packs SET idle_since = $2 WHERE pack IN (SELECT pack FROM links WHERE repo = $1 UNION SELECT pack FROM archives WHERE repo = $1)",
 		} {
 			if _, err := t.exec(ctx, query, repo.key, t.now); err != nil {
 				return err
 			}
 		}
-		for _, query := range []string{"DELETE FROM refs WHERE repo = $1", "DELETE FROM links WHERE repo = $1"} {
+		for _, query := range []string{"DELETE FROM refs WHERE repo = $1", "DELETE FROM links WHERE repo = $1",
+			"DELETE FROM archives WHERE repo = $1"} {
 			if _, err := t.exec(ctx, query, repo.key); err != nil {
 				return err
 			}
@@ -247,11 +248,13 @@ func (r *Repos) Refs(ctx context.Context, id string) (refs []Ref, err error) {
 	return refs, err
 }
 
-// Size returns the bytes of the packs that only this repository has, and the bytes of those that it shares with others.
+// Size returns the bytes of the packs that only this repository has, with its archived sessions, and the bytes of those that it shares with
+// others.
 func (r *Repos) Size(ctx context.Context, id string) (own, shared int64, err error) {
 	err = r.db.single(ctx, "measure repository "+id, func(t *tx) error {
 		return t.one(ctx, []any{&own, &shared}, `SELECT
-			CAST(COALESCE(SUM(CASE WHEN s.others THEN 0 ELSE s.bytes END), 0) AS BIGINT),
+			CAST(COALESCE(SUM(CASE WHEN s.others THEN 0 ELSE s.bytes END), 0) + (SELECT COALESCE(SUM(a.bytes), 0) FROM repos r
+				JOIN archives a ON a.repo = r.repo WHERE r.id = $1) AS BIGINT),
 			CAST(COALESCE(SUM(CASE WHEN s.others THEN s.bytes ELSE 0 END), 0) AS BIGINT)
 			FROM (SELECT p.bytes, EXISTS (SELECT 1 FROM links o WHERE o.pack = l.pack AND o.repo <> l.repo) AS others
 				FROM repos r JOIN links l ON l.repo = r.repo JOIN packs p ON p.pack = l.pack WHERE r.id = $1) s`, id)

@@ -224,3 +224,25 @@ func (r *Replica) Release() {
 func (s *Set) Git() gitcmd.Confined {
 	return gitcmd.Confined{Env: slices.Clone(s.git.Env), Memory: s.git.Memory}
 }
+
+// snapshotTries is the maximum number of attempts to read a snapshot while pushes change the repository.
+const snapshotTries = 20
+
+// Snapshot returns the current state of a repository, with a replica that keeps all objects of that state until it is released.
+func (s *Set) Snapshot(ctx context.Context, repoID string) (*Replica, records.Snapshot, error) {
+	for range snapshotTries {
+		on, err := s.Acquire(ctx, repoID)
+		if err != nil {
+			return nil, records.Snapshot{}, err
+		}
+		snap, err := s.db.Repos.Snapshot(ctx, repoID)
+		if err == nil && snap.Repo.Version == on.Repo.Version {
+			return on, snap, nil
+		}
+		on.Release()
+		if err != nil {
+			return nil, records.Snapshot{}, err
+		}
+	}
+	return nil, records.Snapshot{}, records.ErrChanged
+}

@@ -114,38 +114,27 @@ func (v *view) pack(hash string) string {
 	return filepath.Join(v.on.Dir, "objects", "pack", "pack-"+hash)
 }
 
-// views is the maximum number of attempts to get a view while pushes change the repository.
-const views = 20
-
 // view returns the current state of a repository. The replica keeps all objects of that state until it is released.
 func (w *Worker) view(ctx context.Context, id string) (*view, error) {
-	for range views {
-		on, err := w.o.Replicas.Acquire(ctx, id)
-		if err != nil {
-			return nil, err
-		}
-		v := &view{on: on}
-		if v.snap, err = w.o.Records.Repos.Snapshot(ctx, id); err == nil {
-			v.format, err = object.ParseFormat(v.snap.Repo.ObjectFormat)
-		}
-		if err == nil && v.snap.Repo.Version == on.Repo.Version {
-			var sharers map[string]int
-			sharers, err = w.o.Records.Packs.Sharers(ctx, id)
-			for _, p := range v.snap.Packs {
-				if sharers[p.ID] == 1 {
-					v.own = append(v.own, p)
-				}
-			}
-			if err == nil {
-				return v, nil
-			}
-		}
+	on, snap, err := w.o.Replicas.Snapshot(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	v := &view{on: on, snap: snap}
+	var sharers map[string]int
+	if v.format, err = object.ParseFormat(snap.Repo.ObjectFormat); err == nil {
+		sharers, err = w.o.Records.Packs.Sharers(ctx, id)
+	}
+	if err != nil {
 		on.Release()
-		if err != nil {
-			return nil, err
+		return nil, err
+	}
+	for _, p := range snap.Packs {
+		if sharers[p.ID] == 1 {
+			v.own = append(v.own, p)
 		}
 	}
-	return nil, records.ErrChanged
+	return v, nil
 }
 
 // git returns a git command in the replica.

@@ -1,0 +1,299 @@
+package archive
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/server/objects"
+	"github.com/artifactfs/artifactfs/server/records"
+	"github.com/artifactfs/artifactfs/server/replica"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/profile"
+	"github.com/artifactfs/artifactfs/session/thin"
+)
+
+// tries is the number of attempts to reopen a session while garbage of the repository is collected.
+const tries = 3
+
+// errBundle means that a file is not a bundle of this package.
+var errBundle = errors.New("damaged bundle")
+
+// isHeld reports whether an error is of the type *profile.OnHoldError.
+func isHeld(err error) bool {
+	var held *profile.OnHoldError
+	return errors.As(err, &held)
+}
+
+// Reopen brings an archived session back: all its refs appear in one transaction, and the session can be mounted. It returns
+// records.ErrNotFound if the session is not archived, and records.ErrExists if a session of the same name exists.
+func (a *Archiver) Reopen(ctx context.Context, repoID, name string, by By) error {
+	return a.restore(ctx, repoID, name, by, func(ctx context.Context, f *fetched) ([]records.Ref, error) { return f.reopened(ctx, by) })
+}
+
+// Trash moves an archived session to the trash of its repository, from which it can be restored for a time.
+func (a *Archiver) Trash(ctx context.Context, repoID, name string, by By, now time.Time) error {
+	return a.restore(ctx, repoID, name, by, func(_ context.Context, f *fetched) ([]records.Ref, error) {
+		to := TrashPrefix(name, now)
+		refs := slices.Clone(f.refs)
+		for i, r := range refs {
+			refs[i].Name = to + strings.TrimPrefix(r.Name, "refs/")
+		}
+		return refs, nil
+	})
+}
+
+// TrashPrefix returns the prefix of the refs of a session that is deleted at the time now (package session/trash).
+func TrashPrefix(name string, now time.Time) string {
+	return thin.TrashPrefix + name + "/" + strconv.FormatInt(now.Unix(), 10) + "/"
+}
+
+// restore brings the objects of an archived session back, with the refs that the function refs returns.
+func (a *Archiver) restore(ctx context.Context, repoID, name string, by By, refs func(ctx context.Context, f *fetched) ([]records.Ref, error)) error {
+	var err error
+	for range tries {
+		if err = a.try(ctx, repoID, name, by, refs); !errors.Is(err, records.ErrCollected) {
+			break
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("reopen archived session %s: %w", name, err)
+	}
+	return nil
+}
+
+func (a *Archiver) try(ctx context.Context, repoID, name string, by By, refs func(ctx context.Context, f *fetched) ([]records.Ref, error)) error {
+	row, err := a.o.Records.Archives.Get(ctx, repoID, name)
+	if err != nil {
+		return err
+	}
+	f, err := a.fetch(ctx, repoID, row)
+	if err != nil {
+		return err
+	}
+	defer f.close()
+	all, err := refs(ctx, f)
+	if err != nil {
+		return err
+	}
+	if err := f.check(ctx); err != nil {
+		return err
+	}
+	r := records.Restoring{RepoID: repoID, Session: name, Bundle: row.Pack.ID, Version: f.copy.Repo.Version, Refs: all, Cause: by.Cause,
+		Events: by.events(f.copy.Repo)}
+	for _, hash := range f.packs {
+		p, err := a.o.Replicas.Store(ctx, f.scratch, hash)
+		if err != nil {
+			return err
+		}
+		r.Packs = append(r.Packs, p)
+	}
+	return a.o.Records.Archives.Take(ctx, r)
+}
+
+// fetched is an archived session whose objects are in a copy of its repository.
+type fetched struct {
+	*Archiver
+	row     records.Archive
+	on      *replica.Replica
+	copy    *replica.Copy
+	scratch string
+	format  object.Format
+	refs    []records.Ref // refs of the session in the bundle
+	packs   []string      // hashes of the packs in scratch: that of the bundle if it has objects, and those of changes
+}
+
+func (f *fetched) close() {
+	if f.copy != nil {
+		f.copy.Remove()
+	}
+	if f.on != nil {
+		f.on.Release()
+	}
+	if f.scratch != "" {
+		_ = os.RemoveAll(f.scratch)
+	}
+}
+
+// fetch fetches the bundle of an archived session.
+func (a *Archiver) fetch(ctx context.Context, repoID string, row records.Archive) (f *fetched, err error) {
+	f = &fetched{Archiver: a, row: row}
+	defer func() {
+		if err != nil {
+			f.close()
+		}
+	}()
+	if f.on, err = a.o.Replicas.Acquire(ctx, repoID); err != nil {
+		return nil, err
+	}
+	if f.copy, err = f.on.Copy(ctx); err != nil {
+		return nil, err
+	}
+	if f.format, err = object.ParseFormat(f.copy.Repo.ObjectFormat); err != nil {
+		return nil, err
+	}
+	if f.scratch, err = a.o.Replicas.Scratch(); err != nil {
+		return nil, err
+	}
+	bundle := filepath.Join(f.scratch, row.Pack.ID+records.BundleExtension)
+	if err := a.o.Objects.Get(ctx, row.Pack.Key(records.BundleExtension), bundle); err != nil {
+		return nil, objects.Classify(err)
+	}
+	pack := filepath.Join(f.scratch, "pack-"+row.Pack.Hash+".pack")
+	if f.refs, err = splitBundle(bundle, pack); err != nil {
+		return nil, fmt.Errorf("read bundle %s: %w", row.Pack.ID, err)
+	}
+	if row.Pack.Objects == 0 {
+		return f, nil
+	}
+	return f, f.index(ctx, pack)
+}
+
+// splitBundle writes the pack of a bundle to a file, and returns the refs in the bundle.
+func splitBundle(bundle, pack string) (refs []records.Ref, err error) {
+	from, err := os.Open(bundle)
+	if err != nil {
+		return nil, err
+	}
+	defer from.Close()
+	r := bufio.NewReaderSize(from, 64<<10)
+	for first := true; ; first = false {
+		line, err := r.ReadString('\n')
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", errBundle, err)
+		}
+		line = strings.TrimSuffix(line, "\n")
+		if line == "" {
+			break
+		}
+		id, name, ok := strings.Cut(line, " ")
+		switch {
+		case first && (line == "# v2 git bundle" || line == "# v3 git bundle"):
+		case strings.HasPrefix(line, "-"), strings.HasPrefix(line, "@object-format="):
+		case first || !ok || !object.ValidID(id):
+			return nil, errBundle
+		default:
+			refs = append(refs, records.Ref{Name: name, ID: id})
+		}
+	}
+	to, err := os.Create(pack)
+	if err != nil {
+		return nil, err
+	}
+	_, err = io.Copy(to, r)
+	return refs, errors.Join(err, to.Close())
+}
+
+// index makes the index of a pack in scratch, and adds the pack to the copy. The name of the pack is replaced by the one that git computes.
+func (f *fetched) index(ctx context.Context, pack string) error {
+	idx := strings.TrimSuffix(pack, ".pack") + ".idx"
+	out, err := f.git(ctx, "", "index-pack", "-o", idx, pack)
+	if err != nil {
+		return err
+	}
+	hash := strings.TrimSpace(strings.TrimPrefix(string(out), "pack\t"))
+	base := filepath.Join(f.scratch, "pack-"+hash)
+	for _, x := range []string{".pack", ".idx"} {
+		old := strings.TrimSuffix(pack, ".pack") + x
+		if old != base+x {
+			if err := os.Rename(old, base+x); err != nil {
+				return err
+			}
+		}
+		if err := os.Link(base+x, filepath.Join(f.copy.Packs(), "pack-"+hash+x)); err != nil && !errors.Is(err, os.ErrExist) {
+			return err
+		}
+	}
+	f.packs = append(f.packs, hash)
+	return nil
+}
+
+// git runs git in the copy and returns its output.
+func (f *fetched) git(ctx context.Context, stdin string, args ...string) ([]byte, error) {
+	cmd := f.o.Replicas.Git().Command(ctx, append([]string{"--git-dir=" + f.copy.Dir}, args...)...)
+	cmd.Stdin = strings.NewReader(stdin)
+	return gitcmd.Output(cmd)
+}
+
+// check returns an error unless the copy has all objects that the refs of the session reach.
+func (f *fetched) check(ctx context.Context) error {
+	var tips strings.Builder
+	for _, r := range f.refs {
+		tips.WriteString(r.ID + "\n")
+	}
+	_, err := f.git(ctx, tips.String(), "rev-list", "--objects", "--stdin", "--not", "--all", "--quiet")
+	return err
+}
+
+// reopened returns the refs of the session. Its metadata is new if the session was closed or archived: it records who has reopened it.
+func (f *fetched) reopened(ctx context.Context, by By) ([]records.Ref, error) {
+	return f.edit(ctx, func(m *session.Meta, now time.Time) error {
+		if m.State != session.Closed && m.State != session.Archived {
+			return nil
+		}
+		return m.Become(session.Transition{State: session.Open, Actor: by.Actor, Reason: by.Reason}, now)
+	})
+}
+
+// edit returns the refs of the session after a change of its metadata, whose new version is added to the packs.
+func (f *fetched) edit(ctx context.Context, change func(m *session.Meta, now time.Time) error) ([]records.Ref, error) {
+	refs := slices.Clone(f.refs)
+	i := slices.IndexFunc(refs, func(r records.Ref) bool { return r.Name == session.MetaRef(f.row.Session) })
+	if i < 0 {
+		return refs, nil
+	}
+	store, err := odb.Open(filepath.Join(f.copy.Dir, "objects"), f.format)
+	if err != nil {
+		return nil, err
+	}
+	defer store.Close()
+	id, changes, err := EditMeta(store, f.format, refs[i].ID, change)
+	if err != nil || len(changes) == 0 {
+		return refs, err
+	}
+	refs[i].ID = id
+	file := filepath.Join(f.scratch, "meta.pack")
+	if err := WritePack(file, f.format, changes); err != nil {
+		return nil, err
+	}
+	return refs, f.index(ctx, file)
+}
+
+// EditMeta changes the metadata of a session in a commit. It returns the commit with the new metadata and its objects; no objects if
+// nothing has changed.
+func EditMeta(from session.Objects, f object.Format, commit string, change func(m *session.Meta, now time.Time) error) (string, []odb.Outgoing, error) {
+	id, err := object.ParseIDOf(f, commit)
+	if err != nil {
+		return "", nil, err
+	}
+	m, err := session.MetaAt(from, f, id)
+	if err != nil {
+		return "", nil, err
+	}
+	before, now := m.Clone(), time.Now().UTC()
+	if err := change(&m, now); err != nil || m.Equal(before) {
+		return commit, nil, err
+	}
+	next, changes, err := m.Encode(f, id, now)
+	return next.String(), changes, err
+}
+
+// WritePack writes a pack with objects to a file.
+func WritePack(file string, f object.Format, all []odb.Outgoing) error {
+	to, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	return errors.Join(odb.WritePack(context.Background(), to, f, all), to.Close())
+}
