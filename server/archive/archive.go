@@ -63,8 +63,8 @@ type Info struct {
 	Tags    []string          `json:"tags,omitempty"`
 	Began   time.Time         `json:"began"`
 	Expires time.Time         `json:"expires,omitzero"`
-	// Erased is the time before which all records were erased from the transcript by a rule.
-	Erased time.Time `json:"erased,omitzero"`
+	// Records is the day of the oldest records of the transcript that were not erased; zero if there are none.
+	Records time.Time `json:"records,omitzero"`
 }
 
 // InfoOf returns the description of an archived session. It is empty if the record has none that can be read.
@@ -108,11 +108,16 @@ func (a *Archiver) archive(ctx context.Context, repoID string, names []string, b
 		return nil, err
 	}
 	defer os.RemoveAll(scratch)
-	w, err := a.open(on.Dir, snap, scratch)
+	format, err := object.ParseFormat(snap.Repo.ObjectFormat)
 	if err != nil {
 		return nil, err
 	}
-	defer w.store.Close()
+	store, err := odb.Open(filepath.Join(on.Dir, "objects"), format)
+	if err != nil {
+		return nil, err
+	}
+	defer store.Close()
+	w := a.writer(on.Dir, format, store, snap.Refs, scratch)
 	results := make([]error, len(names))
 	var all []records.Archiving
 	var at []int // index in names of each element of all
@@ -144,26 +149,25 @@ func (by By) events(r records.Repo) func(done []records.RefUpdate) []records.Eve
 	return func(done []records.RefUpdate) []records.Event { return events.Pushed(by.Stamp, r, done, nil) }
 }
 
+// Rules is the actor of changes that the retention of a namespace makes. They do not count as changes of a session.
+const Rules = "retention"
+
 // writer makes bundles of sessions of a repository in a replica.
 type writer struct {
 	*Archiver
 	dir      string // git directory
 	scratch  string
 	format   object.Format
-	store    *odb.Store
+	objects  session.Objects
 	sessions map[string][]records.Ref
 	others   string // lines that exclude from bundles what branches, tags and bases reach, for git rev-list
 }
 
-// open prepares the bundles of sessions.
-func (a *Archiver) open(dir string, snap records.Snapshot, scratch string) (*writer, error) {
-	format, err := object.ParseFormat(snap.Repo.ObjectFormat)
-	if err != nil {
-		return nil, err
-	}
-	w := &writer{Archiver: a, dir: dir, scratch: scratch, format: format, sessions: map[string][]records.Ref{}}
+// writer prepares the bundles of sessions of a repository with some refs, whose objects are in a git directory.
+func (a *Archiver) writer(dir string, f object.Format, from session.Objects, refs []records.Ref, scratch string) *writer {
+	w := &writer{Archiver: a, dir: dir, scratch: scratch, format: f, objects: from, sessions: map[string][]records.Ref{}}
 	var others strings.Builder
-	for _, r := range snap.Refs {
+	for _, r := range refs {
 		name := records.SessionOf(r.Name)
 		if name != "" {
 			w.sessions[name] = append(w.sessions[name], r)
@@ -175,8 +179,7 @@ func (a *Archiver) open(dir string, snap records.Snapshot, scratch string) (*wri
 		}
 	}
 	w.others = others.String()
-	w.store, err = odb.Open(filepath.Join(dir, "objects"), format)
-	return w, err
+	return w
 }
 
 // bundle makes and stores the bundle of a session.
@@ -192,10 +195,17 @@ func (w *writer) bundle(ctx context.Context, name string) (s records.Archiving, 
 	if m.State == session.Active {
 		return s, &Refused{name, "is active: unmount it, or run artifactfs session pause if its machine is gone"}
 	}
-	s.Changed = w.changed(m, s.Refs)
-	text, err := json.Marshal(Info{State: m.State, Title: m.Title, Owner: m.Owner, Tags: m.Tags, Began: m.Began, Expires: m.Expires})
+	s.Changed = Changed(w.objects, w.format, m, s.Refs)
+	err = w.fill(ctx, &s, m)
+	return s, err
+}
+
+// fill makes and stores the bundle of a session with the metadata m, whose refs are set.
+func (w *writer) fill(ctx context.Context, s *records.Archiving, m session.Meta) error {
+	text, err := json.Marshal(Info{State: m.State, Title: m.Title, Owner: m.Owner, Tags: m.Tags, Began: m.Began, Expires: m.Expires,
+		Records: OldestRecords(w.objects, w.format, m, s.Refs)})
 	if err != nil {
-		return s, err
+		return err
 	}
 	s.Info = string(text)
 	var revs strings.Builder
@@ -204,7 +214,7 @@ func (w *writer) bundle(ctx context.Context, name string) (s records.Archiving, 
 	}
 	revs.WriteString(w.others)
 	s.Pack, s.Bases, err = w.pack(ctx, s.Refs, revs.String())
-	return s, err
+	return err
 }
 
 // meta returns the metadata of a session.
@@ -215,7 +225,7 @@ func (w *writer) meta(name string) (m session.Meta, err error) {
 	}
 	id, err := object.ParseIDOf(w.format, w.sessions[name][i].ID)
 	if err == nil {
-		m, err = session.MetaAt(w.store, w.format, id)
+		m, err = session.MetaAt(w.objects, w.format, id)
 	}
 	if err != nil {
 		return m, &Refused{name, "has metadata that cannot be read: " + err.Error()}
@@ -223,14 +233,14 @@ func (w *writer) meta(name string) (m session.Meta, err error) {
 	return m, nil
 }
 
-// changed returns the time of the last change of a session: of its newest checkpoint, of its state, or of its profile.
-func (w *writer) changed(m session.Meta, refs []records.Ref) time.Time { return Changed(w.store, w.format, m, refs) }
-
 // Changed returns the time of the last change of a session with the metadata m: of its newest checkpoint, of its state, or of its profile.
+// Changes by rules do not count.
 func Changed(objects session.Objects, f object.Format, m session.Meta, refs []records.Ref) time.Time {
 	last := m.Began
-	if n := len(m.Transitions); n > 0 && m.Transitions[n-1].Time.After(last) {
-		last = m.Transitions[n-1].Time
+	for _, t := range m.Transitions {
+		if t.Actor != Rules && t.Time.After(last) {
+			last = t.Time
+		}
 	}
 	if m.Edited.After(last) {
 		last = m.Edited

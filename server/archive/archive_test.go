@@ -96,7 +96,7 @@ func (w *world) tree(commit object.ID) object.ID {
 func (w *world) write(all []odb.Outgoing) {
 	w.Helper()
 	file := filepath.Join(w.TempDir(), "x.pack")
-	w.ok(WritePack(file, w.format, all))
+	w.ok(writePack(w.Context(), file, w.format, all))
 	out := gittest.Must(w, w.repo.Path, "index-pack", file)
 	hash := strings.TrimPrefix(out, "pack\t")
 	for _, x := range []string{".pack", ".idx"} {

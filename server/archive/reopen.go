@@ -59,8 +59,11 @@ func TrashPrefix(name string, now time.Time) string {
 	return thin.TrashPrefix + name + "/" + strconv.FormatInt(now.Unix(), 10) + "/"
 }
 
+// refsOf returns the refs with which a session is brought back.
+type refsOf func(ctx context.Context, f *fetched) ([]records.Ref, error)
+
 // restore brings the objects of an archived session back, with the refs that the function refs returns.
-func (a *Archiver) restore(ctx context.Context, repoID, name string, by By, refs func(ctx context.Context, f *fetched) ([]records.Ref, error)) error {
+func (a *Archiver) restore(ctx context.Context, repoID, name string, by By, refs refsOf) error {
 	var err error
 	for range tries {
 		if err = a.try(ctx, repoID, name, by, refs); !errors.Is(err, records.ErrCollected) {
@@ -73,7 +76,7 @@ func (a *Archiver) restore(ctx context.Context, repoID, name string, by By, refs
 	return nil
 }
 
-func (a *Archiver) try(ctx context.Context, repoID, name string, by By, refs func(ctx context.Context, f *fetched) ([]records.Ref, error)) error {
+func (a *Archiver) try(ctx context.Context, repoID, name string, by By, refs refsOf) error {
 	row, err := a.o.Records.Archives.Get(ctx, repoID, name)
 	if err != nil {
 		return err
@@ -92,8 +95,8 @@ func (a *Archiver) try(ctx context.Context, repoID, name string, by By, refs fun
 	}
 	r := records.Restoring{RepoID: repoID, Session: name, Bundle: row.Pack.ID, Version: f.copy.Repo.Version, Refs: all, Cause: by.Cause,
 		Events: by.events(f.copy.Repo)}
-	for _, hash := range f.packs {
-		p, err := a.o.Replicas.Store(ctx, f.scratch, hash)
+	if r.Packs = f.stored; f.pack != "" {
+		p, err := a.o.Replicas.Store(ctx, f.scratch, f.pack)
 		if err != nil {
 			return err
 		}
@@ -110,8 +113,9 @@ type fetched struct {
 	copy    *replica.Copy
 	scratch string
 	format  object.Format
-	refs    []records.Ref // refs of the session in the bundle
-	packs   []string      // hashes of the packs in scratch: that of the bundle if it has objects, and those of changes
+	refs    []records.Ref  // refs of the session in the bundle
+	pack    string         // hash of the pack of the bundle, which is in scratch; "" if it has no objects
+	stored  []records.Pack // further packs, which are stored
 }
 
 func (f *fetched) close() {
@@ -157,7 +161,16 @@ func (a *Archiver) fetch(ctx context.Context, repoID string, row records.Archive
 	if row.Pack.Objects == 0 {
 		return f, nil
 	}
-	return f, f.index(ctx, pack)
+	if f.pack, err = a.index(ctx, f.format, pack); err != nil {
+		return nil, err
+	}
+	for _, x := range []string{".pack", ".idx"} {
+		name := "pack-" + f.pack + x
+		if err := os.Link(filepath.Join(f.scratch, name), filepath.Join(f.copy.Packs(), name)); err != nil && !errors.Is(err, os.ErrExist) {
+			return nil, err
+		}
+	}
+	return f, nil
 }
 
 // splitBundle writes the pack of a bundle to a file, and returns the refs in the bundle.
@@ -193,30 +206,6 @@ func splitBundle(bundle, pack string) (refs []records.Ref, err error) {
 	}
 	_, err = io.Copy(to, r)
 	return refs, errors.Join(err, to.Close())
-}
-
-// index makes the index of a pack in scratch, and adds the pack to the copy. The name of the pack is replaced by the one that git computes.
-func (f *fetched) index(ctx context.Context, pack string) error {
-	idx := strings.TrimSuffix(pack, ".pack") + ".idx"
-	out, err := f.git(ctx, "", "index-pack", "-o", idx, pack)
-	if err != nil {
-		return err
-	}
-	hash := strings.TrimSpace(strings.TrimPrefix(string(out), "pack\t"))
-	base := filepath.Join(f.scratch, "pack-"+hash)
-	for _, x := range []string{".pack", ".idx"} {
-		old := strings.TrimSuffix(pack, ".pack") + x
-		if old != base+x {
-			if err := os.Rename(old, base+x); err != nil {
-				return err
-			}
-		}
-		if err := os.Link(base+x, filepath.Join(f.copy.Packs(), "pack-"+hash+x)); err != nil && !errors.Is(err, os.ErrExist) {
-			return err
-		}
-	}
-	f.packs = append(f.packs, hash)
-	return nil
 }
 
 // git runs git in the copy and returns its output.
@@ -263,16 +252,15 @@ func (f *fetched) edit(ctx context.Context, change func(m *session.Meta, now tim
 		return refs, err
 	}
 	refs[i].ID = id
-	file := filepath.Join(f.scratch, "meta.pack")
-	if err := WritePack(file, f.format, changes); err != nil {
-		return nil, err
-	}
-	return refs, f.index(ctx, file)
+	p, err := f.Store(ctx, f.format, changes)
+	f.stored = append(f.stored, p)
+	return refs, err
 }
 
 // EditMeta changes the metadata of a session in a commit. It returns the commit with the new metadata and its objects; no objects if
 // nothing has changed.
-func EditMeta(from session.Objects, f object.Format, commit string, change func(m *session.Meta, now time.Time) error) (string, []odb.Outgoing, error) {
+func EditMeta(from session.Objects, f object.Format, commit string,
+	change func(m *session.Meta, now time.Time) error) (string, []odb.Outgoing, error) {
 	id, err := object.ParseIDOf(f, commit)
 	if err != nil {
 		return "", nil, err
@@ -289,11 +277,46 @@ func EditMeta(from session.Objects, f object.Format, commit string, change func(
 	return next.String(), changes, err
 }
 
-// WritePack writes a pack with objects to a file.
-func WritePack(file string, f object.Format, all []odb.Outgoing) error {
+// Store stores objects as a pack, which a transaction can add to a repository.
+func (a *Archiver) Store(ctx context.Context, f object.Format, all []odb.Outgoing) (p records.Pack, err error) {
+	scratch, err := a.o.Replicas.Scratch()
+	if err != nil {
+		return p, err
+	}
+	defer os.RemoveAll(scratch)
+	file := filepath.Join(scratch, "new.pack")
+	if err := writePack(ctx, file, f, all); err != nil {
+		return p, err
+	}
+	hash, err := a.index(ctx, f, file)
+	if err != nil {
+		return p, err
+	}
+	return a.o.Replicas.Store(ctx, scratch, hash)
+}
+
+// writePack writes a pack with objects to a file.
+func writePack(ctx context.Context, file string, f object.Format, all []odb.Outgoing) error {
 	to, err := os.Create(file)
 	if err != nil {
 		return err
 	}
-	return errors.Join(odb.WritePack(context.Background(), to, f, all), to.Close())
+	return errors.Join(odb.WritePack(ctx, to, f, all), to.Close())
+}
+
+// index makes the index of a pack, gives both files the names that git computes, pack-HASH.*, and returns HASH.
+func (a *Archiver) index(ctx context.Context, f object.Format, pack string) (hash string, err error) {
+	idx := strings.TrimSuffix(pack, ".pack") + ".idx"
+	out, err := gitcmd.Output(a.o.Replicas.Git().Command(ctx, "index-pack", "--object-format="+f.String(), "-o", idx, pack))
+	if err != nil {
+		return "", err
+	}
+	hash = strings.TrimSpace(strings.TrimPrefix(string(out), "pack\t"))
+	base := filepath.Join(filepath.Dir(pack), "pack-"+hash)
+	for _, x := range []string{".pack", ".idx"} {
+		if old := strings.TrimSuffix(pack, ".pack") + x; old != base+x {
+			err = errors.Join(err, os.Rename(old, base+x))
+		}
+	}
+	return hash, err
 }

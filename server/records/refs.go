@@ -88,7 +88,9 @@ func (t *tx) affected(ctx context.Context, repo refRows, updates []RefUpdate, as
 
 // apply makes the updates that are possible, and returns an error for each of the others. Removals come first, so that refs/heads/a can
 // be replaced by refs/heads/a/b in one push.
-func (s *refSet) apply(updates []RefUpdate, atomic bool) []error { return s.applyOthers(updates, atomic, make([]error, len(updates))) }
+func (s *refSet) apply(updates []RefUpdate, atomic bool) []error {
+	return s.applyOthers(updates, atomic, make([]error, len(updates)))
+}
 
 // applyOthers is like apply for the updates that have no error in the parameter results. It sets and returns results.
 func (s *refSet) applyOthers(updates []RefUpdate, atomic bool, results []error) []error {

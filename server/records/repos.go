@@ -168,7 +168,8 @@ func (r *Repos) Delete(ctx context.Context, id string, events []Event, cause Cau
 		}
 		for _, query := range []string{
 			"UPDATE repos SET deleted = $2, updated = $2, shared = 0, {grow} WHERE repo = $1",
-			"UPDATE packs SET idle_since = $2 WHERE pack IN (SELECT pack FROM links WHERE repo = $1 UNION SELECT pack FROM archives WHERE repo = $1)",
+			`UPDATE packs SET idle_since = $2 WHERE pack IN (SELECT pack FROM links WHERE repo = $1
+				UNION SELECT pack FROM archives WHERE repo = $1)`,
 		} {
 			if _, err := t.exec(ctx, query, repo.key, t.now); err != nil {
 				return err

@@ -44,4 +44,3 @@ func (r *Retention) Namespaces(ctx context.Context) ([]string, error) {
 	return readList(ctx, r.db, "list namespaces with a retention", scanText,
 		"SELECT n.name FROM retention r JOIN namespaces n ON n.folded = r.namespace ORDER BY n.folded")
 }
-
