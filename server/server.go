@@ -29,6 +29,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/server/access"
 	"github.com/artifactfs/artifactfs/server/api"
+	"github.com/artifactfs/artifactfs/server/archive"
 	"github.com/artifactfs/artifactfs/server/events"
 	"github.com/artifactfs/artifactfs/server/githttp"
 	"github.com/artifactfs/artifactfs/server/meter"
@@ -36,6 +37,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/openapi"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/server/replica"
+	"github.com/artifactfs/artifactfs/server/retention"
 	"github.com/artifactfs/artifactfs/server/review"
 	"github.com/artifactfs/artifactfs/server/ui"
 	"github.com/artifactfs/artifactfs/server/upkeep"
@@ -227,6 +229,13 @@ func (s *Server) connect(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	node, err := nodeName(o.Data)
+	if err != nil {
+		return err
+	}
+	archiver := archive.New(archive.Options{Records: s.db, Objects: s.store, Replicas: replicas})
+	keeper := retention.New(retention.Options{Records: s.db, Replicas: replicas, Archiver: archiver, Account: s.Account, Node: node,
+		Log: s.log})
 	git, err := githttp.New(githttp.Options{Records: s.db, Replicas: replicas, Guard: guard, Meter: s.meter, Account: s.Account,
 		Dir: filepath.Join(o.Data, "git"), Limits: o.Git, Compat: o.Compat, Log: s.log}, runtime.GOMAXPROCS(0))
 	if err != nil {
@@ -236,7 +245,8 @@ func (s *Server) connect(ctx context.Context) (err error) {
 	acts := review.New(review.Options{Records: s.db, Replicas: replicas, Pusher: git, Log: s.log})
 	s.closeLater(acts.Close)
 	rest := api.New(api.Options{Account: s.Account, URL: o.PublicURL, Records: s.db, Replicas: replicas, Guard: guard, Meter: s.meter,
-		Review: acts, Importer: importer, ImportHTTP: o.ImportHTTP, Events: s.stream, Compat: o.Compat, Log: s.log})
+		Review: acts, Importer: importer, ImportHTTP: o.ImportHTTP, Events: s.stream, Archiver: archiver, Keeper: keeper,
+		Compat: o.Compat, Log: s.log})
 	s.closeLater(rest.Close)
 	page, err := ui.New(ui.Options{URL: o.PublicURL, Repos: s.db.Repos, Namespaces: s.db.Namespaces, Replicas: replicas, Guard: guard,
 		Meter: s.meter, Acts: acts, Log: s.log})
@@ -244,12 +254,8 @@ func (s *Server) connect(ctx context.Context) (err error) {
 		return err
 	}
 	s.closeLater(page.Close)
-	node, err := nodeName(o.Data)
-	if err != nil {
-		return err
-	}
 	s.background(upkeep.New(upkeep.Options{Records: s.db, Objects: s.store, Replicas: replicas, Log: s.log, Node: node, Account: s.Account,
-		MaxEntries: o.MaxEntries, Times: o.Upkeep}).Run)
+		MaxEntries: o.MaxEntries, Retention: keeper.All, Times: o.Upkeep}).Run)
 	s.handler = o.Proxies.restore(s.meter.Requests(s.routes(rest, git, page)))
 	return nil
 }

@@ -243,6 +243,84 @@ export interface Stored {
   shared: number;
 }
 
+export interface ArchivedSession {
+  session: string;
+  state: 'archived';
+  title: string;
+  owner: string;
+  tags: string[];
+  /** Size of the stored file. */
+  bytes: number;
+  changed_at: string | null;
+  archived_at: string | null;
+}
+
+export interface ArchiveSessions {
+  sessions: string[];
+}
+
+export interface ArchiveFailure {
+  session: string;
+  error: string;
+}
+
+export interface ArchiveResult {
+  archived: string[];
+  failed: ArchiveFailure[];
+}
+
+export interface Reopen {
+  /** Recorded in the history of the session. */
+  reason?: string;
+}
+
+export interface RetentionRule {
+  /** Glob of names of repositories; default: all. */
+  repo?: string;
+  /** Glob of names of sessions; default: all. */
+  session?: string;
+  /** Tags that a session must have. */
+  tags?: string[];
+  /** Default: all. */
+  states?: ('open' | 'paused' | 'closed' | 'archived')[];
+  /** Time without a change, such as 30d or 12h. */
+  close_after?: string;
+  /** Time without a change. */
+  archive_after?: string;
+  /** Time without a change after which a session is moved to the trash. */
+  delete_after?: string;
+  /** Age of records that are erased. */
+  transcripts_after?: string;
+}
+
+export interface Retention {
+  version: 1;
+  rules: RetentionRule[];
+  /** What happens to expired sessions; default: close. */
+  expired?: 'close' | 'archive' | 'delete';
+  /** Time after which deleted sessions are removed for good; default: never. */
+  trash_after?: string;
+}
+
+export interface RetentionStep {
+  repo: string;
+  session: string;
+  /** State of the session; deleted if it is in the trash. */
+  state: string;
+  title?: string;
+  owner?: string;
+  action: 'close' | 'archive' | 'delete' | 'erase' | 'purge' | 'none';
+  due?: string;
+  /** The rule, or the reason why nothing is done. */
+  why: string;
+}
+
+export interface RetentionSteps {
+  steps: RetentionStep[];
+  /** Why steps that were due were not made; the next run tries again. */
+  error: string | null;
+}
+
 export interface Usage {
   operations: UsageRow[];
   /** Bytes now. For a namespace, packs that several of its repositories have are counted once. */
@@ -969,6 +1047,64 @@ export declare class Artifacts extends Client {
     query: { key: string; expect?: string; ttl?: number; session?: string },
     options?: CallOptions,
   ): Promise<CacheEntry>;
+
+  /**
+   * List archived sessions.
+   */
+  archiveList(
+    namespace: string,
+    name: string,
+    query?: { limit?: number; cursor?: string },
+    options?: CallOptions,
+  ): Promise<Page<ArchivedSession>>;
+
+  /**
+   * Archive sessions.
+   * The refs of an archived session leave the repository; it is one file in the object store until it is reopened. A session that is active or on hold is not archived.
+   */
+  archive(namespace: string, name: string, body: ArchiveSessions, options?: CallOptions): Promise<ArchiveResult>;
+
+  /**
+   * Bring an archived session back.
+   * All refs of the session appear in one transaction.
+   */
+  archiveReopen(
+    namespace: string,
+    name: string,
+    session: string,
+    body?: Reopen,
+    options?: CallOptions,
+  ): Promise<{
+    session: string;
+  }>;
+
+  /**
+   * Get the retention of a namespace.
+   */
+  retentionGet(namespace: string, options?: CallOptions): Promise<Retention>;
+
+  /**
+   * Set the retention of a namespace.
+   * The server applies the rules every hour.
+   */
+  retentionSet(namespace: string, body: Retention, options?: CallOptions): Promise<Retention>;
+
+  /**
+   * Remove the retention of a namespace.
+   */
+  retentionDelete(namespace: string, options?: CallOptions): Promise<{
+    namespace: string;
+  }>;
+
+  /**
+   * List what the retention does.
+   */
+  retentionPlan(namespace: string, options?: CallOptions): Promise<RetentionSteps>;
+
+  /**
+   * Apply the retention now.
+   */
+  retentionRun(namespace: string, options?: CallOptions): Promise<RetentionSteps>;
 
   /**
    * Get the usage of a repository.

@@ -415,6 +415,78 @@ export class Artifacts extends Client {
     );
   }
 
+  archiveList(namespace, name, query, options) {
+    return this.call(
+      'GET',
+      `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/repos/${segment(name)}/archive`,
+      'page',
+      { query, ...options },
+    );
+  }
+
+  archive(namespace, name, body, options) {
+    return this.call(
+      'POST',
+      `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/repos/${segment(name)}/archive`,
+      'result',
+      { body, ...options },
+    );
+  }
+
+  archiveReopen(namespace, name, session, body, options) {
+    return this.call(
+      'POST',
+      `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/repos/${segment(name)}/archive/${segment(session)}/reopen`,
+      'result',
+      { body, ...options },
+    );
+  }
+
+  retentionGet(namespace, options) {
+    return this.call(
+      'GET',
+      `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/retention`,
+      'result',
+      { ...options },
+    );
+  }
+
+  retentionSet(namespace, body, options) {
+    return this.call(
+      'PUT',
+      `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/retention`,
+      'result',
+      { body, ...options },
+    );
+  }
+
+  retentionDelete(namespace, options) {
+    return this.call(
+      'DELETE',
+      `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/retention`,
+      'result',
+      { ...options },
+    );
+  }
+
+  retentionPlan(namespace, options) {
+    return this.call(
+      'GET',
+      `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/retention/plan`,
+      'result',
+      { ...options },
+    );
+  }
+
+  retentionRun(namespace, options) {
+    return this.call(
+      'POST',
+      `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/retention/run`,
+      'result',
+      { ...options },
+    );
+  }
+
   repoUsageGet(namespace, name, query, options) {
     return this.call(
       'GET',

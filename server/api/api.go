@@ -14,11 +14,13 @@ import (
 
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/server/access"
+	"github.com/artifactfs/artifactfs/server/archive"
 	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/server/imports"
 	"github.com/artifactfs/artifactfs/server/places"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/server/replica"
+	"github.com/artifactfs/artifactfs/server/retention"
 	"github.com/artifactfs/artifactfs/server/review"
 )
 
@@ -63,10 +65,12 @@ type Options struct {
 	ImportHTTP bool
 	// Events serves a stream of events to a client that may read them. The path values "namespace" and "repo" of the request select
 	// the events; both are "" for all events. If the field is nil, there are no streams.
-	Events http.Handler
-	Compat bool // behave as the live service where it differs from its documentation
-	Log    *zap.Logger
-	Now    func() time.Time // nil for time.Now
+	Events   http.Handler
+	Archiver *archive.Archiver // archives and reopens sessions
+	Keeper   *retention.Keeper // applies the rules of namespaces
+	Compat   bool              // behave as the live service where it differs from its documentation
+	Log      *zap.Logger
+	Now      func() time.Time // nil for time.Now
 }
 
 // readers is the maximum number of requests that read from git directories at the same time. Others wait.

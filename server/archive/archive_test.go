@@ -280,3 +280,61 @@ func TestArchiveThatDies(t *testing.T) {
 		return err
 	}))
 }
+
+// Records of a transcript that are old are erased in the repository and in the archive, and the files with them are removed.
+func TestErase(t *testing.T) {
+	for _, archived := range []bool{false, true} {
+		w := newWorld(t, object.SHA1)
+		w.add("work", session.Closed, profile.Profile{})
+		line := func(day, text string) string {
+			at, _ := time.Parse(time.DateOnly, day)
+			return fmt.Sprintf(`{"id":%q,"time":%q,"point":"","session":"work","lane":"main","record":{"type":"prompt","text":%q}}`+"\n",
+				session.NewCheckpointID(at), at.Format(time.RFC3339), text)
+		}
+		head := w.repo.Push(t, "talk", map[string]gittest.File{"2026-01-01/none.jsonl": {Data: []byte(line("2026-01-01", "old sentence"))},
+			"2026-03-01/none.jsonl": {Data: []byte(line("2026-03-01", "new sentence"))}})
+		w.set(session.TranscriptRef("work"), head)
+		w.ok(w.repo.Update(t.Context(), "refs/heads/talk", head.String(), ""))
+		on, err := w.bed.Set.Acquire(t.Context(), w.repo.ID)
+		w.ok(err)
+		store, err := odb.Open(filepath.Join(on.Dir, "objects"), w.format)
+		w.ok(err)
+		if got := OldestRecords(store, w.format, session.Meta{Session: "work"}, []records.Ref{{Name: session.TranscriptRef("work"), ID: head.String()}}); got.Format(time.DateOnly) != "2026-01-01" {
+			t.Errorf("oldest records: got %s", got)
+		}
+		store.Close()
+		on.Release()
+		old := records.Archive{}
+		if archived {
+			w.ok(w.archive("work")[0])
+			old, err = w.bed.DB.Archives.Get(t.Context(), w.repo.ID, "work")
+			if w.ok(err); InfoOf(old).Records.Format(time.DateOnly) != "2026-01-01" {
+				t.Errorf("description: got %+v", InfoOf(old))
+			}
+		}
+		before := time.Date(2026, 2, 1, 0, 0, 0, 0, time.UTC)
+		w.ok(w.a.Erase(t.Context(), w.repo.ID, "work", archived, before, By{Actor: Rules, Reason: "rule 1"}))
+		if archived {
+			now, err := w.bed.DB.Archives.Get(t.Context(), w.repo.ID, "work")
+			if w.ok(err); InfoOf(now).Records.Format(time.DateOnly) != "2026-03-01" || !now.Archived.Equal(old.Archived) || now.Pack.ID == old.Pack.ID {
+				t.Errorf("row after the erasure: got %+v", now)
+			}
+			w.collect()
+			if err := w.bed.Objects.Get(t.Context(), old.Pack.Key(records.BundleExtension), filepath.Join(t.TempDir(), "x")); err == nil {
+				t.Error("the old bundle remains")
+			}
+			w.ok(w.a.Reopen(t.Context(), w.repo.ID, "work", By{}))
+		}
+		on, err = w.bed.Set.Acquire(t.Context(), w.repo.ID)
+		w.ok(err)
+		text := gittest.Must(t, on.Dir, "cat-file", "-p", session.TranscriptRef("work")+":2026-01-01/none.jsonl") +
+			gittest.Must(t, on.Dir, "cat-file", "-p", session.TranscriptRef("work")+":2026-03-01/none.jsonl")
+		if strings.Contains(text, "old sentence") || !strings.Contains(text, "new sentence") || !strings.Contains(text, `"by":"retention"`) {
+			t.Errorf("transcript: got %s", text)
+		}
+		if meta := gittest.Must(t, on.Dir, "cat-file", "-p", session.MetaRef("work")+":"+session.MetaFile); !strings.Contains(meta, `"before": "2026-02-01T00:00:00Z"`) {
+			t.Errorf("metadata: got %s", meta)
+		}
+		on.Release()
+	}
+}

@@ -111,6 +111,9 @@ func Parse(text []byte) (r Rules, err error) {
 	case !slices.Contains([]Action{"", Close, Archive, Delete}, r.Expired):
 		return bad("expired is %.40q, want close, archive or delete", r.Expired)
 	}
+	if r.Rules == nil {
+		r.Rules = []Rule{}
+	}
 	for i, rule := range r.Rules {
 		for _, glob := range []string{rule.Repo, rule.Session} {
 			if _, err := path.Match(glob, ""); err != nil {

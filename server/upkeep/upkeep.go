@@ -34,6 +34,9 @@ type Options struct {
 	Account  string // id of the account in events
 	// MaxEntries is the maximum size in bytes of the values of all cache entries of a repository; 0: no limit.
 	MaxEntries int64
+	// Retention applies the rules of namespaces to their sessions, which it does under leases of its own. It is called once an hour; nil:
+	// never.
+	Retention func(ctx context.Context) error
 	Times
 }
 
@@ -69,6 +72,7 @@ type Worker struct {
 	now func() time.Time // time.Now except in tests
 
 	dropped time.Time // time of the last call of drop; only Round uses it
+	kept    time.Time // time of the last call of keep; only Round uses it
 }
 
 // New returns a Worker.
@@ -110,6 +114,7 @@ func (w *Worker) Round(ctx context.Context) error {
 		w.collectAll(ctx),
 		w.once(ctx, "sweep", w.sweep),
 		w.drop(ctx),
+		w.keep(ctx),
 		w.o.Replicas.Prune(ctx),
 	)
 }
@@ -122,6 +127,16 @@ func (w *Worker) drop(ctx context.Context) error {
 	}
 	w.dropped = now
 	return w.once(ctx, "history", func(ctx context.Context) error { return w.o.Records.Events.Drop(ctx, now.Add(-w.o.History)) })
+}
+
+// keep applies the rules of namespaces, once an hour.
+func (w *Worker) keep(ctx context.Context) error {
+	now := w.now()
+	if w.o.Retention == nil || now.Sub(w.kept) < time.Hour {
+		return nil
+	}
+	w.kept = now
+	return w.o.Retention(ctx)
 }
 
 // each does a job on repositories, except those on which another node is working.

@@ -39,6 +39,15 @@ __all__ = [
     "ImportStatus",
     "UsageRow",
     "Stored",
+    "ArchivedSession",
+    "ArchiveSessions",
+    "ArchiveFailure",
+    "ArchiveResult",
+    "Reopen",
+    "RetentionRule",
+    "Retention",
+    "RetentionStep",
+    "RetentionSteps",
     "Usage",
     "EventSource",
     "EventMetadata",
@@ -313,6 +322,84 @@ class Stored(TypedDict):
     """Bytes of this repository only."""
     shared: int
     """Bytes of this and other repositories."""
+
+
+class ArchivedSession(TypedDict):
+    session: str
+    state: Literal["archived"]
+    title: str
+    owner: str
+    tags: list[str]
+    bytes: int
+    """Size of the stored file."""
+    changed_at: str | None
+    archived_at: str | None
+
+
+class ArchiveSessions(TypedDict):
+    sessions: list[str]
+
+
+class ArchiveFailure(TypedDict):
+    session: str
+    error: str
+
+
+class ArchiveResult(TypedDict):
+    archived: list[str]
+    failed: list[ArchiveFailure]
+
+
+class Reopen(TypedDict):
+    reason: NotRequired[str]
+    """Recorded in the history of the session."""
+
+
+class RetentionRule(TypedDict):
+    repo: NotRequired[str]
+    """Glob of names of repositories; default: all."""
+    session: NotRequired[str]
+    """Glob of names of sessions; default: all."""
+    tags: NotRequired[list[str]]
+    """Tags that a session must have."""
+    states: NotRequired[list[Literal["open", "paused", "closed", "archived"]]]
+    """Default: all."""
+    close_after: NotRequired[str]
+    """Time without a change, such as 30d or 12h."""
+    archive_after: NotRequired[str]
+    """Time without a change."""
+    delete_after: NotRequired[str]
+    """Time without a change after which a session is moved to the trash."""
+    transcripts_after: NotRequired[str]
+    """Age of records that are erased."""
+
+
+class Retention(TypedDict):
+    version: Literal[%!q(float64=1)]
+    rules: list[RetentionRule]
+    expired: NotRequired[Literal["close", "archive", "delete"]]
+    """What happens to expired sessions; default: close."""
+    trash_after: NotRequired[str]
+    """Time after which deleted sessions are removed for good; default: never."""
+
+
+class RetentionStep(TypedDict):
+    repo: str
+    session: str
+    state: str
+    """State of the session; deleted if it is in the trash."""
+    title: NotRequired[str]
+    owner: NotRequired[str]
+    action: Literal["close", "archive", "delete", "erase", "purge", "none"]
+    due: NotRequired[str]
+    why: str
+    """The rule, or the reason why nothing is done."""
+
+
+class RetentionSteps(TypedDict):
+    steps: list[RetentionStep]
+    error: str | None
+    """Why steps that were due were not made; the next run tries again."""
 
 
 class Usage(TypedDict):
@@ -1197,6 +1284,87 @@ class Artifacts(Client):
             "result",
             query={"key": key, "expect": expect, "ttl": ttl, "session": session},
             body=body,
+        )
+
+    def archive_list(
+        self,
+        namespace: str,
+        name: str,
+        *,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Page[ArchivedSession]:
+        """List archived sessions."""
+        return self._call(
+            "GET",
+            f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/repos/{segment(name)}/archive",
+            "page",
+            query={"limit": limit, "cursor": cursor},
+        )
+
+    def archive(self, namespace: str, name: str, body: ArchiveSessions) -> ArchiveResult:
+        """Archive sessions.
+
+        The refs of an archived session leave the repository; it is one file in the object store until it is reopened. A session that is active or on hold is not archived."""
+        return self._call(
+            "POST",
+            f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/repos/{segment(name)}/archive",
+            "result",
+            body=body,
+        )
+
+    def archive_reopen(self, namespace: str, name: str, session: str, body: Reopen | None = None) -> dict[str, Any]:
+        """Bring an archived session back.
+
+        All refs of the session appear in one transaction."""
+        return self._call(
+            "POST",
+            f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/repos/{segment(name)}/archive/{segment(session)}/reopen",
+            "result",
+            body=body,
+        )
+
+    def retention_get(self, namespace: str) -> Retention:
+        """Get the retention of a namespace."""
+        return self._call(
+            "GET",
+            f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/retention",
+            "result",
+        )
+
+    def retention_set(self, namespace: str, body: Retention) -> Retention:
+        """Set the retention of a namespace.
+
+        The server applies the rules every hour."""
+        return self._call(
+            "PUT",
+            f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/retention",
+            "result",
+            body=body,
+        )
+
+    def retention_delete(self, namespace: str) -> dict[str, Any]:
+        """Remove the retention of a namespace."""
+        return self._call(
+            "DELETE",
+            f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/retention",
+            "result",
+        )
+
+    def retention_plan(self, namespace: str) -> RetentionSteps:
+        """List what the retention does."""
+        return self._call(
+            "GET",
+            f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/retention/plan",
+            "result",
+        )
+
+    def retention_run(self, namespace: str) -> RetentionSteps:
+        """Apply the retention now."""
+        return self._call(
+            "POST",
+            f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/retention/run",
+            "result",
         )
 
     def repo_usage_get(

@@ -23,7 +23,7 @@ a missing namespace automatically.`,
 		Example: `  artifactfs namespace create team
   artifactfs namespace list`,
 	}, namespaceCreateCommand(a, &o), namespaceListCommand(a, &o), namespaceShowCommand(a, &o), namespaceDeleteCommand(a, &o),
-		namespaceTokenCommand(a, &o))
+		namespaceTokenCommand(a, &o), namespaceRetentionCommand(a, &o))
 }
 
 // namespaceCreateCommand returns the command "namespace create".

@@ -28,7 +28,8 @@ automatically.`,
   artifactfs repo list team
   artifactfs repo fork team/app team/trial`,
 	}, repoCreateCommand(a, &o), repoListCommand(a, &o), repoShowCommand(a, &o), repoForkCommand(a, &o),
-		repoImportCommand(a, &o), repoRefreshCommand(a, &o), repoDeleteCommand(a, &o))
+		repoImportCommand(a, &o), repoRefreshCommand(a, &o), repoArchiveCommand(a, &o), repoReopenCommand(a, &o),
+		repoDeleteCommand(a, &o))
 }
 
 // newRepo is the JSON output of a command that creates a repository.

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/hosting"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/session"
 )
@@ -76,6 +77,18 @@ func sessionSet(ctx context.Context, a *cli.App, of, verb string, r control.Sess
 	}
 	r.Of, r.SessionRemote, r.Actor = w.of, w.at, session.Actor()
 	info, err := w.client.SessionSet(ctx, r)
+	var none *control.Error
+	if r.State == string(session.Open) && errors.As(err, &none) && none.Kind == control.CodeNotFound && w.remote != "" {
+		// The session remote does not list a session that it has archived.
+		var back bool
+		if back, err = hosting.Reopen(ctx, a, w.remote, w.of, r.Reason); err == nil && !back {
+			err = none
+		}
+		info.Name = w.of
+	}
+	if err == nil && r.State == string(session.Archived) && w.remote != "" {
+		_, err = hosting.Archive(ctx, a, w.remote, w.of)
+	}
 	if err != nil {
 		return cli.Failure(verb, w.name(), err)
 	}
@@ -96,9 +109,14 @@ does this automatically.`, `  artifactfs session pause fix-login -m 'the machine
 session must not be mounted.`, `  artifactfs session close fix-login -m merged`},
 	{"archive", string(session.Archived), "archived session", "Close a session, and let gc keep only its newest and pinned checkpoints",
 		`Archive closes a session, so that it cannot be mounted until session reopen. The next session gc keeps only its newest
-and its pinned checkpoints. The session must not be mounted.`, `  artifactfs session archive fix-login && artifactfs session gc fix-login`},
+and its pinned checkpoints. The session must not be mounted. With a link to artifactfs serve, the session also becomes
+one file in the object store of the server, with all its checkpoints, and leaves the repository (repo archive).`,
+		`  artifactfs session archive fix-login && artifactfs session gc fix-login
+  artifactfs session archive https://git.example.org/git/team/app.git#session=fix-login`},
 	{"reopen", string(session.Open), "reopened session", "Undo close or archive",
-		`Reopen undoes session close and session archive: the session can be mounted again.`, `  artifactfs session reopen fix-login`},
+		`Reopen undoes session close and session archive: the session can be mounted again. With a link, it also brings a session
+back that artifactfs serve has archived.`, `  artifactfs session reopen fix-login
+  artifactfs session reopen https://git.example.org/git/team/app.git#session=fix-login`},
 }
 
 // sessionStateCommands returns the commands of sessionStates.

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/hosting"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/profile"
@@ -127,6 +128,11 @@ func sessionDescribe(ctx context.Context, a *cli.App, o setFlags, name string, c
 		return err
 	}
 	r := control.SessionSetRequest{Of: w.of, SessionRemote: w.at, Actor: session.Actor(), Profile: c}
+	if c != nil && c.Hold != nil && *c.Hold == "" {
+		if err := releaseThere(ctx, a, &r, w); err != nil {
+			return cli.Failure("set", w.name(), err)
+		}
+	}
 	info, err := w.client.SessionSet(ctx, r)
 	if err != nil {
 		return cli.Failure("set", w.name(), err)
@@ -137,6 +143,28 @@ func sessionDescribe(ctx context.Context, a *cli.App, o setFlags, name string, c
 	fmt.Fprintln(a.Stdout, info.Name)
 	printProfile(a.Stdout, info.Profile)
 	return nil
+}
+
+// releaseThere prepares the release of a hold. artifactfs serve accepts it only with a token for the REST API: if the session is changed on
+// its session remote, the request gets this token; otherwise the hold is first released on the session remote, and then on this host.
+func releaseThere(ctx context.Context, a *cli.App, r *control.SessionSetRequest, w work) (err error) {
+	if w.remote != "" {
+		r.SessionRemote, err = hosting.WithControlToken(a, w.remote)
+		return err
+	}
+	all, err := sessions(ctx, a)
+	i := slices.IndexFunc(all, func(s control.SessionInfo) bool { return s.Name == w.of || s.Mounted && s.Dir == w.of })
+	if err != nil || i < 0 {
+		return err
+	}
+	at, err := hosting.WithControlToken(a, all[i].SessionRemote)
+	if err != nil || at == all[i].SessionRemote {
+		return err // not a server that is known
+	}
+	there := *r
+	there.Of, there.SessionRemote = all[i].Name, at
+	_, err = w.client.SessionSet(ctx, there)
+	return err
 }
 
 // lifeWork returns the session that -C, --session-remote and the argument of a command select: a name, a directory of a mount, or a link.
