@@ -2,6 +2,9 @@ package ui_test
 
 import (
 	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -73,11 +76,11 @@ func TestBrowserActs(t *testing.T) {
 	comment, thread, answer := `form[action$="/comment"]`, `form[action$="/thread"]`, `form[action$="/answer"]`
 
 	alice.open(session)
-	alice.fill(comment+" textarea", "Who reads this?")
+	alice.fill(comment+" textarea", "Is there a test for unknown users?")
 	alice.press(comment+" button", "Your comment was added.")
 	agent.open(session)
-	agent.fill(thread+" textarea", "Everybody.")
-	agent.press(thread+" button[value=reply]", "Everybody.")
+	agent.fill(thread+" textarea", "Yes, the third one.")
+	agent.press(thread+" button[value=reply]", "Yes, the third one.")
 	agent.press(thread+" button[value=resolve]", "1 resolved thread")
 	if open := agent.Text(`String(document.querySelector(".thread").open)`); open != "false" {
 		t.Errorf("resolved thread is open: %s", open)
@@ -86,17 +89,17 @@ func TestBrowserActs(t *testing.T) {
 	agent.press(thread+" button[value=reopen]", "1 open thread")
 
 	// A line of a file, which the number of the line selects, and a line of a difference.
-	alice.open("/ui/team/app/tree/fix@" + m.ids[1] + "/main.go")
-	alice.Click("#L3 > a")
-	if line := alice.Text(`document.querySelector("[name=line]").value`); line != "3" {
-		t.Errorf("line after a click on its number: got %q, want 3", line)
+	alice.open("/ui/team/app/tree/fix@" + m.ids[1] + "/login.go")
+	alice.Click("#L13 > a")
+	if line := alice.Text(`document.querySelector("[name=line]").value`); line != "13" {
+		t.Errorf("line after a click on its number: got %q, want 13", line)
 	}
-	alice.fill(comment+" textarea", "Say more than hello.")
-	alice.press(comment+" button", "Say more than hello.")
+	alice.fill(comment+" textarea", "Does this also hide the length of the password?")
+	alice.press(comment+" button", "Does this also hide the length of the password?")
 	agent.open("/ui/team/app/diff?a=main&b=fix@")
 	agent.Until(`document.querySelector(".changes .thread")`)
-	agent.fill(comment+" [name=line]", "2")
-	agent.fill(comment+" textarea", "An empty line.")
+	agent.fill(comment+" [name=line]", "4")
+	agent.fill(comment+" textarea", "This is the only new package.")
 	agent.press(comment+" button", "")
 	agent.Until(`document.querySelectorAll(".changes .thread").length === 2`)
 
@@ -107,8 +110,8 @@ func TestBrowserActs(t *testing.T) {
 	alice.fill("[name=pin]", "before")
 	alice.press(`form[action$="/pin"] button`, "The checkpoint is now called before.")
 	alice.press(`form[action$="/unpin"] button`, "No checkpoint is called before any more.")
-	alice.fill("#cursor "+comment+" textarea", "About the checkpoint.")
-	alice.press("#cursor "+comment+" button", "About the checkpoint.")
+	alice.fill("#cursor "+comment+" textarea", "Made before the tests ran.")
+	alice.press("#cursor "+comment+" button", "Made before the tests ran.")
 	alice.press(`form[action$="/command"] button`, "ARTIFACTFS_SESSION_TOKEN=")
 	alice.Click("[data-copy]")
 	alice.Until(`/Copied|Selected/.test(document.getElementById("said").textContent)`)
@@ -121,7 +124,7 @@ func TestBrowserActs(t *testing.T) {
 	agent.refused("403")
 	agent.open(session)
 	agent.fill(`form[action$="/request"] [name=reviewers]`, "alice")
-	agent.fill(`form[action$="/request"] textarea`, "It only says hello.")
+	agent.fill(`form[action$="/request"] textarea`, "No answer takes longer than another now.")
 	agent.press(`form[action$="/request"] button`, "The approval was requested.")
 	alice.open(session)
 	alice.fill(answer+" textarea", "Not before noon.")
@@ -136,7 +139,7 @@ func TestBrowserActs(t *testing.T) {
 	agent.open(session)
 	agent.Loads(func() { agent.Click(`a[href$="promote=1"]`) })
 	agent.Click("[value=squash]")
-	agent.fill(`form[action$="/merge"] textarea`, "say hello")
+	agent.fill(`form[action$="/merge"] textarea`, "compare passwords in constant time")
 	agent.press(`form[action$="/merge"] button`, "main is now at")
 	agent.Loads(func() { agent.Click(`a[href$="/merge"]`) })
 	agent.fill(`form:not([method]) [name=branch]`, "side")
@@ -176,4 +179,22 @@ func pictures(p person, dir string, m *sessionMaker) {
 	}
 	p.Resize(1280, 900)
 	p.open("/ui/team/app/s/fix")
+}
+
+// A page of another site cannot act with the cookie of a user who has signed in.
+func TestBrowserRefusesFormsOfOtherSites(t *testing.T) {
+	w, app, _ := ready(t, "")
+	p := w.person(t, chrome.Start(t), w.user(t, app, "alice"))
+	other := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		rw.Header().Set("Content-Type", "text/html")
+		fmt.Fprintf(rw, `<form method="post" action="%s/ui/team/app/s/fix/comment"><input name="text" value="forged"></form>`, w.url)
+	}))
+	defer other.Close()
+	p.Open(strings.Replace(other.URL, "127.0.0.1", "localhost", 1) + "/") // another site for browsers
+	p.Console()                                                           // the icon of that site
+	p.Loads(func() { p.Eval(`document.forms[0].submit()`, nil) })
+	p.wants("The form was sent by a page of another site.")
+	p.refused("403")
+	p.open("/ui/team/app/s/fix")
+	p.wants("Nobody has commented.")
 }

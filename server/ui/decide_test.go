@@ -12,13 +12,52 @@ import (
 	"github.com/artifactfs/artifactfs/session/approval"
 )
 
+// loginBefore and loginAfter are a file before and after the change of a session.
+const (
+	loginBefore = `package login
+
+import "errors"
+
+var errWrong = errors.New("wrong user or password")
+
+// Check compares a password with that of a user.
+func Check(user, password string) error {
+	if passwords[user] == password {
+		return nil
+	}
+	return errWrong
+}
+`
+	loginAfter = `package login
+
+import (
+	"crypto/subtle"
+	"errors"
+)
+
+var errWrong = errors.New("wrong user or password")
+
+// Check compares a password with that of a user.
+func Check(user, password string) error {
+	want, known := passwords[user]
+	if subtle.ConstantTimeCompare([]byte(want), []byte(password)) == 1 && known {
+		return nil
+	}
+	return errWrong
+}
+`
+)
+
 // ready returns a world with a session whose commit can be merged, and that no machine uses. policy protects branches; "" for none.
 func ready(t testing.TB, policy string) (w *world, app records.Repo, m *sessionMaker) {
 	t.Helper()
 	w = newWorld(t, nil)
-	m = newSession(t, "fix", map[string]string{"main.go": "package main\n"})
-	m.commit("say hello", map[string]string{"main.go": "package main\n\n// hello\n"})
-	m.checkpoint(5, "idle", "", map[string]string{"main.go": "package main\n\n// hello\n"})
+	m = newSession(t, "fix", map[string]string{"login.go": loginBefore, "README": "login\n"})
+	m.commit("compare passwords in constant time", map[string]string{"login.go": loginAfter})
+	first := m.checkpoint(5, "idle", "", map[string]string{"login.go": loginAfter})
+	m.records(first, 6, `{"type":"prompt","role":"user","text":"The comparison of passwords must take the same time for all of them."}`,
+		`{"type":"tool_call","role":"assistant","tool":"Bash","input":{"command":"go test ./login"}}`,
+		`{"type":"response","role":"assistant","text":"Check now uses crypto/subtle."}`)
 	m.checkpoint(10, "commit", "", nil)
 	m.leave()
 	if policy != "" {
@@ -101,7 +140,7 @@ func TestPolicyHoldsForThePage(t *testing.T) {
 	wants(t, page, "merge into main", "It needs 1 more approval of alice.")
 	request := hidden(t, w.get(t, alice, "/ui/team/app/s/fix", http.StatusOK), "/answer")
 	wants(t, w.act(t, alice, "answer", with(request, "op", "grant")), `class="state granted"`)
-	wants(t, w.act(t, agent, "merge", with(merge, "text", "say hello\n\nsquashed")), "with 1 commit of the session")
+	wants(t, w.act(t, agent, "merge", with(merge, "text", "constant time\n\nsquashed")), "with 1 commit of the session")
 	refs, err := w.db.Repos.Refs(t.Context(), app.ID)
 	if err != nil {
 		t.Fatal(err)

@@ -250,6 +250,7 @@ func (l *locator) in(ctx context.Context, g gitread.Repo, commit, path string) (
 			t.Was, t.Place = t.Place, is
 		}
 		if t.line > 0 {
+			t.Quote = "" // the page shows the line itself
 			found.lines = append(found.lines, t)
 		} else {
 			found.below = append(found.below, t)

@@ -306,6 +306,8 @@ func problemOf(err error) (p *Problem, log bool) {
 		return &Problem{http.StatusServiceUnavailable, "Busy", "Too many pages are being read at the moment. Try again."}, false
 	case errors.Is(err, records.ErrUnavailable), errors.Is(err, objects.ErrUnavailable), errors.Is(err, context.DeadlineExceeded):
 		return &Problem{http.StatusServiceUnavailable, "Unavailable", "The storage of the server does not answer. Try again."}, true
+	case errors.Is(err, objects.ErrFull):
+		return &Problem{http.StatusInsufficientStorage, "Full", "The storage of the server is full."}, true
 	case errors.Is(err, context.Canceled):
 		return &Problem{Status: statusClosed}, false
 	}
