@@ -24,7 +24,7 @@ func kinds(t testing.TB) (w *world, pages []kind) {
 	user := w.user(t, app, "alice")
 	_, admin := w.token(t, records.Token{Role: records.AdminToken})
 	w.act(t, user, "comment", url.Values{"text": {"About the whole session"}})
-	w.act(t, user, "comment", url.Values{"text": {"About a line"}, "checkpoint": {m.ids[0]}, "path": {"main.go"}, "line": {"1"}, "end": {"2"}})
+	w.act(t, user, "comment", url.Values{"text": {"About a line"}, "checkpoint": {m.ids[0]}, "path": {"login.go"}, "line": {"1"}, "end": {"2"}})
 	w.act(t, user, "request", url.Values{"action": {"delete"}, "text": {"Not needed any more"}})
 	three, app3, _ := three(t)
 	compared := three.reader(t, app3)
@@ -41,7 +41,7 @@ func kinds(t testing.TB) (w *world, pages []kind) {
 		{"difference", user, "/ui/team/app/diff?a=main&b=fix@"},
 		{"difference of a file", user, link(t, diff, "Difference</a>")},
 		{"directory", user, "/ui/team/app/tree/fix@"},
-		{"file", user, "/ui/team/app/tree/fix@" + m.ids[0] + "/main.go"},
+		{"file", user, "/ui/team/app/tree/fix@" + m.ids[0] + "/login.go"},
 		{"missing page", user, "/ui/team/app/nothing"},
 		{"comparison", compared, three.url + "/ui/team/app/compare?p=one@&p=two@&p=three@"},
 		{"list to compare", compared, three.url + "/ui/team/app"},
