@@ -3,13 +3,16 @@ package integration
 import (
 	"bytes"
 	"context"
+	"crypto/sha1"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -41,10 +44,10 @@ type gated struct {
 }
 
 // newGated creates a repository. The policy is pushed with the token of the server's administrator.
-func newGated(t *testing.T, w *world, c *cluster, name string) *gated {
+func newGated(t *testing.T, w *world, c *cluster, name string, format object.Format) *gated {
 	t.Helper()
 	g := &gated{TB: t, c: c, api: c.api(), name: name, dir: w.place("clone"), tokens: map[string]string{"admin": c.token}, ids: map[string]string{}}
-	made := must[client.Created](t)(g.api.CreateRepo(t.Context(), "team", client.CreateRepo{Name: name}))
+	made := must[client.Created](t)(g.api.CreateRepo(t.Context(), "team", client.CreateRepo{Name: name, ObjectFormat: format.String()}))
 	g.remote = made.Remote
 	for _, token := range []client.CreateToken{
 		{Actor: "agent", Session: "work"}, {Actor: "writer"}, {Actor: "alice"}, {Actor: "bob"}, {Actor: "carol"},
@@ -55,7 +58,7 @@ func newGated(t *testing.T, w *world, c *cluster, name string) *gated {
 	}
 	unnamed := must[client.NewToken](t)(g.api.CreateToken(t.Context(), "team", client.CreateToken{Repo: name, Scope: client.Write}))
 	g.tokens["unnamed"], g.ids["unnamed"] = unnamed.Plaintext, unnamed.ID
-	g.git("init", "--quiet", "-b", "main", g.dir)
+	g.git("init", "--quiet", "-b", "main", "--object-format="+format.String(), g.dir)
 	g.git("remote", "add", "origin", g.remote)
 	g.base = g.commit("main", "file", "one\n")
 	g.git("branch", "next")
@@ -193,190 +196,9 @@ func (g *gated) unnamed(op approval.Op) string {
 	return c
 }
 
-// attempt is an attempt to change what the policy protects.
-type attempt struct {
-	what string // for people
-	user string
-	args []string // of git push
-	// before prepares the attempt, and returns what %s in args stands for.
-	before func(g *gated) []any
-	want   string // text of the refusal, with ULIDs, ids and hashes replaced by ...
-}
-
-// one returns a function for attempt.before that has one result.
-func one(f func(g *gated) string) func(*gated) []any {
-	return func(g *gated) []any { return []any{f(g)} }
-}
-
-var attempts = []attempt{
-	{what: "direct push", user: "writer", args: []string{"next:main"},
-		want: "main is protected and needs an approval of this tree and base by 1 user of alice, bob"},
-	{what: "direct push by an administrator", user: "admin", args: []string{"next:main"},
-		want: "main is protected and needs an approval of this tree and base by 1 user of alice, bob"},
-	{what: "force push", user: "writer", args: []string{"--force", "other:main"}, before: func(g *gated) []any {
-		g.git("checkout", "--quiet", "--orphan", "other")
-		g.git("commit", "--quiet", "-m", "other")
-		return nil
-	}, want: "main is protected: it can only be fast-forwarded"},
-	{what: "force push of an approved tree", user: "writer", args: []string{"--force", "%s:main"}, before: one(func(g *gated) string {
-		g.grant("alice", g.request("main", g.base, g.next))
-		return g.git("commit-tree", "-m", "other", g.next+"^{tree}")
-	}), want: "main is protected: it can only be fast-forwarded"},
-	{what: "deletion", user: "writer", args: []string{"--delete", "main"},
-		want: "main is protected: it cannot be removed while the policy protects it"},
-	{what: "creation of a branch that a glob matches", user: "writer", args: []string{"next:release/1"},
-		want: "release/1 is protected and needs an approval of this tree and base by 2 users"},
-	{what: "stale approval: one more commit", user: "writer", args: []string{"next:main"}, before: func(g *gated) []any {
-		g.grant("alice", g.request("main", g.base, g.next))
-		g.commit("next", "file", "three\n")
-		return nil
-	}, want: "main is protected and needs an approval of this tree and base by 1 user of alice, bob"},
-	{what: "stale approval: main has moved", user: "writer", args: []string{"%s:main"}, before: one(func(g *gated) string {
-		g.grant("alice", g.request("main", g.base, g.next))
-		g.git("checkout", "--quiet", "-b", "fix", g.base)
-		fix := g.commit("fix", "file", "fixed\n")
-		g.grant("alice", g.request("main", g.base, fix))
-		g.accept("writer", "fix:main")
-		return g.git("commit-tree", "-m", "the approved tree", "-p", fix, g.next+"^{tree}")
-	}), want: "main is protected and needs an approval of this tree and base by 1 user of alice, bob"},
-	{what: "stale approval: the session has a newer checkpoint", user: "writer", args: []string{"next:main"}, before: func(g *gated) []any {
-		r := g.by("agent", approval.Request, "")
-		r.Expires = time.Now().Add(time.Hour)
-		r.Subject = &approval.Subject{Action: approval.Merge, Tree: g.git("rev-parse", "next^{tree}"), Target: "refs/heads/main", Base: g.base,
-			Checkpoint: string(session.NewCheckpointIDAfter(time.Now().Add(-time.Minute), ""))}
-		r, c := g.record(r)
-		g.accept("agent", c+":"+approval.Ref("work"))
-		g.grant("alice", r.ID)
-		g.checkpoint()
-		return nil
-	}, want: "main is protected: request ... is void, because the session has a newer checkpoint"},
-	{what: "approval of another session", user: "writer", args: []string{"next:main"}, before: func(g *gated) []any {
-		g.git("checkout", "--quiet", "-b", "fix", g.base)
-		fix := g.commit("fix", "file", "fixed\n")
-		g.restart("fixes")
-		g.grant("alice", g.request("main", g.base, fix))
-		return nil
-	}, want: "main is protected and needs an approval of this tree and base by 1 user of alice, bob"},
-	{what: "request without a grant", user: "writer", args: []string{"next:main"}, before: func(g *gated) []any {
-		g.request("main", g.base, g.next)
-		return nil
-	}, want: "main is protected: request ... needs 1 more approval of alice, bob"},
-	{what: "grant of a user who is not a reviewer", user: "writer", args: []string{"next:main"}, before: func(g *gated) []any {
-		g.grant("carol", g.request("main", g.base, g.next))
-		return nil
-	}, want: "main is protected: request ... needs 1 more approval of alice, bob"},
-	{what: "denied, and granted by another reviewer", user: "writer", args: []string{"next:main"}, before: func(g *gated) []any {
-		id := g.request("main", g.base, g.next)
-		_, c := g.record(g.by("bob", approval.Deny, id))
-		g.accept("bob", c+":"+approval.Ref("work"))
-		g.grant("alice", id)
-		return nil
-	}, want: "main is protected: request ... was denied by bob"},
-	{what: "two users are needed, and one has granted", user: "writer", args: []string{"next:release/1"}, before: func(g *gated) []any {
-		g.grant("alice", g.request("release/1", "", g.next))
-		return nil
-	}, want: "release/1 is protected: request ... needs 1 more approval"},
-	{what: "grant with the session's own token", user: "agent", args: []string{"%s:refs/afs/approvals/work"}, before: one(func(g *gated) string {
-		_, c := g.record(g.by("agent", approval.Grant, g.request("main", g.base, g.next)))
-		return c
-	}), want: "grant ... is refused: a token of a session can request and withdraw, but not grant"},
-	{what: "grant with a token that names no user", user: "unnamed", args: []string{"%s:refs/afs/approvals/work"}, before: one(func(g *gated) string {
-		return g.unnamed(approval.Grant)
-	}), want: "grant ... is refused: a token without an actor can request and withdraw, but not grant"},
-	{what: "denial with a token that names no user", user: "unnamed", args: []string{"%s:refs/afs/approvals/work"}, before: one(func(g *gated) string {
-		return g.unnamed(approval.Deny)
-	}), want: "deny ... is refused: a token without an actor can request and withdraw, but not deny"},
-	{what: "grant under the name of another user", user: "writer", args: []string{"%s:refs/afs/approvals/work"}, before: one(func(g *gated) string {
-		r := g.by("writer", approval.Grant, g.request("main", g.base, g.next))
-		r.Actor = "alice"
-		_, c := g.record(r)
-		return c
-	}), want: "grant ... is by alice, but the token is of writer"},
-	{what: "grant with the id of another token", user: "alice", args: []string{"%s:refs/afs/approvals/work"}, before: one(func(g *gated) string {
-		r := g.by("alice", approval.Grant, g.request("main", g.base, g.next))
-		r.Token = g.ids["bob"]
-		_, c := g.record(r)
-		return c
-	}), want: `grant ... names the token "...", but is pushed with ...`},
-	{what: "grant of the reviewer in the same push as main", user: "alice",
-		args: []string{"--atomic", "%s:refs/afs/approvals/work", "next:main"}, before: one(func(g *gated) string {
-			_, c := g.record(g.by("alice", approval.Grant, g.request("main", g.base, g.next)))
-			return c
-		}), want: "main is protected: request ... needs 1 more approval of alice, bob"},
-	{what: "records replayed: copied from another session", user: "writer", args: []string{"%s:refs/afs/approvals/new"}, before: one(func(g *gated) string {
-		g.grant("alice", g.request("main", g.base, g.next))
-		return g.store("", approval.LogFile, g.file)
-	}), want: `invalid approval records: line 1: record is for session "work"`},
-	{what: "records replayed: an old line appended again", user: "agent", args: []string{"%s:refs/afs/approvals/work"}, before: one(func(g *gated) string {
-		g.grant("alice", g.request("main", g.base, g.next))
-		line, _, _ := bytes.Cut(g.file, []byte("\n"))
-		return g.records(append(append(bytes.Clone(g.file), line...), '\n'))
-	}), want: "invalid approval records: line 3: hash of the previous line does not match"},
-	{what: "records cut, with a new commit", user: "agent", args: []string{"%s:refs/afs/approvals/work"}, before: one(func(g *gated) string {
-		g.grant("alice", g.request("main", g.base, g.next))
-		line, _, _ := bytes.Cut(g.file, []byte("\n"))
-		return g.records(append(line, '\n'))
-	}), want: "records of approvals cannot be changed or removed, only added"},
-	{what: "records cut, by a force push of an older commit", user: "agent", args: []string{"--force", "%s^:refs/afs/approvals/work"},
-		before: one(func(g *gated) string {
-			id := g.request("main", g.base, g.next)
-			_, c := g.record(g.by("alice", approval.Deny, id))
-			g.accept("alice", c+":"+approval.Ref("work"))
-			return c
-		}), want: "approvals can only be fast-forwarded"},
-	{what: "records rewritten", user: "agent", args: []string{"%s:refs/afs/approvals/work"}, before: one(func(g *gated) string {
-		g.grant("carol", g.request("main", g.base, g.next))
-		return g.records(bytes.ReplaceAll(g.file, []byte("carol"), []byte("alice")))
-	}), want: "records of approvals cannot be changed or removed, only added"},
-	{what: "records removed", user: "agent", args: []string{"--delete", "refs/afs/approvals/work"}, before: func(g *gated) []any {
-		g.accept("agent", g.base+":"+session.MetaRef("work"))
-		g.request("main", g.base, g.next)
-		return nil
-	}, want: "the approvals of a session can be removed only together with the session"},
-	{what: "clock: a record from the future", user: "alice", args: []string{"%s:refs/afs/approvals/work"}, before: one(func(g *gated) string {
-		r := g.by("alice", approval.Grant, g.request("main", g.base, g.next))
-		r.Time = time.Now().Add(time.Hour)
-		_, c := g.record(r)
-		return c
-	}), want: "grant ... has the time ..., which is not within 5m0s of the server's"},
-	{what: "clock: a record from the past", user: "agent", args: []string{"%s:refs/afs/approvals/work"}, before: one(func(g *gated) string {
-		r := g.by("agent", approval.Request, "")
-		r.Time, r.Expires = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
-		r.Subject = &approval.Subject{Action: approval.Merge, Tree: g.git("rev-parse", "next^{tree}"), Target: "refs/heads/main", Base: g.base}
-		_, c := g.record(r)
-		return c
-	}), want: "request ... has the time ..., which is not within 5m0s of the server's"},
-	{what: "clock: an approval that has expired", user: "writer", args: []string{"next:main"}, before: func(g *gated) []any {
-		r := g.by("agent", approval.Request, "")
-		r.Time, r.Expires = time.Now().Add(-time.Minute), time.Now().Add(-time.Second)
-		r.Subject = &approval.Subject{Action: approval.Merge, Tree: g.git("rev-parse", "next^{tree}"), Target: "refs/heads/main", Base: g.base}
-		r, c := g.record(r)
-		g.accept("agent", c+":"+approval.Ref("work"))
-		g.grant("alice", r.ID)
-		return nil
-	}, want: "main is protected: request ... has expired"},
-	{what: "removal of the policy", user: "writer", args: []string{"--delete", "refs/afs/policy"},
-		want: "only an owner or admin token can change the policy"},
-	{what: "another policy", user: "writer", args: []string{"--force", "%s:refs/afs/policy"}, before: one(func(g *gated) string {
-		return g.store("", approval.PolicyFile, []byte(`{"version":1}`))
-	}), want: "only an owner or admin token can change the policy"},
-	{what: "a ref that keeps others from having a policy", user: "writer", args: []string{"next:refs/afs/policy/work"},
-		want: "there can be no refs below refs/afs/policy"},
-	{what: "a policy that is not valid", user: "admin", args: []string{"--force", "%s:refs/afs/policy"}, before: one(func(g *gated) string {
-		return g.store("", approval.PolicyFile, []byte(`{"version":1,"branches":[{"match":"main"}]}`))
-	}), want: "invalid policy: rule 1 of branches: quorum is 0, want at least 1"},
-	{what: "a policy without its file", user: "admin", args: []string{"--force", "next:refs/afs/policy"},
-		want: "ref does not contain the file policy.json"},
-	{what: "deletion of a protected session", user: "agent", args: []string{"--delete", "refs/afs/meta/work"}, before: func(g *gated) []any {
-		g.accept("agent", g.base+":"+session.MetaRef("work"))
-		g.checkpoint()
-		return nil
-	}, want: "session work is protected and needs an approval of its deletion with its newest checkpoint by 1 user"},
-}
-
 var (
 	reasonPattern = regexp.MustCompile(`(?m)^ ! \[(?:remote )?rejected\].*? -> \S+ \((.*)\)$|^ ! \[remote rejected\] \S+ \((.*)\)$`)
-	idPattern     = regexp.MustCompile(`[0-9A-Z]{26}|[0-9a-f]{40}|[0-9a-z]{26}|20\d\d-\d\d-\d\dT[0-9:]+Z`)
+	idPattern     = regexp.MustCompile(`[0-9A-Z]{26}|[0-9a-f]{64}|[0-9a-f]{40}|[0-9a-z]{26}|20\d\d-\d\d-\d\dT[0-9:]+Z`)
 )
 
 // refusal returns git's text of the first update that was refused for a reason of its own.
@@ -397,34 +219,185 @@ func TestAttemptsAgainstPolicy(t *testing.T) {
 	table := string(must[[]byte](t)(os.ReadFile("../doc/security.md")))
 	for i, a := range attempts {
 		t.Run(strings.ReplaceAll(a.what, " ", "-"), func(t *testing.T) {
-			g := newGated(t, w, c, fmt.Sprint("gate", i))
-			var values []any
-			if a.before != nil {
-				values = a.before(g)
-			}
-			args, shown := []string{}, []string{}
-			for _, arg := range a.args {
-				if strings.Contains(arg, "%s") {
-					shown = append(shown, fmt.Sprintf(arg, "COMMIT"))
-					arg = fmt.Sprintf(arg, values...)
-				} else {
-					shown = append(shown, arg)
-				}
-				args = append(args, arg)
-			}
-			main, policy := g.tip("refs/heads/main"), g.tip(approval.PolicyRef)
-			out, err := g.push(a.user, args...)
-			if got := refusal(out); err == nil || got != a.want {
-				t.Errorf("got %v and %q, want %q", err, got, a.want)
-			}
-			if g.tip("refs/heads/main") != main || g.tip(approval.PolicyRef) != policy {
-				t.Error("main or the policy has changed")
-			}
+			shown := a.refused(newGated(t, w, c, fmt.Sprint("gate", i), object.SHA1))
 			row := fmt.Sprintf("| %s | `git push origin %s` (%s) | %s |", a.what, strings.Join(shown, " "), a.user, a.want)
 			if !strings.Contains(table, row) {
 				t.Errorf("doc/security.md lacks this row:\n%s", row)
 			}
 		})
+	}
+	if rows := strings.Count(table, "| `git push origin "); rows != len(attempts) {
+		t.Errorf("doc/security.md has %d attempts, want the %d of this test", rows, len(attempts))
+	}
+}
+
+// The attempts are also refused in repositories with SHA-256.
+func TestAttemptsAgainstPolicySHA256(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	c := newLoneServer(w)
+	for i, a := range attempts {
+		if i%3 == 0 { // a third of them, because each needs a repository
+			t.Run(strings.ReplaceAll(a.what, " ", "-"), func(t *testing.T) {
+				a.refused(newGated(t, w, c, fmt.Sprint("gate", i), object.SHA256))
+			})
+		}
+	}
+}
+
+// refused makes the attempt, which must be refused without a change of any branch or of the policy. It returns the arguments of git push with
+// COMMIT instead of ids.
+func (a attempt) refused(g *gated) (shown []string) {
+	g.Helper()
+	var values []any
+	if a.before != nil {
+		values = a.before(g)
+	}
+	args := []string{}
+	for _, arg := range a.args {
+		if strings.Contains(arg, "%s") {
+			shown = append(shown, fmt.Sprintf(arg, "COMMIT"))
+			arg = fmt.Sprintf(arg, values...)
+		} else {
+			shown = append(shown, arg)
+		}
+		args = append(args, arg)
+	}
+	refs := func() string {
+		names := []string{"refs/heads/*", approval.PolicyRef}
+		if a.others {
+			names = []string{"refs/heads/main"}
+		}
+		return must[string](g)(gitAs(context.Background(), g.dir, g.tokens["admin"], append([]string{"ls-remote", "origin"}, names...)...))
+	}
+	before := refs()
+	out, err := g.push(a.user, args...)
+	if got := refusal(out); err == nil || got != a.want {
+		g.Errorf("got %v and %q, want %q", err, got, a.want)
+	}
+	if after := refs(); after != before {
+		g.Errorf("branches and policy have changed from\n%s\nto\n%s", before, after)
+	}
+	return shown
+}
+
+// Pushes that stock git does not make change no ref: several commands for one branch, wrong old values, and other spellings of its name.
+func TestRawPushesAgainstPolicy(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	g := newGated(t, w, newLoneServer(w), "raw", object.SHA1)
+	g.accept("writer", "next:copy") // the server has all objects
+	zeros := strings.Repeat("0", 40)
+	line := func(text string) string { return fmt.Sprintf("%04x%s", len(text)+4, text) }
+	header := "PACK\x00\x00\x00\x02\x00\x00\x00\x00" // of a pack without objects
+	sum := sha1.Sum([]byte(header))
+	empty := header + string(sum[:])
+	main, remove := "refs/heads/main", g.base+" "+zeros+" refs/heads/main"
+	all := [][]string{
+		{remove, zeros + " " + g.next + " " + main},
+		{zeros + " " + g.next + " " + main, remove},
+		{zeros + " " + g.next + " " + main},
+		{g.next + " " + g.next + " " + main},
+		{g.base + " " + g.base + " " + main, g.base + " " + g.next + " " + main},
+		{remove, remove},
+		{zeros + " " + zeros + " " + main},
+	}
+	for _, name := range []string{"refs/heads//main", "refs/heads/./main", "refs/heads/../heads/main", "refs/heads/main/", "refs/heads/main.lock",
+		"refs/heads/main^{}", "refs/heads/main~0", "refs/heads/@{u}", "refs/heads/main ", "refs/heads/ma\\in", "HEAD", "main", "heads/main", "refs/main",
+		"refs/worktree/../heads/main", "/refs/heads/main"} {
+		all = append(all, []string{zeros + " " + g.next + " " + name}, []string{g.base + " " + g.next + " " + name})
+	}
+	refs := func() string {
+		return must[string](t)(gitAs(context.Background(), g.dir, g.tokens["admin"], "ls-remote", "--symref", "origin"))
+	}
+	before := refs()
+	for _, commands := range all {
+		for _, capabilities := range []string{"report-status", "report-status atomic"} {
+			var body strings.Builder
+			for i, c := range commands {
+				if i == 0 {
+					c += "\x00" + capabilities
+				}
+				body.WriteString(line(c))
+			}
+			body.WriteString("0000" + empty)
+			request := must[*http.Request](t)(http.NewRequest(http.MethodPost, g.remote+"/git-receive-pack", strings.NewReader(body.String())))
+			request.Header.Set("Authorization", "Bearer "+g.tokens["writer"])
+			request.Header.Set("Content-Type", "application/x-git-receive-pack-request")
+			answer := must[*http.Response](t)(http.DefaultClient.Do(request))
+			text := string(must[[]byte](t)(io.ReadAll(answer.Body)))
+			answer.Body.Close()
+			if strings.Contains(text, "ok refs/") && !strings.Contains(text, "ng refs/") {
+				t.Errorf("push of %q: got %s and %q, want a refusal", commands, answer.Status, text)
+			}
+			if after := refs(); after != before {
+				t.Fatalf("push of %q with %s has changed the refs from\n%s\nto\n%s", commands, capabilities, before, after)
+			}
+		}
+	}
+}
+
+// Symbolic refs of a clone arrive as branches of their own, so that no push through them moves main.
+func TestSymbolicRefsDoNotReachMain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	g := newGated(t, w, newLoneServer(w), "symbolic", object.SHA1)
+	g.git("symbolic-ref", "refs/heads/alias", "refs/heads/main")
+	g.accept("writer", "alias")
+	g.git("symbolic-ref", "refs/heads/alias", "refs/heads/next")
+	g.accept("writer", "--all")
+	want := fmt.Sprintf("ref: refs/heads/main\tHEAD\n%[1]s\tHEAD\n%[2]s\trefs/heads/alias\n%[1]s\trefs/heads/main", g.base, g.next)
+	if got := must[string](t)(gitAs(context.Background(), g.dir, g.tokens["admin"], "ls-remote", "--symref", "origin", "HEAD", "main", "alias")); got != want {
+		t.Errorf("refs of the server: got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// Two nodes decide about pushes of one repository at the same time: of two approved commits only one becomes main, and none after the
+// approval was taken back.
+func TestPolicyOnTwoNodes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	c := newCluster(w, 2)
+	g := newGated(t, w, c, "two", object.SHA1)
+	at := func(i int) string { return strings.Replace(g.remote, c.proxy.url(), "http://"+c.nodes[i].addr, 1) }
+	for round := range 8 {
+		g.git("checkout", "--quiet", "--detach", g.base)
+		var commits []string
+		for i := range 2 {
+			g.git("checkout", "--quiet", "-B", fmt.Sprint("try", i), g.base)
+			commits = append(commits, g.commit(fmt.Sprint("try", i), "file", fmt.Sprintf("%d %d\n", round, i)))
+		}
+		g.grant("alice", g.request("main", g.base, commits[0]))
+		second := g.request("main", g.base, commits[1])
+		_, grant := g.record(g.by("bob", approval.Grant, second))
+		g.accept("bob", grant+":"+approval.Ref("work"))
+		denied, denial := g.record(g.by("bob", approval.Deny, second))
+		results := make([]error, 3)
+		var pushes sync.WaitGroup
+		for i, p := range []struct {
+			user, to, what string
+		}{{"writer", at(0), commits[0] + ":main"}, {"writer", at(1), commits[1] + ":main"}, {"bob", at(0), denial + ":" + approval.Ref("work")}} {
+			pushes.Go(func() {
+				_, results[i] = gitAs(context.Background(), g.dir, g.tokens[p.user], "push", "--quiet", p.to, p.what)
+			})
+		}
+		pushes.Wait()
+		main := g.tip("refs/heads/main")
+		switch {
+		case results[2] != nil:
+			t.Fatalf("round %d: denial: %v", round, results[2])
+		case results[0] == nil && results[1] == nil:
+			t.Fatalf("round %d: both commits were pushed", round)
+		case results[0] == nil && main != commits[0], results[1] == nil && main != commits[1], results[0] != nil && results[1] != nil && main != g.base:
+			t.Fatalf("round %d: main is %s after results %v", round, main, results)
+		}
+		if results[1] == nil { // then the transaction of the denial was later
+			order := c.rows(t, "SELECT detail FROM audit WHERE detail LIKE '%"+commits[1][:12]+"%' OR detail LIKE '%"+denial[:12]+"%' ORDER BY seq")
+			if len(order) < 2 || !strings.Contains(order[0], commits[1][:12]) || !strings.Contains(order[len(order)-1], denial[:12]) {
+				t.Errorf("round %d: push and denial %s of its request: got the order %q", round, denied.ID, order)
+			}
+		}
+		g.base = main
 	}
 }
 
@@ -432,7 +405,7 @@ func TestAttemptsAgainstPolicy(t *testing.T) {
 func TestDefaultBranchStays(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	g := newGated(t, w, newLoneServer(w), "r")
+	g := newGated(t, w, newLoneServer(w), "r", object.SHA1)
 	g.accept("writer", "next:copy")
 	g.accept("writer", "next:HEAD") // git creates refs/heads/HEAD
 	request := must[*http.Request](t)(http.NewRequest(http.MethodPatch, g.c.proxy.url()+"/v1/api/namespaces/team/repos/r", strings.NewReader(`{"default_branch":"copy"}`)))
