@@ -200,6 +200,7 @@ func TestMCP(t *testing.T) {
 	}{
 		{"restore", map[string]any{"checkpoint": "none-such"}, control.CodeNotFound},
 		{"cache_get", map[string]any{"key": "none-such"}, control.CodeNotFound},
+		{"lock", map[string]any{"paths": []string{"new"}}, control.CodeUnsupported}, // only the embedded session remote
 		{"restore", map[string]any{}, control.CodeUsage},
 		{"log", map[string]any{"limit": "many"}, control.CodeUsage},
 		{"fork", map[string]any{"dir": m.Dir}, control.CodeConflict},

@@ -9,9 +9,11 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/locks"
 )
 
@@ -210,7 +212,9 @@ func (l *lockers) run(remote string) {
 	check(t, syscall.Kill(-group, syscall.SIGKILL)) // worker and supervisor
 	o.until("the lock has expired", func() bool { return o.afs("session", "lock", "short", "-C", other.Dir).code == 0 })
 
-	check(t, syscall.Unmount(one.Dir, syscall.MNT_DETACH))
+	if err := syscall.Unmount(one.Dir, syscall.MNT_DETACH); err != nil && !errors.Is(err, syscall.EINVAL) { // not mounted any more
+		t.Error(err)
+	}
 
 	// A closed session has no locks. On the server, the daemon has no token for a session that is not mounted.
 	o.unmount(other)
@@ -222,4 +226,72 @@ func (l *lockers) run(remote string) {
 	if slices.ContainsFunc(list.Locks, func(l control.SessionLock) bool { return l.Session == "two" }) {
 		t.Errorf("locks after the session was closed: got %+v", list.Locks)
 	}
+}
+
+// Without locks, a mount asks for them in the requests that it makes anyway. Only a mount whose session was never pushed makes requests
+// of its own, one at first and then every 30 s.
+func TestLocksCostNoRequests(t *testing.T) {
+	t.Parallel()
+	w, r := newTravelled(t)
+	c := w.sessionRemote("http", r)
+	m := w.bare(w.serve(gittest.ServerOptions{}).URL("r.git"), append(c.flags("one"), "--wait", "git")...)
+	count := func() (own, shared, fetches int) {
+		for _, r := range c.server.Log().Requests() {
+			switch asks := slices.Contains(r.Prefixes, locks.Ref); {
+			case r.Command == gittest.Fetch:
+				fetches++
+			case asks && slices.Contains(r.Prefixes, session.MetaRef("one")):
+				shared++
+			case asks:
+				own++
+			}
+		}
+		return own, shared, fetches
+	}
+	w.until("the mount asks for locks", func() bool { own, _, _ := count(); return own > 0 })
+	w.sh(m.Dir, "echo x >x")
+	m.checkpoint("--sync")
+	if own, _, _ := count(); own != 1 {
+		t.Errorf("requests for locks of a new session: got %d, want 1", own)
+	}
+	c.server.Log().Reset()
+	w.until("the mount looks for a takeover", func() bool { _, shared, _ := count(); return shared > 1 })
+	if own, _, fetches := count(); own+fetches > 0 {
+		t.Errorf("of a session on the session remote: got %d requests for locks, and %d fetches, want none", own, fetches)
+	}
+}
+
+// The locks that are known stay in force if the session remote cannot be reached, also in the next process of the mount.
+func TestLocksOfUnreachableSessionRemote(t *testing.T) {
+	t.Parallel()
+	w, r := newTravelled(t)
+	c := w.sessionRemote("path", r)
+	url, o := w.serve(gittest.ServerOptions{}).URL("r.git"), w.elsewhere()
+	one := w.bare(url, append(c.flags("one"), "--wait", "git")...)
+	other := o.bare(url, "--session", "two", "--session-remote", c.arg, "--wait", "git")
+	const file = "d0001/f0001.txt"
+	w.locks(one, "lock", file)
+	locked(t, other, file)
+	check(t, os.Rename(c.Path, c.Path+".away"))
+	var status control.MountStatus
+	o.json(&status, "status", other.Dir)
+	check(t, syscall.Kill(status.PID, syscall.SIGKILL))
+	if err := try(other, file); !errors.Is(err, syscall.EACCES) {
+		t.Errorf("write after the worker was killed: got %v, want EACCES", err)
+	}
+	check(t, os.Rename(c.Path+".away", c.Path))
+
+	// An agent sees the same by its tools, and locks and unlocks for its session.
+	a := w.agent(one.Dir)
+	var reply control.SessionLocksReply
+	a.ok("lock", map[string]any{"paths": []string{"free"}, "reason": "by an agent", "ttl_seconds": 600}, &reply)
+	if len(reply.Done) != 1 || reply.Done[0].Expires.Sub(reply.Done[0].Since) != 10*time.Minute {
+		t.Errorf("tool lock: got %+v", reply)
+	}
+	a.ok("unlock", map[string]any{"paths": []string{"free", file}}, &reply)
+	a.ok("locks", nil, &reply)
+	if len(reply.Locks) != 0 {
+		t.Errorf("tool locks: got %+v", reply)
+	}
+	unlocked(t, other, file)
 }

@@ -8,6 +8,7 @@
 //   - The annotations of a session only grow, too. Owners and administrators can also remove annotations.
 //   - A session that the policy protects is deleted, that is, its ref refs/afs/meta/SESSION is removed, only with an approval.
 //   - A session on hold is neither deleted nor shortened. Only tokens for the REST API release a hold.
+//   - Locks of sessions name the user who pushes them, and locks of other sessions disappear only with a record (locks.Verify).
 //
 // These rules are for all tokens, also for those of owners and administrators.
 //
@@ -30,6 +31,7 @@ import (
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/approval"
+	"github.com/artifactfs/artifactfs/session/locks"
 	"github.com/artifactfs/artifactfs/session/thin"
 )
 
@@ -163,6 +165,7 @@ const (
 	deletion          // of a session
 	metadata          // of a session
 	shortening        // of a session, if it is not a fast-forward
+	locking           // change of the locks of sessions
 )
 
 func kindOf(u records.RefUpdate) kind {
@@ -179,6 +182,8 @@ func kindOf(u records.RefUpdate) kind {
 		if _, ok := trashed(name); ok {
 			return trashedAnnotation
 		}
+	case name == locks.Ref || strings.HasPrefix(name, locks.Ref+"/"):
+		return locking
 	case strings.HasPrefix(name, metaPrefix) && u.Removes():
 		return deletion
 	case strings.HasPrefix(name, metaPrefix):
@@ -241,6 +246,8 @@ func (j *judge) check(ctx context.Context, u records.RefUpdate) (refused, err er
 		return j.checkMetadata(u)
 	case shortening:
 		return j.checkShortening(ctx, u)
+	case locking:
+		return j.checkLocks(u)
 	}
 	return nil, nil
 }

@@ -155,10 +155,11 @@ func (p place) change(ctx context.Context, r control.SessionLocksRequest) (file 
 	// A server that knows the user does not believe another name.
 	if who, known, err := p.remote.Identity(ctx); err != nil {
 		return file, nil, fault.SessionRemote(p.remote, err)
-	} else if known && who.Actor != "token:"+who.Token {
+	} else if known {
 		by.Actor = who.Actor
+	} else {
+		by.Actor = strings.TrimSuffix(by.Actor, "@"+by.Host)
 	}
-	by.Actor = strings.TrimSuffix(by.Actor, "@"+by.Host)
 	ttl := cmp.Or(r.TTL, locks.DefaultTTL)
 	var edited error
 	v, err := keeper.Change(ctx, p.store, r.Op+" "+strings.Join(r.Patterns, " "), func(f *locks.File) error {
