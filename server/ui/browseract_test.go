@@ -98,7 +98,17 @@ func TestBrowserActs(t *testing.T) {
 	alice.press(comment+" button", "Does this also hide the length of the password?")
 	agent.open("/ui/team/app/diff?a=main&b=fix@")
 	agent.Until(`document.querySelector(".changes .thread")`)
-	agent.fill(comment+" [name=line]", "4")
+	agent.Click("details.lines > summary")
+	agent.Click(`.run:not(.same) > pre + pre > [data-n="4"]`)
+	if line := agent.Text(`document.querySelector("[name=line]").value`); line != "4" {
+		t.Errorf("line after a click in a difference: got %q, want 4", line)
+	}
+	agent.Click(`.run:not(.same) > pre:first-child > *`) // a line of the old file
+	agent.Click(`.run.same > pre:first-child > [data-n="1"]`)
+	if line := agent.Text(`document.querySelector("[name=line]").value`); line != "1" {
+		t.Errorf("line after a click on one that did not change: got %q, want 1", line)
+	}
+	agent.Click(`.run:not(.same) > pre + pre > [data-n="4"]`)
 	agent.fill(comment+" textarea", "This is the only new package.")
 	agent.press(comment+" button", "")
 	agent.Until(`document.querySelectorAll(".changes .thread").length === 2`)

@@ -40,7 +40,7 @@ async function copy(button) {
   }
 }
 
-const buttons = (root) => { for (const b of root.querySelectorAll("[data-copy], [data-help]")) b.hidden = false; };
+const buttons = (root) => { for (const b of root.querySelectorAll("[data-copy], [data-help], [data-hint]")) b.hidden = false; };
 buttons(document);
 
 // part returns a part of a page as HTML of this server.
@@ -76,6 +76,7 @@ async function load(details) {
   try {
     const box = document.createElement("div");
     box.innerHTML = await part(link.href, "file");
+    buttons(box);
     body.replaceWith(box);
   } catch {
     delete details.dataset.loaded;
@@ -86,16 +87,30 @@ async function load(details) {
 document.addEventListener("toggle", (e) => { if (e.target.open && e.target.matches(".changes > details")) load(e.target); }, true);
 for (const d of document.querySelectorAll(".changes[data-open] > details")) d.open = true;
 
+// comment makes the form below a file be about the line that was clicked: by its number or, in a difference while the form is open, by the
+// line. With Shift it is the last line.
+function comment(e) {
+  const line = e.target.closest(".view a[data-n], .sides .run > pre > *");
+  if (!line) return;
+  let chosen = line;
+  let form = document.querySelector("details.lines");
+  if (line.tagName !== "A") {
+    const run = line.closest(".run");
+    const at = [...line.parentElement.children].indexOf(line); // a narrow screen hides the new side of lines that did not change
+    if (run.classList.contains("same")) chosen = run.lastElementChild.children[at];
+    else if (line.parentElement !== run.lastElementChild) return;
+    form = line.closest(".sides").parentElement.querySelector("details.lines[open]");
+  }
+  if (!form) return;
+  form.open = true;
+  form.querySelector(e.shiftKey ? "[name=end]" : "[name=line]").value = chosen.dataset.n;
+}
+
 document.addEventListener("click", (e) => {
   const button = e.target.closest("button");
   if (button && "copy" in button.dataset) copy(button);
   if (button && "help" in button.dataset) document.getElementById("help").showModal();
-  const number = e.target.closest(".view a[data-n]"); // of a line, which the form below the file can be about
-  const form = number && document.querySelector("details.lines");
-  if (form) {
-    form.open = true;
-    form.querySelector(e.shiftKey ? "[name=end]" : "[name=line]").value = number.dataset.n;
-  }
+  comment(e);
   const link = e.target.closest(".axis a[data-entry]");
   if (link && panel && !e.ctrlKey && !e.metaKey && !e.shiftKey && e.button === 0) {
     e.preventDefault();
