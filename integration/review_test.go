@@ -48,6 +48,7 @@ func TestReviewOfFiveProposals(t *testing.T) {
 			t.Errorf("changes of proposal %d: got files +%d ~%d -%d, lines +%d -%d", i, s.Added, s.Modified, s.Removed, s.LinesAdded, s.LinesRemoved)
 		}
 	}
+	comparedOnPage(t, o, c, api, compared, base.ID)
 
 	const best = 3
 	w.ok("session", "merge", "-C", m.Dir, words[best])

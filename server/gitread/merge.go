@@ -17,7 +17,7 @@ import (
 )
 
 // mergesAtOnce is the number of merges that Conflicts runs at the same time.
-const mergesAtOnce = 4
+const mergesAtOnce = 2
 
 // PathChanges lists up to limit paths that differ between two commits or trees. A renamed file is a removed and an added one.
 func (r Repo) PathChanges(ctx context.Context, base, head string, limit int) (Diff, error) {

@@ -50,7 +50,25 @@ func Count(side *control.ComparedSide) {
 // Independent reports that git merges the changes a and b of the same tree without a conflict. The result is found without contents, so
 // it is false for many changes that git can merge, too.
 func Independent(a, b []control.PathChange) bool {
-	return !meet(a, b) && !moved(a, b) && !moved(b, a)
+	return !meet(a, b) && !moved(a, b) && !moved(b, a) && !(renames(a, b) && shareNames(a, b))
+}
+
+// renames reports whether one of the changes a and b adds a file and one of them removes a file, so that git may find a rename.
+func renames(a, b []control.PathChange) bool {
+	added := func(c control.PathChange) bool { return c.Old == "" }
+	removed := func(c control.PathChange) bool { return c.New == "" }
+	return (slices.ContainsFunc(a, added) || slices.ContainsFunc(b, added)) &&
+		(slices.ContainsFunc(a, removed) || slices.ContainsFunc(b, removed))
+}
+
+// shareNames reports whether the changes a and b add or remove the same file. If one of them has also renamed the file, git reports a
+// conflict, although the results at the path are the same.
+func shareNames(a, b []control.PathChange) bool {
+	names := map[string]bool{}
+	for _, c := range a {
+		names[c.Path] = c.Old == "" || c.New == ""
+	}
+	return slices.ContainsFunc(b, func(c control.PathChange) bool { return names[c.Path] })
 }
 
 // meet reports whether the changes a and b change a path in two ways, or whether a path of one of them is a directory in the other.

@@ -3,6 +3,8 @@ package proposals
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -86,6 +88,56 @@ func TestIndependent(t *testing.T) {
 	}
 }
 
+// Git merges random changes that are independent without a conflict.
+func TestRandomIndependentChanges(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	base := map[string]string{}
+	for _, path := range []string{"a", "b", "d/a", "d/b", "d/e/a", "d/e/b", "f/a", "f/g/h/a"} {
+		base[path] = strings.Repeat("contents of "+path+"\n", 5)
+	}
+	g := newTree(t, base)
+	paths := slices.Sorted(maps.Keys(base))
+	// change returns a commit that renames, removes, adds and edits files.
+	change := func() string {
+		files := map[string]string{}
+		for range 1 + r.IntN(3) {
+			path := paths[r.IntN(len(paths))]
+			if _, changed := files[path]; changed {
+				continue
+			}
+			switch r.IntN(4) {
+			case 0:
+				files[path] = ""
+			case 1:
+				files[path] = base[path] + "more\n"
+			case 2:
+				files[path+fmt.Sprint("-new-", r.IntN(4))] = "new\n"
+			case 3: // renames a directory
+				dir, to := []string{"d", "d/e", "f", "f/g"}[r.IntN(4)], fmt.Sprint("to-", r.IntN(2))
+				for p := range base {
+					if rest, in := strings.CutPrefix(p, dir+"/"); in {
+						files[p], files[to+"/"+rest] = "", base[p]
+					}
+				}
+			}
+		}
+		return g.commit(files)
+	}
+	independent := 0
+	for range 100 {
+		one, two := change(), change()
+		conflicts := g.merge(one, two)
+		if Independent(g.changes(one), g.changes(two)) {
+			if independent++; len(conflicts) > 0 {
+				t.Errorf("changes are independent, and git has conflicts in %q: %v, %v", conflicts, g.changes(one), g.changes(two))
+			}
+		}
+	}
+	if independent < 5 {
+		t.Errorf("%d of 100 pairs were independent: they prove nothing", independent)
+	}
+}
+
 func TestShared(t *testing.T) {
 	change := func(path, id string) control.PathChange {
 		return control.PathChange{Path: path, Status: "M", NewMode: "100644", New: id}
@@ -152,7 +204,7 @@ func (g *tree) commit(files map[string]string) string {
 		}
 	}
 	gittest.Must(g.t, g.dir, "add", "-A")
-	gittest.Must(g.t, g.dir, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "changes")
+	gittest.Must(g.t, g.dir, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "changes")
 	return gittest.Must(g.t, g.dir, "rev-parse", "HEAD")
 }
 
@@ -160,6 +212,9 @@ func (g *tree) commit(files map[string]string) string {
 func (g *tree) changes(commit string) (all []control.PathChange) {
 	out := gittest.Must(g.t, g.dir, "diff-tree", "-r", "--raw", "--no-renames", "--abbrev=40", g.base, commit)
 	for line := range strings.SplitSeq(out, "\n") {
+		if line == "" {
+			continue
+		}
 		head, path, _ := strings.Cut(line, "\t")
 		f := strings.Fields(head)
 		c := control.PathChange{Path: path, Status: f[4], Old: f[2], NewMode: f[1], New: f[3]}
