@@ -23,7 +23,8 @@ type Traffic struct {
 }
 
 // choose decides in the first round whether the session remote uses ModeThin, and records the decision in l. It chooses ModeThin if
-// the session remote is empty and other machines can read the mounted remote at BaseURL, or if the options require ModeThin.
+// the session remote is empty and other machines can read the mounted remote at BaseURL, or if the options require ModeThin. If both
+// are the same repository, which is a new one then, there is no base that it could lack, and it gets ordinary refs that all clients read.
 // Otherwise the method seeder.lacks chooses between ModeShared and ModeSeed during the first push.
 func (q *Queue) choose(ctx context.Context, push *thin.Push, l *ledger) error {
 	if push.Thin() {
@@ -34,6 +35,9 @@ func (q *Queue) choose(ctx context.Context, push *thin.Push, l *ledger) error {
 		return nil
 	}
 	if q.o.Base == ModeUnknown {
+		if q.o.Remote.URL() == q.o.BaseURL {
+			return nil
+		}
 		empty, err := q.o.Remote.IsEmpty(ctx)
 		if err != nil || !empty {
 			return err

@@ -261,7 +261,14 @@ func TestThinOrNot(t *testing.T) {
 		}
 		q.Close()
 	}
-	q := p.queue(newFar(t, "path", object.SHA1, ""), QueueOptions{BaseURL: baseURL, Base: ModeShared})
+	to := newFar(t, "http", object.SHA1, "")
+	q := p.queue(to, QueueOptions{BaseURL: to.open(transport.Options{}).URL()})
+	wantSync(t, q)
+	if got := q.Status().Mode; got == ModeThin {
+		t.Errorf("the empty mounted remote itself as session remote: got mode %q", got)
+	}
+	q.Close()
+	q = p.queue(newFar(t, "path", object.SHA1, ""), QueueOptions{BaseURL: baseURL, Base: ModeShared})
 	if err := syncAll(t, q); !errors.Is(err, errNoBase) {
 		t.Errorf("shared mode with a session remote that lacks the base: got %v", err)
 	}
