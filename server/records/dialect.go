@@ -146,7 +146,7 @@ func (d *dialect) failure(ctx context.Context, what string, err error) error {
 	case full:
 		return fmt.Errorf("%s: %w: %w", what, ErrFull, err)
 	case retriable, unavailable, interrupted:
-		return fmt.Errorf("%s: %w: %w", what, ErrUnavailable, err)
+		return fmt.Errorf("%s: %w: %w", what, ErrUnavailable, oneLine(err))
 	case damaged:
 		return fmt.Errorf("%s: the database file is damaged, or is not a database of artifactfs: %w", what, err)
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -71,6 +72,39 @@ func openPostgres(url string) (*sql.DB, error) {
 	// After a failover, connections to the previous server must end at some time, although that server still answers reads.
 	db.SetConnMaxLifetime(5 * time.Minute)
 	return db, nil
+}
+
+// connectError is a pgconn.ConnectError with a shorter text.
+type connectError struct {
+	error
+	text string
+}
+
+func (e connectError) Error() string { return e.text }
+func (e connectError) Unwrap() error { return e.error }
+
+// oneLine returns a failure to connect with a text of one line, which has each reason once. The text of pgx has a line for each attempt,
+// with and without TLS, and to each of the servers that the URL names. Other errors are returned as they are.
+func oneLine(err error) error {
+	var connect *pgconn.ConnectError
+	if !errors.As(err, &connect) {
+		return err
+	}
+	var reasons []string
+	for line := range strings.Lines(connect.Error()) {
+		if line = strings.TrimSpace(line); line != "" && !slices.Contains(reasons, line) {
+			reasons = append(reasons, line)
+		}
+	}
+	text := reasons[0]
+	if len(reasons) > 1 {
+		text += " " + strings.Join(reasons[1:], "; ")
+	}
+	// The text of a failed look-up begins on the first line, so that its repetition has another beginning.
+	if first, rest, ok := strings.Cut(text, "; "); ok && strings.HasSuffix(first, rest) {
+		text = first
+	}
+	return connectError{err, text}
 }
 
 func classifyPostgres(err error) class {

@@ -1,8 +1,10 @@
 package records
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -60,6 +62,29 @@ func TestCommitsAreSynced(t *testing.T) {
 		do(t, open(t, url).writer.QueryRowContext(t.Context(), "SHOW synchronous_commit").Scan(&got))
 		if got != want {
 			t.Errorf("synchronous_commit with %s: got %s, want %s", url, got, want)
+		}
+	}
+}
+
+// The text of a failure to connect is one line with each reason once, and contains no password.
+func TestFailureToConnectIsOneLine(t *testing.T) {
+	for url, reasons := range map[string][]string{
+		"postgres://user:secret@127.0.0.1:1/db":             {"dial tcp 127.0.0.1:1"},
+		"postgres://user:secret@127.0.0.1:1,127.0.0.1:2/db": {"dial tcp 127.0.0.1:1", "dial tcp 127.0.0.1:2"},
+		"postgres://user:secret@name.invalid/db":            {"lookup name.invalid"},
+	} {
+		_, err := Open(t.Context(), url)
+		if !errors.Is(err, ErrUnavailable) {
+			t.Fatalf("open %s: got %v, want ErrUnavailable", url, err)
+		}
+		text := err.Error()
+		for _, reason := range append(reasons, "failed to connect to") {
+			if strings.Count(text, reason) != 1 {
+				t.Errorf("open %s: got %q, want %q once", url, text, reason)
+			}
+		}
+		if strings.ContainsAny(text, "\n\t") || strings.Contains(text, "secret") {
+			t.Errorf("open %s: got %q, want one line without the password", url, text)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -112,7 +113,7 @@ func repoListCommand(a *cli.App, o *Connection) *cobra.Command {
 		Args: cli.Arguments(1, 1, "NAMESPACE"),
 		RunE: o.run(a, func(cmd *cobra.Command, c *Access, args []string) error {
 			l.Limit = 200
-			return printList(a, "repos", limit, c.Repos(cmd.Context(), args[0], l), "NAME\tBRANCH\tSTATUS\tPUSHED\tSOURCE\tREMOTE",
+			return printList(a, "repos", limit, reposOf(cmd.Context(), c, args[0], l), "NAME\tBRANCH\tSTATUS\tPUSHED\tSOURCE\tREMOTE",
 				func(r client.Repo) string {
 					return columns(r.Name, r.DefaultBranch, orDash(r.Status), pushed(r), orDash(r.Source), r.Remote)
 				})
@@ -125,6 +126,26 @@ func repoListCommand(a *cli.App, o *Connection) *cobra.Command {
 	f.BoolVar(&l.Ascending, "ascending", false, "the smallest or oldest first")
 	f.IntVar(&limit, "limit", 0, "print at most `N` repositories (default: all)")
 	return cmd
+}
+
+// reposOf returns the repositories of a namespace. If the namespace does not exist, it returns an error; the REST API returns an empty
+// list.
+func reposOf(ctx context.Context, c *Access, namespace string, l client.ListRepos) iter.Seq2[client.Repo, error] {
+	return func(yield func(client.Repo, error) bool) {
+		empty := true
+		for r, err := range c.Repos(ctx, namespace, l) {
+			empty = false
+			if !yield(r, err) {
+				return
+			}
+		}
+		if !empty {
+			return
+		}
+		if _, err := c.Namespace(ctx, namespace); err != nil {
+			yield(client.Repo{}, err)
+		}
+	}
 }
 
 // pushed returns as text how long ago the last push was.
