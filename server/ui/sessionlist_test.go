@@ -50,9 +50,9 @@ func TestSessionList(t *testing.T) {
 	read := w.reader(t, w.repo(t, "team", "app", m.done()))
 	page := w.get(t, read, "/ui/team/app", http.StatusOK)
 	text := plain(page)
-	wants(t, text, "61 sessions", "s-00059 Attempt <59> login t3 active on hold ann", "checkpoint idle checkpoint 59 held by box since", "prompt Try number 58",
+	wants(t, text, "61 sessions", "s-00059 Attempt <59> login t3 active on hold ann", "checkpoint idle checkpoint 59 in use at box, began", "prompt Try number 58",
 		"1 file 1 main", "1 to 50")
-	if strings.Contains(text, "s-00009") || strings.Contains(text, "Newer sessions") || strings.Contains(text, "held by old") {
+	if strings.Contains(text, "s-00009") || strings.Contains(text, "Newer sessions") || strings.Contains(text, "in use at old") {
 		t.Errorf("first page: %s", text)
 	}
 	next := w.get(t, read, link(t, page, "Older sessions"), http.StatusOK)

@@ -183,8 +183,12 @@ func (v *View) Notes() (notes []string) {
 		if r.Allowed {
 			did = "allowed"
 		}
-		text := fmt.Sprintf("%s is locked by %s until %s: %s %d times", r.Path, r.Lock.Holder(),
-			r.Lock.Expires.Local().Format(time.DateTime), did, r.Count)
+		changes := "a change"
+		if r.Count > 1 {
+			changes = fmt.Sprintf("%d changes", r.Count)
+		}
+		text := fmt.Sprintf("%s is locked by %s until %s: %s %s", r.Path, r.Lock.Holder(),
+			r.Lock.Expires.Local().Format(time.DateTime), did, changes)
 		if r.Lock.Reason != "" {
 			text += " (" + r.Lock.Reason + ")"
 		}

@@ -227,7 +227,7 @@ func list(out io.Writer, r control.SessionLocksReply, now time.Time) error {
 	for _, l := range r.Locks {
 		expires := "expired"
 		if left := l.Expires.Sub(now); left > 0 {
-			expires = "in " + max(left.Round(time.Second), time.Second).String()
+			expires = "in " + cli.Age(max(left, time.Second))
 		}
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", l.ID, l.Session, clean(l.Actor+"@"+l.Host), expires, clean(l.Pattern), clean(l.Reason))
 	}
