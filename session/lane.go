@@ -136,10 +136,18 @@ func Claim(ctx context.Context, r *Repo, q ClaimRequest) (Claimed, error) {
 	return c, nil
 }
 
+// Ended returns an error that wraps ErrClosed if the session is closed or archived.
+func (m *Meta) Ended() error {
+	if m.State == Closed || m.State == Archived {
+		return fmt.Errorf("resume session %s, which is %s: %w", m.Session, m.State, ErrClosed)
+	}
+	return nil
+}
+
 // claim makes q.Writer the writer of the lane q.Lane in m, and records the transitions. It returns the same errors as Claim.
 func (m *Meta) claim(q ClaimRequest, now time.Time) (c Claimed, err error) {
-	if m.State == Closed || m.State == Archived {
-		return c, fmt.Errorf("resume session %s, which is %s: %w", m.Session, m.State, ErrClosed)
+	if err := m.Ended(); err != nil {
+		return c, err
 	}
 	if err := ValidName(q.Lane); err != nil {
 		return c, err

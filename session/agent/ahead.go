@@ -152,9 +152,9 @@ const notMade = "session could not be mounted"
 func (l *laneClaim) withdraw() {
 	a := l.agent
 	l.mu.Lock()
-	claimed, held, writer, before := l.claimed, l.held, l.writer, l.before
+	claimed, refused, writer, before := l.claimed, l.refused, l.writer, l.before
 	l.mu.Unlock()
-	if !claimed || held != nil {
+	if !claimed || refused != nil {
 		return
 	}
 	a.mu.Lock()

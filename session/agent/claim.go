@@ -30,12 +30,12 @@ type laneClaim struct {
 
 	// The lock mu protects the fields below.
 	mu      sync.Mutex
-	writer  session.Writer     // identity with which the lane is claimed; zero before the first claim
-	pending bool               // the mount is starting, and the session remote has not answered the claim yet
-	held    *session.HeldError // claim of another writer on the lane; nil if there is none
-	claimed bool               // a starting mount has claimed the lane, so withdraw must release the lane if the mount fails
-	before  object.ID          // commit of the session's metadata before the first claim of this process
-	waited  time.Duration      // time for which AheadClaim.Wait has waited for the session remote
+	writer  session.Writer // identity with which the lane is claimed; zero before the first claim
+	pending bool           // the mount is starting, and the session remote has not answered the claim yet
+	refused error          // why the session remote does not allow the claim: a *session.HeldError or ErrClosed; nil if it does
+	claimed bool           // a starting mount has claimed the lane, so withdraw must release the lane if the mount fails
+	before  object.ID      // commit of the session's metadata before the first claim of this process
+	waited  time.Duration  // time for which AheadClaim.Wait has waited for the session remote
 }
 
 // ClaimOptions configures Claim.
@@ -117,11 +117,11 @@ func (l *laneClaim) setWaited(d time.Duration) {
 	l.waited = d
 }
 
-// heldBy returns the claim of another writer on the lane; nil if there is none.
-func (l *laneClaim) heldBy() *session.HeldError {
+// refusal returns the reason why the session remote does not allow the claim; nil if it does.
+func (l *laneClaim) refusal() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.held
+	return l.refused
 }
 
 // owner returns the identity with which this process claims lanes.
@@ -171,7 +171,8 @@ func laneOf(meta session.Meta, w session.Writer) string {
 }
 
 // confirm waits until the session remote has acknowledged the claim, for at most confirmTime. It returns a *session.HeldError if
-// another writer has the lane. It returns nil if the session remote does not answer.
+// another writer has the lane, and session.ErrClosed if the session was closed elsewhere. It returns nil if the session remote does not
+// answer.
 func (l *laneClaim) confirm(ctx context.Context) error {
 	a := l.agent
 	l.mu.Lock()
@@ -185,15 +186,15 @@ func (l *laneClaim) confirm(ctx context.Context) error {
 		a.mu.Unlock()
 		err := queue.Reach(ctx, session.MetaRef(a.config.Session))
 		moved := errors.Is(err, writeback.ErrMoved) && try < followTries
-		if moved && l.heldBy() == nil {
+		if moved && l.refusal() == nil {
 			select {
 			case <-followed:
 			case <-ctx.Done():
 			}
 		}
-		switch held := l.heldBy(); {
-		case held != nil:
-			return held
+		switch refused := l.refusal(); {
+		case refused != nil:
+			return refused
 		case moved:
 			continue
 		case err != nil:
@@ -250,8 +251,8 @@ func (l *laneClaim) fetchMeta(ctx context.Context) (newer bool, err error) {
 	return false, nil
 }
 
-// giveUp undoes the claim of a starting mount if another writer has the lane, and reports whether the claim was undone. If the
-// mount has started already, or if the mount takes over the lane, giveUp keeps the claim and returns false.
+// giveUp undoes the claim of a starting mount if another writer has the lane or has closed the session, and reports whether the claim was
+// undone. If the mount has started already, or if the mount takes over the lane, giveUp keeps the claim and returns false.
 func (l *laneClaim) giveUp(ctx context.Context, t writeback.Taken) (bool, error) {
 	a := l.agent
 	a.mu.Lock()
@@ -267,8 +268,10 @@ func (l *laneClaim) giveUp(ctx context.Context, t writeback.Taken) (bool, error)
 	if err != nil {
 		return false, err
 	}
-	held := theirs.Held(lane, writer)
-	if held == nil {
+	var refused error
+	if held := theirs.Held(lane, writer); held != nil {
+		refused = held
+	} else if refused = theirs.Ended(); refused == nil {
 		return false, nil
 	}
 	ref := session.MetaRef(a.config.Session)
@@ -281,6 +284,6 @@ func (l *laneClaim) giveUp(ctx context.Context, t writeback.Taken) (bool, error)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.held = held
+	l.refused = refused
 	return true, nil
 }
