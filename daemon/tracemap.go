@@ -18,13 +18,17 @@ const mapPause = time.Second
 // count of a large tree takes a while.
 func traceMap(ctx context.Context, server *fuse.Server, tree *fetch.RawView, r hydration.MapRequest, ended <-chan struct{},
 	emit func(control.Trace) error) error {
-	s := hydration.NewSurvey(tree)
+	s := hydration.NewSurvey(tree, countersOf(server))
 	defer server.Trace(func(e fuse.Event) {
-		s.Note(hydration.Event{Path: e.Path, Waited: e.Source != 0, Read: e.Op == "READ", Bytes: e.Size})
+		n := hydration.Event{Weight: e.Weight, Path: e.Path, Waited: e.Source != 0}
+		if e.Op == "READ" {
+			n.Bytes = e.Size
+		}
+		s.Note(n)
 	}, false)()
 	next := time.Now() // of the update
 	for {
-		m := s.Map(r)
+		m := s.Map(r, countersOf(server))
 		if err := emit(control.Trace{PID: os.Getpid(), Map: &m}); err != nil {
 			return err
 		}
@@ -45,4 +49,19 @@ func traceMap(ctx context.Context, server *fuse.Server, tree *fetch.RawView, r h
 			next = now.Add(hydration.Pace(now.Sub(began)))
 		}
 	}
+}
+
+// countersOf returns the counters of a mount. FORGET is no request, because it has no answer.
+func countersOf(server *fuse.Server) hydration.Counters {
+	c := hydration.Counters{Waited: int64(server.Fetched())}
+	for op, n := range server.Stats() {
+		switch op {
+		case "FORGET":
+			continue
+		case "READ":
+			c.Reads = int64(n)
+		}
+		c.Requests += int64(n)
+	}
+	return c
 }

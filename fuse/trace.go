@@ -16,11 +16,12 @@ import (
 
 // Event describes one answered request to the listeners of Trace.
 type Event struct {
+	Weight  int64         // number of requests for which the event stands: 1, or more for a listener to samples
 	Time    time.Time     // time at which the request was read
 	Took    time.Duration // time between reading the request and answering the request
 	Op      string        // the kernel's name of the request
-	PID     int           // id of the process that made the request; 0: the kernel itself, when it writes back its cache, or not asked for
-	Command string        // name of that process; "" if it has ended, or if no listener has asked for it
+	PID     int           // id of the process that made the request; 0: the kernel itself, when it writes back its cache, or a sample
+	Command string        // name of that process; "" if it has ended, or in a sample
 	Path    string        // path of the file, relative to the root of the mount; "" is the root itself
 	To      string        // new path of a renamed entry; "" for other requests
 	Offset  int64         // offset of the range that was read or written, in bytes
@@ -47,42 +48,54 @@ type event struct {
 type tracer struct {
 	tree     *worktree.Tree
 	listened atomic.Bool // true while Trace has listeners
-	open     sync.Map    // event (*event) of each request in progress, by the unique id of the request
+	complete atomic.Bool // true while a listener wants all requests
+	sampler  sampler
+	open     sync.Map // event (*event) of each request in progress that is reported, by the unique id of the request
 
 	mu        sync.RWMutex
-	listeners map[*func(Event)]bool // keys point to the functions that Trace was called with; true: with callers; protected by mu
-	callers   int                   // number of listeners with callers; protected by mu
+	listeners map[*func(Event)]bool // keys point to the functions that Trace was called with; true: for all requests; protected by mu
 }
 
 // Trace calls the function listen for each request that begins after the call of Trace, just before the request is answered,
-// until stop is called. Many goroutines call listen concurrently, and each request waits until listen returns. If callers is set,
-// events name the process that made the request. For this, /proc is read for each request, which costs more than all else of an event.
-func (s *Server) Trace(listen func(Event), callers bool) (stop func()) {
+// until stop is called. Many goroutines call listen concurrently, and each request waits until listen returns. If all is not set,
+// listen is called for samples only, about 1,000 in a second, whose events do not name the process that made the request.
+func (s *Server) Trace(listen func(Event), all bool) (stop func()) {
 	t := &s.fs.tracer
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.listeners == nil {
 		t.listeners = map[*func(Event)]bool{}
 	}
-	t.listeners[&listen] = callers
-	if callers {
-		t.callers++
-	}
-	t.listened.Store(true)
+	t.listeners[&listen] = all
+	t.changed()
 	return func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		if t.listeners[&listen] {
-			t.callers--
-		}
 		delete(t.listeners, &listen)
-		t.listened.Store(len(t.listeners) > 0)
+		t.changed()
 	}
 }
 
-// begin returns the event of a request that begins, and stores the event so that the method cost finds it.
+// changed updates what is known about the listeners. The caller holds mu.
+func (t *tracer) changed() {
+	complete := false
+	for _, all := range t.listeners {
+		complete = complete || all
+	}
+	t.complete.Store(complete)
+	t.listened.Store(len(t.listeners) > 0)
+}
+
+// begin returns the event of a request that begins, and stores the event so that the method cost finds it. It returns nil if the request
+// is not in the sample.
 func (t *tracer) begin(op op, h *raw.InHeader, start time.Time) *event {
-	e := &event{Event: Event{Time: start, Op: op.String()}, unique: h.Unique, node: h.NodeId, tid: uint64(h.Pid)}
+	weight := int64(1)
+	if !t.complete.Load() {
+		if weight = t.sampler.weight(start); weight == 0 {
+			return nil
+		}
+	}
+	e := &event{Event: Event{Weight: weight, Time: start, Op: op.String()}, unique: h.Unique, node: h.NodeId, tid: uint64(h.Pid)}
 	t.open.Store(h.Unique, e)
 	return e
 }
@@ -108,13 +121,15 @@ func (t *tracer) end(e *event, took time.Duration, status raw.Status) {
 	if e.toName != "" {
 		e.To = t.path(e.toDir, e.toName)
 	}
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	if e.tid != 0 && t.callers > 0 {
+	if e.tid != 0 && t.complete.Load() {
 		e.PID, e.Command = process(e.tid)
 	}
-	for listen := range t.listeners {
-		(*listen)(e.Event)
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	for listen, all := range t.listeners {
+		if !all || e.Weight == 1 { // a listener to all requests may have begun after this request
+			(*listen)(e.Event)
+		}
 	}
 }
 

@@ -34,8 +34,8 @@ type Map struct {
 	Requests  int64   `json:"requests"`   // requests of the kernel in this time
 	Waited    int64   `json:"waited"`     // those that had to wait for the remote
 	Reads     int64   `json:"reads"`      // those that read from files
-	Hits      int64   `json:"hits"`       // reads whose data was on this host
-	ReadBytes int64   `json:"read_bytes"` // bytes that were read
+	Hits      int64   `json:"hits"`       // reads less requests that waited
+	ReadBytes int64   `json:"read_bytes"` // bytes that were read from files
 	Known     bool    `json:"known"`      // the tree was counted; false: the first count is not finished, and the tree is empty
 	Tree      MapDir  `json:"tree"`       // the directory that the request names
 }
@@ -49,7 +49,7 @@ type MapDir struct {
 	Fetching int64    `json:"fetching"`           // number of these whose contents were requested, or wait to be requested
 	Bytes    int64    `json:"bytes"`              // size of all files, in bytes; a file of unknown size counts as the average
 	Here     int64    `json:"here"`               // bytes of fetched files
-	Requests int64    `json:"requests"`           // requests of the kernel since the message before
+	Requests int64    `json:"requests"`           // requests of the kernel since the message before, estimated from samples
 	Waited   int64    `json:"waited"`             // requests that had to wait for the remote
 	Unlisted bool     `json:"unlisted,omitempty"` // a directory in it is not on this host, so its files are not counted
 	Own      bool     `json:"own,omitempty"`      // the files in the directory above that are in none of its directories

@@ -54,51 +54,44 @@ type Survey struct {
 	mu     sync.Mutex
 	dirs   []dir          // the root first, each directory before those below it
 	byPath map[string]int // index in dirs
-	happened
+
+	since  time.Time // time of the last Map
+	before Counters
+	bytes  int64 // that were read since the last Map
 }
 
-// happened counts what happened since the last Map.
-type happened struct {
-	since                                  time.Time
-	requests, waited, reads, hits, inBytes int64
+// Counters count the requests of a mount since its start. Events may be samples, so counters are more precise.
+type Counters struct {
+	Requests, Waited, Reads int64 // requests, those that had to wait for the remote, and those that read from files
 }
 
-// NewSurvey returns a Survey that has not counted anything yet.
-func NewSurvey(t Tree) *Survey {
-	return &Survey{tree: t, dirs: []dir{{end: 1}}, byPath: map[string]int{"": 0}, happened: happened{since: time.Now()}}
+// NewSurvey returns a Survey that has not counted anything yet. The counters are those of this moment.
+func NewSurvey(t Tree, c Counters) *Survey {
+	return &Survey{tree: t, dirs: []dir{{end: 1}}, byPath: map[string]int{"": 0}, before: c, since: time.Now()}
 }
 
-// Event is one request of the kernel.
+// Event is a request of the kernel, or a sample that stands for several.
 type Event struct {
+	Weight int64  // number of requests for which the event stands
 	Path   string // of the file or directory, relative to the mount
 	Waited bool   // the request had to wait for the remote
-	Read   bool   // the request has read from a file
-	Bytes  int64  // that were read
+	Bytes  int64  // that were read from a file
 }
 
 // Note counts a request in its directory, or in the nearest one above it that the tree has.
 func (s *Survey) Note(e Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.requests++
-	if e.Waited {
-		s.waited++
-	}
-	if e.Read {
-		s.reads, s.inBytes = s.reads+1, s.inBytes+e.Bytes
-		if !e.Waited {
-			s.hits++
-		}
-	}
+	s.bytes += e.Weight * e.Bytes
 	path := e.Path
 	at, ok := s.byPath[path]
 	for !ok {
 		path = path[:max(0, strings.LastIndexByte(path, '/'))]
 		at, ok = s.byPath[path]
 	}
-	s.dirs[at].Requests++
+	s.dirs[at].Requests += e.Weight
 	if e.Waited {
-		s.dirs[at].Waited++
+		s.dirs[at].Waited += e.Weight
 	}
 }
 
@@ -224,14 +217,15 @@ func (w *walk) file(d *dir, at int32, id object.ID) {
 	w.blobs = append(w.blobs, blob{id, at, here, size >= 0})
 }
 
-// Map returns the state of the tree, and what happened since the last call.
-func (s *Survey) Map(r MapRequest) Map {
+// Map returns the state of the tree, and what happened since the last call. The counters are those of this moment.
+func (s *Survey) Map(r MapRequest, c Counters) Map {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
-	m := Map{Seconds: now.Sub(s.since).Seconds(), Requests: s.requests, Waited: s.waited, Reads: s.reads, Hits: s.hits, ReadBytes: s.inBytes,
-		Known: !s.counted.IsZero()}
-	s.happened = happened{since: now}
+	m := Map{Seconds: now.Sub(s.since).Seconds(), Requests: c.Requests - s.before.Requests, Waited: c.Waited - s.before.Waited,
+		Reads: c.Reads - s.before.Reads, ReadBytes: s.bytes, Known: !s.counted.IsZero()}
+	m.Hits = max(0, m.Reads-m.Waited)
+	s.since, s.before, s.bytes = now, c, 0
 	sel := selection{dirs: s.dirs, totals: s.totals(), bytes: r.Bytes}
 	for i := range s.dirs {
 		s.dirs[i].Requests, s.dirs[i].Waited = 0, 0

@@ -113,7 +113,7 @@ func text(d MapDir) string {
 
 func check(t *testing.T, what string, s *Survey, r MapRequest, want string) Map {
 	t.Helper()
-	m := s.Map(r)
+	m := s.Map(r, Counters{})
 	if got := text(m.Tree); got != want {
 		t.Errorf("%s: got %s, want %s", what, got, want)
 	}
@@ -122,8 +122,8 @@ func check(t *testing.T, what string, s *Survey, r MapRequest, want string) Map 
 
 func TestSurvey(t *testing.T) {
 	f := grow(t, "README", "src/a.go", "src/b.go", "src/deep/er/c.go", "src/deep/er/d.go", "doc/x.md")
-	s := NewSurvey(f)
-	if m := s.Map(MapRequest{}); m.Known || m.Tree.Files != 0 {
+	s := NewSurvey(f, Counters{})
+	if m := s.Map(MapRequest{}, Counters{}); m.Known || m.Tree.Files != 0 {
 		t.Errorf("map before the first count: %+v", m)
 	}
 	f.blob(t, "src/a.go").here = true
@@ -163,19 +163,19 @@ func TestSurvey(t *testing.T) {
 func TestSurveyOfUnknownSizes(t *testing.T) {
 	f := grow(t, "a/1", "a/2", "b/3")
 	f.blob(t, "b/3").size = -1
-	s := NewSurvey(f)
+	s := NewSurvey(f, Counters{})
 	s.Update()
-	if m := s.Map(MapRequest{Bytes: true}); m.Tree.Bytes != 45 || m.Tree.Dirs[0].Name != "a" {
+	if m := s.Map(MapRequest{Bytes: true}, Counters{}); m.Tree.Bytes != 45 || m.Tree.Dirs[0].Name != "a" {
 		t.Errorf("map with an unknown size: %+v", m.Tree)
 	}
 	f.blob(t, "b/3").here = true
 	s.Update()
-	if m := s.Map(MapRequest{Bytes: true}); m.Tree.Bytes != 45 || m.Tree.Fetched != 1 || m.Tree.Here != 0 {
+	if m := s.Map(MapRequest{Bytes: true}, Counters{}); m.Tree.Bytes != 45 || m.Tree.Fetched != 1 || m.Tree.Here != 0 {
 		t.Errorf("map with a file of unknown size: %+v", m.Tree)
 	}
 	f.blob(t, "b/3").size = 1000
 	s.Update()
-	if m := s.Map(MapRequest{Bytes: true}); m.Tree.Bytes != 1030 || m.Tree.Here != 1000 || m.Tree.Dirs[0].Name != "b" {
+	if m := s.Map(MapRequest{Bytes: true}, Counters{}); m.Tree.Bytes != 1030 || m.Tree.Here != 1000 || m.Tree.Dirs[0].Name != "b" {
 		t.Errorf("map with the size: %+v", m.Tree)
 	}
 }
@@ -190,7 +190,7 @@ func TestSurveyOfMissingDirectory(t *testing.T) {
 			delete(f.trees, e.ID)
 		}
 	}
-	s := NewSurvey(f)
+	s := NewSurvey(f, Counters{})
 	s.Update()
 	m := check(t, "tree that is not complete", s, MapRequest{}, ":1/0/0(c:1/0/0 a:0/0/0)")
 	if !m.Tree.Unlisted || m.Tree.Dirs[0].Unlisted || !m.Tree.Dirs[1].Unlisted {
@@ -203,25 +203,26 @@ func TestSurveyOfMissingDirectory(t *testing.T) {
 
 func TestRequestsAreCountedInTheirDirectories(t *testing.T) {
 	f := grow(t, "src/a.go", "src/deep/b.go", "doc/x.md")
-	s := NewSurvey(f)
+	s := NewSurvey(f, Counters{Requests: 1000, Waited: 100, Reads: 500})
 	s.Update()
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
 			for range 100 {
-				s.Note(Event{Path: "src/deep/b.go", Read: true, Bytes: 3})
-				s.Note(Event{Path: "src/deep/b.go", Read: true, Bytes: 3, Waited: true})
-				s.Note(Event{Path: "src"})
-				s.Note(Event{Path: "src/new/dir/file"})
-				s.Note(Event{Path: "(inode 7)"})
+				s.Note(Event{Weight: 1, Path: "src/deep/b.go", Bytes: 3})
+				s.Note(Event{Weight: 1, Path: "src/deep/b.go", Bytes: 3, Waited: true})
+				s.Note(Event{Weight: 1, Path: "src"})
+				s.Note(Event{Weight: 1, Path: "src/new/dir/file"})
+				s.Note(Event{Weight: 1, Path: "(inode 7)"})
 			}
 		})
 	}
 	wg.Wait()
 	f.root, f.trees[f.blobs0()] = f.blobs0(), f.trees[f.root] // another tree with the same directories
 	s.Update()
-	m := s.Map(MapRequest{})
-	if m.Requests != 2000 || m.Waited != 400 || m.Reads != 800 || m.Hits != 400 || m.ReadBytes != 2400 {
+	now := Counters{Requests: 3500, Waited: 600, Reads: 1400}
+	m := s.Map(MapRequest{}, now)
+	if m.Requests != 2500 || m.Waited != 500 || m.Reads != 900 || m.Hits != 400 || m.ReadBytes != 2400 {
 		t.Errorf("counts: %+v", m)
 	}
 	got := map[string][2]int64{}
@@ -231,7 +232,7 @@ func TestRequestsAreCountedInTheirDirectories(t *testing.T) {
 	if m.Tree.Requests != 2000 || got["src"] != [2]int64{1600, 400} || got["doc"] != [2]int64{} {
 		t.Errorf("requests by directory: %v of %d", got, m.Tree.Requests)
 	}
-	if m := s.Map(MapRequest{}); m.Requests != 0 || m.Tree.Requests != 0 {
+	if m := s.Map(MapRequest{}, now); m.Requests != 0 || m.Hits != 0 || m.Tree.Requests != 0 {
 		t.Errorf("counts of the next message: %+v", m)
 	}
 }
@@ -253,10 +254,10 @@ func TestMapIsBounded(t *testing.T) {
 	for i := range 200 { // a deep one
 		paths = append(paths, strings.Repeat("deep/", i)+"f")
 	}
-	s := NewSurvey(grow(t, paths...))
+	s := NewSurvey(grow(t, paths...), Counters{})
 	s.Update()
 	for _, boxes := range []int{0, 1, 10, 100, 600, 1 << 30} {
-		m := s.Map(MapRequest{Boxes: boxes})
+		m := s.Map(MapRequest{Boxes: boxes}, Counters{})
 		n := 0
 		var walk func(d MapDir)
 		walk = func(d MapDir) {
@@ -287,7 +288,7 @@ func TestMapIsBounded(t *testing.T) {
 // Beyond a number of missing blobs, a survey keeps none of them in memory.
 func TestSurveyOfManyMissingBlobs(t *testing.T) {
 	f := grow(t, "a/1", "a/2")
-	s := NewSurvey(f)
+	s := NewSurvey(f, Counters{})
 	s.Update()
 	w := walk{tree: f, byPath: map[string]int{}, blobs: make([]blob, maxBlobs)}
 	w.enter(f.root, "", "")
@@ -297,7 +298,7 @@ func TestSurveyOfManyMissingBlobs(t *testing.T) {
 	s.again = true
 	f.blob(t, "a/1").here = true
 	s.Update()
-	if m := s.Map(MapRequest{}); m.Tree.Fetched != 1 {
+	if m := s.Map(MapRequest{}, Counters{}); m.Tree.Fetched != 1 {
 		t.Errorf("fetched: got %d, want 1", m.Tree.Fetched)
 	}
 }
@@ -308,7 +309,7 @@ func BenchmarkUpdate(b *testing.B) {
 		paths = append(paths, fmt.Sprintf("d%d/e%d/f%d", i%50, i%1000, i))
 	}
 	f := grow(b, paths...)
-	s := NewSurvey(f)
+	s := NewSurvey(f, Counters{})
 	s.Update()
 	b.Run("missing", func(b *testing.B) {
 		for b.Loop() {
@@ -317,12 +318,12 @@ func BenchmarkUpdate(b *testing.B) {
 	})
 	b.Run("map", func(b *testing.B) {
 		for b.Loop() {
-			s.Map(MapRequest{})
+			s.Map(MapRequest{}, Counters{})
 		}
 	})
 	b.Run("note", func(b *testing.B) {
 		for b.Loop() {
-			s.Note(Event{Path: "d1/e1/f1", Read: true})
+			s.Note(Event{Weight: 1, Path: "d1/e1/f1"})
 		}
 	})
 }

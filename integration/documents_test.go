@@ -37,6 +37,7 @@ var documents = map[string]map[string]string{
 		"gemini ": "the agent is not installed here",
 	},
 	"../doc/using-sessions.md": {
+		"artifactfs ui": "runs until Ctrl-C; TestLivePageFollowsMount has it",
 		"artifactfs session promote --pull-request": "needs a forge; TestPromotePullRequest has one",
 	},
 	"../doc/using-server.md": {},

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -186,7 +187,8 @@ func TestPageOfHostNeedsItsToken(t *testing.T) {
 	}
 }
 
-// UI_PICTURES=DIR UI_REPOSITORY=GITDIR writes pictures of the live page while grep reads the repository.
+// UI_PICTURES=DIR UI_REPOSITORY=GITDIR writes pictures of the live page while grep reads the repository, which is mounted at UI_MOUNT if that
+// is set.
 func TestPicturesOfLivePage(t *testing.T) {
 	dir, repo := os.Getenv("UI_PICTURES"), os.Getenv("UI_REPOSITORY")
 	if dir == "" || repo == "" {
@@ -198,8 +200,10 @@ func TestPicturesOfLivePage(t *testing.T) {
 	if err := os.Symlink(repo, filepath.Join(w.repos, name)); err != nil {
 		t.Fatal(err)
 	}
-	m := w.bare(w.serve(gittest.ServerOptions{RTT: 50 * time.Millisecond, Bandwidth: 400 << 10, Cheap: true}).URL(name))
-	p := w.ui(m.Dir)
+	at := cmp.Or(os.Getenv("UI_MOUNT"), w.place("m"))
+	w.ok("mount", w.serve(gittest.ServerOptions{RTT: 50 * time.Millisecond, Bandwidth: 400 << 10, Cheap: true}).URL(name), at, "--prefetch", "none",
+		"--history", "none")
+	p := w.ui(at)
 	tab.Resize(1280, 900)
 	tab.Open("about:blank")
 	tab.Call("Page.navigate", map[string]any{"url": p.url.String()}, nil)
@@ -207,7 +211,7 @@ func TestPicturesOfLivePage(t *testing.T) {
 	wantSignIn(t, tab)
 	tab.Until(`!document.getElementById("f-fetched").textContent.includes("so far")`)
 	grep := exec.Command("grep", "-r", "no such text", ".")
-	grep.Dir = m.Dir
+	grep.Dir = at
 	if err := grep.Start(); err != nil {
 		t.Fatal(err)
 	}
