@@ -14,8 +14,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
+	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -265,77 +266,70 @@ func Changed(objects session.Objects, f object.Format, m session.Meta, refs []re
 // pack makes and stores the bundle with the objects of a list of revisions. It returns the record of the bundle, and the commits outside of
 // the bundle that it needs.
 func (w *writer) pack(ctx context.Context, refs []records.Ref, revs string) (p records.Pack, bases []string, err error) {
-	out, err := w.git(ctx, revs, "-c", "pack.writeReverseIndex=false", "pack-objects", "-q", "--revs", "--delta-base-offset",
-		filepath.Join(w.scratch, "pack"))
-	if err != nil {
+	p = records.Pack{ID: records.NewID(), Extensions: []string{records.BundleExtension}}
+	if bases, p.Objects, err = w.bases(ctx, refs, revs); err != nil {
 		return p, nil, err
 	}
-	hash := strings.TrimSpace(string(out))
-	base := filepath.Join(w.scratch, "pack-"+hash)
-	defer func() {
-		err = errors.Join(err, os.Remove(base+".pack"), os.Remove(base+".idx"))
-	}()
-	data, err := os.ReadFile(base + ".idx")
-	if err != nil {
-		return p, nil, err
-	}
-	index, err := odb.ParseIndex(data, w.format)
-	if err != nil {
-		return p, nil, err
-	}
-	if bases, err = w.bases(ctx, index, refs, revs); err != nil {
-		return p, nil, err
-	}
-	p = records.Pack{ID: records.NewID(), Hash: hash, Extensions: []string{records.BundleExtension}, Objects: int64(index.Len())}
 	file := filepath.Join(w.scratch, p.ID+records.BundleExtension)
-	if p.Bytes, err = writeBundle(file, w.format, bases, refs, base+".pack"); err != nil {
+	to, err := os.Create(file)
+	if err != nil {
 		return p, nil, err
 	}
+	defer os.Remove(file)
+	_, err = to.Write(bundleHead(w.format, bases, refs))
+	if err == nil {
+		// Objects are stored as differences from those of the bases. With a bitmap, git would also use others, which may be removed later.
+		cmd := w.command(ctx, revs, "pack-objects", "-q", "--revs", "--thin", "--stdout", "--delta-base-offset", "--no-use-bitmap-index")
+		cmd.Stdout = to
+		err = gitcmd.Run(cmd)
+	}
+	var info os.FileInfo
+	if err == nil {
+		info, err = to.Stat()
+	}
+	if err = errors.Join(err, to.Close()); err != nil {
+		return p, nil, err
+	}
+	p.Bytes = info.Size()
 	if err := w.o.Records.Packs.Begin(ctx, p); err != nil {
 		return p, nil, err
 	}
-	return p, bases, objects.Classify(errors.Join(w.o.Objects.Put(ctx, p.Key(records.BundleExtension), file), os.Remove(file)))
+	return p, bases, objects.Classify(w.o.Objects.Put(ctx, p.Key(records.BundleExtension), file))
 }
 
-// bases returns the commits outside of a pack that the objects in the pack need: those at the boundary of the revisions, and those of refs
-// that other refs reach, too.
-func (w *writer) bases(ctx context.Context, index *odb.Index, refs []records.Ref, revs string) ([]string, error) {
-	out, err := w.git(ctx, revs, "rev-list", "--boundary", "--stdin")
+// bases returns the commits outside of a bundle with a list of revisions that the objects in the bundle need: those at the boundary of the
+// revisions, and those of refs that other refs reach, too. It also returns the number of objects in the bundle.
+func (w *writer) bases(ctx context.Context, refs []records.Ref, revs string) (bases []string, count int64, err error) {
+	out, err := gitcmd.Output(w.command(ctx, revs, "rev-list", "--objects", "--boundary", "--stdin"))
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	found := map[string]bool{}
+	inside, found := map[string]bool{}, map[string]bool{}
 	for line := range strings.Lines(string(out)) {
-		if id, ok := strings.CutPrefix(strings.TrimSpace(line), "-"); ok {
-			found[id] = true
+		id, _, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if base, ok := strings.CutPrefix(id, "-"); ok {
+			found[base] = true
+		} else {
+			inside[id] = true
 		}
 	}
 	for _, r := range refs {
-		id, err := object.ParseIDOf(w.format, r.ID)
-		if err != nil {
-			return nil, err
-		}
-		if _, ok := index.Position(id); !ok {
+		if !inside[r.ID] {
 			found[r.ID] = true
 		}
 	}
-	var bases []string
-	for id := range found {
-		bases = append(bases, id)
-	}
-	slices.Sort(bases)
-	return bases, nil
+	return slices.Sorted(maps.Keys(found)), int64(len(inside)), nil
 }
 
-// git runs git in the repository and returns its output.
-func (w *writer) git(ctx context.Context, stdin string, args ...string) ([]byte, error) {
+// command returns a git command in the repository.
+func (w *writer) command(ctx context.Context, stdin string, args ...string) *exec.Cmd {
 	cmd := w.o.Replicas.Git().Command(ctx, append([]string{"--git-dir=" + w.dir}, args...)...)
 	cmd.Stdin = strings.NewReader(stdin)
-	return gitcmd.Output(cmd)
+	return cmd
 }
 
-// writeBundle writes a bundle (gitformat-bundle(5)) and returns its size.
-func writeBundle(file string, f object.Format, bases []string, refs []records.Ref, pack string) (size int64, err error) {
+// bundleHead returns the part of a bundle before its pack (gitformat-bundle(5)).
+func bundleHead(f object.Format, bases []string, refs []records.Ref) []byte {
 	var head bytes.Buffer
 	if f == object.SHA1 {
 		head.WriteString("# v2 git bundle\n")
@@ -349,17 +343,7 @@ func writeBundle(file string, f object.Format, bases []string, refs []records.Re
 		head.WriteString(r.ID + " " + r.Name + "\n")
 	}
 	head.WriteString("\n")
-	from, err := os.Open(pack)
-	if err != nil {
-		return 0, err
-	}
-	defer from.Close()
-	to, err := os.Create(file)
-	if err != nil {
-		return 0, err
-	}
-	size, err = io.Copy(to, io.MultiReader(&head, from))
-	return size, errors.Join(err, to.Close())
+	return head.Bytes()
 }
 
 // expected reports whether an error concerns one session and not the repository.

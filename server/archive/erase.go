@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/server/records"
 	"github.com/artifactfs/artifactfs/session"
@@ -91,7 +92,8 @@ func (a *Archiver) eraseLive(ctx context.Context, repoID, name string, before ti
 	for _, c := range changes {
 		revs.WriteString(c.New + "\n^" + c.Old + "\n")
 	}
-	out, err := r.git(ctx, revs.String(), "pack-objects", "-q", "--revs", "--delta-base-offset", filepath.Join(r.scratch, "pack"))
+	out, err := gitcmd.Output(r.command(ctx, revs.String(), "pack-objects", "-q", "--revs", "--delta-base-offset",
+		filepath.Join(r.scratch, "pack")))
 	if err != nil {
 		return err
 	}

@@ -5,8 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -96,7 +96,7 @@ func (a *Archiver) try(ctx context.Context, repoID, name string, by By, refs ref
 	r := records.Restoring{RepoID: repoID, Session: name, Bundle: row.Pack.ID, Version: f.copy.Repo.Version, Refs: all, Cause: by.Cause,
 		Events: by.events(f.copy.Repo)}
 	if r.Packs = f.stored; f.pack != "" {
-		p, err := a.o.Replicas.Store(ctx, f.scratch, f.pack)
+		p, err := a.o.Replicas.Store(ctx, f.copy.Packs(), f.pack)
 		if err != nil {
 			return err
 		}
@@ -114,7 +114,7 @@ type fetched struct {
 	scratch string
 	format  object.Format
 	refs    []records.Ref  // refs of the session in the bundle
-	pack    string         // hash of the pack of the bundle, which is in scratch; "" if it has no objects
+	pack    string         // hash of the pack of the bundle, which is in the copy; "" if it has no objects
 	stored  []records.Pack // further packs, which are stored
 }
 
@@ -154,45 +154,49 @@ func (a *Archiver) fetch(ctx context.Context, repoID string, row records.Archive
 	if err := a.o.Objects.Get(ctx, row.Pack.Key(records.BundleExtension), bundle); err != nil {
 		return nil, objects.Classify(err)
 	}
-	pack := filepath.Join(f.scratch, "pack-"+row.Pack.Hash+".pack")
-	if f.refs, err = splitBundle(bundle, pack); err != nil {
-		return nil, fmt.Errorf("read bundle %s: %w", row.Pack.ID, err)
-	}
-	if row.Pack.Objects == 0 {
-		return f, nil
-	}
-	if f.pack, err = a.index(ctx, f.format, pack); err != nil {
-		return nil, err
-	}
-	for _, x := range []string{".pack", ".idx"} {
-		name := "pack-" + f.pack + x
-		if err := os.Link(filepath.Join(f.scratch, name), filepath.Join(f.copy.Packs(), name)); err != nil && !errors.Is(err, os.ErrExist) {
-			return nil, err
-		}
-	}
-	return f, nil
+	return f, f.unbundle(ctx, bundle)
 }
 
-// splitBundle writes the pack of a bundle to a file, and returns the refs in the bundle.
-func splitBundle(bundle, pack string) (refs []records.Ref, err error) {
+// unbundle reads the refs of a bundle, and adds its objects to the copy.
+func (f *fetched) unbundle(ctx context.Context, bundle string) error {
 	from, err := os.Open(bundle)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer from.Close()
 	r := bufio.NewReaderSize(from, 64<<10)
+	if f.refs, err = readHead(r); err != nil || f.row.Pack.Objects == 0 {
+		return err
+	}
+	// git completes the pack by the objects on which differences are based.
+	cmd := f.command(ctx, "", "index-pack", "--stdin", "--fix-thin")
+	cmd.Stdin = r
+	if _, err := gitcmd.Output(cmd); err != nil {
+		return err
+	}
+	added, err := f.copy.Added()
+	if err == nil && len(added) != 1 {
+		err = fmt.Errorf("%w: it has %d packs", errBundle, len(added))
+	}
+	if err == nil {
+		f.pack = added[0]
+	}
+	return err
+}
+
+// readHead reads the part of a bundle before its pack, and returns the refs in it.
+func readHead(r *bufio.Reader) (refs []records.Ref, err error) {
 	for first := true; ; first = false {
 		line, err := r.ReadString('\n')
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", errBundle, err)
 		}
 		line = strings.TrimSuffix(line, "\n")
-		if line == "" {
-			break
-		}
 		id, name, ok := strings.Cut(line, " ")
 		switch {
 		case first && (line == "# v2 git bundle" || line == "# v3 git bundle"):
+		case line == "" && !first:
+			return refs, nil
 		case strings.HasPrefix(line, "-"), strings.HasPrefix(line, "@object-format="):
 		case first || !ok || !object.ValidID(id):
 			return nil, errBundle
@@ -200,19 +204,13 @@ func splitBundle(bundle, pack string) (refs []records.Ref, err error) {
 			refs = append(refs, records.Ref{Name: name, ID: id})
 		}
 	}
-	to, err := os.Create(pack)
-	if err != nil {
-		return nil, err
-	}
-	_, err = io.Copy(to, r)
-	return refs, errors.Join(err, to.Close())
 }
 
-// git runs git in the copy and returns its output.
-func (f *fetched) git(ctx context.Context, stdin string, args ...string) ([]byte, error) {
+// command returns a git command in the copy.
+func (f *fetched) command(ctx context.Context, stdin string, args ...string) *exec.Cmd {
 	cmd := f.o.Replicas.Git().Command(ctx, append([]string{"--git-dir=" + f.copy.Dir}, args...)...)
 	cmd.Stdin = strings.NewReader(stdin)
-	return gitcmd.Output(cmd)
+	return cmd
 }
 
 // check returns an error unless the copy has all objects that the refs of the session reach.
@@ -221,8 +219,7 @@ func (f *fetched) check(ctx context.Context) error {
 	for _, r := range f.refs {
 		tips.WriteString(r.ID + "\n")
 	}
-	_, err := f.git(ctx, tips.String(), "rev-list", "--objects", "--stdin", "--not", "--all", "--quiet")
-	return err
+	return gitcmd.Run(f.command(ctx, tips.String(), "rev-list", "--objects", "--stdin", "--not", "--all", "--quiet"))
 }
 
 // reopened returns the refs of the session. Its metadata is new if the session was closed or archived: it records who has reopened it.

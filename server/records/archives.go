@@ -241,10 +241,14 @@ func (t *tx) dropArchive(ctx context.Context, repo int64, session, bundle string
 	return err
 }
 
+// countArchives returns 1 if a repository has archived sessions, and 0 otherwise.
+func (t *tx) countArchives(ctx context.Context, repo int64) (int64, error) {
+	return t.count(ctx, "SELECT count(*) FROM (SELECT 1 FROM archives WHERE repo = $1 LIMIT 1) a", repo)
+}
+
 // dropBases removes the refs for bases of archived sessions if the repository has no archived session.
 func (t *tx) dropBases(ctx context.Context, repo lockedRepo) error {
-	n, err := t.count(ctx, "SELECT count(*) FROM (SELECT 1 FROM archives WHERE repo = $1 LIMIT 1) a", repo.key)
-	if err != nil || n > 0 {
+	if n, err := t.countArchives(ctx, repo.key); err != nil || n > 0 {
 		return err
 	}
 	bases, err := t.refs(ctx, repo.refs, " WHERE v.name > $3 AND v.name < $4", []byte(basePrefix), []byte(basePrefix+"~"))
@@ -304,12 +308,20 @@ func (a *Archives) List(ctx context.Context, repoID, after string, limit int) ([
 // refuseArchived returns an error for each update that would create a ref of an archived session, and nil for all others.
 func (t *tx) refuseArchived(ctx context.Context, repo int64, updates []RefUpdate) ([]error, error) {
 	results := make([]error, len(updates))
+	creates := func(u RefUpdate) bool { return u.Creates() && !u.Removes() && SessionOf(u.Name) != "" }
+	if !slices.ContainsFunc(updates, creates) {
+		return results, nil
+	}
+	// Most repositories have no archived session, and a push can have refs of many sessions.
+	if n, err := t.countArchives(ctx, repo); n == 0 || err != nil {
+		return results, err
+	}
 	known := map[string]bool{}
 	for i, u := range updates {
-		name := SessionOf(u.Name)
-		if name == "" || !u.Creates() || u.Removes() {
+		if !creates(u) {
 			continue
 		}
+		name := SessionOf(u.Name)
 		archived, looked := known[name]
 		if !looked {
 			n, err := t.count(ctx, "SELECT count(*) FROM archives WHERE repo = $1 AND session = $2", repo, name)

@@ -34,6 +34,7 @@ type options struct {
 	rest     int
 	pushed   int
 	sessions int
+	archived int
 	every    int
 	serve    string
 	repos    []string
@@ -59,12 +60,13 @@ func main() {
 	flag.StringVar(&b.bin, "bin", "bin", "directory of artifactfs")
 	flag.StringVar(&b.gitea, "gitea", "", "`source` directory of gitea with the program gitea built in it")
 	flag.StringVar(&b.large, "large", "", "bare repository for forks and mounts; \"\": a generated one with 110,000 files and few commits")
-	only := flag.String("only", "", "run the measurements whose name matches (create|clone|push|checkpoint|crowd|fork|mount|rest|sessions)")
+	only := flag.String("only", "", "run the measurements whose name matches (create|clone|push|checkpoint|crowd|fork|mount|rest|sessions|archive)")
 	flag.IntVar(&b.rounds, "rounds", 20, "repetitions of short measurements")
 	flag.IntVar(&b.crowd, "crowd", 100, "pushes at the same time, each to a repository of its own")
 	flag.IntVar(&b.rest, "rest", 10_000, "repositories at rest")
 	flag.IntVar(&b.pushed, "pushed", 1000, "repositories at rest that have had a push")
 	flag.IntVar(&b.sessions, "sessions", 1000, "sessions that are created and mounted one after the other")
+	flag.IntVar(&b.archived, "archived", 10_000, "sessions that are archived")
 	flag.IntVar(&b.every, "every", 1, "mount each of so many thin sessions; stock git pushes to the others")
 	flag.StringVar(&b.serve, "serve", "", "further flags of artifactfs serve, separated by spaces, such as -database and -objects")
 	flag.Parse()
@@ -126,6 +128,7 @@ func (b *bench) run() error {
 		{"mount", b.mount},
 		{"rest", b.atRest},
 		{"sessions", b.manySessions},
+		{"archive", b.dormant},
 	} {
 		if !b.only.MatchString(m.name) {
 			continue
