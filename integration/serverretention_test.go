@@ -202,7 +202,7 @@ func TestRetention(t *testing.T) {
 	for _, s := range sessions.Sessions {
 		states[s.Name] = s.State
 	}
-	if got := fmt.Sprint(states); got != "map[busy:active held:paused talk:closed young:paused]" {
+	if got := fmt.Sprint(states); got != "map[busy:active held:paused old:archived talk:closed young:paused]" {
 		t.Errorf("sessions after the run: got %s", got)
 	}
 	if got := list(must[client.RetentionSteps](t)(x.RetentionPlan(t.Context(), "team")), all); !strings.Contains(got, "old archived") || !strings.Contains(got, "draft deleted purge") {

@@ -15,6 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/client"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/session/profile"
 )
 
 // repoArchiveCommand returns the command "repo archive".
@@ -109,6 +110,26 @@ func Archive(ctx context.Context, a *cli.App, remote, session string) (bool, err
 	}
 	_, err = c.Extensions().Archive(ctx, n.namespace, n.repo, session)
 	return err == nil, explain(c, err)
+}
+
+// Archived returns the archived sessions of a session remote; none if Known does not know the server, or if it has no archive.
+func Archived(ctx context.Context, a *cli.App, remote string) (all []control.SessionInfo, err error) {
+	c, n, err := known(a, remote)
+	if err != nil || c == nil {
+		return nil, err
+	}
+	for s, err := range c.Extensions().Archived(ctx, n.namespace, n.repo) {
+		if errors.Is(err, client.ErrNotFound) {
+			return all, nil
+		}
+		if err != nil {
+			return all, explain(c, err)
+		}
+		i := control.SessionInfo{SessionStatus: control.SessionStatus{Name: s.Session, SessionRemote: remote, State: s.State,
+			LastCheckpointAt: s.Changed}, Profile: profile.Profile{Title: s.Title, Owner: s.Owner, Tags: s.Tags}}
+		all = append(all, i)
+	}
+	return all, nil
 }
 
 // Reopen brings an archived session of a session remote back. It returns false if the session is not archived, or if Known does not know

@@ -17,6 +17,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/hooks"
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/hosting"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/locking"
 	"github.com/artifactfs/artifactfs/control"
 )
@@ -204,8 +205,8 @@ unmount. A session that is not mounted and has not changed for 7 days is stale: 
 gc --all drops old checkpoints of all sessions.
 
 --owner and --tag select sessions; of several --tag, a session must have all. With --session-remote, list prints all
-sessions on that git repository. With --deleted, it prints the sessions that
-session undelete can restore.`,
+sessions on that git repository, also those that artifactfs serve has archived. With --deleted, it prints the sessions
+that session undelete can restore.`,
 		Example: `  artifactfs session list
   artifactfs session list --session-remote https://git.example.org/work.git
   artifactfs session list --tag release --owner alice
@@ -333,9 +334,10 @@ func sessionList(ctx context.Context, a *cli.App, remote string, only filter) er
 	return asked
 }
 
-// sessionsAt returns the sessions on a session remote, or the sessions of this host if remote is "".
-func sessionsAt(ctx context.Context, a *cli.App, remote string) ([]control.SessionInfo, error) {
-	remote, err := loginAt(ctx, a, "list", remote)
+// sessionsAt returns the sessions on the session remote named, with those that artifactfs serve has archived, or the sessions of this
+// host if named is "".
+func sessionsAt(ctx context.Context, a *cli.App, named string) ([]control.SessionInfo, error) {
+	remote, err := loginAt(ctx, a, "list", named)
 	if err != nil {
 		return nil, err
 	}
@@ -350,7 +352,10 @@ func sessionsAt(ctx context.Context, a *cli.App, remote string) ([]control.Sessi
 	if err != nil {
 		return nil, cli.Failure("list", "sessions", err)
 	}
-	return reply.Sessions, nil
+	archived, err := hosting.Archived(ctx, a, named)
+	all := append(reply.Sessions, archived...)
+	slices.SortFunc(all, func(x, y control.SessionInfo) int { return cmp.Compare(x.Name, y.Name) })
+	return all, err
 }
 
 // stateText returns the state of a session as text, with remarks such as an interruption or a takeover by another machine.
