@@ -24,11 +24,20 @@ func (r Repo) PathChanges(ctx context.Context, base, head string, limit int) (Di
 	return r.changes(ctx, base, head, limit, "--no-renames")
 }
 
-// MergeBase returns the best common ancestor of commits, "" if there is none.
+// MergeBase returns the best common ancestor of commits, which are named by their ids, and "" if there is none. It returns ErrNotFound if
+// one of the commits, or a commit between them, is missing.
 func (r Repo) MergeBase(ctx context.Context, commits ...string) (string, error) {
+	for _, id := range commits {
+		if !object.ValidID(id) {
+			return "", fmt.Errorf("find common ancestor of %.80q: %w", id, ErrNotFound)
+		}
+	}
 	out, err := gitcmd.Output(r.command(ctx, append([]string{"merge-base", "--octopus", "--end-of-options"}, commits...)...))
-	if gitcmd.Exited(err, 1) && ctx.Err() == nil {
+	switch {
+	case gitcmd.Exited(err, 1) && ctx.Err() == nil:
 		return "", nil
+	case gitcmd.Exited(err, 128) && ctx.Err() == nil:
+		return "", fmt.Errorf("find common ancestor: %w: %w", ErrNotFound, err)
 	}
 	return strings.TrimSpace(string(out)), err
 }

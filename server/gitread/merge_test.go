@@ -2,6 +2,7 @@ package gitread
 
 import (
 	"encoding/hex"
+	"errors"
 	"os"
 	"slices"
 	"strings"
@@ -64,8 +65,10 @@ func TestMergeBase(t *testing.T) {
 	if got, err := r.MergeBase(t.Context(), tips[0], root); err != nil || got != "" {
 		t.Errorf("merge base without common history: got %s, %v, want none", got, err)
 	}
-	if _, err := r.MergeBase(t.Context(), base, strings.Repeat("1", 40)); err == nil {
-		t.Error("merge base of a missing commit: got no error")
+	for _, missing := range []string{strings.Repeat("1", 40), "main", "--all", ""} {
+		if _, err := r.MergeBase(t.Context(), base, missing); !errors.Is(err, ErrNotFound) {
+			t.Errorf("merge base with %q: got %v, want ErrNotFound", missing, err)
+		}
 	}
 }
 
