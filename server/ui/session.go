@@ -20,6 +20,7 @@ type sessionPage struct {
 	frame
 	Name, Path    string
 	Meta          session.Meta
+	Profile       profileView
 	Actor         string
 	Branch        string
 	Checkpoints   int
@@ -96,6 +97,7 @@ func (p *place) session(ctx context.Context, name string) error {
 		if p.r.FormValue("part") == "cursor" { // the script shows it beside the entries that the page has already
 			return nil
 		}
+		page.Profile = p.profile(refs, *x.meta)
 		page.Meta, page.Actor, page.Branch = *x.meta, actorOf(*x.meta), shown(strings.TrimPrefix(x.meta.Ref, "refs/heads/"))
 		page.Checkpoints = len(x.slots) - 1
 		page.Thin = isThin(refs, name)

@@ -22,21 +22,14 @@ const (
 
 // sessionRow is a session in a list.
 type sessionRow struct {
-	Name, Path  string
-	Title       string
-	Tags        []string
+	Name, Path string
+	profileView
 	State       session.LifeState // "" if the description of the session cannot be read
-	Held        bool              // a hold keeps the session from being deleted
 	Branch      string
-	Owner       string // the owner, or else the user who has changed the state last
-	From        string // name of the parent, "" for none
-	Parent      string // path of the page of the checkpoint in the parent, "" if the repository does not have the parent
 	Began       time.Time
 	Checkpoints string
 	Changed     string // number of files that differ from the base, "" if it is unknown
 	Now         entry  // newest checkpoint or record
-	Writer      string // host that holds the session, "" for none
-	Since       time.Time
 }
 
 // sessionList reads a page of the list of sessions, those with the newest checkpoints first. What it reads of a session does not depend on
@@ -75,10 +68,9 @@ func (l *sessionList) load(ctx context.Context, first int) (err error) {
 	for i, name := range l.names {
 		l.rows[i] = sessionRow{Name: name, Path: l.sessionPath(name)}
 		if m := l.metas[i]; m != nil {
-			l.rows[i].describe(*m)
-			if parent, id, ok := strings.Cut(m.From, " "); ok && l.refs[session.MetaRef(parent)] != "" {
-				l.rows[i].Parent = l.sessionPath(parent) + query("at", id)
-			}
+			r := &l.rows[i]
+			r.profileView, r.State, r.Branch, r.Began = l.profile(l.refs, *m), m.State, shown(strings.TrimPrefix(m.Ref, "refs/heads/")), m.Began
+			r.Owner = firstOf(r.Owner, actorOf(*m))
 		}
 	}
 	if err := l.count(ctx); err != nil {
@@ -88,22 +80,6 @@ func (l *sessionList) load(ctx context.Context, first int) (err error) {
 		return err
 	}
 	return l.readLatest(ctx)
-}
-
-// describe adds what the metadata of the session says.
-func (r *sessionRow) describe(m session.Meta) {
-	r.State, r.Branch, r.Began = m.State, shown(strings.TrimPrefix(m.Ref, "refs/heads/")), m.Began
-	parent, _, _ := strings.Cut(m.From, " ")
-	r.From = shown(parent)
-	r.Title, r.Owner, r.Held = clip(m.Title, 200), firstOf(clip(m.Owner, 80), actorOf(m)), m.Profile.Held()
-	for _, tag := range m.Tags {
-		r.Tags = append(r.Tags, clip(tag, 64))
-	}
-	for _, lane := range m.Lanes {
-		if lane.Left == nil && lane.Since.After(r.Since) {
-			r.Writer, r.Since = clip(lane.Writer.Host, 80), lane.Since
-		}
-	}
 }
 
 // count adds the numbers of checkpoints.

@@ -17,6 +17,7 @@ func list(t testing.TB, n int) *sessionMaker {
 	t.Helper()
 	m := newSession(t, "first", map[string]string{"a": "a\n"})
 	base := gittest.Must(t, m.dir, "rev-parse", "main")
+	m.checkpoint(1, "idle", "", map[string]string{"b": "b"})
 	for i := range n {
 		// Ids of checkpoints grow in a process, also if a test before has made one with a later time.
 		name, at := fmt.Sprintf("s-%05d", i), time.Now().Add(time.Hour+time.Duration(i+1)*time.Minute)
@@ -24,7 +25,7 @@ func list(t testing.TB, n int) *sessionMaker {
 		m.who(at)
 		m.text("session")
 		m.file("session.json", fmt.Sprintf(`{"version":1,"session":%q,"remote":"https://example.org/app","ref":"refs/heads/main","base":%q,
-			"format":"sha1","began":%q,"state":"active","title":"Attempt <%d>","owner":"ann","tags":["login","t%d"],"hold":{"reason":"r","by":"b","since":%[3]q},
+			"format":"sha1","began":%q,"state":"active","title":"Attempt <%d>","task":"Make <it> work","expires":"2027-01-02T03:04:05Z","from":"first 01M7VZGNRGCF0XD4F7W9AV0B97","owner":"ann","tags":["login","t%d"],"hold":{"reason":"r","by":"b","since":%[3]q},
 			"lanes":[{"name":"l","writer":{"host":"old"},"since":%[3]q,"left":%[3]q,"segment":1},{"name":"m","writer":{"host":"box"},"since":%[3]q}]}`,
 			name, base, at.Format(time.RFC3339), i, i%7))
 		m.file("transitions.jsonl", fmt.Sprintf(`{"state":"active","time":%q,"actor":"bob@desk","reason":"begun"}`+"\n", at.Format(time.RFC3339)))
@@ -50,11 +51,14 @@ func TestSessionList(t *testing.T) {
 	read := w.reader(t, w.repo(t, "team", "app", m.done()))
 	page := w.get(t, read, "/ui/team/app", http.StatusOK)
 	text := plain(page)
-	wants(t, text, "61 sessions", "s-00059 Attempt <59> login t3 active on hold ann", "checkpoint idle checkpoint 59 in use at box, began", "prompt Try number 58",
+	wants(t, text, "61 sessions", "s-00059 Attempt <59> login t3 fork of first active on hold ann", "checkpoint idle checkpoint 59 in use at box, began", "prompt Try number 58",
 		"1 file 1 main", "1 to 50")
 	if strings.Contains(text, "s-00009") || strings.Contains(text, "Newer sessions") || strings.Contains(text, "in use at old") {
 		t.Errorf("first page: %s", text)
 	}
+	own := w.get(t, read, "/ui/team/app/s/s-00059", http.StatusOK)
+	wants(t, plain(own), "Attempt <59> login t3 Task Make <it> work Owned by ann. In use at box, began", "Fork of first ( compare ). Expires 2027-01-02 03:04:05 UTC . On hold by b: r")
+	wants(t, w.get(t, read, link(t, own, "compare"), http.StatusOK), "Compare 2 proposals")
 	next := w.get(t, read, link(t, page, "Older sessions"), http.StatusOK)
 	wants(t, plain(next), "51 to 61", "s-00009", "first active")
 	if strings.Contains(next, "Older sessions") || link(t, next, "Newer sessions") != "/ui/team/app?from=0" {
