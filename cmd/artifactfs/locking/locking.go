@@ -29,6 +29,11 @@ func (f *flags) add(a *cli.App, cmd *cobra.Command) {
 	cmd.Flags().SortFlags = false
 	cmd.Flags().StringVarP(&f.of, "of", "C", "", "use the session that is mounted at or above DIR, or that has the name SESSION\n"+
 		"(`DIR|SESSION`; default: the current directory)")
+	name := func(m cli.Served) (choice, about string) { return m.Session.Name, m.Dir }
+	sessions := a.CompleteListed(1<<10, name, cobra.ShellCompDirectiveDefault)
+	if err := cmd.RegisterFlagCompletionFunc("of", sessions); err != nil {
+		panic(err) // this happens only for a flag that does not exist, as in cli.CompleteFlag
+	}
 	cmd.Flags().StringVar(&f.remote, "session-remote", "", "use the locks on the git repository `URL`, without a mount")
 }
 
