@@ -364,3 +364,50 @@ func TestTemporaryFilesAfterKill(t *testing.T) {
 	}
 	w.until("no temporary file is left", func() bool { return len(temporary()) == 0 })
 }
+
+// run prints the value of an entry, or runs a command and stores its output, with the exit code of the command.
+func TestCacheRun(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	at := []string{"--session-remote", w.sessionRemote("http", nil).arg}
+	count := w.place("count")
+	run := func(key, script string) result {
+		return w.cache("from stdin\n", append(append([]string{"run", key}, at...), "--", "sh", "-c", script)...)
+	}
+	check := func(what string, r result, code int, stdout, stderr string) {
+		t.Helper()
+		if r.code != code || r.stdout != stdout || !strings.Contains(r.stderr, stderr) || stderr == "" && r.stderr != "" {
+			t.Errorf("%s: got %s, want exit code %d, %q and %q", what, r, code, stdout, stderr)
+		}
+	}
+	script := "echo run >>" + count + "; cat; echo out; echo err >&2"
+	check("command without an entry", run("k", script), 0, "from stdin\nout\n", "err\n")
+	check("command with an entry", run("k", script), 0, "from stdin\nout\n", "")
+	w.cached("k", "from stdin\nout\n", at...)
+	for range 2 {
+		check("command that fails", run("failing", "echo run >>"+count+"; echo no; exit 7"), 7, "no\n", "")
+	}
+	w.cached("failing", "", at...)
+	check("command that is killed", run("killed", "echo part; kill -9 $$"), 128+9, "part\n", "")
+	w.cached("killed", "", at...)
+	check("no output", run("empty", "true"), 0, "", "")
+	check("no output again", run("empty", "echo wrong"), 0, "", "")
+	if text := string(must[[]byte](t)(os.ReadFile(count))); text != strings.Repeat("run\n", 3) {
+		t.Errorf("commands ran %d times, want 3", strings.Count(text, "\n"))
+	}
+	large := fmt.Sprintf("head -c %d /dev/zero | tr '\\0' x", cacheentry.MaxValue+1)
+	if r := run("large", large+" | tail -c 3"); r.code != 0 || r.stdout != "xxx" {
+		t.Errorf("output of a filter: got %s", r)
+	}
+	if r := run("too-large", large); r.code != 0 || len(r.stdout) != cacheentry.MaxValue+1 || !strings.Contains(r.stderr, "larger than 64 MiB") {
+		t.Errorf("output that is too large: got exit code %d, %d bytes, %s", r.code, len(r.stdout), r.stderr)
+	}
+	w.cached("too-large", "", at...)
+	check("command that does not exist", w.cache("", append(append([]string{"run", "none"}, at...), "--", "no-such-command")...), 127, "", "not found")
+	check("no command", w.cache("", append([]string{"run", "none"}, at...)...), control.ExitUsage, "", "want KEY -- CMD")
+	away := w.cache("", "run", "k", "--session-remote", "http://127.0.0.1:1/r.git", "--", "echo", "made")
+	check("session remote that cannot be reached", away, 0, "made\n", "artifactfs: warning: ")
+	if left := must[[]string](t)(filepath.Glob(filepath.Join(w.state, "*.tmp"))); len(left) > 0 {
+		t.Errorf("temporary files: got %q, want none", left)
+	}
+}

@@ -60,7 +60,7 @@ var floors = [][]string{
 	{"cmd/artifactfs/serving"},
 	{"cmd/artifactfs/hosting"},
 	{"cmd/artifactfs/mounts"},
-	{"cmd/artifactfs/hooks", "cmd/artifactfs/locking"},
+	{"cmd/artifactfs/cachevalue", "cmd/artifactfs/hooks", "cmd/artifactfs/locking"},
 	{"cmd/artifactfs/sessions"},
 	{"cmd/artifactfs", "cmd/artifactfs-fsmonitor"},
 	{"integration", "integration/foreign", "internal/harness/bench", "internal/harness/serverbench", "internal/arch", "internal/arch/counts"},

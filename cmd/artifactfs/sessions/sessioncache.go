@@ -4,16 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cachevalue"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/cacheentry"
 )
@@ -37,9 +35,9 @@ Do not trust a value more than the users who may push to the session remote: eac
 
 -C selects the session whose session remote is used: by the directory of its mount, its name, or a link. With
 --session-remote URL no session is needed.`,
-		Example: `  key=test/$(git rev-parse HEAD:src)
-  artifactfs session cache get "$key" || make test | tee result
-  artifactfs session cache put "$key" result --if-missing --ttl 30d
+		Example: `  artifactfs session cache run "test/$(git rev-parse HEAD:src)" --ttl 30d -- make test
+  artifactfs session cache put build/linux app.tar --if-missing
+  artifactfs session cache get build/linux --output app.tar
   artifactfs session cache keys test/
   artifactfs session cache gc --max-size 2G --max-age 90d`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -50,7 +48,8 @@ Do not trust a value more than the users who may push to the session remote: eac
 		},
 		RunE: func(cmd *cobra.Command, args []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(cacheGetCommand(a), cachePutCommand(a), cacheCASCommand(a), cacheDeleteCommand(a), cacheKeysCommand(a), cacheGCCommand(a))
+	cmd.AddCommand(cacheGetCommand(a), cachePutCommand(a), cacheRunCommand(a), cacheCASCommand(a), cacheDeleteCommand(a), cacheKeysCommand(a),
+		cacheGCCommand(a))
 	return cmd
 }
 
@@ -85,12 +84,6 @@ func (f cacheFlags) work(ctx context.Context, a *cli.App, verb string) (work, er
 	return farWork(ctx, a, remote, f.of)
 }
 
-// spool creates an empty temporary file in the state directory, which the daemon can also read and write. The function remove closes and
-// removes it.
-func spool(a *cli.App) (file *os.File, remove func() error, err error) {
-	return disk.TempFile(a.State, "cache-value")
-}
-
 // cacheGetCommand returns the command "session cache get".
 func cacheGetCommand(a *cli.App) *cobra.Command {
 	var flags cacheFlags
@@ -110,7 +103,8 @@ description of the entry instead of its value.`,
 			if err != nil {
 				return err
 			}
-			return cacheGet(cmd.Context(), a, w, args[0], output)
+			r := control.CacheGetRequest{Of: w.of, SessionRemote: w.at, Key: args[0]}
+			return cachevalue.Get(cmd.Context(), a, w.client, r, output)
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
@@ -119,50 +113,35 @@ description of the entry instead of its value.`,
 	return cmd
 }
 
-// cacheGet prints the value of an entry, or writes it to the file output. With --json it prints the description.
-func cacheGet(ctx context.Context, a *cli.App, w work, key, output string) error {
-	r := control.CacheGetRequest{Of: w.of, SessionRemote: w.at, Key: key, Describe: a.JSON && output == ""}
-	file, remove, err := spool(a)
-	if err != nil {
-		return cli.Failure("cache get", key, err)
-	}
-	defer remove()
-	if !r.Describe {
-		r.Output = file.Name()
-	}
-	reply, err := control.NewCacheClient(w.client).Get(ctx, r)
-	if err != nil {
-		return cli.Failure("cache get", key, err)
-	}
-	if !r.Describe {
-		if err := deliver(a, file, output); err != nil {
-			return cli.Failure("cache get", key, err)
-		}
-	}
-	if a.JSON {
-		return cli.PrintJSON(a.Stdout, reply.Entry)
-	}
-	return nil
-}
+// cacheRunCommand returns the command "session cache run".
+func cacheRunCommand(a *cli.App) *cobra.Command {
+	var flags cacheFlags
+	var ttl cli.Days
+	cmd := &cobra.Command{
+		Use:   "run KEY [--ttl AGE] -- CMD [ARG...]",
+		Short: "Print a cache entry, or run a command and store what it prints",
+		Long: `Run prints the value of the entry. If there is none, it runs CMD, prints what CMD writes to stdout, and stores it as the
+value if CMD exits with 0. Nothing is stored of a command that fails, and stderr is never stored.
 
-// deliver copies a value to stdout, or to the file output.
-func deliver(a *cli.App, value io.Reader, output string) error {
-	to := a.Stdout
-	if output != "" {
-		file, err := os.Create(output)
-		if err != nil {
-			return err
-		}
-		defer file.Close()
-		to = file
+Exit code: that of CMD, or 128 plus the number of the signal that killed CMD; 126 if CMD cannot be executed, 127 if it
+is not found. If the entry cannot be read or stored, a warning is printed, and the exit code stays that of CMD.`,
+		Example: `  artifactfs session cache run "test/$(git rev-parse HEAD:src)" --ttl 30d -- make test
+  artifactfs session cache run "plan/$(git rev-parse HEAD^{tree})" -- ./plan --json >plan.json`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if at := cmd.ArgsLenAtDash(); at != 1 || len(args) < 2 || a.JSON {
+				return cli.Usage(cmd, errors.New("want KEY -- CMD [ARG...], without --json"))
+			}
+			w, err := flags.work(cmd.Context(), a, "cache run")
+			if err != nil {
+				return err
+			}
+			r := control.CachePutRequest{Of: w.of, SessionRemote: w.at, Key: args[0], TTL: time.Duration(ttl), Actor: session.Actor()}
+			return cachevalue.Run(cmd.Context(), a, w.client, r, args[1:])
+		},
 	}
-	if _, err := io.Copy(to, value); err != nil {
-		return err
-	}
-	if output != "" {
-		return to.Close()
-	}
-	return nil
+	cmd.Flags().Var(&ttl, "ttl", "let a new entry expire after `AGE`, such as 24h or 30d")
+	flags.add(a, cmd)
+	return cmd
 }
 
 // cachePutCommand returns the command "session cache put".
@@ -188,7 +167,8 @@ its SHA-256 is printed. Without --ttl, the entry stays until it is deleted or gc
 			if err != nil {
 				return err
 			}
-			reply, err := cachePut(cmd.Context(), a, w, "cache put", r, cli.First(args[1:]))
+			r.Of, r.SessionRemote = w.of, w.at
+			reply, err := cachevalue.Put(cmd.Context(), a, w.client, "cache put", r, cli.First(args[1:]))
 			if err != nil {
 				return err
 			}
@@ -203,41 +183,6 @@ its SHA-256 is printed. Without --ttl, the entry stays until it is deleted or gc
 	cmd.Flags().BoolVar(&ifMissing, "if-missing", false, "keep an existing entry")
 	flags.add(a, cmd)
 	return cmd
-}
-
-// cachePut stores the contents of the file name, or of stdin if name is "" or "-".
-func cachePut(
-	ctx context.Context, a *cli.App, w work, verb string, r control.CachePutRequest, name string,
-) (control.CacheChangeReply, error) {
-	from := os.Stdin
-	if name != "" && name != "-" {
-		file, err := os.Open(name)
-		if err != nil {
-			return control.CacheChangeReply{}, cli.Failure(verb, r.Key, err)
-		}
-		defer file.Close()
-		from = file
-	}
-	// The daemon reads the value several times, so it must not change.
-	file, remove, err := spool(a)
-	if err != nil {
-		return control.CacheChangeReply{}, cli.Failure(verb, r.Key, err)
-	}
-	defer remove()
-	n, err := io.Copy(file, io.LimitReader(from, cacheentry.MaxValue+1))
-	if err == nil && n > cacheentry.MaxValue {
-		return control.CacheChangeReply{}, &control.Error{Code: control.ExitUsage, Kind: control.CodeUsage, Verb: verb, Object: r.Key,
-			Cause: cacheentry.ErrTooLarge.Error(), Hint: "store the value elsewhere, and its name in the entry"}
-	}
-	if err != nil {
-		return control.CacheChangeReply{}, cli.Failure(verb, r.Key, err)
-	}
-	r.Of, r.SessionRemote, r.File = w.of, w.at, file.Name()
-	reply, err := control.NewCacheClient(w.client).Put(ctx, r)
-	if err != nil {
-		return reply, cli.Failure(verb, r.Key, err)
-	}
-	return reply, nil
 }
 
 // hashOf returns the SHA-256 of an entry's value, or cacheentry.None if there is no entry.
@@ -291,8 +236,9 @@ SHA-256 of the value that the entry then has. If the entry is not as expected, i
 			if err != nil {
 				return err
 			}
-			r := control.CachePutRequest{Key: args[0], TTL: time.Duration(ttl), Expect: expect, Actor: session.Actor()}
-			reply, err := cachePut(cmd.Context(), a, w, "cache cas", r, cli.First(args[1:]))
+			r := control.CachePutRequest{Key: args[0], TTL: time.Duration(ttl), Expect: expect, Actor: session.Actor(),
+				Of: w.of, SessionRemote: w.at}
+			reply, err := cachevalue.Put(cmd.Context(), a, w.client, "cache cas", r, cli.First(args[1:]))
 			if err != nil {
 				return err
 			}
