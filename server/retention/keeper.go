@@ -75,7 +75,7 @@ func (k *Keeper) All(ctx context.Context) error {
 func (k *Keeper) Plan(ctx context.Context, namespace string, r Rules) (all []Step, err error) {
 	now := time.Now()
 	err = k.eachRepo(ctx, namespace, func(repo records.Repo) error {
-		steps, err := k.plan(ctx, repo, r, now)
+		steps, err := k.plan(ctx, repo, r, now, func(Step) bool { return true })
 		all = append(all, steps...)
 		return err
 	})
@@ -102,12 +102,11 @@ func (k *Keeper) Run(ctx context.Context, namespace string) (done []Step, err er
 	now := time.Now()
 	var failed []error
 	err = k.eachRepo(ctx, namespace, func(repo records.Repo) error {
-		steps, err := k.plan(ctx, repo, r, now)
+		steps, err := k.plan(ctx, repo, r, now, func(s Step) bool { return s.IsDue(now) })
 		if err != nil {
 			failed = append(failed, fmt.Errorf("read sessions of %s: %w", repo.Name, err))
 			return ctx.Err()
 		}
-		steps = slices.DeleteFunc(steps, func(s Step) bool { return !s.IsDue(now) })
 		made, errs := k.do(ctx, repo, steps)
 		done, failed = append(done, made...), append(failed, errs...)
 		return ctx.Err()
@@ -137,23 +136,21 @@ func (k *Keeper) eachRepo(ctx context.Context, namespace string, f func(records.
 	}
 }
 
-// state is a repository at one moment, with the facts about its sessions.
-type state struct {
-	facts   []facts
-	deleted []Step // sessions in the trash, without what is done to them
-}
-
-// plan returns what rules do to the sessions of a repository, sorted by their names.
-func (k *Keeper) plan(ctx context.Context, repo records.Repo, r Rules, now time.Time) ([]Step, error) {
-	s, err := k.look(ctx, repo)
+// plan returns what rules do to the sessions of a repository, sorted by their names: those steps for which the function keep returns true.
+func (k *Keeper) plan(ctx context.Context, repo records.Repo, r Rules, now time.Time, keep func(Step) bool) ([]Step, error) {
+	var all []Step
+	// There can be millions of archived sessions, of which few are due.
+	deleted, err := k.look(ctx, repo, func(f facts) {
+		for _, s := range r.steps(f, now) {
+			if keep(s) {
+				all = append(all, s)
+			}
+		}
+	})
 	if err != nil {
 		return nil, err
 	}
-	var all []Step
-	for _, f := range s.facts {
-		all = append(all, r.steps(f, now)...)
-	}
-	for _, d := range s.deleted {
+	for _, d := range deleted {
 		d.Action, d.Why = None, "the rules have no trash_after"
 		if r.Trash != nil {
 			text, _ := r.Trash.MarshalText()
@@ -161,26 +158,29 @@ func (k *Keeper) plan(ctx context.Context, repo records.Repo, r Rules, now time.
 		} else {
 			d.Due = time.Time{}
 		}
-		all = append(all, d)
+		if keep(d) {
+			all = append(all, d)
+		}
 	}
 	slices.SortStableFunc(all, func(a, b Step) int { return strings.Compare(a.Session, b.Session) })
 	return all, nil
 }
 
-// look reads the facts about the sessions of a repository.
-func (k *Keeper) look(ctx context.Context, repo records.Repo) (s state, err error) {
+// look calls the function each with the facts about each session of a repository, and returns the sessions in the trash, without what is
+// done to them.
+func (k *Keeper) look(ctx context.Context, repo records.Repo, each func(facts)) (trashed []Step, err error) {
 	on, snap, err := k.o.Replicas.Snapshot(ctx, repo.ID)
 	if err != nil {
-		return s, err
+		return nil, err
 	}
 	defer on.Release()
 	format, err := object.ParseFormat(snap.Repo.ObjectFormat)
 	if err != nil {
-		return s, err
+		return nil, err
 	}
 	store, err := odb.Open(filepath.Join(on.Dir, "objects"), format)
 	if err != nil {
-		return s, err
+		return nil, err
 	}
 	defer store.Close()
 	sessions := map[string][]records.Ref{}
@@ -198,7 +198,7 @@ func (k *Keeper) look(ctx context.Context, repo records.Repo) (s state, err erro
 		}
 		if d, ok := deleted(repo.Name, r.Name); ok && !trash[d.at] {
 			trash[d.at] = true
-			s.deleted = append(s.deleted, d)
+			trashed = append(trashed, d)
 		}
 	}
 	protected := func(name string) bool { return unreadable || policy.ProtectsSession(name) }
@@ -208,23 +208,23 @@ func (k *Keeper) look(ctx context.Context, repo records.Repo) (s state, err erro
 		if !ok {
 			continue
 		}
-		s.facts = append(s.facts, facts{repo: repo.Name, name: name, state: m.State, changed: archive.Changed(store, format, m, refs),
+		each(facts{repo: repo.Name, name: name, state: m.State, changed: archive.Changed(store, format, m, refs),
 			records: archive.OldestRecords(store, format, m, refs), protected: protected(name), Profile: m.Profile})
 	}
 	for after := ""; ; {
 		rows, err := k.o.Records.Archives.List(ctx, repo.ID, after, page)
 		if err != nil {
-			return s, err
+			return nil, err
 		}
 		for _, row := range rows {
 			i := archive.InfoOf(row)
-			s.facts = append(s.facts, facts{repo: repo.Name, name: row.Session, state: session.Archived, bundled: true, changed: row.Changed,
+			each(facts{repo: repo.Name, name: row.Session, state: session.Archived, bundled: true, changed: row.Changed,
 				records: i.Records, protected: protected(row.Session),
 				Profile: profile.Profile{Title: i.Title, Owner: i.Owner, Tags: i.Tags, Expires: i.Expires}})
 			after = row.Session
 		}
 		if len(rows) < page {
-			return s, nil
+			return trashed, nil
 		}
 	}
 }
