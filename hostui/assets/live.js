@@ -29,7 +29,6 @@ function keyed(parent, list, make, update) {
 
 function makeBox() {
   const g = document.createElementNS(namespace, "g");
-  g.setAttribute("aria-hidden", "true");
   const a = document.createElementNS(namespace, "a");
   a.setAttribute("tabindex", "-1");
   for (const name of ["title", "rect", "rect", "rect", "rect", "text"]) a.append(document.createElementNS(namespace, name));
