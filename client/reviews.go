@@ -71,9 +71,9 @@ type Session struct {
 	Branch     string     `json:"branch"`
 	Base       string     `json:"base"` // commit from which the session began
 	Began      *time.Time `json:"began_at"`
-	From       string     `json:"from"`       // session and checkpoint from which the session was forked
-	Checkpoint string     `json:"checkpoint"` // id of the newest checkpoint
-	Thin       bool       `json:"thin"`       // the server cannot read the checkpoints
+	From       string     `json:"forked_from"` // session and checkpoint from which the session was forked
+	Checkpoint string     `json:"checkpoint"`  // id of the newest checkpoint
+	Thin       bool       `json:"thin"`        // the server cannot read the checkpoints
 	Writers    []struct {
 		Host  string    `json:"host"`
 		Since time.Time `json:"since"`

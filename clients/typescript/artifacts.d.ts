@@ -442,7 +442,7 @@ export interface Session {
   base: string | null;
   began_at: string | null;
   /** Session and checkpoint from which the session was forked. */
-  from: string | null;
+  forked_from: string | null;
   /** ID of the newest checkpoint. */
   checkpoint: string | null;
   /** The server cannot read the checkpoints, because the repository lacks their base. */

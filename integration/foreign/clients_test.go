@@ -70,7 +70,8 @@ func TestGeneratedClients(t *testing.T) {
 		t.Run(x.name, func(t *testing.T) {
 			h, checker := checked(t, serve(t))
 			interpreter := program(t, x.interpreter)
-			out, err := output(t, clients(t), ours(t, h), interpreter, source(t, x.file))
+			env := append(ours(t, h), "MAKE_SESSION="+source(t, "session.sh"))
+			out, err := output(t, clients(t), env, interpreter, source(t, x.file))
 			if err != nil || !strings.HasSuffix(out, "every operation was called") {
 				t.Errorf("%s: %v\n%s", x.file, err, out)
 			}

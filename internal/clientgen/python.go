@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/artifactfs/artifactfs/server/openapi"
@@ -209,11 +210,11 @@ func pyType(s *openapi.Schema) string {
 }
 
 func pyLiteral(v any) string {
-	switch v {
-	case true:
-		return "True"
-	case false:
-		return "False"
+	switch v := v.(type) {
+	case bool:
+		return map[bool]string{true: "True", false: "False"}[v]
+	case string:
+		return strconv.Quote(v)
 	}
-	return fmt.Sprintf("%q", v)
+	return fmt.Sprint(v)
 }

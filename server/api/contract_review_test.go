@@ -72,7 +72,7 @@ const (
 	inBase   = extension + "/namespaces/team/repos/base"
 	session1 = inBase + "/sessions/work"
 	shown    = `{"name":"%s","state":"%s","title":"Work","task":"","owner":"","tags":[],"expires_at":null,"branch":"main","base":"{second}",` +
-		`"began_at":"<time>","from":null,"checkpoint":"<ulid>","thin":false,"writers":[%s],"damage":null}`
+		`"began_at":"<time>","forked_from":null,"checkpoint":"<ulid>","thin":false,"writers":[%s],"damage":null}`
 	place    = `{"checkpoint":%s,"commit":null,"path":%s,"blob":%s,"line":%d,"end":%d,"quote":"%s"}`
 	comment  = `{"id":"<ulid>","at":"<time>","actor":"%s","op":"%s","text":"%s"}`
 	request1 = `{"id":"<ulid>","session":"work","action":"merge","status":"%s","missing":"%s","checkpoint":"<ulid>","branch":"main",` +

@@ -46,7 +46,7 @@ type sessionInfo struct {
 	Branch     string       `json:"branch"`
 	Base       *string      `json:"base"`
 	Began      *string      `json:"began_at"`
-	From       *string      `json:"from"`
+	From       *string      `json:"forked_from"`
 	Checkpoint *string      `json:"checkpoint"`
 	Thin       bool         `json:"thin"`
 	Writers    []writerInfo `json:"writers"`

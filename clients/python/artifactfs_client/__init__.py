@@ -375,7 +375,7 @@ class RetentionRule(TypedDict):
 
 
 class Retention(TypedDict):
-    version: Literal[%!q(float64=1)]
+    version: Literal[1]
     rules: list[RetentionRule]
     expired: NotRequired[Literal["close", "archive", "delete"]]
     """What happens to expired sessions; default: close."""
@@ -522,7 +522,7 @@ class Session(TypedDict):
     base: str | None
     """Commit from which the session began."""
     began_at: str | None
-    from: str | None
+    forked_from: str | None
     """Session and checkpoint from which the session was forked."""
     checkpoint: str | None
     """ID of the newest checkpoint."""

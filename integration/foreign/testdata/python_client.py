@@ -112,6 +112,46 @@ assert diff["changes"][0]["path"] == name and "+two" in diff["patch"]
 fork = api.repos_fork("team", "app", {"name": "fork", "commit": log[1]["hash"]})
 assert api.repos_file_get("team", fork["name"], ref="main", path=name) == b"one\n"
 
+# Sessions.
+subprocess.run(["sh", os.environ["MAKE_SESSION"], directory], check=True)
+git("push", "-q", app["remote"].replace("://", f"://x:{secret}@"), "refs/afs/*:refs/afs/*")
+work = ("team", "app", "work")
+assert [s["name"] for s in paginate(api.sessions_list, "team", "app", limit=1)] == ["work"]
+assert api.sessions_get(*work)["state"] == "paused"
+refused(404, 10200, api.sessions_get, "team", "app", "none")
+assert api.sessions_change(*work, {"title": "Work", "add_tags": ["x"]})["title"] == "Work"
+points = api.sessions_checkpoints_list(*work).result
+assert [p["head"] for p in points] == [git("rev-parse", "work")]
+assert api.sessions_pins_set(*work, "good")["checkpoint"] == points[0]["id"]
+api.sessions_pins_remove(*work, "good")
+thread = api.sessions_annotations_create(*work, {"path": "c", "line": 1, "text": "why?"})["thread"]
+assert api.sessions_annotations_list(*work).result[0]["now"]["state"] == "same" and thread["on"]["quote"] == "three"
+asked = api.sessions_approvals_create(*work, {"action": "merge", "branch": "main"})
+assert api.sessions_approvals_list(*work).result[0]["status"] == "open"
+for answer, status in (("deny", "denied"), ("grant", "open"), ("withdraw", "withdrawn")):
+    assert getattr(api, "sessions_approvals_" + answer)(*work, asked["id"], {"text": "x"})["status"] == status
+assert api.policy_get("team", "app")["policy"] is None
+rules = api.policy_set("team", "app", {"policy": {"version": 1}, "expect": ""})
+refused(409, 10901, api.policy_set, "team", "app", {"policy": {"version": 1}, "expect": ""})
+assert rules["policy"] == {"version": 1}
+assert api.sessions_merge(*work, {"branch": "main"})["after"] == git("rev-parse", "work")
+value = bytes([0, 255, 10])
+entry = api.cache_value_set("team", "app", value, key="k/1", expect="none")
+assert api.cache_value_get("team", "app", key="k/1") == value
+assert api.cache_get("team", "app", key="k/1")["sha256"] == entry["sha256"]
+assert [e["key"] for e in paginate(api.cache_list, "team", "app")] == ["k/1"]
+refused(409, 10901, api.cache_value_set, "team", "app", value, key="k/1", expect="none")
+api.cache_delete("team", "app", key="k/1", expect=entry["sha256"])
+assert api.archive("team", "app", {"sessions": ["work"]})
+assert [s["session"] for s in api.archive_list("team", "app").result] == ["work"]
+assert api.archive_reopen("team", "app", "work")
+assert api.sessions_get(*work)["title"] == "Work"
+api.retention_set("team", {"version": 1, "rules": [{"delete_after": "30d"}]})
+assert api.retention_get("team")["version"] == 1
+assert api.retention_plan("team") and api.retention_run("team")
+api.retention_delete("team")
+assert api.sessions_delete(*work)["refs"] > 0
+
 # Tokens.
 made = api.tokens_create("team", {"repo": "app", "scope": "read", "ttl": 60, "label": "test", "refs": [["refs/heads/**", ["no-delete"]]]})
 rotated = api.tokens_rotate("team", made["id"])
