@@ -20,7 +20,7 @@ var update = flag.Bool("update", false, "write the tables of fields into doc/pro
 
 const document = "../doc/protocol.md"
 
-// structs returns the struct types of this package with their comments, and those of the packages session/profile and hydration.
+// structs returns the struct types of this package with their comments, and those of the packages session/profile and fetchmap.
 func structs(t *testing.T) map[string]*ast.StructType {
 	t.Helper()
 	found := make(map[string]*ast.StructType)
@@ -28,7 +28,7 @@ func structs(t *testing.T) map[string]*ast.StructType {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range append(names, "../session/profile/profile.go", "../hydration/map.go") {
+	for _, name := range append(names, "../session/profile/profile.go", "../fetchmap/map.go") {
 		if strings.HasSuffix(name, "_test.go") {
 			continue
 		}

@@ -10,14 +10,14 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/artifactfs/artifactfs/hydration"
+	"github.com/artifactfs/artifactfs/fetchmap"
 )
 
 // TraceRequest requests a message for each request that a mount answers, until the caller closes the connection or the mount ends.
 type TraceRequest struct {
-	Dir string                `json:"dir"`           // absolute directory of the mount
-	All bool                  `json:"all"`           // report all requests; false: only reads, and requests that had to wait for the remote
-	Map *hydration.MapRequest `json:"map,omitempty"` // request the state of the tree, about once a second, instead of events
+	Dir string               `json:"dir"`           // absolute directory of the mount
+	All bool                 `json:"all"`           // report all requests; false: only reads, and requests that had to wait for the remote
+	Map *fetchmap.MapRequest `json:"map,omitempty"` // request the state of the tree, about once a second, instead of events
 }
 
 // validate returns an error if the directory is not absolute.
@@ -54,10 +54,10 @@ type TraceEvent struct {
 
 // Trace is a message of a stream of events. The first message may contain no events; it then shows that the stream has started.
 type Trace struct {
-	PID    int            `json:"pid"`           // process that serves the mount
-	Lost   int64          `json:"lost"`          // number of events that were dropped because the caller read too slowly
-	Events []TraceEvent   `json:"events"`        // events, oldest first
-	Map    *hydration.Map `json:"map,omitempty"` // state of the tree, if the request asks for it
+	PID    int           `json:"pid"`           // process that serves the mount
+	Lost   int64         `json:"lost"`          // number of events that were dropped because the caller read too slowly
+	Events []TraceEvent  `json:"events"`        // events, oldest first
+	Map    *fetchmap.Map `json:"map,omitempty"` // state of the tree, if the request asks for it
 }
 
 // Trace passes every message of a mount's stream of events to the function each, in the goroutine of the caller. Trace returns

@@ -7,8 +7,8 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/fetchmap"
 	"github.com/artifactfs/artifactfs/fuse"
-	"github.com/artifactfs/artifactfs/hydration"
 )
 
 // mapPause is the time between two messages with a map.
@@ -16,11 +16,11 @@ const mapPause = time.Second
 
 // traceMap calls emit with a map of the tree about once a second, until ctx or the mount ends. The first map is empty, because the first
 // count of a large tree takes a while.
-func traceMap(ctx context.Context, server *fuse.Server, tree *fetch.RawView, r hydration.MapRequest, ended <-chan struct{},
+func traceMap(ctx context.Context, server *fuse.Server, tree *fetch.RawView, r fetchmap.MapRequest, ended <-chan struct{},
 	emit func(control.Trace) error) error {
-	s := hydration.NewSurvey(tree, countersOf(server))
+	s := fetchmap.NewSurvey(tree, countersOf(server))
 	defer server.Trace(func(e fuse.Event) {
-		n := hydration.Event{Weight: e.Weight, Path: e.Path, Waited: e.Source != 0}
+		n := fetchmap.Event{Weight: e.Weight, Path: e.Path, Waited: e.Source != 0}
 		if e.Op == "READ" {
 			n.Bytes = e.Size
 		}
@@ -46,14 +46,14 @@ func traceMap(ctx context.Context, server *fuse.Server, tree *fetch.RawView, r h
 				return nil
 			}
 			now := time.Now()
-			next = now.Add(hydration.Pace(now.Sub(began)))
+			next = now.Add(fetchmap.Pace(now.Sub(began)))
 		}
 	}
 }
 
 // countersOf returns the counters of a mount. FORGET is no request, because it has no answer.
-func countersOf(server *fuse.Server) hydration.Counters {
-	c := hydration.Counters{Waited: int64(server.Fetched())}
+func countersOf(server *fuse.Server) fetchmap.Counters {
+	c := fetchmap.Counters{Waited: int64(server.Fetched())}
 	for op, n := range server.Stats() {
 		switch op {
 		case "FORGET":

@@ -78,11 +78,12 @@ func (v *RawView) LocalTree(id object.ID) ([]object.TreeEntry, bool) { return v.
 
 // BlobState returns the size of a blob in bytes (-1: unknown), whether the blob is on this host, and whether its want is queued or in
 // flight. It never waits.
-func (v *RawView) BlobState(id object.ID) (size int64, here, pending bool) {
-	if size, here = v.store.storage.contentSize(id); here {
+func (v *RawView) BlobState(id object.ID) (size int64, fetched, pending bool) {
+	if size, fetched = v.store.storage.contentSize(id); fetched {
 		return size, true, false
 	}
-	if size, here = v.store.storage.sizes.Get(id); !here {
+	size, known := v.store.storage.sizes.Get(id)
+	if !known {
 		size = -1
 	}
 	return size, false, v.store.fetcher.pipe.IsPending(id)

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/hydration"
+	"github.com/artifactfs/artifactfs/fetchmap"
 	"github.com/artifactfs/artifactfs/internal/harness/chrome"
 	"github.com/artifactfs/artifactfs/internal/harness/install"
 )
@@ -29,7 +29,7 @@ func openLive(t *testing.T, tab *chrome.Tab) string {
 			m := tree("", 6, 3)
 			m.Dirs[0].Dirs[0].Dirs[0].Fetched, m.Dirs[0].Dirs[0].Dirs[0].Fetching = n%2, (n+1)%2
 			select {
-			case d.maps <- control.Trace{Map: &hydration.Map{Known: true, Seconds: 1, Requests: 1000 + n, Tree: m}}:
+			case d.maps <- control.Trace{Map: &fetchmap.Map{Known: true, Seconds: 1, Requests: 1000 + n, Tree: m}}:
 			case <-ended:
 				return
 			}

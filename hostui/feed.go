@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/hydration"
+	"github.com/artifactfs/artifactfs/fetchmap"
 	"github.com/artifactfs/artifactfs/server/ui"
 )
 
@@ -29,7 +29,7 @@ type feedKey struct {
 
 // sample is what happened in a mount since the sample before.
 type sample struct {
-	hydration.Map
+	fetchmap.Map
 	Status control.MountStatus
 	// Per second, since the sample before:
 	Fetches, Blobs, Received float64 // requests to the remote, blobs and bytes that were received
@@ -156,7 +156,7 @@ func (f *feed) run(ctx context.Context, daemon Tracer) {
 	var lost time.Time // when the connection was lost; zero while there is one
 	before, at := f.last.Status.Network, time.Time{}
 	for {
-		err := daemon.Trace(ctx, control.TraceRequest{Dir: f.key.mount, Map: &hydration.MapRequest{Path: f.key.path, Bytes: f.key.bytes}},
+		err := daemon.Trace(ctx, control.TraceRequest{Dir: f.key.mount, Map: &fetchmap.MapRequest{Path: f.key.path, Bytes: f.key.bytes}},
 			func(t control.Trace) error {
 				if t.Map == nil {
 					return errOlder

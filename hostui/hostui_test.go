@@ -10,22 +10,25 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
+	"os/exec"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/hydration"
+	"github.com/artifactfs/artifactfs/fetchmap"
 	"github.com/artifactfs/artifactfs/internal/harness/await"
 	"github.com/artifactfs/artifactfs/server/access"
 	"github.com/artifactfs/artifactfs/server/records"
 )
 
 // tree returns a directory with so many directories in each of so many levels.
-func tree(name string, wide, deep int) hydration.MapDir {
-	d := hydration.MapDir{Name: name, Files: 1, Bytes: 10, Requests: 3}
+func tree(name string, wide, deep int) fetchmap.MapDir {
+	d := fetchmap.MapDir{Name: name, Files: 1, Bytes: 10, Requests: 3}
 	for i := range wide {
 		if deep == 0 {
 			break
@@ -42,8 +45,8 @@ func TestViewStaysInside(t *testing.T) {
 	for _, size := range [][2]float64{{200, 200}, {340, 260}, {1000, 600}, {5000, 2500}} {
 		for _, bytes := range []bool{false, true} {
 			r := request{mount: "/m", bytes: bytes, width: size[0], height: size[1]}
-			v := r.view(sample{Map: hydration.Map{Known: true, Seconds: 1, Tree: tree("", 6, 3)}})
-			if len(v.Boxes) < 6 || len(v.Boxes) > hydration.MaxBoxes || len(v.Rows) != 6 {
+			v := r.view(sample{Map: fetchmap.Map{Known: true, Seconds: 1, Tree: tree("", 6, 3)}})
+			if len(v.Boxes) < 6 || len(v.Boxes) > fetchmap.MaxBoxes || len(v.Rows) != 6 {
 				t.Fatalf("view of %v: %d boxes, %d rows", size, len(v.Boxes), len(v.Rows))
 			}
 			keys := map[string]bool{}
@@ -55,7 +58,7 @@ func TestViewStaysInside(t *testing.T) {
 				if b.X < 0 || b.Y < 0 || b.X+b.W > size[0]+0.2 || b.Y+b.H > size[1]+0.2 || b.W < 0 || b.H < 0 {
 					t.Errorf("box is outside of %v: %+v", size, b)
 				}
-				if b.Here+b.Coming > b.H+0.2 || b.ComingY() < b.Y-0.3 {
+				if b.Fetched+b.Coming > b.H+0.2 || b.ComingY() < b.Y-0.3 {
 					t.Errorf("parts of a box are higher than the box: %+v", b)
 				}
 				if float64(len(b.Label))*letter > b.W+letter {
@@ -69,7 +72,7 @@ func TestViewStaysInside(t *testing.T) {
 // Links lead to the directories of boxes, also if names contain characters that have a meaning in URLs or HTML.
 func TestLinksOfView(t *testing.T) {
 	r := request{mount: "/m", path: "a", width: 1000, height: 600}
-	v := r.view(sample{Map: hydration.Map{Known: true, Seconds: 2, Tree: hydration.MapDir{Files: 40, Dirs: []hydration.MapDir{
+	v := r.view(sample{Map: fetchmap.Map{Known: true, Seconds: 2, Tree: fetchmap.MapDir{Files: 40, Dirs: []fetchmap.MapDir{
 		{Name: "b&c/d?\"<e", Files: 30, Fetched: 30, Requests: 50, Waited: 1}, {Own: true, Files: 6}, {More: 3, Files: 4, Unlisted: true}}}}})
 	if len(v.Rows) != 3 || len(v.Boxes) != 3 {
 		t.Fatalf("view: %d rows and %d boxes, want 3", len(v.Rows), len(v.Boxes))
@@ -84,7 +87,7 @@ func TestLinksOfView(t *testing.T) {
 	if got := v.Rows[0]; got.Fetched != "30 (100 %)" || got.Requests != "25" || got.Waited != "0.5" || v.Boxes[0].Heat != 2 {
 		t.Errorf("row: got %+v, heat %d", got, v.Boxes[0].Heat)
 	}
-	if v.Rows[1].Name != "(files here)" || v.Rows[2].Name != "(3 more)" || v.Rows[2].Files != "4 and more" {
+	if v.Rows[1].Name != "(its files)" || v.Rows[2].Name != "(3 more)" || v.Rows[2].Files != "4 and more" {
 		t.Errorf("names: %+v", v.Rows)
 	}
 }
@@ -183,7 +186,7 @@ func newPage(t *testing.T, d *fakeDaemon) (*Page, *httptest.Server) {
 func TestFeedIsSharedAndEnds(t *testing.T) {
 	d := &fakeDaemon{maps: make(chan control.Trace, 10)}
 	p, s := newPage(t, d)
-	d.maps <- control.Trace{Map: &hydration.Map{Known: true, Seconds: 1, Tree: tree("", 2, 1)}}
+	d.maps <- control.Trace{Map: &fetchmap.Map{Known: true, Seconds: 1, Tree: tree("", 2, 1)}}
 	follow := func() *http.Response {
 		t.Helper()
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL+eventsPath+"?mount=/m", nil)
@@ -211,7 +214,7 @@ func TestFeedIsSharedAndEnds(t *testing.T) {
 	first.Body.Close()
 	second.Body.Close()
 	await.Until(t, "the stream of the daemon has ended", func() bool { _, ended := d.counts(); return ended == 1 })
-	d.maps <- control.Trace{Map: &hydration.Map{Known: true, Seconds: 1, Tree: tree("", 2, 1)}}
+	d.maps <- control.Trace{Map: &fetchmap.Map{Known: true, Seconds: 1, Tree: tree("", 2, 1)}}
 	follow().Body.Close()
 	if err := p.Close(); err != nil {
 		t.Error(err)
@@ -260,5 +263,40 @@ func TestFeedsAreLimited(t *testing.T) {
 		if (err == nil) != (i < maxFeeds) {
 			t.Errorf("feed %d: got %v", i, err)
 		}
+	}
+}
+
+// Connections of other users over the loopback device get no answer, even with the token.
+func TestOtherUsersAreRefused(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can run a program as another user")
+	}
+	p, s := newPage(t, &fakeDaemon{})
+	defer p.Close()
+	s.Close()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- Serve(ctx, l, p) }()
+	get := func(uid uint32) string {
+		t.Helper()
+		_, port, _ := net.SplitHostPort(l.Addr().String())
+		cmd := exec.Command("bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/"+port+`; printf 'GET / HTTP/1.0\r\nCookie: artifactfs-ui-7=`+p.Token()+`\r\n\r\n' >&3; cat <&3`)
+		cmd.Dir, cmd.SysProcAttr = "/", &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+		out, _ := cmd.Output() // a connection that is closed is an error of some programs
+		return string(out)
+	}
+	if got := get(0); !strings.Contains(got, "Sessions of this host") {
+		t.Errorf("answer for the same user: %.300s", got)
+	}
+	if got := get(65534); got != "" {
+		t.Errorf("answer for another user: %.300s", got)
+	}
+	stop()
+	if err := <-served; err != nil {
+		t.Error(err)
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"path"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/fetchmap"
 	"github.com/artifactfs/artifactfs/hostui/treemap"
-	"github.com/artifactfs/artifactfs/hydration"
 	"github.com/artifactfs/artifactfs/server/ui"
 )
 
@@ -31,25 +31,25 @@ type figure struct {
 
 // box is a rectangle of the treemap, in pixels. A group contains the boxes that follow it and lie in it.
 type box struct {
-	Key    string  `json:"key"` // path of the directory; unique in a view
-	X      float64 `json:"x"`
-	Y      float64 `json:"y"`
-	W      float64 `json:"w"`
-	H      float64 `json:"h"`
-	Group  bool    `json:"group,omitempty"`
-	Label  string  `json:"label,omitempty"` // cut to the width
-	Title  string  `json:"title"`
-	Here   float64 `json:"here"`           // height of the part that stands for fetched files
-	Coming float64 `json:"coming"`         // height of the part that stands for files that are being fetched
-	Heat   int     `json:"heat"`           // 0 without requests, up to 4
-	Link   string  `json:"link,omitempty"` // path of the page of the directory
+	Key     string  `json:"key"` // path of the directory; unique in a view
+	X       float64 `json:"x"`
+	Y       float64 `json:"y"`
+	W       float64 `json:"w"`
+	H       float64 `json:"h"`
+	Group   bool    `json:"group,omitempty"`
+	Label   string  `json:"label,omitempty"` // cut to the width
+	Title   string  `json:"title"`
+	Fetched float64 `json:"fetched"`        // height of the part that stands for fetched files
+	Coming  float64 `json:"coming"`         // height of the part that stands for files that are being fetched
+	Heat    int     `json:"heat"`           // 0 without requests, up to 4
+	Link    string  `json:"link,omitempty"` // path of the page of the directory
 }
 
-// HereY returns the upper end of the part for fetched files.
-func (b box) HereY() float64 { return rounded(b.Y + b.H - b.Here) }
+// FetchedY returns the upper end of the part for fetched files.
+func (b box) FetchedY() float64 { return rounded(b.Y + b.H - b.Fetched) }
 
 // ComingY returns the upper end of the part for files that are being fetched.
-func (b box) ComingY() float64 { return rounded(b.HereY() - b.Coming) }
+func (b box) ComingY() float64 { return rounded(b.FetchedY() - b.Coming) }
 
 // TextX returns the left end of the label.
 func (b box) TextX() float64 { return rounded(b.X + 4) }
@@ -160,7 +160,7 @@ type drawing struct {
 }
 
 // pathOf returns the path of a directory that is in the one at the path above.
-func pathOf(above string, d hydration.MapDir) string {
+func pathOf(above string, d fetchmap.MapDir) string {
 	switch {
 	case d.Own:
 		return path.Join(above, "*")
@@ -171,10 +171,10 @@ func pathOf(above string, d hydration.MapDir) string {
 }
 
 // nameOf returns the name of a directory in a map.
-func nameOf(d hydration.MapDir) string {
+func nameOf(d fetchmap.MapDir) string {
 	switch {
 	case d.Own:
-		return "(files here)"
+		return "(its files)"
 	case d.More > 0:
 		return "(" + ui.Count(int64(d.More)) + " more)"
 	}
@@ -182,7 +182,7 @@ func nameOf(d hydration.MapDir) string {
 }
 
 // link returns the path of the page of a directory, "" for entries that are none.
-func (d *drawing) link(m hydration.MapDir, at string) string {
+func (d *drawing) link(m fetchmap.MapDir, at string) string {
 	if m.Own || m.More > 0 || m.Name == "" {
 		return ""
 	}
@@ -190,7 +190,7 @@ func (d *drawing) link(m hydration.MapDir, at string) string {
 }
 
 // draw adds the boxes of a directory at a path in a rectangle: one, or a group with those of the directories in it.
-func (d *drawing) draw(m hydration.MapDir, at string, in treemap.Rect) {
+func (d *drawing) draw(m fetchmap.MapDir, at string, in treemap.Rect) {
 	if in.W < leastBox || in.H < leastBox {
 		return
 	}
@@ -222,17 +222,17 @@ func (d *drawing) draw(m hydration.MapDir, at string, in treemap.Rect) {
 }
 
 // leaf adds a box with the parts that stand for fetched files and for those that are being fetched.
-func (d *drawing) leaf(m hydration.MapDir, at string, in treemap.Rect) {
+func (d *drawing) leaf(m fetchmap.MapDir, at string, in treemap.Rect) {
 	b := d.box(m, at, in)
 	if m.Files > 0 {
-		b.Here = rounded(in.H * float64(m.Fetched) / float64(m.Files))
+		b.Fetched = rounded(in.H * float64(m.Fetched) / float64(m.Files))
 		b.Coming = rounded(in.H * float64(m.Fetching) / float64(m.Files))
 	}
 	d.boxes = append(d.boxes, b)
 }
 
 // box returns the box of a directory.
-func (d *drawing) box(m hydration.MapDir, at string, in treemap.Rect) box {
+func (d *drawing) box(m fetchmap.MapDir, at string, in treemap.Rect) box {
 	b := box{Key: at, X: rounded(in.X), Y: rounded(in.Y), W: rounded(in.W), H: rounded(in.H), Link: d.link(m, at)}
 	if room := int((in.W - 6) / letter); room >= 3 && in.H >= header {
 		b.Label = cut(nameOf(m), room)
@@ -262,7 +262,7 @@ func cut(text string, n int) string {
 }
 
 // row returns the line of a directory in the table.
-func (d *drawing) row(m hydration.MapDir) row {
+func (d *drawing) row(m fetchmap.MapDir) row {
 	at := pathOf(d.r.path, m)
 	r := row{Key: at, Name: nameOf(m), Link: d.link(m, at), Files: ui.Count(m.Files),
 		Fetched: ui.Count(m.Fetched) + " (" + share(m.Fetched, m.Files) + ")", Fetching: ui.Count(m.Fetching), Size: ui.Size(m.Bytes),

@@ -85,7 +85,7 @@ func TestLivePageFollowsMount(t *testing.T) {
 	tab.Until(`document.querySelectorAll("#map g").length >= 6`)
 	wantSignIn(t, tab)
 	const box = `document.querySelector('#map g[data-key="src/core"]')`
-	const height = `Number(` + box + `.querySelector(".here").getAttribute("height"))`
+	const height = `Number(` + box + `.querySelector(".fetched").getAttribute("height"))`
 	if got := tab.Text(`document.getElementById("f-fetched").textContent`); got != "0 % of 261 files" {
 		t.Errorf("fetched before any read: got %q", got)
 	}

@@ -46,13 +46,13 @@ function rect(e, name, x, y, w, h) {
 
 function updateBox(g, b) {
   const a = g.firstElementChild;
-  const [title, back, here, coming, edge, text] = a.children;
+  const [title, back, fetched, coming, edge, text] = a.children;
   if (b.link) set(a, "href", b.link);
   else a.removeAttribute("href");
   write(title, b.title);
   rect(back, b.group ? "back group" : "back", b.x, b.y, b.w, b.h);
-  rect(here, "here", b.x, b.y + b.h - b.here, b.w, b.here);
-  rect(coming, "coming", b.x, b.y + b.h - b.here - b.coming, b.w, b.coming);
+  rect(fetched, "fetched", b.x, b.y + b.h - b.fetched, b.w, b.fetched);
+  rect(coming, "coming", b.x, b.y + b.h - b.fetched - b.coming, b.w, b.coming);
   rect(edge, "edge h" + b.heat, b.x, b.y, b.w, b.h);
   set(text, "x", b.x + 4);
   set(text, "y", b.y + 13);

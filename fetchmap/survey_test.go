@@ -1,4 +1,4 @@
-package hydration
+package fetchmap
 
 import (
 	"fmt"
@@ -19,8 +19,8 @@ type forest struct {
 }
 
 type state struct {
-	size          int64
-	here, pending bool
+	size             int64
+	fetched, pending bool
 }
 
 func (f *forest) Shown() object.ID { return f.root }
@@ -30,10 +30,10 @@ func (f *forest) LocalTree(id object.ID) ([]object.TreeEntry, bool) {
 	return entries, ok
 }
 
-func (f *forest) BlobState(id object.ID) (size int64, here, pending bool) {
+func (f *forest) BlobState(id object.ID) (size int64, fetched, pending bool) {
 	f.asked++
 	b := f.blobs[id]
-	return b.size, b.here, b.pending
+	return b.size, b.fetched, b.pending
 }
 
 // grow makes a tree of files, whose names are paths. The size of a file is 10 times its number, from 1.
@@ -126,14 +126,14 @@ func TestSurvey(t *testing.T) {
 	if m := s.Map(MapRequest{}, Counters{}); m.Known || m.Tree.Files != 0 {
 		t.Errorf("map before the first count: %+v", m)
 	}
-	f.blob(t, "src/a.go").here = true
+	f.blob(t, "src/a.go").fetched = true
 	f.blob(t, "src/deep/er/c.go").pending = true
 	s.Update()
 	m := check(t, "first count", s, MapRequest{}, ":6/1/1(src:4/1/1(deep/er:2/0/1 (own):2/1/0) doc:1/0/0 (own):1/0/0)")
-	if !m.Known || m.Tree.Bytes != 210 || m.Tree.Here != 20 {
-		t.Errorf("map: known %v, %d bytes, %d here", m.Known, m.Tree.Bytes, m.Tree.Here)
+	if !m.Known || m.Tree.Bytes != 210 || m.Tree.FetchedBytes != 20 {
+		t.Errorf("map: known %v, %d bytes, %d fetched", m.Known, m.Tree.Bytes, m.Tree.FetchedBytes)
 	}
-	f.blob(t, "src/deep/er/c.go").here = true
+	f.blob(t, "src/deep/er/c.go").fetched = true
 	f.blob(t, "src/deep/er/d.go").pending = true
 	f.asked = 0
 	s.Update()
@@ -144,7 +144,7 @@ func TestSurvey(t *testing.T) {
 	check(t, "a directory", s, MapRequest{Path: "src"}, ":4/2/1(deep/er:2/1/1 (own):2/1/0)")
 	check(t, "one that does not exist", s, MapRequest{Path: "none", Boxes: 3}, ":6/2/1(src:4/2/1 doc:1/0/0 (own):1/0/0)")
 	for _, b := range f.blobs {
-		b.here = true
+		b.fetched = true
 	}
 	s.Update()
 	f.asked = 0
@@ -154,12 +154,12 @@ func TestSurvey(t *testing.T) {
 	}
 	check(t, "complete", s, MapRequest{Path: "doc"}, ":1/1/0")
 	s.counted = time.Now().Add(-recount - time.Second)
-	f.blob(t, "doc/x.md").here = false
+	f.blob(t, "doc/x.md").fetched = false
 	s.Update()
 	check(t, "after an eviction", s, MapRequest{Path: "doc"}, ":1/0/0")
 }
 
-// Files whose sizes are unknown count as the average until they are known, also those that are here.
+// Files whose sizes are unknown count as the average until they are known, also those that are fetched.
 func TestSurveyOfUnknownSizes(t *testing.T) {
 	f := grow(t, "a/1", "a/2", "b/3")
 	f.blob(t, "b/3").size = -1
@@ -168,14 +168,14 @@ func TestSurveyOfUnknownSizes(t *testing.T) {
 	if m := s.Map(MapRequest{Bytes: true}, Counters{}); m.Tree.Bytes != 45 || m.Tree.Dirs[0].Name != "a" {
 		t.Errorf("map with an unknown size: %+v", m.Tree)
 	}
-	f.blob(t, "b/3").here = true
+	f.blob(t, "b/3").fetched = true
 	s.Update()
-	if m := s.Map(MapRequest{Bytes: true}, Counters{}); m.Tree.Bytes != 45 || m.Tree.Fetched != 1 || m.Tree.Here != 0 {
+	if m := s.Map(MapRequest{Bytes: true}, Counters{}); m.Tree.Bytes != 45 || m.Tree.Fetched != 1 || m.Tree.FetchedBytes != 0 {
 		t.Errorf("map with a file of unknown size: %+v", m.Tree)
 	}
 	f.blob(t, "b/3").size = 1000
 	s.Update()
-	if m := s.Map(MapRequest{Bytes: true}, Counters{}); m.Tree.Bytes != 1030 || m.Tree.Here != 1000 || m.Tree.Dirs[0].Name != "b" {
+	if m := s.Map(MapRequest{Bytes: true}, Counters{}); m.Tree.Bytes != 1030 || m.Tree.FetchedBytes != 1000 || m.Tree.Dirs[0].Name != "b" {
 		t.Errorf("map with the size: %+v", m.Tree)
 	}
 }
@@ -296,7 +296,7 @@ func TestSurveyOfManyMissingBlobs(t *testing.T) {
 		t.Errorf("walk: many %v, %d blobs, %d files", w.many, len(w.blobs), w.dirs[1].Files)
 	}
 	s.again = true
-	f.blob(t, "a/1").here = true
+	f.blob(t, "a/1").fetched = true
 	s.Update()
 	if m := s.Map(MapRequest{}, Counters{}); m.Tree.Fetched != 1 {
 		t.Errorf("fetched: got %d, want 1", m.Tree.Fetched)

@@ -1,11 +1,11 @@
-// Package hydration shows where in the tree of a mount the contents are on this host, and where requests go: a Survey counts files,
+// Package fetchmap shows where in the tree of a mount the contents are on this host, and where requests go: a Survey counts files,
 // fetched files and requests by directory, and returns the largest directories as a Map, whose size is limited.
 //
 // A Survey exists only while a client follows a mount. It asks for each missing blob whether it has arrived, and paces itself: the caller
 // waits after each Update for a multiple of the time that it took (Pace).
 //
 // Locks: Survey.mu is a leaf. It is not held while the tree is read.
-package hydration
+package fetchmap
 
 import (
 	"cmp"
@@ -43,18 +43,18 @@ type Map struct {
 // MapDir counts the files of the base tree in a directory and below it. A file counts as often as it has paths.
 type MapDir struct {
 	// Name is the name in the directory above, with "/" if directories without other entries were joined. It is "" for Tree.
-	Name     string   `json:"name"`
-	Files    int64    `json:"files"`              // number of files and links
-	Fetched  int64    `json:"fetched"`            // number of these whose contents are on this host
-	Fetching int64    `json:"fetching"`           // number of these whose contents were requested, or wait to be requested
-	Bytes    int64    `json:"bytes"`              // size of all files, in bytes; a file of unknown size counts as the average
-	Here     int64    `json:"here"`               // bytes of fetched files
-	Requests int64    `json:"requests"`           // requests of the kernel since the message before, estimated from samples
-	Waited   int64    `json:"waited"`             // requests that had to wait for the remote
-	Unlisted bool     `json:"unlisted,omitempty"` // a directory in it is not on this host, so its files are not counted
-	Own      bool     `json:"own,omitempty"`      // the files in the directory above that are in none of its directories
-	More     int      `json:"more,omitempty"`     // number of directories that this entry stands for, because each is small; 0: one
-	Dirs     []MapDir `json:"dirs,omitempty"`     // the directories in it, largest first; none: the map does not show them
+	Name         string   `json:"name"`
+	Files        int64    `json:"files"`              // number of files and links
+	Fetched      int64    `json:"fetched"`            // number of these whose contents are on this host
+	Fetching     int64    `json:"fetching"`           // number of these whose contents were requested, or wait to be requested
+	Bytes        int64    `json:"bytes"`              // size of all files, in bytes; a file of unknown size counts as the average
+	FetchedBytes int64    `json:"fetched_bytes"`      // bytes of fetched files
+	Requests     int64    `json:"requests"`           // requests of the kernel since the message before, estimated from samples
+	Waited       int64    `json:"waited"`             // requests that had to wait for the remote
+	Unlisted     bool     `json:"unlisted,omitempty"` // a directory in it is not on this host, so its files are not counted
+	Own          bool     `json:"own,omitempty"`      // the files in the directory above that are in none of its directories
+	More         int      `json:"more,omitempty"`     // number of directories that this entry stands for, because each is small; 0: one
+	Dirs         []MapDir `json:"dirs,omitempty"`     // the directories in it, largest first; none: the map does not show them
 }
 
 // Weight returns the size of a directory in a map by bytes or by files.
@@ -68,7 +68,7 @@ func (d *MapDir) Weight(bytes bool) int64 {
 // add adds the counts of another directory.
 func (d *MapDir) add(o MapDir) {
 	d.Files, d.Fetched, d.Fetching = d.Files+o.Files, d.Fetched+o.Fetched, d.Fetching+o.Fetching
-	d.Bytes, d.Here = d.Bytes+o.Bytes, d.Here+o.Here
+	d.Bytes, d.FetchedBytes = d.Bytes+o.Bytes, d.FetchedBytes+o.FetchedBytes
 	d.Requests, d.Waited, d.Unlisted = d.Requests+o.Requests, d.Waited+o.Waited, d.Unlisted || o.Unlisted
 }
 

@@ -1,4 +1,4 @@
-package hydration
+package fetchmap
 
 import (
 	"strings"
@@ -24,8 +24,8 @@ type Tree interface {
 	Shown() object.ID
 	// LocalTree returns the entries of a tree, and false if the tree is not on this host.
 	LocalTree(id object.ID) ([]object.TreeEntry, bool)
-	// BlobState returns the size of a blob (-1: unknown), whether it is on this host, and whether it was requested or waits to be requested.
-	BlobState(id object.ID) (size int64, here, pending bool)
+	// BlobState returns the size of a blob (-1: unknown), whether it is fetched, and whether it was requested or waits to be requested.
+	BlobState(id object.ID) (size int64, fetched, pending bool)
 }
 
 // dir is a directory with the counts of its own files. Its directories follow it in Survey.dirs.
@@ -37,10 +37,10 @@ type dir struct {
 
 // blob is a file whose contents were missing, or whose size was unknown, at the last count.
 type blob struct {
-	id    object.ID
-	dir   int32
-	here  bool
-	sized bool
+	id      object.ID
+	dir     int32
+	fetched bool
+	sized   bool
 }
 
 // Survey counts the files and requests of a tree by directory. Note may be called from any goroutine, the other methods from one.
@@ -105,28 +105,28 @@ func (s *Survey) Update() {
 		s.count()
 		return
 	}
-	type change struct{ fetched, fetching, bytes, here, sized int64 }
+	type change struct{ fetched, fetching, bytes, fetchedBytes, sized int64 }
 	changes := map[int32]change{}
 	kept := s.blobs[:0]
 	for _, b := range s.blobs {
-		size, here, pending := s.tree.BlobState(b.id)
+		size, fetched, pending := s.tree.BlobState(b.id)
 		c := changes[b.dir]
 		if size >= 0 && !b.sized {
 			b.sized = true
 			c.bytes, c.sized = c.bytes+size, c.sized+1
-			if b.here {
-				c.here += size
+			if b.fetched {
+				c.fetchedBytes += size
 			}
 		}
 		switch {
-		case here && !b.here:
-			b.here = true
-			c.fetched, c.here = c.fetched+1, c.here+max(0, size)
+		case fetched && !b.fetched:
+			b.fetched = true
+			c.fetched, c.fetchedBytes = c.fetched+1, c.fetchedBytes+max(0, size)
 		case pending:
 			c.fetching++
 		}
 		changes[b.dir] = c
-		if !b.here || !b.sized {
+		if !b.fetched || !b.sized {
 			kept = append(kept, b)
 		}
 	}
@@ -135,7 +135,8 @@ func (s *Survey) Update() {
 	defer s.mu.Unlock()
 	for i := range s.dirs {
 		d, c := &s.dirs[i], changes[int32(i)]
-		d.Fetched, d.Fetching, d.Bytes, d.Here, d.unsized = d.Fetched+c.fetched, c.fetching, d.Bytes+c.bytes, d.Here+c.here, d.unsized-c.sized
+		d.Fetched, d.Fetching, d.FetchedBytes = d.Fetched+c.fetched, c.fetching, d.FetchedBytes+c.fetchedBytes
+		d.Bytes, d.unsized = d.Bytes+c.bytes, d.unsized-c.sized
 	}
 }
 
@@ -194,7 +195,7 @@ func (w *walk) enter(id object.ID, path, name string) {
 
 // file counts a file of the directory d, whose index is at.
 func (w *walk) file(d *dir, at int32, id object.ID) {
-	size, here, pending := w.tree.BlobState(id)
+	size, fetched, pending := w.tree.BlobState(id)
 	d.Files++
 	if size < 0 {
 		d.unsized++
@@ -202,19 +203,19 @@ func (w *walk) file(d *dir, at int32, id object.ID) {
 		d.Bytes += size
 	}
 	switch {
-	case here:
-		d.Fetched, d.Here = d.Fetched+1, d.Here+max(0, size)
+	case fetched:
+		d.Fetched, d.FetchedBytes = d.Fetched+1, d.FetchedBytes+max(0, size)
 	case pending:
 		d.Fetching++
 	}
-	if here && size >= 0 {
+	if fetched && size >= 0 {
 		return
 	}
 	if w.many = w.many || len(w.blobs) == maxBlobs; w.many {
 		w.blobs = nil
 		return
 	}
-	w.blobs = append(w.blobs, blob{id, at, here, size >= 0})
+	w.blobs = append(w.blobs, blob{id, at, fetched, size >= 0})
 }
 
 // Map returns the state of the tree, and what happened since the last call. The counters are those of this moment.
