@@ -201,7 +201,7 @@ func TestPicturesOfLivePage(t *testing.T) {
 		t.Fatal(err)
 	}
 	at := cmp.Or(os.Getenv("UI_MOUNT"), w.place("m"))
-	w.ok("mount", w.serve(gittest.ServerOptions{RTT: 50 * time.Millisecond, Bandwidth: 400 << 10, Cheap: true}).URL(name), at, "--prefetch", "none",
+	w.ok("mount", w.serve(gittest.ServerOptions{RTT: 50 * time.Millisecond, Bandwidth: 220 << 10, Cheap: true}).URL(name), at, "--prefetch", "none",
 		"--history", "none")
 	p := w.ui(at)
 	tab.Resize(1280, 900)
