@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -216,6 +217,75 @@ func TestRetention(t *testing.T) {
 		`"method":"close","target":"/team/app/talk"`} {
 		if !strings.Contains(entries, want) {
 			t.Errorf("audit log lacks %s:\n%s", want, entries)
+		}
+	}
+}
+
+// A server that is killed again and again while sessions are archived and reopened loses none: each is in the repository or in the archive,
+// as a whole, and at the end all are back with their checkpoints.
+func TestKilledArchive(t *testing.T) {
+	t.Parallel()
+	w, c, api := hosted(t)
+	remote := remoteOf(c, "team/app")
+	names := []string{"one", "two", "three"}
+	points := map[string]string{}
+	refs := func() map[string]int {
+		t.Helper()
+		count := map[string]int{}
+		for line := range strings.Lines(must[string](t)(gitAs(t.Context(), w.root, c.token, "ls-remote", remote))) {
+			for _, name := range names {
+				if strings.Contains(line, "/"+name+"/") || strings.HasSuffix(strings.TrimSpace(line), "/"+name) {
+					count[name]++
+				}
+			}
+		}
+		return count
+	}
+	for _, name := range names {
+		m := w.bare("team/app", "--create", "--session", name, "--wait", "git")
+		w.sh(m.Dir, "echo "+name+" >x && git add x && git commit -qm x && echo more >y")
+		m.checkpoint("--pin", "here", "--sync")
+		w.unmount(m)
+		points[name] = strings.Join(w.pointsAt(remote, name), "\n")
+	}
+	whole := refs()
+	for round := range 8 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			for i := 0; ctx.Err() == nil; i++ {
+				name := names[i%len(names)]
+				if i/len(names)%2 == round%2 {
+					_, _ = api.Extensions().Archive(ctx, "team", "app", name)
+				} else {
+					_ = api.Extensions().Reopen(ctx, "team", "app", name, "")
+				}
+			}
+		}()
+		for range 10 * round { // other requests take the time until an arbitrary moment
+			_, _ = api.Repo(ctx, "team", "app")
+		}
+		c.nodes[0].kill()
+		cancel()
+		<-ended
+		check(t, c.nodes[0].restart())
+		archived := map[string]bool{}
+		for s, err := range api.Extensions().Archived(t.Context(), "team", "app") {
+			check(t, err)
+			archived[s.Session] = true
+		}
+		present := refs()
+		for _, name := range names {
+			if archived[name] == (present[name] > 0) || present[name] != 0 && present[name] != whole[name] {
+				t.Errorf("round %d: session %s has %d refs of %d, archived %v", round, name, present[name], whole[name], archived[name])
+			}
+		}
+	}
+	for _, name := range names {
+		_ = api.Extensions().Reopen(t.Context(), "team", "app", name, "")
+		if got := strings.Join(w.pointsAt(remote, name), "\n"); got != points[name] {
+			t.Errorf("checkpoints of session %s: got %s, want %s", name, got, points[name])
 		}
 	}
 }

@@ -179,6 +179,10 @@ func TestArchiveAndReopen(t *testing.T) {
 			}
 			w.ok(w.a.Reopen(t.Context(), w.repo.ID, "work", By{Actor: "bob", Reason: "again"}))
 			w.ok(w.a.Reopen(t.Context(), w.repo.ID, "other", By{}))
+			for range 2 { // the objects are in the repository until they are collected
+				w.ok(w.archive("other")[0])
+				w.ok(w.a.Reopen(t.Context(), w.repo.ID, "other", By{}))
+			}
 			after := w.refs()
 			for name, id := range before {
 				if records.SessionOf(name) != "" && after[name] != id && name != session.MetaRef("work") {

@@ -114,7 +114,7 @@ type fetched struct {
 	scratch string
 	format  object.Format
 	refs    []records.Ref  // refs of the session in the bundle
-	pack    string         // hash of the pack of the bundle, which is in the copy; "" if it has no objects
+	pack    string         // hash of the pack of the bundle, which is in the copy; "" if the repository has it
 	stored  []records.Pack // further packs, which are stored
 }
 
@@ -175,10 +175,7 @@ func (f *fetched) unbundle(ctx context.Context, bundle string) error {
 		return err
 	}
 	added, err := f.copy.Added()
-	if err == nil && len(added) != 1 {
-		err = fmt.Errorf("%w: it has %d packs", errBundle, len(added))
-	}
-	if err == nil {
+	if len(added) > 0 { // the repository can have this pack already, if the session was reopened before, and not collected since then
 		f.pack = added[0]
 	}
 	return err
