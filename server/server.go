@@ -248,8 +248,8 @@ func (s *Server) connect(ctx context.Context) (err error) {
 		Review: acts, Importer: importer, ImportHTTP: o.ImportHTTP, Events: s.stream, Archiver: archiver, Keeper: keeper,
 		Compat: o.Compat, Log: s.log})
 	s.closeLater(rest.Close)
-	page, err := ui.New(ui.Options{URL: o.PublicURL, Repos: s.db.Repos, Namespaces: s.db.Namespaces, Replicas: replicas, Guard: guard,
-		Meter: s.meter, Acts: acts, Log: s.log})
+	page, err := ui.New(ui.Options{URL: o.PublicURL, Repos: s.db.Repos, Namespaces: s.db.Namespaces, Archives: s.db.Archives,
+		Replicas: replicas, Guard: guard, Meter: s.meter, Acts: acts, Log: s.log})
 	if err != nil {
 		return err
 	}

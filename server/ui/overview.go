@@ -33,6 +33,7 @@ type overviewPage struct {
 	Before   string
 	Next     string
 	Pages    string // "51 to 100", "" if the list has one page
+	Archived string // path of the list of archived sessions, "" if there are none
 	Branches []branchRow
 	MoreRefs int // branches that are not shown
 }
@@ -80,6 +81,15 @@ func (p *place) overview(ctx context.Context) error {
 	}
 	if page.Before != "" || page.Next != "" {
 		page.Pages = thousands(first+1) + " to " + thousands(first+len(page.Sessions))
+	}
+	if p.u.o.Archives != nil {
+		some, err := p.u.o.Archives.List(ctx, p.repo.ID, "", 1)
+		if err != nil {
+			return err
+		}
+		if len(some) > 0 {
+			page.Archived = p.path + "/archived"
+		}
 	}
 	return p.send(http.StatusOK, "overview.html", page)
 }

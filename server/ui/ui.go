@@ -57,6 +57,11 @@ type Namespaces interface {
 	List(ctx context.Context, after string, offset, limit int) (page []records.Namespace, total int, err error)
 }
 
+// Archives lists archived sessions. *records.Archives implements it.
+type Archives interface {
+	List(ctx context.Context, repoID, after string, limit int) ([]records.Archive, error)
+}
+
 // Guard checks the tokens of requests. *access.Guard implements it.
 type Guard interface {
 	Any(ctx context.Context, r *http.Request) (records.Token, error)
@@ -75,6 +80,7 @@ type Options struct {
 	URL        string // public URL of the server, without a slash at the end; "": the URL that the client has used
 	Repos      Repos
 	Namespaces Namespaces
+	Archives   Archives // nil if there are no archived sessions
 	Replicas   Replicas
 	Guard      Guard
 	Meter      Meter

@@ -140,6 +140,8 @@ func (v *visit) route() error {
 		return p.diff(ctx)
 	case len(rest) == 2 && rest[0] == "diff" && rest[1] == "file":
 		return p.fileDiff(ctx)
+	case len(rest) == 1 && rest[0] == "archived":
+		return p.archived(ctx)
 	case len(rest) == 1 && rest[0] == "compare":
 		return p.comparePoints(ctx)
 	case len(rest) >= 2 && rest[0] == "tree":
