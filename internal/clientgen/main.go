@@ -49,6 +49,13 @@ func generate() (map[string][]byte, error) {
 		}
 		calls = append(calls, c)
 	}
+	for _, name := range doc.Components.Schemas.Names {
+		for _, field := range doc.Components.Schemas.By[name].Properties.Names {
+			if pyName(field) != field {
+				return nil, fmt.Errorf("generate %s: its field %s is a word of Python", name, field)
+			}
+		}
+	}
 	return map[string][]byte{
 		"typescript/artifacts.js":              javascript(calls),
 		"typescript/artifacts.d.ts":            declarations(doc, calls),
