@@ -172,9 +172,9 @@ func (g guarded) GetAttr(cancel <-chan struct{}, in *raw.GetAttrIn, out *raw.Att
 func (g guarded) Write(cancel <-chan struct{}, in *raw.WriteIn, data []byte) (uint32, raw.Status) {
 	n := worktree.Node(in.NodeId)
 	if status := g.refusalOf(in.NodeId); status != raw.OK {
-		// The notice is sent in the background, because it waits until the pages are written back.
+		// The notice is sent in the background, because it waits until the pages are written back. The request is gone then.
 		g.f.notices.Go(func() {
-			g.f.device.tellKernel(func() raw.Status { return g.f.server.InodeNotify(in.NodeId, 0, 0) })
+			g.f.device.tellKernel(func() raw.Status { return g.f.server.InodeNotify(uint64(n), 0, 0) })
 		})
 		// With a writeback cache the kernel keeps its size. A wrong one can be corrected only for files of the base tree.
 		if a, known := g.f.tree.KnownAttr(n); known && !n.Own() && int64(in.Offset)+int64(len(data)) > a.Size {
