@@ -68,6 +68,7 @@ type Session struct {
 	Tags       []string   `json:"tags"`
 	Expires    *time.Time `json:"expires_at"`
 	Hold       *Hold      `json:"hold"`
+	Remote     string     `json:"remote"` // URL of the repository that the session mounts
 	Branch     string     `json:"branch"`
 	Base       string     `json:"base"` // commit from which the session began
 	Began      *time.Time `json:"began_at"`

@@ -120,6 +120,39 @@ func TestSessionsOnServer(t *testing.T) {
 	noToken(t, "log of the server", strings.ReplaceAll(string(must[[]byte](t)(os.ReadFile(c.nodes[0].data+".log"))), c.token, ""))
 }
 
+// A session whose session remote is another private repository of the server than the mounted one is resumed and forked on another machine
+// with no token except the one for the REST API.
+func TestSessionBesideItsBase(t *testing.T) {
+	t.Parallel()
+	w, c, api := hosted(t)
+	app, work := c.proxy.url()+"/git/team/app.git", c.proxy.url()+"/git/team/work.git"
+	m := w.bare(app, "--create=session-remote", "--session-remote", "team/work", "--session", "fix")
+	w.sh(m.Dir, "echo fixed >fixed")
+	w.unmount(m)
+	if s := must[client.Session](t)(api.Extensions().Repository("team", "work").Session(t.Context(), "fix")); s.Remote != app {
+		t.Errorf("mounted repository of the session: got %q, want %q", s.Remote, app)
+	}
+	for name, args := range map[string][]string{
+		"resume": {"session", "resume", "fix", "DIR", "--session-remote", work},
+		"link":   {"session", "resume", work + "#session=fix", "DIR"},
+		"fork":   {"session", "fork", work + "#session=fix", "DIR"},
+		"mount":  {"mount", work + "#session=fix", "DIR"},
+	} {
+		o := w.elsewhere()
+		dir := o.place(name)
+		args[slices.Index(args, "DIR")] = dir
+		if r := o.afs(args...); r.code != 0 {
+			t.Fatalf("%s: %s", name, r)
+		}
+		if got := o.sh(dir, "cat fixed"); strings.TrimSpace(got) != "fixed" {
+			t.Errorf("%s: got %q", name, got)
+		}
+		if r := o.afs("unmount", "--all"); r.code != 0 {
+			t.Fatalf("%s: unmount: %s", name, r)
+		}
+	}
+}
+
 // A mount makes a new token when its token was revoked, and its tokens allow only what it needs.
 func TestMountRenewsItsToken(t *testing.T) {
 	t.Parallel()

@@ -436,6 +436,8 @@ export interface Session {
   tags: string[];
   expires_at: string | null;
   hold?: SessionHold;
+  /** URL of the repository that the session mounts, without credentials. */
+  remote: string;
   /** Branch that was mounted. */
   branch: string;
   /** Commit from which the session began. */

@@ -71,7 +71,7 @@ func addSession(t testing.TB, gitDir, name string, held bool, vars map[string]st
 const (
 	inBase   = extension + "/namespaces/team/repos/base"
 	session1 = inBase + "/sessions/work"
-	shown    = `{"name":"%s","state":"%s","title":"Work","task":"","owner":"","tags":[],"expires_at":null,"branch":"main","base":"{second}",` +
+	shown    = `{"name":"%s","state":"%s","title":"Work","task":"","owner":"","tags":[],"expires_at":null,"remote":"https://example.org/app","branch":"main","base":"{second}",` +
 		`"began_at":"<time>","forked_from":null,"checkpoint":"<ulid>","thin":false,"writers":[%s],"damage":null}`
 	place    = `{"checkpoint":%s,"commit":null,"path":%s,"blob":%s,"line":%d,"end":%d,"quote":"%s"}`
 	comment  = `{"id":"<ulid>","at":"<time>","actor":"%s","op":"%s","text":"%s"}`
@@ -157,8 +157,8 @@ func TestSessions(t *testing.T) {
 		{name: "pause", token: "ann", ask: "PATCH " + session1, body: `{"state":"paused"}`, status: 409,
 			want: refusal(10901, "session work is closed and cannot become paused")},
 		{name: "reopen and hold", token: "ann", ask: "PATCH " + session1, body: `{"state":"open","hold":"audit","ttl":0}`, status: 200,
-			want: ok(strings.Replace(fmt.Sprintf(shown, "work", "open", ""), `"branch"`,
-				`"hold":{"reason":"audit","actor":"ann","since":"<time>"},"branch"`, 1))},
+			want: ok(strings.Replace(fmt.Sprintf(shown, "work", "open", ""), `"remote"`,
+				`"hold":{"reason":"audit","actor":"ann","since":"<time>"},"remote"`, 1))},
 		{name: "delete on hold", token: "ann", ask: "DELETE " + session1, status: 409,
 			want: refusal(10901, "session work is on hold since "+time.Now().UTC().Format(time.DateOnly)+" by ann: audit")},
 		{name: "release", token: "ann", ask: "PATCH " + session1, body: `{"hold":""}`, status: 422, want: refusal(10902, "session work is on hold since "+

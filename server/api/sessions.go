@@ -43,6 +43,7 @@ type sessionInfo struct {
 	Tags       []string     `json:"tags"`
 	Expires    *string      `json:"expires_at"`
 	Hold       *holdInfo    `json:"hold,omitempty"`
+	Remote     string       `json:"remote"`
 	Branch     string       `json:"branch"`
 	Base       *string      `json:"base"`
 	Began      *string      `json:"began_at"`
@@ -56,8 +57,9 @@ type sessionInfo struct {
 func showSession(s review.Session) sessionInfo {
 	m := s.Meta
 	i := sessionInfo{Name: s.Name, State: string(m.State), Title: m.Title, Task: m.Task, Owner: m.Owner, Tags: m.Tags,
-		Expires: optionalTime(m.Expires), Branch: strings.TrimPrefix(m.Ref, "refs/heads/"), Base: optional(m.Base), Began: optionalTime(m.Began),
-		From: optional(m.From), Checkpoint: optional(s.Newest), Thin: s.Thin, Writers: []writerInfo{}, Damage: optional(s.Damage)}
+		Expires: optionalTime(m.Expires), Remote: m.Remote, Branch: strings.TrimPrefix(m.Ref, "refs/heads/"), Base: optional(m.Base),
+		Began: optionalTime(m.Began), From: optional(m.From), Checkpoint: optional(s.Newest), Thin: s.Thin,
+		Writers: []writerInfo{}, Damage: optional(s.Damage)}
 	if i.Tags == nil {
 		i.Tags = []string{}
 	}

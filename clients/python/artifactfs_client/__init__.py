@@ -517,6 +517,8 @@ class Session(TypedDict):
     tags: list[str]
     expires_at: str | None
     hold: NotRequired[SessionHold]
+    remote: str
+    """URL of the repository that the session mounts, without credentials."""
     branch: str
     """Branch that was mounted."""
     base: str | None

@@ -129,6 +129,20 @@ func known(a *cli.App, remote string) (*Access, name, error) {
 	return c, n, nil
 }
 
+// MountedBy returns the URL of the repository that a session of a session remote mounts, "" if Known does not know the server of the
+// session remote, or if the server does not have the session.
+func MountedBy(ctx context.Context, a *cli.App, remote, session string) (string, error) {
+	c, n, err := known(a, remote)
+	if err != nil || c == nil {
+		return "", err
+	}
+	s, err := c.Extensions().Repository(n.namespace, n.repo).Session(ctx, session)
+	if errors.Is(err, client.ErrNotFound) {
+		return "", nil
+	}
+	return s.Remote, explain(c, err)
+}
+
 // WithToken returns the URL of a repository with a token for one command, if Known knows its server, and the URL as it is otherwise.
 // The token allows changes, unless the token for the REST API does not.
 func WithToken(ctx context.Context, a *cli.App, remote string) (string, error) {

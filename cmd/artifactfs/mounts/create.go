@@ -54,12 +54,12 @@ func (o *MountOptions) addCreateFlags(cmd *cobra.Command) {
 	cli.CompleteFlag(cmd, "create", string(createRemote), string(createSession), string(createBoth))
 }
 
-// createRepos creates the repositories that --create names, and makes the mount log in to them. It returns the arguments with the URL
-// of the repository.
+// createRepos creates the repositories that --create names, and makes the mount log in to them; logIn does this for other repositories.
+// It returns the arguments with the URL of the repository.
 func (o *MountOptions) createRepos(ctx context.Context, cmd *cobra.Command, args []string, a *cli.App) ([]string, error) {
 	r := &o.Request
-	if err := o.logIn(a, args[0]); err != nil || o.create == createNothing {
-		return args, err
+	if o.create == createNothing {
+		return args, nil
 	}
 	if o.create != createSession {
 		switch {
@@ -102,9 +102,15 @@ func (o *MountOptions) createRepos(ctx context.Context, cmd *cobra.Command, args
 	return args, nil
 }
 
-// logIn makes the mount log in to repositories that are not to be created, if they are on a server whose token the user has.
-func (o *MountOptions) logIn(a *cli.App, remote string) error {
+// logIn makes the mount log in to repositories that are not to be created, if they are on a server whose token the user has. If remote is
+// "", the mounted session determines the repository to mount.
+func (o *MountOptions) logIn(ctx context.Context, a *cli.App, remote string) (err error) {
 	r := &o.Request
+	if remote == "" && r.Token == "" && r.TokenFile == "" {
+		if remote, err = hosting.MountedBy(ctx, a, r.SessionOptions.Remote, r.Session); err != nil {
+			return err
+		}
+	}
 	for _, part := range []struct {
 		remote string
 		given  bool // the user has named a token

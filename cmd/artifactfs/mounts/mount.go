@@ -216,6 +216,13 @@ func (o *MountOptions) Complete(cmd *cobra.Command, args []string, a *cli.App) e
 	if err != nil {
 		return err
 	}
+	remote := args[0]
+	if link {
+		remote = ""
+	}
+	if err := o.logIn(cmd.Context(), a, remote); err != nil {
+		return err
+	}
 	if err := completeCarry(cmd, r); err != nil {
 		return err
 	}

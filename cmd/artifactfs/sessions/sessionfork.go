@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/hosting"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/mounts"
 	"github.com/artifactfs/artifactfs/control"
 )
@@ -91,8 +92,14 @@ func sessionFork(a *cli.App, cmd *cobra.Command, o forkOptions, args []string) e
 		if origin, err = originOf(ctx, a, w); err != nil {
 			return cli.Failure("fork", w.name(), err)
 		}
-	} else if o.Request.SessionOptions.Remote == "" {
-		o.Request.SessionOptions.Remote = w.remote
+	} else {
+		o.Request.SessionOptions.Remote = cmp.Or(o.Request.SessionOptions.Remote, w.remote)
+		if a.Token == "" && o.Request.TokenFile == "" {
+			if origin, err = hosting.MountedBy(ctx, a, w.remote, w.of); err != nil {
+				return cli.Failure("fork", w.name(), err)
+			}
+			origin = cmp.Or(origin, w.remote)
+		}
 	}
 	if err := o.Complete(cmd, []string{origin, dir}, a); err != nil {
 		return err
