@@ -156,7 +156,7 @@ func namespaceRetentionCommand(a *cli.App, o *Connection) *cobra.Command {
 		Long: `Retention prints the rules of a namespace. artifactfs serve applies them every hour to the sessions of all repositories
 of the namespace: it closes, archives and deletes sessions that were not changed for a time, and erases old records of
 transcripts. Sessions that are active or on hold are never touched. Deleted sessions are in the trash first (session
-undelete), until --trash_after has passed. Every action has an entry in the audit log and an event.
+undelete), until trash_after has passed. Every action has an entry in the audit log and an event.
 
 --dry-run lists each session with what is done to it, when and why. --run applies the rules at once.
 
@@ -164,7 +164,7 @@ A file with rules has this form. Of several rules for the same action, the first
   {"version": 1, "expired": "archive", "trash_after": "14d", "rules": [
     {"tags": ["draft"], "delete_after": "30d"},
     {"states": ["closed"], "archive_after": "7d"},
-    {"repo": "app-*", "close_after": "30d", "archive_after": "90d", "delete_after": "730d", "transcripts_after": "180d"}]}`,
+    {"repo": "app-*", "close_after": "30d", "archive_after": "90d", "transcripts_after": "180d"}]}`,
 		Example: `  artifactfs namespace retention team --set rules.json
   artifactfs namespace retention team --dry-run`,
 		Args: cli.Arguments(1, 1, "NAMESPACE"),
