@@ -14,7 +14,10 @@ import (
 	"github.com/artifactfs/artifactfs/mount/remotes"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/approval"
 	"github.com/artifactfs/artifactfs/session/catalog"
+	"github.com/artifactfs/artifactfs/session/locks"
+	"github.com/artifactfs/artifactfs/session/locks/keeper"
 	"github.com/artifactfs/artifactfs/session/resume"
 	"github.com/artifactfs/artifactfs/session/thin"
 	"github.com/artifactfs/artifactfs/statedir"
@@ -154,7 +157,13 @@ func (m *Mount) resumeSession(ctx context.Context, name string, reportStart func
 		known = m.known.Known
 	}
 	m.known = nil // the list of refs in m.known is out of date after its first use
-	return m.target().Resume(ctx, name, m.Request.At, known, reportStart)
+	t := m.target()
+	t.Listed = func(l *thin.Listing) {
+		m.objects.listed = &keeper.Listed{}
+		m.objects.listed.Locks, _ = l.Has(locks.Ref)
+		m.objects.listed.Policy, _ = l.Has(approval.PolicyRef)
+	}
+	return t.Resume(ctx, name, m.Request.At, known, reportStart)
 }
 
 // startAt records that the mount starts from checkpoint a, and fetches the rest of its snapshot if necessary. It sets m.snap.

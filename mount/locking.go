@@ -27,7 +27,7 @@ func newLocking(m *Mount) *locking {
 	view := &locks.View{Session: m.Session, Log: m.host.Sampled.With(zap.String("mount", m.Dir))}
 	return &locking{view, keeper.New(&keeper.Keeper{
 		Session: m.Session, Dir: m.host.State, Saved: filepath.Join(m.home.Dir, "locks.json"), Remote: m.objects.sessionRemote.Remote,
-		View: view, Log: m.host.Log.With(zap.String("mount", m.Dir)),
+		Listed: m.objects.listed, View: view, Log: m.host.Log.With(zap.String("mount", m.Dir)),
 		Open: func() (*transport.Remote, func(), error) {
 			remote, _, err := m.host.Remotes.Session(m.requestNow())
 			if err != nil {

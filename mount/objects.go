@@ -8,6 +8,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/session/locks/keeper"
 	"github.com/artifactfs/artifactfs/session/thin"
 	"github.com/artifactfs/artifactfs/session/treediff"
 	"github.com/artifactfs/artifactfs/statedir"
@@ -16,11 +17,12 @@ import (
 // objects contains the objects of one mount that its store can read in addition to its own, and the session remotes from which
 // missing objects are fetched. The fields are set when the mount starts, and do not change until close.
 type objects struct {
-	local         *fetch.Local // objects in the git directory of the mount
-	owned         *fetch.Local // objects in the repository of the session
-	sessionRemote *thin.Remote // session remote; nil: none
-	forkObjects   *fetch.Local // objects fetched from forkRemote; nil: none
-	forkRemote    *thin.Remote // session remote of the parent session; nil: none
+	local         *fetch.Local   // objects in the git directory of the mount
+	owned         *fetch.Local   // objects in the repository of the session
+	sessionRemote *thin.Remote   // session remote; nil: none
+	listed        *keeper.Listed // refs that the session remote has listed at the start of the mount; nil: it was not asked
+	forkObjects   *fetch.Local   // objects fetched from forkRemote; nil: none
+	forkRemote    *thin.Remote   // session remote of the parent session; nil: none
 }
 
 // addFork adds the session remote of the parent session as a source of objects. Fetched objects are stored in l.

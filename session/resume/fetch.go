@@ -34,6 +34,9 @@ func (t *Target) Resume(ctx context.Context, name, at string, known *Known, repo
 			return nil, err
 		}
 	}
+	if t.Listed != nil {
+		t.Listed(k.Listing)
+	}
 	metaID, more := k.Listing.Has(session.MetaRef(name))
 	if metaID.IsZero() {
 		return nil, nil

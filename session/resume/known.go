@@ -11,6 +11,8 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/approval"
+	"github.com/artifactfs/artifactfs/session/locks"
 	"github.com/artifactfs/artifactfs/session/thin"
 	"github.com/artifactfs/artifactfs/transport"
 )
@@ -28,11 +30,12 @@ type Known struct {
 	objects []odb.Outgoing
 }
 
-// prefixes returns the prefixes of the names of the refs that are needed to resume the session name.
+// prefixes returns the prefixes of the names of the refs that are needed to resume the session name. Those of the locks and of the policy
+// are for the mount, which asks for them otherwise.
 func prefixes(name string) []string {
 	return []string{session.MetaRef(name), session.LanePrefix(name), session.PinPrefix(name), session.KeptPrefix(name),
 		session.CarriedPrefix(name), session.TranscriptRef(name), session.FactsRef(name), session.OwnerRef, session.TagsPrefix(name),
-		"refs/heads/", "refs/tags/"}
+		locks.Ref, approval.PolicyRef, "refs/heads/", "refs/tags/"}
 }
 
 // List requests the refs of session name from a session remote.

@@ -50,6 +50,8 @@ type Target struct {
 	RepoDir string       // directory of the mount's session repository
 	Remote  *thin.Remote // session remote; nil if the session has only the embedded one
 	Since   time.Time    // time of the mount
+	// Listed is called with the refs of the session remote when they are known, also if it has no such session. It may be nil.
+	Listed func(*thin.Listing)
 
 	// RepoOptions returns the options for opening RepoDir as the repository of the session name with the object format f.
 	RepoOptions func(f object.Format, name string) session.RepoOptions

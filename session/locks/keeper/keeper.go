@@ -49,6 +49,8 @@ type Keeper struct {
 	Remote  *transport.Remote // session remote
 	View    *locks.View
 	Log     *zap.Logger
+	// Listed contains the refs of a request that was sent when the mount was started; nil: none. Run begins with them.
+	Listed *Listed
 	// Open opens another connection to the session remote, for pushes.
 	Open func() (remote *transport.Remote, closed func(), err error)
 	// Before is called before the view gets locks of other sessions, and After after that.
@@ -68,6 +70,9 @@ type Keeper struct {
 	file   locks.File // the locks in the view
 	failed bool       // the last renewal has failed
 }
+
+// Listed contains the values of the refs that a Keeper reads. They are zero for refs that do not exist.
+type Listed struct{ Locks, Policy object.ID }
 
 // saved is the contents of the file Keeper.Saved.
 type saved struct {
@@ -110,22 +115,27 @@ func (k *Keeper) Refs(ctx context.Context, prefixes ...string) (transport.Refs, 
 	if err != nil {
 		return refs, err
 	}
-	var commit, policy object.ID
+	var l Listed
 	for _, r := range refs.List {
 		switch r.Name {
 		case locks.Ref:
-			commit = r.ID
+			l.Locks = r.ID
 		case approval.PolicyRef:
-			policy = r.ID
+			l.Policy = r.ID
 		}
 	}
+	k.see(ctx, l)
+	return refs, nil
+}
+
+// see reads the locks if they have changed.
+func (k *Keeper) see(ctx context.Context, l Listed) {
 	k.mu.Lock()
 	k.asked = time.Now()
 	k.mu.Unlock()
-	if err := k.read(ctx, commit, policy); err != nil && ctx.Err() == nil {
+	if err := k.read(ctx, l.Locks, l.Policy); err != nil && ctx.Err() == nil {
 		k.Log.Warn("read locks of the session remote", zap.String("session", k.Session), zap.Error(err))
 	}
-	return refs, nil
 }
 
 // read fetches the locks and the policy, if they have changed, and sets the view. The policy is read only if there are locks.
@@ -227,6 +237,9 @@ func (k *Keeper) poke() {
 // Run reads and renews locks until ctx ends. If the session remote cannot be reached, the locks that are known remain in force until
 // they expire.
 func (k *Keeper) Run(ctx context.Context) {
+	if k.Listed != nil {
+		k.see(ctx, *k.Listed)
+	}
 	for ctx.Err() == nil {
 		now := time.Now()
 		look, renew := k.due()
