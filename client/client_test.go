@@ -234,6 +234,8 @@ func TestRepositoryRoutes(t *testing.T) {
 			`200 {"result":[{"name":"b"}],"success":true,"result_info":{"cursor":"","count":1}}`},
 		"PUT " + base + "/cache/value": {`409 {"errors":[{"code":10901,"message":"m","conflict":{"now":"h"}}]}`},
 		"GET " + base + "/cache/value": {"200 value"},
+		"GET " + base + "/compare": {`200 {"result":{"base":null,"sides":[{"name":"a@","session":"a"},{"name":"main","session":null}],` +
+			`"shared":[{"path":"x","verdict":"conflict","pairs":[{"a":0,"b":1,"verdict":"conflict"}]}]},"success":true}`},
 	})
 	r := c.Extensions().Repository("ns", "r")
 	var names []string
@@ -252,6 +254,13 @@ func TestRepositoryRoutes(t *testing.T) {
 		t.Errorf("entry that exists: got %v", err)
 	}
 	if got, want := f.heard[len(f.heard)-1], "PUT "+base+"/cache/value?expect=none&key=k%2F1&ttl=60 v"; got != want {
+		t.Errorf("request: got %q, want %q", got, want)
+	}
+	compared, err := r.Compare(t.Context(), "a@", "main")
+	if err != nil || len(compared.Sides) != 2 || compared.Shared[0].Pairs[0].Verdict != "conflict" {
+		t.Errorf("comparison: got %+v, %v", compared, err)
+	}
+	if got, want := f.heard[len(f.heard)-1], "GET "+base+"/compare?p=a%40&p=main"; got != want {
 		t.Errorf("request: got %q, want %q", got, want)
 	}
 	body, err := r.CacheValue(t.Context(), "k/1")

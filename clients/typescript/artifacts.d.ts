@@ -426,6 +426,111 @@ export interface SessionWriter {
   since: string;
 }
 
+export interface Comparison {
+  /** What the changes of all sides are relative to: the checkpoint from which all were forked (SESSION@CHECKPOINT), or a commit. Null if each side has its own base, or if there is none. */
+  base: string | null;
+  /** Proposals, in the order of the request. */
+  sides: ComparedSide[];
+  pairs: ComparedPair[];
+  /** Paths that two or more sides have changed, or that have conflicts; sorted. */
+  shared: SharedPath[];
+  /** A side has more than 20,000 changes; the others are missing. */
+  truncated: boolean;
+}
+
+export interface ComparedSide {
+  /** Name in the request. */
+  name: string;
+  /** Null for a branch, tag or commit. */
+  session: string | null;
+  /** State of the session; "" for a branch, tag or commit. */
+  state: string;
+  /** ID of the checkpoint. */
+  checkpoint: string | null;
+  commit: string;
+  tree: string;
+  /** Message of the checkpoint, or first line of that of the commit. */
+  subject: string;
+  author: string;
+  /** Commit from which the session began; of a branch, tag or commit the common ancestor of all. */
+  base: string | null;
+  /** Checkpoint to which the changes are relative, if all sides were forked from it. */
+  base_checkpoint: string | null;
+  /** ID of the tree to which the changes are relative. */
+  base_tree: string;
+  /** Number of files. */
+  added: number;
+  /** Number of files. */
+  modified: number;
+  /** Number of files. */
+  removed: number;
+  lines_added: number;
+  lines_removed: number;
+  changes: PathChange[];
+  /** There are more changes. */
+  truncated: boolean;
+  tests: TestResult;
+}
+
+export interface PathChange {
+  path: string;
+  /** Added, modified, deleted, or of another type. */
+  status: 'A' | 'M' | 'D' | 'T';
+  old_mode?: string;
+  new_mode?: string;
+  /** ID of the blob before the change. */
+  old?: string;
+  /** ID of the blob after the change. */
+  new?: string;
+  /** Number of lines; default: 0. -1: the file is binary. */
+  added?: number;
+  /** Number of lines; default: 0. */
+  removed?: number;
+}
+
+/** Cache entry with the test results of a tree. Anyone who may push to the repository can write it. */
+export interface TestResult {
+  /** Key of the entry, whether or not there is one. */
+  key: string;
+  /** There is an entry. */
+  known: boolean;
+  first_line: string;
+  /** Bytes of the value. */
+  size: number;
+  actor: string;
+  session: string | null;
+  /** Why the first line is missing: damaged, too_large or binary. */
+  problem: string | null;
+}
+
+export interface ComparedPair {
+  /** Index of a side. */
+  a: number;
+  /** Index of another side. */
+  b: number;
+  /** Paths that git cannot merge. */
+  conflicts: string[];
+}
+
+export interface SharedPath {
+  path: string;
+  /** Status of the path in each side; "": the side did not change the path. */
+  status: string[];
+  /** Worst verdict of the pairs. */
+  verdict: 'same' | 'clean' | 'conflict';
+  /** Pairs of sides that changed the path. */
+  pairs: SharedPair[];
+}
+
+export interface SharedPair {
+  /** Index of a side. */
+  a: number;
+  /** Index of another side. */
+  b: number;
+  /** The contents are the same, git merges the changes, or it leaves conflicts. */
+  verdict: 'same' | 'clean' | 'conflict';
+}
+
 export interface Session {
   name: string;
   /** "" if the metadata cannot be read. */
@@ -837,6 +942,12 @@ export declare class Artifacts extends Client {
    * Import again.
    */
   importRefresh(namespace: string, name: string, options?: CallOptions): Promise<ID>;
+
+  /**
+   * Compare proposals.
+   * Compares the changes of two to six proposals, such as several attempts at the same task: what each has changed since the base, which of the changes conflict, and the test results.
+   */
+  compare(namespace: string, name: string, query: { p: string[] }, options?: CallOptions): Promise<Comparison>;
 
   /**
    * List sessions.

@@ -217,6 +217,15 @@ export class Artifacts extends Client {
     );
   }
 
+  compare(namespace, name, query, options) {
+    return this.call(
+      'GET',
+      `/artifactfs/v1/accounts/{account}/namespaces/${segment(namespace)}/repos/${segment(name)}/compare`,
+      'result',
+      { query, ...options },
+    );
+  }
+
   sessionsList(namespace, name, query, options) {
     return this.call(
       'GET',

@@ -52,7 +52,7 @@ var floors = [][]string{
 	{"mount", "mcp", "server/records", "server/objects", "server/openapi", "server/egress"},
 	{"daemon", "server/replica", "server/access", "server/gate", "server/events", "server/meter", "server/openapi/openapitest", "internal/clientgen"},
 	{"server/replica/replicatest", "server/receive", "server/gitread", "server/archive"},
-	{"server/githttp", "server/upkeep", "server/retention", "server/imports", "server/webhooks", "server/review"},
+	{"server/githttp", "server/upkeep", "server/retention", "server/imports", "server/webhooks", "server/review", "server/comparing"},
 	{"server/api", "server/ui"},
 	{"server", "hostui"},
 	{"client"},

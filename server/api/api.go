@@ -15,6 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/server/access"
 	"github.com/artifactfs/artifactfs/server/archive"
+	"github.com/artifactfs/artifactfs/server/comparing"
 	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/server/imports"
 	"github.com/artifactfs/artifactfs/server/places"
@@ -89,6 +90,7 @@ type API struct {
 	reading chan struct{}  // semaphore: has a value for each request that reads from a git directory
 	large   *places.Places // those that send large files
 	pool    gitread.Pool
+	merges  comparing.Merges
 }
 
 var _ http.Handler = (*API)(nil)

@@ -96,6 +96,7 @@ func routes() []*route {
 		table[len(table)-1].repo = true
 	}
 	const one = "/sessions/{session}"
+	shared("GET", "/compare", compareProposals)
 	shared("GET", "/sessions", listSessions)
 	shared("GET", one, getSession)
 	shared("PATCH", one, changeSession)

@@ -46,7 +46,7 @@ type slot struct {
 
 // loadAxis reads the ids of a session.
 func loadAxis(ctx context.Context, g gitread.Repo, refs map[string]string, name string) (*axis, error) {
-	metas, err := readMetas(ctx, g, refs, []string{name})
+	metas, err := g.Metas(ctx, refs, []string{name})
 	if err != nil {
 		return nil, err
 	}
@@ -352,7 +352,7 @@ func (x *axis) describe(ctx context.Context, list []entry) error {
 	err := x.g.Contents(ctx, names, maxCommit, func(i int, c gitread.Content) {
 		e := &list[of[i]]
 		if e.Kind == "checkpoint" {
-			if p, err := checkpointOf(c); err == nil {
+			if p, err := c.Checkpoint(); err == nil {
 				e.Label, e.Text, e.Files = clip(string(p.Reason), 40), clip(p.Message, maxMessages), p.Changed
 			}
 			return
@@ -365,15 +365,6 @@ func (x *axis) describe(ctx context.Context, list []entry) error {
 		return fmt.Errorf("read commits: %w", err)
 	}
 	return nil
-}
-
-// checkpointOf parses the commit of a checkpoint.
-func checkpointOf(c gitread.Content) (session.Checkpoint, error) {
-	id, err := object.ParseID(c.ID)
-	if err != nil {
-		return session.Checkpoint{}, err
-	}
-	return session.ParseCheckpoint(id.Format(), id, c.Bytes)
 }
 
 // authorOf returns the name of the author in the header of a commit.

@@ -3,6 +3,7 @@ package ui
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -10,14 +11,14 @@ import (
 	"strings"
 
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/server/comparing"
 	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/session"
 )
 
 const pathsPage = 200 // paths on a page of a comparison
 
-// comparePage shows up to maxProposals proposals beside each other.
+// comparePage shows up to comparing.MaxProposals proposals beside each other.
 type comparePage struct {
 	frame
 	Base, BaseTree string // what all changes are relative to, "" if the proposals have several bases, and the path of its page
@@ -44,7 +45,21 @@ type proposalRow struct {
 	Subject, Author  string
 	control.ComparedSide
 	Truncated bool
-	Result    testResult
+	Result    resultCell
+}
+
+// resultCell shows the test results of a proposal.
+type resultCell struct {
+	comparing.Result
+	Size string // size of the value for people; "" if it is not known
+	Note string // why First is missing
+}
+
+// comparison is what a comparePage is made from.
+type comparison struct {
+	*place
+	*comparing.Comparison
+	refs map[string]string
 }
 
 // pairRow has the results of the merges of one proposal with all of them.
@@ -87,48 +102,50 @@ type pathCell struct {
 
 // comparePoints shows the points that the request names.
 func (p *place) comparePoints(ctx context.Context) error {
-	names := p.r.URL.Query()["p"]
-	for i, name := range slices.Backward(names) {
-		if name == "" || slices.Contains(names[:i], name) {
-			names = slices.Delete(names, i, i+1)
-		}
-	}
-	if len(names) < 2 || len(names) > maxProposals {
+	names := comparing.Distinct(p.r.URL.Query()["p"])
+	if len(names) < 2 || len(names) > comparing.MaxProposals {
 		return &Problem{http.StatusBadRequest, "Which proposals?",
-			fmt.Sprintf("Select two to %d sessions or branches to compare; you have selected %d.", maxProposals, len(names))}
+			fmt.Sprintf("Select two to %d sessions or branches to compare; you have selected %d.", comparing.MaxProposals, len(names))}
 	}
 	first, err := strconv.Atoi(cmp.Or(p.r.FormValue("from"), "0"))
 	if err != nil || first < 0 {
 		return missing("The comparison has no such page.")
 	}
 	page := comparePage{frame: p.frame("Compare "+number(len(names), "proposal", "proposals"), p.within()...)}
-	c := &comparison{place: p, trees: map[string]string{}}
+	c := &comparison{place: p}
 	err = p.read(ctx, func(g gitread.Repo) (err error) {
 		if c.refs, err = p.refs(ctx); err != nil {
 			return err
 		}
-		c.g = g
-		return c.load(ctx, names)
+		from := comparing.Source{Git: g, Refs: c.refs, Merges: &p.u.merges, Now: p.u.o.Now()}
+		c.Comparison, err = from.Compare(ctx, names)
+		return p.comparisonProblem(err)
 	})
 	if err != nil {
 		return err
 	}
-	if page.Base = c.base; c.baseName != "" {
-		page.BaseTree = p.treePath(c.baseName, "")
+	switch {
+	case c.Fork != "":
+		page.Base, page.BaseTree = "checkpoint "+c.Fork+", from which all were forked", p.treePath(c.Fork, "")
+	case c.Several:
+	case c.Common == "":
+		page.Base = "nothing: the proposals have no common history"
+	default:
+		page.Base, page.BaseTree = "commit "+short(c.Common), p.treePath(c.Common, "")
 	}
 	var exact, sessions []string
-	for i, s := range c.sides {
+	for i, s := range c.Sides {
 		page.Proposals = append(page.Proposals, c.proposalRow(i, s))
-		page.Truncated = page.Truncated || s.truncated
-		exact = append(exact, "p", s.exact)
-		if s.session != "" {
-			sessions = append(sessions, s.exact)
+		page.Truncated = page.Truncated || s.Truncated
+		exact = append(exact, "p", s.Exact)
+		if s.Session != "" {
+			sessions = append(sessions, s.Exact)
 		}
 	}
 	if page.Exact = p.path + "/compare" + query(exact...); page.Exact == p.path+"/compare"+query(pointsOf(names)...) {
 		page.Exact = ""
 	}
-	if len(sessions) == len(c.sides) {
+	if len(sessions) == len(c.Sides) {
 		page.Commands = []command{{"Compare", "artifactfs session compare --session-remote " + control.ShellWord(p.remote()) + " " +
 			strings.Join(sessions, " ")}}
 	}
@@ -148,27 +165,49 @@ func pointsOf(names []string) (pairs []string) {
 // letterOf returns the letter that stands for a proposal.
 func letterOf(i int) string { return string(rune('A' + i)) }
 
-func (c *comparison) proposalRow(i int, s *proposal) proposalRow {
-	row := proposalRow{Letter: letterOf(i), Name: shown(s.name), Tree: c.treePath(s.exact, ""), State: s.meta.State, Subject: s.subject,
-		Author: s.author, ComparedSide: s.ComparedSide, Truncated: s.truncated, Result: s.result}
-	row.Diff = c.path + "/diff" + query("a", s.baseID(), "b", s.exact)
-	if s.session != "" {
-		_, checkpoint := control.SplitCheckpoint(s.exact)
-		row.Page = c.sessionPath(s.session) + query("at", checkpoint)
-		if c.doing(c.refs, s.session).Merge {
-			row.Adopt = c.sessionPath(s.session) + "/merge"
+func (c *comparison) proposalRow(i int, s *comparing.Side) proposalRow {
+	row := proposalRow{Letter: letterOf(i), Name: shown(s.Name), Tree: c.treePath(s.Exact, ""), State: s.Meta.State,
+		Subject: clip(s.Subject, maxMessages), Author: clip(s.Author, 80), ComparedSide: s.ComparedSide, Truncated: s.Truncated,
+		Result: resultOf(s.Result)}
+	row.Diff = c.path + "/diff" + query("a", s.BaseTree, "b", s.Exact)
+	if s.Session != "" {
+		_, checkpoint := control.SplitCheckpoint(s.Exact)
+		row.Page = c.sessionPath(s.Session) + query("at", checkpoint)
+		if c.doing(c.refs, s.Session).Merge {
+			row.Adopt = c.sessionPath(s.Session) + "/merge"
 		}
 	}
 	return row
 }
 
-// baseID returns the id of the tree to which the changes are relative.
-func (s *proposal) baseID() string {
-	if s.base != "" {
-		return s.base
+// resultOf returns the test results of a proposal in the form in which they are safe to show.
+func resultOf(r comparing.Result) resultCell {
+	cell := resultCell{Result: r, Note: resultNotes[r.Problem]}
+	cell.First, cell.Actor, cell.Session = line(r.First, 200), clip(r.Actor, 80), clip(r.Session, 80)
+	if r.Problem != comparing.Damaged || r.Size > 0 {
+		cell.Size = size(r.Size)
 	}
-	id, _ := object.ParseID(s.tree) // git has written it
-	return object.EmptyTree(id.Format()).String()
+	return cell
+}
+
+// resultNotes are the sentences that stand in place of test results that cannot be shown.
+var resultNotes = map[comparing.Problem]string{
+	comparing.Damaged: "The cache entry is damaged.", comparing.TooLarge: "The value is too large for this page.",
+	comparing.Binary: "The value is binary.",
+}
+
+// comparisonProblem returns the problem that the user sees for an error of a comparison. It returns other errors unchanged.
+func (p *place) comparisonProblem(err error) error {
+	var thin *comparing.ThinError
+	switch {
+	case errors.As(err, &thin):
+		return &Problem{http.StatusConflict, "Cannot be compared", "The session " + thin.Session + " is thin: the repository lacks the files " +
+			"on which it is based. This command compares it: artifactfs session compare SESSION SESSION --session-remote " + p.remote()}
+	case errors.Is(err, comparing.ErrLacksBase):
+		return &Problem{http.StatusConflict, "Cannot be compared", "The repository does not have all objects of these proposals and of " +
+			"their base; they are in the repository where the code comes from. The command artifactfs session compare reads both."}
+	}
+	return err
 }
 
 // pairRows returns the results of all merges as a square.
@@ -178,10 +217,10 @@ func (c *comparison) pairRows() []pairRow {
 		clean             bool
 	}
 	found := map[[2]int]*tally{}
-	for _, pair := range c.pairs {
+	for _, pair := range c.Pairs {
 		found[[2]int{pair.A, pair.B}] = &tally{}
 	}
-	for _, path := range c.shared {
+	for _, path := range c.Shared {
 		for _, pair := range path.Pairs {
 			t := found[[2]int{pair.A, pair.B}]
 			switch t.common++; pair.Verdict {
@@ -194,9 +233,9 @@ func (c *comparison) pairRows() []pairRow {
 		}
 	}
 	var rows []pairRow
-	for i, a := range c.sides {
+	for i, a := range c.Sides {
 		row := pairRow{Letter: letterOf(i)}
-		for j, b := range c.sides {
+		for j, b := range c.Sides {
 			cell := pairCell{With: letterOf(j)}
 			if i != j {
 				t := found[[2]int{min(i, j), max(i, j)}]
@@ -210,7 +249,7 @@ func (c *comparison) pairRows() []pairRow {
 				default:
 					cell.Verdict, cell.Text = "apart", "no path in common"
 				}
-				cell.Diff = c.path + "/diff" + query("a", a.exact, "b", b.exact)
+				cell.Diff = c.path + "/diff" + query("a", a.Exact, "b", b.Exact)
 			}
 			row.Cells = append(row.Cells, cell)
 		}
@@ -219,22 +258,25 @@ func (c *comparison) pairRows() []pairRow {
 	return rows
 }
 
+// words are the words for the letters of git for the statuses of paths.
+var words = map[string]string{"A": "added", "D": "deleted", "M": "modified", "T": "type-changed"}
+
 // worth is the order of paths: those with conflicts first, those that one proposal alone has changed last.
 var worth = map[control.Verdict]int{control.VerdictConflict: 0, control.VerdictClean: 1, control.VerdictSame: 2, "": 3}
 
 // listPaths adds the page of the list of paths that begins with the path number first.
 func (c *comparison) listPaths(names []string, first int, page *comparePage) {
-	changed := make([]map[string]control.PathChange, len(c.sides))
+	changed := make([]map[string]control.PathChange, len(c.Sides))
 	known := map[string]bool{}
 	var all []control.SharedPath
-	for _, s := range c.shared {
+	for _, s := range c.Shared {
 		if known[s.Path] = true; s.Verdict == control.VerdictConflict {
 			page.Conflicts++
 		}
 	}
-	all = append(all, c.shared...)
+	all = append(all, c.Shared...)
 	page.Shared = len(all)
-	for i, s := range c.sides {
+	for i, s := range c.Sides {
 		changed[i] = make(map[string]control.PathChange, len(s.Changes))
 		for _, change := range s.Changes {
 			if changed[i][change.Path] = change; !known[change.Path] {
@@ -288,12 +330,12 @@ func (c *comparison) pathRow(at control.SharedPath, changed []map[string]control
 			clash[pair.A], clash[pair.B] = true, true
 		}
 	}
-	for i, s := range c.sides {
+	for i, s := range c.Sides {
 		cell := pathCell{Letter: letterOf(i), Clash: clash[i]}
 		if change, ok := changed[i][at.Path]; ok {
 			cell.Status = words[change.Status]
 			cell.Counts = changeRow{Added: int(change.Added), Deleted: int(change.Removed), Binary: change.Added < 0}
-			cell.Link = c.path + "/diff/file" + query("a", s.baseID(), "b", s.commit, "path", at.Path)
+			cell.Link = c.path + "/diff/file" + query("a", s.BaseTree, "b", s.Commit, "path", at.Path)
 		}
 		row.Cells = append(row.Cells, cell)
 	}

@@ -78,7 +78,7 @@ func (a *acting) tokenCommand(ctx context.Context) error {
 	var metas []*session.Meta
 	err := a.read(ctx, func(g gitread.Repo) (err error) {
 		if _, err = g.Checkpoint(ctx, a.refs, a.name, checkpoint); err == nil {
-			metas, err = readMetas(ctx, g, a.refs, []string{a.name})
+			metas, err = g.Metas(ctx, a.refs, []string{a.name})
 		}
 		return err
 	})

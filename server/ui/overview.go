@@ -3,7 +3,6 @@ package ui
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -19,7 +18,6 @@ import (
 const (
 	sessionsPage = 50
 	branchesPage = 100
-	maxMeta      = 1 << 20 // bytes of session.json, and of the list of its transitions
 )
 
 // overviewPage shows a repository.
@@ -157,27 +155,3 @@ func actorOf(m session.Meta) string {
 
 // sessionPath returns the path of the page of a session.
 func (p *place) sessionPath(name string) string { return p.path + "/s/" + url.PathEscape(name) }
-
-// readMetas returns the metadata of sessions. An element is nil if it cannot be read, because it is missing or from a later version.
-func readMetas(ctx context.Context, g gitread.Repo, refs map[string]string, names []string) ([]*session.Meta, error) {
-	var objects []string
-	for _, name := range names {
-		commit := refs[session.MetaRef(name)]
-		objects = append(objects, commit+":session.json", commit+":transitions.jsonl")
-	}
-	metas := make([]*session.Meta, len(names))
-	var text []byte
-	err := g.Contents(ctx, objects, maxMeta, func(i int, c gitread.Content) {
-		if i%2 == 0 {
-			text = c.Bytes
-			return
-		}
-		if m, err := session.ParseMeta(text, c.Bytes); err == nil && m.Session == names[i/2] {
-			metas[i/2] = &m
-		}
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read sessions: %w", err)
-	}
-	return metas, nil
-}

@@ -221,7 +221,7 @@ func (p *place) panel(ctx context.Context, x *axis, at string) (*cursorPanel, er
 		return nil, gitread.ErrNotFound
 	}
 	var c session.Checkpoint
-	err := x.g.Contents(ctx, []string{x.slots[slot].Commit}, maxCommit, func(_ int, content gitread.Content) { c, _ = checkpointOf(content) })
+	err := x.g.Contents(ctx, []string{x.slots[slot].Commit}, maxCommit, func(_ int, content gitread.Content) { c, _ = content.Checkpoint() })
 	if err != nil {
 		return nil, err
 	}

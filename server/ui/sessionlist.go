@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/transcript"
@@ -61,7 +60,7 @@ func (l *sessionList) load(ctx context.Context, first int) (err error) {
 	slices.SortStableFunc(names, func(a, b string) int { return strings.Compare(l.newest[b].ID, l.newest[a].ID) })
 	l.total = len(names)
 	l.names = names[min(first, len(names)):min(first+sessionsPage, len(names))]
-	if l.metas, err = readMetas(ctx, l.g, l.refs, l.names); err != nil {
+	if l.metas, err = l.g.Metas(ctx, l.refs, l.names); err != nil {
 		return err
 	}
 	l.rows = make([]sessionRow, len(l.names))
@@ -119,13 +118,13 @@ func (l *sessionList) readNewest(ctx context.Context) error {
 	}
 	trees := make([]string, len(commits))
 	err := l.g.Contents(ctx, commits, maxCommit, func(i int, c gitread.Content) {
-		if info, ok := infoOf(c); ok {
+		if info, ok := c.Commit(); ok {
 			trees[i] = info.Tree.String()
 		}
 		if i%2 == 1 {
 			return
 		}
-		if p, err := checkpointOf(c); err == nil {
+		if p, err := c.Checkpoint(); err == nil {
 			l.rows[i/2].Now = entry{Kind: "checkpoint", ID: string(p.ID), Time: p.ID.Time(), Label: clip(string(p.Reason), 40),
 				Text: clip(p.Message, latestText)}
 		}
@@ -147,16 +146,6 @@ func (l *sessionList) readNewest(ctx context.Context) error {
 		}
 	}
 	return err
-}
-
-// infoOf returns the header of a commit. It returns false if the content is none.
-func infoOf(c gitread.Content) (object.CommitInfo, bool) {
-	id, err := object.ParseID(c.ID)
-	if err != nil || c.Type != "commit" {
-		return object.CommitInfo{}, false
-	}
-	info, err := object.ParseCommit(id.Format(), c.Bytes)
-	return info, err == nil
 }
 
 // readLatest adds the newest record of each session that is newer than the newest checkpoint. The files of records are named

@@ -179,7 +179,7 @@ func (p *place) newLocator(ctx context.Context, g gitread.Repo, refs map[string]
 	if l.threads, err = p.threads(ctx, g, refs, name, l.do); err != nil {
 		return nil, err
 	}
-	metas, err := readMetas(ctx, g, refs, []string{name})
+	metas, err := g.Metas(ctx, refs, []string{name})
 	if err != nil {
 		return nil, err
 	}
@@ -202,7 +202,7 @@ func (l *locator) form(ctx context.Context, g gitread.Repo, commit, path string)
 		return f, nil
 	}
 	err := g.Contents(ctx, []string{commit}, maxCommit, func(_ int, c gitread.Content) {
-		if p, err := checkpointOf(c); err == nil && p.Session == l.name {
+		if p, err := c.Checkpoint(); err == nil && p.Session == l.name {
 			f.Checkpoint, f.Commit = string(p.ID), ""
 		}
 	})

@@ -20,6 +20,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/server/comparing"
 	"github.com/artifactfs/artifactfs/server/gitread"
 	"github.com/artifactfs/artifactfs/server/places"
 	"github.com/artifactfs/artifactfs/server/records"
@@ -98,7 +99,7 @@ type UI struct {
 	paths   map[string]string
 	reading *places.Places
 	pool    gitread.Pool
-	merged  mergeCache
+	merges  comparing.Merges
 	origins *http.CrossOriginProtection
 }
 

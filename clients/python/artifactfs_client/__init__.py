@@ -60,6 +60,13 @@ __all__ = [
     "DeadDelivery",
     "SessionHold",
     "SessionWriter",
+    "Comparison",
+    "ComparedSide",
+    "PathChange",
+    "TestResult",
+    "ComparedPair",
+    "SharedPath",
+    "SharedPair",
     "Session",
     "SessionChange",
     "SessionDeleted",
@@ -505,6 +512,112 @@ class SessionHold(TypedDict):
 class SessionWriter(TypedDict):
     host: str
     since: str
+
+
+class Comparison(TypedDict):
+    base: str | None
+    """What the changes of all sides are relative to: the checkpoint from which all were forked (SESSION@CHECKPOINT), or a commit. Null if each side has its own base, or if there is none."""
+    sides: list[ComparedSide]
+    """Proposals, in the order of the request."""
+    pairs: list[ComparedPair]
+    shared: list[SharedPath]
+    """Paths that two or more sides have changed, or that have conflicts; sorted."""
+    truncated: bool
+    """A side has more than 20,000 changes; the others are missing."""
+
+
+class ComparedSide(TypedDict):
+    name: str
+    """Name in the request."""
+    session: str | None
+    """Null for a branch, tag or commit."""
+    state: str
+    """State of the session; "" for a branch, tag or commit."""
+    checkpoint: str | None
+    """ID of the checkpoint."""
+    commit: str
+    tree: str
+    subject: str
+    """Message of the checkpoint, or first line of that of the commit."""
+    author: str
+    base: str | None
+    """Commit from which the session began; of a branch, tag or commit the common ancestor of all."""
+    base_checkpoint: str | None
+    """Checkpoint to which the changes are relative, if all sides were forked from it."""
+    base_tree: str
+    """ID of the tree to which the changes are relative."""
+    added: int
+    """Number of files."""
+    modified: int
+    """Number of files."""
+    removed: int
+    """Number of files."""
+    lines_added: int
+    lines_removed: int
+    changes: list[PathChange]
+    truncated: bool
+    """There are more changes."""
+    tests: TestResult
+
+
+class PathChange(TypedDict):
+    path: str
+    status: Literal["A", "M", "D", "T"]
+    """Added, modified, deleted, or of another type."""
+    old_mode: NotRequired[str]
+    new_mode: NotRequired[str]
+    old: NotRequired[str]
+    """ID of the blob before the change."""
+    new: NotRequired[str]
+    """ID of the blob after the change."""
+    added: NotRequired[int]
+    """Number of lines; default: 0. -1: the file is binary."""
+    removed: NotRequired[int]
+    """Number of lines; default: 0."""
+
+
+class TestResult(TypedDict):
+    """Cache entry with the test results of a tree. Anyone who may push to the repository can write it."""
+
+    key: str
+    """Key of the entry, whether or not there is one."""
+    known: bool
+    """There is an entry."""
+    first_line: str
+    size: int
+    """Bytes of the value."""
+    actor: str
+    session: str | None
+    problem: str | None
+    """Why the first line is missing: damaged, too_large or binary."""
+
+
+class ComparedPair(TypedDict):
+    a: int
+    """Index of a side."""
+    b: int
+    """Index of another side."""
+    conflicts: list[str]
+    """Paths that git cannot merge."""
+
+
+class SharedPath(TypedDict):
+    path: str
+    status: list[str]
+    """Status of the path in each side; "": the side did not change the path."""
+    verdict: Literal["same", "clean", "conflict"]
+    """Worst verdict of the pairs."""
+    pairs: list[SharedPair]
+    """Pairs of sides that changed the path."""
+
+
+class SharedPair(TypedDict):
+    a: int
+    """Index of a side."""
+    b: int
+    """Index of another side."""
+    verdict: Literal["same", "clean", "conflict"]
+    """The contents are the same, git merges the changes, or it leaves conflicts."""
 
 
 class Session(TypedDict):
@@ -1001,6 +1114,17 @@ class Artifacts(Client):
             "POST",
             f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/repos/{segment(name)}/import/refresh",
             "result",
+        )
+
+    def compare(self, namespace: str, name: str, *, p: list[str]) -> Comparison:
+        """Compare proposals.
+
+        Compares the changes of two to six proposals, such as several attempts at the same task: what each has changed since the base, which of the changes conflict, and the test results."""
+        return self._call(
+            "GET",
+            f"/artifactfs/v1/accounts/{{account}}/namespaces/{segment(namespace)}/repos/{segment(name)}/compare",
+            "result",
+            query={"p": p},
         )
 
     def sessions_list(

@@ -126,6 +126,8 @@ assert api.sessions_pins_set(*work, "good")["checkpoint"] == points[0]["id"]
 api.sessions_pins_remove(*work, "good")
 thread = api.sessions_annotations_create(*work, {"path": "c", "line": 1, "text": "why?"})["thread"]
 assert api.sessions_annotations_list(*work).result[0]["now"]["state"] == "same" and thread["on"]["quote"] == "three"
+compared = api.compare("team", "app", p=["work@", "main"])
+assert [(s["name"], s["added"]) for s in compared["sides"]] == [("work@", 1), ("main", 0)] and compared["shared"] == []
 asked = api.sessions_approvals_create(*work, {"action": "merge", "branch": "main"})
 assert api.sessions_approvals_list(*work).result[0]["status"] == "open"
 for answer, status in (("deny", "denied"), ("grant", "open"), ("withdraw", "withdrawn")):

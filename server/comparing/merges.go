@@ -1,4 +1,4 @@
-package ui
+package comparing
 
 import (
 	"context"
@@ -7,16 +7,16 @@ import (
 	"github.com/artifactfs/artifactfs/server/gitread"
 )
 
-// Limits of a mergeCache.
+// Limits of Merges.
 const (
 	maxMerges       = 1000
 	maxCachedPaths  = 100_000
 	maxPathsOfMerge = 10_000 // merges with more conflicts are not kept
 )
 
-// mergeCache keeps results of merges. The ids of the trees determine the result, so it is right for ever and for every repository. The
-// zero value is ready to use. The methods may be called from any goroutine.
-type mergeCache struct {
+// Merges is a cache of the results of merges. The ids of the trees determine the result, so it is right for ever and for every
+// repository. The zero value is ready to use. The methods may be called from any goroutine.
+type Merges struct {
 	mu    sync.Mutex
 	known map[gitread.TreeMerge][]string
 	order []gitread.TreeMerge // the oldest first
@@ -24,7 +24,7 @@ type mergeCache struct {
 }
 
 // conflicts is like gitread.Repo.Conflicts, and merges only trees whose result is not known.
-func (m *mergeCache) conflicts(ctx context.Context, g gitread.Repo, merges []gitread.TreeMerge) ([][]string, error) {
+func (m *Merges) conflicts(ctx context.Context, g gitread.Repo, merges []gitread.TreeMerge) ([][]string, error) {
 	results := make([][]string, len(merges))
 	var rest []gitread.TreeMerge
 	var of []int
@@ -51,7 +51,7 @@ func (m *mergeCache) conflicts(ctx context.Context, g gitread.Repo, merges []git
 }
 
 // add keeps a result. The caller holds mu.
-func (m *mergeCache) add(merge gitread.TreeMerge, paths []string) {
+func (m *Merges) add(merge gitread.TreeMerge, paths []string) {
 	if _, ok := m.known[merge]; ok || len(paths) > maxPathsOfMerge {
 		return
 	}

@@ -1,4 +1,4 @@
-package ui
+package comparing
 
 import (
 	"fmt"
@@ -7,8 +7,8 @@ import (
 	"github.com/artifactfs/artifactfs/server/gitread"
 )
 
-func TestMergeCacheIsLimited(t *testing.T) {
-	var m mergeCache
+func TestMergesAreLimited(t *testing.T) {
+	var m Merges
 	for i := range maxMerges + 10 {
 		m.add(gitread.TreeMerge{Base: fmt.Sprint(i)}, nil)
 	}

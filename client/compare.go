@@ -1,0 +1,89 @@
+package client
+
+import (
+	"context"
+	"net/url"
+)
+
+// Comparison is the result of a comparison of proposals, such as several attempts at the same task.
+type Comparison struct {
+	// Base is what the changes of all sides are relative to: the checkpoint from which all were forked, as SESSION@CHECKPOINT, or a commit.
+	// It is "" if each side has its own base, or if there is none.
+	Base      string         `json:"base"`
+	Sides     []ComparedSide `json:"sides"` // in the order of the request
+	Pairs     []ComparedPair `json:"pairs"`
+	Shared    []SharedPath   `json:"shared"`    // paths that two or more sides changed, or that have conflicts
+	Truncated bool           `json:"truncated"` // the changes of a side are not complete
+}
+
+// ComparedSide is a proposal with its changes.
+type ComparedSide struct {
+	Name           string       `json:"name"`            // name in the request
+	Session        string       `json:"session"`         // "": a branch, tag or commit
+	State          string       `json:"state"`           // state of the session
+	Checkpoint     string       `json:"checkpoint"`      // id of the checkpoint
+	Commit         string       `json:"commit"`          // id
+	Tree           string       `json:"tree"`            // id
+	Subject        string       `json:"subject"`         // message of the checkpoint, or first line of that of the commit
+	Author         string       `json:"author"`          // of the session or the commit
+	Base           string       `json:"base"`            // commit from which the session began; else the common ancestor of all sides
+	BaseCheckpoint string       `json:"base_checkpoint"` // checkpoint to which the changes are relative, if all sides were forked from it
+	BaseTree       string       `json:"base_tree"`       // id of the tree to which the changes are relative
+	Added          int64        `json:"added"`           // number of added files
+	Modified       int64        `json:"modified"`        // number of modified files
+	Removed        int64        `json:"removed"`         // number of removed files
+	LinesAdded     int64        `json:"lines_added"`     // number of added lines in text files
+	LinesRemoved   int64        `json:"lines_removed"`   // number of removed lines in text files
+	Changes        []PathChange `json:"changes"`
+	Truncated      bool         `json:"truncated"` // there are more changes
+	Tests          TestResult   `json:"tests"`
+}
+
+// PathChange is a path whose entries in two trees differ.
+type PathChange struct {
+	Path    string `json:"path"`
+	Status  string `json:"status"` // "A" (added), "M" (modified), "D" (deleted) or "T" (other type)
+	OldMode string `json:"old_mode"`
+	NewMode string `json:"new_mode"`
+	Old     string `json:"old"`     // id of the blob before the change
+	New     string `json:"new"`     // id of the blob after the change
+	Added   int64  `json:"added"`   // number of added lines; -1: the file is binary
+	Removed int64  `json:"removed"` // number of removed lines
+}
+
+// TestResult is the cache entry with the test results of a tree. Anyone who may push to the repository can write it.
+type TestResult struct {
+	Key     string `json:"key"`        // key of the entry, whether or not there is one
+	Known   bool   `json:"known"`      // there is an entry
+	First   string `json:"first_line"` // first line of the value
+	Size    int64  `json:"size"`       // bytes of the value
+	Actor   string `json:"actor"`
+	Session string `json:"session"`
+	Problem string `json:"problem"` // why First is missing: damaged, too_large or binary
+}
+
+// ComparedPair has the result of the merge of two sides.
+type ComparedPair struct {
+	A         int      `json:"a"` // indexes of the sides
+	B         int      `json:"b"`
+	Conflicts []string `json:"conflicts"` // paths that git cannot merge
+}
+
+// SharedPath is a path that two or more sides changed, or that has a conflict.
+type SharedPath struct {
+	Path    string   `json:"path"`
+	Status  []string `json:"status"`  // status of the path in each side, as in PathChange; "": the side did not change the path
+	Verdict string   `json:"verdict"` // worst verdict of the pairs: same, clean or conflict
+	Pairs   []struct {
+		A       int    `json:"a"` // indexes of the sides
+		B       int    `json:"b"`
+		Verdict string `json:"verdict"`
+	} `json:"pairs"`
+}
+
+// Compare compares two to six proposals: SESSION@ for the newest checkpoint of a session, SESSION@CHECKPOINT, SESSION@PIN, or the name of a
+// branch, tag or commit.
+func (r Repository) Compare(ctx context.Context, names ...string) (c Comparison, err error) {
+	_, err = r.call(ctx, request{verb: "compare proposals of", query: url.Values{"p": names}}, &c, "compare")
+	return c, err
+}
