@@ -57,11 +57,19 @@ func (s *storage) find(id object.ID) (from odb.Source, t object.Type, size int64
 
 // get returns an object's contents from any source on this host, as odb.Store.Get does. limit is the maximum size in bytes.
 func (s *storage) get(id object.ID, limit int64) (object.Type, []byte, error) {
+	s.mu.Lock()
+	all := s.locals
+	s.mu.Unlock()
+	return s.getFrom(all, id, limit)
+}
+
+// getFrom returns an object's contents, as get does, from the store or one of the directories.
+func (s *storage) getFrom(locals []*Local, id object.ID, limit int64) (object.Type, []byte, error) {
 	t, content, err := s.objects.Get(id, limit)
 	if !errors.Is(err, odb.ErrNotFound) {
 		return t, content, err
 	}
-	for _, from := range s.localSources() {
+	for _, from := range sourcesOf(locals) {
 		if t, content, err := from.Get(id, limit); err == nil {
 			return t, content, nil
 		}
@@ -74,8 +82,12 @@ func (s *storage) localSources() []odb.Source {
 	s.mu.Lock()
 	lent := s.locals
 	s.mu.Unlock()
-	var all []odb.Source
-	for _, l := range lent {
+	return sourcesOf(lent)
+}
+
+// sourcesOf returns the object directories of the Locals that are open.
+func sourcesOf(locals []*Local) (all []odb.Source) {
+	for _, l := range locals {
 		if own, ok := l.open(); ok {
 			all = append(all, own)
 		}

@@ -20,6 +20,8 @@ type Base struct {
 	Format object.Format
 	// Shown is the tree of the session that the mount showed; zero if the mount showed the tree of Commit.
 	Shown object.ID
+	// Own are the object directories of the mount. The commit may be in one of them instead of in the store.
+	Own []*Local
 }
 
 // shows sets the ref of the snapshot s and returns s. If the earlier mount showed the tree of a session (b.Shown), shows also
@@ -34,6 +36,9 @@ func (b Base) shows(s *Snapshot) *Snapshot {
 
 // resume returns the snapshot of an earlier mount. It sends no request if the commit is on this host. If the branch was unborn,
 // the snapshot is that of an unborn branch, even if the branch exists on the remote by now.
+//
+// A commit that is only in the directory of another mount is fetched, because it is lost to this mount when the other one ends, and git in
+// this mount does not find it. If it cannot be fetched, the other mount's copy is used.
 func (a *acquirer) resume(ctx context.Context, b Base) (*Snapshot, error) {
 	if b.Commit.IsZero() {
 		// The store may have been deleted since the earlier mount. For an unborn branch, the git directory of the store is needed
@@ -47,11 +52,15 @@ func (a *acquirer) resume(ctx context.Context, b Base) (*Snapshot, error) {
 		snap.finish(nil)
 		return b.shows(snap), nil
 	}
-	snap, ok := a.localSnapshot(b.Commit, time.Now())
+	snap, ok := a.localSnapshot(b.Commit, time.Now(), func(id object.ID, limit int64) (object.Type, []byte, error) {
+		return a.storage.getFrom(b.Own, id, limit)
+	})
 	if !ok {
 		var err error
 		if snap, err = a.acquire(ctx, b.Commit.String()); err != nil {
-			return nil, err
+			if snap, ok = a.localSnapshot(b.Commit, time.Now(), a.storage.get); !ok {
+				return nil, err
+			}
 		}
 	}
 	return b.shows(snap), nil
@@ -97,7 +106,7 @@ func (a *acquirer) reopen(ctx context.Context, b Base) (*Snapshot, error) {
 	if err := a.storage.prepare(ctx, b.Format, a.repo.Partial()); err != nil {
 		return nil, err
 	}
-	snap, ok := a.localSnapshot(b.Commit, time.Now())
+	snap, ok := a.localSnapshot(b.Commit, time.Now(), a.storage.get)
 	if !ok {
 		snap = newSnapshot(target{want: b.Commit, commit: b.Commit}, b.Format, time.Now())
 		// The id of the root tree is known from the earlier mount, even if trees below it are missing.
@@ -108,15 +117,16 @@ func (a *acquirer) reopen(ctx context.Context, b Base) (*Snapshot, error) {
 	return b.shows(snap), nil
 }
 
-// localSnapshot returns the snapshot of a commit in the store or in the object directory of a mount (type Local). It returns
-// false if the commit or its root tree is missing in both.
-func (a *acquirer) localSnapshot(commit object.ID, start time.Time) (*Snapshot, bool) {
+// localSnapshot returns the snapshot of a commit on this host, which it reads with the function get. It returns false if get cannot read
+// the commit or its root tree.
+func (a *acquirer) localSnapshot(commit object.ID, start time.Time,
+	get func(object.ID, int64) (object.Type, []byte, error)) (*Snapshot, bool) {
 	// A store contains objects of one object format, so it cannot contain a commit of another format.
 	if f, ok := a.repo.Format(); !ok || f != commit.Format() || a.storage.openObjects(f) != nil {
 		return nil, false
 	}
 	snap := newSnapshot(target{want: commit, commit: commit}, commit.Format(), start)
-	if !readSnapshot(snap, a.storage.get) {
+	if !readSnapshot(snap, get) {
 		return nil, false
 	}
 	snap.Local, snap.Partial = true, a.repo.Partial()

@@ -153,6 +153,39 @@ func TestSessionBesideItsBase(t *testing.T) {
 	}
 }
 
+// A session can be based on a commit that another session has made and pushed. If both are mounted on one host, the other session has
+// this commit in its own repository; the mount must not rely on that.
+func TestSessionBasedOnCommitOfAnother(t *testing.T) {
+	t.Parallel()
+	w, c, _ := hosted(t)
+	app := c.proxy.url() + "/git/team/app.git"
+	one := w.bare("team/app", "--create", "--session", "one", "--session-branches", "as-is")
+	w.sh(one.Dir, "echo one >one && git add one && git commit -qm one")
+	one.sync()
+	w.unmount(one)
+	two := w.bare(app, "--create=session-remote", "--session-remote", "team/work", "--session", "two")
+	if got := w.git(two.Dir, "log", "-1", "--format=%s"); got != "one" {
+		t.Fatalf("newest commit of the mounted branch: got %q", got)
+	}
+	w.sh(two.Dir, "echo two >two")
+	w.unmount(two)
+
+	o := w.elsewhere()
+	first, second := o.place("first"), o.place("second")
+	for _, args := range [][]string{{"session", "resume", app + "#session=one", first},
+		{"session", "resume", c.proxy.url() + "/git/team/work.git#session=two", second}} {
+		if r := o.afs(args...); r.code != 0 {
+			t.Fatalf("%q: %s", args, r)
+		}
+	}
+	o.sh(second, "echo three >three")
+	for _, args := range [][]string{{"checkpoint", second}, {"unmount", first}, {"checkpoint", second, "--sync"}, {"unmount", second}} {
+		if r := o.afs(args...); r.code != 0 {
+			t.Errorf("%q: %s", args, r)
+		}
+	}
+}
+
 // A mount makes a new token when its token was revoked, and its tokens allow only what it needs.
 func TestMountRenewsItsToken(t *testing.T) {
 	t.Parallel()

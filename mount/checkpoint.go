@@ -145,7 +145,7 @@ func (m *Mount) target() *resume.Target {
 	return &resume.Target{
 		Session: m.Session, Mounted: m.store.URL(), RepoDir: sessionRepoDir(m.home), Remote: m.objects.sessionRemote,
 		Since: m.since, RepoOptions: m.repoOptions,
-		Objects: m.objects.owned, Store: m.store, Claims: m.agent,
+		Objects: m.objects.owned, Own: m.objects.own(), Store: m.store, Claims: m.agent,
 	}
 }
 

@@ -25,6 +25,16 @@ type objects struct {
 	forkRemote    *thin.Remote   // session remote of the parent session; nil: none
 }
 
+// own returns the object directories of the mount.
+func (o *objects) own() (all []*fetch.Local) {
+	for _, l := range []*fetch.Local{o.local, o.owned, o.forkObjects} {
+		if l != nil {
+			all = append(all, l)
+		}
+	}
+	return all
+}
+
 // addFork adds the session remote of the parent session as a source of objects. Fetched objects are stored in l.
 func (o *objects) addFork(remote *thin.Remote, l *fetch.Local) {
 	o.forkRemote, o.forkObjects = remote, l
@@ -58,10 +68,8 @@ func (o *objects) expect(ctx context.Context, store *fetch.Store, r statedir.Rec
 
 // close closes all sources of objects and session remotes, and sets o to its zero value. It returns all errors joined.
 func (o *objects) close() (err error) {
-	for _, l := range []*fetch.Local{o.local, o.owned, o.forkObjects} {
-		if l != nil {
-			err = errors.Join(err, l.Close())
-		}
+	for _, l := range o.own() {
+		err = errors.Join(err, l.Close())
 	}
 	for _, r := range []*thin.Remote{o.sessionRemote, o.forkRemote} {
 		if r != nil {

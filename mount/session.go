@@ -123,6 +123,7 @@ func (m *Mount) acquire(ctx context.Context, progress func(control.Progress)) er
 	if err != nil {
 		return err
 	}
+	base.Own = m.objects.own()
 	if m.snap, err = m.store.Resume(ctx, base); err != nil {
 		return fault.Remote(err)
 	}
@@ -142,6 +143,7 @@ func (m *Mount) acquireFirst(ctx context.Context) (*fetch.Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
+	base.Own = m.objects.own()
 	return m.store.Resume(ctx, base)
 }
 

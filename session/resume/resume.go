@@ -56,6 +56,7 @@ type Target struct {
 	// RepoOptions returns the options for opening RepoDir as the repository of the session name with the object format f.
 	RepoOptions func(f object.Format, name string) session.RepoOptions
 	Objects     Objects
+	Own         []*fetch.Local // object directories of the mount
 	Store       Store
 	Claims      Claims
 }
@@ -89,7 +90,7 @@ type Claims interface {
 
 // Acquire fetches the base commit of the session, if it is missing, and sets s.Snapshot.
 func (t *Target) Acquire(ctx context.Context, s *Start) error {
-	snap, err := t.Store.Resume(ctx, fetch.Base{Ref: s.Ref, Commit: s.Base, Time: t.Since, Format: s.Format})
+	snap, err := t.Store.Resume(ctx, fetch.Base{Ref: s.Ref, Commit: s.Base, Time: t.Since, Format: s.Format, Own: t.Own})
 	if err != nil {
 		return fault.Remote(err)
 	}
