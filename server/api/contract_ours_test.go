@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
@@ -240,13 +239,12 @@ func TestStorageIsAway(t *testing.T) {
 func TestForkAtCheckpoint(t *testing.T) {
 	w := newWorld(t, nil)
 	gitDir := seed(t, w.vars)
-	points := map[string]session.CheckpointID{}
-	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	// The IDs are fixed, because a new ID is never older than those that other tests have made.
+	points := map[string]session.CheckpointID{"one": "01KJN8S000ABCDEFGHJKMNPQRS", "two": "01KJN8T000ABCDEFGHJKMNPQRS",
+		"three": "01KJN8V000ABCDEFGHJKMNPQRS", "other": "01KJN8W000ABCDEFGHJKMNPQRS"}
 	// addCheckpoint adds a checkpoint of the tree of main to a segment, whose newest one is parent.
 	addCheckpoint := func(name, ref, parent, message string) {
-		at = at.Add(time.Second)
-		id := session.NewCheckpointID(at)
-		points[name] = id
+		id := points[name]
 		w.vars[name+"ID"] = string(id)
 		args := []string{"commit-tree", "-m", message, "-m", "Afs-Checkpoint: " + string(id) + "\nAfs-Session: s", w.vars["tree"]}
 		if parent != "" {
