@@ -238,7 +238,7 @@ func (h *history) fetchWithGit(ctx context.Context, filter bool) error {
 	if err := h.repo.FetchHistory(ctx, filter); err != nil {
 		return err
 	}
-	if err := h.storage.objects.Refresh(); err != nil {
+	if err := h.storage.addFetched(ctx); err != nil {
 		return err
 	}
 	refs, err := h.repo.ReadRefs(ctx)

@@ -35,6 +35,12 @@ func (s *Store) OpenLocal(dir string) *Local {
 // Objects returns the paths of the object directories of the Local and of its Store.
 func (l *Local) Objects() []string { return append([]string{l.dir}, l.store.Objects()...) }
 
+// NamedBlobs returns the set of the blobs that the trees in the packs of the Local and of its Store name. It must not be called before
+// a commit was acquired.
+func (l *Local) NamedBlobs() odb.NamedBlobs {
+	return append(odb.NamedBlobs{l.store.storage.namedIn(l.dir, l.store.Format())}, l.store.NamedBlobs()...)
+}
+
 // Close ends the use of the directory by the Store. Reads in progress continue.
 func (l *Local) Close() error {
 	l.store.storage.detach(l)

@@ -22,9 +22,10 @@ const (
 	roomLook  = 10 * time.Millisecond
 )
 
-// ingestOptions returns the options with which every pack from the remote is stored.
-func (s *storage) ingestOptions() odb.IngestOptions {
-	return odb.IngestOptions{Promisor: true, MaxObjectSize: maxBlobSize}
+// ingestOptions returns the options with which every pack from a remote is stored in the objects directory dir, whose
+// object format is f.
+func (s *storage) ingestOptions(dir string, f object.Format) odb.IngestOptions {
+	return odb.IngestOptions{Promisor: true, MaxObjectSize: maxBlobSize, Named: s.namedIn(dir, f)}
 }
 
 // missing returns the elements of ids that are not in the store's packs.
@@ -40,6 +41,11 @@ func (s *storage) missing(ids []object.ID) []object.ID {
 
 // refresh makes packs visible that other processes, such as git, have added to the store.
 func (s *storage) refresh() error { return s.objects.Refresh() }
+
+// addFetched makes the packs visible that stock git has fetched into the store, and adds the blobs that their trees name to the set.
+func (s *storage) addFetched(ctx context.Context) error {
+	return errors.Join(s.refresh(), odb.NamedBlobs{s.namedIn(s.repo.Objects(), s.objects.Format())}.Sync(ctx))
+}
 
 // find returns a source on this host that contains the object with the given id, the object's type, and its size in bytes. If a
 // Local contains the object but cannot read it, find searches the next source, which may also contain the object.

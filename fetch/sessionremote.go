@@ -111,7 +111,7 @@ func (l *Local) Fetch(ctx context.Context, r FetchRequest) (Fetched, error) {
 		return Fetched{}, err
 	}
 	defer resp.Pack.Close()
-	in, err := packs.Ingest(ctx, resp.Pack, l.store.storage.ingestOptions(), nil)
+	in, err := packs.Ingest(ctx, resp.Pack, l.store.storage.ingestOptions(l.dir, packs.Format()), nil)
 	return Fetched{Objects: in.Objects, Bytes: in.Bytes, Shallow: resp.Shallow}, err
 }
 
@@ -213,7 +213,7 @@ func (l *Local) fetchBlobs(ctx context.Context, ids []object.ID, arrived func(ob
 	}
 	defer resp.Pack.Close()
 	var came []object.ID
-	_, err = packs.Ingest(ctx, resp.Pack, s.storage.ingestOptions(), func(id object.ID, t object.Type, content []byte) {
+	_, err = packs.Ingest(ctx, resp.Pack, s.storage.ingestOptions(l.dir, packs.Format()), func(id object.ID, t object.Type, content []byte) {
 		if t != object.Blob {
 			return
 		}

@@ -83,5 +83,5 @@ func (a *acquirer) fetchWithGit(ctx context.Context, name string, id object.ID) 
 	if err := a.repo.FetchCommit(ctx, want); err != nil {
 		return err
 	}
-	return a.storage.objects.Refresh()
+	return a.storage.addFetched(ctx)
 }

@@ -30,8 +30,10 @@ type storage struct {
 
 	mu      sync.Mutex
 	objects *odb.Store // nil until the object format is known
-	sizes   *cache.Sizes
-	locals  []*Local // open Locals; attach and detach replace the slice by a new one, so readers can use the old slice without mu
+	// named contains the blobs that trees name, for each objects directory that was asked for; see namedIn.
+	named  map[string]*odb.Named
+	sizes  *cache.Sizes
+	locals []*Local // open Locals; attach and detach replace the slice by a new one, so readers can use the old slice without mu
 }
 
 // attach adds the directory of l to the directories in which reads search for objects, until detach is called.
@@ -55,6 +57,18 @@ func (s *storage) detach(l *Local) {
 	s.locals = kept
 }
 
+// namedIn returns the blobs that the trees in the objects directory dir, whose object format is f, name.
+func (s *storage) namedIn(dir string, f object.Format) *odb.Named {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.named[dir]
+	if n == nil {
+		n = odb.OpenNamed(dir, f)
+		s.named[dir] = n
+	}
+	return n
+}
+
 // packs returns the packs of the store's repository. It returns nil until the object format is known.
 func (s *storage) packs() *odb.Store {
 	s.mu.Lock()
@@ -66,6 +80,9 @@ func (s *storage) packs() *odb.Store {
 func (s *storage) close() error {
 	if s.objects == nil {
 		return nil
+	}
+	for _, n := range s.named {
+		n.Close()
 	}
 	return errors.Join(s.sizes.Close(), s.objects.Close())
 }

@@ -89,7 +89,7 @@ func Open(cfg Config) (*Store, error) {
 		prefetches: prefetches{running: map[prefetchKey]chan struct{}{}},
 		smudges:    smudges{running: map[object.ID]*smudge{}},
 	}
-	s.storage = &storage{dir: cfg.Dir, repo: s.repo, blobs: cfg.Blobs, memory: cfg.Memory, notices: s.notices}
+	s.storage = &storage{dir: cfg.Dir, repo: s.repo, blobs: cfg.Blobs, memory: cfg.Memory, notices: s.notices, named: map[string]*odb.Named{}}
 	s.fetcher = newFetcher(cfg, s.storage, s.tasks)
 	s.trees = newTrees(s.storage, s.fetcher, s.tasks)
 	s.history = &history{repo: s.repo, storage: s.storage, fetcher: s.fetcher, log: cfg.Log}
@@ -104,6 +104,7 @@ func Open(cfg Config) (*Store, error) {
 			s.fetcher.pipe.Close()
 			return nil, err
 		}
+		s.tasks.start(func(ctx context.Context) { _ = s.NamedBlobs().Sync(ctx) }) // after an error, a look-up tries again
 	}
 	return s, nil
 }
@@ -171,6 +172,12 @@ func (s *Store) Format() object.Format { return s.storage.objects.Format() }
 
 // Objects returns the path of the store's object directory, as a slice with one element.
 func (s *Store) Objects() []string { return []string{s.repo.Objects()} }
+
+// NamedBlobs returns the set of the blobs that the trees in the store name. Like Format, it must not be called before a commit was
+// acquired.
+func (s *Store) NamedBlobs() odb.NamedBlobs {
+	return odb.NamedBlobs{s.storage.namedIn(s.repo.Objects(), s.Format())}
+}
 
 // Missing returns the elements of ids that are not in the store's packs.
 func (s *Store) Missing(ids []object.ID) []object.ID { return s.storage.missing(ids) }

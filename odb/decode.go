@@ -365,7 +365,9 @@ func (d *decoder) patch(base int, small []byte, r byteSource) (Object, error) {
 			if err != nil {
 				return Object{}, err
 			}
-			return d.hashed(b.typ, data)
+			o, err := d.hashed(b.typ, data)
+			o.base = b.data
+			return o, err
 		}
 	}
 	if r == nil {

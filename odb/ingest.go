@@ -16,6 +16,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb/named"
 )
 
 // IngestOptions configures Ingest.
@@ -23,6 +24,8 @@ type IngestOptions struct {
 	Promisor      bool  // whether to mark the pack as fetched from a promisor remote, which can supply the objects that it refers to
 	MaxObjectSize int64 // size in bytes above which an object is refused with ErrTooLarge
 	Temporary     bool  // the pack may be lost in a power failure, so Ingest does not sync it to disk
+	// Named is the set of the Store's directory to which Ingest adds the blobs that the trees of the pack name; nil if it is not used.
+	Named *Named
 }
 
 // IngestResult describes the pack that Ingest has stored.
@@ -58,6 +61,9 @@ func (s *Store) ingest(ctx context.Context, r io.Reader, o IngestOptions, each f
 		return IngestResult{}, err
 	}
 	g := &ingestion{s: s, each: each, live: &live{tail: tail{file: file}, table: newTable(s.format), number: s.serial.Add(1)}}
+	if o.Named != nil {
+		g.names = named.NewCollector(s.format)
+	}
 	// From now on readers of the Store find the objects of this pack that were received and verified.
 	if !s.replace(func(packs []source) []source { return append([]source{g.live}, packs...) }) {
 		file.Close()
@@ -88,8 +94,14 @@ func (s *Store) ingest(ctx context.Context, r io.Reader, o IngestOptions, each f
 	if err := g.live.flush(); err != nil {
 		return IngestResult{}, err
 	}
+	announce := func() error { return nil }
+	if o.Named != nil {
+		names := o.Named.prepare(path, g.names)
+		defer names.wait()
+		announce = names.announce
+	}
 	// After finish has renamed the file, the deferred os.Remove finds no file with the temporary name and does nothing.
-	settle, err := s.finish(file, g.live.table, path, sum, o)
+	settle, err := s.finish(file, g.live.table, path, sum, o, announce)
 	if err == nil && !o.Temporary {
 		err = settle()
 	}
@@ -110,9 +122,10 @@ func (s *Store) ingest(ctx context.Context, r io.Reader, o IngestOptions, each f
 // ingestion is the keeper that Ingest passes to the decoder. It stores the received bytes unchanged; the objects are decoded
 // only to verify them.
 type ingestion struct {
-	s    *Store
-	live *live
-	each func(object.ID, object.Type, []byte)
+	s     *Store
+	live  *live
+	each  func(object.ID, object.Type, []byte)
+	names *named.Collector // the blobs that the trees name; nil if they are not needed
 }
 
 var _ keeper = (*ingestion)(nil)
@@ -147,6 +160,9 @@ func (g *ingestion) base(rec int) (body, error) {
 // deliver records the id of the object. From then on readers of the Store find the object.
 func (g *ingestion) deliver(rec, depth int, o Object) error {
 	g.live.table.name(rec, o.ID, o.Type, depth)
+	if g.names != nil && o.Type == object.Tree {
+		g.names.AddChanged(o.base, o.Data)
+	}
 	if g.each != nil {
 		g.each(o.ID, o.Type, o.Data)
 	}
@@ -160,11 +176,12 @@ func hasPack(packs []source, path string) bool {
 
 // finish renames the file f to its final name: f becomes the pack at path, with the entries in t and the trailer sum. It also
 // writes the index. When finish returns, the contents of both files are on disk, unless o.Temporary is set. The caller must then
-// call the function settle, which syncs the directory with the names of the files. If that fails, settle removes the pack.
+// call the function settle, which syncs the directory with the names of the files. If that fails, settle removes the pack. Before a
+// file is renamed, finish calls the function announce, and fails if that fails.
 //
 // The order of the steps ensures that a process that sees the index also sees the whole pack and its promisor mark,
 // even after a power failure, because file systems write the changes of a directory in order.
-func (s *Store) finish(f *os.File, t *table, path string, sum []byte, o IngestOptions) (settle func() error, err error) {
+func (s *Store) finish(f *os.File, t *table, path string, sum []byte, o IngestOptions, announce func() error) (settle func() error, err error) {
 	if err := f.Chmod(0o444); err != nil {
 		return nil, err
 	}
@@ -187,15 +204,17 @@ func (s *Store) finish(f *os.File, t *table, path string, sum []byte, o IngestOp
 	if err := idx.Chmod(0o444); err != nil {
 		return nil, fmt.Errorf("write index: %w", err)
 	}
-	if o.Temporary {
-		return publish(f.Name(), idx.Name(), path, o.Promisor)
+	if !o.Temporary {
+		startWriting(idx)
+		if err := f.Sync(); err != nil {
+			return nil, err
+		}
+		if err := idx.Sync(); err != nil {
+			return nil, fmt.Errorf("write index: %w", err)
+		}
 	}
-	startWriting(idx)
-	if err := f.Sync(); err != nil {
+	if err := announce(); err != nil {
 		return nil, err
-	}
-	if err := idx.Sync(); err != nil {
-		return nil, fmt.Errorf("write index: %w", err)
 	}
 	return publish(f.Name(), idx.Name(), path, o.Promisor)
 }

@@ -310,6 +310,9 @@ func (s *Store) publishJoined(packs []candidate, file, path string, t *table, su
 	if err != nil {
 		return fmt.Errorf("write index: %w", err)
 	}
+	if err := joinNames(packs, path, s.format); err != nil {
+		return fmt.Errorf("write named blobs: %w", err)
+	}
 	m, err := write(func(f *os.File) error { _, err := f.Write(mark); return err })
 	if m != nil {
 		defer m.Close()

@@ -81,6 +81,7 @@ func removePacks(dir string, paths []string) error {
 					return err
 				}
 			}
+			os.Remove(namesPath(path)) // if this fails, Named.sweep removes the file later
 		}
 		if err := disk.OS.SyncDir(dir); err != nil {
 			return err

@@ -19,6 +19,8 @@ type Object struct {
 	Data []byte
 	// File holds contents that are larger than UnpackOptions.SpoolOver. The receiver must close it.
 	File *os.File
+	// base holds the contents of the delta base if the object was a delta and both are in memory.
+	base []byte
 }
 
 // UnpackOptions configures Unpack.

@@ -84,7 +84,7 @@ func (s *Store) WriteAhead(ctx context.Context, objects []Outgoing, o WriteOptio
 	}
 	name = "pack-" + hex.EncodeToString(sum)
 	path := filepath.Join(s.dir, name)
-	named, err := s.finish(file, w.table, path, sum, IngestOptions{Promisor: o.Promisor})
+	named, err := s.finish(file, w.table, path, sum, IngestOptions{Promisor: o.Promisor}, func() error { return nil })
 	if err != nil {
 		return "", nil, fmt.Errorf("write pack: %w", err)
 	}

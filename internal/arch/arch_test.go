@@ -32,7 +32,7 @@ var floors = [][]string{
 	{"internal/refname", "control/names5"},
 	{"object", "internal/disk", "internal/gitsocket", "internal/harness/await", "internal/keeper", "internal/metrics", "internal/metrics/metricstest", "internal/mountinfo", "overlay/state", "worktree/acl"},
 	{"internal/dist", "fetchmap", "control/spawn"},
-	{"worktree/journal", "transport/endpoint", "transport/tokenfile", "internal/disk/mapped"},
+	{"worktree/journal", "transport/endpoint", "transport/tokenfile", "internal/disk/mapped", "odb/named"},
 	{"prioritize", "internal/index", "gitdir/fsmonitor/query", "convert", "filter", "transport", "odb", "cache", "overlay/wal", "control", "config", "session/agenthook", "internal/packedrefs", "internal/harness/crowd", "internal/harness/s3test", "internal/harness/pgtest", "internal/harness/gittest", "internal/harness/torture", "internal/disk/disktest", "supervisor"},
 	{"overlay", "gitdir/fsmonitor", "fetch/bare", "fetch/pipeline", "fetch/readahead"},
 	{"credential", "fetch", "promisor", "session", "worktree/inode", "worktree/removed", "worktree/writers", "internal/harness/gittest/gitserve", "internal/harness/chrome", "internal/harness/install", "internal/harness/gitea", "internal/harness/workday", "internal/harness/gittest/rot13filter"},
