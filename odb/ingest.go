@@ -16,7 +16,6 @@ import (
 
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/object"
-	"github.com/artifactfs/artifactfs/odb/named"
 )
 
 // IngestOptions configures Ingest.
@@ -62,7 +61,8 @@ func (s *Store) ingest(ctx context.Context, r io.Reader, o IngestOptions, each f
 	}
 	g := &ingestion{s: s, each: each, live: &live{tail: tail{file: file}, table: newTable(s.format), number: s.serial.Add(1)}}
 	if o.Named != nil {
-		g.names = named.NewCollector(s.format)
+		g.names = newNameCollector(s.format)
+		defer g.names.finish()
 	}
 	// From now on readers of the Store find the objects of this pack that were received and verified.
 	if !s.replace(func(packs []source) []source { return append([]source{g.live}, packs...) }) {
@@ -96,7 +96,7 @@ func (s *Store) ingest(ctx context.Context, r io.Reader, o IngestOptions, each f
 	}
 	announce := func() error { return nil }
 	if o.Named != nil {
-		names := o.Named.prepare(path, g.names)
+		names := o.Named.prepare(path, g.names.finish())
 		defer names.wait()
 		announce = names.announce
 	}
@@ -125,7 +125,7 @@ type ingestion struct {
 	s     *Store
 	live  *live
 	each  func(object.ID, object.Type, []byte)
-	names *named.Collector // the blobs that the trees name; nil if they are not needed
+	names *nameCollector // collects the blobs that the trees name; nil if they are not needed
 }
 
 var _ keeper = (*ingestion)(nil)
@@ -161,7 +161,7 @@ func (g *ingestion) base(rec int) (body, error) {
 func (g *ingestion) deliver(rec, depth int, o Object) error {
 	g.live.table.name(rec, o.ID, o.Type, depth)
 	if g.names != nil && o.Type == object.Tree {
-		g.names.AddChanged(o.base, o.Data)
+		g.names.add(o.base, o.Data)
 	}
 	if g.each != nil {
 		g.each(o.ID, o.Type, o.Data)

@@ -113,6 +113,9 @@ type entry struct {
 func (c *Collector) entry(b []byte) (e entry, ok bool) {
 	const typeMask, tree, gitlink = 0o170000, 0o040000, 0o160000
 	mode := uint32(0)
+	if len(b) > 7 && string(b[:7]) == "100644 " { // the most frequent mode
+		e.name, mode = 6, 0o100644
+	}
 	for {
 		if e.name == len(b) {
 			return e, false
