@@ -90,6 +90,10 @@ func (c *Collector) AddChanged(base, content []byte) {
 func commonPrefix(a, b []byte) int {
 	n := min(len(a), len(b))
 	i := 0
+	const block = 256 // the comparison of whole blocks is several times as fast
+	for i+block <= n && string(a[i:i+block]) == string(b[i:i+block]) {
+		i += block
+	}
 	for ; i+8 <= n; i += 8 {
 		if d := binary.LittleEndian.Uint64(a[i:]) ^ binary.LittleEndian.Uint64(b[i:]); d != 0 {
 			return i + bits.TrailingZeros64(d)/8
@@ -178,25 +182,27 @@ func (c *Collector) slot(id []byte) int {
 func (c *Collector) Encode() []byte {
 	out := make([]byte, firstID+c.n*c.idLen+crcSize)
 	ids := out[firstID : len(out)-crcSize]
-	// Ids are evenly distributed, so the bucket for each value of the first two bytes contains few ids.
-	ends := make([]int, 1<<16+1)
+	// Ids are evenly distributed, so the bucket for each value of the first bits contains few ids.
+	width := min(bits.Len(uint(c.n)/8), 16)
+	bucket := func(id []byte) int { return int(binary.BigEndian.Uint16(id)) >> (16 - width) }
+	ends := make([]int, 1<<width+1)
 	for i := range c.n {
-		ends[int(binary.BigEndian.Uint16(c.at(i)))+1]++
+		ends[bucket(c.at(i))+1]++
 	}
-	for b := range 1 << 16 {
+	for b := range 1 << width {
 		ends[b+1] += ends[b]
 	}
 	next := append([]int{}, ends...)
 	for i := range c.n {
 		id := c.at(i)
-		b := binary.BigEndian.Uint16(id)
+		b := bucket(id)
 		copy(ids[next[b]*c.idLen:], id)
 		next[b]++
 	}
 	var wg sync.WaitGroup
 	for half := range 2 {
 		wg.Go(func() {
-			for b := half << 15; b < (half+1)<<15; b++ {
+			for b := half << width / 2; b < (half+1)<<width/2; b++ {
 				if ends[b+1]-ends[b] > 1 {
 					sort.Sort(records{ids[ends[b]*c.idLen : ends[b+1]*c.idLen], c.idLen})
 				}
