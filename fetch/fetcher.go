@@ -60,7 +60,8 @@ func (f *fetcher) request(ctx context.Context, r transport.FetchRequest) (*trans
 // ingest stores the objects of a pack, and calls the function each for every object. An error is returned as a
 // pipeline.AnswerError, because the remote had already begun to answer.
 func (f *fetcher) ingest(ctx context.Context, pack io.Reader, each func(object.ID, object.Type, []byte)) error {
-	if _, err := f.storage.objects.Ingest(ctx, pack, f.storage.ingestOptions(f.storage.repo.Objects(), f.storage.objects.Format()), each); err != nil {
+	options := f.storage.ingestOptions(f.storage.repo.Objects(), f.storage.objects.Format())
+	if _, err := f.storage.objects.Ingest(ctx, pack, options, each); err != nil {
 		return pipeline.AnswerError{Err: err}
 	}
 	return nil

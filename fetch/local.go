@@ -8,6 +8,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/odb/namedset"
 )
 
 // Local is the object directory of one mount's git directory. It contains commits, trees and blobs that were created there, or that git
@@ -37,8 +38,8 @@ func (l *Local) Objects() []string { return append([]string{l.dir}, l.store.Obje
 
 // NamedBlobs returns the set of the blobs that the trees in the packs of the Local and of its Store name. It must not be called before
 // a commit was acquired.
-func (l *Local) NamedBlobs() odb.NamedBlobs {
-	return append(odb.NamedBlobs{l.store.storage.namedIn(l.dir, l.store.Format())}, l.store.NamedBlobs()...)
+func (l *Local) NamedBlobs() namedset.Union {
+	return append(namedset.Union{l.store.storage.named.In(l.dir, l.store.Format())}, l.store.NamedBlobs()...)
 }
 
 // Close ends the use of the directory by the Store. Reads in progress continue.

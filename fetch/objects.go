@@ -10,6 +10,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/odb/namedset"
 )
 
 // The limits of awaitRoom, which waits while packs are being joined and the store has at least manyPacks packs. It waits for at
@@ -25,7 +26,7 @@ const (
 // ingestOptions returns the options with which every pack from a remote is stored in the objects directory dir, whose
 // object format is f.
 func (s *storage) ingestOptions(dir string, f object.Format) odb.IngestOptions {
-	return odb.IngestOptions{Promisor: true, MaxObjectSize: maxBlobSize, Named: s.namedIn(dir, f)}
+	return odb.IngestOptions{Promisor: true, MaxObjectSize: maxBlobSize, Names: s.named.In(dir, f).Add}
 }
 
 // missing returns the elements of ids that are not in the store's packs.
@@ -44,7 +45,7 @@ func (s *storage) refresh() error { return s.objects.Refresh() }
 
 // addFetched makes the packs visible that stock git has fetched into the store, and adds the blobs that their trees name to the set.
 func (s *storage) addFetched(ctx context.Context) error {
-	return errors.Join(s.refresh(), odb.NamedBlobs{s.namedIn(s.repo.Objects(), s.objects.Format())}.Sync(ctx))
+	return errors.Join(s.refresh(), namedset.Union{s.named.In(s.repo.Objects(), s.objects.Format())}.Sync(ctx))
 }
 
 // find returns a source on this host that contains the object with the given id, the object's type, and its size in bytes. If a

@@ -14,6 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/fetch/bare"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/odb/namedset"
 )
 
 // storage finds the objects of a store that are on this host: in the packs of the store's repository, in the object directories
@@ -26,14 +27,13 @@ type storage struct {
 	blobs   *cache.Blobs
 	memory  *cache.Memory
 	notices *notices
-	joining atomic.Int32 // number of joins of packs in progress
+	named   namedset.Dirs // the blobs that trees name, in the store and in the object directories of mounts
+	joining atomic.Int32  // number of joins of packs in progress
 
 	mu      sync.Mutex
 	objects *odb.Store // nil until the object format is known
-	// named contains the blobs that trees name, for each objects directory that was asked for; see namedIn.
-	named  map[string]*odb.Named
-	sizes  *cache.Sizes
-	locals []*Local // open Locals; attach and detach replace the slice by a new one, so readers can use the old slice without mu
+	sizes   *cache.Sizes
+	locals  []*Local // open Locals; attach and detach replace the slice by a new one, so readers can use the old slice without mu
 }
 
 // attach adds the directory of l to the directories in which reads search for objects, until detach is called.
@@ -57,18 +57,6 @@ func (s *storage) detach(l *Local) {
 	s.locals = kept
 }
 
-// namedIn returns the blobs that the trees in the objects directory dir, whose object format is f, name.
-func (s *storage) namedIn(dir string, f object.Format) *odb.Named {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n := s.named[dir]
-	if n == nil {
-		n = odb.OpenNamed(dir, f)
-		s.named[dir] = n
-	}
-	return n
-}
-
 // packs returns the packs of the store's repository. It returns nil until the object format is known.
 func (s *storage) packs() *odb.Store {
 	s.mu.Lock()
@@ -81,10 +69,7 @@ func (s *storage) close() error {
 	if s.objects == nil {
 		return nil
 	}
-	for _, n := range s.named {
-		n.Close()
-	}
-	return errors.Join(s.sizes.Close(), s.objects.Close())
+	return errors.Join(s.named.Close(), s.sizes.Close(), s.objects.Close())
 }
 
 // prepare creates the store's repository if it does not exist, and opens its packs. f is the object format of the remote. partial

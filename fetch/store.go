@@ -29,6 +29,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/packedrefs"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/odb/namedset"
 	"github.com/artifactfs/artifactfs/transport"
 )
 
@@ -89,7 +90,7 @@ func Open(cfg Config) (*Store, error) {
 		prefetches: prefetches{running: map[prefetchKey]chan struct{}{}},
 		smudges:    smudges{running: map[object.ID]*smudge{}},
 	}
-	s.storage = &storage{dir: cfg.Dir, repo: s.repo, blobs: cfg.Blobs, memory: cfg.Memory, notices: s.notices, named: map[string]*odb.Named{}}
+	s.storage = &storage{dir: cfg.Dir, repo: s.repo, blobs: cfg.Blobs, memory: cfg.Memory, notices: s.notices}
 	s.fetcher = newFetcher(cfg, s.storage, s.tasks)
 	s.trees = newTrees(s.storage, s.fetcher, s.tasks)
 	s.history = &history{repo: s.repo, storage: s.storage, fetcher: s.fetcher, log: cfg.Log}
@@ -104,7 +105,8 @@ func Open(cfg Config) (*Store, error) {
 			s.fetcher.pipe.Close()
 			return nil, err
 		}
-		s.tasks.start(func(ctx context.Context) { _ = s.NamedBlobs().Sync(ctx) }) // after an error, a look-up tries again
+		// After an error, a look-up tries again.
+		s.tasks.start(func(ctx context.Context) { _ = s.NamedBlobs().Sync(ctx) })
 	}
 	return s, nil
 }
@@ -175,8 +177,8 @@ func (s *Store) Objects() []string { return []string{s.repo.Objects()} }
 
 // NamedBlobs returns the set of the blobs that the trees in the store name. Like Format, it must not be called before a commit was
 // acquired.
-func (s *Store) NamedBlobs() odb.NamedBlobs {
-	return odb.NamedBlobs{s.storage.namedIn(s.repo.Objects(), s.Format())}
+func (s *Store) NamedBlobs() namedset.Union {
+	return namedset.Union{s.storage.named.In(s.repo.Objects(), s.Format())}
 }
 
 // Missing returns the elements of ids that are not in the store's packs.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb/named"
 )
 
 // IngestOptions configures Ingest.
@@ -23,8 +24,9 @@ type IngestOptions struct {
 	Promisor      bool  // whether to mark the pack as fetched from a promisor remote, which can supply the objects that it refers to
 	MaxObjectSize int64 // size in bytes above which an object is refused with ErrTooLarge
 	Temporary     bool  // the pack may be lost in a power failure, so Ingest does not sync it to disk
-	// Named is the set of the Store's directory to which Ingest adds the blobs that the trees of the pack name; nil if it is not used.
-	Named *Named
+	// Names begins to store the blobs that the trees of the pack name; nil if they are not needed. The pack will have the path in the
+	// parameter path, without suffix. Ingest calls announce before other processes can see the pack, and in any case wait.
+	Names func(path string, c *named.Collector) (announce func() error, wait func())
 }
 
 // IngestResult describes the pack that Ingest has stored.
@@ -60,9 +62,9 @@ func (s *Store) ingest(ctx context.Context, r io.Reader, o IngestOptions, each f
 		return IngestResult{}, err
 	}
 	g := &ingestion{s: s, each: each, live: &live{tail: tail{file: file}, table: newTable(s.format), number: s.serial.Add(1)}}
-	if o.Named != nil {
-		g.names = newNameCollector(s.format)
-		defer g.names.finish()
+	if o.Names != nil {
+		g.names = named.NewBackground(s.format)
+		defer g.names.Finish()
 	}
 	// From now on readers of the Store find the objects of this pack that were received and verified.
 	if !s.replace(func(packs []source) []source { return append([]source{g.live}, packs...) }) {
@@ -95,10 +97,10 @@ func (s *Store) ingest(ctx context.Context, r io.Reader, o IngestOptions, each f
 		return IngestResult{}, err
 	}
 	announce := func() error { return nil }
-	if o.Named != nil {
-		names := o.Named.prepare(path, g.names.finish())
-		defer names.wait()
-		announce = names.announce
+	if o.Names != nil {
+		var wait func()
+		announce, wait = o.Names(path, g.names.Finish())
+		defer wait()
 	}
 	// After finish has renamed the file, the deferred os.Remove finds no file with the temporary name and does nothing.
 	settle, err := s.finish(file, g.live.table, path, sum, o, announce)
@@ -125,7 +127,7 @@ type ingestion struct {
 	s     *Store
 	live  *live
 	each  func(object.ID, object.Type, []byte)
-	names *nameCollector // collects the blobs that the trees name; nil if they are not needed
+	names *named.Background // collects the blobs that the trees name; nil if they are not needed
 }
 
 var _ keeper = (*ingestion)(nil)
@@ -161,7 +163,7 @@ func (g *ingestion) base(rec int) (body, error) {
 func (g *ingestion) deliver(rec, depth int, o Object) error {
 	g.live.table.name(rec, o.ID, o.Type, depth)
 	if g.names != nil && o.Type == object.Tree {
-		g.names.add(o.base, o.Data)
+		g.names.Add(o.base, o.Data)
 	}
 	if g.each != nil {
 		g.each(o.ID, o.Type, o.Data)
@@ -181,7 +183,8 @@ func hasPack(packs []source, path string) bool {
 //
 // The order of the steps ensures that a process that sees the index also sees the whole pack and its promisor mark,
 // even after a power failure, because file systems write the changes of a directory in order.
-func (s *Store) finish(f *os.File, t *table, path string, sum []byte, o IngestOptions, announce func() error) (settle func() error, err error) {
+func (s *Store) finish(f *os.File, t *table, path string, sum []byte, o IngestOptions, announce func() error) (
+	settle func() error, err error) {
 	if err := f.Chmod(0o444); err != nil {
 		return nil, err
 	}

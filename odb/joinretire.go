@@ -17,6 +17,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/proc"
+	"github.com/artifactfs/artifactfs/odb/named"
 )
 
 // These durations control how long Join waits before it removes old packs.
@@ -81,7 +82,7 @@ func removePacks(dir string, paths []string) error {
 					return err
 				}
 			}
-			os.Remove(namesPath(path)) // if this fails, Named.sweep removes the file later
+			os.Remove(named.Path(path)) // if this fails, package namedset removes the file later
 		}
 		if err := disk.OS.SyncDir(dir); err != nil {
 			return err
@@ -224,7 +225,7 @@ func (s *Store) awaitReaders(ctx context.Context, since time.Time, o JoinOptions
 	for pause := gracePoll; ; pause = min(2*pause, gracePollMost) {
 		found, checking := readers(s.dir, since, o.Reader)
 		most := graceMost
-		if packs, err := listPacks(s.dir); err == nil && len(packs) > o.Crowd && !checking {
+		if packs, err := ListPacks(s.dir); err == nil && len(packs) > o.Crowd && !checking {
 			most = graceCrowded
 		}
 		if !found || time.Since(since) > most {

@@ -30,7 +30,7 @@ type Store struct {
 	unsettled atomic.Int64 // number of packs whose directory entries may not be on disk yet
 
 	refreshing sync.Mutex // held by the goroutine that reads the directory; other goroutines wait for its result
-	scanned    scan       // state of the directory at the last Refresh; protected by refreshing
+	scanned    Scan       // state of the directory at the last Refresh; protected by refreshing
 
 	// mu protects the fields below. No goroutine holds mu during disk operations.
 	mu         sync.Mutex
@@ -46,11 +46,11 @@ type view struct {
 	refs  int      // number of operations that use the view, plus one while the view is the current one; protected by Store.mu
 }
 
-// scan describes the state of the pack directory when it was last read.
-type scan struct {
-	modified time.Time // the mtime of the directory, taken before it was read
-	// at is the time at which the scan began. The method settled compares it with modified.
-	at time.Time
+// Scan describes the state of the pack directory when it was last read.
+type Scan struct {
+	Modified time.Time // the mtime of the directory, taken before it was read
+	// At is the time at which the scan began. The method Settled compares it with Modified.
+	At time.Time
 }
 
 // Open opens the objects directory dir, and creates it if it does not exist. It removes the temporary files of processes
@@ -135,13 +135,13 @@ func (s *Store) Refresh() error {
 		return fmt.Errorf("refresh packs: %w", err)
 	}
 	// The directory is read again if its mtime is so recent that a later change could have the same mtime.
-	if st.ModTime().Equal(s.scanned.modified) && s.scanned.settled() {
+	if st.ModTime().Equal(s.scanned.Modified) && s.scanned.Settled() {
 		return nil
 	}
 	s.mu.Lock()
 	before := s.view.packs
 	s.mu.Unlock()
-	paths, err := listPacks(s.dir)
+	paths, err := ListPacks(s.dir)
 	if err != nil {
 		return fmt.Errorf("refresh packs: %w", err)
 	}
@@ -169,23 +169,23 @@ func (s *Store) Refresh() error {
 		}
 		return next
 	})
-	s.scanned = scan{st.ModTime(), now}
+	s.scanned = Scan{st.ModTime(), now}
 	return nil
 }
 
-// settled reports whether every later change of the directory will result in another mtime than the one in the field modified.
+// Settled reports whether every later change of the directory will result in another mtime than the one in the field Modified.
 // File systems take the mtime from a clock of the kernel that advances every 4 to 10 ms, and some old file systems store only
 // seconds.
-func (c scan) settled() bool {
+func (c Scan) Settled() bool {
 	tick := 20 * time.Millisecond
-	if c.modified.Nanosecond() == 0 {
+	if c.Modified.Nanosecond() == 0 {
 		tick = 2 * time.Second
 	}
-	return c.at.Sub(c.modified) > tick
+	return c.At.Sub(c.Modified) > tick
 }
 
-// listPacks returns the paths, without suffix, of all packs in dir that have an index.
-func listPacks(dir string) (map[string]bool, error) {
+// ListPacks returns the paths, without suffix, of all packs in dir that have an index.
+func ListPacks(dir string) (map[string]bool, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, err

@@ -17,6 +17,7 @@ import (
 	"hash/crc32"
 	"iter"
 	"os"
+	"path/filepath"
 	"runtime"
 
 	"golang.org/x/sys/unix"
@@ -45,6 +46,12 @@ type Set struct {
 	format object.Format
 	idLen  int
 	n      int
+}
+
+// Path returns the path of the file for the pack at path, which has no suffix. The files are in the directory info/artifactfs-named beside
+// the directory of the packs, in which git reports files that it does not know as garbage.
+func Path(pack string) string {
+	return filepath.Join(filepath.Dir(filepath.Dir(pack)), "info", "artifactfs-named", filepath.Base(pack))
 }
 
 // Open maps a file into memory and parses it. The mapping remains valid after the file was removed, and ends when the Set is not

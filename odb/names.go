@@ -6,68 +6,15 @@ import (
 	"errors"
 	"path/filepath"
 	"slices"
-	"sync"
 
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb/named"
 )
 
-// nameCollector collects the blobs that trees name in a goroutine of its own, so that Ingest, which decodes the trees, need not wait.
-type nameCollector struct {
-	names   *named.Collector // belongs to the goroutine until finish returns
-	batches chan []namingTree
-	batch   []namingTree // trees that were not passed on yet
-	size    int          // total size of batch in bytes
-	done    sync.WaitGroup
-}
-
-// namingTree is a tree to search for names, and the base of its delta; nil if it was not a delta in memory.
-type namingTree struct{ base, content []byte }
-
-// A batch of trees is passed on when it has batchTrees trees or batchBytes bytes. At most batchesWaiting batches wait.
-const (
-	batchTrees     = 64
-	batchBytes     = 256 << 10
-	batchesWaiting = 4
-)
-
-// newNameCollector starts the goroutine. The caller must call finish.
-func newNameCollector(f object.Format) *nameCollector {
-	batches := make(chan []namingTree, batchesWaiting)
-	c := &nameCollector{names: named.NewCollector(f), batches: batches}
-	c.done.Go(func() {
-		for batch := range batches {
-			for _, t := range batch {
-				c.names.AddChanged(t.base, t.content)
-			}
-		}
-	})
-	return c
-}
-
-// add passes on a tree, whose contents are not modified any more. The tree base, if it is not nil, was passed on before.
-func (c *nameCollector) add(base, content []byte) {
-	c.batch = append(c.batch, namingTree{base, content})
-	if c.size += len(base) + len(content); len(c.batch) == batchTrees || c.size >= batchBytes {
-		c.batches <- c.batch
-		c.batch, c.size = make([]namingTree, 0, batchTrees), 0
-	}
-}
-
-// finish ends the goroutine and returns the names.
-func (c *nameCollector) finish() *named.Collector {
-	if c.batches != nil {
-		c.batches <- c.batch
-		close(c.batches)
-		c.batches = nil
-	}
-	c.done.Wait()
-	return c.names
-}
-
-// collectNames adds the blobs that the trees in the pack at path name to c. It leaves out trees that cannot be decoded, because git
+// CollectNames adds the blobs that the trees in the pack at path name to c. It leaves out trees that cannot be decoded, because git
 // cannot read them either.
-func collectNames(ctx context.Context, path string, f object.Format, c *named.Collector) error {
+func CollectNames(ctx context.Context, path string, f object.Format, c *named.Collector) error {
 	p := &pack{path: path, format: f}
 	if err := p.open(); err != nil {
 		return err
@@ -142,4 +89,17 @@ func treesOf(ctx context.Context, p *pack, f object.Format) ([]int64, error) {
 		}
 	}
 	return trees, nil
+}
+
+// joinNames writes the file for the pack that will be at path and contains the objects of packs. It does nothing if one of the packs has
+// no valid file: the new pack is then read when the file is needed.
+func joinNames(packs []candidate, path string, f object.Format) error {
+	sets := make([]*named.Set, len(packs))
+	for i, c := range packs {
+		var err error
+		if sets[i], err = named.Open(named.Path(c.path), f); err != nil {
+			return nil
+		}
+	}
+	return disk.WriteFileUnsynced(named.Path(path), named.Merge(f, sets), 0o444)
 }

@@ -1,4 +1,4 @@
-package odb
+package namedset
 
 import (
 	"bytes"
@@ -6,15 +6,58 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/odb/named"
 )
+
+const noLimit = 1 << 40
+
+func forEachFormat(t *testing.T, test func(t *testing.T, f object.Format)) {
+	for _, f := range []object.Format{object.SHA1, object.SHA256} {
+		t.Run(f.String(), func(t *testing.T) { test(t, f) })
+	}
+}
+
+// git runs git in dir and returns its output.
+func git(t testing.TB, dir string, stdin []byte, args ...string) []byte {
+	t.Helper()
+	cmd := exec.Command("git", append([]string{"-C", dir}, args...)...)
+	cmd.Env = gittest.Env()
+	cmd.Stdin = bytes.NewReader(stdin)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("git %s: %v\n%s", strings.Join(args, " "), err, stderr.String())
+	}
+	return out
+}
+
+func newRepo(t testing.TB, f object.Format) string {
+	t.Helper()
+	dir := t.TempDir()
+	git(t, dir, nil, "init", "-q", "--bare", "-b", "main", "--object-format="+f.String(), ".")
+	return dir
+}
+
+func openStore(t testing.TB, dir string, f object.Format) *odb.Store {
+	t.Helper()
+	s, err := odb.Open(dir, f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
 
 // oddHistory creates a repository whose trees have all modes that git writes, submodules, old modes that git only reads, names with
 // spaces and digits that look like modes, and large directories of which each commit changes, adds and removes some entries.
@@ -73,7 +116,7 @@ func namedByGit(t testing.TB, dir string) (ids []object.ID) {
 }
 
 // namesOf returns all named blobs of the directories.
-func namesOf(b NamedBlobs) (ids []object.ID) {
+func namesOf(b Union) (ids []object.ID) {
 	for first := range 256 {
 		ids = slices.AppendSeq(ids, b.From(byte(first), object.ID{}))
 	}
@@ -88,17 +131,17 @@ func blobless(t testing.TB, dir string, revs ...string) []byte {
 }
 
 // ingestNamed stores a pack in the directory of s and n.
-func ingestNamed(t testing.TB, s *Store, n *Named, pack []byte) string {
+func ingestNamed(t testing.TB, s *odb.Store, n *Dir, pack []byte) string {
 	t.Helper()
-	res, err := s.Ingest(context.Background(), bytes.NewReader(pack), IngestOptions{Promisor: true, MaxObjectSize: noLimit, Named: n}, nil)
+	res, err := s.Ingest(context.Background(), bytes.NewReader(pack), odb.IngestOptions{Promisor: true, MaxObjectSize: noLimit, Names: n.Add}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return filepath.Join(s.dir, res.Name)
+	return filepath.Join(n.packs(), res.Name)
 }
 
 // equalNames compares the set with the ids in want.
-func equalNames(t *testing.T, when string, b NamedBlobs, want []object.ID) {
+func equalNames(t *testing.T, when string, b Union, want []object.ID) {
 	t.Helper()
 	if err := b.Sync(context.Background()); err != nil {
 		t.Fatalf("%s: %v", when, err)
@@ -140,32 +183,32 @@ func TestNamedBlobsAreThoseOfGit(t *testing.T) {
 		from := oddHistory(t, f)
 		want := namedByGit(t, from)
 		dir := filepath.Join(t.TempDir(), "objects")
-		s := open(t, dir, f)
-		n := OpenNamed(dir, f)
+		s := openStore(t, dir, f)
+		n := Open(dir, f)
 		path := ingestNamed(t, s, n, blobless(t, from, "main", "old"))
-		equalNames(t, "after Ingest", NamedBlobs{n}, want)
-		written, err := os.ReadFile(namesPath(path))
+		equalNames(t, "after Ingest", Union{n}, want)
+		written, err := os.ReadFile(named.Path(path))
 		if err != nil {
 			t.Fatal(err)
 		}
-		equalNames(t, "in another process", NamedBlobs{OpenNamed(dir, f)}, want)
+		equalNames(t, "in another process", Union{Open(dir, f)}, want)
 
 		// Files of an older version lack the set, and those of a host that lost power may be damaged.
 		for name, damage := range map[string]func() error{
-			"missing":   func() error { return os.Remove(namesPath(path)) },
-			"empty":     func() error { return replaceFile(namesPath(path), nil) },
-			"truncated": func() error { return replaceFile(namesPath(path), written[:len(written)/2]) },
+			"missing":   func() error { return os.Remove(named.Path(path)) },
+			"empty":     func() error { return replaceFile(named.Path(path), nil) },
+			"truncated": func() error { return replaceFile(named.Path(path), written[:len(written)/2]) },
 			"changed": func() error {
 				changed := slices.Clone(written)
 				changed[len(changed)/2] ^= 4
-				return replaceFile(namesPath(path), changed)
+				return replaceFile(named.Path(path), changed)
 			},
 		} {
 			if err := damage(); err != nil {
 				t.Fatal(err)
 			}
-			equalNames(t, name, NamedBlobs{OpenNamed(dir, f)}, want)
-			if again, err := os.ReadFile(namesPath(path)); err != nil || !bytes.Equal(again, written) {
+			equalNames(t, name, Union{Open(dir, f)}, want)
+			if again, err := os.ReadFile(named.Path(path)); err != nil || !bytes.Equal(again, written) {
 				t.Errorf("%s: file has %d bytes after the pack was read, want %d bytes: %v", name, len(again), len(written), err)
 			}
 		}
@@ -181,22 +224,22 @@ func TestNamedBlobsOfPacksThatGitHasWritten(t *testing.T) {
 		from := oddHistory(t, f)
 		want := namedByGit(t, from)
 		to := newRepo(t, f)
-		n := OpenNamed(filepath.Join(to, "objects"), f)
-		equalNames(t, "without packs", NamedBlobs{n}, nil)
+		n := Open(filepath.Join(to, "objects"), f)
+		equalNames(t, "without packs", Union{n}, nil)
 		grown := make(chan struct{}, 1)
-		defer NamedBlobs{n}.Watch(func() { grown <- struct{}{} })()
+		defer Union{n}.Watch(func() { grown <- struct{}{} })()
 		for _, args := range [][]string{{"--delta-base-offset"}, {"--window=30", "--depth=100"}} {
 			in := append([]string{"pack-objects", "--revs", "--stdout", "-q"}, args...)
 			git(t, to, git(t, from, []byte("main\nold\n"), in...), "index-pack", "--stdin")
 		}
-		if ok, err := (NamedBlobs{n}).Has(context.Background(), want[0]); !ok || err != nil {
+		if ok, err := (Union{n}).Has(context.Background(), want[0]); !ok || err != nil {
 			t.Fatalf("a look-up does not find the packs of git: %v", err)
 		}
 		<-grown
-		equalNames(t, "after git", NamedBlobs{n}, want)
+		equalNames(t, "after git", Union{n}, want)
 		git(t, to, nil, "fetch", "-q", from, "refs/heads/*:refs/heads/*")
 		git(t, to, nil, "repack", "-a", "-d", "-q")
-		equalNames(t, "after git has repacked", NamedBlobs{n}, want)
+		equalNames(t, "after git has repacked", Union{n}, want)
 		if err := n.Close(); err != nil {
 			t.Error(err)
 		}
@@ -208,8 +251,8 @@ func TestNamedBlobsAfterJoin(t *testing.T) {
 	want := namedByGit(t, from)
 	for _, lacking := range []bool{false, true} {
 		dir := filepath.Join(t.TempDir(), "objects")
-		s := open(t, dir, object.SHA1)
-		n := OpenNamed(dir, object.SHA1)
+		s := openStore(t, dir, object.SHA1)
+		n := Open(dir, object.SHA1)
 		var last string
 		last = ingestNamed(t, s, n, blobless(t, from, "main~39"))
 		for i := 36; i >= 0; i -= 3 {
@@ -217,22 +260,22 @@ func TestNamedBlobsAfterJoin(t *testing.T) {
 		}
 		ingestNamed(t, s, n, blobless(t, from, "old"))
 		if lacking {
-			if err := os.Remove(namesPath(last)); err != nil {
+			if err := os.Remove(named.Path(last)); err != nil {
 				t.Fatal(err)
 			}
 		}
-		equalNames(t, "before the join", NamedBlobs{n}, want)
-		res, err := s.Join(context.Background(), JoinOptions{Above: 2, Keep: 1, Crowd: 100, Reader: func(int) bool { return true }})
+		equalNames(t, "before the join", Union{n}, want)
+		res, err := s.Join(context.Background(), odb.JoinOptions{Above: 2, Keep: 1, Crowd: 100, Reader: func(int) bool { return true }})
 		if err != nil || res.Packs < 2 {
 			t.Fatalf("join: %+v, %v", res, err)
 		}
-		if _, err := os.Stat(namesPath(filepath.Join(s.dir, res.Name))); (err != nil) != lacking {
+		if _, err := os.Stat(named.Path(filepath.Join(dir, "pack", res.Name))); (err != nil) != lacking {
 			t.Errorf("file of the joined pack: %v, while the file of one pack was missing: %v", err, lacking)
 		}
-		equalNames(t, "after the join", NamedBlobs{n}, want)
-		equalNames(t, "in another process", NamedBlobs{OpenNamed(dir, object.SHA1)}, want)
-		files, _ := os.ReadDir(filepath.Dir(namesPath(last)))
-		if packs, _ := listPacks(s.dir); len(files) != len(packs) {
+		equalNames(t, "after the join", Union{n}, want)
+		equalNames(t, "in another process", Union{Open(dir, object.SHA1)}, want)
+		files, _ := os.ReadDir(filepath.Dir(named.Path(last)))
+		if packs, _ := odb.ListPacks(filepath.Join(dir, "pack")); len(files) != len(packs) {
 			t.Errorf("%d files for %d packs", len(files), len(packs))
 		}
 	}
@@ -243,15 +286,15 @@ func TestNamedBlobsPrecedeTheirPack(t *testing.T) {
 	from := oddHistory(t, object.SHA1)
 	want := namedByGit(t, from)
 	dir := filepath.Join(t.TempDir(), "objects")
-	s := open(t, dir, object.SHA1)
-	n := OpenNamed(dir, object.SHA1)
+	s := openStore(t, dir, object.SHA1)
+	n := Open(dir, object.SHA1)
 	calls := 0
-	stop := NamedBlobs{n}.Watch(func() {
+	stop := Union{n}.Watch(func() {
 		calls++
-		if packs, err := listPacks(s.dir); err != nil || len(packs) != calls-1 {
+		if packs, err := odb.ListPacks(filepath.Join(dir, "pack")); err != nil || len(packs) != calls-1 {
 			t.Errorf("packs at call %d of the watcher: got %d, %v", calls, len(packs), err)
 		}
-		if got := (NamedBlobs{n}).Count(); got == 0 {
+		if got := (Union{n}).Count(); got == 0 {
 			t.Error("set is empty while the watcher is called")
 		}
 	})
@@ -261,7 +304,7 @@ func TestNamedBlobsPrecedeTheirPack(t *testing.T) {
 		readers.Go(func() {
 			for seen := map[object.ID]bool{}; ctx.Err() == nil; {
 				for _, id := range want {
-					ok, err := (NamedBlobs{n}).Has(context.Background(), id)
+					ok, err := (Union{n}).Has(context.Background(), id)
 					if err != nil || !ok && seen[id] {
 						t.Errorf("blob %s has left the set: %v", id, err)
 						return
@@ -284,18 +327,18 @@ func TestNamedBlobsPrecedeTheirPack(t *testing.T) {
 	cancel()
 	readers.Wait()
 	stop()
-	equalNames(t, "at the end", NamedBlobs{n}, want)
+	equalNames(t, "at the end", Union{n}, want)
 }
 
 func TestNamedBlobsOfAFailedIngest(t *testing.T) {
 	from := oddHistory(t, object.SHA1)
 	dir := filepath.Join(t.TempDir(), "objects")
-	s := open(t, dir, object.SHA1)
-	n := OpenNamed(dir, object.SHA1)
+	s := openStore(t, dir, object.SHA1)
+	n := Open(dir, object.SHA1)
 	pack := blobless(t, from, "main", "old")
 	pack[len(pack)-1] ^= 1
-	if _, err := s.Ingest(context.Background(), bytes.NewReader(pack), IngestOptions{MaxObjectSize: noLimit, Named: n}, nil); err == nil {
+	if _, err := s.Ingest(context.Background(), bytes.NewReader(pack), odb.IngestOptions{MaxObjectSize: noLimit, Names: n.Add}, nil); err == nil {
 		t.Fatal("a damaged pack was stored")
 	}
-	equalNames(t, "after a failed Ingest", NamedBlobs{n}, nil)
+	equalNames(t, "after a failed Ingest", Union{n}, nil)
 }
