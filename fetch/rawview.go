@@ -9,6 +9,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/fetch/pipeline"
 	"github.com/artifactfs/artifactfs/fetch/readahead"
+	"github.com/artifactfs/artifactfs/fetch/readprofile"
 	"github.com/artifactfs/artifactfs/internal/metrics"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/prioritize"
@@ -20,6 +21,9 @@ type RawView struct {
 	store *Store
 	tree  atomic.Pointer[object.ID] // the tree that the mount shows
 	ahead readahead.Tracker
+	reads atomic.Pointer[readprofile.Recorder] // records which files are read; nil: not recorded
+	// foreseen has the files of the read profile that is being prefetched; nil: none.
+	foreseen atomic.Pointer[foreseen]
 
 	gone chan struct{} // channel that Close closes
 
