@@ -109,6 +109,7 @@ type MountFetch struct {
 	// Prefetch selects contents to fetch ahead: "auto" (contents that are likely to be read), "all" or "none"; "": "auto".
 	Prefetch       Prefetch `json:"prefetch"`
 	PrefetchBudget int64    `json:"prefetch_budget"` // maximum number of bytes that are fetched with Prefetch "auto"; 0: the daemon's default
+	MountProfile
 	// Wait is the state that is reached before the reply: "tree" (the root directory is readable), "git" (in addition, the git
 	// directory is ready) or "all" (in addition, the prefetch is complete); "": "tree".
 	Wait      Wait  `json:"wait"`
@@ -293,6 +294,8 @@ type MountStatus struct {
 	Network NetworkStatus `json:"network"` // requests to the remote since the mount
 	Queue   QueueStatus   `json:"queue"`   // blobs that wait to be fetched
 
+	Profile *ProfileStatus `json:"profile,omitempty"` // read profile of the mount; missing: the mount has none
+
 	Operations OperationStatus `json:"operations"` // requests of the kernel
 
 	Overlay OverlayStatus `json:"overlay"` // differences from the base tree
@@ -430,6 +433,9 @@ func (r MountRequest) validate() error {
 		return badRequest("size or time is negative")
 	case r.TokenFile != "" && !filepath.IsAbs(r.TokenFile):
 		return badRequest("token file %q is not absolute", r.TokenFile)
+	}
+	if err := r.MountProfile.validate(); err != nil {
+		return err
 	}
 	return r.SessionOptions.validate()
 }

@@ -50,9 +50,18 @@ func (f *foreseen) after(path string) ([]file, bool) {
 // Record makes the view record in r which files programs read. If r is nil, the view records nothing.
 func (v *RawView) Record(r *readprofile.Recorder) { v.reads.Store(r) }
 
+// CountFiles returns the number of files of the shown tree, but at most limit. It waits for missing trees.
+func (v *RawView) CountFiles(ctx context.Context, limit int) (n int, err error) {
+	_, err = v.store.trees.walk(ctx, v.Shown(), "", func(file) bool {
+		n++
+		return n < limit
+	})
+	return n, err
+}
+
 // PrefetchProfile prefetches the files of a read profile that the shown tree has, in the order of the profile, and returns when all of
 // them are on this host or the pipeline has given them up. It stops early when budget bytes have arrived (0 means no limit) or ctx ends.
-// It returns the part of the budget that is left, at least 1 if there is a limit. While it runs, a reader that waits for a file of the
+// It returns the part of the budget that is left, which is not positive if the budget is spent. While it runs, a reader that waits for a file of the
 // profile requests the following files of the profile with it.
 func (v *RawView) PrefetchProfile(ctx context.Context, p readprofile.Profile, budget int64) (left int64, err error) {
 	if p.IsZero() || v.Shown().IsZero() {
@@ -84,10 +93,10 @@ func (v *RawView) PrefetchProfile(ctx context.Context, p readprofile.Profile, bu
 		q.err = v.awaitPrefetched(ctx)
 	}
 	v.store.log.Debug("prefetched read profile", zap.Int("paths", len(p.Paths)), zap.Bool("whole", p.Whole), zap.Int("missing", q.queued))
-	if budget > 0 {
-		left = max(budget-(v.store.fetcher.bytesIn.Load()-start), 1)
+	if budget == 0 {
+		return 0, q.err
 	}
-	return left, q.err
+	return budget - (v.store.fetcher.bytesIn.Load() - start), q.err
 }
 
 // Lacks reports whether contents of the first paths of a read profile are missing. It returns false for a profile of the whole tree that

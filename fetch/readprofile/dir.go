@@ -64,6 +64,12 @@ func ReadFile(path string) (Profile, error) {
 
 // Add merges a recording into a profile, which it creates if it does not exist. A damaged profile is replaced.
 func (d Dir) Add(name string, r Recording) error {
+	return d.change(name, func(old Profile, _ error) (Profile, bool) { return old.Merge(r), true })
+}
+
+// change replaces a profile by the first result of the function edit, if the second result is true. The parameters of edit are the
+// present profile and, if it does not exist or is damaged, the error of Read.
+func (d Dir) change(name string, edit func(old Profile, err error) (Profile, bool)) error {
 	if err := ValidName(name); err != nil {
 		return err
 	}
@@ -76,10 +82,19 @@ func (d Dir) Add(name string, r Recording) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ErrFormat) {
 		return fmt.Errorf("write read profile: %w", err)
 	}
-	if err := disk.WriteFile(filepath.Join(d.Path, name), old.Merge(r).Encode(), 0o600); err != nil {
+	p, write := edit(old, err)
+	if !write {
+		return nil
+	}
+	if err := disk.WriteFile(filepath.Join(d.Path, name), p.Encode(), 0o600); err != nil {
 		return fmt.Errorf("write read profile: %w", err)
 	}
 	return nil
+}
+
+// Adopt stores a profile of another machine, unless a valid profile with that name exists.
+func (d Dir) Adopt(name string, p Profile) error {
+	return d.change(name, func(old Profile, err error) (Profile, bool) { return p, err != nil })
 }
 
 // Delete removes a profile. The error wraps fs.ErrNotExist if the profile does not exist.

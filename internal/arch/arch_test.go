@@ -46,7 +46,7 @@ var floors = [][]string{
 	{"session/resume", "session/treediff", "session/forge", "session/proposals"},
 	{"session/promotion", "session/lifecycle"},
 	{"session/catalog"},
-	{"mount/origin", "mount/packs", "mount/staging", "session/locks/service"},
+	{"mount/origin", "mount/packs", "mount/profiles", "mount/staging", "session/locks/service"},
 	{"mount/moves", "mount/gitside"},
 	{"mount/follow"},
 	{"mount", "mcp", "server/records", "server/objects", "server/openapi", "server/egress"},
