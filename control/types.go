@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/artifactfs/artifactfs/fetch/readprofile"
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
@@ -109,7 +110,7 @@ type MountFetch struct {
 	// Prefetch selects contents to fetch ahead: "auto" (contents that are likely to be read), "all" or "none"; "": "auto".
 	Prefetch       Prefetch `json:"prefetch"`
 	PrefetchBudget int64    `json:"prefetch_budget"` // maximum number of bytes that are fetched with Prefetch "auto"; 0: the daemon's default
-	MountProfile
+	readprofile.Selection
 	// Wait is the state that is reached before the reply: "tree" (the root directory is readable), "git" (in addition, the git
 	// directory is ready) or "all" (in addition, the prefetch is complete); "": "tree".
 	Wait      Wait  `json:"wait"`
@@ -294,8 +295,6 @@ type MountStatus struct {
 	Network NetworkStatus `json:"network"` // requests to the remote since the mount
 	Queue   QueueStatus   `json:"queue"`   // blobs that wait to be fetched
 
-	Profile *ProfileStatus `json:"profile,omitempty"` // read profile of the mount; missing: the mount has none
-
 	Operations OperationStatus `json:"operations"` // requests of the kernel
 
 	Overlay OverlayStatus `json:"overlay"` // differences from the base tree
@@ -317,6 +316,9 @@ type TreeStatus struct {
 
 // BlobStatus describes the contents of the files in the base tree.
 type BlobStatus struct {
+	// Profile describes the read profile; missing: the mount has none.
+	Profile *readprofile.Usage `json:"profile,omitempty"`
+
 	Total   int64 `json:"total"`                 // number of distinct blobs
 	Fetched int64 `json:"fetched" v5:"hydrated"` // number of these blobs that are on this host
 	Bytes   int64 `json:"bytes"`                 // total size of the blobs on this host
@@ -434,8 +436,8 @@ func (r MountRequest) validate() error {
 	case r.TokenFile != "" && !filepath.IsAbs(r.TokenFile):
 		return badRequest("token file %q is not absolute", r.TokenFile)
 	}
-	if err := r.MountProfile.validate(); err != nil {
-		return err
+	if err := r.Selection.Validate(); err != nil {
+		return badRequest("%v", err)
 	}
 	return r.SessionOptions.validate()
 }

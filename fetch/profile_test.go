@@ -70,7 +70,7 @@ func wanted(t *testing.T, server *gittest.Server) (requests, blobs int) {
 func TestPrefetchOfAProfileIsOneRequest(t *testing.T) {
 	server, v, paths := newProfiled(t)
 	extra := []string{"vanished", "d00/vanished", "d00", "d00/f00/below", "no/such/directory"}
-	if _, err := v.PrefetchProfile(t.Context(), profileOf(slices.Concat(extra, paths)...), 0); err != nil {
+	if _, err := v.Foreseen().Run(t.Context(), profileOf(slices.Concat(extra, paths)...), 0); err != nil {
 		t.Fatal(err)
 	}
 	if requests, blobs := wanted(t, server); requests != 1 || blobs != len(paths) {
@@ -81,32 +81,14 @@ func TestPrefetchOfAProfileIsOneRequest(t *testing.T) {
 			t.Errorf("contents of %s are missing after the prefetch", path)
 		}
 	}
-	if v.Lacks(t.Context(), profileOf(paths...)) || !v.Lacks(t.Context(), profileOf("d00/f19")) {
+	if v.Foreseen().Lacks(t.Context(), profileOf(paths...)) || !v.Foreseen().Lacks(t.Context(), profileOf("d00/f19")) {
 		t.Error("Lacks does not report which of the profiles has missing contents")
-	}
-}
-
-// While a profile is prefetched, a read of one of its files fetches the following files of the profile, and no neighbours in directories.
-func TestReaderFetchesTheRestOfTheProfile(t *testing.T) {
-	server, v, paths := newProfiled(t)
-	f := &foreseen{at: map[string]int{}}
-	for _, path := range paths {
-		f.add([]file{{id: blobAt(t, v, path).ID, path: path}})
-	}
-	v.foreseen.Store(f)
-	c, err := v.Open(t.Context(), blobAt(t, v, paths[10]))
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.Release()
-	if requests, blobs := wanted(t, server); requests != 1 || blobs != len(paths)-10 {
-		t.Errorf("read of the 11th of %d files: %d requests for %d blobs, want 1 for %d", len(paths), requests, blobs, len(paths)-10)
 	}
 }
 
 func TestProfileOfTheWholeTreeFetchesAll(t *testing.T) {
 	server, v, _ := newProfiled(t)
-	if _, err := v.PrefetchProfile(t.Context(), readprofile.Profile{Whole: true}, 0); err != nil {
+	if _, err := v.Foreseen().Run(t.Context(), readprofile.Profile{Whole: true}, 0); err != nil {
 		t.Fatal(err)
 	}
 	if requests, blobs := wanted(t, server); requests > 2 || blobs != 800 {
@@ -115,18 +97,13 @@ func TestProfileOfTheWholeTreeFetchesAll(t *testing.T) {
 }
 
 func TestProfileKeepsToTheBudget(t *testing.T) {
-	server, v, paths := newProfiled(t)
-	left, err := v.PrefetchProfile(t.Context(), profileOf(paths...), 1<<20)
+	_, v, paths := newProfiled(t)
+	left, err := v.Foreseen().Run(t.Context(), profileOf(paths...), 1<<20)
 	if err != nil || left >= 1<<20 || left < 1<<20-40*6 {
 		t.Errorf("budget of 1 MiB after 40 small files: %d bytes are left, error %v", left, err)
 	}
-	server.Log().Reset()
-	spent := &profileQueue{view: v.RawView, foreseen: &foreseen{at: map[string]int{}}, spent: func() bool { return true }, size: 1}
-	if spent.add(t.Context(), file{id: blobAt(t, v, "d00/f19").ID, path: "d00/f19"}) {
-		t.Error("a want was queued although the budget is spent")
-	}
-	if requests, _ := wanted(t, server); requests > 0 {
-		t.Errorf("%d requests were sent although the budget is spent", requests)
+	if left, err = v.Foreseen().Run(t.Context(), readprofile.Profile{Whole: true}, 1); err != nil || left > 0 {
+		t.Errorf("budget of 1 byte after the whole tree: %d bytes are left, error %v; want none", left, err)
 	}
 }
 

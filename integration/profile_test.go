@@ -94,7 +94,7 @@ func TestProfileOfABuildIsPrefetched(t *testing.T) {
 	p.forget()
 	p.read(first, p.build)
 	without, _ := p.traffic()
-	if s := first.status().Profile; s == nil || s.Name != "build" || !s.Recording || s.Recorded != int64(len(p.build)) || s.Source != "" {
+	if s := first.status().Blobs.Profile; s == nil || s.Name != "build" || !s.Recording || s.Recorded != int64(len(p.build)) || s.Source != "" {
 		t.Errorf("status while the build is recorded: got profile %+v, want build with %d recorded paths", s, len(p.build))
 	}
 	w.unmount(first)
@@ -113,7 +113,7 @@ func TestProfileOfABuildIsPrefetched(t *testing.T) {
 		t.Errorf("build with a profile: %d requests for %d blobs, want at most 3 for %d; without a profile: %d requests, want at least 20\n%s",
 			with, blobs, len(p.build)+33, without, p.Log())
 	}
-	if s := second.status().Profile; s == nil || s.Source != "store" || s.Paths != int64(len(p.build)) {
+	if s := second.status().Blobs.Profile; s == nil || s.Source != "store" || s.Paths != int64(len(p.build)) {
 		t.Errorf("status with a profile: got %+v, want %d paths from the store", s, len(p.build))
 	}
 	o.unmount(second)
@@ -171,7 +171,7 @@ func TestPrefetchNoneAndProfileNone(t *testing.T) {
 	for range 2 {
 		m := w.bare(p.url(), "--profile", "none")
 		p.read(m, p.build[:5])
-		if s := m.status().Profile; s != nil {
+		if s := m.status().Blobs.Profile; s != nil {
 			t.Errorf("mount with --profile none: status has profile %+v, want none", s)
 		}
 		w.unmount(m)
@@ -190,7 +190,7 @@ func TestPrefetchNoneAndProfileNone(t *testing.T) {
 		t.Errorf("mount with --prefetch none: %d requests for %d blobs, want none\n%s", requests, blobs, p.Log())
 	}
 	p.read(m, p.build[:3])
-	if s := m.status().Profile; s == nil || s.Source != "" || s.Recorded != 3 {
+	if s := m.status().Blobs.Profile; s == nil || s.Source != "" || s.Recorded != 3 {
 		t.Errorf("status with --prefetch none: got %+v, want 3 recorded paths and no profile in use", s)
 	}
 	o.unmount(m)
@@ -278,9 +278,9 @@ func TestProfileIsShared(t *testing.T) {
 	o := w.elsewhere()
 	p.forget()
 	m = o.mount(p.url(), append(noBudget, flags("two")...)...)
-	s := m.await("the profile of the session remote is in use", func(s control.MountStatus) bool { return s.Profile.Source != "" })
-	if s.Profile.Source != "session-remote" || s.Profile.Paths != int64(len(p.build)) || !s.Profile.Shared {
-		t.Errorf("profile on another machine: got %+v, want %d paths from the session remote", s.Profile, len(p.build))
+	s := m.await("the profile of the session remote is in use", func(s control.MountStatus) bool { return s.Blobs.Profile.Source != "" })
+	if s.Blobs.Profile.Source != "session-remote" || s.Blobs.Profile.Paths != int64(len(p.build)) || !s.Blobs.Profile.Shared {
+		t.Errorf("profile on another machine: got %+v, want %d paths from the session remote", s.Blobs.Profile, len(p.build))
 	}
 	p.read(m, p.build)
 	if requests, blobs := p.traffic(); requests > 4 || blobs > len(p.build)+33 {
@@ -327,7 +327,7 @@ func TestHostileProfileIsIgnored(t *testing.T) {
 		w.git(tree, "push", "-qf", c.arg, "HEAD:refs/afs/profile/"+name)
 		m := w.mount(p.url(), append(append(noBudget, c.flags(name)...), "--wait", "all", "--profile", name, "--share-profile")...)
 		p.read(m, p.build[:2])
-		if s := m.status().Profile; s.Source != "" && name != "vanished" {
+		if s := m.status().Blobs.Profile; s.Source != "" && name != "vanished" {
 			t.Errorf("%s: profile %+v is in use, want none", name, s)
 		}
 		w.unmount(m)

@@ -87,14 +87,14 @@ func (m *Mount) goBehind(before takeover.State) bool {
 		if m.Request.Prefetch != control.PrefetchNone {
 			profile = m.profiles.Load(ctx)
 		}
-		hydrate := func() error { return m.hydrate(ctx, profile) }
+		hydrate := func() error { return hydrate(ctx, m, profile) }
 		if before.Hydrated {
 			close(m.Events.HydrateTried)
 		} else {
 			// If all contents are already on this host, the prefetch only walks through the tree. Unless the client waits for
 			// the prefetch, it is delayed until no mount is being started. A profile whose contents are missing is not delayed, because
 			// programs will read these contents soon.
-			if m.snapshot().Local && m.Request.Wait != control.WaitAll && !m.view.Lacks(ctx, profile) {
+			if m.snapshot().Local && m.Request.Wait != control.WaitAll && !m.view.Foreseen().Lacks(ctx, profile) {
 				m.host.Turns.Calm(ctx, nil, nil)
 			}
 			m.work.Repeat(ctx, "prefetch", m.Events.HydrateTried, hydrate)

@@ -9,29 +9,28 @@ import (
 	"github.com/artifactfs/artifactfs/fetch"
 	"github.com/artifactfs/artifactfs/fetch/readprofile"
 	"github.com/artifactfs/artifactfs/mount/profiles"
-	"github.com/artifactfs/artifactfs/mount/takeover"
 )
 
 // beginProfiles begins to record which files programs read, or continues the recording of a predecessor. It returns nil if the mount has
 // no read profile.
-func (m *Mount) beginProfiles(phase profiles.Phase) *profiles.Profiles {
+func beginProfiles(m *Mount, takenOver bool) *profiles.Profiles {
 	name := cmp.Or(m.Request.Profile, readprofile.Auto)
 	if name == readprofile.None {
 		return nil
 	}
 	o := profiles.Options{
-		Name: name, Dir: readprofile.DirOf(filepath.Dir(m.store.GitDir())), Home: m.home.Dir, View: m.view.RawView, Temp: m.host.State,
-		Ended: func() { m.handover.Update(func(h *takeover.State) { h.Recording = false }) }, Since: m.since, Log: m.host.Log,
+		Name: name, Dir: readprofile.DirOf(filepath.Dir(m.store.GitDir())), Home: m.home.Dir, View: m.view.RawView,
+		CountFiles: m.view.Foreseen().CountFiles, Temp: m.host.State, Since: m.since, Log: m.host.Log,
 	}
 	if m.Request.ShareProfile && m.objects.sessionRemote != nil {
 		o.Remote = m.objects.sessionRemote.Remote
 	}
-	return profiles.Begin(o, phase)
+	return profiles.Begin(o, takenOver)
 }
 
 // hydrate prefetches the contents of the tree that the mount shows: first those of the read profile, then the others that the request
 // selects.
-func (m *Mount) hydrate(ctx context.Context, profile readprofile.Profile) error {
+func hydrate(ctx context.Context, m *Mount, profile readprofile.Profile) error {
 	budget := cmp.Or(m.Request.PrefetchBudget, DefaultBudget)
 	switch m.Request.Prefetch {
 	case control.PrefetchNone:
@@ -39,7 +38,7 @@ func (m *Mount) hydrate(ctx context.Context, profile readprofile.Profile) error 
 	case control.PrefetchAll:
 		budget = 0 // no limit
 	}
-	left, err := m.view.PrefetchProfile(ctx, profile, budget)
+	left, err := m.view.Foreseen().Run(ctx, profile, budget)
 	if err != nil || budget > 0 && left <= 0 {
 		return err
 	}

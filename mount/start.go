@@ -14,7 +14,6 @@ import (
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
-	"github.com/artifactfs/artifactfs/mount/profiles"
 	"github.com/artifactfs/artifactfs/mount/remotes"
 	"github.com/artifactfs/artifactfs/mount/takeover"
 	"github.com/artifactfs/artifactfs/session/agent"
@@ -129,7 +128,7 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 	m.filters = m.newFilters()
 	m.view = m.store.View(m.snap, checkout.Settings(), m.filters)
 	m.shown = newShownTree(m.view, m.home.Dir, m.host.Log)
-	m.profiles = m.beginProfiles(profiles.New)
+	m.profiles = beginProfiles(m, false)
 	// The kernel may send requests as soon as it has the mount, so the working tree is opened before that.
 	if err = m.open(); err != nil {
 		return reply, err
@@ -183,7 +182,6 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 	m.handover.Update(func(h *takeover.State) {
 		h.Phase, h.Request, h.Record, h.Resumed, h.Notes, h.Made, h.Reply =
 			takeover.Served, m.requestNow(), m.record, m.resumed, m.redirects.Notes(), m.point.Created, reply
-		h.Recording = m.profiles != nil
 		if checkout.Size() <= takeover.MaxCheckout {
 			h.Checkout = &checkout
 		}

@@ -15,7 +15,6 @@ import (
 	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
-	"github.com/artifactfs/artifactfs/mount/profiles"
 	"github.com/artifactfs/artifactfs/mount/takeover"
 	"github.com/artifactfs/artifactfs/worktree"
 )
@@ -203,11 +202,7 @@ func (m *Mount) takeOver() (err error) {
 	m.filters = m.newFilters()
 	m.view = m.store.View(m.snap, m.checkout(ctx, h).Settings(), m.filters)
 	m.shown = newShownTree(m.view, m.home.Dir, m.host.Log)
-	phase := profiles.Ended // also if the predecessor was of an earlier version, which has recorded nothing
-	if h.Recording {
-		phase = profiles.Continued
-	}
-	m.profiles = m.beginProfiles(phase)
+	m.profiles = beginProfiles(m, true)
 	if err = m.open(); err != nil {
 		return err
 	}

@@ -28,12 +28,12 @@ profile contains paths, so it can be used at any commit; paths that a commit doe
 
 Each mount records the profile that mount --profile names; the default is auto. A recording ends after 2 minutes in
 which no program has read a new file, after 30 minutes, after 100,000 files, or at unmount. Files that 8 recordings in a
-row do not contain are dropped. If programs have read nearly the whole tree, the profile states only that. mount --profile
-none records nothing and uses no profile; with mount --prefetch none, a mount records a profile but fetches nothing ahead.
+row do not contain are dropped. If programs have read nearly the whole tree, the profile states only that. With mount
+--profile none, nothing is recorded and no profile is used; with mount --prefetch none, nothing is fetched ahead.
 
-Profiles are kept on this host, in the store of the remote. With mount --share-profile, a mount also merges its recording
-into the ref refs/afs/profile/NAME of the session remote, and uses the profile of this ref if this host has none. All
-users of the session remote can then read the paths. git push URL :refs/afs/profile/NAME deletes it there.`,
+Profiles are kept on this host, in the store of the remote. With mount --share-profile, a mount also merges its
+recording into the ref refs/afs/profile/NAME of the session remote, and uses the profile of this ref if this host has
+none. All users of the session remote can then read the paths. git push URL :refs/afs/profile/NAME deletes it there.`,
 		Example: `  artifactfs profile list
   artifactfs profile show build
   artifactfs mount https://example.org/app.git --profile build

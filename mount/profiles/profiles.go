@@ -19,7 +19,6 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch/readprofile"
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/session"
@@ -49,8 +48,6 @@ const (
 type View interface {
 	// Record makes the view record in r which files programs read; nil: nothing is recorded.
 	Record(r *readprofile.Recorder)
-	// CountFiles returns the number of files of the shown tree, but at most limit.
-	CountFiles(ctx context.Context, limit int) (int, error)
 }
 
 // Options configures Profiles.
@@ -59,26 +56,17 @@ type Options struct {
 	Dir  readprofile.Dir // directory with the profiles of the store
 	Home string          // home of the mount, which contains the file with the recording
 	View View
+	// CountFiles returns the number of files of the shown tree, but at most limit.
+	CountFiles func(ctx context.Context, limit int) (int, error)
 	// Remote is the session remote with which the profile is shared; nil: the profile is not shared.
 	Remote *transport.Remote
-	Temp   string // directory for temporary files
-	// Ended is called when the recording has ended. A successor then does not continue it.
-	Ended func()
-	Since time.Time // beginning of the mount
+	Temp   string    // directory for temporary files
+	Since  time.Time // beginning of the mount
 	// Idle is the time without a new path after which the recording ends, and Limit the time since the beginning of the mount.
 	// 0: DefaultIdle and DefaultLimit.
 	Idle, Limit time.Duration
 	Log         *zap.Logger
 }
-
-// Phase is the state in which the recording of a mount is when a process begins to serve the mount.
-type Phase int
-
-const (
-	New       Phase = iota // nothing was read yet
-	Continued              // a predecessor has begun the recording
-	Ended                  // a predecessor has ended the recording
-)
 
 // Profiles is the read profile of one mount. All methods of a nil *Profiles do nothing. The methods may be called from any goroutine.
 type Profiles struct {
@@ -87,36 +75,37 @@ type Profiles struct {
 	end      sync.Once
 
 	mu     sync.Mutex
-	status control.ProfileStatus
+	status readprofile.Usage
 	ended  bool // whether the recording has ended
 }
 
-// Begin returns the read profile of a mount, and begins or continues the recording. It must be called before programs can read files in
-// the mount.
-func Begin(o Options, phase Phase) *Profiles {
+// Begin returns the read profile of a mount, and begins the recording. It must be called before programs can read files in the mount. If
+// takenOver is true, Begin continues the recording of a predecessor. If the predecessor has ended its recording, or was of a version that
+// recorded nothing, there is no file with a recording, and Begin records nothing either.
+func Begin(o Options, takenOver bool) *Profiles {
 	if o.Idle == 0 {
 		o.Idle = DefaultIdle
 	}
 	if o.Limit == 0 {
 		o.Limit = DefaultLimit
 	}
-	p := &Profiles{o: o, status: control.ProfileStatus{Name: o.Name, Shared: o.Remote != nil}}
-	var paths []string
-	switch phase {
-	case Ended:
-		p.recorder, p.ended = readprofile.NewRecorder(nil), true
-		p.end.Do(func() {})
-		return p
-	case Continued:
-		saved, err := readprofile.ReadFile(p.saved())
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			o.Log.Warn("continue recording", zap.Error(err))
+	p := &Profiles{o: o, status: readprofile.Usage{Name: o.Name, Shared: o.Remote != nil}, recorder: readprofile.NewRecorder(nil)}
+	var err error
+	if takenOver {
+		var saved readprofile.Profile
+		if saved, err = readprofile.ReadFile(p.saved()); errors.Is(err, fs.ErrNotExist) {
+			p.ended = true
+			p.end.Do(func() {})
+			return p
 		}
-		paths = pathsOf(saved)
-	case New:
+		p.recorder = readprofile.NewRecorder(pathsOf(saved))
+	} else {
 		p.mergeLeft()
+		err = p.save(time.Now())
 	}
-	p.recorder = readprofile.NewRecorder(paths)
+	if err != nil {
+		o.Log.Warn("begin recording", zap.Error(err))
+	}
 	o.View.Record(p.recorder)
 	return p
 }
@@ -248,7 +237,6 @@ func (p *Profiles) End(ctx context.Context) {
 		if len(paths) > 0 {
 			p.merge(ctx, p.recording(ctx, paths))
 		}
-		p.o.Ended()
 		if err := os.Remove(p.saved()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			p.o.Log.Warn("remove recording", zap.Error(err))
 		}
@@ -260,7 +248,7 @@ func (p *Profiles) recording(ctx context.Context, paths []string) readprofile.Re
 	ctx, cancel := context.WithTimeout(ctx, countTime)
 	defer cancel()
 	limit := 2*len(paths) + 1 // with so many files, a recording of these paths is not Whole
-	files, err := p.o.View.CountFiles(ctx, limit)
+	files, err := p.o.CountFiles(ctx, limit)
 	if err != nil { // trees are missing, so the paths cannot be nearly all files
 		files = limit
 	}
@@ -291,7 +279,7 @@ func (p *Profiles) merge(ctx context.Context, r readprofile.Recording) {
 }
 
 // Status returns the state of the profile; nil if the mount has none.
-func (p *Profiles) Status() *control.ProfileStatus {
+func (p *Profiles) Status() *readprofile.Usage {
 	if p == nil {
 		return nil
 	}

@@ -55,8 +55,6 @@ type State struct {
 	History  bool `json:"history,omitempty"`   // whether the history is complete or was not requested
 	Hydrated bool `json:"hydrated,omitempty"`  // whether prefetching has ended
 	Filled   bool `json:"filled,omitempty"`    // whether git's index contains all sizes that are known
-	// Recording is true while the files that programs read are recorded (package profiles).
-	Recording bool `json:"recording,omitempty"`
 	// Stale is true while files are changed whose old contents may be in the kernel's cache.
 	Stale bool `json:"stale,omitempty"`
 	// Discard is true if the mount is being unmounted and its session is to be discarded.

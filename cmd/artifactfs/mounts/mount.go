@@ -170,8 +170,8 @@ func (o *MountOptions) AddFlags(cmd *cobra.Command) {
 		"prefetch", "contents to fetch before they are read: those that are\nlikely to be read, up to the budget; all; or none")
 	f.Var(&o.budget, "prefetch-budget",
 		"maximum `SIZE` of the contents that --prefetch auto fetches (default "+cli.SizeText(mount.DefaultBudget)+")")
-	f.StringVar(&r.Profile, "profile", readprofile.Auto, "`NAME` of the read profile: prefetch the files that programs have read in earlier\n"+
-		"mounts with this profile, and record those that they read now (none: do neither)")
+	f.StringVar(&r.Profile, "profile", readprofile.Auto, "`NAME` of the read profile: prefetch the files that it lists,\n"+
+		"and record those that programs read now (none: do neither)")
 	f.BoolVar(&r.ShareProfile, "share-profile", false, "keep the read profile on the session remote too, for other machines")
 	f.Var(&o.cache, "cache-size",
 		"maximum `SIZE` of the cache of file contents, which all mounts share (default "+cli.SizeText(daemon.DefaultCacheSize)+")")
@@ -206,6 +206,9 @@ func (o *MountOptions) Complete(cmd *cobra.Command, args []string, a *cli.App) e
 	r.RedirectsOnly = cmd.Flags().Changed("redirect")
 	if r.GitDir == control.GitDirOutside {
 		r.GitDir = "" // send "" instead, because daemons of earlier versions do not know the value "outside"
+	}
+	if r.Profile == readprofile.Auto {
+		r.Profile = "" // the default, which daemons of earlier versions accept too
 	}
 	if o.device >= 0 && !o.foreground {
 		return cli.Usage(cmd, errors.New("--fuse-fd needs --foreground, because the descriptor belongs to this process"))

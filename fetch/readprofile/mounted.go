@@ -1,33 +1,32 @@
-package control
+package readprofile
 
-import "github.com/artifactfs/artifactfs/fetch/readprofile"
+import "errors"
 
-// MountProfile is the part of a MountRequest that names the read profile of the mount: the files that programs read are recorded, so that
-// a later mount can prefetch them. Its JSON fields are fields of the request itself.
-type MountProfile struct {
+// Selection is the part of a mount request that names the read profile of the mount. Its JSON fields are fields of the request itself.
+type Selection struct {
 	// Profile is the name of the read profile: the files that programs read in the mount are recorded in it, and those of earlier
-	// recordings are prefetched before others, unless Prefetch is "none". "": "auto"; "none": nothing is recorded, and no profile is used.
+	// recordings are prefetched before others, unless prefetch is "none". "": "auto"; "none": nothing is recorded, and no profile is used.
 	Profile string `json:"profile,omitempty"`
 	// ShareProfile stores the profile on the session remote too, and reads it from there if this host has no profile with that name.
 	ShareProfile bool `json:"share_profile,omitempty"`
 }
 
-// validate returns an error if no mount can have this profile.
-func (p MountProfile) validate() error {
+// errNothingToShare means that a mount without a profile is to share it.
+var errNothingToShare = errors.New("a mount with the profile none has nothing to share")
+
+// Validate returns an error if no mount can have this profile.
+func (s Selection) Validate() error {
 	switch {
-	case p.Profile == readprofile.None && p.ShareProfile:
-		return badRequest("a mount with profile %q has no profile to share", p.Profile)
-	case p.Profile == "" || p.Profile == readprofile.None:
+	case s.Profile == None && s.ShareProfile:
+		return errNothingToShare
+	case s.Profile == "" || s.Profile == None:
 		return nil
 	}
-	if err := readprofile.ValidName(p.Profile); err != nil {
-		return badRequest("%v", err)
-	}
-	return nil
+	return ValidName(s.Profile)
 }
 
-// ProfileStatus describes the read profile of a mount.
-type ProfileStatus struct {
+// Usage describes the read profile of a mount, as the status of the mount shows it.
+type Usage struct {
 	Name   string `json:"name"`             // name of the profile
 	Source string `json:"source,omitempty"` // where the profile in use was read: "store" or "session-remote"; "": no profile is in use
 	Paths  int64  `json:"paths"`            // number of paths of the profile in use
