@@ -32,7 +32,7 @@ const (
 func (v *RawView) neighbours(ctx context.Context, id object.ID, path string) pipeline.Neighbours {
 	ctx, cancel := context.WithTimeout(ctx, neighbourTime)
 	defer cancel()
-	if c, ok := v.foreseen.After(ctx, id, path); ok {
+	if c, ok := v.Foreseen.After(ctx, id, path); ok {
 		return c
 	}
 	before := v.readerBefore(ctx, path)

@@ -10,21 +10,18 @@ import (
 // Record makes the view record in r which files programs read. If r is nil, the view records nothing.
 func (v *RawView) Record(r *readprofile.Recorder) { v.reads.Store(r) }
 
-// Foreseen returns the part of the view that prefetches read profiles.
-func (v *RawView) Foreseen() *foreseen.Prefetcher { return v.foreseen }
-
 // newForeseen returns the part of the view that prefetches read profiles.
 func (v *RawView) newForeseen() *foreseen.Prefetcher {
 	return foreseen.New(foreseen.Source{
-		Pipe: v.store.fetcher.pipe, Tree: v.Shown, Entries: v.store.trees.entries, Missing: v.missing,
-		AwaitRoom: v.awaitQueue, AwaitDone: v.awaitPrefetched, BytesIn: v.store.fetcher.bytesIn.Load,
+		Pipe: v.store.fetcher.pipe, Tree: v.Shown, Entries: v.store.trees.entries, Missing: v.missing, AwaitRoom: v.awaitQueue,
+		AwaitDone: v.awaitPrefetched, BytesIn: v.store.fetcher.bytesIn.Load,
 		Walk: func(ctx context.Context, from string, visit func(foreseen.File) bool) (err error) {
 			each := func(f file) bool { return visit(foreseen.File{ID: f.id, Path: f.path}) }
-			if from != "" {
-				return v.store.trees.walkFrom(ctx, v.Shown(), from, each)
+			if from == "" {
+				_, err = v.store.trees.walk(ctx, v.Shown(), "", each)
+				return err
 			}
-			_, err = v.store.trees.walk(ctx, v.Shown(), "", each)
-			return err
+			return v.store.trees.walkFrom(ctx, v.Shown(), from, each)
 		},
 	})
 }

@@ -70,7 +70,7 @@ func wanted(t *testing.T, server *gittest.Server) (requests, blobs int) {
 func TestPrefetchOfAProfileIsOneRequest(t *testing.T) {
 	server, v, paths := newProfiled(t)
 	extra := []string{"vanished", "d00/vanished", "d00", "d00/f00/below", "no/such/directory"}
-	if _, err := v.Foreseen().Run(t.Context(), profileOf(slices.Concat(extra, paths)...), 0); err != nil {
+	if _, err := v.Foreseen.Run(t.Context(), profileOf(slices.Concat(extra, paths)...), 0); err != nil {
 		t.Fatal(err)
 	}
 	if requests, blobs := wanted(t, server); requests != 1 || blobs != len(paths) {
@@ -81,14 +81,14 @@ func TestPrefetchOfAProfileIsOneRequest(t *testing.T) {
 			t.Errorf("contents of %s are missing after the prefetch", path)
 		}
 	}
-	if v.Foreseen().Lacks(t.Context(), profileOf(paths...)) || !v.Foreseen().Lacks(t.Context(), profileOf("d00/f19")) {
+	if v.Foreseen.Lacks(t.Context(), profileOf(paths...)) || !v.Foreseen.Lacks(t.Context(), profileOf("d00/f19")) {
 		t.Error("Lacks does not report which of the profiles has missing contents")
 	}
 }
 
 func TestProfileOfTheWholeTreeFetchesAll(t *testing.T) {
 	server, v, _ := newProfiled(t)
-	if _, err := v.Foreseen().Run(t.Context(), readprofile.Profile{Whole: true}, 0); err != nil {
+	if _, err := v.Foreseen.Run(t.Context(), readprofile.Profile{Whole: true}, 0); err != nil {
 		t.Fatal(err)
 	}
 	if requests, blobs := wanted(t, server); requests > 2 || blobs != 800 {
@@ -98,11 +98,11 @@ func TestProfileOfTheWholeTreeFetchesAll(t *testing.T) {
 
 func TestProfileKeepsToTheBudget(t *testing.T) {
 	_, v, paths := newProfiled(t)
-	left, err := v.Foreseen().Run(t.Context(), profileOf(paths...), 1<<20)
+	left, err := v.Foreseen.Run(t.Context(), profileOf(paths...), 1<<20)
 	if err != nil || left >= 1<<20 || left < 1<<20-40*6 {
 		t.Errorf("budget of 1 MiB after 40 small files: %d bytes are left, error %v", left, err)
 	}
-	if left, err = v.Foreseen().Run(t.Context(), readprofile.Profile{Whole: true}, 1); err != nil || left > 0 {
+	if left, err = v.Foreseen.Run(t.Context(), readprofile.Profile{Whole: true}, 1); err != nil || left > 0 {
 		t.Errorf("budget of 1 byte after the whole tree: %d bytes are left, error %v; want none", left, err)
 	}
 }

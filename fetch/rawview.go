@@ -23,7 +23,7 @@ type RawView struct {
 	tree     atomic.Pointer[object.ID] // the tree that the mount shows
 	ahead    readahead.Tracker
 	reads    atomic.Pointer[readprofile.Recorder] // records which files are read; nil: not recorded
-	foreseen *foreseen.Prefetcher                 // prefetches read profiles
+	Foreseen *foreseen.Prefetcher                 // prefetches read profiles
 
 	gone chan struct{} // channel that Close closes
 
@@ -41,7 +41,7 @@ func (s *Store) rawView(tree object.ID) *RawView {
 	s.fetcher.pipe.NoteReader()
 	v := &RawView{store: s, gone: make(chan struct{})}
 	v.tree.Store(&tree)
-	v.foreseen = v.newForeseen()
+	v.Foreseen = v.newForeseen()
 	return v
 }
 

@@ -94,7 +94,7 @@ func (m *Mount) goBehind(before takeover.State) bool {
 			// If all contents are already on this host, the prefetch only walks through the tree. Unless the client waits for
 			// the prefetch, it is delayed until no mount is being started. A profile whose contents are missing is not delayed, because
 			// programs will read these contents soon.
-			if m.snapshot().Local && m.Request.Wait != control.WaitAll && !m.view.Foreseen().Lacks(ctx, profile) {
+			if m.snapshot().Local && m.Request.Wait != control.WaitAll && !m.view.Foreseen.Lacks(ctx, profile) {
 				m.host.Turns.Calm(ctx, nil, nil)
 			}
 			m.work.Repeat(ctx, "prefetch", m.Events.HydrateTried, hydrate)

@@ -20,7 +20,7 @@ func beginProfiles(m *Mount, takenOver bool) *profiles.Profiles {
 	}
 	o := profiles.Options{
 		Name: name, Dir: readprofile.DirOf(filepath.Dir(m.store.GitDir())), Home: m.home.Dir, View: m.view.RawView,
-		CountFiles: m.view.Foreseen().CountFiles, Temp: m.host.State, Since: m.since, Log: m.host.Log,
+		CountFiles: m.view.Foreseen.CountFiles, Temp: m.host.State, Since: m.since, Log: m.host.Log,
 	}
 	if m.Request.ShareProfile && m.objects.sessionRemote != nil {
 		o.Remote = m.objects.sessionRemote.Remote
@@ -38,7 +38,7 @@ func hydrate(ctx context.Context, m *Mount, profile readprofile.Profile) error {
 	case control.PrefetchAll:
 		budget = 0 // no limit
 	}
-	left, err := m.view.Foreseen().Run(ctx, profile, budget)
+	left, err := m.view.Foreseen.Run(ctx, profile, budget)
 	if err != nil || budget > 0 && left <= 0 {
 		return err
 	}
