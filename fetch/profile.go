@@ -15,13 +15,12 @@ func (v *RawView) newForeseen() *foreseen.Prefetcher {
 	return foreseen.New(foreseen.Source{
 		Pipe: v.store.fetcher.pipe, Tree: v.Shown, Entries: v.store.trees.entries, Missing: v.missing, AwaitRoom: v.awaitQueue,
 		AwaitDone: v.awaitPrefetched, BytesIn: v.store.fetcher.bytesIn.Load,
-		Walk: func(ctx context.Context, from string, visit func(foreseen.File) bool) (err error) {
-			each := func(f file) bool { return visit(foreseen.File{ID: f.id, Path: f.path}) }
-			if from == "" {
-				_, err = v.store.trees.walk(ctx, v.Shown(), "", each)
-				return err
-			}
-			return v.store.trees.walkFrom(ctx, v.Shown(), from, each)
+		Walk: func(ctx context.Context, visit func(foreseen.File) bool) error {
+			_, err := v.store.trees.walk(ctx, v.Shown(), "", func(f file) bool { return visit(foreseen.File{ID: f.id, Path: f.path}) })
+			return err
+		},
+		WalkFrom: func(ctx context.Context, path string, visit func(foreseen.File) bool) error {
+			return v.store.trees.walkFrom(ctx, v.Shown(), path, func(f file) bool { return visit(foreseen.File{ID: f.id, Path: f.path}) })
 		},
 	})
 }

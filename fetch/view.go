@@ -127,9 +127,7 @@ func (v *View) asStored(ctx context.Context, b Blob) (bool, error) {
 // with the files that will probably be read next.
 func (v *View) Open(ctx context.Context, b Blob) (Content, error) {
 	v.ahead.Looked(b.ID)
-	if r := v.reads.Load(); r != nil {
-		r.Note(b.Path)
-	}
+	v.reads.Load().Note(b.Path)
 	return v.open(ctx, b, func() pipeline.Neighbours { return v.neighbours(ctx, b.ID, b.Path) })
 }
 

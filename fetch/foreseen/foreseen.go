@@ -39,10 +39,11 @@ type Source struct {
 	Tree func() object.ID // the tree that the mount shows
 	// Entries returns the entries of a tree. It waits for a missing tree.
 	Entries func(ctx context.Context, tree object.ID) ([]object.TreeEntry, error)
-	// Walk calls visit for the files of the shown tree that follow the path from, or for all files if from is "", in the order of the
-	// tree, until visit returns false.
-	Walk    func(ctx context.Context, from string, visit func(File) bool) error
-	Missing func(id object.ID) bool // reports whether a blob is not on this host
+	// Walk calls visit for the files of the shown tree, in the order of the tree, until visit returns false. WalkFrom does the same for
+	// the files that follow path.
+	Walk     func(ctx context.Context, visit func(File) bool) error
+	WalkFrom func(ctx context.Context, path string, visit func(File) bool) error
+	Missing  func(id object.ID) bool // reports whether a blob is not on this host
 	// AwaitRoom waits until at most room wants are queued in the background.
 	AwaitRoom func(ctx context.Context, room int) error
 	// AwaitDone waits until no want of a prefetch is pending.
@@ -92,7 +93,7 @@ func (l *list) after(path string) ([]File, bool) {
 
 // CountFiles returns the number of files of the shown tree, but at most limit. It waits for missing trees.
 func (p *Prefetcher) CountFiles(ctx context.Context, limit int) (n int, err error) {
-	err = p.source.Walk(ctx, "", func(File) bool {
+	err = p.source.Walk(ctx, func(File) bool {
 		n++
 		return n < limit
 	})
@@ -124,7 +125,7 @@ func (p *Prefetcher) Run(ctx context.Context, profile readprofile.Profile, budge
 		}
 	}
 	if profile.Whole {
-		if err := p.source.Walk(ctx, "", func(next File) bool { return q.add(ctx, next) }); err != nil {
+		if err := p.source.Walk(ctx, func(next File) bool { return q.add(ctx, next) }); err != nil {
 			return budget, err
 		}
 	}
@@ -216,7 +217,7 @@ func (p *Prefetcher) After(ctx context.Context, id object.ID, path string) (c pi
 		return len(c.Wants) < alongside
 	}
 	if !ok {
-		_ = p.source.Walk(ctx, path, add) // after an error, the reader requests fewer neighbours
+		_ = p.source.WalkFrom(ctx, path, add) // after an error, the reader requests fewer neighbours
 		return c, true
 	}
 	for _, f := range next[:min(len(next), maxPassed)] {

@@ -23,8 +23,12 @@ func NewRecorder(paths []string) *Recorder {
 	return r
 }
 
-// Note records that a program has read the file at path. Only the first read of each path counts.
+// Note records that a program has read the file at path. Only the first read of each path counts. A nil Recorder
+// records nothing.
 func (r *Recorder) Note(path string) {
+	if r == nil {
+		return
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if _, again := r.seen[path]; again || r.ended || len(r.paths) >= MaxPaths || !validPath(path) {
