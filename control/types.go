@@ -299,8 +299,8 @@ type MountStatus struct {
 	Session     SessionStatus    `json:"session"`                            // session of the mount; all fields are empty if there is none
 	Redirects   []RedirectStatus `json:"redirects,omitempty"`                // paths that are stored outside of the mount
 	SubmoduleOf string           `json:"submodule_of,omitempty" v5:"around"` // directory of the mount that has this mount as a submodule
-	Refused     []RefusedObject  `json:"refused,omitempty"`                  // objects that cannot be read, because the remote's answers were invalid
-	Follow      *FollowStatus    `json:"follow,omitempty"`                   // state of following the branch; missing: the mount does not follow its branch
+	Refused     []RefusedObject  `json:"refused,omitempty"`                  // objects whose answers were invalid, so they cannot be read
+	Follow      *FollowStatus    `json:"follow,omitempty"`                   // following of the branch; missing: the mount does not follow
 }
 
 // TreeStatus describes the base tree.
