@@ -20,7 +20,7 @@ var update = flag.Bool("update", false, "write the tables of fields into doc/pro
 
 const document = "../doc/protocol.md"
 
-// structs returns the struct types of this package with their comments, and those of the packages session/profile and fetchmap.
+// structs returns the struct types of this package with their comments, and those of the packages session/profile, fetchmap and readprofile.
 func structs(t *testing.T) map[string]*ast.StructType {
 	t.Helper()
 	found := make(map[string]*ast.StructType)
@@ -28,7 +28,7 @@ func structs(t *testing.T) map[string]*ast.StructType {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range append(names, "../session/profile/profile.go", "../fetchmap/map.go") {
+	for _, name := range append(names, "../session/profile/profile.go", "../fetchmap/map.go", "../fetch/readprofile/mounted.go") {
 		if strings.HasSuffix(name, "_test.go") {
 			continue
 		}
@@ -194,7 +194,7 @@ func TestProtocolDocumentHasEveryField(t *testing.T) {
 		return "<!-- fields of " + name + " -->\n" + table(all, name) + "<!-- end -->"
 	})
 	for name, s := range all {
-		embedded := slices.Contains([]string{"wireMount", "wireFork", "wireCredential", "MountFetch", "MountAccess", "MountLogin"}, name)
+		embedded := slices.Contains([]string{"wireMount", "wireFork", "wireCredential", "MountFetch", "MountAccess", "MountLogin", "Selection"}, name)
 		for _, f := range s.Fields.List {
 			if f.Tag != nil && strings.Contains(f.Tag.Value, "json:") && !embedded && !slices.Contains(shown, name) {
 				t.Errorf("%s does not show the fields of %s: add a block <!-- fields of %s -->", document, name, name)

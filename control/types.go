@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/artifactfs/artifactfs/fetch/readprofile"
 	"github.com/artifactfs/artifactfs/internal/proc"
 )
 
@@ -109,6 +110,7 @@ type MountFetch struct {
 	// Prefetch selects contents to fetch ahead: "auto" (contents that are likely to be read), "all" or "none"; "": "auto".
 	Prefetch       Prefetch `json:"prefetch"`
 	PrefetchBudget int64    `json:"prefetch_budget"` // maximum number of bytes that are fetched with Prefetch "auto"; 0: the daemon's default
+	readprofile.Selection
 	// Wait is the state that is reached before the reply: "tree" (the root directory is readable), "git" (in addition, the git
 	// directory is ready) or "all" (in addition, the prefetch is complete); "": "tree".
 	Wait      Wait  `json:"wait"`
@@ -288,22 +290,17 @@ type MountStatus struct {
 	GitReady bool         `json:"git_ready"`       // the git directory is ready
 	History  HistoryState `json:"history"`         // "shallow", "deepening" (the history is being fetched) or "complete"
 
-	Tree    TreeStatus    `json:"tree"`    // directories and files of the base tree
-	Blobs   BlobStatus    `json:"blobs"`   // contents of the files in the base tree
-	Network NetworkStatus `json:"network"` // requests to the remote since the mount
-	Queue   QueueStatus   `json:"queue"`   // blobs that wait to be fetched
-
-	Operations OperationStatus `json:"operations"` // requests of the kernel
-
-	Overlay OverlayStatus `json:"overlay"` // differences from the base tree
-	Session SessionStatus `json:"session"` // session of the mount; all fields are empty if there is none
-
-	Redirects []RedirectStatus `json:"redirects,omitempty"` // paths that are stored outside of the mount
-
-	SubmoduleOf string `json:"submodule_of,omitempty" v5:"around"` // directory of the mount that has this mount as a submodule
-
-	Refused []RefusedObject `json:"refused,omitempty"` // objects that cannot be read, because the remote's answers were invalid
-	Follow  *FollowStatus   `json:"follow,omitempty"`  // state of following the branch; missing: the mount does not follow its branch
+	Tree        TreeStatus       `json:"tree"`                               // directories and files of the base tree
+	Blobs       BlobStatus       `json:"blobs"`                              // contents of the files in the base tree
+	Network     NetworkStatus    `json:"network"`                            // requests to the remote since the mount
+	Queue       QueueStatus      `json:"queue"`                              // blobs that wait to be fetched
+	Operations  OperationStatus  `json:"operations"`                         // requests of the kernel
+	Overlay     OverlayStatus    `json:"overlay"`                            // differences from the base tree
+	Session     SessionStatus    `json:"session"`                            // session of the mount; all fields are empty if there is none
+	Redirects   []RedirectStatus `json:"redirects,omitempty"`                // paths that are stored outside of the mount
+	SubmoduleOf string           `json:"submodule_of,omitempty" v5:"around"` // directory of the mount that has this mount as a submodule
+	Refused     []RefusedObject  `json:"refused,omitempty"`                  // objects whose answers were invalid, so they cannot be read
+	Follow      *FollowStatus    `json:"follow,omitempty"`                   // following of the branch; missing: the mount does not follow
 }
 
 // TreeStatus describes the base tree.
@@ -314,9 +311,10 @@ type TreeStatus struct {
 
 // BlobStatus describes the contents of the files in the base tree.
 type BlobStatus struct {
-	Total   int64 `json:"total"`                 // number of distinct blobs
-	Fetched int64 `json:"fetched" v5:"hydrated"` // number of these blobs that are on this host
-	Bytes   int64 `json:"bytes"`                 // total size of the blobs on this host
+	Total   int64              `json:"total"`                 // number of distinct blobs
+	Fetched int64              `json:"fetched" v5:"hydrated"` // number of these blobs that are on this host
+	Bytes   int64              `json:"bytes"`                 // total size of the blobs on this host
+	Profile *readprofile.Usage `json:"profile,omitempty"`     // read profile of the mount; missing: the mount has none
 }
 
 // NetworkStatus counts what was sent and received since the mount started.
@@ -430,6 +428,8 @@ func (r MountRequest) validate() error {
 		return badRequest("size or time is negative")
 	case r.TokenFile != "" && !filepath.IsAbs(r.TokenFile):
 		return badRequest("token file %q is not absolute", r.TokenFile)
+	case r.Selection.Validate() != nil:
+		return badRequest("%v", r.Selection.Validate())
 	}
 	return r.SessionOptions.validate()
 }

@@ -32,6 +32,9 @@ const (
 func (v *RawView) neighbours(ctx context.Context, id object.ID, path string) pipeline.Neighbours {
 	ctx, cancel := context.WithTimeout(ctx, neighbourTime)
 	defer cancel()
+	if c, ok := v.Foreseen.After(ctx, id, path); ok {
+		return c
+	}
 	before := v.readerBefore(ctx, path)
 	c := pipeline.Neighbours{Patience: pipeline.HedgeAfter}
 	if before != nil {

@@ -94,8 +94,8 @@ func (v *RawView) Prefetch(ctx context.Context, policy PrefetchPolicy, budget in
 	// left has the number of missing files of each class. The walk for one class counts the missing files of the other classes,
 	// so that classes without missing files are skipped.
 	left := map[prioritize.Class]int{}
-	for class := prioritize.Readahead + 1; class <= prioritize.Last; class++ {
-		if policy == PrefetchAuto && class == prioritize.Media || class > prioritize.Readahead+1 && left[class] == 0 {
+	for class := prioritize.Manifest; class <= prioritize.Last; class++ {
+		if policy == PrefetchAuto && class == prioritize.Media || class > prioritize.Manifest && left[class] == 0 {
 			continue
 		}
 		if err := v.prefetchClass(ctx, class, left, spent); err != nil {

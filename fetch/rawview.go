@@ -7,8 +7,10 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/artifactfs/artifactfs/fetch/foreseen"
 	"github.com/artifactfs/artifactfs/fetch/pipeline"
 	"github.com/artifactfs/artifactfs/fetch/readahead"
+	"github.com/artifactfs/artifactfs/fetch/readprofile"
 	"github.com/artifactfs/artifactfs/internal/metrics"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/prioritize"
@@ -17,9 +19,11 @@ import (
 // RawView reads the blobs of one mount as they are stored in the repository. It is also responsible for the readahead and the
 // prefetches of the mount. Its methods may be called from any goroutine.
 type RawView struct {
-	store *Store
-	tree  atomic.Pointer[object.ID] // the tree that the mount shows
-	ahead readahead.Tracker
+	store    *Store
+	tree     atomic.Pointer[object.ID] // the tree that the mount shows
+	ahead    readahead.Tracker
+	reads    atomic.Pointer[readprofile.Recorder] // records which files are read; nil: not recorded
+	Foreseen *foreseen.Prefetcher                 // prefetches read profiles
 
 	gone chan struct{} // channel that Close closes
 
@@ -37,6 +41,7 @@ func (s *Store) rawView(tree object.ID) *RawView {
 	s.fetcher.pipe.NoteReader()
 	v := &RawView{store: s, gone: make(chan struct{})}
 	v.tree.Store(&tree)
+	v.Foreseen = v.newForeseen()
 	return v
 }
 

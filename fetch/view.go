@@ -127,6 +127,7 @@ func (v *View) asStored(ctx context.Context, b Blob) (bool, error) {
 // with the files that will probably be read next.
 func (v *View) Open(ctx context.Context, b Blob) (Content, error) {
 	v.ahead.Looked(b.ID)
+	v.reads.Load().Note(b.Path)
 	return v.open(ctx, b, func() pipeline.Neighbours { return v.neighbours(ctx, b.ID, b.Path) })
 }
 

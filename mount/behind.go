@@ -10,6 +10,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/fetch/readprofile"
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/mount/packs"
 	"github.com/artifactfs/artifactfs/mount/takeover"
@@ -78,23 +79,22 @@ func (m *Mount) goBehind(before takeover.State) bool {
 			m.handover.Update(func(h *takeover.State) { h.History = true })
 		}
 	})
+	m.work.Go("record reads", func() { m.profiles.Run(ctx) })
 	m.work.Go("keep locks", func() { m.locking.run(ctx) })
 	m.work.Go("prefetch", func() {
 		m.afterOthers(ctx)
-		budget := m.Request.PrefetchBudget
-		if budget == 0 {
-			budget = DefaultBudget
+		var profile readprofile.Profile
+		if m.Request.Prefetch != control.PrefetchNone {
+			profile = m.profiles.Load(ctx)
 		}
-		if m.Request.Prefetch == control.PrefetchAll {
-			budget = 0 // a budget of 0 means no limit
-		}
-		hydrate := func() error { return m.view.Prefetch(ctx, fetch.PrefetchPolicy(m.Request.Prefetch), budget) }
+		hydrate := func() error { return hydrate(ctx, m, profile) }
 		if before.Hydrated {
 			close(m.Events.HydrateTried)
 		} else {
 			// If all contents are already on this host, the prefetch only walks through the tree. Unless the client waits for
-			// the prefetch, it is delayed until no mount is being started.
-			if m.snapshot().Local && m.Request.Wait != control.WaitAll {
+			// the prefetch, it is delayed until no mount is being started. A profile whose contents are missing is not delayed, because
+			// programs will read these contents soon.
+			if m.snapshot().Local && m.Request.Wait != control.WaitAll && !m.view.Foreseen.Lacks(ctx, profile) {
 				m.host.Turns.Calm(ctx, nil, nil)
 			}
 			m.work.Repeat(ctx, "prefetch", m.Events.HydrateTried, hydrate)

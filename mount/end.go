@@ -118,6 +118,7 @@ func (m *Mount) finish() {
 		cancel()
 	}
 	m.work.Wait()
+	m.profiles.End(context.Background())
 	m.inherited.Close()
 	m.endAgent()
 	if err := m.side.Close(); err != nil {

@@ -31,6 +31,7 @@ import (
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/mount/moves"
 	"github.com/artifactfs/artifactfs/mount/origin"
+	"github.com/artifactfs/artifactfs/mount/profiles"
 	"github.com/artifactfs/artifactfs/mount/remotes"
 	"github.com/artifactfs/artifactfs/mount/takeover"
 	"github.com/artifactfs/artifactfs/object"
@@ -110,6 +111,8 @@ type acquired struct {
 	view    *fetch.View      // returns the contents of files, converted as git does when it checks a file out
 	filters *filter.Programs // programs that convert contents
 	shown   *shownTree       // tree whose contents prefetch and readahead fetch
+	// profiles records which files are read, and finds those to prefetch; nil: the mount has no read profile.
+	profiles *profiles.Profiles
 }
 
 // serving contains the parts that a mount needs while it is mounted in the kernel.

@@ -128,6 +128,7 @@ func (m *Mount) start(ctx context.Context, start time.Time, progress func(contro
 	m.filters = m.newFilters()
 	m.view = m.store.View(m.snap, checkout.Settings(), m.filters)
 	m.shown = newShownTree(m.view, m.home.Dir, m.host.Log)
+	m.profiles = beginProfiles(m, false)
 	// The kernel may send requests as soon as it has the mount, so the working tree is opened before that.
 	if err = m.open(); err != nil {
 		return reply, err

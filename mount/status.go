@@ -95,6 +95,7 @@ func (m *Mount) Status(ctx context.Context, then time.Time) control.MountStatus 
 			s.Operations.Total += int64(n)
 		}
 	}
+	s.Blobs.Profile = m.profiles.Status()
 	s.Queue = control.QueueStatus{Foreground: int64(stats.Foreground), Background: int64(stats.Background)}
 	return s
 }

@@ -203,7 +203,7 @@ func (s *submodules) mountOne(ctx context.Context, w submodule) (*Mount, error) 
 	r.Remote, r.Dir, r.Ref = remotes.LikeUser(remote, r.Remote), filepath.Join(parent.Dir, w.Path), w.commit.String()
 	r.Submodules, r.Redirects, r.RedirectsOnly, r.Nonce = false, nil, false, ""
 	r.Wait, r.Session, r.Device, r.Through = control.WaitTree, "", nil, ""
-	r.At = ""
+	r.At, r.ShareProfile = "", false
 	if r.SessionOptions.Remote != control.RemoteNone { // the parent's session remote contains the branches of another repository
 		r.SessionOptions.Remote = control.RemoteEmbedded
 	}

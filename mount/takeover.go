@@ -202,6 +202,7 @@ func (m *Mount) takeOver() (err error) {
 	m.filters = m.newFilters()
 	m.view = m.store.View(m.snap, m.checkout(ctx, h).Settings(), m.filters)
 	m.shown = newShownTree(m.view, m.home.Dir, m.host.Log)
+	m.profiles = beginProfiles(m, true)
 	if err = m.open(); err != nil {
 		return err
 	}

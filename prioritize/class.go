@@ -18,6 +18,7 @@ const (
 	Waiting   Class = iota // a process waits for the blob
 	Sibling                // fetched together with a blob for which a process waits, such as the blob of a neighbouring file
 	Readahead              // the blob is named in a prefetch command, or a process that reads the whole tree will need it next
+	Profile                // the path is in the read profile of the mount: programs have read the file in earlier mounts
 	Manifest               // manifests, lock files, settings, and instructions for coding tools
 	Readme                 // README and its translations
 	Root                   // the other text files in the root directory
@@ -41,6 +42,8 @@ func (c Class) String() string {
 		return "sibling"
 	case Readahead:
 		return "readahead"
+	case Profile:
+		return "profile"
 	case Manifest:
 		return "manifest"
 	case Readme:

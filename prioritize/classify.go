@@ -12,7 +12,7 @@ func Classify(path string, depth int) Class {
 
 // rank returns the position of a want within its class; wants with lower ranks are more urgent. Files near the root have lower
 // ranks. At equal distance from the root, files with the trait called later have higher ranks. For classes more urgent than
-// Manifest the rank does not depend on the path; all wants of these classes have rank 0.
+// Manifest the rank does not depend on the path; all wants of these classes have rank 0, so they keep the order in which they were queued.
 func rank(c Class, path string) uint8 {
 	if c < Manifest {
 		return 0

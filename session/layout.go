@@ -172,12 +172,12 @@ func (l Layout) Mapped(there map[string]object.ID) map[string]object.ID {
 }
 
 // NeedsNoSession reports whether a ref of a session remote may have been created without a session: the policy, approvals, cache
-// entries and locks. A session remote that has only such refs counts as empty.
+// entries, locks and read profiles. A session remote that has only such refs counts as empty.
 func NeedsNoSession(name string) bool {
 	rest, ok := strings.CutPrefix(name, Prefix)
 	kind, _, _ := strings.Cut(rest, "/")
 	switch kind {
-	case "policy", "approvals", "cache", "locks":
+	case "policy", "approvals", "cache", "locks", "profile":
 		return ok
 	}
 	return false
@@ -206,8 +206,12 @@ func Claimable(m Meta, there map[string]object.ID) bool {
 // pushed because they are parents of the session's commits.
 func basePrefix(session string) string { return Prefix + "ground/" + session + "/" }
 
-// isOf reports whether a ref below Prefix belongs to a session: its name is refs/afs/KIND/SESSION, or a name below that.
+// isOf reports whether a ref below Prefix belongs to a session: its name is refs/afs/KIND/SESSION, or a name below that. Read profiles
+// belong to no session, not even to one that has the name of a profile.
 func isOf(name, session string) bool {
+	if strings.HasPrefix(name, ProfilePrefix) {
+		return false
+	}
 	rest, ok := strings.CutPrefix(name, Prefix)
 	_, rest, kind := strings.Cut(rest, "/")
 	first, _, _ := strings.Cut(rest, "/")

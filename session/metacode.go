@@ -41,6 +41,9 @@ const (
 // EntryPrefix is the prefix of the refs of cache entries (package cacheentry), which belong to all sessions of a session remote.
 const EntryPrefix = Prefix + "cache/entries/"
 
+// ProfilePrefix is the prefix of the refs of read profiles (package fetch/readprofile), which belong to all sessions of a session remote.
+const ProfilePrefix = Prefix + "profile/"
+
 // BaseRef returns the name of the ref that points to the checkpoint of another session from which the mount started. The ref
 // keeps GC from removing the checkpoint's objects, which the mount reads.
 func BaseRef(session string) string { return Prefix + "base/" + session }

@@ -30,6 +30,7 @@
 //	refs/afs/transcript/SESSION         records of the work in the session: prompts, answers, commands (TranscriptRef)
 //	refs/afs/facts/SESSION              facts and handoff, texts for those who resume the session (FactsRef)
 //	refs/afs/ann/SESSION                annotations of the session (AnnotationsRef)
+//	refs/afs/profile/NAME               read profile of all sessions: the files that programs read after a mount (ProfilePrefix)
 //	refs/heads/*, refs/tags/*, refs/notes/*   the user's refs with their names in the mount; Layout maps these to a session remote
 package session
 

@@ -20,6 +20,7 @@ import (
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/mounts"
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/fetch/readprofile"
 )
 
 func TestMountPrintsTheContract(t *testing.T) {
@@ -50,7 +51,7 @@ func TestMountAsksForWhatTheFlagsSay(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(a.dir, "tok"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	a.ok("mount", "../repo", "../link/m", "--ref=v1", "--session=s.1", "--redirect=x/./y,z", "--history=full", "--prefetch=none", "--prefetch-budget=3M", "--wait=git",
+	a.ok("mount", "../repo", "../link/m", "--ref=v1", "--session=s.1", "--redirect=x/./y,z", "--history=full", "--profile=build", "--share-profile", "--prefetch=none", "--prefetch-budget=3M", "--wait=git",
 		"--allow-other", "--uid=7", "--gid=8", "--cache-size=2GiB", "--token-file=tok", "--timeout=90s")
 	a.ok("mount", "repo")
 	a.ok("mount", "repo", "--read-only", "--redirect=")
@@ -60,7 +61,7 @@ func TestMountAsksForWhatTheFlagsSay(t *testing.T) {
 	want := []control.MountRequest{{
 		Remote: filepath.Dir(a.dir) + "/repo", Dir: a.dir + "/m", Ref: "v1", Session: "s.1", Redirects: []string{"x/y", "z"}, RedirectsOnly: true,
 		MountFetch: control.MountFetch{History: "full", Prefetch: "none", PrefetchBudget: 3 << 20, Wait: "git", CacheSize: 2 << 30,
-			Timeout: 90 * time.Second},
+			Timeout: 90 * time.Second, Selection: readprofile.Selection{Profile: "build", ShareProfile: true}},
 		MountAccess: control.MountAccess{AllowOther: true, UID: 7, GID: 8},
 		MountLogin:  control.MountLogin{TokenFile: a.dir + "/tok", Token: "hunter2"},
 	}, {

@@ -18,6 +18,7 @@ type pacer struct {
 
 	crawlingUntil time.Time // time until which readahead batches have the size crawlSize
 	crawlSize     int       // size, in wants, of the next batch for a process that reads the whole tree
+	profileSize   int       // size, in wants, of the next batch of a read profile
 	prefetchSize  int       // size, in wants, of the next prefetch batch
 	lastPrefetch  time.Time // time at which the last prefetch batch was sent
 }
@@ -95,14 +96,24 @@ func (c *pacer) batchSize(best prioritize.Class, now time.Time) int {
 		c.crawlingUntil = now.Add(crawlTime)
 		return size
 	}
+	if best <= prioritize.Profile {
+		return max(c.profileSize, c.prefetchSize)
+	}
 	return c.prefetchSize
 }
 
 // noteBatch records that a background batch was taken from the queue at the time now. best is the class that was passed to
 // batchSize. full is true if the batch has the size that batchSize returned. After a full prefetch batch, the next prefetch batch
-// may be twice as large. The caller holds shared.mu.
+// may be twice as large. Batches of a read profile grow faster, because the files of a profile will be read, and in this order: the first
+// batch is small, so that the first contents arrive soon, and the others are few. The caller holds shared.mu.
 func (c *pacer) noteBatch(best prioritize.Class, full bool, now time.Time) {
-	if best <= prioritize.Readahead {
+	switch {
+	case best <= prioritize.Readahead:
+		return
+	case best == prioritize.Profile:
+		if c.profileSize = min(4*max(c.profileSize, c.prefetchSize), MaxCrawlBatch); !full {
+			c.profileSize = 0 // the profile ends, and the first batch of the next one is small again
+		}
 		return
 	}
 	c.lastPrefetch = now

@@ -94,7 +94,7 @@ func (p *Pipeline) nextBatch(background bool) *Batch {
 			if b := p.table.take(prioritize.Sibling, foregroundBatch); b != nil {
 				return b
 			}
-		case ok && background && (best <= prioritize.Readahead || p.pacer.mayPrefetch()):
+		case ok && background && (best <= prioritize.Profile || p.pacer.mayPrefetch()):
 			if b := p.takeBackground(best); b != nil {
 				return b
 			}

@@ -72,7 +72,8 @@ func Of(l session.Layout, owner object.ID, there map[string]object.ID) map[strin
 		kind, rest, _ := strings.Cut(rest, "/")
 		first, _, _ := strings.Cut(rest, "/")
 		switch {
-		case strings.HasPrefix(name, session.EntryPrefix): // cache entries belong to no session, not even to one called "entries"
+		// Cache entries and read profiles belong to no session, not even to one called "entries", or to one called like a profile.
+		case strings.HasPrefix(name, session.EntryPrefix), strings.HasPrefix(name, session.ProfilePrefix):
 		case name == session.OwnerRef:
 			if id == owner {
 				mine[name] = id

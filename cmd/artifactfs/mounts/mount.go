@@ -21,6 +21,7 @@ import (
 	"github.com/artifactfs/artifactfs/config"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/daemon"
+	"github.com/artifactfs/artifactfs/fetch/readprofile"
 	"github.com/artifactfs/artifactfs/mount"
 	"github.com/artifactfs/artifactfs/mount/follow"
 	"github.com/artifactfs/artifactfs/mount/remotes"
@@ -98,6 +99,10 @@ then works where only the mount is visible, as in a container. This requires roo
 With --fuse-fd N, which requires --foreground, artifactfs does not call mount(2): a privileged program has opened
 /dev/fuse as descriptor N and mounted it at DIR. So artifactfs can run in a sandbox without privileges.
 
+Mount records which files programs read first, in a read profile, and the next mount of REMOTE fetches these files
+before they are read. --profile NAME keeps a profile for one purpose, such as a build; artifactfs profile --help has the
+details.
+
 Fetched contents are stored in a cache on disk that all mounts share.
 
 Each flag can be set by an environment variable, for example --cache-size by $ARTIFACTFS_CACHE_SIZE; a flag on the
@@ -165,6 +170,9 @@ func (o *MountOptions) AddFlags(cmd *cobra.Command) {
 		"prefetch", "contents to fetch before they are read: those that are\nlikely to be read, up to the budget; all; or none")
 	f.Var(&o.budget, "prefetch-budget",
 		"maximum `SIZE` of the contents that --prefetch auto fetches (default "+cli.SizeText(mount.DefaultBudget)+")")
+	f.StringVar(&r.Profile, "profile", readprofile.Auto, "`NAME` of the read profile: prefetch the files that it lists,\n"+
+		"and record those that programs read now (none: do neither)")
+	f.BoolVar(&r.ShareProfile, "share-profile", false, "keep the read profile on the session remote too, for other machines")
 	f.Var(&o.cache, "cache-size",
 		"maximum `SIZE` of the cache of file contents, which all mounts share (default "+cli.SizeText(daemon.DefaultCacheSize)+")")
 	f.DurationVar(&r.Timeout, "timeout", 0,
@@ -198,6 +206,9 @@ func (o *MountOptions) Complete(cmd *cobra.Command, args []string, a *cli.App) e
 	r.RedirectsOnly = cmd.Flags().Changed("redirect")
 	if r.GitDir == control.GitDirOutside {
 		r.GitDir = "" // send "" instead, because daemons of earlier versions do not know the value "outside"
+	}
+	if r.Profile == readprofile.Auto {
+		r.Profile = "" // the default, which daemons of earlier versions accept too
 	}
 	if o.device >= 0 && !o.foreground {
 		return cli.Usage(cmd, errors.New("--fuse-fd needs --foreground, because the descriptor belongs to this process"))

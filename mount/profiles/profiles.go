@@ -1,0 +1,294 @@
+// Package profiles records which files programs read in a mount, and finds the read profile that the mount prefetches.
+//
+// A recording begins with the mount, and ends when no program has read a new file for Options.Idle, after Options.Limit, when
+// readprofile.MaxPaths paths were recorded, or at unmount. It is then merged into the profile in the directory of the store and, if the
+// mount shares its profile, into the ref refs/afs/profile/NAME of the session remote. Until then, a file in the home of the mount contains
+// the paths that were recorded so far: a successor of this process continues the recording, and a later mount of the same session merges
+// a recording whose mount has died.
+package profiles
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/fetch/readprofile"
+	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/session"
+	"github.com/artifactfs/artifactfs/session/reffile"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+const (
+	// DefaultIdle and DefaultLimit are the defaults of Options.Idle and Options.Limit.
+	DefaultIdle  = 2 * time.Minute
+	DefaultLimit = 30 * time.Minute
+	// savePause is the minimum time between two writes of the file with the recording. A successor of a killed process misses the paths
+	// that were read after the last write. If writing takes long, the time is savePauseFactor times the duration of the last write.
+	savePause       = 200 * time.Millisecond
+	savePauseFactor = 20
+	// remoteTime is the maximum time for reading a profile from the session remote, and for writing it.
+	remoteTime = 5 * time.Second
+	// countTime is the maximum time for counting the files of the tree at the end of a recording.
+	countTime = time.Second
+	// savedPrefix is the first part of the name of the file with a recording. The rest is the name of the profile.
+	savedPrefix = "reads-"
+	// fileName is the name of the profile in the tree of the ref's commit.
+	fileName = "profile"
+)
+
+// View is the part of a fetch.RawView that is used.
+type View interface {
+	// Record makes the view record in r which files programs read; nil: nothing is recorded.
+	Record(r *readprofile.Recorder)
+}
+
+// Options configures Profiles.
+type Options struct {
+	Name string          // name of the profile
+	Dir  readprofile.Dir // directory with the profiles of the store
+	Home string          // home of the mount, which contains the file with the recording
+	View View
+	// CountFiles returns the number of files of the shown tree, but at most limit.
+	CountFiles func(ctx context.Context, limit int) (int, error)
+	// Remote is the session remote with which the profile is shared; nil: the profile is not shared.
+	Remote *transport.Remote
+	Temp   string    // directory for temporary files
+	Since  time.Time // beginning of the mount
+	// Idle is the time without a new path after which the recording ends, and Limit the time since the beginning of the mount.
+	// 0: DefaultIdle and DefaultLimit.
+	Idle, Limit time.Duration
+	Log         *zap.Logger
+}
+
+// Profiles is the read profile of one mount. All methods of a nil *Profiles do nothing. The methods may be called from any goroutine.
+type Profiles struct {
+	o        Options
+	recorder *readprofile.Recorder
+	end      sync.Once
+
+	mu     sync.Mutex
+	status readprofile.Usage
+	ended  bool // whether the recording has ended
+}
+
+// Begin returns the read profile of a mount, and begins the recording. It must be called before programs can read files in the mount. If
+// takenOver is true, Begin continues the recording of a predecessor. If the predecessor has ended its recording, or was of a version that
+// recorded nothing, there is no file with a recording, and Begin records nothing either.
+func Begin(o Options, takenOver bool) *Profiles {
+	if o.Idle == 0 {
+		o.Idle = DefaultIdle
+	}
+	if o.Limit == 0 {
+		o.Limit = DefaultLimit
+	}
+	p := &Profiles{o: o, status: readprofile.Usage{Name: o.Name, Shared: o.Remote != nil}, recorder: readprofile.NewRecorder(nil)}
+	var err error
+	if takenOver {
+		var saved readprofile.Profile
+		if saved, err = readprofile.ReadFile(p.saved()); errors.Is(err, fs.ErrNotExist) {
+			p.ended = true
+			p.end.Do(func() {})
+			return p
+		}
+		p.recorder = readprofile.NewRecorder(pathsOf(saved))
+	} else {
+		p.mergeLeft()
+		err = p.save(time.Now())
+	}
+	if err != nil {
+		o.Log.Warn("begin recording", zap.Error(err))
+	}
+	o.View.Record(p.recorder)
+	return p
+}
+
+// saved returns the path of the file with the recording.
+func (p *Profiles) saved() string { return filepath.Join(p.o.Home, savedPrefix+p.o.Name) }
+
+// pathsOf returns the names of the paths of a profile.
+func pathsOf(p readprofile.Profile) (paths []string) {
+	for _, path := range p.Paths {
+		paths = append(paths, path.Name)
+	}
+	return paths
+}
+
+// mergeLeft merges the recordings of earlier mounts of the home that have died without an unmount.
+func (p *Profiles) mergeLeft() {
+	left, _ := filepath.Glob(filepath.Join(p.o.Home, savedPrefix+"*")) // the only error is that of an invalid pattern
+	for _, path := range left {
+		name := strings.TrimPrefix(filepath.Base(path), savedPrefix)
+		saved, err := readprofile.ReadFile(path)
+		if err == nil && !saved.IsZero() {
+			err = p.o.Dir.Add(name, readprofile.Recording{Paths: pathsOf(saved), Ended: saved.Recorded})
+		}
+		if err = errors.Join(err, os.Remove(path)); err != nil {
+			p.o.Log.Warn("merge recording of a dead mount", zap.String("file", path), zap.Error(err))
+		}
+	}
+}
+
+// Load returns the profile to prefetch: that of the store or, if the store has none and the mount shares its profile, that of the
+// session remote, which is then stored in the store too. A profile that cannot be read counts as empty.
+func (p *Profiles) Load(ctx context.Context) readprofile.Profile {
+	if p == nil {
+		return readprofile.Profile{}
+	}
+	const store, sessionRemote = "store", "session-remote"
+	source := store
+	found, err := p.o.Dir.Read(p.o.Name)
+	if err != nil && p.o.Remote != nil {
+		source = sessionRemote
+		found, err = p.fetch(ctx)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		p.o.Log.Warn("read profile", zap.String("name", p.o.Name), zap.Error(err))
+	}
+	if err != nil || found.IsZero() {
+		return readprofile.Profile{}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.status.Source, p.status.Paths, p.status.Whole = source, int64(len(found.Paths)), found.Whole
+	return found
+}
+
+// file returns the file of the session remote that contains the profile.
+func (p *Profiles) file() reffile.File {
+	return reffile.File{Ref: session.ProfilePrefix + p.o.Name, Name: fileName}
+}
+
+// fetch reads the profile from the session remote, which is not trusted, and stores it in the store.
+func (p *Profiles) fetch(ctx context.Context) (readprofile.Profile, error) {
+	ctx, cancel := context.WithTimeout(ctx, remoteTime)
+	defer cancel()
+	remote := reffile.Store{Remote: p.o.Remote, Dir: p.o.Temp}
+	v, err := remote.Read(ctx, p.file())
+	if err != nil || v.Commit.IsZero() {
+		return readprofile.Profile{}, err
+	}
+	found, err := readprofile.Parse(v.Content)
+	if err == nil {
+		err = p.o.Dir.Adopt(p.o.Name, found)
+	}
+	return found, err
+}
+
+// Run saves the recording in the home until the recording has ended, or until ctx ends. The caller must call End afterwards.
+func (p *Profiles) Run(ctx context.Context) {
+	if p == nil || p.isEnded() {
+		return
+	}
+	saved, pause := 0, savePause
+	for {
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return
+		}
+		n, last := p.recorder.Len()
+		began := time.Now()
+		if n > saved {
+			if err := p.save(began); err != nil {
+				p.o.Log.Warn("save recording", zap.Error(err))
+			}
+			saved, pause = n, max(savePause, savePauseFactor*time.Since(began))
+		}
+		if n >= readprofile.MaxPaths || n > 0 && began.Sub(last) > p.o.Idle || began.Sub(p.o.Since) > p.o.Limit {
+			p.End(ctx)
+			return
+		}
+	}
+}
+
+// isEnded reports whether the recording has ended.
+func (p *Profiles) isEnded() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.ended
+}
+
+// save writes the recording into the home, as a profile that consists of this recording.
+func (p *Profiles) save(now time.Time) error {
+	saved := readprofile.Profile{}.Merge(readprofile.Recording{Paths: p.recorder.Paths(), Ended: now})
+	return disk.WriteFileUnsynced(p.saved(), saved.Encode(), 0o600)
+}
+
+// End ends the recording, and merges it into the profile. Further calls do nothing. Without any recorded path, the profile is not changed.
+func (p *Profiles) End(ctx context.Context) {
+	if p == nil {
+		return
+	}
+	p.end.Do(func() {
+		p.o.View.Record(nil)
+		n, _ := p.recorder.Len()
+		paths := p.recorder.End()
+		p.mu.Lock()
+		p.ended, p.status.Recorded = true, int64(n)
+		p.mu.Unlock()
+		if len(paths) > 0 {
+			p.merge(ctx, p.recording(ctx, paths))
+		}
+		if err := os.Remove(p.saved()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			p.o.Log.Warn("remove recording", zap.Error(err))
+		}
+	})
+}
+
+// recording returns the recording of these paths.
+func (p *Profiles) recording(ctx context.Context, paths []string) readprofile.Recording {
+	ctx, cancel := context.WithTimeout(ctx, countTime)
+	defer cancel()
+	limit := 2*len(paths) + 1 // with so many files, a recording of these paths is not Whole
+	files, err := p.o.CountFiles(ctx, limit)
+	if err != nil { // trees are missing, so the paths cannot be nearly all files
+		files = limit
+	}
+	return readprofile.NewRecording(paths, files, time.Now())
+}
+
+// merge merges a recording into the profile of the store and that of the session remote.
+func (p *Profiles) merge(ctx context.Context, r readprofile.Recording) {
+	if err := p.o.Dir.Add(p.o.Name, r); err != nil {
+		p.o.Log.Warn("store read profile", zap.String("name", p.o.Name), zap.Error(err))
+	}
+	if p.o.Remote == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, remoteTime)
+	defer cancel()
+	remote := reffile.Store{Remote: p.o.Remote, Dir: p.o.Temp}
+	_, err := remote.Change(ctx, p.file(), "Read profile "+p.o.Name, func(now reffile.Version) ([]byte, error) {
+		old, err := readprofile.Parse(now.Content)
+		if err != nil { // there is no profile, or a damaged one, which is replaced
+			old = readprofile.Profile{}
+		}
+		return old.Merge(r).Encode(), nil
+	})
+	if err != nil {
+		p.o.Log.Warn("share read profile", zap.String("name", p.o.Name), zap.Error(err))
+	}
+}
+
+// Status returns the state of the profile; nil if the mount has none.
+func (p *Profiles) Status() *readprofile.Usage {
+	if p == nil {
+		return nil
+	}
+	n, _ := p.recorder.Len()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.status
+	if s.Recording = !p.ended; s.Recording {
+		s.Recorded = int64(n)
+	}
+	return &s
+}
