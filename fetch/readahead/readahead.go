@@ -1,9 +1,10 @@
 // Package readahead decides how many neighbours of a file are fetched together with it. A Tracker follows the readers of one
-// mount. Each time a reader has to wait for contents, the Tracker returns a window: the number of blobs to fetch. The package
-// reads no trees and sends no requests; its caller finds the neighbours.
+// mount. Each time a reader has to wait for contents, the Tracker returns a window: the number of blobs to fetch. Choose decides
+// how the rest of a tree is requested for a crawler. The package reads no trees and sends no requests; its caller finds the
+// neighbours.
 //
-// The first read in a directory fetches a few of its files. A crawler is a reader that waits in the order of the tree, skips
-// nothing, and looks at the files that were fetched for the last window (grep, tar, find -size). The windows of a crawler grow
+// The first read in a directory fetches a few of its files. A crawler is a reader that waits in the order of the tree, forward or
+// backward, skips nothing, and looks at the files that were fetched for the last window (grep, tar, find -size). The windows of a crawler grow
 // until the rest of the tree is requested at once. Other readers do not get growing windows: builds jump between directories, and
 // scripts that read one file in each directory do not look at the other files.
 package readahead
@@ -33,8 +34,9 @@ const (
 	recent = time.Second
 	// sampled is the maximum number of blobs of a window that are watched, to find out whether the reader looks at these blobs.
 	sampled = 32
-	// readers is the maximum number of readers of one mount that are followed at the same time.
-	readers = 4
+	// readers is the maximum number of readers of one mount that are followed at the same time. A search program has one reader
+	// for each of its threads.
+	readers = 8
 )
 
 // Tracker follows the readers of one mount. The zero value is a Tracker that follows no reader yet. The methods may be called
@@ -92,8 +94,10 @@ func (r *Tracker) Next(path string, before *Position, now time.Time) (p *Positio
 	crawls := before != nil && 2*before.looked >= before.watched
 	p = &Position{Path: path}
 	switch {
-	case crawls:
+	case crawls && before.watched > 0:
 		p.Window = min(before.Window*growth, maxWindow)
+	case crawls && before.Window > FirstWindow: // the last window contained no other file, so it shows nothing about the reader
+		p.Window = before.Window
 	case known: // the reader jumps, but has waited in this directory before
 		p.Window = FirstWindow * growth
 	default:
@@ -106,6 +110,25 @@ func (r *Tracker) Next(path string, before *Position, now time.Time) (p *Positio
 	}
 	r.at = slices.Insert(r.at, 0, p)
 	return p, len(r.dirs) == 1 || !crawls
+}
+
+// Move records that the reader at the position before now waits for path, which is in flight, so that the reader is found again at
+// its next wait. Its window does not change. Move does nothing if before is nil or not one of the known readers.
+func (r *Tracker) Move(before *Position, path string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	i := slices.Index(r.at, before)
+	if before == nil || i < 0 {
+		return
+	}
+	p := *before
+	p.Path = path
+	for id, at := range r.watched {
+		if at == before {
+			r.watched[id] = &p
+		}
+	}
+	r.at = slices.Insert(slices.Delete(r.at, i, i+1), 0, &p)
 }
 
 // drop removes the position with index i in r.at. It does nothing if i is negative. The caller holds r.mu.
