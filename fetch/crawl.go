@@ -3,6 +3,7 @@ package fetch
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"time"
 
@@ -23,11 +24,11 @@ const (
 	bulkTries = 2
 )
 
-// crawl starts a goroutine that requests all missing blobs of the tree: directories of which nearly nothing is on this host as a
-// whole, and other blobs by their ids, first those after path, then those before path. It is called for a reader that reads the
-// whole tree. If such a goroutine is running for this view, crawl does not start another one. It returns the number of blobs to
+// crawl starts a goroutine that requests all missing blobs below the directory scope ("" is the root), which contains path:
+// directories of which nearly nothing is on this host as a whole, and other blobs by their ids, first those after path, then those
+// before path. It is called for a reader that reads everything. If such a goroutine is running for this view, crawl does not start another one. It returns the number of blobs to
 // request together with the blob at path: few if the others probably come with a bulk request.
-func (v *RawView) crawl(path string) (window int) {
+func (v *RawView) crawl(path, scope string) (window int) {
 	v.store.fetcher.pipe.StartCrawl()
 	window = alongside
 	if v.store.fetcher.bulks.mayTry(v.bulkWant(&readahead.Dir{ID: v.Shown()})) {
@@ -44,25 +45,34 @@ func (v *RawView) crawl(path string) (window int) {
 			defer v.mu.Unlock()
 			v.crawling = false
 		}()
-		v.fetchWhole(ctx)
+		v.fetchWhole(ctx, scope)
 		add := func(f file) bool {
+			if scope != "" && !strings.HasPrefix(f.path, scope+"/") {
+				return false
+			}
 			if f.path != path && v.missing(f.id) {
 				v.store.fetcher.pipe.Queue([]prioritize.Want{{ID: f.id, Class: prioritize.Readahead, Path: f.path}})
 			}
 			return v.store.fetcher.pipe.AwaitRoom(ctx, crawlAhead)
 		}
 		v.store.trees.walkFrom(ctx, v.Shown(), path, forward, add)
-		v.store.trees.walk(ctx, v.Shown(), "", add)
+		if dir, err := v.store.trees.find(ctx, v.Shown(), scope); err == nil {
+			v.store.trees.walk(ctx, dir, scope, add)
+		}
 	})
 	return window
 }
 
-// fetchWhole requests the directories that readahead.Choose selects, and returns when the answer has ended. Blobs that did not
+// fetchWhole requests the directories at or below scope that readahead.Choose selects, and returns when the answer has ended. Blobs that did not
 // arrive stay missing, so the caller requests them by their ids.
-func (v *RawView) fetchWhole(ctx context.Context) {
+func (v *RawView) fetchWhole(ctx context.Context, scope string) {
 	f := v.store.fetcher
 	for range bulkTries {
-		root, err := v.survey(ctx, v.Shown(), "")
+		tree, err := v.store.trees.find(ctx, v.Shown(), scope)
+		if err != nil {
+			return
+		}
+		root, err := v.survey(ctx, tree, scope)
 		if err != nil {
 			return
 		}
@@ -130,9 +140,9 @@ func (v *RawView) survey(ctx context.Context, tree object.ID, dir string) (*read
 	return d, nil
 }
 
-// wantable reports whether a blob is missing and probably on the Store's remote.
+// wantable reports whether a blob is missing, not in flight, and probably on the Store's remote.
 func (v *RawView) wantable(id object.ID) bool {
-	if !v.missing(id) || v.store.storage.onSessionRemote(id) {
+	if !v.missing(id) || v.store.fetcher.pipe.IsInFlight(id) || v.store.storage.onSessionRemote(id) {
 		return false
 	}
 	_, local := v.store.storage.localSize(id)

@@ -42,7 +42,7 @@ func (v *RawView) neighbours(ctx context.Context, id object.ID, path string) pip
 	p, dirOnly := v.ahead.Next(path, before, time.Now())
 	window := p.Window
 	if window >= readahead.WholeTree && !dirOnly {
-		window = v.crawl(path)
+		window = v.crawl(path, p.Scope)
 	}
 	add := func(f file) bool {
 		if v.missing(f.id) && !(window == readahead.FirstWindow && classOf(f) == prioritize.Media) {

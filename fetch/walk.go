@@ -133,22 +133,31 @@ func (t *trees) walkRest(ctx context.Context, tree object.ID, dir, rest string, 
 // directory returns the entries of the directory at path; "" is the root. It returns nil if path is not a directory of the tree.
 // It waits for missing trees.
 func (t *trees) directory(ctx context.Context, root object.ID, path string) ([]object.TreeEntry, error) {
-	entries, err := t.entries(ctx, root)
-	for err == nil && path != "" {
-		name, rest, _ := strings.Cut(path, "/")
-		path = rest
-		next := object.ID{}
+	id, err := t.find(ctx, root, path)
+	if err != nil {
+		return nil, err
+	}
+	return t.entries(ctx, id)
+}
+
+// find returns the tree of the directory at path; "" is the root. It returns the zero id if path is not a directory of the tree.
+// It waits for missing trees.
+func (t *trees) find(ctx context.Context, root object.ID, path string) (object.ID, error) {
+	for path != "" && !root.IsZero() {
+		entries, err := t.entries(ctx, root)
+		if err != nil {
+			return object.ID{}, err
+		}
+		var name string
+		name, path, _ = strings.Cut(path, "/")
+		root = object.ID{}
 		for _, e := range entries {
 			if e.Name == name && e.Mode == object.ModeDir {
-				next = e.ID
+				root = e.ID
 			}
 		}
-		if next.IsZero() {
-			return nil, nil
-		}
-		entries, err = t.entries(ctx, next)
 	}
-	return entries, err
+	return root, nil
 }
 
 // join returns the path of name in the directory dir; "" is the root.
