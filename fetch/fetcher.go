@@ -1,6 +1,7 @@
 package fetch
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -23,6 +24,7 @@ type fetcher struct {
 	storage *storage
 	tasks   *tasks
 	log     *zap.Logger
+	bulks   bulks
 
 	// blobsIn counts the blobs that have arrived. bytesIn counts their bytes after decompression.
 	blobsIn, bytesIn atomic.Int64
@@ -73,12 +75,16 @@ func (f *fetcher) unpackBlobs(ctx context.Context, r io.Reader, arrived func(obj
 	return odb.Unpack(ctx, r, odb.UnpackOptions{
 		Format: f.storage.objects.Format(), SpoolOver: spoolOver, MaxObjectSize: maxBlobSize, Spool: f.storage.blobs.Spool,
 		Base: func(id object.ID) (io.ReaderAt, int64, func(), error) {
-			// The remote may send a blob as a delta against another blob of the same pack, which has been moved to the cache.
-			c, ok := f.storage.blobs.Get(id)
-			if !ok {
-				return nil, 0, nil, fmt.Errorf("read delta base %s: evicted", id)
+			// The remote may send a blob as a delta against another blob of the same pack, which has been moved to the cache, and
+			// a tree as a delta against another tree, which is in a pack of the store.
+			if c, ok := f.storage.blobs.Get(id); ok {
+				return c, c.Size(), c.Release, nil
 			}
-			return c, c.Size(), c.Release, nil
+			_, data, err := f.storage.objects.Get(id, object.MaxTreeSize)
+			if err != nil {
+				return nil, 0, nil, fmt.Errorf("read delta base %s: evicted: %w", id, err)
+			}
+			return bytes.NewReader(data), int64(len(data)), func() {}, nil
 		},
 	}, func(o odb.Object) error { return f.publish(o, arrived) })
 }

@@ -14,40 +14,38 @@ import (
 const (
 	// alongside is the maximum number of blobs that readahead adds to the request for the blob that is read.
 	alongside = 512
-	// crawlAhead is the maximum number of wants that are queued while RawView.crawl adds more. It limits the memory for these wants.
-	crawlAhead = 2 * pipeline.MaxCrawlBatch
 	// slack is how many missing blobs a reader may skip between two reads that wait for contents. If more missing blobs are
 	// between two such reads, the second read is attributed to another reader.
 	slack = 8
 	// maxLook is how many files a reader may skip between two reads that wait for contents. Unlike slack, maxLook also counts
 	// files whose blobs are on this host.
-	maxLook = 2048
+	maxLook = 1024
 	// neighbourTime is the maximum time for which the request for a blob is delayed while its neighbours are searched.
 	neighbourTime = 5 * time.Millisecond
 )
 
 // neighbours returns wants that are sent in the same request as the blob at path, the most useful first. The wants are for files
-// that follow path in the tree. If the blob is in flight already, neighbours returns no wants. The search ends after
-// neighbourTime, so it finds fewer wants if it has to wait for missing trees.
+// that follow path in the tree, or precede it if the reader reads backward. If the blob is in flight already, neighbours returns
+// no wants. The search ends after neighbourTime, so it finds fewer wants if it has to wait for missing trees.
 func (v *RawView) neighbours(ctx context.Context, id object.ID, path string) pipeline.Neighbours {
 	ctx, cancel := context.WithTimeout(ctx, neighbourTime)
 	defer cancel()
 	if c, ok := v.Foreseen.After(ctx, id, path); ok {
 		return c
 	}
-	before := v.readerBefore(ctx, path)
+	before, o := v.readerBefore(ctx, path)
 	c := pipeline.Neighbours{Patience: pipeline.HedgeAfter}
 	if before != nil {
 		c.Patience = pipeline.HedgeCrawl
 	}
 	if v.store.fetcher.pipe.IsInFlight(id) {
+		v.ahead.Move(before, path)
 		return c
 	}
 	p, dirOnly := v.ahead.Next(path, before, time.Now())
 	window := p.Window
 	if window >= readahead.WholeTree && !dirOnly {
-		v.crawl(path)
-		window = alongside
+		window = v.crawl(path, p.Scope)
 	}
 	add := func(f file) bool {
 		if v.missing(f.id) && !(window == readahead.FirstWindow && classOf(f) == prioritize.Media) {
@@ -60,23 +58,24 @@ func (v *RawView) neighbours(ctx context.Context, id object.ID, path string) pip
 		return len(c.Wants) < window
 	}
 	if dirOnly {
-		v.walkDir(ctx, path, add)
+		v.walkDir(ctx, path, o, add)
 	} else {
-		v.store.trees.walkFrom(ctx, v.Shown(), path, add)
+		v.store.trees.walkFrom(ctx, v.Shown(), path, o, add)
 	}
 	v.ahead.Watch(p, c.Wants)
 	return c
 }
 
-// walkDir calls visit for the blobs that follow path in the directory of path, until visit returns false. It visits no subdirectories.
-func (v *RawView) walkDir(ctx context.Context, path string, visit func(file) bool) {
+// walkDir calls visit for the blobs that follow path, in the order o, in the directory of path, until visit returns false. It
+// visits no subdirectories.
+func (v *RawView) walkDir(ctx context.Context, path string, o order, visit func(file) bool) {
 	dir := dirOf(path)
 	entries, err := v.store.trees.directory(ctx, v.Shown(), dir)
 	if err != nil {
 		return
 	}
 	passed := false
-	for _, e := range entries {
+	for _, e := range o.of(entries) {
 		if passed && e.Mode.IsBlob() && !visit(file{e.ID, join(dir, e.Name), e.Mode}) {
 			return
 		}
@@ -84,27 +83,30 @@ func (v *RawView) walkDir(ctx context.Context, path string, visit func(file) boo
 	}
 }
 
-// readerBefore returns the position of the reader that probably waits for path: at most slack missing blobs and at most maxLook
-// files are between path and the file for which this reader waited last. readerBefore returns nil if there is no such reader.
-func (v *RawView) readerBefore(ctx context.Context, path string) *readahead.Position {
+// readerBefore returns the position of the reader that probably waits for path, and the order in which this reader reads: at most
+// slack missing blobs and at most maxLook files are between path and the file for which this reader waited last. readerBefore
+// returns nil if there is no such reader.
+func (v *RawView) readerBefore(ctx context.Context, path string) (*readahead.Position, order) {
 	for _, p := range v.ahead.Positions() {
 		if p.Path == path {
 			continue
 		}
-		found, missing, looked := false, 0, 0
-		v.store.trees.walkFrom(ctx, v.Shown(), p.Path, func(f file) bool {
-			if found = f.path == path; found {
-				return false
+		for _, o := range []order{forward, backward} {
+			found, missing, looked := false, 0, 0
+			v.store.trees.walkFrom(ctx, v.Shown(), p.Path, o, func(f file) bool {
+				if found = f.path == path; found {
+					return false
+				}
+				looked++
+				if v.missing(f.id) {
+					missing++
+				}
+				return missing <= slack && looked <= maxLook
+			})
+			if found {
+				return p, o
 			}
-			looked++
-			if v.missing(f.id) {
-				missing++
-			}
-			return missing <= slack && looked <= maxLook
-		})
-		if found {
-			return p
 		}
 	}
-	return nil
+	return nil, forward
 }

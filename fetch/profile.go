@@ -20,7 +20,7 @@ func (v *RawView) newForeseen() *foreseen.Prefetcher {
 			return err
 		},
 		WalkFrom: func(ctx context.Context, path string, visit func(foreseen.File) bool) error {
-			return v.store.trees.walkFrom(ctx, v.Shown(), path, func(f file) bool { return visit(foreseen.File{ID: f.id, Path: f.path}) })
+			return v.store.trees.walkFrom(ctx, v.Shown(), path, forward, func(f file) bool { return visit(foreseen.File{ID: f.id, Path: f.path}) })
 		},
 	})
 }

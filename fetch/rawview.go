@@ -19,11 +19,13 @@ import (
 // RawView reads the blobs of one mount as they are stored in the repository. It is also responsible for the readahead and the
 // prefetches of the mount. Its methods may be called from any goroutine.
 type RawView struct {
-	store    *Store
-	tree     atomic.Pointer[object.ID] // the tree that the mount shows
-	ahead    readahead.Tracker
-	reads    atomic.Pointer[readprofile.Recorder] // records which files are read; nil: not recorded
-	Foreseen *foreseen.Prefetcher                 // prefetches read profiles
+	store *Store
+	tree  atomic.Pointer[object.ID] // the tree that the mount shows
+	// commit is the commit of the remote with which the mount began, and commitTree its tree.
+	commit, commitTree object.ID
+	ahead              readahead.Tracker
+	reads              atomic.Pointer[readprofile.Recorder] // records which files are read; nil: not recorded
+	Foreseen           *foreseen.Prefetcher                 // prefetches read profiles
 
 	gone chan struct{} // channel that Close closes
 
@@ -35,12 +37,12 @@ type RawView struct {
 	sizing *sizeRequest
 }
 
-// rawView returns the RawView of a mount that shows tree. The call counts as the beginning of a read, so that prefetches are
+// rawView returns the RawView of a mount that shows the tree of snap. The call counts as the beginning of a read, so that prefetches are
 // delayed for a short time.
-func (s *Store) rawView(tree object.ID) *RawView {
+func (s *Store) rawView(snap *Snapshot) *RawView {
 	s.fetcher.pipe.NoteReader()
-	v := &RawView{store: s, gone: make(chan struct{})}
-	v.tree.Store(&tree)
+	v := &RawView{store: s, commit: snap.Commit, commitTree: snap.Tree, gone: make(chan struct{})}
+	v.tree.Store(&snap.Tree)
 	v.Foreseen = v.newForeseen()
 	return v
 }
@@ -178,32 +180,6 @@ func (v *RawView) openStored(ctx context.Context, id object.ID, path string, alo
 		return c, nil
 	}
 	return nil, fmt.Errorf("read %s: blob %s was evicted on arrival: the cache is too small", path, id)
-}
-
-// crawl starts a goroutine that requests all missing blobs of the tree, first those after path, then those before path. It is
-// called for a reader that reads the whole tree. If such a goroutine is running for this view, crawl does not start another one.
-func (v *RawView) crawl(path string) {
-	v.store.fetcher.pipe.StartCrawl()
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.crawling {
-		return
-	}
-	v.crawling = v.store.tasks.start(func(ctx context.Context) {
-		defer func() {
-			v.mu.Lock()
-			defer v.mu.Unlock()
-			v.crawling = false
-		}()
-		add := func(f file) bool {
-			if f.path != path && v.missing(f.id) {
-				v.store.fetcher.pipe.Queue([]prioritize.Want{{ID: f.id, Class: prioritize.Readahead, Path: f.path}})
-			}
-			return v.store.fetcher.pipe.AwaitRoom(ctx, crawlAhead)
-		}
-		v.store.trees.walkFrom(ctx, v.Shown(), path, add)
-		v.store.trees.walk(ctx, v.Shown(), "", add)
-	})
 }
 
 // missing reports whether a blob is not on this host.

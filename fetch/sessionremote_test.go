@@ -120,7 +120,12 @@ func TestContentsOfTwoRemotes(t *testing.T) {
 		w.first.Log().Reset()
 		v := w.store.View(w.snap, convert.Settings{}, nil)
 		defer v.Close()
-		for blob, want := range map[Blob]string{w.own: "new\n", w.both: "kept\n"} {
+		// The order matters, because the second wait in a directory also fetches the files before it.
+		for _, c := range []struct {
+			blob Blob
+			want string
+		}{{w.own, "new\n"}, {w.both, "kept\n"}} {
+			blob, want := c.blob, c.want
 			if text, err := read(t, v, blob); err != nil || text != want {
 				t.Errorf("contents of %s: got %q, %v", blob.Path, text, err)
 			}

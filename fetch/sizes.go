@@ -94,7 +94,7 @@ func (v *RawView) sizeRequest(id object.ID, path string) (*sizeRequest, error) {
 func (v *RawView) fetchSizes(ctx context.Context, id object.ID, path string) error {
 	ids := []object.ID{id}
 	// The walk stops at a tree that cannot be read. The sizes of the blobs that precede this tree are requested nevertheless.
-	v.store.trees.walkFrom(ctx, v.Shown(), path, func(f file) bool {
+	v.store.trees.walkFrom(ctx, v.Shown(), path, forward, func(f file) bool {
 		if _, known := v.store.storage.knownSize(f.id); !known {
 			ids = append(ids, f.id)
 		}

@@ -67,7 +67,7 @@ func (v *View) smudgeAhead(path string, r convert.Rule) {
 		files := v.conversions.smudging.waited(path, gap)
 		v.conversions.mu.Unlock()
 		budget := int64(smudgeBytes)
-		v.walkDir(ctx, path, func(f file) bool {
+		v.walkDir(ctx, path, forward, func(f file) bool {
 			if files == 0 {
 				return false
 			}
@@ -97,7 +97,7 @@ func (v *View) smudgeAhead(path string, r convert.Rule) {
 func (v *View) filesBetween(ctx context.Context, from, to string) int {
 	n, found := 0, false
 	if dirOf(from) == dirOf(to) {
-		v.walkDir(ctx, from, func(f file) bool {
+		v.walkDir(ctx, from, forward, func(f file) bool {
 			if found = f.path == to; !found {
 				n++
 			}

@@ -45,7 +45,7 @@ type conversions struct {
 // usually follow at once.
 func (s *Store) View(snap *Snapshot, settings convert.Settings, programs *filter.Programs) *View {
 	v := &View{
-		RawView: s.rawView(snap.Tree), conversions: &conversions{programs: programs}, root: snap.Tree, checkout: checkout{snap.Ref, snap.Commit},
+		RawView: s.rawView(snap), conversions: &conversions{programs: programs}, root: snap.Tree, checkout: checkout{snap.Ref, snap.Commit},
 		rules: rules{settings: settings},
 	}
 	v.conversions.views = map[object.ID]*View{v.root: v}

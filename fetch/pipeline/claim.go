@@ -18,6 +18,9 @@ func (p *Pipeline) Claim(ids []object.ID, size int) (mine []*Batch, others []*Pe
 	var b *Batch
 	for _, id := range ids {
 		f := p.table.pending[id]
+		if f == nil && p.table.bulk.covers(id) {
+			f = p.table.enqueue(prioritize.Want{ID: id, Class: prioritize.Waiting})
+		}
 		// The caller, which acts for git, now waits for the answer to this in-flight request. Therefore the reading of the answer
 		// must not be paused for the benefit of readers.
 		if f != nil && f.inBatch != nil {

@@ -6,7 +6,7 @@
 // does not store blobs, because Config.Send stores them.
 //
 // Files: pipeline.go (waiting and queueing), table.go (the pending wants), sender.go (choosing and sending batches), pacer.go
-// (how much is requested in the background), health.go (failures of the remote), refusal.go and examiner.go (invalid answers),
+// (how much is requested in the background), bulk.go (requests that name no blobs), health.go (failures of the remote), refusal.go and examiner.go (invalid answers),
 // claim.go (batches that the caller sends), shared.go (the mutex).
 //
 // Lock order: a goroutine that holds shared.mu acquires no other locks, except those that Config.Cached acquires.
@@ -68,6 +68,8 @@ type Pipeline struct {
 	health   *Health
 	refusals *Refusals
 	examiner *examiner
+	// bulkToken contains a value while a bulk request is in flight.
+	bulkToken chan struct{}
 
 	waits metrics.Histogram // how long readers waited for contents
 	// requests measures how long batches took, from the request to the last object. Index 0 is for foreground batches, index 1
@@ -97,7 +99,7 @@ func New(c Config) *Pipeline {
 	}
 	s := newShared()
 	p := &Pipeline{
-		send: c.Send, shared: s,
+		send: c.Send, shared: s, bulkToken: make(chan struct{}, 1),
 		table: &table{shared: s, cached: c.Cached, queue: prioritize.NewQueue(), pending: map[object.ID]*Pending{}},
 		pacer: &pacer{shared: s, readers: c.Readers, prefetchSize: FirstPrefetchBatch},
 	}
@@ -262,7 +264,7 @@ func (p *Pipeline) hedge(f *Pending, w prioritize.Want) {
 	if p.shared.closed || p.table.pending[w.ID] != f || f.inBatch == nil || !f.inBatch.background || f.inBatch.suspect {
 		return
 	}
-	f.inBatch = nil
+	f.inBatch, f.hedged = nil, true
 	p.table.queue.Push(w)
 	p.shared.wake.Broadcast()
 }
@@ -272,7 +274,8 @@ func (p *Pipeline) Queue(wants []prioritize.Want) {
 	p.shared.mu.Lock()
 	defer p.shared.mu.Unlock()
 	for _, w := range wants {
-		if p.refusals.refused(w.ID) != nil {
+		// A blob that a bulk request fetches needs no want: SendBulk returns it if it does not arrive.
+		if p.refusals.refused(w.ID) != nil || p.table.bulk.covers(w.ID) {
 			continue
 		}
 		if f := p.table.enqueue(w); f != nil {
@@ -299,7 +302,8 @@ func (p *Pipeline) AwaitRoom(ctx context.Context, n int) bool {
 	return ctx.Err() == nil
 }
 
-// Prefetching returns the number of pending wants that a prefetch or readahead has queued.
+// Prefetching returns the number of pending wants that a prefetch or readahead has queued, and of the blobs of a bulk request that
+// have not arrived.
 func (p *Pipeline) Prefetching() (n int) {
 	p.shared.mu.Lock()
 	defer p.shared.mu.Unlock()
@@ -307,6 +311,9 @@ func (p *Pipeline) Prefetching() (n int) {
 		if f.prefetch {
 			n++
 		}
+	}
+	if p.table.bulk != nil {
+		n += len(p.table.bulk.left)
 	}
 	return n
 }
@@ -318,11 +325,11 @@ func (p *Pipeline) Lost() int {
 	return p.table.lost
 }
 
-// IsPending reports whether the want for a blob is queued or in flight.
+// IsPending reports whether the want for a blob is queued or in flight, or a bulk request fetches the blob.
 func (p *Pipeline) IsPending(id object.ID) bool {
 	p.shared.mu.Lock()
 	defer p.shared.mu.Unlock()
-	return p.table.pending[id] != nil
+	return p.table.pending[id] != nil || p.table.bulk.covers(id)
 }
 
 // IsInFlight reports whether the want for a blob is part of a batch, which is being sent or answered.
@@ -330,7 +337,7 @@ func (p *Pipeline) IsInFlight(id object.ID) bool {
 	p.shared.mu.Lock()
 	defer p.shared.mu.Unlock()
 	f := p.table.pending[id]
-	return f != nil && f.inBatch != nil
+	return f != nil && f.inBatch != nil || p.table.bulk.covers(id)
 }
 
 // Queued returns the numbers of queued wants. foreground counts the wants for which readers wait, and their neighbours;

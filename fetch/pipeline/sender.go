@@ -230,6 +230,9 @@ func (p *Pipeline) Arrived(id object.ID, data []byte) {
 	p.shared.mu.Lock()
 	defer p.shared.mu.Unlock()
 	p.health.succeeded()
+	if p.table.bulk != nil {
+		delete(p.table.bulk.left, id)
+	}
 	if f := p.table.pending[id]; f != nil {
 		if f.inBatch == nil {
 			p.table.queue.Drop(id) // another request has fetched the blob

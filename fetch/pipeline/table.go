@@ -20,6 +20,7 @@ type Pending struct {
 	// waiting.
 	prefetch bool
 	inBatch  *Batch // batch that contains the want; nil while the want is queued or waits for a retry
+	hedged   bool   // a reader has waited too long for the answer to a background batch, so the want is requested by its id
 	attempts int    // number of batches that contained the want so far
 }
 
@@ -58,10 +59,12 @@ type table struct {
 	cached  func(id object.ID) bool // reports whether contents are on this host already
 	queue   *prioritize.Queue
 	pending map[object.ID]*Pending
-	lost    int // number of wants of a prefetch or readahead that have failed
+	bulk    *bulk // nil if no bulk request is in flight
+	lost    int   // number of wants of a prefetch or readahead that have failed
 }
 
-// enqueue returns the state of the want for a blob. It queues the want, unless a batch contains it. It returns nil if the
+// enqueue returns the state of the want for a blob. It queues the want, unless a batch contains it or a bulk request fetches the
+// blob. It returns nil if the
 // pipeline is closed. The caller holds shared.mu.
 func (t *table) enqueue(w prioritize.Want) *Pending {
 	if t.shared.closed {
@@ -72,7 +75,7 @@ func (t *table) enqueue(w prioritize.Want) *Pending {
 		f = &Pending{done: make(chan struct{})}
 		t.pending[w.ID] = f
 	}
-	if f.inBatch == nil {
+	if f.inBatch == nil && !t.join(w, f) {
 		t.queue.Push(w)
 	}
 	return f

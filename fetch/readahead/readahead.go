@@ -1,11 +1,15 @@
 // Package readahead decides how many neighbours of a file are fetched together with it. A Tracker follows the readers of one
-// mount. Each time a reader has to wait for contents, the Tracker returns a window: the number of blobs to fetch. The package
-// reads no trees and sends no requests; its caller finds the neighbours.
+// mount. Each time a reader has to wait for contents, the Tracker returns a window: the number of blobs to fetch. Choose decides
+// how the rest of a tree is requested for a crawler. The package reads no trees and sends no requests; its caller finds the
+// neighbours.
 //
-// The first read in a directory fetches a few of its files. A crawler is a reader that waits in the order of the tree, skips
-// nothing, and looks at the files that were fetched for the last window (grep, tar, find -size). The windows of a crawler grow
-// until the rest of the tree is requested at once. Other readers do not get growing windows: builds jump between directories, and
-// scripts that read one file in each directory do not look at the other files.
+// The first read in a directory fetches a few of its files. A crawler is a reader that waits in the order of the tree, forward or
+// backward, skips nothing, and looks at the files that were fetched for the last window (grep, tar, find -size). The windows of a
+// crawler grow until the rest of the tree is requested at once. Other readers do not get growing windows: builds jump between
+// directories, and scripts that read one file in each directory do not look at the other files.
+//
+// A program whose threads take directories from each other (rg) jumps too. It sweeps: in all directories of a series of misses it
+// looks at nearly all files that were fetched. Then the lowest directory that contains all of them is requested at once.
 package readahead
 
 import (
@@ -33,8 +37,13 @@ const (
 	recent = time.Second
 	// sampled is the maximum number of blobs of a window that are watched, to find out whether the reader looks at these blobs.
 	sampled = 32
-	// readers is the maximum number of readers of one mount that are followed at the same time.
-	readers = 4
+	// leastSwept is the number of blobs, and leastDirs the number of directories, at which the readers of a series must have
+	// looked to count as a program that reads everything.
+	leastSwept = 2 * FirstWindow
+	leastDirs  = 3
+	// readers is the maximum number of readers of one mount that are followed at the same time. A search program has one reader
+	// for each of its threads.
+	readers = 8
 )
 
 // Tracker follows the readers of one mount. The zero value is a Tracker that follows no reader yet. The methods may be called
@@ -46,17 +55,24 @@ type Tracker struct {
 	at      []*Position
 	watched map[object.ID]*Position
 	last    time.Time // time of the last miss
-	// dirs contains the directories of the current series of misses. A series ends when no miss follows within the duration
-	// recent.
-	dirs map[string]bool
+	series  series
 }
 
-// Position is the position of one reader in the tree. Path and Window do not change; Tracker.mu protects the other fields.
+// series is a sequence of misses. It ends when no miss follows within the duration recent.
+type series struct {
+	dirs map[string]bool // directories of the misses, with a slash at the end; "" is the root
+	// swept counts the blobs at which readers have looked, in windows that are not followed any more and whose reader has looked
+	// at nearly all watched blobs. skipped counts the other such windows.
+	swept, skipped int
+}
+
+// Position is the position of one reader in the tree. Path, Window and Scope do not change; Tracker.mu protects the other fields.
 type Position struct {
 	Path    string
-	Window  int // number of blobs to fetch from Path on
-	watched int // number of blobs of the window whose first reads are counted in looked
-	looked  int // number of the watched blobs at which a reader has looked
+	Window  int    // number of blobs to fetch from Path on
+	Scope   string // directory to request if Window is at least WholeTree; "" is the root
+	watched int    // number of blobs of the window whose first reads are counted in looked
+	looked  int    // number of the watched blobs at which a reader has looked
 }
 
 // Positions returns the positions of all readers.
@@ -79,21 +95,27 @@ func (r *Tracker) Looked(id object.ID) {
 // Next records that a reader had to wait for path at the time now, and returns the reader's new position with its window. The
 // parameter before is the last position of this reader, or nil if the reader is not one of the known readers. If dirOnly is true,
 // the window ends with the directory of path, because it is not known yet whether the reader will continue in the next directory.
+// If it is false and the window has at least WholeTree blobs, the directory Position.Scope is to be requested.
 func (r *Tracker) Next(path string, before *Position, now time.Time) (p *Position, dirOnly bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.dirs == nil || now.Sub(r.last) > recent {
-		r.dirs = map[string]bool{}
+	if r.series.dirs == nil || now.Sub(r.last) > recent {
+		r.series = series{dirs: map[string]bool{}}
 	}
 	r.last = now
 	dir := path[:strings.LastIndexByte(path, '/')+1]
-	known := r.dirs[dir]
-	r.dirs[dir] = true
+	known := r.series.dirs[dir]
+	r.series.dirs[dir] = true
 	crawls := before != nil && 2*before.looked >= before.watched
 	p = &Position{Path: path}
+	scope, sweeps := r.sweeps()
 	switch {
-	case crawls:
+	case sweeps:
+		p.Window, p.Scope, crawls = WholeTree, scope, true
+	case crawls && before.watched > 0:
 		p.Window = min(before.Window*growth, maxWindow)
+	case crawls && before.Window > FirstWindow: // the last window contained no other file, so it shows nothing about the reader
+		p.Window = before.Window
 	case known: // the reader jumps, but has waited in this directory before
 		p.Window = FirstWindow * growth
 	default:
@@ -105,7 +127,26 @@ func (r *Tracker) Next(path string, before *Position, now time.Time) (p *Positio
 		r.drop(readers - 1)
 	}
 	r.at = slices.Insert(r.at, 0, p)
-	return p, len(r.dirs) == 1 || !crawls
+	return p, len(r.series.dirs) == 1 || !crawls
+}
+
+// Move records that the reader at the position before now waits for path, which is in flight, so that the reader is found again at
+// its next wait. Its window does not change. Move does nothing if before is nil or not one of the known readers.
+func (r *Tracker) Move(before *Position, path string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	i := slices.Index(r.at, before)
+	if before == nil || i < 0 {
+		return
+	}
+	p := *before
+	p.Path = path
+	for id, at := range r.watched {
+		if at == before {
+			r.watched[id] = &p
+		}
+	}
+	r.at = slices.Insert(slices.Delete(r.at, i, i+1), 0, &p)
 }
 
 // drop removes the position with index i in r.at. It does nothing if i is negative. The caller holds r.mu.
@@ -118,6 +159,7 @@ func (r *Tracker) drop(i int) {
 			delete(r.watched, id)
 		}
 	}
+	r.series.judge(r.at[i])
 	r.at = slices.Delete(r.at, i, i+1)
 }
 

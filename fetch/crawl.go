@@ -1,0 +1,207 @@
+package fetch
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/fetch/pipeline"
+	"github.com/artifactfs/artifactfs/fetch/readahead"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/prioritize"
+	"github.com/artifactfs/artifactfs/transport"
+)
+
+const (
+	// crawlAhead is the maximum number of wants that are queued while RawView.crawl adds more. It limits the memory for these wants.
+	crawlAhead = 2 * pipeline.MaxCrawlBatch
+	// bulkTries is the maximum number of bulk requests of one crawl. A second one is sent if the answer to the first was broken
+	// early.
+	bulkTries = 2
+)
+
+// crawl starts a goroutine that requests all missing blobs below the directory scope ("" is the root), which contains path:
+// directories of which nearly nothing is on this host as a whole, and other blobs by their ids, first those after path, then those
+// before path. It is called for a reader that reads everything. If such a goroutine is running for this view, crawl does not start another one. It returns the number of blobs to
+// request together with the blob at path: few if the others probably come with a bulk request.
+func (v *RawView) crawl(path, scope string) (window int) {
+	v.store.fetcher.pipe.StartCrawl()
+	window = alongside
+	if v.store.fetcher.bulks.mayTry(v.bulkWant(&readahead.Dir{ID: v.Shown()})) {
+		window = readahead.FirstWindow
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.crawling {
+		return window
+	}
+	v.crawling = v.store.tasks.start(func(ctx context.Context) {
+		defer func() {
+			v.mu.Lock()
+			defer v.mu.Unlock()
+			v.crawling = false
+		}()
+		v.fetchWhole(ctx, scope)
+		add := func(f file) bool {
+			if scope != "" && !strings.HasPrefix(f.path, scope+"/") {
+				return false
+			}
+			if f.path != path && v.missing(f.id) {
+				v.store.fetcher.pipe.Queue([]prioritize.Want{{ID: f.id, Class: prioritize.Readahead, Path: f.path}})
+			}
+			return v.store.fetcher.pipe.AwaitRoom(ctx, crawlAhead)
+		}
+		v.store.trees.walkFrom(ctx, v.Shown(), path, forward, add)
+		if dir, err := v.store.trees.find(ctx, v.Shown(), scope); err == nil {
+			v.store.trees.walk(ctx, dir, scope, add)
+		}
+	})
+	return window
+}
+
+// fetchWhole requests the directories at or below scope that readahead.Choose selects, and returns when the answer has ended. Blobs that did not
+// arrive stay missing, so the caller requests them by their ids.
+func (v *RawView) fetchWhole(ctx context.Context, scope string) {
+	f := v.store.fetcher
+	for range bulkTries {
+		tree, err := v.store.trees.find(ctx, v.Shown(), scope)
+		if err != nil {
+			return
+		}
+		root, err := v.survey(ctx, tree, scope)
+		if err != nil {
+			return
+		}
+		whole := readahead.Choose(root)
+		var wants []object.ID
+		covered := map[object.ID]struct{}{}
+		for _, d := range whole {
+			want := v.bulkWant(d)
+			if !f.bulks.mayTry(want) {
+				continue
+			}
+			wants = append(wants, want)
+			v.store.trees.walk(ctx, d.ID, d.Path, func(file file) bool {
+				if v.wantable(file.id) {
+					covered[file.id] = struct{}{}
+				}
+				return ctx.Err() == nil
+			})
+		}
+		if len(wants) == 0 || len(covered) == 0 || !f.pipe.Health().Reachable() {
+			return
+		}
+		_, err = f.pipe.SendBulk(ctx, covered, func(ctx context.Context, b *pipeline.Batch, arrived func(object.ID, []byte)) error {
+			return f.sendBulk(ctx, b, wants, len(wants) == 1 && wants[0] == v.commit, arrived)
+		})
+		var broken pipeline.AnswerError
+		if !errors.As(err, &broken) {
+			return
+		}
+	}
+}
+
+// bulkWant returns the object to want so that the answer contains everything below the directory d: the commit if d is the root
+// of the commit with which the mount began and the server can leave out the history, otherwise the tree.
+func (v *RawView) bulkWant(d *readahead.Dir) object.ID {
+	if d.Path == "" && d.ID == v.commitTree && v.store.fetcher.bulks.mayTry(v.commit) {
+		return v.commit
+	}
+	return d.ID
+}
+
+// survey counts the blobs below a directory that are on this host and that are missing. It waits for missing trees. A blob that
+// several files share is counted several times.
+func (v *RawView) survey(ctx context.Context, tree object.ID, dir string) (*readahead.Dir, error) {
+	d := &readahead.Dir{ID: tree, Path: dir}
+	entries, err := v.store.trees.entries(ctx, tree)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		switch {
+		case e.Mode == object.ModeDir:
+			sub, err := v.survey(ctx, e.ID, join(dir, e.Name))
+			if err != nil {
+				return nil, err
+			}
+			d.Here, d.Missing, d.Subs = d.Here+sub.Here, d.Missing+sub.Missing, append(d.Subs, sub)
+		case !e.Mode.IsBlob():
+		case v.wantable(e.ID):
+			d.Missing++
+		default:
+			d.Here++
+		}
+	}
+	return d, nil
+}
+
+// wantable reports whether a blob is missing, not in flight, and probably on the Store's remote.
+func (v *RawView) wantable(id object.ID) bool {
+	if !v.missing(id) || v.store.fetcher.pipe.IsInFlight(id) || v.store.storage.onSessionRemote(id) {
+		return false
+	}
+	_, local := v.store.storage.localSize(id)
+	return !local
+}
+
+// sendBulk requests the objects wants with all blobs that they contain, and stores each blob when it arrives. If commit is true,
+// wants contains one commit, whose history is left out. Wants that the remote refuses are not sent again.
+func (f *fetcher) sendBulk(ctx context.Context, b *pipeline.Batch, wants []object.ID, commit bool, arrived func(object.ID, []byte)) error {
+	req := transport.FetchRequest{Wants: wants, Once: true}
+	if commit {
+		req.Depth = 1
+	}
+	start := time.Now()
+	n := 0
+	resp, err := f.request(ctx, req)
+	if err == nil {
+		n, err = f.unpackBlobs(ctx, f.pausing(ctx, b, resp.Pack), arrived)
+		resp.Pack.Close()
+		if err != nil {
+			err = pipeline.AnswerError{Err: err}
+		}
+	}
+	if n == 0 && err != nil && ctx.Err() == nil && !IsUnreachable(err) {
+		f.bulks.refuse(wants)
+	}
+	f.log.Debug("fetch blobs in bulk", zap.Int("wants", len(wants)), zap.Bool("commit", commit), zap.Int("got", n),
+		zap.Duration("took", time.Since(start)), zap.Error(err))
+	return err
+}
+
+// maxBulkRefusals is the number of refused bulk requests after which no further one is sent to a remote.
+const maxBulkRefusals = 3
+
+// bulks records the objects that the remote did not send with their contents, although commits and trees of the same remote were
+// fetched. Some servers refuse wants of trees. The zero value is ready to use.
+type bulks struct {
+	mu      sync.Mutex
+	refused map[object.ID]struct{}
+	n       int // number of refused requests
+}
+
+// mayTry reports whether an object may be wanted with its contents.
+func (b *bulks) mayTry(id object.ID) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	_, refused := b.refused[id]
+	return !refused && b.n < maxBulkRefusals
+}
+
+// refuse records that a request for these objects has failed.
+func (b *bulks) refuse(ids []object.ID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.refused == nil {
+		b.refused = map[object.ID]struct{}{}
+	}
+	for _, id := range ids {
+		b.refused[id] = struct{}{}
+	}
+	b.n++
+}
