@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/fetch/bare"
+	"github.com/artifactfs/artifactfs/fetch/tasks"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/transport"
 )
@@ -73,7 +74,7 @@ type acquirer struct {
 	fetcher *fetcher
 	trees   *trees
 	history *history
-	tasks   *tasks
+	tasks   *tasks.Group
 	notices *notices
 	log     *zap.Logger
 }
@@ -174,7 +175,7 @@ func (a *acquirer) stream(ctx context.Context, caps transport.Capabilities, t ta
 	streamCtx, cancel := context.WithCancel(context.Background())
 	stopWatching := context.AfterFunc(ctx, cancel)
 	a.trees.streamBegins()
-	started := a.tasks.start(func(closing context.Context) {
+	started := a.tasks.Start(func(closing context.Context) {
 		defer cancel()
 		defer context.AfterFunc(closing, cancel)()
 		err := a.fetcher.pipe.Refusals().Request(streamCtx, t.want, func() error { return a.receive(streamCtx, req, snap) })

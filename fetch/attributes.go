@@ -8,6 +8,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/convert"
 	"github.com/artifactfs/artifactfs/fetch/pipeline"
+	"github.com/artifactfs/artifactfs/fetch/treewalk"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/prioritize"
 )
@@ -32,7 +33,7 @@ type rules struct {
 // rule returns the rule by which checkout would convert the file at path. Missing .gitattributes files are fetched in the same
 // request as the file.
 func (v *View) rule(ctx context.Context, id object.ID, path string) (convert.Rule, error) {
-	files, err := v.attributes(ctx, dirOf(path), func() pipeline.Neighbours { return v.wantsForRead(ctx, id, path) })
+	files, err := v.attributes(ctx, treewalk.DirOf(path), func() pipeline.Neighbours { return v.wantsForRead(ctx, id, path) })
 	if err != nil {
 		return convert.Rule{}, fmt.Errorf("read %s: %w", path, err)
 	}
@@ -65,9 +66,9 @@ func (v *View) wantsForRead(ctx context.Context, id object.ID, path string) pipe
 		c = v.neighbours(ctx, id, path)
 		c.Wants = append(c.Wants, prioritize.Want{ID: id, Class: prioritize.Sibling, Path: path})
 	}
-	for dir := dirOf(path); ; dir = dirOf(dir) {
+	for dir := treewalk.DirOf(path); ; dir = treewalk.DirOf(dir) {
 		if e, ok := v.attributesEntry(ctx, dir); ok && v.missing(e.ID) {
-			c.Wants = append(c.Wants, prioritize.Want{ID: e.ID, Class: prioritize.Sibling, Path: join(dir, attributesName)})
+			c.Wants = append(c.Wants, prioritize.Want{ID: e.ID, Class: prioritize.Sibling, Path: treewalk.Join(dir, attributesName)})
 		}
 		if dir == "" {
 			return c
@@ -79,7 +80,7 @@ func (v *View) wantsForRead(ctx context.Context, id object.ID, path string) pipe
 // have not been looked up yet.
 func (v *View) knownRule(id object.ID, path string) (convert.Rule, bool) {
 	v.conversions.mu.Lock()
-	files, ok := v.rules.files[dirOf(path)]
+	files, ok := v.rules.files[treewalk.DirOf(path)]
 	v.conversions.mu.Unlock()
 	if !ok {
 		return convert.Rule{}, false
@@ -98,14 +99,14 @@ func (v *View) Exact(path string) bool {
 // attributes that have been looked up already, and no others. It never waits.
 func (v *View) Converts(path string) bool {
 	v.conversions.mu.Lock()
-	files := v.rules.files[dirOf(path)]
+	files := v.rules.files[treewalk.DirOf(path)]
 	v.conversions.mu.Unlock()
 	return convert.Returns(v.rules.settings, files, path)
 }
 
 // Returns reports the same as Converts, but first waits until the attributes for path have been looked up.
 func (v *View) Returns(ctx context.Context, path string) (bool, error) {
-	if _, err := v.attributes(ctx, dirOf(path), func() pipeline.Neighbours { return pipeline.Neighbours{} }); err != nil {
+	if _, err := v.attributes(ctx, treewalk.DirOf(path), func() pipeline.Neighbours { return pipeline.Neighbours{} }); err != nil {
 		return v.Converts(path), fmt.Errorf("read attributes of %s: %w", path, err)
 	}
 	return v.Converts(path), nil
@@ -124,11 +125,11 @@ func (v *View) attributes(ctx context.Context, dir string, along func() pipeline
 	// attributes in dir override those of its parents.
 	if dir != "" {
 		var err error
-		if files, err = v.attributes(ctx, dirOf(dir), along); err != nil {
+		if files, err = v.attributes(ctx, treewalk.DirOf(dir), along); err != nil {
 			return nil, err
 		}
 	}
-	entries, err := v.store.trees.directory(ctx, v.root, dir)
+	entries, err := v.store.trees.Directory(ctx, v.root, dir)
 	if err != nil {
 		return nil, err
 	}
@@ -170,7 +171,7 @@ func depth(dir string) int {
 
 // attributesEntry returns the tree entry of the .gitattributes file in directory dir, and false if dir has no .gitattributes file.
 func (v *View) attributesEntry(ctx context.Context, dir string) (object.TreeEntry, bool) {
-	entries, err := v.store.trees.directory(ctx, v.root, dir)
+	entries, err := v.store.trees.Directory(ctx, v.root, dir)
 	if err != nil {
 		return object.TreeEntry{}, false
 	}
@@ -191,7 +192,7 @@ func findAttributes(entries []object.TreeEntry) (object.TreeEntry, bool) {
 // attributesFile reads one .gitattributes file of directory dir. It returns nil if no line of the file has an effect on contents,
 // or if the file is larger than maxAttributes.
 func (v *View) attributesFile(ctx context.Context, id object.ID, dir string, along func() pipeline.Neighbours) (*convert.File, error) {
-	c, err := v.openStored(ctx, id, join(dir, attributesName), along)
+	c, err := v.openStored(ctx, id, treewalk.Join(dir, attributesName), along)
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 
+	"github.com/artifactfs/artifactfs/fetch/treewalk"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -56,7 +57,7 @@ func (cs *counts) configFilesOf(ctx context.Context, tree object.ID) (r configFi
 // findConfigFiles appends the .gitignore and .gitattributes files below a tree to the lists in the parameter to, and adds the
 // number of files below the tree to to.files. dir is the path of the tree; "" is the root.
 func (cs *counts) findConfigFiles(ctx context.Context, tree object.ID, dir string, to *configFiles) error {
-	entries, err := cs.trees.entries(ctx, tree)
+	entries, err := cs.trees.Entries(ctx, tree)
 	if err != nil {
 		return err
 	}
@@ -66,15 +67,15 @@ func (cs *counts) findConfigFiles(ctx context.Context, tree object.ID, dir strin
 		}
 		switch {
 		case e.Mode == object.ModeDir:
-			if err := cs.findConfigFiles(ctx, e.ID, join(dir, e.Name), to); err != nil {
+			if err := cs.findConfigFiles(ctx, e.ID, treewalk.Join(dir, e.Name), to); err != nil {
 				return err
 			}
 		// A symlink or submodule named .gitignore or .gitattributes is counted, but not listed.
 		case e.Mode != object.ModeFile && e.Mode != object.ModeExec:
 		case e.Name == ignoreName:
-			to.ignore = append(to.ignore, Blob{ID: e.ID, Path: join(dir, e.Name)})
+			to.ignore = append(to.ignore, Blob{ID: e.ID, Path: treewalk.Join(dir, e.Name)})
 		case e.Name == attributesName:
-			to.attributes = append(to.attributes, Blob{ID: e.ID, Path: join(dir, e.Name)})
+			to.attributes = append(to.attributes, Blob{ID: e.ID, Path: treewalk.Join(dir, e.Name)})
 		}
 	}
 	return nil

@@ -169,7 +169,7 @@ func (v *View) smudge(b Blob, r convert.Rule, key object.ID, ahead bool) (m *smu
 	if !begun {
 		return m, false
 	}
-	started := s.tasks.start(func(ctx context.Context) {
+	started := s.tasks.Start(func(ctx context.Context) {
 		m.data, m.err = v.runPrograms(ctx, b, r, key, m, ahead)
 		// If a driver is not marked `required` and fails, git uses the unfiltered contents.
 		if d, ok := r.Driver(); ok && !d.Required && errors.Is(m.err, filter.ErrUnfiltered) {

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/artifactfs/artifactfs/fetch/tasks"
+	"github.com/artifactfs/artifactfs/fetch/treewalk"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -13,7 +15,7 @@ import (
 type counts struct {
 	trees   *trees
 	storage *storage
-	tasks   *tasks
+	tasks   *tasks.Group
 
 	mu          sync.Mutex
 	known       map[object.ID]treeCount     // last finished count of each tree
@@ -21,7 +23,7 @@ type counts struct {
 	configFiles map[object.ID]configFiles   // .gitignore and .gitattributes files, by tree
 }
 
-func newCounts(t *trees, s *storage, work *tasks) *counts {
+func newCounts(t *trees, s *storage, work *tasks.Group) *counts {
 	return &counts{
 		trees: t, storage: s, tasks: work, known: map[object.ID]treeCount{}, counting: map[object.ID]chan struct{}{},
 		configFiles: map[object.ID]configFiles{},
@@ -40,8 +42,8 @@ func (v *RawView) Counts(ctx context.Context) Counts { return v.store.counts.cou
 
 // count counts the files of a tree. It skips subtrees that are not on this host.
 func (cs *counts) count(tree object.ID) Counts {
-	c := counter{storage: cs.storage, seen: map[object.ID]struct{}{}, missing: func(file) {}}
-	cs.trees.walkLocal(tree, "", func(f file) { c.add(f) })
+	c := counter{storage: cs.storage, seen: map[object.ID]struct{}{}, missing: func(treewalk.File) {}}
+	cs.trees.WalkLocal(tree, "", func(f treewalk.File) { c.add(f) })
 	return c.Counts
 }
 
@@ -81,7 +83,7 @@ func (cs *counts) since(ctx context.Context, tree object.ID, then time.Time) Cou
 		case <-done:
 		case <-ctx.Done():
 			return c.Counts
-		case <-cs.tasks.stop:
+		case <-cs.tasks.Stopped():
 			return c.Counts
 		}
 	}
@@ -104,7 +106,7 @@ func (cs *counts) recount(tree object.ID, done chan struct{}) {
 		delete(cs.counting, tree)
 		close(done)
 	}
-	if !cs.tasks.start(func(context.Context) { end(cs.count(tree), true) }) {
+	if !cs.tasks.Start(func(context.Context) { end(cs.count(tree), true) }) {
 		end(Counts{}, false)
 	}
 }
@@ -114,18 +116,18 @@ type counter struct {
 	Counts
 	storage *storage
 	seen    map[object.ID]struct{}
-	missing func(file) // called for one file of each blob that is not on this host
+	missing func(treewalk.File) // called for one file of each blob that is not on this host
 }
 
 // add counts the file f, and counts the blob of f unless an earlier file had the same blob.
-func (c *counter) add(f file) {
+func (c *counter) add(f treewalk.File) {
 	c.Files++
-	if _, again := c.seen[f.id]; again {
+	if _, again := c.seen[f.ID]; again {
 		return
 	}
-	c.seen[f.id] = struct{}{}
+	c.seen[f.ID] = struct{}{}
 	c.Blobs++
-	if n, ok := c.storage.contentSize(f.id); ok {
+	if n, ok := c.storage.contentSize(f.ID); ok {
 		c.Fetched++
 		c.Bytes += n
 	} else {

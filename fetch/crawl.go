@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/fetch/pipeline"
 	"github.com/artifactfs/artifactfs/fetch/readahead"
+	"github.com/artifactfs/artifactfs/fetch/treewalk"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/prioritize"
 	"github.com/artifactfs/artifactfs/transport"
@@ -26,12 +26,13 @@ const (
 
 // crawl starts a goroutine that requests all missing blobs below the directory scope ("" is the root), which contains path:
 // directories of which nearly nothing is on this host as a whole, and other blobs by their ids, first those after path, then those
-// before path. It is called for a reader that reads everything. If such a goroutine is running for this view, crawl does not start another one. It returns the number of blobs to
-// request together with the blob at path: few if the others probably come with a bulk request.
+// before path. It is called for a reader that reads everything. If such a goroutine is running for this view, crawl does not start
+// another one. It returns the number of blobs to request together with the blob at path: few if the others probably come with a
+// bulk request.
 func (v *RawView) crawl(path, scope string) (window int) {
 	v.store.fetcher.pipe.StartCrawl()
 	window = alongside
-	if v.store.fetcher.bulks.mayTry(v.bulkWant(&readahead.Dir{ID: v.Shown()})) {
+	if v.store.fetcher.bulks.MayTry(v.bulkWant(&readahead.Dir{ID: v.Shown()})) {
 		window = readahead.FirstWindow
 	}
 	v.mu.Lock()
@@ -39,36 +40,36 @@ func (v *RawView) crawl(path, scope string) (window int) {
 	if v.crawling {
 		return window
 	}
-	v.crawling = v.store.tasks.start(func(ctx context.Context) {
+	v.crawling = v.store.tasks.Start(func(ctx context.Context) {
 		defer func() {
 			v.mu.Lock()
 			defer v.mu.Unlock()
 			v.crawling = false
 		}()
 		v.fetchWhole(ctx, scope)
-		add := func(f file) bool {
-			if scope != "" && !strings.HasPrefix(f.path, scope+"/") {
+		add := func(f treewalk.File) bool {
+			if scope != "" && !strings.HasPrefix(f.Path, scope+"/") {
 				return false
 			}
-			if f.path != path && v.missing(f.id) {
-				v.store.fetcher.pipe.Queue([]prioritize.Want{{ID: f.id, Class: prioritize.Readahead, Path: f.path}})
+			if f.Path != path && v.missing(f.ID) {
+				v.store.fetcher.pipe.Queue([]prioritize.Want{{ID: f.ID, Class: prioritize.Readahead, Path: f.Path}})
 			}
 			return v.store.fetcher.pipe.AwaitRoom(ctx, crawlAhead)
 		}
-		v.store.trees.walkFrom(ctx, v.Shown(), path, forward, add)
-		if dir, err := v.store.trees.find(ctx, v.Shown(), scope); err == nil {
-			v.store.trees.walk(ctx, dir, scope, add)
+		v.store.trees.WalkFrom(ctx, v.Shown(), path, treewalk.Forward, add)
+		if dir, err := v.store.trees.Find(ctx, v.Shown(), scope); err == nil {
+			v.store.trees.Walk(ctx, dir, scope, add)
 		}
 	})
 	return window
 }
 
-// fetchWhole requests the directories at or below scope that readahead.Choose selects, and returns when the answer has ended. Blobs that did not
-// arrive stay missing, so the caller requests them by their ids.
+// fetchWhole requests the directories at or below scope that readahead.Choose selects, and returns when the answer has ended. Blobs
+// that did not arrive stay missing, so the caller requests them by their ids.
 func (v *RawView) fetchWhole(ctx context.Context, scope string) {
 	f := v.store.fetcher
 	for range bulkTries {
-		tree, err := v.store.trees.find(ctx, v.Shown(), scope)
+		tree, err := v.store.trees.Find(ctx, v.Shown(), scope)
 		if err != nil {
 			return
 		}
@@ -81,13 +82,13 @@ func (v *RawView) fetchWhole(ctx context.Context, scope string) {
 		covered := map[object.ID]struct{}{}
 		for _, d := range whole {
 			want := v.bulkWant(d)
-			if !f.bulks.mayTry(want) {
+			if !f.bulks.MayTry(want) {
 				continue
 			}
 			wants = append(wants, want)
-			v.store.trees.walk(ctx, d.ID, d.Path, func(file file) bool {
-				if v.wantable(file.id) {
-					covered[file.id] = struct{}{}
+			v.store.trees.Walk(ctx, d.ID, d.Path, func(file treewalk.File) bool {
+				if v.wantable(file.ID) {
+					covered[file.ID] = struct{}{}
 				}
 				return ctx.Err() == nil
 			})
@@ -108,7 +109,7 @@ func (v *RawView) fetchWhole(ctx context.Context, scope string) {
 // bulkWant returns the object to want so that the answer contains everything below the directory d: the commit if d is the root
 // of the commit with which the mount began and the server can leave out the history, otherwise the tree.
 func (v *RawView) bulkWant(d *readahead.Dir) object.ID {
-	if d.Path == "" && d.ID == v.commitTree && v.store.fetcher.bulks.mayTry(v.commit) {
+	if d.Path == "" && d.ID == v.commitTree && v.store.fetcher.bulks.MayTry(v.commit) {
 		return v.commit
 	}
 	return d.ID
@@ -118,14 +119,14 @@ func (v *RawView) bulkWant(d *readahead.Dir) object.ID {
 // several files share is counted several times.
 func (v *RawView) survey(ctx context.Context, tree object.ID, dir string) (*readahead.Dir, error) {
 	d := &readahead.Dir{ID: tree, Path: dir}
-	entries, err := v.store.trees.entries(ctx, tree)
+	entries, err := v.store.trees.Entries(ctx, tree)
 	if err != nil {
 		return nil, err
 	}
 	for _, e := range entries {
 		switch {
 		case e.Mode == object.ModeDir:
-			sub, err := v.survey(ctx, e.ID, join(dir, e.Name))
+			sub, err := v.survey(ctx, e.ID, treewalk.Join(dir, e.Name))
 			if err != nil {
 				return nil, err
 			}
@@ -167,41 +168,9 @@ func (f *fetcher) sendBulk(ctx context.Context, b *pipeline.Batch, wants []objec
 		}
 	}
 	if n == 0 && err != nil && ctx.Err() == nil && !IsUnreachable(err) {
-		f.bulks.refuse(wants)
+		f.bulks.Refuse(wants)
 	}
 	f.log.Debug("fetch blobs in bulk", zap.Int("wants", len(wants)), zap.Bool("commit", commit), zap.Int("got", n),
 		zap.Duration("took", time.Since(start)), zap.Error(err))
 	return err
-}
-
-// maxBulkRefusals is the number of refused bulk requests after which no further one is sent to a remote.
-const maxBulkRefusals = 3
-
-// bulks records the objects that the remote did not send with their contents, although commits and trees of the same remote were
-// fetched. Some servers refuse wants of trees. The zero value is ready to use.
-type bulks struct {
-	mu      sync.Mutex
-	refused map[object.ID]struct{}
-	n       int // number of refused requests
-}
-
-// mayTry reports whether an object may be wanted with its contents.
-func (b *bulks) mayTry(id object.ID) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	_, refused := b.refused[id]
-	return !refused && b.n < maxBulkRefusals
-}
-
-// refuse records that a request for these objects has failed.
-func (b *bulks) refuse(ids []object.ID) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.refused == nil {
-		b.refused = map[object.ID]struct{}{}
-	}
-	for _, id := range ids {
-		b.refused[id] = struct{}{}
-	}
-	b.n++
 }

@@ -10,6 +10,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/fetch/pipeline"
+	"github.com/artifactfs/artifactfs/fetch/readahead"
+	"github.com/artifactfs/artifactfs/fetch/tasks"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/transport"
@@ -22,16 +24,16 @@ type fetcher struct {
 	remote  *transport.Remote
 	pipe    *pipeline.Pipeline
 	storage *storage
-	tasks   *tasks
+	tasks   *tasks.Group
 	log     *zap.Logger
-	bulks   bulks
+	bulks   readahead.Bulks
 
 	// blobsIn counts the blobs that have arrived. bytesIn counts their bytes after decompression.
 	blobsIn, bytesIn atomic.Int64
 }
 
 // newFetcher returns a fetcher with a running pipeline, which the caller must close.
-func newFetcher(cfg Config, s *storage, t *tasks) *fetcher {
+func newFetcher(cfg Config, s *storage, t *tasks.Group) *fetcher {
 	f := &fetcher{remote: cfg.Remote, storage: s, tasks: t, log: cfg.Log}
 	f.pipe = pipeline.New(pipeline.Config{
 		Send: f.sendBlobs, Cached: s.cached, Probe: f.probe, Deadline: cfg.Deadline, Readers: cfg.Readers, Log: cfg.Log,
@@ -111,7 +113,7 @@ func (f *fetcher) publish(o odb.Object, arrived func(object.ID, []byte)) error {
 // probe requests the remote's HEAD in the background. The request is small, and its result shows whether an unreachable remote
 // answers again.
 func (f *fetcher) probe() {
-	f.tasks.start(func(ctx context.Context) {
+	f.tasks.Start(func(ctx context.Context) {
 		f.pipe.Health().Probe(ctx, func() error {
 			_, err := f.remote.Refs(ctx, []string{"HEAD"})
 			return err

@@ -84,7 +84,7 @@ func testLocalObjects(t *testing.T, f object.Format, packed bool) {
 	server.Down()
 	server.Log().Reset()
 
-	snap, err := s.Resume(t.Context(), Base{Commit: commit, Format: f})
+	snap, err := s.Resume(t.Context(), Base{Commit: commit, Format: f, Own: []*Local{local}})
 	if err != nil || snap.Tree != tree {
 		t.Fatalf("snapshot of a local commit: got %+v, %v", snap, err)
 	}

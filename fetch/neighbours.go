@@ -2,11 +2,11 @@ package fetch
 
 import (
 	"context"
-	"strings"
 	"time"
 
 	"github.com/artifactfs/artifactfs/fetch/pipeline"
 	"github.com/artifactfs/artifactfs/fetch/readahead"
+	"github.com/artifactfs/artifactfs/fetch/treewalk"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/prioritize"
 )
@@ -47,58 +47,41 @@ func (v *RawView) neighbours(ctx context.Context, id object.ID, path string) pip
 	if window >= readahead.WholeTree && !dirOnly {
 		window = v.crawl(path, p.Scope)
 	}
-	add := func(f file) bool {
-		if v.missing(f.id) && !(window == readahead.FirstWindow && classOf(f) == prioritize.Media) {
+	add := func(f treewalk.File) bool {
+		if v.missing(f.ID) && !(window == readahead.FirstWindow && classOf(f) == prioritize.Media) {
 			class := prioritize.Sibling
 			if len(c.Wants) >= alongside {
 				class = prioritize.Readahead
 			}
-			c.Wants = append(c.Wants, prioritize.Want{ID: f.id, Class: class, Path: f.path})
+			c.Wants = append(c.Wants, prioritize.Want{ID: f.ID, Class: class, Path: f.Path})
 		}
 		return len(c.Wants) < window
 	}
 	if dirOnly {
-		v.walkDir(ctx, path, o, add)
+		v.store.trees.WalkDir(ctx, v.Shown(), path, o, add)
 	} else {
-		v.store.trees.walkFrom(ctx, v.Shown(), path, o, add)
+		v.store.trees.WalkFrom(ctx, v.Shown(), path, o, add)
 	}
 	v.ahead.Watch(p, c.Wants)
 	return c
 }
 
-// walkDir calls visit for the blobs that follow path, in the order o, in the directory of path, until visit returns false. It
-// visits no subdirectories.
-func (v *RawView) walkDir(ctx context.Context, path string, o order, visit func(file) bool) {
-	dir := dirOf(path)
-	entries, err := v.store.trees.directory(ctx, v.Shown(), dir)
-	if err != nil {
-		return
-	}
-	passed := false
-	for _, e := range o.of(entries) {
-		if passed && e.Mode.IsBlob() && !visit(file{e.ID, join(dir, e.Name), e.Mode}) {
-			return
-		}
-		passed = passed || e.Name == path[strings.LastIndexByte(path, '/')+1:]
-	}
-}
-
 // readerBefore returns the position of the reader that probably waits for path, and the order in which this reader reads: at most
 // slack missing blobs and at most maxLook files are between path and the file for which this reader waited last. readerBefore
 // returns nil if there is no such reader.
-func (v *RawView) readerBefore(ctx context.Context, path string) (*readahead.Position, order) {
+func (v *RawView) readerBefore(ctx context.Context, path string) (*readahead.Position, treewalk.Order) {
 	for _, p := range v.ahead.Positions() {
 		if p.Path == path {
 			continue
 		}
-		for _, o := range []order{forward, backward} {
+		for _, o := range []treewalk.Order{treewalk.Forward, treewalk.Backward} {
 			found, missing, looked := false, 0, 0
-			v.store.trees.walkFrom(ctx, v.Shown(), p.Path, o, func(f file) bool {
-				if found = f.path == path; found {
+			v.store.trees.WalkFrom(ctx, v.Shown(), p.Path, o, func(f treewalk.File) bool {
+				if found = f.Path == path; found {
 					return false
 				}
 				looked++
-				if v.missing(f.id) {
+				if v.missing(f.ID) {
 					missing++
 				}
 				return missing <= slack && looked <= maxLook
@@ -108,5 +91,5 @@ func (v *RawView) readerBefore(ctx context.Context, path string) (*readahead.Pos
 			}
 		}
 	}
-	return nil, forward
+	return nil, treewalk.Forward
 }

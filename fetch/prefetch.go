@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/fetch/pipeline"
+	"github.com/artifactfs/artifactfs/fetch/treewalk"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/prioritize"
 )
@@ -136,8 +137,8 @@ func (v *RawView) prefetchClass(ctx context.Context, class prioritize.Class, lef
 		err = v.awaitQueue(ctx, room)
 		return err == nil && !spent()
 	}
-	_, walkErr := v.store.trees.walk(ctx, v.Shown(), "", func(f file) bool {
-		if !v.missing(f.id) {
+	_, walkErr := v.store.trees.Walk(ctx, v.Shown(), "", func(f treewalk.File) bool {
+		if !v.missing(f.ID) {
 			return true
 		}
 		if c := classOf(f); c != class {
@@ -146,7 +147,7 @@ func (v *RawView) prefetchClass(ctx context.Context, class prioritize.Class, lef
 			left[c]++
 			return true
 		}
-		wants = append(wants, prioritize.Want{ID: f.id, Class: class, Path: f.path})
+		wants = append(wants, prioritize.Want{ID: f.ID, Class: class, Path: f.Path})
 		return len(wants) < pipeline.FirstPrefetchBatch || flush(queueAhead)
 	})
 	if err == nil {
@@ -160,11 +161,11 @@ func (v *RawView) prefetchClass(ctx context.Context, class prioritize.Class, lef
 
 // classOf returns the prefetch class of a file. Symlinks are in the class that is prefetched first, because they are few and
 // small, and every access to a path through a symlink waits for the symlink's blob.
-func classOf(f file) prioritize.Class {
-	if f.mode == object.ModeSymlink {
+func classOf(f treewalk.File) prioritize.Class {
+	if f.Mode == object.ModeSymlink {
 		return prioritize.Manifest
 	}
-	return prioritize.Classify(f.path, strings.Count(f.path, "/"))
+	return prioritize.Classify(f.Path, strings.Count(f.Path, "/"))
 }
 
 // awaitQueue waits until the number of queued background wants is at most room. While the remote fails, awaitQueue waits until
@@ -215,8 +216,8 @@ func (v *RawView) Want(ctx context.Context, match func(path string) bool, wait b
 			reached = time.Now()
 		}
 		var wants []prioritize.Want
-		h, err := v.count(ctx, match, func(f file) {
-			wants = append(wants, prioritize.Want{ID: f.id, Class: prioritize.Readahead, Path: f.path})
+		h, err := v.count(ctx, match, func(f treewalk.File) {
+			wants = append(wants, prioritize.Want{ID: f.ID, Class: prioritize.Readahead, Path: f.Path})
 		})
 		if err != nil {
 			return h, err
@@ -248,10 +249,10 @@ func (v *RawView) Want(ctx context.Context, match func(path string) bool, wait b
 
 // count counts the files for whose path the function match returns true, and calls the function missing for each blob of these
 // files that is not on this host. It waits for missing trees.
-func (v *RawView) count(ctx context.Context, match func(string) bool, missing func(file)) (Counts, error) {
+func (v *RawView) count(ctx context.Context, match func(string) bool, missing func(treewalk.File)) (Counts, error) {
 	c := counter{storage: v.store.storage, seen: map[object.ID]struct{}{}, missing: missing}
-	_, err := v.store.trees.walk(ctx, v.Shown(), "", func(f file) bool {
-		if match(f.path) {
+	_, err := v.store.trees.Walk(ctx, v.Shown(), "", func(f treewalk.File) bool {
+		if match(f.Path) {
 			c.add(f)
 		}
 		return true

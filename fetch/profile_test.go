@@ -10,6 +10,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/convert"
 	"github.com/artifactfs/artifactfs/fetch/readprofile"
+	"github.com/artifactfs/artifactfs/fetch/treewalk"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 )
 
@@ -132,9 +133,9 @@ func TestReadsAreRecordedInOrder(t *testing.T) {
 func blobAt(t *testing.T, v *View, path string) Blob {
 	t.Helper()
 	var found Blob
-	if _, err := v.store.trees.walk(context.Background(), v.Shown(), "", func(f file) bool {
-		if f.path == path {
-			found = Blob{ID: f.id, Path: path}
+	if _, err := v.store.trees.Walk(context.Background(), v.Shown(), "", func(f treewalk.File) bool {
+		if f.Path == path {
+			found = Blob{ID: f.ID, Path: path}
 		}
 		return found.ID.IsZero()
 	}); err != nil || found.ID.IsZero() {

@@ -39,7 +39,7 @@ func (s *Store) Provide(ctx context.Context, wanted, along []object.ID) error {
 	p := &provision{s: s, refused: map[object.ID]bool{}, wanted: wanted, along: along}
 	p.unknown = len(wanted) <= fewUnknown && slices.ContainsFunc(wanted, func(id object.ID) bool { return !slices.Contains(along, id) })
 	done := make(chan error, 1)
-	if !s.tasks.start(func(ctx context.Context) { done <- p.run(ctx) }) {
+	if !s.tasks.Start(func(ctx context.Context) { done <- p.run(ctx) }) {
 		return ErrClosed
 	}
 	select {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/convert"
 	"github.com/artifactfs/artifactfs/fetch/bare"
+	"github.com/artifactfs/artifactfs/fetch/treewalk"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/object"
 )
@@ -47,8 +48,8 @@ func newProvided(t testing.TB, f object.Format, rtt time.Duration) *provided {
 	}
 	p.view = p.View(snap, convert.Settings{}, nil)
 	t.Cleanup(p.view.Close)
-	p.trees.walkLocal(snap.Tree, "", func(f file) {
-		p.files, p.ids = append(p.files, Blob{ID: f.id, Path: f.path}), append(p.ids, f.id)
+	p.trees.WalkLocal(snap.Tree, "", func(f treewalk.File) {
+		p.files, p.ids = append(p.files, Blob{ID: f.ID, Path: f.Path}), append(p.ids, f.ID)
 	})
 	server.Log().Reset()
 	return p

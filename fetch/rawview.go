@@ -73,7 +73,7 @@ func (v *RawView) Shown() object.ID { return *v.tree.Load() }
 // Run calls work and waits for its end, which Store.Close also waits for. It returns false without a call if the store is closed.
 func (v *RawView) Run(work func()) bool {
 	done := make(chan struct{})
-	if !v.store.tasks.start(func(context.Context) { work(); close(done) }) {
+	if !v.store.tasks.Start(func(context.Context) { work(); close(done) }) {
 		return false
 	}
 	<-done
@@ -81,7 +81,7 @@ func (v *RawView) Run(work func()) bool {
 }
 
 // LocalTree returns the entries of a tree, and false if the tree is not on this host. It never waits.
-func (v *RawView) LocalTree(id object.ID) ([]object.TreeEntry, bool) { return v.store.trees.local(id) }
+func (v *RawView) LocalTree(id object.ID) ([]object.TreeEntry, bool) { return v.store.trees.Local(id) }
 
 // BlobState returns the size of a blob in bytes (-1: unknown), whether the blob is on this host, and whether its want is queued or in
 // flight. It never waits.

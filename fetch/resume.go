@@ -69,7 +69,7 @@ func (a *acquirer) resume(ctx context.Context, b Base) (*Snapshot, error) {
 // connect opens a connection to the remote in the background, so that the next request does not have to wait for the name lookup,
 // TCP and TLS.
 func (a *acquirer) connect() {
-	a.tasks.start(func(ctx context.Context) {
+	a.tasks.Start(func(ctx context.Context) {
 		if _, err := a.fetcher.remote.Capabilities(ctx); err != nil {
 			a.log.Debug("connect to remote", zap.Error(err)) // the next request will return the error to its caller
 		}
@@ -84,7 +84,7 @@ func (a *acquirer) connectFor(commit object.ID) {
 		a.connect()
 		return
 	}
-	a.tasks.start(func(ctx context.Context) {
+	a.tasks.Start(func(ctx context.Context) {
 		// The request contains a filter although it is not known yet whether the remote supports filters, because a query would
 		// take one more round trip.
 		a.fetcher.remote.FetchAhead(ctx, transport.FetchRequest{Wants: []object.ID{commit}, Depth: acquireDepth, Filter: "blob:none"})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/artifactfs/artifactfs/fetch/treewalk"
 	"github.com/artifactfs/artifactfs/internal/metrics"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/prioritize"
@@ -76,7 +77,7 @@ func (v *RawView) sizeRequest(id object.ID, path string) (*sizeRequest, error) {
 		return v.sizing, nil
 	}
 	r := &sizeRequest{done: make(chan struct{}), first: id}
-	started := v.store.tasks.start(func(ctx context.Context) {
+	started := v.store.tasks.Start(func(ctx context.Context) {
 		r.err = v.fetchSizes(ctx, id, path)
 		v.mu.Lock()
 		defer v.mu.Unlock()
@@ -94,9 +95,9 @@ func (v *RawView) sizeRequest(id object.ID, path string) (*sizeRequest, error) {
 func (v *RawView) fetchSizes(ctx context.Context, id object.ID, path string) error {
 	ids := []object.ID{id}
 	// The walk stops at a tree that cannot be read. The sizes of the blobs that precede this tree are requested nevertheless.
-	v.store.trees.walkFrom(ctx, v.Shown(), path, forward, func(f file) bool {
-		if _, known := v.store.storage.knownSize(f.id); !known {
-			ids = append(ids, f.id)
+	v.store.trees.WalkFrom(ctx, v.Shown(), path, treewalk.Forward, func(f treewalk.File) bool {
+		if _, known := v.store.storage.knownSize(f.ID); !known {
+			ids = append(ids, f.ID)
 		}
 		return len(ids) < sizeBatch
 	})

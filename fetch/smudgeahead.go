@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/artifactfs/artifactfs/convert"
+	"github.com/artifactfs/artifactfs/fetch/treewalk"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -36,7 +37,7 @@ type smudging struct {
 func (s *smudging) waited(path string, gap int) int {
 	switch {
 	// A wait in another directory, or after a gap, is treated as the first wait of a new reader, for which no files are smudged ahead yet.
-	case dirOf(path) != dirOf(s.last), gap > smudgeSlack, s.waits == 0:
+	case treewalk.DirOf(path) != treewalk.DirOf(s.last), gap > smudgeSlack, s.waits == 0:
 		*s = smudging{last: path, waits: 1}
 		return 0
 	case gap < 0: // path precedes the edge, so another of several concurrent readers waits for path
@@ -57,7 +58,7 @@ func (v *View) smudgeAhead(path string, r convert.Rule) {
 	if d.Process == "" {
 		return
 	}
-	v.store.tasks.start(func(ctx context.Context) {
+	v.store.tasks.Start(func(ctx context.Context) {
 		v.conversions.mu.Lock()
 		edge := v.conversions.smudging.last
 		v.conversions.mu.Unlock()
@@ -67,25 +68,25 @@ func (v *View) smudgeAhead(path string, r convert.Rule) {
 		files := v.conversions.smudging.waited(path, gap)
 		v.conversions.mu.Unlock()
 		budget := int64(smudgeBytes)
-		v.walkDir(ctx, path, forward, func(f file) bool {
+		v.store.trees.WalkDir(ctx, v.Shown(), path, treewalk.Forward, func(f treewalk.File) bool {
 			if files == 0 {
 				return false
 			}
-			rule, ok := v.knownRule(f.id, f.path)
-			if other, _ := rule.Driver(); !ok || other != d || f.mode == object.ModeSymlink {
+			rule, ok := v.knownRule(f.ID, f.Path)
+			if other, _ := rule.Driver(); !ok || other != d || f.Mode == object.ModeSymlink {
 				return true
 			}
-			if budget -= v.filteredSize(f.id); budget < 0 {
+			if budget -= v.filteredSize(f.ID); budget < 0 {
 				return false
 			}
 			files--
 			// The edge advances with each file, so that a later wait for a file of this window counts as a wait of the same reader.
 			v.conversions.mu.Lock()
-			v.conversions.smudging.last = f.path
+			v.conversions.smudging.last = f.Path
 			v.conversions.mu.Unlock()
-			key := convertedID(f.id, rule, f.path)
+			key := convertedID(f.ID, rule, f.Path)
 			if _, here := v.store.storage.blobs.Size(key); !here {
-				v.smudge(Blob{ID: f.id, Path: f.path}, rule, key, true)
+				v.smudge(Blob{ID: f.ID, Path: f.Path}, rule, key, true)
 			}
 			return true
 		})
@@ -96,9 +97,9 @@ func (v *View) smudgeAhead(path string, r convert.Rule) {
 // -1 if to precedes from, equals from, or is in another directory.
 func (v *View) filesBetween(ctx context.Context, from, to string) int {
 	n, found := 0, false
-	if dirOf(from) == dirOf(to) {
-		v.walkDir(ctx, from, forward, func(f file) bool {
-			if found = f.path == to; !found {
+	if treewalk.DirOf(from) == treewalk.DirOf(to) {
+		v.store.trees.WalkDir(ctx, v.Shown(), from, treewalk.Forward, func(f treewalk.File) bool {
+			if found = f.Path == to; !found {
 				n++
 			}
 			return !found

@@ -25,6 +25,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/cache"
 	"github.com/artifactfs/artifactfs/fetch/bare"
+	"github.com/artifactfs/artifactfs/fetch/tasks"
 	"github.com/artifactfs/artifactfs/internal/metrics"
 	"github.com/artifactfs/artifactfs/internal/packedrefs"
 	"github.com/artifactfs/artifactfs/object"
@@ -65,7 +66,7 @@ type Credential = bare.Credential
 type Store struct {
 	repo       *bare.Repo
 	log        *zap.Logger
-	tasks      *tasks
+	tasks      *tasks.Group
 	notices    *notices
 	storage    *storage
 	fetcher    *fetcher
@@ -85,7 +86,7 @@ func Open(cfg Config) (*Store, error) {
 	s := &Store{
 		repo:       bare.New(bare.Config{Dir: cfg.Dir, URL: cfg.Remote.URL(), Credential: cfg.Credential, Env: cfg.Env}),
 		log:        cfg.Log,
-		tasks:      &tasks{stop: make(chan struct{})},
+		tasks:      tasks.New(),
 		notices:    &notices{log: cfg.Log},
 		prefetches: prefetches{running: map[prefetchKey]chan struct{}{}},
 		smudges:    smudges{running: map[object.ID]*smudge{}},
@@ -106,18 +107,18 @@ func Open(cfg Config) (*Store, error) {
 			return nil, err
 		}
 		// After an error, a look-up tries again.
-		s.tasks.start(func(ctx context.Context) { _ = s.NamedBlobs().Sync(ctx) })
+		s.tasks.Start(func(ctx context.Context) { _ = s.NamedBlobs().Sync(ctx) })
 	}
 	return s, nil
 }
 
 // Close cancels all requests, waits for every goroutine of the store, and closes the remote and the packs.
 func (s *Store) Close() error {
-	if !s.tasks.close() {
+	if !s.tasks.Close() {
 		return nil
 	}
 	s.fetcher.pipe.Close()
-	s.tasks.wait()
+	s.tasks.Wait()
 	return errors.Join(s.fetcher.remote.Close(), s.storage.close())
 }
 
@@ -195,7 +196,7 @@ func (s *Store) Join(ctx context.Context, o odb.JoinOptions) (odb.JoinResult, er
 // Tree returns the entries of a tree. While a commit is being acquired, Tree waits for a missing tree to arrive with that commit;
 // at other times, Tree requests the missing tree. The zero id stands for the empty tree.
 func (s *Store) Tree(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
-	return s.trees.entries(ctx, id)
+	return s.trees.Entries(ctx, id)
 }
 
 // Acquire resolves the name ref ("" stands for the remote's HEAD) to a commit, and fetches the commit and its trees, without

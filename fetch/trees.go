@@ -7,6 +7,8 @@ import (
 	"sync"
 
 	"github.com/artifactfs/artifactfs/fetch/pipeline"
+	"github.com/artifactfs/artifactfs/fetch/tasks"
+	"github.com/artifactfs/artifactfs/fetch/treewalk"
 	"github.com/artifactfs/artifactfs/internal/metrics"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
@@ -18,9 +20,10 @@ import (
 // its own, which all readers of this tree share. mu protects the fields below mu. A goroutine must not hold mu while it waits for
 // the network or the disk.
 type trees struct {
+	treewalk.Walker
 	storage *storage
 	fetcher *fetcher
-	tasks   *tasks
+	tasks   *tasks.Group
 	slots   chan struct{} // holds one value for each in-flight request for a single tree; the capacity limits the number of such requests
 
 	mu      sync.Mutex
@@ -31,16 +34,18 @@ type trees struct {
 	fetches  map[object.ID]chan struct{} // trees that a reader is fetching; the channel of a tree is closed when its fetch has ended
 }
 
-func newTrees(s *storage, f *fetcher, t *tasks) *trees {
-	return &trees{
+func newTrees(s *storage, f *fetcher, t *tasks.Group) *trees {
+	all := &trees{
 		storage: s, fetcher: f, tasks: t, slots: make(chan struct{}, pipeline.ForegroundSenders),
 		arrivals: map[object.ID]chan struct{}{}, fetches: map[object.ID]chan struct{}{},
 	}
+	all.Walker.Trees = all
+	return all
 }
 
-// entries returns the entries of a tree. While a commit is being acquired, entries waits for a missing tree to arrive with that
-// commit; at other times, entries requests the missing tree. The zero id stands for the empty tree.
-func (t *trees) entries(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
+// Entries returns the entries of a tree. While a commit is being acquired, entries waits for a missing tree to arrive with that
+// commit; at other times, Entries requests the missing tree. The zero id stands for the empty tree.
+func (t *trees) Entries(ctx context.Context, id object.ID) ([]object.TreeEntry, error) {
 	if id.IsZero() || id == object.EmptyTree(id.Format()) {
 		return nil, nil
 	}
@@ -135,8 +140,8 @@ func (t *trees) parse(id object.ID) ([]object.TreeEntry, error) {
 	return entries, nil
 }
 
-// local returns the entries of a tree that is on this host, and false if the tree is missing or cannot be read. It does not wait.
-func (t *trees) local(id object.ID) ([]object.TreeEntry, bool) {
+// Local returns the entries of a tree that is on this host, and false if the tree is missing or cannot be read. It does not wait.
+func (t *trees) Local(id object.ID) ([]object.TreeEntry, bool) {
 	if entries, ok := t.storage.memory.Tree(id); ok {
 		return entries, true
 	}
@@ -147,7 +152,7 @@ func (t *trees) local(id object.ID) ([]object.TreeEntry, bool) {
 // fetchLater requests a tree in the background and reports to the pipeline whether the remote has answered. It is called to find
 // out whether an unreachable remote answers again.
 func (t *trees) fetchLater(id object.ID) {
-	t.tasks.start(func(ctx context.Context) {
+	t.tasks.Start(func(ctx context.Context) {
 		if err := t.fetch(ctx, id); err != nil {
 			if pipeline.IsRefused(err) {
 				err = nil // the remote answered, and the next reader of the tree requests it again

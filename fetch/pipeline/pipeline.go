@@ -6,8 +6,8 @@
 // does not store blobs, because Config.Send stores them.
 //
 // Files: pipeline.go (waiting and queueing), table.go (the pending wants), sender.go (choosing and sending batches), pacer.go
-// (how much is requested in the background), bulk.go (requests that name no blobs), health.go (failures of the remote), refusal.go and examiner.go (invalid answers),
-// claim.go (batches that the caller sends), shared.go (the mutex).
+// (how much is requested in the background), bulk.go (requests that name no blobs), health.go (failures of the remote), refusal.go
+// and examiner.go (invalid answers), claim.go (batches that the caller sends), shared.go (the mutex).
 //
 // Lock order: a goroutine that holds shared.mu acquires no other locks, except those that Config.Cached acquires.
 package pipeline

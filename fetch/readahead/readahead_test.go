@@ -57,15 +57,30 @@ func TestWindowStaysForWhoDoesNotLook(t *testing.T) {
 	}
 }
 
+// A program that jumps between directories and looks at half of the fetched files does not read everything.
 func TestWindowStaysForJumps(t *testing.T) {
 	var r Tracker
 	for i := range 100 {
-		if p, dirOnly := miss(&r, i*37%100, nil, 10); p.Window != FirstWindow || !dirOnly {
+		if p, dirOnly := miss(&r, i*37%100, nil, 5); p.Window != FirstWindow || !dirOnly {
 			t.Errorf("jump %d: got a window of %d, only in its directory: %v", i, p.Window, dirOnly)
 		}
 	}
 	if n := len(r.Positions()); n != readers {
 		t.Errorf("kept positions: got %d", n)
+	}
+}
+
+// A program whose threads take directories from each other, and that looks at all fetched files, reads everything.
+func TestWindowGrowsForASweep(t *testing.T) {
+	var r Tracker
+	for i := range 100 {
+		p, dirOnly := miss(&r, i*37%100, nil, 10)
+		if sweeps := 10*i >= leastSwept+10*readers/2; sweeps && (p.Window != WholeTree || p.Scope != "" || dirOnly) {
+			t.Errorf("jump %d: got a window of %d in %q, only in its directory: %v", i, p.Window, p.Scope, dirOnly)
+		}
+		if i < leastDirs && p.Window != FirstWindow {
+			t.Errorf("jump %d: got a window of %d", i, p.Window)
+		}
 	}
 }
 
