@@ -42,7 +42,7 @@ func (v *RawView) neighbours(ctx context.Context, id object.ID, path string) pip
 		v.ahead.Move(before, path)
 		return c
 	}
-	p, dirOnly := v.ahead.Next(path, before, time.Now())
+	p, dirOnly := v.ahead.Next(path, before, o, time.Now())
 	window := p.Window
 	if window >= readahead.WholeTree && !dirOnly {
 		window = v.crawl(path, p.Scope)

@@ -184,8 +184,8 @@ func (v *RawView) openStored(ctx context.Context, id object.ID, path string, alo
 
 // missing reports whether a blob is not on this host.
 func (v *RawView) missing(id object.ID) bool {
-	_, here := v.store.storage.contentSize(id)
-	return !here
+	_, here := v.store.storage.blobs.Size(id)
+	return !here && !v.store.storage.objects.Has(id)
 }
 
 // IsFetched reports whether a blob is on this host.

@@ -126,7 +126,7 @@ func (v *View) asStored(ctx context.Context, b Blob) (bool, error) {
 // Open returns a file's contents as checkout would write them. If the contents are not on this host, Open fetches them together
 // with the files that will probably be read next.
 func (v *View) Open(ctx context.Context, b Blob) (Content, error) {
-	v.ahead.Looked(b.ID)
+	v.ahead.Read(b.ID)
 	v.reads.Load().Note(b.Path)
 	return v.open(ctx, b, func() pipeline.Neighbours { return v.neighbours(ctx, b.ID, b.Path) })
 }

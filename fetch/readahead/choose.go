@@ -17,7 +17,18 @@ type Dir struct {
 	ID            object.ID
 	Path          string // "" is the root
 	Here, Missing int
+	Wants         []object.ID // missing blobs of the directory without its subdirectories
 	Subs          []*Dir
+}
+
+// Cover adds the missing blobs of the directory and its subdirectories to ids.
+func (d *Dir) Cover(ids map[object.ID]struct{}) {
+	for _, id := range d.Wants {
+		ids[id] = struct{}{}
+	}
+	for _, sub := range d.Subs {
+		sub.Cover(ids)
+	}
 }
 
 // Choose returns the directories that are to be requested as a whole, the topmost ones, so that a server packs the contents as for

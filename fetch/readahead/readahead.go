@@ -9,7 +9,7 @@
 // directories, and scripts that read one file in each directory do not look at the other files.
 //
 // A program whose threads take directories from each other (rg) jumps too. It sweeps: in all directories of a series of misses it
-// looks at nearly all files that were fetched. Then the lowest directory that contains all of them is requested at once.
+// reads nearly all files that were fetched. Looks do not count here, because git status looks at all files and reads few. Then the lowest directory that contains all of them is requested at once.
 package readahead
 
 import (
@@ -18,6 +18,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/artifactfs/artifactfs/fetch/treewalk"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/prioritize"
 )
@@ -37,8 +38,8 @@ const (
 	recent = time.Second
 	// sampled is the maximum number of blobs of a window that are watched, to find out whether the reader looks at these blobs.
 	sampled = 32
-	// leastSwept is the number of blobs, and leastDirs the number of directories, at which the readers of a series must have
-	// looked to count as a program that reads everything.
+	// leastSwept is the number of blobs, and leastDirs the number of directories, of which the readers of a series must have
+	// read blobs to count as a program that reads everything.
 	leastSwept = 2 * FirstWindow
 	leastDirs  = 3
 	// readers is the maximum number of readers of one mount that are followed at the same time. A search program has one reader
@@ -53,7 +54,7 @@ type Tracker struct {
 	// The field at contains the position of the last miss of each reader, the latest miss first. A miss is a read that had to
 	// wait for contents.
 	at      []*Position
-	watched map[object.ID]*Position
+	watched map[object.ID]*watch
 	last    time.Time // time of the last miss
 	series  series
 }
@@ -61,8 +62,8 @@ type Tracker struct {
 // series is a sequence of misses. It ends when no miss follows within the duration recent.
 type series struct {
 	dirs map[string]bool // directories of the misses, with a slash at the end; "" is the root
-	// swept counts the blobs at which readers have looked, in windows that are not followed any more and whose reader has looked
-	// at nearly all watched blobs. skipped counts the other such windows.
+	// swept counts the blobs that readers have read, in windows that are not followed any more and whose reader has read nearly
+	// all watched blobs. skipped counts the other such windows.
 	swept, skipped int
 }
 
@@ -71,8 +72,27 @@ type Position struct {
 	Path    string
 	Window  int    // number of blobs to fetch from Path on
 	Scope   string // directory to request if Window is at least WholeTree; "" is the root
-	watched int    // number of blobs of the window whose first reads are counted in looked
+	watched int    // number of blobs of the window whose first looks and reads are counted
 	looked  int    // number of the watched blobs at which a reader has looked
+	read    int    // number of the watched blobs that a reader has read
+}
+
+// continues reports whether the reader at this position, nil for a new reader, looks at what is fetched for it. A reader that reads
+// backward must have read it: git looks at all files and then reads .gitmodules before .gitignore.
+func (p *Position) continues(o treewalk.Order) bool {
+	switch {
+	case p == nil:
+		return false
+	case o == treewalk.Backward:
+		return 2*p.read >= p.watched
+	}
+	return 2*p.looked >= p.watched
+}
+
+// watch is a watched blob of the window at a position.
+type watch struct {
+	at     *Position
+	looked bool // a reader has looked at the blob
 }
 
 // Positions returns the positions of all readers.
@@ -86,17 +106,35 @@ func (r *Tracker) Positions() []*Position {
 func (r *Tracker) Looked(id object.ID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if p, ok := r.watched[id]; ok {
-		p.looked++
+	r.look(id)
+}
+
+// Read records that a reader reads a blob.
+func (r *Tracker) Read(id object.ID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if w := r.look(id); w != nil {
+		w.at.read++
 		delete(r.watched, id)
 	}
 }
 
+// look records that a reader has looked at a blob, and returns the watched blob, or nil if it is not watched. The caller holds r.mu.
+func (r *Tracker) look(id object.ID) *watch {
+	w := r.watched[id]
+	if w != nil && !w.looked {
+		w.looked = true
+		w.at.looked++
+	}
+	return w
+}
+
 // Next records that a reader had to wait for path at the time now, and returns the reader's new position with its window. The
-// parameter before is the last position of this reader, or nil if the reader is not one of the known readers. If dirOnly is true,
-// the window ends with the directory of path, because it is not known yet whether the reader will continue in the next directory.
-// If it is false and the window has at least WholeTree blobs, the directory Position.Scope is to be requested.
-func (r *Tracker) Next(path string, before *Position, now time.Time) (p *Position, dirOnly bool) {
+// parameter before is the last position of this reader, or nil if the reader is not one of the known readers. o is the order in which
+// the reader reads. If dirOnly is true, the window ends with the directory of path, because it is not known yet whether the reader
+// will continue in the next directory. If it is false and the window has at least WholeTree blobs, the directory Position.Scope is
+// to be requested.
+func (r *Tracker) Next(path string, before *Position, o treewalk.Order, now time.Time) (p *Position, dirOnly bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.series.dirs == nil || now.Sub(r.last) > recent {
@@ -106,7 +144,7 @@ func (r *Tracker) Next(path string, before *Position, now time.Time) (p *Positio
 	dir := path[:strings.LastIndexByte(path, '/')+1]
 	known := r.series.dirs[dir]
 	r.series.dirs[dir] = true
-	crawls := before != nil && 2*before.looked >= before.watched
+	crawls := before.continues(o)
 	p = &Position{Path: path}
 	scope, sweeps := r.sweeps()
 	switch {
@@ -141,9 +179,9 @@ func (r *Tracker) Move(before *Position, path string) {
 	}
 	p := *before
 	p.Path = path
-	for id, at := range r.watched {
-		if at == before {
-			r.watched[id] = &p
+	for _, w := range r.watched {
+		if w.at == before {
+			w.at = &p
 		}
 	}
 	r.at = slices.Insert(slices.Delete(r.at, i, i+1), 0, &p)
@@ -154,8 +192,8 @@ func (r *Tracker) drop(i int) {
 	if i < 0 {
 		return // in the meantime, another reader has continued from the same position
 	}
-	for id, p := range r.watched {
-		if p == r.at[i] {
+	for id, w := range r.watched {
+		if w.at == r.at[i] {
 			delete(r.watched, id)
 		}
 	}
@@ -169,10 +207,10 @@ func (r *Tracker) Watch(p *Position, wants []prioritize.Want) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.watched == nil {
-		r.watched = map[object.ID]*Position{}
+		r.watched = map[object.ID]*watch{}
 	}
 	for _, w := range wants[:min(len(wants), sampled)] {
-		r.watched[w.ID] = p
+		r.watched[w.ID] = &watch{at: p}
 		p.watched++
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/artifactfs/artifactfs/fetch/treewalk"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/prioritize"
 )
@@ -13,7 +14,7 @@ var now = time.Unix(1000, 0)
 
 // miss records a reader's miss in directory i, after the last one. The window fetches ten blobs, and the reader reads some of them.
 func miss(r *Tracker, i int, before *Position, looksAt int) (p *Position, dirOnly bool) {
-	p, dirOnly = r.Next(fmt.Sprintf("d%d/file", i), before, now)
+	p, dirOnly = r.Next(fmt.Sprintf("d%d/file", i), before, treewalk.Forward, now)
 	window := make([]prioritize.Want, 10)
 	for j := range window {
 		window[j].ID = object.MustID(fmt.Sprintf("%040x", 100*i+j+1))
@@ -21,7 +22,8 @@ func miss(r *Tracker, i int, before *Position, looksAt int) (p *Position, dirOnl
 	r.Watch(p, window)
 	for _, w := range window[:looksAt] {
 		r.Looked(w.ID)
-		r.Looked(w.ID)
+		r.Read(w.ID)
+		r.Read(w.ID)
 	}
 	return p, dirOnly
 }
@@ -84,12 +86,26 @@ func TestWindowGrowsForASweep(t *testing.T) {
 	}
 }
 
+// A program that looks at all files and reads few, such as git status, does not read everything.
+func TestLooksAreNoSweep(t *testing.T) {
+	var r Tracker
+	for i := range 100 {
+		p, _ := miss(&r, i*37%100, nil, 0)
+		for id := range r.watched {
+			r.Looked(id)
+		}
+		if p.Window != FirstWindow {
+			t.Errorf("jump %d: got a window of %d", i, p.Window)
+		}
+	}
+}
+
 func TestOneDirectoryIsNoCrawl(t *testing.T) {
 	var r Tracker
 	var p *Position
 	for range 5 {
 		var dirOnly bool
-		if p, dirOnly = r.Next("dir/file", p, now); !dirOnly {
+		if p, dirOnly = r.Next("dir/file", p, treewalk.Forward, now); !dirOnly {
 			t.Error("reads of one directory count as a crawl")
 		}
 	}

@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// sweeps reports whether the readers of the series look at nearly everything that is fetched, in at least leastDirs different
+// sweeps reports whether the readers of the series read nearly everything that is fetched, in at least leastDirs different
 // parts of the directory scope, which contains all misses of the series. A build that reads all sources of one directory is not
 // such a program, because it stays in one part, and neither is one that skips the files of other kinds. The caller holds r.mu.
 func (r *Tracker) sweeps() (scope string, ok bool) {
 	s := r.series
 	for i, p := range r.at {
-		// The latest windows may still be in flight, so their readers have not looked at anything yet.
-		if p.looked == 0 && i < readers/2 {
+		// The latest windows may still be in flight, so their readers have not read anything yet.
+		if p.read == 0 && i < readers/2 {
 			continue
 		}
 		s.judge(p)
@@ -29,8 +29,8 @@ func (r *Tracker) sweeps() (scope string, ok bool) {
 func (s *series) judge(p *Position) {
 	switch {
 	case p.watched == 0 || !s.dirs[p.Path[:strings.LastIndexByte(p.Path, '/')+1]]: // no other file, or of an earlier series
-	case 10*p.looked >= 8*p.watched:
-		s.swept += p.looked
+	case 10*p.read >= 8*p.watched:
+		s.swept += p.read
 	default:
 		s.skipped++
 	}
