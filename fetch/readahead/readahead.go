@@ -9,7 +9,8 @@
 // directories, and scripts that read one file in each directory do not look at the other files.
 //
 // A program whose threads take directories from each other (rg) jumps too. It sweeps: in all directories of a series of misses it
-// reads nearly all files that were fetched. Looks do not count here, because git status looks at all files and reads few. Then the lowest directory that contains all of them is requested at once.
+// reads nearly all files that were fetched. Looks do not count here, because git status looks at all files and reads few. Then the
+// lowest directory that contains all of them is requested at once.
 package readahead
 
 import (
