@@ -177,7 +177,7 @@ func (g guarded) Write(cancel <-chan struct{}, in *raw.WriteIn, data []byte) (ui
 			g.f.device.tellKernel(func() raw.Status { return g.f.server.InodeNotify(uint64(n), 0, 0) })
 		})
 		// With a writeback cache the kernel keeps its size. A wrong one can be corrected only for files of the base tree.
-		if a, known := g.f.tree.KnownAttr(n); known && !n.Own() && int64(in.Offset)+int64(len(data)) > a.Size {
+		if a, known := g.f.tree.KnownAttr(n); g.f.cached && known && !n.Own() && int64(in.Offset)+int64(len(data)) > a.Size {
 			g.f.lookUpAnew(n)
 		}
 		return 0, status

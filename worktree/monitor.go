@@ -124,6 +124,17 @@ func (mon *Monitor) Written(n Node) {
 	mon.changes.notice()
 }
 
+// Writing records that a write(2) to a file was received. The kernel updates its cached attributes of the file only after the reply,
+// so a stat(2) between a query of the changes and that update could return the old mtime. Changes therefore returns the file in Open
+// until some time has passed. Package fuse calls Writing before it calls Tree.Write, which records the path.
+func (mon *Monitor) Writing(n Node) {
+	if mon.changes.journal == nil || !mon.gate.enter() {
+		return
+	}
+	defer mon.gate.leave()
+	mon.changes.writing.Add(n)
+}
+
 // OnRecord reports whether the node will certainly be in the next result of Changes. It checks the journal record for the node itself,
 // which is fast, and no records for directories. Therefore it may return false although a record for a directory includes the node.
 func (mon *Monitor) OnRecord(n Node) bool {
