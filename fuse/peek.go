@@ -30,14 +30,22 @@ func needsSize(tid, mode uint32, cached bool) bool {
 	if !ok {
 		return true
 	}
-	switch c.use(cached) {
+	purpose := c.use(cached)
+	if purpose == useOpenHow {
+		flags, ok := openHow(thread, c.Args[2])
+		if !ok {
+			return true
+		}
+		purpose = openUse(flags, cached)
+	}
+	switch purpose {
 	case useNone:
 		return false
 	case useChange:
 		return !checksPermission(thread)
-	case useOpenHow:
-		flags, ok := openHow(thread, c.Args[2])
-		return !ok || !writes(flags, cached) || !checksPermission(thread)
+	case useTouch:
+		name, err := thread.Name()
+		return err != nil || name != "touch" || !checksPermission(thread)
 	case useStat:
 		return !indifferent(thread, mode)
 	}
@@ -143,6 +151,7 @@ const (
 	useAny     use = iota // the purpose is unknown, so the call may need the size
 	useNone               // the call needs only attributes other than the size, as the mask of statx(2) shows
 	useChange             // the call opens or changes the file, and the kernel needs only the permissions
+	useTouch              // the call opens the file as touch does, which does not write; another program may append later
 	useOpenHow            // the purpose depends on the flags of openat2(2), which are in the memory of the thread
 	useStat               // the purpose depends on the program that calls stat
 )
@@ -180,11 +189,18 @@ func (c sysCall) use(cached bool) use {
 	return useAny
 }
 
-// openUse returns the purpose of an open(2) with these flags. If the open needs no size (writes), the kernel requests the
-// attributes only to check permissions.
+// openUse returns the purpose of an open(2) with these flags. If the open needs no size, the kernel requests the attributes only to
+// check permissions. That is the case if the open truncates the file to size 0. With a writeback cache it is also the case if the file
+// is opened only for writing, because the kernel then requests the size with each write. Without a writeback cache the kernel appends
+// at the size that it knows, so an open that may be followed by an append needs the size. An open with O_RDWR needs the size, because
+// the program may map the file next, and for a mapping the kernel does not request the size.
 func openUse(flags uint64, cached bool) use {
-	if writes(flags, cached) {
+	onlyWrites := flags&unix.O_ACCMODE == unix.O_WRONLY
+	switch {
+	case flags&unix.O_TRUNC != 0, onlyWrites && cached:
 		return useChange
+	case onlyWrites && flags&(unix.O_NONBLOCK|unix.O_APPEND) == unix.O_NONBLOCK:
+		return useTouch
 	}
 	return useAny
 }
@@ -196,18 +212,6 @@ func statUse(flags uint64) use {
 		return useAny
 	}
 	return useStat
-}
-
-// writes reports whether an open with these flags needs no size. That is the case if the open truncates the file to size 0. With a
-// writeback cache it is also the case if the file is opened only for writing, because the kernel then requests the size with each
-// write. Without a writeback cache the kernel appends at the size that it knows, so an open that may be followed by an append needs
-// the size; only touch opens with O_NONBLOCK, and it does not write. An open with O_RDWR needs the size, because the program may map
-// the file next, and for a mapping the kernel does not request the size.
-func writes(flags uint64, cached bool) bool {
-	if flags&unix.O_TRUNC != 0 {
-		return true
-	}
-	return flags&unix.O_ACCMODE == unix.O_WRONLY && (cached || flags&(unix.O_NONBLOCK|unix.O_APPEND) == unix.O_NONBLOCK)
 }
 
 // openHow returns the flags of an openat2(2). They are the first field of the struct open_how at addr in the memory

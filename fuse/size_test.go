@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -186,10 +187,6 @@ func blockedSize(t *testing.T, cached bool) {
 		files[name] = worktreetest.File{Data: name + " has this"}
 	}
 	m := editIn(t, files, cached)
-	write := unix.O_WRONLY | unix.O_NONBLOCK // as touch opens
-	if cached {
-		write = unix.O_WRONLY
-	}
 	release := make(chan struct{})
 	for path := range files {
 		m.src.Rule(path, worktreetest.Rule{Block: release})
@@ -215,12 +212,8 @@ func blockedSize(t *testing.T, cached bool) {
 		"ln":    os.Link(m.path("ln"), m.path("linked")),
 		"touch": os.Chtimes(m.path("touch"), time.Time{}, time.Unix(1, 0)),
 		"trunc": os.WriteFile(m.path("trunc"), nil, 0),
-		"open": func() error {
-			fd, err := unix.Open(m.path("open"), write, 0)
-			unix.Close(fd)
-			return err
-		}(),
-		"new": os.WriteFile(m.path("new"), []byte("beside"), 0o666),
+		"open":  exec.Command("touch", m.path("open")).Run(),
+		"new":   os.WriteFile(m.path("new"), []byte("beside"), 0o666),
 	} {
 		if err != nil {
 			t.Errorf("change %s while sizes are unknown: %v", what, err)
