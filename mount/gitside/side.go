@@ -194,7 +194,7 @@ func (s *Side) serve(dir *gitdir.Dir) error {
 	if err != nil {
 		return err
 	}
-	objects, err := promisor.Serve(s.Mount.GitDir, s.provider(),
+	objects, err := promisor.Serve(s.Mount.GitDir, s.provider(), s.Index.View,
 		gitsocket.Options{Inherited: s.Inherited.Take(takeover.PartObjects), Keep: s.Handover.KeepAs(takeover.PartObjects)}, s.Log)
 	if err != nil {
 		return errors.Join(err, monitor.Close())
