@@ -16,6 +16,8 @@ import (
 type Objects interface {
 	// Exists reports whether the process of the thread tid is to find an object. name is the object's id in hexadecimal digits.
 	Exists(tid uint32, name string) bool
+	// Opened is called when the process of the thread tid has opened the object for which Exists was called last for this thread.
+	Opened(tid uint32)
 	// List returns the names of the objects whose ids begin with the byte first that the process of the thread tid is to find
 	// when it lists a directory. The names lack the first two digits.
 	List(tid uint32, first byte) []string
@@ -77,6 +79,9 @@ func (f objectDir) Lookup(cancel <-chan struct{}, h *raw.InHeader, name string, 
 		out.SetEntryTimeout(forever)
 	case !isObjects(h.NodeId):
 		return f.RawFileSystem.Lookup(cancel, h, name, out)
+	case inFanOut && name == linkTarget: // the process follows the link
+		f.objects.Opened(h.Pid)
+		return raw.ENOENT
 	case inFanOut && f.objects.Exists(h.Pid, hexDigits(first)+name):
 		out.NodeId = linkNode
 		out.SetAttrTimeout(forever)

@@ -16,6 +16,8 @@ type fakeObjects map[string]bool
 
 func (f fakeObjects) Exists(_ uint32, name string) bool { return f[name] }
 
+func (f fakeObjects) Opened(uint32) {}
+
 func (f fakeObjects) List(_ uint32, first byte) (names []string) {
 	for id := range f {
 		if rest, ok := strings.CutPrefix(id, hexDigits(first)); ok && id[0] == '0' {

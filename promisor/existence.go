@@ -20,13 +20,17 @@ import (
 //   - The git fetch with which git requests objects must not find them, because it does not request objects that exist.
 //   - Commands that write trees find the blobs of the shown tree in listings. For other commands listings are empty, because these
 //     commands request the contents of all blobs at once that a listing lacks.
-//   - Programs other than git find nothing, because they cannot request objects.
+//   - Programs other than git find nothing, because they cannot request objects. Neither does git fsck, which requests none.
+//   - A process that has opened an object, and got no contents, does not find it any more. If the request for the object has failed too,
+//     git would report a loose object that exists as corrupt.
 type existence struct {
 	provider Provider
 	shown    Shown
 
 	mu     sync.Mutex
-	last   checker // process that has asked last
+	last   checker              // process that has asked last
+	asked  map[uint32]object.ID // the object for which a thread has asked last
+	opened map[uint32]object.ID // the object that a thread has opened last
 	listed listed
 }
 
@@ -57,7 +61,7 @@ const (
 type kind int
 
 const (
-	stranger   kind = iota // no git, or the process with which git requests objects
+	stranger   kind = iota // a process that finds nothing
 	gitCommand             // a git command that writes no trees
 	treeWriter             // a git command that may write trees
 )
@@ -83,7 +87,7 @@ func (e *existence) kindOf(tid uint32) kind {
 	k := gitCommand
 	name, _ := Subcommand(args)
 	switch {
-	case err != nil || len(args) == 0 || !p.isGit() || p.isOurFetch():
+	case err != nil || len(args) == 0 || !p.isGit() || p.isOurFetch() || name == "fsck":
 		k = stranger
 	case slices.Contains(treeWriters, name):
 		k = treeWriter
@@ -99,13 +103,33 @@ func (e *existence) exists(ctx context.Context, tid uint32, name string) bool {
 		return false
 	}
 	e.mu.Lock()
-	k := e.kindOf(tid)
+	absent := e.kindOf(tid) == stranger || e.opened[tid] == id
+	if !absent {
+		remember(&e.asked, tid, id)
+	}
 	e.mu.Unlock()
-	if k == stranger {
+	if absent {
 		return false
 	}
 	named, err := e.provider.NamedBlobs().Has(ctx, id)
 	return named && err == nil
+}
+
+// noteOpened records that the thread tid has opened the object for which it has asked last.
+func (e *existence) noteOpened(tid uint32) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if id, ok := e.asked[tid]; ok {
+		remember(&e.opened, tid, id)
+	}
+}
+
+// remember sets the object of a thread. It forgets all threads when there are more than maxAskers.
+func remember(of *map[uint32]object.ID, tid uint32, id object.ID) {
+	if *of == nil || len(*of) > maxAskers {
+		*of = map[uint32]object.ID{}
+	}
+	(*of)[tid] = id
 }
 
 // list returns the names that the process of the thread tid finds in the directory of the ids that begin with the byte first.
@@ -141,6 +165,9 @@ func (e *existence) drop() {
 func (s *Server) Exists(ctx context.Context, tid uint32, name string) bool {
 	return s.existence.exists(ctx, tid, name)
 }
+
+// Opened records that the process of the thread tid has opened the object for which Exists was called last for this thread.
+func (s *Server) Opened(tid uint32) { s.existence.noteOpened(tid) }
 
 // List returns the names of the objects that the process of the thread tid is to find in the directory of loose objects whose ids
 // begin with the byte first. The names lack the first two digits.

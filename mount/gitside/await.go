@@ -72,6 +72,13 @@ func (s *Side) Exists(tid uint32, name string) bool {
 	return objects != nil && objects.Exists(context.Background(), tid, name)
 }
 
+// Opened records that the process of the thread tid has opened the object for which Exists was called last (fuse.Objects).
+func (s *Side) Opened(tid uint32) {
+	if objects := s.objects(); objects != nil {
+		objects.Opened(tid)
+	}
+}
+
 // List returns the names that the process of the thread tid is to find in a listing of that directory (fuse.Objects).
 func (s *Side) List(tid uint32, first byte) []string {
 	objects := s.objects()
