@@ -11,6 +11,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/format/config"
 
 	"github.com/artifactfs/artifactfs/gitdir/fsmonitor/query"
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 )
 
@@ -120,6 +121,30 @@ func (o Options) existing(root string) string {
 		return ""
 	}
 	return root + "/" + ObjectsName + "\n"
+}
+
+// LeaveMount removes the line of the directory ObjectsName from the alternates of the git directory at path. It is called when the mount
+// has ended, because git prints an error for a line whose directory does not exist. The line of a git directory that is visible inside
+// the mount stays, because its directory exists outside of the mount too.
+func LeaveMount(path string) error {
+	name := filepath.Join(path, "objects", "info", "alternates")
+	text, err := os.ReadFile(name)
+	if err != nil {
+		if errors.Is(err, os.ErrNotExist) {
+			err = nil // the mount has ended before the git directory was created
+		}
+		return err
+	}
+	var kept strings.Builder
+	for line := range strings.Lines(string(text)) {
+		if !filepath.IsAbs(line) || filepath.Base(strings.TrimSuffix(line, "\n")) != ObjectsName {
+			kept.WriteString(line)
+		}
+	}
+	if kept.Len() == len(text) {
+		return nil
+	}
+	return disk.WriteFile(name, []byte(kept.String()), 0o644)
 }
 
 // asks reports whether git requests missing objects from the daemon. Even if the remote is no promisor, a session may refer to objects

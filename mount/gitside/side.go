@@ -268,12 +268,12 @@ func (s *Side) Dir() *gitdir.Dir {
 	return s.servers.dir
 }
 
-// Close stops the servers. Git commands that still run in the mount fail after that. s may be nil.
+// Close stops the servers after the mount has ended. s may be nil.
 func (s *Side) Close() error {
 	if s == nil {
 		return nil
 	}
-	return s.servers.close()
+	return errors.Join(s.servers.close(), gitdir.LeaveMount(s.Mount.GitDir))
 }
 
 // Hurried reports whether a git command or the mount request waits for history.
