@@ -20,7 +20,7 @@ import (
 //   - The git fetch with which git requests objects must not find them, because it does not request objects that exist.
 //   - Commands that write trees find the blobs of the shown tree in listings. For other commands listings are empty, because these
 //     commands request the contents of all blobs at once that a listing lacks.
-//   - Programs other than git find nothing, because they cannot request objects. Neither does git fsck, which requests none.
+//   - Programs other than git find nothing, because they cannot request objects. Neither do git fsck and git pack-objects.
 //   - A process that has opened an object, and got no contents, does not find it any more. If the request for the object has failed too,
 //     git would report a loose object that exists as corrupt.
 type existence struct {
@@ -77,6 +77,10 @@ type checker struct {
 // from which they start. reset does not check, and needs all contents in a new linked worktree.
 var treeWriters = []string{"commit", "write-tree", "stash", "merge", "pull", "rebase", "cherry-pick", "revert", "am", "checkout", "switch"}
 
+// readers are the git commands for which an object exists only if they can read it: fsck requests no objects, and pack-objects leaves
+// out loose objects of alternates.
+var readers = []string{"fsck", "pack-objects"}
+
 // kindOf returns the kind of the process of a thread. The checker holds mu.
 func (e *existence) kindOf(tid uint32) kind {
 	if e.last.id == tid && time.Since(e.last.at) < callerTime {
@@ -87,7 +91,7 @@ func (e *existence) kindOf(tid uint32) kind {
 	k := gitCommand
 	name, _ := Subcommand(args)
 	switch {
-	case err != nil || len(args) == 0 || !p.isGit() || p.isOurFetch() || name == "fsck":
+	case err != nil || len(args) == 0 || !p.isGit() || p.isOurFetch() || slices.Contains(readers, name):
 		k = stranger
 	case slices.Contains(treeWriters, name):
 		k = treeWriter
