@@ -36,8 +36,7 @@ func (o Options) configure(c *config.Config, path string) ([]byte, error) {
 	if o.Format != object.SHA1 {
 		c.SetOption("extensions", "", "objectFormat", o.Format.String())
 	}
-	// Even if the remote is no promisor, a session may refer to objects that the remote lacks.
-	if (o.Partial || o.Session != "") && o.Helper != "" {
+	if o.asks() {
 		c.SetOption("remote", helperRemote, "promisor", "true").
 			SetOption("remote", helperRemote, "skipFetchAll", "true").
 			SetOption("remote", helperRemote, "tagOpt", "--no-tags")
