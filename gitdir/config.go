@@ -52,7 +52,9 @@ func (o Options) configure(c *config.Config, path string) ([]byte, error) {
 		c.SetOption("branch", branch, "remote", "origin").SetOption("branch", branch, "merge", o.Ref)
 	}
 	// artifactfs maintains the packs of the store, so maintenance by git would only delay the command that starts it.
-	c.SetOption("gc", "", "auto", "0").SetOption("maintenance", "", "auto", "false")
+	// If a user runs maintenance, git 2.55 would repack in geometric steps by default. This fails if all packs of the promisor are in
+	// alternates: git then writes a pack without objects, which its multi-pack index refuses.
+	c.SetOption("gc", "", "auto", "0").SetOption("maintenance", "", "auto", "false").SetOption("maintenance", "", "strategy", "gc")
 	if o.State != nil {
 		if err := o.setCarried(c); err != nil {
 			return nil, err

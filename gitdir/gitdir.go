@@ -31,10 +31,8 @@ package gitdir
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -45,7 +43,6 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/packedrefs"
 	"github.com/artifactfs/artifactfs/object"
-	"github.com/artifactfs/artifactfs/odb"
 )
 
 // Options are the properties of a git directory. Create, Open and Reopen use them.
@@ -119,7 +116,6 @@ func Create(path string, o Options) (*Dir, error) {
 	}
 	err = errors.Join(err,
 		o.borrow(path),
-		o.promise(path),
 		os.WriteFile(filepath.Join(path, "config"), cfg, 0o644),
 		o.setMonitor(path),
 		o.SetLogins(path),
@@ -132,24 +128,6 @@ func Create(path string, o Options) (*Dir, error) {
 		return nil, fmt.Errorf("create git directory: %w", err)
 	}
 	return d, nil
-}
-
-// promise writes a pack with the mark of a promisor remote, as every partial clone has one: without such a pack, git 2.55 writes a pack
-// without objects in a geometric repack, and then fails. The pack contains only the empty blob.
-func (o Options) promise(path string) error {
-	if !o.asks() {
-		return nil
-	}
-	packs, err := odb.Open(filepath.Join(path, "objects"), o.Format)
-	if err != nil {
-		return err
-	}
-	id, err := object.Hash(o.Format, object.Blob, nil)
-	if err == nil {
-		open := func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader("")), nil }
-		_, err = packs.Write(context.Background(), []odb.Outgoing{{ID: id, Type: object.Blob, Open: open}}, odb.WriteOptions{Promisor: true})
-	}
-	return errors.Join(err, packs.Close())
 }
 
 // writeRefs writes the refs of a new git directory and the first entries of their reflogs.
