@@ -15,6 +15,10 @@ import (
 	"github.com/artifactfs/artifactfs/object"
 )
 
+// DirName is the name of the object directory in the root of a mount. No tree can contain this name, because NTFS would treat it as
+// another name of ".git", and so git refuses it.
+const DirName = ".git:objects"
+
 const (
 	// maxBlock is the maximum number of bytes in a stored block (RFC 1951, 3.2.4), and blockHeader the size of its header: the type of the
 	// block, the number of bytes, and the complement of this number.
