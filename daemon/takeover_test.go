@@ -25,7 +25,6 @@ import (
 	"github.com/artifactfs/artifactfs/internal/harness/await"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 	"github.com/artifactfs/artifactfs/internal/keeper"
-	"github.com/artifactfs/artifactfs/promisor"
 )
 
 // These tests start the test's own program as a daemon, kill it, and start a successor. Files of a mount are accessed only by other
@@ -41,11 +40,6 @@ func TestMain(m *testing.M) {
 	switch {
 	case query.IsHook(os.Args[0]):
 		os.Exit(query.Hook(os.Args, os.Stdout))
-	case len(os.Args) > 2 && os.Args[1] == "upload-pack-helper": // git runs this program to fetch missing objects
-		if promisor.Ask(context.Background(), os.Args[2], os.Getenv("GIT_PROTOCOL"), os.Stdin, os.Stdout) != nil {
-			os.Exit(1)
-		}
-		os.Exit(0)
 	case os.Getenv(workerState) != "":
 		if err := serveTest(os.Getenv(workerState)); err != nil {
 			fmt.Fprintln(os.Stderr, err)

@@ -31,3 +31,6 @@ func (c sysCall) legacyChanges() bool {
 	}
 	return false
 }
+
+// legacyOpens reports whether the system call is the open(2) that exists only on old architectures.
+func (c sysCall) legacyOpens() bool { return c.Number == unix.SYS_OPEN }

@@ -7,3 +7,6 @@ func (c sysCall) legacyUse(bool) use { return useAny }
 
 // legacyChanges returns false, for the same reason.
 func (c sysCall) legacyChanges() bool { return false }
+
+// legacyOpens reports whether the system call is an open(2) that exists only on old architectures. This architecture has none.
+func (c sysCall) legacyOpens() bool { return false }

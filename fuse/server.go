@@ -92,6 +92,9 @@ type Options struct {
 	// Guard, if not nil, decides which paths programs must not change. It is used only on writable mounts.
 	Guard Guard
 
+	// Objects, if not nil, supplies the blobs in the object directory (see objectDir).
+	Objects Objects
+
 	wrap func(raw.RawFileSystem) raw.RawFileSystem // wraps the file system in tests
 
 	// writeback requests a writeback cache, as earlier versions did for every writable mount. Only tests set it.
@@ -162,6 +165,11 @@ func Serve(t *worktree.Tree, dir string, d *Device, o Options) (*Server, error) 
 	if o.Latencies == nil {
 		o.Latencies = new(Latencies)
 	}
+	var objects *objectDir
+	if o.Objects != nil {
+		objects = &objectDir{RawFileSystem: requests, f: s.fs, objects: o.Objects, format: o.Objects.Format(), stop: func() {}}
+		requests = objects
+	}
 	requests = &observed{RawFileSystem: requests, ops: &s.fs.ops, latencies: o.Latencies, tracer: &s.fs.tracer}
 	if o.wrap != nil {
 		requests = o.wrap(requests)
@@ -188,6 +196,9 @@ func Serve(t *worktree.Tree, dir string, d *Device, o Options) (*Server, error) 
 		// Call resend before this process reads its first request, because the kernel resends every request that was read and
 		// not answered, including those that this process has read.
 		err = d.resend()
+	}
+	if objects != nil {
+		objects.begin(first)
 	}
 	go func() {
 		defer close(s.ended)

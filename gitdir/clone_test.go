@@ -18,6 +18,8 @@ import (
 	"github.com/artifactfs/artifactfs/internal/index"
 	"github.com/artifactfs/artifactfs/internal/packedrefs"
 	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/object/loose"
+	"github.com/artifactfs/artifactfs/promisor"
 )
 
 // asGittest sets the environment of this process to the one in which gittest runs git.
@@ -50,13 +52,13 @@ func TestLikeClone(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := gittest.Git(context.Background(), dir, "clone", "--quiet", "--filter=blob:none", url, "clone"); err != nil {
+		if _, err := gittest.Git(context.Background(), dir, "clone", "--quiet", url, "clone"); err != nil {
 			t.Fatal(err)
 		}
 		theirs, ours := filepath.Join(dir, "clone", ".git"), filepath.Join(dir, "git")
 		d, err := Create(ours, Options{
-			Format: f, WorkTree: filepath.Join(dir, "work"), Remote: url, Objects: filepath.Join(repo.Path, "objects"),
-			Ref: "refs/heads/main", Commit: tip, Partial: true, Default: "refs/heads/main", Git: installed(t), Monitor: "/nonexistent", Helper: "/nonexistent/it's",
+			Format: f, WorkTree: shownIn(t, filepath.Join(dir, "work")), Remote: url, Objects: filepath.Join(repo.Path, "objects"),
+			Ref: "refs/heads/main", Commit: tip, Default: "refs/heads/main", Git: installed(t), Monitor: "/nonexistent", Helper: "/nonexistent/it's",
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -81,7 +83,7 @@ func compareFiles(t *testing.T, theirs, ours string) {
 		found := map[string]string{}
 		err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 			name, _ := filepath.Rel(dir, path)
-			if err != nil || strings.HasPrefix(name, "objects/") {
+			if err != nil || strings.HasPrefix(name, "objects/") || strings.HasPrefix(name, promisor.LinkedObjects) {
 				return err
 			}
 			if e.IsDir() {
@@ -153,42 +155,62 @@ func compareConfig(t *testing.T, ours, theirs string) {
 	}
 }
 
-// Git asks the promisor remote of the mount before origin, and no other command uses it as a remote to fetch from.
-func TestHelperIsAskedFirst(t *testing.T) {
+// A git directory that an earlier version has made a partial clone has the same settings afterwards as a new one, and still counts as
+// unchanged.
+func TestPartialCloneOfEarlierVersion(t *testing.T) {
 	asGittest(t)
 	repo, commits := source(t, object.SHA1)
 	dir := t.TempDir()
-	asked := filepath.Join(dir, "asked")
-	helper := filepath.Join(dir, "it's a helper")
-	script := "#!/bin/sh\necho \"$@\" >>'" + asked + "'\nexit 1\n"
-	if err := os.WriteFile(helper, []byte(script), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(dir, "git #1")
+	path := filepath.Join(dir, "git")
 	o := Options{
-		WorkTree: filepath.Join(dir, "work"), Remote: "file://" + repo.Path, Objects: filepath.Join(dir, "objects"),
-		Ref: "refs/heads/main", Commit: commits[4], Partial: true, Git: installed(t), Helper: helper,
+		WorkTree: shownIn(t, filepath.Join(dir, "work")), Remote: "file://" + repo.Path, Objects: filepath.Join(repo.Path, "objects"),
+		Ref: "refs/heads/main", Commit: commits[4], Git: installed(t),
 	}
 	if _, err := Create(path, o); err != nil {
 		t.Fatal(err)
 	}
-	git(t, path, "cat-file", "-e", commits[4].String()) // fetched from origin in the end
-	said, err := os.ReadFile(asked)
+	before, err := os.ReadFile(filepath.Join(path, "config"))
 	if err != nil {
-		t.Fatalf("git did not run the helper: %v", err)
-	}
-	if want := "upload-pack-helper " + path + "\n"; string(said) != want {
-		t.Errorf("the helper was started with %q, want %q", said, want)
-	}
-	if err := os.Remove(asked); err != nil {
 		t.Fatal(err)
 	}
-	git(t, path, "fetch", "--all")
-	git(t, path, "fetch")
-	git(t, path, "remote", "update")
-	if said, err := os.ReadFile(asked); err == nil {
-		t.Errorf("the helper was started with %q", said)
+	for key, value := range map[string]string{
+		"remote.artifactfs.promisor": "true", "remote.artifactfs.url": "file://" + path, "remote.artifactfs.uploadpack": "false",
+		"remote.origin.promisor": "true", "remote.origin.partialclonefilter": "blob:none",
+	} {
+		git(t, path, "config", key, value)
 	}
+	alternates := filepath.Join(path, "objects", "info", "alternates")
+	if err := os.WriteFile(alternates, []byte(o.Objects+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	d := Reopen(path, o)
+	if err := d.Seal(); err != nil {
+		t.Fatal(err)
+	}
+	if !Outdated(path) {
+		t.Error("the git directory of an earlier version does not count as outdated")
+	}
+	if _, ok, err := Open(path, o); !ok || err != nil {
+		t.Fatalf("open: got %v, %v", ok, err)
+	}
+	if Outdated(path) {
+		t.Error("the git directory counts as outdated after it was opened")
+	}
+	if after, err := os.ReadFile(filepath.Join(path, "config")); err != nil || string(after) != string(before) {
+		t.Errorf("configuration: got %q, %v, want %q", after, err, before)
+	}
+	if work, err := HasWork(context.Background(), path); work || err != nil {
+		t.Errorf("work in the unchanged git directory: got %v, %v", work, err)
+	}
+}
+
+// shownIn creates a working tree with an empty object directory, which a mount would show, and returns its path.
+func shownIn(t *testing.T, work string) string {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Join(work, loose.DirName), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return work
 }
 
 // The file system monitor is configured only for the mount's working tree, not for other working trees of the repository.
@@ -208,7 +230,7 @@ func TestMonitorSettings(t *testing.T) {
 		}
 		path := filepath.Join(dir, `it's "a" [directory]`)
 		o := Options{
-			WorkTree: filepath.Join(dir, "work"), Remote: "/r", Objects: filepath.Join(repo.Path, "objects"),
+			WorkTree: shownIn(t, filepath.Join(dir, "work")), Remote: "/r", Objects: filepath.Join(repo.Path, "objects"),
 			Ref: "refs/heads/main", Commit: commits[4], Git: c.git, Monitor: c.hook,
 		}
 		if _, err := Create(path, o); err != nil {
@@ -298,7 +320,7 @@ func TestWriteIndex(t *testing.T) {
 			}
 			work := t.TempDir()
 			path := filepath.Join(t.TempDir(), "git")
-			d, err := Create(path, Options{WorkTree: work, Remote: "/r", Objects: filepath.Join(repo.Path, "objects"), Ref: "refs/heads/main", Commit: tip, Git: installed(t)})
+			d, err := Create(path, Options{WorkTree: shownIn(t, work), Remote: "/r", Objects: filepath.Join(repo.Path, "objects"), Ref: "refs/heads/main", Commit: tip, Git: installed(t)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -356,7 +378,7 @@ func TestGoGitReadsIndex(t *testing.T) {
 	asGittest(t)
 	repo, commits := source(t, object.SHA1)
 	path := filepath.Join(t.TempDir(), "git")
-	d, err := Create(path, Options{WorkTree: t.TempDir(), Remote: "/r", Objects: filepath.Join(repo.Path, "objects"), Ref: "refs/heads/main", Commit: commits[4], Git: installed(t)})
+	d, err := Create(path, Options{WorkTree: shownIn(t, t.TempDir()), Remote: "/r", Objects: filepath.Join(repo.Path, "objects"), Ref: "refs/heads/main", Commit: commits[4], Git: installed(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

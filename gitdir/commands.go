@@ -48,6 +48,6 @@ func (c *commands) output(ctx context.Context, stdin []byte, args ...string) ([]
 // command returns a git command that neither prompts the user nor fetches objects.
 func (c *commands) command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := gitcmd.New(ctx, append([]string{"--git-dir", c.path, "--work-tree", c.workTree, "--no-optional-locks"}, args...)...)
-	cmd.Env = append(append(cmd.Env, gitcmd.PlainText, gitcmd.NoPrompt, gitcmd.NoFetch), Borrowing(c.path)...)
+	cmd.Env = append(append(cmd.Env, gitcmd.PlainText, gitcmd.NoPrompt, gitcmd.NoFetch), Outside(c.path)...)
 	return cmd
 }

@@ -17,9 +17,7 @@ import (
 const (
 	monitorConfig = "artifactfs-config" // file with settings that apply only to the mount's working tree
 	loginsConfig  = "artifactfs-logins" // file with settings that make git request logins from the daemon
-	// helperRemote is the name of the promisor remote through which git requests missing objects from the daemon. Its section
-	// must precede the section of origin, because git tries promisor remotes in the order of the configuration file.
-	// (extensions.partialClone would have the same effect, but libgit2 refuses repositories with this setting.)
+	// helperRemote is the name of a promisor remote that earlier versions of artifactfs have configured.
 	helperRemote = "artifactfs"
 )
 
@@ -31,24 +29,14 @@ func (o Options) configure(c *config.Config, path string) ([]byte, error) {
 	first.SetOption("include", "", "path", loginsConfig)
 	first.SetOption("includeIf", "gitdir:", "path", monitorConfig) // setPlaces adds the path of the git directory to the condition gitdir
 	c.Sections = append(first.Sections, c.Sections...)
-	c.SetOption("core", "", "repositoryformatversion", "1").SetOption("core", "", "filemode", "true").
+	c.SetOption("core", "", "repositoryformatversion", "0").SetOption("core", "", "filemode", "true").
 		SetOption("core", "", "bare", "false").SetOption("core", "", "logallrefupdates", "true")
 	if o.Format != object.SHA1 {
+		c.SetOption("core", "", "repositoryformatversion", "1") // extensions need it
 		c.SetOption("extensions", "", "objectFormat", o.Format.String())
-	}
-	// Even if the remote is no promisor, a session may refer to objects that the remote lacks.
-	if (o.Partial || o.Session != "") && o.Helper != "" {
-		c.SetOption("remote", helperRemote, "promisor", "true").
-			SetOption("remote", helperRemote, "skipFetchAll", "true").
-			SetOption("remote", helperRemote, "tagOpt", "--no-tags")
 	}
 	c.SetOption("remote", "origin", "url", o.Remote).
 		SetOption("remote", "origin", "fetch", "+refs/heads/*:refs/remotes/origin/*")
-	// Set these keys only for partial clones. If the remote is a plain file server, each of these keys would make git request
-	// missing objects from the remote again and again.
-	if o.Partial {
-		c.SetOption("remote", "origin", "promisor", "true").SetOption("remote", "origin", "partialclonefilter", "blob:none")
-	}
 	if branch, ok := strings.CutPrefix(o.Ref, "refs/heads/"); ok {
 		c.SetOption("branch", branch, "remote", "origin").SetOption("branch", branch, "merge", o.Ref)
 	}

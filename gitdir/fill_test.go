@@ -30,7 +30,7 @@ func TestFillIndex(t *testing.T) {
 		t.Fatal(err)
 	}
 	path := filepath.Join(t.TempDir(), "git")
-	d, err := Create(path, Options{WorkTree: work, Remote: "/r", Objects: filepath.Join(repo.Path, "objects"), Ref: "refs/heads/main", Commit: tip, Git: installed(t)})
+	d, err := Create(path, Options{WorkTree: shownIn(t, work), Remote: "/r", Objects: filepath.Join(repo.Path, "objects"), Ref: "refs/heads/main", Commit: tip, Git: installed(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

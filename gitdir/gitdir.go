@@ -6,18 +6,17 @@
 //
 // # What differs from a clone
 //
-// The files differ from those of `git clone --filter=blob:none` as follows:
+// The files differ from those of `git clone` as follows:
 //   - objects: contains only objects that git commands create. objects/info/alternates names the store, whose commit-graph
-//     git reads too.
+//     git reads too, and the directory in the mount in which all other blobs seem to exist (package fuse).
 //   - refs/heads/NAME: the requested branch is in packed-refs, like the other refs. When the branch moves, git writes it as
 //     a loose ref.
 //   - logs/refs/heads/NAME: exists, as with git 2.39. git 2.55 writes only the reflog of HEAD.
 //   - config: sets core.worktree, because the git directory is not in the working tree. gc.auto and maintenance.auto are
-//     off, because artifactfs maintains the packs. It has a remote named artifactfs, from which git requests missing objects.
-//     `git remote` lists this remote, because neither git 2.39 nor 2.55 can hide a remote. The remote has no refs, and
-//     `git fetch --all` skips it.
+//     off, because artifactfs maintains the packs.
 //   - artifactfs: exists if the git directory is visible inside the mount. The store and programs are mounted on this
 //     directory. core.worktree is not set in this case.
+//   - artifactfs-objects: the objects on disk, without those that the mount shows, for git commands of the daemon (Outside).
 //   - artifactfs-config: settings for the mount's working tree, but not for other worktrees (`git worktree add`). config
 //     includes this file on the condition that this is the git directory.
 //   - artifactfs-control: socket on which processes inside the mount can use the session's API (package control).
@@ -43,6 +42,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/packedrefs"
 	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/object/loose"
 )
 
 // Options are the properties of a git directory. Create, Open and Reopen use them.
@@ -54,15 +54,13 @@ type Options struct {
 	Ref      string        // full name of the requested branch or tag; "" if a commit id was requested
 	Commit   object.ID     // commit that Ref points to, or the requested commit; zero if the branch has no commit
 	Shallow  []object.ID   // commits whose parents are not in the store
-	Partial  bool          // whether the remote is a promisor: it can supply objects that the store lacks
 	Default  string        // full name of the remote's default branch; "" if it is not known
 
 	Git Version // version of the installed git; zero if git is not installed
 	// Monitor is the path of the hook program, for git versions that cannot connect to the monitor's socket. If Monitor is "",
 	// these versions have no monitor.
 	Monitor string
-	// Helper is the path of the artifactfs command, which git runs to fetch missing objects. If Helper is "", git requests
-	// missing objects from the remote.
+	// Helper is the path of the artifactfs command, which git runs to get logins. If Helper is "", git gets no logins from the daemon.
 	Helper string
 	Inside bool    // whether the git directory is visible inside the mount, at .git in the working tree; see insideDir
 	Logins []Login // remotes for which the daemon has logins
@@ -163,13 +161,13 @@ func Open(path string, o Options) (*Dir, bool, error) {
 	if err := config.NewDecoder(bytes.NewReader(text)).Decode(c); err != nil {
 		return nil, false, fmt.Errorf("open git directory: read %s: %w", name, err)
 	}
-	if o.setPlaces(c, path) {
-		var b bytes.Buffer
-		err = config.NewEncoder(&b).Encode(c)
-		err = errors.Join(err, disk.WriteFile(name, b.Bytes(), 0o644))
+	// The alternates are written first, because a git command that finds neither the promisor remote of an earlier version nor the
+	// alternates would report missing objects.
+	if err = o.borrow(path); err == nil && o.setPlaces(c, path) {
+		err = resealed(path, func() error { return writeConfig(name, c) })
 	}
 	d := o.dir(path)
-	err = errors.Join(err, o.borrow(path),
+	err = errors.Join(err,
 		o.setMonitor(path),
 		o.SetLogins(path),
 		d.SetShallow(o.Shallow)) // the store may have been created again with fewer commits
@@ -179,9 +177,25 @@ func Open(path string, o Options) (*Dir, bool, error) {
 	return d, true, nil
 }
 
+// writeConfig replaces a configuration file.
+func writeConfig(name string, c *config.Config) error {
+	var b bytes.Buffer
+	if err := config.NewEncoder(&b).Encode(c); err != nil {
+		return err
+	}
+	return disk.WriteFile(name, b.Bytes(), 0o644)
+}
+
 // Reopen returns the git directory at path after a takeover. It does not change any file, because the predecessor has opened the
 // directory for the same mount, and git commands may be using the directory.
 func Reopen(path string, o Options) *Dir { return o.dir(path) }
+
+// Outdated reports whether an earlier version of artifactfs has opened the git directory at path, so that git would request missing
+// objects from a promisor remote. After a takeover from such a version, Open must be called instead of Reopen.
+func Outdated(path string) bool {
+	text, err := os.ReadFile(alternatesOf(path))
+	return err == nil && !strings.HasSuffix(string(text), "/"+loose.DirName+"\n")
+}
 
 // HasOwnObjects reports whether a git directory contains objects that were not fetched from a remote: loose objects, or
 // objects in packs without a .promisor file.

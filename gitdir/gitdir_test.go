@@ -45,11 +45,10 @@ func TestStockGitReadsIt(t *testing.T) {
 	forFormats(t, func(t *testing.T, f object.Format) {
 		repo, commits := source(t, f)
 		tip := commits[len(commits)-1]
-		path, tree := filepath.Join(t.TempDir(), "git"), t.TempDir()
+		path, tree := filepath.Join(t.TempDir(), "git"), shownIn(t, t.TempDir())
 		d, err := Create(path, Options{
 			Format: f, WorkTree: tree, Remote: "https://git.example.invalid/it's \"odd\".git", Objects: filepath.Join(repo.Path, "objects"),
 			Ref: "refs/heads/main", Commit: tip, Shallow: []object.ID{commits[3]},
-			Partial: true,
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -61,7 +60,6 @@ func TestStockGitReadsIt(t *testing.T) {
 			{"2", "rev-list --count HEAD"},
 			{"true", "rev-parse --is-shallow-repository"},
 			{tree, "config core.worktree"},
-			{"true", "config remote.origin.promisor"},
 			{"https://git.example.invalid/it's \"odd\".git", "config remote.origin.url"},
 			{"origin/main", "rev-parse --abbrev-ref main@{upstream}"},
 			{f.String(), "rev-parse --show-object-format"},
@@ -91,7 +89,7 @@ func TestDetachedHead(t *testing.T) {
 	repo, commits := source(t, object.SHA1)
 	for name, ref := range map[string]string{"commit": "", "tag": "refs/tags/v1"} {
 		path := filepath.Join(t.TempDir(), "git")
-		_, err := Create(path, Options{WorkTree: t.TempDir(), Objects: filepath.Join(repo.Path, "objects"), Ref: ref, Commit: commits[2]})
+		_, err := Create(path, Options{WorkTree: shownIn(t, t.TempDir()), Objects: filepath.Join(repo.Path, "objects"), Ref: ref, Commit: commits[2]})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -106,7 +104,7 @@ func TestDetachedHead(t *testing.T) {
 
 func TestUnbornBranch(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "git")
-	if _, err := Create(path, Options{WorkTree: t.TempDir(), Objects: t.TempDir(), Ref: "refs/heads/trunk"}); err != nil {
+	if _, err := Create(path, Options{WorkTree: shownIn(t, t.TempDir()), Objects: t.TempDir(), Ref: "refs/heads/trunk"}); err != nil {
 		t.Fatal(err)
 	}
 	if got := git(t, path, "symbolic-ref", "HEAD"); got != "refs/heads/trunk" {
@@ -126,7 +124,7 @@ func TestOpenGoesOn(t *testing.T) {
 		repo, commits := source(t, f)
 		tip := commits[len(commits)-1]
 		path := filepath.Join(t.TempDir(), "git [1]")
-		o := Options{Format: f, WorkTree: t.TempDir(), Remote: "/r", Objects: filepath.Join(repo.Path, "objects"), Ref: "refs/heads/main", Commit: tip}
+		o := Options{Format: f, WorkTree: shownIn(t, t.TempDir()), Remote: "/r", Objects: filepath.Join(repo.Path, "objects"), Ref: "refs/heads/main", Commit: tip}
 		if _, ok, err := Open(path, o); ok || err != nil {
 			t.Fatalf("open without a git directory: got %v, %v", ok, err)
 		}
@@ -141,7 +139,7 @@ func TestOpenGoesOn(t *testing.T) {
 		git(t, path, "update-ref", "refs/heads/main", commits[1].String())
 		git(t, path, "tag", "v1", commits[0].String())
 		git(t, path, "pack-refs", "--all")
-		o.WorkTree = t.TempDir()
+		o.WorkTree = shownIn(t, t.TempDir())
 		d, ok, err := Open(path, o)
 		if !ok || err != nil {
 			t.Fatalf("open the existing git directory: got %v, %v", ok, err)

@@ -2,7 +2,6 @@ package gitdir
 
 import (
 	"errors"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,30 +10,23 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/format/config"
 
 	"github.com/artifactfs/artifactfs/gitdir/fsmonitor/query"
-	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/internal/disk"
+	"github.com/artifactfs/artifactfs/object/loose"
+	"github.com/artifactfs/artifactfs/promisor"
 )
 
 // A git directory that is visible inside the mount (Options.Inside) contains no absolute paths, because the mount may be visible
 // at several paths, for example in containers. Files and directories from outside are made visible by bind mounts on the paths
 // below. The code that mounts the git directory creates them.
 const (
-	insideDir     = "artifactfs"            // directory in the git directory
-	InsideObjects = insideDir + "/objects"  // mount point for the store's objects directory
-	InsideSession = insideDir + "/session"  // mount point for the session's objects directory
-	InsideHelper  = insideDir + "/helper"   // mount point (a file) for the artifactfs command
-	InsideMonitor = insideDir + "/monitor"  // mount point (a file) for Options.Monitor
-	borrowedName  = insideDir + "/borrowed" // file that lists the paths of the objects directories outside the mount
+	insideDir     = "artifactfs"           // directory in the git directory
+	InsideObjects = insideDir + "/objects" // mount point for the store's objects directory
+	InsideSession = insideDir + "/session" // mount point for the session's objects directory
+	InsideHelper  = insideDir + "/helper"  // mount point (a file) for the artifactfs command
+	InsideMonitor = insideDir + "/monitor" // mount point (a file) for Options.Monitor
 )
 
-// insideHelper is the upload-pack command of the promisor remote. git runs the command with sh and appends the path of the
-// remote, which becomes a comment because the command ends in #. git runs the command in git's current directory, which may be
-// that of a linked worktree, and removes GIT_DIR from the environment. Therefore the command first reads GIT_DIR from the
-// environment of its parent.
-const insideHelper = `g=$(tr '\0' '\n' </proc/$PPID/environ | sed -n 's/^GIT_DIR=//p'); ` +
-	`d=$(git ${g:+--git-dir="$g"} rev-parse --git-common-dir) && ` +
-	`exec "$d/` + InsideHelper + `" upload-pack-helper "$d" #`
-
-// insideURL is a placeholder where git requires a URL. No program opens it.
+// insideURL is the URL of the promisor remote that earlier versions of artifactfs have configured.
 const insideURL = "file:///artifactfs"
 
 // setPlaces sets the settings that depend on the paths of the git directory and of programs. It returns true if this has changed
@@ -64,48 +56,54 @@ func (o Options) setPlaces(c *config.Config, path string) (changed bool) {
 			s.Name, changed = condition, true
 		}
 	}
-	if !c.Section("remote").HasSubsection(helperRemote) || o.Helper == "" {
+	return dropPromisor(c) || changed
+}
+
+// dropPromisor removes the settings with which earlier versions of artifactfs made the git directory a partial clone. With these settings
+// git would fetch the contents of a whole tree before it writes a tree. It returns true if this has changed a setting.
+func dropPromisor(c *config.Config) (changed bool) {
+	remote := c.Section("remote")
+	if remote.HasSubsection(helperRemote) {
+		remote.RemoveSubsection(helperRemote)
+		changed = true
+	}
+	if !remote.HasSubsection("origin") {
 		return changed
 	}
-	at := url.URL{Scheme: "file", Path: realPath(path)}
-	uploadPack, from := shellQuote(o.Helper)+" upload-pack-helper", at.String()
-	if o.Inside {
-		uploadPack, from = insideHelper, insideURL
-	}
-	remote := c.Section("remote").Subsection(helperRemote)
-	for key, value := range map[string]string{"url": from, "uploadpack": uploadPack} {
-		if remote.Option(key) != value {
-			remote.SetOption(key, value)
-			changed = true
-		}
-	}
-	return changed
+	origin := remote.Subsection("origin")
+	before := len(origin.Options)
+	origin.Options = slices.DeleteFunc(origin.Options, func(o *config.Option) bool {
+		return o.IsKey("promisor") || o.IsKey("partialclonefilter")
+	})
+	return changed || len(origin.Options) < before
 }
 
-// borrow writes objects/info/alternates, through which git finds the objects of the store and of the session.
+// borrow writes objects/info/alternates, through which git finds the objects of the store and of the session, and the objects that the
+// mount shows. It also creates the object directory for commands that must not use the mount (Outside).
 func (o Options) borrow(path string) error {
-	alternates := filepath.Join(path, "objects", "info", "alternates")
-	if !o.Inside {
-		err := os.Remove(filepath.Join(path, borrowedName))
-		if errors.Is(err, os.ErrNotExist) {
-			err = nil
+	dirs := o.borrowed()
+	err := promisor.LinkObjects(filepath.Join(path, promisor.LinkedObjects), filepath.Join(path, "objects"), dirs)
+	dirs = append(dirs, filepath.Join(realPath(o.WorkTree), loose.DirName))
+	if o.Inside {
+		dirs = []string{"../" + InsideObjects} // relative to the objects directory, see gitrepository-layout(5)
+		if o.Session != "" {
+			dirs = append(dirs, "../"+InsideSession)
 		}
-		return errors.Join(err, os.WriteFile(alternates, []byte(o.borrowed()), 0o644))
+		dirs = append(dirs, "../../"+loose.DirName)
+		err = errors.Join(err, PrepareInside(path))
 	}
-	inside := "../" + InsideObjects + "\n" // path relative to the objects directory, see gitrepository-layout(5)
-	if o.Session != "" {
-		inside += "../" + InsideSession + "\n"
-	}
-	return errors.Join(PrepareInside(path), os.WriteFile(filepath.Join(path, borrowedName), []byte(o.borrowed()), 0o644),
-		os.WriteFile(alternates, []byte(inside), 0o644))
+	return errors.Join(err, disk.WriteFile(alternatesOf(path), []byte(strings.Join(dirs, "\n")+"\n"), 0o644))
 }
 
-// borrowed returns the objects directories that git uses through alternates, one on each line.
-func (o Options) borrowed() string {
+// alternatesOf returns the path of the file with the alternates of a git directory.
+func alternatesOf(path string) string { return filepath.Join(path, "objects", "info", "alternates") }
+
+// borrowed returns the objects directories on disk that git uses through alternates.
+func (o Options) borrowed() []string {
 	if o.Session == "" {
-		return o.Objects + "\n"
+		return []string{o.Objects}
 	}
-	return o.Objects + "\n" + o.Session + "\n"
+	return []string{o.Objects, o.Session}
 }
 
 // PrepareInside creates the mount points in a git directory that is visible inside the mount. It creates the git directory if
@@ -122,14 +120,10 @@ func PrepareInside(path string) error {
 	return err
 }
 
-// Borrowing returns the environment variables for a git command that runs outside the mount on the git directory at path, if the
-// alternates of this directory are valid only inside the mount. It returns nil for other git directories.
-func Borrowing(path string) []string {
-	objects, err := os.ReadFile(filepath.Join(path, borrowedName))
-	if err != nil {
-		return nil
-	}
-	return []string{gitcmd.Alternates(strings.Split(strings.TrimSuffix(string(objects), "\n"), "\n")...)}
+// Outside returns the environment variables for a git command of this process on the git directory at path. The command reads the objects
+// on disk and not those that the mount shows, for which this process would have to answer requests. The command must not write objects.
+func Outside(path string) []string {
+	return []string{"GIT_OBJECT_DIRECTORY=" + promisor.OwnObjects(path)}
 }
 
 // hook returns the path of the symbolic link that is the monitor's hook, the target of this link, and the command for

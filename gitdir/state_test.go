@@ -14,6 +14,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/index"
 	"github.com/artifactfs/artifactfs/internal/packedrefs"
 	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/object/loose"
 )
 
 func TestCarries(t *testing.T) {
@@ -90,7 +91,7 @@ func TestAGitDirectoryLikeAState(t *testing.T) {
 	}
 	path := filepath.Join(root, "git")
 	o := Options{
-		Format: object.SHA1, WorkTree: from, Remote: "https://example.org/r.git", Objects: filepath.Join(from, ".git", "objects"), Ref: "refs/heads/main", Commit: head,
+		Format: object.SHA1, WorkTree: shownIn(t, from), Remote: "https://example.org/r.git", Objects: filepath.Join(from, ".git", "objects"), Ref: "refs/heads/main", Commit: head,
 		Default: "refs/heads/main", Git: Version{2, 39}, State: s, Session: filepath.Join(root, "session", "objects"),
 		Committer: func(object.ID) string { return "a <a@b> 1700000000 +0000" },
 	}
@@ -134,7 +135,7 @@ func TestAGitDirectoryLikeAState(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(path, "hooks", "post-checkout")); err == nil {
 		t.Error("a hook was taken over")
 	}
-	if text, err := os.ReadFile(filepath.Join(path, "objects", "info", "alternates")); err != nil || string(text) != o.Objects+"\n"+o.Session+"\n" {
+	if text, err := os.ReadFile(filepath.Join(path, "objects", "info", "alternates")); err != nil || string(text) != o.Objects+"\n"+o.Session+"\n"+filepath.Join(o.WorkTree, loose.DirName)+"\n" {
 		t.Errorf("alternates: got %q, %v", text, err)
 	}
 

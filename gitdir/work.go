@@ -45,6 +45,29 @@ func (d *Dir) Seal() error {
 	return disk.WriteFile(filepath.Join(d.path, sealName), []byte(sum+" "+index+"\n"), 0o644)
 }
 
+// resealed changes the configuration of a git directory by the function change. If the directory has contained no changes of the user,
+// resealed records the new state.
+func resealed(path string, change func() error) error {
+	name := filepath.Join(path, sealName)
+	seal, err := os.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return change()
+	}
+	before, sumErr := sumOf(path)
+	if err = errors.Join(err, sumErr); err != nil {
+		return err
+	}
+	if err := change(); err != nil {
+		return err
+	}
+	after, err := sumOf(path)
+	wasSum, index, _ := strings.Cut(string(seal), " ")
+	if err != nil || wasSum != before || after == before {
+		return err
+	}
+	return disk.WriteFile(name, []byte(after+" "+index), 0o644)
+}
+
 // Sealed reports whether Seal was called for the git directory.
 func (d *Dir) Sealed() bool {
 	_, err := os.Lstat(filepath.Join(d.path, sealName))
@@ -86,7 +109,7 @@ func staged(ctx context.Context, path string) bool {
 	// Pass the git directory as --work-tree and not the mount: git accesses this path, and the mount may not be served yet.
 	cmd := gitcmd.New(ctx, "--git-dir", path, "--work-tree", path, "-c", "core.fsmonitor=false", "diff-index",
 		"--cached", "--quiet", "HEAD", "--")
-	cmd.Dir, cmd.Env = path, append(cmd.Env, Borrowing(path)...)
+	cmd.Dir, cmd.Env = path, append(cmd.Env, Outside(path)...)
 	return cmd.Run() != nil
 }
 

@@ -52,8 +52,7 @@ func (w *world) killDaemon() {
 // dead waits until no process of the daemon is left.
 func (w *world) dead() {
 	w.Helper()
-	// Helpers of ours that git in a mount has started wait for the next daemon.
-	left := func() []int { return slices.DeleteFunc(daemonsBelow(w.root), isHelper) }
+	left := func() []int { return daemonsBelow(w.root) }
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		if len(left()) == 0 {
 			return

@@ -48,12 +48,6 @@ func isWorker(pid int) bool {
 	return bytes.Contains(args, []byte("\x00worker\x00"))
 }
 
-// isHelper reports whether a process is a helper that git has started.
-func isHelper(pid int) bool {
-	args, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	return bytes.Contains(args, []byte("\x00upload-pack-helper\x00"))
-}
-
 // writeProgram writes an executable file. It prevents this process from forking at the same time: the child would keep the file open
 // for writing until it executes its own program, and the kernel refuses to execute a file that is open for writing (ETXTBSY).
 func writeProgram(path string, content []byte) error {

@@ -1,25 +1,16 @@
-// Package promisor supplies stock git with the objects that the git directory of a mount lacks. It fetches all objects
-// that one git command needs with one request to the remote where possible.
+// Package promisor predicts which blobs a git command will read, and fetches them with one request to the remote where possible.
 //
-// The git directory of a mount is a partial clone with two promisor remotes: the daemon, which git uses first, and the origin,
-// which git uses if the daemon fails. To obtain missing objects git runs `git fetch`, which runs the artifactfs binary as
-// upload-pack: this process is the *asker*. It passes the request on to the daemon: the ids from its standard input, and a *hint*
-// that names the git commands that wait for the objects. The objects that these commands will probably need next are the
-// *prediction*. The daemon fetches the requested and the predicted objects as one batch into the store, whose objects the git
-// directory uses through alternates. It answers with a pack that contains only the empty blob: git searches all packs again
-// before it treats an object as missing, and before it sends the next request. So no object is stored twice, and a predicted
-// object is not requested again.
+// The git directory of a mount has an alternate object directory in the mount, in which all blobs seem to exist that trees name (package
+// fuse). When a git command opens one of them, the process of the command shows what comes next: its arguments select a *plan*, which
+// lists the blobs that the command will read. These are the *prediction*. Together with the opened blob they are fetched as one batch
+// into the store, whose packs the git directory uses through another alternate.
 //
 // Guarantees:
-//   - A request ends when git ends, or at the latest after a deadline. Requests to the remote continue in the background.
-//   - After a failure git prints one line on standard error and asks the origin. This package does not retry.
-//   - A wrong or malicious hint costs at most one superfluous download. Arguments in the hint that are known to be
-//     harmless are passed to git commands; all others are dropped. These commands run in a separate git directory, the
-//     *quarantine directory*. It has the refs and the objects of the mount's git directory, but none of its configuration
-//     that could start programs. It also has no promisor remote, because a command that lists missing objects must not
-//     request these objects.
-//
-// The conversation with git follows the server's side of git's gitprotocol-v2.
+//   - A request ends when the process is interrupted, or at the latest after a deadline. Requests to the remote continue in the background.
+//   - A process with wrong or malicious arguments costs at most one superfluous download. Arguments that are known to be harmless are
+//     passed to git commands; all others are dropped. These commands run in a separate git directory, the *quarantine directory*. It has
+//     the refs and the objects of the mount's git directory, but none of its configuration that could start programs. It does not have the
+//     object directory in the mount, because a command that lists missing objects must not find them.
 //
 // Locks: while a goroutine holds a lock of this package, it acquires no other lock.
 package promisor

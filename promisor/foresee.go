@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/artifactfs/artifactfs/object"
 )
 
 // movers are the git commands that overwrite files of the working tree. git calls lstat on each of these files before it requests
@@ -24,7 +26,7 @@ func (s *Server) Foresee(ctx context.Context, pid uint32) bool {
 	defer cancel()
 	start := time.Now()
 	h.Commands = h.Commands[:1]
-	along := s.oracle.predict(ctx, h, nil)
+	along := s.oracle.predict(ctx, h, object.ID{})
 	var err error
 	if len(along) > 0 {
 		err = s.provider.Provide(ctx, nil, along)

@@ -5,28 +5,24 @@ import (
 	"path"
 	"slices"
 	"strings"
-
-	"github.com/artifactfs/artifactfs/object"
 )
 
 const (
+	// fewNeighbours is the number of blobs that are added when a command whose plan predicts nothing has opened several objects.
+	fewNeighbours = 16
 	// firstNeighbours is the number of blobs that are added to the first request for a single object by a command without a plan,
 	// a function that predicts its objects.
 	firstNeighbours = 64
 	// mostNeighbours is the maximum number of blobs that are added to a later request of such a command.
 	mostNeighbours = 4096
-	// If a request has at least manyWants wants, the command is assumed to request all objects that it needs at once.
-	manyWants = 8
 )
 
 // neighbours is the prediction for a command without a plan. It adds files in the directory of the requested file in HEAD's tree,
 // then the rest of that tree, beginning with the requested file, and from the second request on older versions, the newest first.
-// Each request may add four times as many blobs as the request before.
-func (q *question) neighbours() error {
-	if len(q.wants) >= manyWants && q.round == 0 {
-		return nil
-	}
-	q.allow(firstNeighbours)
+// The first request adds at most as many blobs as the
+// parameter first, and each further request four times as many as the request before.
+func (q *question) neighbours(first int) error {
+	q.allow(first)
 	q.limit = min(q.limit, mostNeighbours)
 	type file struct {
 		path string
@@ -34,13 +30,9 @@ func (q *question) neighbours() error {
 	}
 	var files []file
 	at := -1
-	wanted := map[object.ID]bool{}
-	for _, id := range q.wants {
-		wanted[id] = true
-	}
 	err := q.repo.quarantine.stream(q.repo.ctx, "", []string{"ls-tree", "-r", "-z", "HEAD"}, func(r *bufio.Reader) error {
 		return readTree(r, func(path string, s side) error {
-			if at < 0 && wanted[s.id] {
+			if at < 0 && s.id == q.wanted {
 				at = len(files)
 			}
 			files = append(files, file{path, s})

@@ -39,11 +39,11 @@ type oracle struct {
 	loose      *odb.Loose // loose objects of the git directory itself
 
 	mu       sync.Mutex
-	askers   map[string]asker // processes that have sent requests, by Command.Process
+	askers   map[string]asker // processes that have opened objects, by Command.Process
 	foreseen string           // Command.Process of the last process for which foresees returned true
 }
 
-// asker is a process that has sent requests.
+// asker is a process that has opened objects.
 type asker struct {
 	rounds int // number of requests so far
 	last   time.Time
@@ -80,27 +80,8 @@ func (o *oracle) round(process string) int {
 	return a.rounds
 }
 
-// lacking returns the elements of wants that the git directory does not contain. git may request objects that the directory
-// contains, because a git process lists its loose objects once, and treats an object that a child process writes later as missing
-// (git stash has several child processes). Such an object must not be requested from a remote, because no remote has it.
-func (o *oracle) lacking(wants []object.ID) []object.ID {
-	if err := o.own.Refresh(); err != nil {
-		o.log.Warn("list objects that git has", zap.Error(err))
-	}
-	return slices.DeleteFunc(slices.Clone(wants), func(id object.ID) bool {
-		if len(o.provider.Missing([]object.ID{id})) == 0 {
-			return false
-		}
-		if o.own.Has(id) {
-			return true
-		}
-		_, _, err := o.loose.Size(id)
-		return err == nil
-	})
-}
-
-// predict returns the missing blobs that git will probably need, in addition to wants.
-func (o *oracle) predict(ctx context.Context, h Hint, wants []object.ID) []object.ID {
+// predict returns the missing blobs that git will probably need, without the wanted one. The zero id means that git wants none yet.
+func (o *oracle) predict(ctx context.Context, h Hint, wanted object.ID) []object.ID {
 	if len(h.Commands) == 0 {
 		return nil
 	}
@@ -111,8 +92,8 @@ func (o *oracle) predict(ctx context.Context, h Hint, wants []object.ID) []objec
 		return nil
 	}
 	q := o.question(ctx, maxPredicted)
-	q.wants = wants
-	if len(wants) > 0 {
+	if q.wanted = wanted; !wanted.IsZero() {
+		q.seen[wanted] = true
 		q.round = o.round(h.Commands[0].Process)
 	}
 	err := q.predict(h)
@@ -136,9 +117,9 @@ func (o *oracle) question(ctx context.Context, limit int) *question {
 // the field found. A question is used by one goroutine, so it needs no lock.
 type question struct {
 	*oracle
-	repo  repository
-	wants []object.ID
-	round int // number of earlier requests of the same process
+	repo   repository
+	wanted object.ID // object that the process opens; zero if it opens none yet
+	round  int       // number of earlier requests of the same process
 
 	limit int                // maximum length of found
 	seen  map[object.ID]bool // objects that the prediction has considered
@@ -148,10 +129,14 @@ type question struct {
 // predict adds the objects that the nearest command with a plan will need. If the plan has found no objects after patientRounds
 // requests of the command, predict adds the neighbours of the requested objects.
 func (q *question) predict(h Hint) error {
+	first := firstNeighbours
 	for i, c := range h.Commands {
 		name, args := Subcommand(c.Args)
 		if _, known := plans[name]; !known {
 			name, args = q.repo.alias(name, args)
+		}
+		if slices.Contains(alone, name) {
+			return nil
 		}
 		plan, known := plans[name]
 		if !known {
@@ -162,19 +147,26 @@ func (q *question) predict(h Hint) error {
 			continue // the next command in the hint may have started this command, and may have a plan
 		}
 		var err error
-		if plan != nil && (q.round == 0 || len(q.wants) < manyWants) { // otherwise the request contains all objects
+		if plan != nil {
 			err = plan(q, args)
 		}
-		if len(q.found) > 0 || q.round < patientRounds || len(q.wants) >= manyWants {
+		if len(q.found) > 0 {
+			return err
+		}
+		if i+1 < len(h.Commands) {
+			continue
+		}
+		if q.round < patientRounds {
 			return err
 		}
 		q.round -= patientRounds
+		first = fewNeighbours
 		break
 	}
-	if len(q.wants) == 0 {
+	if q.wanted.IsZero() {
 		return nil
 	}
-	return q.neighbours()
+	return q.neighbours(first)
 }
 
 // allow sets the limit of blobs in the prediction: to the parameter first at the first request of a process, and to four times

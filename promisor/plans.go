@@ -7,8 +7,11 @@ import (
 )
 
 // plans maps the name of a git command to its plan, the function that predicts the objects that the command will need. A command
-// whose plan is nil requests all objects that it needs at once.
+// whose plan is nil usually opens few objects.
 var plans map[string]func(q *question, args []string) error
+
+// alone lists the commands that read only the objects in their arguments or input. Nothing can be predicted for them.
+var alone = []string{"mktree", "hash-object", "write-tree"}
 
 func init() { // plans is set in init, because the functions refer to plans
 	plans = map[string]func(q *question, args []string) error{
@@ -19,9 +22,11 @@ func init() { // plans is set in init, because the functions refer to plans
 		"cherry-pick": (*question).pick, "revert": (*question).pick,
 		"checkout": (*question).checkout, "switch": (*question).checkout, "reset": (*question).checkout, "restore": (*question).restore,
 		"read-tree": (*question).checkout,
-		"diff":      nil, "diff-tree": nil, "diff-index": nil, "diff-files": nil, "stash": nil, "worktree": nil, "bisect": (*question).bisect,
-		"clone": nil, "commit": nil, "status": nil, "add": nil,
+		"diff":      (*question).diff, "difftool": (*question).diff, "diff-tree": (*question).diff, "diff-index": (*question).diff,
+		"diff-files": nil, "stash": nil, "worktree": (*question).worktree, "bisect": (*question).bisect,
+		"clone": (*question).clone, "commit": nil, "status": nil, "add": nil,
 		"checkout-index": nil, "update-index": nil, "am": nil, "apply": nil, "sparse-checkout": nil, "submodule": nil,
+		"merge-tree": (*question).mergeTree, "fetch": nil, "pack-objects": nil, "unpack-objects": nil, "index-pack": nil,
 	}
 }
 
@@ -147,31 +152,20 @@ const (
 func (q *question) walk(flags, revs, paths []string, what int) error {
 	args := append([]string{"log", "--raw", "-z", "--no-renames", "--no-abbrev", "--no-notes", "--no-show-signature", logFormat}, flags...)
 	args = append(append(append(args, revs...), "--"), paths...)
-	var gone, come []change
 	// Collect the changes of one commit, because rename detection reads the files if the commit deletes some files and creates
 	// others, and not otherwise.
-	flush := func() (err error) {
-		if len(gone) > 0 && len(come) > 0 {
-			err = q.addAll(append(gone, come...))
-		}
-		gone, come = gone[:0], come[:0]
-		return err
-	}
+	candidates := &renameCandidates{q: q}
 	err := q.repo.quarantine.stream(q.repo.ctx, "", args, func(r *bufio.Reader) error {
-		return readChanges(r, func(string) error { return flush() }, func(c change) error {
-			switch {
-			case what == everything:
+		return readChanges(r, func(string) error { return candidates.add() }, func(c change) error {
+			if what == everything {
 				return q.addSides(c)
-			case c.status == "D":
-				gone = append(gone, c)
-			case c.status == "A":
-				come = append(come, c)
 			}
+			candidates.note(c)
 			return nil
 		})
 	})
 	if err == nil {
-		err = flush()
+		err = candidates.add()
 	}
 	return err
 }

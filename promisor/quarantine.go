@@ -61,13 +61,10 @@ func (l *quarantineDir) make() error {
 	if err := os.RemoveAll(l.dir); err != nil {
 		return fmt.Errorf("create quarantine directory: %w", err)
 	}
-	err := os.MkdirAll(filepath.Join(l.dir, "objects", "info"), 0o755)
+	err := os.Mkdir(l.dir, 0o755)
 	if err == nil {
-		// A git directory inside its mount refers to the store's objects by a relative path. git does not follow relative
-		// paths in an alternate of an alternate, so the quarantine directory lists all object directories itself.
-		borrowed := strings.Join(append([]string{filepath.Join(l.gitDir, "objects")}, l.objects...), "\n") + "\n"
 		err = errors.Join(
-			os.WriteFile(filepath.Join(l.dir, "objects", "info", "alternates"), []byte(borrowed), 0o644),
+			LinkObjects(filepath.Join(l.dir, "objects"), filepath.Join(l.gitDir, "objects"), l.objects),
 			os.WriteFile(filepath.Join(l.dir, "config"), []byte(l.config), 0o644),
 			os.WriteFile(filepath.Join(l.dir, "HEAD"), []byte("ref: refs/heads/main\n"), 0o644))
 	}
@@ -78,6 +75,41 @@ func (l *quarantineDir) make() error {
 		return fmt.Errorf("create quarantine directory: %w", err)
 	}
 	l.made = true
+	return nil
+}
+
+// LinkedObjects is the name of an object directory in a git directory, which package gitdir creates by LinkObjects.
+const LinkedObjects = "artifactfs-objects"
+
+// OwnObjects returns the path of an object directory that contains the objects of a git directory and of its alternates on disk, but not
+// those that the mount shows.
+func OwnObjects(gitDir string) string {
+	path := filepath.Join(gitDir, LinkedObjects)
+	if _, err := os.Lstat(path); err != nil {
+		return filepath.Join(gitDir, "objects") // no version with such a directory has opened this git directory, so its mount shows none
+	}
+	return path
+}
+
+// LinkObjects creates an object directory at path that contains the objects of the directory own and of those in borrowed. It does not
+// contain those of the alternates of own, in which a mount may show objects: the process that serves the mount must not wait for itself,
+// and a git command that lists missing objects must not find them there. The directory is only for reading.
+func LinkObjects(path, own string, borrowed []string) error {
+	err := errors.Join(os.MkdirAll(filepath.Join(path, "info"), 0o755),
+		os.WriteFile(filepath.Join(path, "info", "alternates"), []byte(strings.Join(borrowed, "\n")+"\n"), 0o644),
+		link(filepath.Join(own, "pack"), filepath.Join(path, "pack")))
+	for b := range 256 {
+		name := fmt.Sprintf("%02x", b)
+		err = errors.Join(err, link(filepath.Join(own, name), filepath.Join(path, name)))
+	}
+	return err
+}
+
+// link creates a symbolic link, unless it exists.
+func link(target, path string) error {
+	if err := os.Symlink(target, path); !errors.Is(err, os.ErrExist) {
+		return err
+	}
 	return nil
 }
 

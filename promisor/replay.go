@@ -86,6 +86,34 @@ func (q *question) merge(args []string) error {
 	return q.join(strings.TrimSpace(base), "HEAD", theirs)
 }
 
+// mergeTree adds the blobs that `git merge-tree` reads to merge two commits. Its older form names the base first.
+func (q *question) mergeTree(args []string) error {
+	a := options{dropValue: []string{"--merge-base", "-X", "--strategy-option"}}.parse(args)
+	words := a.plain
+	if base, ok := a.value("--merge-base"); ok {
+		words = append([]string{base}, words...)
+	}
+	if len(words) == 2 {
+		base, err := q.repo.quarantine.output(q.repo.ctx, "merge-base", "--end-of-options", words[0], words[1])
+		if err != nil {
+			return err
+		}
+		words = append([]string{strings.TrimSpace(base)}, words...)
+	}
+	var revs []string
+	for _, word := range words {
+		rev, err := q.repo.rev(word + "^{tree}")
+		if err != nil {
+			return err
+		}
+		revs = append(revs, rev)
+	}
+	if len(revs) != 3 {
+		return nil
+	}
+	return q.join(revs[0], revs[1], revs[2])
+}
+
 // join adds the blobs that a merge of two commits reads: the blobs that are new in the working tree, all versions of files that
 // both sides have changed, and the blobs that rename detection reads.
 func (q *question) join(base, ours, theirs string) error {

@@ -129,6 +129,14 @@ func (r *repository) compare(a, b string, paths []string, each func(change) erro
 	})
 }
 
+// staged calls the function each for every difference between a tree and the index, restricted to paths.
+func (r *repository) staged(tree string, paths []string, each func(change) error) error {
+	args := append([]string{"diff-index", "--cached", "--raw", "-z", "--no-renames", "--no-abbrev", tree, "--"}, paths...)
+	return r.quarantine.stream(r.ctx, "", args, func(r *bufio.Reader) error {
+		return readChanges(r, func(string) error { return nil }, each)
+	})
+}
+
 // commit returns the id of the commit to which name refers. An empty name stands for HEAD.
 func (r *repository) commit(name string) (string, error) {
 	if name == "" {

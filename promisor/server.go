@@ -1,24 +1,18 @@
 package promisor
 
 import (
-	"bufio"
 	"context"
-	"errors"
-	"fmt"
-	"io"
-	"net"
 	"sync"
 	"time"
 
 	"go.uber.org/zap"
 
-	"github.com/artifactfs/artifactfs/internal/gitsocket"
-	"github.com/artifactfs/artifactfs/internal/pktline"
+	"github.com/artifactfs/artifactfs/internal/proc"
 	"github.com/artifactfs/artifactfs/object"
 )
 
-// questionTime is the maximum time for which one connection of git is served. Downloads have their own time limits, which are
-// shorter if no bytes arrive.
+// questionTime is the maximum time for which a git command waits for predicted objects before it starts. Downloads have their own time
+// limits, which are shorter if no bytes arrive.
 const questionTime = 15 * time.Minute
 
 // Provider fetches objects into packs that git reads. *fetch.Store and *fetch.Local are Providers.
@@ -35,140 +29,85 @@ type Provider interface {
 	Provide(ctx context.Context, wanted, along []object.ID) error
 }
 
-// Server answers git's requests for objects that are missing in one git directory, until Close.
+// Server fetches the objects that git commands open in one git directory, together with those that they will open next.
 type Server struct {
-	gitDir   string
 	provider Provider
 	log      *zap.Logger
-	listener *gitsocket.Listener
 	oracle   *oracle
-	cancel   context.CancelFunc
-	wg       sync.WaitGroup
+
+	mu    sync.Mutex
+	turns map[string]chan struct{} // processes for which Opened runs, by Command.Process; each channel has room for one token
 }
 
-// Serve starts to answer requests for the objects of the git directory gitDir.
-func Serve(gitDir string, p Provider, o gitsocket.Options, log *zap.Logger) (*Server, error) {
-	s := &Server{gitDir: gitDir, provider: p, log: log}
-	var err error
-	if s.listener, err = gitsocket.Listen(gitDir, socketName, o); err != nil {
-		return nil, fmt.Errorf("serve missing objects of %s: %w", gitDir, err)
-	}
-	if s.oracle, err = newOracle(gitDir, p, log); err != nil {
-		s.listener.Close()
-		return nil, fmt.Errorf("serve missing objects of %s: %w", gitDir, err)
-	}
-	var ctx context.Context
-	ctx, s.cancel = context.WithCancel(context.Background())
-	s.wg.Go(func() { s.accept(ctx) })
-	return s, nil
-}
-
-// Close cancels all requests and waits until they have ended. From then on, git requests missing objects from the origin.
-func (s *Server) Close() error {
-	s.cancel()
-	err := s.listener.Close()
-	s.wg.Wait()
-	return errors.Join(err, s.oracle.close())
-}
-
-// accept serves each connection in its own goroutine, until the listener is closed.
-func (s *Server) accept(ctx context.Context) {
-	for {
-		conn, err := s.listener.AcceptUnix()
-		if err != nil {
-			if ctx.Err() == nil {
-				s.log.Error("accept connections of git", zap.Error(err))
-			}
-			return
-		}
-		s.wg.Go(func() {
-			defer conn.Close()
-			// Closing the connection ends the goroutine that reads from it.
-			defer context.AfterFunc(ctx, func() { conn.Close() })()
-			if err := s.converse(ctx, conn); err != nil && ctx.Err() == nil {
-				s.log.Warn("answer request of git", zap.String("git", s.gitDir), zap.Error(err))
-			}
-		})
-	}
-}
-
-// converse serves one connection: it reads the hint and answers git's requests.
-func (s *Server) converse(ctx context.Context, conn net.Conn) error {
-	ctx, cancel := context.WithTimeout(ctx, questionTime)
-	defer cancel()
-	r := bufio.NewReader(conn)
-	hint, err := readHint(r)
+// New returns the Server of the git directory gitDir.
+func New(gitDir string, p Provider, log *zap.Logger) (*Server, error) {
+	o, err := newOracle(gitDir, p, log)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	format := s.provider.Format()
-	// In protocol version 2 the server sends its capabilities before the first request.
-	if _, err := conn.Write(advertisement(format)); err != nil {
-		return fmt.Errorf("send capabilities: %w", err)
-	}
-	packets := pktline.NewReader(r, bufSize)
-	requests := make(chan request)
-	var readErr error
-	go func() { // read during a request, because the end of the stream shows that git has exited
-		defer close(requests)
-		for {
-			q, err := readRequest(packets, format)
-			if err != nil {
-				if err != io.EOF {
-					readErr = err
-				}
-				cancel()
-				return
-			}
-			select {
-			case requests <- q:
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	for q := range requests {
-		if _, err := conn.Write(s.answer(ctx, hint, q)); err != nil {
-			return nil // git was interrupted, which is not an error
-		}
-	}
-	return readErr
+	return &Server{provider: p, log: log, oracle: o, turns: map[string]chan struct{}{}}, nil
 }
 
-// answer returns the packets that answer one command of git.
-func (s *Server) answer(ctx context.Context, hint Hint, q request) []byte {
-	switch q.command {
-	case "ls-refs":
-		// This command asks for the list of refs. git does not use the refs of a promisor remote, so the list may be empty.
-		return pktline.AppendFlush(nil)
-	case "fetch":
-		if err := s.fetch(ctx, hint, q.wants); err != nil {
-			return errorPacket(err.Error())
-		}
-		// git finds the requested objects in its alternates, so the pack in the answer need not contain these objects.
-		return nothingPack(s.provider.Format(), q.done)
-	}
-	return errorPacket(fmt.Sprintf("unknown command %.80q", q.command))
-}
+// Close closes the objects of the git directory. No other method may run or be called afterwards.
+func (s *Server) Close() error { return s.oracle.close() }
 
-// fetch fetches the objects that git has requested, and the objects in the prediction.
-func (s *Server) fetch(ctx context.Context, hint Hint, wants []object.ID) error {
+// Opened is called when the thread tid opens the object id, which is not in a pack that git knows. It fetches the object and those that
+// the process will probably open next as one pack and returns true: git finds the object when it lists the packs again. If no other
+// object is predicted, Opened fetches nothing and returns false.
+func (s *Server) Opened(ctx context.Context, tid uint32, id object.ID) (packed bool, err error) {
+	if len(s.provider.Missing([]object.ID{id})) == 0 {
+		return true, nil
+	}
+	pid := int(tid)
+	if status, err := proc.Of(pid).Status(); err == nil && status.PID != 0 {
+		pid = status.PID
+	}
+	h := ancestors(pid)
+	if len(h.Commands) == 0 {
+		return false, nil
+	}
+	// The threads of a process open objects at the same time, and one prediction contains the objects of all.
+	end, err := s.turn(ctx, h.Commands[0].Process)
+	if err != nil {
+		return false, err
+	}
+	defer end()
+	if len(s.provider.Missing([]object.ID{id})) == 0 {
+		return true, nil
+	}
 	start := time.Now()
-	// Another command may have fetched some of the objects in the meantime.
-	wants = s.oracle.lacking(wants)
-	along := s.oracle.predict(ctx, hint, wants)
+	along := s.oracle.predict(ctx, h, id)
 	predicted := time.Since(start)
-	err := s.provider.Provide(ctx, wants, along)
-	s.log.Debug("answered request of git", zap.Any("commands", hint.Commands), zap.Int("wants", len(wants)),
-		zap.Stringer("first", first(wants)), zap.Int("along", len(along)),
+	if len(along) > 0 {
+		// An object in both arguments is a blob, so Provide does not look for its history.
+		err = s.provider.Provide(ctx, []object.ID{id}, append(along, id))
+	}
+	s.log.Debug("answered request of git", zap.Any("commands", h.Commands), zap.Stringer("wanted", id), zap.Int("along", len(along)),
 		zap.Duration("predicted", predicted), zap.Duration("took", time.Since(start)), zap.Error(err))
-	return err
+	return len(along) > 0 && err == nil, err
 }
 
-// first returns the first id of wants, which identifies the request in the log, or the zero id if wants is empty.
-func first(wants []object.ID) object.ID {
-	if len(wants) == 0 {
-		return object.ID{}
+// turn waits until no other goroutine holds the turn of a process. The caller must call the returned function.
+func (s *Server) turn(ctx context.Context, process string) (end func(), err error) {
+	s.mu.Lock()
+	c := s.turns[process]
+	if c == nil {
+		c = make(chan struct{}, 1)
+		s.turns[process] = c
 	}
-	return wants[0]
+	s.mu.Unlock()
+	select {
+	case c <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	return func() {
+		<-c
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		// A goroutine that waits for this channel continues, and a later one makes a new channel: both are correct alone.
+		if len(c) == 0 && s.turns[process] == c {
+			delete(s.turns, process)
+		}
+	}, nil
 }

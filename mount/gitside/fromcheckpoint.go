@@ -9,15 +9,22 @@ import (
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/mount/origin"
 	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb/namedset"
 	"github.com/artifactfs/artifactfs/promisor"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/statedir"
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// provider returns the source of objects for git commands in whose repository objects are missing. If the mount starts from a
-// checkpoint, the source includes the objects of the session.
-func (s *Side) provider() promisor.Provider {
+// source is a source of objects for git commands.
+type source interface {
+	promisor.Provider
+	NamedBlobs() namedset.Union
+}
+
+// provider returns the source of the objects that git commands do not find on this host. If the mount starts from a checkpoint, the
+// source includes the objects of the session.
+func (s *Side) provider() source {
 	if s.Mount.Record.Checkpoint != nil {
 		return s.Mount.Owned
 	}

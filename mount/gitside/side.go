@@ -72,7 +72,7 @@ func New(s *Side) *Side {
 type servers struct {
 	dir     *gitdir.Dir        // git directory; nil until git commands can run
 	monitor *fsmonitor.Server  // answers git's fsmonitor queries for paths that have changed
-	objects *promisor.Server   // supplies missing objects
+	objects *promisor.Server   // fetches the objects that git commands open
 	logins  *credential.Server // credential helper of git commands
 	guests  *control.Guests    // answers requests to the daemon from within the mount; nil: ".git" is a file
 }
@@ -126,15 +126,32 @@ func (s *Side) Make(ctx context.Context) (*gitdir.Dir, error) {
 	return dir, s.open(ctx, dir)
 }
 
-// Reopen starts the servers for the git directory that the predecessor has created. It does not change the directory, because git
-// commands may be using it, and it sends no requests to the remote.
+// Reopen starts the servers for the git directory that the predecessor has created. It sends no requests to the remote, and changes the
+// directory only if an earlier version has opened it, because git commands may be using it.
 func (s *Side) Reopen(ctx context.Context) (*gitdir.Dir, error) {
 	snap := s.Snapshot()
 	o := gitdir.Options{Format: snap.Format, WorkTree: s.Mount.Dir, Ref: snap.Ref, Commit: snap.Commit}
 	if s.Mount.Record.Checkpoint != nil {
 		o.Ref = ""
 	}
-	dir := gitdir.Reopen(s.Mount.GitDir, o)
+	if !gitdir.Outdated(s.Mount.GitDir) {
+		dir := gitdir.Reopen(s.Mount.GitDir, o)
+		return dir, s.open(ctx, dir)
+	}
+	o, err := s.options(ctx, snap)
+	if err == nil {
+		_, err = s.likeCheckpoint(&o)
+	}
+	if err != nil {
+		return nil, err
+	}
+	dir, ok, err := gitdir.Open(s.Mount.GitDir, o)
+	if err == nil && !ok {
+		err = fault.ErrNoGitDir
+	}
+	if err != nil {
+		return nil, err
+	}
 	return dir, s.open(ctx, dir)
 }
 
@@ -169,7 +186,7 @@ func (s *Side) options(ctx context.Context, snap *fetch.Snapshot) (gitdir.Option
 	}
 	return gitdir.Options{
 		Format: snap.Format, WorkTree: s.Mount.Dir, Remote: s.Mount.Store.URL(), Objects: filepath.Join(s.Mount.Store.GitDir(), "objects"),
-		Ref: snap.Ref, Commit: snap.Commit, Shallow: snap.Shallow(), Partial: snap.Partial,
+		Ref: snap.Ref, Commit: snap.Commit, Shallow: snap.Shallow(),
 		Default: branch, Git: version, Monitor: HookProgram(program), Helper: program, Inside: s.Inside.Wanted(),
 		Logins: s.Logins.helped(ctx),
 	}, nil
@@ -194,8 +211,7 @@ func (s *Side) serve(dir *gitdir.Dir) error {
 	if err != nil {
 		return err
 	}
-	objects, err := promisor.Serve(s.Mount.GitDir, s.provider(),
-		gitsocket.Options{Inherited: s.Inherited.Take(takeover.PartObjects), Keep: s.Handover.KeepAs(takeover.PartObjects)}, s.Log)
+	objects, err := promisor.New(s.Mount.GitDir, s.provider(), s.Log)
 	if err != nil {
 		return errors.Join(err, monitor.Close())
 	}

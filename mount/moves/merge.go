@@ -18,6 +18,7 @@ import (
 	"github.com/artifactfs/artifactfs/mount/staging"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/promisor"
 	"github.com/artifactfs/artifactfs/session"
 	"github.com/artifactfs/artifactfs/session/treediff"
 )
@@ -354,7 +355,7 @@ func (w *merging) git(ctx context.Context, dir string, env []string, in []byte, 
 	cmd := gitcmd.New(ctx, args...)
 	cmd.Dir, cmd.Stdin = dir, bytes.NewReader(in)
 	cmd.Env = append(cmd.Env, "GIT_DIR="+dir, gitcmd.NoPrompt, gitcmd.PlainText,
-		gitcmd.Alternates(origin.SessionObjects(w.m.Mount.Home), filepath.Join(w.m.Mount.GitDir, "objects")))
+		gitcmd.Alternates(origin.SessionObjects(w.m.Mount.Home), promisor.OwnObjects(w.m.Mount.GitDir)))
 	if w.objects != "" {
 		cmd.Env = append(cmd.Env, "GIT_OBJECT_DIRECTORY="+w.objects)
 	}

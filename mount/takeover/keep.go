@@ -39,8 +39,8 @@ const (
 	PartLock part = "lock"
 	// PartMonitor is the listening socket in the git directory that answers git's fsmonitor queries.
 	PartMonitor part = "fsmonitor"
-	// PartObjects is the listening socket that supplies git with missing objects (the promisor remote helper).
-	PartObjects part = "promisor"
+	// partObjects is a listening socket that earlier versions had. Nothing uses it any more, and Resume closes it.
+	partObjects part = "promisor"
 	// PartLogins is the listening socket for the credential helper.
 	PartLogins part = "credential"
 	// PartGuests is the listening socket for requests to the daemon from within the mount, for example from a container.
@@ -48,7 +48,7 @@ const (
 )
 
 // parts contains all parts, in the order in which Drop removes them.
-var parts = []part{PartDevice, PartLock, PartMonitor, PartObjects, PartLogins, PartGuests, partState}
+var parts = []part{PartDevice, PartLock, PartMonitor, partObjects, PartLogins, PartGuests, partState}
 
 // Handover sends to the keeper the files and the state that the successor needs for one mount. The zero value does nothing. The
 // methods may be called from any goroutine.
@@ -91,7 +91,11 @@ func Resume(keeper Keeper, in Inherited, log *zap.Logger) (Handover, error) {
 		return Handover{}, err
 	}
 	delete(in.files, partState)
-	return Handover{keeper: keeper, key: in.Key, state: state, dir: state.get().Dir, log: log}, nil
+	k := Handover{keeper: keeper, key: in.Key, state: state, dir: state.get().Dir, log: log}
+	if old := in.Take(partObjects); old != nil {
+		old.Close()
+	}
+	return k, nil
 }
 
 // State returns the state after the last call of Update. It returns the zero value if the mount cannot be taken over.

@@ -15,6 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/promisor"
 )
 
 // errUnpinned is returned if the contents of a file were not frozen because the file is larger than FreezeOptions.MaxPinned.
@@ -196,7 +197,7 @@ func (l *cleaning) add(ctx context.Context, list []source) error {
 	// Let git write new objects to a temporary directory, and only read the objects of the git directory.
 	run := gitRun{dir: filepath.Join(l.dir, "work"), env: []string{
 		"GIT_WORK_TREE=" + filepath.Join(l.dir, "work"), "GIT_INDEX_FILE=" + index,
-		"GIT_OBJECT_DIRECTORY=" + objects, gitcmd.Alternates(filepath.Join(l.c.o.GitDir, "objects")),
+		"GIT_OBJECT_DIRECTORY=" + objects, gitcmd.Alternates(promisor.OwnObjects(l.c.o.GitDir)),
 	}}
 	// The user's values of these settings could make git write a second index file, skip files, or refuse a conversion.
 	settings := []string{"-c", "core.splitIndex=false", "-c", "core.sparseCheckout=false", "-c", "core.safecrlf=false", "update-index", "-z"}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
+	"github.com/artifactfs/artifactfs/promisor"
 )
 
 // attributesName is the name of the files that assign git attributes, which control conversions.
@@ -139,7 +140,8 @@ func (c *Capturer) git(ctx context.Context, r gitRun, args ...string) ([]byte, e
 	}
 	// The user's configuration is not hidden from git, because it decides about conversions and ignored files.
 	cmd.Env = append(
-		append(gitcmd.Clear("GIT_CONFIG_NOSYSTEM", "GIT_CONFIG_GLOBAL"), gitcmd.NoLocks, gitcmd.NoPrompt, gitcmd.PlainText), r.env...)
+		append(gitcmd.Clear("GIT_CONFIG_NOSYSTEM", "GIT_CONFIG_GLOBAL"), gitcmd.NoLocks, gitcmd.NoPrompt, gitcmd.PlainText,
+			"GIT_OBJECT_DIRECTORY="+promisor.OwnObjects(c.o.GitDir)), r.env...)
 	cmd.Stdin = bytes.NewReader(r.in)
 	out, err := gitcmd.Output(cmd)
 	if r.quiet && gitcmd.Exited(err, 1) {

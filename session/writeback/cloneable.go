@@ -14,7 +14,7 @@ import (
 
 // cloneable makes sure that stock git can clone the branches, tags and notes of a Repo at any time. It marks the base commits as
 // shallow, so that a clone does not need the history before them, and it fetches all contents in the trees that a clone needs.
-// Most of these contents were fetched earlier, when the user made the commit (decision 0007).
+// A commit does not need these contents, so most of them may be missing.
 type cloneable struct {
 	repo    *session.Repo      // repository that has to be cloneable
 	provide Provider           // fetches contents from the mounted remote
