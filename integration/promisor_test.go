@@ -92,7 +92,7 @@ func TestGitAsksOnce(t *testing.T) {
 		{"log --stat", 1, 1, 60, "", []string{"log", "--stat", "-20"}},
 		{"log without contents", 0, 0, 0, "", []string{"log", "--oneline", "--name-status"}},
 		{"log of a file", 1, 1, 601, "", []string{"log", "-p", "--", "log.txt"}},
-		{"log --follow", 2, 2, 1811, "", []string{"log", "-p", "--follow", "log.txt"}},
+		{"log --follow", 2, 9, 2100, "", []string{"log", "-p", "--follow", "log.txt"}},
 		{"log -S", 1, 1, 61, "", []string{"log", "-Schange", "--", "files/3.txt"}},
 		{"log -L", 1, 1, 601, "", []string{"log", "-L1,3:log.txt"}},
 		{"blame", 1, 1, 601, "", []string{"blame", "log.txt"}},
