@@ -92,8 +92,7 @@ type Options struct {
 	// Guard, if not nil, decides which paths programs must not change. It is used only on writable mounts.
 	Guard Guard
 
-	// Objects, if not nil, answers for the objects in the directory ObjectsName in the root, which no listing shows. It is used only
-	// on writable mounts.
+	// Objects, if not nil, answers for the objects in the directory ObjectsName in the root, which no listing shows.
 	Objects     Objects
 	ObjectsName string
 
@@ -162,10 +161,10 @@ func Serve(t *worktree.Tree, dir string, d *Device, o Options) (*Server, error) 
 		if o.Guard != nil {
 			requests = guarded{w, w}
 		}
-		if o.Objects != nil {
-			requests = objectDir{requests, o.ObjectsName, o.Objects}
-		}
 		unbound = s.redirects.remember(t, o.Unbound)
+	}
+	if o.Objects != nil {
+		requests = objectDir{requests, o.ObjectsName, o.Objects}
 	}
 	if o.Latencies == nil {
 		o.Latencies = new(Latencies)
