@@ -28,8 +28,8 @@ func (f *writable) GetAttr(cancel <-chan struct{}, in *raw.GetAttrIn, out *raw.A
 // If attr does not wait, the returned size may be negative, which means that the size is unknown.
 func (f *writable) attr(w *waiter, in *raw.GetAttrIn) (worktree.Attr, error) {
 	n := worktree.Node(in.NodeId)
-	unknown := f.sizes.state(n) == sizeUnknown
-	if a, known := f.tree.KnownAttr(n); a.Node == n && (unknown || !known) && !needsSize(in.Pid, a.Mode) {
+	unknown := f.hidden(n)
+	if a, known := f.tree.KnownAttr(n); a.Node == n && (unknown || !known) && !needsSize(in.Pid, a.Mode, f.cached) {
 		return a, nil
 	}
 	if unknown {
@@ -46,12 +46,19 @@ func (f *writable) SetAttr(cancel <-chan struct{}, in *raw.SetAttrIn, out *raw.A
 	defer w.finish()
 	n, c := worktree.Node(in.NodeId), change(in)
 	resize := c.Set&worktree.SetSize != 0
-	if resize && c.Size != 0 && f.sizes.state(n) == sizeUnknown {
+	if resize && c.Size != 0 && f.hidden(n) {
 		// Send the size to the kernel before the file is resized. Otherwise a stat after the resize, but before the kernel
 		// has updated its own size, would return size 0. The wait for the size costs nothing more, since the contents are
 		// needed for the resize anyway.
 		if _, err := f.sendSize(w, n); err != nil {
 			return f.fail(opSetAttr, &in.InHeader, err)
+		}
+	}
+	if !f.cached && resize && c.Size == 0 && c.Set&worktree.SetMtime == 0 {
+		// An open with O_TRUNC sets the times of a file that is empty already, and truncate(2) does not. The kernel sends the same
+		// request for both; only with a writeback cache it states the times.
+		if a, known := f.tree.KnownAttr(n); known && a.Size == 0 && !truncates(in.Pid) {
+			c.Set, c.Mtime = c.Set|worktree.SetMtime, worktree.NowTime
 		}
 	}
 	a, err := f.tree.SetAttr(w, n, c)

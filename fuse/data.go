@@ -5,13 +5,17 @@ import (
 	"syscall"
 
 	raw "github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// Read returns a part of a file's contents. If the size of the file is not the size that was reported to the kernel, Read
-// fails with EIO and makes the kernel look the file up again.
+// Read returns a part of a file's contents. If the mount has a writeback cache and the size of the file is not the size that was
+// reported to the kernel, Read fails with EIO and makes the kernel look the file up again.
 func (f *writable) Read(cancel <-chan struct{}, in *raw.ReadIn, buf []byte) (raw.ReadResult, raw.Status) {
+	if !f.cached {
+		return f.fileSystem.Read(cancel, in, buf)
+	}
 	n := worktree.Node(in.NodeId)
 	if f.resized.wrong(n) {
 		return nil, raw.EIO // no log message, because the first failed Read of this file has logged the wrong size
@@ -23,16 +27,23 @@ func (f *writable) Read(cancel <-chan struct{}, in *raw.ReadIn, buf []byte) (raw
 	return result, f.fail(opRead, &in.InHeader, err)
 }
 
-// Write writes data to a file. Usually the kernel sends the request to write back its cache, and no process waits for the
-// reply. A process waits only if the write clears the set-user-ID or set-group-ID bit of the file.
+// Write writes data to a file. The process that calls write(2) waits for the reply. No process waits if the kernel writes back the
+// pages of a mapping, or its writeback cache.
 func (f *writable) Write(cancel <-chan struct{}, in *raw.WriteIn, data []byte) (uint32, raw.Status) {
 	round := f.writes.begin()
 	defer f.writes.end(round)
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()
+	if !f.cached {
+		f.tree.Monitor().Writing(worktree.Node(in.NodeId))
+	}
 	n, err := f.tree.Write(w, worktree.Node(in.NodeId), data, int64(in.Offset), in.WriteFlags&raw.WRITE_KILL_SUIDGID != 0)
-	if errors.Is(err, worktree.ErrResized) {
+	switch {
+	case !errors.Is(err, worktree.ErrResized):
+	case f.cached:
 		f.lookUpAnew(worktree.Node(in.NodeId))
+	default:
+		f.server.InodeNotify(in.NodeId, -1, 0) // as in fileSystem.Read
 	}
 	return uint32(n), f.fail(opWrite, &in.InHeader, err)
 }
@@ -64,7 +75,7 @@ func (f *writable) FsyncDir(cancel <-chan struct{}, in *raw.FsyncIn) raw.Status 
 // ensureSize makes sure that the kernel knows the size of a file. It is called before operations on a file that may be
 // open only for writing: the kernel does not request the size of such a file when it opens the file.
 func (f *writable) ensureSize(w *waiter, n worktree.Node) error {
-	if f.sizes.state(n) != sizeUnknown {
+	if !f.hidden(n) {
 		return nil
 	}
 	_, err := f.sendSize(w, n)
@@ -103,13 +114,23 @@ func (f *writable) CopyFileRange(cancel <-chan struct{}, in *raw.CopyFileRangeIn
 const maxCopy = 1 << 30 // maximum number of bytes that one COPY_FILE_RANGE copies
 
 // Lseek returns the next offset of data, or of a hole (SEEK_DATA, SEEK_HOLE). The kernel sends the request without writing
-// back its cache (fs/fuse/file.c, fuse_lseek), which may contain data where the tree still has a hole. So Lseek first
+// back its cache (fs/fuse/file.c, fuse_lseek), which may contain data where the tree still has a hole. So Lseek then
 // invalidates the pages, which makes the kernel write them back (fuse_reverse_inval_inode, fuse_launder_folio); the WRITEs
-// for these pages are answered while Lseek waits.
+// for these pages are answered while Lseek waits. A program such as grep that looks for holes in each file would read all
+// pages again after that, so Lseek does it only if the tree has a hole.
 func (f *writable) Lseek(cancel <-chan struct{}, in *raw.LseekIn, out *raw.LseekOut) raw.Status {
 	w := f.wait(cancel, &in.InHeader)
 	defer w.finish()
 	n := worktree.Node(in.NodeId)
+	if !f.cached {
+		off, err := f.tree.Seek(w, n, int64(in.Offset), int(in.Whence))
+		a, known := f.tree.KnownAttr(n)
+		whole := known && in.Whence == unix.SEEK_HOLE && off == a.Size || in.Whence == unix.SEEK_DATA && off == int64(in.Offset)
+		if err == nil && whole {
+			out.Offset = uint64(off)
+			return raw.OK
+		}
+	}
 	err := f.ensureSize(w, n)
 	if err == nil {
 		status := f.device.tellKernel(func() raw.Status { return f.server.InodeNotify(in.NodeId, 0, 0) })

@@ -26,12 +26,12 @@ type Guard interface {
 
 // guarded is the file system of a writable mount with a Guard.
 //
-// The kernel sends no request when a program opens a file, and none when the program writes into the kernel's cache. So a locked file
-// is shown without permission to write, and its attributes are not cached. The kernel then requests the attributes in every open(2)
-// and in every write(2) (fs/fuse/dir.c, fuse_permission; fs/fuse/file.c, fuse_cache_write_iter), and refuses the open because of the
-// permissions. Root may ignore the permissions; but if the GETATTR fails, the system call fails with the same error. So GetAttr
-// determines from the system call whether the thread opens the file for writing or writes to it (peek.go). If the system call cannot
-// be read, the WRITE is refused, which the program learns from close(2) or fsync(2).
+// The kernel sends no request when a program opens a file. So a locked file is shown without permission to write, and its attributes
+// are not cached. The kernel then requests the attributes in every open(2) (fs/fuse/dir.c, fuse_permission), and refuses the open
+// because of the permissions. Root may ignore the permissions; but if the GETATTR fails, the system call fails with the same error. So
+// GetAttr determines from the system call whether the thread opens the file for writing (peek.go). If the system call cannot be read,
+// the WRITE is refused. With a writeback cache the kernel also requests the attributes in every write(2) (fs/fuse/file.c,
+// fuse_cache_write_iter), and a program learns from close(2) or fsync(2) that a WRITE was refused.
 type guarded struct {
 	raw.RawFileSystem
 	f *writable
@@ -168,7 +168,7 @@ func (g guarded) GetAttr(cancel <-chan struct{}, in *raw.GetAttrIn, out *raw.Att
 	return g.RawFileSystem.GetAttr(cancel, in, out)
 }
 
-// Write is called only for a write(2) that GetAttr could not refuse, and for a mapped file. It makes the kernel drop the data.
+// Write is called only for a write(2) that GetAttr could not refuse, and for a mapped file. It makes the kernel drop the pages.
 func (g guarded) Write(cancel <-chan struct{}, in *raw.WriteIn, data []byte) (uint32, raw.Status) {
 	n := worktree.Node(in.NodeId)
 	if status := g.refusalOf(in.NodeId); status != raw.OK {
@@ -177,7 +177,7 @@ func (g guarded) Write(cancel <-chan struct{}, in *raw.WriteIn, data []byte) (ui
 			g.f.device.tellKernel(func() raw.Status { return g.f.server.InodeNotify(uint64(n), 0, 0) })
 		})
 		// With a writeback cache the kernel keeps its size. A wrong one can be corrected only for files of the base tree.
-		if a, known := g.f.tree.KnownAttr(n); known && !n.Own() && int64(in.Offset)+int64(len(data)) > a.Size {
+		if a, known := g.f.tree.KnownAttr(n); g.f.cached && known && !n.Own() && int64(in.Offset)+int64(len(data)) > a.Size {
 			g.f.lookUpAnew(n)
 		}
 		return 0, status

@@ -23,21 +23,29 @@ import (
 type sysCall proc.SystemCall
 
 // needsSize reports whether the thread tid, for which the kernel requests the attributes of a file, may use the
-// file's size. mode is the mode of the file.
-func needsSize(tid, mode uint32) bool {
+// file's size. mode is the mode of the file. cached states whether the mount has a writeback cache.
+func needsSize(tid, mode uint32, cached bool) bool {
 	thread := proc.Of(int(tid))
 	c, ok := blockedIn(thread)
 	if !ok {
 		return true
 	}
-	switch c.use() {
+	purpose := c.use(cached)
+	if purpose == useOpenHow {
+		flags, ok := openHow(thread, c.Args[2])
+		if !ok {
+			return true
+		}
+		purpose = openUse(flags, cached)
+	}
+	switch purpose {
 	case useNone:
 		return false
 	case useChange:
 		return !checksPermission(thread)
-	case useOpenHow:
-		flags, ok := openHow(thread, c.Args[2])
-		return !ok || !writes(flags) || !checksPermission(thread)
+	case useTouch:
+		name, err := thread.Name()
+		return err != nil || name != "touch" || !checksPermission(thread)
 	case useStat:
 		return !indifferent(thread, mode)
 	}
@@ -57,6 +65,12 @@ func asksForAttribute(tid uint32) bool {
 		return true
 	}
 	return false
+}
+
+// truncates reports whether a thread is in truncate(2) or ftruncate(2).
+func truncates(tid uint32) bool {
+	c, ok := blockedIn(proc.Of(int(tid)))
+	return ok && c.Stack >= 1<<32 && (c.Number == unix.SYS_TRUNCATE || c.Number == unix.SYS_FTRUNCATE)
 }
 
 // blockedIn returns the system call that a thread is blocked in. It returns false if the system call cannot be read. A thread
@@ -137,23 +151,24 @@ const (
 	useAny     use = iota // the purpose is unknown, so the call may need the size
 	useNone               // the call needs only attributes other than the size, as the mask of statx(2) shows
 	useChange             // the call opens or changes the file, and the kernel needs only the permissions
+	useTouch              // the call opens the file as touch does, which does not write; another program may append later
 	useOpenHow            // the purpose depends on the flags of openat2(2), which are in the memory of the thread
 	useStat               // the purpose depends on the program that calls stat
 )
 
 // use returns the purpose for which the kernel needs the attributes during a system call, or useAny if the purpose is unknown.
-func (c sysCall) use() use {
+func (c sysCall) use(cached bool) use {
 	// In 32-bit programs the same numbers stand for other system calls. The stacks of such programs are below 4 GiB, and the
 	// stacks of 64-bit programs are above.
 	if c.Stack < 1<<32 {
 		return useAny
 	}
-	if u := c.legacyUse(); u != useAny {
+	if u := c.legacyUse(cached); u != useAny {
 		return u
 	}
 	switch c.Number {
 	case unix.SYS_OPENAT:
-		return openUse(c.Args[2])
+		return openUse(c.Args[2], cached)
 	case unix.SYS_OPENAT2:
 		return useOpenHow
 	case unix.SYS_STATX:
@@ -174,11 +189,18 @@ func (c sysCall) use() use {
 	return useAny
 }
 
-// openUse returns the purpose of an open(2) with these flags. If the open needs no size (writes), the kernel requests the
-// attributes only to check permissions.
-func openUse(flags uint64) use {
-	if writes(flags) {
+// openUse returns the purpose of an open(2) with these flags. If the open needs no size, the kernel requests the attributes only to
+// check permissions. That is the case if the open truncates the file to size 0. With a writeback cache it is also the case if the file
+// is opened only for writing, because the kernel then requests the size with each write. Without a writeback cache the kernel appends
+// at the size that it knows, so an open that may be followed by an append needs the size. An open with O_RDWR needs the size, because
+// the program may map the file next, and for a mapping the kernel does not request the size.
+func openUse(flags uint64, cached bool) use {
+	onlyWrites := flags&unix.O_ACCMODE == unix.O_WRONLY
+	switch {
+	case flags&unix.O_TRUNC != 0, onlyWrites && cached:
 		return useChange
+	case onlyWrites && flags&(unix.O_NONBLOCK|unix.O_APPEND) == unix.O_NONBLOCK:
+		return useTouch
 	}
 	return useAny
 }
@@ -190,13 +212,6 @@ func statUse(flags uint64) use {
 		return useAny
 	}
 	return useStat
-}
-
-// writes reports whether an open with these flags needs no size. That is the case if the file is opened only for writing,
-// because the kernel then requests the size with each write, and if the open truncates the file to size 0. An open with O_RDWR
-// needs the size, because the program may map the file next, and for a mapping the kernel does not request the size.
-func writes(flags uint64) bool {
-	return flags&unix.O_ACCMODE == unix.O_WRONLY || flags&unix.O_TRUNC != 0
 }
 
 // openHow returns the flags of an openat2(2). They are the first field of the struct open_how at addr in the memory

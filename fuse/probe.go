@@ -22,7 +22,7 @@ var optionalFeatures = []struct {
 	capability uint64
 	name       string
 }{
-	{raw.CAP_WRITEBACK_CACHE, "writeback cache"}, {raw.CAP_NO_OPEN_SUPPORT, "open without a request"},
+	{raw.CAP_NO_OPEN_SUPPORT, "open without a request"},
 	{raw.CAP_NO_OPENDIR_SUPPORT, "opendir without a request"}, {raw.CAP_PARALLEL_DIROPS, "parallel lookups"},
 	{raw.CAP_READDIRPLUS, "readdirplus"}, {raw.CAP_CACHE_SYMLINKS, "cached symbolic links"},
 	{raw.CAP_EXPLICIT_INVAL_DATA, "explicit cache invalidation"}, {raw.CAP_HANDLE_KILLPRIV_V2, "writes without a capability check"},

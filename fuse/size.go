@@ -19,15 +19,20 @@ import (
 // for a read and for a write (fs/fuse/file.c, fuse_cache_read_iter, fuse_cache_write_iter). That GETATTR waits for
 // the size.
 //
+// Without a writeback cache the kernel takes the size from the reply. If a reply with size 0 arrives after a later one with
+// the size, the kernel drops it because of its version (fi->attr_version). It does not compare versions for replies to LINK
+// and SETATTR: if another process changes the mode of a file or makes a link to it while the first process waits for the
+// size, the kernel may know size 0 for a moment, and requests the size again with the next read or stat.
+//
 // With a writeback cache the kernel does not take a new size from a reply, but keeps its own (fs/fuse/inode.c,
 // fuse_change_attributes). Only a notice that stores the last byte of the file in the page cache can increase the kernel's
 // size, because this notice moves the end of the file (fuse_notify_store). Usually the kernel still reads the whole page of
 // that byte from this process, so the stored byte may have any value. If the byte is the only byte of the page, however, the
 // kernel treats the page as read, so the stored byte must have the value that it has in the file.
 //
-// The first reply that contains a file decides whether the file's size is stored by such a notice. The decision holds
-// as long as the mount exists, even if the kernel forgets the file in between: if replies with the size and replies
-// with size 0 were in flight at the same time, the kernel could combine parts of both.
+// With a writeback cache, the first reply that contains a file decides whether the file's size is stored by such a
+// notice. The decision holds as long as the mount exists, even if the kernel forgets the file in between: if replies
+// with the size and replies with size 0 were in flight at the same time, the kernel could combine parts of both.
 //
 // One case remains wrong: a statx(2) that asks for cached attributes (AT_STATX_DONT_SYNC) sends no request and
 // returns size 0.
@@ -68,6 +73,10 @@ func (s *sizes) state(n worktree.Node) sizeState {
 	w, shift := s.tree.Kernel().Shown(n)
 	return sizeState(w.Load() >> shift & sizeBits)
 }
+
+// hidden reports whether the kernel treats the size of a file as 0 until a notice stores the size. Only a writeback cache needs
+// such notices.
+func (f *writable) hidden(n worktree.Node) bool { return f.cached && f.sizes.state(n) == sizeUnknown }
 
 // set changes the state of a node to the state in the parameter to, if the node's state equals the parameter from. Otherwise
 // set changes nothing and returns false.

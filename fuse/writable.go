@@ -45,8 +45,8 @@ func (f *writable) fillEntry(out *raw.EntryOut, a worktree.Attr) {
 // shown returns a node's attributes in the form for a reply. The size is 0 if the kernel must not get the size yet (see the
 // type sizes). keep reports whether the kernel may cache the attributes.
 func (f *writable) shown(a worktree.Attr) (_ worktree.Attr, keep bool) {
-	if !isFile(a.Mode) {
-		return a, a.Size >= 0 // except for regular files, any reply may change the size that the kernel knows
+	if !isFile(a.Mode) || !f.cached {
+		return a, a.Size >= 0 // any reply may change the size that the kernel knows
 	}
 	if f.sizes.hidesSize(a.Node, a.Size >= 0) {
 		a.Size = 0

@@ -50,9 +50,11 @@ func (m *mounted) frozen() map[string]string {
 
 // A frozen tree contains data of files that are still open: of a new file, of a base file, and of a mapping, whose writes cause no
 // request.
-func TestWriteBack(t *testing.T) {
+func TestWriteBack(t *testing.T) { inBothModes(t, writeBack) }
+
+func writeBack(t *testing.T, cached bool) {
 	base := pattern(3*int(pageSize) + 100)
-	m := tracked(t, map[string]worktreetest.File{"dir/known": {Data: base}, "mapped": {Data: base}, "other": {Data: "other"}}, Options{})
+	m := tracked(t, map[string]worktreetest.File{"dir/known": {Data: base}, "mapped": {Data: base}, "other": {Data: "other"}}, Options{writeback: cached})
 	m.src.KnowsSizes.Store(true)
 	open := func(name string) *os.File {
 		f, err := os.OpenFile(m.path(name), os.O_RDWR|os.O_CREATE, 0o644)
@@ -167,13 +169,13 @@ func TestWriteBackOfNothing(t *testing.T) {
 }
 
 // Readers that wait for an unreachable remote do not block a freeze. A dirty page whose writeback needs missing contents makes
-// WriteBack return at its deadline.
+// WriteBack return at its deadline. Without a writeback cache, the write itself would wait.
 func TestWriteBackBesideTheBlocked(t *testing.T) {
 	files := map[string]worktreetest.File{"file": {Data: "data"}, "slow": {Data: pattern(3 * int(pageSize))}}
 	for i := range 40 {
 		files[fmt.Sprint("blocked", i)] = worktreetest.File{Data: fmt.Sprint("blocked ", i)}
 	}
-	m := tracked(t, files, Options{})
+	m := tracked(t, files, Options{writeback: true})
 	m.src.KnowsSizes.Store(true)
 	release := make(chan struct{})
 	var readers sync.WaitGroup
@@ -225,8 +227,10 @@ func TestWriteBackBesideTheBlocked(t *testing.T) {
 
 // A frozen tree is the state of one moment: if a program appends synchronously to one file and then to another, the second file never
 // has more lines than the first, and at most one less. Other programs write at the same time.
-func TestFreezeBetweenWrites(t *testing.T) {
-	m := tracked(t, nil, Options{})
+func TestFreezeBetweenWrites(t *testing.T) { inBothModes(t, freezeBetweenWrites) }
+
+func freezeBetweenWrites(t *testing.T, cached bool) {
+	m := tracked(t, nil, Options{writeback: cached})
 	var stop atomic.Bool
 	var all sync.WaitGroup
 	const pairs, writers = 3, 8

@@ -25,8 +25,8 @@ func (f *writable) GetXAttr(_ <-chan struct{}, h *raw.InHeader, name string, des
 	}
 	n := worktree.Node(h.NodeId)
 	// OnRecord is checked first, because it is cheap and may make reading /proc unnecessary. It returns true for most of the
-	// files that this request concerns, because they were just created; calling Written for such a file has no effect.
-	if name == capability && len(dest) == 0 && (f.tree.Monitor().OnRecord(n) || !asksForAttribute(h.Pid)) {
+	// files that this request concerns, because they were just created.
+	if f.cached && name == capability && len(dest) == 0 && (f.tree.Monitor().OnRecord(n) || !asksForAttribute(h.Pid)) {
 		f.tree.Monitor().Written(n)
 	}
 	value, err := f.tree.Xattrs().Get(n, name)

@@ -91,7 +91,7 @@ func (f *File) prepare() error {
 	case f.marked.Load():
 		return nil
 	}
-	return f.note()
+	return f.note(false)
 }
 
 // createContents creates an empty contents file for the file and stores its number in the inode, with flags and the dirty mark. The
@@ -148,19 +148,22 @@ func (f *File) changed(end int64) error {
 	for size := f.size.Load(); end > size && !grew; size = f.size.Load() {
 		grew = f.size.CompareAndSwap(size, end)
 	}
-	if grew || !f.marked.Load() {
-		return f.note()
+	if written := f.l.Stamps.Load(); written || grew || !f.marked.Load() {
+		return f.note(written)
 	}
 	return nil
 }
 
-// note copies the size of the contents file to the inode and marks the inode dirty. It logs the dirty mark, but not each
-// later size: recovery reads the size of a dirty file from its contents file. If the log has no space, note frees some and
-// tries once more. The caller holds f.mu.
-func (f *File) note() error { return f.l.withRoom(f.tryNote) }
+// note copies the size of the contents file to the inode and marks the inode dirty. If written is true, it also sets the mtime and
+// the ctime of the inode to the mtime of the contents file. It logs the dirty mark, but not each later size and time: recovery
+// reads both of a dirty file from its contents file. If the log has no space, note frees some and tries once more. The caller
+// holds f.mu.
+func (f *File) note(written bool) error {
+	return f.l.withRoom(func() error { return f.tryNote(written) })
+}
 
 // tryNote does the work of note, without a second attempt if the log has no space.
-func (f *File) tryNote() error {
+func (f *File) tryNote(written bool) error {
 	l := f.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -173,6 +176,17 @@ func (f *File) tryNote() error {
 	// With f.mu held shared the size only grows, so of several callers the last one stores the largest size.
 	in.Size = f.size.Load()
 	in.Flags |= state.FlagDirty
+	if written {
+		// The time is read from the contents file, so that a successor that reads it there finds the same time. It is read while l.mu
+		// is held, because of several writes the last one must store the latest time.
+		info, err := f.data.Stat()
+		if err != nil {
+			return err
+		}
+		in.Flags |= state.FlagWritten
+		in.Mtime = info.ModTime().UnixNano()
+		in.Ctime = max(in.Ctime, in.Mtime)
+	}
 	var err error
 	switch {
 	case in == old:
@@ -222,7 +236,7 @@ func (f *File) Truncate(size int64) error {
 	}
 	f.writes.Store(f.l.clock())
 	f.size.Store(size)
-	return f.note()
+	return f.note(false) // the caller sets the times, because a truncation to the same size does not change them
 }
 
 // Fallocate works like fallocate(2). It returns ErrBase if the file has the base tree's contents: the caller must call CopyUp
@@ -250,7 +264,7 @@ func (f *File) restat() error {
 		return err
 	}
 	f.size.Store(info.Size())
-	return f.note()
+	return f.note(f.l.Stamps.Load())
 }
 
 // Seek returns the offset of the next data or hole (SEEK_DATA, SEEK_HOLE), and ENXIO in the same cases as lseek(2). It returns

@@ -106,7 +106,10 @@ func (s *opening) correct(inodes []Inode, lost *[]uint64) error {
 			if in.Flags&state.FlagDirty != 0 {
 				in.Mtime = max(in.Mtime, info.ModTime().UnixNano())
 			}
-			in.Flags &^= state.FlagDirty
+			if in.Flags&state.FlagWritten != 0 {
+				in.Ctime = max(in.Ctime, in.Mtime)
+			}
+			in.Flags &^= state.FlagDirty | state.FlagWritten
 			if in.Flags&state.FlagUnsettled != 0 {
 				s.l.due[in.Node] = struct{}{}
 			}
@@ -154,7 +157,8 @@ func (s *opening) knows(n Node) bool {
 }
 
 // readDirtySizes sets the sizes of dirty inodes to the sizes of their contents files during a takeover. It logs nothing, and the
-// inodes stay dirty. It does not change the times of the inodes, because the kernel has the current times.
+// inodes stay dirty. It sets the times of the inodes that a WRITE has marked (Layer.Stamps). It does not change the times of
+// the others, because the kernel has their current times.
 func (s *opening) readDirtySizes(doubtful []Inode) error {
 	s.l.contents.doubt()
 	var b state.Batch
@@ -169,6 +173,10 @@ func (s *opening) readDirtySizes(doubtful []Inode) error {
 			continue
 		}
 		in.Size = info.Size()
+		if in.Flags&state.FlagWritten != 0 {
+			in.Mtime = max(in.Mtime, info.ModTime().UnixNano())
+			in.Ctime = max(in.Ctime, in.Mtime)
+		}
 		b.PutInode(&in, &old)
 		s.l.due[in.Node] = struct{}{}
 	}

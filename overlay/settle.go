@@ -117,7 +117,7 @@ func (l *Layer) clean(nodes []Node) error {
 			if !ok || in.Flags&state.FlagDirty == 0 {
 				continue
 			}
-			in.Flags &^= state.FlagDirty
+			in.Flags &^= state.FlagDirty | state.FlagWritten
 			p := tx.put(in)
 			p.logSize, p.settled = true, true
 		}

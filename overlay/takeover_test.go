@@ -271,3 +271,67 @@ func TestKilledInClose(t *testing.T) {
 	w.mustClose()
 	w.sound()
 }
+
+// With Layer.Stamps a write sets the times, and a successor finds exactly the same times, although the log does not contain them.
+// A time that was set after the write has precedence.
+func TestWrittenTimes(t *testing.T) {
+	w := newWorld(t, filepath.Join(t.TempDir(), "overlay"), Options{})
+	w.o.quiet = time.Hour // the files stay dirty
+	w.mustOpen()
+	times := func(name string) [2]int64 {
+		t.Helper()
+		in, ok := w.l.Inode(w.files[name].node)
+		if !ok {
+			t.Fatalf("%s has no inode", name)
+		}
+		return [2]int64{in.Mtime, in.Ctime}
+	}
+	for _, name := range []string{"written", "unstamped", "set"} {
+		w.must(w.create(name))
+	}
+	before := times("unstamped")
+	w.must(w.write("unstamped", 0, []byte("text")))
+	if after := times("unstamped"); after != before {
+		t.Errorf("times after a write without stamps: got %v, want %v", after, before)
+	}
+	w.l.Stamps.Store(true)
+	w.must(w.write("written", 0, []byte("text")))
+	first := times("written")
+	time.Sleep(20 * time.Millisecond) // more than a tick of the clock of file times
+	w.must(w.write("written", 1, []byte("more")))
+	last := times("written")
+	if last[0] <= first[0] || last[1] < last[0] {
+		t.Errorf("times after the second write: got %v, and %v after the first", last, first)
+	}
+	w.must(w.write("set", 0, []byte("text")))
+	w.setMtime("set", 1)
+	for _, c := range []struct {
+		what     string
+		takeOver bool
+		end      func()
+	}{
+		{"a takeover", true, w.kill}, {"another takeover", true, w.kill}, {"a kill", false, w.kill}, {"a clean end", false, w.mustClose},
+	} {
+		c.end()
+		w.o.TakeOver = c.takeOver
+		w.mustOpen()
+		if got := times("written"); got != last {
+			t.Errorf("times after %s: got %v, want %v", c.what, got, last)
+		}
+		if got := times("set"); got[0] != 1 {
+			t.Errorf("mtime that was set after a write: got %d after %s, want 1", got[0], c.what)
+		}
+		if c.takeOver {
+			continue
+		}
+		w.l.Stamps.Store(true)
+		time.Sleep(20 * time.Millisecond)
+		w.must(w.write("written", 0, []byte("again")))
+		last = times("written")
+	}
+	w.mustClose() // the times in the log are those of the last write
+	w.mustOpen()
+	if got := times("written"); got != last {
+		t.Errorf("times after the last clean end: got %v, want %v", got, last)
+	}
+}

@@ -195,6 +195,9 @@ func (tx *Tx) encode() {
 		if p.logSize {
 			p.old.Size = ^p.in.Size
 		}
+		if p.old.Flags&^p.in.Flags&state.FlagWritten != 0 {
+			p.old.Mtime, p.old.Ctime = ^p.in.Mtime, ^p.in.Ctime // log both, because the log has older times while the flag is set
+		}
 		if p.in != p.old {
 			tx.batch.PutInode(&p.in, &p.old)
 		}
@@ -253,7 +256,7 @@ func (tx *Tx) PutInode(in Inode) {
 	if in.Flags&state.FlagDirty != 0 && in.Mtime != cur.Mtime {
 		// After a kill, recovery gives a dirty inode the mtime of its contents file if that mtime is later. The time that is set
 		// now must have precedence, so mark the inode clean.
-		in.Flags &^= state.FlagDirty
+		in.Flags &^= state.FlagDirty | state.FlagWritten
 		p := tx.put(in)
 		p.logSize, p.settled = true, true
 		return

@@ -20,15 +20,16 @@ type Changes struct {
 	// path with a slash stands for the directory itself and not for everything below it, so Paths also contains "DIR/*" for each
 	// directory that exists below such a path.
 	Paths []string
-	// The field Open contains the changed files to which programs may still be writing in the kernel's cache. Before the caller
-	// reads the paths, it must make the kernel drop its cached attributes of these files (fuse.Server.Refresh). Then the first
-	// write after the next stat(2) causes another call of Written. A write before this stat is visible in the result of the stat,
-	// because the kernel itself maintains the size and mtime of a file whose data is in its cache.
+	// The field Open contains the changed files that were written recently, and those to which programs may still be writing in the
+	// kernel's writeback cache. Before the caller reads the paths, it must make the kernel drop its cached attributes of these files
+	// (fuse.Server.Refresh). Then stat(2) returns the times of all writes that were received before (see Writing). With a writeback
+	// cache, the first write after the next stat(2) causes another call of Written, and a write before this stat is visible in its
+	// result, because the kernel itself maintains the size and mtime of a file whose data is in its cache.
 	Open []Node
 }
 
 // Monitor reports changes of the working tree to git's file system monitor, and to the session agent, which creates checkpoints.
-// Package fuse calls Written and Refreshed for files that the kernel caches. A Monitor needs no lock, because the recorder
+// Package fuse calls Writing or Written for each write, and Refreshed. A Monitor needs no lock, because the recorder
 // synchronizes access to the state.
 type Monitor struct {
 	gate    *gate
@@ -122,6 +123,17 @@ func (mon *Monitor) Written(n Node) {
 	mon.changes.note(&f, n)
 	mon.changes.journal.Land(&f)
 	mon.changes.notice()
+}
+
+// Writing records that a write(2) to a file was received. The kernel updates its cached attributes of the file only after the reply,
+// so a stat(2) between a query of the changes and that update could return the old mtime. Changes therefore returns the file in Open
+// until some time has passed. Package fuse calls Writing before it calls Tree.Write, which records the path.
+func (mon *Monitor) Writing(n Node) {
+	if mon.changes.journal == nil || !mon.gate.enter() {
+		return
+	}
+	defer mon.gate.leave()
+	mon.changes.writing.Add(n)
 }
 
 // OnRecord reports whether the node will certainly be in the next result of Changes. It checks the journal record for the node itself,

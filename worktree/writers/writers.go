@@ -1,6 +1,7 @@
-// Package writers maintains the set of files to which programs may be writing in the kernel's page cache.
+// Package writers maintains the set of files that were written recently, and with a writeback cache the set of files to which
+// programs may be writing in the kernel's page cache.
 //
-// With a write-back cache, the kernel reports the first write to a file. It does not report a later write, unless the attributes
+// With a writeback cache, the kernel reports the first write to a file. It does not report a later write, unless the attributes
 // of the file were sent to the kernel between the two writes. The set is stored in a mapped file, so that it survives the
 // process, and a takeover continues it.
 package writers

@@ -26,6 +26,7 @@ type writeOptions struct {
 	places  []place
 	only    *regexp.Regexp
 	files   int // number of small files
+	singles int // number of single operations of each kind
 	large   int64
 	random  int // number of writes of 4 KiB into the large file
 	memory  int // number of files of the memory test; 0: no memory test
@@ -47,6 +48,7 @@ func writeFlags() (o *writeOptions, is *bool) {
 		return err
 	})
 	flag.IntVar(&o.files, "files", 20_000, "with -write: small files")
+	flag.IntVar(&o.singles, "singles", 2000, "with -write: single operations of each kind, of which the median counts")
 	flag.Int64Var(&o.large, "large", 1<<30, "with -write: bytes of the large file")
 	flag.IntVar(&o.random, "random", 100_000, "with -write: random writes into it")
 	flag.IntVar(&o.memory, "memory", 0, "with -write: files of the memory test; 0: no memory test")
@@ -127,6 +129,7 @@ func (b *bench) writesAt(repos []string, o writeOptions, place string) error {
 		run        func(*arena) error
 	}
 	groups := []group{
+		{"single", small, "", (*arena).singles},
 		{"files", small, "", (*arena).smallFiles},
 		{"large", small, "", (*arena).largeFile},
 		{"memory", small, "", (*arena).memory},
@@ -136,7 +139,7 @@ func (b *bench) writesAt(repos []string, o writeOptions, place string) error {
 		{"go-redirected", o.module, ".gocache", (*arena).goBuild},
 	}
 	for _, r := range repos {
-		groups = append(groups, group{"tree", r, "", (*arena).tree})
+		groups = append(groups, group{"search", r, "", (*arena).searches}, group{"tree", r, "", (*arena).tree})
 	}
 	for _, g := range groups {
 		if g.repo == "" || !o.only.MatchString(g.name) {
