@@ -54,10 +54,10 @@ func (f *writable) SetAttr(cancel <-chan struct{}, in *raw.SetAttrIn, out *raw.A
 			return f.fail(opSetAttr, &in.InHeader, err)
 		}
 	}
-	if !f.cached && resize && c.Size == 0 && c.Set&worktree.SetMtime == 0 {
-		// An open with O_TRUNC sets the times of a file that is empty already, and truncate(2) does not. The kernel sends the same
-		// request for both; only with a writeback cache it states the times.
-		if a, known := f.tree.KnownAttr(n); known && a.Size == 0 && !truncates(in.Pid) {
+	if a, known := f.tree.KnownAttr(n); !f.cached && resize && known && a.Size == c.Size && c.Set&worktree.SetMtime == 0 {
+		// ftruncate(2) and an open with O_TRUNC set the times even if the size stays the same, and truncate(2) does not. Only with a
+		// writeback cache the kernel states the times. Only ftruncate(2) sends a file handle.
+		if in.Valid&raw.FATTR_FH != 0 || c.Size == 0 && !truncates(in.Pid) {
 			c.Set, c.Mtime = c.Set|worktree.SetMtime, worktree.NowTime
 		}
 	}

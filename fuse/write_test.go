@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -300,6 +301,44 @@ func times(t *testing.T, cached bool) {
 	dropCaches(t)
 	if again, _ := times("g"); mtime.Before(before) || ctime.Before(before) || !again.Equal(mtime) {
 		t.Errorf("times after a write: got mtime %v, ctime %v, later %v", mtime, ctime, again)
+	}
+}
+
+// ftruncate(2) to the same size and an open with O_TRUNC change mtime, as on a local file system. File systems differ for truncate(2).
+func TestTimesOfTruncation(t *testing.T) { inBothModes(t, timesOfTruncation) }
+
+func timesOfTruncation(t *testing.T, cached bool) {
+	m, local := editIn(t, nil, cached), t.TempDir()
+	opened := func(flags int, cut bool) func(path string, size int64) error {
+		return func(path string, size int64) error {
+			fd, err := unix.Open(path, flags, 0)
+			if err != nil || !cut {
+				return errors.Join(err, unix.Close(fd))
+			}
+			return errors.Join(unix.Ftruncate(fd, size), unix.Close(fd))
+		}
+	}
+	for _, c := range []struct {
+		what     string
+		size     int64
+		truncate func(path string, size int64) error
+	}{
+		{"ftruncate", 5, opened(unix.O_WRONLY, true)},
+		{"ftruncate", 0, opened(unix.O_WRONLY, true)},
+		{"O_TRUNC", 0, opened(unix.O_WRONLY|unix.O_TRUNC, false)},
+	} {
+		changes := func(dir string) bool {
+			path := filepath.Join(dir, "f")
+			err := errors.Join(os.WriteFile(path, make([]byte, c.size), 0o644), os.Chtimes(path, commitTime, commitTime), c.truncate(path, c.size))
+			st, statErr := os.Stat(path)
+			if err := errors.Join(err, statErr); err != nil {
+				t.Fatal(err)
+			}
+			return !st.ModTime().Equal(commitTime)
+		}
+		if got, want := changes(m.dir), changes(local); got != want {
+			t.Errorf("%s to %d bytes changes mtime: got %v, want %v", c.what, c.size, got, want)
+		}
 	}
 }
 

@@ -227,6 +227,9 @@ func (f *File) Truncate(size int64) error {
 	case f.place == nowhere && size == 0:
 		return nil
 	}
+	if size == f.size.Load() && f.place == inContent {
+		return nil // ftruncate(2) would change the mtime of the contents file, which recovery takes for the time of a write
+	}
 	if err := f.prepare(); err != nil {
 		return err
 	}
@@ -236,7 +239,7 @@ func (f *File) Truncate(size int64) error {
 	}
 	f.writes.Store(f.l.clock())
 	f.size.Store(size)
-	return f.note(false) // the caller sets the times, because a truncation to the same size does not change them
+	return f.note(false) // the caller sets the times
 }
 
 // Fallocate works like fallocate(2). It returns ErrBase if the file has the base tree's contents: the caller must call CopyUp
