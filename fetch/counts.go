@@ -40,6 +40,12 @@ type Counts struct {
 // yet. Counts never waits.
 func (v *RawView) Counts(ctx context.Context) Counts { return v.store.counts.count(v.Shown()) }
 
+// Blobs calls visit for every file of the tree that the mount shows with the id of its blob. It leaves out the files below subtrees
+// that have not been fetched yet, and never waits.
+func (v *RawView) Blobs(visit func(object.ID)) {
+	v.store.trees.WalkLocal(v.Shown(), "", func(f treewalk.File) { visit(f.ID) })
+}
+
 // count counts the files of a tree. It skips subtrees that are not on this host.
 func (cs *counts) count(tree object.ID) Counts {
 	c := counter{storage: cs.storage, seen: map[object.ID]struct{}{}, missing: func(treewalk.File) {}}

@@ -92,6 +92,10 @@ type Options struct {
 	// Guard, if not nil, decides which paths programs must not change. It is used only on writable mounts.
 	Guard Guard
 
+	// Objects, if not nil, answers for the objects in the directory ObjectsName in the root, which no listing shows.
+	Objects     Objects
+	ObjectsName string
+
 	wrap func(raw.RawFileSystem) raw.RawFileSystem // wraps the file system in tests
 
 	// writeback requests a writeback cache, as earlier versions did for every writable mount. Only tests set it.
@@ -158,6 +162,9 @@ func Serve(t *worktree.Tree, dir string, d *Device, o Options) (*Server, error) 
 			requests = guarded{w, w}
 		}
 		unbound = s.redirects.remember(t, o.Unbound)
+	}
+	if o.Objects != nil {
+		requests = objectDir{requests, o.ObjectsName, o.Objects}
 	}
 	if o.Latencies == nil {
 		o.Latencies = new(Latencies)

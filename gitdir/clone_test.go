@@ -147,7 +147,7 @@ func compareConfig(t *testing.T, ours, theirs string) {
 	for _, line := range b {
 		key, _, _ := strings.Cut(line, "=")
 		if !slices.Contains(a, line) && !strings.HasPrefix(key, "includeif.") && key != "include.path" && !strings.HasPrefix(key, "remote."+helperRemote+".") &&
-			!slices.Contains([]string{"core.worktree", "gc.auto", "maintenance.auto", "extensions.objectformat"}, key) {
+			!slices.Contains([]string{"core.worktree", "gc.auto", "maintenance.auto", "maintenance.strategy", "extensions.objectformat"}, key) {
 			t.Errorf("the clone does not have the setting %s", line)
 		}
 	}

@@ -36,8 +36,7 @@ func (o Options) configure(c *config.Config, path string) ([]byte, error) {
 	if o.Format != object.SHA1 {
 		c.SetOption("extensions", "", "objectFormat", o.Format.String())
 	}
-	// Even if the remote is no promisor, a session may refer to objects that the remote lacks.
-	if (o.Partial || o.Session != "") && o.Helper != "" {
+	if o.asks() {
 		c.SetOption("remote", helperRemote, "promisor", "true").
 			SetOption("remote", helperRemote, "skipFetchAll", "true").
 			SetOption("remote", helperRemote, "tagOpt", "--no-tags")
@@ -53,7 +52,9 @@ func (o Options) configure(c *config.Config, path string) ([]byte, error) {
 		c.SetOption("branch", branch, "remote", "origin").SetOption("branch", branch, "merge", o.Ref)
 	}
 	// artifactfs maintains the packs of the store, so maintenance by git would only delay the command that starts it.
-	c.SetOption("gc", "", "auto", "0").SetOption("maintenance", "", "auto", "false")
+	// If a user runs maintenance, git 2.55 would repack in geometric steps by default. This fails if all packs of the promisor are in
+	// alternates: git then writes a pack without objects, which its multi-pack index refuses.
+	c.SetOption("gc", "", "auto", "0").SetOption("maintenance", "", "auto", "false").SetOption("maintenance", "", "strategy", "gc")
 	if o.State != nil {
 		if err := o.setCarried(c); err != nil {
 			return nil, err

@@ -11,8 +11,13 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/format/config"
 
 	"github.com/artifactfs/artifactfs/gitdir/fsmonitor/query"
+	"github.com/artifactfs/artifactfs/internal/disk"
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 )
+
+// ObjectsName is the name of a directory in the root of the mount, in which git finds out whether a blob exists that is not on this
+// host (package promisor). git refuses trees with this name, because on NTFS it is another name of ".git".
+const ObjectsName = ".git:objects"
 
 // A git directory that is visible inside the mount (Options.Inside) contains no absolute paths, because the mount may be visible
 // at several paths, for example in containers. Files and directories from outside are made visible by bind mounts on the paths
@@ -90,12 +95,13 @@ func (o Options) borrow(path string) error {
 		if errors.Is(err, os.ErrNotExist) {
 			err = nil
 		}
-		return errors.Join(err, os.WriteFile(alternates, []byte(o.borrowed()), 0o644))
+		return errors.Join(err, os.WriteFile(alternates, []byte(o.borrowed()+o.existing(o.WorkTree)), 0o644))
 	}
 	inside := "../" + InsideObjects + "\n" // path relative to the objects directory, see gitrepository-layout(5)
 	if o.Session != "" {
 		inside += "../" + InsideSession + "\n"
 	}
+	inside += o.existing("../..")
 	return errors.Join(PrepareInside(path), os.WriteFile(filepath.Join(path, borrowedName), []byte(o.borrowed()), 0o644),
 		os.WriteFile(alternates, []byte(inside), 0o644))
 }
@@ -108,10 +114,49 @@ func (o Options) borrowed() string {
 	return o.Objects + "\n" + o.Session + "\n"
 }
 
+// existing returns the line for the directory ObjectsName in the root of the mount. It returns "" if git cannot request the objects
+// that exist there from a promisor remote.
+func (o Options) existing(root string) string {
+	if !o.asks() || strings.ContainsRune(root, '\n') {
+		return ""
+	}
+	return root + "/" + ObjectsName + "\n"
+}
+
+// LeaveMount removes the line of the directory ObjectsName from the alternates of the git directory at path. It is called when the mount
+// has ended, because git prints an error for a line whose directory does not exist. The line of a git directory that is visible inside
+// the mount stays, because its directory exists outside of the mount too.
+func LeaveMount(path string) error {
+	name := filepath.Join(path, "objects", "info", "alternates")
+	text, err := os.ReadFile(name)
+	if err != nil {
+		if errors.Is(err, os.ErrNotExist) {
+			err = nil // the mount has ended before the git directory was created
+		}
+		return err
+	}
+	var kept strings.Builder
+	for line := range strings.Lines(string(text)) {
+		if !filepath.IsAbs(line) || filepath.Base(strings.TrimSuffix(line, "\n")) != ObjectsName {
+			kept.WriteString(line)
+		}
+	}
+	if kept.Len() == len(text) {
+		return nil
+	}
+	return disk.WriteFile(name, []byte(kept.String()), 0o644)
+}
+
+// asks reports whether git requests missing objects from the daemon. Even if the remote is no promisor, a session may refer to objects
+// that the remote lacks.
+func (o Options) asks() bool { return (o.Partial || o.Session != "") && o.Helper != "" }
+
 // PrepareInside creates the mount points in a git directory that is visible inside the mount. It creates the git directory if
 // that does not exist.
 func PrepareInside(path string) error {
-	err := errors.Join(os.MkdirAll(filepath.Join(path, InsideObjects), 0o755), os.MkdirAll(filepath.Join(path, InsideSession), 0o755))
+	err := errors.Join(os.MkdirAll(filepath.Join(path, InsideObjects), 0o755), os.MkdirAll(filepath.Join(path, InsideSession), 0o755),
+		// Outside of the mount, the line of ObjectsName in objects/info/alternates leads to this empty directory.
+		os.MkdirAll(filepath.Join(filepath.Dir(path), ObjectsName), 0o755))
 	for _, name := range []string{InsideHelper, InsideMonitor} {
 		f, openErr := os.OpenFile(filepath.Join(path, name), os.O_CREATE|os.O_WRONLY, 0o755)
 		if openErr == nil {

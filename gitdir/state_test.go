@@ -134,8 +134,16 @@ func TestAGitDirectoryLikeAState(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(path, "hooks", "post-checkout")); err == nil {
 		t.Error("a hook was taken over")
 	}
-	if text, err := os.ReadFile(filepath.Join(path, "objects", "info", "alternates")); err != nil || string(text) != o.Objects+"\n"+o.Session+"\n" {
+	if text, err := os.ReadFile(filepath.Join(path, "objects", "info", "alternates")); err != nil || string(text) != o.Objects+"\n"+o.Session+"\n"+o.existing(o.WorkTree) {
 		t.Errorf("alternates: got %q, %v", text, err)
+	}
+	for range 2 {
+		if err := LeaveMount(path); err != nil {
+			t.Error(err)
+		}
+		if text, err := os.ReadFile(filepath.Join(path, "objects", "info", "alternates")); err != nil || string(text) != o.Objects+"\n"+o.Session+"\n" {
+			t.Errorf("alternates after the end of the mount: got %q, %v", text, err)
+		}
 	}
 
 	// When history is fetched later, the branches stay unchanged.

@@ -132,7 +132,7 @@ func newCloneWithin(t testing.TB, remote *gittest.Server, repo string, deadline 
 	}
 	c.run(c.dir, "symbolic-ref", "HEAD", snap.Ref)
 	c.run(c.dir, "read-tree", "HEAD")
-	if c.server, err = Serve(c.gitDir, c.counted, gitsocket.Options{}, log); err != nil {
+	if c.server, err = Serve(c.gitDir, c.counted, nil, gitsocket.Options{}, log); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.server.Close() })

@@ -15,6 +15,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/gitsocket"
 	"github.com/artifactfs/artifactfs/internal/pktline"
 	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb/namedset"
 )
 
 // questionTime is the maximum time for which one connection of git is served. Downloads have their own time limits, which are
@@ -30,6 +31,8 @@ type Provider interface {
 	Refresh() error
 	// Missing returns the elements of ids that are not in any pack that git uses.
 	Missing(ids []object.ID) []object.ID
+	// NamedBlobs returns the set of the blobs that trees name which were fetched, so that a remote has these blobs.
+	NamedBlobs() namedset.Union
 	// Provide fetches objects and returns after all objects in wanted are in packs that git uses. It also tries to fetch the
 	// blobs in along; if some of these cannot be fetched, Provide does not return an error.
 	Provide(ctx context.Context, wanted, along []object.ID) error
@@ -37,18 +40,19 @@ type Provider interface {
 
 // Server answers git's requests for objects that are missing in one git directory, until Close.
 type Server struct {
-	gitDir   string
-	provider Provider
-	log      *zap.Logger
-	listener *gitsocket.Listener
-	oracle   *oracle
-	cancel   context.CancelFunc
-	wg       sync.WaitGroup
+	gitDir    string
+	provider  Provider
+	log       *zap.Logger
+	listener  *gitsocket.Listener
+	oracle    *oracle
+	existence *existence
+	cancel    context.CancelFunc
+	wg        sync.WaitGroup
 }
 
-// Serve starts to answer requests for the objects of the git directory gitDir.
-func Serve(gitDir string, p Provider, o gitsocket.Options, log *zap.Logger) (*Server, error) {
-	s := &Server{gitDir: gitDir, provider: p, log: log}
+// Serve starts to answer requests for the objects of the git directory gitDir. shown is the tree that the mount shows.
+func Serve(gitDir string, p Provider, shown Shown, o gitsocket.Options, log *zap.Logger) (*Server, error) {
+	s := &Server{gitDir: gitDir, provider: p, log: log, existence: &existence{provider: p, shown: shown}}
 	var err error
 	if s.listener, err = gitsocket.Listen(gitDir, socketName, o); err != nil {
 		return nil, fmt.Errorf("serve missing objects of %s: %w", gitDir, err)

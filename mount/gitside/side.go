@@ -194,7 +194,7 @@ func (s *Side) serve(dir *gitdir.Dir) error {
 	if err != nil {
 		return err
 	}
-	objects, err := promisor.Serve(s.Mount.GitDir, s.provider(),
+	objects, err := promisor.Serve(s.Mount.GitDir, s.provider(), s.Index.View,
 		gitsocket.Options{Inherited: s.Inherited.Take(takeover.PartObjects), Keep: s.Handover.KeepAs(takeover.PartObjects)}, s.Log)
 	if err != nil {
 		return errors.Join(err, monitor.Close())
@@ -268,12 +268,12 @@ func (s *Side) Dir() *gitdir.Dir {
 	return s.servers.dir
 }
 
-// Close stops the servers. Git commands that still run in the mount fail after that. s may be nil.
+// Close stops the servers after the mount has ended. s may be nil.
 func (s *Side) Close() error {
 	if s == nil {
 		return nil
 	}
-	return s.servers.close()
+	return errors.Join(s.servers.close(), gitdir.LeaveMount(s.Mount.GitDir))
 }
 
 // Hurried reports whether a git command or the mount request waits for history.

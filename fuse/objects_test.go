@@ -1,0 +1,95 @@
+package fuse
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/artifactfs/artifactfs/worktree/worktreetest"
+)
+
+// fakeObjects contains the ids of objects, and lists those that begin with 0.
+type fakeObjects map[string]bool
+
+func (f fakeObjects) Exists(_ uint32, name string) bool { return f[name] }
+
+func (f fakeObjects) Opened(uint32) {}
+
+func (f fakeObjects) List(_ uint32, first byte) (names []string) {
+	for id := range f {
+		if rest, ok := strings.CutPrefix(id, hexDigits(first)); ok && id[0] == '0' {
+			names = append(names, rest)
+		}
+	}
+	return names
+}
+
+func TestObjectsExistWithoutContents(t *testing.T) {
+	const top, first, second = ".git:objects", "0a3456789012345678901234567890123456789a", "ff3456789012345678901234567890123456789a"
+	objects := fakeObjects{first: true}
+	dir := t.TempDir()
+	m := mountTree(t, worktreetest.New(map[string]worktreetest.File{"file": {Data: "text"}}),
+		filepath.Join(dir, "inodes"), filepath.Join(dir, "overlay"), Options{Objects: objects, ObjectsName: top})
+	at := func(id string) string { return filepath.Join(m.dir, top, id[:2], id[2:]) }
+	names := func(dir string) string {
+		entries, err := os.ReadDir(filepath.Join(m.dir, dir))
+		if err != nil {
+			t.Error(err)
+		}
+		var all []string
+		for _, e := range entries {
+			all = append(all, e.Name())
+		}
+		return strings.Join(all, " ")
+	}
+	if got := names(""); got != "file" {
+		t.Errorf("names in the root: got %s", got)
+	}
+	if info, err := os.Lstat(at(first)); err != nil || info.Mode().Type() != os.ModeSymlink {
+		t.Errorf("lstat of an object: got %v, %v", info, err)
+	}
+	for name, err := range map[string]error{
+		"open of an object":           func() error { _, err := os.ReadFile(at(first)); return err }(),
+		"lstat of another object":     func() error { _, err := os.Lstat(at(second)); return err }(),
+		"lstat of a directory":        func() error { _, err := os.Lstat(filepath.Join(m.dir, top, "pack")); return err }(),
+		"lstat of a wrong fan-out":    func() error { _, err := os.Lstat(filepath.Join(m.dir, top, "FF")); return err }(),
+		"lstat of an object as a dir": func() error { _, err := os.Lstat(filepath.Join(m.dir, top, second)); return err }(),
+	} {
+		if !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+	if got := names(top + "/0a"); got != first[2:] {
+		t.Errorf("listing of 0a: got %q", got)
+	}
+	// Neither the look-up nor the listing is cached.
+	delete(objects, first)
+	objects["0a0000000000000000000000000000000000000b"], objects[second] = true, true
+	if _, err := os.Lstat(at(first)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("lstat of an object that was removed: got %v", err)
+	}
+	if _, err := os.Lstat(at(second)); err != nil {
+		t.Errorf("lstat of an object that was added: got %v", err)
+	}
+	if got := names(top + "/0a"); got != "0000000000000000000000000000000000000b" {
+		t.Errorf("second listing of 0a: got %q", got)
+	}
+	for name, c := range map[string]struct{ got, want error }{
+		"remove the directory":    {syscall.Rmdir(filepath.Join(m.dir, top)), syscall.EBUSY},
+		"replace the directory":   {os.Rename(filepath.Join(m.dir, "file"), filepath.Join(m.dir, top)), syscall.EEXIST},
+		"move the directory":      {os.Rename(filepath.Join(m.dir, top), filepath.Join(m.dir, "other")), syscall.EBUSY},
+		"create the directory":    {os.Mkdir(filepath.Join(m.dir, top), 0o755), syscall.EEXIST},
+		"create an object":        {os.WriteFile(at("ffff"+second[4:]), nil, 0o644), syscall.EROFS},
+		"remove an object":        {os.Remove(at(second)), syscall.EROFS},
+		"move into the directory": {os.Rename(filepath.Join(m.dir, "file"), at("ffff"+second[4:])), syscall.EROFS},
+		"link into the directory": {os.Link(filepath.Join(m.dir, "file"), at("ffff"+second[4:])), syscall.EROFS},
+		"change a mode":           {os.Chmod(filepath.Join(m.dir, top, "ff"), 0o777), syscall.EROFS},
+	} {
+		if !errors.Is(c.got, c.want) {
+			t.Errorf("%s: got %v, want %v", name, c.got, c.want)
+		}
+	}
+}

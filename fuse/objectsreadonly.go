@@ -1,0 +1,117 @@
+package fuse
+
+import (
+	"syscall"
+
+	raw "github.com/hanwen/go-fuse/v2/fuse"
+)
+
+// The methods below refuse changes of an objectDir. Other requests pass.
+
+// refused returns the status for a change of the entry name in the directory dir, and OK if the entry is not part of the objectDir.
+func (f objectDir) refused(dir uint64, name string) raw.Status {
+	switch {
+	case isObjects(dir):
+		return raw.EROFS
+	case f.isTop(dir, name):
+		return raw.EBUSY // as for a mount point
+	}
+	return raw.OK
+}
+
+func (f objectDir) SetAttr(cancel <-chan struct{}, in *raw.SetAttrIn, out *raw.AttrOut) raw.Status {
+	if isObjects(in.NodeId) {
+		return raw.EROFS
+	}
+	return f.RawFileSystem.SetAttr(cancel, in, out)
+}
+
+func (f objectDir) Mknod(cancel <-chan struct{}, in *raw.MknodIn, name string, out *raw.EntryOut) raw.Status {
+	if s := f.refused(in.NodeId, name); s != raw.OK {
+		return s
+	}
+	return f.RawFileSystem.Mknod(cancel, in, name, out)
+}
+
+func (f objectDir) Mkdir(cancel <-chan struct{}, in *raw.MkdirIn, name string, out *raw.EntryOut) raw.Status {
+	if s := f.refused(in.NodeId, name); s != raw.OK {
+		return s
+	}
+	return f.RawFileSystem.Mkdir(cancel, in, name, out)
+}
+
+func (f objectDir) Symlink(cancel <-chan struct{}, h *raw.InHeader, target, name string, out *raw.EntryOut) raw.Status {
+	if s := f.refused(h.NodeId, name); s != raw.OK {
+		return s
+	}
+	return f.RawFileSystem.Symlink(cancel, h, target, name, out)
+}
+
+func (f objectDir) Link(cancel <-chan struct{}, in *raw.LinkIn, name string, out *raw.EntryOut) raw.Status {
+	if isObjects(in.Oldnodeid) {
+		return raw.EROFS
+	}
+	if s := f.refused(in.NodeId, name); s != raw.OK {
+		return s
+	}
+	return f.RawFileSystem.Link(cancel, in, name, out)
+}
+
+func (f objectDir) Unlink(cancel <-chan struct{}, h *raw.InHeader, name string) raw.Status {
+	if s := f.refused(h.NodeId, name); s != raw.OK {
+		return s
+	}
+	return f.RawFileSystem.Unlink(cancel, h, name)
+}
+
+func (f objectDir) Rmdir(cancel <-chan struct{}, h *raw.InHeader, name string) raw.Status {
+	if s := f.refused(h.NodeId, name); s != raw.OK {
+		return s
+	}
+	return f.RawFileSystem.Rmdir(cancel, h, name)
+}
+
+func (f objectDir) Rename(cancel <-chan struct{}, in *raw.RenameIn, name, newName string) raw.Status {
+	if s := f.refused(in.NodeId, name); s != raw.OK {
+		return s
+	}
+	if s := f.refused(in.Newdir, newName); s != raw.OK {
+		return s
+	}
+	return f.RawFileSystem.Rename(cancel, in, name, newName)
+}
+
+func (f objectDir) Tmpfile(cancel <-chan struct{}, in *raw.CreateIn, out *raw.CreateOut) raw.Status {
+	if isObjects(in.NodeId) {
+		return raw.EROFS
+	}
+	return f.RawFileSystem.Tmpfile(cancel, in, out)
+}
+
+func (f objectDir) GetXAttr(cancel <-chan struct{}, h *raw.InHeader, attr string, dest []byte) (uint32, raw.Status) {
+	if isObjects(h.NodeId) {
+		return 0, raw.Status(syscall.ENODATA)
+	}
+	return f.RawFileSystem.GetXAttr(cancel, h, attr, dest)
+}
+
+func (f objectDir) ListXAttr(cancel <-chan struct{}, h *raw.InHeader, dest []byte) (uint32, raw.Status) {
+	if isObjects(h.NodeId) {
+		return 0, raw.OK
+	}
+	return f.RawFileSystem.ListXAttr(cancel, h, dest)
+}
+
+func (f objectDir) SetXAttr(cancel <-chan struct{}, in *raw.SetXAttrIn, attr string, data []byte) raw.Status {
+	if isObjects(in.NodeId) {
+		return raw.EROFS
+	}
+	return f.RawFileSystem.SetXAttr(cancel, in, attr, data)
+}
+
+func (f objectDir) RemoveXAttr(cancel <-chan struct{}, h *raw.InHeader, attr string) raw.Status {
+	if isObjects(h.NodeId) {
+		return raw.EROFS
+	}
+	return f.RawFileSystem.RemoveXAttr(cancel, h, attr)
+}

@@ -1,0 +1,178 @@
+package promisor
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/artifactfs/artifactfs/internal/proc"
+	"github.com/artifactfs/artifactfs/object"
+)
+
+// git checks that the blobs of a tree exist before it writes the tree (commit, merge, stash, checkout). A blob that the promisor
+// remote can supply exists, so these checks need no request. git makes them in two ways: for each blob that is not in a pack, it
+// calls lstat on the path of a loose object, and before that, to fetch all missing blobs with one request, it lists the directories
+// of loose objects (cache_tree_update; OBJECT_INFO_QUICK). existence answers both questions for the directory in which package fuse
+// shows the objects. A process that opens an object gets no contents there, and therefore sends a request for it.
+//
+// The answer depends on the process:
+//   - The git fetch with which git requests objects must not find them, because it does not request objects that exist.
+//   - Commands that write trees find the blobs of the shown tree in listings. For other commands listings are empty, because these
+//     commands request the contents of all blobs at once that a listing lacks.
+//   - Programs other than git find nothing, because they cannot request objects. Neither do git fsck and git pack-objects.
+//   - A process that has opened an object, and got no contents, does not find it any more. If the request for the object has failed too,
+//     git would report a loose object that exists as corrupt.
+type existence struct {
+	provider Provider
+	shown    Shown
+
+	mu     sync.Mutex
+	last   checker              // process that has asked last
+	asked  map[uint32]object.ID // the object for which a thread has asked last
+	opened map[uint32]object.ID // the object that a thread has opened last
+	listed listed
+}
+
+// Shown is the tree that the mount shows.
+type Shown interface {
+	// Shown returns the id of the tree.
+	Shown() object.ID
+	// Blobs calls visit for all blobs of the tree whose trees are on this host. It does not wait.
+	Blobs(visit func(object.ID))
+}
+
+// listed contains the blobs of a tree.
+type listed struct {
+	tree  object.ID
+	names [256][]string // the digits of the ids without the first two, by the first byte
+	drop  *time.Timer   // drops the names when no process has asked for listTime
+}
+
+const (
+	// callerTime is the time for which the kind of a process is known without looking at the process again. Another process cannot
+	// get the same id in this time.
+	callerTime = 50 * time.Millisecond
+	// listTime is the time after which the names of a tree's blobs are dropped from memory.
+	listTime = 10 * time.Second
+)
+
+// kind is the kind of a process that asks for the existence of objects.
+type kind int
+
+const (
+	stranger   kind = iota // a process that finds nothing
+	gitCommand             // a git command that writes no trees
+	treeWriter             // a git command that may write trees
+)
+
+// checker is a process that has asked.
+type checker struct {
+	id   uint32 // of the thread
+	kind kind
+	at   time.Time
+}
+
+// treeWriters are the git commands that check a whole tree before they write one, and that need the contents of few blobs of the tree
+// from which they start. reset does not check, and needs all contents in a new linked worktree.
+var treeWriters = []string{"commit", "write-tree", "stash", "merge", "pull", "rebase", "cherry-pick", "revert", "am", "checkout", "switch"}
+
+// readers are the git commands for which an object exists only if they can read it: fsck requests no objects, and pack-objects leaves
+// out loose objects of alternates.
+var readers = []string{"fsck", "pack-objects"}
+
+// kindOf returns the kind of the process of a thread. The checker holds mu.
+func (e *existence) kindOf(tid uint32) kind {
+	if e.last.id == tid && time.Since(e.last.at) < callerTime {
+		return e.last.kind
+	}
+	args, err := proc.Of(int(tid)).Args()
+	p := process{args: args}
+	k := gitCommand
+	name, _ := Subcommand(args)
+	switch {
+	case err != nil || len(args) == 0 || !p.isGit() || p.isOurFetch() || slices.Contains(readers, name):
+		k = stranger
+	case slices.Contains(treeWriters, name):
+		k = treeWriter
+	}
+	e.last = checker{tid, k, time.Now()}
+	return k
+}
+
+// exists reports whether the process of the thread tid finds a blob.
+func (e *existence) exists(ctx context.Context, tid uint32, name string) bool {
+	id, err := object.ParseID(name)
+	if err != nil || id.Format() != e.provider.Format() {
+		return false
+	}
+	e.mu.Lock()
+	absent := e.kindOf(tid) == stranger || e.opened[tid] == id
+	if !absent {
+		remember(&e.asked, tid, id)
+	}
+	e.mu.Unlock()
+	if absent {
+		return false
+	}
+	named, err := e.provider.NamedBlobs().Has(ctx, id)
+	return named && err == nil
+}
+
+// noteOpened records that the thread tid has opened the object for which it has asked last.
+func (e *existence) noteOpened(tid uint32) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if id, ok := e.asked[tid]; ok {
+		remember(&e.opened, tid, id)
+	}
+}
+
+// remember sets the object of a thread. It forgets all threads when there are more than maxAskers.
+func remember(of *map[uint32]object.ID, tid uint32, id object.ID) {
+	if *of == nil || len(*of) > maxAskers {
+		*of = map[uint32]object.ID{}
+	}
+	(*of)[tid] = id
+}
+
+// list returns the names that the process of the thread tid finds in the directory of the ids that begin with the byte first.
+func (e *existence) list(tid uint32, first byte) []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.kindOf(tid) != treeWriter {
+		return nil
+	}
+	if tree := e.shown.Shown(); e.listed.drop == nil || e.listed.tree != tree {
+		e.listed = listed{tree: tree, drop: time.AfterFunc(listTime, e.drop)}
+		e.shown.Blobs(func(id object.ID) {
+			first := &e.listed.names[id.Bytes()[0]]
+			*first = append(*first, id.String()[2:])
+		})
+		for i, names := range e.listed.names {
+			slices.Sort(names)
+			e.listed.names[i] = slices.Compact(names)
+		}
+	}
+	e.listed.drop.Reset(listTime)
+	return e.listed.names[first]
+}
+
+// drop drops the names from memory.
+func (e *existence) drop() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.listed = listed{}
+}
+
+// Exists reports whether the process of the thread tid is to find an object, which it names by hexadecimal digits.
+func (s *Server) Exists(ctx context.Context, tid uint32, name string) bool {
+	return s.existence.exists(ctx, tid, name)
+}
+
+// Opened records that the process of the thread tid has opened the object for which Exists was called last for this thread.
+func (s *Server) Opened(tid uint32) { s.existence.noteOpened(tid) }
+
+// List returns the names of the objects that the process of the thread tid is to find in the directory of loose objects whose ids
+// begin with the byte first. The names lack the first two digits.
+func (s *Server) List(tid uint32, first byte) []string { return s.existence.list(tid, first) }
