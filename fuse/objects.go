@@ -18,9 +18,11 @@ type Objects interface {
 	Exists(tid uint32, name string) bool
 	// Opened is called when the process of the thread tid has opened the object for which Exists was called last for this thread.
 	Opened(tid uint32)
-	// List returns the names of the objects whose ids begin with the byte first that the process of the thread tid is to find
-	// when it lists a directory. The names lack the first two digits.
-	List(tid uint32, first byte) []string
+	// Lists reports whether the process of the thread tid is to find objects when it lists a directory.
+	Lists(tid uint32) bool
+	// List returns the names of the objects in the listing of the directory of ids that begin with the byte first. The names lack
+	// the first two digits.
+	List(first byte) []string
 }
 
 // objectDir adds a directory of loose objects (gitrepository-layout(5), objects) to the root of a mount. No listing of the root
@@ -28,9 +30,10 @@ type Objects interface {
 // which finds the link, and a process that opens the object gets ENOENT, which for git means that it has to request the object
 // from the promisor remote.
 //
-// The answers depend on the process, so the kernel must not cache them. For the same reason the modification time of a directory
-// with objects is different in each reply, because the kernel drops a cached listing when this time changes (fs/fuse/readdir.c,
-// fuse_readdir_cached).
+// The answers depend on the process, so the kernel must not cache them. It does cache a listing, and returns it to other processes
+// until the modification time of the directory changes (fs/fuse/readdir.c, fuse_readdir_cached). So a directory of objects is two
+// nodes: one that lists objects, and one that lists none. Its modification time is different in each reply, because the tree that the
+// mount shows may change.
 //
 // The numbers of the nodes are constants, so they need no state and survive a takeover.
 type objectDir struct {
@@ -42,8 +45,9 @@ type objectDir struct {
 // Nodes of an objectDir. The tree and the overlay do not use these numbers.
 const (
 	objectsNode = 1 << 62                 // the directory itself
-	firstFanOut = objectsNode + 1         // directory of the objects whose ids begin with the byte 0
-	linkNode    = firstFanOut + 256       // every link
+	firstFanOut = objectsNode + 1         // directory of the objects whose ids begin with the byte 0, with an empty listing
+	firstListed = firstFanOut + 256       // the same directory with a listing
+	linkNode    = firstListed + 256       // every link
 	linkTarget  = "fetched-by-git"        // a name that no directory with objects contains
 	sizeOfLink  = uint64(len(linkTarget)) // size of a symbolic link is the length of its target
 )
@@ -58,7 +62,7 @@ func (f objectDir) isTop(dir uint64, name string) bool {
 
 // fanOut returns the first byte of the ids of the objects in a directory; ok is false for other nodes.
 func fanOut(node uint64) (first byte, ok bool) {
-	return byte(node - firstFanOut), node >= firstFanOut && node < linkNode
+	return byte((node - firstFanOut) % 256), node >= firstFanOut && node < linkNode
 }
 
 // attributes sets the attributes of a node of the directory.
@@ -91,6 +95,9 @@ func (f objectDir) Lookup(cancel <-chan struct{}, h *raw.InHeader, name string, 
 			return raw.ENOENT
 		}
 		out.NodeId = firstFanOut + n
+		if f.objects.Lists(h.Pid) {
+			out.NodeId = firstListed + n
+		}
 	default:
 		return raw.ENOENT
 	}
@@ -147,10 +154,10 @@ func (f objectDir) ReadDirPlus(cancel <-chan struct{}, in *raw.ReadIn, out *raw.
 // listed, because git looks them up by their names.
 func (f objectDir) list(in *raw.ReadIn, emit func(raw.DirEntry) bool) {
 	first, ok := fanOut(in.NodeId)
-	if !ok {
+	if !ok || in.NodeId < firstListed {
 		return
 	}
-	names := f.objects.List(in.Pid, first)
+	names := f.objects.List(first)
 	for i := in.Offset; i < uint64(len(names)); i++ {
 		if !emit(raw.DirEntry{Name: names[i], Ino: linkNode, Mode: syscall.S_IFLNK, Off: i + 1}) {
 			return

@@ -11,15 +11,20 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
 
-// fakeObjects contains the ids of objects, and lists those that begin with 0.
-type fakeObjects map[string]bool
+// fakeObjects contains the ids of objects. A process that lists objects finds those that begin with 0.
+type fakeObjects struct {
+	ids   map[string]bool
+	lists bool
+}
 
-func (f fakeObjects) Exists(_ uint32, name string) bool { return f[name] }
+func (f *fakeObjects) Exists(_ uint32, name string) bool { return f.ids[name] }
 
-func (f fakeObjects) Opened(uint32) {}
+func (f *fakeObjects) Opened(uint32) {}
 
-func (f fakeObjects) List(_ uint32, first byte) (names []string) {
-	for id := range f {
+func (f *fakeObjects) Lists(uint32) bool { return f.lists }
+
+func (f *fakeObjects) List(first byte) (names []string) {
+	for id := range f.ids {
 		if rest, ok := strings.CutPrefix(id, hexDigits(first)); ok && id[0] == '0' {
 			names = append(names, rest)
 		}
@@ -29,7 +34,7 @@ func (f fakeObjects) List(_ uint32, first byte) (names []string) {
 
 func TestObjectsExistWithoutContents(t *testing.T) {
 	const top, first, second = ".git:objects", "0a3456789012345678901234567890123456789a", "ff3456789012345678901234567890123456789a"
-	objects := fakeObjects{first: true}
+	objects := &fakeObjects{ids: map[string]bool{first: true}, lists: true}
 	dir := t.TempDir()
 	m := mountTree(t, worktreetest.New(map[string]worktreetest.File{"file": {Data: "text"}}),
 		filepath.Join(dir, "inodes"), filepath.Join(dir, "overlay"), Options{Objects: objects, ObjectsName: top})
@@ -66,8 +71,8 @@ func TestObjectsExistWithoutContents(t *testing.T) {
 		t.Errorf("listing of 0a: got %q", got)
 	}
 	// Neither the look-up nor the listing is cached.
-	delete(objects, first)
-	objects["0a0000000000000000000000000000000000000b"], objects[second] = true, true
+	delete(objects.ids, first)
+	objects.ids["0a0000000000000000000000000000000000000b"], objects.ids[second] = true, true
 	if _, err := os.Lstat(at(first)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("lstat of an object that was removed: got %v", err)
 	}
@@ -76,6 +81,25 @@ func TestObjectsExistWithoutContents(t *testing.T) {
 	}
 	if got := names(top + "/0a"); got != "0000000000000000000000000000000000000b" {
 		t.Errorf("second listing of 0a: got %q", got)
+	}
+	// A process that lists no objects does not get the listing of one that does, also if this listing is read later.
+	full, err := os.Open(filepath.Join(m.dir, top, "0a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	for range 2 {
+		objects.lists = false
+		if got := names(top + "/0a"); got != "" {
+			t.Errorf("listing of a process that lists nothing: got %q", got)
+		}
+		objects.lists = true
+		if got := names(top + "/0a"); got != "0000000000000000000000000000000000000b" {
+			t.Errorf("listing of a process that lists objects: got %q", got)
+		}
+	}
+	if got, err := full.Readdirnames(-1); err != nil || len(got) != 1 {
+		t.Errorf("listing of a directory that was open: got %q, %v", got, err)
 	}
 	for name, c := range map[string]struct{ got, want error }{
 		"remove the directory":    {syscall.Rmdir(filepath.Join(m.dir, top)), syscall.EBUSY},

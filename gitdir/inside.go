@@ -28,6 +28,7 @@ const (
 	InsideSession = insideDir + "/session"  // mount point for the session's objects directory
 	InsideHelper  = insideDir + "/helper"   // mount point (a file) for the artifactfs command
 	InsideMonitor = insideDir + "/monitor"  // mount point (a file) for Options.Monitor
+	insideNamed   = insideDir + "/named"    // symbolic link to the directory ObjectsName, for programs that do not leave the git directory
 	borrowedName  = insideDir + "/borrowed" // file that lists the paths of the objects directories outside the mount
 )
 
@@ -95,13 +96,15 @@ func (o Options) borrow(path string) error {
 		if errors.Is(err, os.ErrNotExist) {
 			err = nil
 		}
-		return errors.Join(err, os.WriteFile(alternates, []byte(o.borrowed()+o.existing(o.WorkTree)), 0o644))
+		return errors.Join(err, os.WriteFile(alternates, []byte(o.borrowed()+o.existing()), 0o644))
 	}
 	inside := "../" + InsideObjects + "\n" // path relative to the objects directory, see gitrepository-layout(5)
 	if o.Session != "" {
 		inside += "../" + InsideSession + "\n"
 	}
-	inside += o.existing("../..")
+	if o.asks() {
+		inside += "../" + insideNamed + "\n"
+	}
 	return errors.Join(PrepareInside(path), os.WriteFile(filepath.Join(path, borrowedName), []byte(o.borrowed()), 0o644),
 		os.WriteFile(alternates, []byte(inside), 0o644))
 }
@@ -116,11 +119,11 @@ func (o Options) borrowed() string {
 
 // existing returns the line for the directory ObjectsName in the root of the mount. It returns "" if git cannot request the objects
 // that exist there from a promisor remote.
-func (o Options) existing(root string) string {
-	if !o.asks() || strings.ContainsRune(root, '\n') {
+func (o Options) existing() string {
+	if !o.asks() || strings.ContainsRune(o.WorkTree, '\n') {
 		return ""
 	}
-	return root + "/" + ObjectsName + "\n"
+	return o.WorkTree + "/" + ObjectsName + "\n"
 }
 
 // LeaveMount removes the line of the directory ObjectsName from the alternates of the git directory at path. It is called when the mount
@@ -155,8 +158,11 @@ func (o Options) asks() bool { return (o.Partial || o.Session != "") && o.Helper
 // that does not exist.
 func PrepareInside(path string) error {
 	err := errors.Join(os.MkdirAll(filepath.Join(path, InsideObjects), 0o755), os.MkdirAll(filepath.Join(path, InsideSession), 0o755),
-		// Outside of the mount, the line of ObjectsName in objects/info/alternates leads to this empty directory.
+		// Outside of the mount, the symbolic link insideNamed leads to this empty directory.
 		os.MkdirAll(filepath.Join(filepath.Dir(path), ObjectsName), 0o755))
+	if linkErr := os.Symlink("../../"+ObjectsName, filepath.Join(path, insideNamed)); !errors.Is(linkErr, os.ErrExist) {
+		err = errors.Join(err, linkErr)
+	}
 	for _, name := range []string{InsideHelper, InsideMonitor} {
 		f, openErr := os.OpenFile(filepath.Join(path, name), os.O_CREATE|os.O_WRONLY, 0o755)
 		if openErr == nil {

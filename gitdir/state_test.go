@@ -134,7 +134,7 @@ func TestAGitDirectoryLikeAState(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(path, "hooks", "post-checkout")); err == nil {
 		t.Error("a hook was taken over")
 	}
-	if text, err := os.ReadFile(filepath.Join(path, "objects", "info", "alternates")); err != nil || string(text) != o.Objects+"\n"+o.Session+"\n"+o.existing(o.WorkTree) {
+	if text, err := os.ReadFile(filepath.Join(path, "objects", "info", "alternates")); err != nil || string(text) != o.Objects+"\n"+o.Session+"\n"+o.existing() {
 		t.Errorf("alternates: got %q, %v", text, err)
 	}
 	for range 2 {

@@ -136,13 +136,17 @@ func remember(of *map[uint32]object.ID, tid uint32, id object.ID) {
 	(*of)[tid] = id
 }
 
-// list returns the names that the process of the thread tid finds in the directory of the ids that begin with the byte first.
-func (e *existence) list(tid uint32, first byte) []string {
+// lists reports whether the process of the thread tid finds the blobs of the shown tree in listings.
+func (e *existence) lists(tid uint32) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.kindOf(tid) != treeWriter {
-		return nil
-	}
+	return e.kindOf(tid) == treeWriter
+}
+
+// list returns the names in the listing of the directory of the ids that begin with the byte first.
+func (e *existence) list(first byte) []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	if tree := e.shown.Shown(); e.listed.drop == nil || e.listed.tree != tree {
 		e.listed = listed{tree: tree, drop: time.AfterFunc(listTime, e.drop)}
 		e.shown.Blobs(func(id object.ID) {
@@ -173,6 +177,9 @@ func (s *Server) Exists(ctx context.Context, tid uint32, name string) bool {
 // Opened records that the process of the thread tid has opened the object for which Exists was called last for this thread.
 func (s *Server) Opened(tid uint32) { s.existence.noteOpened(tid) }
 
-// List returns the names of the objects that the process of the thread tid is to find in the directory of loose objects whose ids
-// begin with the byte first. The names lack the first two digits.
-func (s *Server) List(tid uint32, first byte) []string { return s.existence.list(tid, first) }
+// Lists reports whether the process of the thread tid finds objects when it lists a directory of loose objects.
+func (s *Server) Lists(tid uint32) bool { return s.existence.lists(tid) }
+
+// List returns the names of the objects in the listing of the directory of loose objects whose ids begin with the byte first. The
+// names lack the first two digits.
+func (s *Server) List(first byte) []string { return s.existence.list(first) }

@@ -79,13 +79,18 @@ func (s *Side) Opened(tid uint32) {
 	}
 }
 
-// List returns the names that the process of the thread tid is to find in a listing of that directory (fuse.Objects).
-func (s *Side) List(tid uint32, first byte) []string {
+// Lists reports whether the process of the thread tid is to find objects in a listing of that directory (fuse.Objects).
+func (s *Side) Lists(tid uint32) bool {
 	objects := s.objects()
-	if objects == nil {
-		return nil
+	return objects != nil && objects.Lists(tid)
+}
+
+// List returns the names in a listing of that directory (fuse.Objects).
+func (s *Side) List(first byte) []string {
+	if objects := s.objects(); objects != nil {
+		return objects.List(first)
 	}
-	return objects.List(tid, first)
+	return nil
 }
 
 // objects returns the source of missing objects; nil until git commands can run.
