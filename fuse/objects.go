@@ -11,8 +11,8 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// Objects reports to git which blobs exist in the repository, although they are not on this host. It answers for the directory
-// Options.ObjectsName.
+// Objects reports to git which blobs exist in the repository, although they are not on this host. It answers for a directory below
+// Options.Hidden.
 type Objects interface {
 	// Exists reports whether the process of the thread tid is to find an object. name is the object's id in hexadecimal digits.
 	Exists(tid uint32, name string) bool
@@ -25,8 +25,8 @@ type Objects interface {
 	List(first byte) []string
 }
 
-// objectDir adds a directory of loose objects (gitrepository-layout(5), objects) to the root of a mount. No listing of the root
-// shows it. Each object is a symbolic link without a target: a process that only checks whether the object exists calls lstat,
+// objectDir adds a directory to the root of a mount, with a directory of loose objects (gitrepository-layout(5), objects) in it. No
+// listing of the root shows it. Each object is a symbolic link without a target: a process that only checks whether the object exists calls lstat,
 // which finds the link, and a process that opens the object gets ENOENT, which for git means that it has to request the object
 // from the promisor remote.
 //
@@ -38,13 +38,14 @@ type Objects interface {
 // The numbers of the nodes are constants, so they need no state and survive a takeover.
 type objectDir struct {
 	raw.RawFileSystem
-	name    string // Options.ObjectsName
+	name    string // Options.Hidden
 	objects Objects
 }
 
 // Nodes of an objectDir. The tree and the overlay do not use these numbers.
 const (
-	objectsNode = 1 << 62                 // the directory itself
+	hiddenNode  = 1 << 62                 // the directory in the root
+	objectsNode = hiddenNode + 1          // the directory of objects in it
 	firstFanOut = objectsNode + 1         // directory of the objects whose ids begin with the byte 0, with an empty listing
 	firstListed = firstFanOut + 256       // the same directory with a listing
 	linkNode    = firstListed + 256       // every link
@@ -53,9 +54,9 @@ const (
 )
 
 // isObjects reports whether a node belongs to an objectDir.
-func isObjects(node uint64) bool { return node >= objectsNode && node <= linkNode }
+func isObjects(node uint64) bool { return node >= hiddenNode && node <= linkNode }
 
-// isTop reports whether the name in the directory dir is that of the objectDir.
+// isTop reports whether the name in the directory dir is that of the directory in the root.
 func (f objectDir) isTop(dir uint64, name string) bool {
 	return dir == uint64(worktree.Root) && name == f.name
 }
@@ -79,6 +80,9 @@ func (f objectDir) Lookup(cancel <-chan struct{}, h *raw.InHeader, name string, 
 	first, inFanOut := fanOut(h.NodeId)
 	switch {
 	case f.isTop(h.NodeId, name):
+		out.NodeId = hiddenNode
+		out.SetEntryTimeout(forever)
+	case h.NodeId == hiddenNode && name == "objects":
 		out.NodeId = objectsNode
 		out.SetEntryTimeout(forever)
 	case !isObjects(h.NodeId):

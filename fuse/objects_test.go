@@ -33,11 +33,12 @@ func (f *fakeObjects) List(first byte) (names []string) {
 }
 
 func TestObjectsExistWithoutContents(t *testing.T) {
-	const top, first, second = ".git:objects", "0a3456789012345678901234567890123456789a", "ff3456789012345678901234567890123456789a"
+	const hidden, first, second = ".git:artifactfs", "0a3456789012345678901234567890123456789a", "ff3456789012345678901234567890123456789a"
 	objects := &fakeObjects{ids: map[string]bool{first: true}, lists: true}
 	dir := t.TempDir()
 	m := mountTree(t, worktreetest.New(map[string]worktreetest.File{"file": {Data: "text"}}),
-		filepath.Join(dir, "inodes"), filepath.Join(dir, "overlay"), Options{Objects: objects, ObjectsName: top})
+		filepath.Join(dir, "inodes"), filepath.Join(dir, "overlay"), Options{Objects: objects, Hidden: hidden})
+	top := hidden + "/objects"
 	at := func(id string) string { return filepath.Join(m.dir, top, id[:2], id[2:]) }
 	names := func(dir string) string {
 		entries, err := os.ReadDir(filepath.Join(m.dir, dir))
@@ -102,10 +103,11 @@ func TestObjectsExistWithoutContents(t *testing.T) {
 		t.Errorf("listing of a directory that was open: got %q, %v", got, err)
 	}
 	for name, c := range map[string]struct{ got, want error }{
-		"remove the directory":    {syscall.Rmdir(filepath.Join(m.dir, top)), syscall.EBUSY},
-		"replace the directory":   {os.Rename(filepath.Join(m.dir, "file"), filepath.Join(m.dir, top)), syscall.EEXIST},
-		"move the directory":      {os.Rename(filepath.Join(m.dir, top), filepath.Join(m.dir, "other")), syscall.EBUSY},
-		"create the directory":    {os.Mkdir(filepath.Join(m.dir, top), 0o755), syscall.EEXIST},
+		"remove the directory":    {syscall.Rmdir(filepath.Join(m.dir, hidden)), syscall.EBUSY},
+		"replace the directory":   {os.Rename(filepath.Join(m.dir, "file"), filepath.Join(m.dir, hidden)), syscall.EEXIST},
+		"move the directory":      {os.Rename(filepath.Join(m.dir, hidden), filepath.Join(m.dir, "other")), syscall.EBUSY},
+		"create the directory":    {os.Mkdir(filepath.Join(m.dir, hidden), 0o755), syscall.EEXIST},
+		"remove the objects":      {syscall.Rmdir(filepath.Join(m.dir, top)), syscall.EROFS},
 		"create an object":        {os.WriteFile(at("ffff"+second[4:]), nil, 0o644), syscall.EROFS},
 		"remove an object":        {os.Remove(at(second)), syscall.EROFS},
 		"move into the directory": {os.Rename(filepath.Join(m.dir, "file"), at("ffff"+second[4:])), syscall.EROFS},

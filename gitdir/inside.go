@@ -15,9 +15,12 @@ import (
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 )
 
-// ObjectsName is the name of a directory in the root of the mount, in which git finds out whether a blob exists that is not on this
-// host (package promisor). git refuses trees with this name, because on NTFS it is another name of ".git".
-const ObjectsName = ".git:objects"
+// Hidden is the name of a directory in the root of the mount. In its subdirectory objects, git finds out whether a blob exists that is
+// not on this host (package promisor). git refuses trees with this name, because on NTFS it is another name of ".git".
+const Hidden = ".git:artifactfs"
+
+// namedObjects is the path of the directory of objects, relative to the root of the mount.
+const namedObjects = Hidden + "/objects"
 
 // A git directory that is visible inside the mount (Options.Inside) contains no absolute paths, because the mount may be visible
 // at several paths, for example in containers. Files and directories from outside are made visible by bind mounts on the paths
@@ -28,7 +31,6 @@ const (
 	InsideSession = insideDir + "/session"  // mount point for the session's objects directory
 	InsideHelper  = insideDir + "/helper"   // mount point (a file) for the artifactfs command
 	InsideMonitor = insideDir + "/monitor"  // mount point (a file) for Options.Monitor
-	insideNamed   = insideDir + "/named"    // symbolic link to the directory ObjectsName, for programs that do not leave the git directory
 	borrowedName  = insideDir + "/borrowed" // file that lists the paths of the objects directories outside the mount
 )
 
@@ -103,7 +105,7 @@ func (o Options) borrow(path string) error {
 		inside += "../" + InsideSession + "\n"
 	}
 	if o.asks() {
-		inside += "../" + insideNamed + "\n"
+		inside += "../../" + namedObjects + "\n"
 	}
 	return errors.Join(PrepareInside(path), os.WriteFile(filepath.Join(path, borrowedName), []byte(o.borrowed()), 0o644),
 		os.WriteFile(alternates, []byte(inside), 0o644))
@@ -117,16 +119,16 @@ func (o Options) borrowed() string {
 	return o.Objects + "\n" + o.Session + "\n"
 }
 
-// existing returns the line for the directory ObjectsName in the root of the mount. It returns "" if git cannot request the objects
+// existing returns the line for the directory namedObjects of the mount. It returns "" if git cannot request the objects
 // that exist there from a promisor remote.
 func (o Options) existing() string {
 	if !o.asks() || strings.ContainsRune(o.WorkTree, '\n') {
 		return ""
 	}
-	return o.WorkTree + "/" + ObjectsName + "\n"
+	return filepath.Join(o.WorkTree, namedObjects) + "\n"
 }
 
-// LeaveMount removes the line of the directory ObjectsName from the alternates of the git directory at path. It is called when the mount
+// LeaveMount removes the line of the directory namedObjects from the alternates of the git directory at path. It is called when the mount
 // has ended, because git prints an error for a line whose directory does not exist. The line of a git directory that is visible inside
 // the mount stays, because its directory exists outside of the mount too.
 func LeaveMount(path string) error {
@@ -140,7 +142,7 @@ func LeaveMount(path string) error {
 	}
 	var kept strings.Builder
 	for line := range strings.Lines(string(text)) {
-		if !filepath.IsAbs(line) || filepath.Base(strings.TrimSuffix(line, "\n")) != ObjectsName {
+		if !filepath.IsAbs(line) || !strings.HasSuffix(line, "/"+namedObjects+"\n") {
 			kept.WriteString(line)
 		}
 	}
@@ -157,11 +159,11 @@ func (o Options) asks() bool { return (o.Partial || o.Session != "") && o.Helper
 // PrepareInside creates the mount points in a git directory that is visible inside the mount. It creates the git directory if
 // that does not exist.
 func PrepareInside(path string) error {
-	err := errors.Join(os.MkdirAll(filepath.Join(path, InsideObjects), 0o755), os.MkdirAll(filepath.Join(path, InsideSession), 0o755),
-		// Outside of the mount, the symbolic link insideNamed leads to this empty directory.
-		os.MkdirAll(filepath.Join(filepath.Dir(path), ObjectsName), 0o755))
-	if linkErr := os.Symlink("../../"+ObjectsName, filepath.Join(path, insideNamed)); !errors.Is(linkErr, os.ErrExist) {
-		err = errors.Join(err, linkErr)
+	var err error
+	// The line for namedObjects in objects/info/alternates leads to an empty directory outside of the mount, and for go-git, which takes
+	// the path for one below the git directory and requires that it exists.
+	for _, name := range []string{InsideObjects, InsideSession, "../" + namedObjects, namedObjects} {
+		err = errors.Join(err, os.MkdirAll(filepath.Join(path, name), 0o755))
 	}
 	for _, name := range []string{InsideHelper, InsideMonitor} {
 		f, openErr := os.OpenFile(filepath.Join(path, name), os.O_CREATE|os.O_WRONLY, 0o755)

@@ -66,7 +66,7 @@ func (s *Side) Await(ctx context.Context, pid uint32) (done bool) {
 	return h.Fetched == h.Blobs
 }
 
-// Exists reports whether the process of the thread tid is to find an object in the directory gitdir.ObjectsName (fuse.Objects).
+// Exists reports whether the process of the thread tid is to find an object in the directory gitdir.Hidden (fuse.Objects).
 func (s *Side) Exists(tid uint32, name string) bool {
 	objects := s.objects()
 	return objects != nil && objects.Exists(context.Background(), tid, name)

@@ -331,7 +331,11 @@ func (j *Journey) prove(ctx context.Context, before *hop, ledger []Entry, s Save
 		return Undecided, "", err
 	}
 	defer os.RemoveAll(scratch)
-	o := oracle{scratch: scratch, beginning: before.beginning(), ledger: ledger, objects: append([]string{filepath.Join(before.state, "mounts", before.id, "git", "objects")}, j.Objects...)}
+	objects := filepath.Join(before.state, "mounts", before.id, "git", "objects")
+	if err := dropDeadAlternates(objects); err != nil {
+		return Undecided, "", err
+	}
+	o := oracle{scratch: scratch, beginning: before.beginning(), ledger: ledger, objects: append([]string{objects}, j.Objects...)}
 	if exists(filepath.Join(before.repo(), "objects")) {
 		o.objects = append(o.objects, filepath.Join(before.repo(), "objects"))
 	}
@@ -343,6 +347,18 @@ func (j *Journey) prove(ctx context.Context, before *hop, ledger []Entry, s Save
 		v.Faults = append(v.Faults, fmt.Sprintf("checkpoint %s: %s", s.ID, why))
 	}
 	return finding, why, nil
+}
+
+// dropDeadAlternates removes the alternates of an objects directory that do not exist, because git prints an error about each: one is
+// in the mount, which is dead.
+func dropDeadAlternates(objects string) error {
+	name := filepath.Join(objects, "info", "alternates")
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return err
+	}
+	kept := slices.DeleteFunc(lines(string(text)), func(dir string) bool { return !exists(dir) })
+	return os.WriteFile(name, []byte(strings.Join(kept, "\n")+"\n"), 0o644)
 }
 
 // moment returns the time in a ULID, which has milliseconds, whereas commits have seconds.
