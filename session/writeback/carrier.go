@@ -56,9 +56,8 @@ type RefCopierOptions struct {
 	// blocking, whenever a file appears in dir or dir is removed. The result fresh is false if dir is watched already; the
 	// RefCopier does not use stop in this case. If the field Watch is nil, the refs are read at regular intervals.
 	Watch func(dir string, wake chan<- struct{}) (stop func(), fresh bool, err error)
-	// Provide is set if the Repo itself is the session remote. It then fetches the contents that stock git needs to clone
-	// the Repo.
-	Provide Provider
+	// Embedded is true if the Repo itself is the session remote.
+	Embedded bool
 	// Moved is called when a branch, tag, notes ref, stash or HEAD has moved, before the ref is copied. It is also called
 	// after the Repo was opened. It must not block. Moved may be nil.
 	Moved func()
@@ -71,7 +70,7 @@ type RefCopierOptions struct {
 // move, with the objects that git created for them. It works in passes: each reads the refs and copies the changed ones.
 //
 // Locks: passing is a semaphore that is held during a pass, also during disk and network I/O. It protects the fields from
-// refs to clone. mu is a leaf lock (no other lock is taken while mu is held), which protects the field failure.
+// refs to watched. mu is a leaf lock (no other lock is taken while mu is held), which protects the field failure.
 type RefCopier struct {
 	o      RefCopierOptions
 	log    *zap.Logger
@@ -87,8 +86,6 @@ type RefCopier struct {
 	// repo is the session's bare repository; nil while it was not opened, because there was no ref to copy yet.
 	repo    *session.Repo
 	watched map[string]func() // functions that stop the watches, by directory
-	// clone fetches the contents that stock git needs to clone the Repo; nil unless the Repo is the session remote.
-	clone *cloneable
 
 	mu sync.Mutex // protects failure
 	// failure is the error of the last pass; nil if that pass succeeded.

@@ -311,11 +311,7 @@ func TestCarrierOfALostObject(t *testing.T) {
 		if err := os.Rename(lost, lost+".away"); err != nil {
 			t.Fatal(err)
 		}
-		o := RefCopierOptions{}
-		if embedded {
-			o.Provide = p
-		}
-		c := p.copier(o)
+		c := p.copier(RefCopierOptions{Embedded: embedded})
 		if err := c.Flush(t.Context()); !errors.Is(err, odb.ErrNotFound) || !strings.Contains(err.Error(), "v1") {
 			t.Errorf("flush with a missing object: got %v, want an error that names v1", err)
 		}
@@ -378,43 +374,47 @@ func TestCarrierLeavesTheRemotes(t *testing.T) {
 	}
 }
 
-// If the Repo is the session remote, stock git can clone it at any time, and git fsck finds no error in the Repo and the clone.
-func TestCloneable(t *testing.T) {
+// If the Repo is the session remote, stock git can fetch from it at any time, and git fsck finds no error in the Repo. Copying refs
+// requests no contents; git requests those that a clone needs.
+func TestEmbeddedRepoServesGit(t *testing.T) {
 	for _, f := range []object.Format{object.SHA1, object.SHA256} {
 		t.Run(f.String(), func(t *testing.T) {
 			p := newPlace(t, f)
-			c := p.copier(RefCopierOptions{Provide: p})
-			check := func(branch string, want object.ID) {
+			c := p.copier(RefCopierOptions{Embedded: true})
+			copied := filepath.Join(t.TempDir(), "copy")
+			run(t, "/", "", "clone", "-q", p.origin.Path, copied)
+			away := func(f func()) {
 				t.Helper()
-				if err := c.Flush(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-				// A clone must not need the mounted remote, so move the remote away.
 				if err := os.Rename(p.origin.Path, p.origin.Path+".away"); err != nil {
 					t.Fatal(err)
 				}
-				defer os.Rename(p.origin.Path+".away", p.origin.Path)
-				into := filepath.Join(t.TempDir(), "clone")
-				if out, err := try(t, "/", "", "clone", "-q", p.session, into); err != nil {
-					t.Fatalf("git clone failed: %v: %s", err, out)
-				}
-				if got := run(t, into, "", "rev-parse", "origin/"+branch); got != want.String() {
-					t.Errorf("branch %s of the clone: got %s, want %v", branch, got, want)
-				}
-				if out := run(t, into, "", "status", "--porcelain"); out != "" {
-					t.Errorf("git status in the clone: got %s, want no changes", out)
-				}
-				for _, dir := range []string{into, p.session} {
-					if out, err := try(t, dir, "", "fsck", "--strict"); err != nil || strings.Contains(out, "missing") {
-						t.Errorf("git fsck in %s: %v: %s", dir, err, out)
-					}
+				f()
+				if err := os.Rename(p.origin.Path+".away", p.origin.Path); err != nil {
+					t.Fatal(err)
 				}
 			}
-			run(t, p.work, "", "branch", "later") // a branch with the value of the remote is not copied
+			check := func(branch string, want object.ID) {
+				t.Helper()
+				away(func() {
+					if err := c.Flush(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+					run(t, copied, "", "fetch", "-q", p.session, "+refs/heads/*:refs/session/*")
+					if got := run(t, copied, "", "rev-parse", "refs/session/"+branch); got != want.String() {
+						t.Errorf("branch %s of the clone: got %s, want %v", branch, got, want)
+					}
+					for _, dir := range []string{copied, p.session} {
+						if out, err := try(t, dir, "", "fsck", "--strict", "--connectivity-only"); err != nil || strings.Contains(out, "missing") {
+							t.Errorf("git fsck in %s: %v: %s", dir, err, out)
+						}
+					}
+				})
+			}
+			run(t, p.work, "", "branch", "later")
 			one := p.commit("d0001/new.txt", "one")
 			check("main", one)
-			if p.inSession("refs/heads/later") != "" {
-				t.Error("a branch with the value of the remote was copied")
+			if got := p.inSession("refs/heads/later"); got != p.base.String() {
+				t.Errorf("branch later: got %s, want %v", got, p.base)
 			}
 			two := p.commit("two.txt", "two")
 			check("main", two)
@@ -422,8 +422,19 @@ func TestCloneable(t *testing.T) {
 			three := p.commit("three.txt", "three")
 			check("old", three)
 			run(t, p.work, "", "merge", "-q", "-m", "both", "main")
-			check("old", object.MustID(run(t, p.work, "", "rev-parse", "HEAD")))
+			both := object.MustID(run(t, p.work, "", "rev-parse", "HEAD"))
+			check("old", both)
 			run(t, p.work, "", "tag", "-a", "-m", "v", "v1")
+			// Without the history and contents, a clone needs the mounted remote.
+			into := filepath.Join(t.TempDir(), "clone")
+			cmd := exec.Command("git", "clone", "-q", "-b", "old", "--depth=1", "file://"+p.session, into)
+			cmd.Env = append(gittest.Env(), "GIT_NO_LAZY_FETCH=0")
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Errorf("git clone with lazy fetching: %v: %s", err, out)
+			}
+			if out := run(t, into, "", "status", "--porcelain"); out != "" {
+				t.Errorf("git status in the clone: got %s, want no changes", out)
+			}
 			run(t, p.work, "", "update-ref", "refs/heads/old", p.base.String())
 			check("old", p.base)
 		})

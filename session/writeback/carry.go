@@ -33,9 +33,6 @@ func (c *RefCopier) carry(ctx context.Context, now refsOf) error {
 			return err
 		}
 		c.repo = repo
-		if c.o.Provide != nil {
-			c.clone = newCloneable(repo, c.o.Provide)
-		}
 	}
 	before, err := readCarried(c.repo)
 	if err != nil {
@@ -56,12 +53,6 @@ func (c *RefCopier) carry(ctx context.Context, now refsOf) error {
 			tips = append(tips, m.new)
 		}
 	}
-	// The Repo is the session remote and has to be cloneable at any moment, so fetch the contents before the refs move.
-	if c.clone != nil {
-		if err := c.clone.ready(ctx, tips); err != nil {
-			return err
-		}
-	}
 	// Until the refs are updated, no ref reaches the copied objects. Working prevents gc from removing these objects.
 	defer c.repo.Working()()
 	copies := session.NewCopier(c.repo)
@@ -70,7 +61,7 @@ func (c *RefCopier) carry(ctx context.Context, now refsOf) error {
 	}
 	objects := copies.Objects()
 	var owner session.RefChange
-	if c.clone != nil {
+	if c.o.Embedded {
 		if owner, err = c.owner(&objects); err != nil {
 			return err
 		}
@@ -218,13 +209,6 @@ func (c *RefCopier) moves(now refsOf, before carried) ([]move, carried, error) {
 					continue
 				}
 			}
-			if bare, err := c.bare(id); err != nil {
-				return nil, nil, err
-			} else if bare {
-				// To copy the ref, all contents of its tree would have to be fetched for clones, although no process may ever
-				// read these contents.
-				continue
-			}
 		}
 		after[name] = id
 		if have != id {
@@ -257,28 +241,6 @@ func (c *RefCopier) moves(now refsOf, before carried) ([]move, carried, error) {
 	return moves, after, nil
 }
 
-// bare reports whether the object id, or the target of id if id is a tag, is an object of the mounted remote and not of the
-// session. If the Repo is not the session remote, bare returns false without a search, because only clones of the Repo would need
-// the contents of such an object.
-func (c *RefCopier) bare(id object.ID) (bool, error) {
-	for c.clone != nil {
-		if c.repo.Remotes(id) && !c.repo.Owned(id) {
-			return true, nil
-		}
-		t, content, err := c.repo.Get(id, object.MaxCommitSize)
-		if errors.Is(err, odb.ErrTooLarge) || errors.Is(err, odb.ErrNotFound) || err == nil && t != object.Tag {
-			return false, nil
-		}
-		if err != nil {
-			return false, fmt.Errorf("read object %s: %w", id, err)
-		}
-		if id, _, err = object.ParseTagTarget(c.repo.Format(), content); err != nil {
-			return false, fmt.Errorf("read tag: %w", err)
-		}
-	}
-	return false, nil
-}
-
 // changes returns the changes of refs that make the moves. The order matters, because after a crash in the middle of an Update, only
 // the first changes were made. First come changes that create refs to old values which would otherwise become unreachable, so that
 // no old value is lost. The carried ref of a user's ref (session.CarriedRef) is changed before that ref, because without the carried
@@ -296,7 +258,7 @@ func (c *RefCopier) changes(moves []move) ([]session.RefChange, error) {
 		}
 	}
 	for _, m := range moves {
-		if c.clone != nil { // the Repo is the session remote
+		if c.o.Embedded { // the Repo is the session remote
 			signed := session.CarriedRef(c.o.Session, m.name)
 			if was, err := c.repo.Ref(signed); err != nil {
 				return nil, err
