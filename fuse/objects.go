@@ -1,6 +1,9 @@
 package fuse
 
 import (
+	"context"
+	"errors"
+	"io"
 	"os"
 	"strconv"
 	"syscall"
@@ -11,12 +14,16 @@ import (
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
-// Objects reports to git which blobs exist in the repository, although they are not on this host. It answers for a directory below
+// Objects supplies the blobs that exist in the repository, although most of them are not on this host. It answers for a directory below
 // Options.Hidden.
 type Objects interface {
-	// Exists reports whether the process of the thread tid is to find an object. name is the object's id in hexadecimal digits.
-	Exists(tid uint32, name string) bool
-	// Opened is called when the process of the thread tid has opened the object for which Exists was called last for this thread.
+	// Find returns how the process of the thread tid is to find an object, and a number for the object below 1<<62, which is always the
+	// same. name is the object's id in hexadecimal digits. If the process is to find contents, Find waits until they are on this host.
+	Find(ctx context.Context, tid uint32, name string) (Finding, uint64, error)
+	// Open returns the object with this number in the form of a loose object. It waits until the contents are on this host.
+	Open(ctx context.Context, number uint64) (Object, error)
+	// Opened is called when the process of the thread tid has opened an object without contents, for which Find was called last for this
+	// thread.
 	Opened(tid uint32)
 	// Lists reports whether the process of the thread tid is to find objects when it lists a directory.
 	Lists(tid uint32) bool
@@ -25,21 +32,38 @@ type Objects interface {
 	List(first byte) []string
 }
 
+// Object is the contents of a file in a directory of objects. Release must be called after the last ReadAt.
+type Object interface {
+	io.ReaderAt
+	Size() int64 // in bytes
+	Release()
+}
+
+// Finding states how a process finds an object.
+type Finding int
+
+const (
+	Absent    Finding = iota
+	Existence         // the process finds out that the object exists, but does not get its contents
+	Contents          // the process gets the contents
+)
+
 // objectDir adds a directory to the root of a mount, with a directory of loose objects (gitrepository-layout(5), objects) in it. No
-// listing of the root shows it. Each object is a symbolic link without a target: a process that only checks whether the object exists calls lstat,
-// which finds the link, and a process that opens the object gets ENOENT, which for git means that it has to request the object
-// from the promisor remote.
+// listing of the root shows it. For git, each object is a symbolic link without a target: a process that only checks whether the object
+// exists calls lstat, which finds the link, and a process that opens the object gets ENOENT, which for git means that it has to request
+// the object from the promisor remote. For programs that cannot request objects, each object is a file with its contents.
 //
 // The answers depend on the process, so the kernel must not cache them. It does cache a listing, and returns it to other processes
 // until the modification time of the directory changes (fs/fuse/readdir.c, fuse_readdir_cached). So a directory of objects is two
 // nodes: one that lists objects, and one that lists none. Its modification time is different in each reply, because the tree that the
 // mount shows may change.
 //
-// The numbers of the nodes are constants, so they need no state and survive a takeover.
+// The numbers of the nodes are constants, or contain the number of the object, so they need no state and survive a takeover.
 type objectDir struct {
-	raw.RawFileSystem
-	name    string // Options.Hidden
-	objects Objects
+	raw.RawFileSystem             // answers the requests for all other nodes
+	fs                *fileSystem // its method wait counts and interrupts requests that wait
+	name              string      // Options.Hidden
+	objects           Objects
 }
 
 // Nodes of an objectDir. The tree and the overlay do not use these numbers.
@@ -49,12 +73,13 @@ const (
 	firstFanOut = objectsNode + 1         // directory of the objects whose ids begin with the byte 0, with an empty listing
 	firstListed = firstFanOut + 256       // the same directory with a listing
 	linkNode    = firstListed + 256       // every link
+	firstFile   = 3 << 62                 // the file of the object with the number 0
 	linkTarget  = "fetched-by-git"        // a name that no directory with objects contains
 	sizeOfLink  = uint64(len(linkTarget)) // size of a symbolic link is the length of its target
 )
 
 // isObjects reports whether a node belongs to an objectDir.
-func isObjects(node uint64) bool { return node >= hiddenNode && node <= linkNode }
+func isObjects(node uint64) bool { return node >= hiddenNode }
 
 // isTop reports whether the name in the directory dir is that of the directory in the root.
 func (f objectDir) isTop(dir uint64, name string) bool {
@@ -66,14 +91,29 @@ func fanOut(node uint64) (first byte, ok bool) {
 	return byte((node - firstFanOut) % 256), node >= firstFanOut && node < linkNode
 }
 
-// attributes sets the attributes of a node of the directory.
+// attributes sets the attributes of a node of the directory, except the size of a file.
 func (f objectDir) attributes(out *raw.Attr, node uint64) {
 	now := time.Now()
 	*out = raw.Attr{Ino: node, Mode: syscall.S_IFDIR | 0o555, Nlink: 2, Mtime: uint64(now.Unix()), Mtimensec: uint32(now.Nanosecond()),
 		Owner: raw.Owner{Uid: uint32(os.Getuid()), Gid: uint32(os.Getgid())}}
-	if node == linkNode {
+	switch {
+	case node == linkNode:
 		out.Mode, out.Nlink, out.Size = syscall.S_IFLNK|0o777, 1, sizeOfLink
+	case node >= firstFile:
+		out.Mode, out.Nlink, out.Mtime, out.Mtimensec = syscall.S_IFREG|0o444, 1, 0, 0
 	}
+}
+
+// fileAttributes sets the attributes of a file. It waits for the contents.
+func (f objectDir) fileAttributes(w *waiter, out *raw.Attr, node uint64) error {
+	object, err := f.objects.Open(w, node-firstFile)
+	if err != nil {
+		return err
+	}
+	defer object.Release()
+	f.attributes(out, node)
+	out.Size, out.Blocks = uint64(object.Size()), uint64(object.Size()+511)/512
+	return nil
 }
 
 func (f objectDir) Lookup(cancel <-chan struct{}, h *raw.InHeader, name string, out *raw.EntryOut) raw.Status {
@@ -90,9 +130,8 @@ func (f objectDir) Lookup(cancel <-chan struct{}, h *raw.InHeader, name string, 
 	case inFanOut && name == linkTarget: // the process follows the link
 		f.objects.Opened(h.Pid)
 		return raw.ENOENT
-	case inFanOut && f.objects.Exists(h.Pid, hexDigits(first)+name):
-		out.NodeId = linkNode
-		out.SetAttrTimeout(forever)
+	case inFanOut:
+		return f.lookupObject(cancel, h, hexDigits(first)+name, out)
 	case h.NodeId == objectsNode && len(name) == 2:
 		n, err := strconv.ParseUint(name, 16, 8)
 		if err != nil || hexDigits(byte(n)) != name {
@@ -106,6 +145,29 @@ func (f objectDir) Lookup(cancel <-chan struct{}, h *raw.InHeader, name string, 
 		return raw.ENOENT
 	}
 	f.attributes(&out.Attr, out.NodeId)
+	return raw.OK
+}
+
+// lookupObject finds an object. The kernel must not cache the entry.
+func (f objectDir) lookupObject(cancel <-chan struct{}, h *raw.InHeader, id string, out *raw.EntryOut) raw.Status {
+	w := f.fs.wait(cancel, h)
+	defer w.finish()
+	finding, number, err := f.objects.Find(w, h.Pid, id)
+	switch {
+	case err != nil:
+	case finding == Absent:
+		return raw.ENOENT
+	case finding == Existence:
+		out.NodeId = linkNode
+		f.attributes(&out.Attr, linkNode)
+	default:
+		out.NodeId = firstFile + number
+		err = f.fileAttributes(w, &out.Attr, out.NodeId)
+	}
+	if err != nil {
+		return f.fs.fail(opRead, h, err)
+	}
+	out.SetAttrTimeout(forever)
 	return raw.OK
 }
 
@@ -126,8 +188,32 @@ func (f objectDir) GetAttr(cancel <-chan struct{}, in *raw.GetAttrIn, out *raw.A
 	if !isObjects(in.NodeId) {
 		return f.RawFileSystem.GetAttr(cancel, in, out)
 	}
-	f.attributes(&out.Attr, in.NodeId)
-	return raw.OK
+	if in.NodeId < firstFile {
+		f.attributes(&out.Attr, in.NodeId)
+		return raw.OK
+	}
+	w := f.fs.wait(cancel, &in.InHeader)
+	defer w.finish()
+	out.SetTimeout(forever)
+	return f.fs.fail(opRead, &in.InHeader, f.fileAttributes(w, &out.Attr, in.NodeId))
+}
+
+func (f objectDir) Read(cancel <-chan struct{}, in *raw.ReadIn, buf []byte) (raw.ReadResult, raw.Status) {
+	if !isObjects(in.NodeId) {
+		return f.RawFileSystem.Read(cancel, in, buf)
+	}
+	w := f.fs.wait(cancel, &in.InHeader)
+	defer w.finish()
+	object, err := f.objects.Open(w, in.NodeId-firstFile)
+	if err != nil {
+		return nil, f.fs.fail(opRead, &in.InHeader, err)
+	}
+	defer object.Release()
+	n, err := object.ReadAt(buf, int64(in.Offset))
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return raw.ReadResultData(buf[:n]), f.fs.fail(opRead, &in.InHeader, err)
 }
 
 func (f objectDir) Readlink(cancel <-chan struct{}, h *raw.InHeader) ([]byte, raw.Status) {

@@ -1,6 +1,8 @@
 package fuse
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -11,13 +13,34 @@ import (
 	"github.com/artifactfs/artifactfs/worktree/worktreetest"
 )
 
-// fakeObjects contains the ids of objects. A process that lists objects finds those that begin with 0.
+// fakeObjects contains the ids of objects. A process that lists objects finds those that begin with 0. All have the same contents.
 type fakeObjects struct {
-	ids   map[string]bool
-	lists bool
+	ids      map[string]bool
+	lists    bool
+	contents bool  // whether processes get contents
+	failure  error // error of Open
 }
 
-func (f *fakeObjects) Exists(_ uint32, name string) bool { return f.ids[name] }
+type fakeObject struct{ *bytes.Reader }
+
+func (fakeObject) Release() {}
+
+func (f *fakeObjects) Find(_ context.Context, _ uint32, name string) (Finding, uint64, error) {
+	switch {
+	case !f.ids[name]:
+		return Absent, 0, nil
+	case f.contents:
+		return Contents, 1<<62 - 7, nil
+	}
+	return Existence, 0, nil
+}
+
+func (f *fakeObjects) Open(_ context.Context, number uint64) (Object, error) {
+	if number != 1<<62-7 {
+		return nil, errors.New("unexpected number")
+	}
+	return fakeObject{bytes.NewReader([]byte(pattern(10_000)))}, f.failure
+}
 
 func (f *fakeObjects) Opened(uint32) {}
 
@@ -102,7 +125,35 @@ func TestObjectsExistWithoutContents(t *testing.T) {
 	if got, err := full.Readdirnames(-1); err != nil || len(got) != 1 {
 		t.Errorf("listing of a directory that was open: got %q, %v", got, err)
 	}
+	objects.contents = true
+	if got, err := os.ReadFile(at(second)); err != nil || string(got) != pattern(10_000) {
+		t.Errorf("read of an object with contents: got %d bytes, %v", len(got), err)
+	}
+	dropCaches(t)
+	f, err := os.Open(at(second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || info.Size() != 10_000 || info.Mode() != 0o444 {
+		t.Errorf("stat of an object with contents: got %v, %v", info, err)
+	}
+	objects.contents = false
+	if info, err := os.Lstat(at(second)); err != nil || info.Mode().Type() != os.ModeSymlink {
+		t.Errorf("lstat by a process that gets no contents: got %v, %v", info, err)
+	}
+	part := make([]byte, 100)
+	if n, err := f.ReadAt(part, 9_950); n != 50 || string(part[:n]) != pattern(10_000)[9_950:] {
+		t.Errorf("read of the open object: got %d bytes, %v", n, err)
+	}
+	objects.contents, objects.failure = true, errors.New("the remote is away")
+	if _, err := os.ReadFile(at(second)); !errors.Is(err, syscall.EIO) {
+		t.Errorf("read of an object that cannot be fetched: got %v, want EIO", err)
+	}
+	objects.failure = nil
 	for name, c := range map[string]struct{ got, want error }{
+		"write to an object":      {os.WriteFile(at(second), []byte("x"), 0), syscall.EROFS},
+		"truncate an object":      {os.Truncate(at(second), 0), syscall.EROFS},
 		"remove the directory":    {syscall.Rmdir(filepath.Join(m.dir, hidden)), syscall.EBUSY},
 		"replace the directory":   {os.Rename(filepath.Join(m.dir, "file"), filepath.Join(m.dir, hidden)), syscall.EEXIST},
 		"move the directory":      {os.Rename(filepath.Join(m.dir, hidden), filepath.Join(m.dir, "other")), syscall.EBUSY},

@@ -88,6 +88,52 @@ func (f objectDir) Tmpfile(cancel <-chan struct{}, in *raw.CreateIn, out *raw.Cr
 	return f.RawFileSystem.Tmpfile(cancel, in, out)
 }
 
+func (f objectDir) Write(cancel <-chan struct{}, in *raw.WriteIn, data []byte) (uint32, raw.Status) {
+	if isObjects(in.NodeId) {
+		return 0, raw.EROFS
+	}
+	return f.RawFileSystem.Write(cancel, in, data)
+}
+
+func (f objectDir) Fallocate(cancel <-chan struct{}, in *raw.FallocateIn) raw.Status {
+	if isObjects(in.NodeId) {
+		return raw.EROFS
+	}
+	return f.RawFileSystem.Fallocate(cancel, in)
+}
+
+// CopyFileRange makes the kernel copy the bytes itself if they are those of an object.
+func (f objectDir) CopyFileRange(cancel <-chan struct{}, in *raw.CopyFileRangeIn) (uint32, raw.Status) {
+	switch {
+	case isObjects(in.NodeIdOut):
+		return 0, raw.EROFS
+	case isObjects(in.NodeId):
+		return 0, raw.Status(syscall.EXDEV)
+	}
+	return f.RawFileSystem.CopyFileRange(cancel, in)
+}
+
+func (f objectDir) Lseek(cancel <-chan struct{}, in *raw.LseekIn, out *raw.LseekOut) raw.Status {
+	if isObjects(in.NodeId) {
+		return raw.Status(syscall.EINVAL)
+	}
+	return f.RawFileSystem.Lseek(cancel, in, out)
+}
+
+func (f objectDir) Fsync(cancel <-chan struct{}, in *raw.FsyncIn) raw.Status {
+	if isObjects(in.NodeId) {
+		return raw.OK
+	}
+	return f.RawFileSystem.Fsync(cancel, in)
+}
+
+func (f objectDir) FsyncDir(cancel <-chan struct{}, in *raw.FsyncIn) raw.Status {
+	if isObjects(in.NodeId) {
+		return raw.OK
+	}
+	return f.RawFileSystem.FsyncDir(cancel, in)
+}
+
 func (f objectDir) GetXAttr(cancel <-chan struct{}, h *raw.InHeader, attr string, dest []byte) (uint32, raw.Status) {
 	if isObjects(h.NodeId) {
 		return 0, raw.Status(syscall.ENODATA)

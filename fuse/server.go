@@ -92,7 +92,7 @@ type Options struct {
 	// Guard, if not nil, decides which paths programs must not change. It is used only on writable mounts.
 	Guard Guard
 
-	// Objects, if not nil, answers for the objects in the subdirectory objects of the directory Hidden in the root, which no listing shows.
+	// Objects, if not nil, supplies the objects in the subdirectory objects of the directory Hidden in the root, which no listing shows.
 	Objects Objects
 	Hidden  string
 
@@ -164,7 +164,7 @@ func Serve(t *worktree.Tree, dir string, d *Device, o Options) (*Server, error) 
 		unbound = s.redirects.remember(t, o.Unbound)
 	}
 	if o.Objects != nil {
-		requests = objectDir{requests, o.Hidden, o.Objects}
+		requests = objectDir{requests, s.fs, o.Hidden, o.Objects}
 	}
 	if o.Latencies == nil {
 		o.Latencies = new(Latencies)

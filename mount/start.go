@@ -243,7 +243,7 @@ func (m *Mount) fuseOptions() fuse.Options {
 	o := fuse.Options{
 		FsName: m.store.URL(), AllowOther: m.Request.AllowOther, StatFS: m.host.State, Log: m.host.Sampled.With(zap.String("mount", m.Dir)),
 		ReadOnly: m.Request.ReadOnly, ACL: m.Request.ACL, Through: m.Request.Through, Await: m.side.Await, Latencies: &m.host.Times,
-		Objects: m.side, Hidden: gitdir.Hidden,
+		Objects: m.side.Objects(), Hidden: gitdir.Hidden,
 	}
 	if m.locking = newLocking(m); m.locking != nil {
 		o.Guard = m.locking.view

@@ -2,6 +2,7 @@ package promisor
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -20,7 +21,8 @@ import (
 //   - The git fetch with which git requests objects must not find them, because it does not request objects that exist.
 //   - Commands that write trees find the blobs of the shown tree in listings. For other commands listings are empty, because these
 //     commands request the contents of all blobs at once that a listing lacks.
-//   - Programs other than git find nothing, because they cannot request objects. Neither do git fsck and git pack-objects.
+//   - Programs other than git cannot request objects, so they get the contents. They find nothing in listings.
+//   - git fsck and git pack-objects find nothing, and neither do this program and processes that cannot be identified.
 //   - A process that has opened an object, and got no contents, does not find it any more. If the request for the object has failed too,
 //     git would report a loose object that exists as corrupt.
 type existence struct {
@@ -61,7 +63,8 @@ const (
 type kind int
 
 const (
-	stranger   kind = iota // a process that finds nothing
+	excluded   kind = iota // a process that finds nothing
+	program                // a program other than git
 	gitCommand             // a git command that writes no trees
 	treeWriter             // a git command that may write trees
 )
@@ -86,37 +89,48 @@ func (e *existence) kindOf(tid uint32) kind {
 	if e.last.id == tid && time.Since(e.last.at) < callerTime {
 		return e.last.kind
 	}
+	k := excluded
 	args, err := proc.Of(int(tid)).Args()
-	p := process{args: args}
-	k := gitCommand
-	name, _ := Subcommand(args)
-	switch {
-	case err != nil || len(args) == 0 || !p.isGit() || p.isOurFetch() || slices.Contains(readers, name):
-		k = stranger
-	case slices.Contains(treeWriters, name):
-		k = treeWriter
+	executable, exeErr := proc.Of(int(tid)).Executable()
+	if err == nil && exeErr == nil && len(args) > 0 && executable != ownExecutable() {
+		k = kindOf(args)
 	}
 	e.last = checker{tid, k, time.Now()}
 	return k
 }
 
-// exists reports whether the process of the thread tid finds a blob.
-func (e *existence) exists(ctx context.Context, tid uint32, name string) bool {
-	id, err := object.ParseID(name)
-	if err != nil || id.Format() != e.provider.Format() {
-		return false
+// ownExecutable returns the path of this program.
+var ownExecutable = sync.OnceValue(func() string { path, _ := proc.Self.Executable(); return path })
+
+// kindOf returns the kind of a process with these arguments, the first of which is the program.
+func kindOf(args []string) kind {
+	p := process{args: args}
+	name, _ := Subcommand(args)
+	switch {
+	case !p.isGit(), name == "lfs":
+		return program
+	case p.isOurFetch(), slices.Contains(readers, name):
+		return excluded
+	case slices.Contains(treeWriters, name):
+		return treeWriter
 	}
+	return gitCommand
+}
+
+// find reports whether the process of the thread tid finds a blob, and whether it gets the contents.
+func (e *existence) find(ctx context.Context, tid uint32, id object.ID) (found, contents bool, err error) {
 	e.mu.Lock()
-	absent := e.kindOf(tid) == stranger || e.opened[tid] == id
+	k := e.kindOf(tid)
+	absent := k == excluded || e.opened[tid] == id
 	if !absent {
 		remember(&e.asked, tid, id)
 	}
 	e.mu.Unlock()
 	if absent {
-		return false
+		return false, false, nil
 	}
-	named, err := e.provider.NamedBlobs().Has(ctx, id)
-	return named && err == nil
+	found, err = e.provider.NamedBlobs().Has(ctx, id)
+	return found, k == program, err
 }
 
 // noteOpened records that the thread tid has opened the object for which it has asked last.
@@ -169,9 +183,19 @@ func (e *existence) drop() {
 	e.listed = listed{}
 }
 
-// Exists reports whether the process of the thread tid is to find an object, which it names by hexadecimal digits.
-func (s *Server) Exists(ctx context.Context, tid uint32, name string) bool {
-	return s.existence.exists(ctx, tid, name)
+// Find reports whether the process of the thread tid is to find a blob, and whether it is to get the contents. In that case, Find
+// fetches them, and those that the process will probably need next.
+func (s *Server) Find(ctx context.Context, tid uint32, id object.ID) (found, contents bool, err error) {
+	found, contents, err = s.existence.find(ctx, tid, id)
+	if err != nil || !found || !contents || len(s.provider.Missing([]object.ID{id})) == 0 {
+		return found, contents, err
+	}
+	p, err := readProcess(int(tid))
+	if err != nil {
+		return false, false, nil // the process has ended
+	}
+	h := Hint{Commands: []Command{{Process: fmt.Sprintf("%d-%s", tid, p.start), Dir: p.dir}}}
+	return true, true, s.fetch(ctx, h, []object.ID{id})
 }
 
 // Opened records that the process of the thread tid has opened the object for which Exists was called last for this thread.

@@ -6,7 +6,6 @@ import (
 
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/internal/proc"
-	"github.com/artifactfs/artifactfs/promisor"
 )
 
 // listing contains the names of programs that look up ".git" only because they list or search directories. They do not use the
@@ -64,38 +63,4 @@ func (s *Side) Await(ctx context.Context, pid uint32) (done bool) {
 	// If all contents are on this host, later lookups do not have to wait.
 	h := s.Index.View.Counts(ctx)
 	return h.Fetched == h.Blobs
-}
-
-// Exists reports whether the process of the thread tid is to find an object in the directory gitdir.Hidden (fuse.Objects).
-func (s *Side) Exists(tid uint32, name string) bool {
-	objects := s.objects()
-	return objects != nil && objects.Exists(context.Background(), tid, name)
-}
-
-// Opened records that the process of the thread tid has opened the object for which Exists was called last (fuse.Objects).
-func (s *Side) Opened(tid uint32) {
-	if objects := s.objects(); objects != nil {
-		objects.Opened(tid)
-	}
-}
-
-// Lists reports whether the process of the thread tid is to find objects in a listing of that directory (fuse.Objects).
-func (s *Side) Lists(tid uint32) bool {
-	objects := s.objects()
-	return objects != nil && objects.Lists(tid)
-}
-
-// List returns the names in a listing of that directory (fuse.Objects).
-func (s *Side) List(first byte) []string {
-	if objects := s.objects(); objects != nil {
-		return objects.List(first)
-	}
-	return nil
-}
-
-// objects returns the source of missing objects; nil until git commands can run.
-func (s *Side) objects() *promisor.Server {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.servers.objects
 }

@@ -1,0 +1,92 @@
+package gitside
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/fuse"
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/object/loose"
+	"github.com/artifactfs/artifactfs/odb/named"
+	"github.com/artifactfs/artifactfs/promisor"
+)
+
+// objects supplies the objects in the directory gitdir.Hidden of the mount. The number of an object is the prefix of its id.
+type objects struct{ side *Side }
+
+var _ fuse.Objects = objects{}
+
+// Objects returns the source of the objects in the directory gitdir.Hidden of the mount.
+func (s *Side) Objects() fuse.Objects { return objects{s} }
+
+// server returns the source of missing objects; nil until git commands can run.
+func (o objects) server() *promisor.Server {
+	o.side.mu.Lock()
+	defer o.side.mu.Unlock()
+	return o.side.servers.objects
+}
+
+// Find returns how the process of the thread tid is to find an object, and its number.
+func (o objects) Find(ctx context.Context, tid uint32, name string) (fuse.Finding, uint64, error) {
+	server := o.server()
+	id, err := object.ParseID(name)
+	if err != nil || server == nil || id.Format() != o.side.provider().Format() {
+		return fuse.Absent, 0, nil
+	}
+	found, contents, err := server.Find(ctx, tid, id)
+	switch {
+	case err != nil || !found:
+		return fuse.Absent, 0, err
+	case !contents:
+		return fuse.Existence, 0, nil
+	}
+	return fuse.Contents, named.Prefix(id), nil
+}
+
+// looseObject is the loose form of a blob.
+type looseObject struct {
+	*loose.Blob
+	fetch.Content
+}
+
+func (o looseObject) Size() int64 { return o.Blob.Size() }
+
+func (o looseObject) ReadAt(p []byte, off int64) (int, error) { return o.Blob.ReadAt(p, off) }
+
+// Open returns the object with this number.
+func (o objects) Open(ctx context.Context, number uint64) (fuse.Object, error) {
+	id, ok, err := o.side.provider().NamedBlobs().Prefixed(ctx, number)
+	if err == nil && !ok {
+		err = fmt.Errorf("no blob has the prefix %016x", number)
+	}
+	if err != nil {
+		return nil, err
+	}
+	c, err := o.side.Index.View.OpenAlone(ctx, fetch.Blob{ID: id, Path: id.String(), Link: true})
+	if err != nil {
+		return nil, err
+	}
+	return looseObject{loose.New(c, c.Size()), c}, nil
+}
+
+// Opened records that the process of the thread tid has opened the object for which Find was called last.
+func (o objects) Opened(tid uint32) {
+	if server := o.server(); server != nil {
+		server.Opened(tid)
+	}
+}
+
+// Lists reports whether the process of the thread tid is to find objects in a listing.
+func (o objects) Lists(tid uint32) bool {
+	server := o.server()
+	return server != nil && server.Lists(tid)
+}
+
+// List returns the names in the listing of a directory.
+func (o objects) List(first byte) []string {
+	if server := o.server(); server != nil {
+		return server.List(first)
+	}
+	return nil
+}
