@@ -95,9 +95,9 @@ func TestWorkIsCarriedIntoTheEmbeddedRepository(t *testing.T) {
 		return strings.TrimSpace(string(out)) == head
 	})
 	clone := k.dir("clone")
-	k.sh("/", "git clone -q "+repo+" "+clone)
-	if got := k.sh(clone, "git rev-parse HEAD; git fsck --no-dangling; cat new"); got != head+"\nnew\n" {
-		t.Errorf("clone of the session repository: got %q", got)
+	k.sh("/", "git clone -q "+remote+" "+clone)
+	if got := k.sh(clone, "git fetch -q "+repo+" main; git checkout -q FETCH_HEAD; git rev-parse HEAD; git fsck --no-dangling; cat new"); got != head+"\nnew\n" {
+		t.Errorf("clone that has fetched from the session repository: got %q", got)
 	}
 	k.until("a checkpoint was made", func() bool { st := k.status(dir).Session; return st.Checkpoints > 0 && !st.Dirty })
 	log, err := k.client.SessionLog(t.Context(), control.SessionLogRequest{Of: dir})

@@ -19,6 +19,13 @@ func source(t *testing.T, name string) string {
 	return path
 }
 
+// The suite runs with clients in several languages.
+func TestDulwich(t *testing.T) { t.Parallel(); suite(t, dulwich(t)) }
+
+func TestJGit(t *testing.T) { t.Parallel(); suite(t, jgit(t)) }
+
+func TestLibgit2(t *testing.T) { t.Parallel(); suite(t, libgit2(t)) }
+
 // TestIsomorphicGit runs the suite with isomorphic-git, in JavaScript.
 func TestIsomorphicGit(t *testing.T) {
 	t.Parallel()
@@ -39,19 +46,17 @@ func TestIsomorphicGit(t *testing.T) {
 	suite(t, programmed(t, dir, nil, node, filepath.Join(dir, "client.mjs")))
 }
 
-// TestDulwich runs the suite with dulwich, in Python, from Debian.
-func TestDulwich(t *testing.T) {
-	t.Parallel()
+// dulwich returns the client dulwich, in Python, from Debian.
+func dulwich(t *testing.T) implementation {
 	const python = "/usr/bin/python3" // Debian's packages are installed for the Python of Debian only
 	if out, err := output(t, "", os.Environ(), python, "-c", "import dulwich"); err != nil {
 		gittest.Skip(t, "dulwich: %v: %s (scripts/setup.sh installs python3-dulwich)", err, out)
 	}
-	suite(t, programmed(t, t.TempDir(), nil, python, source(t, "dulwich_client.py")))
+	return programmed(t, t.TempDir(), nil, python, source(t, "dulwich_client.py"))
 }
 
-// TestJGit runs the suite with JGit, in Java, from Debian, whose version 4.11 has no shallow clones.
-func TestJGit(t *testing.T) {
-	t.Parallel()
+// jgit returns the client JGit, in Java, from Debian, whose version 4.11 has no shallow clones.
+func jgit(t *testing.T) implementation {
 	javac, java := program(t, "javac"), program(t, "java")
 	var jars []string
 	for _, jar := range []string{"org.eclipse.jgit", "slf4j-api", "slf4j-nop", "jsch", "javaewah"} {
@@ -66,12 +71,11 @@ func TestJGit(t *testing.T) {
 		t.Fatalf("javac: %v: %s", err, out)
 	}
 	class := strings.Join(append(jars, dir), ":")
-	suite(t, programmed(t, dir, []string{"depth"}, java, "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-cp", class, "JGit"))
+	return programmed(t, dir, []string{"depth"}, java, "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-cp", class, "JGit")
 }
 
-// TestLibgit2 runs the suite with libgit2, in C, from Debian, whose version 1.5 has no shallow clones.
-func TestLibgit2(t *testing.T) {
-	t.Parallel()
+// libgit2 returns the client libgit2, in C, from Debian, whose version 1.5 has no shallow clones.
+func libgit2(t *testing.T) implementation {
 	gcc := program(t, "gcc")
 	if _, err := os.Stat("/usr/include/git2.h"); err != nil {
 		gittest.Skip(t, "libgit2: %v (scripts/setup.sh installs libgit2-dev)", err)
@@ -81,7 +85,7 @@ func TestLibgit2(t *testing.T) {
 	if out, err := output(t, dir, gittest.Env(), gcc, "-Wall", "-Werror", "-o", binary, source(t, "libgit2.c"), "-lgit2"); err != nil {
 		t.Fatalf("gcc: %v: %s", err, out)
 	}
-	suite(t, programmed(t, dir, []string{"depth"}, binary))
+	return programmed(t, dir, []string{"depth"}, binary)
 }
 
 // TestGoGit runs the suite with go-git, in Go. The program that uses it is a separate module.

@@ -26,6 +26,7 @@ const (
 //	commit DIR NAME TEXT           a file, on the current branch; prints the id of the commit
 //	push DIR SOURCE TARGET [force] a branch; an empty source deletes the target
 //	fetch DIR                      all branches; prints the id of origin/main
+//	show DIR COMMIT PATH           prints a file of a commit; not all clients have it
 type implementation struct {
 	run   func(a auth, token string, args ...string) (string, error)
 	lacks []string // features that the client does not have: bearer, depth

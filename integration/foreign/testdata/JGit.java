@@ -1,9 +1,13 @@
-// A small command line for JGit: clone, commit, push and fetch. The tests describe its arguments (suite_test.go).
+// A small command line for JGit: clone, commit, push, fetch and show. The tests describe its arguments (suite_test.go).
 import java.io.File;
 import java.nio.file.Files;
 import java.util.Map;
 import org.eclipse.jgit.api.Git;
 import org.eclipse.jgit.api.TransportCommand;
+import org.eclipse.jgit.lib.ObjectId;
+import org.eclipse.jgit.revwalk.RevWalk;
+import org.eclipse.jgit.storage.file.FileRepositoryBuilder;
+import org.eclipse.jgit.treewalk.TreeWalk;
 import org.eclipse.jgit.transport.PushResult;
 import org.eclipse.jgit.transport.RefSpec;
 import org.eclipse.jgit.transport.RemoteRefUpdate;
@@ -35,13 +39,21 @@ public class JGit {
       authenticated(Git.cloneRepository().setURI(args[1]).setDirectory(new File(args[2]))).call().close();
       return;
     }
-    try (Git git = Git.open(new File(args[1]))) {
+    // Git.open does not read a file .git.
+    try (Git git = new Git(new FileRepositoryBuilder().setWorkTree(new File(args[1])).build())) {
       switch (args[0]) {
         case "commit":
           Files.writeString(new File(args[1], args[2]).toPath(), args[3]);
           git.add().addFilepattern(args[2]).call();
           System.out.println(git.commit().setMessage("change " + args[2] + "\n").setAuthor("foreign", "foreign@localhost")
               .setCommitter("foreign", "foreign@localhost").call().name());
+          break;
+        case "show":
+          try (RevWalk walk = new RevWalk(git.getRepository())) {
+            ObjectId commit = ObjectId.fromString(args[2]);
+            TreeWalk file = TreeWalk.forPath(git.getRepository(), args[3], walk.parseCommit(commit).getTree());
+            git.getRepository().open(file.getObjectId(0)).copyTo(System.out);
+          }
           break;
         case "push":
           String source = args[2].isEmpty() ? "" : "refs/heads/" + args[2];

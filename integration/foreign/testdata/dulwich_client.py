@@ -1,4 +1,4 @@
-"""A small command line for dulwich: clone, commit, push and fetch. The tests describe its arguments (suite_test.go)."""
+"""A small command line for dulwich: clone, commit, push, fetch and show. The tests describe its arguments (suite_test.go)."""
 
 import os
 import sys
@@ -65,7 +65,14 @@ def fetch(directory):
     print(repo.refs[b"refs/remotes/origin/main"].decode())
 
 
+def show(directory, revision, path):
+    repo = Repo(directory)
+    tree = repo[repo[revision.encode()].tree]
+    _, blob = tree.lookup_path(repo.__getitem__, path.encode())
+    sys.stdout.buffer.write(repo[blob].data)
+
+
 try:
-    {"clone": clone, "commit": commit, "push": push, "fetch": fetch}[sys.argv[1]](*sys.argv[2:])
+    {"clone": clone, "commit": commit, "push": push, "fetch": fetch, "show": show}[sys.argv[1]](*sys.argv[2:])
 except Exception as e:
     sys.exit(f"{type(e).__name__}: {e}")

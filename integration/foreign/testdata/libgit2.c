@@ -1,4 +1,4 @@
-/* A small command line for libgit2: clone, commit, push and fetch. The tests describe its arguments (suite_test.go). */
+/* A small command line for libgit2: clone, commit, push, fetch and show. The tests describe its arguments (suite_test.go). */
 #include <git2.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -87,6 +87,14 @@ int main(int argc, char **argv) {
 	check(git_repository_open(&repo, argv[2]), "open");
 	if (strcmp(argv[1], "commit") == 0) {
 		commit(repo, argv[3], argv[4]);
+		return 0;
+	}
+	if (strcmp(argv[1], "show") == 0) {
+		git_object *blob;
+		char spec[1024];
+		snprintf(spec, sizeof spec, "%s:%s", argv[3], argv[4]);
+		check(git_revparse_single(&blob, repo, spec), "show");
+		fwrite(git_blob_rawcontent((git_blob *)blob), 1, git_blob_rawsize((git_blob *)blob), stdout);
 		return 0;
 	}
 	git_remote *remote;
