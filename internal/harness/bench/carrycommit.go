@@ -110,7 +110,11 @@ func (r *rig) commitsTo(p carryPlace) error {
 		return err
 	}
 	clone := r.path("clone")
-	if _, err := r.sh(r.dir, "git clone -q "+p.arg+" "+clone); err != nil {
+	fetch := "git clone -q " + p.arg + " " + clone
+	if p.kind == "embedded" { // it lacks the contents of the base
+		fetch = "git clone -q " + r.repo + " " + clone + " && git -C " + clone + " fetch -q " + p.arg + " '+refs/heads/*:refs/remotes/origin/*'"
+	}
+	if _, err := r.sh(r.dir, fetch); err != nil {
 		return err
 	}
 	for _, dir := range []string{p.path, clone} {
