@@ -27,8 +27,9 @@ files have been fetched.
 
 With --commit, prefetch writes contents to git's object store instead. This is for programs that read the object store
 directly and will read much of it: jj, and programs built on libgit2, gitoxide, JGit or go-git. (They and git also fetch
-the objects that they need, a part at a time.) COMMIT is one commit, for all files of its tree, or a range A..B, for both versions
-of each file that the commits of the range have changed. The command returns when the contents have been written.`,
+the objects that they need, a part at a time.) COMMIT is one commit, for all files of its tree, or a range A..B, for
+both versions of each file that the commits of the range have changed. The command returns when the contents have been
+written.`,
 		Example: `  artifactfs prefetch git --wait
   artifactfs prefetch git Documentation 't/*.sh'
   artifactfs prefetch git/builtin
