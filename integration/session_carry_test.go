@@ -294,9 +294,15 @@ func TestSessionCarriesCommits(t *testing.T) {
 				}
 			}
 
-			// Stock git can clone and fsck the session remote.
+			// Stock git can fsck the session remote, and clone it. The embedded one lacks the contents of the base, so a clone of the
+			// mounted remote fetches from it.
 			w.sound(theirs)
-			clone := w.clone(theirs)
+			from := theirs
+			if c == nil {
+				from = r.Path
+			}
+			clone := w.clone(from)
+			w.git(clone, "fetch", "--quiet", theirs, "+refs/heads/*:refs/remotes/origin/*")
 			w.sound(clone)
 			if got, want := w.git(clone, "rev-parse", "origin/main"), w.git(m.Dir, "rev-parse", "main"); got != want {
 				t.Errorf("main of a clone of the session remote: got %s, want %s", got, want)
