@@ -302,7 +302,10 @@ func TestSessionCarriesCommits(t *testing.T) {
 				from = r.Path
 			}
 			clone := w.clone(from)
-			w.git(clone, "fetch", "--quiet", theirs, "+refs/heads/*:refs/remotes/origin/*")
+			w.until("git fetch works, because the contents that commits use again are here", func() bool {
+				_, err := gittest.Git(t.Context(), clone, "fetch", "--quiet", theirs, "+refs/heads/*:refs/remotes/origin/*")
+				return err == nil
+			})
 			w.sound(clone)
 			if got, want := w.git(clone, "rev-parse", "origin/main"), w.git(m.Dir, "rev-parse", "main"); got != want {
 				t.Errorf("main of a clone of the session remote: got %s, want %s", got, want)

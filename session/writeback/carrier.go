@@ -56,8 +56,10 @@ type RefCopierOptions struct {
 	// blocking, whenever a file appears in dir or dir is removed. The result fresh is false if dir is watched already; the
 	// RefCopier does not use stop in this case. If the field Watch is nil, the refs are read at regular intervals.
 	Watch func(dir string, wake chan<- struct{}) (stop func(), fresh bool, err error)
-	// Embedded is true if the Repo itself is the session remote.
+	// Embedded is true if the Repo itself is the session remote. Provide then fetches the contents that stock git needs when it fetches
+	// from the Repo.
 	Embedded bool
+	Provide  Provider
 	// Moved is called when a branch, tag, notes ref, stash or HEAD has moved, before the ref is copied. It is also called
 	// after the Repo was opened. It must not block. Moved may be nil.
 	Moved func()
@@ -70,12 +72,13 @@ type RefCopierOptions struct {
 // move, with the objects that git created for them. It works in passes: each reads the refs and copies the changed ones.
 //
 // Locks: passing is a semaphore that is held during a pass, also during disk and network I/O. It protects the fields from
-// refs to watched. mu is a leaf lock (no other lock is taken while mu is held), which protects the field failure.
+// refs to reused. mu is a leaf lock (no other lock is taken while mu is held), which protects the field failure.
 type RefCopier struct {
 	o      RefCopierOptions
 	log    *zap.Logger
-	cancel context.CancelFunc // ends the goroutine of the method run
-	done   sync.WaitGroup     // waits for the goroutine of the method run
+	ctx    context.Context    // ends with Close
+	cancel context.CancelFunc // ends the goroutines
+	done   sync.WaitGroup     // waits for the goroutines of the method run and of fetches
 	// wake starts a pass. The channel has room for one signal.
 	wake chan struct{}
 
@@ -86,6 +89,7 @@ type RefCopier struct {
 	// repo is the session's bare repository; nil while it was not opened, because there was no ref to copy yet.
 	repo    *session.Repo
 	watched map[string]func() // functions that stop the watches, by directory
+	reused  *reused           // nil unless the Repo is the session remote
 
 	mu sync.Mutex // protects failure
 	// failure is the error of the last pass; nil if that pass succeeded.
@@ -100,7 +104,7 @@ func NewRefCopier(o RefCopierOptions) *RefCopier {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &RefCopier{
-		o: o, log: o.Log, cancel: cancel, wake: make(chan struct{}, 1), passing: make(chan struct{}, 1),
+		o: o, log: o.Log, ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1), passing: make(chan struct{}, 1),
 		refs: gitRefs{dir: o.GitDir, format: o.Format}, watched: map[string]func(){},
 	}
 	c.done.Go(func() { c.run(ctx) })

@@ -311,7 +311,7 @@ func TestCarrierOfALostObject(t *testing.T) {
 		if err := os.Rename(lost, lost+".away"); err != nil {
 			t.Fatal(err)
 		}
-		c := p.copier(RefCopierOptions{Embedded: embedded})
+		c := p.copier(RefCopierOptions{Embedded: embedded, Provide: p})
 		if err := c.Flush(t.Context()); !errors.Is(err, odb.ErrNotFound) || !strings.Contains(err.Error(), "v1") {
 			t.Errorf("flush with a missing object: got %v, want an error that names v1", err)
 		}
@@ -374,13 +374,13 @@ func TestCarrierLeavesTheRemotes(t *testing.T) {
 	}
 }
 
-// If the Repo is the session remote, stock git can fetch from it at any time, and git fsck finds no error in the Repo. Copying refs
-// requests no contents; git requests those that a clone needs.
+// If the Repo is the session remote, stock git can fetch from it, and git fsck finds no error in the Repo. Copying refs needs no contents
+// of the mounted remote, except those that a commit moves.
 func TestEmbeddedRepoServesGit(t *testing.T) {
 	for _, f := range []object.Format{object.SHA1, object.SHA256} {
 		t.Run(f.String(), func(t *testing.T) {
 			p := newPlace(t, f)
-			c := p.copier(RefCopierOptions{Embedded: true})
+			c := p.copier(RefCopierOptions{Embedded: true, Provide: p})
 			copied := filepath.Join(t.TempDir(), "copy")
 			run(t, "/", "", "clone", "-q", p.origin.Path, copied)
 			away := func(f func()) {

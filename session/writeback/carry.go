@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/session"
@@ -33,6 +35,9 @@ func (c *RefCopier) carry(ctx context.Context, now refsOf) error {
 			return err
 		}
 		c.repo = repo
+		if c.o.Embedded {
+			c.reused = &reused{repo: repo, provide: c.o.Provide}
+		}
 	}
 	before, err := readCarried(c.repo)
 	if err != nil {
@@ -87,6 +92,13 @@ func (c *RefCopier) carry(ctx context.Context, now refsOf) error {
 	}
 	if err := c.repo.Update(ctx, changes); err != nil {
 		return fmt.Errorf("push refs: %w", err)
+	}
+	if c.reused != nil {
+		c.done.Go(func() {
+			if err := c.reused.fetch(c.ctx, tips); err != nil && c.ctx.Err() == nil {
+				c.log.Debug("prepare fetches from session remote", zap.Error(err))
+			}
+		})
 	}
 	if err := after.write(c.repo, both); err != nil {
 		return err

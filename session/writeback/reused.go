@@ -1,0 +1,144 @@
+package writeback
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb"
+	"github.com/artifactfs/artifactfs/session"
+)
+
+// reused fetches the contents of the mounted remote that stock git reads when it sends commits of the session: those of files that a
+// commit has moved, copied or restored, because git leaves out only what the receiver's commits have at the same paths, and the old
+// versions of files that a commit has changed, because git sends differences to them. git does not fetch these contents itself. A reused
+// is safe for concurrent use.
+type reused struct {
+	repo    *session.Repo // embedded session remote
+	provide Provider      // fetches from the mounted remote
+
+	mu     sync.Mutex         // held while contents are fetched
+	looked map[object.ID]bool // commits and tags whose contents were fetched
+}
+
+// fetch fetches the contents that the commits and tags in tips need, and those of their ancestors in the session.
+func (r *reused) fetch(ctx context.Context, tips []object.ID) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	looked, need := map[object.ID]bool{}, map[object.ID]bool{}
+	for stack := slices.Clone(tips); len(stack) > 0; {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		id := stack[len(stack)-1]
+		stack = stack[:len(stack)-1]
+		if r.looked[id] || looked[id] || !r.repo.Owned(id) {
+			continue
+		}
+		looked[id] = true
+		below, err := r.look(id, need)
+		if err != nil {
+			return err
+		}
+		stack = append(stack, below...)
+	}
+	missing := slices.DeleteFunc(r.provide.Missing(slices.Collect(maps.Keys(need))), r.repo.Owned)
+	if len(missing) > 0 {
+		if err := r.provide.Provide(ctx, missing, nil); err != nil {
+			return fmt.Errorf("fetch contents that commits use again: %w", err)
+		}
+	}
+	if r.looked == nil {
+		r.looked = map[object.ID]bool{}
+	}
+	maps.Copy(r.looked, looked)
+	return nil
+}
+
+// look adds the contents that a commit uses again to need. It returns the parents of the commit, or the target of a tag. A commit without
+// parents, or with a parent that is not on this host, adds nothing, because a receiver lacks all of its tree.
+func (r *reused) look(id object.ID, need map[object.ID]bool) ([]object.ID, error) {
+	t, content, err := r.repo.Get(id, object.MaxCommitSize)
+	if errors.Is(err, odb.ErrTooLarge) { // the object is a blob that a tag refers to
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read object %s: %w", id, err)
+	}
+	if t == object.Tag {
+		target, _, err := object.ParseTagTarget(r.repo.Format(), content)
+		return []object.ID{target}, err
+	}
+	if t != object.Commit {
+		return nil, nil
+	}
+	commit, err := object.ParseCommit(r.repo.Format(), content)
+	if err != nil {
+		return nil, fmt.Errorf("read commit %s: %w", id, err)
+	}
+	var before []object.ID
+	for _, parent := range commit.Parents {
+		_, content, err := r.repo.Get(parent, object.MaxCommitSize)
+		if errors.Is(err, odb.ErrNotFound) {
+			return commit.Parents, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read commit %s: %w", parent, err)
+		}
+		was, err := object.ParseCommit(r.repo.Format(), content)
+		if err != nil {
+			return nil, fmt.Errorf("read commit %s: %w", parent, err)
+		}
+		before = append(before, was.Tree)
+	}
+	if len(before) == 0 {
+		return nil, nil
+	}
+	return commit.Parents, r.compare(commit.Tree, before, need)
+}
+
+// compare adds the blobs below a tree that none of the trees before has at the same path, and those that these trees have there.
+func (r *reused) compare(tree object.ID, before []object.ID, need map[object.ID]bool) error {
+	entries, err := r.repo.Tree(tree)
+	if err != nil {
+		return fmt.Errorf("read tree %s: %w", tree, err)
+	}
+	was := map[string][]object.TreeEntry{}
+	for _, id := range before {
+		old, err := r.repo.Tree(id)
+		if err != nil {
+			return fmt.Errorf("read tree %s: %w", id, err)
+		}
+		for _, e := range old {
+			was[e.Name] = append(was[e.Name], e)
+		}
+	}
+	for _, e := range entries {
+		var below []object.ID
+		same := false
+		for _, old := range was[e.Name] {
+			if same = same || old.ID == e.ID; old.Mode == object.ModeDir {
+				below = append(below, old.ID)
+			}
+		}
+		switch {
+		case same:
+		case e.Mode == object.ModeDir:
+			if err := r.compare(e.ID, below, need); err != nil {
+				return err
+			}
+		case e.Mode.IsBlob():
+			need[e.ID] = true
+			for _, old := range was[e.Name] {
+				if old.Mode.IsBlob() {
+					need[old.ID] = true
+				}
+			}
+		}
+	}
+	return nil
+}
