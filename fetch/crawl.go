@@ -35,17 +35,11 @@ func (v *RawView) crawl(path, scope string) (window int) {
 	if v.store.fetcher.bulks.MayTry(v.bulkWant(&readahead.Dir{ID: v.Shown()})) {
 		window = readahead.FirstWindow
 	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.crawling {
+	if v.crawling.Swap(true) {
 		return window
 	}
-	v.crawling = v.store.tasks.Start(func(ctx context.Context) {
-		defer func() {
-			v.mu.Lock()
-			defer v.mu.Unlock()
-			v.crawling = false
-		}()
+	started := v.store.tasks.Start(func(ctx context.Context) {
+		defer v.crawling.Store(false)
 		v.fetchWhole(ctx, scope)
 		add := func(f treewalk.File) bool {
 			if scope != "" && !strings.HasPrefix(f.Path, scope+"/") {
@@ -61,7 +55,21 @@ func (v *RawView) crawl(path, scope string) (window int) {
 			v.store.trees.Walk(ctx, dir, scope, add)
 		}
 	})
+	if !started {
+		v.crawling.Store(false)
+	}
 	return window
+}
+
+// noteSearch calls crawl if a search program reads a missing blob. It is called before
+// the program waits for the size or for .gitattributes files.
+func (v *RawView) noteSearch(ctx context.Context, b Blob) {
+	if v.crawling.Load() || !v.missing(b.ID) {
+		return
+	}
+	if scope, ok := readahead.Searched(ctx, b.Path); ok {
+		v.crawl(b.Path, scope)
+	}
 }
 
 // fetchWhole requests the directories at or below scope that readahead.Choose selects, and returns when the answer has ended. Blobs

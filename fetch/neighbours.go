@@ -44,7 +44,9 @@ func (v *RawView) neighbours(ctx context.Context, id object.ID, path string) pip
 	}
 	p, dirOnly := v.ahead.Next(path, before, o, time.Now())
 	window := p.Window
-	if window >= readahead.WholeTree && !dirOnly {
+	if scope, ok := readahead.Searched(ctx, path); ok {
+		window, dirOnly = v.crawl(path, scope), false
+	} else if window >= readahead.WholeTree && !dirOnly {
 		window = v.crawl(path, p.Scope)
 	}
 	add := func(f treewalk.File) bool {

@@ -3,14 +3,15 @@ package fetch
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/fetch/pipeline"
 	"github.com/artifactfs/artifactfs/fetch/treewalk"
+	"github.com/artifactfs/artifactfs/internal/clock"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/prioritize"
 )
@@ -31,6 +32,9 @@ const (
 	queueAhead = 2 * pipeline.MaxPrefetchBatch
 	// prefetchPoll is the interval at which a prefetch checks whether the queue has room.
 	prefetchPoll = 20 * time.Millisecond
+	// searchGrace is the time between the prefetch of the first class and that of the next ones, in which a program that reads
+	// everything may start: see awaitCrawl.
+	searchGrace = 150 * time.Millisecond
 	// offlineWait is the interval at which a prefetch tries again while the remote fails.
 	offlineWait = 3 * time.Second
 	// wantPoll is the interval at which a call of Want that waits counts the missing blobs. Each count walks through the whole tree.
@@ -44,38 +48,6 @@ type prefetchKey struct {
 	budget int64
 }
 
-// prefetches contains the prefetches in progress, so that mounts of the same tree do not walk through it at the same time.
-type prefetches struct {
-	mu      sync.Mutex
-	running map[prefetchKey]chan struct{} // each channel is closed when its prefetch ends
-}
-
-// begin waits until no other mount runs the prefetch with this key, and then returns. Other callers with the same key then wait
-// until the returned function done is called. If ctx ends first, begin returns the error of ctx.
-func (p *prefetches) begin(ctx context.Context, key prefetchKey) (done func(), err error) {
-	for {
-		p.mu.Lock()
-		other, ok := p.running[key]
-		if !ok {
-			mine := make(chan struct{})
-			p.running[key] = mine
-			p.mu.Unlock()
-			return func() {
-				p.mu.Lock()
-				defer p.mu.Unlock()
-				delete(p.running, key)
-				close(mine)
-			}, nil
-		}
-		p.mu.Unlock()
-		select {
-		case <-other:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
-}
-
 // Prefetch prefetches the blobs of the tree until all are on this host, budget bytes have arrived (0 means no limit), or ctx
 // ends. It returns an error if a blob could not be fetched. Blobs are fetched class by class, in the order of probable need.
 // Prefetch walks through the tree once for each class, so that it need not keep a list of all blobs in memory. If another mount
@@ -85,7 +57,7 @@ func (v *RawView) Prefetch(ctx context.Context, policy PrefetchPolicy, budget in
 		return nil
 	}
 	start := v.store.fetcher.bytesIn.Load()
-	done, err := v.store.prefetches.begin(ctx, prefetchKey{v.Shown(), policy, budget})
+	done, err := v.store.prefetches.Begin(ctx, prefetchKey{v.Shown(), policy, budget})
 	if err != nil {
 		return err
 	}
@@ -96,6 +68,9 @@ func (v *RawView) Prefetch(ctx context.Context, policy PrefetchPolicy, budget in
 	// so that classes without missing files are skipped.
 	left := map[prioritize.Class]int{}
 	for class := prioritize.Manifest; class <= prioritize.Last; class++ {
+		if class == prioritize.Manifest+1 && policy == PrefetchAuto && !clock.Wait(ctx, searchGrace) {
+			return ctx.Err()
+		}
 		if policy == PrefetchAuto && class == prioritize.Media || class > prioritize.Manifest && left[class] == 0 {
 			continue
 		}
@@ -132,6 +107,10 @@ func (v *RawView) prefetchClass(ctx context.Context, class prioritize.Class, lef
 	var wants []prioritize.Want
 	var err error
 	flush := func(room int) bool {
+		if err = v.awaitCrawl(ctx); err != nil {
+			return false
+		}
+		wants = slices.DeleteFunc(wants, func(w prioritize.Want) bool { return !v.missing(w.ID) })
 		v.store.fetcher.pipe.Queue(wants)
 		wants = nil
 		err = v.awaitQueue(ctx, room)
@@ -157,6 +136,14 @@ func (v *RawView) prefetchClass(ctx context.Context, class prioritize.Class, lef
 		flush(queueAhead)
 	}
 	return err
+}
+
+// awaitCrawl waits while a program reads everything (see crawl). The contents for such a program come with few large requests, which a
+// server answers faster than the same number of wants by id.
+func (v *RawView) awaitCrawl(ctx context.Context) error {
+	for v.crawling.Load() && clock.Wait(ctx, prefetchPoll) {
+	}
+	return ctx.Err()
 }
 
 // classOf returns the prefetch class of a file. Symlinks are in the class that is prefetched first, because they are few and
@@ -194,9 +181,7 @@ func (v *RawView) awaitQueue(ctx context.Context, room int) error {
 // awaitPrefetched waits until no want of a prefetch is pending (queued or in flight).
 func (v *RawView) awaitPrefetched(ctx context.Context) error {
 	for v.store.fetcher.pipe.Prefetching() > 0 {
-		select {
-		case <-time.After(prefetchPoll):
-		case <-ctx.Done():
+		if !clock.Wait(ctx, prefetchPoll) {
 			return ctx.Err()
 		}
 	}

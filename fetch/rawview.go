@@ -27,11 +27,11 @@ type RawView struct {
 	reads              atomic.Pointer[readprofile.Recorder] // records which files are read; nil: not recorded
 	Foreseen           *foreseen.Prefetcher                 // prefetches read profiles
 
-	gone chan struct{} // channel that Close closes
+	gone     chan struct{} // channel that Close closes
+	crawling atomic.Bool   // true while a goroutine requests the rest of the tree (see crawl)
 
-	mu       sync.Mutex
-	closed   bool
-	crawling bool // true while a goroutine requests the rest of the tree (see crawl)
+	mu     sync.Mutex
+	closed bool
 	// sizing is the request for sizes that is in flight, or nil. At most one such request is in flight, because each request is
 	// for thousands of sizes.
 	sizing *sizeRequest

@@ -89,7 +89,7 @@ func TestMountsOfATreeShareWhatGoesOnBehind(t *testing.T) {
 	}
 
 	// A caller that waits for the work of another can be cancelled.
-	done, err := s.prefetches.begin(t.Context(), prefetchKey{snap.Tree, PrefetchAll, 0})
+	done, err := s.prefetches.Begin(t.Context(), prefetchKey{snap.Tree, PrefetchAll, 0})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -74,7 +74,7 @@ type Store struct {
 	history    *history
 	acquirer   *acquirer
 	counts     *counts
-	prefetches prefetches
+	prefetches tasks.Turns[prefetchKey]
 	smudges    smudges
 }
 
@@ -84,12 +84,11 @@ func Open(cfg Config) (*Store, error) {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
 	s := &Store{
-		repo:       bare.New(bare.Config{Dir: cfg.Dir, URL: cfg.Remote.URL(), Credential: cfg.Credential, Env: cfg.Env}),
-		log:        cfg.Log,
-		tasks:      tasks.New(),
-		notices:    &notices{log: cfg.Log},
-		prefetches: prefetches{running: map[prefetchKey]chan struct{}{}},
-		smudges:    smudges{running: map[object.ID]*smudge{}},
+		repo:    bare.New(bare.Config{Dir: cfg.Dir, URL: cfg.Remote.URL(), Credential: cfg.Credential, Env: cfg.Env}),
+		log:     cfg.Log,
+		tasks:   tasks.New(),
+		notices: &notices{log: cfg.Log},
+		smudges: smudges{running: map[object.ID]*smudge{}},
 	}
 	s.storage = &storage{dir: cfg.Dir, repo: s.repo, blobs: cfg.Blobs, memory: cfg.Memory, notices: s.notices}
 	s.fetcher = newFetcher(cfg, s.storage, s.tasks)

@@ -96,6 +96,7 @@ func (v *View) Size(ctx context.Context, b Blob) (int64, error) {
 	if n, ok := v.KnownSize(b); ok {
 		return n, nil
 	}
+	v.noteSearch(ctx, b)
 	asStored, err := v.asStored(ctx, b)
 	if err != nil {
 		return 0, err
@@ -128,6 +129,7 @@ func (v *View) asStored(ctx context.Context, b Blob) (bool, error) {
 func (v *View) Open(ctx context.Context, b Blob) (Content, error) {
 	v.ahead.Read(b.ID)
 	v.reads.Load().Note(b.Path)
+	v.noteSearch(ctx, b)
 	return v.open(ctx, b, func() pipeline.Neighbours { return v.neighbours(ctx, b.ID, b.Path) })
 }
 

@@ -69,14 +69,16 @@ func (w *waiter) finish() {
 // Deadline returns false, because a request has no time limit.
 func (w *waiter) Deadline() (time.Time, bool) { return time.Time{}, false }
 
-// Value returns the identity of the request for the key worktree.RequestKey, and the cost of the request for the key
-// metrics.CostKey. The packages that carry out the request read both values from the context.
+// Value returns the identity of the request for the key worktree.RequestKey, the cost of the request for the key metrics.CostKey,
+// and the thread that made the request for the key proc.CallerKey. The packages that carry out the request read these values.
 func (w *waiter) Value(key any) any {
 	switch key.(type) {
 	case worktree.RequestKey:
 		return &w.request
 	case metrics.CostKey:
 		return &w.cost
+	case proc.CallerKey:
+		return int(w.pid)
 	}
 	return nil
 }

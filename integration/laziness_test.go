@@ -220,6 +220,19 @@ func TestGrepOfEverything(t *testing.T) {
 	m.expect("second grep -r", m.step(), 0, 0)
 }
 
+// A search program is recognized by its arguments: the first read of grep -r in a directory requests this directory in bulk, and no other.
+func TestSearchIsServedInBulk(t *testing.T) {
+	w := newWorld(t)
+	m := w.meter(w.sized(100, 30), gittest.ServerOptions{RTT: 20 * time.Millisecond})
+	m.resent = 100
+	dir := w.bare(m.url()).Dir
+	m.step()
+	w.shell(filepath.Join(dir, "d0007"), "grep", "-r", "-c", "never to be found", ".")
+	m.expect("grep -r in a directory", m.step(), 2, 130)
+	w.shell(dir, "grep", "-r", "-c", "never to be found", ".")
+	m.expect("grep -r of everything", m.step(), 2, 3100)
+}
+
 // A program that reads everything is recognized in whatever order its threads read, and one request fetches the rest.
 func TestCrawlersAreServedInBulk(t *testing.T) {
 	for _, c := range []struct {

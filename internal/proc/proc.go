@@ -25,6 +25,9 @@ const Self Process = Root + "self"
 // Process is the path of a process's or thread's directory in /proc.
 type Process string
 
+// CallerKey is the key under which the context of a request contains the id of the thread that made the request, as an int.
+type CallerKey struct{}
+
 // Of returns the Process for a process ID or thread ID.
 func Of(pid int) Process { return Process(Root + strconv.Itoa(pid)) }
 
