@@ -228,9 +228,9 @@ func TestSearchIsServedInBulk(t *testing.T) {
 	dir := w.bare(m.url()).Dir
 	m.step()
 	w.shell(filepath.Join(dir, "d0007"), "grep", "-r", "-c", "never to be found", ".")
-	m.expect("grep -r in a directory", m.step(), 2, 130)
+	m.expect("grep -r in a directory", m.step(), 4, 130)
 	w.shell(dir, "grep", "-r", "-c", "never to be found", ".")
-	m.expect("grep -r of everything", m.step(), 2, 3100)
+	m.expect("grep -r of everything", m.step(), 3, 3100)
 }
 
 // A program that reads everything is recognized in whatever order its threads read, and one request fetches the rest.
