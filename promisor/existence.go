@@ -52,8 +52,8 @@ type listed struct {
 }
 
 const (
-	// callerTime is the time for which the kind of a process is known without looking at the process again. Another process cannot
-	// get the same id in this time.
+	// callerTime is the time for which the kind of a process is known without reading its arguments again. It is so short that another
+	// process does not get the same id in this time.
 	callerTime = 50 * time.Millisecond
 	// listTime is the time after which the names of a tree's blobs are dropped from memory.
 	listTime = 10 * time.Second

@@ -1,7 +1,7 @@
 // Package readahead decides how many neighbours of a file are fetched together with it. A Tracker follows the readers of one
 // mount. Each time a reader has to wait for contents, the Tracker returns a window: the number of blobs to fetch. Choose decides
-// how the rest of a tree is requested for a crawler. The package reads no trees and sends no requests; its caller finds the
-// neighbours.
+// how the rest of a tree is requested for a crawler. Search recognises search programs by their arguments. The package reads no trees and
+// sends no requests; its caller finds the neighbours.
 //
 // The first read in a directory fetches a few of its files. A crawler is a reader that waits in the order of the tree, forward or
 // backward, skips nothing, and looks at the files that were fetched for the last window (grep, tar, find -size). The windows of a
