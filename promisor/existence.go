@@ -93,7 +93,7 @@ func (e *existence) kindOf(tid uint32) kind {
 	args, err := proc.Of(int(tid)).Args()
 	executable, exeErr := proc.Of(int(tid)).Executable()
 	if err == nil && exeErr == nil && len(args) > 0 && executable != ownExecutable() {
-		k = kindOf(args)
+		k = kindByArgs(args)
 	}
 	e.last = checker{tid, k, time.Now()}
 	return k
@@ -102,8 +102,8 @@ func (e *existence) kindOf(tid uint32) kind {
 // ownExecutable returns the path of this program.
 var ownExecutable = sync.OnceValue(func() string { path, _ := proc.Self.Executable(); return path })
 
-// kindOf returns the kind of a process with these arguments, the first of which is the program.
-func kindOf(args []string) kind {
+// kindByArgs returns the kind of a process with these arguments, the first of which is the program.
+func kindByArgs(args []string) kind {
 	p := process{args: args}
 	name, _ := Subcommand(args)
 	switch {
