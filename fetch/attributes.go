@@ -10,6 +10,7 @@ import (
 	"github.com/artifactfs/artifactfs/fetch/pipeline"
 	"github.com/artifactfs/artifactfs/fetch/treewalk"
 	"github.com/artifactfs/artifactfs/object"
+	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/prioritize"
 )
 
@@ -76,13 +77,11 @@ func (v *View) wantsForRead(ctx context.Context, id object.ID, path string) pipe
 	}
 }
 
-// knownRule returns the same rule as the method rule, but does not wait. It returns false if the .gitattributes files for path
-// have not been looked up yet.
+// knownRule returns the same rule as the method rule, but does not wait. It returns false if a .gitattributes file for path is not
+// on this host.
 func (v *View) knownRule(id object.ID, path string) (convert.Rule, bool) {
-	v.conversions.mu.Lock()
-	files, ok := v.rules.files[treewalk.DirOf(path)]
-	v.conversions.mu.Unlock()
-	if !ok {
+	files, err := v.attributesBy(treewalk.DirOf(path), v.localEntries, v.localAttributesFile)
+	if err != nil {
 		return convert.Rule{}, false
 	}
 	return v.decide(files, id, path), true
@@ -115,6 +114,21 @@ func (v *View) Returns(ctx context.Context, path string) (bool, error) {
 // attributes returns the .gitattributes files that apply in the directory dir. If one of these files has to be fetched, the
 // request also contains the wants that the function along returns.
 func (v *View) attributes(ctx context.Context, dir string, along func() pipeline.Neighbours) ([]*convert.File, error) {
+	return v.attributesBy(dir, func(dir string) ([]object.TreeEntry, error) {
+		return v.store.trees.Directory(ctx, v.root, dir)
+	}, func(id object.ID, dir string) (*convert.File, error) {
+		c, err := v.openStored(ctx, id, treewalk.Join(dir, attributesName), along)
+		if err != nil {
+			return nil, err
+		}
+		return v.parseAttributes(c, dir)
+	})
+}
+
+// attributesBy returns the .gitattributes files that apply in the directory dir. If they have not been looked up before, it calls the
+// functions entries, which returns the entries of a directory, and file, which reads the .gitattributes file of a directory.
+func (v *View) attributesBy(dir string, entries func(dir string) ([]object.TreeEntry, error),
+	file func(id object.ID, dir string) (*convert.File, error)) ([]*convert.File, error) {
 	v.conversions.mu.Lock()
 	files, ok := v.rules.files[dir]
 	v.conversions.mu.Unlock()
@@ -125,16 +139,16 @@ func (v *View) attributes(ctx context.Context, dir string, along func() pipeline
 	// attributes in dir override those of its parents.
 	if dir != "" {
 		var err error
-		if files, err = v.attributes(ctx, treewalk.DirOf(dir), along); err != nil {
+		if files, err = v.attributesBy(treewalk.DirOf(dir), entries, file); err != nil {
 			return nil, err
 		}
 	}
-	entries, err := v.store.trees.Directory(ctx, v.root, dir)
+	list, err := entries(dir)
 	if err != nil {
 		return nil, err
 	}
-	if e, ok := findAttributes(entries); ok {
-		f, err := v.attributesFile(ctx, e.ID, dir, along)
+	if e, ok := findAttributes(list); ok {
+		f, err := file(e.ID, dir)
 		if err != nil {
 			return nil, err
 		}
@@ -181,6 +195,9 @@ func (v *View) attributesEntry(ctx context.Context, dir string) (object.TreeEntr
 // findAttributes returns the entry of .gitattributes among the entries of a directory, and false if the directory has no such entry.
 func findAttributes(entries []object.TreeEntry) (object.TreeEntry, bool) {
 	for _, e := range entries {
+		if e.Name > attributesName {
+			break // the entries are sorted
+		}
 		// A symlink is accepted too, because git reads the text of a symlink's target as attributes.
 		if e.Name == attributesName && e.Mode.IsBlob() {
 			return e, true
@@ -189,13 +206,22 @@ func findAttributes(entries []object.TreeEntry) (object.TreeEntry, bool) {
 	return object.TreeEntry{}, false
 }
 
-// attributesFile reads one .gitattributes file of directory dir. It returns nil if no line of the file has an effect on contents,
-// or if the file is larger than maxAttributes.
-func (v *View) attributesFile(ctx context.Context, id object.ID, dir string, along func() pipeline.Neighbours) (*convert.File, error) {
-	c, err := v.openStored(ctx, id, treewalk.Join(dir, attributesName), along)
-	if err != nil {
-		return nil, err
+// localEntries returns the entries of a directory. If a tree is missing on this host, the error is or wraps odb.ErrNotFound.
+func (v *View) localEntries(dir string) ([]object.TreeEntry, error) {
+	return treewalk.Walker{Trees: localTrees{v.store.trees}}.Directory(context.Background(), v.root, dir)
+}
+
+// localAttributesFile reads one .gitattributes file of directory dir. If it is not on this host, the error is odb.ErrNotFound.
+func (v *View) localAttributesFile(id object.ID, dir string) (*convert.File, error) {
+	if c, ok := v.store.storage.content(id); ok {
+		return v.parseAttributes(c, dir)
 	}
+	return nil, odb.ErrNotFound
+}
+
+// parseAttributes parses one .gitattributes file of directory dir, and releases c, its contents. It returns nil if no line of the file
+// has an effect on contents, or if the file is larger than maxAttributes.
+func (v *View) parseAttributes(c Content, dir string) (*convert.File, error) {
 	defer c.Release()
 	if c.Size() > maxAttributes {
 		return nil, nil

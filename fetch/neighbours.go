@@ -35,7 +35,8 @@ func (v *RawView) neighbours(ctx context.Context, id object.ID, path string) pip
 	}
 	before, o := v.readerBefore(ctx, path)
 	c := pipeline.Neighbours{Patience: pipeline.HedgeAfter}
-	if before != nil {
+	scope, searched := readahead.Searched(ctx, path)
+	if searched || before != nil {
 		c.Patience = pipeline.HedgeCrawl
 	}
 	if v.store.fetcher.pipe.IsInFlight(id) {
@@ -44,7 +45,7 @@ func (v *RawView) neighbours(ctx context.Context, id object.ID, path string) pip
 	}
 	p, dirOnly := v.ahead.Next(path, before, o, time.Now())
 	window := p.Window
-	if scope, ok := readahead.Searched(ctx, path); ok {
+	if searched {
 		window, dirOnly = v.crawl(path, scope), false
 	} else if window >= readahead.WholeTree && !dirOnly {
 		window = v.crawl(path, p.Scope)

@@ -69,6 +69,7 @@ func (p *Pipeline) SendBulk(ctx context.Context, ids map[object.ID]struct{},
 	start := time.Now()
 	err = send(ctx, b.batch, p.Arrived)
 	p.requests[1].Observe(time.Since(start))
+	p.StartCrawl() // the process reads the blobs now, so the fetch of history still has to wait
 	p.shared.mu.Lock()
 	defer p.shared.mu.Unlock()
 	p.table.bulk = nil

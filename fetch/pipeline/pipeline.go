@@ -146,9 +146,14 @@ func (p *Pipeline) StartCrawl() { p.pacer.startCrawl() }
 // ends.
 func (p *Pipeline) Pause(ctx context.Context, b *Batch) error { return p.pacer.pause(ctx, b) }
 
-// Busy reports whether foreground requests are in flight, a reader has begun to wait within the last idleTime, or a process reads
-// the whole tree.
-func (p *Pipeline) Busy() bool { return p.pacer.busy() }
+// Busy reports whether foreground requests or a bulk request are in flight, a reader has begun to wait within the last idleTime, or a
+// process reads the whole tree.
+func (p *Pipeline) Busy() bool {
+	p.shared.mu.Lock()
+	bulk := p.table.bulk != nil
+	p.shared.mu.Unlock()
+	return bulk || p.pacer.busy()
+}
 
 // Close cancels all requests, makes all waiting calls return ErrClosed, and returns when all goroutines of the pipeline have
 // ended.

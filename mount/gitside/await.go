@@ -10,7 +10,7 @@ import (
 
 // listing contains the names of programs that look up ".git" only because they list or search directories. They do not use the
 // repository.
-var listing = []string{"ls", "find", "stat", "tree", "du", "rm", "fd", "bash", "sh", "dash", "zsh", "fish"}
+var listing = []string{"ls", "find", "stat", "tree", "du", "rm", "fd", "rg", "grep", "bash", "sh", "dash", "zsh", "fish"}
 
 // Await is called when the process pid has looked up ".git", and delays the reply until git works in the mount. It waits for
 // three things: until the git directory exists; until the history was fetched or could not be fetched, if the command line of
