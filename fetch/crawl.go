@@ -61,6 +61,9 @@ func (v *RawView) crawl(path, scope string) (window int) {
 	return window
 }
 
+// Crawled reports whether the rest of the tree is being requested for a reader that reads everything.
+func (v *RawView) Crawled() bool { return v.crawling.Load() }
+
 // noteSearch calls crawl if a search program reads a missing blob. It is called before
 // the program waits for the size or for .gitattributes files.
 func (v *RawView) noteSearch(ctx context.Context, b Blob) {

@@ -90,6 +90,12 @@ func (v *View) KnownSize(b Blob) (int64, bool) {
 	return v.store.storage.blobs.Size(convertedID(b.ID, r, b.Path))
 }
 
+// Here reports whether Open returns the contents of a file at once, exactly as they are stored.
+func (v *View) Here(b Blob) bool {
+	r, ok := v.knownRule(b.ID, b.Path)
+	return ok && r.IsZero() && v.store.storage.cached(b.ID)
+}
+
 // Size returns the size, in bytes, that a file has as checkout would write it. If the size is not known on this host, Size waits for an
 // object-info request. If the remote does not support object-info, or if checkout would convert the file, Size waits for the contents.
 func (v *View) Size(ctx context.Context, b Blob) (int64, error) {

@@ -64,6 +64,7 @@ type objectDir struct {
 	fs                *fileSystem // its method wait counts and interrupts requests that wait
 	name              string      // Options.Hidden
 	objects           Objects
+	fill              *filler // nil on a read-only mount
 }
 
 // Nodes of an objectDir. The tree and the overlay do not use these numbers.
@@ -122,11 +123,21 @@ func (f objectDir) Lookup(cancel <-chan struct{}, h *raw.InHeader, name string, 
 	case f.isTop(h.NodeId, name):
 		out.NodeId = hiddenNode
 		out.SetEntryTimeout(forever)
+		out.SetAttrTimeout(forever)
 	case h.NodeId == hiddenNode && name == "objects":
 		out.NodeId = objectsNode
 		out.SetEntryTimeout(forever)
 	case !isObjects(h.NodeId):
-		return f.RawFileSystem.Lookup(cancel, h, name, out)
+		return f.lookupInTree(cancel, h, name, out)
+	case f.fill != nil && (isFill(h.NodeId) || h.NodeId == hiddenNode && name == fillName):
+		node, ok := f.fill.lookup(h.Pid, h.NodeId, name)
+		if !ok {
+			return raw.ENOENT
+		}
+		if out.NodeId = node; node == fillTop {
+			out.SetEntryTimeout(forever)
+		}
+		out.SetAttrTimeout(forever)
 	case inFanOut && name == linkTarget: // the process follows the link
 		f.objects.Opened(h.Pid)
 		return raw.ENOENT
@@ -146,6 +157,18 @@ func (f objectDir) Lookup(cancel <-chan struct{}, h *raw.InHeader, name string, 
 	}
 	f.attributes(&out.Attr, out.NodeId)
 	return raw.OK
+}
+
+// lookupInTree looks up a name in the working tree.
+func (f objectDir) lookupInTree(cancel <-chan struct{}, h *raw.InHeader, name string, out *raw.EntryOut) raw.Status {
+	switch {
+	case f.fill == nil:
+	case name == "." || name == "..": // a file handle is opened (fileSystem.find)
+		defer f.fill.enterAny()()
+	default:
+		defer f.fill.enter(worktree.Node(h.NodeId))()
+	}
+	return f.RawFileSystem.Lookup(cancel, h, name, out)
 }
 
 // lookupObject finds an object. The kernel must not cache the entry.
@@ -233,8 +256,19 @@ func (f objectDir) ReadDir(cancel <-chan struct{}, in *raw.ReadIn, out *raw.DirE
 
 // ReadDirPlus lists names without attributes (node id 0), so the kernel creates no inode for a listed name.
 func (f objectDir) ReadDirPlus(cancel <-chan struct{}, in *raw.ReadIn, out *raw.DirEntryList) raw.Status {
-	if !isObjects(in.NodeId) {
+	switch {
+	case !isObjects(in.NodeId) && f.fill == nil:
 		return f.RawFileSystem.ReadDirPlus(cancel, in, out)
+	case !isObjects(in.NodeId):
+		if in.Offset == 0 {
+			w := f.fs.wait(cancel, &in.InHeader)
+			f.fill.noteListing(w, worktree.Node(in.NodeId))
+			w.finish()
+		}
+		defer f.fill.enter(worktree.Node(in.NodeId))()
+		return f.RawFileSystem.ReadDirPlus(cancel, in, out)
+	case isFill(in.NodeId) && f.fill != nil:
+		return f.fill.listPlus(in, out)
 	}
 	f.list(in, func(e raw.DirEntry) bool { return out.AddDirLookupEntry(e) != nil })
 	return raw.OK

@@ -152,8 +152,9 @@ func Serve(t *worktree.Tree, dir string, d *Device, o Options) (*Server, error) 
 	s.fs.device = d
 	var requests raw.RawFileSystem = s.fs
 	var unbound []unfinished
+	var w *writable
 	if !o.ReadOnly {
-		w := &writable{
+		w = &writable{
 			fileSystem: s.fs, sizes: sizes{tree: t}, resized: resized{tree: t}, writes: s.writes, acl: o.ACL, guard: o.Guard,
 			redirects: redirects{hook: o.Redirect, dir: dir, log: o.Log},
 		}
@@ -164,7 +165,11 @@ func Serve(t *worktree.Tree, dir string, d *Device, o Options) (*Server, error) 
 		unbound = s.redirects.remember(t, o.Unbound)
 	}
 	if o.Objects != nil {
-		requests = objectDir{requests, s.fs, o.Hidden, o.Objects}
+		hidden := objectDir{RawFileSystem: requests, fs: s.fs, name: o.Hidden, objects: o.Objects}
+		if w != nil && o.Through == "" {
+			hidden.fill = newFiller(w, dir, o.Hidden)
+		}
+		requests = hidden
 	}
 	if o.Latencies == nil {
 		o.Latencies = new(Latencies)

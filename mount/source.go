@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/fetch/readahead"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/worktree"
 )
@@ -23,6 +24,15 @@ func (s source) KnownSize(b worktree.Blob) (int64, bool) { return s.of(b).KnownS
 
 // Looked records that a process looked up a blob. The store uses this to predict which blobs will be read.
 func (s source) Looked(b worktree.Blob) { s.of(b).NoteLookup(blob(b)) }
+
+// Here reports whether a blob can be read at once, as it is stored.
+func (s source) Here(b worktree.Blob) bool { return s.of(b).Here(blob(b)) }
+
+// Searched reports whether the process of the request ctx searches all files below directories, and whether path is one of these.
+func (s source) Searched(ctx context.Context, path string) (target, ok bool) { return readahead.Searches(ctx, path) }
+
+// Arriving reports whether the contents of all files have been requested for such a process.
+func (s source) Arriving() bool { return s.view.Crawled() }
 
 // Size returns the size of a blob in bytes. If the size is not known on this host, it sends a request to the remote.
 func (s source) Size(ctx context.Context, b worktree.Blob) (int64, error) {

@@ -1,8 +1,11 @@
 package worktree
 
 import (
+	"context"
 	"sync/atomic"
+	"syscall"
 
+	"github.com/artifactfs/artifactfs/overlay"
 	"github.com/artifactfs/artifactfs/worktree/writers"
 )
 
@@ -27,6 +30,61 @@ func (k *Kernel) Remember(n Node) {
 		r.Remember()
 	}
 }
+
+// Unknown returns the files in a base directory that the kernel does not know, because it has no look-up of them, and whose contents
+// are unchanged and on this host. It leaves out empty files, those of more than most bytes, and those that were moved or have several
+// names. missing is the number of files whose
+// contents are not on this host. subs are the subdirectories.
+func (k *Kernel) Unknown(ctx context.Context, dir Node, most int64) (files []Attr, subs []Node, missing int) {
+	if k.view.layer == nil || !k.gate.enter() {
+		return nil, nil, 0
+	}
+	defer k.gate.leave()
+	_ = k.view.readDir(ctx, dir, 0, func(e Entry) bool { // an error is reported to the program that lists the directory
+		r, ok := k.view.base.Table.Record(e.Node)
+		switch {
+		case e.Node.Own() || !ok:
+		case r.Dir() != dir: // the file was moved here
+		case e.Mode&syscall.S_IFMT == syscall.S_IFDIR:
+			subs = append(subs, e.Node)
+		case e.Mode&syscall.S_IFMT != syscall.S_IFREG || r.Known():
+		case !k.view.base.Here(e.Node):
+			missing++
+		default:
+			if in, err := k.view.inode(e.Node); err == nil && in.Size == overlay.SizeOfBase && in.Nlink == 1 {
+				if a := k.view.base.Describe(in); a.Size > 0 && a.Size <= most {
+					files = append(files, a)
+				}
+			}
+		}
+		return true
+	})
+	return files, subs, missing
+}
+
+// IsUnknown reports whether the kernel has no look-up of a base node, and the function in returns true for the directory that contains
+// the node in the base tree.
+func (k *Kernel) IsUnknown(n Node, in func(dir Node) bool) bool {
+	if !k.gate.enter() {
+		return false
+	}
+	defer k.gate.leave()
+	r, ok := k.view.base.Table.Record(n)
+	return ok && !r.Known() && in(r.Dir())
+}
+
+// Searched reports whether the process of the request ctx is a program that reads all files below directories (ok), and whether dir, a
+// base directory, is one of these (target).
+func (k *Kernel) Searched(ctx context.Context, dir Node) (target, ok bool) {
+	if !k.gate.enter() {
+		return false, false
+	}
+	defer k.gate.leave()
+	return k.view.base.Searched(ctx, dir)
+}
+
+// Arriving reports whether the contents of all files have been requested for such a program, and have not arrived yet.
+func (k *Kernel) Arriving() bool { return k.view.base.Arriving() }
 
 // WritesThrough states that the kernel has no writeback cache: each write(2) is a request of its own, which sets the times of the
 // file. It must be called before the first request.

@@ -27,6 +27,13 @@ func Searched(ctx context.Context, path string) (scope string, ok bool) {
 	return Search(args, dir, path)
 }
 
+// Searches reports whether the process that makes the request ctx is a program that reads all files below directories (ok), and whether
+// the directory at path ("" is the root) is one of these (target).
+func Searches(ctx context.Context, path string) (target, ok bool) {
+	scope, ok := Searched(ctx, strings.TrimPrefix(path+"/*", "/"))
+	return ok && scope == path, ok
+}
+
 // Search returns the directory of the tree that a program with these arguments will read completely, if it is a program that searches all
 // files below some directories (rg, grep -r) and reads path now. args begins with the program, and dir is its working directory, an
 // absolute path. The path of the mount need not be known: the directory is the lowest one above path with whose path one of the searched

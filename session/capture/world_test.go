@@ -62,8 +62,11 @@ func (o objects) Size(_ context.Context, b worktree.Blob) (int64, error) {
 	return n, err
 }
 
-func (o objects) KnownSize(b worktree.Blob) (int64, bool) { return 0, false }
-func (o objects) Looked(worktree.Blob)                    {}
+func (o objects) KnownSize(b worktree.Blob) (int64, bool)            { return 0, false }
+func (o objects) Looked(worktree.Blob)                               {}
+func (o objects) Here(worktree.Blob) bool                            { return false }
+func (o objects) Arriving() bool                                     { return false }
+func (o objects) Searched(context.Context, string) (target, ok bool) { return false, false }
 func (o objects) Open(_ context.Context, b worktree.Blob) (worktree.Content, error) {
 	o.seen[b.Path]++
 	_, text, err := o.repo.Get(b.ID, 1<<30)

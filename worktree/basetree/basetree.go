@@ -56,6 +56,13 @@ type Source interface {
 	// Looked records that a process looked up a file whose size is not known yet. From the sequence of these lookups, the Source
 	// recognizes a program that walks through a directory.
 	Looked(b Blob)
+	// Here reports whether the contents of a blob are on this host, and Open returns them without a conversion. It never waits.
+	Here(b Blob) bool
+	// Searched reports whether the process of the request ctx is a program that reads all files below directories (ok), and whether the
+	// directory at path ("" is the root) is one of these (target).
+	Searched(ctx context.Context, path string) (target, ok bool)
+	// Arriving reports whether the contents of all files have been requested for such a program, and have not arrived yet.
+	Arriving() bool
 	// Open returns the verified contents that the mount shows for a blob. It waits until the blob is fetched.
 	Open(ctx context.Context, b Blob) (Content, error)
 }
@@ -188,6 +195,20 @@ func (t *Tree) KnownSize(n Node) int64 {
 	r.SetSize(size)
 	return size
 }
+
+// Here reports whether the contents of a base node can be read at once.
+func (t *Tree) Here(n Node) bool {
+	r, ok := t.Table.Record(n)
+	return ok && t.src.Here(t.Blob(n, r))
+}
+
+// Searched calls Source.Searched for a base directory.
+func (t *Tree) Searched(ctx context.Context, dir Node) (target, ok bool) {
+	return t.src.Searched(ctx, t.Table.Path(dir))
+}
+
+// Arriving calls Source.Arriving.
+func (t *Tree) Arriving() bool { return t.src.Arriving() }
 
 // LoadSize stores the size of a base node's contents in the table. It waits until the Source has determined the size.
 func (t *Tree) LoadSize(ctx context.Context, n Node) error {

@@ -47,6 +47,9 @@ type Source struct {
 	// Size or Open was called.
 	KnowsSizes atomic.Bool
 
+	// Searches makes Searched treat every process as a program that reads all files of the tree.
+	Searches atomic.Bool
+
 	trees map[object.ID][]object.TreeEntry
 	blobs map[object.ID]File
 	ids   map[string]object.ID               // IDs of the files and directories in the first tree, by path
@@ -283,6 +286,17 @@ func (s *Source) KnownSize(b worktree.Blob) (int64, bool) {
 
 // Looked does nothing.
 func (s *Source) Looked(worktree.Blob) {}
+
+// Here reports whether the size of a blob is known.
+func (s *Source) Here(b worktree.Blob) bool { _, ok := s.KnownSize(b); return ok }
+
+// Searched reports whether Searches is set, and whether path is the root.
+func (s *Source) Searched(_ context.Context, path string) (target, ok bool) {
+	return s.Searches.Load() && path == "", s.Searches.Load()
+}
+
+// Arriving returns false.
+func (s *Source) Arriving() bool { return false }
 
 // Open returns the contents of a blob.
 func (s *Source) Open(ctx context.Context, b worktree.Blob) (worktree.Content, error) {

@@ -1,0 +1,377 @@
+package fuse
+
+import (
+	"context"
+	"encoding/binary"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	raw "github.com/hanwen/go-fuse/v2/fuse"
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/internal/proc"
+	"github.com/artifactfs/artifactfs/worktree"
+)
+
+// filler stores the contents of files in the kernel's page cache for a program that searches all files below a directory (rg, grep -r).
+// The program then reads these files without a request. A READ for each file would take several times as long, because each one
+// switches between processes twice. The filler starts when the program lists the directory, and continues as contents arrive.
+//
+// A notice that stores pages also overwrites pages that a program has changed in a mapping, about which the kernel sends no request.
+// So contents are stored only for files that no program can have opened: the kernel has no look-up of them (worktree.Kernel.Unknown).
+// But the kernel accepts pages only for nodes that it knows. Therefore a thread of this process, the helper, lists the files of a batch
+// in a directory that no other thread can enter. Then the contents are stored. In the meantime, look-ups in the directories of the
+// batch wait, so no other name leads to the files.
+//
+// The helper waits for this process, as other programs do, so it runs under WithoutDevice. It never looks up a name in a directory of
+// a batch: such a look-up could wait for a program that lists the directory and waits for the helper. So the files of the root, which
+// contains Options.Hidden, are not stored.
+//
+// The kernel keeps the entries of the helper's directory, which hold the nodes, so they are dropped a second later. Otherwise the
+// overlay would keep the contents of removed files.
+type filler struct {
+	fs     *fileSystem
+	show   func(*raw.EntryOut, worktree.Attr) // writable.fillEntry
+	dir    string                             // path of the directory fillTop
+	helper atomic.Uint32                      // id of the helper's thread; 0 while none runs
+	idle   atomic.Uint32                      // the thread that listed a directory last and is not part of a search program
+	failed atomic.Bool                        // the helper did not list a batch in time, so no further files are stored
+
+	mu      sync.Mutex
+	seen    map[worktree.Node]bool   // directories for which the filler was started
+	running bool                     // whether fill runs
+	filling map[worktree.Node]*batch // the batch in progress, for each of its directories
+	batch   *batch                   // the batch in progress, or nil
+	busy    map[worktree.Node]int    // number of requests in progress after which the kernel may know names of the directory
+	handles int                      // number of look-ups by file handle in progress, after which the kernel may know any node
+	count   uint64                   // number of batches so far
+}
+
+// batch is a set of files whose contents are stored together.
+type batch struct {
+	number uint64
+	dirs   []worktree.Node
+	files  []worktree.Attr
+	listed chan struct{} // closed when the helper has listed the files
+	done   chan struct{} // closed when other requests may make the files known
+}
+
+const (
+	fillName  = "fill"             // name of the directory that contains the helper's directories, in Options.Hidden
+	fillTop   = hiddenNode + 1<<48 // its node
+	firstFill = fillTop + 1        // node of the helper's directory for batch 0
+	fillMost  = maxRequest         // files of more bytes are not stored, because their READs are large enough
+	fillBatch = 400                // number of files after which a batch is stored
+	fillWait  = time.Second        // how long the filler waits for the helper
+	fillKept  = time.Second        // how long the entries of the helper are kept
+	fillPoll  = 10 * time.Millisecond
+	fillTime  = 2 * time.Minute // how long the filler waits for contents, after which the program reads them by requests
+	fillLimit = 1 << 30         // number of bytes that are stored for one search
+)
+
+// newFiller returns the filler of the mount at dir, in whose root hidden is the name of the hidden directory.
+func newFiller(f *writable, dir, hidden string) *filler {
+	return &filler{
+		fs: f.fileSystem, show: f.fillEntry, dir: filepath.Join(dir, hidden, fillName),
+		seen: map[worktree.Node]bool{}, filling: map[worktree.Node]*batch{}, busy: map[worktree.Node]int{},
+	}
+}
+
+// enter waits while the files of the directory are being stored. Until the returned function is called, they are not stored. It is
+// called for each request after which the kernel may know names of the directory.
+func (f *filler) enter(dir worktree.Node) (leave func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for b := f.filling[dir]; b != nil; b = f.filling[dir] {
+		f.await(b)
+	}
+	f.busy[dir]++
+	return func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if f.busy[dir]--; f.busy[dir] == 0 {
+			delete(f.busy, dir)
+		}
+	}
+}
+
+// enterAny waits while files of any directory are being stored. Until the returned function is called, no files are stored.
+func (f *filler) enterAny() (leave func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for f.batch != nil {
+		f.await(f.batch)
+	}
+	f.handles++
+	return func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.handles--
+	}
+}
+
+// await waits for the end of a batch. The caller holds f.mu, which await releases meanwhile.
+func (f *filler) await(b *batch) {
+	f.mu.Unlock()
+	<-b.done
+	f.mu.Lock()
+}
+
+// noteListing starts the filler if the process of the request begins to list a directory below which it will read all files, for the
+// first time. Later searches find the contents in the page cache.
+func (f *filler) noteListing(w *waiter, dir worktree.Node) {
+	if f.fs.cached || dir.Own() || w.pid == 0 || f.idle.Load() == w.pid || f.failed.Load() {
+		return
+	}
+	f.mu.Lock()
+	known := f.seen[dir] || f.running
+	f.mu.Unlock()
+	if known {
+		return
+	}
+	target, ok := f.fs.tree.Kernel().Searched(w, dir)
+	if !ok {
+		f.idle.Store(w.pid)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if target && !f.running && !f.seen[dir] {
+		f.running, f.seen[dir] = true, true
+		go f.fill(dir, w.pid)
+	}
+}
+
+// fill stores the contents of the files below a directory, in the order of the tree, until the thread pid of the program ends.
+func (f *filler) fill(top worktree.Node, pid uint32) {
+	jobs := make(chan *batch)
+	defer func() {
+		close(jobs)
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.running = false
+	}()
+	go f.help(jobs)
+	walk := fillWalk{filler: f, jobs: jobs, caller: proc.Of(int(pid)), deadline: time.Now().Add(fillTime), buf: make([]byte, fillMost)}
+	if walk.directory(top) {
+		walk.flush()
+	}
+	time.AfterFunc(fillKept, func() { f.drop(walk.stored) })
+}
+
+// fillWalk is the state of filler.fill.
+type fillWalk struct {
+	*filler
+	jobs     chan *batch
+	caller   proc.Process // the thread that has listed the directory
+	deadline time.Time
+	buf      []byte
+	bytes    int      // number of bytes stored so far
+	next     batch    // files that will be stored next
+	stored   []uint64 // numbers of the batches whose entries have not been dropped yet
+}
+
+// directory stores the contents of the files below a directory, or adds them to the next batch. It returns false if the walk is to end.
+func (w *fillWalk) directory(dir worktree.Node) bool {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	kernel := w.fs.tree.Kernel()
+	files, subs, missing := kernel.Unknown(ctx, dir, fillMost)
+	for ; missing > 0 && kernel.Arriving() && time.Now().Before(w.deadline); files, subs, missing = kernel.Unknown(ctx, dir, fillMost) {
+		if !w.flush() || !w.alive() {
+			return false
+		}
+		time.Sleep(fillPoll)
+	}
+	if len(files) > 0 && dir != worktree.Root {
+		w.next.dirs, w.next.files = append(w.next.dirs, dir), append(w.next.files, files...)
+	}
+	if len(w.next.files) >= fillBatch && (!w.flush() || !w.alive()) {
+		return false
+	}
+	for _, sub := range subs {
+		if !w.directory(sub) {
+			return false
+		}
+	}
+	return true
+}
+
+// alive reports whether the program may still read files.
+func (w *fillWalk) alive() bool {
+	select {
+	case <-w.fs.gone:
+		return false
+	default:
+	}
+	_, err := w.caller.Name()
+	return err == nil && w.bytes < fillLimit
+}
+
+// flush stores the contents of the next batch. It returns false if the helper does not work.
+func (w *fillWalk) flush() bool {
+	if len(w.next.files) == 0 {
+		return true
+	}
+	b := &batch{dirs: w.next.dirs, files: w.next.files, listed: make(chan struct{}), done: make(chan struct{})}
+	w.next = batch{}
+	if !w.begin(b) {
+		return true // the program has just listed the directories
+	}
+	defer w.end(b)
+	late := time.NewTimer(fillWait)
+	defer late.Stop()
+	select {
+	case w.jobs <- b:
+	case <-late.C:
+		return w.fail()
+	}
+	select {
+	case <-b.listed:
+	case <-late.C:
+		return w.fail()
+	}
+	w.stored = append(w.stored, b.number)
+	for _, a := range b.files {
+		n, err := w.fs.tree.Read(context.Background(), a.Node, w.buf, 0)
+		if err != nil || int64(n) != a.Size { // the READ of the program will report the error
+			continue
+		}
+		// The notice fails with ENOENT if the helper has not listed the file.
+		if w.fs.server.InodeNotifyStoreCache(uint64(a.Node), 0, w.buf[:n]) == raw.OK {
+			w.bytes += n
+		}
+	}
+	return true
+}
+
+// begin makes requests for the directories of a batch wait. It leaves out the directories for which requests are in progress, and files
+// that have become known. It returns false if no files are left.
+func (f *filler) begin(b *batch) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.handles > 0 {
+		return false
+	}
+	for _, dir := range b.dirs {
+		if f.busy[dir] == 0 {
+			f.filling[dir] = b
+		}
+	}
+	b.files = slices.DeleteFunc(b.files, func(a worktree.Attr) bool { return !f.fs.tree.Kernel().IsUnknown(a.Node, f.isFilling) })
+	f.count++
+	f.batch, b.number = b, f.count
+	if len(b.files) == 0 {
+		f.endLocked(b)
+		return false
+	}
+	return true
+}
+
+// isFilling reports whether requests for a directory wait. The caller holds f.mu.
+func (f *filler) isFilling(dir worktree.Node) bool { return f.filling[dir] != nil }
+
+// end lets requests for the directories of a batch continue.
+func (f *filler) end(b *batch) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.endLocked(b)
+}
+
+// endLocked is end for a caller that holds f.mu.
+func (f *filler) endLocked(b *batch) {
+	f.batch = nil
+	clear(f.filling)
+	close(b.done)
+}
+
+// fail makes the filler store nothing any more, and returns false.
+func (f *filler) fail() bool {
+	if !f.failed.Swap(true) {
+		f.fs.log.Warn("contents are no longer stored ahead of searches: the listing of files takes too long")
+	}
+	return false
+}
+
+// help is the helper. It lists batches until the channel is closed.
+func (f *filler) help(jobs <-chan *batch) {
+	err := WithoutDevice(func() error {
+		f.helper.Store(uint32(unix.Gettid()))
+		defer f.helper.Store(0)
+		names := make([]byte, 64<<10)
+		for b := range jobs {
+			f.listFiles(b, names)
+			close(b.listed)
+		}
+		return nil
+	})
+	if err != nil {
+		f.fs.log.Warn("store contents ahead of a search", zap.Error(err))
+	}
+}
+
+// listFiles lists the files of a batch in the helper's directory. An error has only one effect: the contents are not stored.
+func (f *filler) listFiles(b *batch, names []byte) {
+	fd, err := unix.Open(filepath.Join(f.dir, strconv.FormatUint(b.number, 10)), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return
+	}
+	defer unix.Close(fd)
+	for count := len(b.files); count > 0; {
+		n, err := unix.Getdents(fd, names)
+		if n <= 0 || err != nil {
+			return
+		}
+		for at := 0; at < n; at += int(binary.NativeEndian.Uint16(names[at+16:])) { // linux_dirent64.d_reclen
+			count--
+		}
+	}
+}
+
+// drop makes the kernel drop the entries that the helper has listed for the batches.
+func (f *filler) drop(batches []uint64) {
+	f.fs.device.tellKernel(func() raw.Status {
+		for _, n := range batches {
+			f.fs.server.EntryNotify(fillTop, strconv.FormatUint(n, 10)) // fails after the mount has ended
+		}
+		return raw.OK
+	})
+}
+
+// lookup returns the node of a name in one of the filler's directories, and false if the thread may not enter it.
+func (f *filler) lookup(pid uint32, parent uint64, name string) (node uint64, ok bool) {
+	if pid == 0 || pid != f.helper.Load() {
+		return 0, false
+	}
+	if parent == hiddenNode {
+		return fillTop, true
+	}
+	n, err := strconv.ParseUint(name, 10, 47)
+	return firstFill + n, parent == fillTop && err == nil
+}
+
+// listPlus answers the helper's listing of its directory.
+func (f *filler) listPlus(in *raw.ReadIn, out *raw.DirEntryList) raw.Status {
+	f.mu.Lock()
+	b := f.batch
+	f.mu.Unlock()
+	if in.Pid != f.helper.Load() || b == nil || in.NodeId != firstFill+b.number {
+		return raw.OK
+	}
+	for i := in.Offset; i < uint64(len(b.files)); i++ {
+		a := b.files[i]
+		entry := out.AddDirLookupEntry(raw.DirEntry{Name: strconv.FormatUint(i, 10), Ino: uint64(a.Node), Mode: a.Mode, Off: i + 1})
+		if entry == nil {
+			break
+		}
+		f.show(entry, a)
+	}
+	return raw.OK
+}
+
+// isFill reports whether a node is one of the filler's directories.
+func isFill(node uint64) bool { return node >= fillTop && node < firstFile }
