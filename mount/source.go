@@ -29,7 +29,9 @@ func (s source) Looked(b worktree.Blob) { s.of(b).NoteLookup(blob(b)) }
 func (s source) Here(b worktree.Blob) bool { return s.of(b).Here(blob(b)) }
 
 // Searched reports whether the process of the request ctx searches all files below directories, and whether path is one of these.
-func (s source) Searched(ctx context.Context, path string) (target, ok bool) { return readahead.Searches(ctx, path) }
+func (s source) Searched(ctx context.Context, path string) (target, ok bool) {
+	return readahead.Searches(ctx, path)
+}
 
 // Arriving reports whether the contents of all files have been requested for such a process.
 func (s source) Arriving() bool { return s.view.Crawled() }
