@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"github.com/artifactfs/artifactfs/convert"
+	"github.com/artifactfs/artifactfs/fetch/treewalk"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
+	"github.com/artifactfs/artifactfs/object"
 )
 
 // Background work for mounts of the same tree is done once: contents are requested once although several mounts prefetch them, and
@@ -81,6 +83,16 @@ func TestMountsOfATreeShareWhatGoesOnBehind(t *testing.T) {
 	if at := s.counts.known[snap.Tree].began; !at.Equal(began) || len(s.counts.configFiles) != 1 {
 		t.Error("the tree was counted or scanned for each mount")
 	}
+
+	// A view in which nothing was read knows the sizes, so that the kernel sends no LOOKUP for each listed file.
+	fresh := s.View(snap, convert.Settings{}, nil)
+	defer fresh.Close()
+	s.trees.Walk(t.Context(), snap.Tree, "", func(f treewalk.File) bool {
+		if n, ok := fresh.KnownSize(Blob{ID: f.ID, Path: f.Path, Link: f.Mode == object.ModeSymlink}); !ok || int(n) != len(files[f.Path].Data) {
+			t.Errorf("size of %s: got %d, %v, want %d", f.Path, n, ok, len(files[f.Path].Data))
+		}
+		return true
+	})
 
 	ended, end := context.WithCancel(t.Context())
 	end()

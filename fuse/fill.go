@@ -3,6 +3,9 @@ package fuse
 import (
 	"context"
 	"encoding/binary"
+	"errors"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -40,7 +43,7 @@ type filler struct {
 	dir    string                             // path of the directory fillTop
 	helper atomic.Uint32                      // id of the helper's thread; 0 while none runs
 	idle   atomic.Uint32                      // the thread that listed a directory last and is not part of a search program
-	failed atomic.Bool                        // the helper did not list a batch in time, so no further files are stored
+	failed atomic.Bool                        // the helper could not list a batch in time, so no further files are stored
 
 	mu      sync.Mutex
 	seen    map[worktree.Node]bool   // directories for which the filler was started
@@ -57,7 +60,7 @@ type batch struct {
 	number uint64
 	dirs   []worktree.Node
 	files  []worktree.Attr
-	listed chan struct{} // closed when the helper has listed the files
+	listed chan error    // receives one value when the helper has listed the files; has a buffer
 	done   chan struct{} // closed when other requests may make the files known
 }
 
@@ -217,7 +220,7 @@ func (w *fillWalk) flush() bool {
 	if len(w.next.files) == 0 {
 		return true
 	}
-	b := &batch{dirs: w.next.dirs, files: w.next.files, listed: make(chan struct{}), done: make(chan struct{})}
+	b := &batch{dirs: w.next.dirs, files: w.next.files, listed: make(chan error, 1), done: make(chan struct{})}
 	w.next = batch{}
 	if !w.begin(b) {
 		return true // the program has just listed the directories
@@ -228,12 +231,15 @@ func (w *fillWalk) flush() bool {
 	select {
 	case w.jobs <- b:
 	case <-late.C:
-		return w.fail()
+		return w.fail(errFillLate)
 	}
 	select {
-	case <-b.listed:
+	case err := <-b.listed:
+		if err != nil {
+			return w.fail(err)
+		}
 	case <-late.C:
-		return w.fail()
+		return w.fail(errFillLate)
 	}
 	w.stored = append(w.stored, b.number)
 	for _, a := range b.files {
@@ -289,10 +295,14 @@ func (f *filler) endLocked(b *batch) {
 	close(b.done)
 }
 
-// fail makes the filler store nothing any more, and returns false.
-func (f *filler) fail() bool {
+// errFillLate means that the helper did not list the files of a batch in time.
+var errFillLate = errors.New("listing the files takes too long")
+
+// fail makes the filler store nothing any more, and returns false. In particular, the helper fails if the mount is in another mount
+// namespace.
+func (f *filler) fail(why error) bool {
 	if !f.failed.Swap(true) {
-		f.fs.log.Warn("contents are no longer stored ahead of searches: the listing of files takes too long")
+		f.fs.log.Warn("contents are no longer stored ahead of searches", zap.Error(why))
 	}
 	return false
 }
@@ -300,12 +310,12 @@ func (f *filler) fail() bool {
 // help is the helper. It lists batches until the channel is closed.
 func (f *filler) help(jobs <-chan *batch) {
 	err := WithoutDevice(func() error {
-		f.helper.Store(uint32(unix.Gettid()))
-		defer f.helper.Store(0)
+		thread := uint32(unix.Gettid())
+		f.helper.Store(thread)
+		defer f.helper.CompareAndSwap(thread, 0) // the helper of the next search may have begun
 		names := make([]byte, 64<<10)
 		for b := range jobs {
-			f.listFiles(b, names)
-			close(b.listed)
+			b.listed <- f.listFiles(b, names)
 		}
 		return nil
 	})
@@ -314,22 +324,24 @@ func (f *filler) help(jobs <-chan *batch) {
 	}
 }
 
-// listFiles lists the files of a batch in the helper's directory. An error has only one effect: the contents are not stored.
-func (f *filler) listFiles(b *batch, names []byte) {
-	fd, err := unix.Open(filepath.Join(f.dir, strconv.FormatUint(b.number, 10)), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+// listFiles lists the files of a batch in the helper's directory.
+func (f *filler) listFiles(b *batch, names []byte) error {
+	path := filepath.Join(f.dir, strconv.FormatUint(b.number, 10))
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return
+		return &fs.PathError{Op: "open", Path: path, Err: err}
 	}
 	defer unix.Close(fd)
 	for count := len(b.files); count > 0; {
 		n, err := unix.Getdents(fd, names)
 		if n <= 0 || err != nil {
-			return
+			return os.NewSyscallError("getdents", err)
 		}
 		for at := 0; at < n; at += int(binary.NativeEndian.Uint16(names[at+16:])) { // linux_dirent64.d_reclen
 			count--
 		}
 	}
+	return nil
 }
 
 // drop makes the kernel drop the entries that the helper has listed for the batches.
