@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/fetch/bare"
+	"github.com/artifactfs/artifactfs/fetch/notices"
 	"github.com/artifactfs/artifactfs/fetch/tasks"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/transport"
@@ -75,7 +76,7 @@ type acquirer struct {
 	trees   *trees
 	history *history
 	tasks   *tasks.Group
-	notices *notices
+	notices *notices.List
 	log     *zap.Logger
 }
 
@@ -167,7 +168,7 @@ func (a *acquirer) stream(ctx context.Context, caps transport.Capabilities, t ta
 	if caps.Filter {
 		req.Filter = "blob:none"
 	} else {
-		a.notices.add("the remote cannot leave out file contents (no filter): the files of this commit are downloaded at once")
+		a.notices.Add("the remote cannot leave out file contents (no filter): the files of this commit are downloaded at once")
 		req.Depth = min(req.Depth, 1) // without a filter, the remote would also send the contents of the parent commit
 	}
 	// If ctx ends before the commit can be read, the fetch must be canceled. If ctx ends later, the fetch must continue.

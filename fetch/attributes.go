@@ -206,9 +206,9 @@ func findAttributes(entries []object.TreeEntry) (object.TreeEntry, bool) {
 	return object.TreeEntry{}, false
 }
 
-// localEntries returns the entries of a directory. If a tree is missing on this host, the error is or wraps odb.ErrNotFound.
+// localEntries returns the entries of a directory. If a tree is missing on this host, the error is treewalk.ErrMissing.
 func (v *View) localEntries(dir string) ([]object.TreeEntry, error) {
-	return treewalk.Walker{Trees: localTrees{v.store.trees}}.Directory(context.Background(), v.root, dir)
+	return treewalk.Walker{Trees: treewalk.Local{Trees: v.store.trees}}.Directory(context.Background(), v.root, dir)
 }
 
 // localAttributesFile reads one .gitattributes file of directory dir. If it is not on this host, the error is odb.ErrNotFound.

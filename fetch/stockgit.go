@@ -12,7 +12,7 @@ import (
 // servers. Stock git downloads the commit with all of its files, so no file is fetched on demand. A notice informs the user about
 // this limitation.
 func (a *acquirer) acquireWithGit(ctx context.Context, ref string, start time.Time) (*Snapshot, error) {
-	a.notices.add("the remote does not speak git protocol version 2: everything is downloaded with stock git first")
+	a.notices.Add("the remote does not speak git protocol version 2: everything is downloaded with stock git first")
 	name, id, format, err := a.resolveWithGit(ctx, ref)
 	if err != nil {
 		return nil, err

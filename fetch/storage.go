@@ -12,6 +12,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/cache"
 	"github.com/artifactfs/artifactfs/fetch/bare"
+	"github.com/artifactfs/artifactfs/fetch/notices"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/odb"
 	"github.com/artifactfs/artifactfs/odb/namedset"
@@ -26,7 +27,7 @@ type storage struct {
 	repo    *bare.Repo
 	blobs   *cache.Blobs
 	memory  *cache.Memory
-	notices *notices
+	notices *notices.List
 	named   namedset.Dirs // the blobs that trees name, in the store and in the object directories of mounts
 	joining atomic.Int32  // number of joins of packs in progress
 
@@ -178,7 +179,7 @@ func (s *storage) keep(o odb.Object) error {
 	// The disk may be full or read-only. In this case the contents are kept in memory, so that the readers which wait can use them.
 	if err := s.blobs.Put(o.ID, o.Data); err != nil {
 		s.memory.PutContent(o.ID, o.Data)
-		s.notices.add(fmt.Sprintf("contents cannot be written to disk: %v", err))
+		s.notices.Add(fmt.Sprintf("contents cannot be written to disk: %v", err))
 	}
 	return nil
 }

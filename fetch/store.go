@@ -25,6 +25,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/cache"
 	"github.com/artifactfs/artifactfs/fetch/bare"
+	"github.com/artifactfs/artifactfs/fetch/notices"
 	"github.com/artifactfs/artifactfs/fetch/tasks"
 	"github.com/artifactfs/artifactfs/internal/metrics"
 	"github.com/artifactfs/artifactfs/internal/packedrefs"
@@ -67,7 +68,7 @@ type Store struct {
 	repo       *bare.Repo
 	log        *zap.Logger
 	tasks      *tasks.Group
-	notices    *notices
+	notices    *notices.List
 	storage    *storage
 	fetcher    *fetcher
 	trees      *trees
@@ -87,7 +88,7 @@ func Open(cfg Config) (*Store, error) {
 		repo:    bare.New(bare.Config{Dir: cfg.Dir, URL: cfg.Remote.URL(), Credential: cfg.Credential, Env: cfg.Env}),
 		log:     cfg.Log,
 		tasks:   tasks.New(),
-		notices: &notices{log: cfg.Log},
+		notices: &notices.List{Log: cfg.Log},
 		smudges: smudges{running: map[object.ID]*smudge{}},
 	}
 	s.storage = &storage{dir: cfg.Dir, repo: s.repo, blobs: cfg.Blobs, memory: cfg.Memory, notices: s.notices}
@@ -161,7 +162,7 @@ func (s *Store) Stats() Stats {
 		st.FailedAt = time.Now().Add(-t.Quiet)
 	}
 	st.Refused = s.Refusals()
-	st.Notices = s.notices.all()
+	st.Notices = s.notices.All()
 	st.History = s.history.current()
 	return st
 }

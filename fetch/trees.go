@@ -149,20 +149,6 @@ func (t *trees) Local(id object.ID) ([]object.TreeEntry, bool) {
 	return entries, err == nil
 }
 
-// localTrees are the trees on this host. It implements treewalk.Trees.
-type localTrees struct{ *trees }
-
-// Entries returns the entries of a tree. If the tree is missing on this host, the error is odb.ErrNotFound.
-func (t localTrees) Entries(_ context.Context, id object.ID) ([]object.TreeEntry, error) {
-	if id.IsZero() || id == object.EmptyTree(id.Format()) {
-		return nil, nil
-	}
-	if entries, ok := t.Local(id); ok {
-		return entries, nil
-	}
-	return nil, odb.ErrNotFound
-}
-
 // fetchLater requests a tree in the background and reports to the pipeline whether the remote has answered. It is called to find
 // out whether an unreachable remote answers again.
 func (t *trees) fetchLater(id object.ID) {

@@ -5,6 +5,7 @@ import (
 
 	raw "github.com/hanwen/go-fuse/v2/fuse"
 
+	"github.com/artifactfs/artifactfs/fuse/caller"
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
@@ -29,7 +30,7 @@ func (f *writable) GetAttr(cancel <-chan struct{}, in *raw.GetAttrIn, out *raw.A
 func (f *writable) attr(w *waiter, in *raw.GetAttrIn) (worktree.Attr, error) {
 	n := worktree.Node(in.NodeId)
 	unknown := f.hidden(n)
-	if a, known := f.tree.KnownAttr(n); a.Node == n && (unknown || !known) && !needsSize(in.Pid, a.Mode, f.cached) {
+	if a, known := f.tree.KnownAttr(n); a.Node == n && (unknown || !known) && !caller.NeedsSize(in.Pid, a.Mode, f.cached) {
 		return a, nil
 	}
 	if unknown {
@@ -57,7 +58,7 @@ func (f *writable) SetAttr(cancel <-chan struct{}, in *raw.SetAttrIn, out *raw.A
 	if a, known := f.tree.KnownAttr(n); !f.cached && resize && known && a.Size == c.Size && c.Set&worktree.SetMtime == 0 {
 		// ftruncate(2) and an open with O_TRUNC set the times even if the size stays the same, and truncate(2) does not. Only with a
 		// writeback cache the kernel states the times. Only ftruncate(2) sends a file handle.
-		if in.Valid&raw.FATTR_FH != 0 || c.Size == 0 && !truncates(in.Pid) {
+		if in.Valid&raw.FATTR_FH != 0 || c.Size == 0 && !caller.Truncates(in.Pid) {
 			c.Set, c.Mtime = c.Set|worktree.SetMtime, worktree.NowTime
 		}
 	}

@@ -2,12 +2,10 @@ package fuse
 
 import (
 	"path"
-	"syscall"
 
 	raw "github.com/hanwen/go-fuse/v2/fuse"
-	"golang.org/x/sys/unix"
 
-	"github.com/artifactfs/artifactfs/internal/proc"
+	"github.com/artifactfs/artifactfs/fuse/caller"
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
@@ -29,8 +27,8 @@ type Guard interface {
 // The kernel sends no request when a program opens a file. So a locked file is shown without permission to write, and its attributes
 // are not cached. The kernel then requests the attributes in every open(2) (fs/fuse/dir.c, fuse_permission), and refuses the open
 // because of the permissions. Root may ignore the permissions; but if the GETATTR fails, the system call fails with the same error. So
-// GetAttr determines from the system call whether the thread opens the file for writing (peek.go). If the system call cannot be read,
-// the WRITE is refused. With a writeback cache the kernel also requests the attributes in every write(2) (fs/fuse/file.c,
+// GetAttr determines from the system call whether the thread opens the file for writing (package caller). If the system call cannot be
+// read, the WRITE is refused. With a writeback cache the kernel also requests the attributes in every write(2) (fs/fuse/file.c,
 // fuse_cache_write_iter), and a program learns from close(2) or fsync(2) that a WRITE was refused.
 type guarded struct {
 	raw.RawFileSystem
@@ -159,7 +157,7 @@ func (g guarded) RemoveXAttr(cancel <-chan struct{}, h *raw.InHeader, name strin
 func (g guarded) GetAttr(cancel <-chan struct{}, in *raw.GetAttrIn, out *raw.AttrOut) raw.Status {
 	n := worktree.Node(in.NodeId)
 	if g.f.guard.Active() && g.f.locked(n) {
-		if a, _ := g.f.tree.KnownAttr(n); isFile(a.Mode) && changes(in.Pid) {
+		if a, _ := g.f.tree.KnownAttr(n); isFile(a.Mode) && caller.Changes(in.Pid) {
 			if status := g.refusalOf(in.NodeId); status != raw.OK {
 				return status
 			}
@@ -196,31 +194,3 @@ func (f *writable) locked(n worktree.Node) bool {
 
 // writeBits are the permissions that a locked file is shown without.
 const writeBits = 0o222
-
-// changes reports whether a thread is in a system call that opens a file for writing, writes to it, truncates it, or asks whether it
-// can be written to. It returns false if the system call cannot be read. It leaves out system calls that may read the file and write
-// to another one.
-func changes(tid uint32) bool {
-	thread := proc.Of(int(tid))
-	c, ok := blockedIn(thread)
-	if !ok || c.Stack < 1<<32 { // see sysCall.use
-		return false
-	}
-	switch c.Number {
-	case unix.SYS_OPENAT:
-		return opensToChange(c.Args[2])
-	case unix.SYS_OPENAT2:
-		flags, ok := openHow(thread, c.Args[2])
-		return ok && opensToChange(flags)
-	case unix.SYS_WRITE, unix.SYS_WRITEV, unix.SYS_PWRITE64, unix.SYS_PWRITEV, unix.SYS_PWRITEV2, unix.SYS_TRUNCATE, unix.SYS_FTRUNCATE:
-		return true
-	case unix.SYS_FACCESSAT, unix.SYS_FACCESSAT2:
-		return c.Args[2]&unix.W_OK != 0
-	}
-	return c.legacyChanges()
-}
-
-// opensToChange reports whether an open(2) with these flags opens a file for writing or truncates it.
-func opensToChange(flags uint64) bool {
-	return flags&unix.O_PATH == 0 && (flags&unix.O_ACCMODE != unix.O_RDONLY || flags&syscall.O_TRUNC != 0)
-}

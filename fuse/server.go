@@ -3,7 +3,7 @@
 //     its caches, so that reading or walking through the same files a second time sends no request;
 //   - a request that waits does not delay other requests, and its wait can be interrupted;
 //   - the sizes that stat returns are right, and a system call waits for a size only if it may use the size (size.go,
-//     peek.go);
+//     package caller);
 //   - each known error has one errno (errno.go); all other errors become EIO and are logged with their cause.
 //
 // # Path of a READ

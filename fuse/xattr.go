@@ -6,13 +6,14 @@ import (
 
 	raw "github.com/hanwen/go-fuse/v2/fuse"
 
+	"github.com/artifactfs/artifactfs/fuse/caller"
 	"github.com/artifactfs/artifactfs/worktree"
 	"github.com/artifactfs/artifactfs/worktree/acl"
 )
 
 // capability is the name of the extended attribute whose length the kernel requests before a write
 // (security/commoncap.c, cap_inode_need_killpriv). A request for its length may also come from a program that calls
-// getxattr(2) (asksForAttribute); execve(2) requests its value.
+// getxattr(2) (caller.AsksForAttribute); execve(2) requests its value.
 const capability = "security.capability"
 
 // GetXAttr returns an extended attribute. The kernel requests the length of "security.capability" with the first
@@ -26,7 +27,7 @@ func (f *writable) GetXAttr(_ <-chan struct{}, h *raw.InHeader, name string, des
 	n := worktree.Node(h.NodeId)
 	// OnRecord is checked first, because it is cheap and may make reading /proc unnecessary. It returns true for most of the
 	// files that this request concerns, because they were just created.
-	if f.cached && name == capability && len(dest) == 0 && (f.tree.Monitor().OnRecord(n) || !asksForAttribute(h.Pid)) {
+	if f.cached && name == capability && len(dest) == 0 && (f.tree.Monitor().OnRecord(n) || !caller.AsksForAttribute(h.Pid)) {
 		f.tree.Monitor().Written(n)
 	}
 	value, err := f.tree.Xattrs().Get(n, name)

@@ -3,6 +3,7 @@ package treewalk
 
 import (
 	"context"
+	"errors"
 	"iter"
 	"slices"
 	"strings"
@@ -23,6 +24,23 @@ type Trees interface {
 	Entries(ctx context.Context, id object.ID) ([]object.TreeEntry, error)
 	// Local returns the entries of a tree that is on this host, and false if the tree is missing. It does not wait.
 	Local(id object.ID) ([]object.TreeEntry, bool)
+}
+
+// Local returns only the trees of Trees that are on this host.
+type Local struct{ Trees }
+
+// ErrMissing means that a tree is not on this host.
+var ErrMissing = errors.New("tree is not on this host")
+
+// Entries returns the entries of a tree. If the tree is missing on this host, the error is ErrMissing.
+func (t Local) Entries(_ context.Context, id object.ID) ([]object.TreeEntry, error) {
+	if id.IsZero() || id == object.EmptyTree(id.Format()) {
+		return nil, nil
+	}
+	if entries, ok := t.Trees.Local(id); ok {
+		return entries, nil
+	}
+	return nil, ErrMissing
 }
 
 // Walker visits the files of trees.

@@ -1,8 +1,8 @@
 //go:build !amd64
 
-package fuse
+package caller
 
-// legacyUse returns useAny, because newer architectures do not have the system calls of peek_amd64.go.
+// legacyUse returns useAny, because newer architectures do not have the system calls of caller_amd64.go.
 func (c sysCall) legacyUse(bool) use { return useAny }
 
 // legacyChanges returns false, for the same reason.

@@ -1,4 +1,6 @@
-package fuse
+// Package caller finds out from /proc what the process that has caused a request of the kernel needs: the system call in which its thread
+// is blocked shows whether it uses the size of a file, and whether it changes the file.
+package caller
 
 import (
 	"bytes"
@@ -22,9 +24,9 @@ import (
 // sysCall is a system call that a thread is blocked in.
 type sysCall proc.SystemCall
 
-// needsSize reports whether the thread tid, for which the kernel requests the attributes of a file, may use the
+// NeedsSize reports whether the thread tid, for which the kernel requests the attributes of a file, may use the
 // file's size. mode is the mode of the file. cached states whether the mount has a writeback cache.
-func needsSize(tid, mode uint32, cached bool) bool {
+func NeedsSize(tid, mode uint32, cached bool) bool {
 	thread := proc.Of(int(tid))
 	c, ok := blockedIn(thread)
 	if !ok {
@@ -52,10 +54,10 @@ func needsSize(tid, mode uint32, cached bool) bool {
 	return true
 }
 
-// asksForAttribute reports whether a thread is in a system call that reads an extended attribute. In such a call the kernel
+// AsksForAttribute reports whether a thread is in a system call that reads an extended attribute. In such a call the kernel
 // requests the length of "security.capability" on behalf of the program (security/commoncap.c, cap_inode_getsecurity), and
 // not because of a write.
-func asksForAttribute(tid uint32) bool {
+func AsksForAttribute(tid uint32) bool {
 	c, ok := blockedIn(proc.Of(int(tid)))
 	if !ok || c.Stack < 1<<32 {
 		return false
@@ -67,8 +69,8 @@ func asksForAttribute(tid uint32) bool {
 	return false
 }
 
-// truncates reports whether a thread is in truncate(2) or ftruncate(2).
-func truncates(tid uint32) bool {
+// Truncates reports whether a thread is in truncate(2) or ftruncate(2).
+func Truncates(tid uint32) bool {
 	c, ok := blockedIn(proc.Of(int(tid)))
 	return ok && c.Stack >= 1<<32 && (c.Number == unix.SYS_TRUNCATE || c.Number == unix.SYS_FTRUNCATE)
 }
@@ -227,4 +229,32 @@ func openHow(thread proc.Process, addr uint64) (flags uint64, ok bool) {
 		return 0, false
 	}
 	return binary.NativeEndian.Uint64(b[:]), true
+}
+
+// Changes reports whether a thread is in a system call that opens a file for writing, writes to it, Truncates it, or asks whether it
+// can be written to. It returns false if the system call cannot be read. It leaves out system calls that may read the file and write
+// to another one.
+func Changes(tid uint32) bool {
+	thread := proc.Of(int(tid))
+	c, ok := blockedIn(thread)
+	if !ok || c.Stack < 1<<32 { // see sysCall.use
+		return false
+	}
+	switch c.Number {
+	case unix.SYS_OPENAT:
+		return opensToChange(c.Args[2])
+	case unix.SYS_OPENAT2:
+		flags, ok := openHow(thread, c.Args[2])
+		return ok && opensToChange(flags)
+	case unix.SYS_WRITE, unix.SYS_WRITEV, unix.SYS_PWRITE64, unix.SYS_PWRITEV, unix.SYS_PWRITEV2, unix.SYS_TRUNCATE, unix.SYS_FTRUNCATE:
+		return true
+	case unix.SYS_FACCESSAT, unix.SYS_FACCESSAT2:
+		return c.Args[2]&unix.W_OK != 0
+	}
+	return c.legacyChanges()
+}
+
+// opensToChange reports whether an open(2) with these flags opens a file for writing or Truncates it.
+func opensToChange(flags uint64) bool {
+	return flags&unix.O_PATH == 0 && (flags&unix.O_ACCMODE != unix.O_RDONLY || flags&unix.O_TRUNC != 0)
 }

@@ -1,4 +1,4 @@
-package fuse
+package caller
 
 import (
 	"golang.org/x/sys/unix"
@@ -19,7 +19,7 @@ func (c sysCall) legacyUse(cached bool) use {
 	return useAny
 }
 
-// legacyChanges is the part of changes for the system calls that exist only on old architectures.
+// legacyChanges is the part of Changes for the system calls that exist only on old architectures.
 func (c sysCall) legacyChanges() bool {
 	switch c.Number {
 	case unix.SYS_OPEN:

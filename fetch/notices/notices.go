@@ -1,0 +1,35 @@
+// Package notices keeps messages about reduced service.
+package notices
+
+import (
+	"slices"
+	"sync"
+
+	"go.uber.org/zap"
+)
+
+// List contains messages about reduced service, such as a remote without filters. The status of a mount shows them to the user.
+type List struct {
+	Log *zap.Logger // receives each message once
+
+	mu   sync.Mutex
+	list []string // messages, without duplicates
+}
+
+// Add records a message and logs it, unless the same message was recorded before.
+func (n *List) Add(text string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if slices.Contains(n.list, text) {
+		return
+	}
+	n.list = append(n.list, text)
+	n.Log.Warn(text)
+}
+
+// All returns all messages in the order in which they were recorded.
+func (n *List) All() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.list)
+}
