@@ -35,8 +35,8 @@ import (
 // a batch: such a look-up could wait for a program that lists the directory and waits for the helper. So the files of the root, which
 // contains Options.Hidden, are not stored.
 //
-// The kernel keeps the entries of the helper's directory, which hold the nodes, so they are dropped a second later. Otherwise the
-// overlay would keep the contents of removed files.
+// The kernel keeps the entries of the helper's directory, which hold the nodes, so they are dropped when the program has ended, or some seconds after
+// the last batch. Otherwise the overlay would keep the contents of removed files.
 type filler struct {
 	fs     *fileSystem
 	show   func(*raw.EntryOut, worktree.Attr) // writable.fillEntry
@@ -71,7 +71,7 @@ const (
 	fillMost  = maxRequest         // files of more bytes are not stored, because their READs are large enough
 	fillBatch = 400                // number of files after which a batch is stored
 	fillWait  = time.Second        // how long the filler waits for the helper
-	fillKept  = time.Second        // how long the entries of the helper are kept
+	fillKept  = 5 * time.Second    // how long the entries of the helper are kept at most after the last batch
 	fillPoll  = 10 * time.Millisecond
 	fillTime  = 2 * time.Minute // how long the filler waits for contents, after which the program reads them by requests
 	fillLimit = 1 << 30         // number of bytes that are stored for one search
@@ -163,7 +163,7 @@ func (f *filler) fill(top worktree.Node, pid uint32) {
 	if walk.directory(top) {
 		walk.flush()
 	}
-	time.AfterFunc(fillKept, func() { f.drop(walk.stored) })
+	go walk.dropAfterwards()
 }
 
 // fillWalk is the state of filler.fill.
@@ -180,9 +180,7 @@ type fillWalk struct {
 
 // directory stores the contents of the files below a directory, or adds them to the next batch. It returns false if the walk is to end.
 func (w *fillWalk) directory(dir worktree.Node) bool {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	kernel := w.fs.tree.Kernel()
+	ctx, kernel := context.Background(), w.fs.tree.Kernel()
 	files, subs, missing := kernel.Unknown(ctx, dir, fillMost)
 	for ; missing > 0 && kernel.Arriving() && time.Now().Before(w.deadline); files, subs, missing = kernel.Unknown(ctx, dir, fillMost) {
 		if !w.flush() || !w.alive() {
@@ -193,7 +191,7 @@ func (w *fillWalk) directory(dir worktree.Node) bool {
 	if len(files) > 0 && dir != worktree.Root {
 		w.next.dirs, w.next.files = append(w.next.dirs, dir), append(w.next.files, files...)
 	}
-	if len(w.next.files) >= fillBatch && (!w.flush() || !w.alive()) {
+	if len(w.next.files) >= fillBatch && (!w.flush() || !w.alive() || w.bytes >= fillLimit) {
 		return false
 	}
 	for _, sub := range subs {
@@ -204,6 +202,15 @@ func (w *fillWalk) directory(dir worktree.Node) bool {
 	return true
 }
 
+// dropAfterwards drops the entries that the helper has listed when the program has ended, but after the time fillKept at the latest. If
+// they were dropped earlier, the kernel would forget the files that the program has not looked up yet, with their pages.
+func (w *fillWalk) dropAfterwards() {
+	for end := time.Now().Add(fillKept); w.alive() && time.Now().Before(end); {
+		time.Sleep(10 * fillPoll)
+	}
+	w.drop(w.stored)
+}
+
 // alive reports whether the program may still read files.
 func (w *fillWalk) alive() bool {
 	select {
@@ -212,7 +219,7 @@ func (w *fillWalk) alive() bool {
 	default:
 	}
 	_, err := w.caller.Name()
-	return err == nil && w.bytes < fillLimit
+	return err == nil
 }
 
 // flush stores the contents of the next batch. It returns false if the helper does not work.
