@@ -35,8 +35,8 @@ import (
 // a batch: such a look-up could wait for a program that lists the directory and waits for the helper. So the files of the root, which
 // contains Options.Hidden, are not stored.
 //
-// The kernel keeps the entries of the helper's directory, which hold the nodes, so they are dropped when the program has ended, or some seconds after
-// the last batch. Otherwise the overlay would keep the contents of removed files.
+// The kernel keeps the entries of the helper's directory, which hold the nodes, so they are dropped when the program has ended, or some
+// seconds after the last batch. Otherwise the overlay would keep the contents of removed files.
 type filler struct {
 	fs     *fileSystem
 	show   func(*raw.EntryOut, worktree.Attr) // writable.fillEntry
