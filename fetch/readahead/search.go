@@ -45,9 +45,9 @@ func Search(args []string, dir, path string) (scope string, ok bool) {
 	var targets []string
 	switch filepath.Base(args[0]) {
 	case "rg":
-		targets, ok = searched(args[1:], false, rgSelects, rgValues)
+		targets, ok = rgSyntax.searched(args[1:])
 	case "grep", "egrep", "fgrep":
-		targets, ok = searched(args[1:], true, grepSelects, grepValues)
+		targets, ok = grepSyntax.searched(args[1:])
 	}
 	if !ok {
 		return "", false
@@ -76,15 +76,32 @@ func Search(args []string, dir, path string) (scope string, ok bool) {
 	return scope, true
 }
 
+// syntax is the set of options of a search program that matter here.
+type syntax struct {
+	recursive options // with which it searches directories, if it does not always
+	selects   options // with which it skips most files, or stops early
+	globs     options // whose value is a pattern of paths: the program skips most files, unless the pattern begins with "!"
+	patterns  options // whose value is what it searches for, or a file with that
+	values    options // other options with a value, which may be the next argument
+}
+
 var (
-	// Options with which a program skips files, or stops early. A letter stands for a short option.
-	rgSelects   = options{"gtTdqm", []string{"glob", "iglob", "type", "type-not", "max-depth", "quiet", "max-filesize", "files", "pre"}}
-	grepSelects = options{"qm", []string{"include", "quiet", "silent", "max-count"}}
-	// Options with a value that may be the next argument, except those above.
-	rgValues = options{"efABCEjMr", []string{"regexp", "file", "after-context", "before-context", "context", "encoding", "threads", "color",
-		"colors", "replace", "sort"}}
-	grepValues = options{"efABCdD", []string{"regexp", "file", "after-context", "before-context", "context", "exclude", "exclude-dir",
-		"exclude-from"}}
+	rgSyntax = syntax{
+		selects:  options{"dtq", []string{"type", "max-depth", "maxdepth", "quiet", "max-filesize", "files", "pre"}},
+		globs:    options{"g", []string{"glob", "iglob"}},
+		patterns: options{"ef", []string{"regexp", "file"}},
+		values: options{"ABCEjMmrT", []string{"after-context", "before-context", "context", "context-separator", "dfa-size-limit",
+			"encoding", "engine", "field-context-separator", "field-match-separator", "ignore-file", "max-columns", "max-count",
+			"threads", "color", "colors", "path-separator", "pre-glob", "regex-size-limit", "replace", "sort", "sortr", "type-add",
+			"type-clear", "type-not", "hostname-bin", "hyperlink-format", "generate"}},
+	}
+	grepSyntax = syntax{
+		recursive: options{"rR", []string{"recursive", "dereference-recursive"}},
+		selects:   options{"q", []string{"include", "quiet", "silent"}},
+		patterns:  options{"ef", []string{"regexp", "file"}},
+		values: options{"ABCdDm", []string{"after-context", "before-context", "context", "directories", "devices", "exclude",
+			"exclude-dir", "exclude-from", "binary-files", "label", "max-count", "group-separator"}},
+	}
 )
 
 // options is a set of options: letters and long names.
@@ -93,39 +110,51 @@ type options struct {
 	names   []string
 }
 
-// searched returns the files and directories in the arguments of a search program. ok is false if the program does not read all files
-// below a directory. If recursive is true, it does only with the option -r or -R.
-func searched(args []string, recursive bool, selects, values options) (targets []string, ok bool) {
-	ok, pattern := !recursive, false
+// has reports whether the set contains an option, a letter or a long name.
+func (o options) has(option string) bool {
+	return len(option) == 1 && strings.Contains(o.letters, option) || slices.Contains(o.names, option)
+}
+
+// searched returns the files and directories in the arguments of a search program. ok is false if the program does not read nearly all
+// files below a directory.
+func (s syntax) searched(args []string) (targets []string, ok bool) {
+	ok = len(s.recursive.names) == 0
+	pattern, selects := false, false
+	// note takes account of an option, and of its value, which is the rest of the argument or the next one.
+	note := func(option, value string) {
+		ok = ok || s.recursive.has(option)
+		selects = selects || s.selects.has(option) || s.globs.has(option) && !strings.HasPrefix(value, "!")
+		pattern = pattern || s.patterns.has(option)
+	}
+	valued := func(option string) bool { return s.globs.has(option) || s.patterns.has(option) || s.values.has(option) }
 	var rest []string
-	for i := 0; i < len(args); i++ {
-		a := args[i]
+	for len(args) > 0 {
+		a := args[0]
+		args = args[1:]
+		next := func() (value string) {
+			if len(args) > 0 {
+				value, args = args[0], args[1:]
+			}
+			return value
+		}
 		switch {
 		case a == "--":
-			rest, i = append(rest, args[i+1:]...), len(args)
+			rest, args = append(rest, args...), nil
 		case strings.HasPrefix(a, "--"):
-			name, _, valued := strings.Cut(a[2:], "=")
-			if slices.Contains(selects.names, name) {
-				return nil, false
+			name, value, joined := strings.Cut(a[2:], "=")
+			if !joined && valued(name) {
+				value = next()
 			}
-			ok = ok || name == "recursive" || name == "dereference-recursive"
-			pattern = pattern || name == "regexp" || name == "file"
-			if !valued && slices.Contains(values.names, name) {
-				i++
-			}
+			note(name, value)
 		case len(a) > 1 && a[0] == '-':
-			for j, c := range a[1:] {
-				if strings.ContainsRune(selects.letters, c) {
-					return nil, false
-				}
-				ok = ok || c == 'r' || c == 'R'
-				if strings.ContainsRune(values.letters, c) {
-					pattern = pattern || c == 'e' || c == 'f'
-					if j == len(a)-2 {
-						i++ // the value is the next argument
+			for a = a[1:]; a != ""; {
+				letter, value := a[:1], ""
+				if a = a[1:]; valued(letter) {
+					if value, a = strings.TrimPrefix(a, "="), ""; value == "" {
+						value = next()
 					}
-					break
 				}
+				note(letter, value)
 			}
 		default:
 			rest = append(rest, a)
@@ -134,5 +163,5 @@ func searched(args []string, recursive bool, selects, values options) (targets [
 	if !pattern && len(rest) > 0 {
 		rest = rest[1:] // the first argument is the pattern
 	}
-	return rest, ok
+	return rest, ok && !selects
 }
