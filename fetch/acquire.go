@@ -12,6 +12,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/fetch/bare"
 	"github.com/artifactfs/artifactfs/fetch/notices"
+	"github.com/artifactfs/artifactfs/fetch/remoteref"
 	"github.com/artifactfs/artifactfs/fetch/tasks"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/transport"
@@ -95,13 +96,13 @@ func (a *acquirer) acquire(ctx context.Context, ref string) (*Snapshot, error) {
 	if err := a.storage.prepare(ctx, caps.Format, true); err != nil {
 		return nil, err
 	}
-	target, err := a.resolve(ctx, ref)
+	target, err := remoteref.Resolve(ctx, a.fetcher.remote, a.storage.objects.Format(), ref)
 	if err != nil {
 		return nil, err
 	}
 	snap := newSnapshot(target, caps.Format, start)
 	snap.Partial = caps.Filter
-	if target.unborn() {
+	if target.Unborn() {
 		snap.finish(nil)
 		return snap, nil
 	}
@@ -119,9 +120,9 @@ func (a *acquirer) acquire(ctx context.Context, ref string) (*Snapshot, error) {
 
 // newSnapshot returns the snapshot of the target t, whose commit and trees have not been read yet. start is the time at which
 // Acquire was called.
-func newSnapshot(t target, f object.Format, start time.Time) *Snapshot {
+func newSnapshot(t remoteref.Target, f object.Format, start time.Time) *Snapshot {
 	return &Snapshot{
-		Ref: t.name, Commit: t.commit, Format: f, Connect: time.Since(start), Time: time.Now(), start: start,
+		Ref: t.Name, Commit: t.Commit, Format: f, Connect: time.Since(start), Time: time.Now(), start: start,
 		ready: make(chan struct{}), done: make(chan struct{}),
 	}
 }
@@ -160,8 +161,8 @@ func readSnapshot(snap *Snapshot, get func(object.ID, int64) (object.Type, []byt
 
 // stream starts the fetch of the target t and returns when the commit has been read. The trees continue to arrive afterwards. If
 // the fetch fails before the commit has been read, stream returns the error.
-func (a *acquirer) stream(ctx context.Context, caps transport.Capabilities, t target, snap *Snapshot) error {
-	req := transport.FetchRequest{Wants: []object.ID{t.want}, Haves: a.repo.CompleteTips()}
+func (a *acquirer) stream(ctx context.Context, caps transport.Capabilities, t remoteref.Target, snap *Snapshot) error {
+	req := transport.FetchRequest{Wants: []object.ID{t.Want}, Haves: a.repo.CompleteTips()}
 	if caps.Shallow { // the request has a depth even if it has haves, because the remote may lack all of these commits
 		req.Depth = acquireDepth
 	}
@@ -179,7 +180,7 @@ func (a *acquirer) stream(ctx context.Context, caps transport.Capabilities, t ta
 	started := a.tasks.Start(func(closing context.Context) {
 		defer cancel()
 		defer context.AfterFunc(closing, cancel)()
-		err := a.fetcher.pipe.Refusals().Request(streamCtx, t.want, func() error { return a.receive(streamCtx, req, snap) })
+		err := a.fetcher.pipe.Refusals().Request(streamCtx, t.Want, func() error { return a.receive(streamCtx, req, snap) })
 		a.trees.streamEnds()
 		if err != nil {
 			a.log.Warn("fetch of a commit failed", zap.Stringer("commit", snap.Commit), zap.Error(err))

@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/artifactfs/artifactfs/fetch/remoteref"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/transport"
 )
@@ -46,7 +47,7 @@ func (a *acquirer) resume(ctx context.Context, b Base) (*Snapshot, error) {
 		if err := a.storage.prepare(ctx, b.Format, a.repo.Partial()); err != nil {
 			return nil, err
 		}
-		snap := newSnapshot(target{name: b.Ref}, b.Format, time.Now())
+		snap := newSnapshot(remoteref.Target{Name: b.Ref}, b.Format, time.Now())
 		// The snapshot has the time of the earlier mount's snapshot, so that files keep their timestamps.
 		snap.Time, snap.Local = b.Time, true
 		snap.finish(nil)
@@ -108,7 +109,7 @@ func (a *acquirer) reopen(ctx context.Context, b Base) (*Snapshot, error) {
 	}
 	snap, ok := a.localSnapshot(b.Commit, time.Now(), a.storage.get)
 	if !ok {
-		snap = newSnapshot(target{want: b.Commit, commit: b.Commit}, b.Format, time.Now())
+		snap = newSnapshot(remoteref.Target{Want: b.Commit, Commit: b.Commit}, b.Format, time.Now())
 		// The id of the root tree is known from the earlier mount, even if trees below it are missing.
 		snap.Tree, snap.Partial = b.Tree, a.repo.Partial()
 		snap.finish(errIncomplete)
@@ -125,7 +126,7 @@ func (a *acquirer) localSnapshot(commit object.ID, start time.Time,
 	if f, ok := a.repo.Format(); !ok || f != commit.Format() || a.storage.openObjects(f) != nil {
 		return nil, false
 	}
-	snap := newSnapshot(target{want: commit, commit: commit}, commit.Format(), start)
+	snap := newSnapshot(remoteref.Target{Want: commit, Commit: commit}, commit.Format(), start)
 	if !readSnapshot(snap, get) {
 		return nil, false
 	}
@@ -149,6 +150,6 @@ func (a *acquirer) resolveCommit(ctx context.Context, ref string) (object.ID, er
 	if err := a.storage.prepare(ctx, caps.Format, true); err != nil {
 		return object.ID{}, err
 	}
-	t, err := a.resolve(ctx, ref)
-	return t.commit, err
+	t, err := remoteref.Resolve(ctx, a.fetcher.remote, a.storage.objects.Format(), ref)
+	return t.Commit, err
 }

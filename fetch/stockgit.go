@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/artifactfs/artifactfs/fetch/remoteref"
 	"github.com/artifactfs/artifactfs/object"
 )
 
@@ -20,7 +21,7 @@ func (a *acquirer) acquireWithGit(ctx context.Context, ref string, start time.Ti
 	if err := a.storage.prepare(ctx, format, false); err != nil {
 		return nil, err
 	}
-	snap := newSnapshot(target{name: name, want: id, commit: id}, format, start)
+	snap := newSnapshot(remoteref.Target{Name: name, Want: id, Commit: id}, format, start)
 	if id.IsZero() {
 		// The branch is unborn: there is no commit to fetch.
 		snap.finish(nil)
@@ -70,7 +71,7 @@ func (a *acquirer) resolveWithGit(ctx context.Context, ref string) (name string,
 			return c, v, f, nil
 		}
 	}
-	return "", object.ID{}, 0, &RefError{Ref: ref}
+	return "", object.ID{}, 0, &remoteref.Error{Ref: ref}
 }
 
 // fetchWithGit fetches one commit with its files into the store. name is the full name of the ref, or "" if the user passed the

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/fetch/remoteref"
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/session"
@@ -38,7 +38,7 @@ func TestTable(t *testing.T) {
 		{General, errors.New("verb thing: it broke"), 1, control.CodeFailed, "verb thing: it broke", ""},
 		{General, fmt.Errorf("send: %w", context.Canceled), 1, control.CodeInterrupted, "verb thing: interrupted", ""},
 		{General, Remote(context.DeadlineExceeded), 3, control.CodeTimeout, "verb thing: context deadline exceeded", ""},
-		{General, &fetch.RefError{Ref: "mian", Similar: []string{"main"}}, 3, control.CodeNotFound, `verb thing: find "mian": the remote has no such branch, tag or commit`, "did you mean main?"},
+		{General, &remoteref.Error{Ref: "mian", Similar: []string{"main"}}, 3, control.CodeNotFound, `verb thing: find "mian": the remote has no such branch, tag or commit`, "did you mean main?"},
 		{General, transport.ErrAuth, 3, control.CodeAuth, "verb thing: authentication failed", "ARTIFACTFS_TOKEN"},
 		{General, fmt.Errorf("%w: %w", transport.ErrUnreachable, &exec.Error{Name: "ssh", Err: exec.ErrNotFound}), 3, control.CodeUnreachable, "", ""},
 		{General, &exec.Error{Name: "git", Err: exec.ErrNotFound}, 1, control.CodeFailed, "", "install git"},

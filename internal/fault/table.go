@@ -10,6 +10,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/fetch/remoteref"
 	"github.com/artifactfs/artifactfs/fuse"
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/internal/disk"
@@ -220,7 +221,7 @@ var specific = []row{
 // the matched error wraps.
 var common = []row{
 	// Rows for failures of remotes.
-	{match: a[*fetch.RefError](), code: control.CodeNotFound, exit: control.ExitRemote, hint: of(func(_ Subject, e *fetch.RefError) string {
+	{match: a[*remoteref.Error](), code: control.CodeNotFound, exit: control.ExitRemote, hint: of(func(_ Subject, e *remoteref.Error) string {
 		if len(e.Similar) > 0 {
 			return "did you mean " + strings.Join(e.Similar, ", ") + "?"
 		}

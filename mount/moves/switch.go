@@ -11,7 +11,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/checkout"
 	"github.com/artifactfs/artifactfs/control"
-	"github.com/artifactfs/artifactfs/fetch"
+	"github.com/artifactfs/artifactfs/fetch/remoteref"
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/internal/fault"
 )
@@ -98,7 +98,7 @@ func (m *Mover) destination(ctx context.Context, git *gitdir.Dir, want checkout.
 	}
 	progress(control.Progress{Phase: "trees"})
 	snap, remoteErr := m.Mount.Store.Acquire(ctx, want.Ref)
-	var unknown *fetch.RefError
+	var unknown *remoteref.Error
 	if errors.As(remoteErr, &unknown) {
 		return to, err
 	}
