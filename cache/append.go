@@ -36,14 +36,42 @@ type appender struct {
 // appendRecord appends a record with the contents to the active segment and adds it to the index. The caller holds
 // append.
 func (a *appender) appendRecord(id object.ID, data []byte) error {
-	if _, ok := a.catalog.knownSize(id); ok {
-		return nil // another goroutine has stored the blob
+	return a.appendRecords([]Blob{{id, data}})
+}
+
+// appendRecords appends records with the contents of blobs to the active segment and adds them to the index. The caller holds append.
+func (a *appender) appendRecords(blobs []Blob) error {
+	for len(blobs) > 0 {
+		if err := a.openActive(); err != nil {
+			return err
+		}
+		a.catalog.mu.RLock()
+		n := min(len(blobs), maxEntries-len(a.active.entries))
+		a.catalog.mu.RUnlock()
+		if err := a.write(blobs[:n]); err != nil {
+			return err
+		}
+		blobs = blobs[n:]
 	}
-	if err := a.openActive(); err != nil {
-		return err
+	return nil
+}
+
+// write appends records to the active segment, which has room for them, with one system call, and adds them to the index. The caller
+// holds append.
+func (a *appender) write(blobs []Blob) error {
+	parts, entries, end := make([][]byte, 0, 2*len(blobs)), make([]entry, 0, len(blobs)), a.end
+	for _, b := range blobs {
+		if _, ok := a.catalog.knownSize(b.ID); ok {
+			continue // another goroutine has stored the blob
+		}
+		h := header{b.ID, int64(len(b.Data)), crc32.Checksum(b.Data, castagnoli)}
+		parts, entries = append(parts, h.encode(), b.Data), append(entries, makeEntry(h, end))
+		end += headerSize + h.size
 	}
-	h := header{id, int64(len(data)), crc32.Checksum(data, castagnoli)}
-	if err := writeFull(a.file, a.end, h.encode(), data); err != nil {
+	if len(entries) == 0 {
+		return nil
+	}
+	if err := writeFull(a.file, a.end, parts); err != nil {
 		// Truncate the file to its previous end, so that the next record does not follow an incomplete one.
 		if err := a.file.Truncate(a.end); err != nil {
 			a.retire() // the segment keeps the incomplete record, so append to another segment
@@ -52,14 +80,13 @@ func (a *appender) appendRecord(id object.ID, data []byte) error {
 	}
 	a.catalog.mu.Lock()
 	defer a.catalog.mu.Unlock()
-	n := headerSize + int64(len(data))
-	// Add the record to the index only now, after it was written completely, so that readers find only complete records.
-	a.catalog.addLocked(a.active, []entry{makeEntry(h, a.end)})
-	a.end += n
+	// Add the records to the index only now, after they were written completely, so that readers find only complete records.
+	a.catalog.addLocked(a.active, entries)
 	if !a.active.dropped {
-		a.active.size += n
-		a.catalog.bytes += n
+		a.active.size += end - a.end
+		a.catalog.bytes += end - a.end
 	}
+	a.end = end
 	return nil
 }
 

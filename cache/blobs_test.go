@@ -129,6 +129,80 @@ func TestContentsComeBack(t *testing.T) {
 	}
 }
 
+func TestContentsThatAreStoredTogetherComeBack(t *testing.T) {
+	dir := t.TempDir()
+	b := openBlobs(t, dir, plenty)
+	const files = 1000
+	for first := uint64(0); first < files; first += 50 {
+		var blobs []Blob
+		for n := first; n < min(first+70, files); n++ { // some are here already
+			id, data := numbered(n, sizeOf(n))
+			blobs = append(blobs, Blob{id, data})
+		}
+		id, data := numbered(files+first, maxSmall+1) // has a file of its own
+		if err := b.PutAll(append(blobs, Blob{id, data})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.PutAll(nil); err != nil {
+		t.Errorf("PutAll of nothing: %v", err)
+	}
+	before := b.Usage()
+	if before.Blobs != files+files/50 {
+		t.Errorf("%d blobs, want %d", before.Blobs, files+files/50)
+	}
+	for range 2 {
+		for n := range uint64(files) {
+			mustHave(t, b, n, sizeOf(n))
+		}
+		for first := uint64(0); first < files; first += 50 {
+			mustHave(t, b, files+first, maxSmall+1)
+		}
+		b.Close()
+		b = openBlobs(t, dir, plenty)
+		if after := b.Usage(); after != before {
+			t.Errorf("usage after reopening: %+v, want %+v", after, before)
+		}
+	}
+	if err := b.PutAll([]Blob{{}}); !errors.Is(err, errNoID) {
+		t.Errorf("PutAll without an id: %v", err)
+	}
+}
+
+// TestTogetherOnAFullDisk: what PutAll does not store on a full disk, Put stores.
+func TestTogetherOnAFullDisk(t *testing.T) {
+	dir := smallDisk(t, "3m")
+	b := openBlobs(t, dir, plenty)
+	for first := uint64(0); first < 2000; first += 50 {
+		var blobs []Blob
+		for n := first; n < first+50; n++ {
+			id, data := numbered(n, 4000)
+			blobs = append(blobs, Blob{id, data})
+		}
+		if err := b.PutAll(blobs); err != nil {
+			if !isFull(err) {
+				t.Fatal(err)
+			}
+			for _, blob := range blobs {
+				if err := b.Put(blob.ID, blob.Data); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		for n := first; n < first+50; n++ {
+			mustHave(t, b, n, 4000)
+		}
+	}
+	b.Close()
+	b = openBlobs(t, dir, plenty)
+	for n := range uint64(2000) {
+		check(t, b, n, 4000)
+	}
+	if d := b.Usage().Damaged; d != 0 {
+		t.Errorf("damaged contents: got %d", d)
+	}
+}
+
 func TestSHA256AndSHA1IdsWithEqualBytesDiffer(t *testing.T) {
 	b := openBlobs(t, t.TempDir(), plenty)
 	long := make([]byte, 32)

@@ -49,10 +49,40 @@ func (b *Blobs) putSmall(id object.ID, data []byte) error {
 	return err
 }
 
-// writeFull writes head and data to f at the offset off. It uses one system call unless the kernel writes only a part of the
-// bytes.
-func writeFull(f *os.File, off int64, head, data []byte) error {
-	for parts := [][]byte{head, data}; ; {
+// Blob is the id and the contents of a blob.
+type Blob struct {
+	ID   object.ID
+	Data []byte
+}
+
+// PutAll stores the contents of blobs, which the caller has verified, with as few system calls as possible. After an error, which may mean
+// that the disk is full, some of them may not be stored; Put would make room for these.
+func (b *Blobs) PutAll(blobs []Blob) error {
+	small := make([]Blob, 0, len(blobs))
+	for _, blob := range blobs {
+		if !blob.ID.IsZero() && len(blob.Data) <= maxSmall {
+			small = append(small, blob)
+		} else if err := b.Put(blob.ID, blob.Data); err != nil {
+			return err
+		}
+	}
+	if len(small) == 0 {
+		return nil
+	}
+	b.append.Lock()
+	err := b.append.appendRecords(small)
+	b.append.Unlock()
+	if err != nil {
+		return fmt.Errorf("put %d blobs: %w", len(small), err)
+	}
+	b.evictOver(small[0].ID)
+	return nil
+}
+
+// writeFull writes parts to f at the offset off. It uses one system call unless the kernel writes only some of the bytes. It changes
+// parts.
+func writeFull(f *os.File, off int64, parts [][]byte) error {
+	for {
 		n, err := unix.Pwritev(int(f.Fd()), parts, off)
 		// A signal may interrupt the call before it has written a byte; n is then -1.
 		if err != nil && !errors.Is(err, unix.EINTR) {

@@ -3,12 +3,14 @@ package fetch
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"sync/atomic"
 
 	"go.uber.org/zap"
 
+	"github.com/artifactfs/artifactfs/fetch/intake"
 	"github.com/artifactfs/artifactfs/fetch/pipeline"
 	"github.com/artifactfs/artifactfs/fetch/readahead"
 	"github.com/artifactfs/artifactfs/fetch/tasks"
@@ -72,13 +74,17 @@ func (f *fetcher) ingest(ctx context.Context, pack io.Reader, each func(object.I
 }
 
 // unpackBlobs verifies the blobs of a pack and stores each blob when it arrives. It calls the function arrived for each stored
-// blob, and returns the number of stored blobs.
+// blob, in another goroutine, and returns the number of blobs.
 func (f *fetcher) unpackBlobs(ctx context.Context, r io.Reader, arrived func(object.ID, []byte)) (int, error) {
-	return odb.Unpack(ctx, r, odb.UnpackOptions{
+	blobs := intake.New(func(objects []odb.Object) error { return f.publish(objects, arrived) })
+	n, err := odb.Unpack(ctx, blobs.Reader(r), odb.UnpackOptions{
 		Format: f.storage.objects.Format(), SpoolOver: spoolOver, MaxObjectSize: maxBlobSize, Spool: f.storage.blobs.Spool,
 		Base: func(id object.ID) (io.ReaderAt, int64, func(), error) {
 			// The remote may send a blob as a delta against another blob of the same pack, which has been moved to the cache, and
 			// a tree as a delta against another tree, which is in a pack of the store.
+			if err := blobs.Await(); err != nil {
+				return nil, 0, nil, err
+			}
 			if c, ok := f.storage.blobs.Get(id); ok {
 				return c, c.Size(), c.Release, nil
 			}
@@ -88,26 +94,26 @@ func (f *fetcher) unpackBlobs(ctx context.Context, r io.Reader, arrived func(obj
 			}
 			return bytes.NewReader(data), int64(len(data)), func() {}, nil
 		},
-	}, func(o odb.Object) error { return f.publish(o, arrived) })
+	}, func(o odb.Object) error {
+		if o.Type == object.Blob {
+			return blobs.Add(o)
+		}
+		o.Discard() // the request was for blobs
+		return nil
+	})
+	return n, errors.Join(err, blobs.Close())
 }
 
-// publish stores one verified blob where readers find it, and then calls the function arrived. It drops an object that is not a
-// blob, because the request was for blobs.
-func (f *fetcher) publish(o odb.Object, arrived func(object.ID, []byte)) error {
-	if o.Type != object.Blob {
-		if o.File != nil {
-			o.File.Close()
-		}
-		return nil
+// publish stores verified blobs where readers find them, and then calls the function arrived for each.
+func (f *fetcher) publish(blobs []odb.Object, arrived func(object.ID, []byte)) error {
+	kept, err := f.storage.keepAll(blobs)
+	for _, o := range kept {
+		f.storage.sizes.Put(o.ID, o.Size)
+		f.blobsIn.Add(1)
+		f.bytesIn.Add(o.Size)
+		arrived(o.ID, o.Data)
 	}
-	if err := f.storage.keep(o); err != nil {
-		return err
-	}
-	f.storage.sizes.Put(o.ID, o.Size)
-	f.blobsIn.Add(1)
-	f.bytesIn.Add(o.Size)
-	arrived(o.ID, o.Data)
-	return nil
+	return err
 }
 
 // probe requests the remote's HEAD in the background. The request is small, and its result shows whether an unreachable remote

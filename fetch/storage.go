@@ -184,6 +184,32 @@ func (s *storage) keep(o odb.Object) error {
 	return nil
 }
 
+// keepAll stores the contents of verified objects, as keep does, and returns those that are stored. If an object is not stored, the file
+// with its contents is removed.
+func (s *storage) keepAll(objects []odb.Object) (kept []odb.Object, err error) {
+	small := make([]cache.Blob, 0, len(objects))
+	for _, o := range objects {
+		if o.File == nil {
+			small = append(small, cache.Blob{ID: o.ID, Data: o.Data})
+		}
+	}
+	together := s.blobs.PutAll(small) == nil
+	for _, o := range objects {
+		switch {
+		case o.File == nil && together:
+		case err != nil:
+			o.Discard()
+			continue
+		default:
+			if err = s.keep(o); err != nil {
+				continue
+			}
+		}
+		kept = append(kept, o)
+	}
+	return kept, err
+}
+
 // materialize copies a blob from a pack or loose object on this host into the cache, where it can be read at any offset. It
 // returns false if no pack or loose object on this host contains the blob.
 func (s *storage) materialize(id object.ID) (bool, error) {

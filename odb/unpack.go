@@ -23,6 +23,9 @@ type Object struct {
 	base []byte
 }
 
+// Discard closes and removes the file with the contents, if there is one.
+func (o Object) Discard() { discard(o.File) }
+
 // UnpackOptions configures Unpack.
 type UnpackOptions struct {
 	Format        object.Format
