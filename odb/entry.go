@@ -1,11 +1,12 @@
 package odb
 
 import (
-	"compress/flate"
-	"compress/zlib"
 	"encoding/binary"
 	"errors"
 	"io"
+
+	"github.com/klauspost/compress/flate"
+	"github.com/klauspost/compress/zlib"
 
 	"github.com/artifactfs/artifactfs/internal/varint"
 	"github.com/artifactfs/artifactfs/object"
