@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/internal/collector"
 	"github.com/artifactfs/artifactfs/internal/fault"
 	"github.com/artifactfs/artifactfs/mount"
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
@@ -30,6 +31,7 @@ func (d *Daemon) mount(ctx context.Context, r control.MountRequest, b mount.Star
 	start := time.Now()
 	ctx, abort := context.WithCancel(ctx)
 	defer abort()
+	defer collector.Relax()()
 	ended := d.host.Turns.StartMount() // background goroutines of other mounts are paused until ended is called
 	defer ended()
 	defer func() { b.Known.Close() }()

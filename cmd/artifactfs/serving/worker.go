@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -20,6 +19,7 @@ import (
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/daemon"
+	"github.com/artifactfs/artifactfs/internal/collector"
 	"github.com/artifactfs/artifactfs/internal/keeper"
 	"github.com/artifactfs/artifactfs/supervisor"
 )
@@ -87,7 +87,7 @@ func RunWorker(ctx context.Context, a *cli.App, conn *keeper.Conn, f DaemonFlags
 	prepareToServe(a)
 	// A new process has a small heap, for which garbage collections are frequent: they would take a third of the processor time
 	// until READY. The start produces little garbage, so turn the collector off.
-	debug.SetGCPercent(-1)
+	collector.SetIdle(-1)
 	log, closeLog, err := a.NewLog(zapcore.InfoLevel)
 	if err != nil {
 		return err
@@ -164,7 +164,7 @@ func serveWorker(ctx context.Context, a *cli.App, cancel context.CancelFunc, w *
 			os.Exit(control.ExitFailed)
 		}
 		w.conn.Tell(keeper.Ready, "1")
-		debug.SetGCPercent(gcPercent)
+		collector.SetIdle(gcPercent)
 		if f.restore && ctx.Err() == nil {
 			if err := w.Remount(ctx); err != nil && ctx.Err() == nil {
 				w.log.Error("restore mounts", zap.Error(err))
