@@ -35,6 +35,8 @@ const (
 	// searchGrace is the time between the prefetch of the first class and that of the next ones, in which a program that reads
 	// everything may start: see awaitCrawl.
 	searchGrace = 150 * time.Millisecond
+	// crawlGrace is the time after the last request for a program that reads everything, in which the program reads what has arrived.
+	crawlGrace = time.Second
 	// offlineWait is the interval at which a prefetch tries again while the remote fails.
 	offlineWait = 3 * time.Second
 	// wantPoll is the interval at which a call of Want that waits counts the missing blobs. Each count walks through the whole tree.
@@ -117,6 +119,9 @@ func (v *RawView) prefetchClass(ctx context.Context, class prioritize.Class, lef
 		return err == nil && !spent()
 	}
 	_, walkErr := v.store.trees.Walk(ctx, v.Shown(), "", func(f treewalk.File) bool {
+		if err = v.awaitCrawl(ctx); err != nil {
+			return false
+		}
 		if !v.missing(f.ID) {
 			return true
 		}
@@ -138,10 +143,14 @@ func (v *RawView) prefetchClass(ctx context.Context, class prioritize.Class, lef
 	return err
 }
 
-// awaitCrawl waits while a program reads everything (see crawl). The contents for such a program come with few large requests, which a
-// server answers faster than the same number of wants by id.
+// awaitCrawl waits while a program reads everything (see crawl), and for the time crawlGrace after the last request for it. The contents
+// for such a program come with few large requests, which a server answers faster than the same number of wants by id. Besides, a walk
+// through the tree would take processor time from the program.
 func (v *RawView) awaitCrawl(ctx context.Context) error {
-	for v.crawling.Load() && clock.Wait(ctx, prefetchPoll) {
+	for v.crawling.Load() {
+		for v.crawling.Load() && clock.Wait(ctx, prefetchPoll) {
+		}
+		clock.Wait(ctx, crawlGrace)
 	}
 	return ctx.Err()
 }

@@ -289,3 +289,20 @@ func (s *Store) Reachable() bool { return s.fetcher.pipe.Health().Reachable() }
 // Busy reports whether requests of readers are in flight, a reader has begun to wait within the last second, or a process reads the
 // whole tree. Background requests should be delayed while Busy returns true.
 func (s *Store) Busy() bool { return s.fetcher.pipe.Busy() }
+
+// AwaitCrawl waits while a process reads the whole tree, but for at most limit. It returns early if ctx ends, if the channel wanted is
+// closed, or, with the result true, if a value was received from the channel changed.
+func (s *Store) AwaitCrawl(ctx context.Context, limit time.Duration, wanted, changed <-chan struct{}) bool {
+	for start := time.Now(); s.fetcher.pipe.Crawled() && time.Since(start) < limit; {
+		select {
+		case <-time.After(prefetchPoll):
+		case <-changed:
+			return true
+		case <-wanted:
+			return false
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return false
+}

@@ -155,6 +155,13 @@ func (p *Pipeline) Busy() bool {
 	return bulk || p.pacer.busy()
 }
 
+// Crawled reports whether a bulk request is in flight, or a process has read the whole tree within the last crawlTime.
+func (p *Pipeline) Crawled() bool {
+	p.shared.mu.Lock()
+	defer p.shared.mu.Unlock()
+	return p.table.bulk != nil || time.Now().Before(p.pacer.crawlingUntil)
+}
+
 // Close cancels all requests, makes all waiting calls return ErrClosed, and returns when all goroutines of the pipeline have
 // ended.
 func (p *Pipeline) Close() {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -77,9 +78,12 @@ type servers struct {
 	guests  *control.Guests    // answers requests to the daemon from within the mount; nil: ".git" is a file
 }
 
+// maxCrawlWait is the maximum time for which Make waits for a program that reads everything.
+const maxCrawlWait = 30 * time.Second
+
 // Make waits for all trees of the mounted commit. Then it creates the git directory, or opens an existing one, and starts the
-// servers for git commands. Writing the first index takes much processor time, so before that Make waits until no other mount
-// is writing its first index (see package turns).
+// servers for git commands. Writing the first index takes much processor time, so before that Make waits until no program reads
+// everything and no other mount is writing its first index (see package turns), unless a git command waits.
 func (s *Side) Make(ctx context.Context) (*gitdir.Dir, error) {
 	snap, err := s.Whole(ctx)
 	if err != nil {
@@ -91,6 +95,9 @@ func (s *Side) Make(ctx context.Context) (*gitdir.Dir, error) {
 		s.Events.WantGit()
 	}
 	if !HasIndex(s.Mount.GitDir) {
+		if s.Mount.Store.AwaitCrawl(ctx, maxCrawlWait, s.Events.gitWanted, s.Index.Tree.Monitor().Noticed()) {
+			s.Events.WantGit()
+		}
 		done := s.Index.Turns.Take(ctx, s.Events.gitWanted, s.Index.Tree.Monitor().Noticed())
 		defer done()
 	}
