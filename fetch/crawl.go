@@ -11,6 +11,7 @@ import (
 	"github.com/artifactfs/artifactfs/fetch/pipeline"
 	"github.com/artifactfs/artifactfs/fetch/readahead"
 	"github.com/artifactfs/artifactfs/fetch/treewalk"
+	"github.com/artifactfs/artifactfs/internal/collector"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/prioritize"
 	"github.com/artifactfs/artifactfs/transport"
@@ -26,9 +27,9 @@ const (
 
 // crawl starts a goroutine that requests all missing blobs below the directory scope ("" is the root), which contains path:
 // directories of which nearly nothing is on this host as a whole, and other blobs by their ids, first those after path, then those
-// before path. It is called for a reader that reads everything. If such a goroutine is running for this view, crawl does not start
-// another one. It returns the number of blobs to request together with the blob at path: few if the others probably come with a
-// bulk request.
+// before path, which may be empty. It is called for a reader that reads everything. If such a goroutine is running for this view, crawl
+// does not start another one. It returns the number of blobs to request together with the blob at path: few if the others probably come
+// with a bulk request.
 func (v *RawView) crawl(path, scope string) (window int) {
 	v.store.fetcher.pipe.StartCrawl()
 	window = alongside
@@ -40,6 +41,7 @@ func (v *RawView) crawl(path, scope string) (window int) {
 	}
 	started := v.store.tasks.Start(func(ctx context.Context) {
 		defer v.crawling.Store(false)
+		defer collector.Relax()()
 		v.fetchWhole(ctx, scope)
 		add := func(f treewalk.File) bool {
 			if scope != "" && !strings.HasPrefix(f.Path, scope+"/") {
@@ -50,7 +52,9 @@ func (v *RawView) crawl(path, scope string) (window int) {
 			}
 			return v.store.fetcher.pipe.AwaitRoom(ctx, crawlAhead)
 		}
-		v.store.trees.WalkFrom(ctx, v.Shown(), path, treewalk.Forward, add)
+		if path != "" {
+			v.store.trees.WalkFrom(ctx, v.Shown(), path, treewalk.Forward, add)
+		}
 		if dir, err := v.store.trees.Find(ctx, v.Shown(), scope); err == nil {
 			v.store.trees.Walk(ctx, dir, scope, add)
 		}
@@ -59,6 +63,16 @@ func (v *RawView) crawl(path, scope string) (window int) {
 		v.crawling.Store(false)
 	}
 	return window
+}
+
+// Searches reports whether the process of the request ctx, which lists the directory at path, is a program that reads all files below
+// directories (ok), and whether path is one of these (target). If it is, the contents are requested at once.
+func (v *RawView) Searches(ctx context.Context, path string) (target, ok bool) {
+	target, ok = readahead.Searches(ctx, path)
+	if target {
+		v.crawl("", path)
+	}
+	return target, ok
 }
 
 // Crawled reports whether the rest of the tree is being requested for a reader that reads everything.

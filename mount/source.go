@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"github.com/artifactfs/artifactfs/fetch"
-	"github.com/artifactfs/artifactfs/fetch/readahead"
 	"github.com/artifactfs/artifactfs/object"
 	"github.com/artifactfs/artifactfs/worktree"
 )
@@ -28,9 +27,10 @@ func (s source) Looked(b worktree.Blob) { s.of(b).NoteLookup(blob(b)) }
 // Here reports whether a blob can be read at once, as it is stored.
 func (s source) Here(b worktree.Blob) bool { return s.of(b).Here(blob(b)) }
 
-// Searched reports whether the process of the request ctx searches all files below directories, and whether path is one of these.
+// Searched reports whether the process of the request ctx searches all files below directories, and whether path is one of these. If it
+// is, the contents are requested at once.
 func (s source) Searched(ctx context.Context, path string) (target, ok bool) {
-	return readahead.Searches(ctx, path)
+	return s.view.Searches(ctx, path)
 }
 
 // Arriving reports whether the contents of all files have been requested for such a process.
