@@ -39,6 +39,10 @@ func (a *appender) appendRecord(id object.ID, data []byte) error {
 	return a.appendRecords([]Blob{{id, data}})
 }
 
+// maxTogether is the maximum number of records that are written with one system call. The kernel accepts 1,024 parts (IOV_MAX), and a
+// record has two.
+const maxTogether = 512
+
 // appendRecords appends records with the contents of blobs to the active segment and adds them to the index. The caller holds append.
 func (a *appender) appendRecords(blobs []Blob) error {
 	for len(blobs) > 0 {
@@ -46,7 +50,7 @@ func (a *appender) appendRecords(blobs []Blob) error {
 			return err
 		}
 		a.catalog.mu.RLock()
-		n := min(len(blobs), maxEntries-len(a.active.entries))
+		n := min(len(blobs), maxTogether, maxEntries-len(a.active.entries))
 		a.catalog.mu.RUnlock()
 		if err := a.write(blobs[:n]); err != nil {
 			return err
@@ -59,7 +63,9 @@ func (a *appender) appendRecords(blobs []Blob) error {
 // write appends records to the active segment, which has room for them, with one system call, and adds them to the index. The caller
 // holds append.
 func (a *appender) write(blobs []Blob) error {
-	parts, entries, end := make([][]byte, 0, 2*len(blobs)), make([]entry, 0, len(blobs)), a.end
+	parts, entries := make([][]byte, 0, 2*len(blobs)), make([]entry, 0, len(blobs))
+	ends := make([]int64, 0, len(blobs)) // offsets of the ends of the records
+	end := a.end
 	for _, b := range blobs {
 		if _, ok := a.catalog.knownSize(b.ID); ok {
 			continue // another goroutine has stored the blob
@@ -67,27 +73,41 @@ func (a *appender) write(blobs []Blob) error {
 		h := header{b.ID, int64(len(b.Data)), crc32.Checksum(b.Data, castagnoli)}
 		parts, entries = append(parts, h.encode(), b.Data), append(entries, makeEntry(h, end))
 		end += headerSize + h.size
+		ends = append(ends, end)
 	}
 	if len(entries) == 0 {
 		return nil
 	}
-	if err := writeFull(a.file, a.end, parts); err != nil {
-		// Truncate the file to its previous end, so that the next record does not follow an incomplete one.
-		if err := a.file.Truncate(a.end); err != nil {
-			a.retire() // the segment keeps the incomplete record, so append to another segment
-		}
-		return err
+	written, err := writeFull(a.file, a.end, parts)
+	// Records that were written completely are kept even after an error, because another process may have indexed them.
+	whole := 0
+	for whole < len(ends) && ends[whole] <= written {
+		whole++
 	}
+	if whole > 0 {
+		a.add(entries[:whole], ends[whole-1])
+	}
+	if err == nil {
+		return nil
+	}
+	// Truncate the file to the end of the last complete record, so that the next record does not follow an incomplete one.
+	if err := a.file.Truncate(a.end); err != nil {
+		a.retire() // the segment keeps the incomplete record, so append to another segment
+	}
+	return err
+}
+
+// add adds records to the index, after they were written completely to the active segment, so that readers find only complete records. end
+// is the offset of the end of the last record. The caller holds append.
+func (a *appender) add(entries []entry, end int64) {
 	a.catalog.mu.Lock()
 	defer a.catalog.mu.Unlock()
-	// Add the records to the index only now, after they were written completely, so that readers find only complete records.
 	a.catalog.addLocked(a.active, entries)
 	if !a.active.dropped {
 		a.active.size += end - a.end
 		a.catalog.bytes += end - a.end
 	}
 	a.end = end
-	return nil
 }
 
 // openActive ensures that there is an active segment with room for a record. It keeps the current active segment, continues an

@@ -174,21 +174,7 @@ func TestTogetherOnAFullDisk(t *testing.T) {
 	dir := smallDisk(t, "3m")
 	b := openBlobs(t, dir, plenty)
 	for first := uint64(0); first < 2000; first += 50 {
-		var blobs []Blob
-		for n := first; n < first+50; n++ {
-			id, data := numbered(n, 4000)
-			blobs = append(blobs, Blob{id, data})
-		}
-		if err := b.PutAll(blobs); err != nil {
-			if !isFull(err) {
-				t.Fatal(err)
-			}
-			for _, blob := range blobs {
-				if err := b.Put(blob.ID, blob.Data); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
+		putTogether(t, b, first)
 		for n := first; n < first+50; n++ {
 			mustHave(t, b, n, 4000)
 		}
@@ -201,6 +187,59 @@ func TestTogetherOnAFullDisk(t *testing.T) {
 	if d := b.Usage().Damaged; d != 0 {
 		t.Errorf("damaged contents: got %d", d)
 	}
+}
+
+// putTogether stores 50 contents with PutAll, or those that it did not store with Put. It returns false if the disk is full.
+func putTogether(t *testing.T, b *Blobs, first uint64) bool {
+	t.Helper()
+	var blobs []Blob
+	for n := first; n < first+50; n++ {
+		id, data := numbered(n, 4000)
+		blobs = append(blobs, Blob{id, data})
+	}
+	err := b.PutAll(blobs)
+	for i := 0; isFull(err) && i < len(blobs); i++ {
+		if err := b.Put(blobs[i].ID, blobs[i].Data); isFull(err) {
+			return false
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err != nil && !isFull(err) {
+		t.Fatal(err)
+	}
+	return true
+}
+
+// TestOthersReadWhatIsStoredTogether: a process that reads the segments, while the disk becomes full in the middle of several records,
+// finds only complete ones.
+func TestOthersReadWhatIsStoredTogether(t *testing.T) {
+	dir := smallDisk(t, "3m")
+	b, other := openBlobs(t, dir, plenty), openBlobs(t, dir, plenty)
+	end := make(chan struct{})
+	var reader sync.WaitGroup
+	reader.Go(func() {
+		for n := uint64(0); ; n = (n + 1) % 2000 {
+			select {
+			case <-end:
+				return
+			default:
+				check(t, other, n, 4000)
+			}
+		}
+	})
+	full := 0
+	for first := uint64(0); first < 2000; first += 50 {
+		if !putTogether(t, b, first) { // the other process holds the files of segments that were evicted
+			full++
+		}
+	}
+	close(end)
+	reader.Wait()
+	if d := other.Usage().Damaged; d != 0 {
+		t.Errorf("damaged contents: got %d", d)
+	}
+	t.Logf("the disk was full %d times", full)
 }
 
 func TestSHA256AndSHA1IdsWithEqualBytesDiffer(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// maxSegment is the size in bytes at which a segment is full. Its last record may extend beyond this size.
+	// maxSegment is the size in bytes at which a segment is full. The records that were written last may extend beyond this size.
 	maxSegment = 64 << 20
 	// minSegment is the size, in bytes, below which a segment is never full, even if the quota is small.
 	minSegment = 1 << 20

@@ -79,14 +79,14 @@ func (b *Blobs) PutAll(blobs []Blob) error {
 	return nil
 }
 
-// writeFull writes parts to f at the offset off. It uses one system call unless the kernel writes only some of the bytes. It changes
-// parts.
-func writeFull(f *os.File, off int64, parts [][]byte) error {
+// writeFull writes parts to f at the offset off, and returns the offset of the end of what was written. It uses one system call unless the
+// kernel writes only some of the bytes. It changes parts.
+func writeFull(f *os.File, off int64, parts [][]byte) (end int64, err error) {
 	for {
 		n, err := unix.Pwritev(int(f.Fd()), parts, off)
 		// A signal may interrupt the call before it has written a byte; n is then -1.
 		if err != nil && !errors.Is(err, unix.EINTR) {
-			return fmt.Errorf("append to cache file %s: %w", filepath.Base(f.Name()), err)
+			return off, fmt.Errorf("append to cache file %s: %w", filepath.Base(f.Name()), err)
 		}
 		off += int64(max(n, 0))
 		for len(parts) > 0 && n >= len(parts[0]) {
@@ -94,7 +94,7 @@ func writeFull(f *os.File, off int64, parts [][]byte) error {
 			parts = parts[1:]
 		}
 		if len(parts) == 0 {
-			return nil
+			return off, nil
 		}
 		parts[0] = parts[0][max(n, 0):]
 	}
