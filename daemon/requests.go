@@ -31,8 +31,12 @@ func (d *Daemon) mount(ctx context.Context, r control.MountRequest, b mount.Star
 	start := time.Now()
 	ctx, abort := context.WithCancel(ctx)
 	defer abort()
-	defer collector.Relax()()
-	ended := d.host.Turns.StartMount() // background goroutines of other mounts are paused until ended is called
+	// Background goroutines of other mounts are paused until the function started is called.
+	started, relaxed := d.host.Turns.StartMount(), collector.Relax()
+	ended := func() {
+		started()
+		relaxed()
+	}
 	defer ended()
 	defer func() { b.Known.Close() }()
 	m, err := d.awaitEarlier(ctx, r)

@@ -31,7 +31,9 @@ const (
 // does not start another one. It returns the number of blobs to request together with the blob at path: few if the others probably come
 // with a bulk request.
 func (v *RawView) crawl(path, scope string) (window int) {
-	v.store.fetcher.pipe.StartCrawl()
+	if path != "" { // a reader waits for this blob
+		v.store.fetcher.pipe.StartCrawl()
+	}
 	window = alongside
 	if v.store.fetcher.bulks.MayTry(v.bulkWant(&readahead.Dir{ID: v.Shown()})) {
 		window = readahead.FirstWindow
@@ -41,8 +43,9 @@ func (v *RawView) crawl(path, scope string) (window int) {
 	}
 	started := v.store.tasks.Start(func(ctx context.Context) {
 		defer v.crawling.Store(false)
-		defer collector.Relax()()
-		v.fetchWhole(ctx, scope)
+		if !v.fetchWhole(ctx, scope) {
+			return
+		}
 		add := func(f treewalk.File) bool {
 			if scope != "" && !strings.HasPrefix(f.Path, scope+"/") {
 				return false
@@ -90,18 +93,22 @@ func (v *RawView) noteSearch(ctx context.Context, b Blob) {
 }
 
 // fetchWhole requests the directories at or below scope that readahead.Choose selects, and returns when the answer has ended. Blobs
-// that did not arrive stay missing, so the caller requests them by their ids.
-func (v *RawView) fetchWhole(ctx context.Context, scope string) {
+// that did not arrive stay missing, so the caller requests them by their ids. It returns false if nothing has to be requested.
+func (v *RawView) fetchWhole(ctx context.Context, scope string) (missing bool) {
 	f := v.store.fetcher
 	for range bulkTries {
 		tree, err := v.store.trees.Find(ctx, v.Shown(), scope)
 		if err != nil {
-			return
+			return true
 		}
 		root, err := v.survey(ctx, tree, scope)
 		if err != nil {
-			return
+			return true
 		}
+		if root.Missing == 0 {
+			return false
+		}
+		f.pipe.StartCrawl()
 		whole := readahead.Choose(root)
 		var wants []object.ID
 		covered := map[object.ID]struct{}{}
@@ -114,16 +121,19 @@ func (v *RawView) fetchWhole(ctx context.Context, scope string) {
 			d.Cover(covered)
 		}
 		if len(wants) == 0 || len(covered) == 0 || !f.pipe.Health().Reachable() {
-			return
+			return true
 		}
+		relaxed := collector.Relax()
 		_, err = f.pipe.SendBulk(ctx, covered, func(ctx context.Context, b *pipeline.Batch, arrived func(object.ID, []byte)) error {
 			return f.sendBulk(ctx, b, wants, len(wants) == 1 && wants[0] == v.commit, arrived)
 		})
+		relaxed()
 		var broken pipeline.AnswerError
 		if !errors.As(err, &broken) {
-			return
+			return true
 		}
 	}
+	return true
 }
 
 // bulkWant returns the object to want so that the answer contains everything below the directory d: the commit if d is the root

@@ -2,6 +2,7 @@ package fetch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -67,14 +68,34 @@ func TestListingOfASearchFetchesEverything(t *testing.T) {
 		t.Errorf("%d requests for contents, want 1", n)
 	}
 
+	// A second search finds everything here, and does not delay other work.
+	second := s.View(snap, convert.Settings{}, nil)
+	defer second.Close()
+	second.Searches(rg, "")
+	await.Until(t, "the second search has compared the tree", func() bool { return !second.Crawled() })
+	if n := len(server.Log().Fetches()); n != 1 {
+		t.Errorf("%d requests for contents after a second search, want 1", n)
+	}
+
+	// A prefetch that waits for a search ends with the mount.
+	ended := make(chan error)
+	ctx, cancel := context.WithCancel(t.Context())
+	second.crawling.Store(true)
+	go func() { ended <- second.awaitCrawl(ctx) }()
+	cancel()
+	if err := await.Receive(t, ended); !errors.Is(err, context.Canceled) {
+		t.Errorf("a prefetch that was cancelled: %v", err)
+	}
+	second.crawling.Store(false)
+
 	// The program reads what was fetched, so a wait does not end yet, except when its caller is in a hurry.
-	closed, changed, ended := make(chan struct{}), make(chan struct{}, 1), make(chan struct{})
+	closed, changed := make(chan struct{}), make(chan struct{}, 1)
 	close(closed)
 	changed <- struct{}{}
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel = context.WithCancel(t.Context())
 	go func() {
-		defer close(ended)
 		s.AwaitCrawl(ctx, time.Hour, nil, nil)
+		ended <- ctx.Err()
 	}()
 	if s.AwaitCrawl(t.Context(), time.Hour, closed, nil) || !s.AwaitCrawl(t.Context(), time.Hour, nil, changed) ||
 		s.AwaitCrawl(t.Context(), time.Millisecond, nil, nil) {
@@ -86,7 +107,9 @@ func TestListingOfASearchFetchesEverything(t *testing.T) {
 	default:
 	}
 	cancel()
-	await.Receive(t, ended)
+	if err := await.Receive(t, ended); !errors.Is(err, context.Canceled) {
+		t.Error("the wait ended before it was cancelled")
+	}
 }
 
 // TestMain waits for the end of standard input in a process that the function caller has started.

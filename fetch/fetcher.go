@@ -101,7 +101,10 @@ func (f *fetcher) unpackBlobs(ctx context.Context, r io.Reader, arrived func(obj
 		o.Discard() // the request was for blobs
 		return nil
 	})
-	return n, errors.Join(err, blobs.Close())
+	if failure := blobs.Close(); !errors.Is(err, failure) {
+		err = errors.Join(err, failure)
+	}
+	return n, err
 }
 
 // publish stores verified blobs where readers find them, and then calls the function arrived for each.

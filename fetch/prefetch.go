@@ -148,9 +148,14 @@ func (v *RawView) prefetchClass(ctx context.Context, class prioritize.Class, lef
 // through the tree would take processor time from the program.
 func (v *RawView) awaitCrawl(ctx context.Context) error {
 	for v.crawling.Load() {
-		for v.crawling.Load() && clock.Wait(ctx, prefetchPoll) {
+		for v.crawling.Load() {
+			if !clock.Wait(ctx, prefetchPoll) {
+				return ctx.Err()
+			}
 		}
-		clock.Wait(ctx, crawlGrace)
+		if !clock.Wait(ctx, crawlGrace) {
+			return ctx.Err()
+		}
 	}
 	return ctx.Err()
 }

@@ -181,15 +181,17 @@ type fillWalk struct {
 // directory stores the contents of the files below a directory, or adds them to the next batch. It returns false if the walk is to end.
 func (w *fillWalk) directory(dir worktree.Node) bool {
 	ctx, kernel := context.Background(), w.fs.tree.Kernel()
-	w.mu.Lock()
-	w.seen[dir] = true
-	w.mu.Unlock()
 	files, subs, missing := kernel.Unknown(ctx, dir, fillMost)
 	for ; missing > 0 && kernel.Arriving() && time.Now().Before(w.deadline); files, subs, missing = kernel.Unknown(ctx, dir, fillMost) {
 		if !w.flush() || !w.alive() {
 			return false
 		}
 		time.Sleep(fillPoll)
+	}
+	if missing == 0 {
+		w.mu.Lock()
+		w.seen[dir] = true
+		w.mu.Unlock()
 	}
 	if len(files) > 0 && dir != worktree.Root {
 		w.next.dirs, w.next.files = append(w.next.dirs, dir), append(w.next.files, files...)

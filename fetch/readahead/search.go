@@ -150,9 +150,10 @@ func (s syntax) searched(args []string) (targets []string, ok bool) {
 			for a = a[1:]; a != ""; {
 				letter, value := a[:1], ""
 				if a = a[1:]; valued(letter) {
-					if value, a = strings.TrimPrefix(a, "="), ""; value == "" {
+					if value, a = a, ""; value == "" {
 						value = next()
 					}
+					value = strings.TrimPrefix(value, "=")
 				}
 				note(letter, value)
 			}

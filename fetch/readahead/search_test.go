@@ -33,6 +33,7 @@ func TestSearch(t *testing.T) {
 		{"grep -rIlm 1 --binary-files=text foo src", "/mnt/app", "src/a/b.c", "src"},
 		{"grep -r --include=*.c foo", "/mnt/app", "src/a/b.c", "no"},
 		{"grep foo src/a/b.c", "/mnt/app", "src/a/b.c", "no"},
+		{"grep -r -e= src", "/mnt/app", "src/a/b.c", "src"},
 		{"grep -er foo src/a/b.c", "/mnt/app", "src/a/b.c", "no"},
 		{"cat src/a/b.c", "/mnt/app", "src/a/b.c", "no"},
 		{"", "/mnt/app", "src/a/b.c", "no"},

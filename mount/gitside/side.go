@@ -79,7 +79,7 @@ type servers struct {
 }
 
 // maxCrawlWait is the maximum time for which Make waits for a program that reads everything.
-const maxCrawlWait = 30 * time.Second
+const maxCrawlWait = 10 * time.Second
 
 // Make waits for all trees of the mounted commit. Then it creates the git directory, or opens an existing one, and starts the
 // servers for git commands. Writing the first index takes much processor time, so before that Make waits until no program reads

@@ -17,6 +17,7 @@ import (
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
 	"github.com/artifactfs/artifactfs/daemon"
+	"github.com/artifactfs/artifactfs/internal/collector"
 	"github.com/artifactfs/artifactfs/internal/gitcmd"
 	"github.com/artifactfs/artifactfs/session/catalog"
 )
@@ -165,7 +166,7 @@ func closeHost(h cli.Host) error {
 // prepareToServe sets up the Go runtime and the environment of a process that serves mounts.
 func prepareToServe(a *cli.App) {
 	a.Serving = true
-	debug.SetGCPercent(gcPercent)
+	collector.SetIdle(gcPercent)
 	debug.SetMemoryLimit(memoryLimit)
 	if os.Getenv("GOMAXPROCS") == "" {
 		runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), leastProcs))
