@@ -74,7 +74,8 @@ func Start(o Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create directory of PostgreSQL: %w", err)
 	}
-	s := &Server{dir: dir, bin: bin, args: []string{"-D", filepath.Join(dir, "data"), "-k", dir, "-c", "listen_addresses=", "-c", "max_connections=200"}}
+	s := &Server{dir: dir, bin: bin, args: []string{"-D", filepath.Join(dir, "data"), "-k", dir, "-c", "listen_addresses=", "-c", "max_connections=200",
+		"-c", "dynamic_shared_memory_type=mmap"}}
 	if !o.Durable {
 		s.args = append(s.args, "-c", "fsync=off", "-c", "full_page_writes=off")
 	}
