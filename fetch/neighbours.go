@@ -24,9 +24,9 @@ const (
 	neighbourTime = 5 * time.Millisecond
 )
 
-// neighbours returns wants that are sent in the same request as the blob at path, the most useful first. The wants are for files
-// that follow path in the tree, or precede it if the reader reads backward. If the blob is in flight already, neighbours returns
-// no wants. The search ends after neighbourTime, so it finds fewer wants if it has to wait for missing trees.
+// neighbours returns wants that are sent in the same request as the blob at path, the most useful first. The wants are for files that
+// follow path in the tree, or precede it if the reader reads backward. If the blob is in flight already, or has just arrived, neighbours
+// returns no wants. The search ends after neighbourTime, so it finds fewer wants if it has to wait for missing trees.
 func (v *RawView) neighbours(ctx context.Context, id object.ID, path string) pipeline.Neighbours {
 	ctx, cancel := context.WithTimeout(ctx, neighbourTime)
 	defer cancel()
@@ -39,7 +39,8 @@ func (v *RawView) neighbours(ctx context.Context, id object.ID, path string) pip
 	if searched || before != nil {
 		c.Patience = pipeline.HedgeCrawl
 	}
-	if v.store.fetcher.pipe.IsInFlight(id) {
+	// If the blob is no longer in flight, it may have arrived since the reader has looked for it.
+	if v.store.fetcher.pipe.IsInFlight(id) || !v.missing(id) {
 		v.ahead.Move(before, path)
 		return c
 	}
