@@ -205,8 +205,10 @@ var gitSteps = []string{
 }
 
 func (j *job) gitRound(clone string, round int) error {
-	env := []string{fmt.Sprintf("ROUND=%d", round), "LC_ALL=C", "GIT_CONFIG_COUNT=2", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*",
-		"GIT_CONFIG_KEY_1=gc.auto", "GIT_CONFIG_VALUE_1=0"}
+	env := []string{fmt.Sprintf("ROUND=%d", round), "LC_ALL=C", "GIT_CONFIG_COUNT=3", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*",
+		"GIT_CONFIG_KEY_1=gc.auto", "GIT_CONFIG_VALUE_1=0",
+		// git chooses the length of abbreviated ids by the number of objects in packs, and blobs of a mount are in none.
+		"GIT_CONFIG_KEY_2=core.abbrev", "GIT_CONFIG_VALUE_2=12"}
 	for _, who := range []string{"AUTHOR", "COMMITTER"} {
 		env = append(env, "GIT_"+who+"_NAME=torture", "GIT_"+who+"_EMAIL=torture@localhost", fmt.Sprintf("GIT_%s_DATE=%d +0000", who, 1_700_000_000+round))
 	}
