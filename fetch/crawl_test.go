@@ -20,31 +20,11 @@ import (
 
 // A search program that lists the root causes one request for all contents, and work that can wait is delayed until shortly after that.
 func TestListingOfASearchFetchesEverything(t *testing.T) {
-	root := t.TempDir()
-	repo, err := gittest.New(filepath.Join(root, "r.git"), gittest.RepoOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
 	files := map[string]gittest.File{}
 	for n := range 400 {
 		files[fmt.Sprintf("dir%d/file%d", n%7, n)] = gittest.File{Data: fmt.Appendf(nil, "contents %d\n", n)}
 	}
-	if _, err := repo.Commit("main", files, "All"); err != nil {
-		t.Fatal(err)
-	}
-	server, err := gittest.Serve(gittest.ServerOptions{Root: root})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer server.Close()
-	s := openStore(t, t.TempDir(), server.URL("r.git"))
-	snap, err := s.Acquire(t.Context(), "")
-	if err == nil {
-		err = snap.Wait(t.Context())
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	server, s, snap := serveFiles(t, files)
 	v := s.View(snap, convert.Settings{}, nil)
 	defer v.Close()
 	server.Log().Reset()
@@ -152,4 +132,31 @@ func caller(t *testing.T, name string, args ...string) context.Context {
 		return err == nil && strings.Contains(strings.Join(got, " "), name)
 	})
 	return context.WithValue(t.Context(), proc.CallerKey{}, c.Process.Pid)
+}
+
+// serveFiles returns a server of a repository with one commit of these files, a new store of the repository, and the commit.
+func serveFiles(t *testing.T, files map[string]gittest.File) (*gittest.Server, *Store, *Snapshot) {
+	t.Helper()
+	root := t.TempDir()
+	repo, err := gittest.New(filepath.Join(root, "r.git"), gittest.RepoOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := repo.Commit("main", files, "All"); err != nil {
+		t.Fatal(err)
+	}
+	server, err := gittest.Serve(gittest.ServerOptions{Root: root})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { server.Close() })
+	s := openStore(t, t.TempDir(), server.URL("r.git"))
+	snap, err := s.Acquire(t.Context(), "")
+	if err == nil {
+		err = snap.Wait(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return server, s, snap
 }

@@ -3,7 +3,6 @@ package fetch
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -18,11 +17,6 @@ import (
 // one file in each directory, in an order that is not the order of the tree.
 func newProfiled(t *testing.T) (server *gittest.Server, v *View, paths []string) {
 	t.Helper()
-	root := t.TempDir()
-	repo, err := gittest.New(filepath.Join(root, "r.git"), gittest.RepoOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
 	files := map[string]gittest.File{}
 	for d := range 40 {
 		for f := range 20 {
@@ -30,21 +24,7 @@ func newProfiled(t *testing.T) (server *gittest.Server, v *View, paths []string)
 		}
 		paths = append(paths, fmt.Sprintf("d%02d/f%02d", (7*d)%40, d%20))
 	}
-	if _, err := repo.Commit("main", files, "All"); err != nil {
-		t.Fatal(err)
-	}
-	if server, err = gittest.Serve(gittest.ServerOptions{Root: root}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { server.Close() })
-	s := openStore(t, t.TempDir(), server.URL("r.git"))
-	snap, err := s.Acquire(t.Context(), "")
-	if err == nil {
-		err = snap.Wait(t.Context())
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	server, s, snap := serveFiles(t, files)
 	v = s.View(snap, convert.Settings{}, nil)
 	t.Cleanup(v.Close)
 	server.Log().Reset()

@@ -3,7 +3,6 @@ package fetch
 import (
 	"context"
 	"errors"
-	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -17,32 +16,12 @@ import (
 // Background work for mounts of the same tree is done once: contents are requested once although several mounts prefetch them, and
 // trees are scanned and counted once.
 func TestMountsOfATreeShareWhatGoesOnBehind(t *testing.T) {
-	root := t.TempDir()
-	repo, err := gittest.New(filepath.Join(root, "r.git"), gittest.RepoOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
 	files := map[string]gittest.File{
 		"README.md": {Data: []byte("read\n")}, "go.mod": {Data: []byte("module m\n")}, ".gitignore": {Data: []byte("*.o\n")}, "src/.gitignore": {Data: []byte("x\n")},
 		"src/a.go": {Data: []byte("package a\n")}, "src/a_test.go": {Data: []byte("package a_test\n")}, ".gitattributes": {Data: []byte("*.txt text\n")},
 		"docs/page.md": {Data: []byte("page\n")}, "picture.png": {Data: []byte("\x89PNG")}, "vendor/v.go": {Data: []byte("package v\n")}, "link": {Data: []byte("README.md"), Mode: "120000"},
 	}
-	if _, err := repo.Commit("main", files, "All"); err != nil {
-		t.Fatal(err)
-	}
-	server, err := gittest.Serve(gittest.ServerOptions{Root: root})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer server.Close()
-	s := openStore(t, t.TempDir(), server.URL("r.git"))
-	snap, err := s.Acquire(t.Context(), "")
-	if err == nil {
-		err = snap.Wait(t.Context())
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	server, s, snap := serveFiles(t, files)
 	var views []*View
 	for range 4 {
 		v := s.View(snap, convert.Settings{}, nil)
