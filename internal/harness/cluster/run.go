@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"debug/elf"
 	"errors"
 	"fmt"
 	"os"
@@ -75,10 +76,32 @@ func Check() error {
 			return fmt.Errorf("find program: %w", err)
 		}
 	}
-	if groups, err := hierarchies(); err != nil || len(groups) == 0 {
-		return fmt.Errorf("no control group hierarchy is mounted: %w", err)
+	static, err := isStatic("busybox")
+	if err == nil && !static {
+		err = errors.New("busybox is not statically linked (install busybox-static)")
 	}
-	return nil
+	if err != nil {
+		return err
+	}
+	points, err := hierarchies()
+	if err == nil && len(points) == 0 {
+		err = errors.New("no control group hierarchy is mounted")
+	}
+	return err
+}
+
+// isStatic reports whether a program in PATH runs without a dynamic linker, and so in an image without libraries.
+func isStatic(name string) (bool, error) {
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return false, err
+	}
+	f, err := elf.Open(path)
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	return !slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP }), nil
 }
 
 // outside starts the first process, waits for its end, and removes what is outside of the namespaces. SIGINT and SIGTERM end the
