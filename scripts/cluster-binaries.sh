@@ -32,7 +32,8 @@ chmod u+w go.mod go.sum
 # In Kubernetes' own repository the parts are directories. The module of Kubernetes does not contain them, but they are modules too.
 sed -i -E "s#^(replace )?(\s*)(k8s.io/[a-z-]+) => ./staging/src/.*#\1\2\3 => \3 v0${version#1}#; s/^module .*/module cluster.test/" go.mod
 printf '\nrequire k8s.io/kubernetes v%s\n' "$version" >>go.mod
-stamp="-s -w -X k8s.io/component-base/version.gitVersion=v$version -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=34"
+vars=k8s.io/component-base/version # without these variables, the programs have the version 0.0.0
+stamp="-s -w -X $vars.gitVersion=v$version -X $vars.gitMajor=1 -X $vars.gitMinor=34"
 mkdir -p "$dir"
 for p in $programs; do
 	[ -x "$dir/$p" ] && continue

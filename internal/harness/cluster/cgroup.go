@@ -60,7 +60,8 @@ func removeGroups(name string) error {
 	return err
 }
 
-// removeGroup removes one group and all groups below it. The kernel may count an ended process for a moment, so it tries for some seconds.
+// removeGroup removes one group and all groups below it. The kernel may count an ended process for a moment, so removeGroup tries for
+// some seconds.
 func removeGroup(dir string) (err error) {
 	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		var all []string

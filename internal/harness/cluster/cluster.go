@@ -73,8 +73,8 @@ type process struct {
 	ended chan struct{} // closed when cmd has ended
 }
 
-// Start starts a cluster and waits until its node is ready. The process must run below Run, which allows one cluster at a time. The caller
-// must call Stop.
+// Start starts a cluster and waits until its node is ready. The process must run below Run, which allows one cluster at a time. The
+// caller must call Stop.
 func Start(ctx context.Context, o Options) (*Cluster, error) {
 	dir := os.Getenv(rootVariable)
 	if dir == "" {

@@ -31,6 +31,36 @@ spec:
   volumes: [{name: data, emptyDir: {}}]
 `
 
+// mounterYAML is a pod that mounts a file system for the node, as drivers of volumes do, and one that sees it.
+const mounterYAML = `apiVersion: v1
+kind: Pod
+metadata: {name: mounter, labels: {app: mounts}}
+spec:
+  terminationGracePeriodSeconds: 1
+  hostNetwork: true
+  containers:
+  - name: main
+    image: cluster.test/first:1
+    imagePullPolicy: Never
+    securityContext: {privileged: true}
+    command: [sh, -c, "mkdir -p /lib/m && mount -t tmpfs none /lib/m && echo mounted >/lib/m/file && sleep 1000000"]
+    volumeMounts: [{name: lib, mountPath: /lib, mountPropagation: Bidirectional}]
+  volumes: [{name: lib, hostPath: {path: /var/lib/mounter, type: DirectoryOrCreate}}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: reader, labels: {app: mounts}}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: main
+    image: cluster.test/first:1
+    imagePullPolicy: Never
+    command: [sleep, "1000000"]
+    volumeMounts: [{name: lib, mountPath: /lib, mountPropagation: HostToContainer}]
+  volumes: [{name: lib, hostPath: {path: /var/lib/mounter, type: DirectoryOrCreate}}]
+`
+
 func TestCluster(t *testing.T) {
 	if os.Getenv(Variable) == "" {
 		t.Skip("make cluster-test runs this test")
@@ -73,7 +103,18 @@ func TestCluster(t *testing.T) {
 			t.Errorf("the kill of %s replaced the process of the pod", name)
 		}
 	}
-	_, err = c.Kubectl("delete", "pod", "first")
+
+	// A mount of one pod is a mount of the node and of other pods.
+	check(t, c.Apply(mounterYAML))
+	check(t, c.WaitReady(ctx, "default", "app=mounts", 2))
+	check(t, c.Wait(ctx, "the mount is visible in another pod", func() error {
+		_, err := c.Kubectl("exec", "reader", "--", "cat", "/lib/m/file")
+		return err
+	}))
+	if text, err := os.ReadFile("/var/lib/mounter/m/file"); err != nil || string(text) != "mounted\n" {
+		t.Errorf("file in the mount of a pod, read on the node: got %q (%v), want \"mounted\\n\"", text, err)
+	}
+	_, err = c.Kubectl("delete", "pod", "--all")
 	check(t, err)
-	check(t, c.WaitGone(ctx, "default", "app=first"))
+	check(t, c.WaitGone(ctx, "default", ""))
 }

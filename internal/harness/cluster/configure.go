@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // token is the login of every client of the apiserver. The network namespace protects it.
@@ -94,7 +95,10 @@ func (c *Cluster) containerdConfig() string {
 	return `version = 2
 root = "/var/lib/containerd"
 state = "/run/containerd"
-disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs"]
+disabled_plugins = [
+  "io.containerd.internal.v1.opt", "io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs",
+  "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs",
+]
 [grpc]
   address = "/run/containerd/containerd.sock"
 [plugins."io.containerd.grpc.v1.cri"]
@@ -121,12 +125,21 @@ func (c *Cluster) program(name Component) string {
 	return filepath.Join(c.bin, string(name))
 }
 
+// controllers are the controllers of the controller manager that tests need. Others would take processor time.
+var controllers = []string{
+	"daemonset-controller", "deployment-controller", "replicaset-controller", "statefulset-controller", "job-controller",
+	"namespace-controller", "node-lifecycle-controller", "disruption-controller", "garbage-collector-controller",
+	"pod-garbage-collector-controller", "persistentvolume-binder-controller", "persistentvolume-attach-detach-controller",
+	"persistentvolumeclaim-protection-controller", "persistentvolume-protection-controller",
+}
+
 // arguments returns the arguments of a component.
 func (c *Cluster) arguments(name Component) []string {
 	switch name {
 	case Etcd:
-		return []string{"--data-dir=/run/etcd", "--listen-client-urls=http://127.0.0.1:2379", "--advertise-client-urls=http://127.0.0.1:2379",
-			"--listen-peer-urls=http://127.0.0.1:2380", "--initial-advertise-peer-urls=http://127.0.0.1:2380", "--initial-cluster=default=http://127.0.0.1:2380"}
+		const clients, peers = "http://127.0.0.1:2379", "http://127.0.0.1:2380"
+		return []string{"--data-dir=/run/etcd", "--listen-client-urls=" + clients, "--advertise-client-urls=" + clients,
+			"--listen-peer-urls=" + peers, "--initial-advertise-peer-urls=" + peers, "--initial-cluster=default=" + peers}
 	case APIServer:
 		// No service account is needed: pods of these tests do not use the API.
 		return []string{"--etcd-servers=http://127.0.0.1:2379", "--secure-port=6443", "--bind-address=127.0.0.1", "--advertise-address=" + NodeIP,
@@ -137,16 +150,14 @@ func (c *Cluster) arguments(name Component) []string {
 			"--kubelet-preferred-address-types=InternalIP", "--profiling=false"}
 	case Controller:
 		return []string{"--kubeconfig=" + c.file("kubeconfig"), "--leader-elect=false", "--secure-port=0", "--profiling=false",
-			"--controllers=daemonset-controller,deployment-controller,replicaset-controller,statefulset-controller,job-controller,namespace-controller,node-lifecycle-controller," +
-				"disruption-controller,garbage-collector-controller,pod-garbage-collector-controller,persistentvolume-binder-controller," +
-				"persistentvolume-attach-detach-controller,persistentvolumeclaim-protection-controller,persistentvolume-protection-controller"}
+			"--controllers=" + strings.Join(controllers, ",")}
 	case Scheduler:
 		return []string{"--config=" + c.file("scheduler.yaml"), "--secure-port=0", "--profiling=false"}
 	case Containerd:
 		return []string{"--config=" + c.file("containerd.toml")}
 	case Kubelet:
-		return []string{"--config=" + c.file("kubelet.yaml"), "--kubeconfig=" + c.file("kubeconfig"), "--hostname-override=" + Node, "--node-ip=" + NodeIP,
-			"--root-dir=" + KubeletRoot, "--cert-dir=" + c.file("kubelet")}
+		return []string{"--config=" + c.file("kubelet.yaml"), "--kubeconfig=" + c.file("kubeconfig"), "--hostname-override=" + Node,
+			"--node-ip=" + NodeIP, "--root-dir=" + KubeletRoot, "--cert-dir=" + c.file("kubelet")}
 	}
 	panic("unknown component " + string(name))
 }

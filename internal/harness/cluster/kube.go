@@ -28,7 +28,8 @@ func feed(stdin []byte, name string, args ...string) (string, error) {
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
-		return stdout.String(), fmt.Errorf("run %s %s: %w: %s", filepath.Base(name), strings.Join(args, " "), err, bytes.TrimSpace(stderr.Bytes()))
+		err = fmt.Errorf("run %s %s: %w: %s", filepath.Base(name), strings.Join(args, " "), err, bytes.TrimSpace(stderr.Bytes()))
+		return stdout.String(), err
 	}
 	return stdout.String(), nil
 }
@@ -37,7 +38,8 @@ func feed(stdin []byte, name string, args ...string) (string, error) {
 func (c *Cluster) Kubectl(args ...string) (string, error) { return c.kubectl(nil, args...) }
 
 func (c *Cluster) kubectl(stdin []byte, args ...string) (string, error) {
-	return feed(stdin, filepath.Join(c.bin, "kubectl"), append([]string{"--kubeconfig=" + c.file("kubeconfig"), "--cache-dir=" + c.file("kubectl")}, args...)...)
+	args = append([]string{"--kubeconfig=" + c.file("kubeconfig"), "--cache-dir=" + c.file("kubectl")}, args...)
+	return feed(stdin, filepath.Join(c.bin, "kubectl"), args...)
 }
 
 // Apply creates or changes the objects of a YAML text.
@@ -98,7 +100,8 @@ func (c *Cluster) WaitGone(ctx context.Context, namespace, selector string) erro
 
 // ContainerPID returns the process ID of the first process of a container of a pod.
 func (c *Cluster) ContainerPID(namespace, pod, container string) (int, error) {
-	id, err := c.Kubectl("get", "pod", "-n", namespace, pod, "-o", `jsonpath={.status.containerStatuses[?(@.name=="`+container+`")].containerID}`)
+	path := `jsonpath={.status.containerStatuses[?(@.name=="` + container + `")].containerID}`
+	id, err := c.Kubectl("get", "pod", "-n", namespace, pod, "-o", path)
 	if err != nil {
 		return 0, err
 	}

@@ -34,8 +34,8 @@ const prefix = "artifactfs-cluster-"
 // cniDir contains the network plugins of Debian's package containernetworking-plugins.
 const cniDir = "/usr/lib/cni"
 
-// Run runs the tests of m and returns the exit code. If $AFS_CLUSTER is set, the tests run in new namespaces, as a child of a first process
-// that reaps orphans, such as the shims of containers. The end of the first process ends all processes in the namespaces.
+// Run runs the tests of m and returns the exit code. If $AFS_CLUSTER is set, the tests run in new namespaces, as a child of a first
+// process that reaps orphans, such as the shims of containers. The end of the first process ends all processes in the namespaces.
 //
 //	this process          waits; removes the control group and the directory
 //	  `- first process    prepares mounts and network; reaps
@@ -67,7 +67,7 @@ func Check() error {
 	if err := unix.Access("/dev/fuse", unix.R_OK|unix.W_OK); err != nil {
 		return fmt.Errorf("open /dev/fuse: %w", err)
 	}
-	programs := []string{"etcd", "containerd", "containerd-shim-runc-v2", "runc", "ctr", "umoci", "busybox", "ip", "tar", filepath.Join(cniDir, "ptp")}
+	programs := []string{"etcd", "containerd", "containerd-shim-runc-v2", "runc", "ctr", "umoci", "busybox", "ip", "tar", cniDir + "/ptp"}
 	for _, name := range []Component{APIServer, Controller, Scheduler, Kubelet, "kubectl"} {
 		programs = append(programs, filepath.Join(os.Getenv(Variable), string(name)))
 	}
