@@ -28,7 +28,7 @@ export SOURCE_DATE_EPOCH ?= $(shell git -c safe.directory='*' log -1 --format=%c
 STAMP   := -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.date=$(shell date -u -d @$(SOURCE_DATE_EPOCH) +%Y-%m-%dT%H:%M:%SZ)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-packages race race-packages lint bench bench-server git-suite ltp fuzz install uninstall systemd dist dist-test clean
+.PHONY: help setup build demo test test-packages race race-packages lint bench bench-server git-suite ltp cluster-test fuzz install uninstall systemd dist dist-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -82,6 +82,9 @@ git-suite: build ## run git's own tests in a mount (GIT_SRC=directory of git's s
 
 ltp: build ## run the Linux Test Project's tests of files in a mount (LTP_SRC=directory of its source, SUITE="link* statx01"; root)
 	@scripts/ltp.sh "$(LTP_SRC)" $(SUITE)
+
+cluster-test: ## run the tests that need a Kubernetes cluster (root; builds Kubernetes once; TESTFLAGS="-run TestX")
+	@GO="$(GO)" scripts/cluster-test.sh -timeout $(TESTTIME) $(TESTFLAGS) ./internal/harness/cluster
 
 fuzz: ## run each fuzz target for FUZZTIME (10s)
 	@scripts/fuzz.sh "$(FUZZTIME)"

@@ -64,6 +64,7 @@ var floors = [][]string{
 	{"cmd/artifactfs/cachevalue", "cmd/artifactfs/hooks", "cmd/artifactfs/locking"},
 	{"cmd/artifactfs/sessions"},
 	{"cmd/artifactfs", "cmd/artifactfs-fsmonitor"},
+	{"internal/harness/cluster"},
 	{"integration", "integration/foreign", "internal/harness/bench", "internal/harness/serverbench", "internal/arch", "internal/arch/counts"},
 }
 
