@@ -318,6 +318,9 @@ func (m *Mount) step(ctx context.Context) control.Progress {
 		n, _ := snap.Arrived()
 		return control.Progress{Phase: "trees", Done: n, Unit: "objects"}
 	}
+	if !m.Events.GitWasTried() { // no count: it would take the processor time that the index needs
+		return control.Progress{Phase: "git"}
+	}
 	select {
 	case <-m.Events.HydrateTried:
 		st := m.store.Stats()
