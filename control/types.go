@@ -128,6 +128,8 @@ type MountAccess struct {
 	GID        uint32 `json:"gid"`           // id of the group of every path; 0: root's group
 	// GroupWrite lets the group do all that the owner may do with files and directories of the base tree.
 	GroupWrite bool `json:"group_write,omitempty"`
+	// IDMap permits idmapped mounts of the mount, which containers in user namespaces need. It has no effect before Linux 6.12.
+	IDMap bool `json:"id_map,omitempty"`
 
 	// ExactOwner makes a Client send UID and GID unchanged. If it is false, a Client replaces a value of 0 by the caller's own id.
 	ExactOwner bool `json:"-"`

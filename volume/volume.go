@@ -119,7 +119,7 @@ func Help() []string {
 // The error contains no secret.
 func Parse(given, secrets map[string]string, names Names) (Volume, error) {
 	v := Volume{OnDelete: DeleteWaits}
-	v.Request.AllowOther, v.Request.ExactOwner, v.Request.Passing = true, true, true
+	v.Request.AllowOther, v.Request.ExactOwner, v.Request.Passing, v.Request.IDMap = true, true, true, true
 	v.Request.GitDir, v.Request.Timeout = control.GitDirInside, DefaultTimeout
 	for _, name := range slices.Sorted(maps.Keys(given)) {
 		a, ok := attributes[name]
