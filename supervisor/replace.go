@@ -36,6 +36,8 @@ type handover struct {
 	Version string `json:"version"`
 	// Count is the number of takeovers so far.
 	Count int `json:"count"`
+	// Hung is the number of workers that the watchdog has killed so far. An older supervisor does not write it.
+	Hung int `json:"hung"`
 	// Reason is the reason why the last worker ended.
 	Reason string `json:"reason"`
 }
@@ -78,7 +80,7 @@ func (s *supervisor) inheritSelf(fd int) error {
 		unix.CloseOnExec(fd)
 	}
 	unix.CloseOnExec(h.Conn)
-	s.store, s.count, s.reason, s.begun, s.served = h.Descriptors, h.Count, h.Reason, true, true
+	s.store, s.count, s.hung, s.reason, s.begun, s.served = h.Descriptors, h.Count, h.Hung, h.Reason, true, true
 	conn, err := keeper.Open(h.Conn)
 	if err != nil {
 		return err
@@ -118,7 +120,7 @@ func (s *supervisor) inheritWorker(fd int) error {
 			continue
 		}
 		start := keeper.StartOf(m)
-		s.count, s.begun, s.served = start.Count, true, true
+		s.count, s.hung, s.begun, s.served = start.Count, start.Hung, true, true
 		break
 	}
 	if s.next, err = s.start(s.program.path, s.Executable); err != nil {
@@ -175,7 +177,8 @@ func (s *supervisor) exec(file *os.File, w *worker) error {
 	}
 	f := os.NewFile(uintptr(state), "handover")
 	defer f.Close()
-	h := handover{Descriptors: s.store, Conn: conn, PID: w.process.Pid, Version: w.version, Count: s.count, Reason: s.reason}
+	h := handover{Descriptors: s.store, Conn: conn, PID: w.process.Pid, Version: w.version, Count: s.count, Hung: s.hung,
+		Reason: s.reason}
 	if err := json.NewEncoder(f).Encode(h); err != nil {
 		return fmt.Errorf("replace supervisor: %w", err)
 	}
