@@ -21,7 +21,7 @@ import (
 type fleetWeight struct {
 	processes, threads, descriptors int
 	pss, anonymous                  int64 // bytes; PSS divides shared pages among the processes that share them
-	inotify, epoll                  int   // descriptors of these kinds
+	inotify                         int   // inotify instances; the processes of a daemon share one
 	cpu                             time.Duration
 	wakes                           int64 // times that a thread gave up the processor voluntarily: an idle thread that wakes does
 	requests                        int64 // to the git server
@@ -50,6 +50,7 @@ func (f *fleet) watch(span time.Duration) (fleetWeight, error) {
 // weigh weighs the processes of all daemons.
 func (f *fleet) weigh() (w fleetWeight, err error) {
 	w.requests = f.requests.Load()
+	watching := map[string]bool{} // state directories of daemons with an inotify instance
 	for _, p := range daemons.Below(f.work) {
 		one := weigh(p.PID)
 		w.processes++
@@ -61,14 +62,12 @@ func (f *fleet) weigh() (w fleetWeight, err error) {
 		w.wakes += wakes(p.PID)
 		links, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", p.PID))
 		for _, l := range links {
-			switch target, _ := os.Readlink(l); target {
-			case "anon_inode:inotify":
-				w.inotify++
-			case "anon_inode:[eventpoll]":
-				w.epoll++
+			if target, _ := os.Readlink(l); target == "anon_inode:inotify" {
+				watching[p.State] = true
 			}
 		}
 	}
+	w.inotify = len(watching)
 	for _, m := range f.members {
 		n, err := m.operations()
 		if err != nil {
