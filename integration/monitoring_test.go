@@ -384,3 +384,50 @@ func TestMonitoringWithPrometheus(t *testing.T) {
 	w.ok("unmount", "--all") // also ends the daemon
 	p.fires(w, "ArtifactfsDown")
 }
+
+// TestTop shows a host that answers and one that does not.
+func TestTop(t *testing.T) {
+	w := newWatched(t)
+	dead := "127.0.0.1:" + freePort(t)
+	list := filepath.Join(w.root, "hosts.json")
+	check(t, os.WriteFile(list, fmt.Appendf(nil, `[{"targets": [%q, %q]}]`, w.address, dead), 0o644))
+	r := w.afs("top", "--hosts", list, "--metrics-token-file", w.token, "--once", "--json", "--interval", "0.5")
+	var got struct {
+		Hosts []struct {
+			Host, Error, Version string
+			Up                   bool
+			Mounts, Degraded     int
+			MemoryBytes          int64 `json:"memory_bytes"`
+			Rates                *struct{ Processor float64 }
+		}
+	}
+	first, _, _ := strings.Cut(r.stdout, "\n")
+	check(t, json.Unmarshal([]byte(first), &got))
+	if r.code != control.ExitFailed || len(got.Hosts) != 2 {
+		t.Fatalf("top of two hosts: %s", r)
+	}
+	for _, h := range got.Hosts {
+		switch h.Host {
+		case w.address:
+			if !h.Up || h.Mounts != 2 || h.Degraded != 0 || h.MemoryBytes < 1<<20 || h.Rates == nil || h.Version == "" {
+				t.Errorf("host that answers: got %+v", h)
+			}
+		case dead:
+			if h.Up || h.Error != "connection refused" {
+				t.Errorf("host that does not answer: got %+v", h)
+			}
+		}
+	}
+	r = w.afs("top", "--hosts", list, "--metrics-token-file", w.token, "--once", "--interval", "0.5")
+	lines := strings.Split(r.stdout, "\n")
+	if len(lines) != 4 || !strings.HasSuffix(lines[1], dead+": connection refused") || !strings.HasSuffix(lines[2], w.address) {
+		t.Errorf("top of two hosts, as text: %s", r)
+	}
+	if out := w.ok("top", "--once", "--interval", "0.1"); !strings.Contains(out, w.mount.Dir) || !strings.Contains(out, w.brief.Dir) {
+		t.Errorf("top of this host: got %q", out)
+	}
+	if out := w.ok("top", "--hosts", w.address, "--metrics-token-file", w.token, "--once", "--interval", "0.1"); !strings.Contains(out, w.address) {
+		t.Errorf("top of one host: got %q", out)
+	}
+	w.refusal(w.afs("top", "--all-hosts"), control.ExitUsage, "no list of hosts in", "artifactfs top --hosts LIST")
+}

@@ -58,7 +58,7 @@ var floors = [][]string{
 	{"server", "hostui"},
 	{"client"},
 	{"cmd/artifactfs/cli"},
-	{"cmd/artifactfs/serving"},
+	{"cmd/artifactfs/serving", "cmd/artifactfs/hosts"},
 	{"cmd/artifactfs/hosting"},
 	{"cmd/artifactfs/mounts"},
 	{"cmd/artifactfs/cachevalue", "cmd/artifactfs/hooks", "cmd/artifactfs/locking"},
