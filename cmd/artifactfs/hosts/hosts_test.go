@@ -123,3 +123,62 @@ func TestSample(t *testing.T) {
 		t.Errorf("sample after the end: got %+v", h)
 	}
 }
+
+// nameServer answers every question with one record: for SRV the target node-1.fleet.example with port 9464, else the address 192.0.2.7.
+// The forms of messages and records are those of RFC 1035 and RFC 2782.
+func nameServer(t *testing.T) string {
+	t.Helper()
+	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	go func() {
+		question := make([]byte, 1500)
+		for {
+			n, from, err := conn.ReadFrom(question)
+			if err != nil {
+				return
+			}
+			end := 12
+			for end < n && question[end] != 0 {
+				end += int(question[end]) + 1
+			}
+			end += 5 // the end of the name, type and class
+			kind := question[end-3]
+			answer := append([]byte{question[0], question[1], 0x81, 0x80, 0, 1, 0, 1, 0, 0, 0, 0}, question[12:end]...)
+			answer = append(answer, 0xc0, 12, 0, kind, 0, 1, 0, 0, 0, 60)
+			switch kind {
+			case 33:
+				answer = append(answer, 0, 28, 0, 1, 0, 1, 9464>>8, 9464&0xff)
+				for _, label := range []string{"node-1", "fleet", "example"} {
+					answer = append(append(answer, byte(len(label))), label...)
+				}
+				answer = append(answer, 0)
+			case 1:
+				answer = append(answer, 0, 4, 192, 0, 2, 7)
+			default: // no record
+				answer = answer[:end]
+				answer[7] = 0
+			}
+			conn.WriteTo(answer, from)
+		}
+	}()
+	return conn.LocalAddr().String()
+}
+
+func TestNames(t *testing.T) {
+	server := nameServer(t)
+	resolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "udp", server)
+	}}
+	defer func() { resolver = net.DefaultResolver }()
+	for list, want := range map[string]string{
+		"srv:_metrics._tcp.artifactfs.example.": "node-1.fleet.example:9464", "dns:artifactfs.example.:9464": "192.0.2.7:9464",
+	} {
+		got, err := Resolve(t.Context(), list)
+		if err != nil || strings.Join(got, " ") != want {
+			t.Errorf("list %q: got %q, %v, want %q", list, got, err, want)
+		}
+	}
+}

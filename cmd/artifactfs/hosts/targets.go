@@ -23,6 +23,9 @@ const (
 	srvPrefix  = "srv:" // srv:NAME, targets of an SRV record
 )
 
+// resolver looks up names. Tests replace it.
+var resolver = net.DefaultResolver
+
 // FileName is the name of the file with the hosts that are used if none are named.
 const FileName = "hosts.json"
 
@@ -87,7 +90,7 @@ func addresses(ctx context.Context, target string) (all []string, err error) {
 		return nil, err
 	}
 	name, port, _ := net.SplitHostPort(target)
-	found, err := net.DefaultResolver.LookupHost(ctx, name)
+	found, err := resolver.LookupHost(ctx, name)
 	if err != nil {
 		return nil, fmt.Errorf("look up %s: %w", name, err)
 	}
@@ -99,7 +102,7 @@ func addresses(ctx context.Context, target string) (all []string, err error) {
 
 // srv returns the targets of the SRV records of a name.
 func srv(ctx context.Context, name string) (all []string, err error) {
-	_, records, err := net.DefaultResolver.LookupSRV(ctx, "", "", name)
+	_, records, err := resolver.LookupSRV(ctx, "", "", name)
 	if err != nil {
 		return nil, fmt.Errorf("look up %s: %w", name, err)
 	}
