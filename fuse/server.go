@@ -309,3 +309,13 @@ func (s *Server) Stats() map[string]uint64 { return s.fs.ops.snapshot() }
 // Serve was called that waited for data from the remote.
 func (s *Server) Pending() int64  { return s.fs.ops.pending.Load() }
 func (s *Server) Fetched() uint64 { return s.fs.ops.fetched.Load() }
+
+// Failures returns, by the names of the errnos, the number of requests since Serve was called that failed because of the host or the
+// remote. It contains every such errno, also those that did not occur.
+func (s *Server) Failures() map[string]uint64 {
+	all := make(map[string]uint64, len(failures))
+	for i, f := range failures {
+		all[f.name] = s.fs.ops.failed[i].Load()
+	}
+	return all
+}
