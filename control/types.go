@@ -113,8 +113,9 @@ type MountFetch struct {
 	readprofile.Selection
 	// Wait is the state that is reached before the reply: "tree" (the root directory is readable), "git" (in addition, the git
 	// directory is ready) or "all" (in addition, the prefetch is complete); "": "tree".
-	Wait      Wait  `json:"wait"`
-	CacheSize int64 `json:"cache_size"` // maximum size of the fetched contents on disk, in bytes; 0: the daemon's default
+	Wait      Wait   `json:"wait"`
+	CacheSize int64  `json:"cache_size"`           // maximum size of the fetched contents on disk, in bytes; 0: the daemon's default
+	StoreFrom string `json:"store_from,omitempty"` // state directory of another daemon to read from; "": the daemon's default
 	// Timeout is the maximum time that this request and later reads wait for the remote; 0: the daemon's default.
 	Timeout time.Duration `json:"timeout_ns"`
 }
@@ -426,6 +427,8 @@ func (r MountRequest) validate() error {
 		return badRequest("unknown state %q to wait for", r.Wait)
 	case r.PrefetchBudget < 0 || r.CacheSize < 0 || r.Timeout < 0:
 		return badRequest("size or time is negative")
+	case r.StoreFrom != "" && !filepath.IsAbs(r.StoreFrom):
+		return badRequest("state directory %q of another daemon is not absolute", r.StoreFrom)
 	case r.TokenFile != "" && !filepath.IsAbs(r.TokenFile):
 		return badRequest("token file %q is not absolute", r.TokenFile)
 	case r.Selection.Validate() != nil:

@@ -213,7 +213,7 @@ func (v *View) localEntries(dir string) ([]object.TreeEntry, error) {
 
 // localAttributesFile reads one .gitattributes file of directory dir. If it is not on this host, the error is odb.ErrNotFound.
 func (v *View) localAttributesFile(id object.ID, dir string) (*convert.File, error) {
-	if c, ok := v.store.storage.content(id); ok {
+	if c, ok := v.store.storage.stored(id); ok {
 		return v.parseAttributes(c, dir)
 	}
 	return nil, odb.ErrNotFound

@@ -149,7 +149,7 @@ func (v *RawView) NoteLookup(b Blob) { v.ahead.Looked(b.ID) }
 // openStored returns a blob's contents as they are stored in the repository. If the contents have to be fetched, the same request
 // contains the wants that the function along returns.
 func (v *RawView) openStored(ctx context.Context, id object.ID, path string, along func() pipeline.Neighbours) (Content, error) {
-	if c, ok := v.store.storage.content(id); ok {
+	if c, ok := v.store.storage.stored(id); ok {
 		return c, nil
 	}
 	ok, err := v.store.storage.materialize(id)
@@ -167,7 +167,7 @@ func (v *RawView) openStored(ctx context.Context, id object.ID, path string, alo
 			return memoryContent(data), nil
 		}
 	}
-	if c, here := v.store.storage.content(id); here {
+	if c, here := v.store.storage.stored(id); here {
 		if !ok { // Wait has stored large contents on disk without returning them, so their bytes are added to the metrics here
 			metrics.Charge(ctx, metrics.Fetched, 0, c.Size())
 		}
@@ -176,16 +176,19 @@ func (v *RawView) openStored(ctx context.Context, id object.ID, path string, alo
 	if _, err := v.store.storage.materialize(id); err != nil { // a request on behalf of git has stored the blob in a pack
 		return nil, err
 	}
-	if c, ok := v.store.storage.content(id); ok {
+	if c, ok := v.store.storage.stored(id); ok {
 		return c, nil
 	}
 	return nil, fmt.Errorf("read %s: blob %s was evicted on arrival: the cache is too small", path, id)
 }
 
-// missing reports whether a blob is not on this host.
+// missing reports whether a blob can only be read by a request to a remote.
 func (v *RawView) missing(id object.ID) bool {
-	_, here := v.store.storage.blobs.Size(id)
-	return !here && !v.store.storage.objects.Has(id)
+	if _, here := v.store.storage.blobs.Size(id); here || v.store.storage.objects.Has(id) {
+		return false
+	}
+	_, shared := v.store.storage.host.ContentSize(id)
+	return !shared
 }
 
 // IsFetched reports whether a blob is on this host.
