@@ -28,7 +28,7 @@ export SOURCE_DATE_EPOCH ?= $(shell git -c safe.directory='*' log -1 --format=%c
 STAMP   := -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.date=$(shell date -u -d @$(SOURCE_DATE_EPOCH) +%Y-%m-%dT%H:%M:%SZ)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-packages race race-packages lint bench bench-server git-suite ltp fuzz install uninstall systemd dist dist-test clean
+.PHONY: help setup build demo test test-packages race race-packages lint bench bench-server git-suite ltp cluster-test fuzz install uninstall systemd dist dist-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -36,9 +36,10 @@ help: ## list the targets
 setup: ## install what is missing of git, git-lfs, fuse3, fio, PostgreSQL and openssh-server (needs root or sudo if anything is)
 	@scripts/setup.sh
 
-build: ## build bin/artifactfs and, beside it, the hook for git before 2.55
+build: ## build bin/artifactfs and, beside it, the hook for git before 2.55 and the CSI driver
 	CGO_ENABLED=0 $(GO) build -buildvcs=false -trimpath -ldflags "$(STAMP)" -o bin/artifactfs ./cmd/artifactfs
 	CGO_ENABLED=0 $(GO) build -buildvcs=false -trimpath -ldflags "-s -w" -o bin/artifactfs-fsmonitor ./cmd/artifactfs-fsmonitor
+	CGO_ENABLED=0 $(GO) build -buildvcs=false -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/artifactfs-csi ./cmd/artifactfs-csi
 
 demo: ## mount this checkout's history over loopback, with timings (REMOTE=url: mount that)
 	@scripts/setup.sh run
@@ -83,6 +84,9 @@ git-suite: build ## run git's own tests in a mount (GIT_SRC=directory of git's s
 ltp: build ## run the Linux Test Project's tests of files in a mount (LTP_SRC=directory of its source, SUITE="link* statx01"; root)
 	@scripts/ltp.sh "$(LTP_SRC)" $(SUITE)
 
+cluster-test: ## run the tests that need a Kubernetes cluster (root; builds Kubernetes once; TESTFLAGS="-run TestX")
+	@GO="$(GO)" scripts/cluster-test.sh -timeout $(TESTTIME) $(TESTFLAGS) ./internal/harness/cluster
+
 fuzz: ## run each fuzz target for FUZZTIME (10s)
 	@scripts/fuzz.sh "$(FUZZTIME)"
 
@@ -91,7 +95,7 @@ PROGRAM ?= $(BIN)/artifactfs
 MANDIR   = $(PREFIX)/share/man/man1
 # $(call put,MODE,FILE): a file from standard input.
 put = install -D -m $(1) /dev/stdin $(DESTDIR)$(2)
-installed = bin/artifactfs bin/artifactfs-fsmonitor \
+installed = bin/artifactfs bin/artifactfs-fsmonitor bin/artifactfs-csi \
 	share/bash-completion/completions/artifactfs share/zsh/site-functions/_artifactfs share/fish/vendor_completions.d/artifactfs.fish
 shared = systemd/srv-app.mount systemd/srv-app.automount container/artifactfs-hook container/with-fuse \
 	container/Containerfile container/Containerfile.user container/Containerfile.server container/README.md
@@ -99,6 +103,7 @@ shared = systemd/srv-app.mount systemd/srv-app.automount container/artifactfs-ho
 install: build ## install command, mount helper, units, manual pages, completions and contrib below PREFIX (/usr/local)
 	install -D -m 755 $(BIN)/artifactfs $(DESTDIR)$(PREFIX)/bin/artifactfs
 	install -D -m 755 $(BIN)/artifactfs-fsmonitor $(DESTDIR)$(PREFIX)/bin/artifactfs-fsmonitor
+	install -D -m 755 $(BIN)/artifactfs-csi $(DESTDIR)$(PREFIX)/bin/artifactfs-csi
 	install -d $(DESTDIR)$(HELPERDIR)
 	ln -sfn $(PREFIX)/bin/artifactfs $(DESTDIR)$(HELPERDIR)/mount.fuse.artifactfs
 	ln -sfn $(PREFIX)/bin/artifactfs $(DESTDIR)$(HELPERDIR)/umount.fuse.artifactfs

@@ -127,6 +127,8 @@ type MountAccess struct {
 	ACL        bool   `json:"acl,omitempty"` // the mount supports POSIX access control lists
 	UID        uint32 `json:"uid"`           // user id of the owner of every path; 0: root
 	GID        uint32 `json:"gid"`           // id of the group of every path; 0: root's group
+	// GroupWrite lets the group do all that the owner may do with files and directories of the base tree.
+	GroupWrite bool `json:"group_write,omitempty"`
 
 	// ExactOwner makes a Client send UID and GID unchanged. If it is false, a Client replaces a value of 0 by the caller's own id.
 	ExactOwner bool `json:"-"`

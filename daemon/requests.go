@@ -114,6 +114,12 @@ func (d *Daemon) Unmount(ctx context.Context, r control.UnmountRequest) (control
 			if d.host.Failures.Forget(filepath.Clean(r.Dir), nil) {
 				return control.UnmountReply{Dir: filepath.Clean(r.Dir)}, nil
 			}
+			// No process serves the mount: an earlier daemon and the store of its descriptors have ended together.
+			if removed, err := mountpoint.RemoveDead(ctx, filepath.Clean(r.Dir)); err != nil {
+				return control.UnmountReply{}, fault.Explain("unmount", r.Dir, err)
+			} else if removed {
+				return control.UnmountReply{Dir: filepath.Clean(r.Dir)}, nil
+			}
 			return control.UnmountReply{}, fault.NotMounted("unmount", r.Dir)
 		}
 	}

@@ -270,7 +270,8 @@ func TestKilledDaemonIsReplaced(t *testing.T) {
 	m := w.mount(url, "--wait", "all", "--prefetch", "all")
 	readAll(t, m.Dir, files) // the kernel caches these files, also after the daemon has died
 	w.killDaemon()
-	if r := w.afs("unmount", m.Dir); r.code != control.ExitNotMounted || !strings.Contains(r.stderr, "dead mount") || !strings.Contains(r.stderr, "umount -l") {
+	if r := w.afs("status", m.Dir); r.code != control.ExitNotMounted || !strings.Contains(r.stderr, "dead mount") ||
+		!strings.Contains(r.stderr, "artifactfs unmount "+m.Dir) {
 		t.Error(r)
 	}
 	if out := w.ok("list"); strings.Contains(out, m.Dir) {

@@ -174,7 +174,7 @@ func (m *Mount) checkRef(ctx context.Context, progress func(control.Progress)) e
 func (m *Mount) open() error {
 	o := worktree.Options{
 		Root: m.snap.Tree, Time: m.snap.Time, TakeOver: m.takeoverDone != nil, UID: m.Request.UID, GID: m.Request.GID,
-		Log: m.host.Log.With(zap.String("mount", m.Dir)),
+		GroupWrite: m.Request.GroupWrite, Log: m.host.Log.With(zap.String("mount", m.Dir)),
 	}
 	o.Overlay, o.Journal = filepath.Join(m.home.Dir, "overlay"), filepath.Join(m.home.Dir, "journal")
 	switch {

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Installs what artifactfs and its tests need beside Go: git with its HTTP and git:// servers, fusermount3 for mounts
 # of users; for tests an ssh server, git-lfs, fio, PostgreSQL and other implementations of git, and Chromium. With the argument `run` only what
-# it takes to run it, with `race` also the C compiler that the race detector needs. Prints what it installs, and does nothing if
-# nothing is missing.
+# it takes to run it, with `race` also the C compiler that the race detector needs, with `cluster` also the programs of a Kubernetes node.
+# Prints what it installs, and does nothing if nothing is missing.
 set -eu
 
 have() { PATH="$PATH:/usr/sbin:/sbin" command -v "$1" >/dev/null 2>&1; }
@@ -31,6 +31,15 @@ if [ "${1:-}" != run ]; then
 	[ -e /usr/include/git2.h ] || want libgit2-dev
 	have chromium || want chromium # reads the page of the server
 	have gcc || want gcc libc6-dev
+fi
+if [ "${1:-}" = cluster ]; then # a Kubernetes cluster of one node; its own programs are built
+	{ have containerd && have ctr; } || want containerd
+	have runc || want runc
+	have etcd || want etcd-server
+	have umoci || want umoci
+	have busybox || want busybox-static
+	[ -x /usr/lib/cni/ptp ] || want containernetworking-plugins
+	have ip || want iproute2
 fi
 if [ "${1:-}" = race ]; then have gcc || want gcc libc6-dev; fi
 [ -e /etc/ssl/certs/ca-certificates.crt ] || [ -e /etc/pki/tls/certs/ca-bundle.crt ] || [ -e /etc/ssl/cert.pem ] || want ca-certificates

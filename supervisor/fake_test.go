@@ -19,11 +19,12 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/artifactfs/artifactfs/fdstore"
 	"github.com/artifactfs/artifactfs/internal/keeper"
 )
 
 // TestMain runs the tests, or a supervisor or worker that is tested: the test's executable is started as `NAME supervisor DIR` and
-// `NAME worker DIR`. The files in DIR control these processes and record what they do:
+// `NAME worker DIR`, a descriptor store as `NAME keep SOCKET`. The files in DIR control these processes and record what they do:
 //
 //	crash, refuse   number of workers that end before they serve, after (crash) or before (refuse) they wait for the order to serve
 //	events          one line of JSON for each event
@@ -35,6 +36,12 @@ func TestMain(m *testing.M) {
 			os.Exit(fakeDaemon(dir))
 		case "worker":
 			os.Exit(fakeWorker(dir))
+		case "keep":
+			s, err := fdstore.Listen(dir, zap.NewNop())
+			if err != nil {
+				panic(err)
+			}
+			panic(s.Serve(context.Background()))
 		}
 	}
 	os.Exit(m.Run())
@@ -100,6 +107,7 @@ func fakeDaemon(dir string) int {
 			tell(dir, h)
 			return nil
 		},
+		StoreSocket: os.Getenv("FAKE_STORE"), StoreName: dir,
 		Leave: func() bool { return os.Getenv("FAKE_LEAVE") != "" },
 		Log:   log,
 	})
@@ -115,6 +123,9 @@ func fakeWorker(dir string) int {
 		panic(err)
 	}
 	version := filepath.Base(exe)
+	if os.Getenv("FAKE_STORE") != "" {
+		KeepLife()
+	}
 	conn, err := keeper.Open(WorkerFD)
 	if err != nil {
 		panic(err)

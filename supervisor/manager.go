@@ -51,13 +51,18 @@ func newManager() *manager {
 	// block the supervisor.
 	unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &timeout)
 	m := &manager{fd: fd, addr: &unix.SockaddrUnix{Name: path}}
-	size, _ := strconv.Atoi(os.Getenv("FDSTORE"))
-	m.keep = size > 0
+	m.keep = Stores()
 	usec, _ := strconv.ParseInt(os.Getenv("WATCHDOG_USEC"), 10, 64)
 	if pid := os.Getenv("WATCHDOG_PID"); usec > 0 && (pid == "" || pid == strconv.Itoa(os.Getpid())) {
 		m.every = time.Duration(usec) * time.Microsecond
 	}
 	return m
+}
+
+// Stores reports whether a service manager with a descriptor store has started this process.
+func Stores() bool {
+	size, _ := strconv.Atoi(os.Getenv("FDSTORE"))
+	return size > 0 && os.Getenv("NOTIFY_SOCKET") != ""
 }
 
 // keeps reports whether the manager stores descriptors for this process.

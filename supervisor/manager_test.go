@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/artifactfs/artifactfs/fdstore"
 	"github.com/artifactfs/artifactfs/internal/keeper"
 )
 
@@ -222,4 +223,72 @@ func TestManagerThatDoesNotReadIsNotWaitedFor(t *testing.T) {
 	if h := y.awaitEvent("serving", 2); h.Mounts != 2 || time.Since(start) > 10*time.Second {
 		t.Errorf("second worker: got %+v, want 2 mounts within 10 seconds", h)
 	}
+}
+
+// A descriptor store keeps the descriptors when all processes of the daemon are killed, when the daemon leaves its mounts there, and
+// when the store itself is replaced.
+func TestDescriptorStore(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "keep")
+	serve := func() (end func()) {
+		cmd := exec.Command(os.Args[0], "keep", socket)
+		cmd.Stderr = os.Stderr
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		return func() {
+			cmd.Process.Kill()
+			cmd.Wait()
+		}
+	}
+	end := serve()
+	defer func() { end() }()
+	y := &try{T: t, dir: t.TempDir()}
+	t.Cleanup(y.clean)
+	start := func(env ...string) {
+		exe, err := os.Executable()
+		if err != nil {
+			t.Fatal(err)
+		}
+		y.launch(exec.Command(exe, "supervisor", y.dir), append(env, "FAKE_STORE="+socket, "FAKE_SPARE=1")...)
+	}
+	files := func() (n int) {
+		all, _ := fdstore.List(t.Context(), socket)
+		for _, k := range all {
+			n += k.Files
+		}
+		return n
+	}
+	start()
+	y.awaitEvent("serving", 1)
+	y.until("the store has the mount and the socket", func() bool { return files() == 2 })
+	for _, pid := range append(y.processes(), y.cmd.Process.Pid) {
+		syscall.Kill(pid, syscall.SIGKILL)
+	}
+	y.code()
+
+	start("FAKE_LEAVE=1")
+	if h := y.awaitEvent("serving", 2); h.Mounts != 2 || h.Start.Reason == "" {
+		t.Errorf("after all processes were killed: got %+v, want 2 mounts and a reason", h)
+	}
+	// The store is replaced: everything is stored in its successor.
+	end()
+	end = serve()
+	y.until("the next store has the mount and the socket", func() bool { return files() == 2 })
+	// An upgrade replaces the process of the supervisor; the store recognises the daemon.
+	y.ask("upgrade " + y.copyExe("better"))
+	y.awaitEvent("serving", 3)
+	y.awaitEvent("supervisor", 3)
+	y.kill(y.cmd.Process.Pid, syscall.SIGTERM)
+	if code := y.code(); code != 0 || len(y.of("stopped")) != 0 {
+		t.Errorf("exit of a daemon that leaves its mounts: got exit code %d and events %+v", code, y.events())
+	}
+	start()
+	if h := y.awaitEvent("serving", 4); h.Mounts != 4 {
+		t.Errorf("after the daemon has left its mounts: got %+v, want 4 mounts", h)
+	}
+	y.kill(y.cmd.Process.Pid, syscall.SIGTERM)
+	if code := y.code(); code != 0 || len(y.of("stopped")) != 1 {
+		t.Errorf("exit after SIGTERM: got exit code %d and events %+v, want exit code 0", code, y.events())
+	}
+	y.until("the store is empty", func() bool { return files() == 0 })
 }

@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -38,11 +39,16 @@ type handover struct {
 	Count int `json:"count"`
 	// Reason is the reason why the last worker ended.
 	Reason string `json:"reason"`
+	// Life is the pipe of the descriptor store; missing if there is none. See outside.
+	Life *[2]int `json:"life,omitempty"`
 }
 
 // inherit continues the work of a previous supervisor, if there was one. Otherwise it stores the descriptors that the service
-// manager has passed to this process.
-func (s *supervisor) inherit() error {
+// manager has passed to this process, and those that the descriptor store keeps.
+func (s *supervisor) inherit(ctx context.Context) (err error) {
+	if s.outside, err = newOutside(s.StoreSocket, s.StoreName, s.Log); err != nil {
+		return err
+	}
 	how, number, _ := strings.Cut(os.Getenv(handoverVariable), ":")
 	// Processes that this process starts must not inherit the variable.
 	os.Unsetenv(handoverVariable)
@@ -52,11 +58,32 @@ func (s *supervisor) inherit() error {
 	}
 	switch how {
 	case "self":
-		return s.inheritSelf(fd)
+		err = s.inheritSelf(fd)
 	case "worker":
-		return s.inheritWorker(fd)
+		err = s.inheritWorker(fd)
+	default:
+		return s.inheritStored(ctx)
 	}
+	if err == nil && s.outside != nil {
+		s.outside.reconnect(s.store)
+	}
+	return err
+}
+
+// inheritStored stores the descriptors that an earlier daemon has left to the service manager, or in the descriptor store.
+func (s *supervisor) inheritStored(ctx context.Context) error {
 	s.store = passed()
+	kept, err := s.outside.enter(ctx)
+	if err != nil {
+		return err
+	}
+	for name, fd := range kept {
+		if _, ok := s.store[name]; ok {
+			unix.Close(fd)
+			continue
+		}
+		s.store.put(name, fd)
+	}
 	if len(s.store) > 0 {
 		s.reason = "daemon was restarted"
 	}
@@ -78,6 +105,13 @@ func (s *supervisor) inheritSelf(fd int) error {
 		unix.CloseOnExec(fd)
 	}
 	unix.CloseOnExec(h.Conn)
+	if s.outside != nil && h.Life != nil {
+		unix.Close(s.outside.life[0])
+		unix.Close(s.outside.life[1])
+		s.outside.life = *h.Life
+		unix.CloseOnExec(h.Life[0])
+		unix.CloseOnExec(h.Life[1])
+	}
 	s.store, s.count, s.reason, s.begun, s.served = h.Descriptors, h.Count, h.Reason, true, true
 	conn, err := keeper.Open(h.Conn)
 	if err != nil {
@@ -176,6 +210,9 @@ func (s *supervisor) exec(file *os.File, w *worker) error {
 	f := os.NewFile(uintptr(state), "handover")
 	defer f.Close()
 	h := handover{Descriptors: s.store, Conn: conn, PID: w.process.Pid, Version: w.version, Count: s.count, Reason: s.reason}
+	if s.outside != nil {
+		h.Life = &s.outside.life
+	}
 	if err := json.NewEncoder(f).Encode(h); err != nil {
 		return fmt.Errorf("replace supervisor: %w", err)
 	}
@@ -183,6 +220,9 @@ func (s *supervisor) exec(file *os.File, w *worker) error {
 		return fmt.Errorf("replace supervisor: %w", err)
 	}
 	passOn := []int{h.Conn, state}
+	if h.Life != nil {
+		passOn = append(passOn, h.Life[:]...)
+	}
 	for _, fd := range s.store {
 		passOn = append(passOn, fd)
 	}

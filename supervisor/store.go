@@ -42,6 +42,14 @@ func (s store) hasMounts() bool {
 	return false
 }
 
+// numbers returns the descriptors.
+func (s store) numbers() (fds []int) {
+	for _, fd := range s {
+		fds = append(fds, fd)
+	}
+	return fds
+}
+
 // files returns the descriptors as os.Files, which then belong to the caller. The store must not be used afterwards.
 func (s store) files() []keeper.Descriptor {
 	var all []keeper.Descriptor

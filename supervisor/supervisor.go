@@ -14,8 +14,8 @@
 //     instead.
 //   - The supervisor never opens, stats or holds a file in a mount, and a worker does not do so before it serves. Otherwise an
 //     exec, which closes descriptors, could block, because the close of a file in a mount waits for an answer of the worker.
-//   - The supervisor may also be lost. Under a service manager, the manager's descriptor store has copies of the descriptors.
-//     Without a service manager, the worker starts a new supervisor and hands the descriptors over to that supervisor.
+//   - The supervisor may also be lost. A service manager's descriptor store, or that of package fdstore, has copies of the
+//     descriptors. Without a service manager, the worker starts a new supervisor and hands the descriptors over to that supervisor.
 //
 // The state belongs to the goroutine of the method run, which waits only for events and timers. Other goroutines send events
 // to that goroutine.
@@ -87,8 +87,11 @@ type Config struct {
 
 	// GiveUp detaches the mounts among the descriptors, and records the reason where the user can read it.
 	GiveUp func(descriptors []keeper.Descriptor, reason string) error
-	// Leave reports whether the mounts are to stay in the service manager's descriptor store when the supervisor is asked to exit.
-	// It is called only if the manager has such a store. If Leave is nil, the mounts do not stay there.
+	// StoreSocket is the socket of a descriptor store (package fdstore) that keeps copies of all descriptors; "": there is none.
+	// StoreName is the name of this daemon there.
+	StoreSocket, StoreName string
+	// Leave reports whether the mounts are to stay in a descriptor store, that of the service manager or that of StoreSocket, when
+	// the supervisor is asked to exit. It is called only if there is one. If Leave is nil, the mounts do not stay there.
 	Leave func() bool
 
 	Log *zap.Logger
@@ -99,7 +102,8 @@ type Config struct {
 type supervisor struct {
 	Config
 	manager *manager
-	store   store // descriptors of the mounts
+	outside *outside // descriptor store that Config.StoreSocket names; nil if there is none
+	store   store    // descriptors of the mounts
 	events  chan event
 	done    chan struct{} // closed when run has returned
 	program program       // executable and environment from which workers are started
@@ -138,7 +142,7 @@ type program struct {
 // exit describes the progress of the end of the daemon.
 type exit struct {
 	begun   bool // whether the daemon is ending: the mounts are being unmounted, or are left to the service manager
-	leaving bool // whether the mounts are left to the service manager
+	leaving bool // whether the mounts are left in a descriptor store
 	deaths  int  // number of workers that died while they unmounted everything
 }
 
@@ -171,8 +175,8 @@ func Run(ctx context.Context, c Config) int {
 	}
 	defer close(s.done)
 	defer s.manager.close()
-	if err := s.inherit(); err != nil {
-		s.Log.Error("take over mounts from another supervisor", zap.Error(err))
+	if err := s.inherit(ctx); err != nil {
+		s.Log.Error("take over mounts", zap.Error(err))
 		return 1
 	}
 	return s.run(ctx)
@@ -197,6 +201,10 @@ func (s *supervisor) run(ctx context.Context) int {
 			code, end = s.handle(e)
 		case now := <-ticker.C:
 			s.beat(now, every)
+		case <-s.outside.lost():
+			s.outside.disconnect(errors.New("connection has ended"))
+		case <-s.outside.retry():
+			s.outside.reconnect(s.store)
 		case <-s.timers.grace:
 			s.timers.grace = nil
 			code, end = s.ended(s.worker)
@@ -278,13 +286,13 @@ func (s *supervisor) message(w *worker, m keeper.Message, fds []int) {
 		}
 	case w != s.worker: // other messages are accepted only from the worker that serves
 	case m[keeper.Store] != "" && len(fds) == 1 && keeper.ValidName(name) == nil:
-		s.manager.remove(s.store, name)
+		s.manager.remove(s.store, name) // the manager would keep two descriptors with the same name
 		s.store.put(name, fds[0])
-		s.manager.store(name, fds[0])
+		s.storeOutside(name, fds[0])
 		fds = nil
 		s.wantSpare()
 	case m[keeper.Remove] != "":
-		s.manager.remove(s.store, name)
+		s.removeOutside(name)
 		s.store.remove(name)
 	case m[keeper.Watchdog] != "":
 		w.silence, w.starved = 0, 0
@@ -382,13 +390,13 @@ func (s *supervisor) hangs(w *worker, why string) {
 	s.kill(w, why)
 }
 
-// shutdown begins the end of the daemon: it orders the worker to unmount everything, or leaves the mounts to the service manager.
+// shutdown begins the end of the daemon: it orders the worker to unmount everything, or leaves the mounts in a descriptor store.
 // If the result end is true, the supervisor must end at once, with the exit code in the result code.
 func (s *supervisor) shutdown() (code int, end bool) {
 	// From here on, a worker that ends is replaced only if the mounts still have to be unmounted.
 	s.exit.begun = true
 	s.abandonUpgrade("daemon exits")
-	s.exit.leaving = s.manager.keeps() && s.Leave != nil && s.store.hasMounts() && s.Leave()
+	s.exit.leaving = s.keeps() && s.Leave != nil && s.store.hasMounts() && s.Leave()
 	s.manager.notify(keeper.Message{keeper.Stopping: "1"})
 	if s.next != nil {
 		s.kill(s.next, "not needed")
@@ -416,10 +424,10 @@ func (s *supervisor) tellStop(w *worker) {
 	}
 }
 
-// left waits until the service manager has received all descriptors, and returns the exit code for a supervisor that leaves the
-// mounts to the service manager.
+// left waits until the descriptor store has received all descriptors, and returns the exit code for a supervisor that leaves the
+// mounts there.
 func (s *supervisor) left() (code int, end bool) {
-	s.manager.barrier()
+	s.barrier()
 	return 0, true
 }
 
@@ -438,8 +446,8 @@ func (s *supervisor) giveUp(reason string) (code int) {
 	// The command systemctl status shows this reason to the user.
 	s.manager.notify(keeper.Message{keeper.Status: "gave up: " + reason})
 	for name := range s.store {
-		s.manager.remove(s.store, name)
+		s.removeOutside(name)
 	}
-	s.manager.barrier()
+	s.barrier()
 	return 1
 }

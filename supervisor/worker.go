@@ -70,6 +70,15 @@ func (s *supervisor) start(exe, name string) (*worker, error) {
 		// peer becomes descriptor 3, which is WorkerFD, because ExtraFiles follow standard error.
 		Stdout: os.Stdout, Stderr: os.Stderr, ExtraFiles: []*os.File{peer},
 	}
+	life, err := s.outside.lifeFile()
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	if life != nil {
+		defer life.Close()
+		cmd.ExtraFiles = append(cmd.ExtraFiles, life) // lifeFD
+	}
 	if err := cmd.Start(); err != nil {
 		conn.Close()
 		return nil, fmt.Errorf("start worker: %w", err)

@@ -141,6 +141,8 @@ type Options struct {
 	Root     object.ID // base tree; the zero ID is an empty directory
 	Time     time.Time // modification time of every unchanged path
 	UID, GID uint32    // owner and group of every unchanged path of the base tree
+	// GroupWrite gives the group of every unchanged path of the base tree the permissions of its owner.
+	GroupWrite bool
 
 	// Overlay is the directory of the overlay, which stores all changes. If it is "", the Tree is read-only, and every change
 	// fails with EROFS.
@@ -200,7 +202,8 @@ func Open(tablePath string, src Source, o Options) (*Tree, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open inode table %s: %w", tablePath, err)
 	}
-	t := connect(basetree.New(src, table, basetree.Options{Root: o.Root, Time: o.Time, UID: o.UID, GID: o.GID}))
+	t := connect(basetree.New(src, table, basetree.Options{Root: o.Root, Time: o.Time, UID: o.UID, GID: o.GID,
+		GroupWrite: o.GroupWrite}))
 	if err := t.attach(o, tablePath); err != nil {
 		return nil, errors.Join(err, t.close())
 	}

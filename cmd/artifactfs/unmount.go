@@ -12,6 +12,7 @@ import (
 
 	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
 	"github.com/artifactfs/artifactfs/control"
+	"github.com/artifactfs/artifactfs/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/session/catalog"
 	"github.com/artifactfs/artifactfs/session/trash"
 )
@@ -51,7 +52,9 @@ elsewhere --yes is required. A last checkpoint is made, and session undelete can
 
 Unmount fails if a process uses the mount, or if the mount is also attached at another place, as in a container or by a
 bind mount; the error names them. With --detach it unmounts anyway: all data written so far is kept, and these processes
-lose access to the files.`,
+lose access to the files.
+
+Unmount also removes a dead mount, which a daemon that was killed has left.`,
 		Example: `  artifactfs unmount git
   artifactfs unmount /srv/a /srv/b
   artifactfs unmount git --discard
@@ -110,8 +113,13 @@ type unmounted struct {
 // unmounted.
 func unmountMounts(ctx context.Context, a *cli.App, o unmountOptions) error {
 	mounts, asked := a.Mounts(ctx)
-	targets, errs := choose(mounts, asked, o)
 	done := []unmounted{}
+	var errs []error
+	if !o.discard {
+		done, o.dirs, errs = removeDead(ctx, a, mounts, o.dirs)
+	}
+	targets, wrong := choose(mounts, asked, o)
+	errs = append(errs, wrong...)
 	var late []control.UnmountReply // replies whose sessions may have refs that are missing on the session remote
 	for _, m := range targets {
 		if o.discard && !o.yes {
@@ -168,6 +176,44 @@ func unmountMounts(ctx context.Context, a *cli.App, o unmountOptions) error {
 		}
 	}
 	return cli.ReportAll(a, errs)
+}
+
+// removeDead removes the dead mounts at some of the directories dirs, whose daemons have ended without unmounting. It returns the other
+// directories in rest.
+func removeDead(ctx context.Context, a *cli.App, mounts []cli.Served, dirs []string) (done []unmounted, rest []string, errs []error) {
+	done = []unmounted{}
+	for _, dir := range dirs {
+		removed := false
+		for _, spelling := range cli.Spellings(dir) {
+			if slices.ContainsFunc(mounts, func(m cli.Served) bool { return m.Mounted() && m.Dir == spelling }) {
+				break
+			}
+			var err error
+			if removed, err = mountpoint.RemoveDead(ctx, spelling); err != nil {
+				errs = append(errs, cli.Failure("unmount", spelling, err))
+			}
+			if !removed {
+				continue
+			}
+			reply := control.UnmountReply{Dir: spelling}
+			session, kept := cli.FindUnmounted(mounts, spelling)
+			if kept {
+				reply.ID, reply.Session, reply.Kept = session.ID, session.Session.Name, session.Overlay.Changed
+			}
+			done = append(done, unmounted{UnmountReply: reply})
+			if !a.JSON && !a.Quiet {
+				fmt.Fprintf(a.Stdout, "unmounted %s (its daemon had ended)\n", spelling)
+			}
+			if kept {
+				cli.ReportChanges(a, session.MountStatus, reply.Kept)
+			}
+			break
+		}
+		if !removed {
+			rest = append(rest, dir)
+		}
+	}
+	return done, rest, errs
 }
 
 // choose returns the mounts and sessions that the arguments select. It returns an error for each argument that selects nothing or

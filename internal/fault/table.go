@@ -249,7 +249,7 @@ var common = []row{
 	// Rows for failures of the mount's directory, and of this host.
 	{match: is(mountpoint.ErrAlreadyMounted), code: control.CodeConflict, hint: text("run artifactfs unmount {object} to unmount it")},
 	{match: is(mountpoint.ErrTaken, mountpoint.ErrInside), code: control.CodeConflict, hint: text("choose another directory")},
-	{match: is(mountpoint.ErrDeadMount), code: control.CodeConflict, hint: text("run umount -l {object} to remove the dead mount")},
+	{match: is(mountpoint.ErrDeadMount), code: control.CodeConflict, hint: text("run artifactfs unmount {object} to remove the dead mount")},
 	{match: is(mountpoint.ErrNotEmpty), code: control.CodeConflict, hint: text("choose an empty directory, or one that does not exist yet")},
 	{match: is(mountpoint.ErrNotDirectory, ErrSessionExists, ErrHasFiles), code: control.CodeConflict},
 	{match: is(mountpoint.ErrNoFUSE, fuse.ErrNoFUSE), code: control.CodeUnsupported,

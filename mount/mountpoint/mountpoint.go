@@ -106,6 +106,24 @@ func CheckDevice() error {
 	return nil
 }
 
+// RemoveDead removes dead artifactfs mounts from dir, as Prepare does. It returns false if there is none.
+func RemoveDead(ctx context.Context, dir string) (removed bool, _ error) {
+	for range maxStacked {
+		mounts, err := mountinfo.Self()
+		if err != nil {
+			return removed, err
+		}
+		if it, ok := mounts.At(dir); !ok || it.Type != FUSEType || !IsDead(dir) {
+			return removed, nil
+		}
+		if err := Detach(ctx, dir); err != nil {
+			return removed, fmt.Errorf("remove dead mount: %w", err)
+		}
+		removed = true
+	}
+	return removed, ErrDeadMount
+}
+
 // clearDead removes dead artifactfs mounts from dir. It returns an error if another mount is at dir, or if dir is inside an
 // artifactfs mount other than the mount at parentDir.
 func clearDead(ctx context.Context, dir, parentDir string) error {

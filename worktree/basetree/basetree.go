@@ -93,6 +93,7 @@ type Tree struct {
 	src      Source
 	root     object.ID // id of the root tree; zero for an empty directory
 	time     time.Time // modification time of every unchanged path
+	group    bool      // the group of every unchanged path has the permissions of the owner
 }
 
 // Options configure New.
@@ -100,18 +101,23 @@ type Options struct {
 	Root     object.ID // id of the root tree; zero for an empty directory
 	Time     time.Time // modification time of every unchanged path
 	UID, GID uint32    // owner and group of every unchanged path
+	// GroupWrite gives the group of every unchanged path the permissions of its owner.
+	GroupWrite bool
 }
 
 // New returns a Tree whose nodes are in table. The Tree does not close the table.
 func New(src Source, table *inode.Table, o Options) *Tree {
-	return &Tree{Table: table, UID: o.UID, GID: o.GID, src: src, root: o.Root, time: o.Time}
+	return &Tree{Table: table, UID: o.UID, GID: o.GID, src: src, root: o.Root, time: o.Time, group: o.GroupWrite}
 }
 
 // Inode returns the inode that base node n has as long as it is unchanged. r is the record of n.
 func (t *Tree) Inode(n Node, r *inode.Record) overlay.Inode {
-	at := t.time.UnixNano()
+	at, mode := t.time.UnixNano(), r.Kind().StatMode()
+	if t.group {
+		mode |= mode & 0o700 >> 3
+	}
 	in := overlay.Inode{
-		Node: n, Mode: r.Kind().StatMode(), Nlink: 1, UID: t.UID, GID: t.GID, Atime: at, Mtime: at, Ctime: at,
+		Node: n, Mode: mode, Nlink: 1, UID: t.UID, GID: t.GID, Atime: at, Mtime: at, Ctime: at,
 		Parent: r.Dir(),
 	}
 	if !r.Kind().IsDir() {

@@ -251,7 +251,7 @@ func NotMounted(verb, dir string) *control.Error {
 			e.Hint = "add --state DIR with the state directory of the mount"
 		default:
 			e.Cause = "directory has a dead mount, whose process has exited"
-			e.Hint = "run umount -l " + dir + " to remove the dead mount (users: fusermount3 -uz)"
+			e.Hint = "run artifactfs unmount " + dir + " to remove the dead mount"
 		}
 	}
 	return e

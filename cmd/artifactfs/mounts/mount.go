@@ -189,6 +189,7 @@ func (o *MountOptions) AddFlags(cmd *cobra.Command) {
 		"the same `FILE` for the session remote (default: the token for the remote, if\nboth are on the same host)")
 	f.Uint32Var(&r.UID, "uid", uint32(os.Getuid()), "user `ID` of the owner of all files in the mount (default: the caller's)")
 	f.Uint32Var(&r.GID, "gid", uint32(os.Getgid()), "group `ID` of all files in the mount (default: the caller's)")
+	f.BoolVar(&r.GroupWrite, "group-write", false, "let the group of --gid do all that the owner may do with the files")
 	f.BoolVar(&r.AllowOther, "allow-other", false, "let other users access the mount")
 	f.BoolVar(&r.ACL, "acl", false, "support POSIX access control lists (setfacl); ls -l, and users other than the\n"+
 		"owner of the files, then cause one more request for each file")

@@ -36,7 +36,18 @@ type DaemonFlags struct {
 	Idle, watchdog time.Duration
 	restore        bool
 	storeFrom      string // absolute state directory of another daemon; "": none
+	fdstore        string // socket of a descriptor store; "": there is none
+	onTerm         onTerm
 }
+
+// onTerm is the action of a daemon that receives SIGTERM.
+type onTerm string
+
+const (
+	termAuto    onTerm = "auto"    // leave the mounts if the service manager restarts the daemon, and unmount them otherwise
+	termUnmount onTerm = "unmount" // unmount everything
+	termLeave   onTerm = "leave"   // leave the mounts in the descriptor store
+)
 
 // addDaemonFlags adds the flags of the daemon and worker commands.
 func addDaemonFlags(a *cli.App, cmd *cobra.Command, f *DaemonFlags) {
@@ -46,6 +57,10 @@ func addDaemonFlags(a *cli.App, cmd *cobra.Command, f *DaemonFlags) {
 	flags.DurationVar(&f.watchdog, "watchdog", defaultWatchdog, "replace the worker if it gives no sign of life for `WAIT`;\n0: never")
 	flags.StringVar(&f.storeFrom, "store-from", "", "read what the daemon of another state directory has fetched from `DIR`, for\n"+
 		"mounts that name no such directory; see artifactfs mount --help")
+	flags.StringVar(&f.fdstore, "fd-store", "", "keep the mounts in the descriptor store at `SOCKET` too, which artifactfs\nkeep serves")
+	flags.Var(cli.NewChoice(&f.onTerm, termAuto, termAuto, termUnmount, termLeave), "on-term",
+		"at SIGTERM, unmount everything, leave the mounts for the\nnext daemon in the descriptor store, or leave them only\n"+
+			"if systemd restarts the service (auto)")
 	flags.Var(&a.Metrics, "metrics", "serve metrics (Prometheus) and profiles (pprof) at a socket, or\n"+
 		"at an address of the loopback, which all users of this host can read")
 }
@@ -57,6 +72,8 @@ func (f DaemonFlags) check(cmd *cobra.Command) error {
 		return cli.Usage(cmd, errors.New("--idle-exit must not be negative"))
 	case f.watchdog != 0 && f.watchdog < time.Second:
 		return cli.Usage(cmd, errors.New("--watchdog must be at least 1s"))
+	case f.onTerm == termLeave && f.fdstore == "" && !supervisor.Stores():
+		return cli.Usage(cmd, errors.New("--on-term leave requires a descriptor store: add --fd-store SOCKET, and run artifactfs keep"))
 	}
 	return nil
 }
@@ -66,7 +83,7 @@ func (f DaemonFlags) check(cmd *cobra.Command) error {
 func daemonArguments(a *cli.App, command string, f DaemonFlags) ([]string, error) {
 	args := []string{command, "--state", a.State, "--idle-exit", f.Idle.String(), "--watchdog",
 		f.watchdog.String(), "--log-format", a.LogFormat}
-	for flag, path := range map[string]string{"--socket": a.DaemonSocket(), "--log-file": a.LogFile} {
+	for flag, path := range map[string]string{"--socket": a.DaemonSocket(), "--log-file": a.LogFile, "--fd-store": f.fdstore} {
 		if path == "" {
 			continue
 		}
@@ -88,6 +105,9 @@ func daemonArguments(a *cli.App, command string, f DaemonFlags) ([]string, error
 	if f.storeFrom != "" {
 		args = append(args, "--store-from", f.storeFrom)
 	}
+	if f.onTerm != termAuto && command == "daemon" {
+		args = append(args, "--on-term", string(f.onTerm))
+	}
 	if a.Verbose {
 		args = append(args, "--verbose")
 	}
@@ -108,13 +128,15 @@ under the control of a service manager.
 The daemon consists of two processes: a worker, which serves the mounts, and a supervisor, which replaces the worker if
 it dies or hangs. The mounts survive the replacement: requests wait until the new worker is ready, and none fails. Under
 a service manager that stores file descriptors (systemd's FileDescriptorStoreMax), the mounts also survive a restart of
-the service.
+the service. In a container, artifactfs keep in another container is such a store: name its socket with --fd-store, and
+add --on-term leave, so that a new container continues the mounts of the old one.
 
 --upgrade replaces the running daemon by this version of artifactfs; no mount is interrupted. If the new version cannot
 serve the mounts, the old version continues, and the exit code is 1.`,
 		Example: `  artifactfs daemon --log-format json
   artifactfs daemon --idle-exit 10m
   artifactfs daemon --upgrade
+  artifactfs daemon --fd-store /run/artifactfs/keep.sock --on-term leave
   artifactfs daemon --metrics unix:/run/artifactfs/metrics.sock`,
 		Args: cli.Arguments(0, 0, "no arguments"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -133,7 +155,7 @@ serve the mounts, the old version continues, and the exit code is 1.`,
 	}
 	addDaemonFlags(a, cmd, &f)
 	cmd.Flags().BoolVar(&upgrade, "upgrade", false, "replace the running daemon by this version of artifactfs")
-	for _, other := range []string{"idle-exit", "restore", "watchdog", "metrics", "store-from"} {
+	for _, other := range []string{"idle-exit", "restore", "watchdog", "metrics", "fd-store", "on-term", "store-from"} {
 		cmd.MarkFlagsMutuallyExclusive("upgrade", other)
 	}
 	return cmd
@@ -172,13 +194,24 @@ func supervise(ctx context.Context, a *cli.App, f DaemonFlags) error {
 		GiveUp: func(descriptors []keeper.Descriptor, reason string) error {
 			return daemon.GiveUp(a.State, descriptors, reason, log)
 		},
-		Leave: isRestarted,
-		Log:   log,
+		StoreSocket: f.fdstore, StoreName: a.State, Leave: f.leaves,
+		Log: log,
 	})
 	if code != 0 {
 		return cli.ExitCode(code) // the worker has printed the reason
 	}
 	return nil
+}
+
+// leaves reports whether a daemon that receives SIGTERM leaves its mounts in the descriptor store.
+func (f DaemonFlags) leaves() bool {
+	switch f.onTerm {
+	case termLeave:
+		return true
+	case termUnmount:
+		return false
+	}
+	return isRestarted()
 }
 
 // becomeDaemon does the setup that supervisor and worker have in common. It names the process, disables core dumps and

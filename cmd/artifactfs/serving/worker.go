@@ -56,6 +56,9 @@ func WorkerCommand(a *cli.App) *cobra.Command {
 			if err := becomeDaemon(a); err != nil {
 				return err
 			}
+			if f.fdstore != "" {
+				supervisor.KeepLife()
+			}
 			// The supervisor handles the signals that end a daemon and sends the worker a message.
 			return RunWorker(context.WithoutCancel(cmd.Context()), a, conn, f)
 		},

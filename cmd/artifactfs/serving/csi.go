@@ -1,0 +1,51 @@
+package serving
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/cmd/artifactfs/cli"
+	"github.com/artifactfs/artifactfs/control"
+)
+
+// csiProgram is the name of the program with the CSI driver (cmd/artifactfs-csi), which is installed beside this one.
+const csiProgram = "artifactfs-csi"
+
+// CSICommand returns the command "csi". The driver is another program, which parses the flags.
+func CSICommand(*cli.App) *cobra.Command {
+	return &cobra.Command{
+		Use:   "csi",
+		Short: "Make mounts volumes of Kubernetes pods (CSI driver)",
+		Long: `Csi is a driver of the Container Storage Interface: pods get mounts of repositories as volumes. The program ` + csiProgram + `,
+which must be in the same directory as artifactfs, is the driver; its help describes the flags.`,
+		Example:            `  artifactfs csi --node "$NODE" --registration-dir /registration`,
+		DisableFlagParsing: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			err := runCSI(args)
+			if slices.Contains(args, "--help") || slices.Contains(args, "-h") {
+				return cmd.Help() // the driver, which has its own help, is not installed
+			}
+			return err
+		},
+	}
+}
+
+// runCSI replaces this process by the driver. It returns only an error.
+func runCSI(args []string) error {
+	path, err := exec.LookPath(csiProgram)
+	if own, executableErr := os.Executable(); executableErr == nil {
+		if beside := filepath.Join(filepath.Dir(own), csiProgram); unix.Access(beside, unix.X_OK) == nil {
+			path, err = beside, nil
+		}
+	}
+	if err == nil {
+		err = unix.Exec(path, append([]string{csiProgram}, args...), os.Environ())
+	}
+	return &control.Error{Code: control.ExitFailed, Verb: "start", Object: csiProgram, Cause: err.Error(),
+		Hint: "install " + csiProgram + " in the directory of artifactfs; make install does it"}
+}

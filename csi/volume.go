@@ -1,0 +1,55 @@
+package csi
+
+import (
+	"slices"
+	"strconv"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/artifactfs/artifactfs/volume"
+)
+
+// newRecord returns the record of a volume that is to be mounted at dir.
+func newRecord(id, dir string, c *csi.VolumeCapability, context map[string]string) (*record, error) {
+	attributes, names := split(context)
+	rec := &record{ID: id, Attributes: attributes, Names: names, Dir: dir}
+	switch c.GetAccessMode().GetMode() {
+	case csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY, csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY:
+		rec.ReadOnly = true
+	}
+	for _, option := range c.GetMount().GetMountFlags() {
+		switch option {
+		case "ro":
+			rec.ReadOnly = true
+		case "rw", "noatime", "relatime", "nosuid", "nodev": // the mount behaves so in any case
+		default:
+			return nil, invalid("mount option %q is not supported: use attributes of the volume", option)
+		}
+	}
+	if rec.Group = c.GetMount().GetVolumeMountGroup(); rec.Group != "" {
+		if _, err := strconv.ParseUint(rec.Group, 10, 32); err != nil {
+			return nil, invalid("group %q of the volume is not an id", rec.Group)
+		}
+	}
+	return rec, nil
+}
+
+// volume returns what the record describes, with the given secrets.
+func (r *record) volume(secrets map[string]string) (volume.Volume, error) {
+	v, err := volume.Parse(r.Attributes, secrets, r.Names)
+	if err != nil {
+		return v, err
+	}
+	v.Request.ReadOnly = v.Request.ReadOnly || r.ReadOnly
+	if r.Group != "" {
+		id, _ := strconv.ParseUint(r.Group, 10, 32) // newRecord has checked it
+		if r.Attributes["gid"] == "" {
+			v.Request.GID = uint32(id)
+		}
+		v.Request.GroupWrite = true
+	}
+	return v, nil
+}
+
+// has reports whether the volume is visible at path.
+func (r *record) has(path string) bool { return r.Dir == path || slices.Contains(r.Targets, path) }

@@ -1,0 +1,369 @@
+package fdstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/internal/keeper"
+)
+
+// Server keeps descriptors of any number of daemons.
+type Server struct {
+	listener *net.UnixListener
+	log      *zap.Logger
+
+	mu      sync.Mutex
+	daemons map[string]*daemon // by name
+}
+
+// daemon is the state of one name. The fields are protected by Server.mu.
+type daemon struct {
+	files map[string]int // descriptors by name
+	// fresh contains the names that were stored through the present connection.
+	fresh map[string]bool
+	conn  *keeper.Conn // present connection; nil if there is none
+	life  lifeline     // pipe of the daemon that was connected last
+	// ended is closed when no process of that daemon runs.
+	ended chan struct{}
+}
+
+// lifeline identifies a pipe by its inode number, which is unique while the pipe exists.
+type lifeline uint64
+
+// Listen creates the socket. It removes a socket that a dead process has left, and returns ErrInUse if another process answers.
+// Only users with the caller's user id can connect.
+func Listen(socket string, log *zap.Logger) (*Server, error) {
+	if err := os.MkdirAll(filepath.Dir(socket), 0o700); err != nil {
+		return nil, err
+	}
+	if c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"}); err == nil {
+		c.Close()
+		return nil, ErrInUse
+	}
+	// The socket gets its name when it has its mode and listens, so that no other user can connect before that, and no daemon is
+	// refused.
+	temporary := socket + "." + strconv.Itoa(os.Getpid())
+	if err := os.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: temporary, Net: "unixpacket"})
+	if err != nil {
+		return nil, err
+	}
+	l.SetUnlinkOnClose(false)
+	err = os.Chmod(temporary, 0o600)
+	if err == nil {
+		err = os.Rename(temporary, socket)
+	}
+	if err != nil {
+		l.Close()
+		os.Remove(temporary)
+		return nil, err
+	}
+	return &Server{listener: l, log: log, daemons: map[string]*daemon{}}, nil
+}
+
+// Serve keeps descriptors until ctx ends. All descriptors that it keeps are closed when the process ends, and not before: until
+// then, they keep the mounts of daemons alive.
+func (s *Server) Serve(ctx context.Context) error {
+	defer context.AfterFunc(ctx, func() { s.listener.Close() })()
+	for {
+		c, err := s.listener.AcceptUnix()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			s.log.Warn("accept connection", zap.Error(err)) // such as too many open files
+			select {
+			case <-time.After(time.Second):
+			case <-ctx.Done():
+			}
+			continue
+		}
+		go s.converse(c)
+	}
+}
+
+// converse handles one connection.
+func (s *Server) converse(u *net.UnixConn) {
+	conn, err := s.open(u)
+	if err != nil {
+		s.log.Warn("refuse connection", zap.Error(err))
+		return
+	}
+	defer conn.Close()
+	conn.SetReadDeadline(time.Now().Add(helloTime))
+	m, fds, err := conn.Receive()
+	conn.SetReadDeadline(time.Time{})
+	switch name := m[keyDaemon]; {
+	case err != nil:
+		if !errors.Is(err, io.EOF) { // Listen of another process connects and sends nothing
+			s.log.Warn("read first message", zap.Error(err))
+		}
+	case m[keyList] != "":
+		closeAll(fds)
+		s.list(conn)
+	case name == "" || len(fds) != 1:
+		closeAll(fds)
+		s.log.Warn("refuse connection without a name and a pipe")
+	default:
+		unix.SetNonblock(fds[0], true) // so that the wait for its end needs no thread; no other process reads from the pipe
+		s.serve(conn, name, os.NewFile(uintptr(fds[0]), "life of "+name))
+	}
+}
+
+// open returns the connection in the form of package keeper. It returns an error if the other process belongs to another user.
+func (s *Server) open(u *net.UnixConn) (*keeper.Conn, error) {
+	defer u.Close()
+	file, err := u.File()
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	cred, err := unix.GetsockoptUcred(int(file.Fd()), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	if err != nil {
+		return nil, fmt.Errorf("read user of connection: %w", err)
+	}
+	if int(cred.Uid) != os.Geteuid() {
+		return nil, fmt.Errorf("process %d belongs to user %d", cred.Pid, cred.Uid)
+	}
+	fd, err := unix.FcntlInt(file.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return nil, err
+	}
+	return keeper.Open(fd)
+}
+
+// serve waits until no earlier daemon of this name runs, passes the descriptors on, and then stores and removes descriptors.
+func (s *Server) serve(conn *keeper.Conn, name string, life *os.File) {
+	d, same, err := s.join(conn, name, life)
+	if err != nil {
+		life.Close()
+		s.log.Warn("wait for the end of the earlier daemon", zap.String("daemon", name), zap.Error(err))
+		return
+	}
+	s.log.Info("daemon connected", zap.String("daemon", name), zap.Int("descriptors", len(d.files)), zap.Bool("again", same))
+	defer s.leave(conn, name, d)
+	if !same { // a daemon that connects again has all of them
+		err = conn.SendDescriptors(s.filesOf(d))
+	}
+	if err == nil {
+		err = conn.Tell(keeper.StartServing, "1")
+	}
+	for err == nil {
+		var m keeper.Message
+		var fds []int
+		if m, fds, err = conn.Receive(); err == nil {
+			s.message(d, m, fds)
+		}
+	}
+	if !errors.Is(err, io.EOF) {
+		s.log.Warn("read message of daemon", zap.String("daemon", name), zap.Error(err))
+	}
+}
+
+// filesOf returns a copy of the daemon's descriptors by name.
+func (s *Server) filesOf(d *daemon) map[string]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(d.files)
+}
+
+// join makes conn the present connection of the daemon. If processes of an earlier daemon with this name run, join waits for
+// their end. The result same reports that the same daemon was connected before.
+func (s *Server) join(conn *keeper.Conn, name string, life *os.File) (d *daemon, same bool, err error) {
+	var st unix.Stat_t
+	if err := fstat(life, &st); err != nil {
+		return nil, false, err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFIFO {
+		return nil, false, errors.New("descriptor is not a pipe")
+	}
+	began := time.Now()
+	for told := false; ; {
+		s.mu.Lock()
+		d := s.daemons[name]
+		if d == nil {
+			d = &daemon{files: map[string]int{}, ended: make(chan struct{})}
+			close(d.ended)
+			s.daemons[name] = d
+		}
+		same := d.life == lifeline(st.Ino) && !closed(d.ended)
+		late := d.conn == nil && time.Since(began) >= patience
+		if late {
+			s.log.Warn("processes of the earlier daemon do not end; passing its descriptors on", zap.String("daemon", name))
+		}
+		if same || late || closed(d.ended) {
+			if d.conn != nil {
+				d.conn.Close() // the daemon has lost this connection, and stores everything again
+			}
+			d.conn, d.fresh = conn, map[string]bool{}
+			if same {
+				life.Close()
+			} else {
+				d.life, d.ended = lifeline(st.Ino), make(chan struct{})
+				go s.awaitEnd(life, name, d, d.ended)
+			}
+			s.mu.Unlock()
+			return d, same, nil
+		}
+		ended := d.ended
+		s.mu.Unlock()
+		if !told {
+			told = true
+			if err := conn.Tell(keyWait, "1"); err != nil {
+				return nil, false, err
+			}
+		}
+		if err := awaitOrGone(conn, ended, 50*time.Millisecond); err != nil {
+			return nil, false, err
+		}
+	}
+}
+
+// fstat does not call File.Fd, which would make reads of the file block a thread.
+func fstat(f *os.File, st *unix.Stat_t) error {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var statErr error
+	err = raw.Control(func(fd uintptr) { statErr = unix.Fstat(int(fd), st) })
+	return errors.Join(err, statErr)
+}
+
+// awaitOrGone waits until the channel is closed, but at most for the duration limit. It returns an error if the process at the other
+// end of conn, which sends nothing while it waits, has ended.
+func awaitOrGone(conn *keeper.Conn, ended <-chan struct{}, limit time.Duration) error {
+	if closed(ended) {
+		return nil
+	}
+	conn.SetReadDeadline(time.Now().Add(limit))
+	defer conn.SetReadDeadline(time.Time{})
+	_, fds, err := conn.Receive()
+	closeAll(fds)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return nil
+	}
+	if err == nil {
+		err = errors.New("daemon has sent a message before the answer to the first one")
+	}
+	return err
+}
+
+// closed reports whether a channel is closed.
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// awaitEnd closes the channel ended when no process has the write end of the pipe. A daemon without descriptors is then forgotten.
+func (s *Server) awaitEnd(life *os.File, name string, d *daemon, ended chan struct{}) {
+	defer life.Close()
+	buf := make([]byte, 1)
+	for { // no process writes to the pipe, so the read returns at its end
+		if _, err := life.Read(buf); err != nil {
+			break
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.log.Info("all processes of the daemon have ended", zap.String("daemon", name), zap.Int("descriptors", len(d.files)))
+	close(ended)
+	if len(d.files) == 0 && s.daemons[name] == d && d.ended == ended {
+		delete(s.daemons, name)
+	}
+}
+
+// leave records the end of the daemon's connection.
+func (s *Server) leave(conn *keeper.Conn, name string, d *daemon) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if d.conn == conn {
+		d.conn = nil
+	}
+	s.log.Info("daemon disconnected", zap.String("daemon", name), zap.Int("descriptors", len(d.files)))
+}
+
+// message handles one message of a daemon. It owns the descriptors in fds, and closes those that it does not keep.
+func (s *Server) message(d *daemon, m keeper.Message, fds []int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	name := m[keeper.Name]
+	switch {
+	case m[keeper.Store] != "" && len(fds) == 1 && keeper.ValidName(name) == nil:
+		d.remove(name)
+		d.files[name], d.fresh[name] = fds[0], true
+		return
+	case m[keeper.Remove] != "":
+		d.remove(name)
+	case m[keyComplete] != "":
+		for name := range maps.Clone(d.files) {
+			if !d.fresh[name] {
+				d.remove(name)
+			}
+		}
+	}
+	closeAll(fds) // those of a barrier, too
+}
+
+// remove closes the descriptor with this name, if there is one.
+func (d *daemon) remove(name string) {
+	if fd, ok := d.files[name]; ok {
+		unix.Close(fd)
+		delete(d.files, name)
+		delete(d.fresh, name)
+	}
+}
+
+// list sends a description of each daemon.
+func (s *Server) list(conn *keeper.Conn) {
+	s.mu.Lock()
+	var all []keeper.Message
+	for _, name := range slices.Sorted(maps.Keys(s.daemons)) {
+		d := s.daemons[name]
+		mounts := 0
+		for file := range d.files {
+			if strings.HasSuffix(file, deviceSuffix) {
+				mounts++
+			}
+		}
+		m := keeper.Message{keyDaemon: name, keyFiles: strconv.Itoa(len(d.files)), keyMounts: strconv.Itoa(mounts)}
+		if !closed(d.ended) {
+			m[keyRunning] = "1"
+		}
+		all = append(all, m)
+	}
+	s.mu.Unlock()
+	for _, m := range all {
+		if err := conn.Send(m); err != nil {
+			return
+		}
+	}
+}
+
+// closeAll closes all given descriptors.
+func closeAll(fds []int) {
+	for _, fd := range fds {
+		unix.Close(fd)
+	}
+}

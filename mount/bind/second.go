@@ -1,0 +1,65 @@
+package bind
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/artifactfs/artifactfs/fuse"
+	"github.com/artifactfs/artifactfs/internal/mountinfo"
+	"github.com/artifactfs/artifactfs/mount/mountpoint"
+)
+
+// Second makes the mount at dir, with the bind mounts below it, visible at the existing directory target too. It returns false if the
+// mount was visible there already. The restriction to reading is set before the bind mount is attached.
+func Second(dir, target string, readOnly bool) (changed bool, err error) {
+	err = fuse.WithoutDevice(func() error {
+		table, err := mountinfo.Self()
+		if err != nil {
+			return err
+		}
+		source, ok := table.At(dir)
+		if !ok || source.Type != mountpoint.FUSEType {
+			return fmt.Errorf("directory %s has no artifactfs mount", dir)
+		}
+		if at, ok := table.At(target); ok {
+			if at.Type == mountpoint.FUSEType && at.Device == source.Device {
+				return nil
+			}
+			return mountpoint.ErrTaken
+		}
+		tree, err := unix.OpenTree(unix.AT_FDCWD, dir, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
+		if err != nil {
+			return fmt.Errorf("copy mount: %w", err)
+		}
+		defer unix.Close(tree)
+		if readOnly {
+			attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
+			if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attr); err != nil {
+				return fmt.Errorf("make mount read-only: %w", err)
+			}
+		}
+		if err := unix.MoveMount(tree, "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+			return fmt.Errorf("attach mount: %w", err)
+		}
+		changed = true
+		return nil
+	})
+	return changed, err
+}
+
+// RemoveSecond removes a bind mount that Second has made, even if it is in use. It returns false if target has no artifactfs mount.
+func RemoveSecond(target string) (changed bool, err error) {
+	err = fuse.WithoutDevice(func() error {
+		table, err := mountinfo.Self()
+		if err != nil {
+			return err
+		}
+		if at, ok := table.At(target); !ok || at.Type != mountpoint.FUSEType {
+			return nil
+		}
+		changed = true
+		return unix.Unmount(target, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+	})
+	return changed, err
+}

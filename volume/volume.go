@@ -1,0 +1,271 @@
+// Package volume translates the attributes of a volume, which container platforms pass as pairs of texts, into requests to a daemon.
+// The CSI driver and the Docker volume plugin accept the same attributes.
+package volume
+
+import (
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/artifactfs/artifactfs/config"
+	"github.com/artifactfs/artifactfs/control"
+)
+
+// OnDelete states what happens to the session of a volume when the volume is deleted, if a part of the session is not on the session
+// remote yet.
+type OnDelete string
+
+const (
+	// DeleteWaits refuses to delete the volume until everything is on the session remote.
+	DeleteWaits OnDelete = "wait"
+	// DeleteKeeps deletes the volume, and keeps its session on this host until the next mount of the session pushes it.
+	DeleteKeeps OnDelete = "keep"
+	// DeleteDiscards deletes the volume with its session, on the session remote too. The session can be restored for 7 days.
+	DeleteDiscards OnDelete = "discard"
+)
+
+// Volume is what a platform has requested.
+type Volume struct {
+	// Request mounts the volume. Its fields Dir and Nonce are empty.
+	Request  control.MountRequest
+	OnDelete OnDelete
+}
+
+// Names are the names that the attribute session can refer to as {name}.
+type Names map[string]string
+
+// Keys of the secrets of a volume.
+const (
+	SecretToken        = "token"        // token for the remote
+	SecretSessionToken = "sessionToken" // token for the session remote
+)
+
+// DefaultTimeout is the time that reads of a volume wait for the remote, if the attribute timeout is missing. It is longer than that
+// of the command line, because programs in containers cannot be asked to try again.
+const DefaultTimeout = 5 * time.Minute
+
+// attribute is the meaning of one attribute.
+type attribute struct {
+	set  func(v *Volume, text string) error
+	help string
+}
+
+// attributes are all attributes by name.
+var attributes = map[string]attribute{
+	"remote": {text(func(v *Volume) *string { return &v.Request.Remote }), "URL of the repository"},
+	"ref": {text(func(v *Volume) *string { return &v.Request.Ref }),
+		"branch, tag, ref or commit (default: the remote's HEAD)"},
+	"session": {text(func(v *Volume) *string { return &v.Request.Session }),
+		"name of the session; {namespace}, {pod}, ... are replaced"},
+	"sessionRemote": {text(func(v *Volume) *string { return &v.Request.SessionOptions.Remote }),
+		"URL to which the session is pushed, origin or none (default: it stays on the node)"},
+	"sessionPolicy": {setPolicy,
+		"when checkpoints are made: idle, before-risk, interval=DURATION or off (default: idle)"},
+	"sessionInclude": {list(func(v *Volume) *[]string { return &v.Request.SessionOptions.Include }),
+		"comma-separated globs of ignored paths that checkpoints contain"},
+	"sessionExclude": {list(func(v *Volume) *[]string { return &v.Request.SessionOptions.Exclude }),
+		"comma-separated globs of paths that checkpoints leave out"},
+	"takeOver": {flag(func(v *Volume) *bool { return &v.Request.SessionOptions.TakeOver }),
+		"resume the session even if another host holds it (default: false)"},
+	"onDelete": {choice(func(v *Volume) *OnDelete { return &v.OnDelete }, DeleteWaits, DeleteKeeps, DeleteDiscards),
+		"if the session is not pushed when the volume is deleted: wait, keep it on the node, or discard it (default: wait)"},
+	"readOnly": {flag(func(v *Volume) *bool { return &v.Request.ReadOnly }), "refuse writes (default: false)"},
+	"gitDir": {choice(func(v *Volume) *control.GitDir { return &v.Request.GitDir }, control.GitDirInside, control.GitDirOutside),
+		".git in the volume, or outside of it, where containers cannot use it (default: inside)"},
+	"prefetch": {choice(func(v *Volume) *control.Prefetch { return &v.Request.Prefetch },
+		control.PrefetchAuto, control.PrefetchAll, control.PrefetchNone),
+		"contents to fetch before they are read (default: auto)"},
+	"history": {choice(func(v *Volume) *control.History { return &v.Request.History },
+		control.HistoryBackground, control.HistoryFull, control.HistoryNone),
+		"older commits: in the background, before the container starts, or never (default: background)"},
+	"wait": {choice(func(v *Volume) *control.Wait { return &v.Request.Wait }, control.WaitTree, control.WaitGit, control.WaitAll),
+		"start the container when the tree is readable, when git works, or when the prefetch is complete (default: tree)"},
+	"profile": {text(func(v *Volume) *string { return &v.Request.Profile }),
+		"name of the read profile, or none (default: auto)"},
+	"shareProfile": {flag(func(v *Volume) *bool { return &v.Request.ShareProfile }),
+		"keep the read profile on the session remote too (default: false)"},
+	"follow": {flag(func(v *Volume) *bool { return &v.Request.Follow }),
+		"move with the branch on the remote while there are no changes (default: false)"},
+	"submodules": {flag(func(v *Volume) *bool { return &v.Request.Submodules }),
+		"mount submodules too (default: false)"},
+	"redirect": {setRedirects,
+		"comma-separated paths, such as node_modules, that are stored outside of the mount"},
+	"uid": {id(func(v *Volume) *uint32 { return &v.Request.UID }),
+		"user id of the owner of all files: runAsUser of the pod, so that git accepts the repository (default: 0)"},
+	"gid": {id(func(v *Volume) *uint32 { return &v.Request.GID }),
+		"group id of all files (default: fsGroup of the pod, or 0)"},
+	"acl": {flag(func(v *Volume) *bool { return &v.Request.ACL }),
+		"support POSIX access control lists (default: false)"},
+	"timeout": {setTimeout, "longest wait of a read for the remote (default: 5m)"},
+	"tokenFile": {path(func(v *Volume) *string { return &v.Request.TokenFile }),
+		"path on the node of a file with the token for the remote"},
+}
+
+// Help returns a line for each attribute.
+func Help() []string {
+	var lines []string
+	for _, name := range slices.Sorted(maps.Keys(attributes)) {
+		lines = append(lines, fmt.Sprintf("%-15s %s", name, attributes[name].help))
+	}
+	return lines
+}
+
+// Parse returns the volume with these attributes and secrets. It returns an error for an unknown attribute, and for an invalid value.
+// The error contains no secret.
+func Parse(given, secrets map[string]string, names Names) (Volume, error) {
+	v := Volume{OnDelete: DeleteWaits}
+	v.Request.AllowOther, v.Request.ExactOwner, v.Request.Passing = true, true, true
+	v.Request.GitDir, v.Request.Timeout = control.GitDirInside, DefaultTimeout
+	for _, name := range slices.Sorted(maps.Keys(given)) {
+		a, ok := attributes[name]
+		if !ok {
+			return v, fmt.Errorf("unknown attribute %q; the attributes are %s", name, strings.Join(slices.Sorted(maps.Keys(attributes)), ", "))
+		}
+		if err := a.set(&v, given[name]); err != nil {
+			return v, fmt.Errorf("attribute %s: %w", name, err)
+		}
+	}
+	for name, secret := range secrets {
+		switch name {
+		case SecretToken:
+			v.Request.Token = control.Secret(secret)
+		case SecretSessionToken:
+			v.Request.SessionToken = control.Secret(secret)
+		default:
+			return v, fmt.Errorf("unknown secret %q; the secrets are %s and %s", name, SecretToken, SecretSessionToken)
+		}
+	}
+	var err error
+	if v.Request.Session, err = names.expand(v.Request.Session); err != nil {
+		return v, fmt.Errorf("attribute session: %w", err)
+	}
+	return v, v.check()
+}
+
+// check returns an error for attributes that contradict each other.
+func (v *Volume) check() error {
+	r := &v.Request
+	switch {
+	case r.Remote == "" && (r.Session == "" || r.SessionOptions.Remote == ""):
+		return fmt.Errorf("attribute remote is missing (a session of a session remote can be mounted without it)")
+	case r.ReadOnly && len(r.Redirects) > 0:
+		return fmt.Errorf("attributes readOnly and redirect exclude each other")
+	}
+	if r.Session != "" {
+		if err := control.ValidSession(r.Session); err != nil {
+			return fmt.Errorf("attribute session: %s", err.Cause)
+		}
+	}
+	return nil
+}
+
+// expand replaces {name} in a text.
+func (n Names) expand(text string) (string, error) {
+	var b strings.Builder
+	for {
+		before, rest, found := strings.Cut(text, "{")
+		b.WriteString(before)
+		if !found {
+			return b.String(), nil
+		}
+		name, after, closed := strings.Cut(rest, "}")
+		value, ok := n[name]
+		if !closed || !ok {
+			return "", fmt.Errorf("unknown name {%s}; the names are %s", name, strings.Join(slices.Sorted(maps.Keys(n)), ", "))
+		}
+		b.WriteString(value)
+		text = after
+	}
+}
+
+// text returns the setter of a text.
+func text(field func(*Volume) *string) func(*Volume, string) error {
+	return func(v *Volume, text string) error {
+		*field(v) = text
+		return nil
+	}
+}
+
+// path returns the setter of an absolute path on the host of the daemon.
+func path(field func(*Volume) *string) func(*Volume, string) error {
+	return func(v *Volume, text string) error {
+		if !filepath.IsAbs(text) {
+			return fmt.Errorf("path %q is not absolute", text)
+		}
+		*field(v) = text
+		return nil
+	}
+}
+
+// flag returns the setter of a truth value.
+func flag(field func(*Volume) *bool) func(*Volume, string) error {
+	return func(v *Volume, text string) (err error) {
+		if *field(v), err = strconv.ParseBool(text); err != nil {
+			err = fmt.Errorf("%q is neither true nor false", text)
+		}
+		return err
+	}
+}
+
+// id returns the setter of a user or group id.
+func id(field func(*Volume) *uint32) func(*Volume, string) error {
+	return func(v *Volume, text string) error {
+		n, err := strconv.ParseUint(text, 10, 32)
+		if err != nil || n == 1<<32-1 {
+			return fmt.Errorf("%q is not an id", text)
+		}
+		*field(v) = uint32(n)
+		return nil
+	}
+}
+
+// list returns the setter of a comma-separated list.
+func list(field func(*Volume) *[]string) func(*Volume, string) error {
+	return func(v *Volume, text string) error {
+		for part := range strings.SplitSeq(text, ",") {
+			if part = strings.TrimSpace(part); part != "" {
+				*field(v) = append(*field(v), part)
+			}
+		}
+		return nil
+	}
+}
+
+// choice returns the setter of a text that is one of several words.
+func choice[T ~string](field func(*Volume) *T, words ...T) func(*Volume, string) error {
+	return func(v *Volume, text string) error {
+		if !slices.Contains(words, T(text)) {
+			return fmt.Errorf("%q is not one of %v", text, words)
+		}
+		*field(v) = T(text)
+		return nil
+	}
+}
+
+func setPolicy(v *Volume, text string) error {
+	v.Request.SessionOptions.Policy = control.Policy(text) // the daemon checks the form
+	return nil
+}
+
+func setRedirects(v *Volume, text string) error {
+	var paths []string
+	if err := list(func(*Volume) *[]string { return &paths })(v, text); err != nil {
+		return err
+	}
+	paths, err := config.Paths(paths)
+	v.Request.Redirects, v.Request.RedirectsOnly = paths, true
+	return err
+}
+
+func setTimeout(v *Volume, text string) error {
+	d, err := time.ParseDuration(text)
+	if err != nil || d <= 0 {
+		return fmt.Errorf("%q is not a duration such as 90s", text)
+	}
+	v.Request.Timeout = d
+	return nil
+}
