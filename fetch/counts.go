@@ -134,7 +134,7 @@ func (c *counter) add(f treewalk.File) {
 	}
 	c.seen[f.ID] = struct{}{}
 	c.Blobs++
-	if n, ok := c.storage.heldSize(f.ID); ok {
+	if n, ok := c.storage.contentSize(f.ID); ok {
 		c.Fetched++
 		c.Bytes += n
 	} else {

@@ -172,7 +172,8 @@ doc/protocol.md lists the codes.`,
 		switchCommand(a), mounts.RefreshCommand(a), checkpointCommand(a), syncCommand(a), sessions.SessionCommand(a), traceCommand(a),
 		topCommand(a), uiCommand(a),
 		cacheCommand(a), profileCommand(a),
-		serving.DaemonCommand(a), serving.WorkerCommand(a), serving.KeepCommand(a), serving.CSICommand(a), doctorCommand(a), versionCommand(a), completionCommand(a),
+		serving.DaemonCommand(a), serving.WorkerCommand(a), serving.KeepCommand(a), serving.CSICommand(a),
+		doctorCommand(a), versionCommand(a), completionCommand(a),
 		manCommand(a), hosting.ServeCommand(a), hosting.RepoCommand(a), hosting.TokenCommand(a), hosting.NamespaceCommand(a),
 		serving.PromisorCommand(a), serving.CredentialCommand(a), mcpCommand(a))
 	for name, values := range map[string][]string{"log-level": {"debug", "info", "warn", "error"}, "log-format": {"console", "json"}} {

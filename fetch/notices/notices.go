@@ -27,6 +27,13 @@ func (n *List) Add(text string) {
 	n.Log.Warn(text)
 }
 
+// AddError records the text of err. It does nothing if err is nil.
+func (n *List) AddError(err error) {
+	if err != nil {
+		n.Add(err.Error())
+	}
+}
+
 // All returns all messages in the order in which they were recorded.
 func (n *List) All() []string {
 	n.mu.Lock()

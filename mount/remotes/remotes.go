@@ -3,6 +3,7 @@
 package remotes
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"path/filepath"
@@ -29,6 +30,7 @@ const retries = 3
 // Remotes contains the open stores and the logins of all mounts of a daemon. The methods may be called from any goroutine.
 type Remotes struct {
 	state  string // path of the state directory
+	from   string // state directory of another daemon, for requests that name none; "": none
 	log    *zap.Logger
 	memory *cache.Memory // cache of trees and small contents in memory, of all stores
 	blobs  *cache.Blobs  // cache of contents on disk, of all stores
@@ -42,11 +44,16 @@ type Remotes struct {
 	mu     sync.Mutex
 	stores map[storeKey]*sharedStore // open stores
 	held   map[any][]*Login          // logins that each mount uses
+	hosts  map[string]*sharedHost    // open state directories of other daemons, by path
 }
 
-// New returns the remotes of a daemon with the given state directory and caches.
-func New(state string, log *zap.Logger, memory *cache.Memory, blobs *cache.Blobs) *Remotes {
-	return &Remotes{state: state, log: log, memory: memory, blobs: blobs, stores: map[storeKey]*sharedStore{}, held: map[any][]*Login{}}
+// New returns the remotes of a daemon with the given state directory and caches. The parameter from is the state directory of another
+// daemon that requests use if they name none, or "".
+func New(state, from string, log *zap.Logger, memory *cache.Memory, blobs *cache.Blobs) *Remotes {
+	return &Remotes{
+		state: state, from: from, log: log, memory: memory, blobs: blobs,
+		stores: map[storeKey]*sharedStore{}, held: map[any][]*Login{}, hosts: map[string]*sharedHost{},
+	}
 }
 
 // sharedStore is a store with the number of mounts that use it. Store and err may be read after opened was closed.
@@ -56,6 +63,7 @@ type sharedStore struct {
 	opened chan struct{} // closed when Store or err is set
 	err    error         // error because of which the store could not be opened
 	leave  func()        // releases the lock that prevents other processes from removing the store
+	host   *sharedHost   // state directory of another daemon, from which the store reads; nil if there is none
 }
 
 // storeKey identifies an open store. Mounts share a store if all fields of their keys are equal. The fields are those on which
@@ -65,6 +73,7 @@ type storeKey struct {
 	login       *Login        // shared by mounts with the same credentials
 	env         string        // hash of the environment of the request
 	timeout     time.Duration // deadline in the request; 0 stands for DefaultDeadline
+	from        string        // state directory of another daemon; "": none
 }
 
 // options returns the options for a connection with login l to a remote of the request req.
@@ -93,12 +102,12 @@ func (r *Remotes) Store(req control.MountRequest, l *Login) (s *fetch.Store, rel
 		r.blobs.SetQuota(req.CacheSize)
 	}
 	dir := statedir.StoreName(remote.URL())
-	key := storeKey{dir, req.Remote, l, Environment(req).Fingerprint(), req.Timeout}
+	key := storeKey{dir, req.Remote, l, Environment(req).Fingerprint(), req.Timeout, cmp.Or(req.StoreFrom, r.from)}
 	r.mu.Lock()
 	// The first user opens the store without holding mu. The other users wait until the channel opened is closed.
 	shared, ok := r.stores[key]
 	if !ok {
-		shared = &sharedStore{opened: make(chan struct{})}
+		shared = &sharedStore{opened: make(chan struct{}), host: r.holdHostLocked(key.from)}
 		r.stores[key] = shared
 	}
 	shared.users++
@@ -113,7 +122,7 @@ func (r *Remotes) Store(req control.MountRequest, l *Login) (s *fetch.Store, rel
 			shared.Store, shared.err = fetch.Open(fetch.Config{
 				Dir: path, Remote: remote, Blobs: r.blobs, Memory: r.memory, Readers: &r.readers,
 				Deadline: deadline(req), Env: Environment(req), Credential: GivenFor(req.Remote, "", "").stock(l.Login, Environment(req)),
-				Log: r.log.With(zap.String("remote", remote.URL())),
+				Host: shared.host.store(dir), Log: r.log.With(zap.String("remote", remote.URL())),
 			})
 		}
 		close(shared.opened)
@@ -143,6 +152,9 @@ func (r *Remotes) release(key storeKey, shared *sharedStore) {
 	}
 	if last && shared.leave != nil {
 		shared.leave()
+	}
+	if last {
+		r.leaveHost(key.from, shared.host)
 	}
 }
 

@@ -103,7 +103,10 @@ Mount records which files programs read first, in a read profile, and the next m
 before they are read. --profile NAME keeps a profile for one purpose, such as a build; artifactfs profile --help has the
 details.
 
-Fetched contents are stored in a cache on disk that all mounts share.
+Fetched contents are stored in a cache on disk that all mounts share. With --store-from DIR, or the setting
+store_from = "DIR" in ~/.config/artifactfs/config.toml, the mount first reads from DIR: the state directory of another
+daemon, such as that of the host, mounted read-only into a container. Nothing is written there, every object is
+verified, and what DIR lacks is fetched from REMOTE. REMOTE must have the same URL as in the mounts of that daemon.
 
 Each flag can be set by an environment variable, for example --cache-size by $ARTIFACTFS_CACHE_SIZE; a flag on the
 command line takes precedence. $ARTIFACTFS_REMOTE and $ARTIFACTFS_DIR are used if there are no arguments. Empty
@@ -175,6 +178,9 @@ func (o *MountOptions) AddFlags(cmd *cobra.Command) {
 	f.BoolVar(&r.ShareProfile, "share-profile", false, "keep the read profile on the session remote too, for other machines")
 	f.Var(&o.cache, "cache-size",
 		"maximum `SIZE` of the cache of file contents, which all mounts share (default "+cli.SizeText(daemon.DefaultCacheSize)+")")
+	f.StringVar(&r.StoreFrom, "store-from", "",
+		"before the remote is asked, read what another daemon has fetched from its state\n"+
+			"directory `DIR`, such as that of the host, read-only in a container")
 	f.DurationVar(&r.Timeout, "timeout", 0,
 		"longest `WAIT` for the remote: when mounting, and for each later read (default "+
 			strings.TrimSuffix(remotes.DefaultDeadline.String(), "0s")+")")
@@ -290,6 +296,9 @@ func completeRequest(r *control.MountRequest, args []string) error {
 	if err := completeRedirects(r); err != nil {
 		return err
 	}
+	if err := completeStoreFrom(r); err != nil {
+		return err
+	}
 	if r.Remote != "" && cli.IsPath(r.Remote) {
 		abs, err := filepath.Abs(r.Remote)
 		if err != nil {
@@ -358,6 +367,21 @@ func completeRedirects(r *control.MountRequest) error {
 	if r.Redirects, err = config.Paths(r.Redirects); err != nil {
 		return &control.Error{Code: control.ExitUsage, Verb: "mount", Cause: "--redirect: " + err.Error(), Hint: "artifactfs mount --help"}
 	}
+	return nil
+}
+
+// completeStoreFrom checks the directory of --store-from. Without the flag, it reads the directory from the user's configuration; that
+// directory need not exist, because the same configuration may be used on hosts without it.
+func completeStoreFrom(r *control.MountRequest) (err error) {
+	if r.StoreFrom != "" {
+		r.StoreFrom, err = cli.DirectoryFlag("mount", "--store-from", r.StoreFrom)
+		return err
+	}
+	file, err := config.Read(config.UserFile())
+	if err != nil {
+		return &control.Error{Code: control.ExitUsage, Verb: "mount", Cause: err.Error(), Hint: `the file may contain store_from = "DIR"`}
+	}
+	r.StoreFrom = file.StoreFrom
 	return nil
 }
 
