@@ -35,7 +35,7 @@ var floors = [][]string{
 	{"worktree/journal", "transport/endpoint", "transport/tokenfile", "internal/disk/mapped", "odb/named"},
 	{"prioritize", "internal/index", "gitdir/fsmonitor/query", "convert", "filter", "transport", "odb", "cache", "overlay/wal", "control", "config", "session/agenthook", "internal/packedrefs", "internal/harness/crowd", "internal/harness/s3test", "internal/harness/pgtest", "internal/harness/gittest", "internal/harness/torture", "internal/disk/disktest", "supervisor"},
 	{"overlay", "control/sessionlink", "volume", "gitdir/fsmonitor", "fetch/bare", "odb/namedset", "fetch/pipeline", "fetch/readahead", "fetch/intake", "fetch/remoteref"},
-	{"fetch/foreseen", "fetch/hoststore", "csi"},
+	{"fetch/foreseen", "fetch/hoststore", "csi", "dockervolume"},
 	{"credential", "fetch", "promisor", "session", "worktree/inode", "worktree/removed", "worktree/writers", "internal/harness/gittest/gitserve", "internal/harness/chrome", "internal/harness/install", "internal/harness/gitea", "internal/harness/workday", "internal/harness/gittest/rot13filter"},
 	{"worktree/basetree"},
 	{"worktree", "session/thin", "session/approval", "session/locks"},
