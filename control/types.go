@@ -128,6 +128,8 @@ type MountAccess struct {
 	GID        uint32 `json:"gid"`           // id of the group of every path; 0: root's group
 	// GroupWrite lets the group do all that the owner may do with files and directories of the base tree.
 	GroupWrite bool `json:"group_write,omitempty"`
+	// IDMap permits idmapped mounts of the mount, which containers in user namespaces need. It has no effect before Linux 6.12.
+	IDMap bool `json:"id_map,omitempty"`
 
 	// ExactOwner makes a Client send UID and GID unchanged. If it is false, a Client replaces a value of 0 by the caller's own id.
 	ExactOwner bool `json:"-"`
@@ -375,10 +377,10 @@ type SessionStatus struct {
 	Name string `json:"name"` // name of the session; "": the mount has none
 	// SessionRemote is the URL without secrets, or the path of the embedded session remote; "": there is none.
 	SessionRemote string `json:"session_remote" v5:"remote"`
-	// Mode states how the session remote gets the history of the mounted remote: "embedded", "shared", "seed", "thin" or "none"; "":
-	// not known yet.
+	// Mode states how the session remote gets the history: "embedded", "shared", "seed", "thin" or "none"; "": not known yet.
 	Mode         string        `json:"mode"`
 	Pending      int64         `json:"pending"`                 // number of refs that are not on the session remote yet
+	PendingSince *time.Time    `json:"pending_since,omitempty"` // time since which refs are pending
 	LastSync     *time.Time    `json:"last_sync"`               // time of the last complete push; null: there was none
 	Error        string        `json:"error,omitempty"`         // reason why refs are pending, without secrets
 	Diverged     []string      `json:"diverged,omitempty"`      // diverged refs; their values were pushed below refs/afs/diverged/

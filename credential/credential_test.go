@@ -32,7 +32,7 @@ func (f *fixed) Accepted(_ context.Context, q transport.Question, secret string)
 func TestHelperSpeaksGitsProtocol(t *testing.T) {
 	dir := t.TempDir()
 	f := &fixed{}
-	s, err := Serve(dir, f, gitsocket.Options{}, zap.NewNop())
+	s, err := Serve(dir, f, 0, gitsocket.Options{}, zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -33,6 +33,7 @@ type Source interface {
 // Server answers git's questions about the logins of one git directory, until Close is called.
 type Server struct {
 	gitDir   string
+	user     uint32 // owner of the files of the mount
 	source   Source
 	log      *zap.Logger
 	listener *gitsocket.Listener
@@ -42,13 +43,14 @@ type Server struct {
 	wg     sync.WaitGroup
 }
 
-// Serve starts to answer credential requests for the git directory, and returns at once.
-func Serve(gitDir string, s Source, o gitsocket.Options, log *zap.Logger) (*Server, error) {
+// Serve starts to answer credential requests for the git directory, and returns at once. The user who owns the files of the mount gets
+// answers, like the owner of the git directory on the disk.
+func Serve(gitDir string, s Source, user uint32, o gitsocket.Options, log *zap.Logger) (*Server, error) {
 	l, err := gitsocket.Listen(gitDir, socketName, o)
 	if err != nil {
 		return nil, fmt.Errorf("serve credentials of %s: %w", gitDir, err)
 	}
-	server := &Server{gitDir: gitDir, source: s, log: log, listener: l, room: make(chan struct{}, maxAskers)}
+	server := &Server{gitDir: gitDir, user: user, source: s, log: log, listener: l, room: make(chan struct{}, maxAskers)}
 	var ctx context.Context
 	ctx, server.cancel = context.WithCancel(context.Background())
 	server.wg.Go(func() { server.accept(ctx) })
@@ -137,7 +139,7 @@ func (s *Server) reply(ctx context.Context, q message) message {
 // this way, but the owner of the socket may change the mode.
 func (s *Server) lets(uid uint32) bool {
 	owner, err := gitsocket.Owner(s.gitDir)
-	return uid == 0 || uid == uint32(os.Geteuid()) || err == nil && uid == owner.Uid
+	return uid == 0 || uid == s.user || uid == uint32(os.Geteuid()) || err == nil && uid == owner.Uid
 }
 
 // peer returns the user id of the process at the other end (SO_PEERCRED).

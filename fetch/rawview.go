@@ -86,7 +86,7 @@ func (v *RawView) LocalTree(id object.ID) ([]object.TreeEntry, bool) { return v.
 // BlobState returns the size of a blob in bytes (-1: unknown), whether the blob is on this host, and whether its want is queued or in
 // flight. It never waits.
 func (v *RawView) BlobState(id object.ID) (size int64, fetched, pending bool) {
-	if size, fetched = v.store.storage.contentSize(id); fetched {
+	if size, fetched = v.store.storage.heldSize(id); fetched {
 		return size, true, false
 	}
 	size, known := v.store.storage.sizes.Get(id)

@@ -135,6 +135,26 @@ func (s *storage) contentSize(id object.ID) (int64, bool) {
 	return 0, false
 }
 
+// heldSize returns the same as contentSize, but does not search for packs that other processes have just created: contentSize looks at
+// the directory of packs again for every missing blob.
+func (s *storage) heldSize(id object.ID) (int64, bool) {
+	if n, ok := s.blobs.Size(id); ok {
+		return n, true
+	}
+	if !s.objects.Has(id) {
+		return 0, false
+	}
+	return s.contentSize(id)
+}
+
+// listedSize returns the same as knownSize, with the restriction of heldSize. It is for callers that look at whole trees.
+func (s *storage) listedSize(id object.ID) (int64, bool) {
+	if n, ok := s.sizes.Get(id); ok {
+		return n, true
+	}
+	return s.heldSize(id)
+}
+
 // knownSize returns the size, in bytes, of a blob that may be missing. If the table of sizes lacks the blob, knownSize searches
 // the contents on this host.
 func (s *storage) knownSize(id object.ID) (int64, bool) {

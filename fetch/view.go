@@ -81,11 +81,11 @@ func (v *View) KnownSize(b Blob) (int64, bool) {
 	r, ok := v.knownRule(b.ID, b.Path)
 	switch {
 	case b.Link:
-		return v.store.storage.knownSize(b.ID)
+		return v.store.storage.listedSize(b.ID)
 	case !ok:
 		return 0, false
 	case r.IsZero():
-		return v.store.storage.knownSize(b.ID)
+		return v.store.storage.listedSize(b.ID)
 	}
 	return v.store.storage.blobs.Size(convertedID(b.ID, r, b.Path))
 }

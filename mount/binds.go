@@ -26,7 +26,7 @@ func (m *Mount) gitDirInside() *bind.GitDir {
 	if m.Request.GitDir != control.GitDirInside {
 		return nil
 	}
-	return bind.NewGitDir(m.Dir, m.gitSources)
+	return bind.NewGitDir(m.Dir, m.Request.UID, m.Request.GID, m.gitSources, m.host.Log.With(zap.String("mount", m.Dir)))
 }
 
 // gitSources returns the directories and programs that are bind-mounted below ".git". The caller must have set m.store, m.record,

@@ -30,7 +30,7 @@ const (
 var floors = [][]string{
 	{"fetch/tasks", "internal/clock", "internal/collector", "internal/gitcmd", "internal/pktline", "internal/proc", "internal/varint", "server/places", "hostui/treemap", "session/profile", "session/ulid"},
 	{"internal/refname", "control/names5"},
-	{"object", "internal/disk", "internal/gitsocket", "internal/harness/await", "internal/keeper", "internal/metrics", "internal/metrics/metricstest", "internal/mountinfo", "overlay/state", "worktree/acl"},
+	{"object", "internal/disk", "internal/gitsocket", "internal/harness/await", "internal/harness/daemons", "internal/keeper", "internal/metrics", "internal/metrics/metricstest", "internal/mountinfo", "overlay/state", "worktree/acl"},
 	{"object/loose", "fdstore", "internal/dist", "fetch/notices", "fuse/caller", "fetchmap", "control/spawn", "fetch/readprofile", "fetch/treewalk"},
 	{"worktree/journal", "transport/endpoint", "transport/tokenfile", "internal/disk/mapped", "odb/named"},
 	{"prioritize", "internal/index", "gitdir/fsmonitor/query", "convert", "filter", "transport", "odb", "cache", "overlay/wal", "control", "config", "session/agenthook", "internal/packedrefs", "internal/harness/crowd", "internal/harness/s3test", "internal/harness/pgtest", "internal/harness/gittest", "internal/harness/torture", "internal/disk/disktest", "supervisor"},
@@ -58,7 +58,7 @@ var floors = [][]string{
 	{"server", "hostui"},
 	{"client"},
 	{"cmd/artifactfs/cli"},
-	{"cmd/artifactfs/serving"},
+	{"cmd/artifactfs/serving", "cmd/artifactfs/hosts"},
 	{"cmd/artifactfs/hosting"},
 	{"cmd/artifactfs/mounts"},
 	{"cmd/artifactfs/cachevalue", "cmd/artifactfs/hooks", "cmd/artifactfs/locking"},

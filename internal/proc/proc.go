@@ -111,7 +111,10 @@ func (p Process) ExecutablePath() string { return p.file("exe") }
 
 // Namespace returns the name of p's namespace of the given kind, which is "mnt" or "pid" (proc_pid_ns(5)). The names for two
 // processes are equal if both processes are in the same namespace.
-func (p Process) Namespace(kind string) (string, error) { return os.Readlink(p.file("ns/" + kind)) }
+func (p Process) Namespace(kind string) (string, error) { return os.Readlink(p.NamespacePath(kind)) }
+
+// NamespacePath returns the path of the file that represents a namespace of the process; see namespaces(7).
+func (p Process) NamespacePath(kind string) string { return p.file("ns/" + kind) }
 
 // MountTable returns the path of p's mount table, which package mountinfo reads.
 func (p Process) MountTable() string { return p.file("mountinfo") }

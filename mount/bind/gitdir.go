@@ -3,11 +3,13 @@ package bind
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path"
 	"path/filepath"
 	"slices"
 	"sync/atomic"
 
+	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
 	"github.com/artifactfs/artifactfs/fuse"
@@ -26,7 +28,9 @@ import (
 // goroutine. Mounts may be called at any time. Only one of the other methods may run at a time.
 type GitDir struct {
 	dir     string // directory of the mount
+	owner   owner  // owner of the git directory for the processes that use the mount
 	sources func() (Sources, error)
+	log     *zap.Logger
 	thread  atomic.Uint32 // ID of the thread that is creating or removing bind mounts now; 0: none
 }
 
@@ -39,9 +43,10 @@ type Sources struct {
 	Monitor string // program that answers git's fsmonitor queries
 }
 
-// NewGitDir returns the GitDir of the mount at dir. Each call of Bind and Unbind calls sources.
-func NewGitDir(dir string, sources func() (Sources, error)) *GitDir {
-	return &GitDir{dir: dir, sources: sources}
+// NewGitDir returns the GitDir of the mount at dir, whose files belong to the user uid and the group gid. Each call of Bind and Unbind
+// calls sources.
+func NewGitDir(dir string, uid, gid uint32, sources func() (Sources, error), log *zap.Logger) *GitDir {
+	return &GitDir{dir: dir, owner: owner{uid, gid}, sources: sources, log: log}
 }
 
 // Wanted reports whether the git directory of the mount is bind-mounted as ".git".
@@ -138,10 +143,29 @@ func (g *GitDir) bindOne(p boundPlace) error {
 	if p.readOnly {
 		attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
 	}
+	if p.at == "" {
+		g.setOwner(source)
+	}
 	if err := unix.MountSetattr(source, "", unix.AT_EMPTY_PATH, &attr); err != nil {
 		return err
 	}
 	return unix.MoveMount(source, "", target, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
+}
+
+// setOwner makes the git directory belong to g.owner in the mount that the descriptor source refers to. If that is impossible, it
+// belongs to the user of the daemon there, too: git commands of other users then refuse it, or need the setting safe.directory.
+func (g *GitDir) setOwner(source int) {
+	if g.owner == (owner{}) || os.Geteuid() != 0 {
+		return
+	}
+	fd, err := g.owner.namespace()
+	if err == nil {
+		defer unix.Close(fd)
+		err = unix.MountSetattr(source, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(fd)})
+	}
+	if err != nil {
+		g.log.Warn("set owner of the git directory in the mount", zap.Uint32("uid", g.owner.uid), zap.Uint32("gid", g.owner.gid), zap.Error(err))
+	}
 }
 
 // Unbind unmounts all bind mounts, the innermost first. If force is false, it stops at the first bind mount that is in use and

@@ -85,7 +85,7 @@ func TestWithoutGitDirInside(t *testing.T) {
 	if err := errors.Join(g.Bind(), g.Unbind(false), g.Unbind(true)); err != nil || g.Wanted() || g.Mounts(1) {
 		t.Errorf("a mount whose .git is a file: %v, wanted %v", err, g.Wanted())
 	}
-	g = NewGitDir("/srv/a", nil)
+	g = NewGitDir("/srv/a", 0, 0, nil, nil)
 	if g.thread.Store(7); !g.Mounts(7) || g.Mounts(8) || g.Mounts(0) {
 		t.Error("a thread other than the one that mounts is not blocked")
 	}

@@ -206,7 +206,7 @@ func (s *Side) serve(dir *gitdir.Dir) error {
 	if err != nil {
 		return errors.Join(err, monitor.Close())
 	}
-	answers, err := credential.Serve(s.Mount.GitDir, s.Logins,
+	answers, err := credential.Serve(s.Mount.GitDir, s.Logins, s.Request.UID,
 		gitsocket.Options{Inherited: s.Inherited.Take(takeover.PartLogins), Keep: s.Handover.KeepAs(takeover.PartLogins)}, s.Log)
 	if err != nil {
 		return errors.Join(err, objects.Close(), monitor.Close())
