@@ -24,6 +24,7 @@ const (
 	podImage  = "cluster.test/pod:1"        // busybox and meter
 	stateDir  = "/var/lib/artifactfs"
 	meterDir  = "/var/lib/meter" // records of the meters
+	setpriv   = "/usr/bin/setpriv"
 )
 
 // world is the cluster of all tests, with the deployment.
@@ -90,16 +91,16 @@ func (w *world) deployed(t *testing.T) {
 	}))
 }
 
-// gitFiles returns the files that git needs in an image.
+// gitFiles returns the files that git and setpriv need in an image.
 func gitFiles() (map[string]string, error) {
-	files := map[string]string{"/usr/bin/git": "/usr/bin/git"}
+	files := map[string]string{"/usr/bin/git": "/usr/bin/git", setpriv: setpriv}
 	for _, pattern := range []string{"git-remote-http", "git-remote-https", "git-sh-setup", "git-submodule", "git-mergetool--lib"} {
 		found, _ := filepath.Glob(filepath.Join("/usr/lib/git-core", pattern))
 		for _, path := range found {
 			files[path] = path
 		}
 	}
-	for _, program := range []string{"/usr/bin/git", "/usr/lib/git-core/git-remote-http"} {
+	for _, program := range []string{"/usr/bin/git", "/usr/lib/git-core/git-remote-http", setpriv} {
 		out, err := exec.Command("ldd", program).CombinedOutput()
 		if err != nil {
 			return nil, fmt.Errorf("list libraries of %s: %w: %s", program, err, out)
