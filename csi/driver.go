@@ -94,7 +94,7 @@ func Run(ctx context.Context, c Config) error {
 		csi.RegisterControllerServer(server, &controller{Config: c, records: records})
 	}
 	if c.Node != "" {
-		csi.RegisterNodeServer(server, &node{Config: c, records: records})
+		csi.RegisterNodeServer(server, newNode(c, records))
 	}
 	l, err := listen(c.Socket)
 	if err != nil {

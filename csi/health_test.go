@@ -1,0 +1,56 @@
+package csi
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/artifactfs/artifactfs/control"
+)
+
+// counting is a daemon that counts how often it is asked for its status.
+type counting struct {
+	Daemon
+	mounts []control.MountStatus
+	asked  int
+}
+
+func (d *counting) Status(context.Context) (control.Status, error) {
+	d.asked++
+	return control.Status{Mounts: d.mounts}, nil
+}
+
+func TestStatsAskOnce(t *testing.T) {
+	d := &counting{}
+	r := &records{dir: t.TempDir(), busy: map[string]bool{}}
+	n := newNode(Config{Volumes: r.dir, Dial: func(context.Context) (Daemon, error) { return d, nil }}, r)
+	const volumes = 20
+	for i := range volumes {
+		dir := fmt.Sprintf("/v%d", i)
+		if err := r.save(ofNode, &record{ID: dir, Dir: dir}); err != nil {
+			t.Fatal(err)
+		}
+		d.mounts = append(d.mounts, control.MountStatus{Dir: dir, Overlay: control.OverlayStatus{Bytes: int64(i)}})
+	}
+	for i := range volumes {
+		dir := fmt.Sprintf("/v%d", i)
+		reply, err := n.NodeGetVolumeStats(t.Context(), &csi.NodeGetVolumeStatsRequest{VolumeId: dir, VolumePath: dir})
+		if err != nil || len(reply.Usage) == 0 || reply.Usage[0].Used != int64(i) {
+			t.Fatalf("statistics of volume %d: got %v (%v)", i, reply, err)
+		}
+	}
+	if d.asked != 1 {
+		t.Errorf("the daemon was asked %d times for its status, want once", d.asked)
+	}
+	// A volume that the last status does not contain may have been mounted since.
+	if err := r.save(ofNode, &record{ID: "new", Dir: "/new"}); err != nil {
+		t.Fatal(err)
+	}
+	d.mounts = append(d.mounts, control.MountStatus{Dir: "/new"})
+	m, err := n.find(t.Context(), "new", "/new")
+	if err != nil || m == nil {
+		t.Errorf("a volume that was just mounted: got %v (%v), want its mount", m, err)
+	}
+}
