@@ -35,8 +35,10 @@ const (
 	daemonPause = 100 * time.Millisecond
 )
 
-// stopTime is the maximum time that requests in progress have when the driver is stopped.
-const stopTime = 20 * time.Second
+// stopTime is the maximum time that requests in progress have when the driver is stopped. It is short because the daemon is stopped with
+// the driver: requests then wait in the queue of its socket for the next daemon, which does not start before the driver has ended. The
+// caller repeats them.
+const stopTime = time.Second
 
 // Config configures a driver.
 type Config struct {

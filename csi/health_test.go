@@ -4,8 +4,12 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/artifactfs/artifactfs/control"
 )
@@ -52,5 +56,46 @@ func TestStatsAskOnce(t *testing.T) {
 	m, err := n.find(t.Context(), "new", "/new")
 	if err != nil || m == nil {
 		t.Errorf("a volume that was just mounted: got %v (%v), want its mount", m, err)
+	}
+}
+
+// waiting is a daemon that does not answer.
+type waiting struct{ Daemon }
+
+func (waiting) Status(ctx context.Context) (control.Status, error) {
+	<-ctx.Done()
+	return control.Status{}, ctx.Err()
+}
+
+func TestStopDoesNotWaitForTheDaemon(t *testing.T) {
+	dir := t.TempDir()
+	r := &records{dir: dir}
+	if err := r.save(ofNode, &record{ID: "v", Dir: "/v"}); err != nil {
+		t.Fatal(err)
+	}
+	asked := make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	c := Config{Name: DefaultName, Node: "n", Socket: dir + "/csi.sock", Volumes: dir, Log: zap.NewNop(),
+		Dial: func(context.Context) (Daemon, error) {
+			close(asked)
+			return waiting{}, nil
+		}}
+	go func() { ended <- Run(ctx, c) }()
+	conn, err := grpc.NewClient("unix://"+c.Socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	go csi.NewNodeClient(conn).NodeGetVolumeStats(t.Context(), &csi.NodeGetVolumeStatsRequest{VolumeId: "v", VolumePath: "/v"}, grpc.WaitForReady(true))
+	<-asked
+	cancel()
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("the driver waits for a daemon that does not answer")
 	}
 }
