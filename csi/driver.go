@@ -141,7 +141,8 @@ func stop(servers []*grpc.Server) {
 	}
 }
 
-// listen listens at a socket, in place of the socket that an earlier process has left.
+// listen listens at a socket, in place of the socket of an earlier process. The earlier process may still run, while its pod is replaced, so
+// no process removes its socket at its end.
 func listen(socket string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(socket), 0o755); err != nil {
 		return nil, err
@@ -149,7 +150,12 @@ func listen(socket string) (net.Listener, error) {
 	if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	return net.Listen("unix", socket)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	l.SetUnlinkOnClose(false)
+	return l, nil
 }
 
 // registration returns a server of the socket by which the kubelet finds the driver (pluginregistration/v1). If the kubelet refuses the

@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/artifactfs/artifactfs/internal/harness/cluster"
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
@@ -135,26 +137,28 @@ func TestPersistentVolume(t *testing.T) {
 	}
 }
 
-// stats tests that the kubelet reports the use of the persistent volume of a pod.
+// stats tests what the driver reports of the persistent volume of a pod.
 func (w *world) stats(t *testing.T, name string) {
 	t.Helper()
-	pattern := regexp.MustCompile(`(?m)^kubelet_volume_stats_(\w+)\{namespace="default",persistentvolumeclaim="app-session"\} (\S+)$`)
-	var found []string
-	check(t, w.Wait(t.Context(), "the kubelet reports the use of the volume", func() error {
-		out, err := w.Kubectl("get", "--raw", "/api/v1/nodes/"+cluster.Node+"/proxy/metrics")
-		if err != nil {
-			return err
-		}
-		found = nil
-		for _, m := range pattern.FindAllStringSubmatch(out, -1) {
-			found = append(found, m[1]+" "+m[2])
-		}
-		if len(found) < 6 {
-			return fmt.Errorf("metrics: %q", found)
-		}
-		return nil
-	}))
-	summary.add(t, tableFeatures, "volume statistics of the kubelet: %s", strings.Join(found, ", "))
+	uid, err := w.Kubectl("get", "pod", name, "-o", "jsonpath={.metadata.uid}")
+	check(t, err)
+	path := cluster.KubeletRoot + "/pods/" + uid + "/volumes/kubernetes.io~csi/app-session/mount"
+	conn, err := grpc.NewClient("unix://"+cluster.KubeletRoot+"/plugins/csi.artifactfs/csi.sock",
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
+	check(t, err)
+	defer conn.Close()
+	node := csi.NewNodeClient(conn)
+	stats, err := node.NodeGetVolumeStats(t.Context(), &csi.NodeGetVolumeStatsRequest{VolumeId: "app-session", VolumePath: path})
+	check(t, err)
+	health, err := node.NodeGetVolumeHealth(t.Context(), &csi.NodeGetVolumeHealthRequest{VolumeId: "app-session", VolumePublishPath: path})
+	check(t, err)
+	if len(stats.Usage) != 2 || stats.Usage[0].Used < 10 || stats.Usage[1].Used < 1000 || len(health.VolumeHealth.HealthStatuses) > 0 {
+		t.Errorf("statistics and health of the volume: got %v and %v", stats, health)
+		return
+	}
+	bytes, inodes := stats.Usage[0], stats.Usage[1]
+	summary.add(t, tableFeatures, "volume statistics: %d bytes of changes on a disk of %d bytes, %d files; no problem of health",
+		bytes.Used, bytes.Total, inodes.Used)
 }
 
 // TestEvents tests the texts that users see if a volume cannot be mounted, and that the pod starts when the cause is gone.

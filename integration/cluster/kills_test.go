@@ -1,10 +1,13 @@
 package cluster
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -15,10 +18,16 @@ import (
 	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 )
 
-const (
-	crowd = 50              // pods with meters
-	quiet = 6 * time.Second // time after a disturbance that still belongs to it
-)
+// quiet is the time after a disturbance that still belongs to it.
+const quiet = 6 * time.Second
+
+// crowd is the number of pods with meters: $AFS_CLUSTER_PODS, or 50.
+var crowd = func() int {
+	if n, err := strconv.Atoi(os.Getenv("AFS_CLUSTER_PODS")); err == nil && n > 0 {
+		return n
+	}
+	return 50
+}()
 
 // meters starts pods with meters, and waits until all have begun. base and sessions are URLs.
 func (w *world) meters(t *testing.T, prefix, base, sessions string, count int) (names []string) {
@@ -101,7 +110,13 @@ func (w *world) roll(app string) error {
 		return err
 	}
 	_, err := w.Kubectl("rollout", "status", "daemonset", "-n", namespace, app, "--timeout=120s")
-	return err
+	if err != nil {
+		return err
+	}
+	return w.Wait(context.Background(), "the old pod is gone", func() error {
+		_, err := w.podOf(app)
+		return err
+	})
 }
 
 // disturbance is something that happens on a node.

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"regexp"
@@ -89,7 +90,7 @@ func (w *world) with(t *testing.T, yaml string, p pod) (result string) {
 	t.Helper()
 	_, err := w.Kubectl("delete", "daemonset", "-n", namespace, "--all")
 	check(t, err)
-	check(t, w.WaitGone(t.Context(), namespace, ""))
+	check(t, w.WaitGone(context.Background(), namespace, ""))
 	if err := w.Apply(yaml); err != nil {
 		_, text, _ := strings.Cut(err.Error(), "exit status 1: ")
 		return "refused by Kubernetes: " + lastLine(text)

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -61,7 +62,7 @@ func (w *world) forget(t *testing.T) {
 	t.Helper()
 	_, err := w.Kubectl("delete", "daemonset", "-n", namespace, "--all")
 	check(t, err)
-	check(t, w.WaitGone(t.Context(), namespace, ""))
+	check(t, w.WaitGone(context.Background(), namespace, ""))
 	left, err := filepath.Glob(stateDir + "/*")
 	check(t, err)
 	for _, path := range left {

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -237,7 +238,7 @@ func (w *world) remove(t *testing.T, selector string) {
 	t.Helper()
 	_, err := w.Kubectl("delete", "pod", "-l", selector, "--wait=false")
 	check(t, err)
-	check(t, w.WaitGone(t.Context(), "default", selector))
+	check(t, w.WaitGone(context.Background(), "default", selector)) // the context of the test has ended when its cleanups run
 }
 
 // volumesLeft returns an error if there is a mount of a volume, or the kubelet has a directory of one.
