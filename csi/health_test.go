@@ -3,6 +3,7 @@ package csi
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -97,5 +98,12 @@ func TestStopDoesNotWaitForTheDaemon(t *testing.T) {
 		}
 	case <-time.After(5 * time.Second):
 		t.Error("the driver waits for a daemon that does not answer")
+	}
+}
+
+func TestHintsAreForClusters(t *testing.T) {
+	err := failure(&control.Error{Kind: control.CodeAuth, Verb: "mount", Object: "URL", Cause: "refused", Hint: "set ARTIFACTFS_TOKEN"})
+	if text := err.Error(); !strings.Contains(text, "mount URL: refused (check the keys token") || strings.Contains(text, "ARTIFACTFS") {
+		t.Errorf("error of a login: got %q, want one that names the Secret", text)
 	}
 }
