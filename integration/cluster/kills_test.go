@@ -90,7 +90,7 @@ func (w *world) podOf(app string) (string, error) {
 	return out, err
 }
 
-// killContainer kills the first process of a container of the deployment.
+// killContainer kills the first process of a container of the deployment, and waits until the container runs again.
 func (w *world) killContainer(app, container string) error {
 	name, err := w.podOf(app)
 	if err != nil {
@@ -100,7 +100,36 @@ func (w *world) killContainer(app, container string) error {
 	if err != nil {
 		return err
 	}
-	return unix.Kill(pid, unix.SIGKILL)
+	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+		return err
+	}
+	return w.Wait(context.Background(), "container "+container+" runs again", func() error {
+		now, err := w.ContainerPID(namespace, name, container)
+		if err == nil && now == pid {
+			err = errors.New("its process was not replaced")
+		}
+		return err
+	})
+}
+
+// killDaemon kills processes of the daemon, and waits until another worker serves.
+func (w *world) killDaemon(pids ...int) error {
+	worker, _, err := w.daemonPIDs()
+	if err != nil {
+		return err
+	}
+	for _, pid := range pids {
+		if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+			return err
+		}
+	}
+	return w.Wait(context.Background(), "another worker serves", func() error {
+		now, _, err := w.daemonPIDs()
+		if err == nil && now == worker {
+			err = errors.New("the worker was not replaced")
+		}
+		return err
+	})
 }
 
 // roll changes an annotation of the pods of a daemon set.
@@ -147,14 +176,14 @@ func (w *world) disturbances() []disturbance {
 			if err != nil {
 				return err
 			}
-			return unix.Kill(worker, unix.SIGKILL)
+			return w.killDaemon(worker)
 		}},
 		{"supervisor killed", func() error {
 			_, supervisor, err := w.daemonPIDs()
 			if err != nil {
 				return err
 			}
-			return unix.Kill(supervisor, unix.SIGKILL)
+			return w.killDaemon(supervisor)
 		}},
 		{"keep killed", func() error { return w.killContainer("artifactfs-keep", "keep") }},
 		{"csi killed", func() error { return w.killContainer("artifactfs-node", "csi") }},
@@ -179,10 +208,6 @@ func TestDisturbances(t *testing.T) {
 		begin := time.Now()
 		check(t, d.do())
 		w.deployed(t)
-		check(t, w.Wait(t.Context(), "the daemon answers", func() error {
-			_, _, err := w.daemonPIDs()
-			return err
-		}))
 		recovered := time.Since(begin)
 		time.Sleep(quiet)
 		m := measure(t, pods, begin, time.Now())
