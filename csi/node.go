@@ -23,9 +23,17 @@ type node struct {
 	csi.UnimplementedNodeServer
 	Config
 	records *records
+	seen    chan seen // contains one element, which the request that uses it has taken
 
 	mu     sync.Mutex
 	tokens map[string][sha256.Size]byte // hashes of the secrets that a volume was mounted with, by volume
+}
+
+// newNode returns a node.
+func newNode(c Config, r *records) *node {
+	n := &node{Config: c, records: r, seen: make(chan seen, 1)}
+	n.seen <- seen{}
+	return n
 }
 
 func (n *node) NodeStageVolume(ctx context.Context, r *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {

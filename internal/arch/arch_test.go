@@ -64,8 +64,8 @@ var floors = [][]string{
 	{"cmd/artifactfs/cachevalue", "cmd/artifactfs/hooks", "cmd/artifactfs/locking"},
 	{"cmd/artifactfs/sessions"},
 	{"cmd/artifactfs", "cmd/artifactfs-fsmonitor", "cmd/artifactfs-csi"},
-	{"internal/harness/cluster"},
-	{"integration", "integration/foreign", "internal/harness/bench", "internal/harness/serverbench", "internal/arch", "internal/arch/counts"},
+	{"internal/harness/cluster", "internal/harness/cluster/meter"},
+	{"integration", "integration/cluster", "integration/foreign", "internal/harness/bench", "internal/harness/serverbench", "internal/arch", "internal/arch/counts"},
 }
 
 // libraries says which packages may know a library; all others must not.
