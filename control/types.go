@@ -102,8 +102,7 @@ type MountRequest struct {
 	Device *os.File `json:"-"`
 }
 
-// MountFetch is the part of a MountRequest that states what is fetched from the remote, and for how long the reply waits. Its JSON
-// fields are fields of the request itself.
+// MountFetch is the part of a MountRequest about fetches, and the wait for the reply. Its JSON fields are fields of the request itself.
 type MountFetch struct {
 	// History is "background" (fetched after the mount), "full" (fetched before the reply) or "none"; "": "background".
 	History History `json:"history"`
@@ -113,8 +112,9 @@ type MountFetch struct {
 	readprofile.Selection
 	// Wait is the state that is reached before the reply: "tree" (the root directory is readable), "git" (in addition, the git
 	// directory is ready) or "all" (in addition, the prefetch is complete); "": "tree".
-	Wait      Wait  `json:"wait"`
-	CacheSize int64 `json:"cache_size"` // maximum size of the fetched contents on disk, in bytes; 0: the daemon's default
+	Wait      Wait   `json:"wait"`
+	Via       string `json:"via,omitempty"` // URL of a relay through which Remote is reached; "": none
+	CacheSize int64  `json:"cache_size"`    // maximum size of the fetched contents on disk, in bytes; 0: the daemon's default
 	// Timeout is the maximum time that this request and later reads wait for the remote; 0: the daemon's default.
 	Timeout time.Duration `json:"timeout_ns"`
 }

@@ -46,6 +46,8 @@ const (
 	DefaultListen = "127.0.0.1:9428"
 	// DefaultCacheSize is the default size of the files on the local disk, in bytes.
 	DefaultCacheSize = 20 << 30
+	// LeastCacheSize is the minimum of that size. A smaller cache would lose groups before all hosts have read them.
+	LeastCacheSize = 64 << 20
 
 	headerTime = 10 * time.Second // for the header of a request to arrive
 	idleTime   = 3 * time.Minute  // for which an unused connection stays open; longer than clients keep one
@@ -56,12 +58,12 @@ const (
 	uploadTime = 15 * time.Second
 )
 
-// Options configures a Relay. Data is required.
+// Options configures a Relay. Data, Listen, CacheSize, Allow and Log are required.
 type Options struct {
 	Data      string   // directory of the relay; created if it does not exist
-	Listen    string   // host:port; "" means DefaultListen
+	Listen    string   // host:port
 	Objects   string   // s3://bucket/prefix, or a directory that relays share; "": none
-	CacheSize int64    // maximum size of the files on the local disk, in bytes; 0 means DefaultCacheSize
+	CacheSize int64    // maximum size of the files on the local disk, in bytes
 	Allow     []string // URLs; remotes at and below them are served. "*": every remote
 	TLSCert   string   // files for https; both or none
 	TLSKey    string
@@ -141,9 +143,6 @@ func Open(ctx context.Context, o Options) (_ *Relay, err error) {
 		} else if err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrObjects, err)
 		}
-	}
-	if o.CacheSize == 0 {
-		o.CacheSize = DefaultCacheSize
 	}
 	r.shelf, err = shelf.Open(shelf.Options{Dir: filepath.Join(o.Data, "cache"), Limit: o.CacheSize, Store: store, Log: r.log})
 	if err != nil {

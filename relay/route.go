@@ -96,6 +96,12 @@ func parseAllowed(values []string) (a allowed, err error) {
 	return a, nil
 }
 
+// CheckAllowed returns an error if one of the values of --allow is invalid.
+func CheckAllowed(values []string) error {
+	_, err := parseAllowed(values)
+	return err
+}
+
 // contains reports whether a remote is at or below one of the URLs.
 func (a allowed) contains(remote *url.URL) bool {
 	return a.all || slices.ContainsFunc(a.urls, func(u *url.URL) bool {

@@ -63,6 +63,9 @@ func (w *world) start() {
 	w.t.Helper()
 	o := w.o
 	o.Listen, o.Allow = "127.0.0.1:0", []string{"*"}
+	if o.CacheSize == 0 {
+		o.CacheSize = DefaultCacheSize
+	}
 	if o.Log = zap.NewNop(); os.Getenv("RELAY_LOG") != "" {
 		o.Log = zaptest.NewLogger(w.t)
 	}
