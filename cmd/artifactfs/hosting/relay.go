@@ -70,8 +70,8 @@ Each flag can be set by an environment variable, for example --objects by $ARTIF
 	f.StringSliceVar(&o.Allow, "allow", nil, "serve the remotes at and below `URL`, a list; '*': all (default: all if --listen is a\n"+
 		"loopback address)")
 	f.StringVar(&o.Data, "data", "", "store contents in `DIR` (default: relay in the state directory)")
-	f.Var((*cli.Size)(&o.CacheSize), "cache-size", "maximum `SIZE` of the contents in DIR, at least "+
-		cli.SizeText(relay.LeastCacheSize)+"; those that were not\nused for the longest time are removed (default "+cli.SizeText(relay.DefaultCacheSize)+")")
+	f.Var((*cli.Size)(&o.CacheSize), "cache-size", "maximum `SIZE` of the contents in DIR, at least "+cli.SizeText(relay.LeastCacheSize)+
+		"; those that were not\nused for the longest time are removed (default "+cli.SizeText(relay.DefaultCacheSize)+")")
 	f.StringVar(&o.Objects, "objects", "", "also store contents at `URL`, s3://BUCKET/PREFIX or a directory, which relays share\n"+
 		"(default: nowhere else)")
 	f.StringVar(&o.TLSCert, "tls-cert", "", "serve https with the certificate in `FILE`, which is read again when it changes")

@@ -48,6 +48,7 @@ func main() {
 	c, isCarry := carryFlags()
 	m, isMany := manyFlags()
 	l, isLeak := leakFlags()
+	n, isRelay := relayFlags()
 	flag.Parse()
 	match, err := regexp.Compile(*only)
 	check(err)
@@ -85,6 +86,7 @@ func main() {
 			return b.carries(*c)
 		}},
 		{*isMany, func() error { return b.manies(*m) }},
+		{*isRelay, func() error { return b.relays(repos, *n) }},
 		{*isLeak, func() error { return b.leaks(*l, *m) }},
 	} {
 		if !mode.is {
