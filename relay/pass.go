@@ -133,7 +133,7 @@ func (e *exchange) passDiscovery(ctx context.Context) (outcome, error) {
 		return failed, err
 	}
 	defer p.Body.Close()
-	if p.whole && p.StatusCode == http.StatusOK && p.Header.Get("Content-Type") == refsType {
+	if p.whole && p.StatusCode == http.StatusOK && typeOf(p.Response) == refsType {
 		if caps, err := wire.ReadCapabilities(bytes.NewReader(p.head)); err == nil {
 			e.remote.learn(caps)
 		}
@@ -148,7 +148,7 @@ func (e *exchange) passRefs(ctx context.Context) (outcome, error) {
 		return failed, err
 	}
 	defer p.Body.Close()
-	if p.whole && p.StatusCode == http.StatusOK && p.Header.Get("Content-Type") == resultType {
+	if p.whole && p.StatusCode == http.StatusOK && typeOf(p.Response) == resultType {
 		named := map[object.ID]bool{}
 		err := wire.ReadRefs(bytes.NewReader(p.head), e.format, func(id object.ID) {
 			if len(named) <= maxNamed {
@@ -171,7 +171,7 @@ func (e *exchange) passFetch(ctx context.Context) (outcome, error) {
 		return failed, err
 	}
 	defer p.Body.Close()
-	if !e.patient || p.StatusCode != http.StatusOK || p.Header.Get("Content-Type") != resultType || p.Header.Get("Content-Encoding") != "" {
+	if !e.patient || p.StatusCode != http.StatusOK || typeOf(p.Response) != resultType || p.Header.Get("Content-Encoding") != "" {
 		return e.forward(p)
 	}
 	n, err := e.beginFetch().Copy(p.Body)

@@ -162,3 +162,105 @@ func TestForeignCredentials(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A client that may read the repository, but not a commit, gets nothing of this commit, although the relay has stored it for others.
+func TestForeignCommit(t *testing.T) {
+	w := newWorld(t, Options{})
+	if _, err := w.lazy(); err != nil {
+		t.Fatal(err)
+	}
+	w.restart() // without proofs
+	blobs := w.blobs()
+	w.server.Inject(gittest.Fault{Kind: gittest.Status, Status: http.StatusForbidden, Match: func(r gittest.Request) bool {
+		return slices.Contains(r.Wants, w.commit) || len(r.Wants) > 0 && slices.Contains(blobs, r.Wants[0])
+	}})
+	for _, name := range []string{"snap", "commit", "blob"} {
+		req, err := http.NewRequest(http.MethodPost, w.url()+"/git-upload-pack", strings.NewReader(fetchOf(name, w)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Git-Protocol", "version=2")
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		if res.StatusCode != http.StatusForbidden {
+			t.Errorf("%s of a foreign commit: got status %d, want the git server's 403", name, res.StatusCode)
+		}
+	}
+	for k := range kinds {
+		if n := w.relay.counts.requests[k][hit].Load(); n != 0 {
+			t.Errorf("%d requests of kind %s were answered by the relay", n, k)
+		}
+	}
+}
+
+func TestRoutes(t *testing.T) {
+	a, err := parseAllowed([]string{"https://Git.example.org/team/", "http://10.0.0.1:8080"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for target, want := range map[string]string{
+		"/https/git.example.org/team/app.git/info/refs?service=git-upload-pack": "https://git.example.org/team/app.git",
+		"/https/GIT.example.org/team/app.git/git-upload-pack":                   "https://git.example.org/team/app.git",
+		"/http/10.0.0.1:8080/x/info/refs?key=1&service=git-upload-pack":         "http://10.0.0.1:8080/x?key=1",
+		"/https/git.example.org/team/a%20b/git-upload-pack":                     "https://git.example.org/team/a%20b",
+		"/https/git.example.org/teamwork/app.git/git-upload-pack":               "refused",
+		"/https/git.example.org/other/app.git/git-upload-pack":                  "refused",
+		"/http/git.example.org/team/app.git/git-upload-pack":                    "refused",
+		"/https/git.example.org:8443/team/app.git/git-upload-pack":              "refused",
+		"/https/git.example.org/team/../other/git-upload-pack":                  "invalid",
+		"/https/git.example.org/team/%2e%2e/other/git-upload-pack":              "invalid",
+		"/https/user@git.example.org/team/app.git/git-upload-pack":              "invalid",
+		"/https/git.example.org/git-upload-pack":                                "invalid",
+		"/ssh/git.example.org/team/app.git/git-upload-pack":                     "invalid",
+		"/git-upload-pack":                                                              "invalid",
+		"/https/git.example.org/team/app.git/HEAD":                                      "invalid",
+		"/https/git.example.org/team/app.git/info/refs":                                 "invalid",
+		"/https/git.example.org/team/app.git/info/refs?service=git-upload-pack&other=1": "invalid",
+	} {
+		req, err := http.NewRequest(http.MethodGet, "http://relay"+target, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := "invalid"
+		if remote, _, err := parseRoute(req); err == nil {
+			if got = remote.String(); !a.contains(remote) {
+				got = "refused"
+			}
+		}
+		if got != want {
+			t.Errorf("%s: got %s, want %s", target, got, want)
+		}
+	}
+	for _, bad := range []string{"git.example.org", "ssh://git.example.org", "https://", "https://user@host", "https://host/?q"} {
+		if CheckAllowed([]string{bad}) == nil {
+			t.Errorf("--allow %s was accepted", bad)
+		}
+	}
+}
+
+// Whatever a git server may use to recognise a client distinguishes readers.
+func TestReaders(t *testing.T) {
+	remote, _ := http.NewRequest(http.MethodGet, "https://git.example.org/app.git", nil)
+	reader := func(headers ...string) any {
+		r := &http.Request{Header: http.Header{"User-Agent": {"git/2"}, "Accept": {"*/*"}}}
+		for i := 0; i < len(headers); i += 2 {
+			r.Header.Add(headers[i], headers[i+1])
+		}
+		return callerOf(r, remote.URL).reader
+	}
+	if reader() != reader("Content-Length", "5") || reader("Cookie", "a") != reader("Cookie", "a", "Git-Protocol", "version=2") {
+		t.Error("a header that describes the request makes another reader")
+	}
+	seen := map[any]string{}
+	for _, h := range [][]string{{}, {"Authorization", "a"}, {"Authorization", "b"}, {"Cookie", "a"}, {"Private-Token", "a"}, {"X-Forwarded-User", "a"},
+		{"Private-Token", "a", "Authorization", "a"}} {
+		id := reader(h...)
+		if other, ok := seen[id]; ok {
+			t.Errorf("headers %q and %q make one reader", h, other)
+		}
+		seen[id] = strings.Join(h, " ")
+	}
+}

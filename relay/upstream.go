@@ -128,11 +128,17 @@ func (u *upstream) post(ctx context.Context, remote *url.URL, c caller, command 
 	if err != nil {
 		return nil, err
 	}
-	if res.StatusCode != http.StatusOK || res.Header.Get("Content-Type") != resultType {
+	if res.StatusCode != http.StatusOK || typeOf(res) != resultType {
 		res.Body.Close()
 		return nil, statusError{res.StatusCode}
 	}
 	return res.Body, nil
+}
+
+// typeOf returns the content type of an answer, without parameters.
+func typeOf(res *http.Response) string {
+	kind, _, _ := strings.Cut(res.Header.Get("Content-Type"), ";")
+	return strings.TrimSpace(kind)
 }
 
 // do sends a request. The body of the answer ends with an error if the git server stalls.

@@ -384,7 +384,9 @@ func (h *web) once(ctx context.Context, c call, l *login) (_ *answer, _ *http.Re
 		},
 		WroteHeaders:         func() { h.remote.stats.requests.Add(1) },
 		GotFirstResponseByte: func() { answered.Store(true) },
-		Got1xxResponse:       func(int, textproto.MIMEHeader) error { w.arm(); return nil }, // a sign of life of the relay
+	}
+	if h.relay != nil { // informational answers are signs of life
+		trace.Got1xxResponse = func(int, textproto.MIMEHeader) error { w.arm(); return nil }
 	}
 	var content io.Reader = bytes.NewReader(c.body)
 	length := int64(len(c.body))

@@ -22,7 +22,7 @@ import (
 
 const (
 	// maxEntries is the maximum number of files and directories. A tree that names the same tree many times can have any number.
-	maxEntries = 8 << 20
+	maxEntries = 4 << 20
 	// maxStructure is the maximum size, in bytes, of all commits and trees in the pack of a commit.
 	maxStructure = 1 << 30
 	maxTags      = 16 // of tags that point to one another
