@@ -50,6 +50,7 @@ const (
 	LeastCacheSize = 64 << 20
 
 	headerTime = 10 * time.Second // for the header of a request to arrive
+	bodyTime   = time.Minute      // for the whole request to arrive
 	idleTime   = 3 * time.Minute  // for which an unused connection stays open; longer than clients keep one
 	maxHeader  = 64 << 10         // bytes
 	// drainTime is the time that requests have to finish after SIGTERM. Clients continue with the git server.
@@ -196,8 +197,8 @@ func (r *Relay) Serve(ctx context.Context) error {
 	}
 	base, abort := context.WithCancel(context.WithoutCancel(ctx))
 	defer abort()
-	s := &http.Server{Handler: r, ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeader, ErrorLog: failures,
-		BaseContext: func(net.Listener) context.Context { return base }}
+	s := &http.Server{Handler: r, ReadHeaderTimeout: headerTime, ReadTimeout: bodyTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeader,
+		ErrorLog: failures, BaseContext: func(net.Listener) context.Context { return base }}
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve(r.listener) }()
 	select {

@@ -69,7 +69,6 @@ type Health struct {
 	pause time.Duration // 0: the last use has succeeded
 	until time.Time     // end of the pause
 	trial time.Time     // start of the request that tries the relay after a pause
-	lost  int
 }
 
 // Use reports whether the next request may use the relay. The caller must report the result with Succeeded or Failed.
@@ -98,18 +97,10 @@ func (h *Health) Succeeded() {
 func (h *Health) Failed() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.lost++
 	now := time.Now()
 	if h.pause > 0 && now.Before(h.until) {
 		return
 	}
 	h.pause = min(max(2*h.pause, firstPause), maxPause)
 	h.until, h.trial = now.Add(h.pause), time.Time{}
-}
-
-// Lost returns the number of failures.
-func (h *Health) Lost() int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.lost
 }
