@@ -15,7 +15,7 @@
 // pass.go (passing), remote.go (the state of a remote), snap.go, group.go and ranged.go (flights), compose.go (answers), sizes.go (sizes),
 // metrics.go.
 //
-// Locks: no goroutine holds two of the mutexes of this package, or waits for the network or the disk while it holds one.
+// Locks: Relay.mu, then remote.mu; all others are leaves. No goroutine waits for the network or the disk while it holds one.
 package relay
 
 import (

@@ -17,6 +17,8 @@ import (
 const (
 	maxRemotes = 128 // whose state is in memory
 	maxPlans   = 6   // of one remote; clients that read older commits are served by the git server until their snap is read again
+	// maxListed is the maximum number of files in all plans in memory, which need up to 100 bytes for each.
+	maxListed = 8 << 20
 	// refusalTime is the time for which a remote that refuses requests for blobs is not sent such requests of the relay's own.
 	refusalTime = time.Minute
 )
@@ -29,8 +31,6 @@ type remote struct {
 	url    *url.URL
 	prefix string // of the keys of its files
 
-	scanned sync.Once // the plans of the snaps on the local disk were read
-
 	mu       sync.Mutex
 	used     time.Time
 	busy     int // flights
@@ -38,6 +38,7 @@ type remote struct {
 	sizes    bool // the git server reports sizes of objects
 	known    bool // filter and sizes are known
 	plans    []*planned
+	scanned  *sync.Once // reads the plans of the snaps on the local disk
 	snaps    map[object.ID]*snapFlight
 	groups   map[string]*groupFlight
 	tables   map[string]*remoteTable // of groups in the object store
@@ -55,8 +56,8 @@ func (r *Relay) remoteOf(u *url.URL) *remote {
 		if len(r.remotes) >= maxRemotes {
 			r.forgetRemote()
 		}
-		m = &remote{relay: r, url: u, prefix: "v1/" + key + "/", snaps: map[object.ID]*snapFlight{}, groups: map[string]*groupFlight{},
-			tables: map[string]*remoteTable{}}
+		m = &remote{relay: r, url: u, prefix: "v1/" + key + "/", scanned: new(sync.Once), snaps: map[object.ID]*snapFlight{},
+			groups: map[string]*groupFlight{}, tables: map[string]*remoteTable{}}
 		r.remotes[key] = m
 	}
 	m.mu.Lock()
@@ -117,13 +118,40 @@ type planned struct {
 	sizes map[object.ID]int64
 }
 
-// add adds a plan, as the one that was used last.
+// add adds a plan, as the one that was used last. If there are too many files in all plans, those of the remotes that were not used for
+// the longest time are forgotten; they are read from the local disk when they are needed.
 func (m *remote) add(p *planned) {
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	m.plans = slices.DeleteFunc(m.plans, func(q *planned) bool { return q.Want == p.Want })
 	m.plans = append([]*planned{p}, m.plans...)
 	m.plans = m.plans[:min(len(m.plans), maxPlans)]
+	m.mu.Unlock()
+	m.relay.mu.Lock()
+	defer m.relay.mu.Unlock()
+	m.relay.forgetPlans(m)
+}
+
+// forgetPlans removes plans until maxListed is kept, but not those of the remote keep. The caller holds r.mu.
+func (r *Relay) forgetPlans(keep *remote) {
+	for {
+		listed, oldest, at := 0, (*remote)(nil), time.Now()
+		for _, m := range r.remotes {
+			m.mu.Lock()
+			for _, p := range m.plans {
+				listed += p.Files()
+			}
+			if m != keep && len(m.plans) > 0 && m.used.Before(at) {
+				oldest, at = m, m.used
+			}
+			m.mu.Unlock()
+		}
+		if listed <= maxListed || oldest == nil {
+			return
+		}
+		oldest.mu.Lock()
+		oldest.plans, oldest.scanned = nil, new(sync.Once)
+		oldest.mu.Unlock()
+	}
 }
 
 // find returns a plan for which match returns true, that which was used last. It returns nil if there is none.
@@ -151,6 +179,7 @@ func (m *remote) await(ctx context.Context, match func(*planned) bool) (*planned
 		for _, f := range m.snaps {
 			running = f
 		}
+		scan := m.scanned
 		m.mu.Unlock()
 		if p := m.find(match); p != nil {
 			return p, nil
@@ -163,7 +192,7 @@ func (m *remote) await(ctx context.Context, match func(*planned) bool) (*planned
 				return nil, context.Cause(ctx)
 			}
 		case !scanned:
-			m.scanned.Do(func() { m.scan(m.relay.ctx) })
+			scan.Do(func() { m.scan(m.relay.ctx) })
 			scanned = true
 		default:
 			return nil, nil

@@ -207,7 +207,7 @@ func (p *pack) Read(b []byte) (int, error) {
 // end records err as the reason why the pack has ended. After a complete pack (io.EOF) the connection can be used again; in every
 // other case the connection is dropped.
 func (p *pack) end(err error) {
-	p.a.front.report(endOf(err))
+	p.a.front.report(err)
 	if err == io.EOF {
 		p.a.finish()
 		p.err = err
@@ -219,14 +219,6 @@ func (p *pack) end(err error) {
 	if isFault(err) || errors.Is(p.err, io.ErrUnexpectedEOF) {
 		p.remote.stats.fail(p.err)
 	}
-}
-
-// endOf returns nil for the regular end of a pack.
-func endOf(err error) error {
-	if err == io.EOF {
-		return nil
-	}
-	return err
 }
 
 // Close drops the connection if the pack has not been read to its end. A Read that is blocked in another goroutine then returns.

@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"errors"
+	"io"
 
 	"go.uber.org/zap"
 
@@ -46,7 +47,7 @@ func (f *web) report(err error) {
 	switch {
 	case f == nil:
 		return
-	case err == nil, errors.As(err, &lacks):
+	case err == nil, err == io.EOF, errors.As(err, &lacks): // io.EOF is the regular end of a pack
 		f.relay.Health().Succeeded()
 		f.health.Succeeded()
 		return

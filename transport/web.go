@@ -374,6 +374,7 @@ func (h *web) once(ctx context.Context, c call, l *login) (_ *answer, _ *http.Re
 	w.since.Store(time.Now().UnixNano()) // the time for opening the connection also counts as a wait in Stats.Quiet
 	// While the connection is being opened, the time limits of the dialer apply. The stall clock runs only after that, except for a relay.
 	if h.relay != nil {
+		w.tick = via.Tick
 		w.arm()
 	}
 	onSpare, answered := false, atomic.Bool{}
@@ -427,6 +428,7 @@ func (h *web) once(ctx context.Context, c call, l *login) (_ *answer, _ *http.Re
 		keep: func() {
 			// Read the body to its end, because only then can the connection be used again. The end has usually arrived together
 			// with the last packet.
+			w.ticks.Store(0)
 			w.timer.Reset(min(drainGrace, w.stall))
 			io.CopyN(io.Discard, res.Body, drainMost)
 			res.Body.Close()

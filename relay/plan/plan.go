@@ -171,6 +171,9 @@ func parse(f object.Format, all Objects, id object.ID) ([]object.TreeEntry, erro
 	return entries, nil
 }
 
+// Files returns the number of files and directories.
+func (p *Plan) Files() int { return len(p.files) + len(p.nodes) }
+
 // HasBlob reports whether the commit contains a blob.
 func (p *Plan) HasBlob(id object.ID) bool {
 	_, ok := p.blobAt[id]

@@ -14,6 +14,8 @@ const (
 	// Silence is the time without a byte from the relay after which the git server is asked instead. A relay that works on an answer
 	// sends a sign of life more often.
 	Silence = 300 * time.Millisecond
+	// Tick is the part of Silence after which the clock looks again.
+	Tick = Silence / 10
 	// Header is the header by which a client asks the relay for signs of life.
 	Header = "Artifactfs-Relay"
 
