@@ -133,7 +133,7 @@ func TestClientFallsThrough(t *testing.T) {
 		"refuses connections": nil, "is silent": nil,
 		"answers 403": status(403), "answers 404": status(404), "answers 401": status(401), "answers 502": status(502),
 		"redirects": func(rw http.ResponseWriter, r *http.Request) {
-			http.Redirect(rw, r, "http://127.0.0.1:1/x/info/refs", 302)
+			http.Redirect(rw, r, "http://127.0.0.1:1/x/info/refs", http.StatusFound)
 		},
 		"answers with other bytes": func(rw http.ResponseWriter, r *http.Request) {
 			rw.Header().Set("Content-Type", map[string]string{"GET": refsType, "POST": resultType}[r.Method])

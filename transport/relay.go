@@ -39,28 +39,28 @@ func (h *web) nearest() *web {
 	return h.front
 }
 
-// report records the result of a request that the front f has sent; f may be nil. A relay that does not answer is not used for a while by
+// report records the result of a request that the front h has sent; h may be nil. A relay that does not answer is not used for a while by
 // any remote, and one that answers with an error is not used for this remote.
-func (f *web) report(err error) {
+func (h *web) report(err error) {
 	var status statusError
 	var lacks NotOurRef
 	switch {
-	case f == nil:
+	case h == nil:
 		return
 	case err == nil, err == io.EOF, errors.As(err, &lacks): // io.EOF is the regular end of a pack
-		f.relay.Health().Succeeded()
-		f.health.Succeeded()
+		h.relay.Health().Succeeded()
+		h.health.Succeeded()
 		return
 	// The caller has ended the request, which shows nothing about the relay.
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.Is(err, errAborted), errors.Is(err, errClosed):
 		return
 	case isFault(err) && !errors.As(err, &status):
-		f.relay.Health().Failed()
+		h.relay.Health().Failed()
 	default:
-		f.relay.Health().Succeeded()
-		f.health.Failed()
+		h.relay.Health().Succeeded()
+		h.health.Failed()
 	}
-	f.remote.log.Info("relay failed, the git server is asked", zap.String("relay", f.relay.URL()), zap.String("remote", f.remote.URL()),
+	h.remote.log.Info("relay failed, the git server is asked", zap.String("relay", h.relay.URL()), zap.String("remote", h.remote.URL()),
 		zap.Error(err))
 }
 
@@ -77,20 +77,18 @@ func (r *Remote) InvalidAnswer(err error) {
 // converse sends a command and calls read with the answer. If the answer of a relay cannot be read, it sends the command to the git server.
 func converse(ctx context.Context, c carrier, kind commandKind, message []byte, read func(*answer) error) error {
 	a, err := c.exchange(ctx, kind, message)
-	for {
-		if err != nil {
-			return err
-		}
+	for err == nil {
 		front := a.front
-		err := read(a)
-		front.report(err)
-		if err == nil {
+		failure := read(a)
+		front.report(failure)
+		if failure == nil {
 			return nil
 		}
 		a.abort()
 		if front == nil || ctx.Err() != nil {
-			return streamFault(err)
+			return streamFault(failure)
 		}
 		a, err = c.(*web).post(ctx, message)
 	}
+	return err
 }
