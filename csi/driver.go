@@ -139,8 +139,8 @@ func stop(servers []*grpc.Server) {
 	}
 }
 
-// listen listens at a socket, in place of the socket of an earlier process. The earlier process may still run, while its pod is replaced, so
-// no process removes its socket at its end.
+// listen listens at a socket, in place of the socket of an earlier process. The earlier process may still run, while its pod is
+// replaced, so no process removes its socket at its end.
 func listen(socket string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(socket), 0o755); err != nil {
 		return nil, err
