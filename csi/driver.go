@@ -53,6 +53,7 @@ type Config struct {
 	// of Socket for the kubelet.
 	RegistrationDir, KubeletSocket string
 	Volumes                        string // directory of the files of volumes
+	Via                            string // URL of the relay of volumes that name none; "": none
 	MaxVolumes                     int64  // maximum number of volumes of the node; 0: unknown
 
 	// Dial connects to the daemon of the node.

@@ -1,6 +1,7 @@
 package csi
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -245,7 +246,7 @@ func (n *node) mount(ctx context.Context, rec *record, v volume.Volume) error {
 		return err
 	}
 	r := v.Request
-	r.Dir = rec.Dir
+	r.Dir, r.Via = rec.Dir, cmp.Or(r.Via, n.Via)
 	if _, err := d.Mount(ctx, r, func(control.Progress) {}); err != nil {
 		if old == nil {
 			if gone := n.records.remove(ofNode, rec.ID); gone != nil {
