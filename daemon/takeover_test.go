@@ -483,3 +483,50 @@ func TestAMountOutlivesItsProcess(t *testing.T) {
 		t.Errorf("the directory that was created for the mount still exists: %v", err)
 	}
 }
+
+// A successor that does not know the version of the overlay's log leaves the mount attached and its descriptors kept, so that the previous
+// version can continue.
+func TestAnUnknownLogIsLeftToAnotherVersion(t *testing.T) {
+	t.Parallel()
+	k := newKeep(t)
+	k.start()
+	k.await()
+	repo, dir := sample(t, k.dir("remote")), k.dir("mnt")
+	reply := k.mount(k.request(repo.Path, dir))
+	k.sh(dir, "echo changed >dir0/new")
+	names := k.names()
+	k.kill()
+	log := filepath.Join(k.state, "mounts", reply.ID, "overlay", "log")
+	header := make([]byte, 12)
+	f, err := os.OpenFile(log, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.ReadAt(header, 0); err != nil {
+		t.Fatal(err)
+	}
+	const version = 8 // offset of the version in the header
+	if _, err := f.WriteAt([]byte{99}, version); err != nil {
+		t.Fatal(err)
+	}
+	k.start()
+	// Attempts that are repeated are warnings; only the last one is an error.
+	await.Until(t, "the takeover ends", func() bool { return strings.Contains(k.said(), "ERROR") })
+	if said := k.said(); strings.Contains(said, "abandon mount") || !strings.Contains(said, "version is 99") {
+		t.Errorf("the successor did not leave the mount to another version:\n%s", said)
+	}
+	if got := k.names(); !slices.Equal(got, names) {
+		t.Errorf("descriptors of the mount after a successor that refused it: got %q, want %q", got, names)
+	}
+	k.kill()
+	if _, err := f.WriteAt(header[version:version+1], version); err != nil {
+		t.Fatal(err)
+	}
+	k.start()
+	k.await()
+	if got := k.sh(dir, "cat dir0/new"); got != "changed\n" {
+		t.Errorf("file after the previous version has continued: got %q", got)
+	}
+	k.unmount(dir)
+}

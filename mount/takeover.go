@@ -16,6 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/gitdir"
 	"github.com/artifactfs/artifactfs/mount/mountpoint"
 	"github.com/artifactfs/artifactfs/mount/takeover"
+	"github.com/artifactfs/artifactfs/overlay"
 	"github.com/artifactfs/artifactfs/worktree"
 )
 
@@ -118,7 +119,7 @@ func (m *Mount) Succeed() (ended bool, err error) {
 	m.handover.Update(func(h *takeover.State) { h.Died++ })
 	for try, pause := 1, takePause; ; try, pause = try+1, 2*pause {
 		// After an attempt has opened the tree, its steps cannot be reversed, so it is not repeated.
-		if err = m.takeOver(); err == nil || m.tree != nil || try == takeTries {
+		if err = m.takeOver(); err == nil || m.tree != nil || try == takeTries || isUnfit(err) {
 			break
 		}
 		log.Warn("take over mount", zap.Error(err))
@@ -126,7 +127,7 @@ func (m *Mount) Succeed() (ended bool, err error) {
 		time.Sleep(pause)
 	}
 	switch {
-	case errors.Is(err, fuse.ErrUnfit):
+	case isUnfit(err):
 		log.Error("take over mount", zap.Error(err))
 		return false, fmt.Errorf("take over %s: %w", m.Dir, err)
 	case err != nil:
@@ -144,6 +145,12 @@ func (m *Mount) Succeed() (ended bool, err error) {
 		}
 	}
 	return false, nil
+}
+
+// isUnfit reports whether another version of the program may be able to take over the mount: the kernel or the overlay uses what this
+// version does not know. This happens in a downgrade. The process then ends, and the supervisor starts the previous executable.
+func isUnfit(err error) bool {
+	return errors.Is(err, fuse.ErrUnfit) || errors.Is(err, overlay.ErrVersion)
 }
 
 // beginHandover stores the state of the mount with the supervisor, so that a successor of this worker can take over the mount. If

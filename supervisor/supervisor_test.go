@@ -218,6 +218,16 @@ func TestAnotherWorkerGoesOn(t *testing.T) {
 			if got := y.ask("pid"); got != strconv.Itoa(second.PID) {
 				t.Errorf("process that answers: got %s, want %d", got, second.PID)
 			}
+			hung := 0
+			if die.reason == "did not respond" {
+				hung = 1
+			}
+			// The count also survives a supervisor that is replaced by another one.
+			y.kill(y.cmd.Process.Pid, syscall.SIGKILL)
+			third := y.awaitEvent("serving", 3)
+			if second.Start.Hung != hung || third.Start.Hung != hung {
+				t.Errorf("workers that the watchdog has killed: got %d and %d, want %d", second.Start.Hung, third.Start.Hung, hung)
+			}
 		})
 	}
 }
