@@ -28,7 +28,7 @@ export SOURCE_DATE_EPOCH ?= $(shell git -c safe.directory='*' log -1 --format=%c
 STAMP   := -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.date=$(shell date -u -d @$(SOURCE_DATE_EPOCH) +%Y-%m-%dT%H:%M:%SZ)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-packages race race-packages lint bench bench-server git-suite ltp cluster-test fuzz install uninstall systemd dist dist-test clean
+.PHONY: help setup build demo test test-packages race race-packages lint bench bench-server git-suite ltp cluster-test fuzz install uninstall systemd monitoring-test dist dist-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -125,6 +125,9 @@ uninstall: ## remove what install put there, and nothing else
 
 systemd: build ## try the units under a real systemd, in namespaces (needs root)
 	$(GO) test -buildvcs=false -count=1 -v -run 'TestUnits' ./integration
+
+monitoring-test: ## test alert rules and dashboard with a real Prometheus, downloaded if it is not installed (needs root)
+	@GO="$(GO)" scripts/monitoring.sh
 
 dist: ## write packages (tar.gz, deb, rpm, image archive) for amd64 and arm64, checksums and module lists to dist/
 	@GO="$(GO)" VERSION="$(VERSION)" STAMP="$(STAMP)" scripts/dist.sh dist

@@ -182,7 +182,7 @@ func repeatable(o op, args any) bool {
 		return true
 	case opCachePut:
 		return args.(CachePutRequest).Expect == "" // with an expectation, a repeated request would find its own entry
-	case opStatus, opMounts, opPrefetch, opRefresh, opUnmount, opShutdown, opCredentialSet, opBind, opUnbind:
+	case opStatus, opMounts, opPrefetch, opRefresh, opUnmount, opShutdown, opCredentialSet:
 		return true
 	}
 	return false

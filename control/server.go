@@ -397,15 +397,6 @@ func (s *Server) work(ctx context.Context, o op, args any, out *sender) (result 
 			return nil, unsupported("this server does not accept new tokens")
 		}
 		return c.SetCredential(ctx, args.(CredentialRequest))
-	case opBind, opUnbind:
-		b, ok := s.handler.(Binder)
-		if !ok {
-			return nil, unsupported("this server does not make mounts visible at further directories")
-		}
-		if o == opBind {
-			return b.Bind(ctx, args.(BindRequest))
-		}
-		return b.Unbind(ctx, args.(UnbindRequest))
 	case opUpgrade:
 		u, ok := s.handler.(Upgrader)
 		if !ok {

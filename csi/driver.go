@@ -62,8 +62,6 @@ type Config struct {
 type Daemon interface {
 	volume.Daemon
 	Status(ctx context.Context) (control.Status, error)
-	Bind(ctx context.Context, r control.BindRequest) (control.BindReply, error)
-	Unbind(ctx context.Context, r control.UnbindRequest) (control.BindReply, error)
 	SetCredential(ctx context.Context, r control.CredentialRequest) (control.CredentialReply, error)
 }
 

@@ -90,7 +90,6 @@ type Daemon struct {
 	catalog.CacheEntries       // answers requests on cache entries
 	catalog.Reviews            // answers requests about approvals, policies and annotations
 	service.Locks              // answers requests for locks
-	taken                int   // number of workers that have served the mounts before this one; see Config.Takeovers
 	memoryLimit          int64 // soft memory limit, in bytes, that the Go runtime has without any mount
 
 	// The fields below are protected by mu.
@@ -123,7 +122,7 @@ func New(c Config) (*Daemon, error) {
 	}
 	idle := make(chan struct{})
 	close(idle)
-	d := &Daemon{memory: memory, blobs: blobs, mounts: map[string]*mount.Mount{}, idle: idle, taken: c.Takeovers}
+	d := &Daemon{memory: memory, blobs: blobs, mounts: map[string]*mount.Mount{}, idle: idle}
 	h := &mount.Host{
 		State: c.State, Log: c.Log, Sampled: fuse.Sampled(c.Log), Homes: statedir.Homes{State: c.State, Log: c.Log},
 		Failures: statedir.Failures{State: c.State, Log: c.Log}, Remotes: remotes.New(c.State, c.StoreFrom, c.Log, memory, blobs),

@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"io"
+	"maps"
 	"runtime"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"github.com/artifactfs/artifactfs/internal/metrics"
 	"github.com/artifactfs/artifactfs/internal/proc"
 	"github.com/artifactfs/artifactfs/mount"
+	"github.com/artifactfs/artifactfs/statedir"
 )
 
 // metricsAge is the maximum age of the counts of fetched contents in the metrics. A new count takes a walk through the whole
@@ -31,7 +33,7 @@ func (d *Daemon) WriteMetrics(ctx context.Context, out io.Writer) error {
 	d.writeProcess(w)
 	d.writeOperations(w)
 	mounts := d.scrape(ctx)
-	writeMounts(w, mounts)
+	writeMounts(w, mounts, d.host.Failures.List())
 	writeRemotes(w, mounts)
 	usage := d.blobs.Usage()
 	// The function one writes a metric family that has a single sample without labels.
@@ -46,6 +48,11 @@ func (d *Daemon) WriteMetrics(ctx context.Context, out io.Writer) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(d.host.State, &st); err == nil {
 		one("artifactfs_state_free_bytes", metrics.Gauge, "Bytes free where the state directory is.", float64(st.Bavail)*float64(st.Bsize))
+		one("artifactfs_state_size_bytes", metrics.Gauge, "Size of the file system where the state directory is.",
+			float64(st.Blocks)*float64(st.Bsize))
+		one("artifactfs_state_free_inodes", metrics.Gauge, "Inodes free where the state directory is.", float64(st.Ffree))
+		one("artifactfs_state_inodes", metrics.Gauge, "Inodes of the file system where the state directory is; 0 if it has no limit.",
+			float64(st.Files))
 	}
 	return w.Flush()
 }
@@ -57,7 +64,6 @@ func (d *Daemon) writeProcess(w *metrics.Writer) {
 		w.Family(name, kind, help)
 		w.Sample(v)
 	}
-	one("artifactfs_takeovers_total", metrics.Counter, "Workers that took over the mounts of their predecessor.", float64(d.taken))
 	var usage unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &usage); err == nil {
 		one("process_cpu_seconds_total", metrics.Counter, "User and system time.", float64(usage.Utime.Nano()+usage.Stime.Nano())/1e9)
@@ -67,6 +73,14 @@ func (d *Daemon) writeProcess(w *metrics.Writer) {
 	}
 	if fds, err := proc.Self.Descriptors(); err == nil {
 		one("process_open_fds", metrics.Gauge, "Open file descriptors.", float64(len(fds)))
+	}
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err == nil {
+		one("process_max_fds", metrics.Gauge, "Largest number of open file descriptors.", float64(limit.Cur))
+	}
+	if st, err := proc.Self.Status(); err == nil {
+		one("artifactfs_anonymous_memory_bytes", metrics.Gauge, "Resident memory of the worker that belongs to no file.", float64(st.Anonymous))
+		one("artifactfs_threads", metrics.Gauge, "Threads of the worker.", float64(st.Threads))
 	}
 	one("process_start_time_seconds", metrics.Gauge, "Start of the process, in seconds since the epoch.",
 		float64(processStart.UnixMilli())/1e3)
@@ -106,13 +120,19 @@ func (d *Daemon) scrape(ctx context.Context) (all []scraped) {
 }
 
 // writeMounts writes the metrics that have the label of a mount.
-func writeMounts(w *metrics.Writer, mounts []scraped) {
+func writeMounts(w *metrics.Writer, mounts []scraped, failures []statedir.Failure) {
 	w.Family("artifactfs_mounts", metrics.Gauge, "Mounts by state.")
 	// A sample is written for every state, even if no mount is in that state, so that the time series has no gaps.
 	for _, state := range []control.State{control.StatePreparing, control.StateMounted, control.StateDegraded, control.StateFailed} {
 		n := 0
 		for _, m := range mounts {
 			if m.State == state {
+				n++
+			}
+		}
+		// Mounts that have failed are no longer among the mounts of the daemon.
+		for _, f := range failures {
+			if state == control.StateFailed && !slices.ContainsFunc(mounts, func(m scraped) bool { return m.Dir == f.Dir }) {
 				n++
 			}
 		}
@@ -133,6 +153,8 @@ func writeMounts(w *metrics.Writer, mounts []scraped) {
 	}
 	each("artifactfs_mount_start_time_seconds", metrics.Gauge, "Start of the mount, in seconds since the epoch.",
 		func(m *scraped) float64 { return float64(m.Since.Unix()) })
+	each("artifactfs_mount_degraded", metrics.Gauge, "1 if the last request of the mount to its remote, or work in the background, failed.",
+		func(m *scraped) float64 { return flag(m.State == control.StateDegraded) })
 	each("artifactfs_mount_files", metrics.Gauge, "Files in the tree.", func(m *scraped) float64 { return float64(m.Tree.Files) })
 	each("artifactfs_mount_blobs", metrics.Gauge, "Distinct contents that the tree names.",
 		func(m *scraped) float64 { return float64(m.Blobs.Total) })
@@ -148,6 +170,17 @@ func writeMounts(w *metrics.Writer, mounts []scraped) {
 		func(m *scraped) float64 { return float64(m.Operations.Pending) })
 	each("artifactfs_mount_operations_fetched_total", metrics.Counter, "Requests of the kernel that needed something from the remote.",
 		func(m *scraped) float64 { return float64(m.Operations.Fetched) })
+	each("artifactfs_session_failing", metrics.Gauge, "1 if the last checkpoint or push of the session failed.",
+		func(m *scraped) float64 { return flag(m.Session.Error != "") })
+	each("artifactfs_session_diverged_refs", metrics.Gauge, "Refs that were changed here and by another session.",
+		func(m *scraped) float64 { return float64(len(m.Session.DivergedRefs)) })
+	each("artifactfs_session_pending_seconds", metrics.Gauge, "Time for which refs have not been on the session remote; 0 if all are.",
+		func(m *scraped) float64 {
+			if m.Session.PendingSince == nil {
+				return 0
+			}
+			return max(time.Since(*m.Session.PendingSince).Seconds(), 0)
+		})
 	each("artifactfs_session_pending_refs", metrics.Gauge, "Refs that are not on the session remote yet.",
 		func(m *scraped) float64 { return float64(m.Session.Pending) })
 	each("artifactfs_session_checkpoints", metrics.Gauge, "Checkpoints of the session.",
@@ -159,6 +192,13 @@ func writeMounts(w *metrics.Writer, mounts []scraped) {
 	each("artifactfs_session_pause_max_seconds", metrics.Gauge, "Longest time that writers had to wait for a checkpoint.",
 		func(m *scraped) float64 { return m.Agent.Paused.Seconds() })
 	writePushes(w, mounts, each)
+	w.Family("artifactfs_mount_operation_errors_total", metrics.Counter,
+		"Requests of the kernel that failed because of the host or the remote, by errno.")
+	for _, m := range mounts {
+		for _, errno := range slices.Sorted(maps.Keys(m.Fails)) {
+			w.Sample(float64(m.Fails[errno]), m.label, metrics.Label{Name: "error", Value: errno})
+		}
+	}
 	w.Family("artifactfs_mount_operations_total", metrics.Counter, "Requests of the kernel by kind.")
 	for _, m := range mounts {
 		kinds := make([]string, 0, len(m.Ops))
@@ -171,6 +211,14 @@ func writeMounts(w *metrics.Writer, mounts []scraped) {
 			w.Sample(float64(m.Ops[op]), m.label, metrics.Label{Name: "op", Value: strings.ToLower(op)})
 		}
 	}
+}
+
+// flag returns the value of a gauge that is 1 or 0.
+func flag(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
 }
 
 // writePushes writes the metrics of pushes to session remotes. They are zero for a mount with an embedded session remote.
@@ -225,6 +273,8 @@ func remotesOf(mounts []scraped) (all []*remoteFigures) {
 		st := m.Store.Stats()
 		r.up = r.up && st.Failure == nil
 		r.stats.Requests += st.Requests
+		r.stats.Failures += st.Failures
+		r.stats.Refused = append(r.stats.Refused, st.Refused...)
 		r.stats.RoundTrips += st.RoundTrips
 		r.stats.Blobs += st.Blobs
 		r.stats.BytesIn += st.BytesIn
@@ -249,12 +299,12 @@ func writeRemotes(w *metrics.Writer, mounts []scraped) {
 			w.Sample(value(r), label(r))
 		}
 	}
-	each("artifactfs_remote_up", metrics.Gauge, "1 if the last request to the remote succeeded.", func(r *remoteFigures) float64 {
-		if r.up {
-			return 1
-		}
-		return 0
-	})
+	each("artifactfs_remote_up", metrics.Gauge, "1 if the last request to the remote succeeded.",
+		func(r *remoteFigures) float64 { return flag(r.up) })
+	each("artifactfs_remote_failures_total", metrics.Counter, "Requests to the remote that failed.",
+		func(r *remoteFigures) float64 { return float64(r.stats.Failures) })
+	each("artifactfs_remote_refused_objects", metrics.Gauge, "Objects whose answers were invalid three times.",
+		func(r *remoteFigures) float64 { return float64(len(r.stats.Refused)) })
 	each("artifactfs_remote_requests_total", metrics.Counter, "Requests sent to the remote.",
 		func(r *remoteFigures) float64 { return float64(r.stats.Requests) })
 	each("artifactfs_remote_round_trips_total", metrics.Counter, "Requests sent to the remote and connections opened.",

@@ -213,6 +213,9 @@ func (v *View) localEntries(dir string) ([]object.TreeEntry, error) {
 
 // localAttributesFile reads one .gitattributes file of directory dir. If it is not on this host, the error is odb.ErrNotFound.
 func (v *View) localAttributesFile(id object.ID, dir string) (*convert.File, error) {
+	if !v.store.storage.cached(id) { // the index is asked first, because content looks for a file, and a walk asks for every path
+		return nil, odb.ErrNotFound
+	}
 	if c, ok := v.store.storage.stored(id); ok {
 		return v.parseAttributes(c, dir)
 	}

@@ -48,6 +48,7 @@ func (v *RawView) Blobs(visit func(object.ID)) {
 
 // count counts the files of a tree. It skips subtrees that are not on this host.
 func (cs *counts) count(tree object.ID) Counts {
+	cs.storage.objects.Refresh() // an error leaves the packs that are known
 	c := counter{storage: cs.storage, seen: map[object.ID]struct{}{}, missing: func(treewalk.File) {}}
 	cs.trees.WalkLocal(tree, "", func(f treewalk.File) { c.add(f) })
 	return c.Counts

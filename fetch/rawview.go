@@ -54,6 +54,10 @@ func (v *RawView) size(ctx context.Context, id object.ID, path string) (n int64,
 	if n, ok := v.store.storage.knownSize(id); ok {
 		return n, true, nil
 	}
+	v.store.storage.refresh() // another process may have added a pack
+	if n, ok := v.store.storage.contentSize(id); ok {
+		return n, true, nil
+	}
 	if n, ok := v.store.storage.localSize(id); ok {
 		return n, true, nil
 	}
@@ -164,7 +168,7 @@ func (v *RawView) openStored(ctx context.Context, id object.ID, path string, alo
 			return nil, fmt.Errorf("read %s: %w", path, err)
 		}
 		if data != nil {
-			return memoryContent(data), nil
+			return inMemory(data), nil
 		}
 	}
 	if c, here := v.store.storage.stored(id); here {

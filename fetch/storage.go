@@ -110,7 +110,7 @@ func (s *storage) content(id object.ID) (Content, bool) {
 		return c, true
 	}
 	if data, ok := s.memory.Content(id); ok {
-		return memoryContent(data), true
+		return inMemory(data), true
 	}
 	return nil, false
 }
@@ -141,8 +141,10 @@ func (s *storage) contentSize(id object.ID) (int64, bool) {
 	if n, ok := s.blobs.Size(id); ok {
 		return n, true
 	}
-	if t, n, err := s.objects.Size(id); err == nil && t == object.Blob {
-		return n, true
+	if s.objects.Has(id) { // unlike Size, Has does not look at the directory of packs for each missing blob of a tree
+		if t, n, err := s.objects.Size(id); err == nil && t == object.Blob {
+			return n, true
+		}
 	}
 	return s.host.ContentSize(id)
 }

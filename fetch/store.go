@@ -140,6 +140,7 @@ type Stats struct {
 	Requests, RoundTrips   int64 // number of requests; number of requests and of opened connections together
 	Blobs                  int64 // number of blobs that have arrived
 	BytesIn                int64 // number of bytes read from the network
+	Failures               int64 // number of requests that failed
 	Foreground, Background int   // numbers of queued wants: those of readers with their neighbours, and all others
 	Notices                []string
 	Failure                error // error of the last request; nil after a success
@@ -159,6 +160,7 @@ func (s *Store) Stats() Stats {
 	t := s.fetcher.remote.Stats()
 	st := Stats{Requests: t.Requests, RoundTrips: t.RoundTrips, BytesIn: t.BytesIn, Blobs: s.fetcher.blobsIn.Load()}
 	st.Foreground, st.Background = s.fetcher.pipe.Queued()
+	st.Failures = s.fetcher.pipe.Health().Failures()
 	st.FailedAt, st.Failure = s.fetcher.pipe.Health().Failure()
 	// A request that receives no bytes has not failed yet, but the status that users see must show why reads block.
 	if st.Failure == nil && t.Quiet >= quietMost {

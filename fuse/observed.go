@@ -40,6 +40,9 @@ func (o *observed) end(s observation, status raw.Status) {
 	took := time.Since(s.start)
 	o.latencies[s.op].Observe(took)
 	o.ops.pending.Add(-1)
+	if status != raw.OK {
+		o.ops.fail(status)
+	}
 	if s.event != nil {
 		o.tracer.end(s.event, took, status)
 	}

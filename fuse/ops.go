@@ -2,6 +2,9 @@ package fuse
 
 import (
 	"sync/atomic"
+	"syscall"
+
+	raw "github.com/hanwen/go-fuse/v2/fuse"
 
 	"github.com/artifactfs/artifactfs/internal/metrics"
 )
@@ -85,6 +88,27 @@ type counters struct {
 	byKind  [ops]atomic.Uint64 // number of requests since the mount was attached, by op
 	pending atomic.Int64       // number of requests that are not answered yet
 	fetched atomic.Uint64      // number of requests that waited for the remote
+	failed  [len(failures)]atomic.Uint64
+}
+
+// failures are the statuses that show a fault of the host or of the remote, with the names of their errnos. All other statuses are
+// ordinary results of system calls. EACCES means that the remote refused access or that another session holds a lock, because the kernel
+// itself checks permissions.
+var failures = [...]struct {
+	status raw.Status
+	name   string
+}{
+	{raw.EIO, "EIO"}, {raw.EACCES, "EACCES"}, {raw.Status(syscall.ENOSPC), "ENOSPC"}, {raw.Status(syscall.EDQUOT), "EDQUOT"},
+	{raw.Status(syscall.ENOMEM), "ENOMEM"},
+}
+
+// fail counts a request that was answered with this status, if the status shows a fault.
+func (c *counters) fail(status raw.Status) {
+	for i := range failures {
+		if failures[i].status == status {
+			c.failed[i].Add(1)
+		}
+	}
 }
 
 // snapshot returns the number of requests of each kind, by the kernel's name of the kind. Kinds that did not occur are left

@@ -63,12 +63,15 @@ import (
 
 // Options configure a mount.
 type Options struct {
-	FsName     string      // source of the mount, which mount(8) and df(1) show to every user, so it must contain no secrets
-	AllowOther bool        // whether other users than the user who mounts may use the mount
-	ReadOnly   bool        // whether the mount has the flag MS_RDONLY
-	ACL        bool        // whether POSIX access control lists apply; used only on writable mounts
-	StatFS     string      // path on the file system whose free space statfs(2) reports for the mount; "": no free space is reported
-	Log        *zap.Logger // log returned by Sampled; if nil, nothing is logged
+	FsName     string // source of the mount, which mount(8) and df(1) show to every user, so it must contain no secrets
+	AllowOther bool   // whether other users than the user who mounts may use the mount
+	ReadOnly   bool   // whether the mount has the flag MS_RDONLY
+	ACL        bool   // whether POSIX access control lists apply; used only on writable mounts
+	// IDMap permits idmapped mounts of the file system, as of containers in user namespaces (Linux 6.12). The kernel then sends the user
+	// only with requests that create an entry.
+	IDMap  bool
+	StatFS string      // path on the file system whose free space statfs(2) reports for the mount; "": no free space is reported
+	Log    *zap.Logger // log returned by Sampled; if nil, nothing is logged
 
 	Latencies *Latencies // records the durations of requests; several mounts may share one; if nil, the mount has a separate one
 
@@ -270,8 +273,9 @@ func mountOptions(o Options, f *fileSystem) *raw.MountOptions {
 		ExplicitDataCacheControl: true, // the kernel sends no GETATTR before reads to check whether another host has changed the file
 		DisableSplice:            true, // READs copy their data, so go-fuse would use three more system calls to try a pipe first
 
-		Logger:       zap.NewStdLog(o.Log),
-		PanicHandler: f.panicked,
+		IDMappedMount: o.IDMap,
+		Logger:        zap.NewStdLog(o.Log),
+		PanicHandler:  f.panicked,
 	}
 	if o.ReadOnly {
 		m.DisableXAttrs = true  // go-fuse answers ENOSYS once; then the kernel returns EOPNOTSUPP without a request
@@ -305,3 +309,13 @@ func (s *Server) Stats() map[string]uint64 { return s.fs.ops.snapshot() }
 // Serve was called that waited for data from the remote.
 func (s *Server) Pending() int64  { return s.fs.ops.pending.Load() }
 func (s *Server) Fetched() uint64 { return s.fs.ops.fetched.Load() }
+
+// Failures returns, by the names of the errnos, the number of requests since Serve was called that failed because of the host or the
+// remote. It contains every such errno, also those that did not occur.
+func (s *Server) Failures() map[string]uint64 {
+	all := make(map[string]uint64, len(failures))
+	for i, f := range failures {
+		all[f.name] = s.fs.ops.failed[i].Load()
+	}
+	return all
+}

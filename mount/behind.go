@@ -87,6 +87,10 @@ func (m *Mount) goBehind(before takeover.State) bool {
 		if m.Request.Prefetch != control.PrefetchNone {
 			profile = m.profiles.Load(ctx)
 		}
+		if m.Request.Wait == control.WaitGit {
+			// The client waits for git's index, and not for contents. In a large tree, both take all of the processor time.
+			m.Events.AwaitGit(ctx)
+		}
 		hydrate := func() error { return hydrate(ctx, m, profile) }
 		if before.Hydrated {
 			close(m.Events.HydrateTried)

@@ -242,7 +242,8 @@ func (m *Mount) attach() error {
 func (m *Mount) fuseOptions() fuse.Options {
 	o := fuse.Options{
 		FsName: m.store.URL(), AllowOther: m.Request.AllowOther, StatFS: m.host.State, Log: m.host.Sampled.With(zap.String("mount", m.Dir)),
-		ReadOnly: m.Request.ReadOnly, ACL: m.Request.ACL, Through: m.Request.Through, Await: m.side.Await, Latencies: &m.host.Times,
+		ReadOnly: m.Request.ReadOnly, ACL: m.Request.ACL, IDMap: m.Request.IDMap,
+		Through: m.Request.Through, Await: m.side.Await, Latencies: &m.host.Times,
 		Objects: m.side.Objects(), Hidden: gitdir.Hidden,
 	}
 	if m.locking = newLocking(m); m.locking != nil {
@@ -317,6 +318,9 @@ func (m *Mount) step(ctx context.Context) control.Progress {
 	if snap := m.snapshot(); !snap.Whole() {
 		n, _ := snap.Arrived()
 		return control.Progress{Phase: "trees", Done: n, Unit: "objects"}
+	}
+	if !m.Events.GitWasTried() { // no count: it would take the processor time that the index needs
+		return control.Progress{Phase: "git"}
 	}
 	select {
 	case <-m.Events.HydrateTried:

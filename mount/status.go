@@ -129,6 +129,7 @@ func (m *Mount) Observed() (*fuse.Server, *fetch.RawView, bool) {
 type Figures struct {
 	control.MountStatus
 	Ops   map[string]uint64 // number of kernel requests by operation
+	Fails map[string]uint64 // number of kernel requests that failed because of the host or the remote, by the name of the errno
 	Store *fetch.Store      // store of the mount; nil while the mount is being prepared
 	Agent agent.Figures     // counters of the session
 }
@@ -140,7 +141,7 @@ func (m *Mount) Figures(ctx context.Context, then time.Time) Figures {
 	if m.Served() {
 		f.Store, f.Agent = m.store, m.agent.Figures()
 		if m.server != nil {
-			f.Ops = m.server.Stats()
+			f.Ops, f.Fails = m.server.Stats(), m.server.Failures()
 		}
 	}
 	return f

@@ -37,6 +37,8 @@ type handover struct {
 	Version string `json:"version"`
 	// Count is the number of takeovers so far.
 	Count int `json:"count"`
+	// Hung is the number of workers that the watchdog has killed so far. An older supervisor does not write it.
+	Hung int `json:"hung"`
 	// Reason is the reason why the last worker ended.
 	Reason string `json:"reason"`
 	// Life is the pipe of the descriptor store; missing if there is none. See outside.
@@ -112,7 +114,7 @@ func (s *supervisor) inheritSelf(fd int) error {
 		unix.CloseOnExec(h.Life[0])
 		unix.CloseOnExec(h.Life[1])
 	}
-	s.store, s.count, s.reason, s.begun, s.served = h.Descriptors, h.Count, h.Reason, true, true
+	s.store, s.count, s.hung, s.reason, s.begun, s.served = h.Descriptors, h.Count, h.Hung, h.Reason, true, true
 	conn, err := keeper.Open(h.Conn)
 	if err != nil {
 		return err
@@ -152,7 +154,7 @@ func (s *supervisor) inheritWorker(fd int) error {
 			continue
 		}
 		start := keeper.StartOf(m)
-		s.count, s.begun, s.served = start.Count, true, true
+		s.count, s.hung, s.begun, s.served = start.Count, start.Hung, true, true
 		break
 	}
 	if s.next, err = s.start(s.program.path, s.Executable); err != nil {
@@ -209,7 +211,8 @@ func (s *supervisor) exec(file *os.File, w *worker) error {
 	}
 	f := os.NewFile(uintptr(state), "handover")
 	defer f.Close()
-	h := handover{Descriptors: s.store, Conn: conn, PID: w.process.Pid, Version: w.version, Count: s.count, Reason: s.reason}
+	h := handover{Descriptors: s.store, Conn: conn, PID: w.process.Pid, Version: w.version, Count: s.count, Hung: s.hung,
+		Reason: s.reason}
 	if s.outside != nil {
 		h.Life = &s.outside.life
 	}

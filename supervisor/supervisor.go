@@ -115,6 +115,7 @@ type supervisor struct {
 	served bool    // whether any worker has served
 
 	count  int    // number of takeovers
+	hung   int    // number of workers that the watchdog has killed
 	reason string // reason why the last worker ended
 	// failures counts consecutive workers that have failed.
 	failures failures
@@ -386,6 +387,7 @@ func (s *supervisor) hangs(w *worker, why string) {
 	s.Log.Error("kill worker that does not respond", zap.Int("pid", w.pid()),
 		zap.Duration("silence", w.silence), zap.Duration("starved", w.starved))
 	s.failures.hung++
+	s.hung++
 	w.hung = true
 	s.kill(w, why)
 }

@@ -42,7 +42,8 @@ func (s *supervisor) orderStart() error {
 	}
 	s.begun = true
 	start := keeper.Start{
-		Reason: s.reason, Count: s.count, Managed: s.manager.keeps(), Supervisor: os.Getpid(), UpgradeFailed: s.upgradeFailed,
+		Reason: s.reason, Count: s.count, Hung: s.hung, Managed: s.manager.keeps(), Supervisor: os.Getpid(),
+		UpgradeFailed: s.upgradeFailed,
 	}
 	// The descriptors are sent before the order, so the worker has all of them when it starts to serve.
 	err = w.conn.SendDescriptors(s.store)

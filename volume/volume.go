@@ -83,7 +83,8 @@ var attributes = map[string]attribute{
 		control.HistoryBackground, control.HistoryFull, control.HistoryNone),
 		"older commits: in the background, before the container starts, or never (default: background)"},
 	"wait": {choice(func(v *Volume) *control.Wait { return &v.Request.Wait }, control.WaitTree, control.WaitGit, control.WaitAll),
-		"start the container when the tree is readable, when git works, or when the prefetch is complete (default: tree)"},
+		"start the container when the tree is readable, when git works, or when the prefetch is complete (default: git if .git is in the " +
+			"volume, because containers do not see mounts that are made later; else tree)"},
 	"profile": {text(func(v *Volume) *string { return &v.Request.Profile }),
 		"name of the read profile, or none (default: auto)"},
 	"shareProfile": {flag(func(v *Volume) *bool { return &v.Request.ShareProfile }),
@@ -118,7 +119,7 @@ func Help() []string {
 // The error contains no secret.
 func Parse(given, secrets map[string]string, names Names) (Volume, error) {
 	v := Volume{OnDelete: DeleteWaits}
-	v.Request.AllowOther, v.Request.ExactOwner, v.Request.Passing = true, true, true
+	v.Request.AllowOther, v.Request.ExactOwner, v.Request.Passing, v.Request.IDMap = true, true, true, true
 	v.Request.GitDir, v.Request.Timeout = control.GitDirInside, DefaultTimeout
 	for _, name := range slices.Sorted(maps.Keys(given)) {
 		a, ok := attributes[name]
@@ -138,6 +139,9 @@ func Parse(given, secrets map[string]string, names Names) (Volume, error) {
 		default:
 			return v, fmt.Errorf("unknown secret %q; the secrets are %s and %s", name, SecretToken, SecretSessionToken)
 		}
+	}
+	if v.Request.Wait == "" && v.Request.GitDir == control.GitDirInside {
+		v.Request.Wait = control.WaitGit // the bind mount of .git must exist before the container starts
 	}
 	var err error
 	if v.Request.Session, err = names.expand(v.Request.Session); err != nil {

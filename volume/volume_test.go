@@ -26,7 +26,7 @@ func TestParse(t *testing.T) {
 	}}
 	r := &want.Request
 	r.Prefetch, r.History, r.Wait, r.Timeout, r.Profile = control.PrefetchNone, control.HistoryNone, control.WaitGit, 30*time.Second, "ci"
-	r.AllowOther, r.ExactOwner, r.UID, r.GID, r.Token, r.SessionToken = true, true, 1000, 2000, "t1", "t2"
+	r.AllowOther, r.ExactOwner, r.IDMap, r.UID, r.GID, r.Token, r.SessionToken = true, true, true, 1000, 2000, "t1", "t2"
 	if !reflect.DeepEqual(v, want) {
 		t.Errorf("got  %+v\nwant %+v", v, want)
 	}

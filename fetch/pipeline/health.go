@@ -36,6 +36,7 @@ type Health struct {
 	recovered      chan struct{} // closed and replaced by a new channel when a failure ends
 	readersWaiting int           // number of readers that wait for the remote
 	admitting      int           // number of calls of admit that wait because the remote is unreachable
+	failures       int64         // number of failed requests
 }
 
 // outage describes the last failure since the last successful request, and when to try again. A successful request resets the
@@ -84,6 +85,13 @@ func (h *Health) Failure() (at time.Time, err error) {
 	return h.at, h.err
 }
 
+// Failures returns the number of requests to the remote that have failed.
+func (h *Health) Failures() int64 {
+	h.shared.mu.Lock()
+	defer h.shared.mu.Unlock()
+	return h.failures
+}
+
 // ReportFailure records that a request to the remote has failed with the error err. The function retry, which is called later in
 // the background, repeats the request.
 func (h *Health) ReportFailure(err error, retry func()) {
@@ -101,6 +109,7 @@ func (h *Health) failed(err error, retry func(), probe bool) {
 		h.wakeAll()
 		return
 	}
+	h.failures++
 	now, unreachable := time.Now(), IsUnreachable(err)
 	var limited transport.RateLimited
 	if errors.As(err, &limited) && now.Add(limited.After).After(h.notBefore) {

@@ -7,6 +7,8 @@ import (
 
 // Recorder collects the paths of one recording. The methods may be called from any goroutine.
 type Recorder struct {
+	added chan struct{} // has a token if a path was added since the last receive
+
 	mu    sync.Mutex
 	seen  map[string]struct{}
 	paths []string
@@ -16,7 +18,7 @@ type Recorder struct {
 
 // NewRecorder returns a Recorder that has recorded these paths.
 func NewRecorder(paths []string) *Recorder {
-	r := &Recorder{seen: map[string]struct{}{}}
+	r := &Recorder{added: make(chan struct{}, 1), seen: map[string]struct{}{}}
 	for _, path := range paths {
 		r.Note(path)
 	}
@@ -36,7 +38,14 @@ func (r *Recorder) Note(path string) {
 	}
 	r.seen[path] = struct{}{}
 	r.paths, r.last = append(r.paths, path), time.Now()
+	select {
+	case r.added <- struct{}{}:
+	default:
+	}
 }
+
+// Added returns the channel that receives a token after a path was added. Several paths may share a token.
+func (r *Recorder) Added() <-chan struct{} { return r.added }
 
 // Paths returns the recorded paths. The caller must not change the result.
 func (r *Recorder) Paths() []string {

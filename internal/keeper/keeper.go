@@ -66,6 +66,7 @@ const (
 	StartServing  = "START"            // "1": the worker must serve; see Start
 	Reason        = "X_REASON"         // value of Start.Reason
 	Count         = "X_COUNT"          // value of Start.Count
+	Hung          = "X_HUNG"           // value of Start.Hung
 	Managed       = "X_MANAGED"        // "1" if Start.Managed is true
 	Supervisor    = "X_SUPERVISOR"     // value of Start.Supervisor
 	UpgradeFailed = "X_UPGRADE_FAILED" // value of Start.UpgradeFailed

@@ -93,7 +93,7 @@ func TestStartBringsEverything(t *testing.T) {
 		descriptors[fmt.Sprintf("%08x.state", i)] = int(memory(t, fmt.Sprint(i)).Fd())
 	}
 	sent := make(chan error, 1)
-	want := Start{Reason: "it\nfell", Count: 7, Managed: true, Supervisor: 4, UpgradeFailed: "why = not"}
+	want := Start{Reason: "it\nfell", Count: 7, Hung: 2, Managed: true, Supervisor: 4, UpgradeFailed: "why = not"}
 	go func() {
 		err := s.SendDescriptors(descriptors)
 		if err == nil {

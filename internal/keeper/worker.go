@@ -16,6 +16,7 @@ import (
 type Start struct {
 	Reason string // how the previous worker ended; "" for the first worker
 	Count  int    // number of workers that have taken over, including this one
+	Hung   int    // number of workers that the watchdog has killed
 	// Managed is true if a service manager also holds the descriptors. The worker then ends if it loses the supervisor.
 	Managed       bool
 	Supervisor    int    // process ID of the supervisor
@@ -145,7 +146,8 @@ func (c *Conn) AwaitStart(version string) (Start, []Descriptor, error) {
 
 // Message returns the message with which the supervisor sends s to a worker.
 func (s Start) Message() Message {
-	m := Message{StartServing: "1", Reason: s.Reason, Count: strconv.Itoa(s.Count), Supervisor: strconv.Itoa(s.Supervisor)}
+	m := Message{StartServing: "1", Reason: s.Reason, Count: strconv.Itoa(s.Count),
+		Hung: strconv.Itoa(s.Hung), Supervisor: strconv.Itoa(s.Supervisor)}
 	if s.Managed {
 		m[Managed] = "1"
 	}
@@ -159,7 +161,10 @@ func (s Start) Message() Message {
 func StartOf(m Message) Start {
 	count, _ := strconv.Atoi(m[Count]) // the supervisor has written the numbers, so they are valid
 	supervisor, _ := strconv.Atoi(m[Supervisor])
-	return Start{Reason: m[Reason], Count: count, Managed: m[Managed] != "", Supervisor: supervisor, UpgradeFailed: m[UpgradeFailed]}
+	hung, _ := strconv.Atoi(m[Hung]) // an older supervisor sends no such number
+	return Start{
+		Reason: m[Reason], Count: count, Hung: hung, Managed: m[Managed] != "", Supervisor: supervisor, UpgradeFailed: m[UpgradeFailed],
+	}
 }
 
 // Tell sends a message with the single line KEY=VALUE. The key is one of the constants of this package, such as Ready.

@@ -121,13 +121,22 @@ func TestCostIsChargedToItsRequest(t *testing.T) {
 	}
 }
 
-func TestOnlyThisHostIsServed(t *testing.T) {
+func TestAddresses(t *testing.T) {
 	for _, text := range []string{"unix:/run/x.sock", "127.0.0.1:9090", "localhost:9090", "[::1]:9090", "127.3.2.1:1"} {
-		if _, err := metrics.ParseAddress(text); err != nil {
-			t.Errorf("parse the address %s: %v", text, err)
+		if a, err := metrics.ParseAddress(text); err != nil || a.IsRemote() {
+			t.Errorf("parse the address %s: got %v, remote %t, want an address of this host", text, err, a.IsRemote())
 		}
 	}
-	for _, text := range []string{"", "unix:", ":9090", "0.0.0.0:9090", "[::]:9090", "192.0.2.1:80", "example.org:80", "9090", "127.0.0.1", "127.0.0.1:0", "127.0.0.1:http", "127.0.0.1:99999"} {
+	for _, text := range []string{"0.0.0.0:9090", "[::]:9090", "192.0.2.1:80"} {
+		a, err := metrics.ParseAddress(text)
+		if err != nil || !a.IsRemote() {
+			t.Errorf("parse the address %s: got %v, remote %t, want an address that other hosts reach", text, err, a.IsRemote())
+		}
+		if err := a.Serve(t.Context(), nil, metrics.Handler{}); err == nil {
+			t.Errorf("address %s was served without a token", text)
+		}
+	}
+	for _, text := range []string{"", "unix:", ":9090", "example.org:80", "9090", "127.0.0.1", "127.0.0.1:0", "127.0.0.1:http", "127.0.0.1:99999"} {
 		if a, err := metrics.ParseAddress(text); err == nil {
 			t.Errorf("address %q was accepted as %s", text, a)
 		}
@@ -164,7 +173,7 @@ func TestASocketIsItsOwners(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- a.Serve(ctx, l, func(_ context.Context, out io.Writer) error { _, err := io.WriteString(out, "x 1\n"); return err })
+		done <- a.Serve(ctx, l, metrics.Handler{Write: func(_ context.Context, out io.Writer) error { _, err := io.WriteString(out, "x 1\n"); return err }})
 	}()
 	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", path)
@@ -213,7 +222,9 @@ func TestABrowserGetsNothingForOthers(t *testing.T) {
 	a, l := listen(t, text)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- a.Serve(ctx, l, func(context.Context, io.Writer) error { return nil }) }()
+	go func() {
+		done <- a.Serve(ctx, l, metrics.Handler{Write: func(context.Context, io.Writer) error { return nil }})
+	}()
 	for host, code := range map[string]int{text: 200, "localhost": 200, "evil.example": 403, "evil.example:80": 403} {
 		request, _ := http.NewRequest("GET", "http://"+text+"/metrics", nil)
 		request.Host = host
@@ -230,4 +241,58 @@ func TestABrowserGetsNothingForOthers(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
+}
+
+// Other hosts get metrics with the token only, and no profiles.
+func TestOtherHostsNeedTheToken(t *testing.T) {
+	a, l := listen(t, "0.0.0.0:"+freePort(t))
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	token, tokenErr := "first", error(nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- a.Serve(ctx, l, metrics.Handler{Write: func(context.Context, io.Writer) error { return nil },
+			Token: func() (string, error) { return token, tokenErr }})
+	}()
+	get := func(path, header string) int {
+		request, _ := http.NewRequest("GET", "http://127.0.0.1:"+port+path, nil)
+		request.Host = "host.example" // as a Prometheus sends it that knows the host by a name
+		request.Header.Set("Authorization", header)
+		answer, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer.Body.Close()
+		return answer.StatusCode
+	}
+	for _, c := range []struct {
+		path, token, header string
+		err                 error
+		want                int
+	}{
+		{"/metrics", "first", "Bearer first", nil, 200}, {"/metrics", "first", "", nil, 401}, {"/metrics", "first", "Bearer second", nil, 401},
+		{"/metrics", "second", "Bearer second", nil, 200}, {"/metrics", "", "Bearer ", nil, 401},
+		{"/metrics", "", "Bearer x", errors.New("unreadable"), 503}, {"/debug/pprof/heap", "first", "Bearer first", nil, 404},
+	} {
+		token, tokenErr = c.token, c.err
+		if got := get(c.path, c.header); got != c.want {
+			t.Errorf("GET %s with header %q, token %q (%v): got %d, want %d", c.path, c.header, c.token, c.err, got, c.want)
+		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// freePort returns a port at which no process listens.
+func freePort(t *testing.T) string {
+	t.Helper()
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer free.Close()
+	_, port, _ := net.SplitHostPort(free.Addr().String())
+	return port
 }

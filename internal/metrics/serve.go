@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"context"
+	"crypto/subtle"
 	"errors"
 	"fmt"
 	"io"
@@ -23,15 +24,15 @@ const (
 	probeTime  = time.Second      // timeout for checking whether a process accepts connections at the socket
 )
 
-// Address is the address at which metrics are served: a unix socket, which only its owner can use, or a loopback
-// address.
+// Address is the address at which metrics are served: a unix socket, which only its owner can use, or an IP address with a port.
 type Address struct {
 	path string // path of the socket; "" if the address consists of host and port
-	host string // "localhost", or an IP address of the loopback
-	port string // port of a loopback address
+	host string // "localhost", or an IP address
+	port string
 }
 
-// ParseAddress parses unix:PATH or HOST:PORT. It refuses addresses that other hosts could reach.
+// ParseAddress parses unix:PATH or HOST:PORT. HOST is localhost or an IP address, because a name could refer to another address
+// later.
 func ParseAddress(text string) (Address, error) {
 	if path, ok := strings.CutPrefix(text, unixPrefix); ok {
 		if path == "" {
@@ -47,11 +48,14 @@ func ParseAddress(text string) (Address, error) {
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
 		return Address{}, fmt.Errorf("invalid port %q", port)
 	}
-	if !isLoopback(host) {
-		return Address{}, fmt.Errorf("address %q is not a loopback address, so other hosts could connect", host)
+	if _, err := netip.ParseAddr(host); err != nil && host != "localhost" {
+		return Address{}, fmt.Errorf("host %q is neither localhost nor an IP address", host)
 	}
 	return Address{host: host, port: port}, nil
 }
+
+// IsRemote reports whether other hosts can connect to the address. Serve then needs a token.
+func (a Address) IsRemote() bool { return a.host != "" && !isLoopback(a.host) }
 
 // isLoopback reports whether only this host can reach the address.
 func isLoopback(host string) bool {
@@ -120,24 +124,30 @@ func listenUnix(path string) (net.Listener, error) {
 	return l, nil
 }
 
-// Serve answers HTTP requests at l until ctx ends, and then returns nil. /metrics returns the output of write, and
-// Go's profiles are below /debug/pprof/.
-func (a Address) Serve(ctx context.Context, l net.Listener, write func(ctx context.Context, out io.Writer) error) error {
+// Handler has the functions that answer requests for metrics.
+type Handler struct {
+	Write func(ctx context.Context, out io.Writer) error // writes the metrics
+	// Token returns the token that every request must contain. If Token is nil, requests need no token.
+	Token func() (string, error)
+}
+
+// Serve answers HTTP requests at l until ctx ends, and then returns nil. /metrics returns the output of h.Write. Go's profiles are
+// below /debug/pprof/, unless other hosts can connect: a profile shows more than metrics do, and takes processor time.
+func (a Address) Serve(ctx context.Context, l net.Listener, h Handler) error {
+	if a.IsRemote() && h.Token == nil {
+		return fmt.Errorf("serve metrics at %s: other hosts can connect, and no token is required", a)
+	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", ContentType)
-		if err := write(r.Context(), w); err != nil {
+		if err := h.Write(r.Context(), w); err != nil {
 			panic(http.ErrAbortHandler) // abort the reply, so that the client does not mistake an incomplete reply for a complete one
 		}
 	})
-	// /debug/pprof/cmdline is not served, because a command line may contain a secret.
-	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
-	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
-	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
-	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
-	mux.HandleFunc("GET /debug/pprof/cmdline", http.NotFound)
-	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "/metrics\n/debug/pprof/\n") })
-	s := &http.Server{Handler: a.own(mux), ReadHeaderTimeout: headerTime}
+	if !a.IsRemote() {
+		addProfiles(mux)
+	}
+	s := &http.Server{Handler: a.own(h.authorized(mux)), ReadHeaderTimeout: headerTime}
 	defer context.AfterFunc(ctx, func() { s.Close() })()
 	err := s.Serve(l)
 	if a.path != "" {
@@ -149,11 +159,45 @@ func (a Address) Serve(ctx context.Context, l net.Listener, write func(ctx conte
 	return fmt.Errorf("serve metrics: %w", err)
 }
 
+// addProfiles adds Go's profiles, and a page that lists the paths.
+func addProfiles(mux *http.ServeMux) {
+	// /debug/pprof/cmdline is not served, because a command line may contain a secret.
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	mux.HandleFunc("GET /debug/pprof/cmdline", http.NotFound)
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "/metrics\n/debug/pprof/\n") })
+}
+
+// authorized returns a handler that passes requests with the token to next, and refuses all others. The token is read for each request,
+// so that it can be replaced while the process runs.
+func (h Handler) authorized(next http.Handler) http.Handler {
+	if h.Token == nil {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		token, err := h.Token()
+		if err != nil {
+			http.Error(w, "the token of this host cannot be read", http.StatusServiceUnavailable)
+			return
+		}
+		sent, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+		// The comparison takes the same time for every wrong token.
+		if !ok || token == "" || subtle.ConstantTimeCompare([]byte(sent), []byte(token)) != 1 {
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			http.Error(w, "send the token in the header Authorization: Bearer TOKEN", http.StatusUnauthorized)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
 // own protects h from web pages of other hosts that a user views in a browser on this host. Such a page can reach h
 // if the name of its host is made to resolve to the loopback address; own refuses requests whose Host header has such
 // a name.
 func (a Address) own(h http.Handler) http.Handler {
-	if a.path != "" {
+	if a.path != "" || a.IsRemote() {
 		return h
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -8,10 +8,12 @@ import (
 
 // Status holds some fields of proc_pid_status(5).
 type Status struct {
-	Name    string // name of the command
-	PID     int    // process ID, even if the status describes a thread
-	Pending uint64 // signals that are pending for the thread or its process; signal n is bit n-1
-	Blocked uint64 // signals that the thread blocks
+	Name      string // name of the command
+	PID       int    // process ID, even if the status describes a thread
+	Pending   uint64 // signals that are pending for the thread or its process; signal n is bit n-1
+	Blocked   uint64 // signals that the thread blocks
+	Threads   int    // number of threads of the process
+	Anonymous int64  // bytes of resident memory that belongs to no file, mainly the heap
 }
 
 // Status returns the status of a process or thread.
@@ -33,6 +35,11 @@ func ParseStatus(text []byte) (s Status) {
 			s.Name = string(value)
 		case "Tgid":
 			s.PID, _ = strconv.Atoi(string(value))
+		case "Threads":
+			s.Threads, _ = strconv.Atoi(string(value))
+		case "RssAnon":
+			kib, _ := strconv.ParseInt(string(bytes.TrimSuffix(value, []byte(" kB"))), 10, 64)
+			s.Anonymous = kib << 10
 		case "SigPnd", "ShdPnd":
 			s.Pending |= mask(value)
 		case "SigBlk":

@@ -189,6 +189,15 @@ func (p *Profiles) Run(ctx context.Context) {
 	}
 	saved, pause := 0, savePause
 	for {
+		// A mount at rest must not wake its process: wait for a path, or for the end of the recording.
+		if n, last := p.recorder.Len(); n == saved {
+			select {
+			case <-p.recorder.Added():
+			case <-time.After(time.Until(p.limit(n, last))):
+			case <-ctx.Done():
+				return
+			}
+		}
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
@@ -202,11 +211,21 @@ func (p *Profiles) Run(ctx context.Context) {
 			}
 			saved, pause = n, max(savePause, savePauseFactor*time.Since(began))
 		}
-		if n >= readprofile.MaxPaths || n > 0 && began.Sub(last) > p.o.Idle || began.Sub(p.o.Since) > p.o.Limit {
+		if n >= readprofile.MaxPaths || began.After(p.limit(n, last)) {
 			p.End(ctx)
 			return
 		}
 	}
+}
+
+// limit returns the time at which the recording ends if no further path is added. n is the number of paths, and last the time at which
+// the last one was added.
+func (p *Profiles) limit(n int, last time.Time) time.Time {
+	end := p.o.Since.Add(p.o.Limit)
+	if idle := last.Add(p.o.Idle); n > 0 && idle.Before(end) {
+		end = idle
+	}
+	return end
 }
 
 // isEnded reports whether the recording has ended.

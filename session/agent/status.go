@@ -121,6 +121,10 @@ func ShowQueue(s *control.SessionStatus, st writeback.Status) {
 	for _, d := range st.Diverged {
 		s.Diverged = append(s.Diverged, d.Ref)
 	}
+	if !st.PendingSince.IsZero() {
+		at := st.PendingSince
+		s.PendingSince = &at
+	}
 	if !st.LastSync.IsZero() {
 		at := st.LastSync
 		s.LastSync = &at

@@ -35,6 +35,26 @@ type report struct {
 	// next is closed and replaced whenever the report, the ledger or a call of Sync changes.
 	next   chan struct{}
 	closed bool // whether the queue was closed
+	// pendingSince is the time since which refs are pending; zero if none is pending.
+	pendingSince time.Time
+	compares     bool // whether a round has compared the refs with the ledger
+}
+
+// await records whether refs are pending. The parameter synced is the last time at which no ref was pending, as the ledger has it: the
+// first round of a queue counts from there, because an earlier queue has left the refs.
+func (r *report) await(pending bool, synced time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	first := !r.compares
+	r.compares = true
+	switch {
+	case !pending:
+		r.pendingSince = time.Time{}
+	case r.pendingSince.IsZero() && first && !synced.IsZero():
+		r.pendingSince = synced
+	case r.pendingSince.IsZero():
+		r.pendingSince = time.Now()
+	}
 }
 
 // refusedRef is a ref whose update the session remote refused, and the reason.
@@ -126,6 +146,9 @@ func (r *report) refused(ref string) (refused bool, failure error) {
 func (r *report) fill(s *Status) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if s.Pending > 0 {
+		s.PendingSince = r.pendingSince
+	}
 	s.Failure, s.Since, s.Refused = r.failure, r.since, together(r.declined)
 	s.Diverged, s.Notices = slices.Clone(r.diverged), slices.Clone(r.notices)
 	for _, ref := range slices.Sorted(maps.Keys(r.behind)) {

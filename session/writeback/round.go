@@ -111,7 +111,9 @@ func (t *pushAttempt) try(ctx context.Context) (again bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if !t.verify && !q.outrun && ledger.pending(local, q.record.layout(ledger)) == 0 {
+	pending := ledger.pending(local, q.record.layout(ledger))
+	q.report.await(pending > 0, ledger.synced)
+	if !t.verify && !q.outrun && pending == 0 {
 		return false, nil
 	}
 	// A session's metadata ref is never removed on purpose. If the Repo lacks it, the Repo is damaged, so other missing refs
@@ -374,6 +376,7 @@ func (t *pushAttempt) lacking(r *transport.Rejected) error {
 func (q *Queue) keep(l *ledger, local map[string]object.ID) {
 	if l.pending(local, q.record.layout(l)) == 0 {
 		l.synced = time.Now()
+		q.report.await(false, l.synced)
 	}
 	q.record.keep(l)
 }

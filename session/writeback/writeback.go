@@ -61,6 +61,8 @@ type Status struct {
 	Mode Mode
 	// Pending is the number of refs that are not pushed yet, because their values in the Repo and on the session remote differ.
 	Pending int
+	// PendingSince is the time since which refs are pending; zero if none is pending, or before the first round.
+	PendingSince time.Time
 	// LastSync is the last time at which no ref was pending; zero if there was no such time.
 	LastSync time.Time
 	// Failure is the error that keeps refs pending; its text holds no secrets.

@@ -49,6 +49,7 @@ type App struct {
 	JSON, Verbose, Quiet         bool
 	LogFile, LogLevel, LogFormat string
 	Metrics                      metricsAddress // address at which a daemon serves its metrics
+	MetricsTokenFile             string         // file with the token that requests for metrics need; "": they need none
 
 	// Logins contains the URLs with the tokens that this command has made for repositories, by their URLs without tokens.
 	Logins map[string]string

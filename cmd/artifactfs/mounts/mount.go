@@ -191,6 +191,7 @@ func (o *MountOptions) AddFlags(cmd *cobra.Command) {
 	f.Uint32Var(&r.GID, "gid", uint32(os.Getgid()), "group `ID` of all files in the mount (default: the caller's)")
 	f.BoolVar(&r.GroupWrite, "group-write", false, "let the group of --gid do all that the owner may do with the files")
 	f.BoolVar(&r.AllowOther, "allow-other", false, "let other users access the mount")
+	f.BoolVar(&r.IDMap, "id-map", false, "permit idmapped mounts, for containers in user namespaces (Linux 6.12)")
 	f.BoolVar(&r.ACL, "acl", false, "support POSIX access control lists (setfacl); ls -l, and users other than the\n"+
 		"owner of the files, then cause one more request for each file")
 	o.addCarryFlags(cmd)

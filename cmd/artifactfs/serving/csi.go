@@ -21,8 +21,8 @@ func CSICommand(*cli.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "csi",
 		Short: "Make mounts volumes of Kubernetes pods (CSI driver)",
-		Long: `Csi is a driver of the Container Storage Interface: pods get mounts of repositories as volumes. The program ` + csiProgram + `,
-which must be in the same directory as artifactfs, is the driver; its help describes the flags.`,
+		Long: `Csi is a driver of the Container Storage Interface: pods get mounts of repositories as volumes. The driver is the
+program artifactfs-csi, which must be in the same directory as artifactfs; its help describes the flags.`,
 		Example:            `  artifactfs csi --node "$NODE" --registration-dir /registration`,
 		DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, args []string) error {

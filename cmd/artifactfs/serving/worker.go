@@ -45,7 +45,7 @@ func WorkerCommand(a *cli.App) *cobra.Command {
 		Hidden: true,
 		Args:   cli.Arguments(0, 0, "no arguments"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := f.check(cmd); err != nil {
+			if err := f.check(a, cmd); err != nil {
 				return err
 			}
 			conn, err := keeper.Open(supervisor.WorkerFD)
@@ -128,7 +128,7 @@ func RunWorker(ctx context.Context, a *cli.App, conn *keeper.Conn, f DaemonFlags
 		err = errors.Join(err, closeHost(w.Host))
 		conn.Tell(keeper.Stopping, "1") // report that no successor is needed from now on
 	}()
-	endMetrics, err := serveMetrics(a, w.Host, log, start.Count > 0)
+	endMetrics, err := serveMetrics(a, w.WriteMetrics, log, start.Count > 0)
 	if err != nil {
 		return err
 	}

@@ -7,11 +7,12 @@
 //	go run ./internal/harness/bench -takeover [-kills N] [REPOSITORY.git]
 //	go run ./internal/harness/bench -session [-kills N] [-kinds LIST] [-outage DURATION] [-crowd N] [-crowd-for DURATION]
 //	    [-forge DIR] [-jj PROGRAM] [-only REGEXP] [REPOSITORY.git ...]
-//	go run ./internal/harness/bench -many | -leak
+//	go run ./internal/harness/bench -many | -leak | -fleet
 //
 // With -write it compares a mount with a plain directory, and with -git it compares git in a mount with git in clones.
 // -takeover kills the worker of a mount while programs use the mount. -session pushes changes to session remotes and resumes
-// sessions from there. -many measures the memory of hundreds of mounts, and -leak mounts a thousand times.
+// sessions from there. -many measures the memory of hundreds of mounts, and -leak mounts a thousand times. -fleet measures
+// a hundred daemons with ten mounts each.
 //
 // Without arguments it makes three repositories. It needs root or fusermount3, and bin/artifactfs and bin/gitserve, which
 // `make bench` builds. Times vary on a small machine; the numbers of requests and blobs are exact.
@@ -28,6 +29,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/artifactfs/artifactfs/internal/harness/daemons"
 	"github.com/artifactfs/artifactfs/internal/harness/torture"
 	"github.com/artifactfs/artifactfs/internal/harness/workday"
 )
@@ -48,6 +50,7 @@ func main() {
 	c, isCarry := carryFlags()
 	m, isMany := manyFlags()
 	l, isLeak := leakFlags()
+	fl, isFleet := fleetFlags()
 	flag.Parse()
 	match, err := regexp.Compile(*only)
 	check(err)
@@ -56,6 +59,10 @@ func main() {
 	code := 0
 	defer func() {
 		ending.Lock()
+		if err := daemons.End(work); err != nil {
+			log.Print(err)
+			code = 1
+		}
 		if code == 0 || !*keep {
 			os.RemoveAll(work)
 		}
@@ -64,7 +71,7 @@ func main() {
 	binDir, err := filepath.Abs(*bin)
 	check(err)
 	check(os.Setenv("TMPDIR", work)) // temporary files of the servers are removed together with the work directory
-	endWhenInterrupted(work, binDir)
+	endWhenInterrupted(work)
 	repos := flag.Args()
 	if *isWrite {
 		b := &bench{work: work, bin: binDir}
@@ -86,6 +93,7 @@ func main() {
 		}},
 		{*isMany, func() error { return b.manies(*m) }},
 		{*isLeak, func() error { return b.leaks(*l, *m) }},
+		{*isFleet, func() error { return b.fleets(*fl) }},
 	} {
 		if !mode.is {
 			continue

@@ -90,7 +90,6 @@ func kib(n int64) string { return fmt.Sprintf("%.1f KiB", float64(n)/1024) }
 
 // afs runs artifactfs with a state directory and decodes what it prints as JSON.
 func (b *bench) afs(state string, r remote, into any, args ...string) (time.Duration, error) {
-	b.used[state] = true
 	args = append([]string{"--state", state}, args...)
 	if into != nil {
 		args = append(args, "--json")

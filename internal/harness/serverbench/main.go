@@ -21,6 +21,8 @@ import (
 	"regexp"
 	"strings"
 	"syscall"
+
+	"github.com/artifactfs/artifactfs/internal/harness/daemons"
 )
 
 // options are the flags.
@@ -50,13 +52,12 @@ type bench struct {
 	places []place           // ours first, http-backend last
 	based  map[string]remote // the large repository in each place where it was pushed to
 	states int               // number of state directories that mounted has used
-	used   map[string]bool   // state directories of artifactfs
 }
 
 func main() {
 	log.SetFlags(0)
 	log.SetPrefix("serverbench: ")
-	b := &bench{table: &table{}, based: map[string]remote{}, used: map[string]bool{}}
+	b := &bench{table: &table{}, based: map[string]remote{}}
 	flag.StringVar(&b.bin, "bin", "bin", "directory of artifactfs")
 	flag.StringVar(&b.gitea, "gitea", "", "`source` directory of gitea with the program gitea built in it")
 	flag.StringVar(&b.large, "large", "", "bare repository for forks and mounts; \"\": a generated one with 110,000 files and few commits")
@@ -164,16 +165,10 @@ func (b *bench) start() error {
 	return nil
 }
 
-// end unmounts what a failed measurement has left, and ends the servers.
+// end ends the daemons, with what a failed measurement has left mounted, and then the servers that they push to.
 func (b *bench) end() {
-	b.ctx = context.WithoutCancel(b.ctx)
-	for state := range b.used {
-		if _, err := os.Stat(state); err != nil {
-			continue // it was removed after its mounts
-		}
-		if _, err := b.afs(state, remote{}, nil, "unmount", "--all", "--timeout", "10s", "--detach"); err != nil {
-			log.Printf("unmount: %v", err)
-		}
+	if err := daemons.End(b.work); err != nil {
+		log.Print(err)
 	}
 	for _, p := range b.places {
 		if err := p.end(); err != nil {
