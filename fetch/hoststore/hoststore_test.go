@@ -372,16 +372,18 @@ func TestDamageOnTheHost(t *testing.T) {
 	}
 }
 
-// A directory without access rights is reported in the notices of the status.
+// A directory without access rights, and one that is no state directory, are reported in the notices of the status.
 func TestUnreadableHostIsReported(t *testing.T) {
 	server := serve(t)
-	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "blobs"), nil, 0o600); err != nil { // ENOTDIR, which root gets too
+	unreadable, other := t.TempDir(), t.TempDir()
+	if err := os.WriteFile(filepath.Join(unreadable, "blobs"), nil, 0o600); err != nil { // ENOTDIR, which root gets too
 		t.Fatal(err)
 	}
-	guest := open(t, t.TempDir(), server.URL("r.git"), dir)
-	readAll(t, guest, fetchAll(t, guest))
-	if n := guest.Stats().Notices; len(n) != 1 || !strings.Contains(n[0], dir) {
-		t.Errorf("notices: got %q, want one that names %s", n, dir)
+	for _, dir := range []string{unreadable, other} {
+		guest := open(t, t.TempDir(), server.URL("r.git"), dir)
+		readAll(t, guest, fetchAll(t, guest))
+		if n := guest.Stats().Notices; len(n) != 1 || !strings.Contains(n[0], dir) {
+			t.Errorf("notices: got %q, want one that names %s", n, dir)
+		}
 	}
 }
