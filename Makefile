@@ -85,7 +85,7 @@ ltp: build ## run the Linux Test Project's tests of files in a mount (LTP_SRC=di
 	@scripts/ltp.sh "$(LTP_SRC)" $(SUITE)
 
 cluster-test: ## run the tests that need a Kubernetes cluster (root; builds Kubernetes once; TESTFLAGS="-run TestX")
-	@GO="$(GO)" scripts/cluster-test.sh -timeout $(TESTTIME) $(TESTFLAGS) ./internal/harness/cluster
+	@GO="$(GO)" scripts/cluster-test.sh -timeout $(TESTTIME) $(TESTFLAGS) ./internal/harness/cluster ./integration/cluster
 
 fuzz: ## run each fuzz target for FUZZTIME (10s)
 	@scripts/fuzz.sh "$(FUZZTIME)"

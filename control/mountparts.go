@@ -18,6 +18,7 @@ type MountFetch struct {
 	// Wait is the state that is reached before the reply: "tree" (the root directory is readable), "git" (in addition, the git
 	// directory is ready) or "all" (in addition, the prefetch is complete); "": "tree".
 	Wait      Wait   `json:"wait"`
+	Via       string `json:"via,omitempty"`        // URL of a relay through which Remote is reached; "": none
 	CacheSize int64  `json:"cache_size"`           // maximum size of the fetched contents on disk, in bytes; 0: the daemon's default
 	StoreFrom string `json:"store_from,omitempty"` // state directory of another daemon to read from; "": the daemon's default
 	// Timeout is the maximum time that this request and later reads wait for the remote; 0: the daemon's default.

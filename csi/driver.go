@@ -35,8 +35,10 @@ const (
 	daemonPause = 100 * time.Millisecond
 )
 
-// stopTime is the maximum time that requests in progress have when the driver is stopped.
-const stopTime = 20 * time.Second
+// stopTime is the maximum time that requests in progress have when the driver is stopped. It is short because the daemon is stopped with
+// the driver: requests then wait in the queue of its socket for the next daemon, which does not start before the driver has ended. The
+// caller repeats them.
+const stopTime = time.Second
 
 // Config configures a driver.
 type Config struct {
@@ -51,6 +53,7 @@ type Config struct {
 	// of Socket for the kubelet.
 	RegistrationDir, KubeletSocket string
 	Volumes                        string // directory of the files of volumes
+	Via                            string // URL of the relay of volumes that name none; "": none
 	MaxVolumes                     int64  // maximum number of volumes of the node; 0: unknown
 
 	// Dial connects to the daemon of the node.
@@ -92,7 +95,7 @@ func Run(ctx context.Context, c Config) error {
 		csi.RegisterControllerServer(server, &controller{Config: c, records: records})
 	}
 	if c.Node != "" {
-		csi.RegisterNodeServer(server, &node{Config: c, records: records})
+		csi.RegisterNodeServer(server, newNode(c, records))
 	}
 	l, err := listen(c.Socket)
 	if err != nil {
@@ -137,7 +140,8 @@ func stop(servers []*grpc.Server) {
 	}
 }
 
-// listen listens at a socket, in place of the socket that an earlier process has left.
+// listen listens at a socket, in place of the socket of an earlier process. The earlier process may still run, while its pod is
+// replaced, so no process removes its socket at its end.
 func listen(socket string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(socket), 0o755); err != nil {
 		return nil, err
@@ -145,7 +149,12 @@ func listen(socket string) (net.Listener, error) {
 	if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	return net.Listen("unix", socket)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	l.SetUnlinkOnClose(false)
+	return l, nil
 }
 
 // registration returns a server of the socket by which the kubelet finds the driver (pluginregistration/v1). If the kubelet refuses the

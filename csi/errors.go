@@ -55,9 +55,13 @@ func failure(err error) error {
 	if !ok {
 		code = codes.Internal
 	}
+	hint := e.Hint
+	if e.ErrorCode() == control.CodeAuth { // the hint of the daemon names flags and variables of the command
+		hint = "check the keys token and sessionToken of the Secret that nodePublishSecretRef or nodeStageSecretRef names"
+	}
 	text := e.Error()
-	if e.Hint != "" {
-		text += " (" + e.Hint + ")"
+	if hint != "" {
+		text += " (" + hint + ")"
 	}
 	return status.Error(code, text)
 }

@@ -3,6 +3,7 @@ package csi
 import (
 	"context"
 	"math"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
@@ -118,6 +119,33 @@ func (n *node) find(ctx context.Context, id, path string) (*control.MountStatus,
 	if path != "" && !rec.has(path) {
 		return nil, status.Errorf(codes.NotFound, "volume %s is not at %s", id, path)
 	}
+	return n.mountAt(ctx, rec.Dir)
+}
+
+// fresh is the maximum age of a status that answers questions about volumes. The kubelet asks for each volume once a minute, and the
+// daemon counts all mounts for a status, so that a status for each question would take a time that grows with the square of their number.
+const fresh = 5 * time.Second
+
+// seen is the newest status of the daemon.
+type seen struct {
+	status control.Status
+	at     time.Time
+}
+
+// mountAt returns the mount at dir, or nil if no process serves it.
+func (n *node) mountAt(ctx context.Context, dir string) (*control.MountStatus, error) {
+	var last seen
+	select {
+	case last = <-n.seen:
+	case <-ctx.Done():
+		return nil, failure(ctx.Err())
+	}
+	defer func() { n.seen <- last }()
+	if time.Since(last.at) < fresh {
+		if m := served(last.status, dir); m != nil {
+			return m, nil
+		}
+	}
 	d, err := n.daemon(ctx)
 	if err != nil {
 		return nil, failure(err)
@@ -126,7 +154,8 @@ func (n *node) find(ctx context.Context, id, path string) (*control.MountStatus,
 	if err != nil {
 		return nil, failure(err)
 	}
-	return served(s, rec.Dir), nil
+	last = seen{s, time.Now()}
+	return served(s, dir), nil
 }
 
 func (n *node) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequest) (*csi.NodeGetCapabilitiesResponse, error) {

@@ -1,6 +1,7 @@
 package csi
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -23,9 +24,17 @@ type node struct {
 	csi.UnimplementedNodeServer
 	Config
 	records *records
+	seen    chan seen // contains one element, which the request that uses it has taken
 
 	mu     sync.Mutex
 	tokens map[string][sha256.Size]byte // hashes of the secrets that a volume was mounted with, by volume
+}
+
+// newNode returns a node.
+func newNode(c Config, r *records) *node {
+	n := &node{Config: c, records: r, seen: make(chan seen, 1)}
+	n.seen <- seen{}
+	return n
 }
 
 func (n *node) NodeStageVolume(ctx context.Context, r *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
@@ -237,7 +246,7 @@ func (n *node) mount(ctx context.Context, rec *record, v volume.Volume) error {
 		return err
 	}
 	r := v.Request
-	r.Dir = rec.Dir
+	r.Dir, r.Via = rec.Dir, cmp.Or(r.Via, n.Via)
 	if _, err := d.Mount(ctx, r, func(control.Progress) {}); err != nil {
 		if old == nil {
 			if gone := n.records.remove(ofNode, rec.ID); gone != nil {

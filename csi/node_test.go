@@ -83,14 +83,14 @@ func (f *fake) SetCredential(_ context.Context, r control.CredentialRequest) (co
 	return control.CredentialReply{}, f.called("credential %s session=%t", r.Dir, r.Session)
 }
 
-func newNode(t *testing.T, f *fake) *node {
+func newTestNode(t *testing.T, f *fake) *node {
 	f.fail = map[string]error{}
 	dir := filepath.Join(t.TempDir(), "csi")
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	return &node{Config: Config{Node: "n1", Volumes: dir, Log: zap.NewNop(), Dial: func(context.Context) (Daemon, error) { return f, nil }},
-		records: &records{dir: dir, busy: map[string]bool{}}}
+	c := Config{Node: "n1", Volumes: dir, Log: zap.NewNop(), Dial: func(context.Context) (Daemon, error) { return f, nil }}
+	return newNode(c, &records{dir: dir, busy: map[string]bool{}})
 }
 
 var filesystem = &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{VolumeMountGroup: "2000"}}
@@ -130,7 +130,7 @@ func wantCode(t *testing.T, err error, want codes.Code, text string) {
 
 func TestEphemeralVolume(t *testing.T) {
 	var f fake
-	n, ctx := newNode(t, &f), t.Context()
+	n, ctx := newTestNode(t, &f), t.Context()
 	r := ephemeral("sessionRemote", "https://git.example/s.git")
 	r.Secrets = map[string]string{"token": "one"}
 	publish := func() {
@@ -185,7 +185,7 @@ func TestSessionOfAnEphemeralVolume(t *testing.T) {
 		{[]string{"sessionRemote", "u", "onDelete", "discard"}, false, "session=team-box-work", "discard=true keep=false"},
 	} {
 		var f fake
-		n := newNode(t, &f)
+		n := newTestNode(t, &f)
 		r := ephemeral(c.attributes...)
 		r.Readonly = c.readOnly
 		_, err := n.NodePublishVolume(t.Context(), r)
@@ -204,7 +204,7 @@ func TestSessionOfAnEphemeralVolume(t *testing.T) {
 // A mount whose daemon and descriptor store have died is mounted again before its volume is deleted, if its session is not pushed.
 func TestDeadVolumeIsPushed(t *testing.T) {
 	var f fake
-	n := newNode(t, &f)
+	n := newTestNode(t, &f)
 	if _, err := n.NodePublishVolume(t.Context(), ephemeral("sessionRemote", "u")); err != nil {
 		t.Fatal(err)
 	}
@@ -236,17 +236,17 @@ func TestRefusedVolumes(t *testing.T) {
 		{func(r *csi.NodePublishVolumeRequest) { delete(r.VolumeContext, "csi.storage.k8s.io/ephemeral") }, codes.FailedPrecondition, "staging"},
 	} {
 		var f fake
-		n, r := newNode(t, &f), ephemeral()
+		n, r := newTestNode(t, &f), ephemeral()
 		c.change(r)
 		_, err := n.NodePublishVolume(t.Context(), r)
 		wantCode(t, err, c.code, c.text)
 		f.want(t)
 	}
 	var f fake
-	n := newNode(t, &f)
+	n := newTestNode(t, &f)
 	f.fail["mount"] = &control.Error{Verb: "mount", Object: "https://git.example/app.git", Kind: control.CodeAuth, Cause: "access refused", Hint: "set a token"}
 	_, err := n.NodePublishVolume(t.Context(), ephemeral())
-	wantCode(t, err, codes.Unauthenticated, "mount https://git.example/app.git: access refused (set a token)")
+	wantCode(t, err, codes.Unauthenticated, "mount https://git.example/app.git: access refused (check the keys token and sessionToken")
 	if left, _ := os.ReadDir(n.Volumes); len(left) > 0 {
 		t.Errorf("records of a volume that was not mounted: %v", left)
 	}
@@ -264,7 +264,7 @@ func TestRefusedVolumes(t *testing.T) {
 
 func TestHealth(t *testing.T) {
 	var f fake
-	n := newNode(t, &f)
+	n := newTestNode(t, &f)
 	if _, err := n.NodePublishVolume(t.Context(), ephemeral()); err != nil {
 		t.Fatal(err)
 	}
@@ -293,6 +293,8 @@ func TestHealth(t *testing.T) {
 		t.Errorf("condition of a degraded volume: got %q", condition)
 	}
 	f.mounts = nil
+	<-n.seen // the status is used for some seconds
+	n.seen <- seen{}
 	if all, _ := reasons(); !slices.Equal(all, []string{"INACCESSIBLE NotMounted"}) {
 		t.Errorf("dead volume: got %v", all)
 	}

@@ -24,10 +24,8 @@ type counts struct {
 }
 
 func newCounts(t *trees, s *storage, work *tasks.Group) *counts {
-	return &counts{
-		trees: t, storage: s, tasks: work, known: map[object.ID]treeCount{}, counting: map[object.ID]chan struct{}{},
-		configFiles: map[object.ID]configFiles{},
-	}
+	return &counts{trees: t, storage: s, tasks: work, known: map[object.ID]treeCount{},
+		counting: map[object.ID]chan struct{}{}, configFiles: map[object.ID]configFiles{}}
 }
 
 // Counts is the number of files of a tree, the number of their different blobs, and the number of these blobs that are on this host.

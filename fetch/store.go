@@ -58,6 +58,7 @@ type Config struct {
 	Credential func() Credential     // login for stock git, which fetches from remotes that package transport does not support; nil: no login
 	Env        transport.Environment // environment of stock git when it contacts the remote
 	Host       *hoststore.Store      // what the daemon of the host has fetched from the same remote; nil: nothing
+	Notice     string                // message for the user about the remote, for Stats.Notices; "": none
 	Log        *zap.Logger
 }
 
@@ -94,6 +95,7 @@ func Open(cfg Config) (*Store, error) {
 		smudges: smudges{running: map[object.ID]*smudge{}},
 	}
 	s.storage = &storage{dir: cfg.Dir, repo: s.repo, blobs: cfg.Blobs, memory: cfg.Memory, notices: s.notices, host: cfg.Host}
+	s.notices.Add(cfg.Notice)
 	s.fetcher = newFetcher(cfg, s.storage, s.tasks)
 	s.trees = newTrees(s.storage, s.fetcher, s.tasks)
 	s.history = &history{repo: s.repo, storage: s.storage, fetcher: s.fetcher, log: cfg.Log}

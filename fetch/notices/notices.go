@@ -16,11 +16,11 @@ type List struct {
 	list []string // messages, without duplicates
 }
 
-// Add records a message and logs it, unless the same message was recorded before.
+// Add records a message and logs it, unless the same message was recorded before. It does nothing if text is "".
 func (n *List) Add(text string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if slices.Contains(n.list, text) {
+	if text == "" || slices.Contains(n.list, text) {
 		return
 	}
 	n.list = append(n.list, text)

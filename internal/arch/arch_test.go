@@ -28,13 +28,13 @@ const (
 
 // floors lists every package from the ground up. A package imports lower floors only, never its own.
 var floors = [][]string{
-	{"fetch/tasks", "internal/clock", "internal/collector", "internal/gitcmd", "internal/pktline", "internal/proc", "internal/varint", "server/places", "hostui/treemap", "session/profile", "session/ulid"},
+	{"fetch/tasks", "internal/certfile", "internal/clock", "internal/collector", "internal/gitcmd", "internal/pktline", "internal/proc", "internal/varint", "server/places", "hostui/treemap", "session/profile", "session/ulid"},
 	{"internal/refname", "control/names5"},
 	{"object", "internal/disk", "internal/gitsocket", "internal/harness/await", "internal/harness/daemons", "internal/keeper", "internal/metrics", "internal/metrics/metricstest", "internal/mountinfo", "overlay/state", "worktree/acl"},
-	{"object/loose", "fdstore", "internal/dist", "fetch/notices", "fuse/caller", "fetchmap", "control/spawn", "fetch/readprofile", "fetch/treewalk"},
-	{"worktree/journal", "transport/endpoint", "transport/tokenfile", "internal/disk/mapped", "odb/named"},
+	{"object/loose", "fdstore", "internal/dist", "fetch/notices", "fuse/caller", "fetchmap", "control/spawn", "fetch/readprofile", "fetch/treewalk", "relay/grants", "relay/packs", "relay/wire"},
+	{"worktree/journal", "transport/endpoint", "transport/tokenfile", "transport/via", "internal/disk/mapped", "odb/named"},
 	{"prioritize", "internal/index", "gitdir/fsmonitor/query", "convert", "filter", "transport", "odb", "cache", "overlay/wal", "control", "config", "session/agenthook", "internal/packedrefs", "internal/harness/crowd", "internal/harness/s3test", "internal/harness/pgtest", "internal/harness/gittest", "internal/harness/torture", "internal/disk/disktest", "supervisor"},
-	{"overlay", "control/sessionlink", "volume", "gitdir/fsmonitor", "fetch/bare", "odb/namedset", "fetch/pipeline", "fetch/readahead", "fetch/intake", "fetch/remoteref"},
+	{"overlay", "control/sessionlink", "volume", "gitdir/fsmonitor", "fetch/bare", "odb/namedset", "fetch/pipeline", "fetch/readahead", "fetch/intake", "fetch/remoteref", "relay/plan"},
 	{"fetch/foreseen", "fetch/hoststore", "csi", "dockervolume"},
 	{"credential", "fetch", "promisor", "session", "worktree/inode", "worktree/removed", "worktree/writers", "internal/harness/gittest/gitserve", "internal/harness/chrome", "internal/harness/install", "internal/harness/gitea", "internal/harness/workday", "internal/harness/gittest/rot13filter"},
 	{"worktree/basetree"},
@@ -51,8 +51,8 @@ var floors = [][]string{
 	{"mount/moves", "mount/gitside"},
 	{"mount/follow"},
 	{"mount", "mcp", "server/records", "server/objects", "server/openapi", "server/egress"},
-	{"daemon", "server/replica", "server/access", "server/gate", "server/events", "server/meter", "server/openapi/openapitest", "internal/clientgen"},
-	{"server/replica/replicatest", "server/receive", "server/gitread", "server/archive"},
+	{"daemon", "relay/shelf", "server/replica", "server/access", "server/gate", "server/events", "server/meter", "server/openapi/openapitest", "internal/clientgen"},
+	{"relay", "server/replica/replicatest", "server/receive", "server/gitread", "server/archive"},
 	{"server/githttp", "server/upkeep", "server/retention", "server/imports", "server/webhooks", "server/review", "server/comparing"},
 	{"server/api", "server/ui"},
 	{"server", "hostui"},
@@ -64,8 +64,8 @@ var floors = [][]string{
 	{"cmd/artifactfs/cachevalue", "cmd/artifactfs/hooks", "cmd/artifactfs/locking"},
 	{"cmd/artifactfs/sessions"},
 	{"cmd/artifactfs", "cmd/artifactfs-fsmonitor", "cmd/artifactfs-csi"},
-	{"internal/harness/cluster"},
-	{"integration", "integration/foreign", "internal/harness/bench", "internal/harness/serverbench", "internal/arch", "internal/arch/counts"},
+	{"internal/harness/cluster", "internal/harness/cluster/meter"},
+	{"integration", "integration/cluster", "integration/foreign", "internal/harness/bench", "internal/harness/serverbench", "internal/arch", "internal/arch/counts"},
 }
 
 // libraries says which packages may know a library; all others must not.

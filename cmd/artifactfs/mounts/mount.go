@@ -25,6 +25,7 @@ import (
 	"github.com/artifactfs/artifactfs/mount"
 	"github.com/artifactfs/artifactfs/mount/follow"
 	"github.com/artifactfs/artifactfs/mount/remotes"
+	"github.com/artifactfs/artifactfs/transport/via"
 )
 
 // MountOptions holds the flags of a command that mounts, and the request that results from these flags.
@@ -184,6 +185,8 @@ func (o *MountOptions) AddFlags(cmd *cobra.Command) {
 	f.DurationVar(&r.Timeout, "timeout", 0,
 		"longest `WAIT` for the remote: when mounting, and for each later read (default "+
 			strings.TrimSuffix(remotes.DefaultDeadline.String(), "0s")+")")
+	f.StringVar(&r.Via, "via", "", "reach REMOTE through the relay at `URL`, and directly if the relay fails; http\n"+
+		"and https remotes only (artifactfs relay --help)")
 	f.StringVar(&r.TokenFile, "token-file", "", "read the token for the remote from `FILE`, again whenever the remote refuses it")
 	f.StringVar(&r.SessionTokenFile, "session-token-file", "",
 		"the same `FILE` for the session remote (default: the token for the remote, if\nboth are on the same host)")
@@ -284,6 +287,9 @@ func completeRequest(r *control.MountRequest, args []string) error {
 	elsewhere := r.Session != "" && r.SessionOptions.Remote != "" // the session on the session remote determines the remote to mount
 	if r.Remote == "" && !elsewhere {
 		return fail("", "REMOTE is empty", "artifactfs mount --help")
+	}
+	if _, err := via.New(r.Via); r.Via != "" && err != nil {
+		return fail("--via "+r.Via, err.Error(), "name the URL that artifactfs relay prints, such as http://relay.example.org:9428")
 	}
 	if r.Timeout < 0 {
 		return fail("", "--timeout must not be negative", "")

@@ -63,7 +63,7 @@ func (c *Cluster) file(name string) string { return filepath.Join(c.dir, name) }
 
 // kubeletConfig returns the kubelet's configuration. KubeletInUserNamespace makes the kubelet continue if it may not write a kernel
 // parameter or the OOM score of a process, which sandboxes forbid. The kubelet must not evict pods or remove images because the disk of
-// the machine is nearly full.
+// the machine is nearly full. CSIVolumeHealth makes it report volumes that a driver calls abnormal.
 func (c *Cluster) kubeletConfig(o Options) string {
 	return fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
@@ -75,7 +75,7 @@ cgroupRoot: /%s
 enforceNodeAllocatable: [none]
 failCgroupV1: false
 failSwapOn: false
-featureGates: {KubeletInUserNamespace: true}
+featureGates: {KubeletInUserNamespace: true, CSIVolumeHealth: true}
 localStorageCapacityIsolation: false
 makeIPTablesUtilChains: false
 maxPods: %d
