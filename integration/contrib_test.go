@@ -192,9 +192,9 @@ mv artifactfs /program
 ! URL=file:///program ./install.sh || echo "installed without a hash"
 ! URL=file:///program SHA256=%064d ./install.sh || echo "installed with a wrong hash"
 URL=file:///program SHA256=%x ./install.sh
-mkdir -p /bundle/bin; cp /program /bundle/bin/artifactfs; tar -C / -czf /bundle.tar.gz bundle
+mkdir -p /bundle/bin; cp /program /bundle/bin/artifactfs; tar -C / -cf /bundle.tar bundle
 export REMOTE=%s DIR="/work/it's here" PREFETCH=none SESSION=dev _REMOTE_USER=dev
-URL=file:///bundle.tar.gz SHA256=$(sha256sum /bundle.tar.gz | cut -d" " -f1) ./install.sh
+URL=file:///bundle.tar SHA256=$(sha256sum /bundle.tar | cut -d" " -f1) ./install.sh
 cd /
 rm -r /feature
 unset REMOTE DIR PREFETCH SESSION _REMOTE_USER

@@ -319,7 +319,7 @@ func TestDockerVolumes(t *testing.T) {
 	}
 
 	// Two containers use the volume; one ends, and the plugin and dockerd are killed while the other one runs.
-	d.need(append(with("type=volume,src=v,dst=/work", "-d", "--name=long"), `echo long >>new; exec sleep 1000`)...)
+	d.need(append(with("type=volume,src=v,dst=/work", "-d", "--name=long", "--stop-signal=KILL"), `echo long >>new; exec sleep 1000`)...)
 	w.until("the container has written", func() bool { return strings.Contains(d.need("exec", "long", "cat", "/work/new"), "long") })
 	d.need(append(with("type=volume,src=v,dst=/work", "--rm"), `echo short >>new`)...)
 	p.kill()

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
@@ -25,18 +26,26 @@ import (
 var (
 	// ErrStoreUsed reports that another process has the store open.
 	ErrStoreUsed = errors.New("store is used by a mount")
+	// errStoreLocked reports that a process keeps the exclusive lock of a store.
+	errStoreLocked = errors.New("another process has locked the directory; a container that sees the directory can do that too")
 	// errUnsettled reports that a process has locked a home but has not written the record of the home yet.
 	errUnsettled = errors.New("session is being mounted")
 )
 
+// HoldStore waits up to holdTime for a process that holds the exclusive lock, and looks for the lock at intervals of holdPause: the process
+// may have renamed the directory, so that HoldStore can create a new one.
+var holdTime = 30 * time.Second
+
+const holdPause = 10 * time.Millisecond
+
 // HoldStore opens the directory of a store, and creates the directory if it does not exist. Until the function release is called,
 // other processes cannot remove the store.
 func HoldStore(dir string) (release func(), err error) {
-	for {
+	for start := time.Now(); ; {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, fmt.Errorf("open store: %w", err)
 		}
-		f, err := lockDir(dir, unix.LOCK_SH)
+		f, err := lockDir(dir, unix.LOCK_SH|unix.LOCK_NB)
 		if err == nil {
 			return func() {
 				// A child process that is being forked may have a copy of the descriptor, so closing the file alone would not
@@ -45,8 +54,14 @@ func HoldStore(dir string) (release func(), err error) {
 				f.Close()
 			}, nil
 		}
-		if !errors.Is(err, fs.ErrNotExist) {
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+		case !errors.Is(err, unix.EWOULDBLOCK):
 			return nil, fmt.Errorf("open store: %w", err)
+		case time.Since(start) > holdTime:
+			return nil, fmt.Errorf("open store %s: %w", dir, errStoreLocked)
+		default:
+			time.Sleep(holdPause)
 		}
 	}
 }

@@ -13,7 +13,9 @@
 package hoststore
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
@@ -119,7 +121,7 @@ func (s *Store) open() *parts {
 	s.tried, s.failed = time.Now(), nil
 	f, ok := s.repo().Format()
 	if !ok {
-		if _, err := os.Stat(s.repo().Objects()); err != nil && !os.IsNotExist(err) {
+		if _, err := os.Stat(s.repo().Objects()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			s.failed = err
 		}
 		return nil
@@ -141,7 +143,7 @@ func (s *Store) open() *parts {
 func (s *Store) repo() *bare.Repo { return bare.New(bare.Config{Dir: s.dir}) }
 
 // Problem returns the reason why a part of the directory cannot be read, such as missing access rights. It returns nil if the directory
-// can be read or does not have the part.
+// can be read or lacks one part; a directory without any part is probably the wrong one.
 func (s *Store) Problem() error {
 	if s == nil {
 		return nil
@@ -156,10 +158,19 @@ func (s *Store) Problem() error {
 		err = s.host.failed
 		s.host.mu.Unlock()
 	}
+	if err == nil && isMissing(filepath.Join(s.host.dir, "stores")) && isMissing(filepath.Join(s.host.dir, "blobs")) {
+		err = errors.New("it contains neither stores nor blobs")
+	}
 	if err != nil {
 		return fmt.Errorf("read the host's directory %s: %w", s.host.dir, err)
 	}
 	return nil
+}
+
+// isMissing reports whether path does not exist.
+func isMissing(path string) bool {
+	_, err := os.Stat(path)
+	return errors.Is(err, fs.ErrNotExist)
 }
 
 // Content returns the contents of a blob from the host's cache, and false if the cache does not have contents with this hash. The
