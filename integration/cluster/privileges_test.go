@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/artifactfs/artifactfs/internal/harness/gittest"
 )
 
 // change is a change of the deployment that removes a privilege.
@@ -41,8 +44,10 @@ var changes = []change{
 	{name: "privileged of the daemon", old: privileged, new: "privileged: false #", want: "Bidirectional"},
 	{name: "privileged, Bidirectional; CAP_SYS_ADMIN added", old: privileged, new: "capabilities: {add: [SYS_ADMIN]} #",
 		again: [2]string{", mountPropagation: Bidirectional", ""}, want: "."},
-	bounded("all capabilities but CAP_SYS_ADMIN", ",+sys_admin", "."),
-	bounded("all capabilities but SYS_ADMIN, DAC_OVERRIDE, CHOWN, FOWNER, SYS_PTRACE", ",+sys_admin,+dac_override,+chown,+fowner,+sys_ptrace", "."),
+	bounded("capabilities of the daemon but SYS_ADMIN", ",+sys_admin", "dubious ownership"),
+	bounded("capabilities of the daemon but SYS_ADMIN, SETUID, SETGID", ",+sys_admin,+setuid,+setgid", "."),
+	bounded("capabilities of the daemon but these and DAC_OVERRIDE, CHOWN, FOWNER, SYS_PTRACE",
+		",+sys_admin,+setuid,+setgid,+dac_override,+chown,+fowner,+sys_ptrace", "."),
 	{name: "hostPID", old: "hostPID: true", new: "hostPID: false", want: "."},
 	{name: "hostPath /var/lib/artifactfs", old: hostPath("state", "/var/lib/artifactfs", "DirectoryOrCreate"), new: empty("state"), want: "."},
 	{name: "hostPath /run/artifactfs of artifactfs-node", old: "      volumes:\n" + hostPath("state", "/var/lib/artifactfs", "DirectoryOrCreate") +
@@ -58,7 +63,7 @@ var changes = []change{
 // TestPrivileges removes privileges of the deployment one by one, and records what then fails.
 func TestPrivileges(t *testing.T) {
 	w := start(t)
-	base, sessions, _ := repositories(t)
+	base, sessions, dir := repositories(t)
 	defer func() {
 		w.forget(t) // also what the changed deployments have left
 	}()
@@ -73,18 +78,19 @@ func TestPrivileges(t *testing.T) {
 		if c.again[0] != "" {
 			yaml = strings.ReplaceAll(yaml, c.again[0], c.again[1])
 		}
-		result := w.with(t, yaml, pod{name: "probe", image: nodeImage,
+		result := w.with(t, yaml, filepath.Join(dir, "sessions/app.git"), pod{name: "probe", image: nodeImage,
 			spec: "  securityContext: {runAsUser: 1000, runAsGroup: 1000, fsGroup: 2000}\n", command: "sleep 1000000",
 			attributes: map[string]string{"remote": base.URL("app.git"), "sessionRemote": sessions.URL("app.git"), "uid": "1000"}})
-		summary.add(t, "without ... (privileges)", "%-72s %s", c.name, result)
+		summary.add(t, "without ... (privileges)", "%-80s %s", c.name, result)
 		if !regexp.MustCompile(c.want).MatchString(result) {
 			t.Errorf("without %s: got %q, want %q", c.name, result, c.want)
 		}
 	}
 }
 
-// with applies a deployment, uses a pod in every way, and returns "works" or what failed first.
-func (w *world) with(t *testing.T, yaml string, p pod) (result string) {
+// with applies a deployment, uses a pod in every way, and returns "works" or what failed first. The parameter repo is the path of the session
+// remote, from which with removes all sessions.
+func (w *world) with(t *testing.T, yaml, repo string, p pod) (result string) {
 	t.Helper()
 	_, err := w.Kubectl("delete", "daemonset", "-n", namespace, "--all")
 	check(t, err)
@@ -102,6 +108,13 @@ func (w *world) with(t *testing.T, yaml string, p pod) (result string) {
 			}
 			_, err := w.Kubectl("delete", "pod", p.name, "--force", "--grace-period=0")
 			check(t, err)
+		}
+		ref := "refs/afs/j/default-" + p.name + "-work/main/000001"
+		if text, err := gittest.Git(context.Background(), repo, "show", ref+":new"); result == "works" && (err != nil || text != "text") {
+			result = fmt.Sprintf("session is not pushed: file in %s: %q (%v)", ref, text, err)
+		}
+		for _, ref := range strings.Fields(gittest.Must(t, repo, "for-each-ref", "--format=%(refname)", "refs/afs")) {
+			gittest.Must(t, repo, "update-ref", "-d", ref)
 		}
 	}()
 	_, err = w.Kubectl("delete", "events", "--all")
